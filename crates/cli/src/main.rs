@@ -1,0 +1,3 @@
+//! Tidegate.
+
+fn main() {}
