@@ -1,1 +1,29 @@
-//! Tidegate.
+#![doc = include_str!("../README.md")]
+
+mod event_id;
+mod words;
+
+mod backoff;
+pub mod breaker;
+mod decide;
+mod failure;
+mod pause;
+mod poison;
+
+pub mod books;
+pub mod dead_letter;
+
+pub mod env;
+
+#[cfg(feature = "conformance")]
+pub mod conformance;
+
+pub use backoff::{Backoff, Retry};
+pub use breaker::Breaker;
+pub use dead_letter::DeadLetter;
+pub use decide::{Decision, Facts, decide};
+pub use event_id::{EventId, EventIds, ParseEventIdError};
+pub use failure::{Classify, Code, CodePattern, Failure, FailureClass, ParseCodeError};
+pub use pause::{PauseReason, PauseReasons};
+pub use poison::PoisonWindow;
+pub use words::{BindingName, Offset, Partition, TierIndex, Topic, WordError};

@@ -1,0 +1,28 @@
+//! The books: double entry for events.
+//!
+//! Every event that a component accepts is in exactly one [`Place`]. Every move between places is
+//! a [`Posting`] of how many events moved and the sum of their ids; postings are kept per
+//! [`Bucket`], so that they stay meaningful after what they describe is gone. [`Books`] is the sum
+//! of postings, [`Account`] what of it users see, and [`difference`] what an audit finds between
+//! the books and a recount of the files, topics and tables themselves.
+//!
+//! **Invariant:** for each bucket, and so in all, `accepted` equals the sum of all places, both in
+//! number and in the sum of ids. Because the ids are summed, one missing event can be named: the
+//! difference of the sums is its id.
+
+mod account;
+mod bucket;
+mod difference;
+mod place;
+mod posting;
+mod tally;
+
+pub use account::{Account, Component, ComponentKind, Ledger, Lost};
+pub use bucket::{Bucket, ParseBucketError};
+pub use difference::{Discrepancy, difference};
+pub use place::{LossReason, ParsePlaceError, Place};
+pub use posting::{Posting, postings};
+pub use tally::{Books, Tally};
+
+#[cfg(test)]
+mod properties;

@@ -1,0 +1,57 @@
+//! One move, as it is written down.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use super::{Bucket, Place};
+use crate::EventId;
+
+/// How many events of one bucket moved from one place to another, and the sum of their ids.
+///
+/// It is written in the same atomic commit as what it describes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[must_use = "a posting that is not written leaves the books open"]
+pub struct Posting {
+    /// What the events are grouped by.
+    pub bucket: Bucket,
+    /// Where they were; none for events that were just accepted.
+    pub from: Option<Place>,
+    /// Where they are now; none for events whose place was cleaned up after they arrived there.
+    pub to: Option<Place>,
+    /// How many.
+    pub count: u64,
+    /// The wrapping 128-bit sum of their ids.
+    pub id_sum: u128,
+}
+
+/// The postings for moving these events: one per bucket, in the order of the buckets.
+///
+/// ```
+/// use tidegate_core::books::{Place, postings};
+/// use tidegate_core::EventId;
+/// let ids = [EventId::from_u128(3), EventId::from_u128(4)];
+/// let written = postings(ids, None, Some(Place::Queued));
+/// assert_eq!((written[0].count, written[0].id_sum), (2, 7));
+/// ```
+pub fn postings(
+    ids: impl IntoIterator<Item = EventId>,
+    from: Option<Place>,
+    to: Option<Place>,
+) -> Vec<Posting> {
+    let mut sums: BTreeMap<Bucket, (u64, u128)> = BTreeMap::new();
+    for id in ids {
+        let (count, sum) = sums.entry(Bucket::of(id)).or_default();
+        *count += 1;
+        *sum = sum.wrapping_add(id.as_u128());
+    }
+    sums.into_iter()
+        .map(|(bucket, (count, id_sum))| Posting {
+            bucket,
+            from: from.clone(),
+            to: to.clone(),
+            count,
+            id_sum,
+        })
+        .collect()
+}

@@ -1,0 +1,35 @@
+//! Where the time comes from.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// A pause on a [`Clock`].
+pub type Sleep = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// Where the time comes from.
+///
+/// An implementation must keep: [`elapsed`](Clock::elapsed) never goes back; a sleep completes no
+/// earlier than asked, measured by `elapsed`; a sleep of zero completes. [`now`](Clock::now) may
+/// jump in either direction at any moment, as wall clocks do.
+pub trait Clock: Send + Sync + fmt::Debug {
+    /// The wall time, for what is written down.
+    fn now(&self) -> SystemTime;
+
+    /// Time since an arbitrary start, for measuring. Never goes back.
+    fn elapsed(&self) -> Duration;
+
+    /// Completes once `duration` has passed on this clock. Dropping it cancels the pause.
+    fn sleep(&self, duration: Duration) -> Sleep;
+}
+
+impl dyn Clock + '_ {
+    /// The wall time in milliseconds since 1970, as it stands in headers and ids. A clock set
+    /// before 1970 gives 0.
+    #[must_use]
+    pub fn now_ms(&self) -> u64 {
+        let since = self.now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+    }
+}

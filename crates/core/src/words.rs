@@ -1,0 +1,192 @@
+//! Newtypes for what could be confused with one another.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// A name that is not acceptable.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum WordError {
+    /// The name is empty.
+    #[error("{what} must not be empty")]
+    Empty {
+        /// What was being named.
+        what: &'static str,
+    },
+    /// The name is longer than its kind allows.
+    #[error("{what} `{start}…` has {length} bytes and may have at most {limit}")]
+    TooLong {
+        /// What was being named.
+        what: &'static str,
+        /// The first few characters.
+        start: String,
+        /// How long it is.
+        length: usize,
+        /// How long it may be.
+        limit: usize,
+    },
+    /// The name holds a character that its kind does not allow.
+    #[error("{what} `{name}` holds {found:?}; letters, digits, `.`, `_` and `-` are allowed")]
+    Character {
+        /// What was being named.
+        what: &'static str,
+        /// The whole name.
+        name: String,
+        /// The first character that does not fit.
+        found: char,
+    },
+}
+
+/// Longest topic name, which is also Kafka's limit.
+const TOPIC_LIMIT: usize = 249;
+/// Longest binding name; it becomes part of metric labels, paths and member names.
+const BINDING_LIMIT: usize = 128;
+
+/// The name of a topic.
+///
+/// ```
+/// use tidegate_core::Topic;
+/// assert_eq!(Topic::new("orders.events")?.as_str(), "orders.events");
+/// assert!(Topic::new("orders events").is_err());
+/// # Ok::<(), tidegate_core::WordError>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(transparent)]
+pub struct Topic(String);
+
+impl Topic {
+    /// Accepts a name that every log implementation can hold.
+    ///
+    /// # Errors
+    /// The name is empty, too long, or holds a character other than letters, digits, `.`, `_`, `-`.
+    pub fn new(name: impl Into<String>) -> Result<Self, WordError> {
+        word("topic", name.into(), TOPIC_LIMIT).map(Self)
+    }
+
+    /// The name as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Topic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The name of a binding, the wiring of a topic to a handler.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(transparent)]
+pub struct BindingName(String);
+
+impl BindingName {
+    /// Accepts a name that fits metric labels and paths.
+    ///
+    /// # Errors
+    /// The name is empty, too long, or holds a character other than letters, digits, `.`, `_`, `-`.
+    pub fn new(name: impl Into<String>) -> Result<Self, WordError> {
+        word("binding name", name.into(), BINDING_LIMIT).map(Self)
+    }
+
+    /// The name as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for BindingName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The number of a partition within its topic.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, Default,
+)]
+#[serde(transparent)]
+pub struct Partition(pub i32);
+
+impl fmt::Display for Partition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// The position of a record within its partition.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, Default,
+)]
+#[serde(transparent)]
+pub struct Offset(pub i64);
+
+impl fmt::Display for Offset {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// One rung of the retry ladder; tier 0 is in memory.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, Default,
+)]
+#[serde(transparent)]
+pub struct TierIndex(pub u32);
+
+impl fmt::Display for TierIndex {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+fn word(what: &'static str, name: String, limit: usize) -> Result<String, WordError> {
+    if name.is_empty() {
+        return Err(WordError::Empty { what });
+    }
+    if name.len() > limit {
+        let start = name.chars().take(24).collect();
+        return Err(WordError::TooLong {
+            what,
+            start,
+            length: name.len(),
+            limit,
+        });
+    }
+    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    match name.chars().find(|c| !allowed(*c)) {
+        Some(found) => Err(WordError::Character { what, name, found }),
+        None => Ok(name),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_refused_with_what_is_wrong_about_it() {
+        let check = |name: &str, expect: Option<&str>| {
+            let got = Topic::new(name).err().map(|e| e.to_string());
+            assert_eq!(got.as_deref(), expect, "{name:?}");
+        };
+        check("orders.events.retry-1", None);
+        check("", Some("topic must not be empty"));
+        check(
+            "orders/events",
+            Some("topic `orders/events` holds '/'; letters, digits, `.`, `_` and `-` are allowed"),
+        );
+        assert!(matches!(
+            Topic::new("x".repeat(250)),
+            Err(WordError::TooLong {
+                length: 250,
+                limit: 249,
+                ..
+            })
+        ));
+        assert!(Topic::new("x".repeat(249)).is_ok());
+    }
+}
