@@ -16,6 +16,7 @@ pub mod dead_letter;
 pub mod env;
 
 #[cfg(feature = "conformance")]
+#[expect(clippy::unwrap_used, reason = "these are the bodies of tests")]
 pub mod conformance;
 
 pub use backoff::{Backoff, Retry};

@@ -1,1 +1,18 @@
-//! Tidegate.
+#![doc = include_str!("../README.md")]
+
+mod crash_points;
+mod disk;
+mod executor;
+mod node;
+mod seed;
+mod stray;
+mod time;
+mod trace;
+
+pub use crash_points::{Explored, crash_points};
+pub use disk::{Fault, FaultKind, Operation, SimDisk, Survivors};
+pub use executor::Sim;
+pub use node::{Node, SimSpawn};
+pub use seed::{for_each_seed, is_long, scaled};
+pub use time::SimClock;
+pub use trace::Trace;

@@ -117,6 +117,9 @@ pub fn replacing_swaps_the_whole_file(disk: &dyn Disk, dir: &Path) {
         ErrorKind::NotFound
     );
     assert_eq!(content(disk, &old), b"new and longer");
+    disk.create_dir_all(&dir.join("sub")).unwrap();
+    let elsewhere = disk.replace(&old, &dir.join("sub").join("books"));
+    assert_eq!(elsewhere.unwrap_err().kind(), ErrorKind::InvalidInput);
 }
 
 /// A file that is open stays readable after it was removed or replaced.

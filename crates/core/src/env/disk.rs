@@ -66,11 +66,13 @@ pub trait Disk: Send + Sync + fmt::Debug {
     /// A parent is a file, or the disk refuses.
     fn create_dir_all(&self, dir: &Path) -> io::Result<()>;
 
-    /// Puts the file `from` in the place of `to`, atomically, and returns once the new name would
-    /// survive a power cut. The content of `from` must have been synced before.
+    /// Puts the file `from` in the place of `to`, in the same directory, atomically, and returns
+    /// once the new name would survive a power cut. The content of `from` must have been synced
+    /// before.
     ///
     /// # Errors
-    /// When it fails, either name may hold: look before going on.
+    /// `InvalidInput` for two directories, whose entries no file system changes durably together.
+    /// When it fails otherwise, either name may hold: look before going on.
     fn replace(&self, from: &Path, to: &Path) -> io::Result<()>;
 
     /// Removes a file. Durable once its directory is synced.

@@ -151,12 +151,11 @@ impl Disk for SystemDisk {
     }
 
     fn replace(&self, from: &Path, to: &Path) -> io::Result<()> {
-        fs::rename(from, to)?;
-        self.sync_dir(parent(to))?;
         if parent(from) != parent(to) {
-            self.sync_dir(parent(from))?;
+            return Err(io::Error::from(io::ErrorKind::InvalidInput));
         }
-        Ok(())
+        fs::rename(from, to)?;
+        self.sync_dir(parent(to))
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {

@@ -1,0 +1,150 @@
+//! An open file on a simulated disk.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+
+use tidegate_core::env::{DiskFile, Entropy};
+
+use super::image::Change;
+use super::{FaultKind, FileId, Operation, SimDisk, die};
+
+pub(super) struct SimFile {
+    disk: SimDisk,
+    id: FileId,
+    path: PathBuf,
+    life: u64,
+    is_writable: bool,
+}
+
+impl SimFile {
+    pub(super) fn new(
+        disk: SimDisk,
+        id: FileId,
+        path: PathBuf,
+        life: u64,
+        is_writable: bool,
+    ) -> Self {
+        Self {
+            disk,
+            id,
+            path,
+            life,
+            is_writable,
+        }
+    }
+
+    fn writable(&self) -> io::Result<()> {
+        if self.is_writable {
+            Ok(())
+        } else {
+            Err(io::Error::from(io::ErrorKind::PermissionDenied))
+        }
+    }
+
+    fn write(&mut self, offset: Option<u64>, bytes: &[u8]) -> io::Result<()> {
+        self.writable()?;
+        let mut inner = self.disk.inner();
+        let begun = inner.begin(self.life, Operation::Write, &self.path, bytes.len() as u64)?;
+        begun.whole()?;
+        let len = inner.image.len(self.id);
+        let offset = offset.unwrap_or(len);
+        let growth = (offset + bytes.len() as u64).saturating_sub(len);
+        let room = inner.capacity.saturating_sub(inner.image.used());
+        let mut written = bytes.len();
+        if growth > room {
+            written = written.saturating_sub(usize::try_from(growth - room).unwrap_or(usize::MAX));
+        }
+        if begun.fault == Some(FaultKind::ShortWrite) {
+            let entropy: &mut dyn Entropy = &mut inner.entropy;
+            written = written.min(usize::try_from(entropy.below(bytes.len() as u64)).unwrap_or(0));
+        }
+        inner.image.change(
+            self.id,
+            Change::Data {
+                offset,
+                bytes: bytes[..written].to_vec(),
+            },
+        );
+        if begun.is_last {
+            die(inner);
+        }
+        if written < bytes.len() {
+            Err(FaultKind::ShortWrite.error())
+        } else {
+            Ok(())
+        }
+    }
+
+    fn set_len(&mut self, len: u64) -> io::Result<()> {
+        self.writable()?;
+        let mut inner = self.disk.inner();
+        let begun = inner.begin(self.life, Operation::Truncate, &self.path, len)?;
+        begun.whole()?;
+        let growth = len.saturating_sub(inner.image.len(self.id));
+        if growth > inner.capacity.saturating_sub(inner.image.used()) {
+            return Err(FaultKind::Full.error());
+        }
+        inner.image.change(self.id, Change::Len(len));
+        if begun.is_last {
+            die(inner);
+        }
+        Ok(())
+    }
+}
+
+impl DiskFile for SimFile {
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.write(None, bytes)
+    }
+
+    fn write_at(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.write(Some(offset), bytes)
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+        let mut inner = self.disk.inner();
+        let begun = inner.begin(self.life, Operation::Read, &self.path, buffer.len() as u64)?;
+        begun.whole()?;
+        Ok(inner.image.read_at(self.id, offset, buffer))
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        let inner = self.disk.inner();
+        inner.alive(self.life)?;
+        Ok(inner.image.len(self.id))
+    }
+
+    fn truncate(&mut self, len: u64) -> io::Result<()> {
+        self.set_len(len)
+    }
+
+    fn preallocate(&mut self, len: u64) -> io::Result<()> {
+        if self.len()? >= len {
+            Ok(())
+        } else {
+            self.set_len(len)
+        }
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        let mut inner = self.disk.inner();
+        let begun = inner.begin(self.life, Operation::Sync, &self.path, 0)?;
+        if begun.is_last {
+            die(inner);
+        }
+        if begun.fault == Some(FaultKind::SyncDropsDirty) {
+            let seed = inner.entropy.next_u64();
+            inner.image.drop_dirty(self.id, seed);
+        }
+        begun.whole()?;
+        inner.image.sync(self.id);
+        Ok(())
+    }
+}
+
+impl fmt::Debug for SimFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SimFile({})", self.path.display())
+    }
+}

@@ -1,0 +1,158 @@
+//! What was asked for, read from the command line.
+//!
+//! Four commands with a handful of flags do not repay the compile time of an argument parser that
+//! every clean checkout would wait for before its first test.
+
+/// What `cargo xtask help` prints.
+pub(crate) const USAGE: &str = "\
+usage: cargo xtask COMMAND
+
+  services up|down|status          private PostgreSQL, Redis and Kafka on loopback
+  test [--long] [--only PACKAGE]   the gate: fmt, clippy, tidy, doc, every test
+  bench [NAME...] [--json]         measure ours beside the reference; no name lists the benches
+  tidy                             layering, links, promises, error pages, names
+
+Set DATABASE_URL, REDIS_URL or KAFKA_BOOTSTRAP to use a server of your own.
+With CI=true a skipped test fails the gate and services are stopped at its end.";
+
+/// One run of xtask.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Command {
+    Help,
+    Services(ServicesAction),
+    Test(TestOptions),
+    Bench(BenchOptions),
+    Tidy,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum ServicesAction {
+    Up,
+    Down,
+    Status,
+}
+
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct TestOptions {
+    /// Run the tests with `TIDEGATE_LONG=1`.
+    pub(crate) long: bool,
+    /// The packages to look at; empty means all of them.
+    pub(crate) only: Vec<String>,
+}
+
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct BenchOptions {
+    pub(crate) names: Vec<String>,
+    /// JSON lines instead of a table.
+    pub(crate) json: bool,
+}
+
+/// Reads the arguments after the program's name.
+pub(crate) fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Command, String> {
+    let Some(command) = arguments.next() else {
+        return Err("a command is missing".to_owned());
+    };
+    match command.as_str() {
+        "help" | "--help" | "-h" => Ok(Command::Help),
+        "services" => services(arguments),
+        "test" => test(arguments),
+        "bench" => bench(arguments),
+        "tidy" => nothing_more(arguments).map(|()| Command::Tidy),
+        other => Err(format!("`{other}` is not a command")),
+    }
+}
+
+fn services(mut arguments: impl Iterator<Item = String>) -> Result<Command, String> {
+    let action = match arguments.next().as_deref() {
+        Some("up") => ServicesAction::Up,
+        Some("down") => ServicesAction::Down,
+        Some("status") => ServicesAction::Status,
+        Some(other) => return Err(format!("services: `{other}` is none of up, down, status")),
+        None => return Err("services: one of up, down, status is missing".to_owned()),
+    };
+    nothing_more(arguments).map(|()| Command::Services(action))
+}
+
+fn test(mut arguments: impl Iterator<Item = String>) -> Result<Command, String> {
+    let mut options = TestOptions::default();
+    while let Some(argument) = arguments.next() {
+        match argument.as_str() {
+            "--long" => options.long = true,
+            "--only" => {
+                options
+                    .only
+                    .push(arguments.next().ok_or("test: --only takes a package")?);
+            }
+            other => return Err(format!("test: `{other}` is not known")),
+        }
+    }
+    Ok(Command::Test(options))
+}
+
+fn bench(arguments: impl Iterator<Item = String>) -> Result<Command, String> {
+    let mut options = BenchOptions::default();
+    for argument in arguments {
+        match argument.as_str() {
+            "--json" => options.json = true,
+            other if other.starts_with('-') => {
+                return Err(format!("bench: `{other}` is not known"));
+            }
+            _ => options.names.push(argument),
+        }
+    }
+    Ok(Command::Bench(options))
+}
+
+fn nothing_more(mut arguments: impl Iterator<Item = String>) -> Result<(), String> {
+    match arguments.next() {
+        Some(extra) => Err(format!("`{extra}` is one argument too many")),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(line: &str) -> Result<Command, String> {
+        parse(line.split_whitespace().map(str::to_owned))
+    }
+
+    #[test]
+    fn reads_every_command() {
+        assert_eq!(
+            parsed("services up"),
+            Ok(Command::Services(ServicesAction::Up))
+        );
+        assert_eq!(parsed("tidy"), Ok(Command::Tidy));
+        assert_eq!(
+            parsed("test --long --only xtask"),
+            Ok(Command::Test(TestOptions {
+                long: true,
+                only: vec!["xtask".to_owned()]
+            }))
+        );
+        assert_eq!(
+            parsed("bench log/append --json"),
+            Ok(Command::Bench(BenchOptions {
+                names: vec!["log/append".to_owned()],
+                json: true
+            }))
+        );
+    }
+
+    #[test]
+    fn refuses_what_it_does_not_know() {
+        for line in [
+            "",
+            "deploy",
+            "services",
+            "services sideways",
+            "test --only",
+            "tidy now",
+            "bench -x",
+        ] {
+            assert!(parsed(line).is_err(), "{line}");
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! What passed, what failed, what was left out.
+
+use std::fmt;
+use std::ops::AddAssign;
+
+/// Counts of tests and checks.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Tally {
+    pub(crate) passed: u64,
+    pub(crate) failed: u64,
+    pub(crate) skipped: u64,
+}
+
+impl Tally {
+    pub(crate) const FAILED: Self = Self {
+        passed: 0,
+        failed: 1,
+        skipped: 0,
+    };
+
+    /// One check that either holds or does not.
+    pub(crate) fn of_check(well: bool) -> Self {
+        if well {
+            Self {
+                passed: 1,
+                ..Self::default()
+            }
+        } else {
+            Self::FAILED
+        }
+    }
+
+    /// Adds up the result lines of one run of a test binary.
+    ///
+    /// A run that went wrong counts as a failure even if no line says so: it may have been killed,
+    /// or may have aborted before it could print one. A run that went well without any line is a
+    /// test with a `main` of its own.
+    pub(crate) fn of_run(output: &str, went_well: bool) -> Self {
+        let mut total = Self::default();
+        let mut lines = 0;
+        for tally in output.lines().filter_map(result_line) {
+            total += tally;
+            lines += 1;
+        }
+        if !went_well && total.failed == 0 {
+            total.failed = 1;
+        }
+        if went_well && lines == 0 {
+            total.passed = 1;
+        }
+        total
+    }
+}
+
+impl AddAssign for Tally {
+    fn add_assign(&mut self, other: Self) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.skipped += other.skipped;
+    }
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} passed, {} failed, {} skipped",
+            self.passed, self.failed, self.skipped
+        )
+    }
+}
+
+/// Reads `test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 2 filtered out; …`.
+///
+/// What was filtered out counts as skipped: the gate filters only what this machine cannot run.
+fn result_line(line: &str) -> Option<Tally> {
+    let (_, counts) = line.strip_prefix("test result: ")?.split_once(". ")?;
+    let mut tally = Tally::default();
+    for part in counts.split(';') {
+        let Some((count, what)) = part.trim().split_once(' ') else {
+            continue;
+        };
+        let Ok(count) = count.parse::<u64>() else {
+            continue;
+        };
+        match what {
+            "passed" => tally.passed += count,
+            "failed" => tally.failed += count,
+            "ignored" | "filtered out" => tally.skipped += count,
+            _ => {}
+        }
+    }
+    Some(tally)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OK: &str = "test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 2 filtered out; finished in 0.01s";
+    const BAD: &str = "test result: FAILED. 1 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1s";
+
+    fn tally(passed: u64, failed: u64, skipped: u64) -> Tally {
+        Tally {
+            passed,
+            failed,
+            skipped,
+        }
+    }
+
+    #[test]
+    fn result_lines_add_up() {
+        let output = format!("running 6 tests\n{OK}\nrunning 3 tests\n{BAD}\n");
+        assert_eq!(Tally::of_run(&output, false), tally(4, 2, 3));
+    }
+
+    #[test]
+    fn a_killed_run_is_a_failure_without_a_line() {
+        assert_eq!(Tally::of_run("running 6 tests\n", false), tally(0, 1, 0));
+        assert_eq!(Tally::of_run(OK, false), tally(3, 1, 3));
+    }
+
+    #[test]
+    fn a_test_with_its_own_main_counts_once() {
+        assert_eq!(Tally::of_run("all good", true), tally(1, 0, 0));
+    }
+
+    #[test]
+    fn the_last_line_has_its_fixed_form() {
+        assert_eq!(tally(1, 2, 3).to_string(), "1 passed, 2 failed, 3 skipped");
+    }
+}
