@@ -1,3 +1,33 @@
-//! Tidegate.
+//! Measurements of Tidegate beside a reference, in one run: `cargo xtask bench NAME`.
+//!
+//! Each prints one line of JSON per measurement. Nothing here asserts a time.
 
-fn main() {}
+#![expect(clippy::print_stdout, reason = "the measurements are the output")]
+
+mod ids;
+mod measure;
+
+use std::process::ExitCode;
+
+/// The benches by name.
+const BENCHES: [(&str, fn()); 1] = [("ids", ids::run)];
+
+fn main() -> ExitCode {
+    let names: Vec<String> = std::env::args().skip(1).collect();
+    if names.is_empty() || names == ["--list"] {
+        for (name, _) in BENCHES {
+            println!("{name}");
+        }
+        return ExitCode::SUCCESS;
+    }
+    for name in &names {
+        match BENCHES.iter().find(|(known, _)| known == name) {
+            Some((_, run)) => run(),
+            None => {
+                eprintln!("no bench `{name}`; `--list` names them");
+                return ExitCode::from(2);
+            }
+        }
+    }
+    ExitCode::SUCCESS
+}

@@ -73,7 +73,7 @@ mod tests {
     const WAIT: Duration = Duration::from_millis(7);
 
     #[test]
-    fn every_branch_of_the_decision() {
+    fn a06_every_branch_of_the_decision() {
         let pause = Decision::Pause(PauseReason::Breaker);
         let exhausted = Decision::DeadLetter(Reason::RetriesExhausted);
         let rejected = Decision::DeadLetter(Reason::NonRetryable);

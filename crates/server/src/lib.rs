@@ -1,1 +1,32 @@
-//! Tidegate.
+#![doc = include_str!("../README.md")]
+
+mod config;
+mod token;
+
+mod code;
+mod problem;
+
+mod future;
+mod health;
+mod ledger;
+
+mod exporter;
+mod telemetry;
+
+mod guard;
+mod in_flight;
+mod request;
+
+mod api;
+mod serve;
+mod server;
+
+pub use code::ProblemCode;
+pub use config::{Limits, ServerConfig};
+pub use exporter::{Exporter, InstallError};
+pub use health::{CHECK_TIMEOUT, Finding, Health, Heartbeat, RESULT_LIFETIME, Status};
+pub use ledger::{Accounts, AccountsFuture, AccountsUnavailable};
+pub use problem::Problem;
+pub use serve::Report;
+pub use server::{BindError, Server, ServerBuilder};
+pub use token::{Token, TokenError};

@@ -96,7 +96,7 @@ fn last_place(life: &Life) -> Place {
 
 proptest! {
     #[test]
-    fn any_moves_by_any_processes_balance_and_agree_with_the_recount(lives in lives()) {
+    fn a01_any_moves_by_any_processes_balance_and_agree_with_the_recount(lives in lives()) {
         let (processes, recount) = play(&lives);
         let books = together(&processes);
         prop_assert!(books.is_balanced());
@@ -122,7 +122,7 @@ proptest! {
     }
 
     #[test]
-    fn one_event_missing_anywhere_is_named(
+    fn g06_one_event_missing_anywhere_is_named(
         lives in lives(), pick: prop::sample::Index, later in 0_u64..(60 * DAY_MS),
     ) {
         let present: Vec<&Life> = lives.iter().filter(|life| !life.is_removed).collect();

@@ -119,7 +119,7 @@ mod needs_java {
 
     #[test]
     #[ignore = "needs java"]
-    fn b01_rates_give_the_same_states_as_resilience4j() {
+    fn g01_rates_give_the_same_states_as_resilience4j() {
         let class_path = std::env::var("TIDEGATE_JAVA_RESILIENCE4J")
             .expect("`cargo xtask test` compiles the other side and says where it is");
         let played: Vec<Played> = (0..SEQUENCES).map(play).collect();

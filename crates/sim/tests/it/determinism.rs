@@ -63,7 +63,7 @@ fn prints_its_trace() {
 }
 
 #[test]
-fn s01_one_seed_in_two_processes_gives_equal_trace_hashes() {
+fn g02_one_seed_in_two_processes_gives_equal_trace_hashes() {
     let in_a_process_of_its_own = || {
         let output = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "determinism::prints_its_trace", "--nocapture"])
@@ -98,7 +98,7 @@ mod stray {
     }
 
     #[test]
-    fn s02_a_stray_tokio_task_fails_the_run() {
+    fn g03_a_stray_tokio_task_fails_the_run() {
         let message = strays(|| drop(tokio::spawn(async {})));
         assert!(
             message.contains("reached around the simulation at"),

@@ -185,7 +185,7 @@ fn check(disk: &SimDisk, promised: &[u64]) -> Result<(), String> {
 }
 
 #[test]
-fn s03_a_sound_journal_keeps_every_promise_in_a_million_crashes() {
+fn g04_a_sound_journal_keeps_every_promise_in_a_million_crashes() {
     let wanted = scaled(1_000_000);
     let total = std::cell::Cell::new(Explored::default());
     // More scenarios than are needed; those past the wanted number of states are left out.
@@ -204,7 +204,7 @@ fn s03_a_sound_journal_keeps_every_promise_in_a_million_crashes() {
 }
 
 #[test]
-fn s04_each_planted_bug_is_caught() {
+fn g05_each_planted_bug_is_caught() {
     for bug in [
         Bug::NoSync,
         Bug::AckBeforeSync,

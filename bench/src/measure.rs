@@ -1,0 +1,75 @@
+//! One measurement, and how it is printed.
+
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+/// Ours and a reference, measured in the same run.
+pub(crate) struct Measurement {
+    pub(crate) bench: &'static str,
+    pub(crate) ours: f64,
+    pub(crate) reference: f64,
+    pub(crate) reference_is: &'static str,
+    pub(crate) unit: &'static str,
+}
+
+impl Measurement {
+    /// Prints it as one line of JSON.
+    pub(crate) fn print(&self) {
+        let line = json!({
+            "bench": self.bench,
+            "ours": rounded(self.ours),
+            "reference": rounded(self.reference),
+            "reference_is": self.reference_is,
+            "unit": self.unit,
+            "ratio": rounded(self.ours / self.reference),
+            "cpu_s": rounded(cpu_time().as_secs_f64()),
+            "rss_mb": rounded(resident_mib()),
+        });
+        println!("{line}");
+    }
+}
+
+/// Nanoseconds per call: the median of several rounds, each long enough for the clock.
+pub(crate) fn nanos_per_call(mut call: impl FnMut()) -> f64 {
+    const ROUNDS: usize = 15;
+    const CALLS: u32 = 200_000;
+    let mut rounds: Vec<f64> = (0..ROUNDS)
+        .map(|_| {
+            let start = Instant::now();
+            for _ in 0..CALLS {
+                call();
+            }
+            start.elapsed().as_secs_f64() * 1e9 / f64::from(CALLS)
+        })
+        .collect();
+    rounds.sort_by(f64::total_cmp);
+    rounds[ROUNDS / 2]
+}
+
+fn rounded(value: f64) -> f64 {
+    (value * 100.0).round() / 100.0
+}
+
+/// Processor time of this process so far; zero where the system does not tell.
+fn cpu_time() -> Duration {
+    /// Clock ticks per second in `/proc`, fixed on Linux.
+    const TICKS: u64 = 100;
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    // The command in parentheses may hold spaces; the fields after it do not.
+    let fields: Vec<&str> =
+        stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+    let ticks = |index: usize| fields.get(index).and_then(|f| f.parse::<u64>().ok()).unwrap_or(0);
+    Duration::from_millis((ticks(11) + ticks(12)) * 1_000 / TICKS)
+}
+
+/// Resident memory in MiB; zero where the system does not tell.
+fn resident_mib() -> f64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:"));
+    let kib: f64 = line
+        .and_then(|line| line.split_whitespace().nth(1))
+        .and_then(|number| number.parse().ok())
+        .unwrap_or(0.0);
+    kib / 1_024.0
+}

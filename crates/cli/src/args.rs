@@ -1,0 +1,131 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// A zero-loss event backbone: every accepted event is in exactly one place at all times, and can
+/// be shown to be.
+#[derive(Debug, Parser)]
+#[command(name = "tidegate", version, max_term_width = 100, arg_required_else_help = true)]
+#[command(after_help = "Exit codes: 0 ok · 1 failed · 2 usage · 3 findings · 4 loss, or more \
+                        duplicates than the guarantee allows")]
+pub(crate) struct Arguments {
+    /// How results are written to standard output
+    #[arg(short, long, global = true, value_enum, default_value_t = Output::Table)]
+    pub(crate) output: Output,
+
+    /// How log lines are written to standard error
+    #[arg(long, global = true, value_enum, default_value_t = LogFormat::Text)]
+    pub(crate) log_format: LogFormat,
+
+    /// Which log lines are written, such as `info` or `tidegate_server=debug`
+    #[arg(long, global = true, env = "TIDEGATE_LOG", default_value = "info")]
+    pub(crate) log: String,
+
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Output {
+    /// For people
+    Table,
+    /// For programs: exactly one JSON document
+    Json,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LogFormat {
+    /// One line of text per event
+    Text,
+    /// One JSON object per event
+    Json,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Show what Tidegate does, with nothing installed: an outage, and nothing lost
+    Demo(Demo),
+    /// Start what is configured and run until SIGTERM or Ctrl-C
+    Run(ConfigFile),
+    /// Check a configuration file and report everything that is wrong with it
+    Check {
+        /// The file to check
+        #[arg(default_value = "tidegate.yaml")]
+        file: PathBuf,
+    },
+    /// Show the configuration, or what may stand in it
+    #[command(subcommand)]
+    Config(Config),
+    /// Show where the events of a running process are
+    Ledger(Ledger),
+    /// Write the completions for a shell to standard output
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Write the manual page to standard output
+    Man,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Demo {
+    /// Which one
+    #[arg(default_value = crate::demo::Story::NAME, value_parser = [crate::demo::Story::NAME])]
+    pub(crate) name: String,
+    /// Tell the same story again: the seed that an earlier run printed
+    #[arg(long, value_parser = parse_seed)]
+    pub(crate) seed: Option<u64>,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ConfigFile {
+    /// The configuration file [default: tidegate.yaml, where there is one]
+    #[arg(short, long, env = "TIDEGATE_CONFIG")]
+    pub(crate) config: Option<PathBuf>,
+    /// Set one key, as in `--set server.listen=127.0.0.1:9000`; may be repeated
+    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = parse_pair)]
+    pub(crate) set: Vec<(String, String)>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Config {
+    /// The values that hold, defaults included
+    Show {
+        #[command(flatten)]
+        file: ConfigFile,
+        /// Say where each value comes from
+        #[arg(long)]
+        origin: bool,
+    },
+    /// The JSON Schema of the file, for editors
+    Schema,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Ledger {
+    #[command(flatten)]
+    pub(crate) file: ConfigFile,
+    /// Where the process listens [default: `server.listen` of the configuration]
+    #[arg(long)]
+    pub(crate) url: Option<String>,
+    /// Its token [default: `server.token` of the configuration]
+    #[arg(long, env = "TIDEGATE_TOKEN", hide_env_values = true)]
+    pub(crate) token: Option<String>,
+}
+
+fn parse_seed(text: &str) -> Result<u64, String> {
+    let parsed = match text.strip_prefix("0x") {
+        Some(hex) => u64::from_str_radix(hex, 16),
+        None => text.parse(),
+    };
+    parsed.map_err(|_| "a seed is a number such as 7 or 0x5f3a".to_owned())
+}
+
+fn parse_pair(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
+        Some(_) | None => Err("write it as KEY=VALUE".to_owned()),
+    }
+}

@@ -1,0 +1,8 @@
+//! What each command does.
+
+pub(crate) mod check;
+pub(crate) mod config;
+pub(crate) mod demo;
+pub(crate) mod ledger;
+pub(crate) mod run;
+pub(crate) mod shell;

@@ -1,0 +1,90 @@
+//! What the events are delivered to: a service with good and bad days.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tidegate_core::env::{Clock, Entropy, Env};
+use tidegate_core::{Code, EventId, Failure};
+
+/// How the service does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Weather {
+    /// It answers.
+    Fair,
+    /// One call in five fails.
+    Flaky,
+    /// Nothing gets through.
+    Down,
+}
+
+/// One event in so many is refused for good, whatever the weather.
+const REFUSED_ONE_IN: u128 = 211;
+/// One event in so many fails each time, in a way that looks as if it might work next time.
+const STUBBORN_ONE_IN: u128 = 503;
+
+#[derive(Debug, Clone)]
+pub(super) struct Dependency {
+    clock: Arc<dyn Clock>,
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Debug)]
+struct State {
+    weather: Weather,
+    entropy: Box<dyn Entropy>,
+    /// Events that arrived here, counted once per arrival: duplicates show.
+    arrivals: u64,
+}
+
+impl Dependency {
+    pub(super) fn new(env: &Env) -> Self {
+        let state =
+            State { weather: Weather::Fair, entropy: env.entropy.fork("dependency"), arrivals: 0 };
+        Self { clock: Arc::clone(&env.clock), state: Arc::new(Mutex::new(state)) }
+    }
+
+    pub(super) fn set_weather(&self, weather: Weather) {
+        self.state().weather = weather;
+    }
+
+    pub(super) fn arrivals(&self) -> u64 {
+        self.state().arrivals
+    }
+
+    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes in one event.
+    pub(super) async fn call(&self, id: EventId) -> Result<(), Failure> {
+        let (weather, latency_ms, is_unlucky) = {
+            let mut state = self.state();
+            (state.weather, 2 + state.entropy.below(30), state.entropy.below(5) == 0)
+        };
+        self.clock.sleep(Duration::from_millis(latency_ms)).await;
+        match weather {
+            Weather::Down => Err(Failure::transient(
+                Code::from_static("connection.refused"),
+                "nobody listens at the other end",
+            )),
+            Weather::Flaky if is_unlucky => Err(Failure::transient(
+                Code::from_static("timeout.read"),
+                "no answer in time",
+            )),
+            Weather::Fair | Weather::Flaky => self.answer(id),
+        }
+    }
+
+    fn answer(&self, id: EventId) -> Result<(), Failure> {
+        if id.as_u128() % REFUSED_ONE_IN == 0 {
+            let code = Code::from_static("schema.invalid");
+            return Err(Failure::permanent(code, "the order has no total"));
+        }
+        if id.as_u128() % STUBBORN_ONE_IN == 0 {
+            let code = Code::from_static("conflict.locked");
+            return Err(Failure::transient(code, "somebody else holds this order"));
+        }
+        self.state().arrivals += 1;
+        Ok(())
+    }
+}

@@ -1,0 +1,296 @@
+//! The path of the events: claim, handle, settle.
+//!
+//! **Invariant:** the books are posted under the same lock as the move they describe, so every
+//! look at them finds them balanced.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tidegate_core::books::{Account, Books, Place};
+use tidegate_core::breaker::{Breaker, BreakerState, CallResult, Change, Permit, Rates, Rule, Trip};
+use tidegate_core::dead_letter::{LastFailure, Origin};
+use tidegate_core::env::{Entropy, Env};
+use tidegate_core::{
+    Backoff, DeadLetter, Decision, EventId, Facts, Failure, FailureClass, Offset, Partition,
+    PauseReason, PauseReasons, Retry, TierIndex, Topic, decide,
+};
+use tokio::sync::Notify;
+
+use super::dependency::Dependency;
+
+/// Calls at the same time.
+const WORKERS: usize = 16;
+
+/// An event on its way, with what happened to it so far.
+#[derive(Debug)]
+struct Parcel {
+    id: EventId,
+    offset: Offset,
+    /// Attempts that counted.
+    attempts: u32,
+    first_failure_ms: Option<u64>,
+}
+
+/// The path that the events of the demo take.
+#[derive(Clone)]
+pub(super) struct Path {
+    env: Arc<Env>,
+    topic: Topic,
+    dependency: Dependency,
+    state: Arc<Mutex<State>>,
+    /// Rung when there may be something to do.
+    bell: Arc<Notify>,
+}
+
+struct State {
+    books: Books,
+    breaker: Breaker,
+    paused: PauseReasons,
+    retry: Retry,
+    entropy: Box<dyn Entropy>,
+    queued: VecDeque<Parcel>,
+    retrying: BTreeMap<(Duration, EventId), Parcel>,
+    dead_letters: Vec<DeadLetter>,
+    attempts: u64,
+    openings: u64,
+}
+
+/// What the path shows of itself.
+pub(super) struct Look {
+    pub(super) account: Account,
+    pub(super) breaker: BreakerState,
+    pub(super) openings: u64,
+    pub(super) attempts: u64,
+    pub(super) dead_letters: Vec<DeadLetter>,
+}
+
+impl Path {
+    pub(super) fn new(env: Env, topic: Topic, dependency: Dependency) -> Self {
+        // The rule of a binding, on the scale of a demo: a smaller window, a shorter pause.
+        let rates = Rates {
+            window: 40,
+            minimum_calls: 10,
+            failure_rate: 50.0,
+            slow_call_rate: 80.0,
+            slow_call: Duration::from_secs(5),
+        };
+        let rule =
+            Rule { trip: Trip::Rates(rates), open_for: Duration::from_secs(4), probes: 5 };
+        let backoff =
+            Backoff::exponential(Duration::from_millis(200), 2.0, Duration::from_secs(5));
+        let state = State {
+            books: Books::default(),
+            breaker: Breaker::new(rule),
+            paused: PauseReasons::default(),
+            retry: Retry { attempts: Some(6), backoff: backoff.with_jitter(0.125) },
+            entropy: env.entropy.fork("path"),
+            queued: VecDeque::new(),
+            retrying: BTreeMap::new(),
+            dead_letters: Vec::new(),
+            attempts: 0,
+            openings: 0,
+        };
+        Self {
+            env: Arc::new(env),
+            topic,
+            dependency,
+            state: Arc::new(Mutex::new(state)),
+            bell: Arc::new(Notify::new()),
+        }
+    }
+
+    /// Starts the workers and the timer of the breaker. They end with the simulated node.
+    pub(super) fn start(&self) {
+        for _ in 0..WORKERS {
+            let path = self.clone();
+            drop(self.env.spawn.spawn("worker", Box::pin(async move { path.work().await })));
+        }
+        let path = self.clone();
+        drop(self.env.spawn.spawn("timer", Box::pin(async move { path.keep_time().await })));
+    }
+
+    /// Takes an event on.
+    pub(super) fn accept(&self, id: EventId, offset: Offset) {
+        let mut state = self.state();
+        state.books.move_one(id, None, Some(Place::Queued));
+        state.queued.push_back(Parcel { id, offset, attempts: 0, first_failure_ms: None });
+        drop(state);
+        self.bell.notify_one();
+    }
+
+    pub(super) fn look(&self) -> Look {
+        let state = self.state();
+        Look {
+            account: state.books.account(),
+            breaker: state.breaker.state(),
+            openings: state.openings,
+            attempts: state.attempts,
+            dead_letters: state.dead_letters.clone(),
+        }
+    }
+
+    /// Whether every event has come to its end.
+    pub(super) fn is_at_rest(&self) -> bool {
+        let account = self.state().books.account();
+        account.queued + account.in_flight + account.retrying == 0
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn work(&self) {
+        loop {
+            let Some((parcel, permit)) = self.claim() else {
+                self.bell.notified().await;
+                continue;
+            };
+            // There may be more; somebody else can have it while we handle this one.
+            self.bell.notify_one();
+            let began = self.env.clock.elapsed();
+            let outcome = self.dependency.call(parcel.id).await;
+            self.settle(parcel, permit, began, outcome);
+        }
+    }
+
+    /// Takes the next event that is due, if anything may flow.
+    fn claim(&self) -> Option<(Parcel, Permit)> {
+        let now = self.env.clock.elapsed();
+        let mut state = self.state();
+        if !state.paused.flows() || state.queued.is_empty() {
+            return None;
+        }
+        let permit = state.breaker.try_acquire(now)?;
+        match state.queued.pop_front() {
+            Some(parcel) => {
+                state.books.move_one(parcel.id, Some(Place::Queued), Some(Place::InFlight));
+                Some((parcel, permit))
+            }
+            None => {
+                state.breaker.release(permit);
+                None
+            }
+        }
+    }
+
+    fn settle(&self, parcel: Parcel, permit: Permit, began: Duration, outcome: Result<(), Failure>) {
+        let now = self.env.clock.elapsed();
+        let took = now.saturating_sub(began);
+        let mut state = self.state();
+        state.attempts += 1;
+        let change = match &outcome {
+            Ok(()) => state.breaker.record(permit, CallResult::Success, took, now),
+            Err(failure) if failure.class == FailureClass::Transient => {
+                state.breaker.record(permit, CallResult::Failure, took, now)
+            }
+            // Refused for good: the other side answered, so this says nothing about its health.
+            Err(_) => {
+                state.breaker.release(permit);
+                None
+            }
+        };
+        state.follow(change);
+        match outcome {
+            Ok(()) => {
+                state.books.move_one(parcel.id, Some(Place::InFlight), Some(Place::Delivered));
+            }
+            Err(failure) => self.settle_failed(&mut state, parcel, &failure, now),
+        }
+        drop(state);
+        self.bell.notify_waiters();
+    }
+
+    fn settle_failed(&self, state: &mut State, mut parcel: Parcel, failure: &Failure, now: Duration) {
+        let attempt = parcel.attempts + 1;
+        let State { retry, entropy, .. } = state;
+        let facts = Facts {
+            class: failure.class,
+            attempt,
+            attempts: retry.attempts,
+            wait: retry.backoff.wait(parcel.attempts, entropy.as_mut()),
+            breaker_open: state.breaker.state() == BreakerState::Open,
+            is_poison: false,
+        };
+        let now_ms = self.env.clock.now_ms();
+        parcel.first_failure_ms.get_or_insert(now_ms);
+        let from = Some(Place::InFlight);
+        match decide(&facts) {
+            Decision::RetryIn(wait) => {
+                parcel.attempts = attempt;
+                state.books.move_one(parcel.id, from, Some(Place::Retrying));
+                state.retrying.insert((now + wait, parcel.id), parcel);
+            }
+            Decision::DeadLetter(reason) => {
+                state.books.move_one(parcel.id, from, Some(Place::DeadLettered));
+                state.dead_letters.push(DeadLetter {
+                    event_id: parcel.id,
+                    origin: Origin {
+                        topic: self.topic.clone(),
+                        partition: Partition(0),
+                        offset: parcel.offset,
+                        timestamp_ms: i64::try_from(now_ms).unwrap_or(i64::MAX),
+                    },
+                    key: None,
+                    value: Some(format!("order {}", parcel.offset).into()),
+                    headers: Vec::new(),
+                    reason,
+                    dead_at_ms: now_ms,
+                    attempts: attempt,
+                    first_failure_ms: parcel.first_failure_ms.unwrap_or(now_ms),
+                    failure: LastFailure {
+                        code: failure.code.clone(),
+                        message: failure.message.clone(),
+                        stack: String::new(),
+                    },
+                    tier: TierIndex(0),
+                    trail: Vec::new(),
+                    replays: 0,
+                    stage: None,
+                });
+            }
+            // The attempt does not count, and the event keeps its turn.
+            Decision::Pause(_) | Decision::Stop => {
+                state.books.move_one(parcel.id, from, Some(Place::Queued));
+                state.queued.push_front(parcel);
+            }
+        }
+    }
+
+    /// Does what is due: retries whose wait is over, and the breaker's own timer.
+    async fn keep_time(&self) {
+        const TICK: Duration = Duration::from_millis(20);
+        loop {
+            self.env.clock.sleep(TICK).await;
+            let now = self.env.clock.elapsed();
+            let mut state = self.state();
+            let change = state.breaker.tick(now);
+            state.follow(change);
+            while let Some(entry) = state.retrying.first_entry()
+                && entry.key().0 <= now
+            {
+                let parcel = entry.remove();
+                state.books.move_one(parcel.id, Some(Place::Retrying), Some(Place::Queued));
+                state.queued.push_back(parcel);
+            }
+            drop(state);
+            self.bell.notify_waiters();
+        }
+    }
+}
+
+impl State {
+    /// Pauses and resumes with the breaker.
+    fn follow(&mut self, change: Option<Change>) {
+        match change.map(|change| change.to) {
+            Some(BreakerState::Open) => {
+                self.openings += 1;
+                self.paused.add(PauseReason::Breaker);
+            }
+            Some(BreakerState::HalfOpen | BreakerState::Closed) => {
+                self.paused.remove(PauseReason::Breaker);
+            }
+            None => {}
+        }
+    }
+}

@@ -1,0 +1,6 @@
+#![doc = include_str!("../README.md")]
+
+pub use tidegate_config as config;
+pub use tidegate_core as core;
+pub use tidegate_server as server;
+pub use tidegate_sim as sim;

@@ -1,0 +1,331 @@
+//! Rules of one binding.
+
+use std::time::Duration;
+
+use super::{View, contradiction};
+use crate::codes;
+use crate::findings::Findings;
+use crate::path::Path;
+use crate::units::format_duration;
+use crate::value::{Entry, Spot, Value};
+
+/// Heartbeats that must fit into a session: one may be lost and one late without a rebalance.
+const HEARTBEATS_PER_SESSION: u32 = 3;
+
+/// Share of the poll interval that retries may use up.
+///
+/// The rest is for the commit and one slow handler call. Past the full interval the broker takes
+/// the partitions away and the whole batch is delivered to somebody else.
+const POLL_BUDGET: f64 = 0.7;
+
+/// Waits that are added up one by one; beyond, the last one stands for the rest.
+const MAX_WAITS: u64 = 1_000;
+
+pub(super) fn check(binding: &View<'_>, topics: Option<&View<'_>>, findings: &mut Findings<'_>) {
+    session(binding, findings);
+    one_handler(binding, findings);
+    more_consumers_than_partitions(binding, topics, findings);
+    let Some(retry) = binding.section("retry") else {
+        return;
+    };
+    if let Some(tier0) = retry.section("tier0") {
+        budget(binding, &tier0, findings);
+        super::ordered(&tier0, "initial-backoff-ms", "max-backoff-ms", findings);
+    }
+    growing_tiers(&retry, findings);
+    strict_without_tiers(binding, &retry, findings);
+    overlapping_codes(&retry, findings);
+    existing_tiers(&retry, findings);
+    java_classes(&retry, findings);
+}
+
+fn session(binding: &View<'_>, findings: &mut Findings<'_>) {
+    let (session, heartbeat) = ("session-timeout-ms", "heartbeat-interval-ms");
+    let (Some(longest), Some(beat)) = (binding.duration(session), binding.duration(heartbeat))
+    else {
+        return;
+    };
+    let (Some(entry), Some(other)) = (binding.entry(session), binding.entry(heartbeat)) else {
+        return;
+    };
+    let needed = beat.saturating_mul(HEARTBEATS_PER_SESSION);
+    if longest < needed {
+        let rule = format!(
+            "must be at least three times `{heartbeat}`, which is {} ({})",
+            format_duration(beat),
+            findings.place(&other.spot),
+        );
+        let path = binding.path.name(session);
+        let value = format_duration(longest);
+        contradiction(&path, (entry, &value), other, &rule, findings);
+    }
+}
+
+/// The time one record may spend waiting between its attempts in memory.
+fn retry_time(attempts: u64, initial: Duration, multiplier: f64, longest: Duration) -> f64 {
+    let (mut wait, longest) = (initial.as_secs_f64().min(longest.as_secs_f64()), longest);
+    let mut total = 0.0;
+    let mut left = attempts.saturating_sub(1);
+    for _ in 0..left.min(MAX_WAITS) {
+        total += wait;
+        wait = (wait * multiplier).min(longest.as_secs_f64());
+        left -= 1;
+    }
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "a count of attempts, far below 2^52"
+    )]
+    let rest = left as f64 * wait;
+    total + rest
+}
+
+fn budget(binding: &View<'_>, tier0: &View<'_>, findings: &mut Findings<'_>) {
+    let (interval, records) = ("max-poll-interval-ms", "max-poll-records");
+    let (Some(longest), Some(count)) = (binding.duration(interval), binding.integer(records))
+    else {
+        return;
+    };
+    let (Some(attempts), Some(initial), Some(multiplier), Some(ceiling)) = (
+        tier0.integer("max-attempts"),
+        tier0.duration("initial-backoff-ms"),
+        tier0.float("multiplier"),
+        tier0.duration("max-backoff-ms"),
+    ) else {
+        return;
+    };
+    let one = retry_time(attempts, initial, multiplier, ceiling);
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "a count of records, far below 2^52"
+    )]
+    let all = one * count as f64;
+    let budget = longest.as_secs_f64() * POLL_BUDGET;
+    if all < budget || all == 0.0 {
+        return;
+    }
+    let places = [
+        (binding, records),
+        (tier0, "max-attempts"),
+        (tier0, "initial-backoff-ms"),
+        (tier0, "max-backoff-ms"),
+        (binding, interval),
+    ];
+    let given = places.into_iter().find_map(|(view, name)| {
+        let entry = view.entry(name)?;
+        (entry.spot != Spot::Default).then(|| (view.path.name(name), &entry.spot))
+    });
+    let (path, at) = given.unwrap_or_else(|| (binding.path.name(interval), &Spot::Default));
+    let limit = binding
+        .entry(interval)
+        .map_or(&Spot::Default, |entry| &entry.spot);
+    let message = format!(
+        "lets {count} records wait {all:.0} s in their retries ({attempts} attempts each), and \
+         70 % of `{interval}`, which is {} ({}), is {budget:.0} s",
+        format_duration(longest),
+        findings.place(limit),
+    );
+    let problem = findings
+        .at(at, &path, message)
+        .hint("take fewer records per poll, retry less, or allow a longer interval")
+        .also(findings.position(limit).filter(|_| limit != at));
+    findings.problem(problem);
+}
+
+fn growing_tiers(retry: &View<'_>, findings: &mut Findings<'_>) {
+    let tiers = retry.entry("tiers").map_or(&[][..], Entry::as_list);
+    let delays: Vec<Option<(&Entry, Duration)>> = tiers
+        .iter()
+        .map(|tier| {
+            let entry = tier.as_branch()?.get("delay-ms")?;
+            if let Value::Duration(span) = entry.value {
+                Some((entry, span))
+            } else {
+                None
+            }
+        })
+        .collect();
+    for (n, pair) in delays.windows(2).enumerate() {
+        let [Some((before, shorter)), Some((entry, longer))] = pair else {
+            continue;
+        };
+        if longer <= shorter {
+            let rule = format!(
+                "must be longer than the delay of the tier before, which is {} ({})",
+                format_duration(*shorter),
+                findings.place(&before.spot),
+            );
+            let path = retry.path.name("tiers").index(n + 1).name("delay-ms");
+            let value = format_duration(*longer);
+            contradiction(&path, (*entry, &value), before, &rule, findings);
+        }
+    }
+}
+
+fn strict_without_tiers(binding: &View<'_>, retry: &View<'_>, findings: &mut Findings<'_>) {
+    let (Some(mode), Some(tiers)) = (binding.entry("ordering-mode"), retry.entry("tiers")) else {
+        return;
+    };
+    if binding.choice("ordering-mode") == Some("STRICT") && !tiers.as_list().is_empty() {
+        let message = format!(
+            "has tiers, and `ordering-mode` is STRICT ({}), which keeps a failing record in its \
+             place",
+            findings.place(&mode.spot),
+        );
+        let at = tiers.key.map_or_else(|| tiers.spot.clone(), Spot::File);
+        let problem = findings
+            .at(&at, &retry.path.name("tiers"), message)
+            .hint("leave the tiers out, or use KEY_ORDERED to keep delays and the order of a key")
+            .also(findings.position(&mode.spot));
+        findings.problem(problem);
+    }
+}
+
+/// The codes of a list, each with its entry and its path.
+fn codes<'a>(retry: &View<'a>, name: &str) -> Vec<(&'a str, &'a Entry, Path)> {
+    let path = retry.path.name(name);
+    let items = retry
+        .entry(name)
+        .map_or(&[][..], Entry::as_list)
+        .iter()
+        .enumerate();
+    items
+        .filter_map(|(n, entry)| {
+            let Value::Text(code) = &entry.value else {
+                return None;
+            };
+            Some((code.as_str(), entry, path.index(n)))
+        })
+        .collect()
+}
+
+fn overlapping_codes(retry: &View<'_>, findings: &mut Findings<'_>) {
+    let retryable = codes(retry, "retryable-exceptions");
+    for (code, entry, path) in codes(retry, "non-retryable-exceptions") {
+        let Some((other, twin, _)) = retryable
+            .iter()
+            .find(|(other, _, _)| codes::overlap(code, other))
+        else {
+            continue;
+        };
+        let rule = format!(
+            "`retryable-exceptions` has `{other}` ({}): a failure is one or the other",
+            findings.place(&twin.spot),
+        );
+        contradiction(&path, (entry, &format!("`{code}`")), twin, &rule, findings);
+    }
+}
+
+fn existing_tiers(retry: &View<'_>, findings: &mut Findings<'_>) {
+    let Some(tiers) = retry.entry("tiers") else {
+        return;
+    };
+    let count = tiers.as_list().len();
+    let Some(mapping) = retry.section("skip-to-tier-mapping") else {
+        return;
+    };
+    for (code, entry) in mapping.branch {
+        let Value::Integer(target) = entry.value else {
+            continue;
+        };
+        if usize::try_from(target).is_ok_and(|target| target > count) {
+            let rule = format!(
+                "the last of the tiers is {count} ({})",
+                findings.place(&tiers.spot)
+            );
+            let path = mapping.path.name(code);
+            contradiction(&path, (entry, &target.to_string()), tiers, &rule, findings);
+        }
+    }
+}
+
+fn java_classes(retry: &View<'_>, findings: &mut Findings<'_>) {
+    let mut found: Vec<(String, Spot, Path)> = Vec::new();
+    for list in ["retryable-exceptions", "non-retryable-exceptions"] {
+        for (code, entry, path) in codes(retry, list) {
+            found.push((code.to_owned(), entry.spot.clone(), path));
+        }
+    }
+    if let Some(mapping) = retry.section("skip-to-tier-mapping") {
+        for (code, entry) in mapping.branch {
+            let spot = entry.key.map_or_else(|| entry.spot.clone(), Spot::File);
+            found.push((code.clone(), spot, mapping.path.name(code)));
+        }
+    }
+    for (code, spot, path) in found {
+        if let Some(resembling) = codes::resembling(&code) {
+            let message = format!("is the Java class `{code}`, which nothing here raises");
+            let warning = findings
+                .at(&spot, &path, message)
+                .hint(format!("it resembles `{resembling}`"));
+            findings.warning(warning);
+        }
+    }
+}
+
+fn one_handler(binding: &View<'_>, findings: &mut Findings<'_>) {
+    let Some(handler) = binding.section("handler") else {
+        return;
+    };
+    let mut given: Vec<(&String, &Entry)> = handler.branch.iter().collect();
+    given.sort_by_key(|(_, entry)| entry.key);
+    for pair in given.windows(2) {
+        let [(first, before), (second, entry)] = pair else {
+            continue;
+        };
+        let place = |entry: &Entry| entry.key.map_or_else(|| entry.spot.clone(), Spot::File);
+        let message = format!(
+            "is a second handler beside `{first}` ({}), and a binding has one",
+            findings.place(&place(before)),
+        );
+        let problem = findings
+            .at(&place(entry), &handler.path.name(second), message)
+            .also(findings.position(&place(before)));
+        findings.problem(problem);
+    }
+}
+
+fn more_consumers_than_partitions(
+    binding: &View<'_>,
+    topics: Option<&View<'_>>,
+    findings: &mut Findings<'_>,
+) {
+    let topic = binding
+        .text("topic")
+        .and_then(|topic| topics?.section(topic));
+    let Some(topic) = topic else { return };
+    let (Some(consumers), Some(partitions)) =
+        (binding.integer("concurrency"), topic.integer("partitions"))
+    else {
+        return;
+    };
+    let (Some(entry), Some(other)) = (binding.entry("concurrency"), topic.entry("partitions"))
+    else {
+        return;
+    };
+    if consumers > partitions && entry.spot != Spot::Default {
+        let message = format!(
+            "is {consumers}, and the topic has {partitions} partitions ({}): the others stay idle",
+            findings.place(&other.spot),
+        );
+        let warning = findings
+            .at(&entry.spot, &binding.path.name("concurrency"), message)
+            .also(findings.position(&other.spot));
+        findings.warning(warning);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn retry_time_is_the_sum_of_the_waits_between_attempts() {
+        let ms = Duration::from_millis;
+        let close = |a: f64, b: f64| (a - b).abs() < 1e-9;
+        assert!(close(retry_time(3, ms(100), 2.0, ms(2000)), 0.3));
+        assert!(close(retry_time(5, ms(200), 2.0, ms(2000)), 3.0));
+        assert!(close(retry_time(1, ms(200), 2.0, ms(2000)), 0.0));
+        assert!(close(retry_time(4, ms(900), 2.0, ms(1000)), 2.9));
+        assert!(retry_time(u64::from(u32::MAX), ms(1), 1.0, ms(1)) > 4_000_000.0);
+    }
+}

@@ -1,0 +1,374 @@
+//! The checked configuration.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::de::DeserializeOwned;
+use serde_json::Value as Json;
+
+use crate::findings::Findings;
+use crate::keys::{Found, Kind, ROOT, find};
+use crate::problem::Problem;
+use crate::secret::Secret;
+use crate::value::{Branch, Entry, Origin, Spot, Value};
+
+/// What holds: every value that was given, and the defaults of all others.
+///
+/// Values are read by their path in any spelling the file may use (`retry.tiers[0].delay` is
+/// `retry.tiers[0].delay-ms`); names with dots may stand in quotes. A getter gives `None` when
+/// the key has no value, or one of another type.
+///
+/// ```
+/// use tidegate_config::{Inputs, load};
+/// let text = "eventbus:\n  bindings:\n    orders: {topic: orders.events, group-id: g}\n";
+/// let config = load(&Inputs::of_text("tidegate.yaml", text)).config;
+/// assert_eq!(config.names("eventbus.bindings"), ["orders"]);
+/// assert_eq!(config.text("eventbus.bindings.orders.topic"), Some("orders.events"));
+/// assert_eq!(config.integer("eventbus.bindings.orders.max-poll-records"), Some(50));
+/// assert!(!config.is_set("eventbus.bindings.orders.max-poll-records"));
+/// ```
+#[derive(Clone, PartialEq)]
+pub struct Config {
+    root: Branch,
+    /// The names of the sources, for origins.
+    files: Vec<String>,
+}
+
+impl Config {
+    pub(crate) const fn new(root: Branch, files: Vec<String>) -> Self {
+        Self { root, files }
+    }
+
+    pub(crate) const fn root(&self) -> &Branch {
+        &self.root
+    }
+
+    pub(crate) fn origin_of(&self, entry: &Entry) -> Origin {
+        Findings::origin(&self.files, &entry.spot)
+    }
+
+    /// A flag.
+    #[must_use]
+    pub fn flag(&self, path: &str) -> Option<bool> {
+        if let Value::Flag(flag) = self.find(path)?.value {
+            Some(flag)
+        } else {
+            None
+        }
+    }
+
+    /// A whole number.
+    #[must_use]
+    pub fn integer(&self, path: &str) -> Option<i64> {
+        if let Value::Integer(number) = self.find(path)?.value {
+            Some(number)
+        } else {
+            None
+        }
+    }
+
+    /// A number with a fraction.
+    #[must_use]
+    pub fn float(&self, path: &str) -> Option<f64> {
+        if let Value::Float(number) = self.find(path)?.value {
+            Some(number)
+        } else {
+            None
+        }
+    }
+
+    /// A text, an address or the word of a choice.
+    #[must_use]
+    pub fn text(&self, path: &str) -> Option<&str> {
+        text_of(self.find(path)?)
+    }
+
+    /// A time span.
+    #[must_use]
+    pub fn duration(&self, path: &str) -> Option<Duration> {
+        if let Value::Duration(span) = self.find(path)?.value {
+            Some(span)
+        } else {
+            None
+        }
+    }
+
+    /// A byte size.
+    #[must_use]
+    pub fn size(&self, path: &str) -> Option<u64> {
+        if let Value::Size(bytes) = self.find(path)?.value {
+            Some(bytes)
+        } else {
+            None
+        }
+    }
+
+    /// A secret.
+    #[must_use]
+    pub fn secret(&self, path: &str) -> Option<&Secret> {
+        if let Value::Secret(secret) = &self.find(path)?.value {
+            Some(secret)
+        } else {
+            None
+        }
+    }
+
+    /// The texts of a list; empty when there is none.
+    #[must_use]
+    pub fn texts(&self, path: &str) -> Vec<&str> {
+        self.find(path)
+            .map_or(&[][..], Entry::as_list)
+            .iter()
+            .filter_map(text_of)
+            .collect()
+    }
+
+    /// The names under a map, sorted.
+    #[must_use]
+    pub fn names(&self, path: &str) -> Vec<&str> {
+        let branch = self.find(path).and_then(Entry::as_branch);
+        branch
+            .into_iter()
+            .flat_map(Branch::keys)
+            .map(String::as_str)
+            .collect()
+    }
+
+    /// How many entries a list has.
+    #[must_use]
+    pub fn count(&self, path: &str) -> usize {
+        self.find(path).map_or(0, |entry| entry.as_list().len())
+    }
+
+    /// Whether somebody gave this value, or anything in this section. The word `none` is given.
+    #[must_use]
+    pub fn is_set(&self, path: &str) -> bool {
+        self.find(path).is_some_and(is_given)
+    }
+
+    /// Where a value came from.
+    #[must_use]
+    pub fn origin(&self, path: &str) -> Option<Origin> {
+        self.find(path).map(|entry| self.origin_of(entry))
+    }
+
+    /// A section as a type of its part: canonical kebab-case keys, durations in milliseconds,
+    /// sizes in bytes, defaults filled in, `none` as null.
+    ///
+    /// ```
+    /// use serde::Deserialize;
+    /// use tidegate_config::{Inputs, Secret, load};
+    /// #[derive(Deserialize)]
+    /// #[serde(rename_all = "kebab-case")]
+    /// struct RawServer { listen: String, max_body: u64, token: Option<Secret> }
+    /// let config = load(&Inputs::of_text("tidegate.yaml", "server: {token: hunter2}\n")).config;
+    /// let server: RawServer = config.section("server").unwrap();
+    /// assert_eq!((server.listen.as_str(), server.max_body), ("127.0.0.1:8080", 1 << 20));
+    /// assert_eq!(server.token.unwrap().expose(), "hunter2");
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// What the type does not take, at its place in the file.
+    pub fn section<T: DeserializeOwned>(&self, path: &str) -> Result<T, Box<Problem>> {
+        let entry = self.find(path);
+        let json = entry.map_or(Json::Null, |entry| json_of(&entry.value, Secrets::Exposed));
+        serde_path_to_error::deserialize(json).map_err(|error| {
+            let below = error.path().to_string();
+            let path = match (below.as_str(), below.starts_with('[')) {
+                ("." | "", _) => path.to_owned(),
+                (_, true) => format!("{path}{below}"),
+                (_, false) => format!("{path}.{below}"),
+            };
+            Box::new(self.misfit(&path, &error.inner().to_string()))
+        })
+    }
+
+    /// The problem that a part does not take the value at `path`, or what is nearest above it.
+    fn misfit(&self, path: &str, message: &str) -> Problem {
+        let mut near = path;
+        let entry = loop {
+            match (self.find(near), near.rfind(['.', '['])) {
+                (Some(entry), _) => break Some(entry),
+                (None, Some(at)) => near = &near[..at],
+                (None, None) => break None,
+            }
+        };
+        let spot = entry.map_or(Spot::Default, |entry| {
+            let key = entry.key.filter(|_| entry.as_branch().is_some());
+            key.map_or_else(|| entry.spot.clone(), Spot::File)
+        });
+        let origin = Findings::origin(&self.files, &spot);
+        let span = if let Spot::File(span) = spot {
+            Some(span)
+        } else {
+            None
+        };
+        let (file, line, column, prefix) = match origin {
+            Origin::File { file, line, column } => (file, line, column, String::new()),
+            Origin::Env(name) => (
+                "environment".to_owned(),
+                0,
+                0,
+                format!("variable `{name}`: "),
+            ),
+            Origin::Argument(name) => {
+                ("arguments".to_owned(), 0, 0, format!("argument `{name}`: "))
+            }
+            Origin::Default => ("defaults".to_owned(), 0, 0, String::new()),
+        };
+        let message = format!("{prefix}does not fit: {}", self.scrub(message));
+        let path = path.to_owned();
+        Problem {
+            file,
+            line,
+            column,
+            path,
+            message,
+            hint: None,
+            also: None,
+            span,
+        }
+    }
+
+    /// A foreign message without any secret it may repeat.
+    fn scrub(&self, message: &str) -> String {
+        let mut secrets = Vec::new();
+        collect_secrets(&self.root, &mut secrets);
+        secrets.iter().fold(message.to_owned(), |message, secret| {
+            message.replace(secret, crate::secret::MASK)
+        })
+    }
+
+    pub(crate) fn find(&self, path: &str) -> Option<&Entry> {
+        descend(&Kind::Section(ROOT), &self.root, path)
+    }
+}
+
+impl fmt::Debug for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map()
+            .entries(self.show().map(|shown| (shown.path, shown.value)))
+            .finish()
+    }
+}
+
+/// Whether secrets are in a tree of JSON.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Secrets {
+    Exposed,
+    Hidden,
+}
+
+/// A value as JSON.
+pub(crate) fn json_of(value: &Value, secrets: Secrets) -> Json {
+    match value {
+        Value::Flag(flag) => Json::from(*flag),
+        Value::Integer(number) => Json::from(*number),
+        Value::Float(number) => Json::from(*number),
+        Value::Text(text) => Json::from(text.as_str()),
+        Value::Url(url) if secrets == Secrets::Hidden => {
+            Json::from(crate::secret::without_password(url))
+        }
+        Value::Url(url) => Json::from(url.as_str()),
+        Value::Duration(span) => Json::from(u64::try_from(span.as_millis()).unwrap_or(u64::MAX)),
+        Value::Size(bytes) => Json::from(*bytes),
+        Value::Choice(word) => Json::from(*word),
+        Value::Secret(_) if secrets == Secrets::Hidden => Json::from(crate::secret::MASK),
+        Value::Secret(secret) => Json::from(secret.expose()),
+        Value::Nothing | Value::Broken => Json::Null,
+        Value::List(items) => items
+            .iter()
+            .map(|item| json_of(&item.value, secrets))
+            .collect(),
+        Value::Branch(branch) => branch
+            .iter()
+            .map(|(name, entry)| (name.clone(), json_of(&entry.value, secrets)))
+            .collect::<serde_json::Map<String, Json>>()
+            .into(),
+    }
+}
+
+fn text_of(entry: &Entry) -> Option<&str> {
+    if let Value::Text(text) | Value::Url(text) = &entry.value {
+        return Some(text);
+    }
+    if let Value::Choice(word) = entry.value {
+        Some(word)
+    } else {
+        None
+    }
+}
+
+fn is_given(entry: &Entry) -> bool {
+    match entry.as_branch() {
+        Some(branch) => entry.spot != Spot::Default || branch.values().any(is_given),
+        None => entry.spot != Spot::Default,
+    }
+}
+
+fn collect_secrets(branch: &Branch, secrets: &mut Vec<String>) {
+    for entry in branch.values() {
+        let items = entry.as_list().iter().filter_map(Entry::as_branch);
+        for inner in entry.as_branch().into_iter().chain(items) {
+            collect_secrets(inner, secrets);
+        }
+        if let Value::Secret(secret) = &entry.value {
+            secrets.push(secret.expose().to_owned());
+        }
+        if let Value::Url(url) = &entry.value
+            && let Some(range) = crate::secret::password_in_url(url)
+        {
+            secrets.push(url[range].to_owned());
+        }
+    }
+    secrets.retain(|secret| !secret.is_empty());
+}
+
+/// Follows a path; free names are tried longest first, because they may hold dots.
+fn descend<'a>(kind: &Kind, branch: &'a Branch, path: &str) -> Option<&'a Entry> {
+    if let Kind::Section(keys) = kind {
+        let end = path.find(['.', '[']).unwrap_or(path.len());
+        let Found { key, .. } = find(keys, &path[..end])?;
+        return rest_of(&key.kind, branch.get(key.name)?, &path[end..]);
+    }
+    let Kind::Map { each, flat } = kind else {
+        return None;
+    };
+    if let Some(inner) = path.strip_prefix('"') {
+        let (name, rest) = inner.split_once('"')?;
+        return rest_of(each, branch.get(name)?, rest);
+    }
+    let mut names: Vec<(&String, &Entry)> = branch
+        .iter()
+        .filter(|(name, _)| path.starts_with(name.as_str()))
+        .collect();
+    names.sort_by_key(|(name, _)| std::cmp::Reverse(name.len()));
+    let named = names.into_iter().find_map(|(name, entry)| {
+        let rest = &path[name.len()..];
+        let ends = rest.is_empty() || rest.starts_with(['.', '[']);
+        ends.then(|| rest_of(each, entry, rest)).flatten()
+    });
+    named.or_else(|| descend(each, branch.get((*flat)?)?.as_branch()?, path))
+}
+
+fn rest_of<'a>(kind: &Kind, entry: &'a Entry, rest: &str) -> Option<&'a Entry> {
+    if rest.is_empty() {
+        return Some(entry);
+    }
+    if let Kind::List(each) = kind {
+        let (index, rest) = match rest.strip_prefix('[') {
+            Some(inner) => inner.split_once(']')?,
+            None => {
+                let rest = rest.strip_prefix('.')?;
+                rest.split_at(rest.find(['.', '[']).unwrap_or(rest.len()))
+            }
+        };
+        return rest_of(
+            each,
+            entry.as_list().get(index.parse::<usize>().ok()?)?,
+            rest,
+        );
+    }
+    descend(kind, entry.as_branch()?, rest.strip_prefix('.')?)
+}

@@ -1,0 +1,261 @@
+//! What loading has found so far: problems, warnings, and places that must not be shown.
+
+use std::cmp::Ordering;
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::keys::{self, Kind, relaxed};
+use crate::load::Source;
+use crate::path::Path;
+use crate::problem::{Position, Problem, Problems, Span};
+use crate::value::{Origin, Spot};
+
+/// Problems that are kept; past this many, only the fact that there are more is reported.
+pub const MAX_PROBLEMS: usize = 1000;
+
+pub(crate) struct Findings<'a> {
+    sources: &'a [Source],
+    problems: Vec<Problem>,
+    warnings: Vec<Problem>,
+    /// Where secrets stand in the texts.
+    masks: Vec<Span>,
+    /// Sources that could not be parsed, so that we do not know where their secrets are.
+    opaque: Vec<usize>,
+}
+
+impl<'a> Findings<'a> {
+    pub(crate) const fn new(sources: &'a [Source]) -> Self {
+        Self {
+            sources,
+            problems: Vec::new(),
+            warnings: Vec::new(),
+            masks: Vec::new(),
+            opaque: Vec::new(),
+        }
+    }
+
+    /// A problem at this spot, not yet added.
+    pub(crate) fn at(&self, spot: &Spot, path: &Path, message: impl Into<String>) -> Problem {
+        let (file, span, prefix) = match spot {
+            Spot::File(span) => (self.file(span), Some(*span), String::new()),
+            Spot::Environment(variable) => (
+                "environment".to_owned(),
+                None,
+                format!("variable `{variable}`: "),
+            ),
+            Spot::Argument(argument) => (
+                "arguments".to_owned(),
+                None,
+                format!("argument `{argument}`: "),
+            ),
+            Spot::Default => {
+                let first = self.sources.first();
+                let file = first.map_or("defaults".to_owned(), |source| source.name.clone());
+                let span = first.map(|_| Span {
+                    line: 1,
+                    column: 1,
+                    ..Span::default()
+                });
+                (file, span, String::new())
+            }
+        };
+        Problem {
+            file,
+            line: span.map_or(0, |span| span.line),
+            column: span.map_or(0, |span| span.column),
+            path: path.to_string(),
+            message: format!("{prefix}{}", message.into()),
+            hint: None,
+            also: None,
+            span,
+        }
+    }
+
+    /// The spot as the second place of a problem.
+    pub(crate) fn position(&self, spot: &Spot) -> Option<Position> {
+        match spot {
+            Spot::Default => None,
+            Spot::File(span) => Some(Position {
+                file: self.file(span),
+                line: span.line,
+                column: span.column,
+                span: Some(*span),
+            }),
+            Spot::Environment(_) => Some(outside("environment")),
+            Spot::Argument(_) => Some(outside("arguments")),
+        }
+    }
+
+    /// The spot in words, for a message whose own spot is elsewhere.
+    pub(crate) fn place(&self, spot: &Spot) -> String {
+        match spot {
+            Spot::Default => "the default".to_owned(),
+            Spot::File(span) if self.sources.len() > 1 => {
+                format!("{} line {}", self.file(span), span.line)
+            }
+            Spot::File(span) => format!("line {}", span.line),
+            Spot::Environment(variable) => format!("variable `{variable}`"),
+            Spot::Argument(argument) => format!("argument `{argument}`"),
+        }
+    }
+
+    /// The spot for those who ask where a value came from.
+    pub(crate) fn origin(sources: &[String], spot: &Spot) -> Origin {
+        match spot {
+            Spot::Default => Origin::Default,
+            Spot::File(span) => Origin::File {
+                file: sources.get(span.source).cloned().unwrap_or_default(),
+                line: span.line,
+                column: span.column,
+            },
+            Spot::Environment(variable) => Origin::Env(variable.clone()),
+            Spot::Argument(argument) => Origin::Argument(argument.clone()),
+        }
+    }
+
+    fn file(&self, span: &Span) -> String {
+        self.sources
+            .get(span.source)
+            .map(|source| source.name.clone())
+            .unwrap_or_default()
+    }
+
+    pub(crate) fn problem(&mut self, problem: Problem) {
+        keep(&mut self.problems, problem);
+    }
+
+    pub(crate) fn warning(&mut self, warning: Problem) {
+        keep(&mut self.warnings, warning);
+    }
+
+    /// Whether further problems are not kept, so that work on their words is wasted.
+    pub(crate) const fn is_full(&self) -> bool {
+        self.problems.len() >= MAX_PROBLEMS
+    }
+
+    /// Keeps what stands here out of every snippet.
+    pub(crate) fn mask(&mut self, span: Span) {
+        self.masks.push(span);
+    }
+
+    /// Keeps everything that looks like the value of a secret key out of the snippets of a source.
+    pub(crate) fn opaque(&mut self, source: usize) {
+        self.opaque.push(source);
+    }
+
+    /// The problems and the warnings, over texts without secrets.
+    pub(crate) fn close(self) -> (Problems, Problems) {
+        let mut texts: Vec<Source> = self.sources.to_vec();
+        for (n, source) in texts.iter_mut().enumerate() {
+            let here = self.masks.iter().filter(|span| span.source == n);
+            let mut ranges: Vec<Range<usize>> = here.map(|span| span.start..span.end).collect();
+            if self.opaque.contains(&n) {
+                ranges.extend(ranges_by_name(&source.text));
+            }
+            source.text = blank(&source.text, ranges);
+        }
+        let texts = Arc::new(texts);
+        (
+            Problems::new(self.problems, Arc::clone(&texts)),
+            Problems::new(self.warnings, texts),
+        )
+    }
+}
+
+fn outside(file: &str) -> Position {
+    Position {
+        file: file.to_owned(),
+        line: 0,
+        column: 0,
+        span: None,
+    }
+}
+
+/// Adds to a list up to its limit, and then one last word.
+fn keep(list: &mut Vec<Problem>, mut problem: Problem) {
+    match list.len().cmp(&(MAX_PROBLEMS - 1)) {
+        Ordering::Less => list.push(problem),
+        Ordering::Equal => {
+            problem.message = format!("is not the last: only {MAX_PROBLEMS} are listed");
+            problem.hint = None;
+            problem.also = None;
+            list.push(problem);
+        }
+        Ordering::Greater => {}
+    }
+}
+
+/// Stars instead of characters, with every byte offset as before.
+fn blank(text: &str, mut ranges: Vec<Range<usize>>) -> String {
+    ranges.sort_by_key(|range| range.start);
+    let mut blanked = String::with_capacity(text.len());
+    let mut ranges = ranges.into_iter().peekable();
+    let mut hidden_until = 0;
+    for (at, c) in text.char_indices() {
+        while let Some(range) = ranges.next_if(|range| range.start <= at) {
+            hidden_until = hidden_until.max(range.end);
+        }
+        if at < hidden_until && c != '\n' {
+            blanked.extend(std::iter::repeat_n('*', c.len_utf8()));
+        } else {
+            blanked.push(c);
+        }
+    }
+    blanked
+}
+
+/// What follows the name of a secret key: the rest of its line, and the lines below it that stand
+/// further in, which may be the rest of a long text.
+fn ranges_by_name(text: &str) -> Vec<Range<usize>> {
+    let names: Vec<String> = keys::all()
+        .into_iter()
+        .filter(|listed| listed.key.kind == Kind::Secret)
+        .map(|listed| relaxed(listed.key.name))
+        .chain(["password", "secret"].map(str::to_owned))
+        .collect();
+    let is_secret = |before: &str| {
+        let name = relaxed(&before.replace(['"', '\''], ""));
+        names.iter().any(|secret| name.trim_end().ends_with(secret))
+    };
+    let mut ranges = Vec::new();
+    let mut start = 0;
+    // The indentation of the secret key whose value we are in.
+    let mut inside: Option<usize> = None;
+    for line in text.split_inclusive('\n') {
+        let indent = line.len() - line.trim_start().len();
+        inside = inside.filter(|outer| indent > *outer || line.trim().is_empty());
+        let mut pieces = line.match_indices(':').map(|(at, _)| at);
+        if inside.is_some() {
+            ranges.push(start..start + line.len());
+        } else if let Some(at) = pieces.find(|at| is_secret(last_word(&line[..*at]))) {
+            inside = Some(indent);
+            ranges.push(start + at + 1..start + line.len());
+        }
+        start += line.len();
+    }
+    ranges
+}
+
+/// What stands before a colon, from the last bracket, comma or blank on.
+fn last_word(before: &str) -> &str {
+    let before = before.trim_end();
+    before
+        .rsplit([' ', '{', ',', '[', ':'])
+        .next()
+        .unwrap_or(before)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blanking_keeps_every_offset() {
+        let by_name = |text| blank(text, ranges_by_name(text));
+        assert_eq!(blank("aöb\nc", vec![1..5, 2..3]), "a***\nc");
+        assert_eq!(
+            by_name("x: 1\n  token: hunter2\ny: 2"),
+            "x: 1\n  token:********\ny: 2"
+        );
+    }
+}

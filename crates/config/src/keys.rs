@@ -1,0 +1,332 @@
+//! The table of keys: what may stand in the file, as data.
+//!
+//! Everything else in this crate walks this table: reading, defaults, environment overrides, the
+//! schema and the reference text. A key that is not in it does not exist.
+//!
+//! **Invariant:** within one section no two names, in any of their spellings, read the same.
+
+mod eventbus;
+mod eventlog;
+mod ground;
+mod list;
+mod names;
+mod queue;
+
+pub use list::{Listed, all};
+pub(crate) use names::{Found, Unit, camel, find, relaxed, twin_names};
+
+/// A part of the system that owns a section of the file.
+///
+/// ```
+/// use tidegate_config::Part;
+/// assert_eq!(Part::Eventbus.name(), "eventbus");
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Part {
+    /// The log: embedded files or Kafka clusters.
+    Log,
+    /// The SQL store.
+    Store,
+    /// The HTTP server and its console.
+    Server,
+    /// The event logger and the Event Log API.
+    Eventlog,
+    /// The durable queue.
+    Queue,
+    /// The outbox relays.
+    Outbox,
+    /// The bindings of the connector.
+    Eventbus,
+    /// The stage flows.
+    Flows,
+}
+
+impl Part {
+    /// Every part there is, in the order of the file.
+    pub const ALL: [Self; 8] = [
+        Self::Log,
+        Self::Store,
+        Self::Server,
+        Self::Eventlog,
+        Self::Queue,
+        Self::Outbox,
+        Self::Eventbus,
+        Self::Flows,
+    ];
+
+    /// The name of the part, which is also the name of its section.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Log => "log",
+            Self::Store => "store",
+            Self::Server => "server",
+            Self::Eventlog => "eventlog",
+            Self::Queue => "queue",
+            Self::Outbox => "outbox",
+            Self::Eventbus => "eventbus",
+            Self::Flows => "flows",
+        }
+    }
+}
+
+/// What a key takes.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Kind {
+    /// `true` or `false`.
+    Flag,
+    /// A whole number within a range, both ends included.
+    Integer {
+        /// The smallest value.
+        min: i64,
+        /// The largest value.
+        max: i64,
+    },
+    /// A number within a range, both ends included.
+    Float {
+        /// The smallest value.
+        min: f64,
+        /// The largest value.
+        max: f64,
+    },
+    /// A text that is not empty.
+    Text,
+    /// A time span: `10s`, `1m30s`, or a bare number of milliseconds.
+    Duration {
+        /// The shortest value, in milliseconds.
+        min_ms: u64,
+    },
+    /// A byte size: `50MiB`, or a bare number of bytes.
+    Size {
+        /// The smallest value, in bytes.
+        min: u64,
+    },
+    /// One of a few words, in any case.
+    Choice(&'static [&'static str]),
+    /// An address with one of these schemes.
+    Url(&'static [&'static str]),
+    /// A host and a port to listen on or to connect to.
+    Address,
+    /// A failure code or a pattern of codes (`timeout.*`).
+    Code,
+    /// A property handed on to a client library as it is; secret when its name says so.
+    Property,
+    /// A value that is never shown.
+    Secret,
+    /// A list; a text with commas is read as one.
+    List(&'static Self),
+    /// A group of keys.
+    Section(&'static [Key]),
+    /// Entries under names the user chooses.
+    Map {
+        /// What stands under each name.
+        each: &'static Self,
+        /// The name of the entry whose keys may also stand directly in the section.
+        flat: Option<&'static str>,
+    },
+}
+
+/// What holds when a key is not given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Preset {
+    /// Nothing: the key is optional.
+    Nothing,
+    /// Nothing in the table: the part works it out, as this text says.
+    Explained(&'static str),
+    /// The key must be given.
+    Required,
+    /// This value.
+    Value(&'static str),
+    /// A value that depends on a choice in the same or an enclosing section.
+    By {
+        /// The key of the choice.
+        choice: &'static str,
+        /// What holds for some of its words.
+        cases: &'static [(&'static str, &'static str)],
+        /// What holds for the others.
+        otherwise: &'static str,
+    },
+    /// In a list: the value for the first entry, the second, and so on; required after that.
+    Nth(&'static [&'static str]),
+    /// The section is there, filled from the defaults of its keys.
+    Filled,
+}
+
+/// One key of the table.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Key {
+    /// The name, in kebab case, as the documentation writes it.
+    pub name: &'static str,
+    /// What it takes.
+    pub kind: Kind,
+    /// What holds when it is not given.
+    pub preset: Preset,
+    /// One line of documentation.
+    pub doc: &'static str,
+    /// The part it belongs to, on top-level keys.
+    pub part: Option<Part>,
+    /// Whether `none` is a value, beside those of the kind.
+    pub accepts_none: bool,
+    /// Why the key is read and then not used, if so.
+    pub unused: Option<&'static str>,
+}
+
+impl Key {
+    const fn new(name: &'static str, kind: Kind, preset: Preset, doc: &'static str) -> Self {
+        let accepts_none = matches!(preset, Preset::Nothing)
+            && matches!(
+                kind,
+                Kind::Duration { .. } | Kind::Size { .. } | Kind::Integer { .. }
+            );
+        Self {
+            name,
+            kind,
+            preset,
+            doc,
+            part: None,
+            accepts_none,
+            unused: None,
+        }
+    }
+
+    const fn of(self, part: Part) -> Self {
+        Self {
+            part: Some(part),
+            ..self
+        }
+    }
+
+    const fn or_none(self) -> Self {
+        Self {
+            accepts_none: true,
+            ..self
+        }
+    }
+
+    const fn unused(self, why: &'static str) -> Self {
+        Self {
+            unused: Some(why),
+            ..self
+        }
+    }
+}
+
+/// A key with a default value.
+const fn key(name: &'static str, kind: Kind, default: &'static str, doc: &'static str) -> Key {
+    Key::new(name, kind, Preset::Value(default), doc)
+}
+
+/// A key that may be left out and has no default.
+const fn optional(name: &'static str, kind: Kind, doc: &'static str) -> Key {
+    Key::new(name, kind, Preset::Nothing, doc)
+}
+
+/// A key that must be given.
+const fn required(name: &'static str, kind: Kind, doc: &'static str) -> Key {
+    Key::new(name, kind, Preset::Required, doc)
+}
+
+/// A key whose part works out what holds when it is not given.
+const fn explained(
+    name: &'static str,
+    kind: Kind,
+    default: &'static str,
+    doc: &'static str,
+) -> Key {
+    Key::new(name, kind, Preset::Explained(default), doc)
+}
+
+/// A section that is always there.
+const fn section(name: &'static str, keys: &'static [Key], doc: &'static str) -> Key {
+    Key::new(name, Kind::Section(keys), Preset::Filled, doc)
+}
+
+/// A map of entries under names of the user.
+const fn map(name: &'static str, each: &'static Kind, doc: &'static str) -> Key {
+    Key::new(name, Kind::Map { each, flat: None }, Preset::Filled, doc)
+}
+
+/// Counts and sizes of pools: at least one, and no more than fits the documents' `int`.
+const COUNT: Kind = Kind::Integer {
+    min: 1,
+    max: i32::MAX as i64,
+};
+/// Counts that may be zero.
+const COUNT_FROM_ZERO: Kind = Kind::Integer {
+    min: 0,
+    max: i32::MAX as i64,
+};
+/// A time span that may be zero.
+const SPAN: Kind = Kind::Duration { min_ms: 0 };
+/// A time span that makes no sense as zero: an interval that would spin, a limit nothing meets.
+const SPAN_ABOVE_ZERO: Kind = Kind::Duration { min_ms: 1 };
+/// A byte size that makes no sense as zero.
+const SIZE: Kind = Kind::Size { min: 1 };
+/// A percentage above which something trips.
+const PERCENT: Kind = Kind::Float {
+    min: 0.0,
+    max: 100.0,
+};
+/// A growth factor; below one the waits would shrink.
+const FACTOR: Kind = Kind::Float {
+    min: 1.0,
+    max: 1000.0,
+};
+const TEXTS: Kind = Kind::List(&Kind::Text);
+const HTTP: Kind = Kind::Url(&["http", "https"]);
+
+/// The whole file.
+pub(crate) static ROOT: &[Key] = &[
+    section(
+        "log",
+        ground::LOG,
+        "Where records live: embedded files, or Kafka clusters.",
+    )
+    .of(Part::Log),
+    section("store", ground::STORE, "The SQL database.").of(Part::Store),
+    section(
+        "server",
+        ground::SERVER,
+        "The HTTP API, the metrics and the console.",
+    )
+    .of(Part::Server),
+    key(
+        "shutdown-timeout",
+        SPAN_ABOVE_ZERO,
+        "30s",
+        "How long the whole process may take to stop.",
+    ),
+    section(
+        "eventlog",
+        eventlog::EVENTLOG,
+        "The event logger, and the Event Log API it sends to.",
+    )
+    .of(Part::Eventlog),
+    section(
+        "queue",
+        queue::QUEUE,
+        "The durable queue and its dispatcher.",
+    )
+    .of(Part::Queue),
+    Key::new(
+        "outbox",
+        Kind::Map {
+            each: &Kind::Section(queue::RELAY),
+            flat: Some("default"),
+        },
+        Preset::Filled,
+        "The outbox relays by name; keys directly here are those of the relay `default`.",
+    )
+    .of(Part::Outbox),
+    section("eventbus", eventbus::EVENTBUS, "The connector.").of(Part::Eventbus),
+    key(
+        "flows",
+        TEXTS,
+        "[]",
+        "Flow files to run; patterns with `*` are allowed.",
+    )
+    .of(Part::Flows),
+];
+
+#[cfg(test)]
+mod tests;

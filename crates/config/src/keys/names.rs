@@ -1,0 +1,121 @@
+//! How names are compared, and the second names of durations and sizes.
+
+use super::{Key, Kind};
+
+/// The form in which names are compared: `groupId`, `group_id` and `GROUP-ID` are one name.
+pub(crate) fn relaxed(name: &str) -> String {
+    name.chars()
+        .filter(|c| !matches!(c, '-' | '_'))
+        .flat_map(char::to_lowercase)
+        .collect()
+}
+
+/// The camel case form of a kebab name.
+pub(crate) fn camel(name: &str) -> String {
+    let mut words = name.split('-');
+    let mut camel = words.next().unwrap_or_default().to_owned();
+    for word in words {
+        let mut letters = word.chars();
+        camel.extend(letters.next().map(|first| first.to_ascii_uppercase()));
+        camel.push_str(letters.as_str());
+    }
+    camel
+}
+
+/// The unit a name carries at its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Unit {
+    /// None: the value carries it.
+    InValue,
+    /// `-ms`.
+    Milliseconds,
+    /// `-mb`.
+    Mebibytes,
+    /// `-bytes`.
+    Bytes,
+}
+
+impl Unit {
+    const fn suffix(self) -> &'static str {
+        match self {
+            Self::InValue => "",
+            Self::Milliseconds => "-ms",
+            Self::Mebibytes => "-mb",
+            Self::Bytes => "-bytes",
+        }
+    }
+
+    /// The units a name of this kind may carry.
+    const fn of(kind: Kind) -> &'static [Self] {
+        match kind {
+            Kind::Duration { .. } => &[Self::InValue, Self::Milliseconds],
+            Kind::Size { .. } => &[Self::InValue, Self::Mebibytes, Self::Bytes],
+            Kind::Flag
+            | Kind::Integer { .. }
+            | Kind::Float { .. }
+            | Kind::Text
+            | Kind::Choice(_)
+            | Kind::Url(_)
+            | Kind::Address
+            | Kind::Code
+            | Kind::Property
+            | Kind::Secret
+            | Kind::List(_)
+            | Kind::Section(_)
+            | Kind::Map { .. } => &[],
+        }
+    }
+}
+
+impl Key {
+    /// The unit the documented name carries.
+    pub(crate) fn unit(&self) -> Unit {
+        let units = Unit::of(self.kind).iter().skip(1);
+        units
+            .copied()
+            .find(|unit| self.name.ends_with(unit.suffix()))
+            .unwrap_or(Unit::InValue)
+    }
+
+    /// The documented name without the unit it carries.
+    pub(crate) fn stem(&self) -> &'static str {
+        self.name
+            .strip_suffix(self.unit().suffix())
+            .unwrap_or(self.name)
+    }
+}
+
+/// The other names of a key, each with its unit: for `delay-ms` this is `delay`.
+pub(crate) fn twin_names(key: &Key) -> Vec<(String, Unit)> {
+    let own = key.unit();
+    Unit::of(key.kind)
+        .iter()
+        .filter(|unit| **unit != own)
+        .map(|unit| (format!("{}{}", key.stem(), unit.suffix()), *unit))
+        .collect()
+}
+
+/// A key found under one of its names.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Found {
+    pub(crate) key: &'static Key,
+    /// The unit of the name it was found under.
+    pub(crate) unit: Unit,
+}
+
+/// The key that `written` means in this section.
+pub(crate) fn find(keys: &'static [Key], written: &str) -> Option<Found> {
+    let wanted = relaxed(written);
+    keys.iter().find_map(|key| {
+        if relaxed(key.name) == wanted {
+            return Some(Found {
+                key,
+                unit: key.unit(),
+            });
+        }
+        let twin = twin_names(key)
+            .into_iter()
+            .find(|(name, _)| relaxed(name) == wanted);
+        twin.map(|(_, unit)| Found { key, unit })
+    })
+}

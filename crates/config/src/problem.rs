@@ -1,0 +1,212 @@
+//! What is wrong, and where.
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use crate::load::Source;
+
+/// A stretch of one source text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub(crate) struct Span {
+    /// Which source, counted from zero.
+    pub(crate) source: usize,
+    /// The first byte.
+    pub(crate) start: usize,
+    /// The byte after the last.
+    pub(crate) end: usize,
+    /// The line, counted from one.
+    pub(crate) line: usize,
+    /// The column in characters, counted from one.
+    pub(crate) column: usize,
+}
+
+/// A second place that a problem is about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Position {
+    /// The name of the source, `environment` or `arguments`.
+    pub file: String,
+    /// The line, counted from one; zero outside of files.
+    pub line: usize,
+    /// The column in characters, counted from one; zero outside of files.
+    pub column: usize,
+    pub(crate) span: Option<Span>,
+}
+
+/// One thing that is wrong.
+///
+/// ```
+/// use tidegate_config::{Inputs, load};
+/// let loaded = load(&Inputs::of_text("tidegate.yaml", "server:\n  read-only: maybe\n"));
+/// let problem = &loaded.problems.as_slice()[0];
+/// assert_eq!((problem.line, problem.column), (2, 14));
+/// assert_eq!(problem.path, "server.read-only");
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Problem {
+    /// The name of the source, `environment` or `arguments`.
+    pub file: String,
+    /// The line, counted from one; zero outside of files.
+    pub line: usize,
+    /// The column in characters, counted from one; zero outside of files.
+    pub column: usize,
+    /// The path of the key.
+    pub path: String,
+    /// What is wrong with it.
+    pub message: String,
+    /// What to do about it, if we can tell.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
+    /// The other place of a contradiction. The message names its line, too.
+    #[serde(skip)]
+    pub also: Option<Position>,
+    #[serde(skip)]
+    pub(crate) span: Option<Span>,
+}
+
+impl Problem {
+    /// The same problem with advice.
+    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    /// The same problem with advice, if there is any.
+    pub(crate) fn maybe_hint(mut self, hint: Option<String>) -> Self {
+        self.hint = hint;
+        self
+    }
+
+    /// The same problem with its second place.
+    pub(crate) fn also(mut self, position: Option<Position>) -> Self {
+        self.also = position;
+        self
+    }
+
+    /// Files in their order, then what came from elsewhere.
+    fn rank(&self) -> (usize, usize, usize, &str, &str) {
+        let source = self.span.map_or(usize::MAX, |span| span.source);
+        (source, self.line, self.column, &self.path, &self.message)
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.file)?;
+        if self.line > 0 {
+            write!(f, ":{}:{}", self.line, self.column)?;
+        }
+        f.write_str(": ")?;
+        if !self.path.is_empty() {
+            write!(f, "{}: ", self.path)?;
+        }
+        f.write_str(&self.message)?;
+        match &self.hint {
+            Some(hint) => write!(f, " ({hint})"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Everything that is wrong, in the order of the file.
+///
+/// It displays as one line per problem; [`Problems::render`] adds the lines of the file. It
+/// serializes as the list of its problems.
+///
+/// ```
+/// use tidegate_config::{Inputs, load};
+/// let loaded = load(&Inputs::of_text("tidegate.yaml", "sever: {}\n"));
+/// assert_eq!(
+///     loaded.problems.to_string(),
+///     "tidegate.yaml:1:1: sever: is not a key of the file (did you mean `server`?)",
+/// );
+/// ```
+#[derive(Clone, Default)]
+pub struct Problems {
+    list: Vec<Problem>,
+    /// The texts with every secret blanked out, so that a snippet cannot show one.
+    texts: Arc<Vec<Source>>,
+}
+
+impl Problems {
+    pub(crate) fn new(mut list: Vec<Problem>, texts: Arc<Vec<Source>>) -> Self {
+        list.sort_by(|a, b| a.rank().cmp(&b.rank()));
+        list.dedup();
+        Self { list, texts }
+    }
+
+    pub(crate) fn texts(&self) -> &[Source] {
+        &self.texts
+    }
+
+    /// Adds a problem in its place, for instance one that [`crate::Config::section`] found.
+    pub fn add(&mut self, problem: Problem) {
+        let at = self
+            .list
+            .partition_point(|other| other.rank() <= problem.rank());
+        self.list.insert(at, problem);
+    }
+
+    pub(crate) fn retain(&mut self, keep: impl FnMut(&Problem) -> bool) {
+        self.list.retain(keep);
+    }
+
+    /// Whether nothing is wrong.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    /// How many problems there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.list.len()
+    }
+
+    /// The problems in the order of the file.
+    #[must_use]
+    pub fn as_slice(&self) -> &[Problem] {
+        &self.list
+    }
+
+    /// The problems in the order of the file.
+    pub fn iter(&self) -> std::slice::Iter<'_, Problem> {
+        self.list.iter()
+    }
+}
+
+impl<'a> IntoIterator for &'a Problems {
+    type Item = &'a Problem;
+    type IntoIter = std::slice::Iter<'a, Problem>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}
+
+impl fmt::Debug for Problems {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(&self.list).finish()
+    }
+}
+
+impl Serialize for Problems {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.list.serialize(serializer)
+    }
+}
+
+impl fmt::Display for Problems {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (n, problem) in self.list.iter().enumerate() {
+            if n > 0 {
+                f.write_str("\n")?;
+            }
+            problem.fmt(f)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Problems {}

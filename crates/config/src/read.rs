@@ -1,0 +1,320 @@
+//! Nodes into checked values, by the table.
+//!
+//! Each layer (a file, a variable, an argument) is read into the same branch, so what is read
+//! later stands over what was read before, key by key.
+
+mod list;
+mod scalar;
+
+use std::collections::BTreeMap;
+
+use crate::findings::Findings;
+use crate::keys::{self, Found, Key, Kind, find};
+use crate::path::Path;
+use crate::problem::Span;
+use crate::suggest;
+use crate::tree::{Body, Node};
+use crate::value::{Branch, Entry, Spot, Value};
+
+pub(crate) use scalar::preset;
+
+/// What is being read.
+#[derive(Debug, Clone)]
+pub(crate) enum Layer {
+    File,
+    Environment(String),
+    Argument(String),
+    Default,
+}
+
+pub(crate) struct Reader<'a, 'b> {
+    pub(crate) environment: &'a BTreeMap<String, String>,
+    pub(crate) findings: &'a mut Findings<'b>,
+    pub(crate) layer: Layer,
+}
+
+/// The keys of one section met so far, by canonical name.
+type Seen = BTreeMap<String, (Span, String)>;
+
+impl Reader<'_, '_> {
+    fn spot(&self, span: Span) -> Spot {
+        match &self.layer {
+            Layer::File => Spot::File(span),
+            Layer::Environment(variable) => Spot::Environment(variable.clone()),
+            Layer::Argument(path) => Spot::Argument(path.clone()),
+            Layer::Default => Spot::Default,
+        }
+    }
+
+    fn key_span(&self, span: Span) -> Option<Span> {
+        matches!(self.layer, Layer::File).then_some(span)
+    }
+
+    fn mask(&mut self, span: Span) {
+        if matches!(self.layer, Layer::File) {
+            self.findings.mask(span);
+        }
+    }
+
+    fn wrong(&mut self, span: Span, path: &Path, message: String, hint: Option<String>) {
+        let problem = self
+            .findings
+            .at(&self.spot(span), path, message)
+            .maybe_hint(hint);
+        self.findings.problem(problem);
+    }
+
+    /// Reads a section into `into`.
+    pub(crate) fn section(
+        &mut self,
+        keys: &'static [Key],
+        node: &Node,
+        path: &Path,
+        into: &mut Branch,
+    ) {
+        let Some(pairs) = self.pairs(node, path) else {
+            return;
+        };
+        let mut seen = Seen::new();
+        for (key, value) in pairs {
+            let written = text_of(key);
+            match find(keys, written) {
+                Some(found) => self.once(found, key, value, path, into, &mut seen),
+                None => self.unknown(keys, key, value, path),
+            }
+        }
+    }
+
+    /// The pairs of a section; nothing given is an empty one.
+    fn pairs<'n>(&mut self, node: &'n Node, path: &Path) -> Option<&'n [(Node, Node)]> {
+        if let Body::Map(pairs) = &node.body {
+            return Some(pairs);
+        }
+        if node.is_null() {
+            return Some(&[]);
+        }
+        let what = if path.is_root() { "the file" } else { "it" };
+        let message = format!("is {}, and {what} must be a section of keys", node.noun());
+        self.wrong(node.span, path, message, None);
+        None
+    }
+
+    /// Reads a key unless it was given before under this or another of its names.
+    fn once(
+        &mut self,
+        found: Found,
+        key: &Node,
+        value: &Node,
+        path: &Path,
+        into: &mut Branch,
+        seen: &mut Seen,
+    ) {
+        let written = text_of(key).to_owned();
+        let name = found.key.name;
+        if let Some((first, before)) = seen.get(name) {
+            self.hide_secret(found.key, value);
+            let unit_of = |written: &str| find(std::slice::from_ref(found.key), written);
+            let same = unit_of(before).is_some_and(|other| other.unit == found.unit);
+            let message = if same && *before == written {
+                "is given twice".to_owned()
+            } else {
+                format!("means the same as `{before}`, and both are given")
+            };
+            self.twice(key.span, *first, &path.name(&written), &message);
+            return;
+        }
+        seen.insert(name.to_owned(), (key.span, written));
+        self.key(found, key, value, path, into);
+    }
+
+    fn twice(&mut self, second: Span, first: Span, path: &Path, message: &str) {
+        let first = self.spot(first);
+        let message = format!("{message}; first in {}", self.findings.place(&first));
+        let problem = self
+            .findings
+            .at(&self.spot(second), path, message)
+            .hint("keep one of the two")
+            .also(self.findings.position(&first));
+        self.findings.problem(problem);
+    }
+
+    fn key(&mut self, found: Found, key: &Node, value: &Node, path: &Path, into: &mut Branch) {
+        let name = found.key.name;
+        let path = path.name(name);
+        if let Some(why) = found.key.unused {
+            let message = format!("is read and has no effect: {why}");
+            let warning = self.findings.at(&self.spot(key.span), &path, message);
+            self.findings.warning(warning);
+        }
+        match &found.key.kind {
+            Kind::Section(keys) => {
+                // A section without keys of its own says something by being there.
+                if value.is_null() && !keys.is_empty() {
+                    return;
+                }
+                if let Some(branch) = self.branch(name, key.span, into) {
+                    self.section(keys, value, &path, branch);
+                }
+            }
+            Kind::Map { each, flat } => {
+                if let Some(branch) = self.branch(name, key.span, into) {
+                    self.map(each, *flat, value, &path, branch);
+                }
+            }
+            Kind::List(each) => {
+                let below = into.remove(name);
+                let list = self.list(each, value, &path, below.as_ref());
+                if let Some(mut entry) = list.or(below) {
+                    entry.key = self.key_span(key.span).or(entry.key);
+                    into.insert(name.to_owned(), entry);
+                }
+            }
+            Kind::Flag
+            | Kind::Integer { .. }
+            | Kind::Float { .. }
+            | Kind::Text
+            | Kind::Duration { .. }
+            | Kind::Size { .. }
+            | Kind::Choice(_)
+            | Kind::Url(_)
+            | Kind::Address
+            | Kind::Code
+            | Kind::Property
+            | Kind::Secret => {
+                if let Some(mut entry) = self.scalar(found, value, &path) {
+                    entry.key = self.key_span(key.span);
+                    into.insert(name.to_owned(), entry);
+                }
+            }
+        }
+    }
+
+    /// The branch under `name`, made if it is not there.
+    fn branch<'i>(
+        &mut self,
+        name: &str,
+        key: Span,
+        into: &'i mut Branch,
+    ) -> Option<&'i mut Branch> {
+        let fresh = Entry {
+            key: self.key_span(key),
+            ..Entry::branch(self.spot(key))
+        };
+        into.entry(name.to_owned()).or_insert(fresh).as_branch_mut()
+    }
+
+    fn map(
+        &mut self,
+        each: &'static Kind,
+        flat: Option<&'static str>,
+        node: &Node,
+        path: &Path,
+        into: &mut Branch,
+    ) {
+        let Some(pairs) = self.pairs(node, path) else {
+            return;
+        };
+        let mut seen = Seen::new();
+        let mut flat_seen = Seen::new();
+        for (key, value) in pairs {
+            let written = text_of(key);
+            if let (Some(flat), Kind::Section(keys)) = (flat, each) {
+                let is_section = matches!(value.body, Body::Map(_)) || value.is_null();
+                match find(keys, written) {
+                    // A section under the name of a plain key is an entry that is called so.
+                    Some(found)
+                        if !is_section
+                            || value.is_null()
+                            || matches!(found.key.kind, Kind::Section(_)) =>
+                    {
+                        if let Some(entry) = self.branch(flat, key.span, into) {
+                            self.once(found, key, value, path, entry, &mut flat_seen);
+                        }
+                        continue;
+                    }
+                    None if !is_section => {
+                        self.unknown(keys, key, value, path);
+                        continue;
+                    }
+                    Some(_) | None => {}
+                }
+            }
+            if let Some((first, _)) = seen.get(written) {
+                self.twice(key.span, *first, &path.name(written), "is given twice");
+                continue;
+            }
+            let directly = flat_seen.values().next().filter(|_| flat == Some(written));
+            if let Some((first, _)) = directly {
+                let message = "is the entry whose keys are also given directly";
+                self.twice(key.span, *first, &path.name(written), message);
+                continue;
+            }
+            seen.insert(written.to_owned(), (key.span, written.to_owned()));
+            self.map_entry(each, written, key, value, path, into);
+        }
+    }
+
+    fn map_entry(
+        &mut self,
+        each: &'static Kind,
+        name: &str,
+        key: &Node,
+        value: &Node,
+        path: &Path,
+        into: &mut Branch,
+    ) {
+        let path = path.name(name);
+        if name.is_empty() {
+            self.wrong(key.span, &path, "has an empty name".to_owned(), None);
+            return;
+        }
+        if let Kind::Section(keys) = each {
+            if let Some(branch) = self.branch(name, key.span, into) {
+                self.section(keys, value, &path, branch);
+            }
+        } else if let Some(mut entry) = self.free(each, name, value, &path) {
+            entry.key = self.key_span(key.span);
+            into.insert(name.to_owned(), entry);
+        }
+    }
+
+    fn unknown(&mut self, keys: &'static [Key], key: &Node, value: &Node, path: &Path) {
+        let written = text_of(key);
+        if self.findings.is_full() {
+            self.mask(value.span);
+            return;
+        }
+        let advice = suggest::unknown(keys, written, path);
+        if advice.is_secret || crate::secret::is_secret_name(written) {
+            self.mask(value.span);
+        }
+        let place = if path.is_root() {
+            "the file".to_owned()
+        } else {
+            format!("`{path}`")
+        };
+        let message = format!("is not a key of {place}");
+        self.wrong(key.span, &path.name(written), message, advice.hint);
+    }
+
+    /// Keeps a value that is not read out of the snippets, if it would be a secret.
+    fn hide_secret(&mut self, key: &Key, value: &Node) {
+        if matches!(key.kind, keys::Kind::Secret) {
+            self.mask(value.span);
+        }
+    }
+}
+
+/// The text of a key. The parser has refused keys that are not scalars.
+fn text_of(key: &Node) -> &str {
+    if let Body::Scalar { text, .. } = &key.body {
+        text
+    } else {
+        ""
+    }
+}
+
+/// A value that is there and wrong.
+fn broken(spot: Spot) -> Entry {
+    Entry::new(Value::Broken, spot)
+}

@@ -1,0 +1,329 @@
+//! Single values: variables filled in, then read as what the key takes.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use super::{Layer, Reader, broken};
+use crate::interpolate::{Gap, interpolate};
+use crate::keys::{Key, Kind, Unit, relaxed};
+use crate::path::Path;
+use crate::secret::{Secret, password_in_url, without_password};
+use crate::tree::{Body, Node, is_null_word};
+use crate::units::{format_duration, format_size, parse_duration, parse_size};
+use crate::value::{Entry, Value};
+
+/// A value that has no text; why is among the problems already.
+#[derive(Debug)]
+pub(super) struct Reported;
+
+/// Why a text is not what a key takes.
+#[derive(Debug)]
+struct Wrong {
+    message: String,
+    hint: Option<String>,
+}
+
+/// Characters of a value that are repeated in a message.
+const MAX_QUOTED: usize = 60;
+
+impl Reader<'_, '_> {
+    /// The text of a single value, or why it has none.
+    pub(super) fn single(
+        &mut self,
+        node: &Node,
+        path: &Path,
+        kind: &Kind,
+        secret: bool,
+    ) -> Result<Option<String>, Reported> {
+        if matches!(node.body, Body::Scalar { .. }) {
+            return self.filled(node, path, secret);
+        }
+        let message = format!("is {}, and must be {}", node.noun(), noun(kind));
+        self.wrong(node.span, path, message, None);
+        Err(Reported)
+    }
+
+    /// The text of a scalar with its variables filled in; `None` when that is nothing.
+    pub(super) fn filled(
+        &mut self,
+        node: &Node,
+        path: &Path,
+        secret: bool,
+    ) -> Result<Option<String>, Reported> {
+        let Body::Scalar { text, plain } = &node.body else {
+            return Ok(None);
+        };
+        // Variables and arguments are taken literally: whoever set them had a shell to expand them.
+        let filled = match self.layer {
+            Layer::File => interpolate(text, self.environment),
+            Layer::Environment(_) | Layer::Argument(_) | Layer::Default => Ok(None),
+        };
+        match filled {
+            Ok(filled) => {
+                let text = filled.unwrap_or_else(|| text.clone());
+                let text = if *plain { text.trim().to_owned() } else { text };
+                Ok((!*plain || !is_null_word(&text)).then_some(text))
+            }
+            Err(gap) => {
+                let (message, hint) = explain(&gap, secret);
+                self.wrong(node.span, path, message, hint);
+                Err(Reported)
+            }
+        }
+    }
+
+    /// The text as what the kind takes.
+    pub(super) fn coerced(
+        &mut self,
+        kind: &'static Kind,
+        unit: Unit,
+        text: &str,
+        node: &Node,
+        path: &Path,
+    ) -> Entry {
+        if password_in_url(text).is_some() {
+            self.mask(node.span);
+        }
+        match coerce(kind, unit, text) {
+            Ok(value) => Entry::new(value, self.spot(node.span)),
+            Err(wrong) => {
+                self.wrong(node.span, path, wrong.message, wrong.hint);
+                broken(self.spot(node.span))
+            }
+        }
+    }
+}
+
+/// A default of the table as a value. A test holds the table to it that there always is one.
+pub(crate) fn preset(key: &'static Key, text: &str) -> Option<Value> {
+    coerce(&key.kind, key.unit(), text).ok()
+}
+
+fn explain(gap: &Gap, secret: bool) -> (String, Option<String>) {
+    match gap {
+        Gap::Unset(name) => (
+            format!("needs the variable `{name}`, which is not set"),
+            Some(format!("set it, or give a default: `${{{name}:-…}}`")),
+        ),
+        Gap::Open => (
+            "has a `${` without its `}`".to_owned(),
+            Some("write `$$` for a dollar sign".to_owned()),
+        ),
+        Gap::Name(_) if secret => (
+            "has a `${…}` without the name of a variable".to_owned(),
+            None,
+        ),
+        Gap::Name(name) => (
+            format!("has {} where the name of a variable belongs", quoted(name)),
+            Some("names are letters, digits and `_`; write `$$` for a dollar sign".to_owned()),
+        ),
+        Gap::Deep => ("has variables nested too deep".to_owned(), None),
+    }
+}
+
+fn coerce(kind: &'static Kind, unit: Unit, text: &str) -> Result<Value, Wrong> {
+    match kind {
+        Kind::Flag => flag(text),
+        Kind::Integer { min, max } => integer(text, *min, *max).map(Value::Integer),
+        Kind::Float { min, max } => float(text, *min, *max),
+        Kind::Text if text.is_empty() => Err(wrong("is empty, and must not be".to_owned())),
+        Kind::Text | Kind::Property => Ok(Value::Text(text.to_owned())),
+        Kind::Secret => Ok(Value::Secret(Secret::new(text))),
+        Kind::Duration { min_ms } => duration(text, unit, *min_ms),
+        Kind::Size { min } => size(text, unit, *min),
+        Kind::Choice(words) => choice(text, words),
+        Kind::Url(schemes) => url(text, schemes),
+        Kind::Address => address(text),
+        Kind::Code => code(text),
+        Kind::List(_) | Kind::Section(_) | Kind::Map { .. } => Err(must(text, noun(kind))),
+    }
+}
+
+fn flag(text: &str) -> Result<Value, Wrong> {
+    match text.to_ascii_lowercase().as_str() {
+        "true" => Ok(Value::Flag(true)),
+        "false" => Ok(Value::Flag(false)),
+        _ => Err(must(text, "`true` or `false`")),
+    }
+}
+
+fn integer(text: &str, min: i64, max: i64) -> Result<i64, Wrong> {
+    let number: i128 = text
+        .replace('_', "")
+        .parse()
+        .map_err(|_| must(text, "a whole number"))?;
+    i64::try_from(number)
+        .ok()
+        .filter(|number| (min..=max).contains(number))
+        .ok_or_else(|| wrong(format!("is {number}, and must be {}", range(min, max))))
+}
+
+fn range(min: i64, max: i64) -> String {
+    if max >= i64::from(i32::MAX) && min <= 1 {
+        format!("at least {min} and at most {max}")
+    } else {
+        format!("between {min} and {max}")
+    }
+}
+
+fn float(text: &str, min: f64, max: f64) -> Result<Value, Wrong> {
+    let number: f64 = text.parse().map_err(|_| must(text, "a number"))?;
+    if !number.is_finite() || number < min || number > max {
+        return Err(wrong(format!(
+            "is {number}, and must be between {min} and {max}"
+        )));
+    }
+    Ok(Value::Float(number))
+}
+
+fn duration(text: &str, unit: Unit, min_ms: u64) -> Result<Value, Wrong> {
+    let span = if unit == Unit::Milliseconds {
+        let ms = whole(
+            text,
+            "a whole number of milliseconds, because the key ends in `-ms`",
+        )?;
+        Some(Duration::from_millis(ms))
+    } else {
+        parse_duration(text)
+    };
+    let span = span.ok_or_else(|| Wrong {
+        message: format!("is {}, and must be a duration", quoted(text)),
+        hint: Some("a duration is written like `500ms`, `10s`, `1m30s` or `7d`".to_owned()),
+    })?;
+    let least = Duration::from_millis(min_ms);
+    if span < least {
+        let least = format_duration(least);
+        return Err(wrong(format!(
+            "is {}, and must be at least {least}",
+            format_duration(span)
+        )));
+    }
+    Ok(Value::Duration(span))
+}
+
+fn size(text: &str, unit: Unit, min: u64) -> Result<Value, Wrong> {
+    let bytes = match unit {
+        Unit::Mebibytes => {
+            let number = whole(text, "a whole number of MiB, because the key ends in `-mb`")?;
+            number
+                .checked_mul(1 << 20)
+                .filter(|bytes| i64::try_from(*bytes).is_ok())
+        }
+        Unit::Bytes => Some(whole(text, "a whole number of bytes")?),
+        Unit::InValue | Unit::Milliseconds => parse_size(text),
+    };
+    let bytes = bytes.ok_or_else(|| Wrong {
+        message: format!("is {}, and must be a byte size", quoted(text)),
+        hint: Some("a byte size is written like `512KiB`, `50MiB` or `10GiB`".to_owned()),
+    })?;
+    if bytes < min {
+        let (is, least) = (format_size(bytes), format_size(min));
+        return Err(wrong(format!("is {is}, and must be at least {least}")));
+    }
+    Ok(Value::Size(bytes))
+}
+
+fn whole(text: &str, what: &str) -> Result<u64, Wrong> {
+    let number: Option<i64> = text.replace('_', "").parse().ok();
+    number
+        .and_then(|n| u64::try_from(n).ok())
+        .ok_or_else(|| must(text, what))
+}
+
+fn choice(text: &str, words: &'static [&'static str]) -> Result<Value, Wrong> {
+    let wanted = relaxed(text);
+    words
+        .iter()
+        .find(|word| relaxed(word) == wanted)
+        .map(|word| Value::Choice(word))
+        .ok_or_else(|| Wrong {
+            message: format!(
+                "is {}, and must be one of {}",
+                quoted(text),
+                words.join(", ")
+            ),
+            hint: crate::suggest::nearest(text, words.iter().copied())
+                .map(|word| format!("did you mean `{word}`?")),
+        })
+}
+
+fn url(text: &str, schemes: &'static [&'static str]) -> Result<Value, Wrong> {
+    let fits = text.split_once(':').is_some_and(|(scheme, rest)| {
+        let known = schemes
+            .iter()
+            .any(|known| known.eq_ignore_ascii_case(scheme));
+        // A file may follow `sqlite:` directly; everything else has a host.
+        let host = rest
+            .strip_prefix("//")
+            .map(|rest| rest.split('/').next().unwrap_or(""));
+        let reachable =
+            scheme.eq_ignore_ascii_case("sqlite") || host.is_some_and(|host| !host.is_empty());
+        known && reachable && !rest.is_empty() && !text.contains(char::is_whitespace)
+    });
+    if fits {
+        return Ok(Value::Url(text.to_owned()));
+    }
+    let starts: Vec<String> = schemes
+        .iter()
+        .map(|scheme| format!("`{scheme}://`"))
+        .collect();
+    let what = format!("an address that starts with {}", starts.join(" or "));
+    Err(must(&without_password(text), &what))
+}
+
+fn address(text: &str) -> Result<Value, Wrong> {
+    let named = text.rsplit_once(':').is_some_and(|(host, port)| {
+        let letters = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
+        !host.is_empty() && host.chars().all(letters) && port.parse::<u16>().is_ok()
+    });
+    if named || text.parse::<SocketAddr>().is_ok() {
+        return Ok(Value::Text(text.to_owned()));
+    }
+    Err(Wrong {
+        message: format!("is {}, and must be a host and a port", quoted(text)),
+        hint: Some("write it like `127.0.0.1:8080`".to_owned()),
+    })
+}
+
+fn code(text: &str) -> Result<Value, Wrong> {
+    if text.is_empty() || text.contains(char::is_whitespace) {
+        return Err(must(
+            text,
+            "a failure code like `timeout.read` or `timeout.*`",
+        ));
+    }
+    Ok(Value::Text(text.to_owned()))
+}
+
+fn noun(kind: &Kind) -> &'static str {
+    match kind {
+        Kind::Flag => "`true` or `false`",
+        Kind::Integer { .. } => "a whole number",
+        Kind::Float { .. } => "a number",
+        Kind::Duration { .. } => "a duration",
+        Kind::Size { .. } => "a byte size",
+        Kind::Choice(_) => "a single word",
+        Kind::Url(_) | Kind::Address => "an address",
+        Kind::Code => "a failure code",
+        Kind::Text | Kind::Property | Kind::Secret => "a text",
+        Kind::List(_) => "a list",
+        Kind::Section(_) | Kind::Map { .. } => "a section",
+    }
+}
+
+fn must(text: &str, what: &str) -> Wrong {
+    wrong(format!("is {}, and must be {what}", quoted(text)))
+}
+
+const fn wrong(message: String) -> Wrong {
+    Wrong {
+        message,
+        hint: None,
+    }
+}
+
+fn quoted(text: &str) -> String {
+    let short: String = text.chars().take(MAX_QUOTED).collect();
+    let dots = if short.len() < text.len() { "…" } else { "" };
+    format!("\"{}{dots}\"", short.escape_debug())
+}

@@ -1,0 +1,182 @@
+//! The reference: every key, with its default and what it means.
+
+use crate::keys::{Key, Kind, Preset, ROOT};
+
+/// A complete file with every default in it, each key explained above its line. Keys without a
+/// default, and everything under names of the user, are commented out.
+///
+/// ```
+/// let text = tidegate_config::defaults_text();
+/// assert!(text.contains("# The size of the connection pool.\n  max-connections: 10\n"));
+/// ```
+#[must_use]
+pub fn defaults_text() -> String {
+    let mut writer = Writer {
+        text: String::from(HEADER),
+    };
+    for key in ROOT {
+        writer.text.push('\n');
+        writer.key(key, 0, Ink::Live, "");
+    }
+    writer.text
+}
+
+const HEADER: &str = "\
+# Every key of Tidegate with its default. A file holds only what differs.
+#
+# Keys may be written in kebab, camel or snake case. `delay-ms: 10000` is `delay: 10s`, and
+# `size-mb: 50` is `size: 50MiB`. `${NAME}` and `${NAME:-default}` take a variable; `$$` is a
+# dollar sign. `STORE_URL` or `TIDEGATE__STORE__URL` in the environment stands over the file.
+";
+
+/// Whether a line counts.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Ink {
+    Live,
+    Comment,
+}
+
+struct Writer {
+    text: String,
+}
+
+impl Writer {
+    fn line(&mut self, depth: usize, ink: Ink, text: &str) {
+        let mark = if ink == Ink::Comment { "# " } else { "" };
+        self.text
+            .push_str(format!("{mark}{}{text}", "  ".repeat(depth)).trim_end());
+        self.text.push('\n');
+    }
+
+    /// Writes a key with its explanation. `dash` stands before the first key of a list's entry.
+    fn key(&mut self, key: &'static Key, depth: usize, ink: Ink, dash: &str) {
+        let filled = key.preset == Preset::Filled;
+        let is_map = matches!(key.kind, Kind::Map { .. });
+        let is_block =
+            matches!(key.kind, Kind::Section(_) | Kind::List(Kind::Section(_))) || is_map;
+        let holds = (filled && !is_map) || matches!(key.preset, Preset::Value(_));
+        let note = note(key);
+        if !holds && !is_block && ink == Ink::Live {
+            self.line(depth, ink, &format!("# {}{note}", key.doc));
+            return self.line(
+                depth,
+                ink,
+                &format!("# {}: {}", key.name, default_text(key)),
+            );
+        }
+        let ink = if holds { ink } else { Ink::Comment };
+        // A comment inside a commented block keeps its mark, so that uncommenting gives a file.
+        let indent = if dash.is_empty() {
+            depth
+        } else {
+            depth.saturating_sub(1)
+        };
+        self.line(indent, ink, &format!("# {}{note}", key.doc));
+        let head = format!("{dash}{}:", key.name);
+        match &key.kind {
+            Kind::Section(keys) if filled || !keys.is_empty() => {
+                self.line(indent, ink, &head);
+                self.keys(keys, depth + 1, ink);
+            }
+            Kind::Map {
+                each: Kind::Section(keys),
+                ..
+            } => {
+                self.line(indent, ink, &head);
+                self.line(depth + 1, ink, "<name>:");
+                self.keys(keys, depth + 2, ink);
+            }
+            Kind::Map { .. } => {
+                self.line(indent, ink, &head);
+                self.line(depth + 1, ink, "<name>: …");
+            }
+            Kind::List(Kind::Section(keys)) => {
+                self.line(indent, ink, &head);
+                let mut dash = "- ";
+                for key in *keys {
+                    self.key(key, depth + 2, ink, dash);
+                    dash = "";
+                }
+            }
+            Kind::Flag
+            | Kind::Integer { .. }
+            | Kind::Float { .. }
+            | Kind::Text
+            | Kind::Duration { .. }
+            | Kind::Size { .. }
+            | Kind::Choice(_)
+            | Kind::Url(_)
+            | Kind::Address
+            | Kind::Code
+            | Kind::Property
+            | Kind::Secret
+            | Kind::List(_)
+            | Kind::Section(_) => {
+                self.line(indent, ink, &format!("{head} {}", default_text(key)));
+            }
+        }
+    }
+
+    fn keys(&mut self, keys: &'static [Key], depth: usize, ink: Ink) {
+        for key in keys {
+            self.key(key, depth, ink, "");
+        }
+    }
+}
+
+/// What is to be said beside the explanation.
+fn note(key: &Key) -> String {
+    let words = if let Kind::Choice(words) = key.kind {
+        format!(" One of {}.", words.join(", "))
+    } else {
+        String::new()
+    };
+    let default = match key.preset {
+        Preset::Required => " Required.".to_owned(),
+        Preset::Explained(text) => format!(" Default: {text}."),
+        Preset::By {
+            choice,
+            cases,
+            otherwise,
+        } if otherwise.starts_with('[') => {
+            let cases: Vec<&str> = cases.iter().map(|(word, _)| *word).collect();
+            format!(
+                " Default: three tiers; none where `{choice}` is {}.",
+                cases.join(" or ")
+            )
+        }
+        Preset::By {
+            choice,
+            cases,
+            otherwise,
+        } => {
+            let cases: Vec<String> = cases
+                .iter()
+                .map(|(word, text)| format!("{text} where `{choice}` is {word}"))
+                .collect();
+            format!(" Default: {otherwise}; {}.", cases.join(", "))
+        }
+        Preset::Nth(texts) => format!(" Default by tier: {}.", texts.join(", ")),
+        Preset::Nothing | Preset::Value(_) | Preset::Filled => String::new(),
+    };
+    let unused = if key.unused.is_some() {
+        " Read and not used."
+    } else {
+        ""
+    };
+    format!("{words}{default}{unused}")
+}
+
+fn default_text(key: &'static Key) -> String {
+    match (key.preset, &key.kind) {
+        (Preset::Value(text), Kind::List(_)) => text.to_owned(),
+        (Preset::Value(text), _) => crate::read::preset(key, text).map_or_else(
+            || text.to_owned(),
+            |value| crate::show::written(&value, key.unit()),
+        ),
+        (Preset::Nth(texts), _) => texts.first().copied().unwrap_or_default().to_owned(),
+        (Preset::By { otherwise, .. }, _) => otherwise.to_owned(),
+        (_, Kind::Section(_)) => "{}".to_owned(),
+        _ => String::new(),
+    }
+}

@@ -1,0 +1,331 @@
+//! The configuration as text: `config show`.
+
+use serde_json::Value as Json;
+
+use crate::config::{Config, Secrets, json_of};
+use crate::interpolate::escape;
+use crate::keys::{Key, Kind, Preset, ROOT, Unit};
+use crate::path::{Path, is_bare};
+use crate::secret::{MASK, without_password};
+use crate::units::{format_duration, format_size};
+use crate::value::{Branch, Entry, Origin, Value};
+
+/// One value as `config show` lists it.
+///
+/// ```
+/// use tidegate_config::{Inputs, load};
+/// let config = load(&Inputs::of_text("tidegate.yaml", "server: {token: hunter2}\n")).config;
+/// let token = config.show().find(|shown| shown.path == "server.token").unwrap();
+/// assert_eq!(token.value, "***");
+/// assert_eq!(token.origin.to_string(), "tidegate.yaml:1:17");
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Shown {
+    /// The path of the key.
+    pub path: String,
+    /// The value as the file would have it; `null` for nothing, `***` for a secret.
+    pub value: String,
+    /// Where it came from.
+    pub origin: Origin,
+}
+
+/// Whether a text tells where each value came from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origins {
+    /// Values only.
+    Hidden,
+    /// With a comment after each value.
+    Commented,
+}
+
+/// A line of the shown configuration.
+enum Line {
+    /// A section, a map, or an entry of a list begins.
+    Open { depth: usize, head: String },
+    /// A value.
+    Value {
+        path: Path,
+        depth: usize,
+        head: String,
+        value: String,
+        origin: Origin,
+    },
+}
+
+impl Config {
+    /// Every value, given or default, in the order of the table.
+    pub fn show(&self) -> impl Iterator<Item = Shown> {
+        self.lines().into_iter().filter_map(|line| match line {
+            Line::Value {
+                path,
+                value,
+                origin,
+                ..
+            } => Some(Shown {
+                path: path.to_string(),
+                // YAML needs the quotes, because a star begins an alias there.
+                value: value.replace(&quote(MASK), MASK),
+                origin,
+            }),
+            Line::Open { .. } => None,
+        })
+    }
+
+    /// The configuration as a file that loads to the same values, secrets aside.
+    ///
+    /// ```
+    /// use tidegate_config::{Inputs, Origins, load};
+    /// let config = load(&Inputs::of_text("tidegate.yaml", "store: {max-connections: 3}\n")).config;
+    /// let text = config.to_yaml(Origins::Commented);
+    /// assert!(text.contains("  max-connections: 3 # tidegate.yaml:1:26\n"));
+    /// ```
+    #[must_use]
+    pub fn to_yaml(&self, origins: Origins) -> String {
+        let mut text = String::new();
+        for line in self.lines() {
+            let (depth, written) = match line {
+                Line::Open { depth, head, .. } => (depth, head),
+                Line::Value {
+                    depth,
+                    head,
+                    value,
+                    origin,
+                    ..
+                } => {
+                    let value = format!("{head}{value}");
+                    let comment = origins == Origins::Commented;
+                    let note = if comment {
+                        comment_of(&origin)
+                    } else {
+                        String::new()
+                    };
+                    (depth, format!("{value}{note}"))
+                }
+            };
+            text.push_str(&"  ".repeat(depth));
+            text.push_str(written.trim_end());
+            text.push('\n');
+        }
+        text
+    }
+
+    /// The configuration as JSON: canonical keys, durations in milliseconds, sizes in bytes.
+    #[must_use]
+    pub fn to_json(&self) -> Json {
+        let entry = Value::Branch(self.root().clone());
+        json_of(&entry, Secrets::Hidden)
+    }
+
+    /// Each value with its origin, as JSON: a list of `{"path", "value", "origin"}`.
+    #[must_use]
+    pub fn to_json_with_origins(&self) -> Json {
+        let value = |shown: &Shown| {
+            let entry = self.find(&shown.path);
+            entry.map_or(Json::Null, |entry| json_of(&entry.value, Secrets::Hidden))
+        };
+        self.show()
+            .map(|shown| {
+                let value = value(&shown);
+                serde_json::json!({
+                    "path": shown.path, "value": value, "origin": shown.origin.to_string(),
+                })
+            })
+            .collect()
+    }
+
+    fn lines(&self) -> Vec<Line> {
+        let mut writer = Writer {
+            config: self,
+            lines: Vec::new(),
+        };
+        writer.section(ROOT, self.root(), &Path::default(), 0, "");
+        writer.lines
+    }
+}
+
+/// An origin as a comment that cannot end before its line does.
+fn comment_of(origin: &Origin) -> String {
+    let text: String = origin
+        .to_string()
+        .chars()
+        .filter(|c| !c.is_control())
+        .collect();
+    format!(" # {text}")
+}
+
+struct Writer<'a> {
+    config: &'a Config,
+    lines: Vec<Line>,
+}
+
+impl Writer<'_> {
+    /// Writes the keys of a section. `dash` stands before the first, in a list of sections.
+    fn section(
+        &mut self,
+        keys: &'static [Key],
+        branch: &Branch,
+        path: &Path,
+        depth: usize,
+        dash: &str,
+    ) {
+        let mut dash = dash;
+        for key in keys {
+            let entry = branch.get(key.name);
+            let absent = matches!(key.preset, Preset::Required | Preset::Nth(_))
+                || matches!(key.kind, Kind::Section(_) | Kind::Map { .. });
+            if entry.is_none() && absent {
+                continue;
+            }
+            let (name, unit) = spelling(key, entry);
+            let head = format!("{dash}{name}:");
+            let depth = if dash.is_empty() { depth } else { depth - 1 };
+            self.entry(&key.kind, unit, entry, &path.name(name), depth, head);
+            dash = "";
+        }
+    }
+
+    fn entry(
+        &mut self,
+        kind: &'static Kind,
+        unit: Unit,
+        entry: Option<&Entry>,
+        path: &Path,
+        depth: usize,
+        head: String,
+    ) {
+        let Some(entry) = entry else {
+            return self.value("null".to_owned(), Origin::Default, path, depth, head);
+        };
+        let branch = entry.as_branch().filter(|branch| !branch.is_empty());
+        if let (Kind::Section(keys), Some(branch)) = (kind, branch) {
+            self.lines.push(Line::Open { depth, head });
+            return self.section(keys, branch, path, depth + 1, "");
+        }
+        if let (Kind::Map { each, .. }, Some(branch)) = (kind, branch) {
+            self.lines.push(Line::Open { depth, head });
+            for (name, inner) in branch {
+                let head = format!("{}:", key_text(name));
+                self.entry(
+                    each,
+                    Unit::InValue,
+                    Some(inner),
+                    &path.name(name),
+                    depth + 1,
+                    head,
+                );
+            }
+            return;
+        }
+        if let (Kind::List(Kind::Section(keys)), false) = (kind, entry.as_list().is_empty()) {
+            self.lines.push(Line::Open { depth, head });
+            for (n, item) in entry.as_list().iter().enumerate() {
+                if let Some(branch) = item.as_branch() {
+                    self.section(keys, branch, &path.index(n), depth + 2, "- ");
+                }
+            }
+            return;
+        }
+        let text = written(&entry.value, unit);
+        self.value(text, self.config.origin_of(entry), path, depth, head);
+    }
+
+    fn value(&mut self, value: String, origin: Origin, path: &Path, depth: usize, head: String) {
+        let head = format!("{head} ");
+        self.lines.push(Line::Value {
+            path: path.clone(),
+            depth,
+            head,
+            value,
+            origin,
+        });
+    }
+}
+
+/// The name to show a key under: its own, unless its unit cannot express the value.
+fn spelling(key: &'static Key, entry: Option<&Entry>) -> (&'static str, Unit) {
+    if let (
+        Unit::Mebibytes,
+        Some(Entry {
+            value: Value::Size(bytes),
+            ..
+        }),
+    ) = (key.unit(), entry)
+        && !bytes.is_multiple_of(1 << 20)
+    {
+        return (key.stem(), Unit::InValue);
+    }
+    (key.name, key.unit())
+}
+
+/// A value as it would stand in the file.
+pub(crate) fn written(value: &Value, unit: Unit) -> String {
+    match value {
+        Value::Flag(flag) => flag.to_string(),
+        Value::Integer(number) => number.to_string(),
+        Value::Float(number) => format!("{number:?}"),
+        Value::Text(text) => scalar(text),
+        Value::Url(url) => scalar(&without_password(url)),
+        Value::Duration(span) if unit == Unit::Milliseconds => span.as_millis().to_string(),
+        Value::Duration(span) => format_duration(*span),
+        Value::Size(bytes) if unit == Unit::Mebibytes => (bytes >> 20).to_string(),
+        Value::Size(bytes) if unit == Unit::Bytes => bytes.to_string(),
+        Value::Size(bytes) => format_size(*bytes),
+        Value::Choice(word) => (*word).to_owned(),
+        Value::Secret(_) => format!("\"{MASK}\""),
+        Value::Nothing => "none".to_owned(),
+        Value::Broken => "null".to_owned(),
+        Value::List(items) => {
+            let items: Vec<String> = items
+                .iter()
+                .map(|item| written(&item.value, unit))
+                .collect();
+            format!("[{}]", items.join(", "))
+        }
+        Value::Branch(_) => "{}".to_owned(),
+    }
+}
+
+/// A name as a key of YAML.
+fn key_text(name: &str) -> String {
+    if is_bare(name) {
+        name.to_owned()
+    } else {
+        quote(name)
+    }
+}
+
+/// A text that reads as itself, both as YAML and with variables filled in.
+fn scalar(text: &str) -> String {
+    let text = escape(text);
+    // Only what can be nothing else goes without quotes, in lists as well as alone.
+    let plain = text.starts_with(|c: char| c.is_ascii_alphabetic() || matches!(c, '.' | '/' | '_'))
+        && text
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || "._-/:@+*".contains(c))
+        && !text.ends_with(':')
+        && !matches!(
+            text.to_ascii_lowercase().as_str(),
+            "null" | "none" | "true" | "false"
+        )
+        && !text.starts_with("...");
+    if plain { text } else { quote(&text) }
+}
+
+fn quote(text: &str) -> String {
+    let mut quoted = String::from("\"");
+    for c in text.chars() {
+        match c {
+            '"' => quoted.push_str("\\\""),
+            '\\' => quoted.push_str("\\\\"),
+            '\n' => quoted.push_str("\\n"),
+            '\t' => quoted.push_str("\\t"),
+            '\r' => quoted.push_str("\\r"),
+            c if c.is_control() || matches!(c, '\u{2028}' | '\u{2029}' | '\u{feff}') => {
+                quoted.push_str(&format!("\\u{:04x}", u32::from(c)));
+            }
+            c => quoted.push(c),
+        }
+    }
+    quoted.push('"');
+    quoted
+}

@@ -1,0 +1,199 @@
+//! What somebody may have meant by a key that does not exist.
+
+use crate::keys::{self, Key, Kind, camel, relaxed, twin_names};
+use crate::path::Path;
+
+/// What to say about an unknown key.
+pub(crate) struct Advice {
+    pub(crate) hint: Option<String>,
+    /// The key that was probably meant takes a secret.
+    pub(crate) is_secret: bool,
+}
+
+/// Keys a section may have to be listed in full.
+const MAX_LISTED: usize = 10;
+/// Other places that are named for a misplaced key.
+const MAX_PLACES: usize = 3;
+
+/// Advice for `written`, which is not one of `keys`.
+pub(crate) fn unknown(keys: &'static [Key], written: &str, path: &Path) -> Advice {
+    let mut names: Vec<(String, &'static Key)> = Vec::new();
+    for key in keys {
+        names.push((key.name.to_owned(), key));
+        names.extend(twin_names(key).into_iter().map(|(name, _)| (name, key)));
+    }
+    let near = nearest(written, names.iter().map(|(name, _)| name.as_str()));
+    if let Some((name, key)) = names.iter().find(|(name, _)| near == Some(name)) {
+        // Somebody who writes camel case gets the suggestion in camel case.
+        let has_capitals = written.contains(char::is_uppercase) && !written.contains(['-', '_']);
+        let name = if has_capitals {
+            camel(name)
+        } else {
+            name.clone()
+        };
+        return Advice {
+            hint: Some(format!("did you mean `{name}`?")),
+            is_secret: key.kind == Kind::Secret,
+        };
+    }
+    let elsewhere = places(written, path);
+    if let Some((_, is_secret)) = elsewhere.first() {
+        let places: Vec<String> = elsewhere
+            .iter()
+            .take(MAX_PLACES)
+            .map(|(place, _)| format!("`{place}`"))
+            .collect();
+        return Advice {
+            hint: Some(format!(
+                "did you mean to put it under {}?",
+                places.join(" or ")
+            )),
+            is_secret: *is_secret,
+        };
+    }
+    let few = !keys.is_empty() && keys.len() <= MAX_LISTED;
+    let hint = few.then(|| {
+        let names: Vec<&str> = keys.iter().map(|key| key.name).collect();
+        format!("the keys here are {}", names.join(", "))
+    });
+    Advice {
+        hint,
+        is_secret: false,
+    }
+}
+
+/// The sections that have a key of this name, those of the same part first.
+fn places(written: &str, path: &Path) -> Vec<(String, bool)> {
+    let wanted = relaxed(written);
+    let own = path.to_string();
+    let own = own.split('.').next().unwrap_or_default();
+    let mut found: Vec<(bool, String, bool)> = Vec::new();
+    for (section, key) in sections() {
+        let named = relaxed(key.name) == wanted
+            || twin_names(key)
+                .iter()
+                .any(|(name, _)| relaxed(name) == wanted);
+        let place = if section.is_empty() {
+            "the top of the file".to_owned()
+        } else {
+            section
+        };
+        let foreign = place.split('.').next() != Some(own);
+        if named && !found.iter().any(|(_, other, _)| *other == place) {
+            found.push((foreign, place, key.kind == Kind::Secret));
+        }
+    }
+    found.sort_by_key(|(foreign, _, _)| *foreign);
+    let same_part = found.iter().any(|(foreign, _, _)| !foreign);
+    found.retain(|(foreign, _, _)| !same_part || !foreign);
+    found
+        .into_iter()
+        .map(|(_, place, is_secret)| (place, is_secret))
+        .collect()
+}
+
+/// Every key, sections included, with the path of the section it stands in.
+fn sections() -> Vec<(String, &'static Key)> {
+    let mut all = Vec::new();
+    let mut open: Vec<(String, &'static [Key])> = vec![(String::new(), keys::ROOT)];
+    while let Some((section, keys)) = open.pop() {
+        for key in keys {
+            all.push((section.clone(), key));
+            let path = if section.is_empty() {
+                key.name.to_owned()
+            } else {
+                format!("{section}.{}", key.name)
+            };
+            if let Some((inner, below)) = inside(&key.kind) {
+                open.push((format!("{path}{inner}"), below));
+            }
+        }
+    }
+    all
+}
+
+/// The keys inside a kind, and what the path to them adds.
+fn inside(kind: &Kind) -> Option<(&'static str, &'static [Key])> {
+    if let Kind::Section(keys) = kind {
+        return Some(("", keys));
+    }
+    if let Kind::List(Kind::Section(keys)) = kind {
+        return Some(("[]", keys));
+    }
+    if let Kind::Map {
+        each: Kind::Section(keys),
+        ..
+    } = kind
+    {
+        return Some((".<name>", keys));
+    }
+    None
+}
+
+/// The name nearest to `written`, if it is near enough to be a slip.
+pub(crate) fn nearest<'a>(written: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let wanted = relaxed(written);
+    let limit = (wanted.chars().count() / 3).clamp(1, 4);
+    names
+        .map(|name| (distance(&wanted, &relaxed(name)), name))
+        .filter(|(distance, _)| *distance <= limit)
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, name)| name)
+}
+
+/// Names longer than this are nobody's slip of a key, and comparing them would take long.
+const MAX_COMPARED: usize = 80;
+
+/// Insertions, deletions, replacements and swaps of neighbors that lead from one to the other.
+fn distance(a: &str, b: &str) -> usize {
+    let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
+    if a.len() > MAX_COMPARED || b.len() > MAX_COMPARED {
+        return usize::MAX;
+    }
+    let mut before: Vec<usize> = Vec::new();
+    let mut above: Vec<usize> = (0..=b.len()).collect();
+    for i in 1..=a.len() {
+        let mut row = vec![i];
+        for j in 1..=b.len() {
+            let replaced = above[j - 1] + usize::from(a[i - 1] != b[j - 1]);
+            let mut best = replaced.min(above[j] + 1).min(row[j - 1] + 1);
+            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
+                best = best.min(before[j - 2] + 1);
+            }
+            row.push(best);
+        }
+        before = std::mem::replace(&mut above, row);
+    }
+    above[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn distance_counts_slips() {
+        for (a, b, expect) in [
+            ("", "", 0),
+            ("abc", "abc", 0),
+            ("abc", "acb", 1),
+            ("abc", "ab", 1),
+        ] {
+            assert_eq!(distance(a, b), expect, "{a} {b}");
+        }
+        assert_eq!(distance("concurency", "concurrency"), 1);
+    }
+
+    #[test]
+    fn a_misplaced_key_is_sent_to_its_section() {
+        let path = Path::default().name("eventlog");
+        let Kind::Section(keys) = keys::find(keys::ROOT, "eventlog").unwrap().key.kind else {
+            panic!("eventlog is a section")
+        };
+        let advice = unknown(keys, "spilloverPath", &path);
+        assert_eq!(
+            advice.hint.unwrap(),
+            "did you mean to put it under `eventlog.async`?"
+        );
+    }
+}

@@ -1,0 +1,342 @@
+//! YAML text as a tree of nodes that know where they stand.
+//!
+//! Scalars stay text: what they mean depends on the key they are given for, so `012` is a text
+//! where a text is wanted. Aliases are expanded; merge keys (`<<`), tags of one's own and several
+//! documents in one file are refused.
+
+use std::collections::BTreeMap;
+
+use granit_parser::{Event, Marker, Parser, ScalarStyle, ScanError, options};
+
+use crate::problem::Span;
+use crate::veil::Veil;
+
+/// The largest file that is read, in bytes.
+pub const MAX_FILE_SIZE: usize = 1 << 20;
+/// The deepest nesting of lists and sections.
+pub const MAX_DEPTH: usize = 32;
+/// The most nodes of one file, counted after aliases are expanded.
+pub const MAX_NODES: usize = 50_000;
+
+/// A node of the tree.
+#[derive(Debug, Clone)]
+pub(crate) struct Node {
+    pub(crate) span: Span,
+    pub(crate) body: Body,
+}
+
+/// What a node is.
+#[derive(Debug, Clone)]
+pub(crate) enum Body {
+    /// A text, a number, a flag: the reader decides.
+    Scalar {
+        text: String,
+        /// Written without quotes, so that `null` and the like have their meaning.
+        plain: bool,
+    },
+    /// A list.
+    List(Vec<Node>),
+    /// A section, in the order of the file.
+    Map(Vec<(Node, Node)>),
+    /// One entry of a list that stands in a lower layer; only overrides make these.
+    Item(usize, Box<Node>),
+}
+
+impl Node {
+    /// Whether the node is nothing: left out, `~` or `null`.
+    pub(crate) fn is_null(&self) -> bool {
+        matches!(&self.body, Body::Scalar { text, plain: true } if is_null_word(text))
+    }
+
+    /// What the node is, in words.
+    pub(crate) fn noun(&self) -> &'static str {
+        match &self.body {
+            Body::Scalar { .. } => "a single value",
+            Body::List(_) => "a list",
+            Body::Map(_) | Body::Item(..) => "a section",
+        }
+    }
+
+    fn size(&self) -> usize {
+        match &self.body {
+            Body::Scalar { .. } => 1,
+            Body::List(items) => 1 + items.iter().map(Self::size).sum::<usize>(),
+            Body::Map(pairs) => {
+                1 + pairs
+                    .iter()
+                    .map(|(k, v)| k.size() + v.size())
+                    .sum::<usize>()
+            }
+            Body::Item(_, node) => 1 + node.size(),
+        }
+    }
+
+    fn depth(&self) -> usize {
+        match &self.body {
+            Body::Scalar { .. } => 0,
+            Body::List(items) => 1 + items.iter().map(Self::depth).max().unwrap_or(0),
+            Body::Map(pairs) => 1 + pairs.iter().map(|(_, v)| v.depth()).max().unwrap_or(0),
+            Body::Item(_, node) => 1 + node.depth(),
+        }
+    }
+}
+
+/// Whether a plain scalar means nothing.
+pub(crate) fn is_null_word(text: &str) -> bool {
+    matches!(text, "" | "~" | "null" | "Null" | "NULL")
+}
+
+/// Why a text is no tree.
+#[derive(Debug)]
+pub(crate) struct Refusal {
+    pub(crate) span: Span,
+    pub(crate) message: String,
+    pub(crate) hint: Option<&'static str>,
+}
+
+/// Reads one text. `Ok(None)` is an empty one.
+pub(crate) fn parse(text: &str, source: usize) -> Result<Option<Node>, Refusal> {
+    if text.len() > MAX_FILE_SIZE {
+        let span = Span {
+            source,
+            line: 1,
+            column: 1,
+            ..Span::default()
+        };
+        let message = format!(
+            "has {} bytes, and at most {MAX_FILE_SIZE} are read",
+            text.len()
+        );
+        return Err(Refusal {
+            span,
+            message,
+            hint: None,
+        });
+    }
+    // The parser gives up later than we do, so that the message is ours and names the limit.
+    let options = options! {
+        emit_comments: false,
+        flow_nesting_limit: 2 * MAX_DEPTH,
+        block_nesting_limit: 2 * MAX_DEPTH,
+    };
+    let veil = Veil::new(text);
+    let mut builder = Builder {
+        source,
+        veil: &veil,
+        open: Vec::new(),
+        anchors: BTreeMap::new(),
+        nodes: 0,
+        documents: 0,
+        root: None,
+    };
+    for event in Parser::new_from_str_with_options(veil.text(), options) {
+        let (event, span) = event.map_err(|error| builder.syntax(&error))?;
+        builder.take(event, builder.span(&span.start, &span.end))?;
+    }
+    Ok(builder.root)
+}
+
+/// A list or a section whose end has not come yet.
+struct Open {
+    span: Span,
+    anchor: usize,
+    is_map: bool,
+    items: Vec<Node>,
+}
+
+struct Builder<'a> {
+    source: usize,
+    veil: &'a Veil<'a>,
+    open: Vec<Open>,
+    anchors: BTreeMap<usize, Node>,
+    nodes: usize,
+    documents: usize,
+    root: Option<Node>,
+}
+
+impl Builder<'_> {
+    fn span(&self, start: &Marker, end: &Marker) -> Span {
+        let from = self.veil.offset(start.index(), start.byte_offset());
+        let to = self.veil.offset(end.index(), end.byte_offset()).max(from);
+        Span {
+            source: self.source,
+            start: from,
+            end: to,
+            line: start.line().max(1),
+            column: start.col() + 1,
+        }
+    }
+
+    fn syntax(&self, error: &ScanError) -> Refusal {
+        let span = self.span(error.marker(), error.marker());
+        Refusal {
+            span,
+            message: format!("is not valid YAML: {}", self.veil.lift(&error.info())),
+            hint: None,
+        }
+    }
+
+    fn take(&mut self, event: Event<'_>, span: Span) -> Result<(), Refusal> {
+        match event {
+            Event::StreamStart | Event::StreamEnd | Event::DocumentEnd | Event::Anchor(..) => {}
+            Event::Comment(..) => {}
+            Event::DocumentStart(..) => {
+                self.documents += 1;
+                if self.documents > 1 {
+                    return Err(refuse(
+                        span,
+                        "holds a second document",
+                        Some("use one file each"),
+                    ));
+                }
+            }
+            Event::Scalar(text, style, anchor, tag) => {
+                self.refuse_tag(tag.is_some_and(|tag| tag.is_custom()), span)?;
+                let plain = style == ScalarStyle::Plain;
+                let body = Body::Scalar {
+                    text: self.veil.lift(&text),
+                    plain,
+                };
+                self.add(Node { span, body }, anchor)?;
+            }
+            Event::SequenceStart(_, anchor, tag) => {
+                self.refuse_tag(tag.is_some_and(|tag| tag.is_custom()), span)?;
+                self.begin(span, anchor, false)?;
+            }
+            Event::MappingStart(_, anchor, tag) => {
+                self.refuse_tag(tag.is_some_and(|tag| tag.is_custom()), span)?;
+                self.begin(span, anchor, true)?;
+            }
+            Event::SequenceEnd | Event::MappingEnd => self.end(span)?,
+            Event::Alias(id) => self.alias(id, span)?,
+            Event::UnresolvedAlias(name) => {
+                return Err(refuse(
+                    span,
+                    &format!("names the unknown anchor `{name}`"),
+                    None,
+                ));
+            }
+            // Events the parser may add one day are no values, or it would break its users.
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn refuse_tag(&self, custom: bool, span: Span) -> Result<(), Refusal> {
+        if custom {
+            return Err(refuse(
+                span,
+                "carries a tag, and tags have no meaning here",
+                None,
+            ));
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self, span: Span, anchor: usize, is_map: bool) -> Result<(), Refusal> {
+        if self.open.len() >= MAX_DEPTH {
+            let message = format!("is nested deeper than {MAX_DEPTH} levels");
+            return Err(refuse(span, &message, None));
+        }
+        self.open.push(Open {
+            span,
+            anchor,
+            is_map,
+            items: Vec::new(),
+        });
+        Ok(())
+    }
+
+    fn end(&mut self, end: Span) -> Result<(), Refusal> {
+        let Some(open) = self.open.pop() else {
+            return Ok(());
+        };
+        let mut span = open.span;
+        // A block ends where the next thing begins, which may be lines below its last value.
+        let last = open.items.last().map_or(span.end, |node| node.span.end);
+        span.end = if end.end > end.start {
+            end.end
+        } else {
+            last.max(span.end)
+        };
+        let body = if open.is_map {
+            let mut pairs = Vec::with_capacity(open.items.len() / 2);
+            let mut items = open.items.into_iter();
+            while let (Some(key), Some(value)) = (items.next(), items.next()) {
+                refuse_key(&key)?;
+                pairs.push((key, value));
+            }
+            Body::Map(pairs)
+        } else {
+            Body::List(open.items)
+        };
+        // The nodes inside were counted when they came.
+        self.place(Node { span, body }, open.anchor, 1)
+    }
+
+    fn alias(&mut self, id: usize, span: Span) -> Result<(), Refusal> {
+        let Some(target) = self.anchors.get(&id) else {
+            return Err(refuse(span, "is an alias of something it stands in", None));
+        };
+        let node = Node {
+            span,
+            body: target.body.clone(),
+        };
+        let size = node.size();
+        if self.open.len() + node.depth() > MAX_DEPTH {
+            let message = format!("is nested deeper than {MAX_DEPTH} levels");
+            return Err(refuse(span, &message, None));
+        }
+        self.place(node, 0, size)
+    }
+
+    fn add(&mut self, node: Node, anchor: usize) -> Result<(), Refusal> {
+        self.place(node, anchor, 1)
+    }
+
+    fn place(&mut self, node: Node, anchor: usize, size: usize) -> Result<(), Refusal> {
+        self.nodes += size;
+        if self.nodes > MAX_NODES {
+            let message = format!("makes the file larger than {MAX_NODES} values");
+            return Err(refuse(
+                node.span,
+                &message,
+                Some("aliases count each time they are used"),
+            ));
+        }
+        if anchor > 0 {
+            self.anchors.insert(anchor, node.clone());
+        }
+        match self.open.last_mut() {
+            Some(open) => open.items.push(node),
+            None => self.root = Some(node),
+        }
+        Ok(())
+    }
+}
+
+fn refuse_key(key: &Node) -> Result<(), Refusal> {
+    match &key.body {
+        Body::Scalar { text, plain: true } if text == "<<" => Err(refuse(
+            key.span,
+            "is a merge key, and these are not supported",
+            Some(MERGE_HINT),
+        )),
+        Body::Scalar { .. } => Ok(()),
+        Body::List(_) | Body::Map(_) | Body::Item(..) => Err(refuse(
+            key.span,
+            "is not a name, so it cannot be a key",
+            None,
+        )),
+    }
+}
+
+const MERGE_HINT: &str = "write the keys out, or give a whole section as an alias";
+
+fn refuse(span: Span, message: &str, hint: Option<&'static str>) -> Refusal {
+    Refusal {
+        span,
+        message: message.to_owned(),
+        hint,
+    }
+}

@@ -1,0 +1,126 @@
+//! Checked values, and where each came from.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use crate::problem::Span;
+use crate::secret::Secret;
+
+/// Where a value came from.
+///
+/// ```
+/// use tidegate_config::{Inputs, Origin, load};
+/// let config = load(&Inputs::of_text("tidegate.yaml", "store: {max-connections: 3}\n")).config;
+/// assert_eq!(config.origin("store.max-connections").unwrap().to_string(), "tidegate.yaml:1:26");
+/// assert_eq!(config.origin("store.url"), Some(Origin::Default));
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Origin {
+    /// Nobody gave it: the default holds.
+    Default,
+    /// It stands in a file.
+    File {
+        /// The name of the source.
+        file: String,
+        /// The line, counted from one.
+        line: usize,
+        /// The column in characters, counted from one.
+        column: usize,
+    },
+    /// An environment variable of this name gave it.
+    Env(String),
+    /// An argument of this path gave it.
+    Argument(String),
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Default => f.write_str("default"),
+            Self::File { file, line, column } => write!(f, "{file}:{line}:{column}"),
+            Self::Env(variable) => write!(f, "environment: {variable}"),
+            Self::Argument(path) => write!(f, "argument: {path}"),
+        }
+    }
+}
+
+/// Where a value stands, as long as the sources are at hand.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Spot {
+    Default,
+    File(Span),
+    Environment(String),
+    Argument(String),
+}
+
+/// A value, or a group of them.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Value {
+    Flag(bool),
+    Integer(i64),
+    Float(f64),
+    Text(String),
+    /// An address, which may hold a password that is not shown.
+    Url(String),
+    Duration(Duration),
+    Size(u64),
+    Choice(&'static str),
+    Secret(Secret),
+    /// The word `none`: given, and no value.
+    Nothing,
+    List(Vec<Entry>),
+    Branch(Branch),
+    /// Given and wrong. Rules about it are skipped, and in the end its default takes its place.
+    Broken,
+}
+
+/// A value in its place.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Entry {
+    pub(crate) value: Value,
+    pub(crate) spot: Spot,
+    /// Where its key stands, in a file.
+    pub(crate) key: Option<Span>,
+}
+
+/// A section or a map: canonical or free names and what stands under them.
+pub(crate) type Branch = BTreeMap<String, Entry>;
+
+impl Entry {
+    pub(crate) const fn new(value: Value, spot: Spot) -> Self {
+        Self {
+            value,
+            spot,
+            key: None,
+        }
+    }
+
+    pub(crate) const fn branch(spot: Spot) -> Self {
+        Self::new(Value::Branch(Branch::new()), spot)
+    }
+
+    pub(crate) const fn as_branch(&self) -> Option<&Branch> {
+        if let Value::Branch(branch) = &self.value {
+            Some(branch)
+        } else {
+            None
+        }
+    }
+
+    pub(crate) const fn as_branch_mut(&mut self) -> Option<&mut Branch> {
+        if let Value::Branch(branch) = &mut self.value {
+            Some(branch)
+        } else {
+            None
+        }
+    }
+
+    pub(crate) fn as_list(&self) -> &[Self] {
+        if let Value::List(items) = &self.value {
+            items
+        } else {
+            &[]
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! Values that must fit each other.
+
+use crate::{of, problems};
+
+fn binding(keys: &str) -> String {
+    problems(&format!(
+        "eventbus:\n  bindings:\n    orders:\n      topic: t\n      group-id: g\n{keys}"
+    ))
+}
+
+#[test]
+fn a_session_holds_three_heartbeats() {
+    insta::assert_snapshot!(
+        binding("      session-timeout: 29s\n      heartbeat-interval: 10s\n"), @"tidegate.yaml:6:24: eventbus.bindings.orders.session-timeout-ms: is 29s, and must be at least three times `heartbeat-interval-ms`, which is 10s (line 7)");
+    insta::assert_snapshot!(binding("      heartbeat-interval: 20s\n"), @"tidegate.yaml:6:27: eventbus.bindings.orders.session-timeout-ms: is 45s by default, and must be at least three times `heartbeat-interval-ms`, which is 20s (line 6)");
+    assert_eq!(binding("      session-timeout: 30s\n"), "");
+}
+
+#[test]
+fn tiers_grow() {
+    insta::assert_snapshot!(
+        binding("      retry: {tiers: [{delay: 10s}, {delay: 10s}, {delay: 5s}, {delay: 1m}]}\n"),
+        @r#"
+    tidegate.yaml:6:45: eventbus.bindings.orders.retry.tiers[1].delay-ms: is 10s, and must be longer than the delay of the tier before, which is 10s (line 6)
+    tidegate.yaml:6:59: eventbus.bindings.orders.retry.tiers[2].delay-ms: is 5s, and must be longer than the delay of the tier before, which is 10s (line 6)
+    "#);
+}
+
+#[test]
+fn a_tier_without_a_default_delay_needs_one() {
+    insta::assert_snapshot!(binding("      retry: {tiers: [{}, {}, {}, {}]}\n"), @"tidegate.yaml:6:35: eventbus.bindings.orders.retry.tiers[3].delay-ms: is missing and must be given");
+}
+
+#[test]
+fn retries_fit_into_the_poll_interval() {
+    insta::assert_snapshot!(
+        binding("      max-poll-records: 500\n      retry:\n        tier0: {max-attempts: 5}\n"),
+        @"tidegate.yaml:6:25: eventbus.bindings.orders.max-poll-records: lets 500 records wait 750 s in their retries (5 attempts each), and 70 % of `max-poll-interval-ms`, which is 10m (the default), is 420 s (take fewer records per poll, retry less, or allow a longer interval)");
+    assert_eq!(
+        binding("      max-poll-records: 279\n      retry: {tier0: {max-attempts: 5}}\n"),
+        ""
+    );
+    insta::assert_snapshot!(binding("      max-poll-interval: 20s\n"), @"tidegate.yaml:6:26: eventbus.bindings.orders.max-poll-interval-ms: lets 50 records wait 15 s in their retries (3 attempts each), and 70 % of `max-poll-interval-ms`, which is 20s (line 6), is 14 s (take fewer records per poll, retry less, or allow a longer interval)");
+    insta::assert_snapshot!(binding("      max-poll-records: 2000\n"), @"tidegate.yaml:6:25: eventbus.bindings.orders.max-poll-records: lets 2000 records wait 600 s in their retries (3 attempts each), and 70 % of `max-poll-interval-ms`, which is 10m (the default), is 420 s (take fewer records per poll, retry less, or allow a longer interval)");
+}
+
+#[test]
+fn a_failure_is_retried_or_not() {
+    insta::assert_snapshot!(
+        binding("      retry:\n        retryable-exceptions: [a.b, c.*]\n        \
+                 non-retryable-exceptions: [x, c.d]\n"),
+        @"tidegate.yaml:8:39: eventbus.bindings.orders.retry.non-retryable-exceptions[1]: is `c.d`, and `retryable-exceptions` has `c.*` (line 7): a failure is one or the other");
+}
+
+#[test]
+fn a_skip_leads_to_a_tier_that_exists() {
+    insta::assert_snapshot!(binding("      retry: {skip-to-tier-mapping: {a.b: 3, a.c: 4}}\n"), @r#"tidegate.yaml:6:51: eventbus.bindings.orders.retry.skip-to-tier-mapping."a.c": is 4, and the last of the tiers is 3 (the default)"#);
+}
+
+#[test]
+fn strict_order_has_no_tiers() {
+    insta::assert_snapshot!(
+        binding("      ordering-mode: strict\n      retry:\n        tiers:\n          - delay: 1s\n"),
+        @"tidegate.yaml:8:9: eventbus.bindings.orders.retry.tiers: has tiers, and `ordering-mode` is STRICT (line 6), which keeps a failing record in its place (leave the tiers out, or use KEY_ORDERED to keep delays and the order of a key)");
+    assert_eq!(
+        binding("      ordering-mode: key-ordered\n      retry: {tiers: [{}]}\n"),
+        ""
+    );
+    assert_eq!(
+        binding("      ordering-mode: strict\n      retry: {tiers: []}\n"),
+        ""
+    );
+}
+
+#[test]
+fn offsets_are_committed_by_hand() {
+    insta::assert_snapshot!(binding("      listener-type: BATCH\n      ack-mode: RECORD\n"), @r#"tidegate.yaml:7:17: eventbus.bindings.orders.ack-mode: is "RECORD", and must be one of MANUAL, MANUAL_IMMEDIATE"#);
+}
+
+#[test]
+fn a_binding_has_one_handler() {
+    insta::assert_snapshot!(
+        binding("      handler:\n        log: {}\n        http: {url: http://x/}\n"), @"tidegate.yaml:8:9: eventbus.bindings.orders.handler.http: is a second handler beside `log` (line 7), and a binding has one");
+}
+
+#[test]
+fn a_server_that_others_reach_has_a_token() {
+    insta::assert_snapshot!(problems("server: {listen: 0.0.0.0:80}"), @"tidegate.yaml:1:18: server.listen: is 0.0.0.0:80, which others can reach, and `server.token` is not given (give a token, or listen on 127.0.0.1)");
+    assert_eq!(problems("server: {listen: 0.0.0.0:80, token: t}"), "");
+    for listen in ["localhost:1", "'[::1]:80'", "127.0.0.2:80"] {
+        assert_eq!(problems(&format!("server: {{listen: {listen}}}")), "");
+    }
+}
+
+#[test]
+fn limits_of_the_log_fit_each_other() {
+    insta::assert_snapshot!(
+        problems("log:\n  embedded:\n    max-size: 64MiB\n    max-record-size: 65MiB\n"), @r#"
+    tidegate.yaml:3:15: log.embedded.reserve: is 64MiB by default, and must be less than `max-size`, which is 64MiB (line 3)
+    tidegate.yaml:4:22: log.embedded.max-record-size: is 65MiB, and must be at most `max-commit-size`, which is 64MiB (the default)
+    "#);
+}
+
+#[test]
+fn waits_begin_below_their_ceiling() {
+    insta::assert_snapshot!(problems("
+eventlog: {async: {base-retry-delay: 1m}}
+outbox: {backoff: {initial: 2m}, loans: {backoff: {initial: 2s, max: 1s}}}
+queue: {retry: {max: 10ms}}
+"), @r#"
+    tidegate.yaml:2:38: eventlog.async.base-retry-delay-ms: is 1m, and must be at most `max-retry-delay-ms`, which is 30s (the default)
+    tidegate.yaml:3:29: outbox.default.backoff.initial-ms: is 2m, and must be at most `max-ms`, which is 1m (the default)
+    tidegate.yaml:3:61: outbox.loans.backoff.initial-ms: is 2s, and must be at most `max-ms`, which is 1s (line 3)
+    tidegate.yaml:4:22: queue.retry.initial-ms: is 1s by default, and must be at most `max-ms`, which is 10ms (line 4)
+    "#);
+}
+
+#[test]
+fn more_consumers_than_partitions_is_a_warning() {
+    let loaded = of("
+log: {topics: {t: {partitions: 2}}}
+eventbus: {bindings: {a: {topic: t, group-id: g, concurrency: 3}}}
+");
+    assert!(loaded.problems.is_empty());
+    insta::assert_snapshot!(loaded.warnings.to_string(), @"tidegate.yaml:3:63: eventbus.bindings.a.concurrency: is 3, and the topic has 2 partitions (line 2): the others stay idle");
+}
+
+#[test]
+fn a_rule_about_a_wrong_value_is_skipped() {
+    insta::assert_snapshot!(
+        binding("      session-timeout: soon\n      heartbeat-interval: 60s\n"), @r#"tidegate.yaml:6:24: eventbus.bindings.orders.session-timeout-ms: is "soon", and must be a duration (a duration is written like `500ms`, `10s`, `1m30s` or `7d`)"#);
+}

@@ -1,0 +1,64 @@
+//! The routes of the server itself. Those of other parts are merged in by
+//! [`ServerBuilder::routes`](crate::ServerBuilder::routes).
+
+mod document;
+mod index;
+mod ledger;
+mod metrics;
+mod probes;
+mod wire;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::http::Uri;
+use tidegate_core::env::Clock;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::{Accounts, Exporter, Health, Problem, ProblemCode};
+
+/// What the handlers read.
+#[derive(Debug)]
+pub(crate) struct Sources {
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) health: Health,
+    pub(crate) exporter: Option<Exporter>,
+    pub(crate) accounts: Vec<Arc<dyn Accounts>>,
+}
+
+/// The state of the routes.
+#[derive(Debug)]
+struct Api {
+    sources: Sources,
+    /// The OpenAPI document, written out once: it does not change while the server runs.
+    document: Bytes,
+}
+
+/// The router of all routes: ours, and `others`.
+pub(crate) fn router(sources: Sources, others: Vec<OpenApiRouter>) -> Router {
+    let ours = OpenApiRouter::with_openapi(document::base())
+        .routes(routes!(index::index))
+        .routes(routes!(probes::livez))
+        .routes(routes!(probes::readyz))
+        .routes(routes!(probes::health))
+        .routes(routes!(probes::actuator_health))
+        .routes(routes!(probes::actuator_liveness))
+        .routes(routes!(probes::actuator_readiness))
+        .routes(routes!(metrics::metrics))
+        .routes(routes!(ledger::ledger))
+        .routes(routes!(document::openapi));
+    let merged = others
+        .into_iter()
+        .fold(ours, |all, other| all.merge(other.with_state(())));
+    let (router, openapi) = merged.split_for_parts();
+    let document = document::write(openapi);
+    router
+        .fallback(not_found)
+        .with_state(Arc::new(Api { sources, document }))
+}
+
+async fn not_found(uri: Uri) -> Problem {
+    Problem::new(ProblemCode::NotFound, "there is no such route").with("path", uri.path())
+}

@@ -1,0 +1,37 @@
+//! What there is.
+
+use std::collections::BTreeMap;
+
+use axum::Json;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+/// What answers here, and where to go on.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Index {
+    /// Always `tidegate`.
+    name: &'static str,
+    /// The version of the server.
+    version: &'static str,
+    /// Paths by what they give.
+    links: BTreeMap<&'static str, &'static str>,
+}
+
+/// What there is to read.
+#[utoipa::path(get, path = "/", tag = "server", responses(
+    (status = 200, description = "The paths to go on with.", body = Index),
+))]
+pub(crate) async fn index() -> Json<Index> {
+    Json(Index {
+        name: "tidegate",
+        version: env!("CARGO_PKG_VERSION"),
+        links: BTreeMap::from([
+            ("health", "/health"),
+            ("ledger", "/tidegate/ledger"),
+            ("liveness", "/livez"),
+            ("metrics", "/metrics"),
+            ("openapi", "/openapi.json"),
+            ("readiness", "/readyz"),
+        ]),
+    })
+}

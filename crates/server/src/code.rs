@@ -1,0 +1,144 @@
+//! The codes of problem bodies, and the HTTP status of each: the one place that maps them.
+
+use axum::http::StatusCode;
+use serde::{Serialize, Serializer};
+
+/// What went wrong, as a stable string that clients may match on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ProblemCode {
+    /// The request could not be understood: bad JSON, a bad query, a bad path.
+    BadRequest,
+    /// The bearer token is missing or wrong.
+    Unauthorized,
+    /// The request may not be made.
+    Forbidden,
+    /// The `Host` is not a loopback name while no token protects the server.
+    ForeignHost,
+    /// A page of another site made the request while no token protects the server.
+    ForeignOrigin,
+    /// The server changes nothing.
+    ReadOnly,
+    /// There is no such route.
+    NotFound,
+    /// The route does not take this method.
+    MethodNotAllowed,
+    /// The body is longer than `server.max-body`.
+    BodyTooLarge,
+    /// The body has a content type that the route does not take.
+    UnsupportedMediaType,
+    /// We made a mistake; the log has more under the id in the details.
+    Internal,
+    /// What the request needs does not answer now.
+    Unavailable,
+    /// The books of a component could not be read.
+    LedgerUnavailable,
+    /// The request took longer than it may; whether it did its work is unknown.
+    Timeout,
+}
+
+impl ProblemCode {
+    /// Every code there is.
+    pub const ALL: [Self; 14] = [
+        Self::BadRequest,
+        Self::Unauthorized,
+        Self::Forbidden,
+        Self::ForeignHost,
+        Self::ForeignOrigin,
+        Self::ReadOnly,
+        Self::NotFound,
+        Self::MethodNotAllowed,
+        Self::BodyTooLarge,
+        Self::UnsupportedMediaType,
+        Self::Internal,
+        Self::Unavailable,
+        Self::LedgerUnavailable,
+        Self::Timeout,
+    ];
+
+    /// The string that stands in the body.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        self.row().0
+    }
+
+    /// The HTTP status of a response with this code.
+    #[must_use]
+    pub const fn status(self) -> StatusCode {
+        self.row().1
+    }
+
+    const fn row(self) -> (&'static str, StatusCode) {
+        match self {
+            Self::BadRequest => ("http.bad-request", StatusCode::BAD_REQUEST),
+            Self::Unauthorized => ("http.unauthorized", StatusCode::UNAUTHORIZED),
+            Self::Forbidden => ("http.forbidden", StatusCode::FORBIDDEN),
+            Self::ForeignHost => ("http.foreign-host", StatusCode::FORBIDDEN),
+            Self::ForeignOrigin => ("http.foreign-origin", StatusCode::FORBIDDEN),
+            Self::ReadOnly => ("server.read-only", StatusCode::FORBIDDEN),
+            Self::NotFound => ("http.not-found", StatusCode::NOT_FOUND),
+            Self::MethodNotAllowed => ("http.method-not-allowed", StatusCode::METHOD_NOT_ALLOWED),
+            Self::BodyTooLarge => ("http.body-too-large", StatusCode::PAYLOAD_TOO_LARGE),
+            Self::UnsupportedMediaType => (
+                "http.unsupported-media-type",
+                StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            ),
+            Self::Internal => ("internal", StatusCode::INTERNAL_SERVER_ERROR),
+            Self::Unavailable => ("http.unavailable", StatusCode::SERVICE_UNAVAILABLE),
+            Self::LedgerUnavailable => ("ledger.unavailable", StatusCode::SERVICE_UNAVAILABLE),
+            // Not 503: that would invite a retry of something that may have been done.
+            Self::Timeout => ("http.timeout", StatusCode::GATEWAY_TIMEOUT),
+        }
+    }
+
+    /// The code for a failure that a library answered with nothing but this status.
+    pub(crate) fn of_status(status: StatusCode) -> Self {
+        match status {
+            StatusCode::UNAUTHORIZED => Self::Unauthorized,
+            StatusCode::FORBIDDEN => Self::Forbidden,
+            StatusCode::NOT_FOUND => Self::NotFound,
+            StatusCode::METHOD_NOT_ALLOWED => Self::MethodNotAllowed,
+            StatusCode::PAYLOAD_TOO_LARGE => Self::BodyTooLarge,
+            StatusCode::UNSUPPORTED_MEDIA_TYPE => Self::UnsupportedMediaType,
+            StatusCode::SERVICE_UNAVAILABLE => Self::Unavailable,
+            StatusCode::GATEWAY_TIMEOUT => Self::Timeout,
+            status if status.is_server_error() => Self::Internal,
+            _ => Self::BadRequest,
+        }
+    }
+}
+
+impl Serialize for ProblemCode {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_and_their_status_are_stable() {
+        let table: Vec<String> = ProblemCode::ALL
+            .iter()
+            .map(|code| format!("{} {}", code.status().as_u16(), code.as_str()))
+            .collect();
+        insta::assert_snapshot!(table.join("\n"), @"
+        400 http.bad-request
+        401 http.unauthorized
+        403 http.forbidden
+        403 http.foreign-host
+        403 http.foreign-origin
+        403 server.read-only
+        404 http.not-found
+        405 http.method-not-allowed
+        413 http.body-too-large
+        415 http.unsupported-media-type
+        500 internal
+        503 http.unavailable
+        503 ledger.unavailable
+        504 http.timeout
+        ");
+    }
+}

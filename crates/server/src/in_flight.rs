@@ -1,0 +1,99 @@
+//! How many requests are being answered.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use axum::body::{Body, Bytes};
+use axum::response::Response;
+use hyper::body::{Body as HttpBody, Frame, SizeHint};
+use tokio::sync::watch;
+
+/// Counts requests from their head to the last byte of their response. Cloning shares the count.
+#[derive(Debug, Clone)]
+pub(crate) struct InFlight(Arc<watch::Sender<Count>>);
+
+#[derive(Debug, Default)]
+struct Count {
+    now: u64,
+    ever: u64,
+}
+
+impl InFlight {
+    pub(crate) fn new() -> Self {
+        Self(Arc::new(watch::Sender::new(Count::default())))
+    }
+
+    /// Counts one more, until the ticket is dropped.
+    pub(crate) fn enter(&self) -> Ticket {
+        self.0.send_modify(|count| {
+            count.now += 1;
+            count.ever += 1;
+        });
+        Ticket(self.clone())
+    }
+
+    /// How many there are.
+    pub(crate) fn now(&self) -> u64 {
+        self.0.borrow().now
+    }
+
+    /// How many there ever were.
+    pub(crate) fn ever(&self) -> u64 {
+        self.0.borrow().ever
+    }
+
+    /// Waits until there are none.
+    pub(crate) async fn none(&self) {
+        let mut counts = self.0.subscribe();
+        // It fails only when the sender is gone, and we hold it.
+        counts.wait_for(|count| count.now == 0).await.ok();
+    }
+}
+
+/// One request in flight.
+#[derive(Debug)]
+pub(crate) struct Ticket(InFlight);
+
+impl Ticket {
+    /// The response whose body keeps this ticket until its last byte is handed over.
+    pub(crate) fn ride_on(self, response: Response) -> Response {
+        response.map(|inner| {
+            Body::new(Counted {
+                inner,
+                _ticket: self,
+            })
+        })
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        self.0.0.send_modify(|count| count.now -= 1);
+    }
+}
+
+struct Counted {
+    inner: Body,
+    _ticket: Ticket,
+}
+
+impl HttpBody for Counted {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.inner).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.size_hint()
+    }
+}

@@ -1,0 +1,162 @@
+//! The loop that accepts, and the way it ends.
+//!
+//! Stopping has three steps. First nothing more is accepted and `/readyz` says no, while requests
+//! in flight go on and connections that idle may still ask. When the last request is done, the
+//! connections are told to close. What is left when the time is up is cut, and counted.
+
+mod connection;
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+
+use crate::Server;
+use crate::telemetry::{self, Limit};
+use connection::{Connection, Phase};
+
+/// How long accepting pauses after the operating system refused, for example because the process
+/// has no file descriptors left: trying again at once would only burn the processor.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// How often histograms are folded into their buckets.
+const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
+
+/// How long tasks of connections get to notice that they were cut.
+const CUT_LIMIT: Duration = Duration::from_secs(1);
+
+/// What a server did, told when it ends.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Report {
+    /// Connections that were accepted.
+    pub connections: u64,
+    /// Requests that reached a handler or were refused by a guard.
+    pub requests: u64,
+    /// Requests that were still in flight when the drain timeout ran out. Their clients do not
+    /// know whether they were carried out.
+    pub cut: u64,
+    /// Connections that the drain timeout closed: those of `cut`, and those whose client had not
+    /// read its last response to the end, or had sent half a request head.
+    pub closed: u64,
+}
+
+impl Server {
+    /// Accepts and answers until `shutdown` completes, then drains and returns.
+    ///
+    /// Returns at most the drain timeout and a second after `shutdown`; the address is free
+    /// from the moment it completes. If canceled, everything stops at once: the address is free
+    /// and every connection is closed at its task's next turn, with no count of what was cut.
+    pub async fn run(self, shutdown: impl Future<Output = ()> + Send) -> Report {
+        let phase = watch::Sender::new(Phase::Open);
+        let mut accepted = 0;
+        tokio::select! {
+            biased;
+            () = shutdown => {}
+            never = self.accept(&phase, &mut accepted) => match never {},
+            never = self.keep_up() => match never {},
+        }
+        self.drain(phase, accepted).await
+    }
+
+    async fn accept(&self, phase: &watch::Sender<Phase>, accepted: &mut u64) -> Infallible {
+        let slots = Arc::new(Semaphore::new(self.limits.max_connections.get()));
+        loop {
+            let slot = take_slot(&slots).await;
+            match self.listener.accept().await {
+                Ok((stream, peer)) => {
+                    *accepted += 1;
+                    let connection = Connection::new(peer, slot, phase.subscribe());
+                    let serving = connection.serve(stream, self.router.clone(), &self.limits);
+                    // Its end is told by `phase`, and its panic by the connection itself.
+                    drop(self.spawn.spawn("http-connection", Box::pin(serving)));
+                }
+                // The client was gone before we came to it.
+                Err(error) if is_of_the_client(&error) => {}
+                Err(error) => {
+                    telemetry::accept_failed(&error, ACCEPT_PAUSE);
+                    self.clock.sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    }
+
+    async fn keep_up(&self) -> Infallible {
+        loop {
+            self.clock.sleep(UPKEEP_INTERVAL).await;
+            if let Some(exporter) = &self.exporter {
+                exporter.keep_up();
+            }
+        }
+    }
+
+    async fn drain(self, phase: watch::Sender<Phase>, connections: u64) -> Report {
+        let Self {
+            listener,
+            limits,
+            clock,
+            health,
+            in_flight,
+            ..
+        } = self;
+        health.drain();
+        drop(listener);
+        telemetry::drain_began(in_flight.now(), limits.drain_timeout);
+
+        let mut deadline = clock.sleep(limits.drain_timeout);
+        let is_done = tokio::select! {
+            biased;
+            () = in_flight.none() => true,
+            () = &mut deadline => false,
+        };
+        if is_done {
+            phase.send_replace(Phase::Closing);
+            // What is left now are responses that their clients have yet to read, and halves of
+            // request heads; both have until the deadline.
+            tokio::select! {
+                biased;
+                () = phase.closed() => {}
+                () = &mut deadline => {}
+            }
+        }
+
+        let (cut, left) = (in_flight.now(), phase.receiver_count());
+        if cut > 0 {
+            telemetry::drain_cut(cut);
+        }
+        phase.send_replace(Phase::Cut);
+        // A handler that blocks its thread cannot be cut; nobody waits for it.
+        tokio::select! {
+            biased;
+            () = phase.closed() => {}
+            () = clock.sleep(CUT_LIMIT) => {}
+        }
+        let closed = u64::try_from(left).unwrap_or(u64::MAX);
+        Report {
+            connections,
+            requests: in_flight.ever(),
+            cut,
+            closed,
+        }
+    }
+}
+
+async fn take_slot(slots: &Arc<Semaphore>) -> Option<OwnedSemaphorePermit> {
+    if let Ok(slot) = Arc::clone(slots).try_acquire_owned() {
+        return Some(slot);
+    }
+    telemetry::limit_hit(Limit::Connections);
+    // It fails only when the semaphore is closed, which nobody does.
+    Arc::clone(slots).acquire_owned().await.ok()
+}
+
+fn is_of_the_client(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionAborted
+            | io::ErrorKind::ConnectionRefused
+            | io::ErrorKind::ConnectionReset
+    )
+}

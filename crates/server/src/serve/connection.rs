@@ -1,0 +1,121 @@
+//! One connection.
+
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use axum::Router;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::TcpStream;
+use tokio::sync::{OwnedSemaphorePermit, watch};
+use tower::ServiceExt;
+
+use crate::Limits;
+use crate::telemetry::{self, Limit};
+
+/// What connections are told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// Go on.
+    Open,
+    /// Finish the request at hand, if there is one, and close.
+    Closing,
+    /// Close now.
+    Cut,
+}
+
+/// What a connection holds while it is open.
+pub(super) struct Connection {
+    peer: SocketAddr,
+    phase: watch::Receiver<Phase>,
+    _slot: Option<OwnedSemaphorePermit>,
+}
+
+impl Connection {
+    pub(super) fn new(
+        peer: SocketAddr,
+        slot: Option<OwnedSemaphorePermit>,
+        phase: watch::Receiver<Phase>,
+    ) -> Self {
+        telemetry::connection_opened();
+        Self {
+            peer,
+            phase,
+            _slot: slot,
+        }
+    }
+
+    /// Answers requests until the client or the server ends it.
+    pub(super) fn serve(
+        mut self,
+        stream: TcpStream,
+        router: Router,
+        limits: &Limits,
+    ) -> impl Future<Output = ()> + Send + 'static {
+        let http = http(limits);
+        async move {
+            // A response is one write; waiting to fill a packet would only delay it. A socket that
+            // refuses the option works without it.
+            stream.set_nodelay(true).ok();
+            let has_asked = AtomicBool::new(false);
+            let service = service_fn(|request: hyper::Request<Incoming>| {
+                has_asked.store(true, Ordering::Relaxed);
+                router.clone().oneshot(request)
+            });
+            let mut serving = pin!(http.serve_connection(TokioIo::new(stream), service));
+            loop {
+                tokio::select! {
+                    biased;
+                    result = serving.as_mut() => {
+                        if let Err(error) = result {
+                            self.failed(&error, has_asked.load(Ordering::Relaxed));
+                        }
+                        return;
+                    }
+                    told = self.phase.changed() => {
+                        // Nobody left to tell means that the server was dropped.
+                        let phase = told.map_or(Phase::Cut, |()| *self.phase.borrow_and_update());
+                        match phase {
+                            Phase::Open => {}
+                            Phase::Closing => serving.as_mut().graceful_shutdown(),
+                            Phase::Cut => return,
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn failed(&self, error: &hyper::Error, has_asked: bool) {
+        if error.is_timeout() {
+            telemetry::limit_hit(if has_asked {
+                Limit::Idle
+            } else {
+                Limit::HeaderTimeout
+            });
+        } else if error.is_parse_too_large() {
+            telemetry::limit_hit(Limit::MaxHeader);
+        }
+        telemetry::connection_failed(self.peer, error);
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        telemetry::connection_closed();
+        if std::thread::panicking() {
+            telemetry::connection_panicked(self.peer);
+        }
+    }
+}
+
+fn http(limits: &Limits) -> http1::Builder {
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new())
+        .header_read_timeout(limits.header_timeout)
+        .max_header_size(limits.max_header);
+    http
+}

@@ -1,0 +1,215 @@
+//! What each endpoint says, word for word.
+
+use std::sync::Arc;
+
+use serde_json::json;
+use tidegate_core::books::{Account, Component, ComponentKind, Lost};
+use tidegate_server::{Accounts, AccountsFuture, AccountsUnavailable, Exporter, Finding};
+
+use crate::fixture::{Running, config};
+
+#[derive(Debug)]
+struct Fixed(Vec<Component>);
+
+impl Accounts for Fixed {
+    fn name(&self) -> &str {
+        "fixed"
+    }
+
+    fn read(&self) -> AccountsFuture<'_> {
+        Box::pin(async { Ok(self.0.clone()) })
+    }
+}
+
+#[derive(Debug)]
+struct Broken;
+
+impl Accounts for Broken {
+    fn name(&self) -> &str {
+        "orders-store"
+    }
+
+    fn read(&self) -> AccountsFuture<'_> {
+        Box::pin(async {
+            Err(AccountsUnavailable::Failed {
+                name: "orders-store".to_owned(),
+                source: "password of the database".into(),
+            })
+        })
+    }
+}
+
+#[derive(Debug)]
+struct Hanging;
+
+impl Accounts for Hanging {
+    fn name(&self) -> &str {
+        "far-store"
+    }
+
+    fn read(&self) -> AccountsFuture<'_> {
+        Box::pin(std::future::pending())
+    }
+}
+
+fn logger() -> Arc<dyn Accounts> {
+    let lost: Lost = serde_json::from_value(json!({"queue-full": 1})).unwrap();
+    let account = Account {
+        accepted: 10,
+        in_flight: 2,
+        spilled: 3,
+        delivered: 4,
+        lost,
+        ..Account::default()
+    };
+    let name = "logger \"a\"".to_owned();
+    Arc::new(Fixed(vec![Component {
+        name,
+        kind: ComponentKind::Logger,
+        account,
+    }]))
+}
+
+#[tokio::test]
+async fn probes_say_how_we_are() {
+    let server = Running::plain().await;
+    server.health.register("log", || async { Finding::up() });
+    server.health.register("spill", || async {
+        Finding::degraded("3 segments wait for replay")
+    });
+    insta::assert_snapshot!(server.get("/livez").await.short(), @r#"200 {"status":"UP","draining":false,"parts":[]}"#);
+    insta::assert_snapshot!(server.get("/readyz").await.short(), @r#"200 {"status":"DEGRADED","draining":false,"parts":[{"name":"log","status":"UP"},{"name":"spill","status":"DEGRADED","message":"3 segments wait for replay"}]}"#);
+    insta::assert_snapshot!(server.get("/health").await.short(), @r#"200 {"status":"DEGRADED","draining":false,"parts":[{"name":"log","status":"UP"},{"name":"spill","status":"DEGRADED","message":"3 segments wait for replay"}]}"#);
+    for (alias, path) in [
+        ("/actuator/health", "/health"),
+        ("/actuator/health/liveness", "/livez"),
+        ("/actuator/health/readiness", "/readyz"),
+    ] {
+        assert_eq!(
+            server.get(alias).await.short(),
+            server.get(path).await.short(),
+            "{alias}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn the_index_names_paths_that_are_there() {
+    let server = Running::plain().await;
+    let index = server.get("/").await;
+    insta::assert_snapshot!(index.short(), @r#"200 {"name":"tidegate","version":"0.1.0","links":{"health":"/health","ledger":"/tidegate/ledger","liveness":"/livez","metrics":"/metrics","openapi":"/openapi.json","readiness":"/readyz"}}"#);
+    for path in index.json()["links"].as_object().unwrap().values() {
+        assert_eq!(
+            server.get(path.as_str().unwrap()).await.status,
+            200,
+            "{path}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn the_ledger_is_the_json_of_the_books() {
+    let server = Running::start(config(), |b| b.accounts(logger())).await;
+    let answer = server.get("/tidegate/ledger").await;
+    assert_eq!(answer.header("content-type"), Some("application/json"));
+    insta::assert_snapshot!(answer.short(), @r#"200 {"components":[{"name":"logger \"a\"","kind":"logger","account":{"accepted":10,"queued":0,"in_flight":2,"retrying":0,"parked":0,"spilled":3,"dead_lettered":0,"delivered":4,"lost":{"total":1,"queue-full":1}}}],"balanced":true}"#);
+}
+
+#[tokio::test]
+async fn books_that_cannot_be_read_are_not_shown_as_balanced() {
+    let server = Running::start(config(), |b| {
+        b.accounts(logger()).accounts(Arc::new(Broken))
+    })
+    .await;
+    insta::assert_snapshot!(server.get("/tidegate/ledger").await.short(), @r#"503 {"code":"ledger.unavailable","message":"could not read the books of `orders-store`","details":{}}"#);
+    let metrics = server.get("/metrics").await;
+    assert_eq!((metrics.status, metrics.body.as_str()), (200, ""));
+}
+
+#[tokio::test]
+async fn books_that_hang_are_given_up_on() {
+    let server = Running::start(config(), |b| b.accounts(Arc::new(Hanging))).await;
+    let clock = server.clock.clone();
+    let mut client = server.client().await;
+    let limit = std::time::Duration::from_secs(2);
+    let (answer, ()) = tokio::join!(client.get("/tidegate/ledger"), async {
+        clock.asked_for(limit).await;
+        clock.advance(limit);
+    });
+    insta::assert_snapshot!(answer.short(), @r#"503 {"code":"ledger.unavailable","message":"the books of `far-store` gave no answer within 2s","details":{}}"#);
+}
+
+#[tokio::test]
+async fn metrics_are_the_ledger_and_what_was_recorded() {
+    let (recorder, exporter) = Exporter::with_recorder();
+    let _recording = metrics::set_default_local_recorder(&recorder);
+    let server = Running::start(config(), |b| b.accounts(logger()).metrics(exporter)).await;
+    metrics::counter!("eventlog.sent").increment(4);
+    assert_eq!(server.get("/nowhere").await.status, 404);
+    let answer = server.get("/metrics").await;
+    assert_eq!(
+        answer.header("content-type"),
+        Some("text/plain; version=0.0.4; charset=utf-8")
+    );
+    // How many connections are still open depends on when the server sees the end of the first.
+    let stable: Vec<&str> = answer
+        .body
+        .lines()
+        .filter(|l| !l.starts_with("tidegate_http_connections{"))
+        .collect();
+    insta::assert_snapshot!(stable.join("\n"), @r#"
+    # HELP tidegate_accepted_total Events a component ever took on.
+    # TYPE tidegate_accepted_total counter
+    tidegate_accepted_total{component="logger \"a\""} 10
+
+    # HELP tidegate_delivered_total Events that arrived.
+    # TYPE tidegate_delivered_total counter
+    tidegate_delivered_total{component="logger \"a\""} 4
+
+    # HELP tidegate_events Events by the place they are in.
+    # TYPE tidegate_events gauge
+    tidegate_events{component="logger \"a\"",place="queued"} 0
+    tidegate_events{component="logger \"a\"",place="in_flight"} 2
+    tidegate_events{component="logger \"a\"",place="retrying"} 0
+    tidegate_events{component="logger \"a\"",place="parked"} 0
+    tidegate_events{component="logger \"a\"",place="spilled"} 3
+    tidegate_events{component="logger \"a\"",place="dead_lettered"} 0
+    tidegate_events{component="logger \"a\"",place="delivered"} 4
+    tidegate_events{component="logger \"a\"",place="lost"} 1
+
+    # HELP tidegate_lost_total Events that are gone, by reason.
+    # TYPE tidegate_lost_total counter
+    tidegate_lost_total{component="logger \"a\"",reason="queue-full"} 1
+
+    # TYPE eventlog_sent counter
+    eventlog_sent 4
+
+    # HELP tidegate_http_connections Connections that are open.
+    # TYPE tidegate_http_connections gauge
+
+    # HELP tidegate_http_request_seconds Time until the response began.
+    # TYPE tidegate_http_request_seconds histogram
+    tidegate_http_request_seconds_bucket{component="server",route="none",method="GET",le="0.001"} 1
+    tidegate_http_request_seconds_bucket{component="server",route="none",method="GET",le="0.0025"} 1
+    tidegate_http_request_seconds_bucket{component="server",route="none",method="GET",le="0.005"} 1
+    tidegate_http_request_seconds_bucket{component="server",route="none",method="GET",le="0.01"} 1
+    tidegate_http_request_seconds_bucket{component="server",route="none",method="GET",le="0.025"} 1
+    tidegate_http_request_seconds_bucket{component="server",route="none",method="GET",le="0.05"} 1
+    tidegate_http_request_seconds_bucket{component="server",route="none",method="GET",le="0.1"} 1
+    tidegate_http_request_seconds_bucket{component="server",route="none",method="GET",le="0.25"} 1
+    tidegate_http_request_seconds_bucket{component="server",route="none",method="GET",le="0.5"} 1
+    tidegate_http_request_seconds_bucket{component="server",route="none",method="GET",le="1"} 1
+    tidegate_http_request_seconds_bucket{component="server",route="none",method="GET",le="2.5"} 1
+    tidegate_http_request_seconds_bucket{component="server",route="none",method="GET",le="5"} 1
+    tidegate_http_request_seconds_bucket{component="server",route="none",method="GET",le="10"} 1
+    tidegate_http_request_seconds_bucket{component="server",route="none",method="GET",le="30"} 1
+    tidegate_http_request_seconds_bucket{component="server",route="none",method="GET",le="60"} 1
+    tidegate_http_request_seconds_bucket{component="server",route="none",method="GET",le="+Inf"} 1
+    tidegate_http_request_seconds_sum{component="server",route="none",method="GET"} 0
+    tidegate_http_request_seconds_count{component="server",route="none",method="GET"} 1
+
+    # HELP tidegate_http_requests_total Requests answered, by route, method and class of status.
+    # TYPE tidegate_http_requests_total counter
+    tidegate_http_requests_total{component="server",route="none",method="GET",status="4xx"} 1
+    "#);
+}

@@ -1,0 +1,165 @@
+//! A running server, with what a test may turn.
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use tidegate_core::env::system::SystemClock;
+use tidegate_core::env::{Clock, Env, Sleep, Stream};
+use tidegate_server::{Health, Report, Server, ServerBuilder, ServerConfig, Token};
+use tokio::sync::{oneshot, watch};
+
+use crate::client::{Answer, Client};
+
+/// How long any step of a test may take.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Waits for a fact, with a limit.
+pub(crate) async fn within<T>(future: impl Future<Output = T>) -> T {
+    let clock = SystemClock::new();
+    tokio::select! {
+        biased;
+        value = future => value,
+        () = clock.sleep(PATIENCE) => panic!("nothing happened within {PATIENCE:?}"),
+    }
+}
+
+/// A clock that the test moves by hand.
+#[derive(Debug)]
+pub(crate) struct HandClock {
+    elapsed: watch::Sender<Duration>,
+    /// The pauses that were ever asked for.
+    asked: watch::Sender<Vec<Duration>>,
+}
+
+impl HandClock {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Self {
+            elapsed: watch::Sender::new(Duration::ZERO),
+            asked: watch::Sender::new(Vec::new()),
+        })
+    }
+
+    pub(crate) fn advance(&self, by: Duration) {
+        self.elapsed.send_modify(|now| *now += by);
+    }
+
+    /// Waits until somebody asked for a pause of this length.
+    pub(crate) async fn asked_for(&self, pause: Duration) {
+        let mut asked = self.asked.subscribe();
+        within(asked.wait_for(|all| all.contains(&pause)))
+            .await
+            .unwrap();
+    }
+}
+
+impl Clock for HandClock {
+    fn now(&self) -> SystemTime {
+        SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000) + self.elapsed()
+    }
+
+    fn elapsed(&self) -> Duration {
+        *self.elapsed.borrow()
+    }
+
+    fn sleep(&self, duration: Duration) -> Sleep {
+        let deadline = self.elapsed().saturating_add(duration);
+        let mut elapsed = self.elapsed.subscribe();
+        self.asked.send_modify(|all| all.push(duration));
+        Box::pin(async move {
+            if elapsed.wait_for(|now| *now >= deadline).await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        })
+    }
+}
+
+/// A server that runs, on a clock that stands still unless the test moves it.
+pub(crate) struct Running {
+    pub(crate) address: SocketAddr,
+    pub(crate) clock: Arc<HandClock>,
+    pub(crate) health: Health,
+    stop: Option<oneshot::Sender<()>>,
+    report: oneshot::Receiver<Report>,
+}
+
+impl Running {
+    /// A server with defaults on a free port.
+    pub(crate) async fn plain() -> Self {
+        Self::start(config(), |builder| builder).await
+    }
+
+    pub(crate) async fn start(
+        config: ServerConfig,
+        build: impl FnOnce(ServerBuilder) -> ServerBuilder,
+    ) -> Self {
+        let clock = HandClock::new();
+        let env = Env {
+            clock: clock.clone(),
+            entropy: Box::new(Stream::new(7)),
+            ..Env::system()
+        };
+        let health = Health::new(clock.clone());
+        let builder = build(Server::builder(config).health(health.clone()));
+        let server = builder.bind(&env).await.unwrap();
+        let address = server.local_addr();
+        let (stop, stopped) = oneshot::channel::<()>();
+        let (tell, report) = oneshot::channel();
+        let running = async move {
+            let shutdown = async {
+                stopped.await.ok();
+            };
+            tell.send(server.run(shutdown).await).ok();
+        };
+        drop(env.spawn.spawn("server", Box::pin(running)));
+        Self {
+            address,
+            clock,
+            health,
+            stop: Some(stop),
+            report,
+        }
+    }
+
+    pub(crate) async fn client(&self) -> Client {
+        Client::connect(self.address).await
+    }
+
+    /// Asks once, on a connection of its own.
+    pub(crate) async fn get(&self, path: &str) -> Answer {
+        self.client().await.get(path).await
+    }
+
+    pub(crate) async fn ask(&self, method: &str, path: &str, headers: &str, body: &str) -> Answer {
+        self.client().await.ask(method, path, headers, body).await
+    }
+
+    /// Begins to stop.
+    pub(crate) fn stop(&mut self) {
+        if let Some(stop) = self.stop.take() {
+            stop.send(()).unwrap();
+        }
+    }
+
+    /// Waits for the end.
+    pub(crate) async fn report(self) -> Report {
+        within(self.report).await.unwrap()
+    }
+}
+
+/// Defaults, on any free port of loopback.
+pub(crate) fn config() -> ServerConfig {
+    ServerConfig {
+        listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+        ..ServerConfig::default()
+    }
+}
+
+/// The same with the token `s3cret`.
+pub(crate) fn config_with_token() -> ServerConfig {
+    ServerConfig {
+        token: Some(Token::new("s3cret").unwrap()),
+        ..config()
+    }
+}

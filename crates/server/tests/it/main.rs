@@ -1,0 +1,15 @@
+//! The promises of the server, each kept over a real TCP connection.
+
+#![expect(clippy::unwrap_used, reason = "what fails in a helper fails its test")]
+
+mod client;
+mod fixture;
+
+mod access;
+mod drain;
+mod endpoints;
+mod failures;
+mod health;
+mod limits;
+mod openapi;
+mod protocol;

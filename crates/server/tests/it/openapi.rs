@@ -1,0 +1,152 @@
+//! The document describes what is there.
+
+use std::collections::BTreeSet;
+
+use axum::Json;
+use serde_json::Value;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::fixture::{Running, config};
+
+/// A route of a later part.
+#[utoipa::path(post, path = "/orders", responses(
+    (status = 200, description = "What was ordered.", body = String),
+))]
+async fn orders() -> Json<&'static str> {
+    Json("ordered")
+}
+
+async fn document() -> (Running, Value) {
+    let more = OpenApiRouter::new().routes(routes!(orders));
+    let server = Running::start(config(), |b| b.routes(more)).await;
+    let answer = server.get("/openapi.json").await;
+    assert_eq!(answer.header("content-type"), Some("application/json"));
+    let document = answer.json();
+    (server, document)
+}
+
+fn operations(document: &Value) -> Vec<(String, String, Value)> {
+    let mut all = Vec::new();
+    for (path, item) in document["paths"].as_object().unwrap() {
+        for (method, operation) in item.as_object().unwrap() {
+            all.push((method.to_uppercase(), path.clone(), operation.clone()));
+        }
+    }
+    all
+}
+
+#[tokio::test]
+async fn it_lists_every_route_and_each_is_there() {
+    let (server, document) = document().await;
+    let listed: Vec<String> = operations(&document)
+        .iter()
+        .map(|(method, path, _)| format!("{method} {path}"))
+        .collect();
+    insta::assert_snapshot!(listed.join("\n"), @"
+    GET /
+    GET /actuator/health
+    GET /actuator/health/liveness
+    GET /actuator/health/readiness
+    GET /health
+    GET /livez
+    GET /metrics
+    GET /openapi.json
+    POST /orders
+    GET /readyz
+    GET /tidegate/ledger
+    ");
+    for (method, path, _) in operations(&document) {
+        assert_eq!(
+            server.ask(&method, &path, "", "").await.status,
+            200,
+            "{method} {path}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn it_is_a_sound_document_of_version_3_1() {
+    let (_server, document) = document().await;
+    assert_eq!(document["openapi"], "3.1.0");
+    assert_eq!(document["info"]["title"], "Tidegate");
+    assert_eq!(
+        document["components"]["securitySchemes"]["bearer"]["scheme"],
+        "bearer"
+    );
+    assert_eq!(document["security"], serde_json::json!([{ "bearer": [] }]));
+    let mut ids = BTreeSet::new();
+    for (method, path, operation) in operations(&document) {
+        let id = operation["operationId"].as_str().unwrap().to_owned();
+        assert!(ids.insert(id.clone()), "{id} stands twice");
+        let responses = operation["responses"].as_object().unwrap();
+        for (status, response) in responses {
+            assert!(
+                response["description"].is_string(),
+                "{method} {path} {status}"
+            );
+        }
+        assert_eq!(
+            responses["default"]["content"]["application/json"]["schema"]["$ref"],
+            "#/components/schemas/Problem",
+            "{method} {path}"
+        );
+    }
+    let mut references = Vec::new();
+    collect_references(&document, &mut references);
+    assert!(!references.is_empty());
+    for reference in references {
+        let pointer = reference.strip_prefix('#').unwrap();
+        assert!(
+            document.pointer(pointer).is_some(),
+            "{reference} leads nowhere"
+        );
+    }
+}
+
+#[tokio::test]
+async fn probes_are_open_and_the_rest_is_not() {
+    let (_server, document) = document().await;
+    for (_, path, operation) in operations(&document) {
+        let is_probe = path.ends_with("z") || path.contains("health");
+        let security = operation.get("security");
+        assert_eq!(security.is_some(), is_probe, "{path}: {security:?}");
+    }
+}
+
+#[tokio::test]
+async fn the_schema_of_the_ledger_is_that_of_the_books() {
+    use tidegate_core::books::{Account, Component, ComponentKind, Ledger};
+    let (_server, document) = document().await;
+    let component = Component {
+        name: "a".to_owned(),
+        kind: ComponentKind::Logger,
+        account: Account::default(),
+    };
+    let ledger = serde_json::to_value(Ledger::new(vec![component])).unwrap();
+    for (name, value) in [
+        ("Ledger", &ledger),
+        ("Component", &ledger["components"][0]),
+        ("Account", &ledger["components"][0]["account"]),
+    ] {
+        let schema = &document["components"]["schemas"][name];
+        let described: BTreeSet<&String> =
+            schema["properties"].as_object().unwrap().keys().collect();
+        let written: BTreeSet<&String> = value.as_object().unwrap().keys().collect();
+        assert_eq!(described, written, "{name}");
+    }
+}
+
+fn collect_references(value: &Value, into: &mut Vec<String>) {
+    match value {
+        Value::Object(map) => {
+            into.extend(map.get("$ref").and_then(Value::as_str).map(str::to_owned));
+            map.values()
+                .for_each(|inner| collect_references(inner, into));
+        }
+        Value::Array(list) => list
+            .iter()
+            .for_each(|inner| collect_references(inner, into)),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
