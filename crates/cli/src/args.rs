@@ -7,9 +7,16 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 /// A zero-loss event backbone: every accepted event is in exactly one place at all times, and can
 /// be shown to be.
 #[derive(Debug, Parser)]
-#[command(name = "tidegate", version, max_term_width = 100, arg_required_else_help = true)]
-#[command(after_help = "Exit codes: 0 ok · 1 failed · 2 usage · 3 findings · 4 loss, or more \
-                        duplicates than the guarantee allows")]
+#[command(
+    name = "tidegate",
+    version,
+    max_term_width = 100,
+    arg_required_else_help = true
+)]
+#[command(
+    after_help = "Exit codes: 0 ok · 1 failed · 2 usage · 3 findings · 4 loss, or more \
+                        duplicates than the guarantee allows"
+)]
 pub(crate) struct Arguments {
     /// How results are written to standard output
     #[arg(short, long, global = true, value_enum, default_value_t = Output::Table)]

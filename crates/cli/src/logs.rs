@@ -9,11 +9,16 @@ use crate::report::Report;
 /// Starts logging. A request's trace id is a field of its span and so stands in each of its lines.
 pub(crate) fn start(format: LogFormat, filter: &str) -> Result<(), Report> {
     let filter = EnvFilter::try_new(filter).map_err(|error| {
-        Report::of("usage.log-filter", &format!("cannot read the log filter `{filter}`"), &error)
-            .with_hint("write a level such as `info`, or `target=level` pairs joined by commas")
+        Report::of(
+            "usage.log-filter",
+            &format!("cannot read the log filter `{filter}`"),
+            &error,
+        )
+        .with_hint("write a level such as `info`, or `target=level` pairs joined by commas")
     })?;
-    let builder =
-        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr);
     let started = match format {
         LogFormat::Text => builder.finish().try_init(),
         LogFormat::Json => builder.json().with_current_span(true).finish().try_init(),

@@ -45,7 +45,12 @@ pub(crate) struct Report {
 impl Report {
     /// A failure with its stable code.
     pub(crate) fn new(code: &'static str, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), hint: None, exit: Exit::Failed }
+        Self {
+            code,
+            message: message.into(),
+            hint: None,
+            exit: Exit::Failed,
+        }
     }
 
     /// A failure with everything that was beneath it.

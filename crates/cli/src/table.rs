@@ -9,18 +9,33 @@ pub(crate) fn ledger(ledger: &Ledger) -> String {
         return "no component keeps books here yet; balanced".to_owned();
     }
     let mut table = Table::new();
-    table.load_preset(presets::UTF8_HORIZONTAL_ONLY);
-    let mut header = vec!["component".to_owned(), "kind".to_owned(), "accepted".to_owned()];
-    header.extend(Account::default().places().map(|(name, _)| name.replace('_', " ")));
+    table.load_style(presets::UTF8_HORIZONTAL_ONLY);
+    let mut header = vec![
+        "component".to_owned(),
+        "kind".to_owned(),
+        "accepted".to_owned(),
+    ];
+    header.extend(
+        Account::default()
+            .places()
+            .map(|(name, _)| name.replace('_', " ")),
+    );
     table.set_header(header);
     for component in &ledger.components {
         let account = &component.account;
-        let mut row =
-            vec![component.name.clone(), component.kind.to_string(), account.accepted.to_string()];
+        let mut row = vec![
+            component.name.clone(),
+            component.kind.to_string(),
+            account.accepted.to_string(),
+        ];
         row.extend(account.places().map(|(_, count)| count.to_string()));
         table.add_row(row);
     }
-    let verdict = if ledger.balanced { "balanced" } else { "NOT balanced" };
+    let verdict = if ledger.balanced {
+        "balanced"
+    } else {
+        "NOT balanced"
+    };
     format!("{table}\n{verdict}")
 }
 
@@ -32,7 +47,11 @@ pub(crate) fn equation(account: &Account) -> String {
         .filter(|(_, count)| *count != 0)
         .map(|(name, count)| format!("{} {count}", name.replace('_', " ")))
         .collect();
-    let sum = if parts.is_empty() { "0".to_owned() } else { parts.join(" + ") };
+    let sum = if parts.is_empty() {
+        "0".to_owned()
+    } else {
+        parts.join(" + ")
+    };
     let sign = if account.is_balanced() { "=" } else { "≠" };
     format!("accepted {} {sign} {sum}", account.accepted)
 }

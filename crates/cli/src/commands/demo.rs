@@ -14,7 +14,9 @@ use crate::table;
 const PACE: Duration = Duration::from_millis(45);
 
 pub(crate) fn run(arguments: &Demo, output: Output) -> Exit {
-    let seed = arguments.seed.unwrap_or_else(|| system::system_entropy().next_u64());
+    let seed = arguments
+        .seed
+        .unwrap_or_else(|| system::system_entropy().next_u64());
     let verdict = match output {
         Output::Json => Story::new(seed).run(|_| {}),
         Output::Table if is_drawable() => {
@@ -23,14 +25,20 @@ pub(crate) fn run(arguments: &Demo, output: Output) -> Exit {
         }
         Output::Table => {
             let mut lines = Lines::default();
-            Story::new(seed).run(|frame| lines.show(frame))
+            let verdict = Story::new(seed).run(|frame| lines.show(frame));
+            lines.finish();
+            verdict
         }
     };
     match output {
         Output::Json => print_json(&verdict),
         Output::Table => print_verdict(&verdict),
     }
-    if verdict.is_good() { Exit::Ok } else { Exit::Loss }
+    if verdict.is_good() {
+        Exit::Ok
+    } else {
+        Exit::Loss
+    }
 }
 
 fn print_verdict(verdict: &Verdict) {
@@ -46,8 +54,15 @@ fn print_verdict(verdict: &Verdict) {
     for (why, count) in &verdict.dead_letters {
         print(&format!("dead letters  {count:>4}  {why}"));
     }
-    let sign = if verdict.is_good() { "✓ the books balance" } else { "✗ the books do NOT balance" };
-    print(&format!("{sign}   (same story again: tidegate demo --seed {})", verdict.seed));
+    let sign = if verdict.is_good() {
+        "✓ the books balance"
+    } else {
+        "✗ the books do NOT balance"
+    };
+    print(&format!(
+        "{sign}   (same story again: tidegate demo --seed {})",
+        verdict.seed
+    ));
 }
 
 /// One line per phase, for logs and pipes: what was true when the phase ended.
@@ -58,17 +73,16 @@ struct Lines {
 
 impl Lines {
     fn show(&mut self, frame: &Frame) {
-        let line = line(frame);
-        if let Some((number, last)) = self.last.replace((frame.number, line))
+        let before = self.last.replace((frame.number, line(frame)));
+        if let Some((number, last)) = before
             && number != frame.number
         {
             print(&last);
         }
-        // Nothing follows the last phase, so each of its lines may be the last one.
-        if frame.number == Frame::PHASES
-            && frame.account.queued + frame.account.in_flight + frame.account.retrying == 0
-            && let Some((_, last)) = self.last.take()
-        {
+    }
+
+    fn finish(self) {
+        if let Some((_, last)) = self.last {
             print(&last);
         }
     }
@@ -111,9 +125,16 @@ impl Drawing {
             // Anything that is not nothing shows at least one block.
             let width = (count * BAR + account.accepted - 1) / account.accepted.max(1);
             let bar = "█".repeat(usize::try_from(width.clamp(0, BAR)).unwrap_or(0));
-            text.push(format!("  {:<13} {count:>6}  {bar}", name.replace('_', " ")));
+            text.push(format!(
+                "  {:<13} {count:>6}  {bar}",
+                name.replace('_', " ")
+            ));
         }
-        let up = if self.lines == 0 { String::new() } else { format!("\x1b[{}A", self.lines) };
+        let up = if self.lines == 0 {
+            String::new()
+        } else {
+            format!("\x1b[{}A", self.lines)
+        };
         self.lines = text.len();
         let mut stderr = std::io::stderr().lock();
         // Drawing is for the eye; a terminal that went away changes nothing of the story.

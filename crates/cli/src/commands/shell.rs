@@ -17,7 +17,12 @@ pub(crate) fn man() -> Result<Exit, Report> {
     // One page for the command and one for each below it, one after the other.
     while let Some(mut command) = pages.pop() {
         command.build();
-        pages.extend(command.get_subcommands().filter(|c| c.get_name() != "help").cloned());
+        pages.extend(
+            command
+                .get_subcommands()
+                .filter(|c| c.get_name() != "help")
+                .cloned(),
+        );
         clap_mangen::Man::new(command)
             .render(&mut written)
             .map_err(|error| Report::of("internal", "cannot write the manual page", &error))?;

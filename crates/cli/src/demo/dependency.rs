@@ -38,9 +38,15 @@ struct State {
 
 impl Dependency {
     pub(super) fn new(env: &Env) -> Self {
-        let state =
-            State { weather: Weather::Fair, entropy: env.entropy.fork("dependency"), arrivals: 0 };
-        Self { clock: Arc::clone(&env.clock), state: Arc::new(Mutex::new(state)) }
+        let state = State {
+            weather: Weather::Fair,
+            entropy: env.entropy.fork("dependency"),
+            arrivals: 0,
+        };
+        Self {
+            clock: Arc::clone(&env.clock),
+            state: Arc::new(Mutex::new(state)),
+        }
     }
 
     pub(super) fn set_weather(&self, weather: Weather) {
@@ -59,7 +65,11 @@ impl Dependency {
     pub(super) async fn call(&self, id: EventId) -> Result<(), Failure> {
         let (weather, latency_ms, is_unlucky) = {
             let mut state = self.state();
-            (state.weather, 2 + state.entropy.below(30), state.entropy.below(5) == 0)
+            (
+                state.weather,
+                2 + state.entropy.below(30),
+                state.entropy.below(5) == 0,
+            )
         };
         self.clock.sleep(Duration::from_millis(latency_ms)).await;
         match weather {
@@ -76,11 +86,11 @@ impl Dependency {
     }
 
     fn answer(&self, id: EventId) -> Result<(), Failure> {
-        if id.as_u128() % REFUSED_ONE_IN == 0 {
+        if id.as_u128().is_multiple_of(REFUSED_ONE_IN) {
             let code = Code::from_static("schema.invalid");
             return Err(Failure::permanent(code, "the order has no total"));
         }
-        if id.as_u128() % STUBBORN_ONE_IN == 0 {
+        if id.as_u128().is_multiple_of(STUBBORN_ONE_IN) {
             let code = Code::from_static("conflict.locked");
             return Err(Failure::transient(code, "somebody else holds this order"));
         }

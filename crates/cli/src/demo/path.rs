@@ -8,7 +8,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tidegate_core::books::{Account, Books, Place};
-use tidegate_core::breaker::{Breaker, BreakerState, CallResult, Change, Permit, Rates, Rule, Trip};
+use tidegate_core::breaker::{
+    Breaker, BreakerState, CallResult, Change, Permit, Rates, Rule, Trip,
+};
 use tidegate_core::dead_letter::{LastFailure, Origin};
 use tidegate_core::env::{Entropy, Env};
 use tidegate_core::{
@@ -75,15 +77,20 @@ impl Path {
             slow_call_rate: 80.0,
             slow_call: Duration::from_secs(5),
         };
-        let rule =
-            Rule { trip: Trip::Rates(rates), open_for: Duration::from_secs(4), probes: 5 };
-        let backoff =
-            Backoff::exponential(Duration::from_millis(200), 2.0, Duration::from_secs(5));
+        let rule = Rule {
+            trip: Trip::Rates(rates),
+            open_for: Duration::from_secs(4),
+            probes: 5,
+        };
+        let backoff = Backoff::exponential(Duration::from_millis(200), 2.0, Duration::from_secs(5));
         let state = State {
             books: Books::default(),
             breaker: Breaker::new(rule),
             paused: PauseReasons::default(),
-            retry: Retry { attempts: Some(6), backoff: backoff.with_jitter(0.125) },
+            retry: Retry {
+                attempts: Some(6),
+                backoff: backoff.with_jitter(0.125),
+            },
             entropy: env.entropy.fork("path"),
             queued: VecDeque::new(),
             retrying: BTreeMap::new(),
@@ -104,17 +111,30 @@ impl Path {
     pub(super) fn start(&self) {
         for _ in 0..WORKERS {
             let path = self.clone();
-            drop(self.env.spawn.spawn("worker", Box::pin(async move { path.work().await })));
+            drop(
+                self.env
+                    .spawn
+                    .spawn("worker", Box::pin(async move { path.work().await })),
+            );
         }
         let path = self.clone();
-        drop(self.env.spawn.spawn("timer", Box::pin(async move { path.keep_time().await })));
+        drop(
+            self.env
+                .spawn
+                .spawn("timer", Box::pin(async move { path.keep_time().await })),
+        );
     }
 
     /// Takes an event on.
     pub(super) fn accept(&self, id: EventId, offset: Offset) {
         let mut state = self.state();
         state.books.move_one(id, None, Some(Place::Queued));
-        state.queued.push_back(Parcel { id, offset, attempts: 0, first_failure_ms: None });
+        state.queued.push_back(Parcel {
+            id,
+            offset,
+            attempts: 0,
+            first_failure_ms: None,
+        });
         drop(state);
         self.bell.notify_one();
     }
@@ -164,7 +184,9 @@ impl Path {
         let permit = state.breaker.try_acquire(now)?;
         match state.queued.pop_front() {
             Some(parcel) => {
-                state.books.move_one(parcel.id, Some(Place::Queued), Some(Place::InFlight));
+                state
+                    .books
+                    .move_one(parcel.id, Some(Place::Queued), Some(Place::InFlight));
                 Some((parcel, permit))
             }
             None => {
@@ -174,7 +196,13 @@ impl Path {
         }
     }
 
-    fn settle(&self, parcel: Parcel, permit: Permit, began: Duration, outcome: Result<(), Failure>) {
+    fn settle(
+        &self,
+        parcel: Parcel,
+        permit: Permit,
+        began: Duration,
+        outcome: Result<(), Failure>,
+    ) {
         let now = self.env.clock.elapsed();
         let took = now.saturating_sub(began);
         let mut state = self.state();
@@ -193,7 +221,9 @@ impl Path {
         state.follow(change);
         match outcome {
             Ok(()) => {
-                state.books.move_one(parcel.id, Some(Place::InFlight), Some(Place::Delivered));
+                state
+                    .books
+                    .move_one(parcel.id, Some(Place::InFlight), Some(Place::Delivered));
             }
             Err(failure) => self.settle_failed(&mut state, parcel, &failure, now),
         }
@@ -201,7 +231,13 @@ impl Path {
         self.bell.notify_waiters();
     }
 
-    fn settle_failed(&self, state: &mut State, mut parcel: Parcel, failure: &Failure, now: Duration) {
+    fn settle_failed(
+        &self,
+        state: &mut State,
+        mut parcel: Parcel,
+        failure: &Failure,
+        now: Duration,
+    ) {
         let attempt = parcel.attempts + 1;
         let State { retry, entropy, .. } = state;
         let facts = Facts {
@@ -222,7 +258,9 @@ impl Path {
                 state.retrying.insert((now + wait, parcel.id), parcel);
             }
             Decision::DeadLetter(reason) => {
-                state.books.move_one(parcel.id, from, Some(Place::DeadLettered));
+                state
+                    .books
+                    .move_one(parcel.id, from, Some(Place::DeadLettered));
                 state.dead_letters.push(DeadLetter {
                     event_id: parcel.id,
                     origin: Origin {
@@ -270,7 +308,9 @@ impl Path {
                 && entry.key().0 <= now
             {
                 let parcel = entry.remove();
-                state.books.move_one(parcel.id, Some(Place::Retrying), Some(Place::Queued));
+                state
+                    .books
+                    .move_one(parcel.id, Some(Place::Retrying), Some(Place::Queued));
                 state.queued.push_back(parcel);
             }
             drop(state);

@@ -26,10 +26,26 @@ struct Phase {
 }
 
 const PHASES: [Phase; 4] = [
-    Phase { name: "calm", lasts: Duration::from_secs(8), weather: Weather::Fair },
-    Phase { name: "flaky", lasts: Duration::from_secs(8), weather: Weather::Flaky },
-    Phase { name: "outage", lasts: Duration::from_secs(12), weather: Weather::Down },
-    Phase { name: "recovery", lasts: Duration::from_secs(8), weather: Weather::Fair },
+    Phase {
+        name: "calm",
+        lasts: Duration::from_secs(8),
+        weather: Weather::Fair,
+    },
+    Phase {
+        name: "flaky",
+        lasts: Duration::from_secs(8),
+        weather: Weather::Flaky,
+    },
+    Phase {
+        name: "outage",
+        lasts: Duration::from_secs(12),
+        weather: Weather::Down,
+    },
+    Phase {
+        name: "recovery",
+        lasts: Duration::from_secs(8),
+        weather: Weather::Fair,
+    },
 ];
 
 /// One look at the story while it runs.
@@ -109,7 +125,15 @@ impl Story {
         let dependency = Dependency::new(&env);
         let topic = Topic::new("demo.orders").unwrap_or_else(|_| unreachable!("a valid name"));
         let path = Path::new(env, topic, dependency.clone());
-        Self { seed, sim, node, path, dependency, ids, accepted: 0 }
+        Self {
+            seed,
+            sim,
+            node,
+            path,
+            dependency,
+            ids,
+            accepted: 0,
+        }
     }
 
     /// Runs it to its end and shows it frame by frame.
@@ -131,7 +155,6 @@ impl Story {
             self.sim.run_for(FRAME);
             show(&self.frame("verdict", Frame::PHASES));
         }
-        show(&self.frame("verdict", Frame::PHASES));
         phases.push(self.phase_end("verdict"));
         self.verdict(phases)
     }
@@ -148,7 +171,13 @@ impl Story {
 
     fn frame(&self, phase: &'static str, number: usize) -> Frame {
         let look = self.path.look();
-        Frame { phase, number, at: self.sim.now(), account: look.account, breaker: look.breaker }
+        Frame {
+            phase,
+            number,
+            at: self.sim.now(),
+            account: look.account,
+            breaker: look.breaker,
+        }
     }
 
     fn phase_end(&self, name: &'static str) -> PhaseEnd {

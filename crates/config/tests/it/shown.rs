@@ -77,7 +77,7 @@ fn a_list_of_sections_shows_its_entries() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2000))]
+    #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
     fn any_text_survives_being_shown(

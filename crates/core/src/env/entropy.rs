@@ -6,7 +6,7 @@ use std::fmt;
 ///
 /// An implementation must keep: a fork depends on the seed and the name alone, not on how much was
 /// drawn before, so that a part which draws once more leaves every other part as it was.
-pub trait Entropy: Send + fmt::Debug {
+pub trait Entropy: Send + Sync + fmt::Debug {
     /// The next 64 random bits.
     fn next_u64(&mut self) -> u64;
 
