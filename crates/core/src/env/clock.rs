@@ -31,6 +31,9 @@ impl dyn Clock + '_ {
     pub fn now_ms(&self) -> u64 {
         let since = self.now().duration_since(UNIX_EPOCH).unwrap_or_default();
         // Not `as_millis`, whose 128-bit division would be most of the cost of minting an id.
-        since.as_secs().saturating_mul(1_000).saturating_add(u64::from(since.subsec_millis()))
+        since
+            .as_secs()
+            .saturating_mul(1_000)
+            .saturating_add(u64::from(since.subsec_millis()))
     }
 }

@@ -24,7 +24,7 @@ fn commands() -> OpenApiRouter {
 }
 
 #[tokio::test]
-async fn without_a_token_we_listen_on_loopback_alone() {
+async fn g10_without_a_token_we_listen_on_loopback_alone() {
     let env = Env::system();
     for address in ["0.0.0.0:0", "192.0.2.1:0", "[::]:0", "[2001:db8::1]:0"] {
         let listen: SocketAddr = address.parse().unwrap();

@@ -86,7 +86,7 @@ async fn what_an_extractor_refuses_is_a_problem() {
 }
 
 #[tokio::test]
-async fn a_panic_is_500_with_an_id_that_the_log_explains() {
+async fn g11_a_panic_is_500_with_an_id_that_the_log_explains() {
     let log = Log::default();
     let subscriber = tracing_subscriber::fmt()
         .with_ansi(false)

@@ -1,0 +1,17 @@
+//! The binary, used as its users use it.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "tests say what they expect by unwrapping it"
+)]
+#![expect(
+    clippy::disallowed_methods,
+    reason = "tests write the files that the binary reads"
+)]
+
+mod check;
+mod command;
+mod config;
+mod demo;
+mod help;
+mod run;
