@@ -22,7 +22,7 @@ pub use bucket::{Bucket, ParseBucketError};
 pub use difference::{Discrepancy, difference};
 pub use place::{LossReason, ParsePlaceError, Place};
 pub use posting::{Posting, postings};
-pub use tally::{Books, Tally};
+pub use tally::{Books, Row, Tally};
 
 #[cfg(test)]
 mod properties;

@@ -47,6 +47,15 @@ impl EventId {
         Self(Uuid::new_v5(&Uuid::NAMESPACE_URL, name.as_bytes()).as_u128())
     }
 
+    /// The id of an event that was written down elsewhere without one: the same for the same bytes
+    /// at the same place.
+    #[must_use]
+    pub fn of_bytes(place: u64, bytes: &[u8]) -> Self {
+        let mut name = place.to_le_bytes().to_vec();
+        name.extend_from_slice(bytes);
+        Self(Uuid::new_v5(&Uuid::NAMESPACE_OID, &name).as_u128())
+    }
+
     /// When the event was born, in milliseconds since 1970, where the id tells (version 7).
     #[must_use]
     pub fn born_ms(self) -> Option<u64> {
@@ -102,8 +111,9 @@ impl<'de> Deserialize<'de> for EventId {
 
 /// Mints event ids.
 ///
-/// Ids of one process grow strictly, also when the clock stands still or goes back; the time in an
-/// id is then that of the newest id before it. Cloning shares the order.
+/// The ids of one minter grow strictly, also when the clock stands still or goes back; the time in
+/// an id is then that of the newest id before it. Cloning shares the order, so a process needs one
+/// minter and clones of it.
 ///
 /// ```
 /// use tidegate_core::EventIds;
@@ -148,7 +158,7 @@ impl EventIds {
     #[must_use]
     pub fn mint(&self) -> EventId {
         let now_ms = self.clock.now_ms() & TIME_MASK;
-        // A panic cannot leave the state half-changed: every field is set after the last draw.
+        // Whatever a panic leaves, the next id is greater than all before it.
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         last.next(now_ms)
     }

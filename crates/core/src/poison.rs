@@ -1,6 +1,6 @@
 //! Keys that fail again and again.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 /// Tells keys that fail more often than they may within a window: their records are dead-lettered
@@ -23,7 +23,7 @@ pub struct PoisonWindow {
     forgotten: u64,
     failures: BTreeMap<Vec<u8>, VecDeque<Duration>>,
     /// Keys by the time of their last failure, so that the oldest is found without a search.
-    by_age: BTreeMap<(Duration, Vec<u8>), ()>,
+    by_age: BTreeSet<(Duration, Vec<u8>)>,
 }
 
 impl PoisonWindow {
@@ -39,7 +39,7 @@ impl PoisonWindow {
             max_keys: Self::MAX_KEYS,
             forgotten: 0,
             failures: BTreeMap::new(),
-            by_age: BTreeMap::new(),
+            by_age: BTreeSet::new(),
         }
     }
 
@@ -63,7 +63,10 @@ impl PoisonWindow {
         if let Some(last) = failures.back() {
             self.by_age.remove(&(*last, key.to_vec()));
         }
-        while failures.front().is_some_and(|at| *at + self.window <= now) {
+        while failures
+            .front()
+            .is_some_and(|at| at.saturating_add(self.window) <= now)
+        {
             failures.pop_front();
         }
         // One more than the threshold is all that is ever asked for.
@@ -72,8 +75,8 @@ impl PoisonWindow {
         }
         failures.push_back(now);
         let is_poison = failures.len() > self.threshold;
-        self.by_age.insert((now, key.to_vec()), ());
-        self.forget_oldest();
+        self.by_age.insert((now, key.to_vec()));
+        self.forget_oldest(now);
         is_poison
     }
 
@@ -95,13 +98,14 @@ impl PoisonWindow {
         self.forgotten
     }
 
-    fn forget_oldest(&mut self) {
+    fn forget_oldest(&mut self, now: Duration) {
         while self.failures.len() > self.max_keys {
-            let Some(((_, key), ())) = self.by_age.pop_first() else {
+            let Some((last, key)) = self.by_age.pop_first() else {
                 return;
             };
             self.failures.remove(&key);
-            self.forgotten += 1;
+            // A key whose window is over would have been let go anyway.
+            self.forgotten += u64::from(last.saturating_add(self.window) > now);
         }
     }
 }

@@ -96,6 +96,11 @@ pub fn crash_points<O: Default>(
         }
         // The last round is the scenario that ran to its end and lost the power afterwards.
         if !was_killed {
+            assert_eq!(
+                disk.operations(),
+                explored.operations,
+                "every operation of the scenario was once the last"
+            );
             return explored;
         }
         explored.operations += 1;

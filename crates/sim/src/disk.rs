@@ -44,6 +44,8 @@ pub enum Operation {
     Remove,
     SyncDir,
     Read,
+    /// Also listing a directory, taking a lock, and asking for space.
+    Open,
 }
 
 /// A simulated disk. Cloning gives another handle on the same disk.
@@ -61,6 +63,9 @@ pub enum Operation {
 #[derive(Clone)]
 pub struct SimDisk {
     inner: Arc<Mutex<Inner>>,
+    /// The life of the node that this handle belongs to; none for the hand of the test, which
+    /// outlives every crash.
+    life: Option<u64>,
 }
 
 #[derive(Clone)]
@@ -109,7 +114,24 @@ impl SimDisk {
         };
         Self {
             inner: Arc::new(Mutex::new(inner)),
+            life: None,
         }
+    }
+
+    /// A handle that dies with the present life of the disk's node.
+    pub(crate) fn of_this_life(&self) -> Self {
+        Self {
+            inner: Arc::clone(&self.inner),
+            life: Some(self.inner().life),
+        }
+    }
+
+    /// An operation that changes nothing: refused for a handle that is dead, or by a fault.
+    fn looking(&self, operation: Operation, path: &Path) -> io::Result<MutexGuard<'_, Inner>> {
+        let mut inner = self.inner();
+        let life = self.life.unwrap_or(inner.life);
+        inner.begin(life, operation, path, &[])?.whole()?;
+        Ok(inner)
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
@@ -164,8 +186,10 @@ impl SimDisk {
         let mut inner = self.inner().clone_without_image();
         inner.image = self.inner().image.after_crash(survivors);
         inner.begin_life();
+        inner.kill_at = None;
         Self {
             inner: Arc::new(Mutex::new(inner)),
+            life: None,
         }
     }
 
@@ -203,7 +227,9 @@ impl Inner {
         self.locks.clear();
         self.life += 1;
         self.is_killed = false;
-        self.kill_at = None;
+        // A scenario that loses the power itself is still to be killed at its n-th operation; only
+        // a kill that happened is over.
+        self.kill_at = self.kill_at.filter(|at| *at > self.operations);
     }
 
     /// All but the content, which is about to be replaced.
@@ -227,17 +253,16 @@ impl Inner {
         life: u64,
         operation: Operation,
         path: &Path,
-        amount: u64,
+        bytes: &[u8],
     ) -> io::Result<Begun> {
         self.alive(life)?;
         if let Some(trace) = &self.trace {
-            let text = format!("{operation:?} {} {amount}", path.display());
-            trace.add(&[b"disk", text.as_bytes()]);
+            let text = format!("{operation:?} {}", path.display());
+            trace.add(&[b"disk", text.as_bytes(), bytes]);
         }
-        if operation != Operation::Read {
-            self.operations += 1;
-        }
-        let is_last = operation != Operation::Read && self.kill_at == Some(self.operations);
+        let is_change = !matches!(operation, Operation::Read | Operation::Open);
+        self.operations += u64::from(is_change);
+        let is_last = is_change && self.kill_at == Some(self.operations);
         let fault = self.faults.next(operation, path, &mut self.entropy);
         Ok(Begun { is_last, fault })
     }
@@ -275,13 +300,13 @@ impl SimDisk {
         act: impl FnOnce(&mut Image) -> io::Result<()>,
     ) -> io::Result<()> {
         let mut inner = self.inner();
-        let life = inner.life;
-        let begun = inner.begin(life, operation, path, 0)?;
-        begun.whole()?;
+        let life = self.life.unwrap_or(inner.life);
+        let begun = inner.begin(life, operation, path, &[])?;
         // A sync that the power cut meets may have done all or nothing: what is pending decides.
-        if begun.is_last && operation == Operation::SyncDir {
+        if begun.is_last && (operation == Operation::SyncDir || begun.fault.is_some()) {
             die(inner);
         }
+        begun.whole()?;
         let result = act(&mut inner.image);
         if begun.is_last {
             die(inner);
@@ -297,8 +322,7 @@ impl Disk for SimDisk {
                 image.create(path).map(|_| ())
             })?;
         }
-        let inner = self.inner();
-        inner.alive(inner.life)?;
+        let inner = self.looking(Operation::Open, path)?;
         let id = inner.image.find(path)?;
         let is_writable = mode != OpenMode::Read;
         let life = inner.life;
@@ -313,13 +337,22 @@ impl Disk for SimDisk {
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<Entry>> {
-        let inner = self.inner();
-        inner.alive(inner.life)?;
-        inner.image.list(dir)
+        self.looking(Operation::Open, dir)?.image.list(dir)
     }
 
     fn create_dir_all(&self, dir: &Path) -> io::Result<()> {
-        self.change(Operation::CreateDir, dir, |image| image.create_dir_all(dir))
+        let levels = self.looking(Operation::Open, dir)?.image.levels(dir)?;
+        let deepest = levels
+            .iter()
+            .rposition(|(_, is_there)| *is_there)
+            .unwrap_or(0);
+        for (level, is_there) in levels.iter().skip(deepest) {
+            if !is_there {
+                self.change(Operation::CreateDir, level, |image| image.create_dir(level))?;
+            }
+            self.sync_dir(level.parent().unwrap_or(Path::new("/")))?;
+        }
+        Ok(())
     }
 
     fn replace(&self, from: &Path, to: &Path) -> io::Result<()> {
@@ -336,15 +369,20 @@ impl Disk for SimDisk {
     }
 
     fn lock(&self, path: &Path) -> io::Result<Box<dyn DiskLock>> {
-        let mut inner = self.inner();
-        inner.alive(inner.life)?;
-        if !inner.locks.insert(path.to_owned()) {
+        let mut inner = self.looking(Operation::Open, path)?;
+        if inner.locks.contains(path) {
             return Err(io::Error::from(io::ErrorKind::WouldBlock));
         }
         // A lock file that is not there yet is made; it holds nothing that a crash could lose.
-        if inner.image.find(path).is_err() {
-            inner.image.create(path)?;
+        match inner.image.find(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                inner.image.create(path)?;
+            }
+            found => {
+                found?;
+            }
         }
+        inner.locks.insert(path.to_owned());
         let life = inner.life;
         drop(inner);
         Ok(Box::new(SimLock {
@@ -355,8 +393,7 @@ impl Disk for SimDisk {
     }
 
     fn space_left(&self, dir: &Path) -> io::Result<u64> {
-        let inner = self.inner();
-        inner.alive(inner.life)?;
+        let inner = self.looking(Operation::Open, dir)?;
         inner.image.list(dir)?;
         Ok(inner.capacity.saturating_sub(inner.image.used()))
     }

@@ -214,7 +214,8 @@ impl Sim {
 
     /// Brings a node back, with the disk it has. Restarting a node that is up does nothing.
     pub fn restart(&mut self, node: &Node) {
-        self.shared.with_node(node.id(), NodeState::restart);
+        let now = self.now();
+        self.shared.with_node(node.id(), |state| state.restart(now));
         self.shared
             .trace
             .add(&[b"restart", &node.id().0.to_le_bytes()]);

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tidegate_core::env::{BoxFuture, Entropy, Env, Spawn, Stream, Task};
 
@@ -19,6 +20,7 @@ pub(crate) struct NodeState {
     pub(crate) is_up: bool,
     /// Counts restarts, so that what is left of an earlier life can do nothing.
     pub(crate) life: u64,
+    up_since: Duration,
     pub(crate) clock_offset_ms: i64,
     pub(crate) disk: SimDisk,
     /// Decides what a crash leaves on the disk.
@@ -32,6 +34,7 @@ impl NodeState {
             name: name.to_owned(),
             is_up: true,
             life: 0,
+            up_since: Duration::ZERO,
             clock_offset_ms: 0,
             disk: SimDisk::traced(entropy.stream("disk"), trace.clone()),
             crashes: entropy.stream("crashes"),
@@ -39,10 +42,11 @@ impl NodeState {
         }
     }
 
-    pub(crate) fn restart(&mut self) {
+    pub(crate) fn restart(&mut self, now: Duration) {
         if !self.is_up {
             self.is_up = true;
             self.life += 1;
+            self.up_since = now;
         }
     }
 }
@@ -68,12 +72,17 @@ impl Node {
     /// The ports of the node's present life. After a restart, take them anew.
     #[must_use]
     pub fn env(&self) -> Env {
-        let (life, disk, entropy) = self.shared.with_node(self.id, |state| {
+        let (life, since, disk, entropy) = self.shared.with_node(self.id, |state| {
             let entropy = state.entropy.stream(&format!("life {}", state.life));
-            (state.life, state.disk.clone(), entropy)
+            (
+                state.life,
+                state.up_since,
+                state.disk.of_this_life(),
+                entropy,
+            )
         });
         Env {
-            clock: Arc::new(SimClock::new(Arc::clone(&self.shared), self.id)),
+            clock: Arc::new(SimClock::new(Arc::clone(&self.shared), self.id, since)),
             entropy: entropy.fork("env"),
             disk: Arc::new(disk),
             spawn: Arc::new(SimSpawn {

@@ -23,11 +23,17 @@ const EPOCH: Duration = Duration::from_secs(1_767_225_600);
 pub struct SimClock {
     shared: Arc<Shared>,
     node: NodeId,
+    /// When the node came up: a clock that starts anew with each life, as a process's does.
+    since: Duration,
 }
 
 impl SimClock {
-    pub(crate) fn new(shared: Arc<Shared>, node: NodeId) -> Self {
-        Self { shared, node }
+    pub(crate) fn new(shared: Arc<Shared>, node: NodeId, since: Duration) -> Self {
+        Self {
+            shared,
+            node,
+            since,
+        }
     }
 }
 
@@ -50,7 +56,7 @@ impl Clock for SimClock {
     }
 
     fn elapsed(&self) -> Duration {
-        self.shared.now()
+        self.shared.now().saturating_sub(self.since)
     }
 
     fn sleep(&self, duration: Duration) -> Sleep {

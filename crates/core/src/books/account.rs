@@ -62,10 +62,12 @@ impl Account {
         ]
     }
 
-    /// Whether `accepted` equals the sum of all places.
+    /// Whether `accepted` equals the sum of all places, and none of them is negative.
     #[must_use]
     pub fn is_balanced(&self) -> bool {
-        self.accepted == self.places().iter().map(|(_, count)| count).sum::<i64>()
+        let places = self.places();
+        let sum: i64 = places.iter().map(|(_, count)| count).sum();
+        self.accepted == sum && places.iter().all(|(_, count)| *count >= 0)
     }
 }
 

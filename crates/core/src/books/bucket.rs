@@ -51,11 +51,20 @@ impl Bucket {
     pub fn folded(self, now_ms: u64) -> Self {
         let is_older = |end_ms: u64, kept_ms: u64| end_ms.saturating_add(kept_ms) <= now_ms;
         match self {
-            Self::Minute(minute) if is_older((minute + 1) * MINUTE_MS, MINUTES_KEPT_MS) => {
+            Self::Minute(minute)
+                if is_older(
+                    minute.saturating_add(1).saturating_mul(MINUTE_MS),
+                    MINUTES_KEPT_MS,
+                ) =>
+            {
                 Self::Hour(minute / MINUTES_PER_HOUR).folded(now_ms)
             }
             Self::Hour(hour)
-                if is_older((hour + 1) * MINUTES_PER_HOUR * MINUTE_MS, HOURS_KEPT_MS) =>
+                if is_older(
+                    hour.saturating_add(1)
+                        .saturating_mul(MINUTES_PER_HOUR * MINUTE_MS),
+                    HOURS_KEPT_MS,
+                ) =>
             {
                 Self::Day(hour / HOURS_PER_DAY)
             }
@@ -75,6 +84,10 @@ impl Bucket {
     /// Whether an event with this id can belong here; an id that does not tell its birth can
     /// belong anywhere.
     pub(super) fn may_hold(self, id: EventId) -> bool {
+        let is_variant_right = (id.as_u128() >> 62) & 0b11 == 0b10;
+        if !is_variant_right {
+            return false;
+        }
         let Some(born_ms) = id.born_ms() else {
             return !matches!(self, Self::Minute(m) if m != 0);
         };
@@ -175,5 +188,6 @@ mod tests {
             last: Offset(9),
         };
         assert_eq!(offsets.folded(u64::MAX), offsets);
+        assert_eq!(Bucket::Minute(u64::MAX).folded(0), Bucket::Minute(u64::MAX));
     }
 }

@@ -17,7 +17,9 @@ pub struct Discrepancy {
     /// How many are missing; negative for events that are there and should not be; 0 when as many
     /// were found as expected, but not the same ones.
     pub count: i64,
-    /// Which event it is, where the sums tell: one is missing, or one too many.
+    /// Which event it is, where the sums tell: one is missing, or one too many. Should others have
+    /// been exchanged in the same bucket and place at the same time, it may be nobody's id; looking
+    /// it up tells.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<EventId>,
 }
@@ -78,8 +80,8 @@ fn discrepancy(bucket: Bucket, place: Place, missing: Tally) -> Discrepancy {
         -1 => Some(EventId::from_u128(missing.id_sum.wrapping_neg())),
         _ => None,
     };
-    // One missing and others exchanged give a sum that is nobody's id; most such sums do not even
-    // lie in the bucket, and naming them would send somebody looking for a ghost.
+    // One missing and others exchanged give a sum that is nobody's id. Those that no id of this
+    // bucket can have are not named: they would send somebody looking for a ghost.
     let id = id.filter(|id| bucket.may_hold(*id));
     Discrepancy {
         bucket,

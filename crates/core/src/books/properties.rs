@@ -105,6 +105,17 @@ proptest! {
         prop_assert_eq!(difference(&books, &recount), vec![]);
         let removed = lives.iter().filter(|life| life.is_removed).count();
         prop_assert_eq!(books.removed().accepted, removed as i64);
+        prop_assert_eq!(Books::from_rows(&books.rows()), Some(books));
+    }
+
+    #[test]
+    fn what_is_forgotten_leaves_balanced_books(lives in lives()) {
+        let mut books = together(&play(&lives).0);
+        let in_flight = books.in_place(&Place::InFlight);
+        prop_assert_eq!(books.forget(&Place::InFlight), in_flight);
+        prop_assert!(books.is_balanced());
+        prop_assert_eq!(books.account().in_flight, 0);
+        prop_assert_eq!(books.account().accepted, lives.len() as i64 - in_flight);
     }
 
     #[test]
@@ -156,6 +167,18 @@ proptest! {
             bucket: Bucket::of(twins[0]), place: Place::Spilled, count: 2, id: None,
         }]);
     }
+}
+
+#[test]
+fn an_event_that_is_settled_twice_unbalances_the_books() {
+    let event = id(5, 9);
+    let mut books = Books::default();
+    books.move_one(event, None, Some(Place::InFlight));
+    for _ in 0..2 {
+        assert!(books.is_balanced() && books.account().is_balanced());
+        books.move_one(event, Some(Place::InFlight), Some(Place::Delivered));
+    }
+    assert!(!books.is_balanced() && !books.account().is_balanced());
 }
 
 #[test]

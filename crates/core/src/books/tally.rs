@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
+
 use super::{Account, Bucket, Place, Posting};
 use crate::EventId;
 
@@ -67,6 +69,23 @@ impl Tally {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Books {
     buckets: BTreeMap<Bucket, Page>,
+}
+
+/// One number of the books, as it is written down.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Row {
+    /// The bucket.
+    #[serde(rename = "b")]
+    pub bucket: String,
+    /// `accepted`, a place, or `removed:` and a place.
+    #[serde(rename = "p")]
+    pub column: String,
+    /// How many.
+    #[serde(rename = "n")]
+    pub count: i64,
+    /// The sum of their ids, in hex.
+    #[serde(rename = "s")]
+    pub id_sum: String,
 }
 
 /// The books of one bucket.
@@ -140,7 +159,11 @@ impl Books {
         }
     }
 
-    /// Whether `accepted` equals the sum of all places in each bucket, in number and in ids.
+    /// Whether `accepted` equals the sum of all places in each bucket, in number and in ids, and no
+    /// place has fewer than no events: an event that left a place twice shows there.
+    ///
+    /// It holds for the books of all processes together; those of one process alone may lack what
+    /// another one wrote down.
     #[must_use]
     pub fn is_balanced(&self) -> bool {
         self.buckets.values().all(|page| {
@@ -148,7 +171,7 @@ impl Books {
                 .places
                 .values()
                 .fold(Tally::default(), |sum, t| sum.plus(*t));
-            sum == page.accepted
+            sum == page.accepted && page.places.values().all(|tally| tally.count >= 0)
         })
     }
 
@@ -160,6 +183,26 @@ impl Books {
             .filter_map(|page| page.places.get(place))
             .map(|t| t.count)
             .sum()
+    }
+
+    /// What is in `place`, by bucket.
+    #[must_use]
+    pub fn tallies(&self, place: &Place) -> BTreeMap<Bucket, Tally> {
+        let pages = self.buckets.iter();
+        pages
+            .filter_map(|(bucket, page)| Some((*bucket, *page.places.get(place)?)))
+            .collect()
+    }
+
+    /// Moves a tally of one bucket, as [`post`](Self::post) does; for tallies that were computed.
+    pub fn move_tally(
+        &mut self,
+        bucket: Bucket,
+        from: Option<Place>,
+        to: Option<Place>,
+        tally: Tally,
+    ) {
+        self.add(bucket, from.as_ref(), to.as_ref(), tally);
     }
 
     /// The account that users see: the sums over all buckets.
@@ -184,6 +227,66 @@ impl Books {
             account.add(place, tally.count);
         }
         account
+    }
+
+    /// Takes the events that are in `place` out of the books, as if they had never been accepted,
+    /// and says how many there were: for what a crash took from memory, of which nothing is known.
+    pub fn forget(&mut self, place: &Place) -> i64 {
+        let mut forgotten = 0;
+        for page in self.buckets.values_mut() {
+            if let Some(tally) = page.places.remove(place) {
+                page.accepted = page.accepted.minus(tally);
+                forgotten += tally.count;
+            }
+        }
+        self.buckets.retain(|_, page| *page != Page::default());
+        forgotten
+    }
+
+    /// The rows of the books, to be written down; [`from_rows`](Self::from_rows) reads them back.
+    #[must_use]
+    pub fn rows(&self) -> Vec<Row> {
+        let mut rows = Vec::new();
+        for (bucket, page) in &self.buckets {
+            let mut add = |column: String, tally: &Tally| {
+                rows.push(Row {
+                    bucket: bucket.to_string(),
+                    column,
+                    count: tally.count,
+                    id_sum: format!("{:x}", tally.id_sum),
+                });
+            };
+            if !page.accepted.is_zero() {
+                add("accepted".to_owned(), &page.accepted);
+            }
+            for (place, tally) in &page.places {
+                add(place.to_string(), tally);
+            }
+            for (place, tally) in &page.removed {
+                add(format!("removed:{place}"), tally);
+            }
+        }
+        rows
+    }
+
+    /// The books that these rows are of; none when a row cannot be read.
+    #[must_use]
+    pub fn from_rows(rows: &[Row]) -> Option<Self> {
+        let mut books = Self::default();
+        for row in rows {
+            let page = books.buckets.entry(row.bucket.parse().ok()?).or_default();
+            let id_sum = u128::from_str_radix(&row.id_sum, 16).ok()?;
+            let tally = Tally {
+                count: row.count,
+                id_sum,
+            };
+            match (row.column.as_str(), row.column.strip_prefix("removed:")) {
+                ("accepted", _) => page.accepted = page.accepted.plus(tally),
+                (_, Some(place)) => add(&mut page.removed, &place.parse().ok()?, tally),
+                (place, None) => add(&mut page.places, &place.parse().ok()?, tally),
+            }
+        }
+        Some(books)
     }
 
     pub(super) fn pages(&self) -> &BTreeMap<Bucket, Page> {

@@ -32,6 +32,19 @@ pub fn what_is_written_reads_back(disk: &dyn Disk, dir: &Path) {
     assert_eq!(content(disk, &path), b"Jello world!");
 }
 
+/// Two handles on one file append one after the other, and neither over the other.
+pub fn two_handles_append_at_the_one_end(disk: &dyn Disk, dir: &Path) {
+    let path = dir.join("file");
+    let mut one = create(disk, &path);
+    let mut two = disk.open(&path, OpenMode::Write).unwrap();
+    one.append(b"one").unwrap();
+    two.append(b"TWO").unwrap();
+    one.append(b"three").unwrap();
+    two.truncate(4).unwrap();
+    one.append(b"!").unwrap();
+    assert_eq!(content(disk, &path), b"oneT!");
+}
+
 /// A read at the end gives what there is, and past the end nothing.
 pub fn a_read_past_the_end_gives_what_there_is(disk: &dyn Disk, dir: &Path) {
     let path = dir.join("file");
@@ -199,6 +212,7 @@ macro_rules! disk_conformance {
             $crate::conformance::disk,
             [
                 what_is_written_reads_back,
+                two_handles_append_at_the_one_end,
                 a_read_past_the_end_gives_what_there_is,
                 a_gap_reads_as_zeros,
                 a_file_can_be_cut_and_grown,

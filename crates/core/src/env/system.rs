@@ -103,8 +103,7 @@ impl Disk for SystemDisk {
         if file.metadata()?.is_dir() {
             return Err(io::Error::from(io::ErrorKind::IsADirectory));
         }
-        let end = file.metadata()?.len();
-        Ok(Box::new(SystemFile { file, end }))
+        Ok(Box::new(SystemFile { file }))
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<Entry>> {
@@ -134,7 +133,16 @@ impl Disk for SystemDisk {
         let mut at = Some(dir);
         while let Some(path) = at.filter(|p| !p.as_os_str().is_empty()) {
             match fs::metadata(path) {
-                Ok(found) if found.is_dir() => break,
+                Ok(found) if found.is_dir() => {
+                    // Made by somebody who may have died before syncing its parent. A parent that
+                    // we may not open was not made by us.
+                    match self.sync_dir(parent(path)) {
+                        Err(error) if error.kind() != io::ErrorKind::PermissionDenied => {
+                            return Err(error);
+                        }
+                        Ok(()) | Err(_) => break,
+                    }
+                }
                 Ok(_) => return Err(io::Error::from(io::ErrorKind::NotADirectory)),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => missing.push(path),
                 Err(error) => return Err(error),
@@ -197,31 +205,19 @@ fn parent(path: &Path) -> &Path {
 #[derive(Debug)]
 struct SystemFile {
     file: File,
-    /// Where the next append goes. Kept here, and not by `O_APPEND`, because positioned writes
-    /// ignore their position on a file that was opened for appending.
-    end: u64,
 }
 
 impl DiskFile for SystemFile {
     fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
-        match self.file.write_all_at(bytes, self.end) {
-            Ok(()) => {
-                self.end += bytes.len() as u64;
-                Ok(())
-            }
-            Err(error) => {
-                // A short write left a part behind; the end is wherever the file says it is, so
-                // that the caller can see it and cut it back.
-                self.end = self.file.metadata()?.len();
-                Err(error)
-            }
-        }
+        // The end is asked for each time: another handle, or a write that failed half-way, may
+        // have moved it, and writing over it would destroy what is there. Not by `O_APPEND`,
+        // because positioned writes ignore their position on a file that was opened with it.
+        let end = self.file.metadata()?.len();
+        self.file.write_all_at(bytes, end)
     }
 
     fn write_at(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        self.file.write_all_at(bytes, offset)?;
-        self.end = self.end.max(offset + bytes.len() as u64);
-        Ok(())
+        self.file.write_all_at(bytes, offset)
     }
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
@@ -242,18 +238,18 @@ impl DiskFile for SystemFile {
     }
 
     fn truncate(&mut self, len: u64) -> io::Result<()> {
-        self.file.set_len(len)?;
-        self.end = len;
-        Ok(())
+        self.file.set_len(len)
     }
 
     fn preallocate(&mut self, len: u64) -> io::Result<()> {
         /// Large enough that the system call does not matter, small enough for any stack of ours.
         const CHUNK: usize = 64 * 1024;
         let zeros = vec![0; CHUNK];
-        while self.end < len {
-            let step = usize::try_from(len - self.end).unwrap_or(CHUNK).min(CHUNK);
-            self.append(&zeros[..step])?;
+        let mut at = self.len()?;
+        while at < len {
+            let step = usize::try_from(len - at).unwrap_or(CHUNK).min(CHUNK);
+            self.write_at(at, &zeros[..step])?;
+            at += step as u64;
         }
         Ok(())
     }

@@ -45,7 +45,14 @@ impl SimFile {
     fn write(&mut self, offset: Option<u64>, bytes: &[u8]) -> io::Result<()> {
         self.writable()?;
         let mut inner = self.disk.inner();
-        let begun = inner.begin(self.life, Operation::Write, &self.path, bytes.len() as u64)?;
+        let begun = inner.begin(self.life, Operation::Write, &self.path, bytes)?;
+        if begun.is_last
+            && begun
+                .fault
+                .is_some_and(|kind| kind != FaultKind::ShortWrite)
+        {
+            die(inner);
+        }
         begun.whole()?;
         let len = inner.image.len(self.id);
         let offset = offset.unwrap_or(len);
@@ -59,13 +66,10 @@ impl SimFile {
             let entropy: &mut dyn Entropy = &mut inner.entropy;
             written = written.min(usize::try_from(entropy.below(bytes.len() as u64)).unwrap_or(0));
         }
-        inner.image.change(
-            self.id,
-            Change::Data {
-                offset,
-                bytes: bytes[..written].to_vec(),
-            },
-        );
+        if written > 0 {
+            let bytes = bytes[..written].to_vec();
+            inner.image.change(self.id, Change::Data { offset, bytes });
+        }
         if begun.is_last {
             die(inner);
         }
@@ -79,7 +83,15 @@ impl SimFile {
     fn set_len(&mut self, len: u64) -> io::Result<()> {
         self.writable()?;
         let mut inner = self.disk.inner();
-        let begun = inner.begin(self.life, Operation::Truncate, &self.path, len)?;
+        let begun = inner.begin(
+            self.life,
+            Operation::Truncate,
+            &self.path,
+            &len.to_le_bytes(),
+        )?;
+        if begun.is_last && begun.fault.is_some() {
+            die(inner);
+        }
         begun.whole()?;
         let growth = len.saturating_sub(inner.image.len(self.id));
         if growth > inner.capacity.saturating_sub(inner.image.used()) {
@@ -104,9 +116,14 @@ impl DiskFile for SimFile {
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
         let mut inner = self.disk.inner();
-        let begun = inner.begin(self.life, Operation::Read, &self.path, buffer.len() as u64)?;
+        let place = offset.to_le_bytes();
+        let begun = inner.begin(self.life, Operation::Read, &self.path, &place)?;
         begun.whole()?;
-        Ok(inner.image.read_at(self.id, offset, buffer))
+        let read = inner.image.read_at(self.id, offset, buffer);
+        if let Some(trace) = &inner.trace {
+            trace.add(&[b"read", &buffer[..read]]);
+        }
+        Ok(read)
     }
 
     fn len(&self) -> io::Result<u64> {
@@ -120,16 +137,21 @@ impl DiskFile for SimFile {
     }
 
     fn preallocate(&mut self, len: u64) -> io::Result<()> {
-        if self.len()? >= len {
-            Ok(())
-        } else {
-            self.set_len(len)
+        /// As the real disk does it: in pieces, any of which may be the last.
+        const CHUNK: usize = 64 * 1024;
+        loop {
+            let at = self.len()?;
+            if at >= len {
+                return Ok(());
+            }
+            let step = usize::try_from(len - at).unwrap_or(CHUNK).min(CHUNK);
+            self.append(&vec![0; step])?;
         }
     }
 
     fn sync(&mut self) -> io::Result<()> {
         let mut inner = self.disk.inner();
-        let begun = inner.begin(self.life, Operation::Sync, &self.path, 0)?;
+        let begun = inner.begin(self.life, Operation::Sync, &self.path, &[])?;
         if begun.is_last {
             die(inner);
         }

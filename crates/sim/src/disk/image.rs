@@ -77,7 +77,7 @@ impl Image {
     }
 
     fn item(&self, path: &Path) -> Option<Item> {
-        if self.dirs.contains_key(path) || is_root(path) {
+        if is_root(path) {
             return Some(Item::Dir);
         }
         let name = path.file_name()?.to_str()?;
@@ -108,21 +108,33 @@ impl Image {
         Ok(id)
     }
 
-    pub(super) fn create_dir_all(&mut self, path: &Path) -> io::Result<()> {
-        match self.item(path) {
-            Some(Item::Dir) => return Ok(()),
-            Some(Item::File(_)) => return Err(io::Error::from(ErrorKind::NotADirectory)),
-            None => {}
+    /// Makes one directory; durable once its parent is synced.
+    pub(super) fn create_dir(&mut self, path: &Path) -> io::Result<()> {
+        if self.item(path).is_some() {
+            return Err(io::Error::from(ErrorKind::AlreadyExists));
         }
-        if let Some(parent) = path.parent() {
-            self.create_dir_all(parent)?;
-        }
-        // The port makes directories durably, so they are in both views at once.
+        let change = self.next_change;
         let (dir, name) = self.place(path)?;
         dir.view.insert(name.to_owned(), Item::Dir);
-        dir.durable.insert(name.to_owned(), Item::Dir);
+        dir.pending
+            .push((change, NameChange::Link(name.to_owned(), Item::Dir)));
+        self.next_change += 1;
         self.dirs.insert(path.to_owned(), DirState::default());
         Ok(())
+    }
+
+    /// The directories from the top down to `path`, with whether each is there.
+    pub(super) fn levels(&self, path: &Path) -> io::Result<Vec<(PathBuf, bool)>> {
+        let mut levels = Vec::new();
+        for level in path.ancestors().filter(|level| !is_root(level)) {
+            match self.item(level) {
+                Some(Item::Dir) => levels.push((level.to_owned(), true)),
+                None => levels.push((level.to_owned(), false)),
+                Some(Item::File(_)) => return Err(io::Error::from(ErrorKind::NotADirectory)),
+            }
+        }
+        levels.reverse();
+        Ok(levels)
     }
 
     pub(super) fn rename(&mut self, from: &Path, to: &Path) -> io::Result<()> {
@@ -246,9 +258,17 @@ impl Image {
         let at = usize::try_from(offset).unwrap_or(usize::MAX);
         let mask = 1 << (bit % 8);
         Arc::make_mut(&mut file.view)[at] ^= mask;
-        // Bytes that are not synced yet are flipped where they wait.
         if let Some(byte) = Arc::make_mut(&mut file.durable).get_mut(at) {
             *byte ^= mask;
+        }
+        // Bytes that are not synced yet are flipped where they wait.
+        for (_, change) in &mut file.pending {
+            if let Change::Data { offset, bytes } = change
+                && let Some(index) = at.checked_sub(usize::try_from(*offset).unwrap_or(usize::MAX))
+                && let Some(byte) = bytes.get_mut(index)
+            {
+                *byte ^= mask;
+            }
         }
     }
 
@@ -279,7 +299,12 @@ impl Image {
             ..Self::default()
         };
         let mut linked = BTreeSet::new();
+        // Parents come before what is in them, so a directory whose name did not survive takes
+        // everything below it along.
         for (path, dir) in &self.dirs {
+            if image.item(path) != Some(Item::Dir) {
+                continue;
+            }
             let mut names = dir.durable.clone();
             let numbers: Vec<u64> = dir.pending.iter().map(|(number, _)| *number).collect();
             for (_, change) in &dir.pending[..survival.names_kept(&numbers)] {

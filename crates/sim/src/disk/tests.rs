@@ -183,3 +183,49 @@ fn a_flipped_bit_is_on_the_medium() {
         b"c"
     );
 }
+
+#[test]
+fn a_directory_survives_only_with_its_parent_and_takes_its_files_along() {
+    let disk = SimDisk::new(1);
+    let deep = Path::new("/a/b");
+    // Making `/a` is one operation, syncing its parent the second, making `/a/b` the third.
+    disk.kill_at(3);
+    let made = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| disk.create_dir_all(deep)));
+    assert!(made.is_err());
+    let exists = |survivors: Survivors, path: &str| {
+        disk.after_crash(&survivors).list(Path::new(path)).is_ok()
+    };
+    assert!(exists(Survivors::Nothing, "/a") && !exists(Survivors::Nothing, "/a/b"));
+    assert!(exists(Survivors::Everything, "/a/b"));
+    let disk = disk.after_crash(&Survivors::Everything);
+    disk.create_dir_all(deep).unwrap();
+    disk.open(Path::new("/a/b/f"), OpenMode::CreateNew).unwrap();
+    disk.sync_dir(deep).unwrap();
+    let found = disk.after_crash(&Survivors::Nothing);
+    assert!(found.open(Path::new("/a/b/f"), OpenMode::Read).is_ok());
+}
+
+#[test]
+fn opening_and_locking_can_fail_too() {
+    let disk = SimDisk::new(1);
+    written(&disk, b"x");
+    disk.fail_at_random(Operation::Open, FaultKind::IoError, 1.0);
+    assert!(disk.open(path(), OpenMode::Read).is_err());
+    assert!(disk.list(Path::new("/")).is_err());
+    assert!(disk.lock(Path::new("/lock")).is_err());
+    disk.fail_at_random(Operation::Open, FaultKind::IoError, 0.0);
+    assert!(disk.lock(Path::new("/no/lock")).is_err());
+    assert_eq!(
+        disk.lock(Path::new("/no/lock")).unwrap_err().kind(),
+        ErrorKind::NotFound
+    );
+    let full = SimDisk::new(1);
+    full.set_capacity(10);
+    let mut file = written(&full, b"");
+    assert!(file.write_at(1_000, b"x").is_err());
+    assert_eq!(
+        file.len().unwrap(),
+        0,
+        "a write that did not happen grows nothing"
+    );
+}

@@ -160,6 +160,29 @@ fn clocks_are_skewed_and_jump_while_elapsed_time_goes_on() {
 }
 
 #[test]
+fn a_restarted_node_has_new_ports_and_the_old_ones_are_dead() {
+    let mut sim = Sim::new(1);
+    let node = sim.node("a");
+    sim.run_for(SECOND * 100);
+    let old = node.env();
+    assert!(old.clock.elapsed() >= SECOND * 100);
+    sim.crash(&node);
+    sim.restart(&node);
+    let new = node.env();
+    assert_eq!(
+        new.clock.elapsed(),
+        Duration::ZERO,
+        "a process's clock starts anew"
+    );
+    assert!(
+        new.clock.now() >= old.clock.now(),
+        "and the wall clock goes on"
+    );
+    assert!(old.disk.open(Path::new("/f"), OpenMode::CreateNew).is_err());
+    assert!(new.disk.open(Path::new("/f"), OpenMode::CreateNew).is_ok());
+}
+
+#[test]
 fn a_week_passes_in_no_time_and_nothing_is_early() {
     let mut sim = Sim::new(1);
     let node = sim.node("a");

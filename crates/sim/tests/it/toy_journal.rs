@@ -204,6 +204,52 @@ fn g04_a_sound_journal_keeps_every_promise_in_a_million_crashes() {
 }
 
 #[test]
+fn a_promise_broken_only_after_a_restart_is_caught() {
+    // The first life is sound, so only kills of later lives can find it.
+    let scenario = |disk: &SimDisk, promised: &mut Vec<u64>| {
+        Journal::open(disk, Bug::None)
+            .unwrap()
+            .append(1, &mut |n| promised.push(n))
+            .unwrap();
+        disk.crash(&Survivors::Everything);
+        let mut journal = Journal::open(disk, Bug::AckBeforeSync).unwrap();
+        journal.append(2, &mut |n| promised.push(n)).unwrap();
+    };
+    let explored = std::panic::catch_unwind(|| {
+        crash_points(1, scenario, |disk, promised: &Vec<u64>| {
+            check(disk, promised)
+        })
+    });
+    assert!(explored.is_err(), "{explored:?}");
+}
+
+#[test]
+fn a_fault_and_a_crash_at_the_same_operation_are_both_played() {
+    let scenario = |disk: &SimDisk, promised: &mut Vec<u64>| {
+        let operation = tidegate_sim::Operation::Write;
+        let kind = tidegate_sim::FaultKind::IoError;
+        disk.fail(tidegate_sim::Fault {
+            operation,
+            path: String::new(),
+            nth: 2,
+            kind,
+        });
+        let mut journal = Journal::open(disk, Bug::None).unwrap();
+        for number in 1..6 {
+            journal.append(number, &mut |n| promised.push(n)).ok();
+        }
+    };
+    let explored = crash_points(1, scenario, |disk, promised: &Vec<u64>| {
+        check(disk, promised)
+    });
+    assert_eq!(
+        explored.operations,
+        3 + 2 + 1 + 2 * 3,
+        "open, four appends, one that fails"
+    );
+}
+
+#[test]
 fn g05_each_planted_bug_is_caught() {
     for bug in [
         Bug::NoSync,

@@ -1,0 +1,78 @@
+//! The door to the Event Log API.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tidegate_core::{Code, EventId};
+
+/// What an [`Api`] is answering with.
+pub type Sending<'a> = Pin<Box<dyn Future<Output = Answer> + Send + 'a>>;
+
+/// Where events are sent.
+///
+/// An implementation must keep: one attempt per call, because all retrying is the logger's; an
+/// event judged [`Stored`](Judgment::Stored) is durable on the other side; sending the same id
+/// again stores nothing twice. A call that is dropped may or may not have stored anything.
+pub trait Api: Send + Sync + fmt::Debug {
+    /// Sends these events, in this order.
+    fn send<'a>(&'a self, batch: &'a [Payload]) -> Sending<'a>;
+}
+
+/// An event on the wire.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Payload {
+    /// Its id, which is also its idempotency key.
+    pub id: EventId,
+    /// One JSON object, with its id as the property `_id`.
+    pub json: Bytes,
+}
+
+/// What came of a request.
+#[derive(Debug)]
+#[must_use = "events whose answer is not looked at are lost"]
+pub enum Answer {
+    /// The other side looked at each event: one judgment per payload, in their order.
+    Judged(Vec<Judgment>),
+    /// The request is too large as a whole; in halves it may not be.
+    TooLarge,
+    /// Nothing is known to be stored. Always worth another attempt: also a wrong token or address
+    /// is an outage, because the fault is in the configuration and not in the events.
+    Failed(ApiFailure),
+}
+
+/// What the other side says of one event.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Judgment {
+    /// It is stored, now or by an earlier request.
+    Stored,
+    /// It will never be stored.
+    Rejected {
+        /// Why, as a stable code.
+        code: Code,
+        /// Why, for people.
+        message: String,
+        /// The HTTP status, where there was one for this event alone.
+        status: Option<u16>,
+    },
+    /// It was not stored this time.
+    Failed {
+        /// Why, as a stable code.
+        code: Code,
+        /// Why, for people.
+        message: String,
+    },
+}
+
+/// Why a request failed as a whole.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ApiFailure {
+    /// Why, as a stable code.
+    pub code: Code,
+    /// Why, for people.
+    pub message: String,
+    /// When the other side wants to be asked again.
+    pub retry_after: Option<Duration>,
+}

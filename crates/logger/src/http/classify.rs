@@ -1,0 +1,255 @@
+//! What an answer of the Event Log API means for the events that were sent.
+//!
+//! | Status | One event | Several |
+//! |---|---|---|
+//! | 2xx, readable | stored | judged one by one |
+//! | 2xx, unreadable | failed, `answer.unreadable` | the same |
+//! | 400, 409, 415, 422 | rejected | split |
+//! | 413 | rejected, `body.too_large` | split |
+//! | any other | failed | failed |
+//!
+//! **Invariant:** only a readable 2xx stores, and only an answer about one event rejects it. A
+//! status that condemns a batch as a whole names no culprit, so the batch is split until the bad
+//! event stands alone; its good neighbors are never rejected with it.
+//!
+//! A wrong token or address (401, 403, 404) is a failure like an outage: the fault is in the
+//! configuration. So is any status that the API does not use, because it then comes from something
+//! in between.
+
+#[cfg(test)]
+mod tests;
+
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_json::Value;
+use tidegate_core::{Code, FailureClass};
+
+use super::codes;
+use crate::api::{Answer, ApiFailure, Judgment};
+
+/// Longest message that is taken over from an answer, in characters.
+const MESSAGE_LIMIT: usize = 500;
+
+/// What was read of a response's body.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ResponseBody<'a> {
+    /// All of it.
+    Whole(&'a [u8]),
+    /// Only its beginning.
+    Cut {
+        /// The beginning.
+        head: &'a [u8],
+        /// Why there is no more, for people.
+        reason: &'a str,
+    },
+}
+
+/// Decides what an answer means for the `batch_len` events of its request.
+///
+/// An implementation of [`Api`](crate::Api) over another HTTP client can use it as it is.
+///
+/// ```
+/// use tidegate_logger::{Answer, Judgment, ResponseBody, classify};
+/// let body = ResponseBody::Whole(br#"{"success":true}"#);
+/// match classify(201, None, body, 1) {
+///     Answer::Judged(judgments) => assert_eq!(judgments, [Judgment::Stored]),
+///     other => panic!("{other:?}"),
+/// }
+/// assert!(matches!(classify(503, None, body, 1), Answer::Failed(_)));
+/// ```
+pub fn classify(
+    status: u16,
+    retry_after: Option<Duration>,
+    body: ResponseBody<'_>,
+    batch_len: usize,
+) -> Answer {
+    match (status, batch_len) {
+        (200..=299, _) => match judge(body, batch_len) {
+            Ok(judgments) => Answer::Judged(judgments),
+            Err(reason) => Answer::Failed(ApiFailure {
+                code: codes::ANSWER_UNREADABLE,
+                message: format!("the answer with status {status} is unreadable: {reason}"),
+                retry_after,
+            }),
+        },
+        (400 | 409 | 413 | 415 | 422, 1) => Answer::Judged(vec![reject(status, body)]),
+        (400 | 409 | 413 | 415 | 422, _) => Answer::TooLarge,
+        (_, _) => Answer::Failed(ApiFailure {
+            code: codes::of_status(status),
+            message: describe(status, &Complaint::read(body)),
+            retry_after,
+        }),
+    }
+}
+
+/// The body of 2xx to one event.
+#[derive(Deserialize)]
+struct OneReply {
+    success: bool,
+}
+
+/// The body of 2xx to several.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct BatchReply {
+    success: bool,
+    total_received: Option<usize>,
+    total_inserted: Option<usize>,
+    total_duplicates: Option<usize>,
+    errors: Option<Vec<BatchError>>,
+}
+
+#[derive(Deserialize)]
+struct BatchError {
+    index: usize,
+    error: Option<String>,
+    code: Option<String>,
+    class: Option<String>,
+}
+
+/// Nothing is assumed: where the answer contradicts itself or the request, no event of it counts as
+/// stored.
+fn judge(body: ResponseBody<'_>, batch_len: usize) -> Result<Vec<Judgment>, String> {
+    let text = match body {
+        ResponseBody::Whole(text) => text,
+        ResponseBody::Cut { reason, .. } => return Err(reason.to_owned()),
+    };
+    if batch_len == 1 {
+        let reply: OneReply = serde_json::from_slice(text).map_err(|error| error.to_string())?;
+        return if reply.success {
+            Ok(vec![Judgment::Stored])
+        } else {
+            Err("it says that nothing was stored".to_owned())
+        };
+    }
+    let reply: BatchReply = serde_json::from_slice(text).map_err(|error| error.to_string())?;
+    reply.judge(batch_len)
+}
+
+impl BatchReply {
+    fn judge(self, batch_len: usize) -> Result<Vec<Judgment>, String> {
+        let errors = self.errors.unwrap_or_default();
+        if !self.success && errors.is_empty() {
+            return Err("it says that something is wrong, but not what".to_owned());
+        }
+        if let Some(received) = self.total_received
+            && received != batch_len
+        {
+            return Err(format!("it is about {received} events, not {batch_len}"));
+        }
+        let mut judgments = vec![Judgment::Stored; batch_len];
+        for error in errors {
+            let index = error.index;
+            let Some(judgment) = judgments.get_mut(index) else {
+                return Err(format!("it names event {index} of {batch_len}"));
+            };
+            // Of two verdicts on one event the milder one holds: it can still be rejected later.
+            if !matches!(judgment, Judgment::Failed { .. }) {
+                *judgment = error.judge();
+            }
+        }
+        let stored = judgments
+            .iter()
+            .filter(|judgment| **judgment == Judgment::Stored)
+            .count();
+        if let (Some(inserted), Some(duplicates)) = (self.total_inserted, self.total_duplicates)
+            && inserted.checked_add(duplicates) != Some(stored)
+        {
+            return Err(format!(
+                "it counts {inserted} new and {duplicates} known events where {stored} are not \
+                 listed as errors"
+            ));
+        }
+        Ok(judgments)
+    }
+}
+
+impl BatchError {
+    fn judge(self) -> Judgment {
+        let permanent = FailureClass::Permanent.to_string();
+        let is_permanent = self
+            .class
+            .is_some_and(|class| class.eq_ignore_ascii_case(&permanent));
+        let code = self.code.and_then(|code| Code::new(code).ok());
+        let message = shorten(&self.error.unwrap_or_default());
+        if is_permanent {
+            Judgment::Rejected {
+                code: code.unwrap_or(codes::EVENT_INVALID),
+                message,
+                status: None,
+            }
+        } else {
+            Judgment::Failed {
+                code: code.unwrap_or(codes::STORE_UNAVAILABLE),
+                message,
+            }
+        }
+    }
+}
+
+fn reject(status: u16, body: ResponseBody<'_>) -> Judgment {
+    let complaint = Complaint::read(body);
+    let by_status = match status {
+        409 => codes::IDEMPOTENCY_CONFLICT,
+        413 => codes::BODY_TOO_LARGE,
+        415 => codes::BODY_UNSUPPORTED,
+        _ => codes::EVENT_INVALID,
+    };
+    Judgment::Rejected {
+        message: describe(status, &complaint),
+        code: complaint.code.unwrap_or(by_status),
+        status: Some(status),
+    }
+}
+
+/// What an error body says, as far as it says anything.
+#[derive(Debug, Default)]
+struct Complaint {
+    code: Option<Code>,
+    message: String,
+}
+
+impl Complaint {
+    fn read(body: ResponseBody<'_>) -> Self {
+        let ResponseBody::Whole(text) = body else {
+            return Self::default();
+        };
+        let Ok(value) = serde_json::from_slice::<Value>(text) else {
+            return Self::default();
+        };
+        let field = |name: &str| value.get(name).and_then(Value::as_str);
+        let mut message = field("message")
+            .or_else(|| field("error"))
+            .unwrap_or_default()
+            .to_owned();
+        for detail in value
+            .get("details")
+            .and_then(Value::as_array)
+            .into_iter()
+            .flatten()
+        {
+            let part = |name: &str| detail.get(name).and_then(Value::as_str).unwrap_or_default();
+            message.push_str(&format!("; {}: {}", part("path"), part("message")));
+            if message.len() > MESSAGE_LIMIT {
+                break;
+            }
+        }
+        Self {
+            code: field("code").and_then(|code| Code::new(code).ok()),
+            message: shorten(&message),
+        }
+    }
+}
+
+fn describe(status: u16, complaint: &Complaint) -> String {
+    if complaint.message.is_empty() {
+        format!("the Event Log API answered {status}")
+    } else {
+        format!("the Event Log API answered {status}: {}", complaint.message)
+    }
+}
+
+fn shorten(text: &str) -> String {
+    text.chars().take(MESSAGE_LIMIT).collect()
+}

@@ -1,0 +1,131 @@
+//! The spill directory: events on disk that wait for replay.
+//!
+//! # Files
+//!
+//! | file | role | written | removed |
+//! |---|---|---|---|
+//! | `eventlog-spillover.jsonl` | active: new events are appended here | whole batches, synced | renamed at rotation |
+//! | `eventlog-spillover.replay.jsonl` | snapshot that is being replayed | never | when every line is settled |
+//! | `eventlog-spillover.replay.cursor` | how far replay has come: two slots of 64 bytes | in turn, synced | after the snapshot |
+//! | `eventlog-spillover.sealed-N.jsonl` | an active file whose sync failed | never | renamed when its turn comes |
+//! | `eventlog-spillover.corrupt.jsonl` | lines that cannot be read, byte for byte | appended, synced | never |
+//! | `eventlog-spillover.rejected.jsonl` | events that the API refused for good | appended, synced | never |
+//! | `eventlog-spillover.books` | the books: two slots with a checksum | in turn, synced | never |
+//! | `eventlog-spillover.lock` | held by the one process that may write | – | never |
+//!
+//! # A line
+//!
+//! The event's own JSON object with up to four properties of ours at its end: `_id`, `_seq` (per
+//! directory, never given to another event), `_sum` (the running sum of all ids up to here, on the
+//! last line of each batch) and `_crc` (CRC32C of all bytes before it). Readers ignore properties
+//! they do not know; lines without ours are read too.
+//!
+//! # What a crash leaves
+//!
+//! A batch is written whole, synced, and only then promised. So a batch that has a successor was
+//! synced; only the last one may have holes, and nobody was promised anything of it. A rename is
+//! durable with its directory; an active file that was not renamed yet is simply still active. A
+//! cursor that is behind costs duplicates, which carry their id. The books carry the cursor they
+//! agree with, so that they can be checked whichever of the two files is newer.
+//!
+//! **Invariant:** a line is removed from the directory only after the API settled it, or a copy of
+//! it was synced to a file that is kept.
+//! **Invariant:** after a sync failed, that file is never synced again and nothing that was not
+//! covered by an earlier sync is trusted.
+
+mod books_file;
+mod cursor;
+mod line;
+mod recount;
+mod replay;
+mod scan;
+mod set_aside;
+mod spool;
+
+#[cfg(test)]
+mod tests;
+
+use std::io;
+use std::path::PathBuf;
+
+use tidegate_core::{Classify, FailureClass};
+
+pub use recount::{Recount, recount};
+pub(crate) use replay::ReplayBatch;
+pub(crate) use set_aside::Rejection;
+pub(crate) use spool::{Append, Caps, Recovered, Spool, settle_corrupt};
+
+/// The active file.
+pub const ACTIVE: &str = "eventlog-spillover.jsonl";
+/// The snapshot that is being replayed.
+pub const REPLAY: &str = "eventlog-spillover.replay.jsonl";
+/// How far replay has come.
+pub const CURSOR: &str = "eventlog-spillover.replay.cursor";
+/// Lines that cannot be read.
+pub const CORRUPT: &str = "eventlog-spillover.corrupt.jsonl";
+/// Events that the API refused for good.
+pub const REJECTED: &str = "eventlog-spillover.rejected.jsonl";
+/// The books.
+pub const BOOKS: &str = "eventlog-spillover.books";
+/// The lock.
+pub const LOCK: &str = "eventlog-spillover.lock";
+
+/// Longest line that is read as one; a longer one is set aside.
+pub const MAX_LINE: usize = 4 * 1024 * 1024;
+
+/// Active files whose sync failed, kept at the same time; past it the disk is given up.
+pub const MAX_SEALED: usize = 8;
+
+fn sealed_name(number: u32) -> String {
+    format!("eventlog-spillover.sealed-{number}.jsonl")
+}
+
+fn sealed_number(name: &str) -> Option<u32> {
+    name.strip_prefix("eventlog-spillover.sealed-")?.strip_suffix(".jsonl")?.parse().ok()
+}
+
+/// Why the spill directory cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SpillError {
+    /// Another process writes to the directory.
+    #[error("spill directory `{dir}` is used by another process, which holds `{LOCK}`")]
+    Locked {
+        /// The directory.
+        dir: PathBuf,
+    },
+    /// A file could not be read, written or renamed.
+    #[error("could not {doing} `{path}`")]
+    Disk {
+        /// What was being done.
+        doing: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// Too many active files failed to sync.
+    #[error("{count} spill files in `{dir}` could not be synced; the disk is given up")]
+    TooManySealed {
+        /// The directory.
+        dir: PathBuf,
+        /// How many.
+        count: usize,
+    },
+}
+
+impl Classify for SpillError {
+    fn class(&self) -> FailureClass {
+        match self {
+            Self::Locked { .. } | Self::Disk { .. } | Self::TooManySealed { .. } => {
+                FailureClass::System
+            }
+        }
+    }
+}
+
+/// Ties an I/O error to what was being done.
+fn at<T>(doing: &'static str, path: &std::path::Path, result: io::Result<T>) -> Result<T, SpillError> {
+    result.map_err(|source| SpillError::Disk { doing, path: path.to_owned(), source })
+}

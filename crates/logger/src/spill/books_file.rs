@@ -1,0 +1,158 @@
+//! The books of a spill directory: two slots with a checksum, written in turn.
+//!
+//! The file is two slots of equal size. A slot: the length of its text (four bytes, little endian),
+//! the CRC32C of the text (four bytes), the text (JSON). A text that outgrows its slot makes the
+//! file anew with larger ones, put in place by a rename.
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use tidegate_core::books::{Books, Row};
+use tidegate_core::env::{Disk, DiskFile, OpenMode};
+
+use super::cursor::Position;
+use super::{SpillError, at};
+
+const HEAD: usize = 8;
+const FIRST_SLOT: u64 = 32 * 1024;
+/// No books of ours are larger; what is, is not ours.
+const MAX_FILE: u64 = 64 * 1024 * 1024;
+
+/// What the books file holds.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub(super) struct Written {
+    pub(super) generation: u64,
+    /// The last `_seq` that was given out when this was written.
+    pub(super) seq: u64,
+    /// The sum of all ids up to that `_seq`.
+    #[serde(with = "hex")]
+    pub(super) sum: u128,
+    /// The position in the replay file with which the books agree.
+    pub(super) replay: Option<Position>,
+    /// Sealed files with the length that was synced.
+    pub(super) sealed: Vec<(u32, u64)>,
+    /// How much of the active file the books cover.
+    pub(super) active_len: u64,
+    pub(super) books: Vec<Row>,
+}
+
+impl Written {
+    /// The books that were written; empty where they cannot be read.
+    pub(super) fn books(&self) -> Books {
+        Books::from_rows(&self.books).unwrap_or_default()
+    }
+}
+
+mod hex {
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(sum: &u128, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&format!("{sum:032x}"))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u128, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        u128::from_str_radix(&text, 16).map_err(serde::de::Error::custom)
+    }
+}
+
+/// The books file.
+#[derive(Debug)]
+pub(super) struct BooksFile {
+    dir: PathBuf,
+    path: PathBuf,
+    file: Box<dyn DiskFile>,
+    slot: u64,
+    generation: u64,
+}
+
+impl BooksFile {
+    /// Opens or makes the file, and gives the newest slot that can be read.
+    pub(super) fn open(disk: &dyn Disk, dir: &Path) -> Result<(Self, Option<Written>), SpillError> {
+        let path = dir.join(super::BOOKS);
+        let file = match disk.open(&path, OpenMode::Write) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                let mut file = at("create", &path, disk.open(&path, OpenMode::CreateNew))?;
+                at("fill", &path, file.preallocate(2 * FIRST_SLOT))?;
+                at("sync", &path, file.sync())?;
+                at("sync", dir, disk.sync_dir(dir))?;
+                file
+            }
+            opened => at("open", &path, opened)?,
+        };
+        let newest = newest(file.as_ref());
+        let slot = at("read", &path, file.len())? / 2;
+        let generation = newest.as_ref().map_or(0, |written| written.generation);
+        let books = Self { dir: dir.to_owned(), path, file, slot, generation };
+        Ok((books, newest))
+    }
+
+    /// The newest slot in a directory that somebody else may hold open.
+    pub(super) fn peek(disk: &dyn Disk, dir: &Path) -> Option<Written> {
+        newest(disk.open(&dir.join(super::BOOKS), OpenMode::Read).ok()?.as_ref())
+    }
+
+    /// Writes the books down and returns once they would survive a power cut.
+    pub(super) fn write(
+        &mut self,
+        disk: &dyn Disk,
+        mut written: Written,
+        books: &Books,
+    ) -> Result<(), SpillError> {
+        written.generation = self.generation + 1;
+        written.books = books.rows();
+        // Plain numbers and texts: there is nothing in it that could fail to be written.
+        let text = serde_json::to_vec(&written).unwrap_or_default();
+        let bytes = frame(&text);
+        if bytes.len() as u64 > self.slot {
+            self.grow(disk, &bytes)?;
+        } else {
+            let offset = (written.generation % 2) * self.slot;
+            at("write", &self.path, self.file.write_at(offset, &bytes))?;
+            at("sync", &self.path, self.file.sync())?;
+        }
+        self.generation = written.generation;
+        Ok(())
+    }
+
+    fn grow(&mut self, disk: &dyn Disk, bytes: &[u8]) -> Result<(), SpillError> {
+        let slot = (bytes.len() as u64).next_power_of_two() * 2;
+        let temporary = self.dir.join("eventlog-spillover.books.new");
+        // What a crash left of an earlier try.
+        disk.remove(&temporary).ok();
+        let mut file = at("create", &temporary, disk.open(&temporary, OpenMode::CreateNew))?;
+        at("fill", &temporary, file.preallocate(2 * slot))?;
+        at("write", &temporary, file.write_at(0, bytes))?;
+        at("sync", &temporary, file.sync())?;
+        at("replace", &self.path, disk.replace(&temporary, &self.path))?;
+        self.file = file;
+        self.slot = slot;
+        Ok(())
+    }
+}
+
+fn frame(text: &[u8]) -> Vec<u8> {
+    let mut bytes = u32::try_from(text.len()).unwrap_or(0).to_le_bytes().to_vec();
+    bytes.extend(crc32c::crc32c(text).to_le_bytes());
+    bytes.extend_from_slice(text);
+    bytes
+}
+
+fn newest(file: &dyn DiskFile) -> Option<Written> {
+    let len = file.len().ok().filter(|len| *len <= MAX_FILE)?;
+    let slot = |offset: u64| -> Option<Written> {
+        let mut head = [0; HEAD];
+        (file.read_at(offset, &mut head).ok()? == HEAD).then_some(())?;
+        let (length, crc) = head.split_at(4);
+        let length = u32::from_le_bytes(*length.first_chunk()?);
+        let crc = u32::from_le_bytes(*crc.first_chunk()?);
+        if u64::from(length) + HEAD as u64 > len / 2 {
+            return None;
+        }
+        let mut text = vec![0; usize::try_from(length).ok()?];
+        (file.read_at(offset + HEAD as u64, &mut text).ok()? == text.len()).then_some(())?;
+        (crc32c::crc32c(&text) == crc).then_some(())?;
+        serde_json::from_slice(&text).ok()
+    };
+    slot(0).into_iter().chain(slot(len / 2)).max_by_key(|written| written.generation)
+}

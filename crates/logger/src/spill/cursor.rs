@@ -1,0 +1,115 @@
+//! How far replay has come: two slots of 64 bytes, written in turn.
+//!
+//! A slot: generation, identity of the replay file, its end, offset, lines settled (eight bytes
+//! each, little endian), whether it is done (one byte), zeros, and the CRC32C of all that in the
+//! last four.
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use tidegate_core::env::{Disk, DiskFile, OpenMode};
+
+use super::{SpillError, at};
+
+const SLOT: usize = 64;
+
+/// How far a replay file has been settled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub(super) struct Position {
+    /// Which file it is about.
+    pub(super) identity: u64,
+    /// Where its last line ends that counts.
+    pub(super) end: u64,
+    /// Every line before this offset is settled.
+    pub(super) offset: u64,
+    /// How many lines that is.
+    pub(super) lines: u64,
+    /// Whether the file may be removed.
+    pub(super) is_done: bool,
+}
+
+/// The cursor file.
+#[derive(Debug)]
+pub(super) struct Cursor {
+    path: PathBuf,
+    file: Box<dyn DiskFile>,
+    generation: u64,
+}
+
+impl Cursor {
+    /// Opens or makes the file, and gives the newest position that can be read.
+    pub(super) fn open(
+        disk: &dyn Disk,
+        dir: &Path,
+    ) -> Result<(Self, Option<Position>), SpillError> {
+        let path = dir.join(super::CURSOR);
+        let opened = match disk.open(&path, OpenMode::Write) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                let file = at("create", &path, disk.open(&path, OpenMode::CreateNew))?;
+                at("sync", dir, disk.sync_dir(dir))?;
+                file
+            }
+            opened => at("open", &path, opened)?,
+        };
+        let newest = newest(opened.as_ref());
+        let generation = newest.map_or(0, |(generation, _)| generation);
+        let cursor = Self { path, file: opened, generation };
+        Ok((cursor, newest.map(|(_, position)| position)))
+    }
+
+    /// The newest position in a directory that somebody else may hold open.
+    pub(super) fn peek(disk: &dyn Disk, dir: &Path) -> Option<Position> {
+        let file = disk.open(&dir.join(super::CURSOR), OpenMode::Read).ok()?;
+        newest(file.as_ref()).map(|(_, position)| position)
+    }
+
+    /// Writes a position down and returns once it would survive a power cut.
+    pub(super) fn write(&mut self, position: Position) -> Result<(), SpillError> {
+        let generation = self.generation + 1;
+        let bytes = encode(generation, position);
+        let offset = (generation % 2) * SLOT as u64;
+        at("write", &self.path, self.file.write_at(offset, &bytes))?;
+        at("sync", &self.path, self.file.sync())?;
+        self.generation = generation;
+        Ok(())
+    }
+}
+
+fn newest(file: &dyn DiskFile) -> Option<(u64, Position)> {
+    let slot = |index: u64| {
+        let mut bytes = [0; SLOT];
+        let read = file.read_at(index * SLOT as u64, &mut bytes).ok()?;
+        (read == SLOT).then(|| decode(&bytes)).flatten()
+    };
+    slot(0).into_iter().chain(slot(1)).max_by_key(|(generation, _)| *generation)
+}
+
+fn encode(generation: u64, position: Position) -> [u8; SLOT] {
+    let mut bytes = [0; SLOT];
+    let numbers = [generation, position.identity, position.end, position.offset, position.lines];
+    for (index, number) in numbers.into_iter().enumerate() {
+        bytes[index * 8..][..8].copy_from_slice(&number.to_le_bytes());
+    }
+    bytes[40] = u8::from(position.is_done);
+    let crc = crc32c::crc32c(&bytes[..SLOT - 4]);
+    bytes[SLOT - 4..].copy_from_slice(&crc.to_le_bytes());
+    bytes
+}
+
+fn decode(bytes: &[u8; SLOT]) -> Option<(u64, Position)> {
+    let (body, crc) = bytes.split_last_chunk::<4>()?;
+    if crc32c::crc32c(body) != u32::from_le_bytes(*crc) {
+        return None;
+    }
+    let number = |index: usize| {
+        body[index * 8..].first_chunk::<8>().map(|chunk| u64::from_le_bytes(*chunk)).unwrap_or(0)
+    };
+    let position = Position {
+        identity: number(1),
+        end: number(2),
+        offset: number(3),
+        lines: number(4),
+        is_done: body[40] == 1,
+    };
+    Some((number(0), position))
+}

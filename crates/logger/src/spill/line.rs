@@ -1,0 +1,159 @@
+//! One line of a spill file.
+
+use std::borrow::Cow;
+
+use serde::Deserialize;
+use tidegate_core::EventId;
+
+/// The end of every line of ours: `,"_crc":"xxxxxxxx"}`.
+const CRC_MARK: &[u8] = b",\"_crc\":\"";
+const CRC_TAIL: usize = CRC_MARK.len() + 8 + 2;
+
+/// Closes a line: `json` is an object whose last property is `_id` and whose brace is still open.
+pub(super) fn close(buffer: &mut Vec<u8>, start: usize, seq: u64, sum: Option<u128>) {
+    buffer.extend_from_slice(format!(",\"_seq\":{seq}").as_bytes());
+    if let Some(sum) = sum {
+        buffer.extend_from_slice(format!(",\"_sum\":\"{sum:032x}\"").as_bytes());
+    }
+    let crc = crc32c::crc32c(&buffer[start..]);
+    buffer.extend_from_slice(CRC_MARK);
+    buffer.extend_from_slice(format!("{crc:08x}\"}}\n").as_bytes());
+}
+
+/// A line that can be read.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Line<'a> {
+    pub(super) id: EventId,
+    pub(super) seq: Option<u64>,
+    pub(super) sum: Option<u128>,
+    /// The JSON object, with its id in it.
+    pub(super) json: Cow<'a, [u8]>,
+}
+
+/// The properties of ours, for lines that others wrote or touched.
+#[derive(Deserialize)]
+struct Ours {
+    #[serde(rename = "_id")]
+    id: Option<EventId>,
+    #[serde(rename = "_seq")]
+    seq: Option<u64>,
+    #[serde(rename = "_sum")]
+    sum: Option<String>,
+}
+
+/// Reads a line without its newline. `offset` is where it lies, which makes the id of a line that
+/// has none.
+///
+/// A line that ends with a checksum must agree with it; for any other line, being JSON is the only
+/// check there is.
+pub(super) fn read(bytes: &[u8], offset: u64) -> Option<Line<'_>> {
+    match check(bytes) {
+        Some(false) => return None,
+        Some(true) => {
+            if let Some(line) = read_ours(bytes) {
+                return Some(line);
+            }
+        }
+        None => {}
+    }
+    let text = std::str::from_utf8(bytes).ok()?;
+    let ours: Ours = serde_json::from_str(text).ok()?;
+    let sum = ours.sum.and_then(|sum| u128::from_str_radix(&sum, 16).ok());
+    match ours.id {
+        Some(id) => Some(Line { id, seq: ours.seq, sum, json: Cow::Borrowed(bytes) }),
+        None => {
+            let id = EventId::of_bytes(offset, bytes);
+            let mut json = bytes.trim_ascii_end().strip_suffix(b"}")?.to_vec();
+            let is_empty = json.trim_ascii_end().ends_with(b"{");
+            let comma = if is_empty { "" } else { "," };
+            json.extend_from_slice(format!("{comma}\"_id\":\"{id}\"}}").as_bytes());
+            Some(Line { id, seq: ours.seq, sum, json: Cow::Owned(json) })
+        }
+    }
+}
+
+/// Whether the checksum agrees; none for a line without one.
+fn check(bytes: &[u8]) -> Option<bool> {
+    let start = bytes.len().checked_sub(CRC_TAIL)?;
+    let (body, tail) = bytes.split_at(start);
+    let hex = tail.strip_prefix(CRC_MARK)?.strip_suffix(b"\"}")?;
+    let crc = u32::from_str_radix(std::str::from_utf8(hex).ok()?, 16).ok()?;
+    Some(crc == crc32c::crc32c(body))
+}
+
+/// Reads the properties at the end of a line whose checksum agrees, without parsing the rest.
+fn read_ours(bytes: &[u8]) -> Option<Line<'_>> {
+    /// Room for all properties of ours, with space to spare.
+    const TAIL: usize = 200;
+    let tail = std::str::from_utf8(&bytes[bytes.len().saturating_sub(TAIL)..]).ok()?;
+    let value = |name: &str| {
+        let start = tail.rfind(name)? + name.len();
+        let end = tail[start..].find([',', '}'])?;
+        Some(tail[start..start + end].trim_matches('"'))
+    };
+    let id = value(",\"_id\":").or_else(|| value("{\"_id\":"))?.parse().ok()?;
+    let seq = value(",\"_seq\":")?.parse().ok();
+    let sum = value(",\"_sum\":").and_then(|sum| u128::from_str_radix(sum, 16).ok());
+    Some(Line { id, seq, sum, json: Cow::Borrowed(bytes) })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn line(details: &str, id: EventId, seq: u64, sum: Option<u128>) -> Vec<u8> {
+        let mut buffer = b"before\n".to_vec();
+        let start = buffer.len();
+        let details = serde_json::to_string(details).unwrap();
+        buffer.extend(format!("{{\"details\":{details},\"_id\":\"{id}\"").as_bytes());
+        close(&mut buffer, start, seq, sum);
+        buffer.split_off(start)
+    }
+
+    proptest! {
+        #[test]
+        fn a_line_reads_back_and_any_flipped_bit_is_noticed(
+            details in "\\PC{0,300}", id: u128, seq: u64, sum: Option<u128>,
+            at: prop::sample::Index, bit in 0_u8..8,
+        ) {
+            let id = EventId::from_u128(id);
+            let bytes = line(&details, id, seq, sum);
+            let (body, newline) = bytes.split_at(bytes.len() - 1);
+            prop_assert_eq!(newline, b"\n");
+            let value: serde_json::Value = serde_json::from_slice(body).unwrap();
+            prop_assert_eq!(value["details"].as_str().unwrap(), details);
+            prop_assert_eq!(value["_seq"].as_u64().unwrap(), seq);
+            let expect = Line { id, seq: Some(seq), sum, json: Cow::Borrowed(body) };
+            let found = read(body, 0);
+            prop_assert_eq!(found.as_ref(), Some(&expect));
+            let mut broken = body.to_vec();
+            let at = at.index(broken.len());
+            broken[at] ^= 1 << bit;
+            // A flip within the mark itself makes it a line of others, which must still be JSON.
+            let found = read(&broken, 0);
+            let in_tail = at >= body.len() - CRC_TAIL;
+            prop_assert!(found.is_none() || in_tail, "{found:?}");
+        }
+
+        #[test]
+        fn any_bytes_are_read_or_refused(bytes: Vec<u8>) {
+            read(&bytes, 0);
+        }
+    }
+
+    #[test]
+    fn a_line_of_others_gets_the_same_id_each_time_and_carries_it() {
+        let foreign = br#"{"applicationId":"a","details":"x"}"#;
+        let (one, two) = (read(foreign, 7).unwrap(), read(foreign, 7).unwrap());
+        assert_eq!(one.id, two.id);
+        assert_ne!(one.id, read(foreign, 8).unwrap().id);
+        let sent: serde_json::Value = serde_json::from_slice(&one.json).unwrap();
+        assert_eq!(sent["_id"], one.id.to_string());
+        assert!(read(b"{}", 0).unwrap().json.starts_with(b"{\"_id\""));
+        assert_eq!(read(b"[1]", 0), None);
+        assert_eq!(read(b"", 0), None);
+        assert_eq!(read(b"{\"a\":\"\xff\"}", 0), None);
+    }
+}

@@ -1,0 +1,325 @@
+//! Counts a spill directory from its files and compares that with its books.
+//!
+//! It takes no lock and writes nothing, so it can run beside the process that holds the directory:
+//! it then counts up to the last line that was written, and looks again when the files changed
+//! under it.
+
+use std::io;
+use std::path::Path;
+
+use tidegate_core::EventId;
+use tidegate_core::books::{Books, Bucket, Discrepancy, Place, Tally, difference};
+use tidegate_core::env::{Disk, DiskFile, OpenMode};
+
+use super::books_file::{BooksFile, Written};
+use super::cursor::{Cursor, Position};
+use super::replay::identity;
+use super::scan::Lines;
+use super::{
+    ACTIVE, CORRUPT, REJECTED, REPLAY, SpillError, at, line, sealed_name, sealed_number,
+};
+
+/// How often files that change under us are looked at again.
+const TRIES: usize = 10;
+
+/// What a spill directory holds, and what its books say that it holds.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Recount {
+    /// The books, with the lines that are newer than they are.
+    pub books: Books,
+    /// What was found in the files.
+    pub found: Books,
+    /// What the books have and the files do not.
+    pub missing: Vec<Discrepancy>,
+    /// Events of which nothing can be said: lines that cannot be read, and what was in memory.
+    pub unverifiable: u64,
+    /// The files, in the order in which they are replayed.
+    pub files: Vec<SpillFile>,
+}
+
+impl Recount {
+    /// How many events are missing.
+    #[must_use]
+    pub fn unaccounted(&self) -> u64 {
+        self.missing.iter().map(|missing| missing.count.unsigned_abs().max(1)).sum()
+    }
+}
+
+/// One file of a spill directory.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+#[non_exhaustive]
+pub struct SpillFile {
+    /// Its name.
+    pub name: String,
+    /// Its length in bytes.
+    pub bytes: u64,
+    /// Lines that wait in it, or are kept in it.
+    pub lines: u64,
+    /// Lines of it that were settled already.
+    pub settled: u64,
+    /// Lines that cannot be read.
+    pub unreadable: u64,
+}
+
+/// Counts a spill directory. A directory without spill files is empty and right.
+///
+/// # Errors
+/// The directory or a file in it cannot be read, or kept changing while it was read.
+pub fn recount(disk: &dyn Disk, dir: &Path) -> Result<Recount, SpillError> {
+    let mut last = None;
+    for _ in 0..TRIES {
+        let before = BooksFile::peek(disk, dir);
+        let counted = count(disk, dir, before.clone());
+        let after = BooksFile::peek(disk, dir);
+        let is_same = before.as_ref().map(|w| (w.replay, &w.sealed))
+            == after.as_ref().map(|w| (w.replay, &w.sealed));
+        match counted {
+            Ok(recount) if is_same => return Ok(recount),
+            counted => last = Some(counted),
+        }
+    }
+    match last {
+        Some(counted) => counted,
+        None => count(disk, dir, None),
+    }
+}
+
+fn count(disk: &dyn Disk, dir: &Path, written: Option<Written>) -> Result<Recount, SpillError> {
+    let is_known = written.is_some();
+    let written = written.unwrap_or_default();
+    let mut counting = Counting {
+        disk,
+        dir,
+        chain: Chain::new(&written),
+        written,
+        is_known,
+        found: Books::default(),
+        new: Books::default(),
+        files: Vec::new(),
+    };
+    let names: Vec<String> = match disk.list(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+        listed => at("list", dir, listed)?.into_iter().map(|entry| entry.name).collect(),
+    };
+    let has = |name: &str| names.iter().any(|found| found == name);
+    if has(REPLAY) {
+        counting.replay()?;
+    }
+    let mut sealed: Vec<u32> = names.iter().filter_map(|name| sealed_number(name)).collect();
+    sealed.sort_unstable();
+    for number in sealed {
+        let known = counting.written.sealed.iter().find(|(known, _)| *known == number);
+        let end = known.map(|(_, len)| *len);
+        counting.spilled(&sealed_name(number), 0, end, u64::MAX)?;
+    }
+    if has(ACTIVE) {
+        let covered = counting.written.active_len;
+        counting.spilled(ACTIVE, 0, None, covered)?;
+    }
+    let mut kept_unreadable = 0;
+    for name in [CORRUPT, REJECTED].into_iter().filter(|name| has(name)) {
+        kept_unreadable += counting.kept(name)?;
+    }
+    Ok(counting.compare(kept_unreadable))
+}
+
+struct Counting<'a> {
+    disk: &'a dyn Disk,
+    dir: &'a Path,
+    written: Written,
+    is_known: bool,
+    chain: Chain,
+    found: Books,
+    /// Lines that are newer than the books.
+    new: Books,
+    files: Vec<SpillFile>,
+}
+
+impl Counting<'_> {
+    fn open(&self, name: &str) -> Result<(Box<dyn DiskFile>, u64), SpillError> {
+        let path = self.dir.join(name);
+        let file = at("open", &path, self.disk.open(&path, OpenMode::Read))?;
+        let len = at("measure", &path, file.len())?;
+        Ok((file, len))
+    }
+
+    /// The snapshot, from the position with which the books agree.
+    fn replay(&mut self) -> Result<(), SpillError> {
+        let (file, len) = self.open(REPLAY)?;
+        let is_it = |position: &Position| {
+            let found = identity(&*file, position.end.min(len)).ok();
+            position.end <= len && found == Some(position.identity)
+        };
+        match self.written.replay.filter(is_it) {
+            Some(position) if position.is_done => Ok(()),
+            Some(position) => {
+                let end = Some(position.end);
+                self.spilled_from(REPLAY, position.offset, end, u64::MAX, position.lines)
+            }
+            None => {
+                // Rotated after the books were written: it was the active file then.
+                let cursor = Cursor::peek(self.disk, self.dir).filter(is_it);
+                let offset = cursor.map_or(0, |position| position.offset);
+                self.spilled(REPLAY, offset, None, self.written.active_len)
+            }
+        }
+    }
+
+    fn spilled(
+        &mut self,
+        name: &str,
+        from: u64,
+        end: Option<u64>,
+        covered: u64,
+    ) -> Result<(), SpillError> {
+        self.spilled_from(name, from, end, covered, 0)
+    }
+
+    /// Lines that wait for replay.
+    fn spilled_from(
+        &mut self,
+        name: &str,
+        from: u64,
+        end: Option<u64>,
+        covered: u64,
+        settled: u64,
+    ) -> Result<(), SpillError> {
+        let (file, bytes) = self.open(name)?;
+        let mut report =
+            SpillFile { name: name.to_owned(), bytes, lines: 0, settled, unreadable: 0 };
+        let mut lines = Lines::new(from, end.unwrap_or(bytes));
+        while let Some(raw) = at("read", &self.dir.join(name), lines.next(&*file))? {
+            // A line that is being written has no end yet.
+            if !raw.is_whole || raw.bytes.trim_ascii().is_empty() {
+                continue;
+            }
+            report.lines += 1;
+            let Some(line) = line::read(raw.bytes, raw.offset) else {
+                report.unreadable += 1;
+                continue;
+            };
+            self.found.move_one(line.id, None, Some(Place::Spilled));
+            let is_new = match line.seq {
+                Some(seq) => seq > self.written.seq,
+                None => !self.is_known || raw.offset >= covered,
+            };
+            if is_new {
+                self.new.move_one(line.id, None, Some(Place::Spilled));
+                if let Some(seq) = line.seq {
+                    self.chain.add(seq, line.id, line.sum);
+                }
+            }
+        }
+        self.files.push(report);
+        Ok(())
+    }
+
+    /// Lines that are kept for good; gives how many of them do not tell their id.
+    fn kept(&mut self, name: &str) -> Result<u64, SpillError> {
+        let (file, bytes) = self.open(name)?;
+        let mut report =
+            SpillFile { name: name.to_owned(), bytes, lines: 0, settled: 0, unreadable: 0 };
+        let mut lines = Lines::new(0, bytes);
+        while let Some(raw) = at("read", &self.dir.join(name), lines.next(&*file))? {
+            if raw.bytes.trim_ascii().is_empty() {
+                continue;
+            }
+            report.lines += 1;
+            match line::read(raw.bytes, raw.offset).filter(|_| name == REJECTED) {
+                Some(line) => self.found.move_one(line.id, None, Some(Place::DeadLettered)),
+                None => report.unreadable += 1,
+            }
+        }
+        let unreadable = report.unreadable;
+        self.files.push(report);
+        Ok(unreadable)
+    }
+
+    fn compare(self, kept_unreadable: u64) -> Recount {
+        let mut books = self.written.books();
+        books.merge(&self.new);
+        let mut expected = Books::default();
+        for place in [Place::Spilled, Place::DeadLettered] {
+            for (bucket, tally) in books.tallies(&place) {
+                expected.move_tally(bucket, None, Some(place.clone()), tally);
+            }
+        }
+        let in_files: u64 = self
+            .files
+            .iter()
+            .filter(|file| file.name != CORRUPT && file.name != REJECTED)
+            .map(|file| file.unreadable)
+            .sum();
+        let mut unverifiable = books.in_place(&Place::InFlight) + books.in_place(&Place::Retrying);
+        let mut missing = self.chain.missing();
+        // A line that cannot be read is there, only its id is not known: it accounts for one that
+        // is missing in its place.
+        let mut unnamed = [(Place::Spilled, in_files), (Place::DeadLettered, kept_unreadable)];
+        for found in difference(&expected, &self.found).into_iter().filter(|d| d.count >= 0) {
+            let allowed = unnamed.iter_mut().find(|(place, _)| *place == found.place);
+            match allowed {
+                Some((_, left)) if found.count > 0 && *left >= found.count.unsigned_abs() => {
+                    *left -= found.count.unsigned_abs();
+                    unverifiable += found.count;
+                }
+                _ => missing.push(found),
+            }
+        }
+        Recount {
+            books,
+            found: self.found,
+            missing,
+            unverifiable: u64::try_from(unverifiable).unwrap_or(0),
+            files: self.files,
+        }
+    }
+}
+
+/// Follows the running sums over the lines that are newer than the books.
+///
+/// A batch that has a successor was synced, so a hole in it is a line that was taken away. The last
+/// batch may have holes: nobody was promised anything of it.
+struct Chain {
+    mark: (u64, u128),
+    batch: (u64, u128),
+    /// What the last whole batch lacks, until a successor proves that it was synced.
+    suspected: Option<(u64, u128)>,
+    missing: Vec<(u64, u128)>,
+}
+
+impl Chain {
+    fn new(written: &Written) -> Self {
+        let mark = (written.seq, written.sum);
+        Self { mark, batch: (0, 0), suspected: None, missing: Vec::new() }
+    }
+
+    fn add(&mut self, seq: u64, id: EventId, sum: Option<u128>) {
+        self.missing.extend(self.suspected.take());
+        self.batch.0 += 1;
+        self.batch.1 = self.batch.1.wrapping_add(id.as_u128());
+        if let Some(sum) = sum {
+            let expected = (seq.saturating_sub(self.mark.0), sum.wrapping_sub(self.mark.1));
+            if expected.0 > self.batch.0 {
+                let count = expected.0 - self.batch.0;
+                self.suspected = Some((count, expected.1.wrapping_sub(self.batch.1)));
+            }
+            self.mark = (seq, sum);
+            self.batch = (0, 0);
+        }
+    }
+
+    fn missing(&self) -> Vec<Discrepancy> {
+        let of = |(count, id_sum): &(u64, u128)| {
+            let tally = Tally { count: i64::try_from(*count).unwrap_or(i64::MAX), id_sum: *id_sum };
+            let id = (tally.count == 1).then(|| EventId::from_u128(tally.id_sum));
+            Discrepancy {
+                bucket: id.map_or(Bucket::Minute(0), Bucket::of),
+                place: Place::Spilled,
+                count: tally.count,
+                id,
+            }
+        };
+        self.missing.iter().map(of).collect()
+    }
+}

@@ -1,0 +1,553 @@
+//! The one writer of a spill directory.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tidegate_core::EventId;
+use tidegate_core::books::{Books, Bucket, LossReason, Place, Tally};
+use tidegate_core::env::{Disk, DiskFile, DiskLock, OpenMode};
+
+use super::books_file::{BooksFile, Written};
+use super::cursor::Cursor;
+use super::replay::{Replay, ReplayBatch};
+use super::scan::Lines;
+use super::set_aside::{Rejection, SetAside};
+use super::{
+    ACTIVE, CORRUPT, CURSOR, LOCK, MAX_SEALED, REJECTED, REPLAY, SpillError, at, line, sealed_name,
+    sealed_number,
+};
+use crate::loss::reason;
+
+/// How much the active file may hold.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Caps {
+    pub(crate) events: u64,
+    pub(crate) bytes: u64,
+}
+
+/// The sums of a file's lines, by bucket.
+type Tallies = BTreeMap<Bucket, Tally>;
+
+/// What became of a batch.
+#[derive(Debug)]
+pub(crate) enum Append {
+    /// These of its events are durable; the others were refused because a cap is reached.
+    Written {
+        /// Which ones did not fit, and why.
+        refused: Vec<(usize, LossReason)>,
+    },
+    /// The disk refused the write, and the file is as it was: none of its events is on disk.
+    Refused(io::Error),
+}
+
+/// What was found when the directory was opened.
+#[derive(Debug)]
+pub(crate) struct Recovered {
+    /// The books, carried on: what is on disk, and what came before.
+    pub(crate) books: Books,
+    /// Lines that wait for replay.
+    pub(crate) backlog: u64,
+    /// Events that were in memory when the last process ended, of which nothing is known.
+    pub(crate) unverifiable: i64,
+}
+
+struct Active {
+    path: PathBuf,
+    file: Box<dyn DiskFile>,
+    /// Bytes that are whole lines, synced.
+    len: u64,
+    lines: u64,
+    tallies: Tallies,
+}
+
+/// The one writer of a spill directory.
+pub(crate) struct Spool {
+    disk: Arc<dyn Disk>,
+    dir: PathBuf,
+    caps: Caps,
+    is_synced: bool,
+    active: Option<Active>,
+    /// Sealed files: the length that counts, and the sums of its lines.
+    sealed: BTreeMap<u32, (u64, Tallies)>,
+    replay: Option<Replay>,
+    cursor: Option<Cursor>,
+    books: BooksFile,
+    corrupt: SetAside,
+    rejected: SetAside,
+    seq: u64,
+    sum: u128,
+    batch: Vec<u8>,
+    open_line: Vec<u8>,
+    _lock: Box<dyn DiskLock>,
+}
+
+impl Spool {
+    /// Opens the directory, making it where it is missing: takes the lock, cuts a torn tail, and
+    /// counts what is there.
+    pub(crate) fn open(
+        disk: Arc<dyn Disk>,
+        dir: &Path,
+        caps: Caps,
+        is_synced: bool,
+    ) -> Result<(Self, Recovered), SpillError> {
+        at("create", dir, disk.create_dir_all(dir))?;
+        let lock = match disk.lock(&dir.join(LOCK)) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                return Err(SpillError::Locked { dir: dir.to_owned() });
+            }
+            locked => at("lock", &dir.join(LOCK), locked)?,
+        };
+        let (books, written) = BooksFile::open(&*disk, dir)?;
+        let mut spool = Self {
+            disk,
+            dir: dir.to_owned(),
+            caps,
+            is_synced,
+            active: None,
+            sealed: BTreeMap::new(),
+            replay: None,
+            cursor: None,
+            books,
+            corrupt: SetAside::new(dir, CORRUPT),
+            rejected: SetAside::new(dir, REJECTED),
+            seq: written.as_ref().map_or(0, |written| written.seq),
+            sum: written.as_ref().map_or(0, |written| written.sum),
+            batch: Vec::new(),
+            open_line: Vec::new(),
+            _lock: lock,
+        };
+        let recovered = spool.recover(written)?;
+        spool.write_books(&recovered.books)?;
+        Ok((spool, recovered))
+    }
+
+    fn recover(&mut self, written: Option<Written>) -> Result<Recovered, SpillError> {
+        let is_known = written.is_some();
+        let mut books = written.as_ref().map(Written::books).unwrap_or_default();
+        let unverifiable = books.forget(&Place::InFlight) + books.forget(&Place::Retrying);
+        let written = written.unwrap_or_default();
+        let mut found = Found { written: &written, is_known, new: Vec::new(), seq: 0, sum: 0 };
+        let names: Vec<String> =
+            at("list", &self.dir, self.disk.list(&self.dir))?.into_iter().map(|e| e.name).collect();
+        let mut backlog = 0;
+        if names.iter().any(|name| name == REPLAY) {
+            backlog += self.recover_replay(&written, &mut books, &mut found)?;
+        } else if names.iter().any(|name| name == CURSOR) {
+            at("remove", &self.dir.join(CURSOR), self.disk.remove(&self.dir.join(CURSOR)))?;
+        }
+        for number in names.iter().filter_map(|name| sealed_number(name)) {
+            let path = self.dir.join(sealed_name(number));
+            let file = at("open", &path, self.disk.open(&path, OpenMode::Read))?;
+            let good = written.sealed.iter().find(|(known, _)| *known == number).map(|(_, len)| *len);
+            let end = match good {
+                Some(len) => len,
+                None => at("measure", &path, file.len())?,
+            };
+            let counted = at("read", &path, found.count(&*file, 0, end, end))?;
+            backlog += counted.lines;
+            self.sealed.insert(number, (end, counted.tallies));
+        }
+        if names.iter().any(|name| name == ACTIVE) {
+            let active = self.recover_active(&mut found)?;
+            backlog += active.lines;
+            if active.len == 0 {
+                // Made, and nothing was written to it before the crash.
+                at("remove", &active.path, self.disk.remove(&active.path))?;
+                at("sync", &self.dir, self.disk.sync_dir(&self.dir))?;
+            } else {
+                self.active = Some(active);
+            }
+        }
+        for id in &found.new {
+            books.move_one(*id, None, Some(Place::Spilled));
+        }
+        self.seq = self.seq.max(found.seq);
+        self.sum = self.sum.wrapping_add(found.sum);
+        let unverifiable = (unverifiable - found.new.len() as i64).max(0);
+        Ok(Recovered { books, backlog, unverifiable })
+    }
+
+    /// Takes the snapshot up again where it was left, or removes one that was done.
+    fn recover_replay(
+        &mut self,
+        written: &Written,
+        books: &mut Books,
+        found: &mut Found<'_>,
+    ) -> Result<u64, SpillError> {
+        let (cursor, position) = Cursor::open(&*self.disk, &self.dir)?;
+        self.cursor = Some(cursor);
+        let known: Vec<_> = position.into_iter().chain(written.replay).collect();
+        let replay = Replay::open(&*self.disk, &self.dir, None, &known)?;
+        let path = self.dir.join(REPLAY);
+        let file = at("open", &path, self.disk.open(&path, OpenMode::Read))?;
+        let booked = written.replay.filter(|p| p.identity == replay.position.identity);
+        // Lines that the cursor knows to be settled and the books do not.
+        let from = booked.map_or(0, |position| position.offset);
+        let until = replay.position.offset.max(from);
+        let settled = at("read", &path, found.count(&*file, from, until, u64::MAX))?;
+        for (bucket, tally) in settled.tallies {
+            books.move_tally(bucket, Some(Place::Spilled), Some(Place::Delivered), tally);
+        }
+        if replay.position.is_done {
+            self.replay = Some(replay);
+            self.remove_replay()?;
+            return Ok(0);
+        }
+        // A snapshot that the books do not know was the active file when they were written.
+        let covered = if booked.is_some() { u64::MAX } else { written.active_len };
+        let end = replay.position.end;
+        let counted = at("read", &path, found.count(&*file, replay.position.offset, end, covered))?;
+        self.replay = Some(replay);
+        Ok(counted.lines)
+    }
+
+    fn recover_active(&mut self, found: &mut Found<'_>) -> Result<Active, SpillError> {
+        let path = self.dir.join(ACTIVE);
+        let mut file = at("open", &path, self.disk.open(&path, OpenMode::Write))?;
+        self.repair_tail(&path, &mut *file)?;
+        let len = at("measure", &path, file.len())?;
+        let counted = at("read", &path, found.count(&*file, 0, len, found.written.active_len))?;
+        Ok(Active { path, file, len, lines: counted.lines, tallies: counted.tallies })
+    }
+
+    /// A tail without a newline gets one if it is a line, and is set aside and cut if it is not:
+    /// else the next line would be glued to it, and both would be lost.
+    fn repair_tail(&mut self, path: &Path, file: &mut dyn DiskFile) -> Result<(), SpillError> {
+        let len = at("measure", path, file.len())?;
+        let mut lines = Lines::new(0, len);
+        let mut tail = None;
+        while let Some(raw) = at("read", path, lines.next(file))? {
+            tail = (!raw.is_whole).then(|| (raw.offset, raw.bytes.to_vec()));
+        }
+        match tail {
+            None => {}
+            Some((offset, bytes)) if line::read(&bytes, offset).is_some() => {
+                at("write", path, file.append(b"\n"))?;
+                at("sync", path, file.sync())?;
+            }
+            Some((offset, mut bytes)) => {
+                bytes.push(b'\n');
+                self.corrupt.append(&*self.disk, &bytes)?;
+                at("cut", path, file.truncate(offset))?;
+                at("sync", path, file.sync())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps a batch of `count` events and returns once they would survive a power cut.
+    ///
+    /// `encode` writes the JSON of an event, up to and with its `_id` and without the closing
+    /// brace, and gives its id; `books` are the books of now. After an error the directory is given
+    /// up; what was promised before is in it.
+    pub(crate) fn append(
+        &mut self,
+        count: usize,
+        encode: &mut dyn FnMut(usize, &mut Vec<u8>) -> EventId,
+        books: &dyn Fn() -> Books,
+    ) -> Result<Append, SpillError> {
+        let mut active = match self.active.take() {
+            Some(active) => active,
+            None => self.create_active()?,
+        };
+        let planned = self.plan(&active, count, encode);
+        if planned.ids.is_empty() {
+            self.active = Some(active);
+            return Ok(Append::Written { refused: planned.refused });
+        }
+        if let Err(error) = active.file.append(&self.batch) {
+            // A part of it may be there. If even that cannot be undone, the file is given up.
+            if active.file.truncate(active.len).is_err() {
+                self.seal(active)?;
+            } else {
+                self.active = Some(active);
+            }
+            return Ok(Append::Refused(error));
+        }
+        if self.is_synced && active.file.sync().is_err() {
+            // Final for that file: the batch goes to a fresh one, and if that fails too we stop.
+            // The books say how much of the old file counts, before anything new is promised.
+            self.seal(active)?;
+            self.write_books(&books())?;
+            active = self.create_active()?;
+            at("write", &active.path, active.file.append(&self.batch))?;
+            at("sync", &active.path, active.file.sync())?;
+        }
+        active.len += self.batch.len() as u64;
+        active.lines += planned.ids.len() as u64;
+        for id in planned.ids {
+            self.sum = self.sum.wrapping_add(id.as_u128());
+            self.seq += 1;
+            let tally = active.tallies.entry(Bucket::of(id)).or_default();
+            *tally = tally.plus(Tally::of(id));
+        }
+        self.active = Some(active);
+        Ok(Append::Written { refused: planned.refused })
+    }
+
+    /// Encodes what fits under the caps into the batch.
+    fn plan(
+        &mut self,
+        active: &Active,
+        count: usize,
+        encode: &mut dyn FnMut(usize, &mut Vec<u8>) -> EventId,
+    ) -> Planned {
+        /// The most that closing a line adds.
+        const CLOSING: usize = 96;
+        let mut planned = Planned::default();
+        let (mut seq, mut sum) = (self.seq, self.sum);
+        self.batch.clear();
+        // A line is closed when its successor is known, because only the last one carries the sum.
+        let mut open_from = 0;
+        for index in 0..count {
+            self.open_line.clear();
+            let id = encode(index, &mut self.open_line);
+            let bytes = active.len + (self.batch.len() + self.open_line.len() + CLOSING) as u64;
+            if active.lines + planned.ids.len() as u64 >= self.caps.events {
+                planned.refused.push((index, reason::SPILLOVER_MAX_EVENTS));
+                continue;
+            }
+            if bytes > self.caps.bytes {
+                planned.refused.push((index, reason::SPILLOVER_MAX_SIZE));
+                continue;
+            }
+            if !planned.ids.is_empty() {
+                line::close(&mut self.batch, open_from, seq, None);
+            }
+            open_from = self.batch.len();
+            self.batch.extend_from_slice(&self.open_line);
+            seq += 1;
+            sum = sum.wrapping_add(id.as_u128());
+            planned.ids.push(id);
+        }
+        if !planned.ids.is_empty() {
+            line::close(&mut self.batch, open_from, seq, Some(sum));
+        }
+        planned
+    }
+
+    fn create_active(&mut self) -> Result<Active, SpillError> {
+        let path = self.dir.join(ACTIVE);
+        let file = at("create", &path, self.disk.open(&path, OpenMode::CreateNew))?;
+        at("sync", &self.dir, self.disk.sync_dir(&self.dir))?;
+        Ok(Active { path, file, len: 0, lines: 0, tallies: Tallies::new() })
+    }
+
+    /// Gives an active file up: its synced lines will be replayed in their turn.
+    fn seal(&mut self, active: Active) -> Result<(), SpillError> {
+        if active.len == 0 {
+            // Nothing in it was promised, and what should have been goes to a fresh file.
+            return at("remove", &active.path, self.disk.remove(&active.path));
+        }
+        if self.sealed.len() >= MAX_SEALED {
+            return Err(SpillError::TooManySealed {
+                dir: self.dir.clone(),
+                count: self.sealed.len(),
+            });
+        }
+        let number = self.sealed.keys().next_back().map_or(1, |last| last + 1);
+        let path = self.dir.join(sealed_name(number));
+        at("seal", &path, self.disk.replace(&active.path, &path))?;
+        self.sealed.insert(number, (active.len, active.tallies));
+        Ok(())
+    }
+
+    /// Reads lines to send: from the snapshot, or from a new one if there is none. An empty batch
+    /// means that nothing waits.
+    pub(crate) fn read_replay(
+        &mut self,
+        max_lines: usize,
+        max_bytes: usize,
+        books: &Books,
+    ) -> Result<ReplayBatch, SpillError> {
+        if self.replay.is_none() && !self.rotate(books)? {
+            return Ok(ReplayBatch::default());
+        }
+        let Self { replay, corrupt, disk, .. } = self;
+        let Some(replay) = replay else { return Ok(ReplayBatch::default()) };
+        replay.read(max_lines, max_bytes, |bytes| {
+            let mut line = bytes.to_vec();
+            line.push(b'\n');
+            corrupt.append(&**disk, &line)
+        })
+    }
+
+    /// Makes the oldest sealed file, or the active one, the snapshot.
+    fn rotate(&mut self, books: &Books) -> Result<bool, SpillError> {
+        let to = self.dir.join(REPLAY);
+        let end = if let Some((number, (end, _))) = self.sealed.pop_first() {
+            at("rotate", &to, self.disk.replace(&self.dir.join(sealed_name(number)), &to))?;
+            Some(end)
+        } else {
+            match self.active.take() {
+                Some(active) if active.lines > 0 => {
+                    at("rotate", &to, self.disk.replace(&active.path, &to))?;
+                    None
+                }
+                idle => {
+                    self.active = idle;
+                    return Ok(false);
+                }
+            }
+        };
+        if self.cursor.is_none() {
+            self.cursor = Some(Cursor::open(&*self.disk, &self.dir)?.0);
+        }
+        self.replay = Some(Replay::open(&*self.disk, &self.dir, end, &[])?);
+        self.write_books(books)?;
+        Ok(true)
+    }
+
+    /// Notes that the first so many lines of a batch are settled. Not durable until the books are
+    /// written: a crash before costs duplicates.
+    pub(crate) fn settle_replay(&mut self, batch: &ReplayBatch, count: usize) {
+        if let Some(replay) = &mut self.replay {
+            replay.settle(batch, count);
+        }
+    }
+
+    /// Whether there is a snapshot.
+    pub(crate) fn is_replaying(&self) -> bool {
+        self.replay.is_some()
+    }
+
+    /// The sums of the lines that are on disk beside the snapshot, and how many lines of the
+    /// snapshot could not be read: what the books have beyond the former is the latter.
+    pub(crate) fn remaining_after_replay(&self) -> (Tallies, u64) {
+        let mut remaining = Tallies::new();
+        let active = self.active.iter().map(|active| &active.tallies);
+        for tallies in self.sealed.values().map(|(_, tallies)| tallies).chain(active) {
+            for (bucket, tally) in tallies {
+                let sum = remaining.entry(*bucket).or_default();
+                *sum = sum.plus(*tally);
+            }
+        }
+        (remaining, self.replay.as_ref().map_or(0, |replay| replay.corrupt))
+    }
+
+    /// Ends the replay of the snapshot: notes that it is done, then removes it.
+    pub(crate) fn finish_replay(&mut self, books: &Books) -> Result<(), SpillError> {
+        if let Some(replay) = &mut self.replay {
+            replay.position.is_done = true;
+        }
+        self.write_books(books)?;
+        self.remove_replay()?;
+        // An active file without lines is only in the way of "nothing is left".
+        if let Some(active) = self.active.take_if(|active| active.lines == 0) {
+            at("remove", &active.path, self.disk.remove(&active.path))?;
+            at("sync", &self.dir, self.disk.sync_dir(&self.dir))?;
+        }
+        self.write_books(books)
+    }
+
+    fn remove_replay(&mut self) -> Result<(), SpillError> {
+        let (replay, cursor) = (self.dir.join(REPLAY), self.dir.join(CURSOR));
+        at("remove", &replay, self.disk.remove(&replay))?;
+        at("sync", &self.dir, self.disk.sync_dir(&self.dir))?;
+        self.replay = None;
+        self.cursor = None;
+        at("remove", &cursor, self.disk.remove(&cursor))
+    }
+
+    /// Keeps events that the API refused for good, and returns once they would survive a power
+    /// cut.
+    pub(crate) fn set_aside(&mut self, rejections: &[Rejection], now_ms: u64) -> Result<(), SpillError> {
+        let lines: Vec<u8> = rejections.iter().flat_map(|rejection| rejection.line(now_ms)).collect();
+        self.rejected.append(&*self.disk, &lines)
+    }
+
+    /// Writes books and cursor down, and returns once they would survive a power cut.
+    pub(crate) fn write_books(&mut self, books: &Books) -> Result<(), SpillError> {
+        let position = self.replay.as_ref().map(|replay| replay.position);
+        let written = Written {
+            seq: self.seq,
+            sum: self.sum,
+            replay: position,
+            sealed: self.sealed.iter().map(|(number, (len, _))| (*number, *len)).collect(),
+            active_len: self.active.as_ref().map_or(0, |active| active.len),
+            ..Written::default()
+        };
+        self.books.write(&*self.disk, written, books)?;
+        match (&mut self.cursor, position) {
+            (Some(cursor), Some(position)) => cursor.write(position),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl fmt::Debug for Spool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Spool({}, seq {})", self.dir.display(), self.seq)
+    }
+}
+
+/// Moves what the books have beyond `remaining` from spilled to dead-lettered: the lines of a
+/// snapshot that could not be read, whose ids only the sums still know.
+pub(crate) fn settle_corrupt(books: &mut Books, remaining: &BTreeMap<Bucket, Tally>) {
+    for (bucket, tally) in books.tallies(&Place::Spilled) {
+        let left = remaining.get(&bucket).copied().unwrap_or_default();
+        let corrupt = tally.minus(left);
+        if !corrupt.is_zero() {
+            books.move_tally(bucket, Some(Place::Spilled), Some(Place::DeadLettered), corrupt);
+        }
+    }
+}
+
+#[derive(Default)]
+struct Planned {
+    ids: Vec<EventId>,
+    refused: Vec<(usize, LossReason)>,
+}
+
+/// What a file holds.
+struct Counted {
+    lines: u64,
+    tallies: Tallies,
+}
+
+/// Gathers what the files hold that the books do not know yet.
+struct Found<'w> {
+    written: &'w Written,
+    is_known: bool,
+    new: Vec<EventId>,
+    seq: u64,
+    sum: u128,
+}
+
+impl Found<'_> {
+    /// Counts the lines from `from` to `end`. Lines of others count as new from `covered` on.
+    fn count(
+        &mut self,
+        file: &dyn DiskFile,
+        from: u64,
+        end: u64,
+        covered: u64,
+    ) -> io::Result<Counted> {
+        let mut counted = Counted { lines: 0, tallies: Tallies::new() };
+        let mut lines = Lines::new(from, end);
+        while let Some(raw) = lines.next(file)? {
+            if raw.bytes.trim_ascii().is_empty() {
+                continue;
+            }
+            counted.lines += 1;
+            let Some(line) = line::read(raw.bytes, raw.offset) else { continue };
+            let tally = counted.tallies.entry(Bucket::of(line.id)).or_default();
+            *tally = tally.plus(Tally::of(line.id));
+            let is_new = match line.seq {
+                Some(seq) => seq > self.written.seq,
+                None => !self.is_known || raw.offset >= covered,
+            };
+            self.seq = self.seq.max(line.seq.unwrap_or(0));
+            if is_new {
+                self.new.push(line.id);
+                // Only lines with a `_seq` of ours are in the running sum.
+                let added = line.seq.map_or(0, |_| line.id.as_u128());
+                self.sum = self.sum.wrapping_add(added);
+            }
+        }
+        Ok(counted)
+    }
+}

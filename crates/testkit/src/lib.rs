@@ -1,0 +1,12 @@
+#![doc = include_str!("../README.md")]
+
+mod recording;
+mod reply;
+mod scripted;
+mod stored;
+mod stub;
+
+pub use recording::RecordingLogger;
+pub use scripted::{Script, ScriptedApi};
+pub use stored::Stored;
+pub use stub::{Fault, Request, StubApi};
