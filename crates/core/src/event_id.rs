@@ -157,7 +157,13 @@ impl EventIds {
     /// The next id.
     #[must_use]
     pub fn mint(&self) -> EventId {
-        let now_ms = self.clock.now_ms() & TIME_MASK;
+        self.mint_at(self.clock.now_ms())
+    }
+
+    /// The next id, for whoever has just read the clock.
+    #[must_use]
+    pub fn mint_at(&self, now_ms: u64) -> EventId {
+        let now_ms = now_ms & TIME_MASK;
         // Whatever a panic leaves, the next id is greater than all before it.
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         last.next(now_ms)

@@ -1,16 +1,27 @@
-//! Tidegate's event client.
+#![doc = include_str!("../README.md")]
 
 mod api;
+mod config;
 mod event;
-mod loss;
-pub mod spill;
 #[cfg(feature = "http")]
 mod http;
+mod keeper;
+mod logger;
+mod loss;
 mod process;
+mod replayer;
+mod running;
+mod sender;
+mod shared;
+pub mod spill;
+mod state;
+mod task;
+mod telemetry;
 mod trace_context;
+mod writer;
 
-pub use loss::{Loss, reason};
 pub use api::{Answer, Api, ApiFailure, Judgment, Payload, Sending};
+pub use config::{ConfigError, LoggerConfig, LoggerConfigBuilder, OnFull, SyncMode};
 pub use event::{
     DecodeError, Decoded, Defaults, Event, EventStatus, Extras, FieldProblem, Json, ParseJsonError,
     ProcessStatus, Properties, Text,
@@ -20,5 +31,10 @@ pub use http::{
     Authentication, ClientCredentials, HttpApi, HttpApiBuilder, HttpApiError, RESPONSE_LIMIT,
     ResponseBody, classify,
 };
+pub use logger::{Logger, LoggerHealth, Metrics};
+pub use loss::{Loss, reason};
 pub use process::{Called, EventSink, ProcessLogger, ProcessTemplate, Refused};
+pub use running::RunningLogger;
+pub use shared::LossCallback;
+pub use task::{LoggerTask, Report};
 pub use trace_context::{ParseTraceError, SpanId, TraceContext, TraceId, Traceparent};

@@ -81,7 +81,10 @@ fn sealed_name(number: u32) -> String {
 }
 
 fn sealed_number(name: &str) -> Option<u32> {
-    name.strip_prefix("eventlog-spillover.sealed-")?.strip_suffix(".jsonl")?.parse().ok()
+    name.strip_prefix("eventlog-spillover.sealed-")?
+        .strip_suffix(".jsonl")?
+        .parse()
+        .ok()
 }
 
 /// Why the spill directory cannot be used.
@@ -126,6 +129,14 @@ impl Classify for SpillError {
 }
 
 /// Ties an I/O error to what was being done.
-fn at<T>(doing: &'static str, path: &std::path::Path, result: io::Result<T>) -> Result<T, SpillError> {
-    result.map_err(|source| SpillError::Disk { doing, path: path.to_owned(), source })
+fn at<T>(
+    doing: &'static str,
+    path: &std::path::Path,
+    result: io::Result<T>,
+) -> Result<T, SpillError> {
+    result.map_err(|source| SpillError::Disk {
+        doing,
+        path: path.to_owned(),
+        source,
+    })
 }

@@ -102,6 +102,15 @@ impl LossReason {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+
+    /// The code as it stands in the source; none for one that was read back.
+    #[must_use]
+    pub fn as_static(&self) -> Option<&'static str> {
+        match self.0 {
+            Cow::Borrowed(code) => Some(code),
+            Cow::Owned(_) => None,
+        }
+    }
 }
 
 impl fmt::Display for LossReason {

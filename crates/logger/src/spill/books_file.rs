@@ -50,7 +50,9 @@ mod hex {
         serializer.serialize_str(&format!("{sum:032x}"))
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u128, D::Error> {
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<u128, D::Error> {
         let text = String::deserialize(deserializer)?;
         u128::from_str_radix(&text, 16).map_err(serde::de::Error::custom)
     }
@@ -83,13 +85,23 @@ impl BooksFile {
         let newest = newest(file.as_ref());
         let slot = at("read", &path, file.len())? / 2;
         let generation = newest.as_ref().map_or(0, |written| written.generation);
-        let books = Self { dir: dir.to_owned(), path, file, slot, generation };
+        let books = Self {
+            dir: dir.to_owned(),
+            path,
+            file,
+            slot,
+            generation,
+        };
         Ok((books, newest))
     }
 
     /// The newest slot in a directory that somebody else may hold open.
     pub(super) fn peek(disk: &dyn Disk, dir: &Path) -> Option<Written> {
-        newest(disk.open(&dir.join(super::BOOKS), OpenMode::Read).ok()?.as_ref())
+        newest(
+            disk.open(&dir.join(super::BOOKS), OpenMode::Read)
+                .ok()?
+                .as_ref(),
+        )
     }
 
     /// Writes the books down and returns once they would survive a power cut.
@@ -120,7 +132,11 @@ impl BooksFile {
         let temporary = self.dir.join("eventlog-spillover.books.new");
         // What a crash left of an earlier try.
         disk.remove(&temporary).ok();
-        let mut file = at("create", &temporary, disk.open(&temporary, OpenMode::CreateNew))?;
+        let mut file = at(
+            "create",
+            &temporary,
+            disk.open(&temporary, OpenMode::CreateNew),
+        )?;
         at("fill", &temporary, file.preallocate(2 * slot))?;
         at("write", &temporary, file.write_at(0, bytes))?;
         at("sync", &temporary, file.sync())?;
@@ -132,7 +148,10 @@ impl BooksFile {
 }
 
 fn frame(text: &[u8]) -> Vec<u8> {
-    let mut bytes = u32::try_from(text.len()).unwrap_or(0).to_le_bytes().to_vec();
+    let mut bytes = u32::try_from(text.len())
+        .unwrap_or(0)
+        .to_le_bytes()
+        .to_vec();
     bytes.extend(crc32c::crc32c(text).to_le_bytes());
     bytes.extend_from_slice(text);
     bytes
@@ -154,5 +173,8 @@ fn newest(file: &dyn DiskFile) -> Option<Written> {
         (crc32c::crc32c(&text) == crc).then_some(())?;
         serde_json::from_slice(&text).ok()
     };
-    slot(0).into_iter().chain(slot(len / 2)).max_by_key(|written| written.generation)
+    slot(0)
+        .into_iter()
+        .chain(slot(len / 2))
+        .max_by_key(|written| written.generation)
 }

@@ -53,7 +53,11 @@ impl Cursor {
         };
         let newest = newest(opened.as_ref());
         let generation = newest.map_or(0, |(generation, _)| generation);
-        let cursor = Self { path, file: opened, generation };
+        let cursor = Self {
+            path,
+            file: opened,
+            generation,
+        };
         Ok((cursor, newest.map(|(_, position)| position)))
     }
 
@@ -81,12 +85,21 @@ fn newest(file: &dyn DiskFile) -> Option<(u64, Position)> {
         let read = file.read_at(index * SLOT as u64, &mut bytes).ok()?;
         (read == SLOT).then(|| decode(&bytes)).flatten()
     };
-    slot(0).into_iter().chain(slot(1)).max_by_key(|(generation, _)| *generation)
+    slot(0)
+        .into_iter()
+        .chain(slot(1))
+        .max_by_key(|(generation, _)| *generation)
 }
 
 fn encode(generation: u64, position: Position) -> [u8; SLOT] {
     let mut bytes = [0; SLOT];
-    let numbers = [generation, position.identity, position.end, position.offset, position.lines];
+    let numbers = [
+        generation,
+        position.identity,
+        position.end,
+        position.offset,
+        position.lines,
+    ];
     for (index, number) in numbers.into_iter().enumerate() {
         bytes[index * 8..][..8].copy_from_slice(&number.to_le_bytes());
     }
@@ -102,7 +115,10 @@ fn decode(bytes: &[u8; SLOT]) -> Option<(u64, Position)> {
         return None;
     }
     let number = |index: usize| {
-        body[index * 8..].first_chunk::<8>().map(|chunk| u64::from_le_bytes(*chunk)).unwrap_or(0)
+        body[index * 8..]
+            .first_chunk::<8>()
+            .map(|chunk| u64::from_le_bytes(*chunk))
+            .unwrap_or(0)
     };
     let position = Position {
         identity: number(1),

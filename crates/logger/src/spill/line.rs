@@ -60,14 +60,24 @@ pub(super) fn read(bytes: &[u8], offset: u64) -> Option<Line<'_>> {
     let ours: Ours = serde_json::from_str(text).ok()?;
     let sum = ours.sum.and_then(|sum| u128::from_str_radix(&sum, 16).ok());
     match ours.id {
-        Some(id) => Some(Line { id, seq: ours.seq, sum, json: Cow::Borrowed(bytes) }),
+        Some(id) => Some(Line {
+            id,
+            seq: ours.seq,
+            sum,
+            json: Cow::Borrowed(bytes),
+        }),
         None => {
             let id = EventId::of_bytes(offset, bytes);
             let mut json = bytes.trim_ascii_end().strip_suffix(b"}")?.to_vec();
             let is_empty = json.trim_ascii_end().ends_with(b"{");
             let comma = if is_empty { "" } else { "," };
             json.extend_from_slice(format!("{comma}\"_id\":\"{id}\"}}").as_bytes());
-            Some(Line { id, seq: ours.seq, sum, json: Cow::Owned(json) })
+            Some(Line {
+                id,
+                seq: ours.seq,
+                sum,
+                json: Cow::Owned(json),
+            })
         }
     }
 }
@@ -91,10 +101,18 @@ fn read_ours(bytes: &[u8]) -> Option<Line<'_>> {
         let end = tail[start..].find([',', '}'])?;
         Some(tail[start..start + end].trim_matches('"'))
     };
-    let id = value(",\"_id\":").or_else(|| value("{\"_id\":"))?.parse().ok()?;
+    let id = value(",\"_id\":")
+        .or_else(|| value("{\"_id\":"))?
+        .parse()
+        .ok()?;
     let seq = value(",\"_seq\":")?.parse().ok();
     let sum = value(",\"_sum\":").and_then(|sum| u128::from_str_radix(sum, 16).ok());
-    Some(Line { id, seq, sum, json: Cow::Borrowed(bytes) })
+    Some(Line {
+        id,
+        seq,
+        sum,
+        json: Cow::Borrowed(bytes),
+    })
 }
 
 #[cfg(test)]

@@ -15,9 +15,7 @@ use super::books_file::{BooksFile, Written};
 use super::cursor::{Cursor, Position};
 use super::replay::identity;
 use super::scan::Lines;
-use super::{
-    ACTIVE, CORRUPT, REJECTED, REPLAY, SpillError, at, line, sealed_name, sealed_number,
-};
+use super::{ACTIVE, CORRUPT, REJECTED, REPLAY, SpillError, at, line, sealed_name, sealed_number};
 
 /// How often files that change under us are looked at again.
 const TRIES: usize = 10;
@@ -42,7 +40,10 @@ impl Recount {
     /// How many events are missing.
     #[must_use]
     pub fn unaccounted(&self) -> u64 {
-        self.missing.iter().map(|missing| missing.count.unsigned_abs().max(1)).sum()
+        self.missing
+            .iter()
+            .map(|missing| missing.count.unsigned_abs().max(1))
+            .sum()
     }
 }
 
@@ -100,16 +101,26 @@ fn count(disk: &dyn Disk, dir: &Path, written: Option<Written>) -> Result<Recoun
     };
     let names: Vec<String> = match disk.list(dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
-        listed => at("list", dir, listed)?.into_iter().map(|entry| entry.name).collect(),
+        listed => at("list", dir, listed)?
+            .into_iter()
+            .map(|entry| entry.name)
+            .collect(),
     };
     let has = |name: &str| names.iter().any(|found| found == name);
     if has(REPLAY) {
         counting.replay()?;
     }
-    let mut sealed: Vec<u32> = names.iter().filter_map(|name| sealed_number(name)).collect();
+    let mut sealed: Vec<u32> = names
+        .iter()
+        .filter_map(|name| sealed_number(name))
+        .collect();
     sealed.sort_unstable();
     for number in sealed {
-        let known = counting.written.sealed.iter().find(|(known, _)| *known == number);
+        let known = counting
+            .written
+            .sealed
+            .iter()
+            .find(|(known, _)| *known == number);
         let end = known.map(|(_, len)| *len);
         counting.spilled(&sealed_name(number), 0, end, u64::MAX)?;
     }
@@ -186,8 +197,13 @@ impl Counting<'_> {
         settled: u64,
     ) -> Result<(), SpillError> {
         let (file, bytes) = self.open(name)?;
-        let mut report =
-            SpillFile { name: name.to_owned(), bytes, lines: 0, settled, unreadable: 0 };
+        let mut report = SpillFile {
+            name: name.to_owned(),
+            bytes,
+            lines: 0,
+            settled,
+            unreadable: 0,
+        };
         let mut lines = Lines::new(from, end.unwrap_or(bytes));
         while let Some(raw) = at("read", &self.dir.join(name), lines.next(&*file))? {
             // A line that is being written has no end yet.
@@ -218,8 +234,13 @@ impl Counting<'_> {
     /// Lines that are kept for good; gives how many of them do not tell their id.
     fn kept(&mut self, name: &str) -> Result<u64, SpillError> {
         let (file, bytes) = self.open(name)?;
-        let mut report =
-            SpillFile { name: name.to_owned(), bytes, lines: 0, settled: 0, unreadable: 0 };
+        let mut report = SpillFile {
+            name: name.to_owned(),
+            bytes,
+            lines: 0,
+            settled: 0,
+            unreadable: 0,
+        };
         let mut lines = Lines::new(0, bytes);
         while let Some(raw) = at("read", &self.dir.join(name), lines.next(&*file))? {
             if raw.bytes.trim_ascii().is_empty() {
@@ -227,7 +248,9 @@ impl Counting<'_> {
             }
             report.lines += 1;
             match line::read(raw.bytes, raw.offset).filter(|_| name == REJECTED) {
-                Some(line) => self.found.move_one(line.id, None, Some(Place::DeadLettered)),
+                Some(line) => self
+                    .found
+                    .move_one(line.id, None, Some(Place::DeadLettered)),
                 None => report.unreadable += 1,
             }
         }
@@ -255,8 +278,14 @@ impl Counting<'_> {
         let mut missing = self.chain.missing();
         // A line that cannot be read is there, only its id is not known: it accounts for one that
         // is missing in its place.
-        let mut unnamed = [(Place::Spilled, in_files), (Place::DeadLettered, kept_unreadable)];
-        for found in difference(&expected, &self.found).into_iter().filter(|d| d.count >= 0) {
+        let mut unnamed = [
+            (Place::Spilled, in_files),
+            (Place::DeadLettered, kept_unreadable),
+        ];
+        for found in difference(&expected, &self.found)
+            .into_iter()
+            .filter(|d| d.count >= 0)
+        {
             let allowed = unnamed.iter_mut().find(|(place, _)| *place == found.place);
             match allowed {
                 Some((_, left)) if found.count > 0 && *left >= found.count.unsigned_abs() => {
@@ -291,7 +320,12 @@ struct Chain {
 impl Chain {
     fn new(written: &Written) -> Self {
         let mark = (written.seq, written.sum);
-        Self { mark, batch: (0, 0), suspected: None, missing: Vec::new() }
+        Self {
+            mark,
+            batch: (0, 0),
+            suspected: None,
+            missing: Vec::new(),
+        }
     }
 
     fn add(&mut self, seq: u64, id: EventId, sum: Option<u128>) {
@@ -299,7 +333,10 @@ impl Chain {
         self.batch.0 += 1;
         self.batch.1 = self.batch.1.wrapping_add(id.as_u128());
         if let Some(sum) = sum {
-            let expected = (seq.saturating_sub(self.mark.0), sum.wrapping_sub(self.mark.1));
+            let expected = (
+                seq.saturating_sub(self.mark.0),
+                sum.wrapping_sub(self.mark.1),
+            );
             if expected.0 > self.batch.0 {
                 let count = expected.0 - self.batch.0;
                 self.suspected = Some((count, expected.1.wrapping_sub(self.batch.1)));
@@ -311,7 +348,10 @@ impl Chain {
 
     fn missing(&self) -> Vec<Discrepancy> {
         let of = |(count, id_sum): &(u64, u128)| {
-            let tally = Tally { count: i64::try_from(*count).unwrap_or(i64::MAX), id_sum: *id_sum };
+            let tally = Tally {
+                count: i64::try_from(*count).unwrap_or(i64::MAX),
+                id_sum: *id_sum,
+            };
             let id = (tally.count == 1).then(|| EventId::from_u128(tally.id_sum));
             Discrepancy {
                 bucket: id.map_or(Bucket::Minute(0), Bucket::of),

@@ -32,7 +32,10 @@ pub(crate) struct ReplayLine {
 impl ReplayBatch {
     /// The ids of the first so many lines, those that can be read.
     pub(crate) fn ids(&self, count: usize) -> impl Iterator<Item = EventId> {
-        self.lines.iter().take(count).filter_map(|line| line.payload.as_ref().map(|p| p.id))
+        self.lines
+            .iter()
+            .take(count)
+            .filter_map(|line| line.payload.as_ref().map(|p| p.id))
     }
 
     /// Drops the first so many lines: they are settled.
@@ -50,7 +53,6 @@ pub(super) struct Replay {
     pub(super) corrupt: u64,
 }
 
-
 impl Replay {
     /// Opens the snapshot, at the position that was written down for it, or from its start up to
     /// `end`.
@@ -64,9 +66,15 @@ impl Replay {
         let file = at("open", &path, disk.open(&path, OpenMode::Read))?;
         let len = at("measure", &path, file.len())?;
         let end = end.unwrap_or(len).min(len);
-        let mut position =
-            Position { identity: at("read", &path, identity(&*file, end))?, end, ..Position::default() };
-        for known in known.iter().filter(|known| known.end <= len && known.offset <= known.end) {
+        let mut position = Position {
+            identity: at("read", &path, identity(&*file, end))?,
+            end,
+            ..Position::default()
+        };
+        for known in known
+            .iter()
+            .filter(|known| known.end <= len && known.offset <= known.end)
+        {
             let is_it = at("read", &path, identity(&*file, known.end))? == known.identity;
             let is_further = (known.is_done, known.offset) >= (position.is_done, position.offset);
             if is_it && is_further {
@@ -74,7 +82,12 @@ impl Replay {
             }
         }
         let lines = Lines::new(position.offset, position.end);
-        Ok(Self { file, position, lines, corrupt: 0 })
+        Ok(Self {
+            file,
+            position,
+            lines,
+            corrupt: 0,
+        })
     }
 
     /// Reads up to so many lines; an empty batch at the end. Lines that cannot be read are given to
@@ -89,7 +102,9 @@ impl Replay {
         let mut bytes = 0;
         while batch.lines.len() < max_lines && bytes < max_bytes {
             let next = self.lines.next(&*self.file);
-            let Some(raw) = at("read", Path::new(REPLAY), next)? else { break };
+            let Some(raw) = at("read", Path::new(REPLAY), next)? else {
+                break;
+            };
             let next = raw.next;
             if raw.bytes.trim_ascii().is_empty() {
                 // Nobody's line; it is passed over together with the one before or after it.
@@ -101,7 +116,10 @@ impl Replay {
             let payload = match line::read(raw.bytes, raw.offset) {
                 Some(line) => {
                     bytes += line.json.len();
-                    Some(Payload { id: line.id, json: Bytes::from(line.json.into_owned()) })
+                    Some(Payload {
+                        id: line.id,
+                        json: Bytes::from(line.json.into_owned()),
+                    })
                 }
                 None => {
                     set_aside(raw.bytes)?;
@@ -125,7 +143,12 @@ impl Replay {
 
 /// Tells a snapshot apart from others: a hash of its start and its length.
 pub(super) fn identity(file: &dyn DiskFile, end: u64) -> std::io::Result<u64> {
-    let mut start = vec![0; usize::try_from(end).unwrap_or(usize::MAX).min(IDENTITY_BYTES)];
+    let mut start = vec![
+        0;
+        usize::try_from(end)
+            .unwrap_or(usize::MAX)
+            .min(IDENTITY_BYTES)
+    ];
     let read = file.read_at(0, &mut start)?;
     let crc = crc32c::crc32c(&start[..read]);
     Ok(u64::from(crc) << 32 | (end & 0xffff_ffff))

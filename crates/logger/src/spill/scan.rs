@@ -35,14 +35,22 @@ pub(super) struct RawLine<'a> {
 
 impl Lines {
     pub(super) fn new(offset: u64, end: u64) -> Self {
-        Self { buffer: Vec::new(), start: 0, base: offset, end, is_at_end: false }
+        Self {
+            buffer: Vec::new(),
+            start: 0,
+            base: offset,
+            end,
+            is_at_end: false,
+        }
     }
 
     /// The next line; a piece of one that is longer than [`MAX_LINE`].
     pub(super) fn next<'a>(&'a mut self, file: &dyn DiskFile) -> io::Result<Option<RawLine<'a>>> {
         let mut searched = self.start;
         let (length, is_whole) = loop {
-            let found = self.buffer[searched..].iter().position(|byte| *byte == b'\n');
+            let found = self.buffer[searched..]
+                .iter()
+                .position(|byte| *byte == b'\n');
             if let Some(found) = found {
                 break (searched + found - self.start, true);
             }
@@ -60,7 +68,12 @@ impl Lines {
         let start = self.start;
         self.start += length + usize::from(is_whole);
         let next = self.base + self.start as u64;
-        Ok(Some(RawLine { offset, bytes: &self.buffer[start..start + length], next, is_whole }))
+        Ok(Some(RawLine {
+            offset,
+            bytes: &self.buffer[start..start + length],
+            next,
+            is_whole,
+        }))
     }
 
     /// Drops what was given out already, and says how much that was.
@@ -74,7 +87,9 @@ impl Lines {
 
     fn fill(&mut self, file: &dyn DiskFile) -> io::Result<()> {
         let at = self.base + self.buffer.len() as u64;
-        let room = usize::try_from(self.end.saturating_sub(at)).unwrap_or(CHUNK).min(CHUNK);
+        let room = usize::try_from(self.end.saturating_sub(at))
+            .unwrap_or(CHUNK)
+            .min(CHUNK);
         let filled = self.buffer.len();
         self.buffer.resize(filled + room, 0);
         let read = file.read_at(at, &mut self.buffer[filled..])?;

@@ -24,7 +24,9 @@ pub(crate) struct Rejection {
 impl Rejection {
     /// The line that is kept: the event with why and when it was refused.
     pub(super) fn line(&self, now_ms: u64) -> Vec<u8> {
-        let time = i64::try_from(now_ms).ok().and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok());
+        let time = i64::try_from(now_ms)
+            .ok()
+            .and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok());
         let event = std::str::from_utf8(&self.json)
             .ok()
             .and_then(|text| serde_json::from_str::<Box<RawValue>>(text).ok());
@@ -56,7 +58,11 @@ pub(super) struct SetAside {
 
 impl SetAside {
     pub(super) fn new(dir: &Path, name: &str) -> Self {
-        Self { dir: dir.to_owned(), path: dir.join(name), file: None }
+        Self {
+            dir: dir.to_owned(),
+            path: dir.join(name),
+            file: None,
+        }
     }
 
     /// Appends `bytes` and returns once they would survive a power cut.
@@ -81,7 +87,11 @@ impl SetAside {
     fn open(&self, disk: &dyn Disk) -> Result<Box<dyn DiskFile>, SpillError> {
         match disk.open(&self.path, OpenMode::Write) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                let file = at("create", &self.path, disk.open(&self.path, OpenMode::CreateNew))?;
+                let file = at(
+                    "create",
+                    &self.path,
+                    disk.open(&self.path, OpenMode::CreateNew),
+                )?;
                 at("sync", &self.dir, disk.sync_dir(&self.dir))?;
                 Ok(file)
             }
@@ -100,6 +110,10 @@ impl SetAside {
         if len > 0 {
             at("read", &self.path, file.read_at(len - 1, &mut last))?;
         }
-        if last == [b'\n'] { Ok(()) } else { at("write", &self.path, file.append(b"\n")) }
+        if last == [b'\n'] {
+            Ok(())
+        } else {
+            at("write", &self.path, file.append(b"\n"))
+        }
     }
 }

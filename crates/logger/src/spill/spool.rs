@@ -28,6 +28,9 @@ pub(crate) struct Caps {
     pub(crate) bytes: u64,
 }
 
+/// Bytes after which a batch takes no more events.
+const BATCH_BYTES: usize = 256 * 1024;
+
 /// The sums of a file's lines, by bucket.
 type Tallies = BTreeMap<Bucket, Tally>;
 
@@ -36,7 +39,9 @@ type Tallies = BTreeMap<Bucket, Tally>;
 pub(crate) enum Append {
     /// These of its events are durable; the others were refused because a cap is reached.
     Written {
-        /// Which ones did not fit, and why.
+        /// How many events were taken from the front of what was offered.
+        taken: usize,
+        /// Which ones of those did not fit, and why.
         refused: Vec<(usize, LossReason)>,
     },
     /// The disk refused the write, and the file is as it was: none of its events is on disk.
@@ -96,7 +101,9 @@ impl Spool {
         at("create", dir, disk.create_dir_all(dir))?;
         let lock = match disk.lock(&dir.join(LOCK)) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                return Err(SpillError::Locked { dir: dir.to_owned() });
+                return Err(SpillError::Locked {
+                    dir: dir.to_owned(),
+                });
             }
             locked => at("lock", &dir.join(LOCK), locked)?,
         };
@@ -129,19 +136,35 @@ impl Spool {
         let mut books = written.as_ref().map(Written::books).unwrap_or_default();
         let unverifiable = books.forget(&Place::InFlight) + books.forget(&Place::Retrying);
         let written = written.unwrap_or_default();
-        let mut found = Found { written: &written, is_known, new: Vec::new(), seq: 0, sum: 0 };
-        let names: Vec<String> =
-            at("list", &self.dir, self.disk.list(&self.dir))?.into_iter().map(|e| e.name).collect();
+        let mut found = Found {
+            written: &written,
+            is_known,
+            new: Vec::new(),
+            seq: 0,
+            sum: 0,
+        };
+        let names: Vec<String> = at("list", &self.dir, self.disk.list(&self.dir))?
+            .into_iter()
+            .map(|e| e.name)
+            .collect();
         let mut backlog = 0;
         if names.iter().any(|name| name == REPLAY) {
             backlog += self.recover_replay(&written, &mut books, &mut found)?;
         } else if names.iter().any(|name| name == CURSOR) {
-            at("remove", &self.dir.join(CURSOR), self.disk.remove(&self.dir.join(CURSOR)))?;
+            at(
+                "remove",
+                &self.dir.join(CURSOR),
+                self.disk.remove(&self.dir.join(CURSOR)),
+            )?;
         }
         for number in names.iter().filter_map(|name| sealed_number(name)) {
             let path = self.dir.join(sealed_name(number));
             let file = at("open", &path, self.disk.open(&path, OpenMode::Read))?;
-            let good = written.sealed.iter().find(|(known, _)| *known == number).map(|(_, len)| *len);
+            let good = written
+                .sealed
+                .iter()
+                .find(|(known, _)| *known == number)
+                .map(|(_, len)| *len);
             let end = match good {
                 Some(len) => len,
                 None => at("measure", &path, file.len())?,
@@ -167,7 +190,11 @@ impl Spool {
         self.seq = self.seq.max(found.seq);
         self.sum = self.sum.wrapping_add(found.sum);
         let unverifiable = (unverifiable - found.new.len() as i64).max(0);
-        Ok(Recovered { books, backlog, unverifiable })
+        Ok(Recovered {
+            books,
+            backlog,
+            unverifiable,
+        })
     }
 
     /// Takes the snapshot up again where it was left, or removes one that was done.
@@ -183,7 +210,9 @@ impl Spool {
         let replay = Replay::open(&*self.disk, &self.dir, None, &known)?;
         let path = self.dir.join(REPLAY);
         let file = at("open", &path, self.disk.open(&path, OpenMode::Read))?;
-        let booked = written.replay.filter(|p| p.identity == replay.position.identity);
+        let booked = written
+            .replay
+            .filter(|p| p.identity == replay.position.identity);
         // Lines that the cursor knows to be settled and the books do not.
         let from = booked.map_or(0, |position| position.offset);
         let until = replay.position.offset.max(from);
@@ -197,9 +226,17 @@ impl Spool {
             return Ok(0);
         }
         // A snapshot that the books do not know was the active file when they were written.
-        let covered = if booked.is_some() { u64::MAX } else { written.active_len };
+        let covered = if booked.is_some() {
+            u64::MAX
+        } else {
+            written.active_len
+        };
         let end = replay.position.end;
-        let counted = at("read", &path, found.count(&*file, replay.position.offset, end, covered))?;
+        let counted = at(
+            "read",
+            &path,
+            found.count(&*file, replay.position.offset, end, covered),
+        )?;
         self.replay = Some(replay);
         Ok(counted.lines)
     }
@@ -209,8 +246,18 @@ impl Spool {
         let mut file = at("open", &path, self.disk.open(&path, OpenMode::Write))?;
         self.repair_tail(&path, &mut *file)?;
         let len = at("measure", &path, file.len())?;
-        let counted = at("read", &path, found.count(&*file, 0, len, found.written.active_len))?;
-        Ok(Active { path, file, len, lines: counted.lines, tallies: counted.tallies })
+        let counted = at(
+            "read",
+            &path,
+            found.count(&*file, 0, len, found.written.active_len),
+        )?;
+        Ok(Active {
+            path,
+            file,
+            len,
+            lines: counted.lines,
+            tallies: counted.tallies,
+        })
     }
 
     /// A tail without a newline gets one if it is a line, and is set aside and cut if it is not:
@@ -238,7 +285,8 @@ impl Spool {
         Ok(())
     }
 
-    /// Keeps a batch of `count` events and returns once they would survive a power cut.
+    /// Keeps up to `count` events, no more than fit a batch, and returns once they would survive a
+    /// power cut.
     ///
     /// `encode` writes the JSON of an event, up to and with its `_id` and without the closing
     /// brace, and gives its id; `books` are the books of now. After an error the directory is given
@@ -256,7 +304,10 @@ impl Spool {
         let planned = self.plan(&active, count, encode);
         if planned.ids.is_empty() {
             self.active = Some(active);
-            return Ok(Append::Written { refused: planned.refused });
+            return Ok(Append::Written {
+                taken: planned.taken,
+                refused: planned.refused,
+            });
         }
         if let Err(error) = active.file.append(&self.batch) {
             // A part of it may be there. If even that cannot be undone, the file is given up.
@@ -285,7 +336,10 @@ impl Spool {
             *tally = tally.plus(Tally::of(id));
         }
         self.active = Some(active);
-        Ok(Append::Written { refused: planned.refused })
+        Ok(Append::Written {
+            taken: planned.taken,
+            refused: planned.refused,
+        })
     }
 
     /// Encodes what fits under the caps into the batch.
@@ -303,6 +357,10 @@ impl Spool {
         // A line is closed when its successor is known, because only the last one carries the sum.
         let mut open_from = 0;
         for index in 0..count {
+            if self.batch.len() >= BATCH_BYTES {
+                break;
+            }
+            planned.taken += 1;
             self.open_line.clear();
             let id = encode(index, &mut self.open_line);
             let bytes = active.len + (self.batch.len() + self.open_line.len() + CLOSING) as u64;
@@ -333,7 +391,13 @@ impl Spool {
         let path = self.dir.join(ACTIVE);
         let file = at("create", &path, self.disk.open(&path, OpenMode::CreateNew))?;
         at("sync", &self.dir, self.disk.sync_dir(&self.dir))?;
-        Ok(Active { path, file, len: 0, lines: 0, tallies: Tallies::new() })
+        Ok(Active {
+            path,
+            file,
+            len: 0,
+            lines: 0,
+            tallies: Tallies::new(),
+        })
     }
 
     /// Gives an active file up: its synced lines will be replayed in their turn.
@@ -366,8 +430,15 @@ impl Spool {
         if self.replay.is_none() && !self.rotate(books)? {
             return Ok(ReplayBatch::default());
         }
-        let Self { replay, corrupt, disk, .. } = self;
-        let Some(replay) = replay else { return Ok(ReplayBatch::default()) };
+        let Self {
+            replay,
+            corrupt,
+            disk,
+            ..
+        } = self;
+        let Some(replay) = replay else {
+            return Ok(ReplayBatch::default());
+        };
         replay.read(max_lines, max_bytes, |bytes| {
             let mut line = bytes.to_vec();
             line.push(b'\n');
@@ -379,7 +450,11 @@ impl Spool {
     fn rotate(&mut self, books: &Books) -> Result<bool, SpillError> {
         let to = self.dir.join(REPLAY);
         let end = if let Some((number, (end, _))) = self.sealed.pop_first() {
-            at("rotate", &to, self.disk.replace(&self.dir.join(sealed_name(number)), &to))?;
+            at(
+                "rotate",
+                &to,
+                self.disk.replace(&self.dir.join(sealed_name(number)), &to),
+            )?;
             Some(end)
         } else {
             match self.active.take() {
@@ -419,13 +494,21 @@ impl Spool {
     pub(crate) fn remaining_after_replay(&self) -> (Tallies, u64) {
         let mut remaining = Tallies::new();
         let active = self.active.iter().map(|active| &active.tallies);
-        for tallies in self.sealed.values().map(|(_, tallies)| tallies).chain(active) {
+        for tallies in self
+            .sealed
+            .values()
+            .map(|(_, tallies)| tallies)
+            .chain(active)
+        {
             for (bucket, tally) in tallies {
                 let sum = remaining.entry(*bucket).or_default();
                 *sum = sum.plus(*tally);
             }
         }
-        (remaining, self.replay.as_ref().map_or(0, |replay| replay.corrupt))
+        (
+            remaining,
+            self.replay.as_ref().map_or(0, |replay| replay.corrupt),
+        )
     }
 
     /// Ends the replay of the snapshot: notes that it is done, then removes it.
@@ -454,8 +537,15 @@ impl Spool {
 
     /// Keeps events that the API refused for good, and returns once they would survive a power
     /// cut.
-    pub(crate) fn set_aside(&mut self, rejections: &[Rejection], now_ms: u64) -> Result<(), SpillError> {
-        let lines: Vec<u8> = rejections.iter().flat_map(|rejection| rejection.line(now_ms)).collect();
+    pub(crate) fn set_aside(
+        &mut self,
+        rejections: &[Rejection],
+        now_ms: u64,
+    ) -> Result<(), SpillError> {
+        let lines: Vec<u8> = rejections
+            .iter()
+            .flat_map(|rejection| rejection.line(now_ms))
+            .collect();
         self.rejected.append(&*self.disk, &lines)
     }
 
@@ -466,7 +556,11 @@ impl Spool {
             seq: self.seq,
             sum: self.sum,
             replay: position,
-            sealed: self.sealed.iter().map(|(number, (len, _))| (*number, *len)).collect(),
+            sealed: self
+                .sealed
+                .iter()
+                .map(|(number, (len, _))| (*number, *len))
+                .collect(),
             active_len: self.active.as_ref().map_or(0, |active| active.len),
             ..Written::default()
         };
@@ -491,13 +585,19 @@ pub(crate) fn settle_corrupt(books: &mut Books, remaining: &BTreeMap<Bucket, Tal
         let left = remaining.get(&bucket).copied().unwrap_or_default();
         let corrupt = tally.minus(left);
         if !corrupt.is_zero() {
-            books.move_tally(bucket, Some(Place::Spilled), Some(Place::DeadLettered), corrupt);
+            books.move_tally(
+                bucket,
+                Some(Place::Spilled),
+                Some(Place::DeadLettered),
+                corrupt,
+            );
         }
     }
 }
 
 #[derive(Default)]
 struct Planned {
+    taken: usize,
     ids: Vec<EventId>,
     refused: Vec<(usize, LossReason)>,
 }
@@ -526,14 +626,19 @@ impl Found<'_> {
         end: u64,
         covered: u64,
     ) -> io::Result<Counted> {
-        let mut counted = Counted { lines: 0, tallies: Tallies::new() };
+        let mut counted = Counted {
+            lines: 0,
+            tallies: Tallies::new(),
+        };
         let mut lines = Lines::new(from, end);
         while let Some(raw) = lines.next(file)? {
             if raw.bytes.trim_ascii().is_empty() {
                 continue;
             }
             counted.lines += 1;
-            let Some(line) = line::read(raw.bytes, raw.offset) else { continue };
+            let Some(line) = line::read(raw.bytes, raw.offset) else {
+                continue;
+            };
             let tally = counted.tallies.entry(Bucket::of(line.id)).or_default();
             *tally = tally.plus(Tally::of(line.id));
             let is_new = match line.seq {

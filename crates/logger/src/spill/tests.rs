@@ -27,9 +27,15 @@ struct Keeper {
 
 impl Keeper {
     fn open(disk: &SimDisk) -> Result<Self, SpillError> {
-        let caps = Caps { events: 10_000, bytes: 1 << 20 };
+        let caps = Caps {
+            events: 10_000,
+            bytes: 1 << 20,
+        };
         let (spool, recovered) = Spool::open(Arc::new(disk.clone()), dir(), caps, true)?;
-        Ok(Self { spool, books: recovered.books })
+        Ok(Self {
+            spool,
+            books: recovered.books,
+        })
     }
 
     /// Spills these events and gives those that are promised.
@@ -37,12 +43,15 @@ impl Keeper {
         let Self { spool, books } = self;
         let mut encode = |index: usize, buffer: &mut Vec<u8>| {
             let number = numbers[index];
-            let text = format!("{{\"details\":\"event {number}\",\"_id\":\"{}\"", id(number));
+            let text = format!(
+                "{{\"details\":\"event {number}\",\"_id\":\"{}\"",
+                id(number)
+            );
             buffer.extend_from_slice(text.as_bytes());
             id(number)
         };
         match spool.append(numbers.len(), &mut encode, &|| books.clone())? {
-            Append::Written { refused } => {
+            Append::Written { refused, .. } => {
                 assert!(refused.is_empty());
                 let ids = numbers.iter().map(|n| id(*n));
                 for posting in postings(ids, None, Some(Place::Spilled)) {
@@ -55,7 +64,11 @@ impl Keeper {
     }
 
     /// Sends up to so many lines; `arrive` is told of each that arrives. Says whether any was left.
-    fn replay(&mut self, count: usize, arrive: &mut dyn FnMut(EventId)) -> Result<bool, SpillError> {
+    fn replay(
+        &mut self,
+        count: usize,
+        arrive: &mut dyn FnMut(EventId),
+    ) -> Result<bool, SpillError> {
         let batch = self.spool.read_replay(count, usize::MAX, &self.books)?;
         if batch.lines.is_empty() {
             if self.spool.is_replaying() {
@@ -69,9 +82,11 @@ impl Keeper {
             return Ok(false);
         }
         batch.ids(batch.lines.len()).for_each(&mut *arrive);
-        for posting in
-            postings(batch.ids(batch.lines.len()), Some(Place::Spilled), Some(Place::Delivered))
-        {
+        for posting in postings(
+            batch.ids(batch.lines.len()),
+            Some(Place::Spilled),
+            Some(Place::Delivered),
+        ) {
             self.books.post(&posting);
         }
         self.spool.settle_replay(&batch, batch.lines.len());
@@ -149,7 +164,12 @@ fn check(disk: &SimDisk, obligations: &Obligations) -> Result<(), String> {
     if drained.unaccounted() > 0 {
         return Err(format!("audit after the drain: {:?}", drained.missing));
     }
-    let left: Vec<String> = disk.list(dir()).unwrap().into_iter().map(|entry| entry.name).collect();
+    let left: Vec<String> = disk
+        .list(dir())
+        .unwrap()
+        .into_iter()
+        .map(|entry| entry.name)
+        .collect();
     let gone = [ACTIVE, REPLAY, CURSOR];
     match left.iter().find(|name| gone.contains(&name.as_str())) {
         Some(name) => Err(format!("{name} is left after the drain")),
@@ -182,7 +202,9 @@ fn spilled(count: u64) -> (SimDisk, Keeper) {
 }
 
 fn content(disk: &SimDisk, name: &str) -> Vec<u8> {
-    (disk as &dyn Disk).read(&dir().join(name), 1 << 20).unwrap()
+    (disk as &dyn Disk)
+        .read(&dir().join(name), 1 << 20)
+        .unwrap()
 }
 
 fn overwrite(disk: &SimDisk, name: &str, bytes: &[u8]) {
@@ -198,7 +220,10 @@ fn a_line_cut_out_by_hand_is_named_by_the_audit() {
     drop(keeper);
     assert_eq!(recount(&disk, dir()).unwrap().unaccounted(), 0);
     let text = String::from_utf8(content(&disk, ACTIVE)).unwrap();
-    let rest: Vec<&str> = text.lines().filter(|line| !line.contains("event 7\"")).collect();
+    let rest: Vec<&str> = text
+        .lines()
+        .filter(|line| !line.contains("event 7\""))
+        .collect();
     overwrite(&disk, ACTIVE, format!("{}\n", rest.join("\n")).as_bytes());
     let found = recount(&disk, dir()).unwrap();
     assert_eq!(found.unaccounted(), 1);
@@ -213,7 +238,10 @@ fn a_line_cut_out_of_what_is_newer_than_the_books_is_named_too() {
         keeper.append(&[number, 100 + number]).unwrap();
     }
     let text = String::from_utf8(content(&disk, ACTIVE)).unwrap();
-    let rest: Vec<&str> = text.lines().filter(|line| !line.contains("event 7\"")).collect();
+    let rest: Vec<&str> = text
+        .lines()
+        .filter(|line| !line.contains("event 7\""))
+        .collect();
     overwrite(&disk, ACTIVE, format!("{}\n", rest.join("\n")).as_bytes());
     let found = recount(&disk, dir()).unwrap();
     assert_eq!((found.unaccounted(), found.missing[0].id), (1, Some(id(7))));
@@ -234,7 +262,10 @@ fn a_corrupt_line_is_set_aside_byte_for_byte_and_the_rest_arrives() {
     assert_eq!(arrived.len(), 19);
     assert_eq!(content(&disk, CORRUPT), [line, vec![b'\n']].concat());
     let account = keeper.books.account();
-    assert_eq!((account.delivered, account.dead_lettered, account.spilled), (19, 1, 0));
+    assert_eq!(
+        (account.delivered, account.dead_lettered, account.spilled),
+        (19, 1, 0)
+    );
     assert!(keeper.books.is_balanced());
     let found = recount(&disk, dir()).unwrap();
     assert_eq!((found.unaccounted(), found.unverifiable), (0, 1));
@@ -274,16 +305,29 @@ fn l25_a_failed_sync_is_final_for_its_file_and_loses_nothing() {
         }
         let kind = tidegate_sim::FaultKind::SyncDropsDirty;
         let operation = tidegate_sim::Operation::Sync;
-        disk.fail(tidegate_sim::Fault { operation, path: ACTIVE.into(), nth: 1, kind });
+        disk.fail(tidegate_sim::Fault {
+            operation,
+            path: ACTIVE.into(),
+            nth: 1,
+            kind,
+        });
         let promised = keeper.append(&[100, 101, 102]).unwrap();
         assert_eq!(promised, [100, 101, 102], "they went to a fresh file");
-        let names: Vec<String> =
-            disk.list(dir()).unwrap().into_iter().map(|entry| entry.name).collect();
+        let names: Vec<String> = disk
+            .list(dir())
+            .unwrap()
+            .into_iter()
+            .map(|entry| entry.name)
+            .collect();
         assert!(names.contains(&sealed_name(1)), "{names:?}");
         disk.crash(&tidegate_sim::Survivors::Nothing);
         let mut keeper = Keeper::open(&disk).unwrap();
         assert_eq!(keeper.drain().unwrap().len(), 103, "seed {seed}");
-        assert_eq!(recount(&disk, dir()).unwrap().unaccounted(), 0, "seed {seed}");
+        assert_eq!(
+            recount(&disk, dir()).unwrap().unaccounted(),
+            0,
+            "seed {seed}"
+        );
         assert_eq!(keeper.books.account().spilled, 0, "seed {seed}");
     }
 }
@@ -291,10 +335,18 @@ fn l25_a_failed_sync_is_final_for_its_file_and_loses_nothing() {
 #[test]
 fn a_write_that_the_disk_refuses_leaves_the_file_as_it_was() {
     let (disk, mut keeper) = spilled(5);
-    for kind in [tidegate_sim::FaultKind::ShortWrite, tidegate_sim::FaultKind::IoError] {
+    for kind in [
+        tidegate_sim::FaultKind::ShortWrite,
+        tidegate_sim::FaultKind::IoError,
+    ] {
         let before = content(&disk, ACTIVE);
         let operation = tidegate_sim::Operation::Write;
-        disk.fail(tidegate_sim::Fault { operation, path: ACTIVE.into(), nth: 1, kind });
+        disk.fail(tidegate_sim::Fault {
+            operation,
+            path: ACTIVE.into(),
+            nth: 1,
+            kind,
+        });
         assert!(keeper.append(&[5]).unwrap().is_empty());
         assert_eq!(content(&disk, ACTIVE), before);
     }
@@ -305,29 +357,49 @@ fn a_write_that_the_disk_refuses_leaves_the_file_as_it_was() {
 #[test]
 fn the_caps_refuse_what_does_not_fit_by_name() {
     let disk = SimDisk::new(1);
-    let open = |caps| Spool::open(Arc::new(disk.clone()), dir(), caps, true).unwrap().0;
+    let open = |caps| {
+        Spool::open(Arc::new(disk.clone()), dir(), caps, true)
+            .unwrap()
+            .0
+    };
     let append = |spool: &mut Spool, texts: &[&str]| {
         let mut encode = |index: usize, buffer: &mut Vec<u8>| {
             let line = format!("{{\"details\":\"{}\",\"_id\":\"{}\"", texts[index], id(1));
             buffer.extend_from_slice(line.as_bytes());
             id(1)
         };
-        match spool.append(texts.len(), &mut encode, &Books::default).unwrap() {
-            Append::Written { refused } => {
-                refused.into_iter().map(|(i, why)| format!("{i} {why}")).collect::<Vec<_>>()
-            }
+        match spool
+            .append(texts.len(), &mut encode, &Books::default)
+            .unwrap()
+        {
+            Append::Written { refused, .. } => refused
+                .into_iter()
+                .map(|(i, why)| format!("{i} {why}"))
+                .collect::<Vec<_>>(),
             Append::Refused(error) => panic!("{error}"),
         }
     };
-    let mut spool = open(Caps { events: 2, bytes: 1 << 20 });
-    assert_eq!(append(&mut spool, &["a", "b", "c"]), ["2 spillover_max_events"]);
+    let mut spool = open(Caps {
+        events: 2,
+        bytes: 1 << 20,
+    });
+    assert_eq!(
+        append(&mut spool, &["a", "b", "c"]),
+        ["2 spillover_max_events"]
+    );
     assert_eq!(append(&mut spool, &["d"]), ["0 spillover_max_events"]);
     drop(spool);
     disk.end_process();
-    let mut spool = open(Caps { events: 99, bytes: 1_000 });
+    let mut spool = open(Caps {
+        events: 99,
+        bytes: 1_000,
+    });
     // 250 characters, 750 bytes: it is the bytes that count.
     let large = "鯨".repeat(250);
-    assert_eq!(append(&mut spool, &[&large, "small"]), ["0 spillover_max_size"]);
+    assert_eq!(
+        append(&mut spool, &[&large, "small"]),
+        ["0 spillover_max_size"]
+    );
 }
 
 #[test]
@@ -342,7 +414,8 @@ fn lines_that_others_wrote_are_counted_once_and_replayed_with_an_id() {
     let disk = SimDisk::new(1);
     disk.create_dir_all(dir()).unwrap();
     let mut file = disk.open(&dir().join(ACTIVE), OpenMode::CreateNew).unwrap();
-    file.append(b"{\"details\":\"one\"}\n\n{\"details\":\"two\"}\n").unwrap();
+    file.append(b"{\"details\":\"one\"}\n\n{\"details\":\"two\"}\n")
+        .unwrap();
     file.sync().unwrap();
     disk.sync_dir(dir()).unwrap();
     for _ in 0..2 {
@@ -369,10 +442,19 @@ fn a_rejected_event_is_kept_whole_with_why_it_was_refused() {
         status: Some(400),
         attempts: 1,
     };
-    keeper.spool.set_aside(&[rejection], 1_767_225_600_000).unwrap();
+    keeper
+        .spool
+        .set_aside(&[rejection], 1_767_225_600_000)
+        .unwrap();
     let line = String::from_utf8(content(&disk, REJECTED)).unwrap();
     let value: serde_json::Value = serde_json::from_str(&line).unwrap();
-    assert_eq!((&value["status"], &value["code"]), (&400.into(), &"event.invalid".into()));
+    assert_eq!(
+        (&value["status"], &value["code"]),
+        (&400.into(), &"event.invalid".into())
+    );
     assert_eq!(value["rejectedAt"], "2026-01-01T00:00:00Z");
-    assert!(line.contains("\"event\":{\"details\": \"REJECT\"}"), "byte for byte: {line}");
+    assert!(
+        line.contains("\"event\":{\"details\": \"REJECT\"}"),
+        "byte for byte: {line}"
+    );
 }

@@ -244,8 +244,8 @@ fn a_fault_and_a_crash_at_the_same_operation_are_both_played() {
     });
     assert_eq!(
         explored.operations,
-        3 + 2 + 1 + 2 * 3,
-        "open, four appends, one that fails"
+        4 + 1 + 2 * 4,
+        "open, one that fails, four appends"
     );
 }
 

@@ -1,0 +1,342 @@
+//! The handle that applications hold.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate_core::EventId;
+use tidegate_core::books::{Account, LossReason};
+use tokio::sync::oneshot;
+
+use crate::config::OnFull;
+use crate::event::Event;
+use crate::loss::{Loss, reason};
+use crate::process::{EventSink, Refused};
+use crate::shared::Shared;
+use crate::state::{Phase, State};
+use crate::task::HandleGuard;
+
+/// A handle on a logger. Cloning it is cheap and gives another handle on the same logger; when the
+/// last one is dropped the logger drains and stops.
+///
+/// ```
+/// use tidegate_core::env::Env;
+/// use tidegate_logger::{Event, Logger, LoggerConfig};
+/// # use tidegate_logger::{Answer, Api, Judgment, Payload, Sending};
+/// # #[derive(Debug)] struct Sink;
+/// # impl Api for Sink { fn send<'a>(&'a self, batch: &'a [Payload]) -> Sending<'a> {
+/// #     Box::pin(async move { Answer::Judged(vec![Judgment::Stored; batch.len()]) }) } }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let api = std::sync::Arc::new(Sink);
+/// let config = LoggerConfig::builder().build()?;
+/// let (logger, task) = Logger::open(config, api, Env::system(), None)?;
+/// let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+/// let running = tokio::spawn(task.run(async { stopped.await.ok(); }));
+/// logger.log(Event::step("CreateBooking", "BookingCreated", "Booking BK-1 created"))?;
+/// stop.send(()).ok();
+/// let report = running.await?;
+/// assert_eq!(report.account.delivered, 1);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone)]
+pub struct Logger {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) _guard: Arc<HandleGuard>,
+}
+
+/// A snapshot of what a logger counts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Metrics {
+    /// Events that entered the main queue.
+    pub events_queued: u64,
+    /// Events that were delivered without touching the disk.
+    pub events_sent: u64,
+    /// Events that were lost.
+    pub events_failed: u64,
+    /// Events that were written to the spill.
+    pub events_spilled: u64,
+    /// Events that were delivered from the spill.
+    pub events_replayed: u64,
+    /// Events that were logged while logging was switched off.
+    pub events_ignored: u64,
+    /// Events in the main queue now.
+    pub queue_depth: usize,
+    /// Whether the breaker is open.
+    pub is_circuit_open: bool,
+}
+
+/// Whether a logger is well.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LoggerHealth {
+    /// Events flow, or wait where they are safe.
+    Up,
+    /// Events wait, and this is why.
+    Degraded(String),
+    /// The disk was given up: what cannot be sent is lost and reported.
+    System(String),
+}
+
+/// What came of an offer.
+enum Offer {
+    Taken,
+    Refused(Event, EventId, LossReason),
+    Full(Event),
+}
+
+impl Logger {
+    /// Takes an event on.
+    ///
+    /// Returns at once, without touching the disk or the network: the event is in memory and will
+    /// be sent, or spilled. A crash of the process loses what is in memory; use
+    /// [`log_durable`](Self::log_durable) for an event that must survive it. With `on-full: block`
+    /// it waits for room, on this thread; in async code use
+    /// [`log_when_room`](Self::log_when_room) then. Logging the same event twice logs two events.
+    ///
+    /// # Errors
+    /// The event is handed back with the reason, and was reported as lost: there is no room, or the
+    /// logger is stopping.
+    pub fn log(&self, event: Event) -> Result<(), Refused> {
+        let mut event = event;
+        loop {
+            let mut state = self.shared.state();
+            match self.offer(&mut state, event, None) {
+                Offer::Taken => return Ok(()),
+                Offer::Refused(event, id, reason) => {
+                    drop(state);
+                    return Err(self.refuse(event, id, &reason));
+                }
+                Offer::Full(back) => {
+                    event = back;
+                    drop(self.shared.wait_for_room(state));
+                }
+            }
+        }
+    }
+
+    /// Takes these events on and says how many of them were; the others were reported as lost.
+    pub fn log_all(&self, events: impl IntoIterator<Item = Event>) -> usize {
+        events
+            .into_iter()
+            .filter_map(|event| self.log(event).ok())
+            .count()
+    }
+
+    /// Takes an event on, and waits for room where `on-full: block` says so. If canceled, the
+    /// event was not taken on.
+    ///
+    /// # Errors
+    /// As for [`log`](Self::log).
+    pub async fn log_when_room(&self, event: Event) -> Result<(), Refused> {
+        let mut event = event;
+        loop {
+            let room = self.shared.room.notified();
+            let offer = self.offer(&mut self.shared.state(), event, None);
+            match offer {
+                Offer::Taken => return Ok(()),
+                Offer::Refused(event, id, reason) => return Err(self.refuse(event, id, &reason)),
+                Offer::Full(back) => event = back,
+            }
+            room.await;
+        }
+    }
+
+    /// Takes an event on and returns once it would survive a power cut: it is in the spill, synced,
+    /// and will be sent from there. Without a spill, once the API has it.
+    ///
+    /// If canceled after its first poll, the event is on its way all the same. Logging it twice
+    /// logs two events.
+    ///
+    /// # Errors
+    /// The reason for which it was lost, and reported.
+    pub async fn log_durable(&self, event: Event) -> Result<EventId, LossReason> {
+        let (tell, told) = oneshot::channel();
+        let mut tell = Some(tell);
+        let mut event = event;
+        let id = loop {
+            let room = self.shared.room.notified();
+            let now_ms = self.shared.clock.now_ms();
+            let id = self.shared.ids.mint_at(now_ms);
+            let offer = {
+                let mut state = self.shared.state();
+                self.offer_durable(&mut state, event, id, now_ms, &mut tell)
+            };
+            match offer {
+                Offer::Taken => break id,
+                Offer::Refused(event, id, reason) => {
+                    self.refuse(event, id, &reason);
+                    return Err(reason);
+                }
+                Offer::Full(back) => event = back,
+            }
+            room.await;
+        };
+        match told.await {
+            Ok(outcome) => outcome.map(|()| id),
+            // Nobody is left who could tell: the logger's tasks were dropped with the event.
+            Err(_) => Err(reason::SHUTDOWN_QUEUED),
+        }
+    }
+
+    /// Waits until nothing is queued, being sent or waiting for a retry, and says whether that
+    /// happened within `timeout`. What is spilled is safe and not waited for.
+    pub async fn flush(&self, timeout: Duration) -> bool {
+        let mut limit = self.shared.clock.sleep(timeout);
+        loop {
+            let progress = self.shared.progress.notified();
+            if self.shared.state().is_flushed() {
+                return true;
+            }
+            tokio::select! {
+                biased;
+                () = progress => {}
+                () = &mut limit => return self.shared.state().is_flushed(),
+            }
+        }
+    }
+
+    /// Where all events are, as one snapshot.
+    #[must_use]
+    pub fn account(&self) -> Account {
+        self.shared.state().account()
+    }
+
+    /// What was counted, as one snapshot.
+    #[must_use]
+    pub fn metrics(&self) -> Metrics {
+        let state = self.shared.state();
+        let counters = state.counters;
+        Metrics {
+            events_queued: counters.queued,
+            events_sent: counters.sent,
+            events_failed: counters.failed,
+            events_spilled: counters.spilled,
+            events_replayed: counters.replayed,
+            events_ignored: counters.ignored,
+            queue_depth: state.queue.len(),
+            is_circuit_open: state.breaker.state() == tidegate_core::breaker::BreakerState::Open,
+        }
+    }
+
+    /// Whether the logger is well.
+    #[must_use]
+    pub fn health(&self) -> LoggerHealth {
+        let state = self.shared.state();
+        match (&state.spill_failure, &state.api_failure) {
+            (Some(why), _) => LoggerHealth::System(why.clone()),
+            (None, Some(why)) => LoggerHealth::Degraded(why.clone()),
+            (None, None) => LoggerHealth::Up,
+        }
+    }
+
+    fn offer(&self, state: &mut State, event: Event, now_ms: Option<u64>) -> Offer {
+        let shared = &*self.shared;
+        if !shared.config.enabled {
+            state.counters.ignored += 1;
+            return Offer::Taken;
+        }
+        let now_ms = now_ms.unwrap_or_else(|| shared.clock.now_ms());
+        let capacity = shared.config.queue_capacity;
+        let full = if state.phase != Phase::Running {
+            Some(reason::SHUTDOWN_IN_PROGRESS)
+        } else if state.queue.len() < capacity {
+            None
+        } else if !shared.can_spill(state) {
+            Some(reason::QUEUE_FULL)
+        } else if state.spill.len() < capacity {
+            None
+        } else {
+            Some(reason::SPILLOVER_QUEUE_FULL)
+        };
+        match full {
+            Some(reason) if state.phase == Phase::Running && self.waits() => {
+                let _ = reason;
+                Offer::Full(event)
+            }
+            Some(reason) => {
+                let id = shared.ids.mint_at(now_ms);
+                state.accept_lost(id, reason.clone());
+                Offer::Refused(event, id, reason)
+            }
+            None => {
+                let id = shared.ids.mint_at(now_ms);
+                let queued = state.accept(event, id, now_ms, None);
+                if state.queue.len() < capacity {
+                    state.queue.push_back(queued);
+                    state.counters.queued += 1;
+                    if state.idle_senders > 0 {
+                        shared.sender_bell.notify_one();
+                    }
+                } else {
+                    state.spill.push_back(queued);
+                    shared.writer_bell.notify_one();
+                }
+                Offer::Taken
+            }
+        }
+    }
+
+    fn offer_durable(
+        &self,
+        state: &mut State,
+        event: Event,
+        id: EventId,
+        now_ms: u64,
+        tell: &mut Option<oneshot::Sender<Result<(), LossReason>>>,
+    ) -> Offer {
+        let shared = &*self.shared;
+        let capacity = shared.config.queue_capacity;
+        let is_spilling = shared.can_spill(state);
+        let depth = if is_spilling {
+            state.spill.len()
+        } else {
+            state.queue.len()
+        };
+        let refused = if !shared.config.enabled || state.phase != Phase::Running {
+            Some(reason::SHUTDOWN_IN_PROGRESS)
+        } else if depth < capacity {
+            None
+        } else if self.waits() {
+            return Offer::Full(event);
+        } else if is_spilling {
+            Some(reason::SPILLOVER_QUEUE_FULL)
+        } else {
+            Some(reason::QUEUE_FULL)
+        };
+        if let Some(reason) = refused {
+            state.accept_lost(id, reason.clone());
+            return Offer::Refused(event, id, reason);
+        }
+        let queued = state.accept(event, id, now_ms, tell.take());
+        if is_spilling {
+            state.spill.push_back(queued);
+            shared.writer_bell.notify_one();
+        } else {
+            state.queue.push_back(queued);
+            state.counters.queued += 1;
+            shared.sender_bell.notify_one();
+        }
+        Offer::Taken
+    }
+
+    fn waits(&self) -> bool {
+        self.shared.config.on_full == OnFull::Block
+    }
+
+    /// Reports a refused event, which was posted as lost, and hands it back.
+    fn refuse(&self, event: Event, id: EventId, reason: &LossReason) -> Refused {
+        self.shared.call_back_with(&Loss {
+            id: Some(id),
+            event: Some(&event),
+            reason,
+        });
+        Refused::new(event, reason.as_static().unwrap_or("refused"))
+    }
+}
+
+impl EventSink for Logger {
+    fn log(&self, event: Event) -> Result<(), Refused> {
+        Self::log(self, event)
+    }
+}

@@ -1,0 +1,105 @@
+//! A logger with a thread of its own, for applications that do not run tasks.
+
+use std::ops::Deref;
+use std::sync::Arc;
+
+use tidegate_core::env::Env;
+use tokio::sync::oneshot;
+
+use crate::api::Api;
+use crate::config::LoggerConfig;
+use crate::logger::Logger;
+use crate::shared::LossCallback;
+use crate::spill::SpillError;
+use crate::task::Report;
+
+/// A logger that runs on a thread of its own. Dropping it drains it as
+/// [`shutdown`](Self::shutdown) does.
+///
+/// ```
+/// use std::sync::Arc;
+/// use tidegate_logger::{Event, LoggerConfig, RunningLogger};
+/// # use tidegate_logger::{Answer, Api, Judgment, Payload, Sending};
+/// # #[derive(Debug)] struct Sink;
+/// # impl Api for Sink { fn send<'a>(&'a self, batch: &'a [Payload]) -> Sending<'a> {
+/// #     Box::pin(async move { Answer::Judged(vec![Judgment::Stored; batch.len()]) }) } }
+/// let logger = RunningLogger::start(LoggerConfig::builder().build()?, Arc::new(Sink), None)?;
+/// logger.log(Event::step("CreateBooking", "BookingCreated", "Booking BK-1 created"))?;
+/// assert_eq!(logger.shutdown().account.delivered, 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct RunningLogger {
+    logger: Logger,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<std::thread::JoinHandle<Option<Report>>>,
+}
+
+impl RunningLogger {
+    /// Opens a logger and runs it. The calls of an HTTP API run there too.
+    ///
+    /// # Errors
+    /// The spill directory cannot be used.
+    ///
+    /// # Panics
+    /// When the operating system has no thread to give.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "an application without tasks gets a thread"
+    )]
+    pub fn start(
+        config: LoggerConfig,
+        api: Arc<dyn Api>,
+        on_loss: Option<LossCallback>,
+    ) -> Result<Self, SpillError> {
+        let (logger, task) = Logger::open(config, api, Env::system(), on_loss)?;
+        let (stop, stopped) = oneshot::channel();
+        let thread = std::thread::Builder::new()
+            .name("eventlog".to_owned())
+            .spawn(move || {
+                let runtime = tokio::runtime::Builder::new_current_thread()
+                    .enable_all()
+                    .build()
+                    .ok()?;
+                Some(runtime.block_on(task.run(async {
+                    // Dropped without a word means the same.
+                    stopped.await.ok();
+                })))
+            });
+        let thread = thread.expect("the operating system gives a thread");
+        Ok(Self {
+            logger,
+            stop: Some(stop),
+            thread: Some(thread),
+        })
+    }
+
+    /// Drains and stops the logger and says how it ended. Returns within the shutdown timeout and a
+    /// moment.
+    ///
+    /// # Panics
+    /// When the logger's own thread did, which is a bug.
+    #[must_use]
+    pub fn shutdown(mut self) -> Report {
+        self.stop_and_join().expect("the logger ends with a report")
+    }
+
+    fn stop_and_join(&mut self) -> Option<Report> {
+        drop(self.stop.take());
+        self.thread.take()?.join().ok()?
+    }
+}
+
+impl Deref for RunningLogger {
+    type Target = Logger;
+
+    fn deref(&self) -> &Logger {
+        &self.logger
+    }
+}
+
+impl Drop for RunningLogger {
+    fn drop(&mut self) {
+        drop(self.stop_and_join());
+    }
+}

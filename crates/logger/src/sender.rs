@@ -1,0 +1,390 @@
+//! Takes events from the main queue to the API.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tidegate_core::books::Place;
+use tidegate_core::breaker::{BreakerState, CallResult, Permit};
+use tidegate_core::{Code, EventId};
+use tokio::sync::watch;
+
+use crate::api::{Answer, Judgment, Payload};
+use crate::loss::reason;
+use crate::shared::{Lost, Shared};
+use crate::spill::Rejection;
+use crate::state::{Phase, Queued, State};
+use crate::writer::WriterHandle;
+
+/// One sender.
+pub(crate) struct Sender {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) writer: Option<WriterHandle>,
+    /// Becomes true when requests on their way are to be given up.
+    pub(crate) abandon: watch::Receiver<bool>,
+}
+
+/// What there is to do.
+enum Next {
+    Batch(Vec<Queued>, Permit),
+    /// The breaker is in the way; with a spill these go there.
+    Spill(Vec<Queued>),
+    Wait,
+    End,
+}
+
+impl Sender {
+    /// Sends until the logger stops and the queue is empty, or is to be spilled.
+    pub(crate) async fn run(mut self) {
+        loop {
+            let next = self.next();
+            match next {
+                Next::Batch(batch, permit) => self.send(batch, permit).await,
+                Next::Spill(batch) => {
+                    let count = batch.len();
+                    self.shared.spill_or_lose(batch, reason::CIRCUIT_OPEN).await;
+                    self.done(count);
+                }
+                Next::Wait => self.wait().await,
+                Next::End => return,
+            }
+        }
+    }
+
+    fn next(&self) -> Next {
+        let shared = &*self.shared;
+        let now = shared.clock.elapsed();
+        let mut state = shared.state();
+        if state.phase >= Phase::Draining
+            || (state.phase > Phase::Running && state.queue.is_empty())
+        {
+            return Next::End;
+        }
+        if state.queue.is_empty() {
+            return Next::Wait;
+        }
+        match state.breaker.try_acquire(now) {
+            Some(permit) => Next::Batch(self.take(&mut state), permit),
+            None if shared.can_spill(&state) => Next::Spill(self.take(&mut state)),
+            // Without a spill events wait in the queue for the breaker, and not at all when we stop.
+            None if state.phase > Phase::Running => Next::End,
+            None => Next::Wait,
+        }
+    }
+
+    fn take(&self, state: &mut State) -> Vec<Queued> {
+        let count = self.shared.config.batch_size.min(state.queue.len());
+        let batch: Vec<Queued> = state.queue.drain(..count).collect();
+        state.sending += count;
+        if state.blocked > 0 || self.shared.config.on_full == crate::config::OnFull::Block {
+            self.shared.ring_room();
+        }
+        batch
+    }
+
+    async fn wait(&mut self) {
+        let shared = Arc::clone(&self.shared);
+        let bell = shared.sender_bell.notified();
+        shared.state().idle_senders += 1;
+        // A missed ring costs no more than the wait for a batch, or a second.
+        let nap = shared
+            .config
+            .max_batch_wait
+            .clamp(Duration::from_millis(1), NAP);
+        tokio::select! {
+            biased;
+            () = bell => {}
+            () = shared.clock.sleep(nap) => {}
+        }
+        shared.state().idle_senders -= 1;
+    }
+
+    /// Notes that so many events have left our hands.
+    fn done(&self, count: usize) {
+        self.shared.state().sending -= count;
+        self.shared.progress.notify_waiters();
+    }
+
+    /// Sends a batch; one that is too large goes in halves.
+    async fn send(&mut self, batch: Vec<Queued>, permit: Permit) {
+        let mut permit = Some(permit);
+        let mut parts = VecDeque::from([batch]);
+        while let Some(batch) = parts.pop_front() {
+            let count = batch.len();
+            let permit = match permit.take() {
+                Some(permit) => Some(permit),
+                None => {
+                    let now = self.shared.clock.elapsed();
+                    self.shared.state().breaker.try_acquire(now)
+                }
+            };
+            let Some(permit) = permit else {
+                self.shared.spill_or_lose(batch, reason::CIRCUIT_OPEN).await;
+                self.done(count);
+                continue;
+            };
+            let payloads = self.payloads(&batch);
+            let began = self.shared.clock.elapsed();
+            let answer = tokio::select! {
+                biased;
+                answer = self.shared.api.send(&payloads) => Some(answer),
+                _ = self.abandon.wait_for(|is_set| *is_set) => None,
+            };
+            match answer {
+                // It may have arrived or not: spilled, it is sent again under the same id.
+                None => {
+                    self.shared.state().breaker.release(permit);
+                    self.shared
+                        .spill_or_lose(batch, reason::SHUTDOWN_QUEUED)
+                        .await;
+                    self.done(count);
+                }
+                Some(Answer::TooLarge) if count > 1 => {
+                    self.shared.state().breaker.release(permit);
+                    let mut first = batch;
+                    let second = first.split_off(count / 2);
+                    parts.push_front(second);
+                    parts.push_front(first);
+                }
+                Some(answer) => {
+                    let judged = judge(answer, count);
+                    self.settle(batch, &payloads, judged, permit, began).await;
+                }
+            }
+        }
+    }
+
+    fn payloads(&self, batch: &[Queued]) -> Vec<Payload> {
+        let defaults = &self.shared.config.defaults;
+        batch
+            .iter()
+            .map(|queued| {
+                let mut json = Vec::with_capacity(512);
+                queued
+                    .event
+                    .encode(queued.id, queued.timestamp_ms, defaults, &mut json);
+                Payload {
+                    id: queued.id,
+                    json: Bytes::from(json),
+                }
+            })
+            .collect()
+    }
+
+    async fn settle(
+        &mut self,
+        batch: Vec<Queued>,
+        payloads: &[Payload],
+        judged: Judged,
+        permit: Permit,
+        began: Duration,
+    ) {
+        let shared = Arc::clone(&self.shared);
+        let count = batch.len();
+        let mut stored = Vec::new();
+        let mut rejected = Vec::new();
+        let mut failed = Vec::new();
+        for ((queued, payload), judgment) in batch.into_iter().zip(payloads).zip(judged.judgments) {
+            match judgment {
+                Judgment::Stored => stored.push(queued),
+                Judgment::Failed { .. } => failed.push(queued),
+                Judgment::Rejected {
+                    code,
+                    message,
+                    status,
+                } => {
+                    let (id, json) = (queued.id, payload.json.clone());
+                    let attempts = queued.attempts + 1;
+                    let rejection = Rejection {
+                        id,
+                        json,
+                        code,
+                        message,
+                        status,
+                        attempts,
+                    };
+                    rejected.push((queued, rejection));
+                }
+            }
+        }
+        let now = shared.clock.elapsed();
+        let result = if failed.is_empty() {
+            CallResult::Success
+        } else {
+            CallResult::Failure
+        };
+        let has_opened = {
+            let mut state = shared.state();
+            state.post(
+                stored.iter().map(|q| q.id),
+                Place::InFlight,
+                Place::Delivered,
+            );
+            state.counters.sent += stored.len() as u64;
+            state.api_failure = judged.failure;
+            let took = now.saturating_sub(began);
+            let change = state.breaker.record(permit, result, took, now);
+            change.is_some_and(|change| change.to == BreakerState::Open)
+        };
+        for mut queued in stored {
+            queued.tell(Ok(()));
+        }
+        self.set_aside(rejected).await;
+        if has_opened {
+            self.spill_all(failed).await;
+        } else {
+            self.retry(failed, judged.retry_after).await;
+        }
+        self.done(count);
+        shared.keeper_bell.notify_one();
+        shared.replay_bell.notify_one();
+    }
+
+    /// Keeps what the API refused for good, where there is a spill; else it is lost.
+    async fn set_aside(&self, rejected: Vec<(Queued, Rejection)>) {
+        if rejected.is_empty() {
+            return;
+        }
+        let (events, rejections): (Vec<Queued>, Vec<Rejection>) = rejected.into_iter().unzip();
+        let is_kept = match &self.writer {
+            Some(writer) => writer.set_aside(rejections).await,
+            None => false,
+        };
+        if !is_kept {
+            self.shared.lose(events, Place::InFlight, reason::REJECTED);
+            return;
+        }
+        let ids: Vec<EventId> = events.iter().map(|queued| queued.id).collect();
+        self.shared
+            .state()
+            .post(ids, Place::InFlight, Place::DeadLettered);
+        for mut queued in events {
+            queued.tell(Err(reason::REJECTED));
+            self.shared.report(Lost {
+                queued: Some(queued),
+                reason: reason::REJECTED,
+            });
+        }
+    }
+
+    /// Schedules another attempt for each, or gives up on those that had enough.
+    async fn retry(&self, failed: Vec<Queued>, retry_after: Option<Duration>) {
+        let shared = &*self.shared;
+        let (mut exhausted, mut crowded, mut stopping) = (Vec::new(), Vec::new(), Vec::new());
+        for mut queued in failed {
+            queued.attempts += 1;
+            let now = shared.clock.elapsed();
+            let wait = shared
+                .backoff(queued.attempts - 1)
+                .max(retry_after.unwrap_or_default());
+            let mut state = shared.state();
+            if state.phase > Phase::Running {
+                stopping.push(queued);
+            } else if queued.attempts > shared.config.max_retries {
+                exhausted.push(queued);
+            } else if state.retries.len() >= shared.config.queue_capacity {
+                crowded.push(queued);
+            } else {
+                state.post([queued.id], Place::InFlight, Place::Retrying);
+                state
+                    .retries
+                    .insert((now.saturating_add(wait), queued.number), queued);
+            }
+        }
+        shared
+            .spill_or_lose(exhausted, reason::RETRIES_EXHAUSTED)
+            .await;
+        shared
+            .spill_or_lose(crowded, reason::RETRY_EXECUTOR_REJECTED)
+            .await;
+        shared
+            .spill_or_lose(stopping, reason::SHUTDOWN_PENDING_RETRY)
+            .await;
+    }
+
+    /// The breaker has opened: what failed and what waits for a retry goes to the spill before
+    /// anything newer does, in the order in which it was logged. Without a spill it is retried.
+    async fn spill_all(&self, mut failed: Vec<Queued>) {
+        let shared = &*self.shared;
+        let waiting = {
+            let mut state = shared.state();
+            shared.can_spill(&state).then(|| {
+                let waiting: Vec<Queued> =
+                    std::mem::take(&mut state.retries).into_values().collect();
+                state.post(
+                    waiting.iter().map(|q| q.id),
+                    Place::Retrying,
+                    Place::InFlight,
+                );
+                waiting
+            })
+        };
+        match waiting {
+            Some(waiting) => failed.extend(waiting),
+            None => return self.retry(failed, None).await,
+        }
+        failed.sort_by_key(|queued| queued.number);
+        shared.spill_or_lose(failed, reason::CIRCUIT_OPEN).await;
+    }
+}
+
+/// The longest nap of an idle sender.
+const NAP: Duration = Duration::from_secs(1);
+
+/// An answer as one judgment per event.
+pub(crate) struct Judged {
+    pub(crate) judgments: Vec<Judgment>,
+    pub(crate) retry_after: Option<Duration>,
+    /// Why the API refuses us as a whole, if it does.
+    pub(crate) failure: Option<String>,
+}
+
+/// Turns an answer into one judgment per event.
+pub(crate) fn judge(answer: Answer, count: usize) -> Judged {
+    let all = |judgment: Judgment| vec![judgment; count];
+    match answer {
+        Answer::Judged(judgments) if judgments.len() == count => Judged {
+            judgments,
+            retry_after: None,
+            failure: None,
+        },
+        // An answer about other events than ours tells nothing about ours.
+        Answer::Judged(judgments) => {
+            let message = format!("{} judgments for {count} events", judgments.len());
+            let code = Code::from_static("answer.unreadable");
+            let failure = Some(format!("{code}: {message}"));
+            Judged {
+                judgments: all(Judgment::Failed { code, message }),
+                retry_after: None,
+                failure,
+            }
+        }
+        Answer::TooLarge => {
+            let code = Code::from_static("body.too_large");
+            let message = "the event alone is too large for the API".to_owned();
+            let judgments = all(Judgment::Rejected {
+                code,
+                message,
+                status: Some(413),
+            });
+            Judged {
+                judgments,
+                retry_after: None,
+                failure: None,
+            }
+        }
+        Answer::Failed(failed) => {
+            let failure = Some(format!("{}: {}", failed.code, failed.message));
+            let judgment = Judgment::Failed {
+                code: failed.code,
+                message: failed.message,
+            };
+            Judged {
+                judgments: all(judgment),
+                retry_after: failed.retry_after,
+                failure,
+            }
+        }
+    }
+}

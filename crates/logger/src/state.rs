@@ -1,0 +1,183 @@
+//! Everything a logger holds in memory, under one lock.
+//!
+//! **Invariant:** an event that was accepted and is in memory is in exactly one of: the main queue,
+//! the retry set, the spill queue, or the hands of one task, which puts it into the next place
+//! under the same lock as its posting.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use tidegate_core::EventId;
+use tidegate_core::books::{Account, Books, Bucket, LossReason, Place, Tally, postings};
+use tidegate_core::breaker::Breaker;
+use tokio::sync::oneshot;
+
+use crate::event::Event;
+
+/// How far a logger is on its way down.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Phase {
+    /// It takes events on.
+    Running,
+    /// It takes no more on, and sends what it has.
+    Stopping,
+    /// It sends no more, and spills what it has.
+    Draining,
+    /// It is done.
+    Stopped,
+}
+
+/// An event on its way.
+#[derive(Debug)]
+pub(crate) struct Queued {
+    pub(crate) event: Event,
+    pub(crate) id: EventId,
+    pub(crate) timestamp_ms: u64,
+    /// Sends that failed.
+    pub(crate) attempts: u32,
+    /// The order in which events were taken on.
+    pub(crate) number: u64,
+    /// Who waits until it is safe.
+    pub(crate) waiter: Option<oneshot::Sender<Result<(), LossReason>>>,
+}
+
+impl Queued {
+    /// Tells whoever waits.
+    pub(crate) fn tell(&mut self, outcome: Result<(), LossReason>) {
+        if let Some(waiter) = self.waiter.take() {
+            // Whoever waited may have gone away, which is their choice.
+            waiter.send(outcome).ok();
+        }
+    }
+}
+
+/// The counts behind the documented gauges.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Counters {
+    pub(crate) queued: u64,
+    pub(crate) sent: u64,
+    pub(crate) failed: u64,
+    pub(crate) spilled: u64,
+    pub(crate) replayed: u64,
+    pub(crate) ignored: u64,
+}
+
+pub(crate) struct State {
+    pub(crate) phase: Phase,
+    pub(crate) queue: VecDeque<Queued>,
+    pub(crate) retries: BTreeMap<(Duration, u64), Queued>,
+    pub(crate) spill: VecDeque<Queued>,
+    pub(crate) breaker: Breaker,
+    pub(crate) counters: Counters,
+    /// Events in the hands of senders.
+    pub(crate) sending: usize,
+    /// Events in the hands of the spill writer.
+    pub(crate) spilling: usize,
+    /// Lines on disk that wait for replay.
+    pub(crate) backlog: u64,
+    /// Senders that wait for an event.
+    pub(crate) idle_senders: usize,
+    /// Threads that wait for room.
+    pub(crate) blocked: usize,
+    /// Why the spill directory was given up.
+    pub(crate) spill_failure: Option<String>,
+    /// Why the API refuses us, while it does: a wrong token or address.
+    pub(crate) api_failure: Option<String>,
+    next_number: u64,
+    books: Books,
+    accepting: Accepting,
+}
+
+/// Accepted events that are not in the books yet, all of one minute: adding to two numbers is all
+/// that the caller of `log` pays for its posting.
+#[derive(Default)]
+struct Accepting {
+    bucket: Option<Bucket>,
+    tally: Tally,
+}
+
+impl State {
+    pub(crate) fn new(breaker: Breaker, books: Books, backlog: u64) -> Self {
+        Self {
+            phase: Phase::Running,
+            queue: VecDeque::new(),
+            retries: BTreeMap::new(),
+            spill: VecDeque::new(),
+            breaker,
+            counters: Counters::default(),
+            sending: 0,
+            spilling: 0,
+            backlog,
+            idle_senders: 0,
+            blocked: 0,
+            spill_failure: None,
+            api_failure: None,
+            next_number: 0,
+            books,
+            accepting: Accepting::default(),
+        }
+    }
+
+    /// Takes an event on: it is in memory now.
+    pub(crate) fn accept(
+        &mut self,
+        event: Event,
+        id: EventId,
+        timestamp_ms: u64,
+        waiter: Option<oneshot::Sender<Result<(), LossReason>>>,
+    ) -> Queued {
+        let bucket = Bucket::of(id);
+        if self.accepting.bucket != Some(bucket) {
+            self.post_accepted();
+            self.accepting.bucket = Some(bucket);
+        }
+        self.accepting.tally = self.accepting.tally.plus(Tally::of(id));
+        self.next_number += 1;
+        Queued {
+            event,
+            id,
+            timestamp_ms,
+            attempts: 0,
+            number: self.next_number,
+            waiter,
+        }
+    }
+
+    /// Takes an event on that is lost at once.
+    pub(crate) fn accept_lost(&mut self, id: EventId, reason: LossReason) {
+        self.counters.failed += 1;
+        self.books.move_one(id, None, Some(Place::Lost(reason)));
+    }
+
+    /// Posts a move of these events.
+    pub(crate) fn post(&mut self, ids: impl IntoIterator<Item = EventId>, from: Place, to: Place) {
+        self.post_accepted();
+        for posting in postings(ids, Some(from), Some(to)) {
+            self.books.post(&posting);
+        }
+    }
+
+    fn post_accepted(&mut self) {
+        let Accepting { bucket, tally } = std::mem::take(&mut self.accepting);
+        if let Some(bucket) = bucket {
+            self.books
+                .move_tally(bucket, None, Some(Place::InFlight), tally);
+        }
+    }
+
+    /// The books of now.
+    pub(crate) fn books(&mut self) -> &mut Books {
+        self.post_accepted();
+        &mut self.books
+    }
+
+    /// The account of now.
+    pub(crate) fn account(&mut self) -> Account {
+        self.books().account()
+    }
+
+    /// Whether nothing is on its way to the API in memory.
+    pub(crate) fn is_flushed(&self) -> bool {
+        self.queue.is_empty() && self.retries.is_empty() && self.sending == 0
+    }
+}
