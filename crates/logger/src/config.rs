@@ -1,5 +1,8 @@
 //! How a logger is set up.
 
+#[cfg(feature = "yaml")]
+mod yaml;
+
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use tidegate_core::Code;
 use tidegate_core::books::Place;
 use tidegate_core::breaker::{BreakerState, CallResult, Permit};
-use tidegate_core::{Code, EventId};
 use tokio::sync::watch;
 
 use crate::api::{Answer, Judgment, Payload};
@@ -255,10 +255,6 @@ impl Sender {
             self.shared.lose(events, Place::InFlight, reason::REJECTED);
             return;
         }
-        let ids: Vec<EventId> = events.iter().map(|queued| queued.id).collect();
-        self.shared
-            .state()
-            .post(ids, Place::InFlight, Place::DeadLettered);
         for mut queued in events {
             queued.tell(Err(reason::REJECTED));
             self.shared.report(Lost {

@@ -10,6 +10,7 @@
 //! | `eventlog-spillover.sealed-N.jsonl` | an active file whose sync failed | never | renamed when its turn comes |
 //! | `eventlog-spillover.corrupt.jsonl` | lines that cannot be read, byte for byte | appended, synced | never |
 //! | `eventlog-spillover.rejected.jsonl` | events that the API refused for good | appended, synced | never |
+//! | `….corrupt-N.jsonl`, `….rejected-N.jsonl` | earlier ones of these two, whose sync failed | never | never |
 //! | `eventlog-spillover.books` | the books: two slots with a checksum | in turn, synced | never |
 //! | `eventlog-spillover.lock` | held by the one process that may write | – | never |
 //!
@@ -35,6 +36,8 @@
 
 mod books_file;
 mod cursor;
+mod find;
+mod inspect;
 mod line;
 mod recount;
 mod replay;
@@ -46,10 +49,13 @@ mod spool;
 mod tests;
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use tidegate_core::env::{Disk, OpenMode};
 use tidegate_core::{Classify, FailureClass};
 
+pub use find::{Sighting, find};
+pub use inspect::{Finding, InspectedFile, Inspection, Level, Role, inspect};
 pub use recount::{Recount, recount};
 pub(crate) use replay::ReplayBatch;
 pub(crate) use set_aside::Rejection;
@@ -128,12 +134,37 @@ impl Classify for SpillError {
     }
 }
 
+/// Puts a synced copy of a file in its place.
+///
+/// After a process whose sync failed, what reads show may not be on the disk, and a sync by the next
+/// process would not write it: it was thrown away and counts as written. A copy is written anew.
+fn rewrite(disk: &dyn Disk, path: &Path) -> Result<(), SpillError> {
+    const CHUNK: usize = 256 * 1024;
+    let temporary = path.with_extension("new");
+    // What a crash left of an earlier try.
+    disk.remove(&temporary).ok();
+    let old = at("open", path, disk.open(path, OpenMode::Read))?;
+    let mut new = at(
+        "create",
+        &temporary,
+        disk.open(&temporary, OpenMode::CreateNew),
+    )?;
+    let mut buffer = vec![0; CHUNK];
+    let mut offset = 0;
+    loop {
+        let read = at("read", path, old.read_at(offset, &mut buffer))?;
+        if read == 0 {
+            break;
+        }
+        at("write", &temporary, new.append(&buffer[..read]))?;
+        offset += read as u64;
+    }
+    at("sync", &temporary, new.sync())?;
+    at("replace", path, disk.replace(&temporary, path))
+}
+
 /// Ties an I/O error to what was being done.
-fn at<T>(
-    doing: &'static str,
-    path: &std::path::Path,
-    result: io::Result<T>,
-) -> Result<T, SpillError> {
+fn at<T>(doing: &'static str, path: &Path, result: io::Result<T>) -> Result<T, SpillError> {
     result.map_err(|source| SpillError::Disk {
         doing,
         path: path.to_owned(),

@@ -132,8 +132,7 @@ impl Writer {
                 continue;
             }
             if phase == Phase::Stopped && depth == 0 {
-                self.write_books()?;
-                return Ok(());
+                return self.spool.close(&shared.books());
             }
             if self.is_dirty && now >= self.last_books.saturating_add(BOOKS) {
                 self.write_books()?;
@@ -286,6 +285,11 @@ impl Writer {
             Command::SetAside { rejections, reply } => {
                 let now_ms = self.shared.clock.now_ms();
                 self.spool.set_aside(&rejections, now_ms)?;
+                // Posted here, so that no books are written in between.
+                let ids = rejections.iter().map(|rejection| rejection.id);
+                let mut state = self.shared.state();
+                state.post(ids, Place::InFlight, Place::DeadLettered);
+                drop(state);
                 self.is_dirty = true;
                 reply.send(true).ok();
             }

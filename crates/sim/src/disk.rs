@@ -156,6 +156,11 @@ impl SimDisk {
         self.inner().is_killed
     }
 
+    /// Forgets a kill that has not happened.
+    pub(crate) fn forget_kill(&self) {
+        self.inner().kill_at = None;
+    }
+
     pub(crate) fn kill(&self) {
         self.inner().is_killed = true;
     }

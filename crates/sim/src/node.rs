@@ -47,6 +47,8 @@ impl NodeState {
             self.is_up = true;
             self.life += 1;
             self.up_since = now;
+            // A kill was meant for the life in which it was set.
+            self.disk.forget_kill();
         }
     }
 }

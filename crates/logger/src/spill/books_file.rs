@@ -11,7 +11,7 @@ use tidegate_core::books::{Books, Row};
 use tidegate_core::env::{Disk, DiskFile, OpenMode};
 
 use super::cursor::Position;
-use super::{SpillError, at};
+use super::{SpillError, at, rewrite};
 
 const HEAD: usize = 8;
 const FIRST_SLOT: u64 = 32 * 1024;
@@ -33,6 +33,9 @@ pub(super) struct Written {
     pub(super) sealed: Vec<(u32, u64)>,
     /// How much of the active file the books cover.
     pub(super) active_len: u64,
+    /// Whether this was the last word of a process that stopped in good order.
+    #[serde(default)]
+    pub(super) is_clean: bool,
     pub(super) books: Vec<Row>,
 }
 
@@ -80,7 +83,11 @@ impl BooksFile {
                 at("sync", dir, disk.sync_dir(dir))?;
                 file
             }
-            opened => at("open", &path, opened)?,
+            Err(error) => return at("open", &path, Err(error)),
+            Ok(_) => {
+                rewrite(disk, &path)?;
+                at("open", &path, disk.open(&path, OpenMode::Write))?
+            }
         };
         let newest = newest(file.as_ref());
         let slot = at("read", &path, file.len())? / 2;

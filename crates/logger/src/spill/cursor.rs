@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use tidegate_core::env::{Disk, DiskFile, OpenMode};
 
-use super::{SpillError, at};
+use super::{SpillError, at, rewrite};
 
 const SLOT: usize = 64;
 
@@ -49,7 +49,11 @@ impl Cursor {
                 at("sync", dir, disk.sync_dir(dir))?;
                 file
             }
-            opened => at("open", &path, opened)?,
+            Err(error) => return at("open", &path, Err(error)),
+            Ok(_) => {
+                rewrite(disk, &path)?;
+                at("open", &path, disk.open(&path, OpenMode::Write))?
+            }
         };
         let newest = newest(opened.as_ref());
         let generation = newest.map_or(0, |(generation, _)| generation);

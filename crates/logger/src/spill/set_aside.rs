@@ -78,10 +78,30 @@ impl SetAside {
             self.file = Some(file);
             return at("write", &self.path, Err(error));
         }
-        // After a failed sync this handle is dropped and never synced again.
-        at("sync", &self.path, file.sync())?;
+        if file.sync().is_err() {
+            // Final for that file: it keeps what was synced before, under another name, and what
+            // is in our hands goes to a fresh one. If that fails too we stop.
+            self.move_away(disk)?;
+            file = self.open(disk)?;
+            at("write", &self.path, file.append(bytes))?;
+            at("sync", &self.path, file.sync())?;
+        }
         self.file = Some(file);
         Ok(())
+    }
+
+    fn move_away(&self, disk: &dyn Disk) -> Result<(), SpillError> {
+        let entries = at("list", &self.dir, disk.list(&self.dir))?;
+        let stem = self
+            .path
+            .file_stem()
+            .and_then(|stem| stem.to_str())
+            .unwrap_or_default();
+        let free = (1..)
+            .map(|number| format!("{stem}-{number}.jsonl"))
+            .find(|name| entries.iter().all(|entry| entry.name != *name));
+        let to = self.dir.join(free.unwrap_or_default());
+        at("move", &to, disk.replace(&self.path, &to))
     }
 
     fn open(&self, disk: &dyn Disk) -> Result<Box<dyn DiskFile>, SpillError> {

@@ -11,13 +11,13 @@ use tidegate_core::books::{Books, Bucket, LossReason, Place, Tally};
 use tidegate_core::env::{Disk, DiskFile, DiskLock, OpenMode};
 
 use super::books_file::{BooksFile, Written};
-use super::cursor::Cursor;
-use super::replay::{Replay, ReplayBatch};
+use super::cursor::{Cursor, Position};
+use super::replay::{Replay, ReplayBatch, identity};
 use super::scan::Lines;
 use super::set_aside::{Rejection, SetAside};
 use super::{
-    ACTIVE, CORRUPT, CURSOR, LOCK, MAX_SEALED, REJECTED, REPLAY, SpillError, at, line, sealed_name,
-    sealed_number,
+    ACTIVE, CORRUPT, CURSOR, LOCK, MAX_SEALED, REJECTED, REPLAY, SpillError, at, line, rewrite,
+    sealed_name, sealed_number,
 };
 use crate::loss::reason;
 
@@ -243,6 +243,9 @@ impl Spool {
 
     fn recover_active(&mut self, found: &mut Found<'_>) -> Result<Active, SpillError> {
         let path = self.dir.join(ACTIVE);
+        if !found.written.is_clean {
+            rewrite(&*self.disk, &path)?;
+        }
         let mut file = at("open", &path, self.disk.open(&path, OpenMode::Write))?;
         self.repair_tail(&path, &mut *file)?;
         let len = at("measure", &path, file.len())?;
@@ -449,12 +452,21 @@ impl Spool {
     /// Makes the oldest sealed file, or the active one, the snapshot.
     fn rotate(&mut self, books: &Books) -> Result<bool, SpillError> {
         let to = self.dir.join(REPLAY);
-        let end = if let Some((number, (end, _))) = self.sealed.pop_first() {
-            at(
-                "rotate",
-                &to,
-                self.disk.replace(&self.dir.join(sealed_name(number)), &to),
-            )?;
+        let oldest = self.sealed.first_key_value();
+        let end = if let Some((number, end)) = oldest.map(|(number, (end, _))| (*number, *end)) {
+            let from = self.dir.join(sealed_name(number));
+            // Under its new name nothing but the books tells how much of the file counts, so they
+            // say it before it has that name.
+            let file = at("open", &from, self.disk.open(&from, OpenMode::Read))?;
+            let identity = at("read", &from, identity(&*file, end))?;
+            let position = Position {
+                identity,
+                end,
+                ..Position::default()
+            };
+            self.write_books_for(books, Some(position), false)?;
+            at("rotate", &to, self.disk.replace(&from, &to))?;
+            self.sealed.remove(&number);
             Some(end)
         } else {
             match self.active.take() {
@@ -552,7 +564,23 @@ impl Spool {
     /// Writes books and cursor down, and returns once they would survive a power cut.
     pub(crate) fn write_books(&mut self, books: &Books) -> Result<(), SpillError> {
         let position = self.replay.as_ref().map(|replay| replay.position);
+        self.write_books_for(books, position, false)
+    }
+
+    /// Writes the last word of this process.
+    pub(crate) fn close(&mut self, books: &Books) -> Result<(), SpillError> {
+        let position = self.replay.as_ref().map(|replay| replay.position);
+        self.write_books_for(books, position, true)
+    }
+
+    fn write_books_for(
+        &mut self,
+        books: &Books,
+        position: Option<Position>,
+        is_clean: bool,
+    ) -> Result<(), SpillError> {
         let written = Written {
+            is_clean,
             seq: self.seq,
             sum: self.sum,
             replay: position,

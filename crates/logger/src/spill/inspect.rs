@@ -1,0 +1,587 @@
+//! Looks at every line of a spill directory: what waits, what is settled, and what is not as it
+//! should be.
+//!
+//! It takes no lock and writes nothing. Files are read in the order in which events pass through
+//! them, so beside a running logger an event may be seen twice, and never not at all.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+use std::path::Path;
+
+use serde::Serialize;
+use tidegate_core::EventId;
+use tidegate_core::env::{Disk, DiskFile, OpenMode};
+
+use super::books_file::BooksFile;
+use super::cursor::{Cursor, Position};
+use super::line::{self, Line};
+use super::replay::identity;
+use super::scan::Lines;
+use super::{ACTIVE, BOOKS, CORRUPT, CURSOR, LOCK, REJECTED, REPLAY};
+use super::{SpillError, at, sealed_number};
+
+/// What a file of a spill directory is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// New events are appended to it.
+    Active,
+    /// An active file whose sync failed, which waits for its replay.
+    Sealed,
+    /// The snapshot that is being replayed.
+    Replay,
+    /// Lines that cannot be read.
+    Corrupt,
+    /// Events that the API refused for good.
+    Rejected,
+}
+
+impl Role {
+    /// The role of a file with this name; none for one that holds no events.
+    fn of(name: &str) -> Option<Self> {
+        let is_kept = |first: &str| {
+            let stem = first.trim_end_matches(".jsonl");
+            let number = name.strip_prefix(stem).and_then(|n| n.strip_prefix('-'));
+            let number = number.and_then(|number| number.strip_suffix(".jsonl"));
+            name == first || number.is_some_and(|number| number.parse::<u32>().is_ok())
+        };
+        match name {
+            ACTIVE => Some(Self::Active),
+            REPLAY => Some(Self::Replay),
+            _ if sealed_number(name).is_some() => Some(Self::Sealed),
+            _ if is_kept(CORRUPT) => Some(Self::Corrupt),
+            _ if is_kept(REJECTED) => Some(Self::Rejected),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Active => "active",
+            Self::Sealed => "sealed",
+            Self::Replay => "replay",
+            Self::Corrupt => "corrupt",
+            Self::Rejected => "rejected",
+        })
+    }
+}
+
+/// What a spill directory looks like.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+#[non_exhaustive]
+pub struct Inspection {
+    /// Its files, in the order in which they are replayed, then those that are kept.
+    pub files: Vec<InspectedFile>,
+    /// What is not as it should be.
+    pub findings: Vec<Finding>,
+}
+
+impl Inspection {
+    /// Lines that wait for replay, in all files together.
+    #[must_use]
+    pub fn waiting(&self) -> u64 {
+        let is_waiting = |file: &&InspectedFile| file.role < Role::Corrupt;
+        self.files
+            .iter()
+            .filter(is_waiting)
+            .map(|f| f.lines)
+            .sum()
+    }
+}
+
+/// One file with events.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct InspectedFile {
+    /// Its name.
+    pub name: String,
+    /// What it is for.
+    pub role: Role,
+    /// Its length in bytes.
+    pub bytes: u64,
+    /// Lines that wait in it, or are kept in it.
+    pub lines: u64,
+    /// Lines of it that were settled already.
+    pub settled: u64,
+    /// Lines, of those that wait or are kept, that cannot be read.
+    pub unreadable: u64,
+    /// When the oldest of its events was born, in milliseconds since 1970; of those that tell.
+    pub oldest_ms: Option<u64>,
+    /// When the newest of them was born.
+    pub newest_ms: Option<u64>,
+}
+
+/// How much a finding matters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Level {
+    /// What a crash may leave; the next start puts it right and nothing is lost.
+    Note,
+    /// Somebody should look at it.
+    Problem,
+}
+
+/// Something that is not as it should be.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Finding {
+    /// How much it matters.
+    pub level: Level,
+    /// What it is, as a stable code.
+    pub code: &'static str,
+    /// The file.
+    pub file: String,
+    /// The line, counted from 1, where it is about one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub line: Option<u64>,
+    /// What it is, for people.
+    pub message: String,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.file)?;
+        if let Some(line) = self.line {
+            write!(f, ":{line}")?;
+        }
+        write!(f, ": {} ({})", self.message, self.code)
+    }
+}
+
+/// Looks at a spill directory.
+///
+/// ```
+/// use tidegate_core::env::system::SystemDisk;
+/// use tidegate_logger::spill::inspect;
+/// let dir = tempfile::tempdir()?;
+/// let inspection = inspect(&SystemDisk, dir.path())?;
+/// assert_eq!((inspection.waiting(), inspection.findings.len()), (0, 0));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// The directory or a file in it cannot be read.
+pub fn inspect(disk: &dyn Disk, dir: &Path) -> Result<Inspection, SpillError> {
+    let mut files: BTreeMap<(Role, String), InspectedFile> = BTreeMap::new();
+    let mut chains: BTreeMap<(Role, String), Chain> = BTreeMap::new();
+    let mut findings = Vec::new();
+    walk(disk, dir, &mut |seen| {
+        let key = (seen.role, seen.file.to_owned());
+        let file = files.entry(key.clone()).or_insert_with(|| InspectedFile {
+            name: seen.file.to_owned(),
+            role: seen.role,
+            bytes: seen.bytes,
+            lines: 0,
+            settled: 0,
+            unreadable: 0,
+            oldest_ms: None,
+            newest_ms: None,
+        });
+        let Some(raw) = &seen.line else {
+            return;
+        };
+        let chain = chains.entry(key).or_default();
+        if raw.is_settled {
+            file.settled += 1;
+        } else if raw.is_whole || raw.line.is_some() || seen.role >= Role::Corrupt {
+            file.lines += 1;
+            file.unreadable += u64::from(raw.line.is_none());
+        }
+        if let Some(born) = raw.line.as_ref().and_then(|line| line.id.born_ms()) {
+            file.oldest_ms = Some(file.oldest_ms.map_or(born, |oldest| oldest.min(born)));
+            file.newest_ms = Some(file.newest_ms.map_or(born, |newest| newest.max(born)));
+        }
+        if seen.role != Role::Corrupt {
+            findings.extend(look_at(seen.file, seen.role, raw));
+            chain.add(raw);
+        }
+    })?;
+    let order = [Role::Replay, Role::Sealed, Role::Active];
+    let mut sequence = Sequence::default();
+    for role in order {
+        let of_role = chains.range((role, String::new())..);
+        let mut of_role: Vec<_> = of_role.filter(|((other, _), _)| *other == role).collect();
+        // By number, not by name: 10 comes after 9.
+        of_role.sort_by_key(|((_, name), _)| sealed_number(name));
+        for ((_, name), chain) in of_role {
+            sequence.follow(name, chain, &mut findings);
+        }
+    }
+    findings.extend(look_around(disk, dir, sequence.last.is_some())?);
+    let mut files: Vec<InspectedFile> = files.into_values().collect();
+    files.sort_by_key(|file| {
+        let turn = order.iter().position(|role| *role == file.role);
+        (turn.unwrap_or(order.len()), file.role, sealed_number(&file.name))
+    });
+    Ok(Inspection { files, findings })
+}
+
+/// What is wrong with one line.
+fn look_at(file: &str, role: Role, raw: &SeenLine<'_>) -> Option<Finding> {
+    let finding = |level, code, message: &str| {
+        Some(Finding {
+            level,
+            code,
+            file: file.to_owned(),
+            line: Some(raw.number),
+            message: message.to_owned(),
+        })
+    };
+    match (&raw.line, raw.is_whole) {
+        (Some(_), true) => None,
+        (Some(_), false) if role == Role::Replay || role == Role::Sealed => None,
+        (Some(_), false) => finding(
+            Level::Note,
+            "line.open",
+            "the line has no end yet; it gets one when the directory is opened",
+        ),
+        (None, false) if role == Role::Active => finding(
+            Level::Note,
+            "line.torn",
+            "the last line is torn: nobody was promised it, and it is set aside when the \
+             directory is opened",
+        ),
+        (None, _) if raw.is_settled => None,
+        (None, _) => finding(
+            Level::Problem,
+            "line.unreadable",
+            "the line cannot be read: it is set aside by replay, byte for byte",
+        ),
+    }
+}
+
+/// What is wrong with the files that hold no events.
+fn look_around(disk: &dyn Disk, dir: &Path, has_ours: bool) -> Result<Vec<Finding>, SpillError> {
+    let names: Vec<String> = at("list", dir, disk.list(dir))?
+        .into_iter()
+        .map(|entry| entry.name)
+        .collect();
+    let has = |name: &str| names.iter().any(|found| found == name);
+    let mut findings = Vec::new();
+    let mut add = |level, code, file: &str, message: &str| {
+        findings.push(Finding {
+            level,
+            code,
+            file: file.to_owned(),
+            line: None,
+            message: message.to_owned(),
+        });
+    };
+    if has(BOOKS) && BooksFile::peek(disk, dir).is_none() {
+        let level = if has_ours { Level::Problem } else { Level::Note };
+        add(level, "books.unreadable", BOOKS, "neither slot of the books can be read");
+    } else if !has(BOOKS) && has_ours {
+        let message = "lines are numbered and there are no books to compare them with";
+        add(Level::Problem, "books.missing", BOOKS, message);
+    }
+    if has(CURSOR) && has(REPLAY) {
+        let message = match Cursor::peek(disk, dir) {
+            None => Some("no slot can be read: replay goes by the books, or from the start"),
+            Some(position) => {
+                let replay = disk.open(&dir.join(REPLAY), OpenMode::Read).ok();
+                let is_it = replay.is_none_or(|file| fits(&*file, &position));
+                (!is_it).then_some("it is about another snapshot, and is not used")
+            }
+        };
+        if let Some(message) = message {
+            add(Level::Note, "cursor.unusable", CURSOR, message);
+        }
+    }
+    for name in names.iter().filter(|name| is_stray(name)) {
+        let message = "is none of our files; a crash, or another program, left it";
+        add(Level::Note, "file.unknown", name, message);
+    }
+    Ok(findings)
+}
+
+fn is_stray(name: &str) -> bool {
+    let is_known = Role::of(name).is_some() || [BOOKS, CURSOR, LOCK].contains(&name);
+    name.starts_with("eventlog-spillover") && !is_known
+}
+
+/// The numbers of the lines of one file.
+#[derive(Default)]
+struct Chain {
+    steps: Vec<Step>,
+}
+
+/// A stretch of a file: what matters of its lines for the sequence.
+struct Step {
+    line: u64,
+    seq: u64,
+    /// Sum of the ids since the last step, with this one.
+    ids: u128,
+    /// The running sum that is written here.
+    sum: Option<u128>,
+    /// Lines before it that cannot be read: each may be one that the numbers miss.
+    unreadable: u64,
+    /// How many numbered lines it stands for.
+    count: u64,
+}
+
+impl Chain {
+    fn add(&mut self, raw: &SeenLine<'_>) {
+        let Some(line) = &raw.line else {
+            self.steps.push(Step {
+                line: raw.number,
+                seq: 0,
+                ids: 0,
+                sum: None,
+                unreadable: 1,
+                count: 0,
+            });
+            return;
+        };
+        let Some(seq) = line.seq else {
+            return;
+        };
+        // Lines in a row are one step: a file of a million lines has few.
+        if let Some(last) = self.steps.last_mut()
+            && last.count > 0
+            && last.sum.is_none()
+            && seq == last.seq + 1
+        {
+            last.seq = seq;
+            last.ids = last.ids.wrapping_add(line.id.as_u128());
+            last.sum = line.sum;
+            last.count += 1;
+            return;
+        }
+        self.steps.push(Step {
+            line: raw.number,
+            seq,
+            ids: line.id.as_u128(),
+            sum: line.sum,
+            unreadable: 0,
+            count: 1,
+        });
+    }
+}
+
+/// Follows the numbers from file to file.
+#[derive(Default)]
+struct Sequence {
+    last: Option<u64>,
+    /// The last running sum, and the ids since.
+    mark: Option<u128>,
+    ids: u128,
+    unreadable: u64,
+    /// Since the mark: lines that are not there, and where that was noticed.
+    gap: Option<(u64, String, u64)>,
+    is_blurred: bool,
+}
+
+impl Sequence {
+    fn follow(&mut self, file: &str, chain: &Chain, findings: &mut Vec<Finding>) {
+        for step in &chain.steps {
+            if step.count == 0 {
+                self.unreadable += step.unreadable;
+                self.is_blurred = true;
+                continue;
+            }
+            let first = (step.seq + 1).saturating_sub(step.count);
+            let problem = |code, message: String| Finding {
+                level: Level::Problem,
+                code,
+                file: file.to_owned(),
+                line: Some(step.line),
+                message,
+            };
+            match self.last {
+                Some(last) if first <= last => findings.push(problem(
+                    "sequence.repeated",
+                    format!("the line is number {first}, and number {last} came before it"),
+                )),
+                Some(last) => {
+                    let missing = (first - last - 1).saturating_sub(self.unreadable);
+                    if missing > 0 {
+                        self.note_gap(missing, file, step.line);
+                    }
+                }
+                None => {}
+            }
+            self.last = self.last.max(Some(step.seq));
+            self.unreadable = 0;
+            self.ids = self.ids.wrapping_add(step.ids);
+            if let Some(sum) = step.sum {
+                findings.extend(self.close(sum, file, step));
+            }
+        }
+        if let Some(gap) = self.gap.take() {
+            findings.push(missing(gap, None));
+        }
+    }
+
+    fn note_gap(&mut self, count: u64, file: &str, line: u64) {
+        match &mut self.gap {
+            Some((total, _, _)) => *total += count,
+            None => self.gap = Some((count, file.to_owned(), line)),
+        }
+    }
+
+    /// Compares the ids since the last running sum with this one.
+    fn close(&mut self, sum: u128, file: &str, step: &Step) -> Option<Finding> {
+        let before = self.mark.replace(sum);
+        let ids = std::mem::take(&mut self.ids);
+        let gap = self.gap.take();
+        let is_blurred = std::mem::take(&mut self.is_blurred);
+        let rest = before.map(|before| sum.wrapping_sub(before).wrapping_sub(ids));
+        match (gap, rest) {
+            (Some(gap), Some(rest)) if gap.0 == 1 && !is_blurred => {
+                Some(missing(gap, Some(EventId::from_u128(rest))))
+            }
+            (Some(gap), _) => Some(missing(gap, None)),
+            (None, Some(rest)) if rest != 0 && !is_blurred => Some(Finding {
+                level: Level::Problem,
+                code: "sequence.sum",
+                file: file.to_owned(),
+                line: Some(step.line),
+                message: "the ids up to here do not add up to the sum that was written: a line \
+                          was exchanged"
+                    .to_owned(),
+            }),
+            (None, _) => None,
+        }
+    }
+}
+
+fn missing((count, file, line): (u64, String, u64), id: Option<EventId>) -> Finding {
+    let what = match (count, id) {
+        (1, Some(id)) => format!("the event {id} is missing before this line"),
+        (1, None) => "one line is missing before this one".to_owned(),
+        (count, _) => format!("{count} lines are missing before this one"),
+    };
+    Finding {
+        level: Level::Problem,
+        code: "sequence.gap",
+        file,
+        line: Some(line),
+        message: what,
+    }
+}
+
+/// A file, or a line of one.
+pub(super) struct Seen<'a> {
+    pub(super) file: &'a str,
+    pub(super) role: Role,
+    pub(super) bytes: u64,
+    /// None once per file, before its lines.
+    pub(super) line: Option<SeenLine<'a>>,
+}
+
+/// A line as it was met.
+pub(super) struct SeenLine<'a> {
+    /// Counted from 1.
+    pub(super) number: u64,
+    pub(super) offset: u64,
+    pub(super) raw: &'a [u8],
+    pub(super) line: Option<Line<'a>>,
+    pub(super) is_whole: bool,
+    pub(super) is_settled: bool,
+}
+
+/// Shows every file and every line to `look`, in the order in which events pass through them. What
+/// was written to a file after its sync failed does not count and is not shown.
+pub(super) fn walk(
+    disk: &dyn Disk,
+    dir: &Path,
+    look: &mut dyn FnMut(Seen<'_>),
+) -> Result<(), SpillError> {
+    let names = || -> Result<Vec<String>, SpillError> {
+        let listed = at("list", dir, disk.list(dir))?;
+        Ok(listed.into_iter().map(|entry| entry.name).collect())
+    };
+    // A directory that cannot be listed is no empty one.
+    names()?;
+    read(disk, dir, ACTIVE, Role::Active, look)?;
+    for role in [Role::Sealed, Role::Replay, Role::Corrupt, Role::Rejected] {
+        let mut of_role = names()?;
+        of_role.retain(|name| Role::of(name) == Some(role));
+        of_role.sort_by_key(|name| (sealed_number(name), name.clone()));
+        for name in of_role {
+            read(disk, dir, &name, role, look)?;
+        }
+    }
+    Ok(())
+}
+
+fn read(
+    disk: &dyn Disk,
+    dir: &Path,
+    name: &str,
+    role: Role,
+    look: &mut dyn FnMut(Seen<'_>),
+) -> Result<(), SpillError> {
+    let path = dir.join(name);
+    let file = match disk.open(&path, OpenMode::Read) {
+        // Not there, or not any more: then its lines are in a file that is read later.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        opened => at("open", &path, opened)?,
+    };
+    let bytes = at("measure", &path, file.len())?;
+    let (settled, end) = bounds(disk, dir, name, role, &*file, bytes);
+    let seen = |line| Seen {
+        file: name,
+        role,
+        bytes,
+        line,
+    };
+    look(seen(None));
+    let mut lines = Lines::new(0, end);
+    let mut number = 0;
+    while let Some(raw) = at("read", &path, lines.next(&*file))? {
+        number += 1;
+        if raw.bytes.trim_ascii().is_empty() {
+            continue;
+        }
+        look(seen(Some(SeenLine {
+            number,
+            offset: raw.offset,
+            raw: raw.bytes,
+            line: line::read(raw.bytes, raw.offset),
+            is_whole: raw.is_whole,
+            is_settled: raw.offset < settled,
+        })));
+    }
+    Ok(())
+}
+
+/// Up to where a file is settled, and up to where it counts.
+fn bounds(
+    disk: &dyn Disk,
+    dir: &Path,
+    name: &str,
+    role: Role,
+    file: &dyn DiskFile,
+    bytes: u64,
+) -> (u64, u64) {
+    let written = BooksFile::peek(disk, dir);
+    if role == Role::Sealed {
+        let number = sealed_number(name);
+        let sealed = written.map(|written| written.sealed).unwrap_or_default();
+        let known = sealed.iter().find(|(known, _)| Some(*known) == number);
+        return (0, known.map_or(bytes, |(_, len)| (*len).min(bytes)));
+    }
+    if role != Role::Replay {
+        return (0, bytes);
+    }
+    let known = Cursor::peek(disk, dir).into_iter();
+    let known = known.chain(written.and_then(|written| written.replay));
+    let furthest = known
+        .filter(|position| fits(file, position))
+        .max_by_key(|position| (position.is_done, position.offset));
+    match furthest {
+        Some(position) if position.is_done => (position.end, position.end),
+        Some(position) => (position.offset, position.end),
+        None => (0, bytes),
+    }
+}
+
+/// Whether a position is about this file.
+fn fits(file: &dyn DiskFile, position: &Position) -> bool {
+    file.len().is_ok_and(|len| position.end <= len)
+        && identity(file, position.end).is_ok_and(|found| found == position.identity)
+}

@@ -1,0 +1,83 @@
+//! Stopping loses nothing, whatever the API does meanwhile.
+
+use std::time::{Duration, Instant};
+
+use tidegate_core::env::system::SystemDisk;
+use tidegate_logger::{Event, RunningLogger, spill};
+use tidegate_testkit::{Fault, StubApi};
+
+use crate::child;
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+#[test]
+fn stopping_with_the_api_down_keeps_every_event_in_every_process() {
+    const RUNS: usize = 20;
+    const EVENTS: u64 = 2_000;
+    let stub = StubApi::start().unwrap();
+    stub.down();
+    let dirs = tempfile::tempdir().unwrap();
+    let mut on_disk = 0;
+    for run in 0..RUNS {
+        let dir = dirs.path().join(run.to_string());
+        let name = run.to_string();
+        let (mut process, mut lines) = child::start("log-and-stop", &dir, &stub.url(), &name);
+        let report = lines.next().expect("a report");
+        assert!(process.wait().unwrap().success());
+        assert_eq!(
+            report, "2000 2000 0 0",
+            "accepted, spilled, delivered, lost"
+        );
+        let counted = spill::recount(&SystemDisk, &dir).unwrap();
+        assert_eq!((counted.unaccounted(), counted.unverifiable), (0, 0));
+        on_disk += counted.files.iter().map(|file| file.lines).sum::<u64>();
+    }
+    assert_eq!(on_disk, RUNS as u64 * EVENTS);
+    // And they are not only there, they can be sent.
+    stub.up().unwrap();
+    for run in 0..RUNS {
+        let config = child::config(&dirs.path().join(run.to_string()));
+        let logger =
+            RunningLogger::start(config.build().unwrap(), child::http(&stub.url()), None).unwrap();
+        let expected = (run + 1) * 2_000;
+        stub.wait_until_blocking(|stub| stub.count() == expected, LIMIT);
+        assert_eq!(logger.shutdown().account.delivered, 2_000);
+    }
+    println!(
+        "{RUNS} runs: {on_disk} on disk, 0 lost, {} delivered",
+        stub.count()
+    );
+}
+
+#[test]
+fn a_request_that_hangs_is_spilled_before_the_timeout() {
+    let timeout = Duration::from_secs(if tidegate_sim::is_long() { 10 } else { 2 });
+    let stub = StubApi::start().unwrap();
+    stub.fail_always(Fault::Hang);
+    let dir = tempfile::tempdir().unwrap();
+    let config = || {
+        child::config(dir.path())
+            .shutdown_timeout(timeout)
+            .build()
+            .unwrap()
+    };
+    let logger = RunningLogger::start(config(), child::http(&stub.url()), None).unwrap();
+    for n in 0..500 {
+        let event = Event::step("Outside", "Hang", format!("hang-{n}"));
+        logger.log(event.correlation_id("hang")).unwrap();
+    }
+    stub.wait_until_blocking(|stub| stub.requests() > 0, LIMIT);
+    let began = Instant::now();
+    let report = logger.shutdown();
+    let took = began.elapsed();
+    assert!(took <= timeout, "stopping took {took:?} of {timeout:?}");
+    assert_eq!(report.account.spilled, 500, "{:?}", report.account);
+    assert_eq!(report.account.lost.total(), 0);
+    let counted = spill::recount(&SystemDisk, dir.path()).unwrap();
+    assert_eq!((counted.unaccounted(), counted.unverifiable), (0, 0));
+    println!("stopped in {took:?} with a request on its way, 500 of 500 on disk");
+    stub.heal();
+    let logger = RunningLogger::start(config(), child::http(&stub.url()), None).unwrap();
+    stub.wait_until_blocking(|stub| stub.count() == 500, LIMIT);
+    assert_eq!(logger.shutdown().account.delivered, 500);
+}
