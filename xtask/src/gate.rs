@@ -50,6 +50,7 @@ pub(crate) fn run(workspace: &Workspace, options: &TestOptions) -> Result<bool> 
         long: options.long,
     };
     total += tests(workspace, &packages, options.only.is_empty(), &surroundings)?;
+    total += needs::still_met(workspace, &needs.used)?;
 
     if in_ci && !needs.started.is_empty() {
         // A developer's next run is faster when they stay; a build machine is left as it was found.

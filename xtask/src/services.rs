@@ -134,6 +134,37 @@ pub(crate) fn down(workspace: &Workspace, names: &[&str]) -> Result<Vec<&'static
     Ok(ended)
 }
 
+/// Those of the `names` that should answer and do not, each with the end of its log.
+pub(crate) fn silent(
+    workspace: &Workspace,
+    names: &[&str],
+) -> Result<Vec<(&'static str, anyhow::Error)>> {
+    let mut silent = Vec::new();
+    for server in SERVERS
+        .into_iter()
+        .filter(|server| names.contains(&server.name()))
+    {
+        let home = home_of(workspace, server)?;
+        if let Err(error) = ask(server, &home) {
+            silent.push((server.name(), error));
+        }
+    }
+    Ok(silent)
+}
+
+fn ask(server: &dyn Server, home: &Home) -> Result<()> {
+    let log = home.log();
+    let ports = ports::noted(&home.path("ports"), server.port_count());
+    match (home.running(), ports) {
+        (Some(_), Some(ports)) => wait_for_answer(server, home, &ports, None, ANSWER_LIMIT),
+        (None, _) | (_, None) => Err(anyhow!(
+            "it has ended; {} ends with\n{}",
+            log.display(),
+            tail(&log, LOG_LINES)
+        )),
+    }
+}
+
 /// `cargo xtask services up`.
 pub(crate) fn up_command(workspace: &Workspace) -> Result<bool> {
     let begin = Instant::now();
@@ -334,4 +365,23 @@ fn take_turn(workspace: &Workspace) -> Result<File> {
     let file = File::create(directory.join("lock")).context("could not open the lock file")?;
     file.lock().context("could not take the lock")?;
     Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_has_ended_is_told_with_the_end_of_its_log() {
+        let directory = std::env::temp_dir().join(format!("xtask-services-{}", std::process::id()));
+        let home = Home::make(directory.clone()).unwrap();
+        std::fs::write(home.log(), "ready\nout of memory\n").unwrap();
+        std::fs::write(home.path("ports"), "1\n").unwrap();
+        let error = ask(&redis::Redis, &home).unwrap_err().to_string();
+        std::fs::remove_dir_all(directory).unwrap();
+        assert!(
+            error.contains("has ended") && error.ends_with("out of memory"),
+            "{error}"
+        );
+    }
 }

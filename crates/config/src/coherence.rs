@@ -20,6 +20,7 @@ pub(crate) fn check(root: &Branch, findings: &mut Findings<'_>) {
         path: Path::default(),
     };
     if let Some(server) = root.section("server") {
+        token_is_visible(&server, findings);
         token_off_loopback(&server, findings);
     }
     if let Some(embedded) = root.section("log").and_then(|log| log.section("embedded")) {
@@ -170,6 +171,39 @@ fn ordered(view: &View<'_>, low: &str, high: &str, findings: &mut Findings<'_>) 
         let value = format_duration(first);
         contradiction(&path, (entry, &value), other, &rule, findings);
     }
+}
+
+/// A client sends the token in a header, which carries nothing but visible ASCII.
+fn token_is_visible(server: &View<'_>, findings: &mut Findings<'_>) {
+    let Some(entry) = server.entry("token") else {
+        return;
+    };
+    let Value::Secret(token) = &entry.value else {
+        return;
+    };
+    let strange = token.expose().chars().position(|c| !c.is_ascii_graphic());
+    if let Some(at) = strange {
+        // The character itself would be part of a secret.
+        let message = format!(
+            "has a character that is not visible ASCII, the {}",
+            nth(at + 1)
+        );
+        let problem = findings
+            .at(&entry.spot, &server.path.name("token"), message)
+            .hint("use letters, digits and signs, without blanks");
+        findings.problem(problem);
+    }
+}
+
+fn nth(number: usize) -> String {
+    let ending = match (number % 100, number % 10) {
+        (11..=13, _) => "th",
+        (_, 1) => "st",
+        (_, 2) => "nd",
+        (_, 3) => "rd",
+        _ => "th",
+    };
+    format!("{number}{ending}")
 }
 
 fn token_off_loopback(server: &View<'_>, findings: &mut Findings<'_>) {

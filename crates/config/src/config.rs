@@ -9,7 +9,7 @@ use serde_json::Value as Json;
 use crate::findings::Findings;
 use crate::keys::{Found, Kind, ROOT, find};
 use crate::problem::Problem;
-use crate::secret::Secret;
+use crate::secret::{MASK, Secret, has_password, secrets_in, shown_address, shown_name};
 use crate::value::{Branch, Entry, Origin, Spot, Value};
 
 /// What holds: every value that was given, and the defaults of all others.
@@ -235,8 +235,13 @@ impl Config {
     fn scrub(&self, message: &str) -> String {
         let mut secrets = Vec::new();
         collect_secrets(&self.root, &mut secrets);
+        // The longest first: a part that is replaced within the whole would leave the rest of it.
+        secrets.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
         secrets.iter().fold(message.to_owned(), |message, secret| {
-            message.replace(secret, crate::secret::MASK)
+            // A foreign message quotes a text the way Rust does.
+            let quoted = format!("{secret:?}");
+            let message = message.replace(&quoted, &format!("\"{MASK}\""));
+            message.replace(secret, MASK)
         })
     }
 
@@ -266,15 +271,14 @@ pub(crate) fn json_of(value: &Value, secrets: Secrets) -> Json {
         Value::Flag(flag) => Json::from(*flag),
         Value::Integer(number) => Json::from(*number),
         Value::Float(number) => Json::from(*number),
+        Value::Text(text) if secrets == Secrets::Hidden && has_password(text) => Json::from(MASK),
         Value::Text(text) => Json::from(text.as_str()),
-        Value::Url(url) if secrets == Secrets::Hidden => {
-            Json::from(crate::secret::without_password(url))
-        }
+        Value::Url(url) if secrets == Secrets::Hidden => Json::from(shown_address(url)),
         Value::Url(url) => Json::from(url.as_str()),
         Value::Duration(span) => Json::from(u64::try_from(span.as_millis()).unwrap_or(u64::MAX)),
         Value::Size(bytes) => Json::from(*bytes),
         Value::Choice(word) => Json::from(*word),
-        Value::Secret(_) if secrets == Secrets::Hidden => Json::from(crate::secret::MASK),
+        Value::Secret(_) if secrets == Secrets::Hidden => Json::from(MASK),
         Value::Secret(secret) => Json::from(secret.expose()),
         Value::Nothing | Value::Broken => Json::Null,
         Value::List(items) => items
@@ -283,7 +287,13 @@ pub(crate) fn json_of(value: &Value, secrets: Secrets) -> Json {
             .collect(),
         Value::Branch(branch) => branch
             .iter()
-            .map(|(name, entry)| (name.clone(), json_of(&entry.value, secrets)))
+            .map(|(name, entry)| {
+                let name = match secrets {
+                    Secrets::Exposed => name,
+                    Secrets::Hidden => shown_name(name),
+                };
+                (name.to_owned(), json_of(&entry.value, secrets))
+            })
             .collect::<serde_json::Map<String, Json>>()
             .into(),
     }
@@ -309,17 +319,16 @@ fn is_given(entry: &Entry) -> bool {
 
 fn collect_secrets(branch: &Branch, secrets: &mut Vec<String>) {
     for entry in branch.values() {
-        let items = entry.as_list().iter().filter_map(Entry::as_branch);
-        for inner in entry.as_branch().into_iter().chain(items) {
-            collect_secrets(inner, secrets);
-        }
-        if let Value::Secret(secret) = &entry.value {
-            secrets.push(secret.expose().to_owned());
-        }
-        if let Value::Url(url) = &entry.value
-            && let Some(range) = crate::secret::password_in_url(url)
-        {
-            secrets.push(url[range].to_owned());
+        for item in entry.as_list().iter().chain([entry]) {
+            if let Some(inner) = item.as_branch() {
+                collect_secrets(inner, secrets);
+            }
+            if let Value::Secret(secret) = &item.value {
+                secrets.push(secret.expose().to_owned());
+            }
+            if let Value::Url(url) = &item.value {
+                secrets.extend(secrets_in(url));
+            }
         }
     }
     secrets.retain(|secret| !secret.is_empty());

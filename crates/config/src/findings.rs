@@ -8,6 +8,7 @@ use crate::keys::{self, Kind, relaxed};
 use crate::load::Source;
 use crate::path::Path;
 use crate::problem::{Position, Problem, Problems, Span};
+use crate::secret::{is_secret_name, is_suspicious};
 use crate::value::{Origin, Spot};
 
 /// Problems that are kept; past this many, only the fact that there are more is reported.
@@ -49,9 +50,11 @@ impl<'a> Findings<'a> {
                 format!("argument `{argument}`: "),
             ),
             Spot::Default => {
-                let first = self.sources.first();
-                let file = first.map_or("defaults".to_owned(), |source| source.name.clone());
-                let span = first.map(|_| Span {
+                // The last file is the one that was asked for; what it imports stands before it.
+                let main = self.sources.last();
+                let file = main.map_or("defaults".to_owned(), |source| source.name.clone());
+                let span = main.map(|_| Span {
+                    source: self.sources.len() - 1,
                     line: 1,
                     column: 1,
                     ..Span::default()
@@ -204,18 +207,20 @@ fn blank(text: &str, mut ranges: Vec<Range<usize>>) -> String {
     blanked
 }
 
-/// What follows the name of a secret key: the rest of its line, and the lines below it that stand
-/// further in, which may be the rest of a long text.
+/// What follows the name of a secret key, and every line that may hold a password: the rest of the
+/// line, and the lines below it that stand further in, which may be the rest of a long text.
 fn ranges_by_name(text: &str) -> Vec<Range<usize>> {
     let names: Vec<String> = keys::all()
         .into_iter()
         .filter(|listed| listed.key.kind == Kind::Secret)
         .map(|listed| relaxed(listed.key.name))
-        .chain(["password", "secret"].map(str::to_owned))
         .collect();
     let is_secret = |before: &str| {
-        let name = relaxed(&before.replace(['"', '\''], ""));
-        names.iter().any(|secret| name.trim_end().ends_with(secret))
+        let name = before.replace(['"', '\''], "");
+        is_secret_name(&name)
+            || names
+                .iter()
+                .any(|secret| relaxed(name.trim_end()).ends_with(secret))
     };
     let mut ranges = Vec::new();
     let mut start = 0;
@@ -226,6 +231,9 @@ fn ranges_by_name(text: &str) -> Vec<Range<usize>> {
         inside = inside.filter(|outer| indent > *outer || line.trim().is_empty());
         let mut pieces = line.match_indices(':').map(|(at, _)| at);
         if inside.is_some() {
+            ranges.push(start..start + line.len());
+        } else if is_suspicious(line.trim()) {
+            inside = Some(indent);
             ranges.push(start..start + line.len());
         } else if let Some(at) = pieces.find(|at| is_secret(last_word(&line[..*at]))) {
             inside = Some(indent);

@@ -27,7 +27,7 @@ pub enum Part {
     Log,
     /// The SQL store.
     Store,
-    /// The HTTP server and its console.
+    /// The HTTP server.
     Server,
     /// The event logger and the Event Log API.
     Eventlog,
@@ -39,11 +39,13 @@ pub enum Part {
     Eventbus,
     /// The stage flows.
     Flows,
+    /// The console.
+    Console,
 }
 
 impl Part {
     /// Every part there is, in the order of the file.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Log,
         Self::Store,
         Self::Server,
@@ -52,6 +54,7 @@ impl Part {
         Self::Outbox,
         Self::Eventbus,
         Self::Flows,
+        Self::Console,
     ];
 
     /// The name of the part, which is also the name of its section.
@@ -66,6 +69,7 @@ impl Part {
             Self::Outbox => "outbox",
             Self::Eventbus => "eventbus",
             Self::Flows => "flows",
+            Self::Console => "console",
         }
     }
 }
@@ -275,8 +279,17 @@ const FACTOR: Kind = Kind::Float {
 const TEXTS: Kind = Kind::List(&Kind::Text);
 const HTTP: Kind = Kind::Url(&["http", "https"]);
 
+/// The key that names other files.
+pub(crate) const IMPORTS: &str = "imports";
+
 /// The whole file.
 pub(crate) static ROOT: &[Key] = &[
+    key(
+        IMPORTS,
+        TEXTS,
+        "[]",
+        "Files that stand under this one; `*` may stand in the last part of a path.",
+    ),
     section(
         "log",
         ground::LOG,
@@ -284,12 +297,7 @@ pub(crate) static ROOT: &[Key] = &[
     )
     .of(Part::Log),
     section("store", ground::STORE, "The SQL database.").of(Part::Store),
-    section(
-        "server",
-        ground::SERVER,
-        "The HTTP API, the metrics and the console.",
-    )
-    .of(Part::Server),
+    section("server", ground::SERVER, "The HTTP API and the metrics.").of(Part::Server),
     key(
         "shutdown-timeout",
         SPAN_ABOVE_ZERO,
@@ -326,6 +334,7 @@ pub(crate) static ROOT: &[Key] = &[
         "Flow files to run; patterns with `*` are allowed.",
     )
     .of(Part::Flows),
+    section("console", ground::CONSOLE, "The console.").of(Part::Console),
 ];
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use crate::coherence;
 use crate::config::Config;
 use crate::defaults;
 use crate::findings::Findings;
+use crate::imports::{Expanded, Files, NoFiles};
 use crate::keys::{Part, ROOT};
 use crate::overrides::{self, Override};
 use crate::path::Path;
@@ -124,9 +125,35 @@ impl Loaded {
 /// ```
 #[must_use]
 pub fn load(inputs: &Inputs) -> Loaded {
-    let mut findings = Findings::new(&inputs.sources);
+    load_with(inputs, &mut NoFiles)
+}
+
+/// Loads a configuration with the files it imports.
+///
+/// ```
+/// use tidegate_config::{Files, Inputs, load_with};
+/// struct Two;
+/// impl Files for Two {
+///     fn find(&mut self, _importer: &str, pattern: &str) -> Result<Vec<String>, String> {
+///         Ok(vec![pattern.to_owned()])
+///     }
+///     fn read(&mut self, _name: &str) -> Result<String, String> {
+///         Ok("shutdown-timeout: 5s\nstore: {max-connections: 5}\n".to_owned())
+///     }
+/// }
+/// let text = "imports: [base.yaml]\nshutdown-timeout: 1s\n";
+/// let loaded = load_with(&Inputs::of_text("tidegate.yaml", text), &mut Two);
+/// // The importing file stands over what it imports.
+/// assert_eq!(loaded.config.origin("shutdown-timeout").unwrap().to_string(), "tidegate.yaml:2:19");
+/// assert_eq!(loaded.config.integer("store.max-connections"), Some(5));
+/// ```
+#[must_use]
+pub fn load_with(inputs: &Inputs, files: &mut dyn Files) -> Loaded {
+    let expanded = Expanded::of(&inputs.sources, &inputs.environment, files);
+    let mut findings = Findings::new(&expanded.sources);
     let mut root = Branch::new();
-    read_sources(inputs, &mut findings, &mut root);
+    expanded.report(&mut findings);
+    read_sources(inputs, &expanded.sources, &mut findings, &mut root);
     read_overrides(inputs, &mut findings, &mut root);
     let given = given_parts(&root, &findings);
     for (part, finding) in &given {
@@ -138,11 +165,8 @@ pub fn load(inputs: &Inputs) -> Loaded {
     coherence::check(&root, &mut findings);
     defaults::repair(&mut root);
     let (problems, warnings) = findings.close();
-    let files = inputs
-        .sources
-        .iter()
-        .map(|source| source.name.clone())
-        .collect();
+    let names = expanded.sources.iter();
+    let files = names.map(|source| source.name.clone()).collect();
     Loaded {
         config: Config::new(root, files),
         problems,
@@ -151,8 +175,13 @@ pub fn load(inputs: &Inputs) -> Loaded {
     }
 }
 
-fn read_sources(inputs: &Inputs, findings: &mut Findings<'_>, root: &mut Branch) {
-    for (n, source) in inputs.sources.iter().enumerate() {
+fn read_sources(
+    inputs: &Inputs,
+    sources: &[Source],
+    findings: &mut Findings<'_>,
+    root: &mut Branch,
+) {
+    for (n, source) in sources.iter().enumerate() {
         match tree::parse(&source.text, n) {
             Ok(None) => {}
             Ok(Some(node)) => {
@@ -162,6 +191,7 @@ fn read_sources(inputs: &Inputs, findings: &mut Findings<'_>, root: &mut Branch)
                     findings,
                     layer: Layer::File,
                 };
+                reader.hide_passwords(&node);
                 reader.section(ROOT, &node, &Path::default(), root);
             }
             Err(refusal) => {

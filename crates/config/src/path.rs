@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::secret::shown_name;
+
 /// One step of a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Step {
@@ -92,6 +94,8 @@ impl fmt::Display for Path {
                     if n > 0 {
                         f.write_str(".")?;
                     }
+                    // An address where a name belongs is a slip, and still a secret.
+                    let name = shown_name(name);
                     if is_bare(name) {
                         f.write_str(name)?;
                     } else {

@@ -9,9 +9,10 @@ mod scalar;
 use std::collections::BTreeMap;
 
 use crate::findings::Findings;
-use crate::keys::{self, Found, Key, Kind, find};
+use crate::keys::{Found, IMPORTS, Key, Kind, find};
 use crate::path::Path;
 use crate::problem::Span;
+use crate::secret::{is_secret_name, is_suspicious};
 use crate::suggest;
 use crate::tree::{Body, Node};
 use crate::value::{Branch, Entry, Spot, Value};
@@ -62,6 +63,23 @@ impl Reader<'_, '_> {
             .at(&self.spot(span), path, message)
             .maybe_hint(hint);
         self.findings.problem(problem);
+    }
+
+    /// Keeps whatever may hold a password out of the snippets, wherever it stands: a value under a
+    /// key that does not exist is not read, and shown with its line all the same.
+    pub(crate) fn hide_passwords(&mut self, node: &Node) {
+        match &node.body {
+            Body::Scalar { text, .. } if is_suspicious(text) => self.mask(node.span),
+            Body::Scalar { .. } => {}
+            Body::List(nodes) => nodes.iter().for_each(|node| self.hide_passwords(node)),
+            Body::Map(pairs) => {
+                for (key, value) in pairs {
+                    self.hide_passwords(key);
+                    self.hide_passwords(value);
+                }
+            }
+            Body::Item(_, node) => self.hide_passwords(node),
+        }
     }
 
     /// Reads a section into `into`.
@@ -141,6 +159,12 @@ impl Reader<'_, '_> {
     fn key(&mut self, found: Found, key: &Node, value: &Node, path: &Path, into: &mut Branch) {
         let name = found.key.name;
         let path = path.name(name);
+        let is_outside = matches!(self.layer, Layer::Environment(_) | Layer::Argument(_));
+        if name == IMPORTS && is_outside {
+            let message = "is followed in files only".to_owned();
+            self.wrong(key.span, &path, message, None);
+            return;
+        }
         if let Some(why) = found.key.unused {
             let message = format!("is read and has no effect: {why}");
             let warning = self.findings.at(&self.spot(key.span), &path, message);
@@ -285,7 +309,7 @@ impl Reader<'_, '_> {
             return;
         }
         let advice = suggest::unknown(keys, written, path);
-        if advice.is_secret || crate::secret::is_secret_name(written) {
+        if advice.is_secret || is_secret_name(written) {
             self.mask(value.span);
         }
         let place = if path.is_root() {
@@ -299,7 +323,7 @@ impl Reader<'_, '_> {
 
     /// Keeps a value that is not read out of the snippets, if it would be a secret.
     fn hide_secret(&mut self, key: &Key, value: &Node) {
-        if matches!(key.kind, keys::Kind::Secret) {
+        if matches!(key.kind, Kind::Secret | Kind::Url(_)) {
             self.mask(value.span);
         }
     }

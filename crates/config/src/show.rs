@@ -6,7 +6,7 @@ use crate::config::{Config, Secrets, json_of};
 use crate::interpolate::escape;
 use crate::keys::{Key, Kind, Preset, ROOT, Unit};
 use crate::path::{Path, is_bare};
-use crate::secret::{MASK, without_password};
+use crate::secret::{MASK, has_password, shown_address, shown_name};
 use crate::units::{format_duration, format_size};
 use crate::value::{Branch, Entry, Origin, Value};
 
@@ -263,15 +263,16 @@ pub(crate) fn written(value: &Value, unit: Unit) -> String {
         Value::Flag(flag) => flag.to_string(),
         Value::Integer(number) => number.to_string(),
         Value::Float(number) => format!("{number:?}"),
+        Value::Text(text) if has_password(text) => quote(MASK),
         Value::Text(text) => scalar(text),
-        Value::Url(url) => scalar(&without_password(url)),
+        Value::Url(url) => scalar(&shown_address(url)),
         Value::Duration(span) if unit == Unit::Milliseconds => span.as_millis().to_string(),
         Value::Duration(span) => format_duration(*span),
         Value::Size(bytes) if unit == Unit::Mebibytes => (bytes >> 20).to_string(),
         Value::Size(bytes) if unit == Unit::Bytes => bytes.to_string(),
         Value::Size(bytes) => format_size(*bytes),
         Value::Choice(word) => (*word).to_owned(),
-        Value::Secret(_) => format!("\"{MASK}\""),
+        Value::Secret(_) => quote(MASK),
         Value::Nothing => "none".to_owned(),
         Value::Broken => "null".to_owned(),
         Value::List(items) => {
@@ -287,6 +288,7 @@ pub(crate) fn written(value: &Value, unit: Unit) -> String {
 
 /// A name as a key of YAML.
 fn key_text(name: &str) -> String {
+    let name = shown_name(name);
     if is_bare(name) {
         name.to_owned()
     } else {

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use granit_parser::{Event, Marker, Parser, ScalarStyle, ScanError, options};
+use granit_parser::{ErrorKind, Event, Marker, Parser, ScalarStyle, ScanError, options};
 
 use crate::problem::Span;
 use crate::veil::Veil;
@@ -168,11 +168,34 @@ impl Builder<'_> {
     }
 
     fn syntax(&self, error: &ScanError) -> Refusal {
-        let span = self.span(error.marker(), error.marker());
+        let span = self.within(self.span(error.marker(), error.marker()));
+        // The parser looks ahead, so on a very deep file it gives up before we see the depth.
+        if matches!(error.kind(), ErrorKind::RecursionLimitExceeded) {
+            return too_deep(span);
+        }
         Refusal {
             span,
             message: format!("is not valid YAML: {}", self.veil.lift(&error.info())),
-            hint: None,
+            hint: matches!(error.kind(), ErrorKind::InvalidQuotedScalarIndent)
+                .then_some("a quote above may not be closed"),
+        }
+    }
+
+    /// The same place, or the end of the last line that says something: the parser also complains
+    /// of what is missing after the file has ended, where there is no line to show.
+    fn within(&self, span: Span) -> Span {
+        let text = self.veil.original();
+        let end = text.trim_end().len();
+        if span.start <= end {
+            return span;
+        }
+        let line = text[..end].rfind('\n').map_or(0, |at| at + 1);
+        Span {
+            start: end,
+            end,
+            line: 1 + text[..line].matches('\n').count(),
+            column: 1 + text[line..end].chars().count(),
+            ..span
         }
     }
 
@@ -209,12 +232,9 @@ impl Builder<'_> {
             }
             Event::SequenceEnd | Event::MappingEnd => self.end(span)?,
             Event::Alias(id) => self.alias(id, span)?,
-            Event::UnresolvedAlias(name) => {
-                return Err(refuse(
-                    span,
-                    &format!("names the unknown anchor `{name}`"),
-                    None,
-                ));
+            // Its name is not repeated: a secret that begins with a star reads as an alias.
+            Event::UnresolvedAlias(_) => {
+                return Err(refuse(span, "names an anchor that is not there", None));
             }
             // Events the parser may add one day are no values, or it would break its users.
             _ => {}
@@ -235,8 +255,7 @@ impl Builder<'_> {
 
     fn begin(&mut self, span: Span, anchor: usize, is_map: bool) -> Result<(), Refusal> {
         if self.open.len() >= MAX_DEPTH {
-            let message = format!("is nested deeper than {MAX_DEPTH} levels");
-            return Err(refuse(span, &message, None));
+            return Err(too_deep(span));
         }
         self.open.push(Open {
             span,
@@ -284,8 +303,7 @@ impl Builder<'_> {
         };
         let size = node.size();
         if self.open.len() + node.depth() > MAX_DEPTH {
-            let message = format!("is nested deeper than {MAX_DEPTH} levels");
-            return Err(refuse(span, &message, None));
+            return Err(too_deep(span));
         }
         self.place(node, 0, size)
     }
@@ -329,6 +347,14 @@ fn refuse_key(key: &Node) -> Result<(), Refusal> {
             None,
         )),
     }
+}
+
+fn too_deep(span: Span) -> Refusal {
+    refuse(
+        span,
+        &format!("is nested deeper than {MAX_DEPTH} levels"),
+        None,
+    )
 }
 
 const MERGE_HINT: &str = "write the keys out, or give a whole section as an alias";

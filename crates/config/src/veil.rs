@@ -43,6 +43,11 @@ impl<'a> Veil<'a> {
         veil
     }
 
+    /// The text as it was written.
+    pub(crate) const fn original(&self) -> &'a str {
+        self.original
+    }
+
     /// The text to parse.
     pub(crate) fn text(&self) -> &str {
         &self.text

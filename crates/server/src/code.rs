@@ -3,6 +3,7 @@
 use axum::http::StatusCode;
 use serde::{Serialize, Serializer};
 
+// error-page: http
 /// What went wrong, as a stable string that clients may match on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]

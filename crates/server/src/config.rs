@@ -44,18 +44,20 @@ pub struct Limits {
     /// `max-body`: the bytes of one request body (`server.max-body`), 1 MiB. A longer one is
     /// answered with 413.
     pub max_body: usize,
-    /// `request-timeout`: how long a request may take until its response begins, 30 seconds. The
-    /// handler is dropped at its next await, and the answer is 504: what it did until then stays.
+    /// `request-timeout`: how long a request may take until its response begins
+    /// (`server.request-timeout`), 30 seconds. The handler is dropped at its next await, and the answer is 504: what it did until then stays.
     pub request_timeout: Duration,
-    /// `header-timeout`: how long a connection may take to send the head of its first request,
-    /// 10 seconds; then it is closed. A kept-alive connection that stays idle or dawdles over a
+    /// `header-timeout`: how long a connection may take to send the head of its first request
+    /// (`server.header-timeout`), 10 seconds; then it is closed. A kept-alive connection that stays idle or dawdles over a
     /// later head for as long is closed too, and counted as `idle`.
     pub header_timeout: Duration,
-    /// `connections`: how many connections are open at once, 1,024. Those beyond it wait in the
-    /// accept queue of the operating system.
+    /// `connections`: how many connections are open at once (`server.max-connections`), 1,024. The
+    /// next one takes the place of the one that has been idle the longest. While all of them have
+    /// a request in flight, it waits, and those after it in the accept queue of the operating
+    /// system.
     pub max_connections: NonZeroUsize,
-    /// `max-header`: the bytes of one request head, start line included, 32 KiB. A longer one is
-    /// answered with a bare 431 and the connection is closed.
+    /// `max-header`: the bytes of one request head, start line included (`server.max-header`),
+    /// 32 KiB. A longer one is answered with a bare 431 and the connection is closed.
     pub max_header: usize,
     /// How long requests in flight may go on after shutdown began, 10 seconds; then they are cut.
     pub drain_timeout: Duration,

@@ -58,13 +58,18 @@ pub(crate) struct Ticket(InFlight);
 impl Ticket {
     /// The response whose body keeps this ticket until its last byte is handed over.
     pub(crate) fn ride_on(self, response: Response) -> Response {
-        response.map(|inner| {
-            Body::new(Counted {
-                inner,
-                _ticket: self,
-            })
-        })
+        with_guard(response, self)
     }
+}
+
+/// The response whose body keeps `guard` until its last byte is handed over.
+pub(crate) fn with_guard(response: Response, guard: impl Send + Unpin + 'static) -> Response {
+    response.map(|inner| {
+        Body::new(Guarded {
+            inner,
+            _guard: guard,
+        })
+    })
 }
 
 impl Drop for Ticket {
@@ -73,12 +78,12 @@ impl Drop for Ticket {
     }
 }
 
-struct Counted {
+struct Guarded<G> {
     inner: Body,
-    _ticket: Ticket,
+    _guard: G,
 }
 
-impl HttpBody for Counted {
+impl<G: Unpin> HttpBody for Guarded<G> {
     type Data = Bytes;
     type Error = axum::Error;
 

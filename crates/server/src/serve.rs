@@ -5,18 +5,19 @@
 //! connections are told to close. What is left when the time is up is cut, and counted.
 
 mod connection;
+mod room;
 
 use std::convert::Infallible;
 use std::future::Future;
 use std::io;
-use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::watch;
 
 use crate::Server;
-use crate::telemetry::{self, Limit};
+use crate::telemetry;
 use connection::{Connection, Phase};
+use room::Room;
 
 /// How long accepting pauses after the operating system refused, for example because the process
 /// has no file descriptors left: trying again at once would only burn the processor.
@@ -62,13 +63,14 @@ impl Server {
     }
 
     async fn accept(&self, phase: &watch::Sender<Phase>, accepted: &mut u64) -> Infallible {
-        let slots = Arc::new(Semaphore::new(self.limits.max_connections.get()));
+        let room = Room::new(self.limits.max_connections.get());
         loop {
-            let slot = take_slot(&slots).await;
+            // Room is made once somebody wants it, so one more than may be open is accepted.
             match self.listener.accept().await {
                 Ok((stream, peer)) => {
                     *accepted += 1;
-                    let connection = Connection::new(peer, slot, phase.subscribe());
+                    let seat = room.seat(self.clock.as_ref()).await;
+                    let connection = Connection::new(peer, seat, phase.subscribe());
                     let serving = connection.serve(stream, self.router.clone(), &self.limits);
                     // Its end is told by `phase`, and its panic by the connection itself.
                     drop(self.spawn.spawn("http-connection", Box::pin(serving)));
@@ -141,15 +143,6 @@ impl Server {
             closed,
         }
     }
-}
-
-async fn take_slot(slots: &Arc<Semaphore>) -> Option<OwnedSemaphorePermit> {
-    if let Ok(slot) = Arc::clone(slots).try_acquire_owned() {
-        return Some(slot);
-    }
-    telemetry::limit_hit(Limit::Connections);
-    // It fails only when the semaphore is closed, which nobody does.
-    Arc::clone(slots).acquire_owned().await.ok()
 }
 
 fn is_of_the_client(error: &io::Error) -> bool {

@@ -19,6 +19,8 @@ pub(crate) struct Needs {
     pub(crate) left_out: Vec<String>,
     /// Servers that were not running before.
     pub(crate) started: Vec<&'static str>,
+    /// Servers of ours that the tests use.
+    pub(crate) used: Vec<&'static str>,
     /// A server that should run here and does not is a failure of its own.
     pub(crate) tally: Tally,
 }
@@ -43,8 +45,12 @@ pub(crate) fn meet(workspace: &Workspace) -> Result<Needs> {
     }
     for (name, outcome) in servers.outcomes {
         match outcome {
-            Outcome::Yours | Outcome::Found => {}
-            Outcome::Started => needs.started.push(name),
+            Outcome::Yours => {}
+            Outcome::Found => needs.used.push(name),
+            Outcome::Started => {
+                needs.started.push(name);
+                needs.used.push(name);
+            }
             Outcome::Unavailable(why) => needs.leave_out(name, &why),
             Outcome::Broken(why) => {
                 needs.tally += Tally::FAILED;
@@ -57,6 +63,23 @@ pub(crate) fn meet(workspace: &Workspace) -> Result<Needs> {
     }
     java_peers(workspace, &mut needs)?;
     Ok(needs)
+}
+
+/// Asks the servers once more after the tests. One that died meanwhile is a failure, even if every
+/// test passed: some of them may have passed for want of an answer.
+pub(crate) fn still_met(workspace: &Workspace, used: &[&str]) -> Result<Tally> {
+    let mut tally = Tally::default();
+    if used.is_empty() {
+        return Ok(tally);
+    }
+    let started = begin("services, again")?;
+    let silent = services::silent(workspace, used)?;
+    finish(started, if silent.is_empty() { "up" } else { "FAILED" });
+    for (name, why) in silent {
+        println!("{name} does not answer after the tests: {why:#}");
+        tally += Tally::FAILED;
+    }
+    Ok(tally)
 }
 
 fn java_peers(workspace: &Workspace, needs: &mut Needs) -> Result<()> {

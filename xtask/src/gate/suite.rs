@@ -30,6 +30,8 @@ impl Surroundings {
     }
 
     fn apply(&self, command: &mut Command) {
+        // A seed that somebody has set to repeat one failure would make every run the same one.
+        command.env_remove("TIDEGATE_SEED");
         command.envs(self.variables.iter().map(|(name, value)| (name, value)));
         if self.long {
             command.env("TIDEGATE_LONG", "1");
@@ -194,6 +196,20 @@ mod tests {
         let (status, output) = shell("echo running; kill -9 $$", Duration::from_secs(20));
         assert!(!status.unwrap().success());
         assert_eq!(Tally::of_run(&output, false), Tally::FAILED);
+    }
+
+    #[test]
+    fn neither_seed_nor_length_come_from_outside() {
+        let mut command = Command::new("sh");
+        command
+            .env("TIDEGATE_SEED", "0x5f3a")
+            .env("TIDEGATE_LONG", "1");
+        Surroundings::default().apply(&mut command);
+        let left: Vec<_> = command
+            .get_envs()
+            .filter(|(_, value)| value.is_some())
+            .collect();
+        assert_eq!(left, []);
     }
 
     #[test]

@@ -33,19 +33,24 @@ impl Tally {
     /// Adds up the result lines of one run of a test binary.
     ///
     /// A run that went wrong counts as a failure even if no line says so: it may have been killed,
-    /// or may have aborted before it could print one. A run that went well without any line is a
-    /// test with a `main` of its own.
+    /// or may have aborted before it could print one. So does a run that began and has no result,
+    /// however it ended: a test that exits takes all others with it. A run that went well and never
+    /// began is a test with a `main` of its own.
     pub(crate) fn of_run(output: &str, went_well: bool) -> Self {
         let mut total = Self::default();
-        let mut lines = 0;
-        for tally in output.lines().filter_map(result_line) {
-            total += tally;
-            lines += 1;
+        let (mut begun, mut results) = (0_u64, 0_u64);
+        for line in output.lines() {
+            begun += u64::from(is_beginning(line));
+            if let Some(tally) = result_line(line) {
+                total += tally;
+                results += 1;
+            }
         }
+        total.failed += begun.saturating_sub(results);
         if !went_well && total.failed == 0 {
             total.failed = 1;
         }
-        if went_well && lines == 0 {
+        if went_well && begun == 0 && results == 0 {
             total.passed = 1;
         }
         total
@@ -68,6 +73,15 @@ impl fmt::Display for Tally {
             self.passed, self.failed, self.skipped
         )
     }
+}
+
+/// Whether the line is `running 3 tests`, with which the harness begins.
+fn is_beginning(line: &str) -> bool {
+    let counted = line.strip_prefix("running ").and_then(|rest| {
+        let (count, what) = rest.split_once(' ')?;
+        matches!(what, "test" | "tests").then(|| count.parse::<u64>().is_ok())
+    });
+    counted == Some(true)
 }
 
 /// Reads `test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 2 filtered out; …`.
@@ -118,6 +132,20 @@ mod tests {
     fn a_killed_run_is_a_failure_without_a_line() {
         assert_eq!(Tally::of_run("running 6 tests\n", false), tally(0, 1, 0));
         assert_eq!(Tally::of_run(OK, false), tally(3, 1, 3));
+    }
+
+    #[test]
+    fn a_run_that_ends_without_its_result_is_a_failure() {
+        assert_eq!(Tally::of_run("running 6 tests\n", true), tally(0, 1, 0));
+        assert_eq!(Tally::of_run("running 1 test\n", true), tally(0, 1, 0));
+        let second = format!("running 6 tests\n{OK}\nrunning 2 tests\n");
+        assert_eq!(Tally::of_run(&second, true), tally(3, 1, 3));
+        assert_eq!(
+            Tally::of_run(&format!("running 6 tests\n{OK}\n"), true),
+            tally(3, 0, 3)
+        );
+        // Words of a test itself are no beginning.
+        assert_eq!(Tally::of_run("running all tests", true), tally(1, 0, 0));
     }
 
     #[test]

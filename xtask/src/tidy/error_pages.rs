@@ -1,7 +1,8 @@
-//! Every error code has a page for operators, and every page a code.
+//! Every error code is explained to operators, and every page has a code.
 //!
 //! Source that brings a code into the world marks it with a comment `error-page: <code>`; the page
-//! is `docs/errors/<code>.md`, listed in the README beside it.
+//! is `docs/errors/<code>.md`, listed in the README beside it. Every code that the command line
+//! reports has a row in that README, with a page or without.
 
 use std::collections::BTreeMap;
 
@@ -12,6 +13,9 @@ use crate::tidy::tree::Tree;
 const PAGES: &str = "docs/errors/";
 const INDEX: &str = "docs/errors/README.md";
 const MARK: &str = "error-page: ";
+/// Where reports are made, and how.
+const REPORTS: &str = "crates/cli/src/";
+const MAKERS: [&str; 2] = ["Report::new(", "Report::of("];
 
 /// Checks marks, pages and the list of pages against each other.
 pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
@@ -63,6 +67,35 @@ pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
             findings.push(Finding::new(path, 1, format!("is not linked from {INDEX}")));
         }
     }
+    findings.extend(reports_without_row(tree, index));
+    findings
+}
+
+/// Codes of reports that the table of the README does not have.
+fn reports_without_row(tree: &Tree, index: &str) -> Vec<Finding> {
+    let rows: Vec<&str> = index
+        .lines()
+        .filter_map(|line| line.trim_start().strip_prefix('|')?.split('|').next())
+        .collect();
+    let mut findings = Vec::new();
+    let sources = tree
+        .below(REPORTS)
+        .filter(|(path, _)| path.ends_with(".rs"));
+    for (path, source) in sources {
+        for (at, maker) in MAKERS.iter().flat_map(|maker| source.match_indices(maker)) {
+            let line = source[..at].matches('\n').count() + 1;
+            let argument = source[at + maker.len()..].trim_start().strip_prefix('"');
+            let Some((code, _)) = argument.and_then(|rest| rest.split_once('"')) else {
+                let text = "the code of a report must be written out, so that it can be found";
+                findings.push(Finding::new(path, line, text));
+                continue;
+            };
+            if !rows.iter().any(|row| row.contains(&format!("`{code}`"))) {
+                let text = format!("error `{code}` has no row in {INDEX}");
+                findings.push(Finding::new(path, line, text));
+            }
+        }
+    }
     findings
 }
 
@@ -88,6 +121,31 @@ mod tests {
                 "crates/core/src/a.rs:3: error `spill.gone` has no page `docs/errors/spill.gone.md`",
                 "docs/errors/spill.old.md:1: no source is marked `error-page: spill.old`",
                 "docs/errors/spill.old.md:1: is not linked from docs/errors/README.md",
+            ]
+        );
+    }
+
+    #[test]
+    fn every_report_has_a_row() {
+        let tree = Tree::of(&[
+            (
+                "crates/cli/src/a.rs",
+                "let a = Report::new(\"known\", x);\nlet b = Report::of(\n    \"unknown\",\n    x);\nlet c = \
+                 Report::new(code, x);\n",
+            ),
+            ("crates/core/src/a.rs", "Report::new(\"elsewhere\", x)"),
+            (
+                "docs/errors/README.md",
+                "| code | what |\n|---|---|\n| `known` | not `unknown` |\n",
+            ),
+        ]);
+        let mut found: Vec<String> = check(&tree).iter().map(ToString::to_string).collect();
+        found.sort();
+        assert_eq!(
+            found,
+            [
+                "crates/cli/src/a.rs:2: error `unknown` has no row in docs/errors/README.md",
+                "crates/cli/src/a.rs:5: the code of a report must be written out, so that it can be found",
             ]
         );
     }

@@ -1,7 +1,7 @@
 //! Who may know what.
 //!
 //! Two tables say it all: which of our crates may use which, and which foreign crates are the
-//! business of a few. Development dependencies are free, except where a row says otherwise.
+//! business of a few. A crate brings its row along. Development dependencies are free, except where a row says otherwise.
 
 use std::process::Command;
 
@@ -15,47 +15,15 @@ use crate::tidy::tree::Tree;
 use crate::workspace::Workspace;
 
 /// Which of our crates a crate of ours may use. Nothing points up.
-const LAYERS: [(&str, &[&str]); 14] = [
+const LAYERS: [(&str, &[&str]); 7] = [
     ("tidegate-core", &[]),
     ("tidegate-config", &[]),
-    ("tidegate-log", &["tidegate-core"]),
-    ("tidegate-store", &["tidegate-core"]),
-    ("tidegate-flow", &["tidegate-core"]),
     ("tidegate-logger", &["tidegate-core", "tidegate-config"]),
-    ("tidegate-queue", &["tidegate-core", "tidegate-store"]),
-    (
-        "tidegate-outbox",
-        &["tidegate-core", "tidegate-store", "tidegate-log"],
-    ),
-    (
-        "tidegate-connector",
-        &["tidegate-core", "tidegate-store", "tidegate-log"],
-    ),
-    (
-        "tidegate-stage",
-        &["tidegate-core", "tidegate-log", "tidegate-flow"],
-    ),
-    (
-        "tidegate-server",
-        &[
-            "tidegate-core",
-            "tidegate-store",
-            "tidegate-logger",
-            "tidegate-queue",
-            "tidegate-outbox",
-            "tidegate-connector",
-            "tidegate-stage",
-        ],
-    ),
-    ("tidegate-sim", &["tidegate-core", "tidegate-log"]),
+    ("tidegate-server", &["tidegate-core"]),
+    ("tidegate-sim", &["tidegate-core"]),
     (
         "tidegate-testkit",
-        &[
-            "tidegate-core",
-            "tidegate-sim",
-            "tidegate-log",
-            "tidegate-store",
-        ],
+        &["tidegate-core", "tidegate-logger", "tidegate-sim"],
     ),
     ("xtask", &[]),
 ];
@@ -71,7 +39,7 @@ struct Knowledge {
     in_tests: bool,
 }
 
-const KNOWLEDGE: [Knowledge; 6] = [
+const KNOWLEDGE: [Knowledge; 4] = [
     Knowledge {
         family: "anyhow",
         only: &["xtask"],
@@ -87,24 +55,6 @@ const KNOWLEDGE: [Knowledge; 6] = [
     Knowledge {
         family: "clap",
         only: &["tidegate"],
-        in_examples: false,
-        in_tests: true,
-    },
-    Knowledge {
-        family: "rdkafka",
-        only: &["tidegate-log"],
-        in_examples: false,
-        in_tests: true,
-    },
-    Knowledge {
-        family: "sqlx",
-        only: &[
-            "tidegate-store",
-            "tidegate-queue",
-            "tidegate-outbox",
-            "tidegate-connector",
-            "tidegate-server",
-        ],
         in_examples: false,
         in_tests: true,
     },

@@ -1,7 +1,8 @@
-//! Keys of the log, the store and the server.
+//! Keys of the log, the store, the server and its console.
 
 use super::{
-    COUNT, HTTP, Key, Kind, SIZE, SPAN, SPAN_ABOVE_ZERO, key, map, optional, required, section,
+    COUNT, HTTP, Key, Kind, SIZE, SPAN, SPAN_ABOVE_ZERO, TEXTS, key, map, optional, required,
+    section,
 };
 
 pub(super) static LOG: &[Key] = &[
@@ -134,6 +135,49 @@ pub(super) static SERVER: &[Key] = &[
         "Refuse every request that changes something.",
     ),
     key("max-body", SIZE, "1MiB", "The limit of one request body."),
+    key(
+        "max-header",
+        Kind::Size { min: 1024 },
+        "32KiB",
+        "The limit of one request head, start line included.",
+    ),
+    key(
+        "max-connections",
+        COUNT,
+        "1024",
+        "Connections open at once; beyond, the longest idle one is closed.",
+    ),
+    key(
+        "header-timeout",
+        SPAN_ABOVE_ZERO,
+        "10s",
+        "How long a request head may take, and how long a connection may idle.",
+    ),
+    key(
+        "request-timeout",
+        SPAN_ABOVE_ZERO,
+        "30s",
+        "How long a request may take until its response begins.",
+    ),
+];
+
+pub(super) static CONSOLE: &[Key] = &[
+    optional(
+        "saved-filters",
+        Kind::List(&Kind::Section(SAVED_FILTER)),
+        "Filters that the console offers by name.",
+    ),
+    key(
+        "mask",
+        TEXTS,
+        "[]",
+        "Paths in records that the console hides; `*` stands for any name.",
+    ),
+];
+
+static SAVED_FILTER: &[Key] = &[
+    required("name", Kind::Text, "What the filter is called."),
+    required("cel", Kind::Text, "The condition, in CEL."),
 ];
 
 /// Handlers that are built in; as a library, handlers are Rust.

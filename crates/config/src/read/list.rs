@@ -125,10 +125,7 @@ impl Reader<'_, '_> {
             Ok(text) => text?,
             Err(Reported) => return Some(broken(self.spot(node.span))),
         };
-        if secret {
-            let value = Value::Secret(crate::Secret::new(text));
-            return Some(Entry::new(value, self.spot(node.span)));
-        }
+        let each = if secret { &Kind::Secret } else { each };
         Some(self.word(each, &text, node, path))
     }
 

@@ -7,7 +7,7 @@ use super::{Layer, Reader, broken};
 use crate::interpolate::{Gap, interpolate};
 use crate::keys::{Key, Kind, Unit, relaxed};
 use crate::path::Path;
-use crate::secret::{Secret, password_in_url, without_password};
+use crate::secret::{MASK, Secret, is_suspicious, shown_address, shown_text};
 use crate::tree::{Body, Node, is_null_word};
 use crate::units::{format_duration, format_size, parse_duration, parse_size};
 use crate::value::{Entry, Value};
@@ -81,7 +81,12 @@ impl Reader<'_, '_> {
         node: &Node,
         path: &Path,
     ) -> Entry {
-        if password_in_url(text).is_some() {
+        let is_shown = if matches!(kind, Kind::Url(_)) {
+            shown_address(text) == text
+        } else {
+            !is_suspicious(text)
+        };
+        if !is_shown {
             self.mask(node.span);
         }
         match coerce(kind, unit, text) {
@@ -127,7 +132,10 @@ fn coerce(kind: &'static Kind, unit: Unit, text: &str) -> Result<Value, Wrong> {
         Kind::Integer { min, max } => integer(text, *min, *max).map(Value::Integer),
         Kind::Float { min, max } => float(text, *min, *max),
         Kind::Text if text.is_empty() => Err(wrong("is empty, and must not be".to_owned())),
+        // A property may be the address of anything, password included.
+        Kind::Property if is_suspicious(text) => Ok(Value::Url(text.to_owned())),
         Kind::Text | Kind::Property => Ok(Value::Text(text.to_owned())),
+        Kind::Secret if text == MASK => Err(masked()),
         Kind::Secret => Ok(Value::Secret(Secret::new(text))),
         Kind::Duration { min_ms } => duration(text, unit, *min_ms),
         Kind::Size { min } => size(text, unit, *min),
@@ -247,7 +255,18 @@ fn choice(text: &str, words: &'static [&'static str]) -> Result<Value, Wrong> {
         })
 }
 
+/// What `config show` prints for a secret has come back as one.
+fn masked() -> Wrong {
+    Wrong {
+        message: format!("holds `{MASK}`, which stands for a secret and is none"),
+        hint: Some("`config show` prints it so; write the secret itself, or `${NAME}`".to_owned()),
+    }
+}
+
 fn url(text: &str, schemes: &'static [&'static str]) -> Result<Value, Wrong> {
+    if text.contains(MASK) {
+        return Err(masked());
+    }
     let fits = text.split_once(':').is_some_and(|(scheme, rest)| {
         let known = schemes
             .iter()
@@ -267,8 +286,11 @@ fn url(text: &str, schemes: &'static [&'static str]) -> Result<Value, Wrong> {
         .iter()
         .map(|scheme| format!("`{scheme}://`"))
         .collect();
-    let what = format!("an address that starts with {}", starts.join(" or "));
-    Err(must(&without_password(text), &what))
+    Err(wrong(format!(
+        "is \"{}\", and must be an address that starts with {}",
+        shown_address(text),
+        starts.join(" or ")
+    )))
 }
 
 fn address(text: &str) -> Result<Value, Wrong> {
@@ -323,6 +345,7 @@ const fn wrong(message: String) -> Wrong {
 }
 
 fn quoted(text: &str) -> String {
+    let text = shown_text(text);
     let short: String = text.chars().take(MAX_QUOTED).collect();
     let dots = if short.len() < text.len() { "…" } else { "" };
     format!("\"{}{dots}\"", short.escape_debug())

@@ -2,6 +2,7 @@
 
 mod fixtures;
 mod golden;
+mod imports;
 mod mistakes;
 mod never_panics;
 mod overrides;

@@ -103,7 +103,7 @@ fn columns_count_characters() {
     insta::assert_snapshot!(
         problems("server: { listen: \"öäü:x\", tökén: 1 }\n"), @r#"
     tidegate.yaml:1:19: server.listen: is "öäü:x", and must be a host and a port (write it like `127.0.0.1:8080`)
-    tidegate.yaml:1:28: server."tökén": is not a key of `server` (the keys here are listen, token, read-only, max-body)
+    tidegate.yaml:1:28: server."tökén": is not a key of `server` (the keys here are listen, token, read-only, max-body, max-header, max-connections, header-timeout, request-timeout)
     "#);
 }
 
@@ -160,6 +160,49 @@ fn what_cannot_be_parsed_is_one_problem_with_a_position() {
     "just a text" tidegate.yaml:1:1: is a single value, and the file must be a section of keys
     "\"\\x\"" tidegate.yaml:1:1: is not valid YAML: while parsing a quoted scalar, did not find expected hexadecimal number
     "#);
+}
+
+#[test]
+fn text_and_machines_get_the_same_position() {
+    for text in [
+        "server:\n  token: \"abc\n",
+        "server:\n  listen: ${A:-x} \"y\n  z: \"q\n",
+        "öö: \"ä\n\n\n",
+        "a: 'x",
+        "server: {a: b\n",
+        "server:\n  listen: x\n read-only: true\n",
+    ] {
+        let loaded = of(text);
+        let problem = &loaded.problems.as_slice()[0];
+        let arrow = format!("--> tidegate.yaml:{}:{}\n", problem.line, problem.column);
+        let rendered = loaded.problems.render(Color::Never);
+        assert!(rendered.contains(&arrow), "{arrow}{rendered}");
+        let line = text.lines().nth(problem.line - 1).unwrap();
+        assert!(
+            problem.column <= line.chars().count() + 1,
+            "{text:?}: {problem}"
+        );
+    }
+}
+
+#[test]
+fn however_deep_a_file_is_the_limit_is_ours() {
+    for opening in ["[", "{a: ", "- ", "? ", "[{a: "] {
+        for start in ["", "flows: ", "flows:\n  "] {
+            let deep = format!("{start}{}", opening.repeat(5_000));
+            let found = problems(&deep);
+            let expect = if opening.starts_with(['-', '?']) && start == "flows: " {
+                "not allowed"
+            } else {
+                "is nested deeper than 32 levels"
+            };
+            assert!(found.contains(expect), "{start}{opening}…: {found}");
+        }
+    }
+    let stairs: String = (0..1_000)
+        .map(|n| format!("{}a:\n", " ".repeat(n)))
+        .collect();
+    assert!(problems(&stairs).contains("is nested deeper than 32 levels"));
 }
 
 #[test]

@@ -1,7 +1,9 @@
 //! One connection.
 
+use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use axum::Router;
@@ -10,10 +12,12 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpStream;
-use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::sync::watch;
 use tower::ServiceExt;
 
+use super::room::Seat;
 use crate::Limits;
+use crate::in_flight::with_guard;
 use crate::telemetry::{self, Limit};
 
 /// What connections are told.
@@ -31,20 +35,16 @@ pub(super) enum Phase {
 pub(super) struct Connection {
     peer: SocketAddr,
     phase: watch::Receiver<Phase>,
-    _slot: Option<OwnedSemaphorePermit>,
+    seat: Arc<Seat>,
 }
 
 impl Connection {
-    pub(super) fn new(
-        peer: SocketAddr,
-        slot: Option<OwnedSemaphorePermit>,
-        phase: watch::Receiver<Phase>,
-    ) -> Self {
+    pub(super) fn new(peer: SocketAddr, seat: Seat, phase: watch::Receiver<Phase>) -> Self {
         telemetry::connection_opened();
         Self {
             peer,
             phase,
-            _slot: slot,
+            seat: Arc::new(seat),
         }
     }
 
@@ -61,9 +61,12 @@ impl Connection {
             // refuses the option works without it.
             stream.set_nodelay(true).ok();
             let has_asked = AtomicBool::new(false);
+            let seat = Arc::clone(&self.seat);
             let service = service_fn(|request: hyper::Request<Incoming>| {
                 has_asked.store(true, Ordering::Relaxed);
-                router.clone().oneshot(request)
+                let busy = seat.begin();
+                let answering = router.clone().oneshot(request);
+                async move { Ok::<_, Infallible>(with_guard(answering.await?, busy)) }
             });
             let mut serving = pin!(http.serve_connection(TokioIo::new(stream), service));
             loop {
@@ -74,6 +77,14 @@ impl Connection {
                             self.failed(&error, has_asked.load(Ordering::Relaxed));
                         }
                         return;
+                    }
+                    () = seat.asked_to_leave() => {
+                        if !seat.is_busy() && !has_asked.load(Ordering::Relaxed) {
+                            return;
+                        }
+                        // A request that came meanwhile, and a response that is not written yet,
+                        // are finished first.
+                        serving.as_mut().graceful_shutdown();
                     }
                     told = self.phase.changed() => {
                         // Nobody left to tell means that the server was dropped.

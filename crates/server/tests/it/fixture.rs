@@ -54,6 +54,15 @@ impl HandClock {
     }
 }
 
+impl HandClock {
+    /// Waits until pauses of this length were asked for twice.
+    pub(crate) async fn asked_for_twice(&self, pause: Duration) {
+        let mut asked = self.asked.subscribe();
+        let is_twice = |all: &Vec<Duration>| all.iter().filter(|one| **one == pause).count() >= 2;
+        within(asked.wait_for(is_twice)).await.unwrap();
+    }
+}
+
 impl Clock for HandClock {
     fn now(&self) -> SystemTime {
         SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000) + self.elapsed()

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use axum::body::{Body, Bytes, to_bytes};
 use axum::routing::{get, post};
+use tidegate_core::env::Clock;
 use tidegate_server::{Exporter, Limits, ServerConfig};
 use utoipa_axum::router::OpenApiRouter;
 
@@ -168,39 +169,86 @@ async fn a_head_that_is_too_large_is_refused() {
     assert_eq!(server.ask("GET", "/livez", &fine, "").await.status, 200);
 }
 
+fn two_connections() -> ServerConfig {
+    limited(|l| l.max_connections = NonZeroUsize::new(2).unwrap())
+}
+
 #[tokio::test]
-async fn connections_beyond_the_limit_wait_for_their_turn() {
+async fn a_connection_beyond_the_limit_takes_the_place_of_the_longest_idle() {
     let (recorder, exporter) = Exporter::with_recorder();
     let _recording = metrics::set_default_local_recorder(&recorder);
-    let config = limited(|l| l.max_connections = NonZeroUsize::new(2).unwrap());
-    let server = Running::start(config, |b| b).await;
+    let server = Running::start(two_connections(), |b| b).await;
     let (mut one, mut two) = (server.client().await, server.client().await);
-    assert_eq!(
-        (
-            one.get("/livez").await.status,
-            two.get("/livez").await.status
-        ),
-        (200, 200)
-    );
+    assert_eq!(one.get("/livez").await.status, 200);
+    assert_eq!(two.get("/livez").await.status, 200);
+    assert_eq!(one.get("/livez").await.status, 200);
+    assert_eq!(hits(&exporter, "connections"), "0");
+    let mut three = server.client().await;
+    assert_eq!(three.get("/livez").await.status, 200);
+    // The first asked again after the second, so it is the second that has to go.
+    assert_eq!(two.closed().await, "");
+    assert_eq!(one.get("/livez").await.status, 200);
+    assert_eq!(hits(&exporter, "connections"), "1");
+}
+
+#[tokio::test]
+async fn a_connection_beyond_the_limit_waits_while_all_others_work() {
+    let (recorder, exporter) = Exporter::with_recorder();
+    let _recording = metrics::set_default_local_recorder(&recorder);
+    let server = Running::start(two_connections(), |b| b.routes(echo())).await;
+    let (mut one, mut two) = (server.client().await, server.client().await);
+    for client in [&mut one, &mut two] {
+        client
+            .send("GET /hang HTTP/1.1\r\nhost: localhost\r\n\r\n")
+            .await;
+    }
+    let limit = Limits::default().request_timeout;
+    server.clock.asked_for_twice(limit).await;
     let mut three = server.client().await;
     three
         .send("GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n")
         .await;
-    // Both go on while the third waits; it has its answer once one of them is gone.
-    assert_eq!(
-        (
-            one.get("/livez").await.status,
-            two.get("/livez").await.status
-        ),
-        (200, 200)
-    );
-    assert_eq!(hits(&exporter, "connections"), "1");
     let mut answered = std::pin::pin!(three.answer());
+    let counted = async {
+        while hits(&exporter, "connections") != "1" {
+            tokio::task::yield_now().await;
+        }
+    };
     tokio::select! {
         biased;
         answer = answered.as_mut() => panic!("answered beyond the limit: {answer:?}"),
-        answer = one.get("/livez") => assert_eq!(answer.status, 200),
+        () = within(counted) => {}
     }
-    drop(one);
+    // Neither request in flight is cut for it; it has its answer once one of them is done.
+    server.clock.advance(limit);
+    assert_eq!(
+        (one.answer().await.status, two.answer().await.status),
+        (504, 504)
+    );
     assert_eq!(within(answered).await.status, 200);
+}
+
+#[tokio::test]
+async fn silent_sockets_do_not_keep_a_probe_out() {
+    let config = limited(|l| l.max_connections = NonZeroUsize::new(8).unwrap());
+    let server = Running::start(config, |b| b).await;
+    let mut silent = Vec::new();
+    for n in 0..40 {
+        let mut client = server.client().await;
+        if n % 2 == 0 {
+            client.send_some("GET /livez HTTP/1.1\r\nhost: lo").await;
+        }
+        silent.push(client);
+    }
+    let second = tidegate_core::env::system::SystemClock::new();
+    for _ in 0..3 {
+        tokio::select! {
+            biased;
+            answer = server.get("/livez") => assert_eq!(answer.status, 200),
+            () = second.sleep(Duration::from_secs(1)) => panic!("no answer within a second"),
+        }
+    }
+    // Those that came last are still there.
+    let last = silent.last_mut().unwrap();
+    assert_eq!(last.get("/livez").await.status, 200);
 }

@@ -31,11 +31,11 @@ fn nothing_points_up() {
             member(
                 "tidegate-core",
                 "crates/core/Cargo.toml",
-                &[("tidegate-log", false)],
+                &[("tidegate-logger", false)],
             ),
             member(
-                "tidegate-log",
-                "crates/log/Cargo.toml",
+                "tidegate-logger",
+                "crates/logger/Cargo.toml",
                 &[("tidegate-core", false)],
             ),
             member(
@@ -46,12 +46,12 @@ fn nothing_points_up() {
         ],
         &[(
             "crates/core/Cargo.toml",
-            "[dependencies]\nserde = \"1\"\ntidegate-log.workspace = true\n",
+            "[dependencies]\nserde = \"1\"\ntidegate-logger.workspace = true\n",
         )],
     );
     assert_eq!(
         found,
-        ["crates/core/Cargo.toml:3: tidegate-core may not use tidegate-log"]
+        ["crates/core/Cargo.toml:3: tidegate-core may not use tidegate-logger"]
     );
 }
 
@@ -84,13 +84,13 @@ fn foreign_crates_stay_with_those_who_know_them() {
     let found = messages(
         vec![
             member(
-                "tidegate-queue",
-                "q/Cargo.toml",
-                &[("rdkafka", false), ("sqlx", false)],
+                "tidegate-testkit",
+                "t/Cargo.toml",
+                &[("axum", false), ("clap", true)],
             ),
             member(
-                "tidegate-flow",
-                "f/Cargo.toml",
+                "tidegate-logger",
+                "l/Cargo.toml",
                 &[("utoipa-axum", false), ("anyhow", true)],
             ),
             member(
@@ -104,9 +104,8 @@ fn foreign_crates_stay_with_those_who_know_them() {
     assert_eq!(
         found,
         [
-            "q/Cargo.toml:1: rdkafka is for tidegate-log only, not for tidegate-queue",
-            "f/Cargo.toml:1: utoipa-axum is for tidegate-server only, not for tidegate-flow",
-            "f/Cargo.toml:1: anyhow is for xtask only, not for tidegate-flow",
+            "l/Cargo.toml:1: utoipa-axum is for tidegate-server only, not for tidegate-logger",
+            "l/Cargo.toml:1: anyhow is for xtask only, not for tidegate-logger",
             "examples/orders/Cargo.toml:1: clap_complete is for tidegate only, not for orders",
         ]
     );
