@@ -1,6 +1,8 @@
 //! The handle that applications hold.
 
+use std::future::Future;
 use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use tidegate_core::EventId;
@@ -85,6 +87,31 @@ enum Offer {
     Full(Event),
 }
 
+/// Where an event enters that somebody waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Door {
+    /// The main queue, on its way to the API.
+    Queue,
+    /// The spill, where there is one.
+    Spill,
+}
+
+/// What came of an offer that somebody waits for.
+enum Waiting {
+    Taken(EventId),
+    Refused(Event, EventId, LossReason),
+    Full(Event),
+}
+
+/// Wakes a thread that waits for a future.
+struct ThreadWaker(std::thread::Thread);
+
+impl Wake for ThreadWaker {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
 impl Logger {
     /// Takes an event on.
     ///
@@ -94,10 +121,16 @@ impl Logger {
     /// it waits for room, on this thread; in async code use
     /// [`log_when_room`](Self::log_when_room) then. Logging the same event twice logs two events.
     ///
+    /// With `async.enabled: false` it returns only when the event was delivered, spilled or lost,
+    /// and waits for that on this thread; in async code use [`log_now`](Self::log_now) then.
+    ///
     /// # Errors
     /// The event is handed back with the reason, and was reported as lost: there is no room, or the
     /// logger is stopping.
     pub fn log(&self, event: Event) -> Result<(), Refused> {
+        if !self.shared.config.asynchronous && self.shared.config.enabled {
+            return self.log_on_thread(event);
+        }
         let mut event = event;
         loop {
             let mut state = self.shared.state();
@@ -151,24 +184,38 @@ impl Logger {
     /// # Errors
     /// The reason for which it was lost, and reported.
     pub async fn log_durable(&self, event: Event) -> Result<EventId, LossReason> {
+        self.log_and_wait(event, Door::Spill).await
+    }
+
+    /// Takes an event on and returns once the API has it, or it is spilled because the API cannot
+    /// be reached.
+    ///
+    /// If canceled after its first poll, the event is on its way all the same.
+    ///
+    /// # Errors
+    /// The reason for which it was lost, and reported.
+    pub async fn log_now(&self, event: Event) -> Result<EventId, LossReason> {
+        self.log_and_wait(event, Door::Queue).await
+    }
+
+    async fn log_and_wait(&self, event: Event, door: Door) -> Result<EventId, LossReason> {
+        if !self.shared.config.enabled {
+            self.shared.state().counters.ignored += 1;
+            return Ok(self.shared.ids.mint());
+        }
         let (tell, told) = oneshot::channel();
         let mut tell = Some(tell);
         let mut event = event;
         let id = loop {
             let room = self.shared.room.notified();
-            let now_ms = self.shared.clock.now_ms();
-            let id = self.shared.ids.mint_at(now_ms);
-            let offer = {
-                let mut state = self.shared.state();
-                self.offer_durable(&mut state, event, id, now_ms, &mut tell)
-            };
+            let offer = self.offer_waiting(event, door, &mut tell);
             match offer {
-                Offer::Taken => break id,
-                Offer::Refused(event, id, reason) => {
+                Waiting::Taken(id) => break id,
+                Waiting::Refused(event, id, reason) => {
                     self.refuse(event, id, &reason);
                     return Err(reason);
                 }
-                Offer::Full(back) => event = back,
+                Waiting::Full(back) => event = back,
             }
             room.await;
         };
@@ -176,6 +223,23 @@ impl Logger {
             Ok(outcome) => outcome.map(|()| id),
             // Nobody is left who could tell: the logger's tasks were dropped with the event.
             Err(_) => Err(reason::SHUTDOWN_QUEUED),
+        }
+    }
+
+    /// Takes an event on and waits on this thread until it is delivered, spilled or lost.
+    fn log_on_thread(&self, event: Event) -> Result<(), Refused> {
+        let kept = event.clone();
+        let mut waiting = Box::pin(self.log_now(event));
+        let waker = Waker::from(Arc::new(ThreadWaker(std::thread::current())));
+        let mut context = Context::from_waker(&waker);
+        loop {
+            match waiting.as_mut().poll(&mut context) {
+                Poll::Ready(Ok(_)) => return Ok(()),
+                Poll::Ready(Err(reason)) => {
+                    return Err(Refused::new(kept, reason.as_static().unwrap_or("refused")));
+                }
+                Poll::Pending => std::thread::park(),
+            }
         }
     }
 
@@ -250,10 +314,7 @@ impl Logger {
             Some(reason::SPILLOVER_QUEUE_FULL)
         };
         match full {
-            Some(reason) if state.phase == Phase::Running && self.waits() => {
-                let _ = reason;
-                Offer::Full(event)
-            }
+            Some(_) if state.phase == Phase::Running && self.waits() => Offer::Full(event),
             Some(reason) => {
                 let id = shared.ids.mint_at(now_ms);
                 state.accept_lost(id, reason.clone());
@@ -277,28 +338,28 @@ impl Logger {
         }
     }
 
-    fn offer_durable(
+    fn offer_waiting(
         &self,
-        state: &mut State,
         event: Event,
-        id: EventId,
-        now_ms: u64,
+        door: Door,
         tell: &mut Option<oneshot::Sender<Result<(), LossReason>>>,
-    ) -> Offer {
+    ) -> Waiting {
         let shared = &*self.shared;
-        let capacity = shared.config.queue_capacity;
-        let is_spilling = shared.can_spill(state);
+        let now_ms = shared.clock.now_ms();
+        let id = shared.ids.mint_at(now_ms);
+        let mut state = shared.state();
+        let is_spilling = door == Door::Spill && shared.can_spill(&state);
         let depth = if is_spilling {
             state.spill.len()
         } else {
             state.queue.len()
         };
-        let refused = if !shared.config.enabled || state.phase != Phase::Running {
+        let refused = if state.phase != Phase::Running {
             Some(reason::SHUTDOWN_IN_PROGRESS)
-        } else if depth < capacity {
+        } else if depth < shared.config.queue_capacity {
             None
         } else if self.waits() {
-            return Offer::Full(event);
+            return Waiting::Full(event);
         } else if is_spilling {
             Some(reason::SPILLOVER_QUEUE_FULL)
         } else {
@@ -306,7 +367,7 @@ impl Logger {
         };
         if let Some(reason) = refused {
             state.accept_lost(id, reason.clone());
-            return Offer::Refused(event, id, reason);
+            return Waiting::Refused(event, id, reason);
         }
         let queued = state.accept(event, id, now_ms, tell.take());
         if is_spilling {
@@ -317,7 +378,7 @@ impl Logger {
             state.counters.queued += 1;
             shared.sender_bell.notify_one();
         }
-        Offer::Taken
+        Waiting::Taken(id)
     }
 
     fn waits(&self) -> bool {

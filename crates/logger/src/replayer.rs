@@ -108,12 +108,14 @@ impl Replayer {
         }
         let began = self.shared.clock.elapsed();
         let (judgments, retry_after) = self.send(&payloads, permit, began).await;
-        let is_stuck = judgments
-            .first()
-            .is_none_or(|j| matches!(j, Judgment::Failed { .. }));
+        // One that fails ends the round: asking again at once would only hammer the API.
+        let has_failed = judgments.len() < payloads.len()
+            || judgments
+                .iter()
+                .any(|j| matches!(j, Judgment::Failed { .. }));
         match self.settle(batch, judgments).await {
-            Round::Progress if is_stuck => Round::Failed(retry_after),
-            round => round,
+            Round::Progress if has_failed => Round::Failed(retry_after),
+            round @ (Round::Progress | Round::Empty | Round::Failed(_) | Round::End) => round,
         }
     }
 

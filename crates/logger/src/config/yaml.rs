@@ -36,17 +36,25 @@ impl LoggerConfig {
         inputs.environment.clone_from(environment);
         let loaded = load(&inputs);
         let ours: Vec<&Problem> = loaded.problems.iter().filter(|p| is_ours(p)).collect();
-        let mut problems: Vec<String> = ours.iter().map(ToString::to_string).collect();
         let built = builder(&loaded.config).build();
-        if let Err(error) = &built {
-            let placed = error.problems().iter().map(|p| place(&loaded.config, p));
-            // What the file's own rules refused already is not said twice.
-            let is_new = |(path, _): &(String, String)| !ours.iter().any(|p| p.path == *path);
-            problems.extend(placed.filter(is_new).map(|(_, problem)| problem));
-        }
+        // A key that the file's own rules refused holds its default here, which says nothing.
+        let is_refused = |text: &str| {
+            let mut keys = ours.iter().filter_map(|p| p.path.strip_prefix(ASYNC));
+            keys.any(|key| text.contains(key.trim_start_matches('.')))
+        };
+        let further = built.as_ref().err().map_or(&[][..], ConfigError::problems);
+        let further = further.iter().filter(|problem| !is_refused(problem));
+        let mut problems: Vec<_> = ours
+            .iter()
+            .map(|problem| ((problem.line, problem.column), problem.to_string()))
+            .chain(further.map(|problem| place(&loaded.config, problem)))
+            .collect();
+        problems.sort();
         match built {
             Ok(config) if problems.is_empty() => Ok(config),
-            Ok(_) | Err(_) => Err(ConfigError::new(problems)),
+            Ok(_) | Err(_) => Err(ConfigError::new(
+                problems.into_iter().map(|(_, text)| text).collect(),
+            )),
         }
     }
 }
@@ -90,11 +98,7 @@ fn builder(config: &Config) -> LoggerConfigBuilder {
         .batch_size(number("batch-size"))
         .sender_threads(number("sender-threads"))
         .max_batch_wait_ms(ms("max-batch-wait-ms"))
-        .shutdown_timeout(
-            config
-                .duration(&at("shutdown-timeout"))
-                .unwrap_or_default(),
-        )
+        .shutdown_timeout(config.duration(&at("shutdown-timeout")).unwrap_or_default())
         .on_full(match word("on-full").as_str() {
             "block" => OnFull::Block,
             _ => OnFull::DropNewest,
@@ -117,17 +121,24 @@ fn millis(span: Duration) -> i64 {
     i64::try_from(span.as_millis()).unwrap_or(i64::MAX)
 }
 
-/// A problem of the builder, which begins with the key, as one of the file: its path, and the text
-/// with its place.
-fn place(config: &Config, problem: &str) -> (String, String) {
+/// A problem of the builder, which begins with the key, as one of the file: its line and column,
+/// and the text.
+fn place(config: &Config, problem: &str) -> ((usize, usize), String) {
     let (key, rest) = problem.split_once(' ').unwrap_or((problem, ""));
     let path = format!("{ASYNC}.{key}");
-    let text = match config.origin(&path) {
-        Some(origin @ Origin::File { .. }) => format!("{origin}: {path}: {rest}"),
-        Some(Origin::Env(name)) => format!("environment: {path}: variable `{name}`: {rest}"),
-        Some(Origin::Argument(_) | Origin::Default) | None => format!("{NAME}: {path}: {rest}"),
-    };
-    (path, text)
+    match config.origin(&path) {
+        Some(Origin::File { file, line, column }) => (
+            (line, column),
+            format!("{file}:{line}:{column}: {path}: {rest}"),
+        ),
+        Some(Origin::Env(name)) => (
+            (0, 0),
+            format!("environment: {path}: variable `{name}`: {rest}"),
+        ),
+        Some(Origin::Argument(_) | Origin::Default) | None => {
+            ((0, 0), format!("{NAME}: {path}: {rest}"))
+        }
+    }
 }
 
 #[cfg(test)]
@@ -242,7 +253,21 @@ eventlog:
     spilover-path: x
 ";
         let error = read(text).unwrap_err();
-        insta::assert_snapshot!(error.problems().join("\n"));
+        assert_eq!(
+            error.problems(),
+            [
+                "yaml:4:17: eventlog.async.batch-size: is 0, and must be at least 1 and at most \
+                 2147483647",
+                "yaml:5:25: eventlog.async.replay-interval-ms: is 500, and must be at least 1000",
+                "yaml:6:25: eventlog.async.max-retry-delay-ms: is \"soon\", and must be a whole \
+                 number of milliseconds, because the key ends in `-ms`",
+                "yaml:7:14: eventlog.async.on-full: is \"wait\", and must be one of drop-newest, \
+                 block",
+                "yaml:8:31: eventlog.async.circuit-breaker-reset-ms: is 0, and must be at least 1",
+                "yaml:10:5: eventlog.async.spilover-path: is not a key of `eventlog.async` (did \
+                 you mean `spillover-path`?)",
+            ]
+        );
         let error = read("eventlg: {}\nserver: { port: x }\n").unwrap_err();
         assert_eq!(error.problems().len(), 1, "{error}");
         assert!(error.problems()[0].starts_with("yaml:1:1: "), "{error}");
@@ -253,6 +278,10 @@ eventlog:
             "5".to_owned(),
         )];
         let error = LoggerConfig::from_yaml("", &environment.into()).unwrap_err();
-        insta::assert_snapshot!(error, @"");
+        assert_eq!(
+            error.problems(),
+            ["environment: eventlog.async.replay-interval-ms: variable \
+              `EVENTLOG_ASYNC_REPLAY_INTERVAL_MS`: is 5, and must be at least 1000"]
+        );
     }
 }

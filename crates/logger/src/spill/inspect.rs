@@ -84,11 +84,7 @@ impl Inspection {
     #[must_use]
     pub fn waiting(&self) -> u64 {
         let is_waiting = |file: &&InspectedFile| file.role < Role::Corrupt;
-        self.files
-            .iter()
-            .filter(is_waiting)
-            .map(|f| f.lines)
-            .sum()
+        self.files.iter().filter(is_waiting).map(|f| f.lines).sum()
     }
 }
 
@@ -214,7 +210,11 @@ pub fn inspect(disk: &dyn Disk, dir: &Path) -> Result<Inspection, SpillError> {
     let mut files: Vec<InspectedFile> = files.into_values().collect();
     files.sort_by_key(|file| {
         let turn = order.iter().position(|role| *role == file.role);
-        (turn.unwrap_or(order.len()), file.role, sealed_number(&file.name))
+        (
+            turn.unwrap_or(order.len()),
+            file.role,
+            sealed_number(&file.name),
+        )
     });
     Ok(Inspection { files, findings })
 }
@@ -271,8 +271,17 @@ fn look_around(disk: &dyn Disk, dir: &Path, has_ours: bool) -> Result<Vec<Findin
         });
     };
     if has(BOOKS) && BooksFile::peek(disk, dir).is_none() {
-        let level = if has_ours { Level::Problem } else { Level::Note };
-        add(level, "books.unreadable", BOOKS, "neither slot of the books can be read");
+        let level = if has_ours {
+            Level::Problem
+        } else {
+            Level::Note
+        };
+        add(
+            level,
+            "books.unreadable",
+            BOOKS,
+            "neither slot of the books can be read",
+        );
     } else if !has(BOOKS) && has_ours {
         let message = "lines are numbered and there are no books to compare them with";
         add(Level::Problem, "books.missing", BOOKS, message);
@@ -338,7 +347,7 @@ impl Chain {
         let Some(seq) = line.seq else {
             return;
         };
-        // Lines in a row are one step: a file of a million lines has few.
+        // Lines in a row are one step, so a file takes one step per batch.
         if let Some(last) = self.steps.last_mut()
             && last.count > 0
             && last.sum.is_none()
@@ -523,13 +532,12 @@ fn read(
     };
     let bytes = at("measure", &path, file.len())?;
     let (settled, end) = bounds(disk, dir, name, role, &*file, bytes);
-    let seen = |line| Seen {
+    look(Seen {
         file: name,
         role,
         bytes,
-        line,
-    };
-    look(seen(None));
+        line: None,
+    });
     let mut lines = Lines::new(0, end);
     let mut number = 0;
     while let Some(raw) = at("read", &path, lines.next(&*file))? {
@@ -537,14 +545,20 @@ fn read(
         if raw.bytes.trim_ascii().is_empty() {
             continue;
         }
-        look(seen(Some(SeenLine {
+        let line = SeenLine {
             number,
             offset: raw.offset,
             raw: raw.bytes,
             line: line::read(raw.bytes, raw.offset),
             is_whole: raw.is_whole,
             is_settled: raw.offset < settled,
-        })));
+        };
+        look(Seen {
+            file: name,
+            role,
+            bytes,
+            line: Some(line),
+        });
     }
     Ok(())
 }

@@ -1,0 +1,232 @@
+//! Takes a spill directory over: finds what an earlier process left, and what its books do not
+//! know yet.
+
+use std::io;
+use std::path::Path;
+
+use tidegate_core::EventId;
+use tidegate_core::books::{Books, Bucket, Place, Tally};
+use tidegate_core::env::{DiskFile, OpenMode};
+
+use super::super::books_file::Written;
+use super::super::cursor::Cursor;
+use super::super::replay::Replay;
+use super::super::scan::Lines;
+use super::super::{
+    ACTIVE, CURSOR, REPLAY, SpillError, at, line, rewrite, sealed_name, sealed_number,
+};
+use super::{Active, Recovered, Spool, Tallies};
+
+impl Spool {
+    pub(super) fn recover(&mut self, written: Option<Written>) -> Result<Recovered, SpillError> {
+        let is_known = written.is_some();
+        let mut books = written.as_ref().map(Written::books).unwrap_or_default();
+        let unverifiable = books.forget(&Place::InFlight) + books.forget(&Place::Retrying);
+        let written = written.unwrap_or_default();
+        let mut found = Found {
+            written: &written,
+            is_known,
+            new: Vec::new(),
+            seq: 0,
+            sum: 0,
+        };
+        let names: Vec<String> = at("list", &self.dir, self.disk.list(&self.dir))?
+            .into_iter()
+            .map(|e| e.name)
+            .collect();
+        let mut backlog = 0;
+        if names.iter().any(|name| name == REPLAY) {
+            backlog += self.recover_replay(&written, &mut books, &mut found)?;
+        } else if names.iter().any(|name| name == CURSOR) {
+            at(
+                "remove",
+                &self.dir.join(CURSOR),
+                self.disk.remove(&self.dir.join(CURSOR)),
+            )?;
+        }
+        for number in names.iter().filter_map(|name| sealed_number(name)) {
+            let path = self.dir.join(sealed_name(number));
+            let file = at("open", &path, self.disk.open(&path, OpenMode::Read))?;
+            let good = written
+                .sealed
+                .iter()
+                .find(|(known, _)| *known == number)
+                .map(|(_, len)| *len);
+            let end = match good {
+                Some(len) => len,
+                None => at("measure", &path, file.len())?,
+            };
+            let counted = at("read", &path, found.count(&*file, 0, end, end))?;
+            backlog += counted.lines;
+            self.sealed.insert(number, (end, counted.tallies));
+        }
+        if names.iter().any(|name| name == ACTIVE) {
+            let active = self.recover_active(&mut found)?;
+            backlog += active.lines;
+            if active.len == 0 {
+                // Made, and nothing was written to it before the crash.
+                at("remove", &active.path, self.disk.remove(&active.path))?;
+                at("sync", &self.dir, self.disk.sync_dir(&self.dir))?;
+            } else {
+                self.active = Some(active);
+            }
+        }
+        for id in &found.new {
+            books.move_one(*id, None, Some(Place::Spilled));
+        }
+        self.seq = self.seq.max(found.seq);
+        self.sum = self.sum.wrapping_add(found.sum);
+        let unverifiable = (unverifiable - found.new.len() as i64).max(0);
+        Ok(Recovered {
+            books,
+            backlog,
+            unverifiable,
+        })
+    }
+
+    /// Takes the snapshot up again where it was left, or removes one that was done.
+    fn recover_replay(
+        &mut self,
+        written: &Written,
+        books: &mut Books,
+        found: &mut Found<'_>,
+    ) -> Result<u64, SpillError> {
+        let (cursor, position) = Cursor::open(&*self.disk, &self.dir)?;
+        self.cursor = Some(cursor);
+        let known: Vec<_> = position.into_iter().chain(written.replay).collect();
+        let replay = Replay::open(&*self.disk, &self.dir, None, &known)?;
+        let path = self.dir.join(REPLAY);
+        let file = at("open", &path, self.disk.open(&path, OpenMode::Read))?;
+        let booked = written
+            .replay
+            .filter(|p| p.identity == replay.position.identity);
+        // Lines that the cursor knows to be settled and the books do not.
+        let from = booked.map_or(0, |position| position.offset);
+        let until = replay.position.offset.max(from);
+        let settled = at("read", &path, found.count(&*file, from, until, u64::MAX))?;
+        for (bucket, tally) in settled.tallies {
+            books.move_tally(bucket, Some(Place::Spilled), Some(Place::Delivered), tally);
+        }
+        if replay.position.is_done {
+            self.replay = Some(replay);
+            self.remove_replay()?;
+            return Ok(0);
+        }
+        // A snapshot that the books do not know was the active file when they were written.
+        let covered = if booked.is_some() {
+            u64::MAX
+        } else {
+            written.active_len
+        };
+        let end = replay.position.end;
+        let counted = at(
+            "read",
+            &path,
+            found.count(&*file, replay.position.offset, end, covered),
+        )?;
+        self.replay = Some(replay);
+        Ok(counted.lines)
+    }
+
+    fn recover_active(&mut self, found: &mut Found<'_>) -> Result<Active, SpillError> {
+        let path = self.dir.join(ACTIVE);
+        if !found.written.is_clean {
+            rewrite(&*self.disk, &path)?;
+        }
+        let mut file = at("open", &path, self.disk.open(&path, OpenMode::Write))?;
+        self.repair_tail(&path, &mut *file)?;
+        let len = at("measure", &path, file.len())?;
+        let counted = at(
+            "read",
+            &path,
+            found.count(&*file, 0, len, found.written.active_len),
+        )?;
+        Ok(Active {
+            path,
+            file,
+            len,
+            lines: counted.lines,
+            tallies: counted.tallies,
+        })
+    }
+
+    /// A tail without a newline gets one if it is a line, and is set aside and cut if it is not:
+    /// else the next line would be glued to it, and both would be lost.
+    fn repair_tail(&mut self, path: &Path, file: &mut dyn DiskFile) -> Result<(), SpillError> {
+        let len = at("measure", path, file.len())?;
+        let mut lines = Lines::new(0, len);
+        let mut tail = None;
+        while let Some(raw) = at("read", path, lines.next(file))? {
+            tail = (!raw.is_whole).then(|| (raw.offset, raw.bytes.to_vec()));
+        }
+        match tail {
+            None => {}
+            Some((offset, bytes)) if line::read(&bytes, offset).is_some() => {
+                at("write", path, file.append(b"\n"))?;
+                at("sync", path, file.sync())?;
+            }
+            Some((offset, mut bytes)) => {
+                bytes.push(b'\n');
+                self.corrupt.append(&*self.disk, &bytes)?;
+                at("cut", path, file.truncate(offset))?;
+                at("sync", path, file.sync())?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What a file holds.
+struct Counted {
+    lines: u64,
+    tallies: Tallies,
+}
+
+/// Gathers what the files hold that the books do not know yet.
+struct Found<'w> {
+    written: &'w Written,
+    is_known: bool,
+    new: Vec<EventId>,
+    seq: u64,
+    sum: u128,
+}
+
+impl Found<'_> {
+    /// Counts the lines from `from` to `end`. Lines of others count as new from `covered` on.
+    fn count(
+        &mut self,
+        file: &dyn DiskFile,
+        from: u64,
+        end: u64,
+        covered: u64,
+    ) -> io::Result<Counted> {
+        let mut counted = Counted {
+            lines: 0,
+            tallies: Tallies::new(),
+        };
+        let mut lines = Lines::new(from, end);
+        while let Some(raw) = lines.next(file)? {
+            if raw.bytes.trim_ascii().is_empty() {
+                continue;
+            }
+            counted.lines += 1;
+            let Some(line) = line::read(raw.bytes, raw.offset) else {
+                continue;
+            };
+            let tally = counted.tallies.entry(Bucket::of(line.id)).or_default();
+            *tally = tally.plus(Tally::of(line.id));
+            let is_new = match line.seq {
+                Some(seq) => seq > self.written.seq,
+                None => !self.is_known || raw.offset >= covered,
+            };
+            self.seq = self.seq.max(line.seq.unwrap_or(0));
+            if is_new {
+                self.new.push(line.id);
+                // Only lines with a `_seq` of ours are in the running sum.
+                let added = line.seq.map_or(0, |_| line.id.as_u128());
+                self.sum = self.sum.wrapping_add(added);
+            }
+        }
+        Ok(counted)
+    }
+}
