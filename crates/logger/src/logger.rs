@@ -323,15 +323,18 @@ impl Logger {
             None => {
                 let id = shared.ids.mint_at(now_ms);
                 let queued = state.accept(event, id, now_ms, None);
-                if state.queue.len() < capacity {
-                    state.queue.push_back(queued);
-                    state.counters.queued += 1;
-                    if state.idle_senders > 0 {
-                        shared.sender_bell.notify_one();
-                    }
-                } else {
-                    state.spill.push_back(queued);
+                // The oldest makes room for the newest: what is spilled was logged before what is
+                // queued, and stays in its order.
+                if state.queue.len() >= capacity
+                    && let Some(oldest) = state.queue.pop_front()
+                {
+                    state.spill.push_back(oldest);
                     shared.writer_bell.notify_one();
+                }
+                state.queue.push_back(queued);
+                state.counters.queued += 1;
+                if state.idle_senders > 0 {
+                    shared.sender_bell.notify_one();
                 }
                 Offer::Taken
             }

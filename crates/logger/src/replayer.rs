@@ -3,15 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_core::EventId;
 use tidegate_core::breaker::{CallResult, Permit};
 
 use crate::api::{Answer, Judgment, Payload};
-use crate::loss::reason;
 use crate::sender::judge;
-use crate::shared::{Lost, Shared};
+use crate::shared::Shared;
 use crate::spill::{Rejection, ReplayBatch};
-use crate::state::{Phase, Queued};
+use crate::state::Phase;
 use crate::writer::WriterHandle;
 
 /// Lines per request, unless the configured batches are larger; alone, where they are single.
@@ -37,8 +35,10 @@ enum Round {
 impl Replayer {
     /// Replays until the logger stops.
     pub(crate) async fn run(self) {
-        let mut batch = ReplayBatch::default();
         // The first look is at once: what an earlier process left behind has waited long enough.
+        let Some(mut batch) = self.read().await else {
+            return;
+        };
         let mut wait = Duration::ZERO;
         loop {
             let bell = self.shared.replay_bell.notified();
@@ -52,7 +52,7 @@ impl Replayer {
             if self.shared.state().phase > Phase::Running {
                 return;
             }
-            let Some(permit) = self.permit() else {
+            let Some(permit) = self.permit(&batch) else {
                 wait = self.shared.config.replay_interval;
                 continue;
             };
@@ -66,10 +66,10 @@ impl Replayer {
     }
 
     /// The right to a request, if the breaker allows one and something waits.
-    fn permit(&self) -> Option<Permit> {
+    fn permit(&self, batch: &ReplayBatch) -> Option<Permit> {
         let now = self.shared.clock.elapsed();
         let mut state = self.shared.state();
-        if state.backlog == 0 {
+        if state.backlog == 0 && batch.lines.is_empty() {
             return None;
         }
         state.breaker.try_acquire(now)
@@ -77,13 +77,7 @@ impl Replayer {
 
     async fn round(&self, batch: &mut ReplayBatch, permit: Permit) -> Round {
         if batch.lines.is_empty() {
-            let single = self.shared.config.batch_size == 1;
-            let max = if single {
-                1
-            } else {
-                self.shared.config.batch_size.max(BATCH)
-            };
-            match self.writer.read(max).await {
+            match self.read().await {
                 Some(read) => *batch = read,
                 None => {
                     self.release(permit);
@@ -93,7 +87,6 @@ impl Replayer {
         }
         if batch.lines.is_empty() {
             self.release(permit);
-            self.shared.state().backlog = 0;
             return Round::Empty;
         }
         let payloads: Vec<Payload> = batch
@@ -117,6 +110,18 @@ impl Replayer {
             Round::Progress if has_failed => Round::Failed(retry_after),
             round @ (Round::Progress | Round::Empty | Round::Failed(_) | Round::End) => round,
         }
+    }
+
+    /// Lines to send; none when the writer has ended. Reading past the end of a snapshot is what
+    /// removes it.
+    async fn read(&self) -> Option<ReplayBatch> {
+        let single = self.shared.config.batch_size == 1;
+        let max = if single {
+            1
+        } else {
+            self.shared.config.batch_size.max(BATCH)
+        };
+        self.writer.read(max).await
     }
 
     /// Sends the payloads, in halves where they are too many, and gives a judgment for each of
@@ -197,8 +202,7 @@ impl Replayer {
         if count == 0 {
             return Round::Progress;
         }
-        let aside: Vec<(EventId, bytes::Bytes)> =
-            rejected.iter().map(|r| (r.id, r.json.clone())).collect();
+        let before = batch.lines.len();
         match self
             .writer
             .settle(std::mem::take(batch), count, rejected)
@@ -207,20 +211,15 @@ impl Replayer {
             Some(rest) => *batch = rest,
             None => return Round::End,
         }
-        for (id, json) in aside {
-            let event = crate::event::Event::decode(&json).map(|decoded| decoded.event);
-            let queued = Queued {
-                event: event.unwrap_or_default(),
-                id,
-                timestamp_ms: 0,
-                attempts: 1,
-                number: 0,
-                waiter: None,
-            };
-            self.shared.report(Lost {
-                queued: Some(queued),
-                reason: reason::REJECTED,
-            });
+        if batch.lines.len() == before {
+            // The disk has no room for what was rejected; it may have later.
+            return Round::Failed(None);
+        }
+        if batch.lines.is_empty() {
+            match self.read().await {
+                Some(next) => *batch = next,
+                None => return Round::End,
+            }
         }
         Round::Progress
     }

@@ -1,6 +1,6 @@
 //! Takes events from the main queue to the API.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -268,12 +268,14 @@ impl Sender {
     async fn retry(&self, failed: Vec<Queued>, retry_after: Option<Duration>) {
         let shared = &*self.shared;
         let (mut exhausted, mut crowded, mut stopping) = (Vec::new(), Vec::new(), Vec::new());
+        // One wait for all that failed together, so that they go out together again.
+        let mut waits: BTreeMap<u32, Duration> = BTreeMap::new();
+        let now = shared.clock.elapsed();
         for mut queued in failed {
             queued.attempts += 1;
-            let now = shared.clock.elapsed();
-            let wait = shared
-                .backoff(queued.attempts - 1)
-                .max(retry_after.unwrap_or_default());
+            let retry = queued.attempts - 1;
+            let wait = *waits.entry(retry).or_insert_with(|| shared.backoff(retry));
+            let due = now.saturating_add(wait.max(retry_after.unwrap_or_default()));
             let mut state = shared.state();
             if state.phase > Phase::Running {
                 stopping.push(queued);
@@ -283,11 +285,10 @@ impl Sender {
                 crowded.push(queued);
             } else {
                 state.post([queued.id], Place::InFlight, Place::Retrying);
-                state
-                    .retries
-                    .insert((now.saturating_add(wait), queued.number), queued);
+                state.retries.insert((due, queued.number), queued);
             }
         }
+        self.with_older_retries(&mut exhausted);
         shared
             .spill_or_lose(exhausted, reason::RETRIES_EXHAUSTED)
             .await;
@@ -297,6 +298,27 @@ impl Sender {
         shared
             .spill_or_lose(stopping, reason::SHUTDOWN_PENDING_RETRY)
             .await;
+    }
+
+    /// What is about to be spilled takes along what was logged before it and waits for a retry, so
+    /// that it is not overtaken on the disk.
+    fn with_older_retries(&self, spilled: &mut Vec<Queued>) {
+        let Some(newest) = spilled.iter().map(|queued| queued.number).max() else {
+            return;
+        };
+        let mut state = self.shared.state();
+        if !self.shared.can_spill(&state) {
+            return;
+        }
+        let retries = std::mem::take(&mut state.retries);
+        let (older, younger) = retries
+            .into_iter()
+            .partition::<BTreeMap<_, _>, _>(|((_, number), _)| *number < newest);
+        state.retries = younger;
+        let ids: Vec<_> = older.values().map(|queued: &Queued| queued.id).collect();
+        state.post(ids, Place::Retrying, Place::InFlight);
+        spilled.extend(older.into_values());
+        spilled.sort_by_key(|queued| queued.number);
     }
 
     /// The breaker has opened: what failed and what waits for a retry goes to the spill before

@@ -139,6 +139,8 @@ impl Shared {
     pub(crate) async fn spill_or_lose(&self, mut events: Vec<Queued>, reason: LossReason) {
         events.reverse();
         loop {
+            // Made before the lock is taken, so that room made in between is not missed.
+            let room = self.room.notified();
             let has_more = {
                 let mut state = self.state();
                 if self.config.spillover_path.is_none() {
@@ -161,7 +163,7 @@ impl Shared {
             if !has_more {
                 return;
             }
-            self.room.notified().await;
+            room.await;
         }
         events.reverse();
         self.lose(events, Place::InFlight, reason);
@@ -189,6 +191,23 @@ impl Shared {
             });
         }
         self.progress.notify_waiters();
+    }
+
+    /// The same for events that somebody else still holds on to and will not touch again.
+    pub(crate) fn lose_borrowed(&self, events: &[Queued], reason: &LossReason) {
+        {
+            let mut state = self.state();
+            let ids = events.iter().map(|queued| queued.id);
+            state.post(ids, Place::InFlight, Place::Lost(reason.clone()));
+            state.counters.failed += events.len() as u64;
+        }
+        for queued in events {
+            self.call_back_with(&Loss {
+                id: Some(queued.id),
+                event: Some(&queued.event),
+                reason,
+            });
+        }
     }
 
     /// Hands a loss to the callback, on the task that is there for it, or here if too many wait.

@@ -124,6 +124,16 @@ pub enum SpillError {
     },
 }
 
+impl SpillError {
+    /// Whether the disk has no room, which may pass.
+    pub(crate) fn is_full(&self) -> bool {
+        match self {
+            Self::Disk { source, .. } => source.kind() == io::ErrorKind::StorageFull,
+            Self::Locked { .. } | Self::TooManySealed { .. } => false,
+        }
+    }
+}
+
 impl Classify for SpillError {
     fn class(&self) -> FailureClass {
         match self {

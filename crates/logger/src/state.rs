@@ -5,6 +5,7 @@
 //! under the same lock as its posting.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_core::EventId;
@@ -38,8 +39,11 @@ pub(crate) struct Queued {
     /// The order in which events were taken on.
     pub(crate) number: u64,
     /// Who waits until it is safe.
-    pub(crate) waiter: Option<oneshot::Sender<Result<(), LossReason>>>,
+    pub(crate) waiter: Option<Waiter>,
 }
+
+/// Tells whoever waits what became of an event.
+pub(crate) type Waiter = oneshot::Sender<Result<(), LossReason>>;
 
 impl Queued {
     /// Tells whoever waits.
@@ -73,6 +77,8 @@ pub(crate) struct State {
     pub(crate) sending: usize,
     /// Events in the hands of the spill writer.
     pub(crate) spilling: usize,
+    /// The batch that the disk is being asked to keep.
+    pub(crate) writing: Option<Arc<Vec<Queued>>>,
     /// Lines on disk that wait for replay.
     pub(crate) backlog: u64,
     /// Senders that wait for an event.
@@ -107,6 +113,7 @@ impl State {
             counters: Counters::default(),
             sending: 0,
             spilling: 0,
+            writing: None,
             backlog,
             idle_senders: 0,
             blocked: 0,
@@ -124,7 +131,7 @@ impl State {
         event: Event,
         id: EventId,
         timestamp_ms: u64,
-        waiter: Option<oneshot::Sender<Result<(), LossReason>>>,
+        waiter: Option<Waiter>,
     ) -> Queued {
         let bucket = Bucket::of(id);
         if self.accepting.bucket != Some(bucket) {
@@ -176,8 +183,13 @@ impl State {
         self.books().account()
     }
 
-    /// Whether nothing is on its way to the API in memory.
-    pub(crate) fn is_flushed(&self) -> bool {
+    /// Whether the senders have nothing left to do.
+    pub(crate) fn is_sent(&self) -> bool {
         self.queue.is_empty() && self.retries.is_empty() && self.sending == 0
+    }
+
+    /// Whether nothing is in memory any more: delivered, or on disk.
+    pub(crate) fn is_flushed(&self) -> bool {
+        self.is_sent() && self.spill.is_empty() && self.spilling == 0
     }
 }

@@ -250,7 +250,7 @@ impl Stopping {
             .spill_or_lose(waiting, reason::SHUTDOWN_PENDING_RETRY)
             .await;
         let sending_until = timeout.mul_f64(SENDING_SHARE);
-        self.wait_until(sending_until, || shared.state().is_flushed())
+        self.wait_until(sending_until, || shared.state().is_sent())
             .await;
         shared.state().phase = Phase::Draining;
         running.abandon.send_replace(true);
@@ -299,11 +299,15 @@ impl Stopping {
             left.extend(state.queue.drain(..));
             left
         };
-        if !left.is_empty() {
+        let hung = shared.state().writing.take();
+        if !left.is_empty() || hung.is_some() {
             let why = "the disk did not answer in time".to_owned();
             shared.state().spill_failure.get_or_insert(why);
-            shared.lose(left, Place::InFlight, reason::SPILLOVER_WRITE_ERROR);
         }
+        if let Some(batch) = hung {
+            shared.lose_borrowed(&batch, &reason::SPILLOVER_WRITE_ERROR);
+        }
+        shared.lose(left, Place::InFlight, reason::SPILLOVER_WRITE_ERROR);
     }
 
     /// Waits for a fact, at most so long.

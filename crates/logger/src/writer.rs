@@ -4,13 +4,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_core::books::{Place, postings};
+use tidegate_core::breaker::BreakerState;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::config::OnFull;
+use crate::event::Event;
 use crate::loss::reason;
 use crate::shared::{Lost, Shared};
 use crate::spill::{Append, Rejection, ReplayBatch, SpillError, Spool, settle_corrupt};
-use crate::state::{Phase, Queued};
+use crate::state::{Phase, Queued, Waiter};
 
 /// Events that are written at a time.
 const BATCH: usize = 1_000;
@@ -153,12 +155,19 @@ impl Writer {
     /// Writes one batch from the front of the spill queue.
     fn spill_some(&mut self) -> Result<(), SpillError> {
         let shared = Arc::clone(&self.shared);
-        let mut batch: Vec<Queued> = {
+        let (batch, waiters) = {
             let mut state = shared.state();
             let count = state.spill.len().min(BATCH);
-            let batch: Vec<Queued> = state.spill.drain(..count).collect();
+            let mut batch: Vec<Queued> = state.spill.drain(..count).collect();
             state.spilling += batch.len();
-            batch
+            let waiters: Vec<_> = batch
+                .iter_mut()
+                .map(|queued| queued.waiter.take())
+                .collect();
+            // Should the disk never answer, whoever stops the logger finds the events here.
+            let batch = Arc::new(batch);
+            state.writing = Some(Arc::clone(&batch));
+            (batch, waiters)
         };
         let defaults = &shared.config.defaults;
         let mut encode = |index: usize, buffer: &mut Vec<u8>| {
@@ -172,6 +181,10 @@ impl Writer {
             .spool
             .append(batch.len(), &mut encode, &|| shared.books());
         self.last_sync = shared.clock.elapsed();
+        let Some(mut batch) = self.take_back(batch, waiters) else {
+            // The disk answered too late: they were reported as lost, and may arrive all the same.
+            return appended.map(|_| ());
+        };
         match appended {
             Ok(Append::Written { taken, refused }) => {
                 let rest = batch.split_off(taken);
@@ -194,13 +207,38 @@ impl Writer {
         }
     }
 
-    /// Events go back to the front of the queue, in their order.
+    /// Takes a batch back out of the state; none if it was given up there.
+    fn take_back(
+        &self,
+        batch: Arc<Vec<Queued>>,
+        waiters: Vec<Option<Waiter>>,
+    ) -> Option<Vec<Queued>> {
+        self.shared.state().writing.take()?;
+        // The state's copy is gone, so ours is the only one.
+        let mut batch = Arc::into_inner(batch)?;
+        for (queued, waiter) in batch.iter_mut().zip(waiters) {
+            queued.waiter = waiter;
+        }
+        Some(batch)
+    }
+
+    /// Events go back to where they wait, in their order: in front of the spill, or on their way to
+    /// the API if that is well again and only the disk is not.
     fn put_back(&mut self, events: Vec<Queued>) {
         let mut state = self.shared.state();
         state.spilling -= events.len();
+        let is_api_well = state.breaker.state() == BreakerState::Closed;
+        let is_refused = self.blocked_until.is_some();
         for queued in events.into_iter().rev() {
-            state.spill.push_front(queued);
+            if is_refused && is_api_well {
+                state.queue.push_front(queued);
+            } else {
+                state.spill.push_front(queued);
+            }
         }
+        drop(state);
+        self.shared.sender_bell.notify_one();
+        self.shared.ring_room();
     }
 
     fn settle_written(
@@ -228,6 +266,7 @@ impl Writer {
             state.backlog += written.len() as u64;
             state.spilling -= written.len();
         }
+        shared.progress.notify_waiters();
         self.is_dirty |= !written.is_empty();
         let is_waited_for = written.iter().any(|queued| queued.waiter.is_some());
         for mut queued in written {
@@ -284,7 +323,14 @@ impl Writer {
             }
             Command::SetAside { rejections, reply } => {
                 let now_ms = self.shared.clock.now_ms();
-                self.spool.set_aside(&rejections, now_ms)?;
+                match self.spool.set_aside(&rejections, now_ms) {
+                    Err(error) if error.is_full() => {
+                        tracing::error!(%error, "a rejected event cannot be set aside");
+                        reply.send(false).ok();
+                        return Ok(());
+                    }
+                    kept => kept?,
+                }
                 // Posted here, so that no books are written in between.
                 let ids = rejections.iter().map(|rejection| rejection.id);
                 let mut state = self.shared.state();
@@ -304,34 +350,44 @@ impl Writer {
         const MAX_BYTES: usize = 512 * 1024;
         loop {
             let books = self.shared.books();
-            let batch = self.spool.read_replay(max, MAX_BYTES, &books)?;
-            if !batch.lines.is_empty() || !self.spool.is_replaying() {
+            let batch = match self.spool.read_replay(max, MAX_BYTES, &books) {
+                // Reading on needs a little room, for the cursor; it can wait for that.
+                Err(error) if error.is_full() => {
+                    tracing::warn!(%error, "replay waits for room on the disk");
+                    return Ok(ReplayBatch::default());
+                }
+                read => read?,
+            };
+            self.post_corrupt()?;
+            if !batch.lines.is_empty() {
                 return Ok(batch);
             }
-            self.finish_replay()?;
+            if !self.spool.is_replaying() {
+                if self.spool.is_empty() {
+                    self.shared.state().backlog = 0;
+                }
+                return Ok(batch);
+            }
+            self.spool.finish_replay(&self.shared.books())?;
+            self.last_books = self.shared.clock.elapsed();
+            self.blocked_until = None;
+            self.shared.ring_room();
         }
     }
 
-    fn finish_replay(&mut self) -> Result<(), SpillError> {
-        let (remaining, corrupt) = self.spool.remaining_after_replay();
-        let books = {
-            let mut state = self.shared.state();
-            if corrupt > 0 {
-                settle_corrupt(state.books(), &remaining);
-            }
-            state.books().clone()
+    /// Lines that cannot be read are set aside by now: the books follow, and each is reported.
+    fn post_corrupt(&mut self) -> Result<(), SpillError> {
+        let Some(readable) = self.spool.readable_beside_corrupt()? else {
+            return Ok(());
         };
-        for _ in 0..corrupt {
+        let count = settle_corrupt(self.shared.state().books(), &readable);
+        for _ in 0..count {
             self.shared.report(Lost {
                 queued: None,
                 reason: reason::SPILLOVER_CORRUPT,
             });
         }
-        self.spool.finish_replay(&books)?;
-        self.last_books = self.shared.clock.elapsed();
-        self.blocked_until = None;
-        self.shared.ring_room();
-        Ok(())
+        self.write_books()
     }
 
     fn settle_replayed(
@@ -342,7 +398,11 @@ impl Writer {
     ) -> Result<(), SpillError> {
         let now = self.shared.clock.elapsed();
         if !rejected.is_empty() {
-            self.spool.set_aside(rejected, self.shared.clock.now_ms())?;
+            match self.spool.set_aside(rejected, self.shared.clock.now_ms()) {
+                // What cannot be kept is not settled either: it is asked about again later.
+                Err(error) if error.is_full() => return Ok(()),
+                kept => kept?,
+            }
         }
         {
             let mut state = self.shared.state();
@@ -359,12 +419,31 @@ impl Writer {
         }
         self.spool.settle_replay(batch, count);
         batch.drop_first(count);
+        for rejection in rejected {
+            self.report_rejected(rejection);
+        }
         self.is_dirty = true;
         if !rejected.is_empty() || now >= self.last_books.saturating_add(CURSOR) {
             self.write_books()?;
         }
         self.shared.progress.notify_waiters();
         Ok(())
+    }
+
+    fn report_rejected(&self, rejection: &Rejection) {
+        let event = Event::decode(&rejection.json).map(|decoded| decoded.event);
+        let queued = Queued {
+            event: event.unwrap_or_default(),
+            id: rejection.id,
+            timestamp_ms: 0,
+            attempts: rejection.attempts,
+            number: 0,
+            waiter: None,
+        };
+        self.shared.report(Lost {
+            queued: Some(queued),
+            reason: reason::REJECTED,
+        });
     }
 
     fn write_books(&mut self) -> Result<(), SpillError> {

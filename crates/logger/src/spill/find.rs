@@ -78,6 +78,15 @@ pub fn find(disk: &dyn Disk, dir: &Path, id: EventId) -> Result<Vec<Sighting>, S
             sightings.push(sighting(&seen, line));
         }
     })?;
+    // A line of the snapshot is settled also when its event was refused.
+    let is_set_aside = sightings
+        .iter()
+        .any(|sighting: &Sighting| sighting.place == Place::DeadLettered);
+    for sighting in &mut sightings {
+        if is_set_aside && sighting.place == Place::Delivered {
+            sighting.place = Place::Spilled;
+        }
+    }
     Ok(sightings)
 }
 

@@ -1,9 +1,11 @@
 //! The snapshot that is being replayed.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use bytes::Bytes;
 use tidegate_core::EventId;
+use tidegate_core::books::{Bucket, Tally};
 use tidegate_core::env::{Disk, DiskFile, OpenMode};
 
 use super::cursor::Position;
@@ -49,8 +51,10 @@ pub(super) struct Replay {
     pub(super) position: Position,
     /// The reader, which is ahead of the position by what is being sent.
     lines: Lines,
-    /// Lines of this snapshot that could not be read.
-    pub(super) corrupt: u64,
+    /// Whether a line that cannot be read has come up, and whether those of the rest of the
+    /// snapshot were posted for it.
+    pub(super) has_corrupt: bool,
+    pub(super) is_corrupt_posted: bool,
 }
 
 impl Replay {
@@ -86,7 +90,8 @@ impl Replay {
             file,
             position,
             lines,
-            corrupt: 0,
+            has_corrupt: false,
+            is_corrupt_posted: false,
         })
     }
 
@@ -123,13 +128,26 @@ impl Replay {
                 }
                 None => {
                     set_aside(raw.bytes)?;
-                    self.corrupt += 1;
+                    self.has_corrupt = true;
                     None
                 }
             };
             batch.lines.push(ReplayLine { payload, next });
         }
         Ok(batch)
+    }
+
+    /// The sums of the lines that are not settled yet and can be read.
+    pub(super) fn readable(&self) -> Result<BTreeMap<Bucket, Tally>, SpillError> {
+        let mut tallies = BTreeMap::<Bucket, Tally>::new();
+        let mut lines = Lines::new(self.position.offset, self.position.end);
+        while let Some(raw) = at("read", Path::new(REPLAY), lines.next(&*self.file))? {
+            if let Some(line) = line::read(raw.bytes, raw.offset) {
+                let tally = tallies.entry(Bucket::of(line.id)).or_default();
+                *tally = tally.plus(Tally::of(line.id));
+            }
+        }
+        Ok(tallies)
     }
 
     /// Notes that the first so many lines of `batch` are settled.

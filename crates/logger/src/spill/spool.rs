@@ -17,7 +17,8 @@ use super::cursor::{Cursor, Position};
 use super::replay::{Replay, ReplayBatch, identity};
 use super::set_aside::{Rejection, SetAside};
 use super::{
-    ACTIVE, CORRUPT, CURSOR, LOCK, MAX_SEALED, REJECTED, REPLAY, SpillError, at, line, sealed_name,
+    ACTIVE, CORRUPT, CURSOR, LOCK, MAX_LINE, MAX_SEALED, REJECTED, REPLAY, SpillError, at, line,
+    sealed_name,
 };
 use crate::loss::reason;
 
@@ -214,7 +215,7 @@ impl Spool {
                 planned.refused.push((index, reason::SPILLOVER_MAX_EVENTS));
                 continue;
             }
-            if bytes > self.caps.bytes {
+            if bytes > self.caps.bytes || self.open_line.len() + CLOSING > MAX_LINE {
                 planned.refused.push((index, reason::SPILLOVER_MAX_SIZE));
                 continue;
             }
@@ -295,6 +296,13 @@ impl Spool {
     /// Makes the oldest sealed file, or the active one, the snapshot.
     fn rotate(&mut self, books: &Books) -> Result<bool, SpillError> {
         let to = self.dir.join(REPLAY);
+        if self.is_empty() {
+            return Ok(false);
+        }
+        // Made before anything is renamed: a disk without room for it changes nothing.
+        if self.cursor.is_none() {
+            self.cursor = Some(Cursor::open(&*self.disk, &self.dir)?.0);
+        }
         let oldest = self.sealed.first_key_value();
         let end = if let Some((number, end)) = oldest.map(|(number, (end, _))| (*number, *end)) {
             let from = self.dir.join(sealed_name(number));
@@ -323,9 +331,6 @@ impl Spool {
                 }
             }
         };
-        if self.cursor.is_none() {
-            self.cursor = Some(Cursor::open(&*self.disk, &self.dir)?.0);
-        }
         self.replay = Some(Replay::open(&*self.disk, &self.dir, end, &[])?);
         self.write_books(books)?;
         Ok(true)
@@ -344,10 +349,17 @@ impl Spool {
         self.replay.is_some()
     }
 
-    /// The sums of the lines that are on disk beside the snapshot, and how many lines of the
-    /// snapshot could not be read: what the books have beyond the former is the latter.
-    pub(crate) fn remaining_after_replay(&self) -> (Tallies, u64) {
-        let mut remaining = Tallies::new();
+    /// Once per snapshot in which a line cannot be read: the sums of all lines on disk that can be.
+    /// What the books have beyond them are the lines that cannot.
+    pub(crate) fn readable_beside_corrupt(&mut self) -> Result<Option<Tallies>, SpillError> {
+        let Some(replay) = &mut self.replay else {
+            return Ok(None);
+        };
+        if !replay.has_corrupt || replay.is_corrupt_posted {
+            return Ok(None);
+        }
+        replay.is_corrupt_posted = true;
+        let mut readable = replay.readable()?;
         let active = self.active.iter().map(|active| &active.tallies);
         for tallies in self
             .sealed
@@ -356,14 +368,18 @@ impl Spool {
             .chain(active)
         {
             for (bucket, tally) in tallies {
-                let sum = remaining.entry(*bucket).or_default();
+                let sum = readable.entry(*bucket).or_default();
                 *sum = sum.plus(*tally);
             }
         }
-        (
-            remaining,
-            self.replay.as_ref().map_or(0, |replay| replay.corrupt),
-        )
+        Ok(Some(readable))
+    }
+
+    /// Whether any line waits for replay.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.replay.is_none()
+            && self.sealed.is_empty()
+            && self.active.as_ref().is_none_or(|active| active.lines == 0)
     }
 
     /// Ends the replay of the snapshot: notes that it is done, then removes it.
@@ -449,21 +465,23 @@ impl fmt::Debug for Spool {
     }
 }
 
-/// Moves what the books have beyond `remaining` from spilled to dead-lettered: the lines of a
-/// snapshot that could not be read, whose ids only the sums still know.
-pub(crate) fn settle_corrupt(books: &mut Books, remaining: &BTreeMap<Bucket, Tally>) {
+/// Moves what the books have beyond `readable` from spilled to dead-lettered, and says how many
+/// events that is: the lines that cannot be read, whose ids only the sums still know.
+pub(crate) fn settle_corrupt(books: &mut Books, readable: &BTreeMap<Bucket, Tally>) -> i64 {
+    let mut count = 0;
     for (bucket, tally) in books.tallies(&Place::Spilled) {
-        let left = remaining.get(&bucket).copied().unwrap_or_default();
-        let corrupt = tally.minus(left);
-        if !corrupt.is_zero() {
+        let corrupt = tally.minus(readable.get(&bucket).copied().unwrap_or_default());
+        if corrupt.count > 0 {
             books.move_tally(
                 bucket,
                 Some(Place::Spilled),
                 Some(Place::DeadLettered),
                 corrupt,
             );
+            count += corrupt.count;
         }
     }
+    count
 }
 
 #[derive(Default)]

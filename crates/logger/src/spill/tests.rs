@@ -70,12 +70,11 @@ impl Keeper {
         arrive: &mut dyn FnMut(EventId),
     ) -> Result<bool, SpillError> {
         let batch = self.spool.read_replay(count, usize::MAX, &self.books)?;
+        if let Some(readable) = self.spool.readable_beside_corrupt()? {
+            settle_corrupt(&mut self.books, &readable);
+        }
         if batch.lines.is_empty() {
             if self.spool.is_replaying() {
-                let (remaining, corrupt) = self.spool.remaining_after_replay();
-                if corrupt > 0 {
-                    settle_corrupt(&mut self.books, &remaining);
-                }
                 self.spool.finish_replay(&self.books)?;
                 return Ok(true);
             }

@@ -270,7 +270,11 @@ impl World {
     /// that is down and opens the breaker, so that no replay begins. Then ends the process.
     pub(crate) fn leave_behind(&mut self, numbers: std::ops::Range<u64>) {
         self.api.down();
-        self.start(spilling().circuit_breaker_threshold(1).max_spillover_events(1 << 30));
+        self.start(
+            spilling()
+                .circuit_breaker_threshold(1)
+                .max_spillover_events(1 << 30),
+        );
         self.log([numbers.start]);
         self.wait_for_spilled(1);
         self.log_all_durably(numbers.start + 1..numbers.end);

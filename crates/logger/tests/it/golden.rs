@@ -191,7 +191,10 @@ fn a_spilled_line_is_the_documented_object_with_ours_at_its_end() {
         rest = &rest[end..];
     }
     shown.push_str(rest);
-    insta::assert_snapshot!(shown, @"");
+    insta::assert_snapshot!(shown, @r#"
+    {"applicationId":"pet-resort-api","correlationId":"a1b2c3d4","processName":"CreateBooking","processStatus":"STEP","step":"BookingCreated","details":"Booking BK-20260601-001 created for PET-001","targetSystem":"PET_RESORT","originatingSystem":"PET_RESORT","timestamp":"2026-01-01T00:00:00.000Z","userId":"system","_id":"xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx","_seq":1,"_crc":"xxxxxxxx"}
+    {"applicationId":"pet-resort-api","correlationId":"a1b2c3d4","processName":"CreateBooking","processStatus":"PROCESS_END","details":"done: \"鯨\"\n","targetSystem":"PET_RESORT","originatingSystem":"PET_RESORT","timestamp":"2026-01-01T00:00:00.000Z","userId":"system","identifiers":{"bookingId":"BK-1"},"eventStatus":"SUCCESS","nights":3,"_id":"xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx","_seq":2,"_sum":"xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx","_crc":"xxxxxxxx"}
+    "#);
 }
 
 #[test]
@@ -219,5 +222,5 @@ fn a_rejected_line_says_why_and_when_and_holds_the_event() {
     assert_eq!(value["_id"], value["event"]["_id"]);
     *value.pointer_mut("/_id").unwrap() = "…".into();
     *value.pointer_mut("/event/_id").unwrap() = "…".into();
-    insta::assert_snapshot!(value, @"");
+    insta::assert_snapshot!(value, @r#"{"_id":"…","attempts":1,"code":"event.invalid","event":{"_id":"…","correlationId":"a1b2c3d4","details":"REJECT","processName":"CreateBooking","processStatus":"STEP","step":"BookingCreated","timestamp":"2026-01-01T00:00:00.000Z","userId":"u"},"message":"the Event Log API answered 400: 1 field; processStatus: missing","rejectedAt":"2026-01-01T00:00:00Z","status":400}"#);
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tidegate_logger::reason;
 use tidegate_logger::spill::{ACTIVE, CORRUPT, MAX_LINE, REJECTED};
-use tidegate_sim::{Fault, FaultKind, Operation};
+use tidegate_sim::{Fault, FaultKind, Operation, seeds};
 use tidegate_testkit::Script;
 
 use crate::fixture::{MINUTE, SECOND, World, event, event_saying, memory_only, spilling, texts};
@@ -256,7 +256,7 @@ fn a09_what_is_set_aside_is_found_in_its_file_byte_for_byte() {
 fn a09_an_event_that_is_longer_than_a_line_may_be_is_kept_whole_and_told_once() {
     let mut world = World::down(1);
     world.start(spilling().circuit_breaker_threshold(1));
-    let long = "x".repeat(MAX_LINE + 1_000);
+    let long = "x".repeat(MAX_LINE + 700_000);
     world.log([0]);
     world.logger().log(event_saying(long.clone())).ok();
     world.log([1]);
@@ -278,4 +278,26 @@ fn a09_an_event_that_is_longer_than_a_line_may_be_is_kept_whole_and_told_once() 
     assert!(world.arrived().contains(&"event 0".to_owned()));
     assert!(world.arrived().contains(&"event 1".to_owned()));
     world.check();
+}
+
+/// What is set aside is told of, also when the logger stops at that very moment.
+#[test]
+fn a02_a_rejection_during_replay_is_told_however_soon_the_logger_stops() {
+    seeds!(50, |seed| {
+        let mut world = World::down(seed);
+        world.start(spilling().circuit_breaker_threshold(1));
+        world.logger().log(event_saying("REJECT")).unwrap();
+        world.wait_for_spilled(1);
+        world.shut_down();
+        world.new_process();
+        world.api.up();
+        world.start(spilling());
+        let logger = world.logger();
+        let is_aside = || logger.account().dead_lettered == 1;
+        assert!(world.sim.run_until(MINUTE, is_aside));
+        let report = world.shut_down();
+        assert_eq!(report.account.dead_lettered, 1);
+        assert_eq!(world.losses.reasons(), ["rejected"]);
+        world.check_report(&report);
+    });
 }

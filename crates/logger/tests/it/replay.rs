@@ -351,7 +351,8 @@ fn l37_a_wrong_token_or_address_keeps_all_events_and_correcting_it_delivers_all(
 fn l38_after_a_kill_between_send_and_cursor_each_event_is_stored_once() {
     let mut duplicates = 0;
     for seed in 0..scaled(400) {
-        let mut world = World::new(seed);
+        // Slower than it is written down how far replay has come.
+        let mut world = World::scripted(seed, |_, _| Script::slow(Duration::from_millis(30)));
         world.leave_behind(0..1_000);
         for target in [150, 400, 401, 700, 999] {
             world.start(spilling());

@@ -143,7 +143,7 @@ mod needs_java {
         let stub = StubApi::start().unwrap();
         let config = child::config(dir.path()).build().unwrap();
         let logger = RunningLogger::start(config, child::http(&stub.url()), None).unwrap();
-        stub.wait_until_blocking(|stub| stub.count() == COUNT, LIMIT);
+        stub.wait_until_blocking(|_| logger.account().spilled == 0, LIMIT);
         let report = logger.shutdown();
         assert_eq!(
             report.account.delivered, COUNT as i64,

@@ -26,7 +26,8 @@ impl Spool {
         let mut found = Found {
             written: &written,
             is_known,
-            new: Vec::new(),
+            new: Tallies::new(),
+            new_lines: 0,
             seq: 0,
             sum: 0,
         };
@@ -71,12 +72,12 @@ impl Spool {
                 self.active = Some(active);
             }
         }
-        for id in &found.new {
-            books.move_one(*id, None, Some(Place::Spilled));
+        for (bucket, tally) in &found.new {
+            books.move_tally(*bucket, None, Some(Place::Spilled), *tally);
         }
         self.seq = self.seq.max(found.seq);
         self.sum = self.sum.wrapping_add(found.sum);
-        let unverifiable = (unverifiable - found.new.len() as i64).max(0);
+        let unverifiable = (unverifiable - found.new_lines).max(0);
         Ok(Recovered {
             books,
             backlog,
@@ -186,7 +187,9 @@ struct Counted {
 struct Found<'w> {
     written: &'w Written,
     is_known: bool,
-    new: Vec<EventId>,
+    /// The sums of the lines that the books do not know, and how many there are.
+    new: Tallies,
+    new_lines: i64,
     seq: u64,
     sum: u128,
 }
@@ -210,18 +213,22 @@ impl Found<'_> {
                 continue;
             }
             counted.lines += 1;
+            let is_beyond_books = !self.is_known || raw.offset >= covered;
             let Some(line) = line::read(raw.bytes, raw.offset) else {
+                // It is there and has to be accounted for, though nobody can say what it was.
+                if is_beyond_books {
+                    self.add_new(EventId::of_bytes(raw.offset, raw.bytes));
+                }
                 continue;
             };
-            let tally = counted.tallies.entry(Bucket::of(line.id)).or_default();
-            *tally = tally.plus(Tally::of(line.id));
+            add(&mut counted.tallies, line.id);
             let is_new = match line.seq {
                 Some(seq) => seq > self.written.seq,
-                None => !self.is_known || raw.offset >= covered,
+                None => is_beyond_books,
             };
             self.seq = self.seq.max(line.seq.unwrap_or(0));
             if is_new {
-                self.new.push(line.id);
+                self.add_new(line.id);
                 // Only lines with a `_seq` of ours are in the running sum.
                 let added = line.seq.map_or(0, |_| line.id.as_u128());
                 self.sum = self.sum.wrapping_add(added);
@@ -229,4 +236,14 @@ impl Found<'_> {
         }
         Ok(counted)
     }
+
+    fn add_new(&mut self, id: EventId) {
+        add(&mut self.new, id);
+        self.new_lines += 1;
+    }
+}
+
+fn add(tallies: &mut Tallies, id: EventId) {
+    let tally = tallies.entry(Bucket::of(id)).or_default();
+    *tally = tally.plus(Tally::of(id));
 }
