@@ -5,12 +5,13 @@
 #![expect(clippy::print_stdout, reason = "the measurements are the output")]
 
 mod ids;
+mod logger;
 mod measure;
 
 use std::process::ExitCode;
 
 /// The benches by name.
-const BENCHES: [(&str, fn()); 1] = [("ids", ids::run)];
+const BENCHES: [(&str, fn()); 2] = [("ids", ids::run), ("logger", logger::run)];
 
 fn main() -> ExitCode {
     let names: Vec<String> = std::env::args().skip(1).collect();
@@ -18,6 +19,12 @@ fn main() -> ExitCode {
         for (name, _) in BENCHES {
             println!("{name}");
         }
+        return ExitCode::SUCCESS;
+    }
+    if let [flag, rest @ ..] = names.as_slice()
+        && flag == logger::CHILD
+    {
+        logger::run_child(rest);
         return ExitCode::SUCCESS;
     }
     for name in &names {

@@ -5,15 +5,15 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 /// Ours and a reference, measured in the same run.
-pub(crate) struct Measurement {
-    pub(crate) bench: &'static str,
+pub(crate) struct Measurement<'a> {
+    pub(crate) bench: &'a str,
     pub(crate) ours: f64,
     pub(crate) reference: f64,
     pub(crate) reference_is: &'static str,
     pub(crate) unit: &'static str,
 }
 
-impl Measurement {
+impl Measurement<'_> {
     /// Prints it as one line of JSON.
     pub(crate) fn print(&self) {
         let line = json!({
@@ -47,6 +47,20 @@ pub(crate) fn nanos_per_call(mut call: impl FnMut()) -> f64 {
     rounds[ROUNDS / 2]
 }
 
+/// The value below which this share of the samples lies. Sorts them.
+pub(crate) fn percentile(samples: &mut [u32], share: f64) -> f64 {
+    samples.sort_unstable();
+    let last = samples.len().saturating_sub(1);
+    let index = (last as f64 * share) as usize;
+    f64::from(samples.get(index).copied().unwrap_or(0))
+}
+
+/// The one in the middle.
+pub(crate) fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(0.0)
+}
+
 fn rounded(value: f64) -> f64 {
     (value * 100.0).round() / 100.0
 }
@@ -74,8 +88,17 @@ fn cpu_time() -> Duration {
 
 /// Resident memory in MiB; zero where the system does not tell.
 fn resident_mib() -> f64 {
+    memory_mib("VmRSS:")
+}
+
+/// The most resident memory that this process ever had, in MiB.
+pub(crate) fn peak_resident_mib() -> f64 {
+    memory_mib("VmHWM:")
+}
+
+fn memory_mib(name: &str) -> f64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find(|line| line.starts_with("VmRSS:"));
+    let line = status.lines().find(|line| line.starts_with(name));
     let kib: f64 = line
         .and_then(|line| line.split_whitespace().nth(1))
         .and_then(|number| number.parse().ok())

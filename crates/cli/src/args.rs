@@ -58,15 +58,30 @@ pub(crate) enum Command {
     Run(ConfigFile),
     /// Check a configuration file and report everything that is wrong with it
     Check {
-        /// The file to check
+        /// The file to check; `-` is standard input
         #[arg(default_value = "tidegate.yaml")]
         file: PathBuf,
+        /// Events per second, for the note on how long the spill lasts
+        #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
+        rate: u64,
     },
     /// Show the configuration, or what may stand in it
     #[command(subcommand)]
     Config(Config),
     /// Show where the events of a running process are
     Ledger(Ledger),
+    /// Recount the events on disk and compare them with the books
+    Audit(Spills),
+    /// Say where an event is
+    Where {
+        /// The id of the event
+        id: tidegate_core::EventId,
+        #[command(flatten)]
+        spills: Spills,
+    },
+    /// List, check or replay a spill directory
+    #[command(subcommand)]
+    Spill(Spill),
     /// Write the completions for a shell to standard output
     Completions {
         /// The shell
@@ -88,7 +103,7 @@ pub(crate) struct Demo {
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ConfigFile {
-    /// The configuration file [default: tidegate.yaml, where there is one]
+    /// The configuration file; `-` is standard input [default: tidegate.yaml, where there is one]
     #[arg(short, long, env = "TIDEGATE_CONFIG")]
     pub(crate) config: Option<PathBuf>,
     /// Set one key, as in `--set server.listen=127.0.0.1:9000`; may be repeated
@@ -117,9 +132,50 @@ pub(crate) struct Ledger {
     /// Where the process listens [default: `server.listen` of the configuration]
     #[arg(long)]
     pub(crate) url: Option<String>,
-    /// Its token [default: `server.token` of the configuration]
+    /// Its token [default: without `--url`, `server.token` of the configuration]
     #[arg(long, env = "TIDEGATE_TOKEN", hide_env_values = true)]
     pub(crate) token: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Spills {
+    /// A spill directory; may be repeated [default: `eventlog.async.spillover-path` of the
+    /// configuration]
+    #[arg(long = "spill", value_name = "DIR")]
+    pub(crate) spill: Vec<PathBuf>,
+    #[command(flatten)]
+    pub(crate) file: ConfigFile,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Spill {
+    /// List its files, with what waits in them
+    Ls {
+        /// The directory
+        dir: PathBuf,
+    },
+    /// Check that every line can be read and none is missing
+    Check {
+        /// The directory
+        dir: PathBuf,
+    },
+    /// Send what waits in it to an Event Log API
+    Replay(Replay),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Replay {
+    /// The directory; no logger may be running on it
+    pub(crate) dir: PathBuf,
+    /// The Event Log API
+    #[arg(long)]
+    pub(crate) url: String,
+    /// Its token
+    #[arg(long, env = "TIDEGATE_EVENTLOG_TOKEN", hide_env_values = true)]
+    pub(crate) token: Option<String>,
+    /// Do not ask
+    #[arg(long)]
+    pub(crate) yes: bool,
 }
 
 fn parse_seed(text: &str) -> Result<u64, String> {

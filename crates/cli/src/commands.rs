@@ -1,8 +1,11 @@
 //! What each command does.
 
+pub(crate) mod audit;
 pub(crate) mod check;
 pub(crate) mod config;
 pub(crate) mod demo;
 pub(crate) mod ledger;
 pub(crate) mod run;
 pub(crate) mod shell;
+pub(crate) mod spill;
+pub(crate) mod where_is;

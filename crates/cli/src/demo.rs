@@ -1,7 +1,6 @@
 //! The demos: small stories that anyone can check.
 //!
-//! They run on the simulator, so a minute of outage takes a moment, and a seed tells the whole
-//! story again.
+//! They run on the simulator, so an outage takes a moment, and a seed tells the whole story again.
 
 mod dependency;
 mod path;

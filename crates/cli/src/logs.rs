@@ -4,7 +4,7 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::args::LogFormat;
-use crate::report::Report;
+use crate::report::{Exit, Report, is_colorful};
 
 /// Starts logging. A request's trace id is a field of its span and so stands in each of its lines.
 pub(crate) fn start(format: LogFormat, filter: &str) -> Result<(), Report> {
@@ -15,9 +15,11 @@ pub(crate) fn start(format: LogFormat, filter: &str) -> Result<(), Report> {
             &error,
         )
         .with_hint("write a level such as `info`, or `target=level` pairs joined by commas")
+        .with_exit(Exit::Usage)
     })?;
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
+        .with_ansi(is_colorful())
         .with_writer(std::io::stderr);
     let started = match format {
         LogFormat::Text => builder.finish().try_init(),

@@ -13,28 +13,35 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use args::{Arguments, Command};
-use report::{Exit, Report};
+use args::{Arguments, Command, Spill};
+use report::{Exit, Report, Voice};
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    let exit = dispatch(&arguments).unwrap_or_else(|report| report.print(arguments.output));
+    let exit = dispatch(&arguments)
+        .unwrap_or_else(|report| report.print(arguments.output, Voice::of(arguments.log_format)));
     exit.into()
 }
 
 fn dispatch(arguments: &Arguments) -> Result<Exit, Report> {
     let output = arguments.output;
     match &arguments.command {
-        Command::Demo(demo) => Ok(commands::demo::run(demo, output)),
+        Command::Demo(demo) => commands::demo::run(demo, output),
         Command::Run(file) => {
             logs::start(arguments.log_format, &arguments.log)?;
-            on_tokio(commands::run::run(file, output))
+            let voice = Voice::of(arguments.log_format);
+            on_tokio(commands::run::run(file, output, voice))
         }
-        Command::Check { file } => commands::check::run(file, output),
+        Command::Check { file, rate } => commands::check::run(file, *rate, output),
         Command::Config(command) => commands::config::run(command, output),
         Command::Ledger(ledger) => on_tokio(commands::ledger::run(ledger, output)),
-        Command::Completions { shell } => Ok(commands::shell::completions(*shell)),
-        Command::Man => commands::shell::man(),
+        Command::Audit(spills) => commands::audit::run(spills, output),
+        Command::Where { id, spills } => commands::where_is::run(*id, spills, output),
+        Command::Spill(Spill::Ls { dir }) => commands::spill::list(dir, output),
+        Command::Spill(Spill::Check { dir }) => commands::spill::check(dir, output),
+        Command::Spill(Spill::Replay(replay)) => on_tokio(commands::spill::replay(replay, output)),
+        Command::Completions { shell } => commands::shell::completions(*shell, output),
+        Command::Man => commands::shell::man(output),
     }
 }
 

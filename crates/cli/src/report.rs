@@ -1,12 +1,14 @@
 //! How a command ends: what it prints and with which code it exits.
 
 use std::error::Error;
-use std::io::{IsTerminal, Write};
+use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 
 use serde::Serialize;
+use serde_json::json;
+use tidegate_config::{Loaded, Problems};
 
-use crate::args::Output;
+use crate::args::{LogFormat, Output};
 
 /// The exit codes, which scripts depend on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,6 +17,8 @@ pub(crate) enum Exit {
     Ok,
     /// The command could not do what it was asked to.
     Failed,
+    /// The command was not asked in a way that it understands.
+    Usage,
     /// The command found something wrong in what it was asked to look at.
     Findings,
     /// Events are lost or unaccounted for.
@@ -23,13 +27,34 @@ pub(crate) enum Exit {
 
 impl From<Exit> for ExitCode {
     fn from(exit: Exit) -> Self {
-        // 2 is for wrong usage and is given by the parser of the command line.
         Self::from(match exit {
             Exit::Ok => 0,
             Exit::Failed => 1,
+            // The parser of the command line ends with the same.
+            Exit::Usage => 2,
             Exit::Findings => 3,
             Exit::Loss => 4,
         })
+    }
+}
+
+/// How standard error is written to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Voice {
+    /// As text, beside log lines of text.
+    Text,
+    /// As events of the log: every line of standard error is a JSON object.
+    Events,
+}
+
+impl Voice {
+    /// The voice that fits the log. Before the log has been started there are no lines to fit.
+    pub(crate) fn of(format: LogFormat) -> Self {
+        if format == LogFormat::Json && tracing::dispatcher::has_been_set() {
+            Self::Events
+        } else {
+            Self::Text
+        }
     }
 }
 
@@ -40,6 +65,14 @@ pub(crate) struct Report {
     message: String,
     hint: Option<String>,
     exit: Exit,
+    /// What is wrong with the configuration, if that is why.
+    findings: Option<Box<Findings>>,
+}
+
+#[derive(Debug)]
+struct Findings {
+    problems: Problems,
+    warnings: Problems,
 }
 
 impl Report {
@@ -50,6 +83,7 @@ impl Report {
             message: message.into(),
             hint: None,
             exit: Exit::Failed,
+            findings: None,
         }
     }
 
@@ -76,43 +110,94 @@ impl Report {
         self
     }
 
+    /// The same with what is wrong with the configuration.
+    pub(crate) fn with_findings(mut self, loaded: Loaded) -> Self {
+        self.findings = Some(Box::new(Findings {
+            problems: loaded.problems,
+            warnings: loaded.warnings,
+        }));
+        self
+    }
+
     /// Prints it: for people to standard error, for programs as the one JSON document.
-    pub(crate) fn print(&self, output: Output) -> Exit {
-        if output == Output::Json {
-            let error = serde_json::json!({
-                "error": { "code": self.code, "message": self.message, "hint": self.hint },
-            });
-            print_json(&error);
+    pub(crate) fn print(&self, output: Output, voice: Voice) -> Exit {
+        if output == Output::Json
+            && let Err(unwritten) = print_json(&self.to_json())
+            && unwritten.code != self.code
+        {
+            unwritten.tell(voice);
         }
-        say(&format!("error[{}]: {}", self.code, self.message));
-        if let Some(hint) = &self.hint {
-            say(&format!("  hint: {hint}"));
-        }
+        self.tell(voice);
         self.exit
+    }
+
+    fn to_json(&self) -> serde_json::Value {
+        let error = json!({ "code": self.code, "message": self.message, "hint": self.hint });
+        match &self.findings {
+            None => json!({ "error": error }),
+            Some(findings) => json!({
+                "error": error, "problems": findings.problems, "warnings": findings.warnings,
+            }),
+        }
+    }
+
+    /// Says it on standard error.
+    pub(crate) fn tell(&self, voice: Voice) {
+        match voice {
+            Voice::Text => {
+                say(&format!("error[{}]: {}", self.code, self.message));
+                if let Some(hint) = &self.hint {
+                    say(&format!("  hint: {hint}"));
+                }
+            }
+            Voice::Events => {
+                let hint = self.hint.as_deref();
+                tracing::error!(code = self.code, hint, "{}", self.message);
+            }
+        }
     }
 }
 
 /// Writes a JSON document to standard output.
-pub(crate) fn print_json(document: &impl Serialize) {
-    match serde_json::to_string(document) {
-        Ok(text) => print(&text),
-        Err(error) => say(&format!("error[internal]: {error}")),
-    }
+pub(crate) fn print_json(document: &impl Serialize) -> Result<(), Report> {
+    let text = serde_json::to_string(document);
+    print(&text.map_err(|error| Report::of("internal", "cannot write JSON", &error))?)
 }
 
 /// Writes a line of data to standard output.
-///
-/// A reader that has gone away, as `head` does, is no error of ours: what follows goes nowhere.
-pub(crate) fn print(text: &str) {
-    writeln!(std::io::stdout().lock(), "{text}").ok();
+pub(crate) fn print(text: &str) -> Result<(), Report> {
+    print_bytes(format!("{text}\n").as_bytes())
 }
 
-/// Writes a line for people to standard error.
+/// Writes data to standard output and returns once the operating system has taken it.
+///
+/// A reader that has gone away, as `head` does, is no error of ours: what follows goes nowhere.
+pub(crate) fn print_bytes(bytes: &[u8]) -> Result<(), Report> {
+    let mut stdout = io::stdout().lock();
+    match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Report::of(
+            "output.failed",
+            "cannot write to standard output",
+            &error,
+        )),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+/// Writes a line for people to standard error. One that cannot be written has nobody to read it.
 pub(crate) fn say(text: &str) {
-    writeln!(std::io::stderr().lock(), "{text}").ok();
+    io::stderr()
+        .lock()
+        .write_all(format!("{text}\n").as_bytes())
+        .ok();
 }
 
 /// Whether standard error is a terminal that can be drawn on.
 pub(crate) fn is_drawable() -> bool {
-    std::io::stderr().is_terminal()
+    io::stderr().is_terminal()
+}
+
+/// Whether standard error takes colors: a terminal does, unless its user wants none.
+pub(crate) fn is_colorful() -> bool {
+    is_drawable() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }

@@ -1,14 +1,16 @@
 //! Finding and reading the configuration.
 
+mod files;
+
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use tidegate_config::{Color, Config, Inputs, Loaded, Part, Severity, Source, load};
-use tidegate_core::env::{Disk, system};
+use tidegate_config::{Color, Config, Inputs, Loaded, Part, Problem, Severity, Source, load_with};
 
 use crate::args::ConfigFile;
-use crate::report::{Exit, Report, is_drawable, say};
+use crate::report::{Exit, Report, Voice, is_colorful, say};
+use files::{Beside, name_of, read_text};
 
 /// The parts that this program has.
 pub(crate) const BUILT: [Part; 1] = [Part::Server];
@@ -25,69 +27,96 @@ pub(crate) struct Settings {
 
 /// Reads the named file, or the default one where it is there, or none.
 pub(crate) fn read(arguments: &ConfigFile) -> Result<Settings, Report> {
-    let (file, source) = match &arguments.config {
-        Some(path) => (Some(path.clone()), Some(read_file(path)?)),
-        None => match read_text(Path::new(DEFAULT_FILE)) {
-            Ok(text) => {
-                let source = Source {
-                    name: DEFAULT_FILE.to_owned(),
-                    text,
-                };
-                (Some(PathBuf::from(DEFAULT_FILE)), Some(source))
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => (None, None),
-            Err(error) => return Err(unreadable(Path::new(DEFAULT_FILE), &error)),
-        },
+    let path = arguments.config.as_deref();
+    let file = match (path, read_text(path.unwrap_or(Path::new(DEFAULT_FILE)))) {
+        (path, Ok(text)) => Some((path.unwrap_or(Path::new(DEFAULT_FILE)), text)),
+        (None, Err(error)) if error.kind() == io::ErrorKind::NotFound => None,
+        (path, Err(error)) => {
+            return Err(unreadable(path.unwrap_or(Path::new(DEFAULT_FILE)), &error));
+        }
     };
-    let inputs = Inputs {
-        sources: source.into_iter().collect(),
-        environment: environment(),
-        arguments: arguments.set.clone(),
-        built: BUILT.to_vec(),
-    };
+    let source = file.as_ref().map(|(path, text)| source(path, text));
     Ok(Settings {
-        loaded: load(&inputs),
-        file,
+        loaded: load(source, &arguments.set),
+        file: file.map(|(path, _)| path.to_owned()),
     })
 }
 
 /// Reads a file that must be there.
-pub(crate) fn read_file(path: &Path) -> Result<Source, Report> {
-    match read_text(path) {
-        Ok(text) => Ok(Source {
-            name: path.display().to_string(),
-            text,
-        }),
-        Err(error) => Err(unreadable(path, &error)),
+pub(crate) fn read_file(path: &Path) -> Result<Loaded, Report> {
+    let text = read_text(path).map_err(|error| unreadable(path, &error))?;
+    Ok(load(Some(source(path, &text)), &[]))
+}
+
+fn source(path: &Path, text: &str) -> Source {
+    Source {
+        name: name_of(path),
+        text: text.to_owned(),
     }
 }
 
+fn load(source: Option<Source>, set: &[(String, String)]) -> Loaded {
+    let inputs = Inputs {
+        sources: source.into_iter().collect(),
+        environment: environment(),
+        arguments: set.to_vec(),
+        built: BUILT.to_vec(),
+    };
+    load_with(&inputs, &mut Beside)
+}
+
 /// The variables of this process; one that is not UTF-8 can be no override of ours.
-pub(crate) fn environment() -> BTreeMap<String, String> {
+fn environment() -> BTreeMap<String, String> {
     std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
         .collect()
 }
 
 /// The configuration that holds, or a report of everything that is wrong with it.
-pub(crate) fn checked(loaded: Loaded) -> Result<Config, Report> {
-    print_problems(&loaded);
-    let count = loaded.problems.len();
-    loaded.checked().map(|(config, _)| config).map_err(|_| {
-        // error-page: config.invalid
-        let what = if count == 1 {
-            "1 problem".to_owned()
-        } else {
-            format!("{count} problems")
-        };
-        Report::new("config.invalid", format!("{what} in the configuration"))
-            .with_exit(Exit::Findings)
-    })
+pub(crate) fn checked(loaded: Loaded, voice: Voice) -> Result<Config, Report> {
+    tell(&loaded, voice);
+    let what = match loaded.problems.len() {
+        0 => return Ok(loaded.config),
+        1 => "1 problem".to_owned(),
+        count => format!("{count} problems"),
+    };
+    Err(invalid(format!("{what} in the configuration")).with_findings(loaded))
 }
 
-/// Shows warnings and problems to people.
-pub(crate) fn print_problems(loaded: &Loaded) {
-    let color = if is_drawable() && std::env::var_os("NO_COLOR").is_none() {
+/// The report of a configuration that does not hold.
+pub(crate) fn invalid(message: String) -> Report {
+    // error-page: config.invalid
+    Report::new("config.invalid", message).with_exit(Exit::Findings)
+}
+
+/// Says all warnings and problems on standard error.
+pub(crate) fn tell(loaded: &Loaded, voice: Voice) {
+    if voice == Voice::Events {
+        for warning in &loaded.warnings {
+            let Problem {
+                file,
+                line,
+                column,
+                path,
+                hint,
+                ..
+            } = warning;
+            tracing::warn!(file, line, column, path, hint, "{}", warning.message);
+        }
+        for problem in &loaded.problems {
+            let Problem {
+                file,
+                line,
+                column,
+                path,
+                hint,
+                ..
+            } = problem;
+            tracing::error!(file, line, column, path, hint, "{}", problem.message);
+        }
+        return;
+    }
+    let color = if is_colorful() {
         Color::Always
     } else {
         Color::Never
@@ -100,22 +129,11 @@ pub(crate) fn print_problems(loaded: &Loaded) {
     }
 }
 
-fn read_text(path: &Path) -> io::Result<String> {
-    let disk: &dyn Disk = &system::SystemDisk;
-    let bytes = disk.read(path, tidegate_config::MAX_FILE_SIZE as u64)?;
-    String::from_utf8(bytes).map_err(|error| {
-        let at = error.utf8_error().valid_up_to();
-        io::Error::new(
-            io::ErrorKind::InvalidData,
-            format!("byte {at} is not UTF-8"),
-        )
-    })
-}
-
 fn unreadable(path: &Path, error: &io::Error) -> Report {
+    // error-page: config.unreadable
     Report::of(
         "config.unreadable",
-        &format!("cannot read `{}`", path.display()),
+        &format!("cannot read `{}`", name_of(path)),
         error,
     )
 }

@@ -55,3 +55,18 @@ pub(crate) fn equation(account: &Account) -> String {
     let sign = if account.is_balanced() { "=" } else { "≠" };
     format!("accepted {} {sign} {sum}", account.accepted)
 }
+
+/// Rows under a header.
+pub(crate) fn grid(header: &[&str], rows: Vec<Vec<String>>) -> String {
+    let mut table = Table::new();
+    table.load_style(presets::UTF8_HORIZONTAL_ONLY);
+    table.set_header(header);
+    table.add_rows(rows);
+    table.to_string()
+}
+
+/// A time in milliseconds since 1970 as text.
+pub(crate) fn time(ms: u64) -> Option<String> {
+    let time = jiff::Timestamp::from_millisecond(i64::try_from(ms).ok()?).ok()?;
+    Some(time.to_string())
+}

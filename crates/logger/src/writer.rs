@@ -223,11 +223,11 @@ impl Writer {
     }
 
     /// Events go back to where they wait, in their order: in front of the spill, or on their way to
-    /// the API if that is well again and only the disk is not.
+    /// the API if that may be asked again and only the disk refuses.
     fn put_back(&mut self, events: Vec<Queued>) {
         let mut state = self.shared.state();
         state.spilling -= events.len();
-        let is_api_well = state.breaker.state() == BreakerState::Closed;
+        let is_api_well = state.breaker.state() != BreakerState::Open;
         let is_refused = self.blocked_until.is_some();
         for queued in events.into_iter().rev() {
             if is_refused && is_api_well {

@@ -2,27 +2,28 @@
 
 use std::path::Path;
 
+use serde::Serialize;
 use serde_json::json;
-use tidegate_config::{Inputs, load};
+use tidegate_config::Config;
 
 use crate::args::Output;
-use crate::report::{Exit, Report, print, print_json};
+use crate::report::{Exit, Report, Voice, print, print_json, say};
 use crate::settings;
 
-pub(crate) fn run(file: &Path, output: Output) -> Result<Exit, Report> {
-    let inputs = Inputs {
-        sources: vec![settings::read_file(file)?],
-        environment: settings::environment(),
-        arguments: Vec::new(),
-        built: settings::BUILT.to_vec(),
-    };
-    let loaded = load(&inputs);
+pub(crate) fn run(file: &Path, rate: u64, output: Output) -> Result<Exit, Report> {
+    let loaded = settings::read_file(file)?;
+    let notes = notes(&loaded.config, rate);
     match output {
         Output::Json => {
-            print_json(&json!({ "problems": loaded.problems, "warnings": loaded.warnings }));
+            print_json(&json!({
+                "problems": loaded.problems, "warnings": loaded.warnings, "notes": notes,
+            }))?;
         }
         Output::Table => {
-            settings::print_problems(&loaded);
+            settings::tell(&loaded, Voice::Text);
+            for note in &notes {
+                say(&format!("note: {}: {}", note.path, note.message));
+            }
             let count = |count: usize, word: &str| match count {
                 0 => format!("no {word}s"),
                 1 => format!("1 {word}"),
@@ -33,7 +34,7 @@ pub(crate) fn run(file: &Path, output: Output) -> Result<Exit, Report> {
                 file.display(),
                 count(loaded.problems.len(), "problem"),
                 count(loaded.warnings.len(), "warning")
-            ));
+            ))?;
         }
     }
     Ok(if loaded.problems.is_empty() {
@@ -41,4 +42,112 @@ pub(crate) fn run(file: &Path, output: Output) -> Result<Exit, Report> {
     } else {
         Exit::Findings
     })
+}
+
+/// Something worth knowing that is not wrong.
+#[derive(Debug, Serialize)]
+struct Note {
+    path: &'static str,
+    message: String,
+}
+
+fn notes(config: &Config, rate: u64) -> Vec<Note> {
+    let caps = config
+        .text("eventlog.async.spillover-path")
+        .and_then(|_| config.integer("eventlog.async.max-spillover-events"))
+        .zip(config.size("eventlog.async.max-spillover-size-mb"));
+    let Some((events, bytes)) = caps else {
+        return Vec::new();
+    };
+    vec![Note {
+        path: "eventlog.async",
+        message: capacity(u64::try_from(events).unwrap_or(0), bytes, rate),
+    }]
+}
+
+/// Bytes of an event of the documented shape, with our own properties.
+const EVENT_BYTES: u64 = 350;
+
+/// How long an outage may last before a cap of the spill is hit.
+fn capacity(events: u64, bytes: u64, rate: u64) -> String {
+    let fit = bytes / EVENT_BYTES;
+    let by_events = (format!("{} events", grouped(events)), seconds(events, rate));
+    let by_bytes = (size(bytes), seconds(fit, rate));
+    let (first, second) = if events <= fit {
+        (by_events, by_bytes)
+    } else {
+        (by_bytes, by_events)
+    };
+    format!(
+        "at {} events/s of {EVENT_BYTES} bytes the spill holds {} ({}; {} would hold {})",
+        grouped(rate),
+        first.1,
+        first.0,
+        second.0,
+        second.1
+    )
+}
+
+fn seconds(events: u64, rate: u64) -> String {
+    match events / rate {
+        0..10 => format!("{:.1} s", events as f64 / rate as f64),
+        _ => format!("{} s", grouped((events + rate / 2) / rate)),
+    }
+}
+
+fn size(bytes: u64) -> String {
+    const UNITS: [(u64, &str); 3] = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
+    let unit = UNITS.iter().find(|(unit, _)| bytes.is_multiple_of(*unit));
+    match unit {
+        Some((unit, name)) => format!("{} {name}", grouped(bytes / unit)),
+        None => format!("{} bytes", grouped(bytes)),
+    }
+}
+
+/// A number with its thousands apart.
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cap_that_is_hit_first_says_how_long_the_spill_lasts() {
+        let mib = 1 << 20;
+        for (events, bytes, rate, expect) in [
+            (
+                10_000,
+                50 * mib,
+                100,
+                "at 100 events/s of 350 bytes the spill holds 100 s (10,000 events; 50 MiB would \
+                 hold 1,498 s)",
+            ),
+            (
+                10_000_000,
+                50 * mib,
+                100_000,
+                "at 100,000 events/s of 350 bytes the spill holds 1.5 s (50 MiB; 10,000,000 \
+                 events would hold 100 s)",
+            ),
+            (
+                10,
+                1_000,
+                1,
+                "at 1 events/s of 350 bytes the spill holds 2.0 s (1,000 bytes; 10 events would \
+                 hold 10 s)",
+            ),
+        ] {
+            assert_eq!(capacity(events, bytes, rate), expect);
+        }
+    }
 }

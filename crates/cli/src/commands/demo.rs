@@ -7,52 +7,55 @@ use tidegate_core::env::{Entropy, system};
 
 use crate::args::{Demo, Output};
 use crate::demo::{Frame, Story, Verdict};
-use crate::report::{Exit, is_drawable, print, print_json};
+use crate::report::{Exit, Report, is_drawable, print, print_json};
 use crate::table;
 
 /// Real time per frame on a terminal: the story takes about seven seconds.
 const PACE: Duration = Duration::from_millis(45);
 
-pub(crate) fn run(arguments: &Demo, output: Output) -> Exit {
+pub(crate) fn run(arguments: &Demo, output: Output) -> Result<Exit, Report> {
     let seed = arguments
         .seed
         .unwrap_or_else(|| system::system_entropy().next_u64());
     let verdict = match output {
         Output::Json => Story::new(seed).run(|_| {}),
         Output::Table if is_drawable() => {
-            let mut drawing = Drawing::default();
+            let mut drawing = Drawing {
+                width: width(),
+                lines: 0,
+            };
             Story::new(seed).run(|frame| drawing.draw(frame))
         }
         Output::Table => {
             let mut lines = Lines::default();
             let verdict = Story::new(seed).run(|frame| lines.show(frame));
-            lines.finish();
+            lines.finish()?;
             verdict
         }
     };
     match output {
-        Output::Json => print_json(&verdict),
-        Output::Table => print_verdict(&verdict),
+        Output::Json => print_json(&verdict)?,
+        Output::Table => print_verdict(&verdict)?,
     }
-    if verdict.is_good() {
+    Ok(if verdict.is_good() {
         Exit::Ok
     } else {
         Exit::Loss
-    }
+    })
 }
 
-fn print_verdict(verdict: &Verdict) {
-    print("");
-    print(&table::equation(&verdict.ledger));
+fn print_verdict(verdict: &Verdict) -> Result<(), Report> {
+    print("")?;
+    print(&table::equation(&verdict.ledger))?;
     print(&format!(
         "duplicates {}   lost {}   calls {}   breaker opened {} times",
         verdict.duplicates,
         verdict.ledger.lost.total(),
         verdict.attempts,
         verdict.breaker_openings
-    ));
+    ))?;
     for (why, count) in &verdict.dead_letters {
-        print(&format!("dead letters  {count:>4}  {why}"));
+        print(&format!("dead letters  {count:>4}  {why}"))?;
     }
     let sign = if verdict.is_good() {
         "✓ the books balance"
@@ -62,13 +65,15 @@ fn print_verdict(verdict: &Verdict) {
     print(&format!(
         "{sign}   (same story again: tidegate demo --seed {})",
         verdict.seed
-    ));
+    ))
 }
 
 /// One line per phase, for logs and pipes: what was true when the phase ended.
 #[derive(Default)]
 struct Lines {
     last: Option<(usize, String)>,
+    /// Why the first line that could not be written was not; the story goes on without readers.
+    failed: Option<Report>,
 }
 
 impl Lines {
@@ -76,14 +81,17 @@ impl Lines {
         let before = self.last.replace((frame.number, line(frame)));
         if let Some((number, last)) = before
             && number != frame.number
+            && self.failed.is_none()
         {
-            print(&last);
+            self.failed = print(&last).err();
         }
     }
 
-    fn finish(self) {
-        if let Some((_, last)) = self.last {
-            print(&last);
+    fn finish(self) -> Result<(), Report> {
+        match (self.failed, self.last) {
+            (Some(failed), _) => Err(failed),
+            (None, Some((_, last))) => print(&last),
+            (None, None) => Ok(()),
         }
     }
 }
@@ -101,35 +109,33 @@ fn line(frame: &Frame) -> String {
 }
 
 /// The live picture: a bar per place, drawn over itself.
-#[derive(Default)]
 struct Drawing {
+    /// Columns that a line may take. A line that wraps would not be drawn over.
+    width: usize,
     lines: usize,
 }
 
-/// Width of the longest bar.
-const BAR: i64 = 48;
+/// Width of the picture where there is room for it.
+const MAX_WIDTH: usize = 76;
+
+/// The columns of the terminal, less the last, in which some terminals wrap.
+fn width() -> usize {
+    let told = std::env::var("COLUMNS")
+        .ok()
+        .and_then(|text| text.parse().ok());
+    let asked = || {
+        comfy_table::Table::new()
+            .use_stderr()
+            .width()
+            .map(usize::from)
+    };
+    let columns = told.or_else(asked).unwrap_or(MAX_WIDTH + 1);
+    columns.saturating_sub(1).clamp(1, MAX_WIDTH)
+}
 
 impl Drawing {
     fn draw(&mut self, frame: &Frame) {
-        let account = &frame.account;
-        let mut text = vec![format!(
-            "phase {}/{} {:<9} {:>5.1} s   breaker {:<9}   accepted {}",
-            frame.number,
-            Frame::PHASES,
-            frame.phase,
-            frame.at.as_secs_f64(),
-            frame.breaker,
-            account.accepted
-        )];
-        for (name, count) in account.places() {
-            // Anything that is not nothing shows at least one block.
-            let width = (count * BAR + account.accepted - 1) / account.accepted.max(1);
-            let bar = "█".repeat(usize::try_from(width.clamp(0, BAR)).unwrap_or(0));
-            text.push(format!(
-                "  {:<13} {count:>6}  {bar}",
-                name.replace('_', " ")
-            ));
-        }
+        let text = picture(frame, self.width);
         let up = if self.lines == 0 {
             String::new()
         } else {
@@ -144,5 +150,59 @@ impl Drawing {
         }
         drop(stderr);
         std::thread::sleep(PACE);
+    }
+}
+
+/// The lines of a frame, none of them wider than `width`.
+fn picture(frame: &Frame, width: usize) -> Vec<String> {
+    let account = &frame.account;
+    let mut lines = vec![format!(
+        "phase {}/{} {:<9} {:>5.1} s   breaker {:<9}   accepted {}",
+        frame.number,
+        Frame::PHASES,
+        frame.phase,
+        frame.at.as_secs_f64(),
+        frame.breaker,
+        account.accepted
+    )];
+    for (name, count) in account.places() {
+        let label = format!("  {:<13} {count:>6}  ", name.replace('_', " "));
+        let room = width.saturating_sub(label.chars().count());
+        lines.push(format!("{label}{}", bar(count, account.accepted, room)));
+    }
+    let cut = |line: String| line.chars().take(width).collect();
+    lines.into_iter().map(cut).collect()
+}
+
+/// A bar of at most `room` blocks. Anything that is not nothing shows at least one.
+fn bar(count: i64, of: i64, room: usize) -> String {
+    let room = i64::try_from(room).unwrap_or(i64::MAX);
+    let width = count.saturating_mul(room).saturating_add(of - 1) / of.max(1);
+    "█".repeat(usize::try_from(width.clamp(0, room)).unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_line_is_wider_than_the_terminal() {
+        Story::new(7).run(|frame| {
+            for width in [1, 20, 24, 25, 40, MAX_WIDTH] {
+                for line in picture(frame, width) {
+                    assert!(line.chars().count() <= width, "{width}: {line}");
+                }
+            }
+        });
+    }
+
+    #[test]
+    fn a_bar_shows_its_share() {
+        assert_eq!(bar(0, 100, 10), "");
+        assert_eq!(bar(1, 3_600, 10), "█");
+        assert_eq!(bar(50, 100, 10), "█████");
+        assert_eq!(bar(100, 100, 10).chars().count(), 10);
+        assert_eq!(bar(5, 0, 10).chars().count(), 10);
+        assert_eq!(bar(5, 5, 0), "");
     }
 }

@@ -1,6 +1,8 @@
 //! `tidegate run`.
 
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::num::NonZeroUsize;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,20 +10,26 @@ use tidegate_config::Config;
 use tidegate_core::books::Ledger;
 use tidegate_core::env::{Env, Spawn};
 use tidegate_server::{BindError, Exporter, Health, Limits, Server, ServerConfig, Token};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::args::{ConfigFile, Output};
-use crate::report::{Exit, Report, print, print_json, say};
+use crate::report::{Exit, Report, Voice, print, print_json, say};
 use crate::{settings, table};
 
 /// Share of `shutdown-timeout` that requests in flight get; the rest is for closing the books.
 const DRAIN_SHARE: f64 = 0.9;
 
 /// Starts what is configured, and returns once a signal came and everything was drained.
-pub(crate) async fn run(arguments: &ConfigFile, output: Output) -> Result<Exit, Report> {
+pub(crate) async fn run(
+    arguments: &ConfigFile,
+    output: Output,
+    voice: Voice,
+) -> Result<Exit, Report> {
     let mut settings = settings::read(arguments)?;
     settings.loaded.require_built(&settings::BUILT);
-    let config = settings::checked(settings.loaded)?;
+    let config = settings::checked(settings.loaded, voice)?;
+    // From here on a signal means a drain: whoever can reach us, or read that we run, may send one.
+    let signals = Signals::register()?;
     let env = Env::system();
     let health = Health::new(env.clock.clone());
     let exporter = Exporter::install()
@@ -32,9 +40,9 @@ pub(crate) async fn run(arguments: &ConfigFile, output: Output) -> Result<Exit, 
         .bind(&env)
         .await
         .map_err(refused)?;
-    say(&banner(&server, settings.file.as_deref()));
+    announce(&server, settings.file.as_deref(), voice);
     let report = server
-        .run(stop_signal(health, Arc::clone(&env.spawn)))
+        .run(signals.stop(health, Arc::clone(&env.spawn), voice))
         .await;
     tracing::info!(
         connections = report.connections,
@@ -45,8 +53,8 @@ pub(crate) async fn run(arguments: &ConfigFile, output: Output) -> Result<Exit, 
     // No part of this program keeps books yet, so the closing ledger has no components.
     let ledger = Ledger::new(Vec::new());
     match output {
-        Output::Json => print_json(&ledger),
-        Output::Table => print(&table::ledger(&ledger)),
+        Output::Json => print_json(&ledger)?,
+        Output::Table => print(&table::ledger(&ledger))?,
     }
     Ok(if ledger.balanced {
         Exit::Ok
@@ -59,39 +67,43 @@ fn server_config(config: &Config) -> Result<ServerConfig, Report> {
     let listen = config.text("server.listen").unwrap_or_default();
     let token = config
         .secret("server.token")
-        .map(|secret| secret.expose())
-        // `${TIDEGATE_TOKEN:-}` without the variable is an empty text: no token.
-        .filter(|token| !token.is_empty())
-        .map(Token::new)
+        .map(|secret| Token::new(secret.expose()))
         .transpose()
-        .map_err(|error| Report::of("config.invalid", "`server.token`", &error))?;
-    let shutdown = config
-        .duration("shutdown-timeout")
-        .unwrap_or(Duration::from_secs(30));
-    let max_body = config
-        .size("server.max-body")
-        .and_then(|bytes| usize::try_from(bytes).ok());
-    let defaults = Limits::default();
+        // The configuration has the same rule; its message names the key, and so does this one.
+        .map_err(|error| settings::invalid(error.to_string()))?;
     Ok(ServerConfig {
         listen: resolve(listen)?,
         token,
         read_only: config.flag("server.read-only").unwrap_or(false),
-        limits: Limits {
-            max_body: max_body.unwrap_or(defaults.max_body),
-            drain_timeout: shutdown.mul_f64(DRAIN_SHARE),
-            ..defaults
-        },
+        limits: limits(config),
     })
+}
+
+fn limits(config: &Config) -> Limits {
+    let defaults = Limits::default();
+    let bytes = |path: &str, default: usize| {
+        let given = config.size(path).and_then(|n| usize::try_from(n).ok());
+        given.unwrap_or(default)
+    };
+    let connections = config.integer("server.max-connections");
+    let connections = connections.and_then(|n| NonZeroUsize::new(usize::try_from(n).ok()?));
+    let span = |path: &str, default: Duration| config.duration(path).unwrap_or(default);
+    let shutdown = span("shutdown-timeout", Duration::from_secs(30));
+    Limits {
+        max_body: bytes("server.max-body", defaults.max_body),
+        max_header: bytes("server.max-header", defaults.max_header),
+        max_connections: connections.unwrap_or(defaults.max_connections),
+        header_timeout: span("server.header-timeout", defaults.header_timeout),
+        request_timeout: span("server.request-timeout", defaults.request_timeout),
+        drain_timeout: shutdown.mul_f64(DRAIN_SHARE),
+    }
 }
 
 /// The first address that a name such as `localhost:8080` stands for.
 fn resolve(listen: &str) -> Result<SocketAddr, Report> {
     let unknown = |why: String| {
-        Report::new(
-            "config.invalid",
-            format!("`server.listen` is `{listen}`: {why}"),
-        )
-        .with_hint("write an address and a port, such as 127.0.0.1:8080")
+        settings::invalid(format!("`server.listen` is `{listen}`: {why}"))
+            .with_hint("write an address and a port, such as 127.0.0.1:8080")
     };
     let mut found = listen
         .to_socket_addrs()
@@ -105,7 +117,8 @@ fn refused(error: BindError) -> Report {
     match error {
         // error-page: server.exposed
         BindError::TokenMissing { .. } => Report::new("server.exposed", error.to_string())
-            .with_hint("see docs/errors/server.exposed.md"),
+            .with_hint("see docs/errors/server.exposed.md")
+            .with_exit(Exit::Findings),
         // error-page: server.busy-address
         BindError::Listen { .. } => {
             Report::of("server.busy-address", "cannot start the server", &error)
@@ -115,48 +128,60 @@ fn refused(error: BindError) -> Report {
     }
 }
 
-fn banner(server: &Server, file: Option<&std::path::Path>) -> String {
+/// Says that we run, and where.
+fn announce(server: &Server, file: Option<&Path>, voice: Voice) {
+    let version = env!("CARGO_PKG_VERSION");
     let source = match file {
         Some(file) => file.display().to_string(),
         None => "no tidegate.yaml found, defaults".to_owned(),
     };
     let address = server.local_addr();
-    format!(
-        "tidegate {} · {source}\n  ✓ server   http://{address}   (health /readyz, metrics \
-         /metrics, books /tidegate/ledger, API /openapi.json)\n  try:  tidegate demo     tidegate \
-         ledger --url http://{address}",
-        env!("CARGO_PKG_VERSION")
-    )
+    match voice {
+        Voice::Events => tracing::info!(version, config = source, %address, "listening"),
+        Voice::Text => say(&format!(
+            "tidegate {version} · {source}\n  ✓ server   http://{address}   (health /readyz, \
+             metrics /metrics, books /tidegate/ledger, API /openapi.json)\n  try:  tidegate demo     \
+             tidegate ledger --url http://{address}"
+        )),
+    }
 }
 
-/// Completes at the first SIGTERM or Ctrl-C. The next one ends the process at once: whoever sends
-/// it does not want to wait for the drain.
-async fn stop_signal(health: Health, spawn: Arc<dyn Spawn>) {
-    wait_for_signal().await;
-    health.drain();
-    tracing::info!("draining; a second signal ends the process at once");
-    let impatient = async {
-        wait_for_signal().await;
-        say("error[stopped]: ended by a second signal, without draining");
-        std::process::exit(1);
-    };
-    drop(spawn.spawn("second-signal", Box::pin(impatient)));
+/// SIGTERM and Ctrl-C. From its registration on a signal is kept until it is waited for.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
 }
 
-async fn wait_for_signal() {
-    match (
-        signal(SignalKind::terminate()),
-        signal(SignalKind::interrupt()),
-    ) {
-        (Ok(mut terminate), Ok(mut interrupt)) => {
-            tokio::select! {
-                _ = terminate.recv() => {}
-                _ = interrupt.recv() => {}
-            }
+impl Signals {
+    fn register() -> Result<Self, Report> {
+        let register = |kind| {
+            signal(kind).map_err(|error| Report::of("internal", "cannot receive signals", &error))
+        };
+        Ok(Self {
+            terminate: register(SignalKind::terminate())?,
+            interrupt: register(SignalKind::interrupt())?,
+        })
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
         }
-        (Err(error), _) | (_, Err(error)) => {
-            tracing::error!(%error, "signals cannot be received; only a kill ends this process");
-            std::future::pending::<()>().await;
-        }
+    }
+
+    /// Completes at the first signal. The next one ends the process at once: whoever sends it does
+    /// not want to wait for the drain.
+    async fn stop(mut self, health: Health, spawn: Arc<dyn Spawn>, voice: Voice) {
+        self.next().await;
+        health.drain();
+        tracing::info!("draining; a second signal ends the process at once");
+        let impatient = async move {
+            self.next().await;
+            let report = Report::new("stopped", "ended by a second signal, without draining");
+            report.tell(voice);
+            std::process::exit(1);
+        };
+        drop(spawn.spawn("second-signal", Box::pin(impatient)));
     }
 }

@@ -2,16 +2,16 @@
 
 use clap::CommandFactory;
 
-use crate::args::Arguments;
-use crate::report::{Exit, Report};
+use crate::args::{Arguments, Output};
+use crate::report::{Exit, Report, print_bytes, print_json};
 
-pub(crate) fn completions(shell: clap_complete::Shell) -> Exit {
+pub(crate) fn completions(shell: clap_complete::Shell, output: Output) -> Result<Exit, Report> {
     let mut written = Vec::new();
     clap_complete::generate(shell, &mut Arguments::command(), "tidegate", &mut written);
-    write(&written)
+    write(&written, output)
 }
 
-pub(crate) fn man() -> Result<Exit, Report> {
+pub(crate) fn man(output: Output) -> Result<Exit, Report> {
     let mut written = Vec::new();
     let mut pages = vec![Arguments::command()];
     // One page for the command and one for each below it, one after the other.
@@ -27,12 +27,16 @@ pub(crate) fn man() -> Result<Exit, Report> {
             .render(&mut written)
             .map_err(|error| Report::of("internal", "cannot write the manual page", &error))?;
     }
-    Ok(write(&written))
+    write(&written, output)
 }
 
-fn write(bytes: &[u8]) -> Exit {
-    use std::io::Write;
-    // A reader that has gone away, as `head` does, is no error of ours.
-    std::io::stdout().lock().write_all(bytes).ok();
-    Exit::Ok
+/// Shells and `man` read their own formats; whoever asks for JSON gets them as a text in it.
+fn write(bytes: &[u8], output: Output) -> Result<Exit, Report> {
+    match output {
+        Output::Table => print_bytes(bytes)?,
+        Output::Json => {
+            print_json(&serde_json::json!({ "text": String::from_utf8_lossy(bytes) }))?;
+        }
+    }
+    Ok(Exit::Ok)
 }

@@ -1,5 +1,6 @@
 //! What the events are delivered to: a service with good and bad days.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -32,8 +33,8 @@ pub(super) struct Dependency {
 struct State {
     weather: Weather,
     entropy: Box<dyn Entropy>,
-    /// Events that arrived here, counted once per arrival: duplicates show.
-    arrivals: u64,
+    /// How often each event arrived here: the other witness, which knows nothing of the books.
+    arrivals: BTreeMap<EventId, u64>,
 }
 
 impl Dependency {
@@ -41,7 +42,7 @@ impl Dependency {
         let state = State {
             weather: Weather::Fair,
             entropy: env.entropy.fork("dependency"),
-            arrivals: 0,
+            arrivals: BTreeMap::new(),
         };
         Self {
             clock: Arc::clone(&env.clock),
@@ -53,8 +54,9 @@ impl Dependency {
         self.state().weather = weather;
     }
 
-    pub(super) fn arrivals(&self) -> u64 {
-        self.state().arrivals
+    /// The events that arrived, each with how often it did.
+    pub(super) fn arrivals(&self) -> BTreeMap<EventId, u64> {
+        self.state().arrivals.clone()
     }
 
     fn state(&self) -> std::sync::MutexGuard<'_, State> {
@@ -94,7 +96,7 @@ impl Dependency {
             let code = Code::from_static("conflict.locked");
             return Err(Failure::transient(code, "somebody else holds this order"));
         }
-        self.state().arrivals += 1;
+        *self.state().arrivals.entry(id).or_default() += 1;
         Ok(())
     }
 }

@@ -3,11 +3,11 @@
 //! **Invariant:** the books are posted under the same lock as the move they describe, so every
 //! look at them finds them balanced.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tidegate_core::books::{Account, Books, Place};
+use tidegate_core::books::{Account, Books, Discrepancy, Place, difference};
 use tidegate_core::breaker::{
     Breaker, BreakerState, CallResult, Change, Permit, Rates, Rule, Trip,
 };
@@ -52,6 +52,8 @@ struct State {
     retry: Retry,
     entropy: Box<dyn Entropy>,
     queued: VecDeque<Parcel>,
+    /// Events in the hands of workers.
+    in_flight: BTreeSet<EventId>,
     retrying: BTreeMap<(Duration, EventId), Parcel>,
     dead_letters: Vec<DeadLetter>,
     attempts: u64,
@@ -93,6 +95,7 @@ impl Path {
             },
             entropy: env.entropy.fork("path"),
             queued: VecDeque::new(),
+            in_flight: BTreeSet::new(),
             retrying: BTreeMap::new(),
             dead_letters: Vec::new(),
             attempts: 0,
@@ -137,6 +140,25 @@ impl Path {
         });
         drop(state);
         self.bell.notify_one();
+    }
+
+    /// Counts the events where they really are, and says what the books have otherwise.
+    pub(super) fn audit(&self) -> Vec<Discrepancy> {
+        let state = self.state();
+        let mut recount = Books::default();
+        let mut found = |ids: &mut dyn Iterator<Item = EventId>, place: Place| {
+            for id in ids {
+                recount.move_one(id, None, Some(place.clone()));
+            }
+        };
+        found(&mut state.queued.iter().map(|parcel| parcel.id), Place::Queued);
+        found(&mut state.in_flight.iter().copied(), Place::InFlight);
+        found(&mut state.retrying.values().map(|parcel| parcel.id), Place::Retrying);
+        found(&mut state.dead_letters.iter().map(|letter| letter.event_id), Place::DeadLettered);
+        // Of what arrived, the part that no worker has to settle any more.
+        let arrived = self.dependency.arrivals().into_keys();
+        found(&mut arrived.filter(|id| !state.in_flight.contains(id)), Place::Delivered);
+        difference(&state.books, &recount)
     }
 
     pub(super) fn look(&self) -> Look {
@@ -187,6 +209,7 @@ impl Path {
                 state
                     .books
                     .move_one(parcel.id, Some(Place::Queued), Some(Place::InFlight));
+                state.in_flight.insert(parcel.id);
                 Some((parcel, permit))
             }
             None => {
@@ -207,6 +230,7 @@ impl Path {
         let took = now.saturating_sub(began);
         let mut state = self.state();
         state.attempts += 1;
+        state.in_flight.remove(&parcel.id);
         let change = match &outcome {
             Ok(()) => state.breaker.record(permit, CallResult::Success, took, now),
             Err(failure) if failure.class == FailureClass::Transient => {

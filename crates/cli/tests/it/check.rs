@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::command::{run, run_in};
+use crate::command::{Ran, run, run_in, run_with_input, tidegate};
 
 fn fixture(name: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -125,4 +125,165 @@ fn a_file_that_cannot_be_read_is_said_so() {
     check("latin.yaml", "byte 20 is not UTF-8");
     check("large.yaml", "2097152 bytes");
     check(".", "cannot read `.`");
+}
+
+#[test]
+fn a_configuration_may_come_from_a_pipe() {
+    const WRONG: &str = "server:\n  lisen: 127.0.0.1:0\n";
+    let dir = tempfile::tempdir().unwrap();
+    for (file, name) in [("-", "standard input"), ("/dev/stdin", "/dev/stdin")] {
+        let ran = run_with_input(dir.path(), &["check", file, "-o", "json"], WRONG);
+        assert_eq!(ran.code, Some(3), "{file}: {}", ran.stdout);
+        let problem = &ran.json()["problems"][0];
+        assert_eq!(
+            (&problem["file"], &problem["line"]),
+            (&name.into(), &2.into())
+        );
+        let ran = run_with_input(
+            dir.path(),
+            &["config", "show", "-c", file],
+            "shutdown-timeout: 7s",
+        );
+        assert!(
+            ran.stdout.contains("shutdown-timeout: 7s"),
+            "{file}: {}",
+            ran.stdout
+        );
+    }
+    // What a shell makes of `<(…)`: a pipe under a name of its own.
+    std::fs::write(dir.path().join("wrong.yaml"), WRONG).unwrap();
+    let script = "cat wrong.yaml | { \"$0\" check /dev/fd/3 -o json 3<&0 </dev/null; }";
+    let output = std::process::Command::new("sh")
+        .args(["-c", script, env!("CARGO_BIN_EXE_tidegate")])
+        .current_dir(dir.path())
+        .output();
+    let ran = Ran::from(output.unwrap());
+    assert_eq!(
+        ran.json()["problems"].as_array().unwrap().len(),
+        1,
+        "{}",
+        ran.stdout
+    );
+}
+
+#[test]
+fn what_never_ends_is_too_large() {
+    let ran = run(&["check", "/dev/zero", "-o", "json"]);
+    assert_eq!(ran.code, Some(1));
+    let message = ran.json()["error"]["message"].as_str().unwrap().to_owned();
+    assert!(message.contains("too large"), "{message}");
+}
+
+/// What `check` lets through, `run` must take: the token is sent in a header.
+#[test]
+fn a_token_that_run_would_refuse_is_a_problem_of_check() {
+    let dir = tempfile::tempdir().unwrap();
+    for (token, is_good) in [
+        ("sesame", true),
+        ("s3.cret~!", true),
+        ("open sesame", false),
+        ("tab\tbed", false),
+        ("café", false),
+        ("***", false),
+    ] {
+        assert_eq!(
+            tidegate::server::Token::new(token).is_ok() && token != "***",
+            is_good,
+            "{token}"
+        );
+        let text = format!("server:\n  token: {}\n", serde_json::json!(token));
+        std::fs::write(dir.path().join("tidegate.yaml"), text).unwrap();
+        let ran = run_in(dir.path(), &["check", "-o", "json"]);
+        assert_eq!(ran.code, Some(if is_good { 0 } else { 3 }), "{token}");
+        if !is_good {
+            let problem = &ran.json()["problems"][0];
+            assert_eq!(
+                (&problem["line"], &problem["column"], &problem["path"]),
+                (&2.into(), &10.into(), &"server.token".into())
+            );
+            let ran = run_in(dir.path(), &["run", "-o", "json"]);
+            assert_eq!(ran.code, Some(3), "{token}: {}", ran.stderr);
+            assert_eq!(ran.json()["problems"][0], *problem);
+        }
+    }
+}
+
+#[test]
+fn the_sample_of_every_section_has_warnings_only() {
+    const SAMPLE: &str = r#"
+log:      { embedded: { path: ./data/log } }
+store:    { url: "sqlite:./data/tidegate.db" }
+server:   { listen: 127.0.0.1:8080, read-only: false }
+eventlog: { enabled: true, base-url: "${EVENTLOG_URL}", async: { spillover-path: ./spillover } }
+queue:    { abandonment-timeout: 1m, poll-delay-ms: 200 }
+outbox:   { loans: { batch-size: 100, max-attempts: 8, backoff: { initial-ms: 200, max-ms: 60000 } } }
+eventbus: { bindings: { notifications: { topic: notification.events, group-id: notification-group } } }
+flows:    [ ./flows/*.flow ]
+console:  { saved-filters: [ { name: Declined, cel: "value.status == 'DECLINED'" } ], mask: [ "value.card.*" ] }
+imports:  [ conf.d/*.yaml ]
+"#;
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("tidegate.yaml"), SAMPLE).unwrap();
+    let output = tidegate(dir.path(), &["check", "-o", "json"])
+        .env("EVENTLOG_URL", "http://localhost:8081")
+        .output();
+    let ran = Ran::from(output.unwrap());
+    assert_eq!(ran.code, Some(0), "{}", ran.stdout);
+    let warnings = ran.json()["warnings"].as_array().unwrap().clone();
+    let paths: Vec<&str> = warnings
+        .iter()
+        .map(|w| w["path"].as_str().unwrap())
+        .collect();
+    assert!(
+        paths.contains(&"console") && paths.contains(&"imports[0]"),
+        "{paths:?}"
+    );
+}
+
+#[test]
+fn imported_files_stand_under_the_one_that_imports_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| std::fs::write(dir.path().join(name), text).unwrap();
+    std::fs::create_dir_all(dir.path().join("etc/conf.d/sub.yaml")).unwrap();
+    write(
+        "etc/tidegate.yaml",
+        "imports: [conf.d/*.yaml]\nshutdown-timeout: 1s\n",
+    );
+    write(
+        "etc/conf.d/10.yaml",
+        "shutdown-timeout: 2s\nserver: {max-body: 2MiB, max-header: 2KiB}\n",
+    );
+    write("etc/conf.d/20.yaml", "server:\n  max-body: 3MiB\n");
+    write("etc/conf.d/.hidden.yaml", "wrong: 1\n");
+    write("etc/conf.d/30.yml", "wrong: 1\n");
+    let show = ["config", "show", "--origin", "-c", "etc/tidegate.yaml"];
+    let ran = run_in(dir.path(), &show);
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    for expect in [
+        "shutdown-timeout: 1s # etc/tidegate.yaml:2:19",
+        "max-body: 3MiB # etc/conf.d/20.yaml:2:13",
+        "max-header: 2KiB # etc/conf.d/10.yaml:2:38",
+    ] {
+        assert!(ran.stdout.contains(expect), "{expect}: {}", ran.stdout);
+    }
+    // A mistake is reported in the file that has it, a circle and a missing file where they are
+    // asked for.
+    write("etc/conf.d/20.yaml", "server:\n  max-body: much\n");
+    write(
+        "etc/conf.d/40.yaml",
+        "imports: [../tidegate.yaml, gone.yaml, c*/d.yaml, ./10.yaml]\n",
+    );
+    let ran = run_in(dir.path(), &["check", "etc/tidegate.yaml", "-o", "json"]);
+    assert_eq!(ran.code, Some(3), "{}", ran.stderr);
+    let problems = ran.json()["problems"].as_array().unwrap().clone();
+    let places: Vec<String> = problems
+        .iter()
+        .map(|p| format!("{} {} {}", p["file"], p["line"], p["path"]).replace('"', ""))
+        .collect();
+    assert!(
+        places.contains(&"etc/conf.d/20.yaml 2 server.max-body".to_owned()),
+        "{places:?}"
+    );
+    let imports = places.iter().filter(|place| place.contains("imports"));
+    assert!(imports.count() >= 3, "{problems:#?}");
 }

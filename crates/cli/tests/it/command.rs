@@ -1,7 +1,8 @@
 //! Runs the binary.
 
+use std::io::Write;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 /// The binary in a directory of its own, with an environment of its own.
 pub(crate) fn tidegate(dir: &Path, arguments: &[&str]) -> Command {
@@ -44,4 +45,18 @@ pub(crate) fn run(arguments: &[&str]) -> Ran {
 /// Runs it to its end.
 pub(crate) fn run_in(dir: &Path, arguments: &[&str]) -> Ran {
     tidegate(dir, arguments).output().unwrap().into()
+}
+
+/// Runs it to its end with this on standard input, which is a pipe.
+pub(crate) fn run_with_input(dir: &Path, arguments: &[&str], input: &str) -> Ran {
+    let mut child = tidegate(dir, arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    stdin.write_all(input.as_bytes()).unwrap();
+    drop(stdin);
+    child.wait_with_output().unwrap().into()
 }

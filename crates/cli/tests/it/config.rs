@@ -70,3 +70,63 @@ fn g09_a_secret_is_in_no_output() {
         assert!(!ran.stderr.contains(SECRET), "{}", ran.stderr);
     }
 }
+
+#[test]
+fn a_password_in_an_address_is_in_no_output() {
+    const SECRET: &str = "hunter2-very-secret";
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("tidegate.yaml");
+    for address in [
+        format!("postgres://me:{SECRET}@db/x"),
+        format!("postgres://me:a/{SECRET}@db/x"),
+        format!("postgres://db/x?password={SECRET}"),
+        format!("host=db password={SECRET}"),
+        format!("postgres:me:{SECRET}@db"),
+    ] {
+        std::fs::write(
+            &path,
+            format!("store:\n  url: \"{address}\"\nserver: {{ lisen: 1 }}\n"),
+        )
+        .unwrap();
+        let mut all = vec![
+            run_in(dir.path(), &["check"]),
+            run_in(dir.path(), &["check", "-o", "json"]),
+            run_in(dir.path(), &["run", "-o", "json"]),
+        ];
+        std::fs::write(&path, format!("store:\n  url: \"{address}\"\n")).unwrap();
+        for more in [
+            &["config", "show"][..],
+            &["config", "show", "--origin", "-o", "json"],
+        ] {
+            all.push(run_in(dir.path(), more));
+        }
+        for ran in all {
+            assert!(!ran.stdout.contains(SECRET), "{address}: {}", ran.stdout);
+            assert!(!ran.stderr.contains(SECRET), "{address}: {}", ran.stderr);
+        }
+    }
+}
+
+#[test]
+fn problems_are_part_of_the_one_document() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(
+        dir.path().join("tidegate.yaml"),
+        "sever: {}\nqueue: {batch-size: 1}\n",
+    )
+    .unwrap();
+    let checked = run_in(dir.path(), &["check", "-o", "json"]).json();
+    for command in [
+        &["config", "show", "-o", "json"][..],
+        &["run", "-o", "json"],
+    ] {
+        let ran = run_in(dir.path(), command);
+        assert_eq!(ran.code, Some(3), "{command:?}");
+        let document = ran.json();
+        assert_eq!(document["error"]["code"], "config.invalid");
+        assert_eq!(
+            document["problems"][0], checked["problems"][0],
+            "{command:?}"
+        );
+    }
+}

@@ -1,6 +1,6 @@
 //! What the command line says of itself.
 
-use crate::command::run;
+use crate::command::{run, run_in, tidegate};
 
 #[test]
 fn help_lists_every_command_and_the_exit_codes() {
@@ -24,7 +24,60 @@ fn wrong_usage_exits_with_2_and_says_what_was_meant() {
     );
     check(&["demo", "spam"], "flaky");
     check(&["run", "--set", "x"], "write it as KEY=VALUE");
+    check(&["run", "--log", "a=b=c"], "usage.log-filter");
     check(&[], "Usage:");
+}
+
+#[test]
+fn with_json_every_command_writes_one_document() {
+    let completions = run(&["completions", "bash"]).stdout;
+    let ran = run(&["completions", "bash", "-o", "json"]);
+    assert_eq!(ran.json(), serde_json::json!({ "text": completions }));
+    let ran = run(&["man", "-o", "json"]);
+    assert!(ran.json()["text"].as_str().unwrap().contains(".TH"));
+    let ran = run(&["run", "--log", "a=b=c", "-o", "json"]);
+    assert_eq!(
+        (ran.code, &ran.json()["error"]["code"]),
+        (Some(2), &"usage.log-filter".into())
+    );
+}
+
+#[test]
+fn output_that_cannot_be_written_is_a_failure() {
+    let dir = tempfile::tempdir().unwrap();
+    for arguments in [
+        &["demo", "-o", "json"][..],
+        &["demo"],
+        &["config", "show"],
+        &["config", "schema"],
+        &["completions", "bash"],
+        &["man", "-o", "json"],
+    ] {
+        let full = std::fs::OpenOptions::new()
+            .write(true)
+            .open("/dev/full")
+            .unwrap();
+        let output = tidegate(dir.path(), arguments)
+            .stdout(full)
+            .output()
+            .unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {stderr}");
+        assert_eq!(
+            stderr.matches("error[output.failed]").count(),
+            1,
+            "{arguments:?}: {stderr}"
+        );
+    }
+    // A reader that has seen enough is nobody's failure.
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let output = tidegate(dir.path(), &["demo"])
+        .stdout(writer)
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    assert_eq!(run_in(dir.path(), &["config", "show"]).code, Some(0));
 }
 
 #[test]

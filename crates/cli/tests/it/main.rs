@@ -9,9 +9,12 @@
     reason = "tests write the files that the binary reads"
 )]
 
+mod audit;
 mod check;
 mod command;
 mod config;
 mod demo;
 mod help;
 mod run;
+mod spill;
+mod where_is;

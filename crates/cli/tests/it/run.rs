@@ -1,7 +1,7 @@
 //! `tidegate run` and `tidegate ledger`.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -38,6 +38,10 @@ impl Running {
             if let Some((_, rest)) = line.split_once("✓ server   http://") {
                 break rest.split_whitespace().next().unwrap().to_owned();
             }
+            let event: serde_json::Value = serde_json::from_str(&line).unwrap_or_default();
+            if let Some(address) = event["fields"]["address"].as_str() {
+                break address.to_owned();
+            }
         };
         Self {
             child,
@@ -48,11 +52,7 @@ impl Running {
     }
 
     fn signal(&self, name: &str) {
-        let status = Command::new("kill")
-            .args([name, &self.child.id().to_string()])
-            .status()
-            .unwrap();
-        assert!(status.success());
+        signal(&self.child, name);
     }
 
     /// Waits for its end, at most ten seconds, and gives code, standard output and error.
@@ -88,6 +88,18 @@ impl Running {
         stream.read_to_string(&mut response).unwrap();
         response
     }
+}
+
+fn signal(child: &Child, name: &str) {
+    let pid = child.id().to_string();
+    let status = Command::new("kill").args([name, &pid]).status();
+    assert!(status.unwrap().success());
+}
+
+/// A port that was free a moment ago.
+fn free_address() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().to_string()
 }
 
 impl Drop for Running {
@@ -186,4 +198,214 @@ fn it_does_not_start_exposed_or_on_a_busy_address() {
     let ran = run_in(dir.path(), &["run", "--set", &listen, "-o", "json"]);
     assert_eq!(ran.code, Some(1));
     assert_eq!(ran.json()["error"]["code"], "server.busy-address");
+}
+
+#[test]
+fn a_signal_right_after_the_first_line_drains() {
+    for _ in 0..5 {
+        let dir = tempfile::tempdir().unwrap();
+        let mut child = tidegate(
+            dir.path(),
+            &["run", "--set", "server.listen=127.0.0.1:0", "-o", "json"],
+        )
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+        let mut stderr = BufReader::new(child.stderr.take().unwrap());
+        stderr.read_line(&mut String::new()).unwrap();
+        signal(&child, "-TERM");
+        stderr.read_to_string(&mut String::new()).unwrap();
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{:?}", output.status);
+        assert_eq!(output.stdout, b"{\"components\":[],\"balanced\":true}\n");
+    }
+}
+
+/// Its standard error is full, so it listens and cannot get past its first line: a signal that
+/// comes now finds it as early as anybody can know that it runs.
+#[test]
+fn a_signal_before_the_first_line_drains() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut reader, mut writer) = std::io::pipe().unwrap();
+    let stderr = writer.try_clone().unwrap();
+    let filler = std::thread::spawn(move || {
+        writer.write_all(&vec![b'.'; 1 << 20]).ok();
+    });
+    let address = free_address();
+    let listen = format!("server.listen={address}");
+    let mut child = tidegate(dir.path(), &["run", "--set", &listen, "-o", "json"])
+        .stdout(Stdio::piped())
+        .stderr(stderr)
+        .spawn()
+        .unwrap();
+    let limit = Instant::now() + Duration::from_secs(10);
+    while TcpStream::connect(&address).is_err() {
+        assert!(Instant::now() < limit, "it does not listen");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    signal(&child, "-TERM");
+    let draining = std::thread::spawn(move || {
+        std::io::copy(&mut reader, &mut std::io::sink()).ok();
+    });
+    let mut stdout = String::new();
+    child
+        .stdout
+        .take()
+        .unwrap()
+        .read_to_string(&mut stdout)
+        .unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    assert_eq!(stdout, "{\"components\":[],\"balanced\":true}\n");
+    filler.join().unwrap();
+    draining.join().unwrap();
+}
+
+#[test]
+fn with_json_logs_every_line_of_standard_error_is_json() {
+    let dir = tempfile::tempdir().unwrap();
+    let assert_json = |text: &str| {
+        for line in text.lines() {
+            serde_json::from_str::<serde_json::Value>(line)
+                .unwrap_or_else(|error| panic!("{error}: {line}"));
+        }
+    };
+    let running = Running::start(dir.path(), &["--log-format", "json"]);
+    assert!(
+        running.banner.contains("\"message\":\"listening\""),
+        "{}",
+        running.banner
+    );
+    assert_json(&running.banner);
+    running.signal("-TERM");
+    assert_json(&running.end().2);
+    // Neither problems nor what follows from them break it.
+    std::fs::write(dir.path().join("tidegate.yaml"), "sever: {}\nqueue: {}\n").unwrap();
+    let ran = run_in(dir.path(), &["run", "--log-format", "json"]);
+    assert_eq!(ran.code, Some(3));
+    assert_json(&ran.stderr);
+    assert!(ran.stderr.contains("config.invalid") && ran.stderr.contains("\"path\":\"sever\""));
+}
+
+#[test]
+fn log_lines_have_no_colors_off_a_terminal() {
+    let dir = tempfile::tempdir().unwrap();
+    let running = Running::start(dir.path(), &["--log", "debug"]);
+    running.get("/livez");
+    running.signal("-TERM");
+    let (_, _, stderr) = running.end();
+    assert!(
+        stderr.contains("stopped") && !stderr.contains('\u{1b}'),
+        "{stderr:?}"
+    );
+}
+
+#[test]
+fn the_limits_of_the_server_are_keys() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(
+        dir.path().join("tidegate.yaml"),
+        "server: {max-connections: 4, header-timeout: 300ms, request-timeout: 5s, max-header: 1KiB}\n",
+    )
+    .unwrap();
+    let running = Running::start(dir.path(), &[]);
+    // More silent sockets than there are places.
+    let mut silent: Vec<TcpStream> = (0..20)
+        .map(|_| TcpStream::connect(&running.address).unwrap())
+        .collect();
+    let begun = Instant::now();
+    assert!(running.get("/livez").starts_with("HTTP/1.1 200"));
+    assert!(
+        begun.elapsed() < Duration::from_secs(1),
+        "{:?}",
+        begun.elapsed()
+    );
+    // The last of them is closed by the header timeout.
+    let last = silent.last_mut().unwrap();
+    last.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    assert_eq!(last.read(&mut [0; 16]).unwrap(), 0);
+    assert!(begun.elapsed() < Duration::from_secs(5));
+    let mut large = TcpStream::connect(&running.address).unwrap();
+    write!(
+        large,
+        "GET /livez HTTP/1.1\r\nHost: x\r\nx: {}\r\n\r\n",
+        "y".repeat(1_500)
+    )
+    .unwrap();
+    let mut response = String::new();
+    large.read_to_string(&mut response).unwrap();
+    assert!(response.starts_with("HTTP/1.1 431"), "{response}");
+}
+
+/// Answers one request with `response` and gives what was asked.
+fn answer_once(response: &'static str) -> (String, std::thread::JoinHandle<String>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let asked = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut head = Vec::new();
+        let mut byte = [0];
+        while !head.ends_with(b"\r\n\r\n") && stream.read(&mut byte).unwrap() > 0 {
+            head.push(byte[0]);
+        }
+        stream.write_all(response.as_bytes()).unwrap();
+        String::from_utf8(head).unwrap()
+    });
+    (url, asked)
+}
+
+const EMPTY_LEDGER: &str = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 35\r\nconnection: close\r\n\r\n{\"components\":[],\"balanced\":true}  ";
+
+#[test]
+fn the_configured_token_goes_to_the_configured_address_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("tidegate.yaml");
+    std::fs::write(&file, "server: {token: sesame}\n").unwrap();
+    let (url, asked) = answer_once(EMPTY_LEDGER);
+    let ran = run_in(dir.path(), &["ledger", "--url", &url, "-o", "json"]);
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    let head = asked.join().unwrap().to_lowercase();
+    assert!(
+        !head.contains("sesame") && !head.contains("authorization"),
+        "{head}"
+    );
+
+    let (url, asked) = answer_once(EMPTY_LEDGER);
+    run_in(dir.path(), &["ledger", "--url", &url, "--token", "given"]);
+    assert!(asked.join().unwrap().contains("Bearer given"));
+
+    let (url, asked) = answer_once(EMPTY_LEDGER);
+    let listen = url.strip_prefix("http://").unwrap();
+    std::fs::write(
+        &file,
+        format!("server: {{token: sesame, listen: \"{listen}\"}}\n"),
+    )
+    .unwrap();
+    let ran = run_in(dir.path(), &["ledger"]);
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    assert!(asked.join().unwrap().contains("Bearer sesame"));
+}
+
+#[test]
+fn redirects_are_not_followed() {
+    let dir = tempfile::tempdir().unwrap();
+    let (elsewhere, _) = answer_once(EMPTY_LEDGER);
+    let response = format!(
+        "HTTP/1.1 307 Temporary Redirect\r\nlocation: {elsewhere}/tidegate/ledger\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+    );
+    let (url, _asked) = answer_once(response.leak());
+    let ran = run_in(
+        dir.path(),
+        &["ledger", "--url", &url, "--token", "x", "-o", "json"],
+    );
+    assert_eq!(ran.code, Some(1), "{}", ran.stdout);
+    let message = ran.json()["error"]["message"].as_str().unwrap().to_owned();
+    assert!(message.contains("307"), "{message}");
+}
+
+#[test]
+fn a_password_in_a_url_is_not_repeated() {
+    let ran = crate::command::run(&["ledger", "--url", "http://me:hunter2@127.0.0.1:1"]);
+    assert_eq!(ran.code, Some(1));
+    assert!(!ran.stderr.contains("hunter2"), "{}", ran.stderr);
 }
