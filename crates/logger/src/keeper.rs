@@ -6,8 +6,8 @@ use std::time::Duration;
 use tidegate_core::books::Place;
 use tidegate_core::breaker::BreakerState;
 
+use crate::hub::Hub;
 use crate::loss::reason;
-use crate::shared::Shared;
 use crate::state::{Phase, Queued};
 use crate::telemetry;
 
@@ -15,7 +15,7 @@ use crate::telemetry;
 const GAUGES: Duration = Duration::from_secs(1);
 
 /// Runs until the logger has stopped.
-pub(crate) async fn run(shared: Arc<Shared>) {
+pub(crate) async fn run(shared: Arc<Hub>) {
     loop {
         let bell = shared.keeper_bell.notified();
         let now = shared.clock.elapsed();
@@ -38,7 +38,7 @@ pub(crate) async fn run(shared: Arc<Shared>) {
     }
 }
 
-async fn do_what_is_due(shared: &Shared) {
+async fn do_what_is_due(shared: &Hub) {
     let now = shared.clock.elapsed();
     let (mut crowded, mut is_open) = (Vec::new(), false);
     {

@@ -5,6 +5,7 @@ mod config;
 mod event;
 #[cfg(feature = "http")]
 mod http;
+mod hub;
 mod keeper;
 mod logger;
 mod loss;
@@ -12,7 +13,6 @@ mod process;
 mod replayer;
 mod running;
 mod sender;
-mod shared;
 pub mod spill;
 mod state;
 mod task;
@@ -31,10 +31,10 @@ pub use http::{
     Authentication, ClientCredentials, HttpApi, HttpApiBuilder, HttpApiError, RESPONSE_LIMIT,
     ResponseBody, classify,
 };
+pub use hub::LossCallback;
 pub use logger::{Logger, LoggerHealth, Metrics};
 pub use loss::{Loss, reason};
 pub use process::{Called, EventSink, ProcessLogger, ProcessTemplate, Refused};
 pub use running::RunningLogger;
-pub use shared::LossCallback;
 pub use task::{LoggerTask, Report};
 pub use trace_context::{ParseTraceError, SpanId, TraceContext, TraceId, Traceparent};

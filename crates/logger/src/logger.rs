@@ -11,9 +11,9 @@ use tokio::sync::oneshot;
 
 use crate::config::OnFull;
 use crate::event::Event;
+use crate::hub::Hub;
 use crate::loss::{Loss, reason};
 use crate::process::{EventSink, Refused};
-use crate::shared::Shared;
 use crate::state::{Phase, State};
 use crate::task::HandleGuard;
 
@@ -43,7 +43,7 @@ use crate::task::HandleGuard;
 /// ```
 #[derive(Debug, Clone)]
 pub struct Logger {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<Hub>,
     pub(crate) _guard: Arc<HandleGuard>,
 }
 

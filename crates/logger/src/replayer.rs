@@ -6,8 +6,8 @@ use std::time::Duration;
 use tidegate_core::breaker::{CallResult, Permit};
 
 use crate::api::{Answer, Judgment, Payload};
+use crate::hub::Hub;
 use crate::sender::judge;
-use crate::shared::Shared;
 use crate::spill::{Rejection, ReplayBatch};
 use crate::state::Phase;
 use crate::writer::WriterHandle;
@@ -16,7 +16,7 @@ use crate::writer::WriterHandle;
 const BATCH: usize = 200;
 
 pub(crate) struct Replayer {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<Hub>,
     pub(crate) writer: WriterHandle,
 }
 

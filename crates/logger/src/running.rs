@@ -8,8 +8,8 @@ use tokio::sync::oneshot;
 
 use crate::api::Api;
 use crate::config::LoggerConfig;
+use crate::hub::LossCallback;
 use crate::logger::Logger;
-use crate::shared::LossCallback;
 use crate::spill::SpillError;
 use crate::task::Report;
 

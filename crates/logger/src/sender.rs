@@ -11,15 +11,15 @@ use tidegate_core::breaker::{BreakerState, CallResult, Permit};
 use tokio::sync::watch;
 
 use crate::api::{Answer, Judgment, Payload};
+use crate::hub::{Hub, Lost};
 use crate::loss::reason;
-use crate::shared::{Lost, Shared};
 use crate::spill::Rejection;
 use crate::state::{Phase, Queued, State};
 use crate::writer::WriterHandle;
 
 /// One sender.
 pub(crate) struct Sender {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<Hub>,
     pub(crate) writer: Option<WriterHandle>,
     /// Becomes true when requests on their way are to be given up.
     pub(crate) abandon: watch::Receiver<bool>,

@@ -11,12 +11,12 @@ use tokio::sync::{mpsc, watch};
 
 use crate::api::Api;
 use crate::config::{LoggerConfig, SyncMode};
+use crate::hub::{Hub, LossCallback, Lost};
 use crate::keeper;
 use crate::logger::{Logger, Metrics};
 use crate::loss::reason;
 use crate::replayer::Replayer;
 use crate::sender::Sender;
-use crate::shared::{LossCallback, Lost, Shared};
 use crate::spill::{Caps, Recovered, SpillError, Spool};
 use crate::state::{Phase, Queued, State};
 use crate::telemetry;
@@ -40,7 +40,7 @@ impl Drop for HandleGuard {
 /// Runs a logger.
 #[must_use = "a logger sends nothing until its task is run"]
 pub struct LoggerTask {
-    shared: Arc<Shared>,
+    shared: Arc<Hub>,
     losses: mpsc::Receiver<Lost>,
     spool: Option<Spool>,
     spawn: Arc<dyn Spawn>,
@@ -99,7 +99,7 @@ impl Logger {
         let breaker = Breaker::new(config.breaker.clone());
         let state = State::new(breaker, recovered.books, recovered.backlog);
         let (shared, losses) =
-            Shared::new(config, env.clock, env.entropy.as_ref(), api, state, on_loss);
+            Hub::new(config, env.clock, env.entropy.as_ref(), api, state, on_loss);
         let (gone, is_orphan) = watch::channel(false);
         let logger = Self {
             shared: Arc::clone(&shared),
@@ -223,7 +223,7 @@ impl LoggerTask {
 
 /// A logger on its way down.
 struct Stopping {
-    shared: Arc<Shared>,
+    shared: Arc<Hub>,
     unverifiable: i64,
 }
 

@@ -2,7 +2,7 @@
 
 use tidegate_core::breaker::BreakerState;
 
-use crate::shared::Shared;
+use crate::hub::Hub;
 use crate::task::Report;
 
 /// The documented gauges, which users' dashboards depend on.
@@ -17,7 +17,7 @@ pub(crate) const GAUGES: [&str; 7] = [
 ];
 
 /// Brings the gauges up to date.
-pub(crate) fn gauges(shared: &Shared) {
+pub(crate) fn gauges(shared: &Hub) {
     if !shared.config.metrics {
         return;
     }

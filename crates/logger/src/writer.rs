@@ -9,8 +9,8 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::config::OnFull;
 use crate::event::Event;
+use crate::hub::{Hub, Lost};
 use crate::loss::reason;
-use crate::shared::{Lost, Shared};
 use crate::spill::{Append, Rejection, ReplayBatch, SpillError, Spool, settle_corrupt};
 use crate::state::{Phase, Queued, Waiter};
 
@@ -89,7 +89,7 @@ impl WriterHandle {
 
 /// The owner of the spill directory.
 pub(crate) struct Writer {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<Hub>,
     pub(crate) spool: Spool,
     pub(crate) commands: mpsc::Receiver<Command>,
     /// When something was last synced, and when the books were last written.

@@ -151,13 +151,25 @@ impl Path {
                 recount.move_one(id, None, Some(place.clone()));
             }
         };
-        found(&mut state.queued.iter().map(|parcel| parcel.id), Place::Queued);
+        found(
+            &mut state.queued.iter().map(|parcel| parcel.id),
+            Place::Queued,
+        );
         found(&mut state.in_flight.iter().copied(), Place::InFlight);
-        found(&mut state.retrying.values().map(|parcel| parcel.id), Place::Retrying);
-        found(&mut state.dead_letters.iter().map(|letter| letter.event_id), Place::DeadLettered);
+        found(
+            &mut state.retrying.values().map(|parcel| parcel.id),
+            Place::Retrying,
+        );
+        found(
+            &mut state.dead_letters.iter().map(|letter| letter.event_id),
+            Place::DeadLettered,
+        );
         // Of what arrived, the part that no worker has to settle any more.
         let arrived = self.dependency.arrivals().into_keys();
-        found(&mut arrived.filter(|id| !state.in_flight.contains(id)), Place::Delivered);
+        found(
+            &mut arrived.filter(|id| !state.in_flight.contains(id)),
+            Place::Delivered,
+        );
         difference(&state.books, &recount)
     }
 

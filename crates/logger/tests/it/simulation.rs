@@ -310,8 +310,8 @@ fn run(seed: u64) -> u64 {
         let earlier = named.insert(id, reason);
         // What was set aside just before a crash may be sent, refused and set aside again; what a
         // failing disk was given up for may have been kept by it after all, and come up again.
-        let is_again = earlier
-            .is_some_and(|earlier| earlier == "spillover_write_error" || earlier == reason);
+        let is_again =
+            earlier.is_some_and(|earlier| earlier == "spillover_write_error" || earlier == reason);
         assert!(
             earlier.is_none() || is_again,
             "{id} is reported as {earlier:?} and {reason}"

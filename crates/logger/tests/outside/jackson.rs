@@ -41,11 +41,10 @@ fn java(arguments: &[&str]) -> String {
 
 /// The fields of a line as texts; `null` for what is absent, as Java prints it.
 fn fields(event: &Value) -> Vec<String> {
-    let text = |name: &&str| match &event[*name] {
-        Value::Null => "null".to_owned(),
-        Value::String(text) if *name == "timestamp" => instant(text),
-        Value::String(text) => text.clone(),
-        other => panic!("{name} is {other}"),
+    let text = |name: &&str| match event[*name].as_str() {
+        Some(text) if *name == "timestamp" => instant(text),
+        Some(text) => text.to_owned(),
+        None => event[*name].to_string(),
     };
     FIELDS.iter().map(text).collect()
 }

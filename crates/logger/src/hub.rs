@@ -27,7 +27,7 @@ pub(crate) struct Lost {
     pub(crate) reason: LossReason,
 }
 
-pub(crate) struct Shared {
+pub(crate) struct Hub {
     pub(crate) config: LoggerConfig,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) api: Arc<dyn Api>,
@@ -51,7 +51,7 @@ pub(crate) struct Shared {
     room_for_threads: Condvar,
 }
 
-impl Shared {
+impl Hub {
     pub(crate) fn new(
         config: LoggerConfig,
         clock: Arc<dyn Clock>,
@@ -247,8 +247,8 @@ impl Shared {
     }
 }
 
-impl fmt::Debug for Shared {
+impl fmt::Debug for Hub {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Shared")
+        f.write_str("Hub")
     }
 }

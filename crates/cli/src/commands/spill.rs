@@ -1,0 +1,183 @@
+//! `tidegate spill`, and what other commands share with it.
+
+mod replay;
+
+use std::error::Error;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde_json::json;
+use tidegate_core::env::Disk;
+use tidegate_core::env::system::SystemDisk;
+use tidegate_logger::spill::{Finding, InspectedFile, Inspection, Level, inspect};
+
+use crate::args::{Output, Spills};
+use crate::report::{Exit, Report, Voice, print, print_json, say};
+use crate::{settings, table};
+
+pub(crate) use replay::replay;
+
+/// The wait before a second look at what seems wrong: a line that is being written has no end yet.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// The name of the component that keeps its books in this directory.
+pub(crate) fn component(dir: &Path) -> String {
+    format!("logger:{}", dir.display())
+}
+
+/// The spill directories that are meant: those that are named, else the configured one.
+///
+/// A named one must be there. A configured one need not: nothing was ever spilled then.
+pub(crate) fn directories(arguments: &Spills) -> Result<Vec<PathBuf>, Report> {
+    if !arguments.spill.is_empty() {
+        let mut directories: Vec<PathBuf> = Vec::new();
+        for dir in &arguments.spill {
+            must_be_there(dir)?;
+            if !directories.contains(dir) {
+                directories.push(dir.clone());
+            }
+        }
+        return Ok(directories);
+    }
+    let loaded = settings::read(&arguments.file)?.loaded;
+    // Warnings are about what `run` would make of the file, and nothing is run here.
+    let config = if loaded.problems.is_empty() {
+        loaded.config
+    } else {
+        settings::checked(loaded, Voice::Text)?
+    };
+    let Some(path) = config.text("eventlog.async.spillover-path") else {
+        return Ok(Vec::new());
+    };
+    let dir = PathBuf::from(path);
+    match SystemDisk.list(&dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            say(&format!(
+                "`{path}` of the configuration is not there: nothing was spilled yet"
+            ));
+            Ok(Vec::new())
+        }
+        Ok(_) | Err(_) => Ok(vec![dir]),
+    }
+}
+
+/// The report of a spill directory that cannot be read.
+pub(crate) fn unreadable(doing: &str, dir: &Path, error: &dyn Error) -> Report {
+    let doing = format!("{doing} `{}`", dir.display());
+    Report::of("spill.unreadable", &doing, error)
+}
+
+fn must_be_there(dir: &Path) -> Result<(), Report> {
+    match SystemDisk.list(dir) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(unreadable("cannot read", dir, &error)),
+    }
+}
+
+/// `tidegate spill ls`.
+pub(crate) fn list(dir: &Path, output: Output) -> Result<Exit, Report> {
+    let inspection = look(dir)?;
+    match output {
+        Output::Json => {
+            let files: Vec<_> = inspection.files.iter().map(file_json).collect();
+            print_json(&json!({
+                "component": component(dir), "waiting": inspection.waiting(), "files": files,
+            }))?;
+        }
+        Output::Table if inspection.files.is_empty() => {
+            print(&format!("{}: no spill files", dir.display()))?;
+        }
+        Output::Table => print(&listing(&inspection))?,
+    }
+    Ok(Exit::Ok)
+}
+
+/// `tidegate spill check`.
+pub(crate) fn check(dir: &Path, output: Output) -> Result<Exit, Report> {
+    let mut inspection = look(dir)?;
+    if !inspection.findings.is_empty() {
+        // What is only on its way is somewhere else a moment later.
+        std::thread::sleep(PAUSE);
+        let before = std::mem::replace(&mut inspection, look(dir)?).findings;
+        inspection
+            .findings
+            .retain(|finding| before.contains(finding));
+    }
+    let is_problem = |finding: &&Finding| finding.level == Level::Problem;
+    let problems = inspection.findings.iter().filter(is_problem).count();
+    match output {
+        Output::Json => {
+            let files: Vec<_> = inspection.files.iter().map(file_json).collect();
+            print_json(&json!({
+                "component": component(dir), "files": files, "findings": inspection.findings,
+            }))?;
+        }
+        Output::Table => {
+            for finding in &inspection.findings {
+                let level = match finding.level {
+                    Level::Problem => "problem",
+                    Level::Note => "note",
+                };
+                print(&format!("{level}: {finding}"))?;
+            }
+            let lines: u64 = inspection.files.iter().map(|f| f.lines + f.settled).sum();
+            print(&format!(
+                "{}: {} files, {lines} lines, {problems} problems, {} notes",
+                dir.display(),
+                inspection.files.len(),
+                inspection.findings.len() - problems
+            ))?;
+        }
+    }
+    Ok(if problems == 0 {
+        Exit::Ok
+    } else {
+        Exit::Findings
+    })
+}
+
+fn look(dir: &Path) -> Result<Inspection, Report> {
+    inspect(&SystemDisk, dir).map_err(|error| unreadable("cannot read", dir, &error))
+}
+
+fn file_json(file: &InspectedFile) -> serde_json::Value {
+    json!({
+        "name": file.name,
+        "role": file.role,
+        "bytes": file.bytes,
+        "lines": file.lines,
+        "settled": file.settled,
+        "unreadable": file.unreadable,
+        "oldest": file.oldest_ms.and_then(table::time),
+        "newest": file.newest_ms.and_then(table::time),
+    })
+}
+
+fn listing(inspection: &Inspection) -> String {
+    let header = [
+        "file",
+        "role",
+        "lines",
+        "settled",
+        "unreadable",
+        "bytes",
+        "oldest event",
+        "newest event",
+    ];
+    let time = |ms: Option<u64>| ms.and_then(table::time).unwrap_or_else(|| "-".to_owned());
+    let rows = inspection.files.iter().map(|file| {
+        vec![
+            file.name.clone(),
+            file.role.to_string(),
+            file.lines.to_string(),
+            file.settled.to_string(),
+            file.unreadable.to_string(),
+            file.bytes.to_string(),
+            time(file.oldest_ms),
+            time(file.newest_ms),
+        ]
+    });
+    let grid = table::grid(&header, rows.collect());
+    format!("{grid}\n{} events wait for replay", inspection.waiting())
+}

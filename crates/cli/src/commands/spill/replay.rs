@@ -1,0 +1,243 @@
+//! `tidegate spill replay`: a logger that logs nothing and sends what its directory holds.
+
+use std::fmt;
+use std::io::{self, IsTerminal};
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tidegate_core::books::{Component, ComponentKind, Ledger};
+use tidegate_core::env::{Clock, Env};
+use tidegate_logger::spill::SpillError;
+use tidegate_logger::{
+    Answer, Api, Authentication, HttpApi, Judgment, Logger, LoggerConfig, Payload, Report as Ended,
+    Sending,
+};
+use tokio::sync::oneshot;
+
+use super::{component, look, must_be_there, unreadable};
+use crate::args::{Output, Replay};
+use crate::report::{Exit, Report, is_drawable, print, print_json, say};
+use crate::table;
+
+/// Failed requests in a row after which the API is down.
+const FAILURES: i64 = 3;
+/// The wait after a failed request.
+const RETRY_MS: i64 = 1_000;
+/// How often progress is looked at.
+const LOOK: Duration = Duration::from_millis(50);
+/// Looks between two lines of progress.
+const LOOKS_PER_LINE: u64 = 20;
+
+/// Why a replay ended.
+enum Outcome {
+    Drained,
+    Failed(String),
+    Interrupted,
+}
+
+pub(crate) async fn replay(arguments: &Replay, output: Output) -> Result<Exit, Report> {
+    let dir = arguments.dir.as_path();
+    must_be_there(dir)?;
+    let waiting = look(dir)?.waiting();
+    let env = Env::system();
+    let api = Arc::new(Watched::new(http(arguments, &env)?));
+    if waiting > 0 && !arguments.yes {
+        confirm(arguments, waiting)?;
+    }
+    let clock = Arc::clone(&env.clock);
+    let config = LoggerConfig::builder()
+        .spillover_path(dir)
+        .replay_interval_ms(RETRY_MS)
+        .circuit_breaker_threshold(FAILURES)
+        .build()
+        .map_err(|error| Report::of("internal", "cannot set the logger up", &error))?;
+    let shared: Arc<dyn Api> = Arc::<Watched>::clone(&api);
+    let (logger, task) =
+        Logger::open(config, shared, env, None).map_err(|error| refused(dir, &error))?;
+    let (stop, stopped) = oneshot::channel::<()>();
+    let watching = async {
+        let outcome = tokio::select! {
+            biased;
+            outcome = watch(&logger, dir, &*clock, &api) => outcome,
+            _ = tokio::signal::ctrl_c() => Outcome::Interrupted,
+        };
+        // It may have ended by itself, which is what is asked of it.
+        stop.send(()).ok();
+        outcome
+    };
+    let running = task.run(async {
+        stopped.await.ok();
+    });
+    let (ended, outcome) = tokio::join!(running, watching);
+    tell(dir, &ended, output)?;
+    Ok(finish(&outcome, &ended))
+}
+
+/// Waits until nothing is left or the API is down, and says how far it is meanwhile.
+async fn watch(logger: &Logger, dir: &Path, clock: &dyn Clock, api: &Watched) -> Outcome {
+    let mut told = None;
+    for looks in 0_u64.. {
+        let left = logger.account().spilled;
+        let is_time = looks.is_multiple_of(LOOKS_PER_LINE);
+        if is_time && told != Some(left) {
+            say(&format!("{left} events left"));
+            told = Some(left);
+        }
+        // The books may know events that are in no file any more, so the files are asked too.
+        if (left == 0 || is_time) && is_drained(dir) {
+            break;
+        }
+        if logger.metrics().is_circuit_open {
+            return Outcome::Failed(api.last_failure());
+        }
+        clock.sleep(LOOK).await;
+    }
+    Outcome::Drained
+}
+
+/// Whether no line waits in any file. A directory that cannot be read now is asked again.
+fn is_drained(dir: &Path) -> bool {
+    look(dir).is_ok_and(|inspection| inspection.waiting() == 0)
+}
+
+fn http(arguments: &Replay, env: &Env) -> Result<HttpApi, Report> {
+    let token = arguments.token.as_ref().filter(|token| !token.is_empty());
+    let authentication = token.map_or_else(Authentication::none, |token| {
+        Authentication::token(token.as_str())
+    });
+    HttpApi::builder(arguments.url.as_str())
+        .authentication(authentication)
+        .build(Arc::clone(&env.clock))
+        .map_err(|error| {
+            Report::of("api.invalid", "cannot send to `--url`", &error).with_exit(Exit::Usage)
+        })
+}
+
+fn confirm(arguments: &Replay, waiting: u64) -> Result<(), Report> {
+    let url = tidegate_config::shown_address(&arguments.url);
+    let question = format!(
+        "send {waiting} events from `{}` to {url}",
+        arguments.dir.display()
+    );
+    if !io::stdin().is_terminal() || !is_drawable() {
+        let message = format!("would {question}, and nobody can be asked");
+        return Err(Report::new("replay.unconfirmed", message)
+            .with_hint("say `--yes` to do it")
+            .with_exit(Exit::Usage));
+    }
+    say(&format!("{question}? [y/N]"));
+    let mut answer = String::new();
+    let read = io::stdin().read_line(&mut answer);
+    let is_yes = matches!(answer.trim(), "y" | "Y" | "yes");
+    if read.is_ok() && is_yes {
+        Ok(())
+    } else {
+        Err(Report::new("replay.unconfirmed", "nothing was sent"))
+    }
+}
+
+fn refused(dir: &Path, error: &SpillError) -> Report {
+    if let SpillError::Locked { .. } = error {
+        let message = format!(
+            "a logger is running on `{}` and replays it by itself",
+            dir.display()
+        );
+        return Report::new("spill.locked", message)
+            .with_hint("stop that process first, or leave it to it; nothing was sent");
+    }
+    unreadable("cannot replay", dir, error)
+}
+
+fn tell(dir: &Path, ended: &Ended, output: Output) -> Result<(), Report> {
+    let ledger = Ledger::new(vec![Component {
+        name: component(dir),
+        kind: ComponentKind::Logger,
+        account: ended.account.clone(),
+    }]);
+    match output {
+        Output::Json => print_json(&ledger),
+        Output::Table => print(&table::ledger(&ledger)),
+    }
+}
+
+/// Says how it ended. Standard output has its document already.
+fn finish(outcome: &Outcome, ended: &Ended) -> Exit {
+    let left = ended.account.spilled;
+    let sent = ended.metrics.events_replayed;
+    match outcome {
+        Outcome::Drained => {
+            say(&format!("{sent} events were delivered, none waits"));
+            if left > 0 {
+                say(&format!(
+                    "the books know {left} more that are in no file; `tidegate audit` names them"
+                ));
+            }
+            Exit::Ok
+        }
+        Outcome::Failed(why) => {
+            say(&format!(
+                "error[replay.stopped]: the Event Log API failed: {why}\n{sent} events were \
+                 delivered, {left} wait where they are"
+            ));
+            Exit::Failed
+        }
+        Outcome::Interrupted => {
+            say(&format!(
+                "error[replay.stopped]: interrupted\n{sent} events were delivered, {left} wait \
+                 where they are"
+            ));
+            Exit::Failed
+        }
+    }
+}
+
+/// An API whose last failure is remembered, to be told when it was one too many.
+struct Watched {
+    inner: HttpApi,
+    failure: Mutex<String>,
+}
+
+impl Watched {
+    fn new(inner: HttpApi) -> Self {
+        Self {
+            inner,
+            failure: Mutex::default(),
+        }
+    }
+
+    fn last_failure(&self) -> String {
+        let failure = self.failure.lock();
+        failure.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn note(&self, answer: &Answer) {
+        let why = match answer {
+            Answer::Failed(failure) => Some(format!("{} ({})", failure.message, failure.code)),
+            Answer::Judged(judgments) => judgments.iter().find_map(|judgment| match judgment {
+                Judgment::Failed { code, message } => Some(format!("{message} ({code})")),
+                Judgment::Stored | Judgment::Rejected { .. } => None,
+            }),
+            Answer::TooLarge => None,
+        };
+        if let Some(why) = why {
+            *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = why;
+        }
+    }
+}
+
+impl Api for Watched {
+    fn send<'a>(&'a self, batch: &'a [Payload]) -> Sending<'a> {
+        Box::pin(async move {
+            let answer = self.inner.send(batch).await;
+            self.note(&answer);
+            answer
+        })
+    }
+}
+
+impl fmt::Debug for Watched {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.inner.fmt(f)
+    }
+}

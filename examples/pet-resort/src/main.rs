@@ -1,0 +1,63 @@
+//! Starts the resort and its event logger, and stops them in that order.
+
+use std::sync::Arc;
+
+use anyhow::Context;
+use axum::routing::get;
+use metrics_exporter_prometheus::PrometheusBuilder;
+use pet_resort::{Pace, Resort, router};
+use tidegate_core::env::Env;
+use tidegate_logger::{
+    Defaults, HttpApi, Logger, LoggerConfig, Loss, LossCallback, ProcessTemplate, RunningLogger,
+};
+
+fn main() -> anyhow::Result<()> {
+    tracing_subscriber::fmt().init();
+    let variable = |name, default: &str| std::env::var(name).unwrap_or_else(|_| default.to_owned());
+    let listen = variable("PET_RESORT_LISTEN", "127.0.0.1:8081");
+    let base_url = variable("EVENTLOG_BASE_URL", "http://127.0.0.1:3000");
+    let spill = variable("EVENTLOG_SPILLOVER_PATH", "./spillover");
+    let recorder = PrometheusBuilder::new().install_recorder()?;
+
+    let env = Env::system();
+    let config = LoggerConfig::builder()
+        .spillover_path(spill)
+        .defaults(Defaults::new("pet-resort-api", "PET_RESORT", "PET_RESORT"))
+        .build()?;
+    let api = HttpApi::builder(&base_url)
+        .application_id("pet-resort-api")
+        .build(Arc::clone(&env.clock))?;
+    let on_loss: LossCallback = Arc::new(|loss: &Loss<'_>| {
+        tracing::error!(reason = %loss.reason, event = ?loss.event, "an event was lost");
+    });
+    let logger = RunningLogger::start(config, Arc::new(api), Some(on_loss))?;
+
+    let template = ProcessTemplate::new(
+        Arc::new(Logger::clone(&logger)),
+        Arc::clone(&env.clock),
+        env.entropy.fork("processes"),
+    );
+    let resort = Resort::new(template, env.entropy.fork("traces"), Pace::default());
+    let app = router(Arc::new(resort)).route("/metrics", get(async move || recorder.render()));
+    tokio::runtime::Runtime::new()?.block_on(async {
+        let listener = tokio::net::TcpListener::bind(&listen)
+            .await
+            .with_context(|| format!("could not listen on {listen}"))?;
+        tracing::info!("pet resort on http://{listen}, events to {base_url}");
+        let stop = async {
+            // Without a signal handler, the process ends the hard way.
+            tokio::signal::ctrl_c().await.ok();
+        };
+        let served = axum::serve(listener, app)
+            .with_graceful_shutdown(stop)
+            .await;
+        served.context("the resort stopped serving")
+    })?;
+    let report = logger.shutdown();
+    tracing::info!(
+        delivered = report.account.delivered,
+        on_disk = report.account.spilled,
+        "closed"
+    );
+    Ok(())
+}
