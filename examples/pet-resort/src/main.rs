@@ -1,8 +1,8 @@
 //! Starts the resort and its event logger, and stops them in that order.
 
+use std::error::Error;
 use std::sync::Arc;
 
-use anyhow::Context;
 use axum::routing::get;
 use metrics_exporter_prometheus::PrometheusBuilder;
 use pet_resort::{Pace, Resort, router};
@@ -11,7 +11,7 @@ use tidegate_logger::{
     Defaults, HttpApi, Logger, LoggerConfig, Loss, LossCallback, ProcessTemplate, RunningLogger,
 };
 
-fn main() -> anyhow::Result<()> {
+fn main() -> Result<(), Box<dyn Error>> {
     tracing_subscriber::fmt().init();
     let variable = |name, default: &str| std::env::var(name).unwrap_or_else(|_| default.to_owned());
     let listen = variable("PET_RESORT_LISTEN", "127.0.0.1:8081");
@@ -40,18 +40,15 @@ fn main() -> anyhow::Result<()> {
     let resort = Resort::new(template, env.entropy.fork("traces"), Pace::default());
     let app = router(Arc::new(resort)).route("/metrics", get(async move || recorder.render()));
     tokio::runtime::Runtime::new()?.block_on(async {
-        let listener = tokio::net::TcpListener::bind(&listen)
-            .await
-            .with_context(|| format!("could not listen on {listen}"))?;
+        let listener = tokio::net::TcpListener::bind(&listen).await?;
         tracing::info!("pet resort on http://{listen}, events to {base_url}");
         let stop = async {
             // Without a signal handler, the process ends the hard way.
             tokio::signal::ctrl_c().await.ok();
         };
-        let served = axum::serve(listener, app)
+        axum::serve(listener, app)
             .with_graceful_shutdown(stop)
-            .await;
-        served.context("the resort stopped serving")
+            .await
     })?;
     let report = logger.shutdown();
     tracing::info!(

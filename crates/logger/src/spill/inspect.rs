@@ -4,22 +4,24 @@
 //! It takes no lock and writes nothing. Files are read in the order in which events pass through
 //! them, so beside a running logger an event may be seen twice, and never not at all.
 
+mod sequence;
+mod walk;
+
 use std::collections::BTreeMap;
 use std::fmt;
-use std::io;
 use std::path::Path;
 
 use serde::Serialize;
-use tidegate_core::EventId;
-use tidegate_core::env::{Disk, DiskFile, OpenMode};
+use tidegate_core::env::{Disk, OpenMode};
 
+use self::sequence::{Chain, Sequence};
+use self::walk::fits;
 use super::books_file::BooksFile;
-use super::cursor::{Cursor, Position};
-use super::line::{self, Line};
-use super::replay::identity;
-use super::scan::Lines;
+use super::cursor::Cursor;
 use super::{ACTIVE, BOOKS, CORRUPT, CURSOR, LOCK, REJECTED, REPLAY};
 use super::{SpillError, at, sealed_number};
+
+pub(super) use self::walk::{Seen, SeenLine, walk};
 
 /// What a file of a spill directory is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -206,7 +208,7 @@ pub fn inspect(disk: &dyn Disk, dir: &Path) -> Result<Inspection, SpillError> {
             sequence.follow(name, chain, &mut findings);
         }
     }
-    findings.extend(look_around(disk, dir, sequence.last.is_some())?);
+    findings.extend(look_around(disk, dir, sequence.has_lines())?);
     let mut files: Vec<InspectedFile> = files.into_values().collect();
     files.sort_by_key(|file| {
         let turn = order.iter().position(|role| *role == file.role);
@@ -309,293 +311,4 @@ fn look_around(disk: &dyn Disk, dir: &Path, has_ours: bool) -> Result<Vec<Findin
 fn is_stray(name: &str) -> bool {
     let is_known = Role::of(name).is_some() || [BOOKS, CURSOR, LOCK].contains(&name);
     name.starts_with("eventlog-spillover") && !is_known
-}
-
-/// The numbers of the lines of one file.
-#[derive(Default)]
-struct Chain {
-    steps: Vec<Step>,
-}
-
-/// A stretch of a file: what matters of its lines for the sequence.
-struct Step {
-    line: u64,
-    seq: u64,
-    /// Sum of the ids since the last step, with this one.
-    ids: u128,
-    /// The running sum that is written here.
-    sum: Option<u128>,
-    /// Lines before it that cannot be read: each may be one that the numbers miss.
-    unreadable: u64,
-    /// How many numbered lines it stands for.
-    count: u64,
-}
-
-impl Chain {
-    fn add(&mut self, raw: &SeenLine<'_>) {
-        let Some(line) = &raw.line else {
-            self.steps.push(Step {
-                line: raw.number,
-                seq: 0,
-                ids: 0,
-                sum: None,
-                unreadable: 1,
-                count: 0,
-            });
-            return;
-        };
-        let Some(seq) = line.seq else {
-            return;
-        };
-        // Lines in a row are one step, so a file takes one step per batch.
-        if let Some(last) = self.steps.last_mut()
-            && last.count > 0
-            && last.sum.is_none()
-            && seq == last.seq + 1
-        {
-            last.seq = seq;
-            last.ids = last.ids.wrapping_add(line.id.as_u128());
-            last.sum = line.sum;
-            last.count += 1;
-            return;
-        }
-        self.steps.push(Step {
-            line: raw.number,
-            seq,
-            ids: line.id.as_u128(),
-            sum: line.sum,
-            unreadable: 0,
-            count: 1,
-        });
-    }
-}
-
-/// Follows the numbers from file to file.
-#[derive(Default)]
-struct Sequence {
-    last: Option<u64>,
-    /// The last running sum, and the ids since.
-    mark: Option<u128>,
-    ids: u128,
-    unreadable: u64,
-    /// Since the mark: lines that are not there, and where that was noticed.
-    gap: Option<(u64, String, u64)>,
-    is_blurred: bool,
-}
-
-impl Sequence {
-    fn follow(&mut self, file: &str, chain: &Chain, findings: &mut Vec<Finding>) {
-        for step in &chain.steps {
-            if step.count == 0 {
-                self.unreadable += step.unreadable;
-                self.is_blurred = true;
-                continue;
-            }
-            let first = (step.seq + 1).saturating_sub(step.count);
-            let problem = |code, message: String| Finding {
-                level: Level::Problem,
-                code,
-                file: file.to_owned(),
-                line: Some(step.line),
-                message,
-            };
-            match self.last {
-                Some(last) if first <= last => findings.push(problem(
-                    "sequence.repeated",
-                    format!("the line is number {first}, and number {last} came before it"),
-                )),
-                Some(last) => {
-                    let missing = (first - last - 1).saturating_sub(self.unreadable);
-                    if missing > 0 {
-                        self.note_gap(missing, file, step.line);
-                    }
-                }
-                None => {}
-            }
-            self.last = self.last.max(Some(step.seq));
-            self.unreadable = 0;
-            self.ids = self.ids.wrapping_add(step.ids);
-            if let Some(sum) = step.sum {
-                findings.extend(self.close(sum, file, step));
-            }
-        }
-        if let Some(gap) = self.gap.take() {
-            findings.push(missing(gap, None));
-        }
-    }
-
-    fn note_gap(&mut self, count: u64, file: &str, line: u64) {
-        match &mut self.gap {
-            Some((total, _, _)) => *total += count,
-            None => self.gap = Some((count, file.to_owned(), line)),
-        }
-    }
-
-    /// Compares the ids since the last running sum with this one.
-    fn close(&mut self, sum: u128, file: &str, step: &Step) -> Option<Finding> {
-        let before = self.mark.replace(sum);
-        let ids = std::mem::take(&mut self.ids);
-        let gap = self.gap.take();
-        let is_blurred = std::mem::take(&mut self.is_blurred);
-        let rest = before.map(|before| sum.wrapping_sub(before).wrapping_sub(ids));
-        match (gap, rest) {
-            (Some(gap), Some(rest)) if gap.0 == 1 && !is_blurred => {
-                Some(missing(gap, Some(EventId::from_u128(rest))))
-            }
-            (Some(gap), _) => Some(missing(gap, None)),
-            (None, Some(rest)) if rest != 0 && !is_blurred => Some(Finding {
-                level: Level::Problem,
-                code: "sequence.sum",
-                file: file.to_owned(),
-                line: Some(step.line),
-                message: "the ids up to here do not add up to the sum that was written: a line \
-                          was exchanged"
-                    .to_owned(),
-            }),
-            (None, _) => None,
-        }
-    }
-}
-
-fn missing((count, file, line): (u64, String, u64), id: Option<EventId>) -> Finding {
-    let what = match (count, id) {
-        (1, Some(id)) => format!("the event {id} is missing before this line"),
-        (1, None) => "one line is missing before this one".to_owned(),
-        (count, _) => format!("{count} lines are missing before this one"),
-    };
-    Finding {
-        level: Level::Problem,
-        code: "sequence.gap",
-        file,
-        line: Some(line),
-        message: what,
-    }
-}
-
-/// A file, or a line of one.
-pub(super) struct Seen<'a> {
-    pub(super) file: &'a str,
-    pub(super) role: Role,
-    pub(super) bytes: u64,
-    /// None once per file, before its lines.
-    pub(super) line: Option<SeenLine<'a>>,
-}
-
-/// A line as it was met.
-pub(super) struct SeenLine<'a> {
-    /// Counted from 1.
-    pub(super) number: u64,
-    pub(super) offset: u64,
-    pub(super) raw: &'a [u8],
-    pub(super) line: Option<Line<'a>>,
-    pub(super) is_whole: bool,
-    pub(super) is_settled: bool,
-}
-
-/// Shows every file and every line to `look`, in the order in which events pass through them. What
-/// was written to a file after its sync failed does not count and is not shown.
-pub(super) fn walk(
-    disk: &dyn Disk,
-    dir: &Path,
-    look: &mut dyn FnMut(Seen<'_>),
-) -> Result<(), SpillError> {
-    let names = || -> Result<Vec<String>, SpillError> {
-        let listed = at("list", dir, disk.list(dir))?;
-        Ok(listed.into_iter().map(|entry| entry.name).collect())
-    };
-    // A directory that cannot be listed is no empty one.
-    names()?;
-    read(disk, dir, ACTIVE, Role::Active, look)?;
-    for role in [Role::Sealed, Role::Replay, Role::Corrupt, Role::Rejected] {
-        let mut of_role = names()?;
-        of_role.retain(|name| Role::of(name) == Some(role));
-        of_role.sort_by_key(|name| (sealed_number(name), name.clone()));
-        for name in of_role {
-            read(disk, dir, &name, role, look)?;
-        }
-    }
-    Ok(())
-}
-
-fn read(
-    disk: &dyn Disk,
-    dir: &Path,
-    name: &str,
-    role: Role,
-    look: &mut dyn FnMut(Seen<'_>),
-) -> Result<(), SpillError> {
-    let path = dir.join(name);
-    let file = match disk.open(&path, OpenMode::Read) {
-        // Not there, or not any more: then its lines are in a file that is read later.
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        opened => at("open", &path, opened)?,
-    };
-    let bytes = at("measure", &path, file.len())?;
-    let (settled, end) = bounds(disk, dir, name, role, &*file, bytes);
-    look(Seen {
-        file: name,
-        role,
-        bytes,
-        line: None,
-    });
-    let mut lines = Lines::new(0, end);
-    let mut number = 0;
-    while let Some(raw) = at("read", &path, lines.next(&*file))? {
-        number += 1;
-        if raw.bytes.trim_ascii().is_empty() {
-            continue;
-        }
-        let line = SeenLine {
-            number,
-            offset: raw.offset,
-            raw: raw.bytes,
-            line: line::read(raw.bytes, raw.offset),
-            is_whole: raw.is_whole,
-            is_settled: raw.offset < settled,
-        };
-        look(Seen {
-            file: name,
-            role,
-            bytes,
-            line: Some(line),
-        });
-    }
-    Ok(())
-}
-
-/// Up to where a file is settled, and up to where it counts.
-fn bounds(
-    disk: &dyn Disk,
-    dir: &Path,
-    name: &str,
-    role: Role,
-    file: &dyn DiskFile,
-    bytes: u64,
-) -> (u64, u64) {
-    let written = BooksFile::peek(disk, dir);
-    if role == Role::Sealed {
-        let number = sealed_number(name);
-        let sealed = written.map(|written| written.sealed).unwrap_or_default();
-        let known = sealed.iter().find(|(known, _)| Some(*known) == number);
-        return (0, known.map_or(bytes, |(_, len)| (*len).min(bytes)));
-    }
-    if role != Role::Replay {
-        return (0, bytes);
-    }
-    let known = Cursor::peek(disk, dir).into_iter();
-    let known = known.chain(written.and_then(|written| written.replay));
-    let furthest = known
-        .filter(|position| fits(file, position))
-        .max_by_key(|position| (position.is_done, position.offset));
-    match furthest {
-        Some(position) if position.is_done => (position.end, position.end),
-        Some(position) => (position.offset, position.end),
-        None => (0, bytes),
-    }
-}
-
-/// Whether a position is about this file.
-fn fits(file: &dyn DiskFile, position: &Position) -> bool {
-    file.len().is_ok_and(|len| position.end <= len)
-        && identity(file, position.end).is_ok_and(|found| found == position.identity)
 }

@@ -1,0 +1,172 @@
+//! Follows the numbers of the lines, and the sums of their ids.
+
+use tidegate_core::EventId;
+
+use super::walk::SeenLine;
+use super::{Finding, Level};
+
+/// The numbers of the lines of one file.
+#[derive(Default)]
+pub(super) struct Chain {
+    steps: Vec<Step>,
+}
+
+/// A stretch of a file: what matters of its lines for the sequence.
+struct Step {
+    line: u64,
+    seq: u64,
+    /// Sum of the ids since the last step, with this one.
+    ids: u128,
+    /// The running sum that is written here.
+    sum: Option<u128>,
+    /// Lines before it that cannot be read: each may be one that the numbers miss.
+    unreadable: u64,
+    /// How many numbered lines it stands for.
+    count: u64,
+}
+
+impl Chain {
+    pub(super) fn add(&mut self, raw: &SeenLine<'_>) {
+        let Some(line) = &raw.line else {
+            self.steps.push(Step {
+                line: raw.number,
+                seq: 0,
+                ids: 0,
+                sum: None,
+                unreadable: 1,
+                count: 0,
+            });
+            return;
+        };
+        let Some(seq) = line.seq else {
+            return;
+        };
+        // Lines in a row are one step, so a file takes one step per batch.
+        if let Some(last) = self.steps.last_mut()
+            && last.count > 0
+            && last.sum.is_none()
+            && seq == last.seq + 1
+        {
+            last.seq = seq;
+            last.ids = last.ids.wrapping_add(line.id.as_u128());
+            last.sum = line.sum;
+            last.count += 1;
+            return;
+        }
+        self.steps.push(Step {
+            line: raw.number,
+            seq,
+            ids: line.id.as_u128(),
+            sum: line.sum,
+            unreadable: 0,
+            count: 1,
+        });
+    }
+}
+
+/// Follows the numbers from file to file.
+#[derive(Default)]
+pub(super) struct Sequence {
+    last: Option<u64>,
+    /// The last running sum, and the ids since.
+    mark: Option<u128>,
+    ids: u128,
+    unreadable: u64,
+    /// Since the mark: lines that are not there, and where that was noticed.
+    gap: Option<(u64, String, u64)>,
+    is_blurred: bool,
+}
+
+impl Sequence {
+    /// Whether any line was numbered.
+    pub(super) fn has_lines(&self) -> bool {
+        self.last.is_some()
+    }
+
+    pub(super) fn follow(&mut self, file: &str, chain: &Chain, findings: &mut Vec<Finding>) {
+        for step in &chain.steps {
+            if step.count == 0 {
+                self.unreadable += step.unreadable;
+                self.is_blurred = true;
+                continue;
+            }
+            let first = (step.seq + 1).saturating_sub(step.count);
+            let problem = |code, message: String| Finding {
+                level: Level::Problem,
+                code,
+                file: file.to_owned(),
+                line: Some(step.line),
+                message,
+            };
+            match self.last {
+                Some(last) if first <= last => findings.push(problem(
+                    "sequence.repeated",
+                    format!("the line is number {first}, and number {last} came before it"),
+                )),
+                Some(last) => {
+                    let missing = (first - last - 1).saturating_sub(self.unreadable);
+                    if missing > 0 {
+                        self.note_gap(missing, file, step.line);
+                    }
+                }
+                None => {}
+            }
+            self.last = self.last.max(Some(step.seq));
+            self.unreadable = 0;
+            self.ids = self.ids.wrapping_add(step.ids);
+            if let Some(sum) = step.sum {
+                findings.extend(self.close(sum, file, step));
+            }
+        }
+        if let Some(gap) = self.gap.take() {
+            findings.push(missing(gap, None));
+        }
+    }
+
+    fn note_gap(&mut self, count: u64, file: &str, line: u64) {
+        match &mut self.gap {
+            Some((total, _, _)) => *total += count,
+            None => self.gap = Some((count, file.to_owned(), line)),
+        }
+    }
+
+    /// Compares the ids since the last running sum with this one.
+    fn close(&mut self, sum: u128, file: &str, step: &Step) -> Option<Finding> {
+        let before = self.mark.replace(sum);
+        let ids = std::mem::take(&mut self.ids);
+        let gap = self.gap.take();
+        let is_blurred = std::mem::take(&mut self.is_blurred);
+        let rest = before.map(|before| sum.wrapping_sub(before).wrapping_sub(ids));
+        match (gap, rest) {
+            (Some(gap), Some(rest)) if gap.0 == 1 && !is_blurred => {
+                Some(missing(gap, Some(EventId::from_u128(rest))))
+            }
+            (Some(gap), _) => Some(missing(gap, None)),
+            (None, Some(rest)) if rest != 0 && !is_blurred => Some(Finding {
+                level: Level::Problem,
+                code: "sequence.sum",
+                file: file.to_owned(),
+                line: Some(step.line),
+                message: "the ids up to here do not add up to the sum that was written: a line \
+                          was exchanged"
+                    .to_owned(),
+            }),
+            (None, _) => None,
+        }
+    }
+}
+
+fn missing((count, file, line): (u64, String, u64), id: Option<EventId>) -> Finding {
+    let what = match (count, id) {
+        (1, Some(id)) => format!("the event {id} is missing before this line"),
+        (1, None) => "one line is missing before this one".to_owned(),
+        (count, _) => format!("{count} lines are missing before this one"),
+    };
+    Finding {
+        level: Level::Problem,
+        code: "sequence.gap",
+        file,
+        line: Some(line),
+        message: what,
+    }
+}

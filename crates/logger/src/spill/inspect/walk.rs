@@ -1,0 +1,142 @@
+//! Shows every line of a directory.
+
+use std::io;
+use std::path::Path;
+
+use tidegate_core::env::{Disk, DiskFile, OpenMode};
+
+use super::Role;
+use crate::spill::books_file::BooksFile;
+use crate::spill::cursor::{Cursor, Position};
+use crate::spill::line::{self, Line};
+use crate::spill::replay::identity;
+use crate::spill::scan::Lines;
+use crate::spill::{ACTIVE, SpillError, at, sealed_number};
+
+/// A file, or a line of one.
+pub(in crate::spill) struct Seen<'a> {
+    pub(in crate::spill) file: &'a str,
+    pub(in crate::spill) role: Role,
+    pub(in crate::spill) bytes: u64,
+    /// None once per file, before its lines.
+    pub(in crate::spill) line: Option<SeenLine<'a>>,
+}
+
+/// A line as it was met.
+pub(in crate::spill) struct SeenLine<'a> {
+    /// Counted from 1.
+    pub(in crate::spill) number: u64,
+    pub(in crate::spill) offset: u64,
+    pub(in crate::spill) raw: &'a [u8],
+    pub(in crate::spill) line: Option<Line<'a>>,
+    pub(in crate::spill) is_whole: bool,
+    pub(in crate::spill) is_settled: bool,
+}
+
+/// Shows every file and every line to `look`, in the order in which events pass through them. What
+/// was written to a file after its sync failed does not count and is not shown.
+pub(in crate::spill) fn walk(
+    disk: &dyn Disk,
+    dir: &Path,
+    look: &mut dyn FnMut(Seen<'_>),
+) -> Result<(), SpillError> {
+    let names = || -> Result<Vec<String>, SpillError> {
+        let listed = at("list", dir, disk.list(dir))?;
+        Ok(listed.into_iter().map(|entry| entry.name).collect())
+    };
+    // A directory that cannot be listed is no empty one.
+    names()?;
+    read(disk, dir, ACTIVE, Role::Active, look)?;
+    for role in [Role::Sealed, Role::Replay, Role::Corrupt, Role::Rejected] {
+        let mut of_role = names()?;
+        of_role.retain(|name| Role::of(name) == Some(role));
+        of_role.sort_by_key(|name| (sealed_number(name), name.clone()));
+        for name in of_role {
+            read(disk, dir, &name, role, look)?;
+        }
+    }
+    Ok(())
+}
+
+fn read(
+    disk: &dyn Disk,
+    dir: &Path,
+    name: &str,
+    role: Role,
+    look: &mut dyn FnMut(Seen<'_>),
+) -> Result<(), SpillError> {
+    let path = dir.join(name);
+    let file = match disk.open(&path, OpenMode::Read) {
+        // Not there, or not any more: then its lines are in a file that is read later.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        opened => at("open", &path, opened)?,
+    };
+    let bytes = at("measure", &path, file.len())?;
+    let (settled, end) = bounds(disk, dir, name, role, &*file, bytes);
+    look(Seen {
+        file: name,
+        role,
+        bytes,
+        line: None,
+    });
+    let mut lines = Lines::new(0, end);
+    let mut number = 0;
+    while let Some(raw) = at("read", &path, lines.next(&*file))? {
+        number += 1;
+        if raw.bytes.trim_ascii().is_empty() {
+            continue;
+        }
+        let line = SeenLine {
+            number,
+            offset: raw.offset,
+            raw: raw.bytes,
+            line: line::read(raw.bytes, raw.offset),
+            is_whole: raw.is_whole,
+            is_settled: raw.offset < settled,
+        };
+        look(Seen {
+            file: name,
+            role,
+            bytes,
+            line: Some(line),
+        });
+    }
+    Ok(())
+}
+
+/// Up to where a file is settled, and up to where it counts.
+fn bounds(
+    disk: &dyn Disk,
+    dir: &Path,
+    name: &str,
+    role: Role,
+    file: &dyn DiskFile,
+    bytes: u64,
+) -> (u64, u64) {
+    let written = BooksFile::peek(disk, dir);
+    if role == Role::Sealed {
+        let number = sealed_number(name);
+        let sealed = written.map(|written| written.sealed).unwrap_or_default();
+        let known = sealed.iter().find(|(known, _)| Some(*known) == number);
+        return (0, known.map_or(bytes, |(_, len)| (*len).min(bytes)));
+    }
+    if role != Role::Replay {
+        return (0, bytes);
+    }
+    let known = Cursor::peek(disk, dir).into_iter();
+    let known = known.chain(written.and_then(|written| written.replay));
+    let furthest = known
+        .filter(|position| fits(file, position))
+        .max_by_key(|position| (position.is_done, position.offset));
+    match furthest {
+        Some(position) if position.is_done => (position.end, position.end),
+        Some(position) => (position.offset, position.end),
+        None => (0, bytes),
+    }
+}
+
+/// Whether a position is about this file.
+pub(super) fn fits(file: &dyn DiskFile, position: &Position) -> bool {
+    file.len().is_ok_and(|len| position.end <= len)
+        && identity(file, position.end).is_ok_and(|found| found == position.identity)
+}
