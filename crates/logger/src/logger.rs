@@ -16,6 +16,7 @@ use crate::loss::{Loss, reason};
 use crate::process::{EventSink, Refused};
 use crate::state::{Phase, State};
 use crate::task::HandleGuard;
+use crate::writer::BATCH;
 
 /// A handle on a logger. Cloning it is cheap and gives another handle on the same logger; when the
 /// last one is dropped the logger drains and stops.
@@ -82,7 +83,7 @@ pub enum LoggerHealth {
 
 /// What came of an offer.
 enum Offer {
-    Taken,
+    Taken(Bells),
     Refused(Event, EventId, LossReason),
     Full(Event),
 }
@@ -112,6 +113,13 @@ impl Wake for ThreadWaker {
     }
 }
 
+/// Who is to be woken, once the lock is let go.
+#[derive(Default, Clone, Copy)]
+struct Bells {
+    sender: bool,
+    writer: bool,
+}
+
 impl Logger {
     /// Takes an event on.
     ///
@@ -133,9 +141,15 @@ impl Logger {
         }
         let mut event = event;
         loop {
+            // Read before the lock is taken: it is a good part of what there is to do.
+            let now_ms = self.shared.clock.now_ms();
             let mut state = self.shared.state();
-            match self.offer(&mut state, event, None) {
-                Offer::Taken => return Ok(()),
+            match self.offer(&mut state, event, now_ms) {
+                Offer::Taken(bells) => {
+                    drop(state);
+                    self.ring(bells);
+                    return Ok(());
+                }
                 Offer::Refused(event, id, reason) => {
                     drop(state);
                     return Err(self.refuse(event, id, &reason));
@@ -165,9 +179,13 @@ impl Logger {
         let mut event = event;
         loop {
             let room = self.shared.room.notified();
-            let offer = self.offer(&mut self.shared.state(), event, None);
+            let now_ms = self.shared.clock.now_ms();
+            let offer = self.offer(&mut self.shared.state(), event, now_ms);
             match offer {
-                Offer::Taken => return Ok(()),
+                Offer::Taken(bells) => {
+                    self.ring(bells);
+                    return Ok(());
+                }
                 Offer::Refused(event, id, reason) => return Err(self.refuse(event, id, &reason)),
                 Offer::Full(back) => event = back,
             }
@@ -294,13 +312,12 @@ impl Logger {
         }
     }
 
-    fn offer(&self, state: &mut State, event: Event, now_ms: Option<u64>) -> Offer {
+    fn offer(&self, state: &mut State, event: Event, now_ms: u64) -> Offer {
         let shared = &*self.shared;
         if !shared.config.enabled {
             state.counters.ignored += 1;
-            return Offer::Taken;
+            return Offer::Taken(Bells::default());
         }
-        let now_ms = now_ms.unwrap_or_else(|| shared.clock.now_ms());
         let capacity = shared.config.queue_capacity;
         let full = if state.phase != Phase::Running {
             Some(reason::SHUTDOWN_IN_PROGRESS)
@@ -323,21 +340,34 @@ impl Logger {
             None => {
                 let id = shared.ids.mint_at(now_ms);
                 let queued = state.accept(event, id, now_ms, None);
+                let mut bells = Bells::default();
                 // The oldest makes room for the newest: what is spilled was logged before what is
                 // queued, and stays in its order.
                 if state.queue.len() >= capacity
                     && let Some(oldest) = state.queue.pop_front()
                 {
                     state.spill.push_back(oldest);
-                    shared.writer_bell.notify_one();
+                    // A writer that has work looks again by itself; a full batch does not wait.
+                    bells.writer = matches!(state.spill.len(), 1 | BATCH);
                 }
                 state.queue.push_back(queued);
                 state.counters.queued += 1;
-                if state.idle_senders > 0 {
-                    shared.sender_bell.notify_one();
+                // Each sender that waits is woken once, not once per event until it runs.
+                if state.idle_senders > state.rung_senders {
+                    state.rung_senders += 1;
+                    bells.sender = true;
                 }
-                Offer::Taken
+                Offer::Taken(bells)
             }
+        }
+    }
+
+    fn ring(&self, bells: Bells) {
+        if bells.sender {
+            self.shared.sender_bell.notify_one();
+        }
+        if bells.writer {
+            self.shared.writer_bell.notify_one();
         }
     }
 

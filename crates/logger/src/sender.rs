@@ -62,6 +62,8 @@ impl Sender {
             return Next::End;
         }
         if state.queue.is_empty() {
+            // Counted under the same lock, so that the next event to come rings.
+            state.idle_senders += 1;
             return Next::Wait;
         }
         match state.breaker.try_acquire(now) {
@@ -69,7 +71,10 @@ impl Sender {
             None if shared.can_spill(&state) => Next::Spill(self.take(&mut state)),
             // Without a spill events wait in the queue for the breaker, and not at all when we stop.
             None if state.phase > Phase::Running => Next::End,
-            None => Next::Wait,
+            None => {
+                state.idle_senders += 1;
+                Next::Wait
+            }
         }
     }
 
@@ -86,7 +91,6 @@ impl Sender {
     async fn wait(&mut self) {
         let shared = Arc::clone(&self.shared);
         let bell = shared.sender_bell.notified();
-        shared.state().idle_senders += 1;
         // A missed ring costs no more than the wait for a batch, or a second.
         let nap = shared
             .config
@@ -97,7 +101,9 @@ impl Sender {
             () = bell => {}
             () = shared.clock.sleep(nap) => {}
         }
-        shared.state().idle_senders -= 1;
+        let mut state = shared.state();
+        state.idle_senders -= 1;
+        state.rung_senders = state.rung_senders.saturating_sub(1);
     }
 
     /// Notes that so many events have left our hands.

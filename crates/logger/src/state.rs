@@ -83,6 +83,8 @@ pub(crate) struct State {
     pub(crate) backlog: u64,
     /// Senders that wait for an event.
     pub(crate) idle_senders: usize,
+    /// How many of them were rung for since they began to wait.
+    pub(crate) rung_senders: usize,
     /// Threads that wait for room.
     pub(crate) blocked: usize,
     /// Why the spill directory was given up.
@@ -116,6 +118,7 @@ impl State {
             writing: None,
             backlog,
             idle_senders: 0,
+            rung_senders: 0,
             blocked: 0,
             spill_failure: None,
             api_failure: None,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_core::books::{Place, postings};
+use tidegate_core::books::{LossReason, Place, postings};
 use tidegate_core::breaker::BreakerState;
 use tokio::sync::{mpsc, oneshot};
 
@@ -15,7 +15,7 @@ use crate::spill::{Append, Rejection, ReplayBatch, SpillError, Spool, settle_cor
 use crate::state::{Phase, Queued, Waiter};
 
 /// Events that are written at a time.
-const BATCH: usize = 1_000;
+pub(crate) const BATCH: usize = 1_000;
 /// Time between two syncs that nobody waits for.
 const PACE: Duration = Duration::from_millis(50);
 /// How often the books are written while events are spilled.
@@ -241,20 +241,9 @@ impl Writer {
         self.shared.ring_room();
     }
 
-    fn settle_written(
-        &mut self,
-        batch: Vec<Queued>,
-        refused: Vec<(usize, tidegate_core::books::LossReason)>,
-    ) {
+    fn settle_written(&mut self, batch: Vec<Queued>, refused: Vec<(usize, LossReason)>) {
         let shared = Arc::clone(&self.shared);
-        let mut refused = refused.into_iter().peekable();
-        let (mut written, mut over) = (Vec::new(), Vec::new());
-        for (index, queued) in batch.into_iter().enumerate() {
-            match refused.next_if(|(at, _)| *at == index) {
-                Some((_, reason)) => over.push((queued, reason)),
-                None => written.push(queued),
-            }
-        }
+        let (written, over) = apart(batch, refused);
         {
             let mut state = shared.state();
             state.post(
@@ -475,4 +464,23 @@ impl Writer {
         }
         self.shared.ring_all();
     }
+}
+
+/// Tells the events that were written from those that were refused.
+fn apart(
+    batch: Vec<Queued>,
+    refused: Vec<(usize, LossReason)>,
+) -> (Vec<Queued>, Vec<(Queued, LossReason)>) {
+    if refused.is_empty() {
+        return (batch, Vec::new());
+    }
+    let mut refused = refused.into_iter().peekable();
+    let (mut written, mut over) = (Vec::new(), Vec::new());
+    for (index, queued) in batch.into_iter().enumerate() {
+        match refused.next_if(|(at, _)| *at == index) {
+            Some((_, reason)) => over.push((queued, reason)),
+            None => written.push(queued),
+        }
+    }
+    (written, over)
 }

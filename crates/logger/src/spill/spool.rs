@@ -86,7 +86,6 @@ pub(crate) struct Spool {
     seq: u64,
     sum: u128,
     batch: Vec<u8>,
-    open_line: Vec<u8>,
     _lock: Box<dyn DiskLock>,
 }
 
@@ -124,7 +123,6 @@ impl Spool {
             seq: written.as_ref().map_or(0, |written| written.seq),
             sum: written.as_ref().map_or(0, |written| written.sum),
             batch: Vec::new(),
-            open_line: Vec::new(),
             _lock: lock,
         };
         let recovered = spool.recover(written)?;
@@ -208,22 +206,27 @@ impl Spool {
                 break;
             }
             planned.taken += 1;
-            self.open_line.clear();
-            let id = encode(index, &mut self.open_line);
-            let bytes = active.len + (self.batch.len() + self.open_line.len() + CLOSING) as u64;
-            if active.lines + planned.ids.len() as u64 >= self.caps.events {
-                planned.refused.push((index, reason::SPILLOVER_MAX_EVENTS));
-                continue;
-            }
-            if bytes > self.caps.bytes || self.open_line.len() + CLOSING > MAX_LINE {
-                planned.refused.push((index, reason::SPILLOVER_MAX_SIZE));
-                continue;
-            }
+            // Closed before it is known whether a successor fits; taken back if none does.
+            let closed_from = self.batch.len();
             if !planned.ids.is_empty() {
                 line::close(&mut self.batch, open_from, seq, None);
             }
-            open_from = self.batch.len();
-            self.batch.extend_from_slice(&self.open_line);
+            let start = self.batch.len();
+            let id = encode(index, &mut self.batch);
+            let line = self.batch.len() - start + CLOSING;
+            let refused = if active.lines + planned.ids.len() as u64 >= self.caps.events {
+                Some(reason::SPILLOVER_MAX_EVENTS)
+            } else if active.len + (start + line) as u64 > self.caps.bytes || line > MAX_LINE {
+                Some(reason::SPILLOVER_MAX_SIZE)
+            } else {
+                None
+            };
+            if let Some(reason) = refused {
+                self.batch.truncate(closed_from);
+                planned.refused.push((index, reason));
+                continue;
+            }
+            open_from = start;
             seq += 1;
             sum = sum.wrapping_add(id.as_u128());
             planned.ids.push(id);
