@@ -23,6 +23,8 @@ pub(crate) struct Sender {
     pub(crate) writer: Option<WriterHandle>,
     /// Becomes true when requests on their way are to be given up.
     pub(crate) abandon: watch::Receiver<bool>,
+    /// Whether it has just waited for more, in vain.
+    pub(crate) has_lingered: bool,
 }
 
 /// What there is to do.
@@ -31,6 +33,8 @@ enum Next {
     /// The breaker is in the way; with a spill these go there.
     Spill(Vec<Queued>),
     Wait,
+    /// The queue has just become empty: more is likely to come.
+    Linger,
     End,
 }
 
@@ -39,7 +43,9 @@ impl Sender {
     pub(crate) async fn run(mut self) {
         loop {
             let next = self.next();
+            self.has_lingered = matches!(next, Next::Linger);
             match next {
+                Next::Linger => self.linger().await,
                 Next::Batch(batch, permit) => self.send(batch, permit).await,
                 Next::Spill(batch) => {
                     let count = batch.len();
@@ -60,6 +66,9 @@ impl Sender {
             || (state.phase > Phase::Running && state.queue.is_empty())
         {
             return Next::End;
+        }
+        if state.queue.is_empty() && !self.has_lingered {
+            return Next::Linger;
         }
         if state.queue.is_empty() {
             // Counted under the same lock, so that the next event to come rings.
@@ -86,6 +95,12 @@ impl Sender {
             self.shared.ring_room();
         }
         batch
+    }
+
+    /// A moment in which events that come need not wake us: waking is the dearest thing that
+    /// logging can cost.
+    async fn linger(&self) {
+        self.shared.clock.sleep(LINGER).await;
     }
 
     async fn wait(&mut self) {
@@ -352,6 +367,9 @@ impl Sender {
         shared.spill_or_lose(failed, reason::CIRCUIT_OPEN).await;
     }
 }
+
+/// How long a sender waits for more before it counts as idle.
+const LINGER: Duration = Duration::from_millis(1);
 
 /// The longest nap of an idle sender.
 const NAP: Duration = Duration::from_secs(1);

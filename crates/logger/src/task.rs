@@ -181,6 +181,7 @@ impl LoggerTask {
                     shared: Arc::clone(shared),
                     writer: has_spill.then(|| handle.clone()),
                     abandon: abandoned.clone(),
+                    has_lingered: false,
                 };
                 self.spawn.spawn("eventlog-send", Box::pin(sender.run()))
             })

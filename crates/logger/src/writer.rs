@@ -16,6 +16,8 @@ use crate::state::{Phase, Queued, Waiter};
 
 /// Events that are written at a time.
 pub(crate) const BATCH: usize = 1_000;
+/// Events that are taken from the queue under one lock.
+const HELPING: usize = 100;
 /// Time between two syncs that nobody waits for.
 const PACE: Duration = Duration::from_millis(50);
 /// How often the books are written while events are spilled.
@@ -156,10 +158,18 @@ impl Writer {
     fn spill_some(&mut self) -> Result<(), SpillError> {
         let shared = Arc::clone(&self.shared);
         let (batch, waiters) = {
+            let mut batch: Vec<Queued> = Vec::with_capacity(BATCH);
+            // In small helpings: whoever logs waits for this lock.
+            while batch.len() < BATCH {
+                let mut state = shared.state();
+                let count = state.spill.len().min(HELPING).min(BATCH - batch.len());
+                if count == 0 {
+                    break;
+                }
+                batch.extend(state.spill.drain(..count));
+                state.spilling += count;
+            }
             let mut state = shared.state();
-            let count = state.spill.len().min(BATCH);
-            let mut batch: Vec<Queued> = state.spill.drain(..count).collect();
-            state.spilling += batch.len();
             let waiters: Vec<_> = batch
                 .iter_mut()
                 .map(|queued| queued.waiter.take())
@@ -244,13 +254,14 @@ impl Writer {
     fn settle_written(&mut self, batch: Vec<Queued>, refused: Vec<(usize, LossReason)>) {
         let shared = Arc::clone(&self.shared);
         let (written, over) = apart(batch, refused);
+        let moved = postings(
+            written.iter().map(|q| q.id),
+            Some(Place::InFlight),
+            Some(Place::Spilled),
+        );
         {
             let mut state = shared.state();
-            state.post(
-                written.iter().map(|q| q.id),
-                Place::InFlight,
-                Place::Spilled,
-            );
+            moved.iter().for_each(|posting| state.books().post(posting));
             state.counters.spilled += written.len() as u64;
             state.backlog += written.len() as u64;
             state.spilling -= written.len();

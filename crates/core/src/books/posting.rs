@@ -40,10 +40,17 @@ pub fn postings(
     to: Option<Place>,
 ) -> Vec<Posting> {
     let mut sums: BTreeMap<Bucket, (u64, u128)> = BTreeMap::new();
-    for id in ids {
-        let (count, sum) = sums.entry(Bucket::of(id)).or_default();
+    // Neighbors mostly share their bucket, so the map is asked once per run of them.
+    let mut ids = ids.into_iter().peekable();
+    while let Some(first) = ids.next() {
+        let bucket = Bucket::of(first);
+        let (count, sum) = sums.entry(bucket).or_default();
         *count += 1;
-        *sum = sum.wrapping_add(id.as_u128());
+        *sum = sum.wrapping_add(first.as_u128());
+        while let Some(id) = ids.next_if(|id| Bucket::of(*id) == bucket) {
+            *count += 1;
+            *sum = sum.wrapping_add(id.as_u128());
+        }
     }
     sums.into_iter()
         .map(|(bucket, (count, id_sum))| Posting {

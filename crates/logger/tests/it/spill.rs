@@ -439,6 +439,7 @@ fn a06_a_disk_that_fails_twice_is_system_and_nothing_is_lost_in_silence() {
     let refused = world.block_on(async move { logger.log_durable(event(1)).await });
     assert_eq!(refused.unwrap_err().as_str(), "spillover_write_error");
     assert!(matches!(world.logger().health(), LoggerHealth::System(_)));
+    world.run_for(SECOND);
     assert_eq!(world.losses.reasons(), ["spillover_write_error"]);
     // From now on it is a logger without a spill, which loses nothing in silence either.
     for number in 2..6 {
