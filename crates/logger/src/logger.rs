@@ -261,8 +261,9 @@ impl Logger {
         }
     }
 
-    /// Waits until nothing is queued, being sent or waiting for a retry, and says whether that
-    /// happened within `timeout`. What is spilled is safe and not waited for.
+    /// Waits until nothing is in memory any more, queued, being sent, waiting for a retry or for the
+    /// disk, and says whether that happened within `timeout`. What is on disk is safe, and its replay
+    /// is not waited for.
     pub async fn flush(&self, timeout: Duration) -> bool {
         let mut limit = self.shared.clock.sleep(timeout);
         loop {
