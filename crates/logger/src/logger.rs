@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tidegate_core::EventId;
 use tidegate_core::books::{Account, LossReason};
+use tidegate_core::breaker::BreakerState;
 use tokio::sync::oneshot;
 
 use crate::config::OnFull;
@@ -68,6 +69,22 @@ pub struct Metrics {
     pub queue_depth: usize,
     /// Whether the breaker is open.
     pub is_circuit_open: bool,
+}
+
+impl Metrics {
+    pub(crate) fn of(state: &State) -> Self {
+        let counters = state.counters;
+        Self {
+            events_queued: counters.queued,
+            events_sent: counters.sent,
+            events_failed: counters.failed,
+            events_spilled: counters.spilled,
+            events_replayed: counters.replayed,
+            events_ignored: counters.ignored,
+            queue_depth: state.queue.len(),
+            is_circuit_open: state.breaker.state() == BreakerState::Open,
+        }
+    }
 }
 
 /// Whether a logger is well.
@@ -288,18 +305,7 @@ impl Logger {
     /// What was counted, as one snapshot.
     #[must_use]
     pub fn metrics(&self) -> Metrics {
-        let state = self.shared.state();
-        let counters = state.counters;
-        Metrics {
-            events_queued: counters.queued,
-            events_sent: counters.sent,
-            events_failed: counters.failed,
-            events_spilled: counters.spilled,
-            events_replayed: counters.replayed,
-            events_ignored: counters.ignored,
-            queue_depth: state.queue.len(),
-            is_circuit_open: state.breaker.state() == tidegate_core::breaker::BreakerState::Open,
-        }
+        Metrics::of(&self.shared.state())
     }
 
     /// Whether the logger is well.

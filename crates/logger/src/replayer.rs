@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use tidegate_core::breaker::{CallResult, Permit};
 
+use tokio::sync::watch;
+
 use crate::api::{Answer, Judgment, Payload};
 use crate::hub::Hub;
 use crate::sender::judge;
@@ -18,6 +20,8 @@ const BATCH: usize = 200;
 pub(crate) struct Replayer {
     pub(crate) shared: Arc<Hub>,
     pub(crate) writer: WriterHandle,
+    /// Becomes true when a request on its way is to be given up.
+    pub(crate) abandon: watch::Receiver<bool>,
 }
 
 /// How a round went.
@@ -56,7 +60,11 @@ impl Replayer {
                 wait = self.shared.config.replay_interval;
                 continue;
             };
-            wait = match self.round(&mut batch, permit).await {
+            self.shared.state().is_replaying = true;
+            let round = self.round(&mut batch, permit).await;
+            self.shared.state().is_replaying = false;
+            self.shared.progress.notify_waiters();
+            wait = match round {
                 Round::Progress => Duration::ZERO,
                 Round::Empty => self.shared.config.replay_interval,
                 Round::Failed(after) => after.unwrap_or(self.shared.config.replay_interval),
@@ -138,7 +146,13 @@ impl Replayer {
         while judgments.len() < payloads.len() {
             let rest = &payloads[judgments.len()..];
             let part = &rest[..size.min(rest.len())];
-            let answer = self.shared.api.send(part).await;
+            let mut abandon = self.abandon.clone();
+            let answer = tokio::select! {
+                biased;
+                answer = self.shared.api.send(part) => answer,
+                // It may have arrived or not: it is still on disk, and is sent again.
+                _ = abandon.wait_for(|is_set| *is_set) => break,
+            };
             if matches!(answer, Answer::TooLarge) && part.len() > 1 {
                 size = part.len() / 2;
                 continue;

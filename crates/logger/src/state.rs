@@ -79,6 +79,8 @@ pub(crate) struct State {
     pub(crate) spilling: usize,
     /// The batch that the disk is being asked to keep.
     pub(crate) writing: Option<Arc<Vec<Queued>>>,
+    /// Whether a request with replayed events is on its way.
+    pub(crate) is_replaying: bool,
     /// Lines on disk that wait for replay.
     pub(crate) backlog: u64,
     /// Senders that wait for an event.
@@ -116,6 +118,7 @@ impl State {
             sending: 0,
             spilling: 0,
             writing: None,
+            is_replaying: false,
             backlog,
             idle_senders: 0,
             rung_senders: 0,
@@ -184,6 +187,11 @@ impl State {
     /// The account of now.
     pub(crate) fn account(&mut self) -> Account {
         self.books().account()
+    }
+
+    /// Whether no request is on its way, and the senders have nothing left to do.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.is_sent() && !self.is_replaying
     }
 
     /// Whether the senders have nothing left to do.

@@ -171,6 +171,7 @@ impl LoggerTask {
             let replayer = Replayer {
                 shared: Arc::clone(shared),
                 writer: handle.clone(),
+                abandon: abandoned.clone(),
             };
             self.spawn
                 .spawn("eventlog-replay", Box::pin(replayer.run()))
@@ -251,7 +252,7 @@ impl Stopping {
             .spill_or_lose(waiting, reason::SHUTDOWN_PENDING_RETRY)
             .await;
         let sending_until = timeout.mul_f64(SENDING_SHARE);
-        self.wait_until(sending_until, || shared.state().is_sent())
+        self.wait_until(sending_until, || shared.state().is_quiet())
             .await;
         shared.state().phase = Phase::Draining;
         running.abandon.send_replace(true);
@@ -270,8 +271,9 @@ impl Stopping {
         };
         // A disk that hangs must not keep us: what it does not take is reported below.
         within(clock.sleep(limit()), rest).await;
+        // Its last request was answered, or given up together with those of the senders.
         if let Some(replayer) = running.replayer {
-            replayer.abort();
+            within(clock.sleep(limit()), async { drop(replayer.join().await) }).await;
         }
         shared.state().phase = Phase::Stopped;
         shared.ring_all();
@@ -329,20 +331,9 @@ impl Stopping {
 
     fn report(&self) -> Report {
         let mut state = self.shared.state();
-        let counters = state.counters;
         Report {
             account: state.account(),
-            metrics: Metrics {
-                events_queued: counters.queued,
-                events_sent: counters.sent,
-                events_failed: counters.failed,
-                events_spilled: counters.spilled,
-                events_replayed: counters.replayed,
-                events_ignored: counters.ignored,
-                queue_depth: state.queue.len(),
-                is_circuit_open: state.breaker.state()
-                    == tidegate_core::breaker::BreakerState::Open,
-            },
+            metrics: Metrics::of(&state),
             unverifiable: self.unverifiable,
             spill_failure: state.spill_failure.clone(),
         }
