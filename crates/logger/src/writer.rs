@@ -308,7 +308,13 @@ impl Writer {
     fn obey(&mut self, command: Command) -> Result<(), SpillError> {
         match command {
             Command::Read { max, reply } => {
-                let batch = self.read(max)?;
+                // Whoever stops sends nothing more, so the files stay as they are.
+                let is_stopping = self.shared.state().phase > Phase::Running;
+                let batch = if is_stopping {
+                    ReplayBatch::default()
+                } else {
+                    self.read(max)?
+                };
                 // A replayer that went away will ask again, or a new process will.
                 reply.send(batch).ok();
             }
