@@ -152,7 +152,10 @@ impl Hub {
                     self.lose(events, Place::InFlight, reason::SPILLOVER_WRITE_ERROR);
                     return;
                 }
-                while state.spill.len() < self.config.queue_capacity
+                // While we stop nothing new comes in, so what is in memory is bounded already, and
+                // nobody may be left holding events that a hanging disk would keep for ever.
+                let is_stopping = state.phase > Phase::Running;
+                while (is_stopping || state.spill.len() < self.config.queue_capacity)
                     && let Some(event) = events.pop()
                 {
                     state.spill.push_back(event);

@@ -172,12 +172,17 @@ impl Replayer {
         let has_failed = judgments
             .iter()
             .any(|j| matches!(j, Judgment::Failed { .. }));
+        let now = self.shared.clock.elapsed();
+        if judgments.len() < payloads.len() && !has_failed {
+            // Given up on our side, which says nothing about the other one.
+            self.release(permit);
+            return (judgments, retry_after);
+        }
         let result = if has_failed {
             CallResult::Failure
         } else {
             CallResult::Success
         };
-        let now = self.shared.clock.elapsed();
         self.shared
             .state()
             .breaker

@@ -141,7 +141,8 @@ impl Sender {
                 }
             };
             let Some(permit) = permit else {
-                self.shared.spill_or_lose(batch, reason::CIRCUIT_OPEN).await;
+                // The first half has opened the breaker: this one waits for it, or is spilled.
+                self.spill_all(batch).await;
                 self.done(count);
                 continue;
             };

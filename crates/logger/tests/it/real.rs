@@ -505,6 +505,13 @@ impl Gate {
 
 #[test]
 fn a10_a_disk_that_hangs_at_shutdown_ends_as_system_with_every_event_reported() {
+    // With room for all of them in front of the disk, and with hardly any.
+    for capacity in [10_000, 100] {
+        hang_at_shutdown(capacity);
+    }
+}
+
+fn hang_at_shutdown(capacity: i64) {
     let dir = TempDir::new().unwrap();
     let gate = Arc::new(Gate::default());
     let hangs = Arc::clone(&gate);
@@ -515,10 +522,18 @@ fn a10_a_disk_that_hangs_at_shutdown_ends_as_system_with_every_event_reported() 
         }
     })));
     let losses = Losses::default();
-    let config = spilling_to(&dir).shutdown_timeout(Duration::from_millis(500));
+    let config = spilling_to(&dir)
+        .queue_capacity(capacity)
+        .shutdown_timeout(Duration::from_millis(500));
     let running = OnThread::start(config, Arc::new(Switch::default()), env, losses.callback());
     gate.shut();
-    running.logger.log_all((0..3_000).map(event));
+    for round in 0..4 {
+        running
+            .logger
+            .log_all((0..750).map(|n| event(round * 750 + n)));
+        // Longer than the pace of the writer, which then hangs with a batch in its hands.
+        std::thread::sleep(Duration::from_millis(60));
+    }
     let start = Instant::now();
     let report = running.shut_down();
     let took = start.elapsed();
