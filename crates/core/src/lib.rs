@@ -27,4 +27,4 @@ pub use event_id::{EventId, EventIds, ParseEventIdError};
 pub use failure::{Classify, Code, CodePattern, Failure, FailureClass, ParseCodeError};
 pub use pause::{PauseReason, PauseReasons};
 pub use poison::PoisonWindow;
-pub use words::{BindingName, Offset, Partition, TierIndex, Topic, WordError};
+pub use words::{BindingName, GroupName, Offset, Partition, TierIndex, Topic, WordError};

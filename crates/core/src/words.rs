@@ -104,6 +104,33 @@ impl fmt::Display for BindingName {
     }
 }
 
+/// The name of a consumer group.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(transparent)]
+pub struct GroupName(String);
+
+impl GroupName {
+    /// Accepts a name that every log implementation can hold.
+    ///
+    /// # Errors
+    /// The name is empty, too long, or holds a character other than letters, digits, `.`, `_`, `-`.
+    pub fn new(name: impl Into<String>) -> Result<Self, WordError> {
+        word("group", name.into(), TOPIC_LIMIT).map(Self)
+    }
+
+    /// The name as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for GroupName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
 /// The number of a partition within its topic.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, Default,

@@ -15,12 +15,13 @@ use crate::tidy::tree::Tree;
 use crate::workspace::Workspace;
 
 /// Which of our crates a crate of ours may use. Nothing points up.
-const LAYERS: [(&str, &[&str]); 7] = [
+const LAYERS: [(&str, &[&str]); 8] = [
     ("tidegate-core", &[]),
     ("tidegate-config", &[]),
+    ("tidegate-log", &["tidegate-core"]),
     ("tidegate-logger", &["tidegate-core", "tidegate-config"]),
     ("tidegate-server", &["tidegate-core"]),
-    ("tidegate-sim", &["tidegate-core"]),
+    ("tidegate-sim", &["tidegate-core", "tidegate-log"]),
     (
         "tidegate-testkit",
         &["tidegate-core", "tidegate-logger", "tidegate-sim"],
@@ -39,7 +40,7 @@ struct Knowledge {
     in_tests: bool,
 }
 
-const KNOWLEDGE: [Knowledge; 4] = [
+const KNOWLEDGE: [Knowledge; 5] = [
     Knowledge {
         family: "anyhow",
         only: &["xtask"],
@@ -55,6 +56,12 @@ const KNOWLEDGE: [Knowledge; 4] = [
     Knowledge {
         family: "clap",
         only: &["tidegate"],
+        in_examples: false,
+        in_tests: true,
+    },
+    Knowledge {
+        family: "rdkafka",
+        only: &["tidegate-log", "tidegate-bench"],
         in_examples: false,
         in_tests: true,
     },

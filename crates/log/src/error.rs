@@ -1,0 +1,233 @@
+//! Why a log does not do what it is asked.
+
+use std::io;
+use std::path::PathBuf;
+
+use tidegate_core::{Classify, Code, FailureClass, Offset, Topic};
+
+use crate::record::TopicPartition;
+
+/// Why a log does not do what it is asked.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LogError {
+    /// There is no topic of that name.
+    #[error("there is no topic `{topic}`; topics are made by `log.topics` in the configuration")]
+    UnknownTopic {
+        /// The name.
+        topic: Topic,
+    },
+    /// The topic has no such partition.
+    #[error("there is no partition {at}; the topic has {partitions}, counted from 0")]
+    UnknownPartition {
+        /// What was asked for.
+        at: TopicPartition,
+        /// How many there are.
+        partitions: u32,
+    },
+    /// A topic cannot be set up like that, or is set up otherwise and that cannot be changed.
+    #[error("topic `{topic}` cannot be set up like that: {why}")]
+    TopicConfig {
+        /// The name.
+        topic: Topic,
+        /// What is wrong.
+        why: String,
+    },
+    /// A record is larger than its topic takes.
+    #[error(
+        "a record for `{topic}` has {size} bytes and may have at most {limit} (`max-record-size`)"
+    )]
+    RecordTooLarge {
+        /// The topic.
+        topic: Topic,
+        /// Its size.
+        size: u64,
+        /// The limit.
+        limit: u64,
+    },
+    /// A commit is larger than the log takes at once.
+    #[error("a commit has {size} bytes and may have at most {limit} (`max-commit-size`)")]
+    CommitTooLarge {
+        /// Its size.
+        size: u64,
+        /// The limit.
+        limit: u64,
+    },
+    /// The text of a committed offset is longer than it may be.
+    #[error("commit metadata for {at} has {length} bytes and may have at most {limit}")]
+    MetadataTooLong {
+        /// The partition.
+        at: TopicPartition,
+        /// Its length.
+        length: usize,
+        /// The limit.
+        limit: usize,
+    },
+    /// The text of a committed offset is not plain ASCII.
+    #[error("commit metadata for {at} holds a byte that is not printable ASCII")]
+    MetadataNotAscii {
+        /// The partition.
+        at: TopicPartition,
+    },
+    /// The log is full; commits that free space still go through.
+    #[error("the log is full: {used} of {limit} bytes (`log.embedded.max-size`) are used")]
+    Full {
+        /// Bytes that are used.
+        used: u64,
+        /// Bytes that may be.
+        limit: u64,
+    },
+    /// Whoever asks does not own the partition any more; nothing was changed.
+    #[error("partition {at} belongs to somebody else by now; nothing was committed")]
+    Fenced {
+        /// The partition.
+        at: TopicPartition,
+    },
+    /// A commit would take a group back; nothing was changed.
+    #[error("a commit of {next} for {at} would go back: {committed} is committed")]
+    WentBack {
+        /// The partition.
+        at: TopicPartition,
+        /// What was to be committed.
+        next: Offset,
+        /// What is committed.
+        committed: Offset,
+    },
+    /// An offset is not there: removed, or not written yet.
+    #[error("offset {asked} of {at} is not there; it holds {start} up to {end}")]
+    OutOfRange {
+        /// The partition.
+        at: TopicPartition,
+        /// What was asked for.
+        asked: Offset,
+        /// The first offset that is there.
+        start: Offset,
+        /// The offset behind the last one.
+        end: Offset,
+    },
+    /// Records are damaged on disk; those around them can be read.
+    #[error("offsets {from} up to {to} of {at} are damaged; `tidegate log check` tells more")]
+    Damaged {
+        /// The partition.
+        at: TopicPartition,
+        /// The first one.
+        from: Offset,
+        /// The one behind the last.
+        to: Offset,
+    },
+    /// The session has ended, or the log is closed.
+    #[error("the log or its session is closed")]
+    Closed,
+    /// Nobody knows whether it was done: the answer did not come.
+    #[error("it is not known whether {doing} was done: {why}")]
+    Unknown {
+        /// What was being done.
+        doing: &'static str,
+        /// What is known.
+        why: String,
+    },
+    /// The broker cannot be reached; it was not done.
+    #[error("no broker answers at {servers}: {why}")]
+    Away {
+        /// The addresses that were tried.
+        servers: String,
+        /// What is known.
+        why: String,
+    },
+    /// The broker refuses us: credentials, rights or version. Asking again will not help.
+    #[error("the broker refuses {doing}: {why}")]
+    Refused {
+        /// What was being done.
+        doing: &'static str,
+        /// What it said.
+        why: String,
+    },
+    /// Another process has the directory.
+    #[error("log directory `{dir}` is used by another process{holder}")]
+    Locked {
+        /// The directory.
+        dir: PathBuf,
+        /// What the lock file says about it, as ` (…)`, or nothing.
+        holder: String,
+    },
+    /// The directory holds something that this version does not read.
+    #[error("`{path}` cannot be read by this version: {why}")]
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        why: String,
+    },
+    /// The disk failed.
+    #[error("could not {doing} `{path}`: {source}")]
+    Disk {
+        /// What was being done.
+        doing: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The log stopped taking anything after an earlier failure.
+    #[error("the log has stopped: {why}")]
+    Stopped {
+        /// The failure.
+        why: String,
+    },
+}
+
+impl LogError {
+    /// The code by which retry rules and metrics know it.
+    #[must_use]
+    pub fn code(&self) -> Code {
+        Code::from_static(match self {
+            Self::UnknownTopic { .. } => "log.unknown-topic",
+            Self::UnknownPartition { .. } => "log.unknown-partition",
+            Self::TopicConfig { .. } => "log.topic-config",
+            Self::RecordTooLarge { .. } => "log.record-too-large",
+            Self::CommitTooLarge { .. } => "log.commit-too-large",
+            Self::MetadataTooLong { .. } => "log.metadata-too-long",
+            Self::MetadataNotAscii { .. } => "log.metadata-not-ascii",
+            Self::Full { .. } => "log.full",
+            Self::Fenced { .. } => "log.fenced",
+            Self::WentBack { .. } => "log.went-back",
+            Self::OutOfRange { .. } => "log.out-of-range",
+            Self::Damaged { .. } => "log.damaged",
+            Self::Closed => "log.closed",
+            Self::Unknown { .. } => "log.unknown",
+            Self::Away { .. } => "log.away",
+            Self::Refused { .. } => "log.refused",
+            Self::Locked { .. } => "log.locked",
+            Self::Format { .. } => "log.format",
+            Self::Disk { .. } => "log.disk",
+            Self::Stopped { .. } => "log.stopped",
+        })
+    }
+}
+
+impl Classify for LogError {
+    fn class(&self) -> FailureClass {
+        match self {
+            Self::Full { .. }
+            | Self::Fenced { .. }
+            | Self::Closed
+            | Self::Unknown { .. }
+            | Self::Away { .. } => FailureClass::Transient,
+            Self::RecordTooLarge { .. }
+            | Self::CommitTooLarge { .. }
+            | Self::MetadataTooLong { .. }
+            | Self::MetadataNotAscii { .. }
+            | Self::WentBack { .. } => FailureClass::Permanent,
+            Self::UnknownTopic { .. }
+            | Self::UnknownPartition { .. }
+            | Self::TopicConfig { .. }
+            | Self::OutOfRange { .. }
+            | Self::Damaged { .. }
+            | Self::Refused { .. }
+            | Self::Locked { .. }
+            | Self::Format { .. }
+            | Self::Disk { .. }
+            | Self::Stopped { .. } => FailureClass::System,
+        }
+    }
+}

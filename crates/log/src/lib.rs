@@ -1,0 +1,18 @@
+//! The log: topics of partitions of records, embedded in a directory or on Kafka.
+//!
+//! Nobody above can tell which but by configuration: [`Log`] and [`Session`] are the port, and one
+//! suite of rules holds every implementation to it.
+
+mod error;
+pub mod local;
+mod port;
+mod record;
+mod topic;
+
+pub use error::LogError;
+pub use port::{
+    Append, Assignment, Batch, Call, Commit, Committed, Fence, Happening, Join, Lag, Log,
+    MAX_METADATA, OffsetCommit, Position, Read, Session, StartAt,
+};
+pub use record::{EVENT_ID, Headers, Record, Stored, TopicPartition, partition_of};
+pub use topic::{PartitionDescription, TopicConfig, TopicDescription};

@@ -1,0 +1,85 @@
+//! What keeps the records of a local log.
+
+use std::fmt;
+
+use tidegate_core::books::Posting;
+use tidegate_core::{GroupName, Offset, Topic};
+
+use crate::port::{Append, Batch, Call, Committed, Position, Read};
+use crate::record::TopicPartition;
+use crate::topic::{TopicConfig, TopicDescription};
+
+/// What keeps the records of a local log. It knows nothing of members and fences: whoever writes
+/// offsets has checked that they may.
+///
+/// Calls that only look answer from memory and do not wait.
+pub trait Shelf: Send + Sync + fmt::Debug {
+    /// The name of this log.
+    fn cluster(&self) -> &str;
+
+    /// As [`Log::create_topic`](crate::Log::create_topic).
+    fn create_topic<'a>(&'a self, topic: &'a Topic, config: TopicConfig) -> Call<'a, ()>;
+
+    /// The names of all topics, sorted.
+    fn topics(&self) -> Vec<Topic>;
+
+    /// What is known about a topic; none if there is no such topic.
+    fn describe(&self, topic: &Topic) -> Option<TopicDescription>;
+
+    /// Does all of it or nothing, and returns when it is durable and readers see it. Writes become
+    /// visible in the order in which they were handed over (at the first poll of the call). If
+    /// canceled after that, it happens all the same.
+    ///
+    /// Every append has its partition by now. Limits of records, commits and the whole log are
+    /// checked here; a write with offsets may use the reserve.
+    fn write(&self, write: Write) -> Call<'_, Vec<Position>>;
+
+    /// As [`Log::read`](crate::Log::read), without waiting.
+    fn read<'a>(&'a self, read: &'a Read) -> Call<'a, Batch>;
+
+    /// Returns when a record at or after `from` may be there, or the shelf is closed. If canceled,
+    /// nothing is missed.
+    fn wait_for<'a>(&'a self, at: &'a TopicPartition, from: Offset) -> Call<'a, ()>;
+
+    /// As [`Log::offset_at`](crate::Log::offset_at).
+    fn offset_at<'a>(&'a self, at: &'a TopicPartition, timestamp_ms: u64) -> Call<'a, Offset>;
+
+    /// As [`Log::delete_before`](crate::Log::delete_before).
+    fn delete_before<'a>(&'a self, at: &'a TopicPartition, offset: Offset) -> Call<'a, Offset>;
+
+    /// Every registered group, sorted.
+    fn groups(&self) -> Vec<GroupName>;
+
+    /// What a group has committed, of writes that are durable.
+    fn committed(&self, group: &GroupName, at: &TopicPartition) -> Option<Committed>;
+
+    /// Registers a group that reads these topics, durably: from now on retention waits for it.
+    /// For partitions where it has committed nothing, that means everything that is there now.
+    /// Registering twice changes nothing.
+    fn register_group<'a>(&'a self, group: &'a GroupName, topics: &'a [Topic]) -> Call<'a, ()>;
+
+    /// Forgets a group and its offsets, durably.
+    fn forget_group<'a>(&'a self, group: &'a GroupName) -> Call<'a, ()>;
+}
+
+/// One atomic write.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Write {
+    /// Records to add, each with its partition.
+    pub appends: Vec<Append>,
+    /// Offsets to set.
+    pub offsets: Vec<GroupOffset>,
+}
+
+/// An offset of a group that is to be set.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GroupOffset {
+    /// The group.
+    pub group: GroupName,
+    /// The partition.
+    pub at: TopicPartition,
+    /// What is committed.
+    pub committed: Committed,
+    /// What became of the records since the last commit, for the books of the group on that topic.
+    pub postings: Vec<Posting>,
+}

@@ -1,0 +1,395 @@
+//! The log port: topics of partitions of records, with one atomic commit.
+//!
+//! # What every implementation keeps
+//!
+//! - **Order.** Records of one partition have ascending offsets in the order in which their appends
+//!   returned or, within one call, in the order of the call. Offsets may have holes that hold no
+//!   record (commits take offsets on Kafka, compaction removes records); readers go by what they
+//!   are given, never by counting.
+//! - **Durable on return.** What an append or a commit reported as done survives a power cut of this
+//!   machine (embedded) or whatever the broker's replication survives (Kafka).
+//! - **Visible when committed.** Readers see a record when its append or commit is done, never
+//!   before, and never if it was aborted.
+//! - **One owner.** A partition has at most one owner in a group. Each assignment has a new
+//!   [`Fence`]; a commit under an old one changes nothing.
+//! - **Nothing skipped.** A new owner begins at the committed offset; without one, where the group
+//!   says it starts. What was handed out and not committed is handed out again.
+//! - **Retention never outruns a group** (embedded): nothing at or above the committed offset of a
+//!   registered group is removed. On Kafka the broker removes, and a committed offset that is not
+//!   there any more is [`LogError::OutOfRange`], never a silent jump.
+//! - **No call hangs.** Each has a deadline of its own and answers [`LogError::Away`],
+//!   [`LogError::Unknown`] or a result; only [`Session::poll`] and a [`Log::read`] with a wait are
+//!   there to be waited for.
+//!
+//! Calls are made per batch. Every method may be called from many tasks at once.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate_core::books::Posting;
+use tidegate_core::{GroupName, Offset, Partition, Topic};
+
+use crate::error::LogError;
+use crate::record::{Record, Stored, TopicPartition};
+use crate::topic::{TopicConfig, TopicDescription};
+
+/// A call on its way, boxed so that the port is object-safe.
+pub type Call<'a, T> = Pin<Box<dyn Future<Output = Result<T, LogError>> + Send + 'a>>;
+
+/// Longest metadata of a committed offset, in bytes of printable ASCII. A broker takes 4,096 by
+/// default; the books need the rest.
+pub const MAX_METADATA: usize = 3_840;
+
+/// Topics of partitions of records.
+pub trait Log: Send + Sync + fmt::Debug {
+    /// The name of this log, from which records that carry no id get theirs.
+    fn cluster(&self) -> &str;
+
+    /// Makes a topic. Returns when it would survive a crash and can be used.
+    ///
+    /// If it is there already: with as many partitions, its other settings are changed to these;
+    /// otherwise it is refused. So calling twice changes nothing. If canceled, the topic may have
+    /// been made.
+    ///
+    /// # Errors
+    /// [`LogError::TopicConfig`] for another number of partitions or a setting that cannot be.
+    fn create_topic<'a>(&'a self, topic: &'a Topic, config: TopicConfig) -> Call<'a, ()>;
+
+    /// The names of all topics, sorted.
+    fn topics(&self) -> Call<'_, Vec<Topic>>;
+
+    /// What is known about a topic, as of some moment during the call.
+    ///
+    /// # Errors
+    /// [`LogError::UnknownTopic`].
+    fn describe<'a>(&'a self, topic: &'a Topic) -> Call<'a, TopicDescription>;
+
+    /// Adds records, each to the end of its partition. Returns where each lies, in the order of
+    /// the call, when all are durable and can be read.
+    ///
+    /// All or none is promised only by [`Session::commit`]: after an error, or if canceled, any of
+    /// the records may be there. Within one call that succeeds each record is there once, however
+    /// often the log had to try (an answer that was lost is not an append that is repeated).
+    /// Calling again after an error may add records twice, with the event ids they carry.
+    ///
+    /// # Errors
+    /// [`LogError::UnknownTopic`], [`LogError::UnknownPartition`], [`LogError::RecordTooLarge`],
+    /// [`LogError::CommitTooLarge`] and [`LogError::Full`]: none was added.
+    fn append(&self, records: Vec<Append>) -> Call<'_, Vec<Position>>;
+
+    /// Reads records of one partition outside of any group: only what is committed, in order, and
+    /// without skipping anything that is there.
+    ///
+    /// Returns at once with what there is, at least one record if there is any at or after
+    /// `from`, however large it is; at the end, after at most `wait`, with none. The batch says
+    /// where to go on. Calling twice reads twice.
+    ///
+    /// # Errors
+    /// [`LogError::OutOfRange`] before the start or behind the end; [`LogError::Damaged`] when the
+    /// record at `from` is, with the offset at which to go on.
+    fn read(&self, read: Read) -> Call<'_, Batch>;
+
+    /// The first offset whose record is not older than `timestamp_ms`; the end if there is none.
+    fn offset_at<'a>(&'a self, at: &'a TopicPartition, timestamp_ms: u64) -> Call<'a, Offset>;
+
+    /// Removes every record before `offset`: at once for readers, later from the disk. Returns
+    /// the new start, which never lies behind the end or, embedded, behind what a registered group
+    /// still has to read. Calling twice changes nothing.
+    fn delete_before<'a>(&'a self, at: &'a TopicPartition, offset: Offset) -> Call<'a, Offset>;
+
+    /// What a group has committed, in the order asked; none where it has committed nothing.
+    ///
+    /// The answer is stable: commits on their way are waited for, so that nobody who reads this
+    /// can be overtaken by one that began before.
+    fn committed<'a>(
+        &'a self,
+        group: &'a GroupName,
+        partitions: &'a [TopicPartition],
+    ) -> Call<'a, Vec<Option<Committed>>>;
+
+    /// Every group that is registered (it was joined once), sorted.
+    fn groups(&self) -> Call<'_, Vec<GroupName>>;
+
+    /// Forgets a group and its offsets; retention does not wait for it any more. Forgetting twice
+    /// changes nothing.
+    ///
+    /// # Errors
+    /// [`LogError::Refused`] while it has members.
+    fn forget_group<'a>(&'a self, group: &'a GroupName) -> Call<'a, ()>;
+
+    /// Joins a group. Returns when the session exists; partitions come by [`Session::poll`].
+    ///
+    /// If canceled, the session is closed as if dropped. Joining twice makes two members.
+    fn join(&self, join: Join) -> Call<'_, Arc<dyn Session>>;
+}
+
+/// One member of a group.
+///
+/// Dropping the last handle leaves the group without a word: what was not committed is handed out
+/// again to others.
+pub trait Session: Send + Sync + fmt::Debug {
+    /// Waits for the next thing that happens. One caller at a time; a second one waits for the
+    /// first. If canceled, nothing is missed: what would have been returned comes next time.
+    ///
+    /// The session stays a member whether it is polled or not; whoever is slow stays owner.
+    ///
+    /// # Errors
+    /// [`LogError::Closed`] after the end; [`LogError::OutOfRange`] when the position of a partition
+    /// is not there any more: that partition is stopped until it is sought. Others are told once
+    /// and polling goes on.
+    fn poll(&self) -> Call<'_, Happening>;
+
+    /// Lets partitions go that [`Happening::Revoking`] named. Returns when the log knows it. Letting
+    /// go of what is not held changes nothing.
+    fn release<'a>(&'a self, partitions: &'a [TopicPartition]) -> Call<'a, ()>;
+
+    /// Hands out no more records of these partitions until [`resume`](Self::resume).
+    ///
+    /// A pause holds for this session, also for a partition that it does not own (yet, or any
+    /// more), so it survives a rebalance. Returns when no later poll hands out a record of them.
+    /// Pausing twice is pausing once.
+    fn pause<'a>(&'a self, partitions: &'a [TopicPartition]) -> Call<'a, ()>;
+
+    /// Goes on where the pause began: right after the last record handed out, or where it was
+    /// sought to since. Resuming what is not paused changes nothing.
+    fn resume<'a>(&'a self, partitions: &'a [TopicPartition]) -> Call<'a, ()>;
+
+    /// The next record handed out of `at` is the first one at or after `offset`. Returns when
+    /// no later poll hands out anything else. It does not resume, and commits nothing.
+    ///
+    /// # Errors
+    /// [`LogError::Fenced`] when the partition is not owned under that fence.
+    fn seek<'a>(&'a self, at: &'a TopicPartition, fence: Fence, offset: Offset) -> Call<'a, ()>;
+
+    /// Does all of it or nothing: the records are added, the offsets and their metadata set, the
+    /// postings booked. Returns where the records lie, in the order of the call, when it is durable.
+    ///
+    /// If canceled it may happen all the same; [`Log::committed`] tells, stably. After
+    /// [`LogError::Unknown`] the same. A commit without records and offsets does nothing.
+    ///
+    /// # Errors
+    /// Nothing was changed by [`LogError::Fenced`] (not the owner under that fence),
+    /// [`LogError::WentBack`], [`LogError::MetadataTooLong`], [`LogError::MetadataNotAscii`],
+    /// [`LogError::RecordTooLarge`], [`LogError::CommitTooLarge`], [`LogError::UnknownTopic`],
+    /// [`LogError::UnknownPartition`], [`LogError::OutOfRange`] (behind the end). A full log takes
+    /// commits that bring offsets from its reserve, so that it can be drained.
+    fn commit(&self, commit: Commit) -> Call<'_, Vec<Position>>;
+
+    /// How far each owned partition is behind, by partition.
+    fn lag(&self) -> Call<'_, Vec<Lag>>;
+
+    /// Leaves the group. Returns when others may have the partitions, or at a deadline. Closing
+    /// twice changes nothing.
+    fn close(&self) -> Call<'_, ()>;
+}
+
+/// A record on its way into a topic.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Append {
+    /// The topic.
+    pub topic: Topic,
+    /// The partition; without one the key decides, and without a key it is the log's choice.
+    pub partition: Option<Partition>,
+    /// The record.
+    pub record: Record,
+}
+
+impl Append {
+    /// A record for a topic; its key decides about the partition.
+    #[must_use]
+    pub fn new(topic: Topic, record: Record) -> Self {
+        Self {
+            topic,
+            partition: None,
+            record,
+        }
+    }
+
+    /// Says which partition.
+    #[must_use]
+    pub fn partition(mut self, partition: i32) -> Self {
+        self.partition = Some(Partition(partition));
+        self
+    }
+}
+
+/// Where a record lies.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Position {
+    /// Its partition.
+    pub at: TopicPartition,
+    /// Its offset there.
+    pub offset: Offset,
+}
+
+/// What to read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Read {
+    /// The partition.
+    pub at: TopicPartition,
+    /// The first offset.
+    pub from: Offset,
+    /// At most so many records.
+    pub max_records: usize,
+    /// About so many bytes.
+    pub max_bytes: usize,
+    /// How long to wait for a record when there is none.
+    pub wait: Duration,
+}
+
+impl Read {
+    /// Reads from an offset, in helpings of a usual size and without waiting.
+    #[must_use]
+    pub fn new(at: TopicPartition, from: Offset) -> Self {
+        Self {
+            at,
+            from,
+            max_records: 10_000,
+            max_bytes: 1024 * 1024,
+            wait: Duration::ZERO,
+        }
+    }
+}
+
+/// Records of one partition, in their order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Batch {
+    /// The partition.
+    pub at: TopicPartition,
+    /// The records.
+    pub records: Vec<Stored>,
+    /// The offset at which to go on: behind the last record, and behind holes that follow it.
+    pub next: Offset,
+}
+
+/// One assignment of a partition to a member: what it commits carries it, and an old one commits
+/// nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Fence(pub u64);
+
+/// What a group has committed for a partition.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Committed {
+    /// The next record to read.
+    pub next: Offset,
+    /// What was written beside it.
+    pub metadata: String,
+}
+
+/// What happens to a member.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Happening {
+    /// These partitions are ours from now on.
+    Assigned(Vec<Assignment>),
+    /// These partitions are to be let go: stop their work, commit, then call
+    /// [`Session::release`]. They are ours until then, or until the time is up.
+    Revoking(Vec<TopicPartition>),
+    /// These partitions are not ours any more; commits for them are refused.
+    Lost(Vec<TopicPartition>),
+    /// Records to handle.
+    Records {
+        /// The assignment under which they were handed out.
+        fence: Fence,
+        /// The records, at least one.
+        batch: Batch,
+    },
+}
+
+/// A partition that is ours.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Assignment {
+    /// The partition.
+    pub at: TopicPartition,
+    /// What commits for it carry.
+    pub fence: Fence,
+    /// What the group had committed for it, read stable.
+    pub committed: Option<Committed>,
+    /// The first offset that will be handed out.
+    pub position: Offset,
+}
+
+/// Where a group without a committed offset starts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum StartAt {
+    /// At the first record that is there.
+    #[default]
+    Earliest,
+    /// Behind the last record.
+    Latest,
+    /// Nowhere: it is an error ([`LogError::OutOfRange`]), for those who must not guess.
+    Nowhere,
+}
+
+/// How to join a group.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Join {
+    /// The group.
+    pub group: GroupName,
+    /// What to read.
+    pub topics: Vec<Topic>,
+    /// A name that is this member's across restarts: it fences an earlier process of that name,
+    /// and names its transactions on Kafka. Without one, a random name.
+    pub instance: Option<String>,
+    /// Where to start without a committed offset.
+    pub start: StartAt,
+    /// Records handed out at once.
+    pub max_poll_records: usize,
+    /// After this time without a sign of life a member is gone (Kafka).
+    pub session_timeout: Duration,
+    /// How long a partition that is to be let go is waited for.
+    pub release_timeout: Duration,
+}
+
+impl Join {
+    /// Joins a group on these topics, with the usual settings.
+    #[must_use]
+    pub fn new(group: GroupName, topics: Vec<Topic>) -> Self {
+        Self {
+            group,
+            topics,
+            instance: None,
+            start: StartAt::Earliest,
+            max_poll_records: 500,
+            session_timeout: Duration::from_secs(45),
+            release_timeout: Duration::from_secs(10),
+        }
+    }
+}
+
+/// What happens together or not at all.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Commit {
+    /// Records to add.
+    pub appends: Vec<Append>,
+    /// Offsets to set.
+    pub offsets: Vec<OffsetCommit>,
+}
+
+/// How far a partition is settled.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OffsetCommit {
+    /// The partition.
+    pub at: TopicPartition,
+    /// The assignment under which it was read.
+    pub fence: Fence,
+    /// The next record to read.
+    pub next: Offset,
+    /// What is to be read back with it: at most [`MAX_METADATA`] bytes of printable ASCII.
+    pub metadata: String,
+    /// What became of the records between the last commit and this one.
+    pub postings: Vec<Posting>,
+}
+
+/// How far an owned partition is behind.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lag {
+    /// The partition.
+    pub at: TopicPartition,
+    /// Records from the committed offset, or the start of the group, to the end.
+    pub records: u64,
+    /// How old the oldest of them is; zero when there is none.
+    pub age: Duration,
+}
