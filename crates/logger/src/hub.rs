@@ -13,7 +13,7 @@ use tokio::sync::{Notify, mpsc};
 use crate::api::Api;
 use crate::config::LoggerConfig;
 use crate::loss::{Loss, reason};
-use crate::state::{Phase, Queued, State};
+use crate::state::{Hand, Phase, Queued, State};
 
 /// Losses that wait for a slow callback; past it, whoever finds one calls it itself.
 const LOSS_QUEUE: usize = 1_024;
@@ -34,6 +34,7 @@ pub(crate) struct Hub {
     pub(crate) ids: EventIds,
     entropy: Mutex<Box<dyn Entropy>>,
     state: Mutex<State>,
+    hand: Mutex<Hand>,
     on_loss: Option<LossCallback>,
     losses: mpsc::Sender<Lost>,
     /// Rung when the main queue has something, or the breaker allows something.
@@ -68,6 +69,7 @@ impl Hub {
             clock,
             api,
             state: Mutex::new(state),
+            hand: Mutex::new(Hand::default()),
             on_loss,
             losses,
             sender_bell: Notify::new(),
@@ -85,6 +87,11 @@ impl Hub {
         // Nothing that panics under this lock leaves an event out of its place: queues and books
         // are changed by calls that do not panic half-way.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What the spill writer holds. Taken before the state where both are needed.
+    pub(crate) fn hand(&self) -> MutexGuard<'_, Hand> {
+        self.hand.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A copy of the books of now.
@@ -155,10 +162,10 @@ impl Hub {
                 // While we stop nothing new comes in, so what is in memory is bounded already, and
                 // nobody may be left holding events that a hanging disk would keep for ever.
                 let is_stopping = state.phase > Phase::Running;
-                while (is_stopping || state.spill.len() < self.config.queue_capacity)
+                while (is_stopping || state.spill_depth() < self.config.queue_capacity)
                     && let Some(event) = events.pop()
                 {
-                    state.spill.push_back(event);
+                    state.push_spill(event);
                 }
                 !events.is_empty()
             };
@@ -194,23 +201,6 @@ impl Hub {
             });
         }
         self.progress.notify_waiters();
-    }
-
-    /// The same for events that somebody else still holds on to and will not touch again.
-    pub(crate) fn lose_borrowed(&self, events: &[Queued], reason: &LossReason) {
-        {
-            let mut state = self.state();
-            let ids = events.iter().map(|queued| queued.id);
-            state.post(ids, Place::InFlight, Place::Lost(reason.clone()));
-            state.counters.failed += events.len() as u64;
-        }
-        for queued in events {
-            self.call_back_with(&Loss {
-                id: Some(queued.id),
-                event: Some(&queued.event),
-                reason,
-            });
-        }
     }
 
     /// Hands a loss to the callback, on the task that is there for it, or here if too many wait.

@@ -332,7 +332,7 @@ impl Logger {
             None
         } else if !shared.can_spill(state) {
             Some(reason::QUEUE_FULL)
-        } else if state.spill.len() < capacity {
+        } else if state.spill_depth() < capacity {
             None
         } else {
             Some(reason::SPILLOVER_QUEUE_FULL)
@@ -348,17 +348,27 @@ impl Logger {
                 let id = shared.ids.mint_at(now_ms);
                 let queued = state.accept(event, id, now_ms, None);
                 let mut bells = Bells::default();
+                state.counters.queued += 1;
+                // With the breaker open the queue would only be a detour on the way to the disk.
+                if state.queue.is_empty()
+                    && state.breaker.state() == BreakerState::Open
+                    && shared.can_spill(state)
+                    && state.spill_depth() < capacity
+                {
+                    state.push_spill(queued);
+                    bells.writer = matches!(state.spill.len(), 1 | BATCH);
+                    return Offer::Taken(bells);
+                }
                 // The oldest makes room for the newest: what is spilled was logged before what is
                 // queued, and stays in its order.
                 if state.queue.len() >= capacity
                     && let Some(oldest) = state.queue.pop_front()
                 {
-                    state.spill.push_back(oldest);
+                    state.push_spill(oldest);
                     // A writer that has work looks again by itself; a full batch does not wait.
                     bells.writer = matches!(state.spill.len(), 1 | BATCH);
                 }
                 state.queue.push_back(queued);
-                state.counters.queued += 1;
                 // Each sender that waits is woken once, not once per event until it runs.
                 if state.idle_senders > state.rung_senders {
                     state.rung_senders += 1;
@@ -390,7 +400,7 @@ impl Logger {
         let mut state = shared.state();
         let is_spilling = door == Door::Spill && shared.can_spill(&state);
         let depth = if is_spilling {
-            state.spill.len()
+            state.spill_depth()
         } else {
             state.queue.len()
         };
@@ -411,7 +421,7 @@ impl Logger {
         }
         let queued = state.accept(event, id, now_ms, tell.take());
         if is_spilling {
-            state.spill.push_back(queued);
+            state.push_spill(queued);
             shared.writer_bell.notify_one();
         } else {
             state.queue.push_back(queued);

@@ -34,6 +34,7 @@
 //! **Invariant:** after a sync failed, that file is never synced again and nothing that was not
 //! covered by an earlier sync is trusted.
 
+mod batch;
 mod books_file;
 mod cursor;
 mod find;
@@ -54,12 +55,13 @@ use std::path::{Path, PathBuf};
 use tidegate_core::env::{Disk, OpenMode};
 use tidegate_core::{Classify, FailureClass};
 
+pub(crate) use batch::{Mark, Prepared, Writing};
 pub use find::{Sighting, find};
 pub use inspect::{Finding, InspectedFile, Inspection, Level, Role, inspect};
 pub use recount::{Recount, recount};
 pub(crate) use replay::ReplayBatch;
 pub(crate) use set_aside::Rejection;
-pub(crate) use spool::{Append, Caps, Recovered, Spool, settle_corrupt};
+pub(crate) use spool::{Append, Caps, Recovered, Spool, Written, settle_corrupt};
 
 /// The active file.
 pub const ACTIVE: &str = "eventlog-spillover.jsonl";

@@ -5,7 +5,6 @@
 //! under the same lock as its posting.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_core::EventId;
@@ -66,6 +65,26 @@ pub(crate) struct Counters {
     pub(crate) ignored: u64,
 }
 
+/// What the spill writer has taken out of the spill queue: an event stays here until the disk has
+/// it. It has a lock of its own, which is never held while the disk is asked, so that whoever stops
+/// the logger finds the events of a disk that never answers.
+#[derive(Default)]
+pub(crate) struct Hand {
+    pub(crate) events: VecDeque<Queued>,
+    /// How many of them somebody waits for.
+    pub(crate) awaited: usize,
+    /// Whether the logger has stopped without waiting for the disk any longer.
+    pub(crate) is_given_up: bool,
+}
+
+impl Hand {
+    /// Counts anew how many events somebody waits for.
+    pub(crate) fn count_awaited(&mut self) {
+        let awaited = self.events.iter().filter(|queued| queued.waiter.is_some());
+        self.awaited = awaited.count();
+    }
+}
+
 pub(crate) struct State {
     pub(crate) phase: Phase,
     pub(crate) queue: VecDeque<Queued>,
@@ -75,10 +94,10 @@ pub(crate) struct State {
     pub(crate) counters: Counters,
     /// Events in the hands of senders.
     pub(crate) sending: usize,
-    /// Events in the hands of the spill writer.
+    /// Events in the hand of the spill writer.
     pub(crate) spilling: usize,
-    /// The batch that the disk is being asked to keep.
-    pub(crate) writing: Option<Arc<Vec<Queued>>>,
+    /// Events in the spill queue that somebody waits for.
+    pub(crate) awaited: usize,
     /// Whether a request with replayed events is on its way.
     pub(crate) is_replaying: bool,
     /// Lines on disk that wait for replay.
@@ -117,7 +136,7 @@ impl State {
             counters: Counters::default(),
             sending: 0,
             spilling: 0,
-            writing: None,
+            awaited: 0,
             is_replaying: false,
             backlog,
             idle_senders: 0,
@@ -189,6 +208,17 @@ impl State {
         self.books().account()
     }
 
+    /// Gives an event to the spill writer.
+    pub(crate) fn push_spill(&mut self, queued: Queued) {
+        self.awaited += usize::from(queued.waiter.is_some());
+        self.spill.push_back(queued);
+    }
+
+    /// Events that wait for the disk, all of which count against its limit.
+    pub(crate) fn spill_depth(&self) -> usize {
+        self.spill.len() + self.spilling
+    }
+
     /// Whether no request is on its way, and the senders have nothing left to do.
     pub(crate) fn is_quiet(&self) -> bool {
         self.is_sent() && !self.is_replaying
@@ -201,6 +231,6 @@ impl State {
 
     /// Whether nothing is in memory any more: delivered, or on disk.
     pub(crate) fn is_flushed(&self) -> bool {
-        self.is_sent() && self.spill.is_empty() && self.spilling == 0
+        self.is_sent() && self.spill_depth() == 0
     }
 }

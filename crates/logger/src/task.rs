@@ -1,5 +1,6 @@
 //! What runs a logger, from its opening to its end.
 
+use std::collections::VecDeque;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +21,7 @@ use crate::sender::Sender;
 use crate::spill::{Caps, Recovered, SpillError, Spool};
 use crate::state::{Phase, Queued, State};
 use crate::telemetry;
-use crate::writer::{Writer, WriterHandle};
+use crate::writer::{self, Writer, WriterHandle};
 
 /// Share of the time for stopping in which events are still sent; the rest is for the disk.
 const SENDING_SHARE: f64 = 0.7;
@@ -153,6 +154,9 @@ impl LoggerTask {
         let handle = WriterHandle(commands);
         let now = shared.clock.elapsed();
         let writer = self.spool.take().map(|spool| {
+            let (helper, help) = writer::help();
+            // Ends by itself when the writer does.
+            drop(self.spawn.spawn_thread("eventlog-sync", Box::pin(help)));
             let writer = Writer {
                 shared: Arc::clone(shared),
                 spool,
@@ -162,6 +166,8 @@ impl LoggerTask {
                 is_dirty: false,
                 blocked_until: None,
                 is_asked: true,
+                fresh: VecDeque::new(),
+                helper,
             };
             self.spawn
                 .spawn_thread("eventlog-spill", Box::pin(writer.run()))
@@ -297,19 +303,19 @@ impl Stopping {
     fn report_what_is_left(&self) {
         let shared = &self.shared;
         let left: Vec<Queued> = {
+            let mut hand = shared.hand();
             let mut state = shared.state();
-            let mut left: Vec<Queued> = state.spill.drain(..).collect();
+            hand.is_given_up = true;
+            state.spilling = 0;
+            let mut left: Vec<Queued> = hand.events.drain(..).collect();
+            left.extend(state.spill.drain(..));
             left.extend(state.queue.drain(..));
+            if !left.is_empty() {
+                let why = "the disk did not answer in time".to_owned();
+                state.spill_failure.get_or_insert(why);
+            }
             left
         };
-        let hung = shared.state().writing.take();
-        if !left.is_empty() || hung.is_some() {
-            let why = "the disk did not answer in time".to_owned();
-            shared.state().spill_failure.get_or_insert(why);
-        }
-        if let Some(batch) = hung {
-            shared.lose_borrowed(&batch, &reason::SPILLOVER_WRITE_ERROR);
-        }
         shared.lose(left, Place::InFlight, reason::SPILLOVER_WRITE_ERROR);
     }
 

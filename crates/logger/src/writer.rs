@@ -1,23 +1,24 @@
 //! The thread that owns the spill directory.
 
+mod keep;
+
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_core::books::{LossReason, Place, postings};
-use tidegate_core::breaker::BreakerState;
+use tidegate_core::books::{Place, postings};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::config::OnFull;
 use crate::event::Event;
 use crate::hub::{Hub, Lost};
 use crate::loss::reason;
-use crate::spill::{Append, Rejection, ReplayBatch, SpillError, Spool, settle_corrupt};
-use crate::state::{Phase, Queued, Waiter};
+use crate::spill::{Rejection, ReplayBatch, SpillError, Spool, settle_corrupt};
+use crate::state::{Phase, Queued};
+
+pub(crate) use keep::{Helper, help};
 
 /// Events that are written at a time.
 pub(crate) const BATCH: usize = 1_000;
-/// Events that are taken from the queue under one lock.
-const HELPING: usize = 100;
 /// Time between two syncs that nobody waits for.
 const PACE: Duration = Duration::from_millis(50);
 /// How often the books are written while events are spilled.
@@ -103,6 +104,10 @@ pub(crate) struct Writer {
     pub(crate) blocked_until: Option<Duration>,
     /// Whether anybody is left who may ask for something.
     pub(crate) is_asked: bool,
+    /// An empty queue that is exchanged for the spill queue, so that the lock of whoever logs is
+    /// held for a moment only.
+    pub(crate) fresh: VecDeque<Queued>,
+    pub(crate) helper: Helper,
 }
 
 impl Writer {
@@ -119,20 +124,17 @@ impl Writer {
             let bell = shared.writer_bell.notified();
             let now = shared.clock.elapsed();
             let (depth, is_urgent, phase) = {
+                let hand = shared.hand();
                 let state = shared.state();
-                let is_urgent = state.spill.len() >= BATCH
-                    || state.phase > Phase::Running
-                    || state
-                        .spill
-                        .iter()
-                        .take(BATCH)
-                        .any(|queued| queued.waiter.is_some());
-                (state.spill.len(), is_urgent, state.phase)
+                let depth = state.spill_depth();
+                let is_awaited = state.awaited + hand.awaited > 0;
+                let is_urgent = depth >= BATCH || is_awaited || state.phase > Phase::Running;
+                (depth, is_urgent, state.phase)
             };
             let is_blocked = self.blocked_until.is_some_and(|until| now < until);
             let is_due = is_urgent || now >= self.last_sync.saturating_add(PACE);
-            if depth > 0 && is_due && !is_blocked {
-                self.spill_some()?;
+            if depth > 0 && is_due && !is_blocked && self.commands.is_empty() {
+                self.spill_some().await?;
                 continue;
             }
             if phase == Phase::Stopped && depth == 0 {
@@ -152,157 +154,6 @@ impl Writer {
                 () = shared.clock.sleep(nap) => {}
             }
         }
-    }
-
-    /// Writes one batch from the front of the spill queue.
-    fn spill_some(&mut self) -> Result<(), SpillError> {
-        let shared = Arc::clone(&self.shared);
-        let (batch, waiters) = {
-            let mut batch: Vec<Queued> = Vec::with_capacity(BATCH);
-            // In small helpings: whoever logs waits for this lock.
-            while batch.len() < BATCH {
-                let mut state = shared.state();
-                let count = state.spill.len().min(HELPING).min(BATCH - batch.len());
-                if count == 0 {
-                    break;
-                }
-                batch.extend(state.spill.drain(..count));
-                state.spilling += count;
-            }
-            let mut state = shared.state();
-            let waiters: Vec<_> = batch
-                .iter_mut()
-                .map(|queued| queued.waiter.take())
-                .collect();
-            // Should the disk never answer, whoever stops the logger finds the events here.
-            let batch = Arc::new(batch);
-            state.writing = Some(Arc::clone(&batch));
-            (batch, waiters)
-        };
-        let defaults = &shared.config.defaults;
-        let mut encode = |index: usize, buffer: &mut Vec<u8>| {
-            let queued = &batch[index];
-            queued
-                .event
-                .encode_open(queued.id, queued.timestamp_ms, defaults, buffer);
-            queued.id
-        };
-        let appended = self
-            .spool
-            .append(batch.len(), &mut encode, &|| shared.books());
-        self.last_sync = shared.clock.elapsed();
-        let Some(mut batch) = self.take_back(batch, waiters) else {
-            // The disk answered too late: they were reported as lost, and may arrive all the same.
-            return appended.map(|_| ());
-        };
-        match appended {
-            Ok(Append::Written { taken, refused }) => {
-                let rest = batch.split_off(taken);
-                self.put_back(rest);
-                self.settle_written(batch, refused);
-                Ok(())
-            }
-            Ok(Append::Refused(error)) => {
-                tracing::error!(%error, events = batch.len(), "the disk refused a spill");
-                self.refused(batch);
-                Ok(())
-            }
-            Err(error) => {
-                // What was in our hands is lost with the directory, and reported.
-                self.fail(&error);
-                shared.state().spilling -= batch.len();
-                shared.lose(batch, Place::InFlight, reason::SPILLOVER_WRITE_ERROR);
-                Err(error)
-            }
-        }
-    }
-
-    /// Takes a batch back out of the state; none if it was given up there.
-    fn take_back(
-        &self,
-        batch: Arc<Vec<Queued>>,
-        waiters: Vec<Option<Waiter>>,
-    ) -> Option<Vec<Queued>> {
-        self.shared.state().writing.take()?;
-        // The state's copy is gone, so ours is the only one.
-        let mut batch = Arc::into_inner(batch)?;
-        for (queued, waiter) in batch.iter_mut().zip(waiters) {
-            queued.waiter = waiter;
-        }
-        Some(batch)
-    }
-
-    /// Events go back to where they wait, in their order: in front of the spill, or on their way to
-    /// the API if that may be asked again and only the disk refuses.
-    fn put_back(&mut self, events: Vec<Queued>) {
-        let mut state = self.shared.state();
-        state.spilling -= events.len();
-        let is_api_well = state.breaker.state() != BreakerState::Open;
-        let is_refused = self.blocked_until.is_some();
-        for queued in events.into_iter().rev() {
-            if is_refused && is_api_well {
-                state.queue.push_front(queued);
-            } else {
-                state.spill.push_front(queued);
-            }
-        }
-        drop(state);
-        self.shared.sender_bell.notify_one();
-        self.shared.ring_room();
-    }
-
-    fn settle_written(&mut self, batch: Vec<Queued>, refused: Vec<(usize, LossReason)>) {
-        let shared = Arc::clone(&self.shared);
-        let (written, over) = apart(batch, refused);
-        let moved = postings(
-            written.iter().map(|q| q.id),
-            Some(Place::InFlight),
-            Some(Place::Spilled),
-        );
-        {
-            let mut state = shared.state();
-            moved.iter().for_each(|posting| state.books().post(posting));
-            state.counters.spilled += written.len() as u64;
-            state.backlog += written.len() as u64;
-            state.spilling -= written.len();
-        }
-        shared.progress.notify_waiters();
-        self.is_dirty |= !written.is_empty();
-        let is_waited_for = written.iter().any(|queued| queued.waiter.is_some());
-        for mut queued in written {
-            queued.tell(Ok(()));
-        }
-        if is_waited_for || shared.state().phase > Phase::Running {
-            shared.replay_bell.notify_one();
-        }
-        if over.is_empty() {
-            shared.ring_room();
-            return;
-        }
-        if shared.config.on_full == OnFull::Block && shared.is_sending() {
-            // Replay makes room; until then nothing is taken.
-            self.blocked_until = Some(shared.clock.elapsed().saturating_add(PAUSE));
-            self.put_back(over.into_iter().map(|(queued, _)| queued).collect());
-            shared.replay_bell.notify_one();
-            return;
-        }
-        for (queued, reason) in over {
-            shared.state().spilling -= 1;
-            shared.lose(vec![queued], Place::InFlight, reason);
-        }
-        shared.ring_room();
-    }
-
-    fn refused(&mut self, batch: Vec<Queued>) {
-        let shared = Arc::clone(&self.shared);
-        if shared.config.on_full == OnFull::Block && shared.is_sending() {
-            self.blocked_until = Some(shared.clock.elapsed().saturating_add(PAUSE));
-            self.put_back(batch);
-            return;
-        }
-        shared.state().spilling -= batch.len();
-        shared.lose(batch, Place::InFlight, reason::SPILLOVER_WRITE_ERROR);
-        shared.ring_room();
     }
 
     fn obey(&mut self, command: Command) -> Result<(), SpillError> {
@@ -471,33 +322,15 @@ impl Writer {
     /// the next process.
     fn give_up(&mut self, error: &SpillError) {
         self.fail(error);
-        loop {
-            let waiting: Vec<Queued> = self.shared.state().spill.drain(..).collect();
-            if waiting.is_empty() {
-                break;
-            }
-            self.shared
-                .lose(waiting, Place::InFlight, reason::SPILLOVER_WRITE_ERROR);
-        }
+        let waiting: Vec<Queued> = {
+            let mut hand = self.shared.hand();
+            let mut state = self.shared.state();
+            state.spilling = 0;
+            let held = hand.events.drain(..);
+            held.chain(state.spill.drain(..)).collect()
+        };
+        self.shared
+            .lose(waiting, Place::InFlight, reason::SPILLOVER_WRITE_ERROR);
         self.shared.ring_all();
     }
-}
-
-/// Tells the events that were written from those that were refused.
-fn apart(
-    batch: Vec<Queued>,
-    refused: Vec<(usize, LossReason)>,
-) -> (Vec<Queued>, Vec<(Queued, LossReason)>) {
-    if refused.is_empty() {
-        return (batch, Vec::new());
-    }
-    let mut refused = refused.into_iter().peekable();
-    let (mut written, mut over) = (Vec::new(), Vec::new());
-    for (index, queued) in batch.into_iter().enumerate() {
-        match refused.next_if(|(at, _)| *at == index) {
-            Some((_, reason)) => over.push((queued, reason)),
-            None => written.push(queued),
-        }
-    }
-    (written, over)
 }

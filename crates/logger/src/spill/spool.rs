@@ -12,15 +12,14 @@ use tidegate_core::EventId;
 use tidegate_core::books::{Books, Bucket, LossReason, Place, Tally};
 use tidegate_core::env::{Disk, DiskFile, DiskLock, OpenMode};
 
-use super::books_file::{BooksFile, Written};
+use super::batch::{Mark, Outcome, Prepared, Writing};
+use super::books_file::{BooksFile, Written as WrittenBooks};
 use super::cursor::{Cursor, Position};
 use super::replay::{Replay, ReplayBatch, identity};
 use super::set_aside::{Rejection, SetAside};
 use super::{
-    ACTIVE, CORRUPT, CURSOR, LOCK, MAX_LINE, MAX_SEALED, REJECTED, REPLAY, SpillError, at, line,
-    sealed_name,
+    ACTIVE, CORRUPT, CURSOR, LOCK, MAX_SEALED, REJECTED, REPLAY, SpillError, at, sealed_name,
 };
-use crate::loss::reason;
 
 /// How much the active file may hold.
 #[derive(Debug, Clone, Copy)]
@@ -29,24 +28,30 @@ pub(crate) struct Caps {
     pub(crate) bytes: u64,
 }
 
-/// Bytes after which a batch takes no more events.
-const BATCH_BYTES: usize = 256 * 1024;
-
 /// The sums of a file's lines, by bucket.
 type Tallies = BTreeMap<Bucket, Tally>;
+
+/// Buffers that are kept: one is written while the next one is filled.
+const BUFFERS: usize = 2;
 
 /// What became of a batch.
 #[derive(Debug)]
 pub(crate) enum Append {
-    /// These of its events are durable; the others were refused because a cap is reached.
-    Written {
-        /// How many events were taken from the front of what was offered.
-        taken: usize,
-        /// Which ones of those did not fit, and why.
-        refused: Vec<(usize, LossReason)>,
-    },
+    /// Its events are durable, except those that a cap refused.
+    Written(Written),
     /// The disk refused the write, and the file is as it was: none of its events is on disk.
     Refused(io::Error),
+}
+
+/// A batch that is durable.
+#[derive(Debug)]
+pub(crate) struct Written {
+    /// How many events were taken from the front of what was offered.
+    pub(crate) taken: usize,
+    /// Those of them that were written.
+    pub(crate) ids: Vec<EventId>,
+    /// Which ones did not fit, and why.
+    pub(crate) refused: Vec<(usize, LossReason)>,
 }
 
 /// What was found when the directory was opened.
@@ -60,9 +65,9 @@ pub(crate) struct Recovered {
     pub(crate) unverifiable: i64,
 }
 
-struct Active {
+pub(super) struct Active {
     path: PathBuf,
-    file: Box<dyn DiskFile>,
+    pub(super) file: Box<dyn DiskFile>,
     /// Bytes that are whole lines, synced.
     len: u64,
     lines: u64,
@@ -85,7 +90,7 @@ pub(crate) struct Spool {
     rejected: SetAside,
     seq: u64,
     sum: u128,
-    batch: Vec<u8>,
+    buffers: Vec<Vec<u8>>,
     _lock: Box<dyn DiskLock>,
 }
 
@@ -122,7 +127,7 @@ impl Spool {
             rejected: SetAside::new(dir, REJECTED),
             seq: written.as_ref().map_or(0, |written| written.seq),
             sum: written.as_ref().map_or(0, |written| written.sum),
-            batch: Vec::new(),
+            buffers: Vec::new(),
             _lock: lock,
         };
         let recovered = spool.recover(written)?;
@@ -130,111 +135,118 @@ impl Spool {
         Ok((spool, recovered))
     }
 
-    /// Keeps up to `count` events, no more than fit a batch, and returns once they would survive a
-    /// power cut.
+    /// Where the active file ends.
+    pub(crate) fn mark(&self) -> Mark {
+        let active = self.active.as_ref();
+        Mark {
+            len: active.map_or(0, |active| active.len),
+            lines: active.map_or(0, |active| active.lines),
+            seq: self.seq,
+            sum: self.sum,
+        }
+    }
+
+    /// Makes lines of up to `count` events, no more than fit a batch, to be written behind `mark`:
+    /// where the file ends, or will end once the batch before this one is written.
     ///
     /// `encode` writes the JSON of an event, up to and with its `_id` and without the closing
-    /// brace, and gives its id; `books` are the books of now. After an error the directory is given
-    /// up; what was promised before is in it.
-    pub(crate) fn append(
+    /// brace, and gives its id.
+    pub(crate) fn prepare(
         &mut self,
+        mark: Mark,
         count: usize,
         encode: &mut dyn FnMut(usize, &mut Vec<u8>) -> EventId,
-        books: &dyn Fn() -> Books,
-    ) -> Result<Append, SpillError> {
-        let mut active = match self.active.take() {
+    ) -> Prepared {
+        let buffer = self.buffers.pop().unwrap_or_default();
+        Prepared::new(buffer, mark, self.caps, count, encode)
+    }
+
+    /// Ties prepared lines to the file they are for. Until it is [`complete`](Self::complete) the
+    /// spool must not be asked for anything but to prepare the next batch.
+    pub(crate) fn begin(&mut self, prepared: Prepared) -> Result<Writing, SpillError> {
+        let active = match self.active.take() {
             Some(active) => active,
             None => self.create_active()?,
         };
-        let planned = self.plan(&active, count, encode);
-        if planned.ids.is_empty() {
-            self.active = Some(active);
-            return Ok(Append::Written {
-                taken: planned.taken,
-                refused: planned.refused,
-            });
-        }
-        if let Err(error) = active.file.append(&self.batch) {
-            // A part of it may be there. If even that cannot be undone, the file is given up.
-            if active.file.truncate(active.len).is_err() {
-                self.seal(active)?;
-            } else {
-                self.active = Some(active);
-            }
-            return Ok(Append::Refused(error));
-        }
-        if self.is_synced && active.file.sync().is_err() {
-            // Final for that file: the batch goes to a fresh one, and if that fails too we stop.
-            // The books say how much of the old file counts, before anything new is promised.
-            self.seal(active)?;
-            self.write_books(&books())?;
-            active = self.create_active()?;
-            at("write", &active.path, active.file.append(&self.batch))?;
-            at("sync", &active.path, active.file.sync())?;
-        }
-        active.len += self.batch.len() as u64;
-        active.lines += planned.ids.len() as u64;
-        for id in planned.ids {
-            self.sum = self.sum.wrapping_add(id.as_u128());
-            self.seq += 1;
-            let tally = active.tallies.entry(Bucket::of(id)).or_default();
-            *tally = tally.plus(Tally::of(id));
-        }
-        self.active = Some(active);
-        Ok(Append::Written {
-            taken: planned.taken,
-            refused: planned.refused,
+        Ok(Writing {
+            active,
+            prepared,
+            is_synced: self.is_synced,
+            outcome: Outcome::Kept,
         })
     }
 
-    /// Encodes what fits under the caps into the batch.
-    fn plan(
+    /// Takes note of what was written. After an error the directory is given up; what was promised
+    /// before is in it. `books` are the books of now.
+    pub(crate) fn complete(
         &mut self,
-        active: &Active,
-        count: usize,
-        encode: &mut dyn FnMut(usize, &mut Vec<u8>) -> EventId,
-    ) -> Planned {
-        /// The most that closing a line adds.
-        const CLOSING: usize = 96;
-        let mut planned = Planned::default();
-        let (mut seq, mut sum) = (self.seq, self.sum);
-        self.batch.clear();
-        // A line is closed when its successor is known, because only the last one carries the sum.
-        let mut open_from = 0;
-        for index in 0..count {
-            if self.batch.len() >= BATCH_BYTES {
-                break;
+        writing: Writing,
+        books: &dyn Fn() -> Books,
+    ) -> Result<Append, SpillError> {
+        let Writing {
+            mut active,
+            prepared,
+            outcome,
+            ..
+        } = writing;
+        match outcome {
+            Outcome::Kept => {}
+            Outcome::Refused(error) => {
+                // A part of it may be there. If even that cannot be undone, the file is given up.
+                if active.file.truncate(active.len).is_err() {
+                    self.seal(active)?;
+                } else {
+                    self.active = Some(active);
+                }
+                self.recycle(prepared);
+                return Ok(Append::Refused(error));
             }
-            planned.taken += 1;
-            // Closed before it is known whether a successor fits; taken back if none does.
-            let closed_from = self.batch.len();
-            if !planned.ids.is_empty() {
-                line::close(&mut self.batch, open_from, seq, None);
+            Outcome::Unsynced => {
+                // Final for that file: the batch goes to a fresh one, and if that fails too we
+                // stop. The books say how much of the old file counts, before anything new is
+                // promised.
+                self.seal(active)?;
+                self.write_books(&books())?;
+                active = self.create_active()?;
+                at("write", &active.path, active.file.append(&prepared.bytes))?;
+                at("sync", &active.path, active.file.sync())?;
             }
-            let start = self.batch.len();
-            let id = encode(index, &mut self.batch);
-            let line = self.batch.len() - start + CLOSING;
-            let refused = if active.lines + planned.ids.len() as u64 >= self.caps.events {
-                Some(reason::SPILLOVER_MAX_EVENTS)
-            } else if active.len + (start + line) as u64 > self.caps.bytes || line > MAX_LINE {
-                Some(reason::SPILLOVER_MAX_SIZE)
-            } else {
-                None
-            };
-            if let Some(reason) = refused {
-                self.batch.truncate(closed_from);
-                planned.refused.push((index, reason));
-                continue;
-            }
-            open_from = start;
-            seq += 1;
-            sum = sum.wrapping_add(id.as_u128());
-            planned.ids.push(id);
         }
-        if !planned.ids.is_empty() {
-            line::close(&mut self.batch, open_from, seq, Some(sum));
+        active.len += prepared.bytes.len() as u64;
+        active.lines += prepared.ids.len() as u64;
+        for id in &prepared.ids {
+            let tally = active.tallies.entry(Bucket::of(*id)).or_default();
+            *tally = tally.plus(Tally::of(*id));
         }
-        planned
+        self.seq = prepared.ends.seq;
+        self.sum = prepared.ends.sum;
+        self.active = Some(active);
+        Ok(Append::Written(self.recycle(prepared)))
+    }
+
+    /// Writes prepared lines on this thread, and returns once they would survive a power cut.
+    pub(crate) fn keep(
+        &mut self,
+        prepared: Prepared,
+        books: &dyn Fn() -> Books,
+    ) -> Result<Append, SpillError> {
+        if prepared.is_empty() {
+            return Ok(Append::Written(self.recycle(prepared)));
+        }
+        let writing = self.begin(prepared)?.run();
+        self.complete(writing, books)
+    }
+
+    /// Keeps the buffer for the next batch.
+    pub(crate) fn recycle(&mut self, prepared: Prepared) -> Written {
+        if self.buffers.len() < BUFFERS {
+            self.buffers.push(prepared.bytes);
+        }
+        Written {
+            taken: prepared.taken,
+            ids: prepared.ids,
+            refused: prepared.refused,
+        }
     }
 
     fn create_active(&mut self) -> Result<Active, SpillError> {
@@ -441,7 +453,7 @@ impl Spool {
         position: Option<Position>,
         is_clean: bool,
     ) -> Result<(), SpillError> {
-        let written = Written {
+        let written = WrittenBooks {
             is_clean,
             seq: self.seq,
             sum: self.sum,
@@ -452,7 +464,7 @@ impl Spool {
                 .map(|(number, (len, _))| (*number, *len))
                 .collect(),
             active_len: self.active.as_ref().map_or(0, |active| active.len),
-            ..Written::default()
+            ..WrittenBooks::default()
         };
         self.books.write(&*self.disk, written, books)?;
         match (&mut self.cursor, position) {
@@ -485,11 +497,4 @@ pub(crate) fn settle_corrupt(books: &mut Books, readable: &BTreeMap<Bucket, Tall
         }
     }
     count
-}
-
-#[derive(Default)]
-struct Planned {
-    taken: usize,
-    ids: Vec<EventId>,
-    refused: Vec<(usize, LossReason)>,
 }

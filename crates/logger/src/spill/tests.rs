@@ -50,9 +50,10 @@ impl Keeper {
             buffer.extend_from_slice(text.as_bytes());
             id(number)
         };
-        match spool.append(numbers.len(), &mut encode, &|| books.clone())? {
-            Append::Written { refused, .. } => {
-                assert!(refused.is_empty());
+        let prepared = spool.prepare(spool.mark(), numbers.len(), &mut encode);
+        match spool.keep(prepared, &|| books.clone())? {
+            Append::Written(written) => {
+                assert!(written.refused.is_empty());
                 let ids = numbers.iter().map(|n| id(*n));
                 for posting in postings(ids, None, Some(Place::Spilled)) {
                     books.post(&posting);
@@ -367,11 +368,10 @@ fn the_caps_refuse_what_does_not_fit_by_name() {
             buffer.extend_from_slice(line.as_bytes());
             id(1)
         };
-        match spool
-            .append(texts.len(), &mut encode, &Books::default)
-            .unwrap()
-        {
-            Append::Written { refused, .. } => refused
+        let prepared = spool.prepare(spool.mark(), texts.len(), &mut encode);
+        match spool.keep(prepared, &Books::default).unwrap() {
+            Append::Written(written) => written
+                .refused
                 .into_iter()
                 .map(|(i, why)| format!("{i} {why}"))
                 .collect::<Vec<_>>(),

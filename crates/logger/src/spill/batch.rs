@@ -1,0 +1,149 @@
+//! A batch of lines on its way to the active file.
+//!
+//! It is made, written and noted in three steps, so that the next batch can be made while this one
+//! is being written on another thread.
+
+use std::fmt;
+use std::io;
+
+use tidegate_core::EventId;
+use tidegate_core::books::LossReason;
+
+use super::spool::{Active, Caps};
+use super::{MAX_LINE, line};
+use crate::loss::reason;
+
+/// Bytes after which a batch takes no more events.
+const BATCH_BYTES: usize = 256 * 1024;
+
+/// Where the active file ends, and what its next line carries on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Mark {
+    pub(super) len: u64,
+    pub(super) lines: u64,
+    pub(super) seq: u64,
+    pub(super) sum: u128,
+}
+
+/// Lines that are ready to be written behind a mark, and only there.
+pub(crate) struct Prepared {
+    pub(super) bytes: Vec<u8>,
+    pub(super) ids: Vec<EventId>,
+    /// How many events were taken from the front of what was offered.
+    pub(crate) taken: usize,
+    /// Which ones of those did not fit, and why.
+    pub(super) refused: Vec<(usize, LossReason)>,
+    /// The mark it was prepared for.
+    pub(crate) begins: Mark,
+    /// Where the file ends once it is written.
+    pub(crate) ends: Mark,
+}
+
+impl Prepared {
+    /// Makes lines of what fits under the caps.
+    pub(super) fn new(
+        mut bytes: Vec<u8>,
+        mark: Mark,
+        caps: Caps,
+        count: usize,
+        encode: &mut dyn FnMut(usize, &mut Vec<u8>) -> EventId,
+    ) -> Self {
+        /// The most that closing a line adds.
+        const CLOSING: usize = 96;
+        bytes.clear();
+        let mut ids = Vec::with_capacity(count);
+        let mut refused = Vec::new();
+        let mut taken = 0;
+        let (mut seq, mut sum) = (mark.seq, mark.sum);
+        // A line is closed when its successor is known, because only the last one carries the sum.
+        let mut open_from = 0;
+        for index in 0..count {
+            if bytes.len() >= BATCH_BYTES {
+                break;
+            }
+            taken += 1;
+            // Closed before it is known whether a successor fits; taken back if none does.
+            let closed_from = bytes.len();
+            if !ids.is_empty() {
+                line::close(&mut bytes, open_from, seq, None);
+            }
+            let start = bytes.len();
+            let id = encode(index, &mut bytes);
+            let line = bytes.len() - start + CLOSING;
+            let over = if mark.lines + ids.len() as u64 >= caps.events {
+                Some(reason::SPILLOVER_MAX_EVENTS)
+            } else if mark.len + (start + line) as u64 > caps.bytes || line > MAX_LINE {
+                Some(reason::SPILLOVER_MAX_SIZE)
+            } else {
+                None
+            };
+            if let Some(reason) = over {
+                bytes.truncate(closed_from);
+                refused.push((index, reason));
+                continue;
+            }
+            open_from = start;
+            seq += 1;
+            sum = sum.wrapping_add(id.as_u128());
+            ids.push(id);
+        }
+        if !ids.is_empty() {
+            line::close(&mut bytes, open_from, seq, Some(sum));
+        }
+        let ends = Mark {
+            len: mark.len + bytes.len() as u64,
+            lines: mark.lines + ids.len() as u64,
+            seq,
+            sum,
+        };
+        Self {
+            bytes,
+            ids,
+            taken,
+            refused,
+            begins: mark,
+            ends,
+        }
+    }
+
+    /// Whether every event that was offered was refused.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.ids.is_empty()
+    }
+}
+
+/// A file, and lines that are to be written to it.
+pub(crate) struct Writing {
+    pub(super) active: Active,
+    pub(super) prepared: Prepared,
+    pub(super) is_synced: bool,
+    pub(super) outcome: Outcome,
+}
+
+/// How writing went.
+pub(super) enum Outcome {
+    /// All of it would survive a power cut.
+    Kept,
+    /// The write failed; a part of it may be there.
+    Refused(io::Error),
+    /// The sync failed.
+    Unsynced,
+}
+
+impl Writing {
+    /// Asks the disk, on whichever thread this is.
+    pub(crate) fn run(mut self) -> Self {
+        self.outcome = match self.active.file.append(&self.prepared.bytes) {
+            Err(error) => Outcome::Refused(error),
+            Ok(()) if self.is_synced && self.active.file.sync().is_err() => Outcome::Unsynced,
+            Ok(()) => Outcome::Kept,
+        };
+        self
+    }
+}
+
+impl fmt::Debug for Writing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Writing({} bytes)", self.prepared.bytes.len())
+    }
+}
