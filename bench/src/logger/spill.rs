@@ -66,10 +66,16 @@ fn spill_rate(dir: &Path) -> f64 {
     logger.log_all(events(WARM_UP));
     wait_for(|| is_spilled(&logger, WARM_UP));
     let prepared = events(EVENTS);
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime starts");
     let began = Instant::now();
     logger.log_all(prepared);
-    wait_for(|| is_spilled(&logger, WARM_UP + EVENTS));
-    rate(EVENTS, began)
+    let is_flushed = runtime.block_on(logger.flush(Duration::from_secs(60)));
+    let rate = rate(EVENTS, began);
+    assert!(is_flushed && is_spilled(&logger, WARM_UP + EVENTS));
+    rate
 }
 
 fn is_spilled(logger: &RunningLogger, count: u64) -> bool {

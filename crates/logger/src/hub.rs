@@ -12,8 +12,9 @@ use tokio::sync::{Notify, mpsc};
 
 use crate::api::Api;
 use crate::config::LoggerConfig;
+use crate::hand::Hand;
 use crate::loss::{Loss, reason};
-use crate::state::{Hand, Phase, Queued, State};
+use crate::state::{Phase, Queued, State};
 
 /// Losses that wait for a slow callback; past it, whoever finds one calls it itself.
 const LOSS_QUEUE: usize = 1_024;

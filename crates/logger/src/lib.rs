@@ -3,6 +3,7 @@
 mod api;
 mod config;
 mod event;
+mod hand;
 #[cfg(feature = "http")]
 mod http;
 mod hub;

@@ -121,6 +121,23 @@ enum Waiting {
     Full(Event),
 }
 
+/// While it lives somebody waits for the disk, and the writer does not wait for company.
+struct Hurry<'a>(&'a Hub);
+
+impl<'a> Hurry<'a> {
+    fn new(shared: &'a Hub) -> Self {
+        shared.state().flushing += 1;
+        shared.writer_bell.notify_one();
+        Self(shared)
+    }
+}
+
+impl Drop for Hurry<'_> {
+    fn drop(&mut self) {
+        self.0.state().flushing -= 1;
+    }
+}
+
 /// Wakes a thread that waits for a future.
 struct ThreadWaker(std::thread::Thread);
 
@@ -282,6 +299,7 @@ impl Logger {
     /// disk, and says whether that happened within `timeout`. What is on disk is safe, and its replay
     /// is not waited for.
     pub async fn flush(&self, timeout: Duration) -> bool {
+        let _hurry = Hurry::new(&self.shared);
         let mut limit = self.shared.clock.sleep(timeout);
         loop {
             let progress = self.shared.progress.notified();

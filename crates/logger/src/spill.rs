@@ -55,7 +55,7 @@ use std::path::{Path, PathBuf};
 use tidegate_core::env::{Disk, OpenMode};
 use tidegate_core::{Classify, FailureClass};
 
-pub(crate) use batch::{Mark, Prepared, Writing};
+pub(crate) use batch::{Lent, Mark, Outcome, Prepared};
 pub use find::{Sighting, find};
 pub use inspect::{Finding, InspectedFile, Inspection, Level, Role, inspect};
 pub use recount::{Recount, recount};

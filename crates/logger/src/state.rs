@@ -65,26 +65,6 @@ pub(crate) struct Counters {
     pub(crate) ignored: u64,
 }
 
-/// What the spill writer has taken out of the spill queue: an event stays here until the disk has
-/// it. It has a lock of its own, which is never held while the disk is asked, so that whoever stops
-/// the logger finds the events of a disk that never answers.
-#[derive(Default)]
-pub(crate) struct Hand {
-    pub(crate) events: VecDeque<Queued>,
-    /// How many of them somebody waits for.
-    pub(crate) awaited: usize,
-    /// Whether the logger has stopped without waiting for the disk any longer.
-    pub(crate) is_given_up: bool,
-}
-
-impl Hand {
-    /// Counts anew how many events somebody waits for.
-    pub(crate) fn count_awaited(&mut self) {
-        let awaited = self.events.iter().filter(|queued| queued.waiter.is_some());
-        self.awaited = awaited.count();
-    }
-}
-
 pub(crate) struct State {
     pub(crate) phase: Phase,
     pub(crate) queue: VecDeque<Queued>,
@@ -98,6 +78,8 @@ pub(crate) struct State {
     pub(crate) spilling: usize,
     /// Events in the spill queue that somebody waits for.
     pub(crate) awaited: usize,
+    /// Those who wait until nothing is in memory any more.
+    pub(crate) flushing: usize,
     /// Whether a request with replayed events is on its way.
     pub(crate) is_replaying: bool,
     /// Lines on disk that wait for replay.
@@ -137,6 +119,7 @@ impl State {
             sending: 0,
             spilling: 0,
             awaited: 0,
+            flushing: 0,
             is_replaying: false,
             backlog,
             idle_senders: 0,

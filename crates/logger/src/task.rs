@@ -1,6 +1,5 @@
 //! What runs a logger, from its opening to its end.
 
-use std::collections::VecDeque;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -166,7 +165,6 @@ impl LoggerTask {
                 is_dirty: false,
                 blocked_until: None,
                 is_asked: true,
-                fresh: VecDeque::new(),
                 helper,
             };
             self.spawn
@@ -305,9 +303,8 @@ impl Stopping {
         let left: Vec<Queued> = {
             let mut hand = shared.hand();
             let mut state = shared.state();
-            hand.is_given_up = true;
             state.spilling = 0;
-            let mut left: Vec<Queued> = hand.events.drain(..).collect();
+            let mut left = hand.give_up();
             left.extend(state.spill.drain(..));
             left.extend(state.queue.drain(..));
             if !left.is_empty() {

@@ -2,7 +2,6 @@
 
 mod keep;
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -104,9 +103,6 @@ pub(crate) struct Writer {
     pub(crate) blocked_until: Option<Duration>,
     /// Whether anybody is left who may ask for something.
     pub(crate) is_asked: bool,
-    /// An empty queue that is exchanged for the spill queue, so that the lock of whoever logs is
-    /// held for a moment only.
-    pub(crate) fresh: VecDeque<Queued>,
     pub(crate) helper: Helper,
 }
 
@@ -127,7 +123,7 @@ impl Writer {
                 let hand = shared.hand();
                 let state = shared.state();
                 let depth = state.spill_depth();
-                let is_awaited = state.awaited + hand.awaited > 0;
+                let is_awaited = state.awaited + hand.awaited + state.flushing > 0;
                 let is_urgent = depth >= BATCH || is_awaited || state.phase > Phase::Running;
                 (depth, is_urgent, state.phase)
             };
@@ -326,8 +322,9 @@ impl Writer {
             let mut hand = self.shared.hand();
             let mut state = self.shared.state();
             state.spilling = 0;
-            let held = hand.events.drain(..);
-            held.chain(state.spill.drain(..)).collect()
+            let mut waiting = hand.give_up();
+            waiting.extend(state.spill.drain(..));
+            waiting
         };
         self.shared
             .lose(waiting, Place::InFlight, reason::SPILLOVER_WRITE_ERROR);

@@ -8,11 +8,21 @@ use super::{Json, Properties};
 
 /// Writes `text` as a JSON string.
 pub(super) fn text(into: &mut Vec<u8>, text: &str) {
-    into.push(b'"');
     let bytes = text.as_bytes();
+    into.reserve(bytes.len() + 2);
+    into.push(b'"');
+    // Most texts are clean, and looking at all bytes without stopping is done many at a time.
+    let is_clean = bytes
+        .iter()
+        .fold(true, |is_clean, &byte| is_clean & is_plain(byte));
+    if is_clean {
+        into.extend_from_slice(bytes);
+        into.push(b'"');
+        return;
+    }
     let mut clean_from = 0;
     for (index, &byte) in bytes.iter().enumerate() {
-        if !NEEDS_ESCAPE[usize::from(byte)] {
+        if is_plain(byte) {
             continue;
         }
         into.extend_from_slice(&bytes[clean_from..index]);
@@ -23,18 +33,10 @@ pub(super) fn text(into: &mut Vec<u8>, text: &str) {
     into.push(b'"');
 }
 
-/// Which bytes may not stand in a JSON string: quotes, backslashes and control characters.
-static NEEDS_ESCAPE: [bool; 256] = {
-    let mut table = [false; 256];
-    let mut control = 0;
-    while control < 0x20 {
-        table[control] = true;
-        control += 1;
-    }
-    table[b'"' as usize] = true;
-    table[b'\\' as usize] = true;
-    table
-};
+/// Whether a byte may stand in a JSON string as it is: no quote, backslash or control character.
+fn is_plain(byte: u8) -> bool {
+    (byte >= 0x20) & (byte != b'"') & (byte != b'\\')
+}
 
 #[cold]
 fn escape(into: &mut Vec<u8>, byte: u8) {

@@ -1,15 +1,15 @@
 //! A batch of lines on its way to the active file.
 //!
-//! It is made, written and noted in three steps, so that the next batch can be made while this one
-//! is being written on another thread.
+//! It is prepared, written and noted in three steps, so that the next one can be prepared while this
+//! one is being written on another thread.
 
-use std::fmt;
 use std::io;
 
 use tidegate_core::EventId;
 use tidegate_core::books::LossReason;
+use tidegate_core::env::DiskFile;
 
-use super::spool::{Active, Caps};
+use super::spool::Caps;
 use super::{MAX_LINE, line};
 use crate::loss::reason;
 
@@ -33,8 +33,6 @@ pub(crate) struct Prepared {
     pub(crate) taken: usize,
     /// Which ones of those did not fit, and why.
     pub(super) refused: Vec<(usize, LossReason)>,
-    /// The mark it was prepared for.
-    pub(crate) begins: Mark,
     /// Where the file ends once it is written.
     pub(crate) ends: Mark,
 }
@@ -101,49 +99,47 @@ impl Prepared {
             ids,
             taken,
             refused,
-            begins: mark,
             ends,
         }
     }
 
-    /// Whether every event that was offered was refused.
+    /// Whether there is nothing to write: every event that was offered was refused.
     pub(crate) fn is_empty(&self) -> bool {
         self.ids.is_empty()
     }
+
+    /// Whether a cap refused any of them.
+    pub(crate) fn is_capped(&self) -> bool {
+        !self.refused.is_empty()
+    }
 }
 
-/// A file, and lines that are to be written to it.
-pub(crate) struct Writing {
-    pub(super) active: Active,
-    pub(super) prepared: Prepared,
+/// The active file, in the hands of whoever writes to it.
+pub(crate) struct Lent {
+    pub(super) file: Box<dyn DiskFile>,
     pub(super) is_synced: bool,
-    pub(super) outcome: Outcome,
 }
 
-/// How writing went.
-pub(super) enum Outcome {
+/// How writing a batch went.
+#[derive(Debug)]
+pub(crate) enum Outcome {
     /// All of it would survive a power cut.
     Kept,
+    /// It was not tried, because the batch before it failed.
+    Skipped,
     /// The write failed; a part of it may be there.
     Refused(io::Error),
     /// The sync failed.
     Unsynced,
 }
 
-impl Writing {
-    /// Asks the disk, on whichever thread this is.
-    pub(crate) fn run(mut self) -> Self {
-        self.outcome = match self.active.file.append(&self.prepared.bytes) {
+impl Lent {
+    /// Asks the disk to keep a batch.
+    pub(crate) fn write(&mut self, prepared: &Prepared) -> Outcome {
+        match self.file.append(&prepared.bytes) {
             Err(error) => Outcome::Refused(error),
-            Ok(()) if self.is_synced && self.active.file.sync().is_err() => Outcome::Unsynced,
+            Ok(()) if self.is_synced && self.file.sync().is_err() => Outcome::Unsynced,
             Ok(()) => Outcome::Kept,
-        };
-        self
-    }
-}
-
-impl fmt::Debug for Writing {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Writing({} bytes)", self.prepared.bytes.len())
+        }
     }
 }

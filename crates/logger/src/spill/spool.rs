@@ -12,7 +12,7 @@ use tidegate_core::EventId;
 use tidegate_core::books::{Books, Bucket, LossReason, Place, Tally};
 use tidegate_core::env::{Disk, DiskFile, DiskLock, OpenMode};
 
-use super::batch::{Mark, Outcome, Prepared, Writing};
+use super::batch::{Lent, Mark, Outcome, Prepared};
 use super::books_file::{BooksFile, Written as WrittenBooks};
 use super::cursor::{Cursor, Position};
 use super::replay::{Replay, ReplayBatch, identity};
@@ -31,8 +31,8 @@ pub(crate) struct Caps {
 /// The sums of a file's lines, by bucket.
 type Tallies = BTreeMap<Bucket, Tally>;
 
-/// Buffers that are kept: one is written while the next one is filled.
-const BUFFERS: usize = 2;
+/// Buffers that are kept: two wait or are written while the next one is filled.
+const BUFFERS: usize = 3;
 
 /// What became of a batch.
 #[derive(Debug)]
@@ -65,9 +65,10 @@ pub(crate) struct Recovered {
     pub(crate) unverifiable: i64,
 }
 
-pub(super) struct Active {
+struct Active {
     path: PathBuf,
-    pub(super) file: Box<dyn DiskFile>,
+    /// None while it is lent.
+    file: Option<Box<dyn DiskFile>>,
     /// Bytes that are whole lines, synced.
     len: u64,
     lines: u64,
@@ -161,67 +162,44 @@ impl Spool {
         Prepared::new(buffer, mark, self.caps, count, encode)
     }
 
-    /// Ties prepared lines to the file they are for. Until it is [`complete`](Self::complete) the
-    /// spool must not be asked for anything but to prepare the next batch.
-    pub(crate) fn begin(&mut self, prepared: Prepared) -> Result<Writing, SpillError> {
-        let active = match self.active.take() {
+    /// Lends the active file, so that another thread can write to it. Until it is
+    /// [taken back](Self::take_back) the spool must not be asked for anything but to prepare and
+    /// note batches.
+    pub(crate) fn lend(&mut self) -> Result<Lent, SpillError> {
+        let mut active = match self.active.take() {
             Some(active) => active,
             None => self.create_active()?,
         };
-        Ok(Writing {
-            active,
-            prepared,
+        let file = active.file.take();
+        let lent = file.ok_or_else(|| io::Error::other("it is lent already"));
+        let lent = at("write", &active.path, lent);
+        self.active = Some(active);
+        Ok(Lent {
+            file: lent?,
             is_synced: self.is_synced,
-            outcome: Outcome::Kept,
         })
     }
 
-    /// Takes note of what was written. After an error the directory is given up; what was promised
-    /// before is in it. `books` are the books of now.
-    pub(crate) fn complete(
-        &mut self,
-        writing: Writing,
-        books: &dyn Fn() -> Books,
-    ) -> Result<Append, SpillError> {
-        let Writing {
-            mut active,
-            prepared,
-            outcome,
-            ..
-        } = writing;
-        match outcome {
-            Outcome::Kept => {}
-            Outcome::Refused(error) => {
-                // A part of it may be there. If even that cannot be undone, the file is given up.
-                if active.file.truncate(active.len).is_err() {
-                    self.seal(active)?;
-                } else {
-                    self.active = Some(active);
-                }
-                self.recycle(prepared);
-                return Ok(Append::Refused(error));
-            }
-            Outcome::Unsynced => {
-                // Final for that file: the batch goes to a fresh one, and if that fails too we
-                // stop. The books say how much of the old file counts, before anything new is
-                // promised.
-                self.seal(active)?;
-                self.write_books(&books())?;
-                active = self.create_active()?;
-                at("write", &active.path, active.file.append(&prepared.bytes))?;
-                at("sync", &active.path, active.file.sync())?;
-            }
+    /// Takes the active file back.
+    pub(crate) fn take_back(&mut self, lent: Lent) {
+        if let Some(active) = &mut self.active {
+            active.file = Some(lent.file);
         }
-        active.len += prepared.bytes.len() as u64;
-        active.lines += prepared.ids.len() as u64;
-        for id in &prepared.ids {
-            let tally = active.tallies.entry(Bucket::of(*id)).or_default();
-            *tally = tally.plus(Tally::of(*id));
+    }
+
+    /// Notes that these lines are durable.
+    pub(crate) fn note(&mut self, prepared: Prepared) -> Written {
+        if let Some(active) = &mut self.active {
+            active.len += prepared.bytes.len() as u64;
+            active.lines += prepared.ids.len() as u64;
+            for id in &prepared.ids {
+                let tally = active.tallies.entry(Bucket::of(*id)).or_default();
+                *tally = tally.plus(Tally::of(*id));
+            }
         }
         self.seq = prepared.ends.seq;
         self.sum = prepared.ends.sum;
-        self.active = Some(active);
-        Ok(Append::Written(self.recycle(prepared)))
+        self.recycle(prepared)
     }
 
     /// Writes prepared lines on this thread, and returns once they would survive a power cut.
@@ -233,8 +211,60 @@ impl Spool {
         if prepared.is_empty() {
             return Ok(Append::Written(self.recycle(prepared)));
         }
-        let writing = self.begin(prepared)?.run();
-        self.complete(writing, books)
+        let mut lent = self.lend()?;
+        let outcome = lent.write(&prepared);
+        self.take_back(lent);
+        self.complete(prepared, outcome, books)
+    }
+
+    /// Does what is to be done about lines that were tried to be written. After an error the
+    /// directory is given up; what was promised before is in it. `books` are the books of now.
+    pub(crate) fn complete(
+        &mut self,
+        prepared: Prepared,
+        outcome: Outcome,
+        books: &dyn Fn() -> Books,
+    ) -> Result<Append, SpillError> {
+        match outcome {
+            Outcome::Kept => {}
+            Outcome::Skipped => {
+                self.recycle(prepared);
+                let why = "a write before it failed";
+                return Ok(Append::Refused(io::Error::other(why)));
+            }
+            Outcome::Refused(error) => {
+                // A part of it may be there. If even that cannot be undone, the file is given up.
+                if let Some(mut active) = self.active.take() {
+                    let len = active.len;
+                    if active
+                        .file
+                        .as_mut()
+                        .is_some_and(|file| file.truncate(len).is_ok())
+                    {
+                        self.active = Some(active);
+                    } else {
+                        self.seal(active)?;
+                    }
+                }
+                self.recycle(prepared);
+                return Ok(Append::Refused(error));
+            }
+            Outcome::Unsynced => {
+                // Final for that file: the batch goes to a fresh one, and if that fails too we
+                // stop. The books say how much of the old file counts, before anything new is
+                // promised.
+                if let Some(active) = self.active.take() {
+                    self.seal(active)?;
+                }
+                self.write_books(&books())?;
+                let mut lent = self.lend()?;
+                let path = self.dir.join(ACTIVE);
+                at("write", &path, lent.file.append(&prepared.bytes))?;
+                at("sync", &path, lent.file.sync())?;
+                self.take_back(lent);
+            }
+        }
+        Ok(Append::Written(self.note(prepared)))
     }
 
     /// Keeps the buffer for the next batch.
@@ -255,7 +285,7 @@ impl Spool {
         at("sync", &self.dir, self.disk.sync_dir(&self.dir))?;
         Ok(Active {
             path,
-            file,
+            file: Some(file),
             len: 0,
             lines: 0,
             tallies: Tallies::new(),

@@ -12,38 +12,89 @@ use tokio::sync::mpsc;
 use super::{BATCH, PAUSE, Writer};
 use crate::config::OnFull;
 use crate::loss::reason;
-use crate::spill::{Append, Mark, Prepared, SpillError, Writing, Written};
-use crate::state::{Hand, Phase, Queued};
+use crate::spill::{Append, Lent, Mark, Outcome, Prepared, SpillError, Written};
+use crate::state::{Phase, Queued};
+
+/// Batches that are with the helper at a time: one is being written, and the next one waits, so that
+/// the disk never waits for us to wake up.
+const AHEAD: usize = 2;
+
+/// What the helper is asked.
+enum Job {
+    Begin(Lent),
+    Write(Prepared),
+    End,
+}
+
+/// What the helper answers.
+enum Done {
+    Tried(Prepared, Outcome),
+    Ended(Lent),
+}
 
 /// Hands batches to the helper thread and takes them back.
 pub(crate) struct Helper {
-    work: mpsc::Sender<Writing>,
-    done: mpsc::Receiver<Writing>,
+    jobs: mpsc::Sender<Job>,
+    done: mpsc::Receiver<Done>,
 }
 
 /// A helper, and what its thread is to run.
 pub(crate) fn help() -> (Helper, impl Future<Output = ()> + Send) {
-    let (work, mut given) = mpsc::channel::<Writing>(1);
-    let (back, done) = mpsc::channel(1);
-    let run = async move {
-        while let Some(writing) = given.recv().await {
-            if back.send(writing.run()).await.is_err() {
-                return;
+    let (jobs, given) = mpsc::channel(AHEAD);
+    let (back, done) = mpsc::channel(AHEAD);
+    (Helper { jobs, done }, write_batches(given, back))
+}
+
+/// Writes one batch after the other; after one that failed, none until it is told to begin anew.
+async fn write_batches(mut jobs: mpsc::Receiver<Job>, back: mpsc::Sender<Done>) {
+    let mut file: Option<Lent> = None;
+    let mut has_failed = false;
+    while let Some(job) = jobs.recv().await {
+        let done = match job {
+            Job::Begin(lent) => {
+                file = Some(lent);
+                has_failed = false;
+                continue;
             }
+            Job::Write(prepared) => {
+                let outcome = match &mut file {
+                    Some(lent) if !has_failed => lent.write(&prepared),
+                    Some(_) | None => Outcome::Skipped,
+                };
+                has_failed = !matches!(outcome, Outcome::Kept);
+                Done::Tried(prepared, outcome)
+            }
+            Job::End => match file.take() {
+                Some(lent) => Done::Ended(lent),
+                None => return,
+            },
+        };
+        if back.send(done).await.is_err() {
+            return;
         }
-    };
-    (Helper { work, done }, run)
+    }
 }
 
 impl Helper {
-    /// Hands a batch over.
-    async fn give(&self, writing: Writing) -> Result<(), SpillError> {
-        self.work.send(writing).await.map_err(|_| Self::gone())
+    async fn give(&self, job: Job) -> Result<(), SpillError> {
+        self.jobs.send(job).await.map_err(|_| Self::gone())
     }
 
-    /// Waits for it.
-    async fn take(&mut self) -> Result<Writing, SpillError> {
-        self.done.recv().await.ok_or_else(Self::gone)
+    /// Waits for the outcome of the oldest batch.
+    async fn tried(&mut self) -> Result<(Prepared, Outcome), SpillError> {
+        match self.done.recv().await {
+            Some(Done::Tried(prepared, outcome)) => Ok((prepared, outcome)),
+            Some(Done::Ended(_)) | None => Err(Self::gone()),
+        }
+    }
+
+    /// Takes the file back.
+    async fn end(&mut self) -> Result<Lent, SpillError> {
+        self.give(Job::End).await?;
+        match self.done.recv().await {
+            Some(Done::Ended(lent)) => Ok(lent),
+            Some(Done::Tried(..)) | None => Err(Self::gone()),
+        }
     }
 
     fn gone() -> SpillError {
@@ -56,55 +107,79 @@ impl Helper {
 }
 
 impl Writer {
-    /// Writes what waits: one batch here, or, while there are full ones, one after the other with
-    /// the helper.
+    /// Writes what waits: full batches with the helper, and what is less than that here, because
+    /// handing it over and waiting for it would gain nothing.
     pub(super) async fn spill_some(&mut self) -> Result<(), SpillError> {
-        let shared = Arc::clone(&self.shared);
-        let books = || shared.books();
-        self.refill(0);
-        let mut prepared = self.prepare(self.spool.mark(), 0);
-        loop {
-            let taken = prepared.taken;
-            if taken == 0 {
-                self.spool.recycle(prepared);
-                return Ok(());
-            }
-            if self.refill(taken) < BATCH || prepared.is_empty() {
-                // Handing it over and waiting for it would gain nothing.
-                let appended = self.spool.keep(prepared, &books)?;
-                self.settle(appended, taken);
-                return Ok(());
-            }
-            let ends = prepared.ends;
-            let writing = self.spool.begin(prepared)?;
-            self.helper.give(writing).await?;
-            let next = self.prepare(ends, taken);
-            let writing = self.helper.take().await?;
-            let appended = self.spool.complete(writing, &books)?;
-            let is_clear = self.settle(appended, taken);
-            // It was made for the place behind the batch before it, and of the events behind those.
-            let fits = is_clear && next.begins == self.spool.mark();
-            if !fits || !self.commands.is_empty() {
-                self.spool.recycle(next);
-                return Ok(());
-            }
-            prepared = next;
+        if self.refill(0) >= AHEAD * BATCH && self.spill_many().await? {
+            return Ok(());
         }
+        let prepared = self.prepare(self.spool.mark(), 0);
+        let taken = prepared.taken;
+        let appended = self.spool.keep(prepared, &|| self.shared.books())?;
+        self.settle(appended, taken);
+        Ok(())
     }
 
-    /// Takes what waits in the spill queue into the hand, unless there is a batch behind the first
-    /// `skip` events already, and says how many there are.
+    /// Writes full batches while there are any and nobody asks for anything else, and says whether
+    /// there was one.
+    async fn spill_many(&mut self) -> Result<bool, SpillError> {
+        let lent = self.spool.lend()?;
+        self.helper.give(Job::Begin(lent)).await?;
+        let mut ends = self.spool.mark();
+        let (mut given, mut skip) = (0, 0);
+        let (mut is_open, mut has_begun) = (true, false);
+        let mut failed = None;
+        loop {
+            while is_open && given < AHEAD && self.refill(skip) >= BATCH {
+                let prepared = self.prepare(ends, skip);
+                if prepared.is_capped() {
+                    // What no cap leaves room for may have to wait in front of what follows.
+                    self.spool.recycle(prepared);
+                    is_open = false;
+                    break;
+                }
+                ends = prepared.ends;
+                skip += prepared.taken;
+                given += 1;
+                has_begun = true;
+                self.helper.give(Job::Write(prepared)).await?;
+            }
+            if given == 0 {
+                break;
+            }
+            let (prepared, outcome) = self.helper.tried().await?;
+            given -= 1;
+            match outcome {
+                Outcome::Kept => {
+                    skip -= prepared.taken;
+                    let written = self.spool.note(prepared);
+                    self.settle(Append::Written(written), 0);
+                }
+                Outcome::Skipped => drop(self.spool.recycle(prepared)),
+                Outcome::Refused(_) | Outcome::Unsynced => {
+                    is_open = false;
+                    failed = Some((prepared, outcome));
+                }
+            }
+            // Whoever asks for something gets their turn.
+            is_open &= self.commands.is_empty();
+        }
+        let lent = self.helper.end().await?;
+        self.spool.take_back(lent);
+        if let Some((prepared, outcome)) = failed {
+            let taken = prepared.taken;
+            let shared = Arc::clone(&self.shared);
+            let appended = self.spool.complete(prepared, outcome, &|| shared.books())?;
+            self.settle(appended, taken);
+        }
+        Ok(has_begun)
+    }
+
+    /// Takes what waits in the spill queue, and says how many there are behind the first `skip`.
     fn refill(&mut self, skip: usize) -> usize {
         let mut hand = self.shared.hand();
-        if hand.events.len() < skip + BATCH && !hand.is_given_up {
-            let mut state = self.shared.state();
-            std::mem::swap(&mut state.spill, &mut self.fresh);
-            state.spilling += self.fresh.len();
-            hand.awaited += std::mem::take(&mut state.awaited);
-            drop(state);
-            hand.events.append(&mut self.fresh);
-        }
-        hand.events.len().saturating_sub(skip)
+        hand.refill(&mut self.shared.state());
+        hand.len().saturating_sub(skip)
     }
 
     /// Makes lines of the events behind the first `skip`, to be written behind `mark`.
@@ -112,30 +187,30 @@ impl Writer {
         let hand = self.shared.hand();
         let defaults = &self.shared.config.defaults;
         let mut encode = |index: usize, buffer: &mut Vec<u8>| {
-            let queued = &hand.events[skip + index];
+            let queued = hand.get(skip + index);
             queued
                 .event
                 .encode_open(queued.id, queued.timestamp_ms, defaults, buffer);
             queued.id
         };
-        let count = hand.events.len().saturating_sub(skip).min(BATCH);
+        let count = hand.len().saturating_sub(skip).min(BATCH);
         self.spool.prepare(mark, count, &mut encode)
     }
 
-    /// Settles the first `taken` events of the hand, and says whether all of them have left it.
-    fn settle(&mut self, appended: Append, taken: usize) -> bool {
+    /// Settles the first events of the hand: those that were written, or the `taken` that were
+    /// refused.
+    fn settle(&mut self, appended: Append, taken: usize) {
         self.last_sync = self.shared.clock.elapsed();
         match appended {
             Append::Written(written) => self.settle_written(written),
             Append::Refused(error) => {
                 tracing::error!(%error, events = taken, "the disk refused a spill");
                 self.settle_refused(taken);
-                false
             }
         }
     }
 
-    fn settle_written(&mut self, written: Written) -> bool {
+    fn settle_written(&mut self, written: Written) {
         let shared = Arc::clone(&self.shared);
         let Written {
             taken,
@@ -148,9 +223,9 @@ impl Writer {
             Some(Place::Spilled),
         );
         let mut hand = shared.hand();
-        if hand.is_given_up {
+        if hand.is_given_up() {
             // The disk answered too late: they were reported as lost, and may arrive all the same.
-            return false;
+            return;
         }
         {
             let mut state = shared.state();
@@ -159,20 +234,18 @@ impl Writer {
             state.backlog += ids.len() as u64;
             state.spilling -= ids.len();
         }
-        let (was_awaited, over) = let_go(&mut hand, taken, refused);
+        let (was_awaited, over) = hand.let_go(taken, refused);
         drop(hand);
         self.is_dirty |= !ids.is_empty();
         shared.progress.notify_waiters();
         if was_awaited || shared.state().phase > Phase::Running {
             shared.replay_bell.notify_one();
         }
-        let is_clear = over.is_empty();
-        if is_clear {
+        if over.is_empty() {
             shared.ring_room();
         } else {
             self.settle_over(over);
         }
-        is_clear
     }
 
     /// Settles events that no cap leaves room for.
@@ -196,11 +269,10 @@ impl Writer {
     fn settle_refused(&mut self, taken: usize) {
         let shared = Arc::clone(&self.shared);
         let mut hand = shared.hand();
-        if hand.is_given_up {
+        if hand.is_given_up() {
             return;
         }
-        let batch: Vec<Queued> = hand.events.drain(..taken).collect();
-        hand.count_awaited();
+        let batch = hand.take(taken);
         drop(hand);
         if self.is_patient() {
             self.blocked_until = Some(shared.clock.elapsed().saturating_add(PAUSE));
@@ -224,10 +296,7 @@ impl Writer {
         let mut hand = shared.hand();
         let mut state = shared.state();
         if state.breaker.state() == BreakerState::Open {
-            for queued in events.into_iter().rev() {
-                hand.events.push_front(queued);
-            }
-            hand.count_awaited();
+            hand.put_back(events);
         } else {
             state.spilling -= events.len();
             for queued in events.into_iter().rev() {
@@ -238,31 +307,4 @@ impl Writer {
         shared.sender_bell.notify_one();
         shared.ring_room();
     }
-}
-
-/// Lets the first `taken` events go, tells those who wait for them, and gives back the ones that were
-/// refused; also says whether anybody waited.
-fn let_go(
-    hand: &mut Hand,
-    taken: usize,
-    refused: Vec<(usize, LossReason)>,
-) -> (bool, Vec<(Queued, LossReason)>) {
-    let mut over = Vec::new();
-    if hand.awaited == 0 && refused.is_empty() {
-        hand.events.drain(..taken);
-        return (false, over);
-    }
-    let mut refused = refused.into_iter().peekable();
-    let mut was_awaited = false;
-    for (index, mut queued) in hand.events.drain(..taken).enumerate() {
-        hand.awaited -= usize::from(queued.waiter.is_some());
-        match refused.next_if(|(at, _)| *at == index) {
-            Some((_, reason)) => over.push((queued, reason)),
-            None => {
-                was_awaited |= queued.waiter.is_some();
-                queued.tell(Ok(()));
-            }
-        }
-    }
-    (was_awaited, over)
 }

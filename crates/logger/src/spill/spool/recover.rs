@@ -144,7 +144,7 @@ impl Spool {
         )?;
         Ok(Active {
             path,
-            file,
+            file: Some(file),
             len,
             lines: counted.lines,
             tallies: counted.tallies,
