@@ -5,13 +5,22 @@
 #![expect(clippy::print_stdout, reason = "the measurements are the output")]
 
 mod ids;
+mod kafka;
+mod log;
 mod logger;
 mod measure;
+mod queue;
 
 use std::process::ExitCode;
 
 /// The benches by name.
-const BENCHES: [(&str, fn()); 2] = [("ids", ids::run), ("logger", logger::run)];
+const BENCHES: [(&str, fn()); 5] = [
+    ("ids", ids::run),
+    ("kafka", kafka::run),
+    ("log", log::run),
+    ("logger", logger::run),
+    ("queue", queue::run),
+];
 
 fn main() -> ExitCode {
     let names: Vec<String> = std::env::args().skip(1).collect();
@@ -25,6 +34,12 @@ fn main() -> ExitCode {
         && flag == logger::CHILD
     {
         logger::run_child(rest);
+        return ExitCode::SUCCESS;
+    }
+    if let [flag, rest @ ..] = names.as_slice()
+        && flag == queue::CHILD
+    {
+        queue::run_child(rest);
         return ExitCode::SUCCESS;
     }
     for name in &names {

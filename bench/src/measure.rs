@@ -61,12 +61,12 @@ pub(crate) fn median(mut values: Vec<f64>) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(0.0)
 }
 
-fn rounded(value: f64) -> f64 {
+pub(crate) fn rounded(value: f64) -> f64 {
     (value * 100.0).round() / 100.0
 }
 
 /// Processor time of this process so far; zero where the system does not tell.
-fn cpu_time() -> Duration {
+pub(crate) fn cpu_time() -> Duration {
     /// Clock ticks per second in `/proc`, fixed on Linux.
     const TICKS: u64 = 100;
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();

@@ -9,10 +9,13 @@ use serde_json::Value;
 
 use crate::arguments::BenchOptions;
 use crate::java;
+use crate::services;
 use crate::table;
 use crate::workspace::Workspace;
 
 const PACKAGE: &str = "tidegate-bench";
+/// Benches that measure on a server.
+const ON_SERVERS: [&str; 1] = ["queue"];
 const HEAD: [&str; 8] = [
     "bench",
     "ours",
@@ -37,6 +40,14 @@ pub(crate) fn run(workspace: &Workspace, options: &BenchOptions) -> Result<bool>
     }
     command.args(&options.names);
     add_peers(workspace, &mut command);
+    if options
+        .names
+        .iter()
+        .any(|name| ON_SERVERS.contains(&name.as_str()))
+    {
+        // A server that is missing is the bench's to tell.
+        command.envs(services::up(workspace)?.variables);
+    }
     let mut child = command
         .stdout(Stdio::piped())
         .spawn()

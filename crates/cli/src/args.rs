@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::commands::tail::{From, parse_from};
+
 /// A zero-loss event backbone: every accepted event is in exactly one place at all times, and can
 /// be shown to be.
 #[derive(Debug, Parser)]
@@ -52,7 +54,7 @@ pub(crate) enum LogFormat {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Show what Tidegate does, with nothing installed: an outage, and nothing lost
+    /// Show what Tidegate does, with nothing installed: an outage or a crash, and nothing lost
     Demo(Demo),
     /// Start what is configured and run until SIGTERM or Ctrl-C
     Run(ConfigFile),
@@ -70,15 +72,22 @@ pub(crate) enum Command {
     Config(Config),
     /// Show where the events of a running process are
     Ledger(Ledger),
-    /// Recount the events on disk and compare them with the books
-    Audit(Spills),
+    /// Recount the events on disk and in topics, and compare them with the books
+    Audit(Books),
     /// Say where an event is
     Where {
         /// The id of the event
         id: tidegate_core::EventId,
         #[command(flatten)]
-        spills: Spills,
+        books: Books,
     },
+    /// Add records to a topic: one per line of standard input, or one value
+    Send(Send),
+    /// Show the records of a topic, and those that come
+    Tail(Tail),
+    /// List, check or repair the directory of an embedded log
+    #[command(subcommand)]
+    Log(Log),
     /// List, check or replay a spill directory
     #[command(subcommand)]
     Spill(Spill),
@@ -93,8 +102,9 @@ pub(crate) enum Command {
 
 #[derive(Debug, Args)]
 pub(crate) struct Demo {
-    /// Which one
-    #[arg(default_value = crate::demo::Story::NAME, value_parser = [crate::demo::Story::NAME])]
+    /// Which one: `flaky`, a service with an outage; `log`, a consumer that dies and a power cut
+    #[arg(default_value = crate::demo::Story::NAME,
+          value_parser = [crate::demo::Story::NAME, crate::demo::LogStory::NAME])]
     pub(crate) name: String,
     /// Tell the same story again: the seed that an earlier run printed
     #[arg(long, value_parser = parse_seed)]
@@ -176,6 +186,111 @@ pub(crate) struct Replay {
     /// Do not ask
     #[arg(long)]
     pub(crate) yes: bool,
+}
+
+/// Where a log is, if not where the configuration says.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct LogAt {
+    /// The directory of an embedded log [default: `log.embedded.path` of the configuration]
+    #[arg(long = "log-dir", value_name = "DIR")]
+    pub(crate) dir: Option<PathBuf>,
+    /// The process that has the log open, wherever it runs [default: the one that holds the
+    /// directory, if any]
+    #[arg(long, conflicts_with = "dir")]
+    pub(crate) url: Option<String>,
+    /// Its token [default: `server.token` of the configuration, for a process on this machine]
+    #[arg(long, env = "TIDEGATE_TOKEN", hide_env_values = true)]
+    pub(crate) token: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Books {
+    #[command(flatten)]
+    pub(crate) spills: Spills,
+    #[command(flatten)]
+    pub(crate) at: LogAt,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Send {
+    /// The topic
+    pub(crate) topic: String,
+    /// The value of one record, instead of standard input
+    #[arg(long, conflicts_with = "tombstone")]
+    pub(crate) value: Option<String>,
+    /// Send one record without a value: where a topic is compacted, its key is forgotten
+    #[arg(long, requires = "key")]
+    pub(crate) tombstone: bool,
+    /// The key of each record
+    #[arg(long)]
+    pub(crate) key: Option<String>,
+    /// A header of each record; may be repeated
+    #[arg(long = "header", value_name = "NAME=VALUE", value_parser = parse_header)]
+    pub(crate) headers: Vec<(String, String)>,
+    /// The partition [default: the key decides; without a key, one after the other]
+    #[arg(long, value_parser = clap::value_parser!(i32).range(0..))]
+    pub(crate) partition: Option<i32>,
+    #[command(flatten)]
+    pub(crate) file: ConfigFile,
+    #[command(flatten)]
+    pub(crate) at: LogAt,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Tail {
+    /// The topic
+    pub(crate) topic: String,
+    /// Where to begin: `earliest`, `latest`, an offset, a time such as 2026-05-01T12:00:00Z, or a
+    /// span such as -1h [default: latest; with `--until end`, earliest]
+    #[arg(long, value_parser = parse_from, allow_hyphen_values = true)]
+    pub(crate) from: Option<From>,
+    /// Stop at the end as it is now, instead of waiting for more
+    #[arg(long, value_enum)]
+    pub(crate) until: Option<Until>,
+    /// Only this partition
+    #[arg(long, value_parser = clap::value_parser!(i32).range(0..))]
+    pub(crate) partition: Option<i32>,
+    /// Stop after so many records
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) max: Option<u64>,
+    #[command(flatten)]
+    pub(crate) file: ConfigFile,
+    #[command(flatten)]
+    pub(crate) at: LogAt,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Until {
+    /// The end of each partition when the command begins
+    End,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Log {
+    /// List its topics, their partitions, and how far groups are
+    Ls(LogDir),
+    /// Read everything in it and say what is not as it should be
+    Check(LogDir),
+    /// Make it whole: damaged records are kept aside and counted as lost
+    Repair {
+        #[command(flatten)]
+        dir: LogDir,
+        /// Do not ask
+        #[arg(long)]
+        yes: bool,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct LogDir {
+    /// The directory [default: `log.embedded.path` of the configuration]
+    pub(crate) dir: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) file: ConfigFile,
+}
+
+fn parse_header(text: &str) -> Result<(String, String), String> {
+    parse_pair(text).map_err(|_| "write it as NAME=VALUE".to_owned())
 }
 
 fn parse_seed(text: &str) -> Result<u64, String> {

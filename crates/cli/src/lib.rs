@@ -2,5 +2,6 @@
 
 pub use tidegate_config as config;
 pub use tidegate_core as core;
+pub use tidegate_log as log;
 pub use tidegate_server as server;
 pub use tidegate_sim as sim;

@@ -1,8 +1,10 @@
 //! The `tidegate` command.
 
 mod args;
+mod ask;
 mod commands;
 mod demo;
+mod log;
 mod logs;
 mod report;
 mod settings;
@@ -13,7 +15,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use args::{Arguments, Command, Spill};
+use args::{Arguments, Command, Log, Spill};
 use report::{Exit, Report, Voice};
 
 fn main() -> ExitCode {
@@ -35,8 +37,13 @@ fn dispatch(arguments: &Arguments) -> Result<Exit, Report> {
         Command::Check { file, rate } => commands::check::run(file, *rate, output),
         Command::Config(command) => commands::config::run(command, output),
         Command::Ledger(ledger) => on_tokio(commands::ledger::run(ledger, output)),
-        Command::Audit(spills) => commands::audit::run(spills, output),
-        Command::Where { id, spills } => commands::where_is::run(*id, spills, output),
+        Command::Audit(books) => on_tokio(commands::audit::run(books, output)),
+        Command::Where { id, books } => on_tokio(commands::where_is::run(*id, books, output)),
+        Command::Send(send) => on_tokio(commands::send::run(send, output)),
+        Command::Tail(tail) => on_tokio(commands::tail::run(tail, output)),
+        Command::Log(Log::Ls(dir)) => commands::log::list(dir, output),
+        Command::Log(Log::Check(dir)) => commands::log::check(dir, output),
+        Command::Log(Log::Repair { dir, yes }) => commands::log::repair(dir, *yes, output),
         Command::Spill(Spill::Ls { dir }) => commands::spill::list(dir, output),
         Command::Spill(Spill::Check { dir }) => commands::spill::check(dir, output),
         Command::Spill(Spill::Replay(replay)) => on_tokio(commands::spill::replay(replay, output)),

@@ -1,5 +1,6 @@
 //! How a command ends: what it prints and with which code it exits.
 
+use std::borrow::Cow;
 use std::error::Error;
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
@@ -61,7 +62,7 @@ impl Voice {
 /// Why a command could not do what it was asked to.
 #[derive(Debug)]
 pub(crate) struct Report {
-    code: &'static str,
+    code: Cow<'static, str>,
     message: String,
     hint: Option<String>,
     exit: Exit,
@@ -77,9 +78,9 @@ struct Findings {
 
 impl Report {
     /// A failure with its stable code.
-    pub(crate) fn new(code: &'static str, message: impl Into<String>) -> Self {
+    pub(crate) fn new(code: impl Into<Cow<'static, str>>, message: impl Into<String>) -> Self {
         Self {
-            code,
+            code: code.into(),
             message: message.into(),
             hint: None,
             exit: Exit::Failed,
@@ -88,7 +89,7 @@ impl Report {
     }
 
     /// A failure with everything that was beneath it.
-    pub(crate) fn of(code: &'static str, doing: &str, error: &dyn Error) -> Self {
+    pub(crate) fn of(code: impl Into<Cow<'static, str>>, doing: &str, error: &dyn Error) -> Self {
         let mut message = format!("{doing}: {error}");
         let mut beneath = error.source();
         while let Some(source) = beneath {
@@ -152,7 +153,7 @@ impl Report {
             }
             Voice::Events => {
                 let hint = self.hint.as_deref();
-                tracing::error!(code = self.code, hint, "{}", self.message);
+                tracing::error!(code = %self.code, hint, "{}", self.message);
             }
         }
     }

@@ -3,6 +3,14 @@
 use comfy_table::{Table, presets};
 use tidegate_core::books::{Account, Ledger};
 
+/// So many of something, in words.
+pub(crate) fn counted(count: u64, word: &str) -> String {
+    match count {
+        1 => format!("1 {word}"),
+        _ => format!("{count} {word}s"),
+    }
+}
+
 /// The ledger as a table, one component per row.
 pub(crate) fn ledger(ledger: &Ledger) -> String {
     if ledger.components.is_empty() {

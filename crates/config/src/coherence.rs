@@ -25,6 +25,10 @@ pub(crate) fn check(root: &Branch, findings: &mut Findings<'_>) {
     }
     if let Some(embedded) = root.section("log").and_then(|log| log.section("embedded")) {
         embedded_limits(&embedded, findings);
+        let topics = root.section("log").and_then(|log| log.section("topics"));
+        for topic in topics.iter().flat_map(View::sections) {
+            topic_limit(&topic, &embedded, findings);
+        }
     }
     if let Some(logger) = root
         .section("eventlog")
@@ -226,6 +230,26 @@ fn is_loopback(address: &str) -> bool {
         Err(_) => address
             .rsplit_once(':')
             .is_some_and(|(host, _)| host == "localhost"),
+    }
+}
+
+/// A record that no commit can hold could never be added.
+fn topic_limit(topic: &View<'_>, embedded: &View<'_>, findings: &mut Findings<'_>) {
+    let (small, large) = ("max-record-size", "max-commit-size");
+    let (Some(a), Some(b)) = (topic.size(small), embedded.size(large)) else {
+        return;
+    };
+    let (Some(entry), Some(other)) = (topic.entry(small), embedded.entry(large)) else {
+        return;
+    };
+    if a > b {
+        let rule = format!(
+            "must be at most `log.embedded.{large}`, which is {} ({})",
+            format_size(b),
+            findings.place(&other.spot),
+        );
+        let path = topic.path.name(small);
+        contradiction(&path, (entry, &format_size(a)), other, &rule, findings);
     }
 }
 

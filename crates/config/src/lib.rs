@@ -36,4 +36,5 @@ pub use schema::schema;
 pub use secret::{Secret, shown_address};
 pub use show::{Origins, Shown};
 pub use tree::{MAX_DEPTH, MAX_FILE_SIZE, MAX_NODES};
+pub use units::{format_duration, format_size, parse_duration};
 pub use value::Origin;

@@ -260,10 +260,15 @@ fn given_parts(root: &Branch, findings: &Findings<'_>) -> Vec<(Part, Problem)> {
         };
         if seen.insert(part) {
             let spot = entry.key.map_or_else(|| entry.spot.clone(), Spot::File);
-            let message = format!(
-                "is checked, and this program has no {} to use it",
-                part.name()
-            );
+            // Right where it belongs: the library reads it, and no program of ours runs it.
+            let message = if part == Part::Eventlog {
+                "is checked; applications that link the event client use it, and `tidegate run` \
+                 does not"
+                    .to_owned()
+            } else {
+                let name = part.name();
+                format!("is checked, and this program has no {name} to use it")
+            };
             let finding = findings.at(&spot, &Path::default().name(key.name), message);
             given.push((part, finding));
         }

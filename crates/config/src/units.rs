@@ -24,8 +24,16 @@ const SIZES: &[(&[&str], u64)] = &[
     (&["b", "byte", "bytes"], 1),
 ];
 
-/// Reads `10s`, `1m30s`, `1.5h`; a bare number is milliseconds.
-pub(crate) fn parse_duration(text: &str) -> Option<Duration> {
+/// Reads `10s`, `1m30s`, `1.5h`; a bare number is milliseconds. None for anything else.
+///
+/// ```
+/// use std::time::Duration;
+/// use tidegate_config::parse_duration;
+/// assert_eq!(parse_duration("1m30s"), Some(Duration::from_secs(90)));
+/// assert_eq!(parse_duration("soon"), None);
+/// ```
+#[must_use]
+pub fn parse_duration(text: &str) -> Option<Duration> {
     if text.bytes().all(|b| b.is_ascii_digit()) {
         return text
             .parse()
@@ -57,7 +65,8 @@ pub(crate) fn parse_size(text: &str) -> Option<u64> {
 }
 
 /// Writes a time span so that [`parse_duration`] reads the same; shortest exact form.
-pub(crate) fn format_duration(span: Duration) -> String {
+#[must_use]
+pub fn format_duration(span: Duration) -> String {
     let mut rest = u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
     if rest == 0 {
         return "0ms".to_owned();
@@ -73,7 +82,7 @@ pub(crate) fn format_duration(span: Duration) -> String {
 }
 
 /// Writes a byte size so that [`parse_size`] reads the same; the largest unit that is exact.
-pub(crate) fn format_size(bytes: u64) -> String {
+pub fn format_size(bytes: u64) -> String {
     let exact = [
         (1 << 40, "TiB"),
         (1 << 30, "GiB"),

@@ -11,6 +11,7 @@
 //! difference of the sums is its id.
 
 mod account;
+mod audit;
 mod bucket;
 mod difference;
 mod place;
@@ -18,6 +19,7 @@ mod posting;
 mod tally;
 
 pub use account::{Account, Component, ComponentKind, Ledger, Lost};
+pub use audit::{Audit, Audited};
 pub use bucket::{Bucket, ParseBucketError};
 pub use difference::{Discrepancy, difference};
 pub use place::{LossReason, ParsePlaceError, Place};

@@ -77,6 +77,14 @@ pub enum LogError {
         /// Bytes that may be.
         limit: u64,
     },
+    /// More commits wait for the disk than may.
+    #[error("{queued} bytes of commits wait for the disk, and {limit} may")]
+    Busy {
+        /// Bytes that wait.
+        queued: u64,
+        /// Bytes that may.
+        limit: u64,
+    },
     /// Whoever asks does not own the partition any more; nothing was changed.
     #[error("partition {at} belongs to somebody else by now; nothing was committed")]
     Fenced {
@@ -189,6 +197,7 @@ impl LogError {
             Self::MetadataTooLong { .. } => "log.metadata-too-long",
             Self::MetadataNotAscii { .. } => "log.metadata-not-ascii",
             Self::Full { .. } => "log.full",
+            Self::Busy { .. } => "log.busy",
             Self::Fenced { .. } => "log.fenced",
             Self::WentBack { .. } => "log.went-back",
             Self::OutOfRange { .. } => "log.out-of-range",
@@ -209,6 +218,7 @@ impl Classify for LogError {
     fn class(&self) -> FailureClass {
         match self {
             Self::Full { .. }
+            | Self::Busy { .. }
             | Self::Fenced { .. }
             | Self::Closed
             | Self::Unknown { .. }

@@ -3,12 +3,19 @@
 //! Nobody above can tell which but by configuration: [`Log`] and [`Session`] are the port, and one
 //! suite of rules holds every implementation to it.
 
+#[cfg(feature = "conformance")]
+#[expect(clippy::unwrap_used, reason = "these are the bodies of tests")]
+pub mod conformance;
+pub mod embedded;
 mod error;
+#[cfg(feature = "kafka")]
+pub mod kafka;
 pub mod local;
 mod port;
 mod record;
 mod topic;
 
+pub use embedded::{EmbeddedConfig, EmbeddedLog, EmbeddedShelf};
 pub use error::LogError;
 pub use port::{
     Append, Assignment, Batch, Call, Commit, Committed, Fence, Happening, Join, Lag, Log,

@@ -122,7 +122,12 @@ pub trait Log: Send + Sync + fmt::Debug {
 
     /// Joins a group. Returns when the session exists; partitions come by [`Session::poll`].
     ///
-    /// If canceled, the session is closed as if dropped. Joining twice makes two members.
+    /// If canceled, the session is closed as if dropped. Joining twice makes two members; with the
+    /// same [`Join::instance`], the second one takes the place of the first, whose commits are refused
+    /// from then on.
+    ///
+    /// # Errors
+    /// [`LogError::UnknownTopic`].
     fn join(&self, join: Join) -> Call<'_, Arc<dyn Session>>;
 }
 
@@ -138,8 +143,8 @@ pub trait Session: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// [`LogError::Closed`] after the end; [`LogError::OutOfRange`] when the position of a partition
-    /// is not there any more: that partition is stopped until it is sought. Others are told once
-    /// and polling goes on.
+    /// is not there any more, or [`LogError::Damaged`] when what lies there cannot be read: that
+    /// partition is stopped until it is sought. Others are told once and polling goes on.
     fn poll(&self) -> Call<'_, Happening>;
 
     /// Lets partitions go that [`Happening::Revoking`] named. Returns when the log knows it. Letting
@@ -285,7 +290,8 @@ pub enum Happening {
     /// These partitions are ours from now on.
     Assigned(Vec<Assignment>),
     /// These partitions are to be let go: stop their work, commit, then call
-    /// [`Session::release`]. They are ours until then, or until the time is up.
+    /// [`Session::release`]. They are ours until then, or until the time is up; no more records of
+    /// them are handed out.
     Revoking(Vec<TopicPartition>),
     /// These partitions are not ours any more; commits for them are refused.
     Lost(Vec<TopicPartition>),
@@ -319,8 +325,14 @@ pub enum StartAt {
     Earliest,
     /// Behind the last record.
     Latest,
-    /// Nowhere: it is an error ([`LogError::OutOfRange`]), for those who must not guess.
+    /// Nowhere: it is an error ([`LogError::OutOfRange`] of [`StartAt::NOWHERE`]), for those who must
+    /// not guess. The partition is assigned, and stopped until it is sought.
     Nowhere,
+}
+
+impl StartAt {
+    /// The offset that is said to be missing where nothing was committed and none may be guessed.
+    pub const NOWHERE: Offset = Offset(-1);
 }
 
 /// How to join a group.

@@ -2,10 +2,13 @@
 
 use std::fmt;
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
+use tidegate_core::env::Outcome;
 use tidegate_core::{Code, EventId};
 
 /// What an [`Api`] is answering with.
@@ -15,7 +18,8 @@ pub type Sending<'a> = Pin<Box<dyn Future<Output = Answer> + Send + 'a>>;
 ///
 /// An implementation must keep: one attempt per call, because all retrying is the logger's; an
 /// event judged [`Stored`](Judgment::Stored) is durable on the other side; sending the same id
-/// again stores nothing twice. A call that is dropped may or may not have stored anything.
+/// again stores nothing twice. A call that is dropped may or may not have stored anything. One that
+/// panics is a request that failed.
 pub trait Api: Send + Sync + fmt::Debug {
     /// Sends these events, in this order.
     fn send<'a>(&'a self, batch: &'a [Payload]) -> Sending<'a>;
@@ -75,4 +79,39 @@ pub struct ApiFailure {
     pub message: String,
     /// When the other side wants to be asked again.
     pub retry_after: Option<Duration>,
+}
+
+/// Sends these events; a panic of the API is an answer like any other failure.
+pub(crate) async fn ask(api: &dyn Api, batch: &[Payload]) -> Answer {
+    match catch_unwind(AssertUnwindSafe(|| api.send(batch))) {
+        Ok(sending) => Caught(sending).await,
+        Err(payload) => panicked(payload.as_ref()),
+    }
+}
+
+struct Caught<'a>(Sending<'a>);
+
+impl Future for Caught<'_> {
+    type Output = Answer;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Answer> {
+        let sending = self.0.as_mut();
+        match catch_unwind(AssertUnwindSafe(|| sending.poll(context))) {
+            Ok(polled) => polled,
+            Err(payload) => Poll::Ready(panicked(payload.as_ref())),
+        }
+    }
+}
+
+fn panicked(payload: &(dyn std::any::Any + Send)) -> Answer {
+    let message = match Outcome::panicked(payload) {
+        Outcome::Panicked(message) => message,
+        Outcome::Completed | Outcome::Aborted => String::new(),
+    };
+    tracing::error!(message, "the API panicked");
+    Answer::Failed(ApiFailure {
+        code: Code::from_static("api.panicked"),
+        message,
+        retry_after: None,
+    })
 }

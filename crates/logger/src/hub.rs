@@ -1,7 +1,9 @@
 //! What all tasks of a logger share, and how events pass from one to the next.
 
 use std::fmt;
+use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -13,10 +15,12 @@ use tokio::sync::{Notify, mpsc};
 use crate::api::Api;
 use crate::config::LoggerConfig;
 use crate::hand::Hand;
+use crate::held::Held;
 use crate::loss::{Loss, reason};
 use crate::state::{Phase, Queued, State};
 
-/// Losses that wait for a slow callback; past it, whoever finds one calls it itself.
+/// Losses that can wait for a slow callback at least. As many fit as both queues hold, so that what
+/// a stop loses at once is told; past it a loss is counted and logged, and the callback not told.
 const LOSS_QUEUE: usize = 1_024;
 
 /// Told of each event that is lost or set aside.
@@ -26,6 +30,31 @@ pub type LossCallback = Arc<dyn Fn(&Loss<'_>) + Send + Sync>;
 pub(crate) struct Lost {
     pub(crate) queued: Option<Queued>,
     pub(crate) reason: LossReason,
+}
+
+/// A fact that becomes true once, and wakes those who wait for it in the order in which they came:
+/// a simulated run must be the same each time.
+#[derive(Default)]
+pub(crate) struct Flag {
+    is_set: AtomicBool,
+    bell: Notify,
+}
+
+impl Flag {
+    pub(crate) fn set(&self) {
+        self.is_set.store(true, Ordering::SeqCst);
+        self.bell.notify_waiters();
+    }
+
+    pub(crate) async fn wait(&self) {
+        loop {
+            let bell = self.bell.notified();
+            if self.is_set.load(Ordering::SeqCst) {
+                return;
+            }
+            bell.await;
+        }
+    }
 }
 
 pub(crate) struct Hub {
@@ -38,6 +67,12 @@ pub(crate) struct Hub {
     hand: Mutex<Hand>,
     on_loss: Option<LossCallback>,
     losses: mpsc::Sender<Lost>,
+    /// Losses that the callback has not heard of yet.
+    waiting_losses: AtomicU64,
+    /// The minute in which old buckets of the books were last folded.
+    folded_at: AtomicU64,
+    /// Set when requests on their way are to be given up.
+    pub(crate) abandoned: Flag,
     /// Rung when the main queue has something, or the breaker allows something.
     pub(crate) sender_bell: Notify,
     /// Rung when the spill queue has something.
@@ -62,7 +97,8 @@ impl Hub {
         state: State,
         on_loss: Option<LossCallback>,
     ) -> (Arc<Self>, mpsc::Receiver<Lost>) {
-        let (losses, lost) = mpsc::channel(LOSS_QUEUE);
+        let room = config.queue_capacity.saturating_mul(2).max(LOSS_QUEUE);
+        let (losses, lost) = mpsc::channel(room.min(tokio::sync::Semaphore::MAX_PERMITS));
         let shared = Self {
             ids: EventIds::new(Arc::clone(&clock), entropy.fork("ids")),
             entropy: Mutex::new(entropy.fork("backoff")),
@@ -73,6 +109,9 @@ impl Hub {
             hand: Mutex::new(Hand::default()),
             on_loss,
             losses,
+            waiting_losses: AtomicU64::new(0),
+            folded_at: AtomicU64::new(0),
+            abandoned: Flag::default(),
             sender_bell: Notify::new(),
             writer_bell: Notify::new(),
             replay_bell: Notify::new(),
@@ -95,9 +134,20 @@ impl Hub {
         self.hand.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A copy of the books of now.
+    /// A copy of the books of now, with old buckets folded.
     pub(crate) fn books(&self) -> Books {
-        self.state().books().clone()
+        let now_ms = self.clock.now_ms();
+        let minute = now_ms / 60_000;
+        let mut books = {
+            let mut state = self.state();
+            // Seldom, because whoever logs waits for it.
+            if self.folded_at.swap(minute, Ordering::Relaxed) != minute {
+                state.books().fold(now_ms);
+            }
+            state.books().clone()
+        };
+        books.fold(now_ms);
+        books
     }
 
     /// Waits on a thread until there may be room.
@@ -143,41 +193,50 @@ impl Hub {
     }
 
     /// Gives events to the spill writer, in their order, and waits for room where there is none.
-    /// Without a spill they are lost for the given reason.
-    pub(crate) async fn spill_or_lose(&self, mut events: Vec<Queued>, reason: LossReason) {
-        events.reverse();
-        loop {
-            // Made before the lock is taken, so that room made in between is not missed.
-            let room = self.room.notified();
-            let has_more = {
-                let mut state = self.state();
-                if self.config.spillover_path.is_none() {
+    /// Without a spill they are lost for the given reason. If canceled, or never waited for, they go
+    /// there without waiting.
+    pub(crate) fn spill_or_lose(
+        &self,
+        events: Vec<Queued>,
+        reason: LossReason,
+    ) -> impl Future<Output = ()> + Send {
+        let mut held = Held::new(self, events, reason);
+        async move {
+            while !held.spill_what_fits() {
+                // Made before it is tried again, so that room made in between is not missed.
+                let room = self.room.notified();
+                if held.spill_what_fits() {
                     break;
                 }
-                if state.spill_failure.is_some() {
-                    drop(state);
-                    events.reverse();
-                    self.lose(events, Place::InFlight, reason::SPILLOVER_WRITE_ERROR);
-                    return;
+                room.await;
+            }
+        }
+    }
+
+    /// Gives events to the spill writer at once, whether there is room or not, or reports them as
+    /// lost for the given reason: for those who cannot wait.
+    pub(crate) fn spill_or_lose_now(&self, events: Vec<Queued>, reason: LossReason) {
+        if events.is_empty() {
+            return;
+        }
+        let refused = {
+            let mut state = self.state();
+            if self.config.spillover_path.is_none() {
+                Some(reason)
+            } else if state.spill_failure.is_some() {
+                Some(reason::SPILLOVER_WRITE_ERROR)
+            } else {
+                for queued in events {
+                    state.push_spill(queued);
                 }
-                // While we stop nothing new comes in, so what is in memory is bounded already, and
-                // nobody may be left holding events that a hanging disk would keep for ever.
-                let is_stopping = state.phase > Phase::Running;
-                while (is_stopping || state.spill_depth() < self.config.queue_capacity)
-                    && let Some(event) = events.pop()
-                {
-                    state.push_spill(event);
-                }
-                !events.is_empty()
-            };
-            self.writer_bell.notify_one();
-            if !has_more {
+                drop(state);
+                self.writer_bell.notify_one();
                 return;
             }
-            room.await;
+        };
+        if let Some(reason) = refused {
+            self.lose(events, Place::InFlight, reason);
         }
-        events.reverse();
-        self.lose(events, Place::InFlight, reason);
     }
 
     /// Posts these events as lost and reports each once.
@@ -204,21 +263,63 @@ impl Hub {
         self.progress.notify_waiters();
     }
 
-    /// Hands a loss to the callback, on the task that is there for it, or here if too many wait.
+    /// Hands a loss to the callback, on the thread that is there for it. When too many wait for it,
+    /// it is counted as untold instead: a callback that hangs must not stop whoever found the loss.
     pub(crate) fn report(&self, lost: Lost) {
         if self.on_loss.is_none() {
             return;
         }
-        if let Err(
-            mpsc::error::TrySendError::Full(lost) | mpsc::error::TrySendError::Closed(lost),
-        ) = self.losses.try_send(lost)
-        {
-            self.call_back(&lost);
+        self.waiting_losses.fetch_add(1, Ordering::SeqCst);
+        if let Err(refused) = self.losses.try_send(lost) {
+            self.waiting_losses.fetch_sub(1, Ordering::SeqCst);
+            self.state().counters.untold += 1;
+            let (mpsc::error::TrySendError::Full(lost) | mpsc::error::TrySendError::Closed(lost)) =
+                refused;
+            let id = lost.queued.map(|queued| queued.id.to_string());
+            tracing::error!(id, reason = %lost.reason, "a loss that the callback is not told of");
         }
     }
 
+    /// Tells the callback of a loss that waited for it.
+    pub(crate) fn tell(&self, lost: &Lost) {
+        self.call_back(lost);
+        self.waiting_losses.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Losses that the callback has not heard of, or not yet.
+    pub(crate) fn untold(&self, state: &State) -> u64 {
+        state.counters.untold + self.waiting_losses.load(Ordering::SeqCst)
+    }
+
+    /// Everything that is still in memory is lost: nobody is left who could send or keep it.
+    pub(crate) fn lose_what_is_left(&self, why: &str) {
+        let (left, aside) = {
+            let mut hand = self.hand();
+            let mut state = self.state();
+            state.spilling = 0;
+            let mut left = hand.give_up();
+            left.extend(state.spill.drain(..));
+            let (waiting, queued) = state.take_unsent();
+            left.extend(waiting);
+            left.extend(queued);
+            let aside: Vec<Queued> = std::mem::take(&mut state.aside).into_values().collect();
+            let is_spilling = self.config.spillover_path.is_some();
+            if is_spilling && !(left.is_empty() && aside.is_empty()) {
+                state.spill_failure.get_or_insert(why.to_owned());
+            }
+            (left, aside)
+        };
+        let reason = if self.config.spillover_path.is_some() {
+            reason::SPILLOVER_WRITE_ERROR
+        } else {
+            reason::SHUTDOWN_QUEUED
+        };
+        self.lose(left, Place::InFlight, reason);
+        self.lose(aside, Place::InFlight, reason::REJECTED);
+    }
+
     /// Calls the callback; its panic is its own.
-    pub(crate) fn call_back(&self, lost: &Lost) {
+    fn call_back(&self, lost: &Lost) {
         let queued = lost.queued.as_ref();
         self.call_back_with(&Loss {
             id: queued.map(|queued| queued.id),

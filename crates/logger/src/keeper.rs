@@ -46,6 +46,8 @@ async fn do_what_is_due(shared: &Hub) {
         if state.breaker.tick(now).is_some() {
             shared.sender_bell.notify_one();
             shared.replay_bell.notify_one();
+            // With the spill given up, one may be taken on that asks the API.
+            shared.ring_room();
         }
         while state.phase == Phase::Running
             && let Some(entry) = state.retries.first_entry()

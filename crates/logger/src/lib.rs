@@ -4,6 +4,7 @@ mod api;
 mod config;
 mod event;
 mod hand;
+mod held;
 #[cfg(feature = "http")]
 mod http;
 mod hub;
@@ -36,6 +37,11 @@ pub use hub::LossCallback;
 pub use logger::{Logger, LoggerHealth, Metrics};
 pub use loss::{Loss, reason};
 pub use process::{Called, EventSink, ProcessLogger, ProcessTemplate, Refused};
-pub use running::RunningLogger;
+pub use running::{RunningLogger, StartError};
 pub use task::{LoggerTask, Report};
 pub use trace_context::{ParseTraceError, SpanId, TraceContext, TraceId, Traceparent};
+
+/// The guide, whose example must compile; it is not run, because it needs an API.
+#[cfg(all(doctest, feature = "http"))]
+#[doc = include_str!("../../../docs/guides/logger.md")]
+struct Guide;

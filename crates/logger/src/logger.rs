@@ -65,6 +65,16 @@ pub struct Metrics {
     pub events_replayed: u64,
     /// Events that were logged while logging was switched off.
     pub events_ignored: u64,
+    /// Lines that could not be read and were set aside.
+    pub events_corrupt: u64,
+    /// Events that the API refused for good.
+    pub events_rejected: u64,
+    /// Losses that the callback was not told of, because too many waited for it.
+    pub events_untold: u64,
+    /// Lines on disk that wait for replay.
+    pub spill_pending: u64,
+    /// The bytes of those lines.
+    pub spill_bytes: u64,
     /// Events in the main queue now.
     pub queue_depth: usize,
     /// Whether the breaker is open.
@@ -81,6 +91,11 @@ impl Metrics {
             events_spilled: counters.spilled,
             events_replayed: counters.replayed,
             events_ignored: counters.ignored,
+            events_corrupt: counters.corrupt,
+            events_rejected: counters.rejected,
+            events_untold: counters.untold,
+            spill_pending: state.backlog,
+            spill_bytes: state.backlog_bytes,
             queue_depth: state.queue.len(),
             is_circuit_open: state.breaker.state() == BreakerState::Open,
         }
@@ -94,7 +109,8 @@ pub enum LoggerHealth {
     Up,
     /// Events wait, and this is why.
     Degraded(String),
-    /// The disk was given up: what cannot be sent is lost and reported.
+    /// The disk was given up. While the API takes events they flow; while it does not, new ones are
+    /// refused.
     System(String),
 }
 
@@ -167,8 +183,9 @@ impl Logger {
     /// and waits for that on this thread; in async code use [`log_now`](Self::log_now) then.
     ///
     /// # Errors
-    /// The event is handed back with the reason, and was reported as lost: there is no room, or the
-    /// logger is stopping.
+    /// The event is handed back with the reason, and was reported as lost: there is no room, the
+    /// logger is stopping, or the disk was given up and the API is away too. The callback is told of
+    /// that on this thread.
     pub fn log(&self, event: Event) -> Result<(), Refused> {
         if !self.shared.config.asynchronous && self.shared.config.enabled {
             return self.log_on_thread(event);
@@ -346,6 +363,8 @@ impl Logger {
         let capacity = shared.config.queue_capacity;
         let full = if state.phase != Phase::Running {
             Some(reason::SHUTDOWN_IN_PROGRESS)
+        } else if state.is_adrift() {
+            Some(reason::SPILLOVER_WRITE_ERROR)
         } else if state.queue.len() < capacity {
             None
         } else if !shared.can_spill(state) {
@@ -422,12 +441,15 @@ impl Logger {
         } else {
             state.queue.len()
         };
+        let is_adrift = state.is_adrift();
         let refused = if state.phase != Phase::Running {
             Some(reason::SHUTDOWN_IN_PROGRESS)
-        } else if depth < shared.config.queue_capacity {
+        } else if !is_adrift && depth < shared.config.queue_capacity {
             None
         } else if self.waits() {
             return Waiting::Full(event);
+        } else if is_adrift {
+            Some(reason::SPILLOVER_WRITE_ERROR)
         } else if is_spilling {
             Some(reason::SPILLOVER_QUEUE_FULL)
         } else {

@@ -5,13 +5,12 @@ use std::time::Duration;
 
 use tidegate_core::breaker::{CallResult, Permit};
 
-use tokio::sync::watch;
-
-use crate::api::{Answer, Judgment, Payload};
+use crate::api::{Answer, Judgment, Payload, ask};
 use crate::hub::Hub;
 use crate::sender::judge;
 use crate::spill::{Rejection, ReplayBatch};
 use crate::state::Phase;
+use crate::task::Alive;
 use crate::writer::WriterHandle;
 
 /// Lines per request, unless the configured batches are larger; alone, where they are single.
@@ -20,8 +19,7 @@ const BATCH: usize = 200;
 pub(crate) struct Replayer {
     pub(crate) shared: Arc<Hub>,
     pub(crate) writer: WriterHandle,
-    /// Becomes true when a request on its way is to be given up.
-    pub(crate) abandon: watch::Receiver<bool>,
+    pub(crate) _alive: Arc<Alive>,
 }
 
 /// How a round went.
@@ -146,12 +144,11 @@ impl Replayer {
         while judgments.len() < payloads.len() {
             let rest = &payloads[judgments.len()..];
             let part = &rest[..size.min(rest.len())];
-            let mut abandon = self.abandon.clone();
             let answer = tokio::select! {
                 biased;
-                answer = self.shared.api.send(part) => answer,
+                answer = ask(&*self.shared.api, part) => answer,
                 // It may have arrived or not: it is still on disk, and is sent again.
-                _ = abandon.wait_for(|is_set| *is_set) => break,
+                () = self.shared.abandoned.wait() => break,
             };
             if matches!(answer, Answer::TooLarge) && part.len() > 1 {
                 size = part.len() / 2;

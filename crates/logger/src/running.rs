@@ -1,9 +1,11 @@
 //! A logger with a thread of its own, for applications that do not run tasks.
 
+use std::io;
 use std::ops::Deref;
 use std::sync::Arc;
 
 use tidegate_core::env::Env;
+use tidegate_core::{Classify, FailureClass};
 use tokio::sync::oneshot;
 
 use crate::api::Api;
@@ -12,6 +14,30 @@ use crate::hub::LossCallback;
 use crate::logger::Logger;
 use crate::spill::SpillError;
 use crate::task::Report;
+
+/// Why a logger could not be started.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// The spill directory cannot be used.
+    #[error(transparent)]
+    Spill(#[from] SpillError),
+    /// The operating system has no runtime to give: no file descriptors, for instance.
+    #[error("could not make the runtime of the event logger")]
+    Runtime(#[source] io::Error),
+    /// The operating system has no thread to give.
+    #[error("could not start the thread of the event logger")]
+    Thread(#[source] io::Error),
+}
+
+impl Classify for StartError {
+    fn class(&self) -> FailureClass {
+        match self {
+            Self::Spill(error) => error.class(),
+            Self::Runtime(_) | Self::Thread(_) => FailureClass::System,
+        }
+    }
+}
 
 /// A logger that runs on a thread of its own. Dropping it drains it as
 /// [`shutdown`](Self::shutdown) does.
@@ -32,17 +58,15 @@ use crate::task::Report;
 pub struct RunningLogger {
     logger: Logger,
     stop: Option<oneshot::Sender<()>>,
-    thread: Option<std::thread::JoinHandle<Option<Report>>>,
+    thread: Option<std::thread::JoinHandle<Report>>,
 }
 
 impl RunningLogger {
     /// Opens a logger and runs it. The calls of an HTTP API run there too.
     ///
     /// # Errors
-    /// The spill directory cannot be used.
-    ///
-    /// # Panics
-    /// When the operating system has no thread to give.
+    /// The spill directory cannot be used, or the operating system has no thread or no runtime to
+    /// give. Nothing runs then.
     #[expect(
         clippy::disallowed_methods,
         reason = "an application without tasks gets a thread"
@@ -51,26 +75,25 @@ impl RunningLogger {
         config: LoggerConfig,
         api: Arc<dyn Api>,
         on_loss: Option<LossCallback>,
-    ) -> Result<Self, SpillError> {
+    ) -> Result<Self, StartError> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(StartError::Runtime)?;
         let (logger, task) = Logger::open(config, api, Env::system(), on_loss)?;
         let (stop, stopped) = oneshot::channel();
         let thread = std::thread::Builder::new()
             .name("eventlog".to_owned())
             .spawn(move || {
-                let runtime = tokio::runtime::Builder::new_current_thread()
-                    .enable_all()
-                    .build()
-                    .ok()?;
-                Some(runtime.block_on(task.run(async {
+                runtime.block_on(task.run(async {
                     // Dropped without a word means the same.
                     stopped.await.ok();
-                })))
+                }))
             });
-        let thread = thread.expect("the operating system gives a thread");
         Ok(Self {
             logger,
             stop: Some(stop),
-            thread: Some(thread),
+            thread: Some(thread.map_err(StartError::Thread)?),
         })
     }
 
@@ -86,7 +109,7 @@ impl RunningLogger {
 
     fn stop_and_join(&mut self) -> Option<Report> {
         drop(self.stop.take());
-        self.thread.take()?.join().ok()?
+        self.thread.take()?.join().ok()
     }
 }
 

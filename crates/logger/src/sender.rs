@@ -8,23 +8,23 @@ use bytes::Bytes;
 use tidegate_core::Code;
 use tidegate_core::books::Place;
 use tidegate_core::breaker::{BreakerState, CallResult, Permit};
-use tokio::sync::watch;
 
-use crate::api::{Answer, Judgment, Payload};
-use crate::hub::{Hub, Lost};
+use crate::api::{Answer, Judgment, Payload, ask};
+use crate::held::Held;
+use crate::hub::Hub;
 use crate::loss::reason;
 use crate::spill::Rejection;
 use crate::state::{Phase, Queued, State};
-use crate::writer::WriterHandle;
+use crate::task::Alive;
+use crate::writer::{Aside, WriterHandle};
 
 /// One sender.
 pub(crate) struct Sender {
     pub(crate) shared: Arc<Hub>,
     pub(crate) writer: Option<WriterHandle>,
-    /// Becomes true when requests on their way are to be given up.
-    pub(crate) abandon: watch::Receiver<bool>,
     /// Whether it has just waited for more, in vain.
     pub(crate) has_lingered: bool,
+    pub(crate) _alive: Arc<Alive>,
 }
 
 /// What there is to do.
@@ -48,9 +48,10 @@ impl Sender {
                 Next::Linger => self.linger().await,
                 Next::Batch(batch, permit) => self.send(batch, permit).await,
                 Next::Spill(batch) => {
-                    let count = batch.len();
-                    self.shared.spill_or_lose(batch, reason::CIRCUIT_OPEN).await;
-                    self.done(count);
+                    let shared = Arc::clone(&self.shared);
+                    let mut batch = Held::sending(&shared, batch);
+                    let spilled = shared.spill_or_lose(batch.take(), reason::CIRCUIT_OPEN);
+                    spilled.await;
                 }
                 Next::Wait => self.wait().await,
                 Next::End => return,
@@ -121,17 +122,12 @@ impl Sender {
         state.rung_senders = state.rung_senders.saturating_sub(1);
     }
 
-    /// Notes that so many events have left our hands.
-    fn done(&self, count: usize) {
-        self.shared.state().sending -= count;
-        self.shared.progress.notify_waiters();
-    }
-
     /// Sends a batch; one that is too large goes in halves.
     async fn send(&mut self, batch: Vec<Queued>, permit: Permit) {
+        let shared = Arc::clone(&self.shared);
         let mut permit = Some(permit);
-        let mut parts = VecDeque::from([batch]);
-        while let Some(batch) = parts.pop_front() {
+        let mut parts = VecDeque::from([Held::sending(&shared, batch)]);
+        while let Some(mut batch) = parts.pop_front() {
             let count = batch.len();
             let permit = match permit.take() {
                 Some(permit) => Some(permit),
@@ -142,32 +138,28 @@ impl Sender {
             };
             let Some(permit) = permit else {
                 // The first half has opened the breaker: this one waits for it, or is spilled.
-                self.spill_all(batch).await;
-                self.done(count);
+                self.spill_all(batch.take()).await;
                 continue;
             };
             let payloads = self.payloads(&batch);
             let began = self.shared.clock.elapsed();
             let answer = tokio::select! {
                 biased;
-                answer = self.shared.api.send(&payloads) => Some(answer),
-                _ = self.abandon.wait_for(|is_set| *is_set) => None,
+                answer = ask(&*shared.api, &payloads) => Some(answer),
+                () = shared.abandoned.wait() => None,
             };
             match answer {
                 // It may have arrived or not: spilled, it is sent again under the same id.
                 None => {
-                    self.shared.state().breaker.release(permit);
-                    self.shared
-                        .spill_or_lose(batch, reason::SHUTDOWN_QUEUED)
-                        .await;
-                    self.done(count);
+                    shared.state().breaker.release(permit);
+                    let spilled = shared.spill_or_lose(batch.take(), reason::SHUTDOWN_QUEUED);
+                    spilled.await;
                 }
                 Some(Answer::TooLarge) if count > 1 => {
-                    self.shared.state().breaker.release(permit);
-                    let mut first = batch;
-                    let second = first.split_off(count / 2);
+                    shared.state().breaker.release(permit);
+                    let second = batch.split_off(count / 2);
                     parts.push_front(second);
-                    parts.push_front(first);
+                    parts.push_front(batch);
                 }
                 Some(answer) => {
                     let judged = judge(answer, count);
@@ -177,10 +169,10 @@ impl Sender {
         }
     }
 
-    fn payloads(&self, batch: &[Queued]) -> Vec<Payload> {
+    fn payloads(&self, batch: &Held<'_>) -> Vec<Payload> {
         let defaults = &self.shared.config.defaults;
         batch
-            .iter()
+            .events()
             .map(|queued| {
                 let mut json = Vec::with_capacity(512);
                 queued
@@ -196,18 +188,19 @@ impl Sender {
 
     async fn settle(
         &mut self,
-        batch: Vec<Queued>,
+        mut batch: Held<'_>,
         payloads: &[Payload],
         judged: Judged,
         permit: Permit,
         began: Duration,
     ) {
         let shared = Arc::clone(&self.shared);
-        let count = batch.len();
         let mut stored = Vec::new();
         let mut rejected = Vec::new();
         let mut failed = Vec::new();
-        for ((queued, payload), judgment) in batch.into_iter().zip(payloads).zip(judged.judgments) {
+        for ((queued, payload), judgment) in
+            batch.take().into_iter().zip(payloads).zip(judged.judgments)
+        {
             match judgment {
                 Judgment::Stored => stored.push(queued),
                 Judgment::Failed { .. } => failed.push(queued),
@@ -236,7 +229,7 @@ impl Sender {
         } else {
             CallResult::Failure
         };
-        let has_opened = {
+        let (has_changed, has_opened) = {
             let mut state = shared.state();
             state.post(
                 stored.iter().map(|q| q.id),
@@ -247,42 +240,56 @@ impl Sender {
             state.api_failure = judged.failure;
             let took = now.saturating_sub(began);
             let change = state.breaker.record(permit, result, took, now);
-            change.is_some_and(|change| change.to == BreakerState::Open)
+            let has_opened = change.is_some_and(|change| change.to == BreakerState::Open);
+            (change.is_some(), has_opened)
         };
         for mut queued in stored {
             queued.tell(Ok(()));
         }
-        self.set_aside(rejected).await;
+        if has_changed {
+            shared.ring_room();
+        }
+        // What failed goes first: setting aside waits for the disk, and the disk may hang.
+        let rejected = self.hold_aside(rejected);
         if has_opened {
             self.spill_all(failed).await;
         } else {
             self.retry(failed, judged.retry_after).await;
         }
-        self.done(count);
+        self.set_aside(rejected).await;
+        drop(batch);
         shared.keeper_bell.notify_one();
         shared.replay_bell.notify_one();
     }
 
-    /// Keeps what the API refused for good, where there is a spill; else it is lost.
-    async fn set_aside(&self, rejected: Vec<(Queued, Rejection)>) {
+    /// Puts what the API refused for good where the writer finds it, or whoever stops the logger.
+    fn hold_aside(&self, rejected: Vec<(Queued, Rejection)>) -> Vec<Aside> {
+        let mut state = self.shared.state();
+        state.counters.rejected += rejected.len() as u64;
+        rejected
+            .into_iter()
+            .map(|(queued, rejection)| {
+                let number = queued.number;
+                state.aside.insert(number, queued);
+                Aside { number, rejection }
+            })
+            .collect()
+    }
+
+    /// Has the writer keep what the API refused for good, where there is a spill; else it is lost.
+    async fn set_aside(&self, rejected: Vec<Aside>) {
         if rejected.is_empty() {
             return;
         }
-        let (events, rejections): (Vec<Queued>, Vec<Rejection>) = rejected.into_iter().unzip();
+        let numbers: Vec<u64> = rejected.iter().map(|aside| aside.number).collect();
         let is_kept = match &self.writer {
-            Some(writer) => writer.set_aside(rejections).await,
+            Some(writer) => writer.set_aside(rejected).await,
             None => false,
         };
         if !is_kept {
+            // Those that are not there any more were reported when the logger stopped.
+            let events = self.shared.state().take_aside(&numbers);
             self.shared.lose(events, Place::InFlight, reason::REJECTED);
-            return;
-        }
-        for mut queued in events {
-            queued.tell(Err(reason::REJECTED));
-            self.shared.report(Lost {
-                queued: Some(queued),
-                reason: reason::REJECTED,
-            });
         }
     }
 
@@ -311,15 +318,13 @@ impl Sender {
             }
         }
         self.with_older_retries(&mut exhausted);
-        shared
-            .spill_or_lose(exhausted, reason::RETRIES_EXHAUSTED)
-            .await;
-        shared
-            .spill_or_lose(crowded, reason::RETRY_EXECUTOR_REJECTED)
-            .await;
-        shared
-            .spill_or_lose(stopping, reason::SHUTDOWN_PENDING_RETRY)
-            .await;
+        // All three are taken in hand before the first of them may have to wait.
+        let exhausted = shared.spill_or_lose(exhausted, reason::RETRIES_EXHAUSTED);
+        let crowded = shared.spill_or_lose(crowded, reason::RETRY_EXECUTOR_REJECTED);
+        let stopping = shared.spill_or_lose(stopping, reason::SHUTDOWN_PENDING_RETRY);
+        exhausted.await;
+        crowded.await;
+        stopping.await;
     }
 
     /// What is about to be spilled takes along what was logged before it and waits for a retry, so
@@ -349,16 +354,7 @@ impl Sender {
         let shared = &*self.shared;
         let waiting = {
             let mut state = shared.state();
-            shared.can_spill(&state).then(|| {
-                let waiting: Vec<Queued> =
-                    std::mem::take(&mut state.retries).into_values().collect();
-                state.post(
-                    waiting.iter().map(|q| q.id),
-                    Place::Retrying,
-                    Place::InFlight,
-                );
-                waiting
-            })
+            shared.can_spill(&state).then(|| state.take_retries())
         };
         match waiting {
             Some(waiting) => failed.extend(waiting),

@@ -12,7 +12,8 @@
 //! | `eventlog-spillover.rejected.jsonl` | events that the API refused for good | appended, synced | never |
 //! | `….corrupt-N.jsonl`, `….rejected-N.jsonl` | earlier ones of these two, whose sync failed | never | never |
 //! | `eventlog-spillover.books` | the books: two slots with a checksum | in turn, synced | never |
-//! | `eventlog-spillover.lock` | held by the one process that may write | – | never |
+//! | `eventlog-spillover.lock` | held by the one process that may write, and says which it is | at opening | never |
+//! | `eventlog-spillover.leftover-N.jsonl` | what a Java client was writing when it ended | never | never |
 //!
 //! # A line
 //!
@@ -38,6 +39,7 @@ mod batch;
 mod books_file;
 mod cursor;
 mod find;
+mod holder;
 mod inspect;
 mod line;
 mod recount;
@@ -81,6 +83,10 @@ pub const LOCK: &str = "eventlog-spillover.lock";
 /// Longest line that is read as one; a longer one is set aside.
 pub const MAX_LINE: usize = 4 * 1024 * 1024;
 
+/// Bytes of a line of an ordinary event, that is of the documented samples: what a cap is worth in
+/// events.
+pub const EVENT_BYTES: u64 = 400;
+
 /// Active files whose sync failed, kept at the same time; past it the disk is given up.
 pub const MAX_SEALED: usize = 8;
 
@@ -95,15 +101,29 @@ fn sealed_number(name: &str) -> Option<u32> {
         .ok()
 }
 
+/// Where what a Java client was writing is set aside.
+fn leftover_name(number: u32) -> String {
+    format!("eventlog-spillover.leftover-{number}.jsonl")
+}
+
+fn leftover_number(name: &str) -> Option<u32> {
+    name.strip_prefix("eventlog-spillover.leftover-")?
+        .strip_suffix(".jsonl")?
+        .parse()
+        .ok()
+}
+
 /// Why the spill directory cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SpillError {
     /// Another process writes to the directory.
-    #[error("spill directory `{dir}` is used by another process, which holds `{LOCK}`")]
+    #[error("spill directory `{dir}` is used by {holder}, which holds `{LOCK}`")]
     Locked {
         /// The directory.
         dir: PathBuf,
+        /// Which process it is, as far as that is known.
+        holder: String,
     },
     /// A file could not be read, written or renamed.
     #[error("could not {doing} `{path}`")]
@@ -150,16 +170,34 @@ impl Classify for SpillError {
 ///
 /// After a process whose sync failed, what reads show may not be on the disk, and a sync by the next
 /// process would not write it: it was thrown away and counts as written. A copy is written anew.
+///
+/// A disk without room for a copy keeps the file as it is: what is in it can only be sent, and room
+/// be made, if it is read.
 fn rewrite(disk: &dyn Disk, path: &Path) -> Result<(), SpillError> {
-    const CHUNK: usize = 256 * 1024;
     let temporary = path.with_extension("new");
     // What a crash left of an earlier try.
     disk.remove(&temporary).ok();
+    match copy(disk, path, &temporary) {
+        Err(error) if error.is_full() => {
+            tracing::warn!(
+                path = %path.display(),
+                "no room to write the file anew; it is used as it is"
+            );
+            disk.remove(&temporary).ok();
+            Ok(())
+        }
+        Err(error) => Err(error),
+        Ok(()) => at("replace", path, disk.replace(&temporary, path)),
+    }
+}
+
+fn copy(disk: &dyn Disk, path: &Path, temporary: &Path) -> Result<(), SpillError> {
+    const CHUNK: usize = 256 * 1024;
     let old = at("open", path, disk.open(path, OpenMode::Read))?;
     let mut new = at(
         "create",
-        &temporary,
-        disk.open(&temporary, OpenMode::CreateNew),
+        temporary,
+        disk.open(temporary, OpenMode::CreateNew),
     )?;
     let mut buffer = vec![0; CHUNK];
     let mut offset = 0;
@@ -168,11 +206,10 @@ fn rewrite(disk: &dyn Disk, path: &Path) -> Result<(), SpillError> {
         if read == 0 {
             break;
         }
-        at("write", &temporary, new.append(&buffer[..read]))?;
+        at("write", temporary, new.append(&buffer[..read]))?;
         offset += read as u64;
     }
-    at("sync", &temporary, new.sync())?;
-    at("replace", path, disk.replace(&temporary, path))
+    at("sync", temporary, new.sync())
 }
 
 /// Ties an I/O error to what was being done.

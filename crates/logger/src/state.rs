@@ -1,15 +1,15 @@
 //! Everything a logger holds in memory, under one lock.
 //!
 //! **Invariant:** an event that was accepted and is in memory is in exactly one of: the main queue,
-//! the retry set, the spill queue, or the hands of one task, which puts it into the next place
-//! under the same lock as its posting.
+//! the retry set, the spill queue, those that are being set aside, or the hands of one task, which
+//! puts it into the next place under the same lock as its posting.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use tidegate_core::EventId;
 use tidegate_core::books::{Account, Books, Bucket, LossReason, Place, Tally, postings};
-use tidegate_core::breaker::Breaker;
+use tidegate_core::breaker::{Breaker, BreakerState};
 use tokio::sync::oneshot;
 
 use crate::event::Event;
@@ -63,6 +63,12 @@ pub(crate) struct Counters {
     pub(crate) spilled: u64,
     pub(crate) replayed: u64,
     pub(crate) ignored: u64,
+    /// Lines that could not be read.
+    pub(crate) corrupt: u64,
+    /// Events that the API refused for good.
+    pub(crate) rejected: u64,
+    /// Losses that the callback was too slow to hear of.
+    pub(crate) untold: u64,
 }
 
 pub(crate) struct State {
@@ -70,6 +76,8 @@ pub(crate) struct State {
     pub(crate) queue: VecDeque<Queued>,
     pub(crate) retries: BTreeMap<(Duration, u64), Queued>,
     pub(crate) spill: VecDeque<Queued>,
+    /// Rejected events that wait to be set aside, by their numbers.
+    pub(crate) aside: BTreeMap<u64, Queued>,
     pub(crate) breaker: Breaker,
     pub(crate) counters: Counters,
     /// Events in the hands of senders.
@@ -82,14 +90,17 @@ pub(crate) struct State {
     pub(crate) flushing: usize,
     /// Whether a request with replayed events is on its way.
     pub(crate) is_replaying: bool,
-    /// Lines on disk that wait for replay.
+    /// Lines on disk that wait for replay, and their bytes.
     pub(crate) backlog: u64,
+    pub(crate) backlog_bytes: u64,
     /// Senders that wait for an event.
     pub(crate) idle_senders: usize,
     /// How many of them were rung for since they began to wait.
     pub(crate) rung_senders: usize,
     /// Threads that wait for room.
     pub(crate) blocked: usize,
+    /// Whether whoever ran the logger has gone away without stopping it.
+    pub(crate) is_canceled: bool,
     /// Why the spill directory was given up.
     pub(crate) spill_failure: Option<String>,
     /// Why the API refuses us, while it does: a wrong token or address.
@@ -114,6 +125,7 @@ impl State {
             queue: VecDeque::new(),
             retries: BTreeMap::new(),
             spill: VecDeque::new(),
+            aside: BTreeMap::new(),
             breaker,
             counters: Counters::default(),
             sending: 0,
@@ -122,9 +134,11 @@ impl State {
             flushing: 0,
             is_replaying: false,
             backlog,
+            backlog_bytes: 0,
             idle_senders: 0,
             rung_senders: 0,
             blocked: 0,
+            is_canceled: false,
             spill_failure: None,
             api_failure: None,
             next_number: 0,
@@ -189,6 +203,36 @@ impl State {
     /// The account of now.
     pub(crate) fn account(&mut self) -> Account {
         self.books().account()
+    }
+
+    /// Whether an event that is taken on now has no place to be: the spill directory was given up,
+    /// and the API cannot be reached. One at a time is taken on to ask the API whether it can again.
+    pub(crate) fn is_adrift(&self) -> bool {
+        self.spill_failure.is_some()
+            && match self.breaker.state() {
+                BreakerState::Closed => false,
+                BreakerState::HalfOpen => !self.is_sent(),
+                BreakerState::Open => true,
+            }
+    }
+
+    /// Takes everything out that waits for a retry.
+    pub(crate) fn take_retries(&mut self) -> Vec<Queued> {
+        let waiting: Vec<Queued> = std::mem::take(&mut self.retries).into_values().collect();
+        let ids: Vec<EventId> = waiting.iter().map(|queued| queued.id).collect();
+        self.post(ids, Place::Retrying, Place::InFlight);
+        waiting
+    }
+
+    /// Takes everything out that waits for a retry, or for its first send.
+    pub(crate) fn take_unsent(&mut self) -> (Vec<Queued>, Vec<Queued>) {
+        (self.take_retries(), self.queue.drain(..).collect())
+    }
+
+    /// Takes those of these rejected events out that still wait to be set aside.
+    pub(crate) fn take_aside(&mut self, numbers: &[u64]) -> Vec<Queued> {
+        let taken = numbers.iter().map(|number| self.aside.remove(number));
+        taken.flatten().collect()
     }
 
     /// Gives an event to the spill writer.

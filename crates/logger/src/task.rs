@@ -4,7 +4,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_core::books::{Account, Books, Place};
+use tidegate_core::books::{Account, Books};
 use tidegate_core::breaker::Breaker;
 use tidegate_core::env::{Env, Spawn, Task};
 use tokio::sync::{mpsc, watch};
@@ -37,15 +37,37 @@ impl Drop for HandleGuard {
     }
 }
 
-/// Runs a logger.
+/// Runs a logger. Dropped without being run, it ends the logger: what was logged is reported as
+/// lost.
 #[must_use = "a logger sends nothing until its task is run"]
 pub struct LoggerTask {
     shared: Arc<Hub>,
-    losses: mpsc::Receiver<Lost>,
+    losses: Unheard,
     spool: Option<Spool>,
     spawn: Arc<dyn Spawn>,
     is_orphan: watch::Receiver<bool>,
     unverifiable: i64,
+    is_behind: bool,
+}
+
+/// Losses that nobody is told of yet, because the logger does not run.
+struct Unheard {
+    shared: Arc<Hub>,
+    losses: Option<mpsc::Receiver<Lost>>,
+}
+
+impl Drop for Unheard {
+    fn drop(&mut self) {
+        let Some(mut losses) = self.losses.take() else {
+            return;
+        };
+        self.shared.state().phase = Phase::Stopped;
+        self.shared.lose_what_is_left("the logger was never run");
+        self.shared.ring_all();
+        while let Ok(lost) = losses.try_recv() {
+            self.shared.tell(&lost);
+        }
+    }
 }
 
 /// How a logger ended.
@@ -60,14 +82,19 @@ pub struct Report {
     pub unverifiable: i64,
     /// Why the spill directory was given up, if it was.
     pub spill_failure: Option<String>,
+    /// Losses that the callback had not heard of by then: too many waited for it, or it was too
+    /// slow. They are in the account and in the log.
+    pub untold: u64,
 }
 
 impl Logger {
     /// Opens a logger: takes its spill directory over and recovers what an earlier process left
     /// there. Nothing runs before the task does.
     ///
-    /// `on_loss` is told of each event that is lost or set aside, once; its panic is caught and it
-    /// may be slow.
+    /// `on_loss` is told of each event that is lost or set aside, once, on a thread of its own; its
+    /// panic is caught and it may be slow. While twice the queue capacity, at least 1,024, of them
+    /// wait for it, further ones are counted, logged and not told. An event that `log` hands back is
+    /// told of on the thread that logs.
     ///
     /// # Errors
     /// The spill directory cannot be used, or another process uses it.
@@ -93,11 +120,13 @@ impl Logger {
                     books: Books::default(),
                     backlog: 0,
                     unverifiable: 0,
+                    is_behind: false,
                 },
             ),
         };
         let breaker = Breaker::new(config.breaker.clone());
-        let state = State::new(breaker, recovered.books, recovered.backlog);
+        let mut state = State::new(breaker, recovered.books, recovered.backlog);
+        state.backlog_bytes = spool.as_ref().map_or(0, Spool::bytes);
         let (shared, losses) =
             Hub::new(config, env.clock, env.entropy.as_ref(), api, state, on_loss);
         let (gone, is_orphan) = watch::channel(false);
@@ -105,14 +134,18 @@ impl Logger {
             shared: Arc::clone(&shared),
             _guard: Arc::new(HandleGuard(gone)),
         };
-        let unverifiable = recovered.unverifiable;
+        let losses = Unheard {
+            shared: Arc::clone(&shared),
+            losses: Some(losses),
+        };
         let task = LoggerTask {
             shared,
             losses,
             spool,
             spawn: env.spawn,
             is_orphan,
-            unverifiable,
+            unverifiable: recovered.unverifiable,
+            is_behind: recovered.is_behind,
         };
         Ok((logger, task))
     }
@@ -124,7 +157,11 @@ impl LoggerTask {
     ///
     /// Draining takes at most the shutdown timeout and a moment: events are sent while that works,
     /// then everything that is left is spilled, also what is in requests on their way. Without a
-    /// spill it is reported as lost. If canceled, what is in memory is lost without a report.
+    /// spill it is reported as lost.
+    ///
+    /// If canceled, the logger takes no more events on and gives up its requests; what it holds is
+    /// spilled, or without a spill reported as lost, by the threads that are left, which then end and
+    /// let go of the directory.
     pub async fn run(mut self, shutdown: impl Future<Output = ()> + Send) -> Report {
         let running = self.start();
         let Self {
@@ -148,9 +185,13 @@ impl LoggerTask {
 
     fn start(&mut self) -> Running {
         let shared = &self.shared;
-        let (abandon, abandoned) = watch::channel(false);
         let (commands, asked) = mpsc::channel(COMMANDS);
         let handle = WriterHandle(commands);
+        let (reported, mut stopped) = watch::channel(false);
+        let alive = Arc::new(Alive {
+            shared: Arc::clone(shared),
+            is_over: reported,
+        });
         let now = shared.clock.elapsed();
         let writer = self.spool.take().map(|spool| {
             let (helper, help) = writer::help();
@@ -162,10 +203,12 @@ impl LoggerTask {
                 commands: asked,
                 last_sync: now,
                 last_books: now,
-                is_dirty: false,
+                is_dirty: self.is_behind,
                 blocked_until: None,
                 is_asked: true,
+                has_ended: false,
                 helper,
+                _alive: Arc::clone(&alive),
             };
             self.spawn
                 .spawn_thread("eventlog-spill", Box::pin(writer.run()))
@@ -175,7 +218,7 @@ impl LoggerTask {
             let replayer = Replayer {
                 shared: Arc::clone(shared),
                 writer: handle.clone(),
-                abandon: abandoned.clone(),
+                _alive: Arc::clone(&alive),
             };
             self.spawn
                 .spawn("eventlog-replay", Box::pin(replayer.run()))
@@ -185,8 +228,8 @@ impl LoggerTask {
                 let sender = Sender {
                     shared: Arc::clone(shared),
                     writer: has_spill.then(|| handle.clone()),
-                    abandon: abandoned.clone(),
                     has_lingered: false,
+                    _alive: Arc::clone(&alive),
                 };
                 self.spawn.spawn("eventlog-send", Box::pin(sender.run()))
             })
@@ -194,36 +237,48 @@ impl LoggerTask {
         let keeper = self
             .spawn
             .spawn("eventlog-keep", Box::pin(keeper::run(Arc::clone(shared))));
-        let reporter = {
+        let reporter = self.losses.losses.take().map(|mut losses| {
             let shared = Arc::clone(shared);
-            let (_, empty) = mpsc::channel(1);
-            let mut losses = std::mem::replace(&mut self.losses, empty);
-            let (stop, mut stopped) = watch::channel(false);
-            let task = self.spawn.spawn_thread(
-                "eventlog-losses",
-                Box::pin(async move {
-                    loop {
-                        tokio::select! {
-                            biased;
-                            lost = losses.recv() => match lost {
-                                Some(lost) => shared.call_back(&lost),
-                                None => return,
-                            },
-                            _ = stopped.wait_for(|is_set| *is_set) => return,
-                        }
+            let telling = async move {
+                loop {
+                    tokio::select! {
+                        biased;
+                        lost = losses.recv() => match lost {
+                            Some(lost) => shared.tell(&lost),
+                            None => return,
+                        },
+                        _ = stopped.wait_for(|is_set| *is_set) => return,
                     }
-                }),
-            );
-            (task, stop)
-        };
+                }
+            };
+            self.spawn
+                .spawn_thread("eventlog-losses", Box::pin(telling))
+        });
         Running {
-            abandon,
+            alive,
             senders,
             keeper,
             replayer,
             writer,
             reporter,
+            is_over: false,
         }
+    }
+}
+
+/// Held by everybody who may still find a loss. The last one to let go ends the telling of losses.
+pub(crate) struct Alive {
+    shared: Arc<Hub>,
+    is_over: watch::Sender<bool>,
+}
+
+impl Drop for Alive {
+    fn drop(&mut self) {
+        self.shared.state().phase = Phase::Stopped;
+        // Nothing, unless somebody panicked or the logger was dropped without its disk.
+        self.shared.lose_what_is_left("the logger was dropped");
+        self.shared.ring_all();
+        self.is_over.send_replace(true);
     }
 }
 
@@ -234,7 +289,7 @@ struct Stopping {
 }
 
 impl Stopping {
-    async fn stop(self, running: Running) -> Report {
+    async fn stop(self, mut running: Running) -> Report {
         let shared = &self.shared;
         let clock = &shared.clock;
         let timeout = shared.config.shutdown_timeout;
@@ -242,78 +297,54 @@ impl Stopping {
         let waiting: Vec<Queued> = {
             let mut state = shared.state();
             state.phase = Phase::Stopping;
-            let waiting: Vec<Queued> = std::mem::take(&mut state.retries).into_values().collect();
-            state.post(
-                waiting.iter().map(|q| q.id),
-                Place::Retrying,
-                Place::InFlight,
-            );
-            waiting
+            state.take_retries()
         };
         shared.ring_all();
         // They had their chance; waiting for their next one is not what stopping is for.
-        shared
-            .spill_or_lose(waiting, reason::SHUTDOWN_PENDING_RETRY)
-            .await;
+        shared.spill_or_lose_now(waiting, reason::SHUTDOWN_PENDING_RETRY);
         let sending_until = timeout.mul_f64(SENDING_SHARE);
         self.wait_until(sending_until, || shared.state().is_quiet())
             .await;
         shared.state().phase = Phase::Draining;
-        running.abandon.send_replace(true);
+        shared.abandoned.set();
         shared.ring_all();
         let left: Vec<Queued> = shared.state().queue.drain(..).collect();
+        shared.spill_or_lose_now(left, reason::SHUTDOWN_QUEUED);
         let limit = || {
             timeout
                 .saturating_sub(clock.elapsed().saturating_sub(began))
                 .max(GRACE)
         };
-        let rest = async {
-            shared.spill_or_lose(left, reason::SHUTDOWN_QUEUED).await;
-            for sender in running.senders {
+        let senders = std::mem::take(&mut running.senders);
+        let ended = async {
+            for sender in senders {
                 sender.join().await;
             }
         };
         // A disk that hangs must not keep us: what it does not take is reported below.
-        within(clock.sleep(limit()), rest).await;
+        within(clock.sleep(limit()), ended).await;
         // Its last request was answered, or given up together with those of the senders.
-        if let Some(replayer) = running.replayer {
+        if let Some(replayer) = running.replayer.take() {
             within(clock.sleep(limit()), async { drop(replayer.join().await) }).await;
         }
         shared.state().phase = Phase::Stopped;
         shared.ring_all();
-        if let Some(writer) = running.writer {
+        if let Some(writer) = running.writer.take() {
             within(clock.sleep(limit()), async { drop(writer.join().await) }).await;
         }
-        self.report_what_is_left();
+        // Whatever is still in memory now stays there: the disk did not take it in time.
+        shared.lose_what_is_left("the disk did not answer in time");
         running.keeper.abort();
-        running.reporter.1.send_replace(true);
-        within(clock.sleep(GRACE), async {
-            drop(running.reporter.0.join().await)
-        })
-        .await;
+        running.is_over = true;
+        running.alive.is_over.send_replace(true);
+        // A callback that is slow, or hangs, keeps us no longer than the disk may.
+        if let Some(reporter) = running.reporter.take() {
+            within(clock.sleep(limit()), async { drop(reporter.join().await) }).await;
+        }
         telemetry::gauges(shared);
         let report = self.report();
         telemetry::stopped(&report);
         report
-    }
-
-    /// Whatever is still in memory now stays there: the disk did not take it in time.
-    fn report_what_is_left(&self) {
-        let shared = &self.shared;
-        let left: Vec<Queued> = {
-            let mut hand = shared.hand();
-            let mut state = shared.state();
-            state.spilling = 0;
-            let mut left = hand.give_up();
-            left.extend(state.spill.drain(..));
-            left.extend(state.queue.drain(..));
-            if !left.is_empty() {
-                let why = "the disk did not answer in time".to_owned();
-                state.spill_failure.get_or_insert(why);
-            }
-            left
-        };
-        shared.lose(left, Place::InFlight, reason::SPILLOVER_WRITE_ERROR);
     }
 
     /// Waits for a fact, at most so long.
@@ -339,6 +370,7 @@ impl Stopping {
             metrics: Metrics::of(&state),
             unverifiable: self.unverifiable,
             spill_failure: state.spill_failure.clone(),
+            untold: self.shared.untold(&state),
         }
     }
 }
@@ -348,12 +380,39 @@ const GRACE: Duration = Duration::from_millis(500);
 
 /// The tasks of a running logger.
 struct Running {
-    abandon: watch::Sender<bool>,
+    alive: Arc<Alive>,
     senders: Vec<Task>,
     keeper: Task,
     replayer: Option<Task>,
     writer: Option<Task>,
-    reporter: (Task, watch::Sender<bool>),
+    reporter: Option<Task>,
+    /// Whether it was stopped in good order.
+    is_over: bool,
+}
+
+impl Drop for Running {
+    /// Whoever ran the logger was canceled: nothing more is taken on or sent, and what is in memory
+    /// goes to the disk. The writer ends when everybody else has, and so lets go of the directory.
+    fn drop(&mut self) {
+        if self.is_over {
+            return;
+        }
+        let shared = &self.alive.shared;
+        let (waiting, queued) = {
+            let mut state = shared.state();
+            state.phase = state.phase.max(Phase::Draining);
+            state.is_canceled = true;
+            state.take_unsent()
+        };
+        shared.abandoned.set();
+        shared.spill_or_lose_now(waiting, reason::SHUTDOWN_PENDING_RETRY);
+        shared.spill_or_lose_now(queued, reason::SHUTDOWN_QUEUED);
+        for task in self.senders.iter().chain(&self.replayer) {
+            task.abort();
+        }
+        self.keeper.abort();
+        shared.ring_all();
+    }
 }
 
 /// Waits for `work`, until `limit`.

@@ -1,12 +1,15 @@
 //! Every gauge and every log event of a logger.
 
+use std::collections::BTreeMap;
+
+use tidegate_core::books::{Bucket, Place, Tally};
 use tidegate_core::breaker::BreakerState;
 
 use crate::hub::Hub;
 use crate::task::Report;
 
-/// The documented gauges, which users' dashboards depend on.
-pub(crate) const GAUGES: [&str; 7] = [
+/// The gauges, which users' dashboards depend on: the seven documented ones, then ours.
+pub(crate) const GAUGES: [&str; 13] = [
     "eventlog.events.queued",
     "eventlog.events.sent",
     "eventlog.events.failed",
@@ -14,6 +17,12 @@ pub(crate) const GAUGES: [&str; 7] = [
     "eventlog.events.replayed",
     "eventlog.queue.depth",
     "eventlog.circuit-breaker.open",
+    "eventlog.events.corrupt",
+    "eventlog.events.rejected",
+    "eventlog.events.untold",
+    "eventlog.spill.pending",
+    "eventlog.spill.bytes",
+    "eventlog.spill.oldest-age-seconds",
 ];
 
 /// Brings the gauges up to date.
@@ -21,8 +30,12 @@ pub(crate) fn gauges(shared: &Hub) {
     if !shared.config.metrics {
         return;
     }
+    let now_ms = shared.clock.now_ms();
     let values = {
-        let state = shared.state();
+        let mut state = shared.state();
+        let oldest_ms = (state.backlog > 0)
+            .then(|| oldest_ms(&state.books().tallies(&Place::Spilled)))
+            .flatten();
         let counters = state.counters;
         [
             counters.queued,
@@ -32,12 +45,32 @@ pub(crate) fn gauges(shared: &Hub) {
             counters.replayed,
             state.queue.len() as u64,
             u64::from(state.breaker.state() == BreakerState::Open),
+            counters.corrupt,
+            counters.rejected,
+            counters.untold,
+            state.backlog,
+            state.backlog_bytes,
+            oldest_ms.map_or(0, |oldest| now_ms.saturating_sub(oldest) / 1_000),
         ]
     };
     for (name, value) in GAUGES.into_iter().zip(values) {
         #[expect(clippy::cast_precision_loss, reason = "gauges are doubles")]
         metrics::gauge!(name).set(value as f64);
     }
+}
+
+/// When the oldest event was born that is on disk, as far as the books tell it: to the minute, for
+/// old ones to the hour or the day.
+fn oldest_ms(spilled: &BTreeMap<Bucket, Tally>) -> Option<u64> {
+    let of = |(bucket, tally): (&Bucket, &Tally)| match bucket {
+        // An id of somebody else may not tell when it was born.
+        Bucket::Minute(0) | Bucket::Hour(0) | Bucket::Day(0) | Bucket::Offsets { .. } => None,
+        _ if tally.count <= 0 => None,
+        Bucket::Minute(minute) => Some(minute * 60_000),
+        Bucket::Hour(hour) => Some(hour * 3_600_000),
+        Bucket::Day(day) => Some(day * 86_400_000),
+    };
+    spilled.iter().filter_map(of).min()
 }
 
 /// The last line of a logger.
@@ -54,6 +87,7 @@ pub(crate) fn stopped(report: &Report) {
         on_disk = account.spilled,
         dead_lettered = account.dead_lettered,
         lost = account.lost.total(),
+        untold = report.untold,
         "event logger stopped"
     );
 }

@@ -13,6 +13,7 @@ use crate::hub::{Hub, Lost};
 use crate::loss::reason;
 use crate::spill::{Rejection, ReplayBatch, SpillError, Spool, settle_corrupt};
 use crate::state::{Phase, Queued};
+use crate::task::Alive;
 
 pub(crate) use keep::{Helper, help};
 
@@ -44,9 +45,16 @@ pub(crate) enum Command {
     },
     /// Keep these for good.
     SetAside {
-        rejections: Vec<Rejection>,
+        rejected: Vec<Aside>,
         reply: oneshot::Sender<bool>,
     },
+}
+
+/// An event that the API refused for good and that waits to be set aside.
+pub(crate) struct Aside {
+    /// Under which it waits.
+    pub(crate) number: u64,
+    pub(crate) rejection: Rejection,
 }
 
 /// Asks the writer.
@@ -81,10 +89,10 @@ impl WriterHandle {
         answer.await.ok()
     }
 
-    /// Whether these are kept for good.
-    pub(crate) async fn set_aside(&self, rejections: Vec<Rejection>) -> bool {
+    /// Whether these are kept for good; then they are posted and reported.
+    pub(crate) async fn set_aside(&self, rejected: Vec<Aside>) -> bool {
         let (reply, answer) = oneshot::channel();
-        let sent = self.0.send(Command::SetAside { rejections, reply }).await;
+        let sent = self.0.send(Command::SetAside { rejected, reply }).await;
         sent.is_ok() && answer.await.unwrap_or(false)
     }
 }
@@ -103,13 +111,18 @@ pub(crate) struct Writer {
     pub(crate) blocked_until: Option<Duration>,
     /// Whether anybody is left who may ask for something.
     pub(crate) is_asked: bool,
+    /// Whether it has said its last word.
+    pub(crate) has_ended: bool,
     pub(crate) helper: Helper,
+    pub(crate) _alive: Arc<Alive>,
 }
 
 impl Writer {
     /// Writes until the logger drains and nobody asks any more.
     pub(crate) async fn run(mut self) {
-        if let Err(error) = self.work().await {
+        let worked = self.work().await;
+        self.has_ended = true;
+        if let Err(error) = worked {
             self.give_up(&error);
         }
     }
@@ -119,21 +132,25 @@ impl Writer {
         loop {
             let bell = shared.writer_bell.notified();
             let now = shared.clock.elapsed();
-            let (depth, is_urgent, phase) = {
+            let (depth, is_urgent, phase, is_canceled) = {
                 let hand = shared.hand();
                 let state = shared.state();
                 let depth = state.spill_depth();
                 let is_awaited = state.awaited + hand.awaited + state.flushing > 0;
                 let is_urgent = depth >= BATCH || is_awaited || state.phase > Phase::Running;
-                (depth, is_urgent, state.phase)
+                (depth, is_urgent, state.phase, state.is_canceled)
             };
-            let is_blocked = self.blocked_until.is_some_and(|until| now < until);
+            // Whoever stops does not wait for room any more.
+            let is_blocked =
+                phase < Phase::Draining && self.blocked_until.is_some_and(|until| now < until);
             let is_due = is_urgent || now >= self.last_sync.saturating_add(PACE);
             if depth > 0 && is_due && !is_blocked && self.commands.is_empty() {
                 self.spill_some().await?;
                 continue;
             }
-            if phase == Phase::Stopped && depth == 0 {
+            // Of a logger that was dropped, the others end when they come to it.
+            let is_last = phase == Phase::Stopped || (is_canceled && !self.is_asked);
+            if is_last && depth == 0 {
                 return self.spool.close(&shared.books());
             }
             if self.is_dirty && now >= self.last_books.saturating_add(BOOKS) {
@@ -174,26 +191,46 @@ impl Writer {
                 self.settle_replayed(&mut batch, count, &rejected)?;
                 reply.send(batch).ok();
             }
-            Command::SetAside { rejections, reply } => {
-                let now_ms = self.shared.clock.now_ms();
-                match self.spool.set_aside(&rejections, now_ms) {
-                    Err(error) if error.is_full() => {
-                        tracing::error!(%error, "a rejected event cannot be set aside");
-                        reply.send(false).ok();
-                        return Ok(());
-                    }
-                    kept => kept?,
-                }
-                // Posted here, so that no books are written in between.
-                let ids = rejections.iter().map(|rejection| rejection.id);
-                let mut state = self.shared.state();
-                state.post(ids, Place::InFlight, Place::DeadLettered);
-                drop(state);
-                self.is_dirty = true;
-                reply.send(true).ok();
+            Command::SetAside { rejected, reply } => {
+                let is_kept = self.set_aside(rejected)?;
+                reply.send(is_kept).ok();
             }
         }
         Ok(())
+    }
+
+    /// Keeps what the API refused for good, and says whether the disk had room for it.
+    fn set_aside(&mut self, rejected: Vec<Aside>) -> Result<bool, SpillError> {
+        let now_ms = self.shared.clock.now_ms();
+        let (numbers, rejections): (Vec<u64>, Vec<Rejection>) = rejected
+            .into_iter()
+            .map(|aside| (aside.number, aside.rejection))
+            .unzip();
+        match self.spool.set_aside(&rejections, now_ms) {
+            Err(error) if error.is_full() => {
+                tracing::error!(%error, "a rejected event cannot be set aside");
+                return Ok(false);
+            }
+            kept => kept?,
+        }
+        // Posted here, so that no books are written in between. Those that are not there any more
+        // were reported as lost when the logger stopped: the disk has answered too late.
+        let events = {
+            let mut state = self.shared.state();
+            let events = state.take_aside(&numbers);
+            let ids = events.iter().map(|queued| queued.id);
+            state.post(ids, Place::InFlight, Place::DeadLettered);
+            events
+        };
+        self.is_dirty = true;
+        for mut queued in events {
+            queued.tell(Err(reason::REJECTED));
+            self.shared.report(Lost {
+                queued: Some(queued),
+                reason: reason::REJECTED,
+            });
+        }
+        Ok(true)
     }
 
     /// Lines to send. A snapshot that is read to its end and settled is removed, and the next one
@@ -204,7 +241,7 @@ impl Writer {
         loop {
             let books = self.shared.books();
             let batch = match self.spool.read_replay(max, MAX_BYTES, &books) {
-                // Reading on needs a little room, for the cursor; it can wait for that.
+                // A line that cannot be read needs room to be set aside; it can wait for that.
                 Err(error) if error.is_full() => {
                     tracing::warn!(%error, "replay waits for room on the disk");
                     return Ok(ReplayBatch::default());
@@ -221,7 +258,17 @@ impl Writer {
                 }
                 return Ok(batch);
             }
-            self.spool.finish_replay(&self.shared.books())?;
+            match self.spool.finish_replay(&self.shared.books()) {
+                Err(error) if error.is_full() => {
+                    tracing::warn!(%error, "replay waits for room on the disk");
+                    self.is_dirty = true;
+                    if self.spool.is_replaying() {
+                        return Ok(batch);
+                    }
+                }
+                finished => finished?,
+            }
+            self.note_bytes();
             self.last_books = self.shared.clock.elapsed();
             self.blocked_until = None;
             self.shared.ring_room();
@@ -234,6 +281,8 @@ impl Writer {
             return Ok(());
         };
         let count = settle_corrupt(self.shared.state().books(), &readable);
+        let corrupt = u64::try_from(count).unwrap_or(0);
+        self.shared.state().counters.corrupt += corrupt;
         for _ in 0..count {
             self.shared.report(Lost {
                 queued: None,
@@ -263,6 +312,7 @@ impl Writer {
             let delivered: Vec<_> = batch.ids(count).filter(|id| !is_rejected(*id)).collect();
             let aside: Vec<_> = batch.ids(count).filter(|id| is_rejected(*id)).collect();
             state.counters.replayed += delivered.len() as u64;
+            state.counters.rejected += aside.len() as u64;
             state.backlog = state.backlog.saturating_sub(count as u64);
             for (ids, to) in [(delivered, Place::Delivered), (aside, Place::DeadLettered)] {
                 for posting in postings(ids, Some(Place::Spilled), Some(to)) {
@@ -271,6 +321,7 @@ impl Writer {
             }
         }
         self.spool.settle_replay(batch, count);
+        self.note_bytes();
         batch.drop_first(count);
         for rejection in rejected {
             self.report_rejected(rejection);
@@ -299,10 +350,15 @@ impl Writer {
         });
     }
 
+    /// Writes the books down. A disk without room for them is asked again later.
     fn write_books(&mut self) -> Result<(), SpillError> {
         self.last_books = self.shared.clock.elapsed();
-        self.is_dirty = false;
-        self.spool.write_books(&self.shared.books())
+        self.is_dirty = !self.spool.try_write_books(&self.shared.books())?;
+        Ok(())
+    }
+
+    fn note_bytes(&self) {
+        self.shared.state().backlog_bytes = self.spool.bytes();
     }
 
     fn fail(&self, error: &SpillError) {
@@ -329,5 +385,14 @@ impl Writer {
         self.shared
             .lose(waiting, Place::InFlight, reason::SPILLOVER_WRITE_ERROR);
         self.shared.ring_all();
+    }
+}
+
+impl Drop for Writer {
+    /// A writer that was aborted, or has panicked, says so: what waits for it is reported.
+    fn drop(&mut self) {
+        if !self.has_ended {
+            self.give_up(&Helper::gone());
+        }
     }
 }

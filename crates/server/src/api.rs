@@ -6,7 +6,7 @@ mod index;
 mod ledger;
 mod metrics;
 mod probes;
-mod wire;
+pub(crate) mod wire;
 
 use std::sync::Arc;
 

@@ -36,11 +36,31 @@ pub enum ProblemCode {
     LedgerUnavailable,
     /// The request took longer than it may; whether it did its work is unknown.
     Timeout,
+    /// There is no such topic.
+    LogUnknownTopic,
+    /// The topic has no such partition.
+    LogUnknownPartition,
+    /// No topic has the event.
+    WhereUnknown,
+    /// A record is larger than its topic takes.
+    LogRecordTooLarge,
+    /// The records of a request are more than the log takes at once.
+    LogCommitTooLarge,
+    /// The offset is not there: removed, or not written yet.
+    LogOutOfRange,
+    /// Records are damaged on disk; those around them can be read.
+    LogDamaged,
+    /// The log is full.
+    LogFull,
+    /// The log cannot do this now; the details name the cause.
+    LogUnavailable,
+    /// Nobody knows whether the records were added.
+    LogUnknown,
 }
 
 impl ProblemCode {
     /// Every code there is.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 24] = [
         Self::BadRequest,
         Self::Unauthorized,
         Self::Forbidden,
@@ -55,6 +75,16 @@ impl ProblemCode {
         Self::Unavailable,
         Self::LedgerUnavailable,
         Self::Timeout,
+        Self::LogUnknownTopic,
+        Self::LogUnknownPartition,
+        Self::WhereUnknown,
+        Self::LogRecordTooLarge,
+        Self::LogCommitTooLarge,
+        Self::LogOutOfRange,
+        Self::LogDamaged,
+        Self::LogFull,
+        Self::LogUnavailable,
+        Self::LogUnknown,
     ];
 
     /// The string that stands in the body.
@@ -89,6 +119,16 @@ impl ProblemCode {
             Self::LedgerUnavailable => ("ledger.unavailable", StatusCode::SERVICE_UNAVAILABLE),
             // Not 503: that would invite a retry of something that may have been done.
             Self::Timeout => ("http.timeout", StatusCode::GATEWAY_TIMEOUT),
+            Self::LogUnknownTopic => ("log.unknown-topic", StatusCode::NOT_FOUND),
+            Self::LogUnknownPartition => ("log.unknown-partition", StatusCode::NOT_FOUND),
+            Self::WhereUnknown => ("where.unknown", StatusCode::NOT_FOUND),
+            Self::LogRecordTooLarge => ("log.record-too-large", StatusCode::PAYLOAD_TOO_LARGE),
+            Self::LogCommitTooLarge => ("log.commit-too-large", StatusCode::PAYLOAD_TOO_LARGE),
+            Self::LogOutOfRange => ("log.out-of-range", StatusCode::RANGE_NOT_SATISFIABLE),
+            Self::LogDamaged => ("log.damaged", StatusCode::INTERNAL_SERVER_ERROR),
+            Self::LogFull => ("log.full", StatusCode::INSUFFICIENT_STORAGE),
+            Self::LogUnavailable => ("log.unavailable", StatusCode::SERVICE_UNAVAILABLE),
+            Self::LogUnknown => ("log.unknown", StatusCode::GATEWAY_TIMEOUT),
         }
     }
 
@@ -140,6 +180,16 @@ mod tests {
         503 http.unavailable
         503 ledger.unavailable
         504 http.timeout
+        404 log.unknown-topic
+        404 log.unknown-partition
+        404 where.unknown
+        413 log.record-too-large
+        413 log.commit-too-large
+        416 log.out-of-range
+        500 log.damaged
+        507 log.full
+        503 log.unavailable
+        504 log.unknown
         ");
     }
 }

@@ -18,6 +18,7 @@ mod in_flight;
 mod request;
 
 mod api;
+pub mod log;
 mod serve;
 mod server;
 

@@ -157,5 +157,15 @@ fn default_message(code: ProblemCode) -> &'static str {
             "what the request needs does not answer now"
         }
         ProblemCode::Timeout => "the request took too long",
+        ProblemCode::LogUnknownTopic
+        | ProblemCode::LogUnknownPartition
+        | ProblemCode::WhereUnknown
+        | ProblemCode::LogOutOfRange => "the log does not have it",
+        ProblemCode::LogRecordTooLarge | ProblemCode::LogCommitTooLarge => {
+            "the log does not take as much at once"
+        }
+        ProblemCode::LogDamaged => "what the log has there is damaged",
+        ProblemCode::LogFull | ProblemCode::LogUnavailable => "the log cannot do this now",
+        ProblemCode::LogUnknown => "it is not known whether the log did it",
     }
 }

@@ -64,6 +64,7 @@ impl Server {
     pub fn builder(config: ServerConfig) -> ServerBuilder {
         ServerBuilder {
             config,
+            taken: None,
             health: None,
             exporter: None,
             accounts: Vec::new(),
@@ -81,6 +82,8 @@ impl Server {
 /// Puts a [`Server`] together.
 pub struct ServerBuilder {
     config: ServerConfig,
+    /// The address, if it was taken before the rest was known.
+    taken: Option<(TcpListener, SocketAddr)>,
     health: Option<Health>,
     exporter: Option<Exporter>,
     accounts: Vec<Arc<dyn Accounts>>,
@@ -124,22 +127,14 @@ impl ServerBuilder {
         self
     }
 
-    /// Takes the address. Returns once the operating system queues connections; nobody answers
-    /// them before [`Server::run`], and nothing is spawned. If canceled, the address is free again.
+    /// Takes the address now and says which one it is, for parts that have to know it before they
+    /// can be added. [`bind`](Self::bind) then keeps it. Dropping the builder frees it again.
     ///
     /// # Errors
-    /// When the address is not a loopback address and no token is set, and when the address cannot
-    /// be taken: another process has it, or it is not one of this machine.
-    ///
-    /// # Panics
-    /// When two routers have the same route, which is a mistake in the program.
-    pub async fn bind(self, env: &Env) -> Result<Server, BindError> {
-        let ServerConfig {
-            listen,
-            token,
-            read_only,
-            limits,
-        } = self.config;
+    /// As for [`bind`](Self::bind).
+    pub async fn listen(mut self) -> Result<(Self, SocketAddr), BindError> {
+        let ServerConfig { listen, token, .. } = &self.config;
+        let listen = *listen;
         if token.is_none() && !listen.ip().to_canonical().is_loopback() {
             return Err(BindError::TokenMissing { listen });
         }
@@ -147,6 +142,35 @@ impl ServerBuilder {
         let (listener, address) = listening
             .and_then(|listener| listener.local_addr().map(|address| (listener, address)))
             .map_err(|source| BindError::Listen { listen, source })?;
+        self.taken = Some((listener, address));
+        Ok((self, address))
+    }
+
+    /// Takes the address, unless [`listen`](Self::listen) did. Returns once the operating system
+    /// queues connections; nobody answers them before [`Server::run`], and nothing is spawned. If
+    /// canceled, the address is free again.
+    ///
+    /// # Errors
+    /// When the address is not a loopback address and no token is set, and when the address cannot
+    /// be taken: another process has it, or it is not one of this machine.
+    ///
+    /// # Panics
+    /// When two routers have the same route, which is a mistake in the program.
+    pub async fn bind(mut self, env: &Env) -> Result<Server, BindError> {
+        if self.taken.is_none() {
+            self = self.listen().await?.0;
+        }
+        Ok(self.build(env))
+    }
+
+    fn build(self, env: &Env) -> Server {
+        let (listener, address) = self.taken.expect("`bind` has taken the address");
+        let ServerConfig {
+            token,
+            read_only,
+            limits,
+            ..
+        } = self.config;
 
         let health = self
             .health
@@ -172,7 +196,7 @@ impl ServerBuilder {
             .layer(DefaultBodyLimit::disable())
             .layer(RequestBodyLimitLayer::new(limits.max_body))
             .layer(from_fn_with_state(Arc::new(gate), request::pass));
-        Ok(Server {
+        Server {
             listener,
             router,
             limits,
@@ -182,7 +206,7 @@ impl ServerBuilder {
             exporter: self.exporter,
             in_flight,
             address,
-        })
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 mod crash_points;
 mod disk;
 mod executor;
+mod log;
 mod node;
 mod seed;
 mod stray;
@@ -12,6 +13,7 @@ mod trace;
 pub use crash_points::{Explored, crash_points};
 pub use disk::{Fault, FaultKind, Operation, SimDisk, Survivors};
 pub use executor::Sim;
+pub use log::{LogFault, LogRates, SimLog};
 pub use node::{Node, SimSpawn};
 pub use seed::{for_each_seed, is_long, scaled};
 pub use time::SimClock;

@@ -15,13 +15,15 @@ use crate::tidy::tree::Tree;
 use crate::workspace::Workspace;
 
 /// Which of our crates a crate of ours may use. Nothing points up.
-const LAYERS: [(&str, &[&str]); 8] = [
+const LAYERS: [(&str, &[&str]); 10] = [
     ("tidegate-core", &[]),
     ("tidegate-config", &[]),
     ("tidegate-log", &["tidegate-core"]),
     ("tidegate-logger", &["tidegate-core", "tidegate-config"]),
-    ("tidegate-server", &["tidegate-core"]),
+    ("tidegate-queue", &["tidegate-core", "tidegate-store"]),
+    ("tidegate-server", &["tidegate-core", "tidegate-log"]),
     ("tidegate-sim", &["tidegate-core", "tidegate-log"]),
+    ("tidegate-store", &["tidegate-core"]),
     (
         "tidegate-testkit",
         &["tidegate-core", "tidegate-logger", "tidegate-sim"],
@@ -40,7 +42,7 @@ struct Knowledge {
     in_tests: bool,
 }
 
-const KNOWLEDGE: [Knowledge; 5] = [
+const KNOWLEDGE: [Knowledge; 6] = [
     Knowledge {
         family: "anyhow",
         only: &["xtask"],
@@ -63,6 +65,12 @@ const KNOWLEDGE: [Knowledge; 5] = [
         family: "rdkafka",
         only: &["tidegate-log", "tidegate-bench"],
         in_examples: false,
+        in_tests: true,
+    },
+    Knowledge {
+        family: "sqlx",
+        only: &["tidegate-store", "tidegate-queue"],
+        in_examples: true,
         in_tests: true,
     },
     Knowledge {

@@ -3,13 +3,15 @@
 use std::path::Path;
 use std::time::Duration;
 
-use serde::Serialize;
-use tidegate_core::books::{Account, Bucket, ComponentKind, Discrepancy};
+use tidegate_core::books::{Account, Audit, Audited, Bucket, ComponentKind, Discrepancy};
+use tidegate_core::env::Env;
 use tidegate_core::env::system::SystemDisk;
+use tidegate_log::{LogError, embedded};
 use tidegate_logger::spill::{Recount, SpillError, recount};
 
-use crate::args::{Output, Spills};
+use crate::args::{Books, Output};
 use crate::commands::spill;
+use crate::log::{self, Backend, Opened, Reached};
 use crate::report::{Exit, Report, print, print_json, say};
 use crate::table;
 
@@ -18,67 +20,110 @@ use crate::table;
 const LOOKS: usize = 10;
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// What the audit of all components found.
-#[derive(Debug, Serialize)]
-struct Audit {
-    components: Vec<Audited>,
-    unaccounted: u64,
+fn of_spill(dir: &Path, recount: Recount) -> Audited {
+    let (name, kind) = (spill::component(dir), ComponentKind::Logger);
+    let audited = Audited::new(name, kind, &recount.books, &recount.found, recount.missing);
+    audited.unverifiable(recount.unverifiable)
 }
 
-/// What the audit of one component found.
-#[derive(Debug, Serialize)]
-struct Audited {
-    name: String,
-    kind: ComponentKind,
-    books: Account,
-    recount: Account,
-    removed: Account,
-    unverifiable: u64,
-    unaccounted: u64,
-    missing: Vec<Discrepancy>,
-}
-
-impl Audited {
-    fn of(dir: &Path, recount: Recount) -> Self {
-        Self {
-            name: spill::component(dir),
-            kind: ComponentKind::Logger,
-            books: recount.books.account(),
-            recount: recount.found.account(),
-            removed: recount.books.removed(),
-            unverifiable: recount.unverifiable,
-            unaccounted: recount.unaccounted(),
-            missing: recount.missing,
+pub(crate) async fn run(arguments: &Books, output: Output) -> Result<Exit, Report> {
+    let mut components = Vec::new();
+    let mut is_spill_configured = false;
+    if asks_for_spills(arguments) {
+        let (directories, is_absent) = spill::directories_or_absent(&arguments.spills)?;
+        is_spill_configured = is_absent;
+        for dir in &directories {
+            let recount =
+                look(dir).map_err(|error| spill::unreadable("cannot audit", dir, &error))?;
+            components.push(of_spill(dir, recount));
         }
     }
-}
-
-pub(crate) fn run(arguments: &Spills, output: Output) -> Result<Exit, Report> {
-    let directories = spill::directories(arguments)?;
-    let mut components = Vec::new();
-    for dir in &directories {
-        let recount = look(dir).map_err(|error| spill::unreadable("cannot audit", dir, &error))?;
-        components.push(Audited::of(dir, recount));
+    let is_log_there = asks_for_log(arguments) && audit_log(arguments, &mut components).await?;
+    // Silence must not pass for proof: a script that audits nothing is wrong.
+    if !is_log_there && !is_spill_configured && components.is_empty() {
+        return Err(Report::new(
+            "audit.nothing",
+            "there is nothing to audit, and nothing was",
+        )
+        .with_hint(
+            "name a spill directory with `--spill DIR` or a log with `--log-dir DIR`, or \
+                     set `eventlog.async.spillover-path` or `log` in the configuration",
+        )
+        .with_exit(Exit::Usage));
     }
-    let audit = Audit {
-        unaccounted: components.iter().map(|audited| audited.unaccounted).sum(),
-        components,
-    };
+    let audit = Audit::new(components);
     match output {
         Output::Json => print_json(&audit)?,
         Output::Table => print(&text(&audit))?,
-    }
-    if directories.is_empty() {
-        say(
-            "there is nothing to audit: name a spill directory with `--spill DIR`, or set \
-             `eventlog.async.spillover-path` in the configuration",
-        );
     }
     Ok(if audit.unaccounted == 0 {
         Exit::Ok
     } else {
         Exit::Loss
     })
+}
+
+/// Whoever names one kind of thing wants that kind alone.
+pub(super) fn asks_for_spills(arguments: &Books) -> bool {
+    let is_log_named = arguments.at.dir.is_some() || arguments.at.url.is_some();
+    !arguments.spills.spill.is_empty() || !is_log_named
+}
+
+pub(super) fn asks_for_log(arguments: &Books) -> bool {
+    let is_log_named = arguments.at.dir.is_some() || arguments.at.url.is_some();
+    is_log_named || arguments.spills.spill.is_empty()
+}
+
+/// Audits the log: from its files, or by the process that holds them, or on Kafka. Says whether
+/// there is one, or one is configured to which nothing was sent yet.
+async fn audit_log(arguments: &Books, into: &mut Vec<Audited>) -> Result<bool, Report> {
+    let (file, at) = (&arguments.spills.file, &arguments.at);
+    let failed = |error: LogError| log::report(&error);
+    let env = Env::system();
+    if at.url.is_some() {
+        let Reached::There(remote) = log::reach(file, at, None, &env).await? else {
+            return Ok(false);
+        };
+        into.extend(remote.audit().await.map_err(failed)?.components);
+        return Ok(true);
+    }
+    let (settings, config) = log::configured(file, at.dir.as_deref())?;
+    let Backend::Embedded(embedded) = &settings.backend else {
+        let opened = Opened::open(&settings, &env, None).await.map_err(failed)?;
+        into.extend(opened.audit().await.map_err(failed)?.components);
+        return Ok(true);
+    };
+    let dir = &embedded.dir;
+    if !log::must_be_there(dir, at)? {
+        let is_configured = config.is_set("log");
+        if is_configured {
+            let dir = dir.display();
+            say(&format!("there is no log in `{dir}` yet: nothing was sent"));
+        }
+        return Ok(is_configured);
+    }
+    if let Some(remote) = log::holding(dir, at, &config).await? {
+        into.extend(remote.audit().await.map_err(failed)?.components);
+        return Ok(true);
+    }
+    let counted = look_at_log(dir).map_err(failed)?;
+    into.extend(counted.into_iter().map(log::audited));
+    Ok(true)
+}
+
+/// Counts a log, again while it seems to lack events: somebody may be writing who cannot be asked.
+fn look_at_log(dir: &Path) -> Result<Vec<embedded::Audited>, LogError> {
+    let is_held = Opened::holder(dir)?.is_some();
+    let mut last = embedded::recount(&SystemDisk, dir)?;
+    for _ in 1..LOOKS {
+        let is_clean = last.iter().all(|audited| audited.missing.is_empty());
+        if is_clean || !is_held {
+            break;
+        }
+        std::thread::sleep(PAUSE);
+        last = embedded::recount(&SystemDisk, dir)?;
+    }
+    Ok(last)
 }
 
 /// Counts a directory, again while it seems to lack events and changes: one look that agrees is
@@ -106,20 +151,24 @@ fn text(audit: &Audit) -> String {
     }
     let header = [
         "component",
+        "kind",
         "accepted",
-        "spilled: books",
+        "kept: books",
         "found",
         "dead lettered: books",
         "found",
         "missing",
         "unverifiable",
     ];
+    // What is kept where it can be counted again: in a spill, or in a topic.
+    let kept = |account: &Account| account.spilled + account.queued;
     let rows = audit.components.iter().map(|audited| {
         vec![
             audited.name.clone(),
+            audited.kind.to_string(),
             audited.books.accepted.to_string(),
-            audited.books.spilled.to_string(),
-            audited.recount.spilled.to_string(),
+            (kept(&audited.books) - kept(&audited.removed)).to_string(),
+            kept(&audited.recount).to_string(),
             audited.books.dead_lettered.to_string(),
             audited.recount.dead_lettered.to_string(),
             audited.unaccounted.to_string(),

@@ -5,6 +5,7 @@ use std::path::Path;
 use serde::Serialize;
 use serde_json::json;
 use tidegate_config::Config;
+use tidegate_logger::spill::EVENT_BYTES;
 
 use crate::args::Output;
 use crate::report::{Exit, Report, Voice, print, print_json, say};
@@ -65,9 +66,6 @@ fn notes(config: &Config, rate: u64) -> Vec<Note> {
     }]
 }
 
-/// Bytes of an event of the documented shape, with our own properties.
-const EVENT_BYTES: u64 = 350;
-
 /// How long an outage may last before a cap of the spill is hit.
 fn capacity(events: u64, bytes: u64, rate: u64) -> String {
     let fit = bytes / EVENT_BYTES;
@@ -79,8 +77,9 @@ fn capacity(events: u64, bytes: u64, rate: u64) -> String {
         (by_bytes, by_events)
     };
     format!(
-        "at {} events/s of {EVENT_BYTES} bytes the spill holds {} ({}; {} would hold {})",
+        "at {} event{}/s of {EVENT_BYTES} bytes the spill holds {} ({}; {} would hold {})",
         grouped(rate),
+        if rate == 1 { "" } else { "s" },
         first.1,
         first.0,
         second.0,
@@ -129,21 +128,21 @@ mod tests {
                 10_000,
                 50 * mib,
                 100,
-                "at 100 events/s of 350 bytes the spill holds 100 s (10,000 events; 50 MiB would \
-                 hold 1,498 s)",
+                "at 100 events/s of 400 bytes the spill holds 100 s (10,000 events; 50 MiB would \
+                 hold 1,311 s)",
             ),
             (
                 10_000_000,
                 50 * mib,
                 100_000,
-                "at 100,000 events/s of 350 bytes the spill holds 1.5 s (50 MiB; 10,000,000 \
+                "at 100,000 events/s of 400 bytes the spill holds 1.3 s (50 MiB; 10,000,000 \
                  events would hold 100 s)",
             ),
             (
                 10,
                 1_000,
                 1,
-                "at 1 events/s of 350 bytes the spill holds 2.0 s (1,000 bytes; 10 events would \
+                "at 1 event/s of 400 bytes the spill holds 2.0 s (1,000 bytes; 10 events would \
                  hold 10 s)",
             ),
         ] {

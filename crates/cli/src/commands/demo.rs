@@ -6,7 +6,7 @@ use std::time::Duration;
 use tidegate_core::env::{Entropy, system};
 
 use crate::args::{Demo, Output};
-use crate::demo::{Frame, Story, Verdict};
+use crate::demo::{Ending, Frame, LogStory, Story, Tale};
 use crate::report::{Exit, Report, is_drawable, print, print_json};
 use crate::table;
 
@@ -17,18 +17,25 @@ pub(crate) fn run(arguments: &Demo, output: Output) -> Result<Exit, Report> {
     let seed = arguments
         .seed
         .unwrap_or_else(|| system::system_entropy().next_u64());
+    match arguments.name.as_str() {
+        LogStory::NAME => tell(LogStory::new(seed), output),
+        _ => tell(Story::new(seed), output),
+    }
+}
+
+fn tell(story: impl Tale, output: Output) -> Result<Exit, Report> {
     let verdict = match output {
-        Output::Json => Story::new(seed).run(|_| {}),
+        Output::Json => story.run(|_| {}),
         Output::Table if is_drawable() => {
             let mut drawing = Drawing {
                 width: width(),
                 lines: 0,
             };
-            Story::new(seed).run(|frame| drawing.draw(frame))
+            story.run(|frame| drawing.draw(frame))
         }
         Output::Table => {
             let mut lines = Lines::default();
-            let verdict = Story::new(seed).run(|frame| lines.show(frame));
+            let verdict = story.run(|frame| lines.show(frame));
             lines.finish()?;
             verdict
         }
@@ -44,28 +51,18 @@ pub(crate) fn run(arguments: &Demo, output: Output) -> Result<Exit, Report> {
     })
 }
 
-fn print_verdict(verdict: &Verdict) -> Result<(), Report> {
+fn print_verdict(verdict: &impl Ending) -> Result<(), Report> {
     print("")?;
-    print(&table::equation(&verdict.ledger))?;
-    print(&format!(
-        "duplicates {}   lost {}   calls {}   breaker opened {} times",
-        verdict.duplicates,
-        verdict.ledger.lost.total(),
-        verdict.attempts,
-        verdict.breaker_openings
-    ))?;
-    for (why, count) in &verdict.dead_letters {
-        print(&format!("dead letters  {count:>4}  {why}"))?;
+    for line in verdict.lines() {
+        print(&line)?;
     }
     let sign = if verdict.is_good() {
         "✓ the books balance"
     } else {
         "✗ the books do NOT balance"
     };
-    print(&format!(
-        "{sign}   (same story again: tidegate demo --seed {})",
-        verdict.seed
-    ))
+    let again = verdict.again();
+    print(&format!("{sign}   (same story again: {again})"))
 }
 
 /// One line per phase, for logs and pipes: what was true when the phase ended.
@@ -98,13 +95,13 @@ impl Lines {
 
 fn line(frame: &Frame) -> String {
     format!(
-        "phase {}/{} {:<9} {:>5.1} s   {}   breaker {}",
+        "phase {}/{} {:<9} {:>5.1} s   {}   {}",
         frame.number,
-        Frame::PHASES,
+        frame.phases,
         frame.phase,
         frame.at.as_secs_f64(),
         table::equation(&frame.account),
-        frame.breaker
+        frame.note
     )
 }
 
@@ -157,12 +154,12 @@ impl Drawing {
 fn picture(frame: &Frame, width: usize) -> Vec<String> {
     let account = &frame.account;
     let mut lines = vec![format!(
-        "phase {}/{} {:<9} {:>5.1} s   breaker {:<9}   accepted {}",
+        "phase {}/{} {:<9} {:>5.1} s   {:<17}   accepted {}",
         frame.number,
-        Frame::PHASES,
+        frame.phases,
         frame.phase,
         frame.at.as_secs_f64(),
-        frame.breaker,
+        frame.note,
         account.accepted
     )];
     for (name, count) in account.places() {

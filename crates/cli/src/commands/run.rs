@@ -7,17 +7,25 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_config::Config;
+use tidegate_core::EventIds;
 use tidegate_core::books::Ledger;
 use tidegate_core::env::{Env, Spawn};
-use tidegate_server::{BindError, Exporter, Health, Limits, Server, ServerConfig, Token};
+use tidegate_server::log::{LogDesk, log_routes};
+use tidegate_server::{BindError, Exporter, Finding, Health, Limits, Server, ServerConfig, Token};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::args::{ConfigFile, Output};
+use crate::ask::reachable;
+use crate::log::{self, Backend, LogSettings, LogWitness, Opened, watch_lag};
 use crate::report::{Exit, Report, Voice, print, print_json, say};
 use crate::{settings, table};
 
 /// Share of `shutdown-timeout` that requests in flight get; the rest is for closing the books.
 const DRAIN_SHARE: f64 = 0.9;
+/// `shutdown-timeout` where the configuration does not say.
+const SHUTDOWN: Duration = Duration::from_secs(30);
+/// What closing the log gets at least, however short `shutdown-timeout` is.
+const LEAST_CLOSE: Duration = Duration::from_secs(1);
 
 /// Starts what is configured, and returns once a signal came and everything was drained.
 pub(crate) async fn run(
@@ -34,24 +42,49 @@ pub(crate) async fn run(
     let health = Health::new(env.clock.clone());
     let exporter = Exporter::install()
         .map_err(|error| Report::of("internal", "cannot start the metrics", &error))?;
-    let server = Server::builder(server_config(&config)?)
+    let log_settings = LogSettings::of(&config)?;
+    let (builder, address) = Server::builder(server_config(&config)?)
+        .listen()
+        .await
+        .map_err(refused)?;
+    // Who finds the directory held asks where the lock file says.
+    let answers_at = format!("http://{}", reachable(&address.to_string()));
+    let opened = Opened::open_with_topics(&log_settings, &env, Some(answers_at)).await;
+    let opened = opened.map_err(|error| log::report(&error))?;
+    let witness = Arc::new(LogWitness(opened.clone()));
+    let checked = opened.clone();
+    health.register("log", move || {
+        let opened = checked.clone();
+        async move { finding(opened.trouble().await) }
+    });
+    let desk = LogDesk {
+        log: opened.log(),
+        ids: EventIds::new(Arc::clone(&env.clock), env.entropy.fork("ids")),
+        witness: Arc::clone(&witness) as _,
+    };
+    let server = builder
         .health(health.clone())
         .metrics(exporter)
+        .accounts(Arc::clone(&witness) as _)
+        .routes(log_routes(desk))
         .bind(&env)
         .await
         .map_err(refused)?;
-    announce(&server, settings.file.as_deref(), voice);
+    let lag = watch_lag(opened.log(), Arc::clone(&env.clock), opened.scope());
+    let lag = env.spawn.spawn("log-lag", Box::pin(lag));
+    announce(&server, &log_settings, settings.file.as_deref(), voice);
     let report = server
         .run(signals.stop(health, Arc::clone(&env.spawn), voice))
         .await;
+    lag.abort();
     tracing::info!(
         connections = report.connections,
         requests = report.requests,
         cut = report.cut,
         "stopped"
     );
-    // No part of this program keeps books yet, so the closing ledger has no components.
-    let ledger = Ledger::new(Vec::new());
+    let shutdown = config.duration("shutdown-timeout").unwrap_or(SHUTDOWN);
+    let ledger = close(&opened, &env, shutdown.mul_f64(1.0 - DRAIN_SHARE)).await?;
     match output {
         Output::Json => print_json(&ledger)?,
         Output::Table => print(&table::ledger(&ledger))?,
@@ -61,6 +94,31 @@ pub(crate) async fn run(
     } else {
         Exit::Loss
     })
+}
+
+/// Reads the books for the last time and closes the log, which have the rest of the time.
+async fn close(opened: &Opened, env: &Env, limit: Duration) -> Result<Ledger, Report> {
+    let closing = async {
+        let components = opened.components().await;
+        opened.close().await;
+        components.map(Ledger::new)
+    };
+    tokio::select! {
+        biased;
+        closed = closing => closed.map_err(|error| log::report(&error)),
+        () = env.clock.sleep(limit.max(LEAST_CLOSE)) => Err(Report::new(
+            "log.not-closed",
+            "the log was not closed in time: the disk or the broker does not answer",
+        )
+        .with_hint("nothing that was acknowledged is lost; the next start reads the journal")),
+    }
+}
+
+fn finding(trouble: Option<String>) -> Finding {
+    match trouble {
+        None => Finding::up(),
+        Some(why) => Finding::down(why),
+    }
 }
 
 fn server_config(config: &Config) -> Result<ServerConfig, Report> {
@@ -88,7 +146,7 @@ fn limits(config: &Config) -> Limits {
     let connections = config.integer("server.max-connections");
     let connections = connections.and_then(|n| NonZeroUsize::new(usize::try_from(n).ok()?));
     let span = |path: &str, default: Duration| config.duration(path).unwrap_or(default);
-    let shutdown = span("shutdown-timeout", Duration::from_secs(30));
+    let shutdown = span("shutdown-timeout", SHUTDOWN);
     Limits {
         max_body: bytes("server.max-body", defaults.max_body),
         max_header: bytes("server.max-header", defaults.max_header),
@@ -129,31 +187,40 @@ fn refused(error: BindError) -> Report {
 }
 
 /// Says that we run, and where.
-fn announce(server: &Server, file: Option<&Path>, voice: Voice) {
+fn announce(server: &Server, log: &LogSettings, file: Option<&Path>, voice: Voice) {
     let version = env!("CARGO_PKG_VERSION");
     let source = match file {
         Some(file) => file.display().to_string(),
         None => "no tidegate.yaml found, defaults".to_owned(),
     };
     let address = server.local_addr();
+    let at = match &log.backend {
+        Backend::Embedded(embedded) => format!(
+            "embedded {}   (Kafka: set log.clusters.default.bootstrap-servers)",
+            embedded.dir.display()
+        ),
+        Backend::Kafka(kafka) => format!("kafka {}", kafka.bootstrap_servers),
+    };
     match voice {
-        Voice::Events => tracing::info!(version, config = source, %address, "listening"),
+        Voice::Events => {
+            tracing::info!(version, config = source, %address, log = at, "listening");
+        }
         Voice::Text => say(&format!(
-            "tidegate {version} · {source}\n  ✓ server   http://{address}   (health /readyz, \
-             metrics /metrics, books /tidegate/ledger, API /openapi.json)\n  try:  tidegate demo     \
-             tidegate ledger --url http://{address}"
+            "tidegate {version} · {source}\n  ✓ log      {at}\n  ✓ server   http://{address}   \
+             (health /readyz, metrics /metrics, books /tidegate/ledger, API /openapi.json)\n  \
+             try:  tidegate demo log     tidegate ledger --url http://{address}"
         )),
     }
 }
 
 /// SIGTERM and Ctrl-C. From its registration on a signal is kept until it is waited for.
-struct Signals {
+pub(super) struct Signals {
     terminate: Signal,
     interrupt: Signal,
 }
 
 impl Signals {
-    fn register() -> Result<Self, Report> {
+    pub(super) fn register() -> Result<Self, Report> {
         let register = |kind| {
             signal(kind).map_err(|error| Report::of("internal", "cannot receive signals", &error))
         };
@@ -163,7 +230,7 @@ impl Signals {
         })
     }
 
-    async fn next(&mut self) {
+    pub(super) async fn next(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}
             _ = self.interrupt.recv() => {}

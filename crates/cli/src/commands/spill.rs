@@ -30,6 +30,11 @@ pub(crate) fn component(dir: &Path) -> String {
 ///
 /// A named one must be there. A configured one need not: nothing was ever spilled then.
 pub(crate) fn directories(arguments: &Spills) -> Result<Vec<PathBuf>, Report> {
+    directories_or_absent(arguments).map(|(directories, _)| directories)
+}
+
+/// The same, and whether one is configured that is not there.
+pub(crate) fn directories_or_absent(arguments: &Spills) -> Result<(Vec<PathBuf>, bool), Report> {
     if !arguments.spill.is_empty() {
         let mut directories: Vec<PathBuf> = Vec::new();
         for dir in &arguments.spill {
@@ -38,7 +43,7 @@ pub(crate) fn directories(arguments: &Spills) -> Result<Vec<PathBuf>, Report> {
                 directories.push(dir.clone());
             }
         }
-        return Ok(directories);
+        return Ok((directories, false));
     }
     let loaded = settings::read(&arguments.file)?.loaded;
     // Warnings are about what `run` would make of the file, and nothing is run here.
@@ -48,7 +53,7 @@ pub(crate) fn directories(arguments: &Spills) -> Result<Vec<PathBuf>, Report> {
         settings::checked(loaded, Voice::Text)?
     };
     let Some(path) = config.text("eventlog.async.spillover-path") else {
-        return Ok(Vec::new());
+        return Ok((Vec::new(), false));
     };
     let dir = PathBuf::from(path);
     match SystemDisk.list(&dir) {
@@ -56,9 +61,9 @@ pub(crate) fn directories(arguments: &Spills) -> Result<Vec<PathBuf>, Report> {
             say(&format!(
                 "`{path}` of the configuration is not there: nothing was spilled yet"
             ));
-            Ok(Vec::new())
+            Ok((Vec::new(), true))
         }
-        Ok(_) | Err(_) => Ok(vec![dir]),
+        Ok(_) | Err(_) => Ok((vec![dir], false)),
     }
 }
 
@@ -122,11 +127,14 @@ pub(crate) fn check(dir: &Path, output: Output) -> Result<Exit, Report> {
                 print(&format!("{level}: {finding}"))?;
             }
             let lines: u64 = inspection.files.iter().map(|f| f.lines + f.settled).sum();
+            let notes = inspection.findings.len() - problems;
             print(&format!(
-                "{}: {} files, {lines} lines, {problems} problems, {} notes",
+                "{}: {}, {}, {}, {}",
                 dir.display(),
-                inspection.files.len(),
-                inspection.findings.len() - problems
+                table::counted(inspection.files.len() as u64, "file"),
+                table::counted(lines, "line"),
+                table::counted(problems as u64, "problem"),
+                table::counted(notes as u64, "note"),
             ))?;
         }
     }
@@ -179,5 +187,9 @@ fn listing(inspection: &Inspection) -> String {
         ]
     });
     let grid = table::grid(&header, rows.collect());
-    format!("{grid}\n{} events wait for replay", inspection.waiting())
+    let wait = match inspection.waiting() {
+        1 => "1 event waits".to_owned(),
+        count => format!("{count} events wait"),
+    };
+    format!("{grid}\n{wait} for replay")
 }

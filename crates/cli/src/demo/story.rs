@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use serde::Serialize;
 use tidegate_core::books::{Account, Component, ComponentKind, Ledger};
-use tidegate_core::breaker::BreakerState;
 use tidegate_core::{EventIds, Offset, Topic};
 use tidegate_sim::{Node, Sim};
 
 use super::dependency::{Dependency, Weather};
 use super::path::Path;
+use super::{Ending, Frame, Tale};
+use crate::table;
 
 /// Time between two looks at the story.
 const FRAME: Duration = Duration::from_millis(250);
@@ -48,20 +49,8 @@ const PHASES: [Phase; 4] = [
     },
 ];
 
-/// One look at the story while it runs.
-pub(crate) struct Frame {
-    pub(crate) phase: &'static str,
-    /// The number of the phase, counted from 1.
-    pub(crate) number: usize,
-    pub(crate) at: Duration,
-    pub(crate) account: Account,
-    pub(crate) breaker: BreakerState,
-}
-
-impl Frame {
-    /// How many phases there are, the last one being the verdict.
-    pub(crate) const PHASES: usize = PHASES.len() + 1;
-}
+/// How many phases there are, the last one being the verdict.
+const COUNT: usize = PHASES.len() + 1;
 
 /// How a phase ended.
 #[derive(Debug, Serialize)]
@@ -90,14 +79,32 @@ pub(crate) struct Verdict {
     pub(crate) dead_letters: BTreeMap<String, u64>,
 }
 
-impl Verdict {
-    /// Whether the promise was kept: balanced, nothing lost, everything at its end.
-    pub(crate) fn is_good(&self) -> bool {
+impl Ending for Verdict {
+    /// Balanced, nothing lost, everything at its end.
+    fn is_good(&self) -> bool {
         let ended = self.ledger.delivered + self.ledger.dead_lettered;
         self.balanced
             && self.ledger.lost.total() == 0
             && ended == self.ledger.accepted
             && self.duplicates == 0
+    }
+
+    fn lines(&self) -> Vec<String> {
+        let mut lines = vec![format!(
+            "duplicates {}   lost {}   calls {}   breaker opened {} times",
+            self.duplicates,
+            self.ledger.lost.total(),
+            self.attempts,
+            self.breaker_openings
+        )];
+        let letters = self.dead_letters.iter();
+        lines.extend(letters.map(|(why, count)| format!("dead letters  {count:>4}  {why}")));
+        lines.insert(0, table::equation(&self.ledger));
+        lines
+    }
+
+    fn again(&self) -> String {
+        format!("tidegate demo --seed {}", self.seed)
     }
 }
 
@@ -112,6 +119,14 @@ pub(crate) struct Story {
     accepted: u64,
     /// Looks at which the books and the recount did not agree.
     disagreements: usize,
+}
+
+impl Tale for Story {
+    type Verdict = Verdict;
+
+    fn run(self, show: impl FnMut(&Frame)) -> Verdict {
+        self.tell(show)
+    }
 }
 
 impl Story {
@@ -139,8 +154,7 @@ impl Story {
         }
     }
 
-    /// Runs it to its end and shows it frame by frame.
-    pub(crate) fn run(mut self, mut show: impl FnMut(&Frame)) -> Verdict {
+    fn tell(mut self, mut show: impl FnMut(&Frame)) -> Verdict {
         self.path.start();
         let mut phases = Vec::new();
         for (index, phase) in PHASES.iter().enumerate() {
@@ -156,7 +170,7 @@ impl Story {
         let end = self.sim.now() + DRAIN_LIMIT;
         while !self.path.is_at_rest() && self.sim.now() < end {
             self.sim.run_for(FRAME);
-            show(&self.frame("verdict", Frame::PHASES));
+            show(&self.frame("verdict", COUNT));
         }
         phases.push(self.phase_end("verdict"));
         self.verdict(phases)
@@ -179,9 +193,10 @@ impl Story {
         Frame {
             phase,
             number,
+            phases: COUNT,
             at: self.sim.now(),
             account: look.account,
-            breaker: look.breaker,
+            note: format!("breaker {}", look.breaker),
         }
     }
 

@@ -151,8 +151,12 @@ fn the_configured_directory_is_audited_unless_others_are_named() {
 fn nothing_to_audit_is_said_and_a_directory_that_cannot_be_read_fails() {
     let dir = tempfile::tempdir().unwrap();
     let ran = run_in(dir.path(), &["audit"]);
-    assert_eq!(ran.code, Some(0));
+    assert_eq!(ran.code, Some(2));
     assert!(ran.stderr.contains("nothing to audit"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("--spill DIR"), "{}", ran.stderr);
+    let ran = run_in(dir.path(), &["audit", "-o", "json"]);
+    assert_eq!(ran.code, Some(2));
+    assert_eq!(ran.json()["error"]["code"], "audit.nothing");
     std::fs::write(dir.path().join("file"), "x").unwrap();
     for name in ["missing", "file"] {
         let ran = run_in(dir.path(), &["audit", "--spill", name, "-o", "json"]);

@@ -46,3 +46,48 @@ fn the_same_seed_tells_the_same_story() {
     );
     assert_ne!(one.stdout, run(&["demo", "--seed", "0x5f3b"]).stdout);
 }
+
+#[test]
+fn g14_the_log_survives_a_dead_consumer_and_a_power_cut_whatever_the_seed() {
+    for seed in 0..10 {
+        let ran = run(&["demo", "log", "--seed", &seed.to_string(), "-o", "json"]);
+        assert_eq!(ran.code, Some(0), "seed {seed}: {}", ran.stdout);
+        let verdict = ran.json();
+        assert_eq!(
+            (&verdict["demo"], &verdict["balanced"]),
+            (&"log".into(), &true.into())
+        );
+        let ledger = &verdict["ledger"];
+        assert_eq!(ledger["delivered"], ledger["accepted"], "seed {seed}");
+        assert_eq!(ledger["lost"]["total"], 0, "seed {seed}");
+        assert_eq!(
+            (&verdict["missing"], &verdict["unaccounted"]),
+            (&0.into(), &0.into())
+        );
+        let phases = verdict["phases"].as_array().unwrap();
+        let of = |name: &str| phases.iter().find(|phase| phase["name"] == name).unwrap();
+        assert_eq!(of("kill")["consumers"], 1, "seed {seed}");
+        assert!(
+            of("produce")["account"]["queued"].as_i64().unwrap() > 500,
+            "seed {seed}"
+        );
+        assert_eq!(of("verdict")["account"]["queued"], 0, "seed {seed}");
+    }
+}
+
+#[test]
+fn the_same_seed_tells_the_same_story_of_the_log() {
+    let one = run(&["demo", "log", "--seed", "7"]);
+    assert_eq!(one.stdout, run(&["demo", "log", "--seed", "7"]).stdout);
+    assert!(
+        one.stdout.contains("tidegate demo log --seed 0x7"),
+        "{}",
+        one.stdout
+    );
+    assert!(
+        one.stdout.contains("every event is accounted for"),
+        "{}",
+        one.stdout
+    );
+    assert_ne!(one.stdout, run(&["demo", "log", "--seed", "8"]).stdout);
+}

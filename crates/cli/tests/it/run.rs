@@ -2,111 +2,16 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use crate::command::{run_in, tidegate};
-
-/// A running process that is ended with the test, however it ends.
-struct Running {
-    child: Child,
-    /// What it said up to its address.
-    banner: String,
-    address: String,
-    stderr: BufReader<std::process::ChildStderr>,
-}
-
-impl Running {
-    fn start(dir: &Path, arguments: &[&str]) -> Self {
-        let mut all = vec!["run", "--set", "server.listen=127.0.0.1:0"];
-        all.extend(arguments);
-        let mut child = tidegate(dir, &all)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut stderr = BufReader::new(child.stderr.take().unwrap());
-        let mut banner = String::new();
-        let address = loop {
-            let mut line = String::new();
-            assert!(
-                stderr.read_line(&mut line).unwrap() > 0,
-                "it ended early: {banner}"
-            );
-            banner.push_str(&line);
-            if let Some((_, rest)) = line.split_once("✓ server   http://") {
-                break rest.split_whitespace().next().unwrap().to_owned();
-            }
-            let event: serde_json::Value = serde_json::from_str(&line).unwrap_or_default();
-            if let Some(address) = event["fields"]["address"].as_str() {
-                break address.to_owned();
-            }
-        };
-        Self {
-            child,
-            banner,
-            address,
-            stderr,
-        }
-    }
-
-    fn signal(&self, name: &str) {
-        signal(&self.child, name);
-    }
-
-    /// Waits for its end, at most ten seconds, and gives code, standard output and error.
-    fn end(mut self) -> (Option<i32>, String, String) {
-        let limit = Instant::now() + Duration::from_secs(10);
-        let status = loop {
-            match self.child.try_wait().unwrap() {
-                Some(status) => break status,
-                None if Instant::now() > limit => panic!("it does not end"),
-                None => std::thread::sleep(Duration::from_millis(10)),
-            }
-        };
-        let (mut stdout, mut stderr) = (String::new(), String::new());
-        self.child
-            .stdout
-            .take()
-            .unwrap()
-            .read_to_string(&mut stdout)
-            .unwrap();
-        self.stderr.read_to_string(&mut stderr).unwrap();
-        (status.code(), stdout, stderr)
-    }
-
-    fn get(&self, path: &str) -> String {
-        let mut stream = TcpStream::connect(&self.address).unwrap();
-        let host = &self.address;
-        write!(
-            stream,
-            "GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
-        )
-        .unwrap();
-        let mut response = String::new();
-        stream.read_to_string(&mut response).unwrap();
-        response
-    }
-}
-
-fn signal(child: &Child, name: &str) {
-    let pid = child.id().to_string();
-    let status = Command::new("kill").args([name, &pid]).status();
-    assert!(status.unwrap().success());
-}
+use crate::running::{Running, signal};
 
 /// A port that was free a moment ago.
 fn free_address() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.local_addr().unwrap().to_string()
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.child.kill().ok();
-        self.child.wait().ok();
-    }
 }
 
 #[test]

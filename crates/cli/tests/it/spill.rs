@@ -189,7 +189,8 @@ fn check_names_every_line_that_is_not_as_it_should_be() {
     let ran = run_in(Path::new("/"), &["spill", "check", &path]);
     assert_eq!(ran.code, Some(3));
     assert!(
-        ran.stdout.ends_with("3 problems, 1 notes\n"),
+        ran.stdout
+            .ends_with(": 1 file, 39 lines, 3 problems, 1 note\n"),
         "{}",
         ran.stdout
     );
@@ -302,8 +303,8 @@ fn a_configuration_with_a_spill_is_told_how_long_it_lasts() {
     let dir = tempfile::tempdir().unwrap();
     let yaml = "eventlog:\n  async:\n    spillover-path: ./spillover\n";
     std::fs::write(dir.path().join("tidegate.yaml"), yaml).unwrap();
-    let expect = "at 100 events/s of 350 bytes the spill holds 100 s (10,000 events; 50 MiB would \
-                  hold 1,498 s)";
+    let expect = "at 100 events/s of 400 bytes the spill holds 100 s (10,000 events; 50 MiB would \
+                  hold 1,311 s)";
     let ran = run_in(dir.path(), &["check", "-o", "json"]);
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);
     let notes = ran.json()["notes"].clone();

@@ -24,6 +24,11 @@ pub(super) static QUEUE: &[Key] = &[
         "The deadline of one handler call.",
     ),
     section("retry", RETRY, "What happens after a transient failure."),
+    optional(
+        "max-attempts",
+        COUNT,
+        "Attempts before an event is finalized with its error.",
+    ),
     key(
         "on-fatal",
         Kind::Choice(&["finalize", "await-others"]),
@@ -63,11 +68,6 @@ static RETRY: &[Key] = &[
         Kind::Float { min: 0.0, max: 1.0 },
         "0.125",
         "The random share of a wait.",
-    ),
-    optional(
-        "max-attempts",
-        COUNT,
-        "Attempts before an event is finalized with its error.",
     ),
 ];
 

@@ -99,6 +99,8 @@ fn limits_of_the_log_fit_each_other() {
     tidegate.yaml:3:15: log.embedded.reserve: is 64MiB by default, and must be less than `max-size`, which is 64MiB (line 3)
     tidegate.yaml:4:22: log.embedded.max-record-size: is 65MiB, and must be at most `max-commit-size`, which is 64MiB (the default)
     "#);
+    insta::assert_snapshot!(
+        problems("log:\n  embedded: {max-commit-size: 8MiB}\n  topics: {a: {max-record-size: 9MiB}, b: {max-record-size: 8MiB}}\n"), @"");
 }
 
 #[test]

@@ -122,6 +122,8 @@ pub enum ComponentKind {
     Relay,
     /// The store of the Event Log API.
     EventLog,
+    /// A topic of a log.
+    Topic,
     /// A consumer group on a topic.
     Group,
     /// The path of a demo.
@@ -135,6 +137,7 @@ impl fmt::Display for ComponentKind {
             Self::Queue => "queue",
             Self::Relay => "relay",
             Self::EventLog => "event-log",
+            Self::Topic => "topic",
             Self::Group => "group",
             Self::Demo => "demo",
         })

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::{Books, Bucket, Place, Tally};
 use crate::EventId;
 
 /// Events that the books expect in a place and the recount does not find there, or the reverse.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Discrepancy {
     /// What the events are grouped by.
     pub bucket: Bucket,

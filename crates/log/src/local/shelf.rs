@@ -37,8 +37,12 @@ pub trait Shelf: Send + Sync + fmt::Debug {
     /// As [`Log::read`](crate::Log::read), without waiting.
     fn read<'a>(&'a self, read: &'a Read) -> Call<'a, Batch>;
 
-    /// Returns when a record at or after `from` may be there, or the shelf is closed. If canceled,
-    /// nothing is missed.
+    /// Returns when a record at or after `from` may be there, and with an error when none can come
+    /// any more. If canceled, nothing is missed.
+    ///
+    /// # Errors
+    /// [`LogError::Closed`](crate::LogError::Closed), [`LogError::Stopped`](crate::LogError::Stopped):
+    /// whoever waited would else wait for ever, or ask again and again.
     fn wait_for<'a>(&'a self, at: &'a TopicPartition, from: Offset) -> Call<'a, ()>;
 
     /// As [`Log::offset_at`](crate::Log::offset_at).

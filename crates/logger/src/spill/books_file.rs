@@ -1,8 +1,9 @@
 //! The books of a spill directory: two slots with a checksum, written in turn.
 //!
 //! The file is two slots of equal size. A slot: the length of its text (four bytes, little endian),
-//! the CRC32C of the text (four bytes), the text (JSON). A text that outgrows its slot makes the
-//! file anew with larger ones, put in place by a rename.
+//! the CRC32C of the text (four bytes), the text (JSON). A text is written to slot `generation % 2`,
+//! so never over the one before it. One that outgrows its slot makes the file anew with larger ones,
+//! put in place by a rename.
 
 use std::path::{Path, PathBuf};
 
@@ -36,6 +37,9 @@ pub(super) struct Written {
     /// Whether this was the last word of a process that stopped in good order.
     #[serde(default)]
     pub(super) is_clean: bool,
+    /// Torn tails in the corrupt files. Nobody was promised them, so they are in no books.
+    #[serde(default)]
+    pub(super) torn: u64,
     pub(super) books: Vec<Row>,
 }
 
@@ -84,6 +88,8 @@ impl BooksFile {
                 file
             }
             Err(error) => return at("open", &path, Err(error)),
+            // The last word of a process was synced, or it would not say so.
+            Ok(file) if newest(file.as_ref()).is_some_and(|written| written.is_clean) => file,
             Ok(_) => {
                 rewrite(disk, &path)?;
                 at("open", &path, disk.open(&path, OpenMode::Write))?
@@ -124,7 +130,7 @@ impl BooksFile {
         let text = serde_json::to_vec(&written).unwrap_or_default();
         let bytes = frame(&text);
         if bytes.len() as u64 > self.slot {
-            self.grow(disk, &bytes)?;
+            self.grow(disk, written.generation, &bytes)?;
         } else {
             let offset = (written.generation % 2) * self.slot;
             at("write", &self.path, self.file.write_at(offset, &bytes))?;
@@ -134,8 +140,13 @@ impl BooksFile {
         Ok(())
     }
 
-    fn grow(&mut self, disk: &dyn Disk, bytes: &[u8]) -> Result<(), SpillError> {
+    fn grow(&mut self, disk: &dyn Disk, generation: u64, bytes: &[u8]) -> Result<(), SpillError> {
         let slot = (bytes.len() as u64).next_power_of_two() * 2;
+        if 2 * slot > MAX_FILE {
+            // Nobody would read it back.
+            let why = std::io::Error::from(std::io::ErrorKind::FileTooLarge);
+            return at("write", &self.path, Err(why));
+        }
         let temporary = self.dir.join("eventlog-spillover.books.new");
         // What a crash left of an earlier try.
         disk.remove(&temporary).ok();
@@ -144,8 +155,14 @@ impl BooksFile {
             &temporary,
             disk.open(&temporary, OpenMode::CreateNew),
         )?;
-        at("fill", &temporary, file.preallocate(2 * slot))?;
-        at("write", &temporary, file.write_at(0, bytes))?;
+        let filled = at("fill", &temporary, file.preallocate(2 * slot));
+        if filled.is_err() {
+            // On a full disk it would only be in the way.
+            disk.remove(&temporary).ok();
+        }
+        filled?;
+        let offset = (generation % 2) * slot;
+        at("write", &temporary, file.write_at(offset, bytes))?;
         at("sync", &temporary, file.sync())?;
         at("replace", &self.path, disk.replace(&temporary, &self.path))?;
         self.file = file;
@@ -184,4 +201,63 @@ fn newest(file: &dyn DiskFile) -> Option<Written> {
         .into_iter()
         .chain(slot(len / 2))
         .max_by_key(|written| written.generation)
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate_core::books::{Bucket, Place, Tally};
+    use tidegate_sim::{SimDisk, crash_points};
+
+    use super::*;
+
+    fn dir() -> &'static Path {
+        Path::new("/spill")
+    }
+
+    /// Books whose text takes about eighty bytes per minute.
+    fn books(minutes: u64) -> Books {
+        let mut books = Books::default();
+        for minute in 0..minutes {
+            let (count, id_sum) = (1, u128::MAX - u128::from(minute));
+            let tally = Tally { count, id_sum };
+            books.move_tally(Bucket::Minute(minute), None, Some(Place::Delivered), tally);
+        }
+        books
+    }
+
+    #[test]
+    fn the_newest_books_are_found_at_any_operation_also_while_they_grow() {
+        // What was written last, and what is being written.
+        type Obligations = (u64, u64);
+        let scenario = |disk: &SimDisk, (written, writing): &mut Obligations| {
+            disk.create_dir_all(dir()).unwrap();
+            let (mut file, _) = BooksFile::open(disk, dir()).unwrap();
+            for minutes in [1, 2, 300, 301, 302, 1_000, 1_001, 1_002] {
+                *writing = minutes;
+                file.write(disk, Written::default(), &books(minutes))
+                    .unwrap();
+                *written = minutes;
+            }
+        };
+        let explored = crash_points(1, scenario, |disk, (written, writing): &Obligations| {
+            let found = BooksFile::peek(disk, dir()).map(|found| found.books());
+            let found = found.map_or(0, |books| u64::try_from(books.account().accepted).unwrap());
+            if found == *written || found == *writing {
+                return Ok(());
+            }
+            Err(format!("{found} minutes, and {written} were written"))
+        });
+        assert!(explored.operations > 20, "{explored:?}");
+    }
+
+    #[test]
+    fn books_that_nobody_could_read_back_are_not_written() {
+        let disk = SimDisk::new(1);
+        disk.create_dir_all(dir()).unwrap();
+        let (mut file, _) = BooksFile::open(&disk, dir()).unwrap();
+        file.write(&disk, Written::default(), &books(1)).unwrap();
+        let bytes = vec![0; usize::try_from(MAX_FILE / 4).unwrap() + 1];
+        assert!(file.grow(&disk, 2, &bytes).is_err());
+        assert_eq!(BooksFile::peek(&disk, dir()).unwrap().books(), books(1));
+    }
 }

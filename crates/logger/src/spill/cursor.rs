@@ -37,19 +37,28 @@ pub(super) struct Cursor {
 }
 
 impl Cursor {
-    /// Opens or makes the file, and gives the newest position that can be read.
+    /// Opens or makes the file, with room for both slots, and gives the newest position that can be
+    /// read. What a process left that stopped in good order is trusted as it is.
     pub(super) fn open(
         disk: &dyn Disk,
         dir: &Path,
+        is_trusted: bool,
     ) -> Result<(Self, Option<Position>), SpillError> {
         let path = dir.join(super::CURSOR);
         let opened = match disk.open(&path, OpenMode::Write) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                let file = at("create", &path, disk.open(&path, OpenMode::CreateNew))?;
+                let mut file = at("create", &path, disk.open(&path, OpenMode::CreateNew))?;
+                let filled = at("fill", &path, file.preallocate(2 * SLOT as u64));
+                if filled.is_err() {
+                    disk.remove(&path).ok();
+                }
+                filled?;
+                at("sync", &path, file.sync())?;
                 at("sync", dir, disk.sync_dir(dir))?;
                 file
             }
             Err(error) => return at("open", &path, Err(error)),
+            Ok(file) if is_trusted => file,
             Ok(_) => {
                 rewrite(disk, &path)?;
                 at("open", &path, disk.open(&path, OpenMode::Write))?

@@ -12,14 +12,16 @@ use std::fmt;
 use std::path::Path;
 
 use serde::Serialize;
+use tidegate_core::books::Discrepancy;
 use tidegate_core::env::{Disk, OpenMode};
 
 use self::sequence::{Chain, Sequence};
 use self::walk::fits;
 use super::books_file::BooksFile;
 use super::cursor::Cursor;
+use super::recount::recount;
 use super::{ACTIVE, BOOKS, CORRUPT, CURSOR, LOCK, REJECTED, REPLAY};
-use super::{SpillError, at, sealed_number};
+use super::{SpillError, at, leftover_number, sealed_number};
 
 pub(super) use self::walk::{Seen, SeenLine, walk};
 
@@ -208,6 +210,7 @@ pub fn inspect(disk: &dyn Disk, dir: &Path) -> Result<Inspection, SpillError> {
             sequence.follow(name, chain, &mut findings);
         }
     }
+    compare_with_books(&recount(disk, dir)?.missing, &mut findings);
     findings.extend(look_around(disk, dir, sequence.has_lines())?);
     let mut files: Vec<InspectedFile> = files.into_values().collect();
     files.sort_by_key(|file| {
@@ -219,6 +222,34 @@ pub fn inspect(disk: &dyn Disk, dir: &Path) -> Result<Inspection, SpillError> {
         )
     });
     Ok(Inspection { files, findings })
+}
+
+/// Adds what only the books know: which line is missing before the first running sum, and that one
+/// is missing at either end.
+fn compare_with_books(missing: &[Discrepancy], findings: &mut Vec<Finding>) {
+    let mut gaps: Vec<&mut Finding> = findings
+        .iter_mut()
+        .filter(|finding| finding.code == sequence::GAP)
+        .collect();
+    match (missing, &mut gaps[..]) {
+        ([Discrepancy { id: Some(id), .. }], [gap]) if gap.message == sequence::ONE_MISSING => {
+            gap.message = sequence::named(*id);
+        }
+        (missing, []) => {
+            let message = |missing: &Discrepancy| match missing.id {
+                Some(id) => format!("they have the event {id}, and no file does"),
+                None => format!("they have {} events that no file has", missing.count),
+            };
+            findings.extend(missing.iter().map(|missing| Finding {
+                level: Level::Problem,
+                code: "event.missing",
+                file: BOOKS.to_owned(),
+                line: None,
+                message: message(missing),
+            }));
+        }
+        _ => {}
+    }
 }
 
 /// What is wrong with one line.
@@ -301,6 +332,10 @@ fn look_around(disk: &dyn Disk, dir: &Path, has_ours: bool) -> Result<Vec<Findin
             add(Level::Note, "cursor.unusable", CURSOR, message);
         }
     }
+    for name in names.iter().filter(|name| leftover_number(name).is_some()) {
+        let message = "a Java client had not finished it; it is kept, and not replayed";
+        add(Level::Note, "file.leftover", name, message);
+    }
     for name in names.iter().filter(|name| is_stray(name)) {
         let message = "is none of our files; a crash, or another program, left it";
         add(Level::Note, "file.unknown", name, message);
@@ -309,6 +344,8 @@ fn look_around(disk: &dyn Disk, dir: &Path, has_ours: bool) -> Result<Vec<Findin
 }
 
 fn is_stray(name: &str) -> bool {
-    let is_known = Role::of(name).is_some() || [BOOKS, CURSOR, LOCK].contains(&name);
+    let is_known = Role::of(name).is_some()
+        || [BOOKS, CURSOR, LOCK].contains(&name)
+        || leftover_number(name).is_some();
     name.starts_with("eventlog-spillover") && !is_known
 }

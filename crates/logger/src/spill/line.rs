@@ -8,6 +8,9 @@ use tidegate_core::EventId;
 /// The end of every line of ours: `,"_crc":"xxxxxxxx"}`.
 const CRC_MARK: &[u8] = b",\"_crc\":\"";
 const CRC_TAIL: usize = CRC_MARK.len() + 8 + 2;
+/// What stands before an id, and how long an id is.
+const ID_MARK: &[u8] = b"\"_id\":\"";
+const ID: usize = 36;
 
 /// Closes a line: `json` is an object whose last property is `_id` and whose brace is still open.
 pub(super) fn close(buffer: &mut Vec<u8>, start: usize, seq: u64, sum: Option<u128>) {
@@ -116,28 +119,43 @@ fn check(bytes: &[u8]) -> Option<bool> {
     Some(crc == crc32c::crc32c(body))
 }
 
-/// Reads the properties at the end of a line whose checksum agrees, without parsing the rest.
+/// Reads the properties at the end of a line whose checksum agrees, without parsing the rest: each
+/// exactly where [`close`] puts it, because the event may have properties of the same names further
+/// inside.
 fn read_ours(bytes: &[u8]) -> Option<Line<'_>> {
-    /// Room for all properties of ours, with space to spare.
-    const TAIL: usize = 200;
-    let tail = std::str::from_utf8(&bytes[bytes.len().saturating_sub(TAIL)..]).ok()?;
-    let value = |name: &str| {
-        let start = tail.rfind(name)? + name.len();
-        let end = tail[start..].find([',', '}'])?;
-        Some(tail[start..start + end].trim_matches('"'))
-    };
-    let id = value(",\"_id\":")
-        .or_else(|| value("{\"_id\":"))?
-        .parse()
-        .ok()?;
-    let seq = value(",\"_seq\":")?.parse().ok();
-    let sum = value(",\"_sum\":").and_then(|sum| u128::from_str_radix(sum, 16).ok());
+    const SUM: usize = b",\"_sum\":\"".len() + 32 + 1;
+    let mut rest = bytes.get(..bytes.len().checked_sub(CRC_TAIL)?)?;
+    let mut sum = None;
+    if let Some((before, last)) = rest.split_at_checked(rest.len().saturating_sub(SUM))
+        && let Some(hex) = last.strip_prefix(b",\"_sum\":\"")
+        && let Some(hex) = hex.strip_suffix(b"\"")
+    {
+        sum = Some(u128::from_str_radix(std::str::from_utf8(hex).ok()?, 16).ok()?);
+        rest = before;
+    }
+    let digits = rest.iter().rev().take_while(|byte| byte.is_ascii_digit());
+    let (before, seq) = rest.split_at(rest.len() - digits.count());
+    let seq = std::str::from_utf8(seq).ok()?.parse().ok()?;
+    let before = before.strip_suffix(b"\",\"_seq\":")?;
+    let (before, id) = before.split_at_checked(before.len().checked_sub(ID)?)?;
+    before.strip_suffix(ID_MARK)?;
     Some(Line {
-        id,
-        seq,
+        id: std::str::from_utf8(id).ok()?.parse().ok()?,
+        seq: Some(seq),
         sum,
         json: Cow::Borrowed(bytes),
     })
+}
+
+/// The id that a line names which cannot be read, if it does. It may be the damaged part itself, so
+/// it is a hint and no proof.
+pub(super) fn hint(bytes: &[u8]) -> Option<EventId> {
+    let marks = bytes
+        .windows(ID_MARK.len())
+        .rposition(|part| part == ID_MARK);
+    let start = marks? + ID_MARK.len();
+    let id = bytes.get(start..start.checked_add(ID)?)?;
+    std::str::from_utf8(id).ok()?.parse().ok()
 }
 
 #[cfg(test)]
@@ -184,6 +202,34 @@ mod tests {
         fn any_bytes_are_read_or_refused(bytes: Vec<u8>) {
             read(&bytes, 0);
         }
+    }
+
+    #[test]
+    fn properties_of_an_event_that_are_named_like_ours_are_not_taken_for_ours() {
+        let (id, other) = (EventId::from_u128(7 << 76 | 2 << 62), EventId::from_u128(1));
+        for inner in [
+            format!("{{\"_sum\":\"00ff\",\"_seq\":9,\"_id\":\"{other}\"}}"),
+            format!("[{{\"a\":1,\"_sum\":\"{:032x}\"}}]", 5),
+            "\",\\\"_seq\\\":7\"".to_owned(),
+        ] {
+            for sum in [None, Some(11)] {
+                let mut bytes = format!("{{\"metadata\":{inner},\"_id\":\"{id}\"").into_bytes();
+                close(&mut bytes, 0, 3, sum);
+                bytes.pop();
+                let line = read(&bytes, 0).unwrap();
+                assert_eq!((line.id, line.seq, line.sum), (id, Some(3), sum), "{inner}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_line_that_cannot_be_read_may_still_name_its_event() {
+        let id = EventId::from_u128(7 << 76 | 2 << 62);
+        let mut bytes = line("x", id, 1, None);
+        bytes[3] = 0xff;
+        assert_eq!((read(&bytes, 0), hint(&bytes)), (None, Some(id)));
+        assert_eq!(hint(b"{\"details\":\"torn"), None);
+        assert_eq!(hint(b"{\"_id\":\"0"), None);
     }
 
     #[test]

@@ -98,6 +98,7 @@ fn count(disk: &dyn Disk, dir: &Path, written: Option<Written>) -> Result<Recoun
         is_known,
         found: Books::default(),
         new: Books::default(),
+        hints: Vec::new(),
         files: Vec::new(),
     };
     let names: Vec<String> = match disk.list(dir) {
@@ -129,11 +130,10 @@ fn count(disk: &dyn Disk, dir: &Path, written: Option<Written>) -> Result<Recoun
         let covered = counting.written.active_len;
         counting.spilled(ACTIVE, 0, None, covered)?;
     }
-    let mut kept_unreadable = 0;
     for name in names.iter().filter(|name| is_kept(name)) {
-        kept_unreadable += counting.kept(name)?;
+        counting.kept(name)?;
     }
-    Ok(counting.compare(kept_unreadable))
+    Ok(counting.compare())
 }
 
 /// Whether a file is one of those that are kept for good.
@@ -159,6 +159,8 @@ struct Counting<'a> {
     found: Books,
     /// Lines that are newer than the books.
     new: Books,
+    /// Lines that cannot be read and name an event, with the place that their file means.
+    hints: Vec<(EventId, Place)>,
     files: Vec<SpillFile>,
 }
 
@@ -228,6 +230,8 @@ impl Counting<'_> {
             report.lines += 1;
             let Some(line) = line::read(raw.bytes, raw.offset) else {
                 report.unreadable += 1;
+                let id = line::hint(raw.bytes);
+                self.hints.extend(id.map(|id| (id, Place::Spilled)));
                 continue;
             };
             self.found.move_one(line.id, None, Some(Place::Spilled));
@@ -246,8 +250,8 @@ impl Counting<'_> {
         Ok(())
     }
 
-    /// Lines that are kept for good; gives how many of them do not tell their id.
-    fn kept(&mut self, name: &str) -> Result<u64, SpillError> {
+    /// Lines that are kept for good.
+    fn kept(&mut self, name: &str) -> Result<(), SpillError> {
         let (file, bytes) = self.open(name)?;
         let mut report = SpillFile {
             name: name.to_owned(),
@@ -269,15 +273,18 @@ impl Counting<'_> {
                 Some(line) => self
                     .found
                     .move_one(line.id, None, Some(Place::DeadLettered)),
-                None => report.unreadable += 1,
+                None => {
+                    report.unreadable += 1;
+                    let id = line::hint(raw.bytes);
+                    self.hints.extend(id.map(|id| (id, Place::DeadLettered)));
+                }
             }
         }
-        let unreadable = report.unreadable;
         self.files.push(report);
-        Ok(unreadable)
+        Ok(())
     }
 
-    fn compare(self, kept_unreadable: u64) -> Recount {
+    fn compare(self) -> Recount {
         let mut books = self.written.books();
         books.merge(&self.new);
         let mut expected = Books::default();
@@ -286,34 +293,33 @@ impl Counting<'_> {
                 expected.move_tally(bucket, None, Some(place.clone()), tally);
             }
         }
-        let in_files: u64 = self
-            .files
-            .iter()
-            .filter(|file| !is_kept(&file.name))
-            .map(|file| file.unreadable)
-            .sum();
+        let (kept, waiting): (Vec<&SpillFile>, _) =
+            self.files.iter().partition(|file| is_kept(&file.name));
+        let unreadable =
+            |files: &[&SpillFile]| files.iter().map(|file| file.unreadable).sum::<u64>();
         let mut unverifiable = books.in_place(&Place::InFlight) + books.in_place(&Place::Retrying);
-        let mut missing = self.chain.missing();
+        let mut missing = Vec::new();
+        let (believed, lines) = believed(&expected, &self.found, &self.hints);
+        let mut found_or_named = self.found.clone();
+        for (id, place) in &believed {
+            found_or_named.move_one(*id, None, Some(place.clone()));
+        }
+        unverifiable += i64::try_from(believed.len()).unwrap_or(i64::MAX);
         // A line that cannot be read is there, only its id is not known: it accounts for one that
-        // is missing in its place.
-        let mut unnamed = [
-            (Place::Spilled, in_files),
-            (Place::DeadLettered, kept_unreadable),
-        ];
-        for found in difference(&expected, &self.found)
-            .into_iter()
-            .filter(|d| d.count >= 0)
-        {
-            let allowed = unnamed.iter_mut().find(|(place, _)| *place == found.place);
+        // is missing, wherever that is. A torn tail accounts for none: it is in no books.
+        let promised = unreadable(&kept).saturating_sub(self.written.torn);
+        let mut unnamed = (unreadable(&waiting) + promised).saturating_sub(lines);
+        let mut gaps = self.chain.missing();
+        gaps.extend(difference(&expected, &found_or_named));
+        for found in gaps.into_iter().filter(|d| d.count >= 0) {
             // As many as expected, but not the same ones: one that does not tell its id stands
             // beside one that was set aside and is not in the books yet.
             let count = found.count.unsigned_abs().max(1);
-            match allowed {
-                Some((_, left)) if *left >= count => {
-                    *left -= count;
-                    unverifiable += found.count;
-                }
-                _ => missing.push(found),
+            if unnamed >= count {
+                unnamed -= count;
+                unverifiable += found.count;
+            } else {
+                missing.push(found);
             }
         }
         Recount {
@@ -323,6 +329,46 @@ impl Counting<'_> {
             unverifiable: u64::try_from(unverifiable).unwrap_or(0),
             files: self.files,
         }
+    }
+}
+
+/// The hints that the books agree with, that is an event that they miss in that place, and how many
+/// lines gave them. A damaged line may name an event that never was, or one that was sent again and
+/// is elsewhere.
+fn believed(
+    expected: &Books,
+    found: &Books,
+    hints: &[(EventId, Place)],
+) -> (BTreeSet<(EventId, Place)>, u64) {
+    // A line that was set aside twice names the same event twice.
+    let mut believed: BTreeSet<(EventId, Place)> = hints.iter().cloned().collect();
+    let mut with_hints = found.clone();
+    for (id, place) in &believed {
+        with_hints.move_one(*id, None, Some(place.clone()));
+    }
+    // Buckets, folded or not, in which hints and books do not agree.
+    let doubtful: Vec<Discrepancy> = difference(expected, &with_hints)
+        .into_iter()
+        .filter(|d| d.count <= 0)
+        .collect();
+    believed.retain(|(id, place)| {
+        let is_doubtful = |d: &Discrepancy| d.place == *place && holds(d.bucket, *id);
+        !doubtful.iter().any(is_doubtful)
+    });
+    let lines = hints.iter().filter(|hint| believed.contains(hint)).count();
+    (believed, lines as u64)
+}
+
+/// Whether an event is kept in this bucket.
+fn holds(bucket: Bucket, id: EventId) -> bool {
+    let Bucket::Minute(minute) = Bucket::of(id) else {
+        return false;
+    };
+    match bucket {
+        Bucket::Minute(kept) => kept == minute,
+        Bucket::Hour(kept) => kept == minute / 60,
+        Bucket::Day(kept) => kept == minute / 60 / 24,
+        Bucket::Offsets { .. } => false,
     }
 }
 

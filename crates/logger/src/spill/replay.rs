@@ -97,7 +97,24 @@ impl Replay {
 
     /// Reads up to so many lines; an empty batch at the end. Lines that cannot be read are given to
     /// `set_aside` before they are passed over.
+    ///
+    /// What `set_aside` refuses ends the batch: the lines before it are given out, and the next call
+    /// comes back to it. After an error the next call reads the same lines again.
     pub(super) fn read(
+        &mut self,
+        max_lines: usize,
+        max_bytes: usize,
+        set_aside: impl FnMut(&[u8]) -> Result<(), SpillError>,
+    ) -> Result<ReplayBatch, SpillError> {
+        let start = self.lines.position();
+        let read = self.read_on(max_lines, max_bytes, set_aside);
+        if read.is_err() {
+            self.lines = Lines::new(start, self.position.end);
+        }
+        read
+    }
+
+    fn read_on(
         &mut self,
         max_lines: usize,
         max_bytes: usize,
@@ -127,7 +144,15 @@ impl Replay {
                     })
                 }
                 None => {
-                    set_aside(raw.bytes)?;
+                    let offset = raw.offset;
+                    match set_aside(raw.bytes) {
+                        // Good lines do not wait for room for a bad one.
+                        Err(_) if !batch.lines.is_empty() => {
+                            self.lines = Lines::new(offset, self.position.end);
+                            break;
+                        }
+                        kept => kept?,
+                    }
                     self.has_corrupt = true;
                     None
                 }
@@ -137,7 +162,8 @@ impl Replay {
         Ok(batch)
     }
 
-    /// The sums of the lines that are not settled yet and can be read.
+    /// The sums of the lines that are not settled yet and can be read; those that cannot are what
+    /// is left of the books.
     pub(super) fn readable(&self) -> Result<BTreeMap<Bucket, Tally>, SpillError> {
         let mut tallies = BTreeMap::<Bucket, Tally>::new();
         let mut lines = Lines::new(self.position.offset, self.position.end);

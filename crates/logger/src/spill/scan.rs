@@ -44,6 +44,11 @@ impl Lines {
         }
     }
 
+    /// Where the next line starts.
+    pub(super) fn position(&self) -> u64 {
+        self.base + self.start as u64
+    }
+
     /// The next line; a piece of one that is longer than [`MAX_LINE`].
     pub(super) fn next<'a>(&'a mut self, file: &dyn DiskFile) -> io::Result<Option<RawLine<'a>>> {
         let mut searched = self.start;

@@ -1,5 +1,6 @@
 //! The one writer of a spill directory.
 
+mod corrupt;
 mod recover;
 
 use std::collections::BTreeMap;
@@ -9,8 +10,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tidegate_core::EventId;
-use tidegate_core::books::{Books, Bucket, LossReason, Place, Tally};
+use tidegate_core::books::{Books, Bucket, LossReason, Tally};
 use tidegate_core::env::{Disk, DiskFile, DiskLock, OpenMode};
+
+pub(crate) use corrupt::settle_corrupt;
 
 use super::batch::{Lent, Mark, Outcome, Prepared};
 use super::books_file::{BooksFile, Written as WrittenBooks};
@@ -18,7 +21,8 @@ use super::cursor::{Cursor, Position};
 use super::replay::{Replay, ReplayBatch, identity};
 use super::set_aside::{Rejection, SetAside};
 use super::{
-    ACTIVE, CORRUPT, CURSOR, LOCK, MAX_SEALED, REJECTED, REPLAY, SpillError, at, sealed_name,
+    ACTIVE, CORRUPT, CURSOR, LOCK, MAX_SEALED, REJECTED, REPLAY, SpillError, at, holder,
+    sealed_name,
 };
 
 /// How much the active file may hold.
@@ -63,6 +67,8 @@ pub(crate) struct Recovered {
     pub(crate) backlog: u64,
     /// Events that were in memory when the last process ended, of which nothing is known.
     pub(crate) unverifiable: i64,
+    /// Whether the books could not be written yet, because the disk has no room.
+    pub(crate) is_behind: bool,
 }
 
 struct Active {
@@ -72,6 +78,7 @@ struct Active {
     /// Bytes that are whole lines, synced.
     len: u64,
     lines: u64,
+    /// The sums of its lines. One that cannot be read counts where it names its event.
     tallies: Tallies,
 }
 
@@ -91,6 +98,8 @@ pub(crate) struct Spool {
     rejected: SetAside,
     seq: u64,
     sum: u128,
+    /// Torn tails that were set aside.
+    torn: u64,
     buffers: Vec<Vec<u8>>,
     _lock: Box<dyn DiskLock>,
 }
@@ -109,10 +118,12 @@ impl Spool {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 return Err(SpillError::Locked {
                     dir: dir.to_owned(),
+                    holder: holder::of(&*disk, &dir.join(LOCK)),
                 });
             }
             locked => at("lock", &dir.join(LOCK), locked)?,
         };
+        holder::sign(&*disk, &dir.join(LOCK));
         let (books, written) = BooksFile::open(&*disk, dir)?;
         let mut spool = Self {
             disk,
@@ -128,12 +139,30 @@ impl Spool {
             rejected: SetAside::new(dir, REJECTED),
             seq: written.as_ref().map_or(0, |written| written.seq),
             sum: written.as_ref().map_or(0, |written| written.sum),
+            torn: written.as_ref().map_or(0, |written| written.torn),
             buffers: Vec::new(),
             _lock: lock,
         };
-        let recovered = spool.recover(written)?;
-        spool.write_books(&recovered.books)?;
+        let mut recovered = spool.recover(written)?;
+        recovered.is_behind = !spool.try_write_books(&recovered.books)?;
         Ok((spool, recovered))
+    }
+
+    /// Lifts the caps, for the rest of this process: whoever would rather wait than lose cannot wait
+    /// any longer when the logger stops.
+    pub(crate) fn lift_caps(&mut self) {
+        self.caps = Caps {
+            events: u64::MAX,
+            bytes: u64::MAX,
+        };
+    }
+
+    /// Bytes that wait for replay.
+    pub(crate) fn bytes(&self) -> u64 {
+        let replay = self.replay.as_ref().map(|replay| replay.position);
+        let replay = replay.map_or(0, |position| position.end.saturating_sub(position.offset));
+        let sealed: u64 = self.sealed.values().map(|(len, _)| *len).sum();
+        replay + sealed + self.active.as_ref().map_or(0, |active| active.len)
     }
 
     /// Where the active file ends.
@@ -233,17 +262,15 @@ impl Spool {
                 return Ok(Append::Refused(io::Error::other(why)));
             }
             Outcome::Refused(error) => {
-                // A part of it may be there. If even that cannot be undone, the file is given up.
+                // A part of it may be there, and what is reported as lost must not come back. If it
+                // cannot be undone, durably, the file is given up, and the books say how much of it
+                // counts before anybody is told.
                 if let Some(mut active) = self.active.take() {
-                    let len = active.len;
-                    if active
-                        .file
-                        .as_mut()
-                        .is_some_and(|file| file.truncate(len).is_ok())
-                    {
+                    if self.cut_back(&mut active) {
                         self.active = Some(active);
                     } else {
                         self.seal(active)?;
+                        self.write_books(&books())?;
                     }
                 }
                 self.recycle(prepared);
@@ -265,6 +292,15 @@ impl Spool {
             }
         }
         Ok(Append::Written(self.note(prepared)))
+    }
+
+    /// Cuts the active file back to what was promised, and says whether that would survive a power
+    /// cut.
+    fn cut_back(&self, active: &mut Active) -> bool {
+        let Active { file, len, .. } = active;
+        file.as_mut().is_some_and(|file| {
+            file.truncate(*len).is_ok() && (!self.is_synced || file.sync().is_ok())
+        })
     }
 
     /// Keeps the buffer for the next batch.
@@ -344,9 +380,8 @@ impl Spool {
         if self.is_empty() {
             return Ok(false);
         }
-        // Made before anything is renamed: a disk without room for it changes nothing.
         if self.cursor.is_none() {
-            self.cursor = Some(Cursor::open(&*self.disk, &self.dir)?.0);
+            self.cursor = self.open_cursor(false)?.map(|(cursor, _)| cursor);
         }
         let oldest = self.sealed.first_key_value();
         let end = if let Some((number, end)) = oldest.map(|(number, (end, _))| (*number, *end)) {
@@ -379,6 +414,21 @@ impl Spool {
         self.replay = Some(Replay::open(&*self.disk, &self.dir, end, &[])?);
         self.write_books(books)?;
         Ok(true)
+    }
+
+    /// The cursor; none where the disk has no room for it. The books know the position too, so replay
+    /// goes on, and makes room.
+    fn open_cursor(
+        &self,
+        is_trusted: bool,
+    ) -> Result<Option<(Cursor, Option<Position>)>, SpillError> {
+        match Cursor::open(&*self.disk, &self.dir, is_trusted) {
+            Err(error) if error.is_full() => {
+                tracing::warn!(%error, "no room for a cursor; replay goes by the books");
+                Ok(None)
+            }
+            opened => opened.map(Some),
+        }
     }
 
     /// Notes that the first so many lines of a batch are settled. Not durable until the books are
@@ -447,8 +497,10 @@ impl Spool {
         at("remove", &replay, self.disk.remove(&replay))?;
         at("sync", &self.dir, self.disk.sync_dir(&self.dir))?;
         self.replay = None;
-        self.cursor = None;
-        at("remove", &cursor, self.disk.remove(&cursor))
+        match self.cursor.take() {
+            Some(_) => at("remove", &cursor, self.disk.remove(&cursor)),
+            None => Ok(()),
+        }
     }
 
     /// Keeps events that the API refused for good, and returns once they would survive a power
@@ -471,10 +523,16 @@ impl Spool {
         self.write_books_for(books, position, false)
     }
 
-    /// Writes the last word of this process.
+    /// Writes books and cursor down if the disk has room, and says whether it had. Without, what is
+    /// newer than the books is found by the next process; it costs duplicates, and no event.
+    pub(crate) fn try_write_books(&mut self, books: &Books) -> Result<bool, SpillError> {
+        or_full(self.write_books(books))
+    }
+
+    /// Writes the last word of this process, if the disk has room for it.
     pub(crate) fn close(&mut self, books: &Books) -> Result<(), SpillError> {
         let position = self.replay.as_ref().map(|replay| replay.position);
-        self.write_books_for(books, position, true)
+        or_full(self.write_books_for(books, position, true)).map(|_| ())
     }
 
     fn write_books_for(
@@ -494,6 +552,7 @@ impl Spool {
                 .map(|(number, (len, _))| (*number, *len))
                 .collect(),
             active_len: self.active.as_ref().map_or(0, |active| active.len),
+            torn: self.torn,
             ..WrittenBooks::default()
         };
         self.books.write(&*self.disk, written, books)?;
@@ -510,21 +569,13 @@ impl fmt::Debug for Spool {
     }
 }
 
-/// Moves what the books have beyond `readable` from spilled to dead-lettered, and says how many
-/// events that is: the lines that cannot be read, whose ids only the sums still know.
-pub(crate) fn settle_corrupt(books: &mut Books, readable: &BTreeMap<Bucket, Tally>) -> i64 {
-    let mut count = 0;
-    for (bucket, tally) in books.tallies(&Place::Spilled) {
-        let corrupt = tally.minus(readable.get(&bucket).copied().unwrap_or_default());
-        if corrupt.count > 0 {
-            books.move_tally(
-                bucket,
-                Some(Place::Spilled),
-                Some(Place::DeadLettered),
-                corrupt,
-            );
-            count += corrupt.count;
+/// Whether something was written; not, where the disk has no room.
+fn or_full(written: Result<(), SpillError>) -> Result<bool, SpillError> {
+    match written {
+        Err(error) if error.is_full() => {
+            tracing::warn!(%error, "no room for the books; they are written later");
+            Ok(false)
         }
+        written => written.map(|()| true),
     }
-    count
 }

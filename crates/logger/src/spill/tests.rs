@@ -332,6 +332,52 @@ fn l25_a_failed_sync_is_final_for_its_file_and_loses_nothing() {
     }
 }
 
+/// Behind what counts of a sealed file lies what its failed sync should have covered, which is in the
+/// next file too. Under the name of a snapshot only the books know where the one ends and the other
+/// begins.
+#[test]
+fn l25_a_sealed_file_counts_as_far_as_it_was_synced_whichever_operation_is_the_last() {
+    let scenario = |disk: &SimDisk, obligations: &mut Obligations| {
+        let mut keeper = Keeper::open(disk).unwrap();
+        let mut promise = |keeper: &mut Keeper, numbers: &[u64]| {
+            let promised = keeper.append(numbers).unwrap();
+            obligations.promised.extend(promised.into_iter().map(id));
+        };
+        promise(&mut keeper, &[0, 1]);
+        promise(&mut keeper, &[2]);
+        // It fails, and what it should have written may be there all the same.
+        disk.fail(tidegate_sim::Fault {
+            operation: tidegate_sim::Operation::Sync,
+            path: ACTIVE.into(),
+            nth: 1,
+            kind: tidegate_sim::FaultKind::IoError,
+        });
+        promise(&mut keeper, &[3, 4, 5]);
+        promise(&mut keeper, &[6]);
+        let arrived = &mut obligations.arrived;
+        for _ in 0..5 {
+            let mut arrive = |id| {
+                arrived.insert(id);
+            };
+            keeper.replay(2, &mut arrive).unwrap();
+        }
+    };
+    crash_points(1, scenario, |disk, obligations: &Obligations| {
+        // A fault that has not happened yet is not to meet whoever looks.
+        let elsewhere = Path::new("/").join(ACTIVE);
+        let mut file = disk.open(&elsewhere, OpenMode::CreateNew).unwrap();
+        file.sync().ok();
+        check(disk, obligations)?;
+        let books = recount(disk, dir())
+            .map_err(|error| error.to_string())?
+            .books;
+        match books.account().accepted {
+            0..=7 => Ok(()),
+            more => Err(format!("{more} events of seven are in the books")),
+        }
+    });
+}
+
 #[test]
 fn a_write_that_the_disk_refuses_leaves_the_file_as_it_was() {
     let (disk, mut keeper) = spilled(5);

@@ -97,7 +97,7 @@ impl Helper {
         }
     }
 
-    fn gone() -> SpillError {
+    pub(super) fn gone() -> SpillError {
         SpillError::Disk {
             doing: "write",
             path: crate::spill::ACTIVE.into(),
@@ -184,6 +184,10 @@ impl Writer {
 
     /// Makes lines of the events behind the first `skip`, to be written behind `mark`.
     fn prepare(&mut self, mark: Mark, skip: usize) -> Prepared {
+        if self.shared.config.on_full == OnFull::Block && !self.shared.is_sending() {
+            // They were to wait for room, and nobody can wait any longer.
+            self.spool.lift_caps();
+        }
         let hand = self.shared.hand();
         let defaults = &self.shared.config.defaults;
         let mut encode = |index: usize, buffer: &mut Vec<u8>| {
@@ -227,11 +231,13 @@ impl Writer {
             // The disk answered too late: they were reported as lost, and may arrive all the same.
             return;
         }
+        let bytes = self.spool.bytes();
         {
             let mut state = shared.state();
             moved.iter().for_each(|posting| state.books().post(posting));
             state.counters.spilled += ids.len() as u64;
             state.backlog += ids.len() as u64;
+            state.backlog_bytes = bytes;
             state.spilling -= ids.len();
         }
         let (was_awaited, over) = hand.let_go(taken, refused);

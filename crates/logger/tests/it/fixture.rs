@@ -449,6 +449,12 @@ impl World {
         text.lines().map(str::to_owned).collect()
     }
 
+    /// How many lines a file has whose text may be anything.
+    pub(crate) fn lines_lossy(&self, name: &str) -> usize {
+        let bytes = self.content(name);
+        bytes.iter().filter(|byte| **byte == b'\n').count()
+    }
+
     /// Puts a file into the spill directory, as another program would have left it there.
     pub(crate) fn put(&self, name: &str, bytes: &[u8]) {
         let disk = self.disk();

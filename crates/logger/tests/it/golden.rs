@@ -8,7 +8,7 @@ use metrics::{
     Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit,
     with_local_recorder,
 };
-use tidegate_logger::spill::{ACTIVE, REJECTED};
+use tidegate_logger::spill::{ACTIVE, EVENT_BYTES, REJECTED};
 use tidegate_logger::{Defaults, Event, EventStatus, reason};
 use tidegate_testkit::Script;
 
@@ -48,7 +48,7 @@ impl Recorder for Gauges {
 }
 
 #[test]
-fn the_seven_gauges_have_their_documented_names_and_say_what_happened() {
+fn the_gauges_have_their_documented_names_and_say_what_happened() {
     let gauges = Gauges::default();
     with_local_recorder(&gauges, || {
         let mut world = World::scripted(1, |_, call| match call {
@@ -62,14 +62,23 @@ fn the_seven_gauges_have_their_documented_names_and_say_what_happened() {
         world.start(config.circuit_breaker_threshold(1));
         world.log(0..8);
         world.run_for(2 * SECOND);
-        insta::assert_snapshot!(gauges.show(), @r"
+        let bytes = format!("spill.bytes {}\n", world.content(ACTIVE).len());
+        let shown = gauges.show();
+        assert!(shown.contains(&bytes), "{bytes} {shown}");
+        insta::assert_snapshot!(shown.replace(&bytes, "spill.bytes BYTES\n"), @r"
         eventlog.circuit-breaker.open 1
+        eventlog.events.corrupt 0
         eventlog.events.failed 2
         eventlog.events.queued 8
+        eventlog.events.rejected 0
         eventlog.events.replayed 0
         eventlog.events.sent 2
         eventlog.events.spilled 4
+        eventlog.events.untold 0
         eventlog.queue.depth 0
+        eventlog.spill.bytes BYTES
+        eventlog.spill.oldest-age-seconds 2
+        eventlog.spill.pending 4
         ");
         world.check();
     });
@@ -91,12 +100,18 @@ fn the_gauges_follow_the_queue_and_the_replay() {
         world.run_for(2 * SECOND);
         insta::assert_snapshot!(gauges.show(), @r"
         eventlog.circuit-breaker.open 0
+        eventlog.events.corrupt 0
         eventlog.events.failed 1
         eventlog.events.queued 5
+        eventlog.events.rejected 0
         eventlog.events.replayed 0
         eventlog.events.sent 0
         eventlog.events.spilled 0
+        eventlog.events.untold 0
         eventlog.queue.depth 3
+        eventlog.spill.bytes 0
+        eventlog.spill.oldest-age-seconds 0
+        eventlog.spill.pending 0
         ");
     });
     let gauges = Gauges::default();
@@ -110,10 +125,9 @@ fn the_gauges_follow_the_queue_and_the_replay() {
         let shown = gauges.show();
         assert!(shown.contains("eventlog.events.replayed 3\n"), "{shown}");
         assert!(shown.contains("eventlog.events.spilled 3\n"), "{shown}");
-        assert!(
-            shown.contains("eventlog.circuit-breaker.open 0\n"),
-            "{shown}"
-        );
+        for zero in ["circuit-breaker.open", "spill.pending", "spill.bytes"] {
+            assert!(shown.contains(&format!("eventlog.{zero} 0\n")), "{shown}");
+        }
     });
 }
 
@@ -195,6 +209,38 @@ fn a_spilled_line_is_the_documented_object_with_ours_at_its_end() {
     {"applicationId":"pet-resort-api","correlationId":"a1b2c3d4","processName":"CreateBooking","processStatus":"STEP","step":"BookingCreated","details":"Booking BK-20260601-001 created for PET-001","targetSystem":"PET_RESORT","originatingSystem":"PET_RESORT","timestamp":"2026-01-01T00:00:00.000Z","userId":"system","_id":"xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx","_seq":1,"_crc":"xxxxxxxx"}
     {"applicationId":"pet-resort-api","correlationId":"a1b2c3d4","processName":"CreateBooking","processStatus":"PROCESS_END","details":"done: \"鯨\"\n","targetSystem":"PET_RESORT","originatingSystem":"PET_RESORT","timestamp":"2026-01-01T00:00:00.000Z","userId":"system","identifiers":{"bookingId":"BK-1"},"eventStatus":"SUCCESS","nights":3,"_id":"xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx","_seq":2,"_sum":"xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx","_crc":"xxxxxxxx"}
     "#);
+}
+
+#[test]
+fn an_ordinary_event_takes_as_many_bytes_as_is_said() {
+    let mut world = World::down(1);
+    let defaults = Defaults::new("pet-resort-api", "PET_RESORT", "PET_RESORT");
+    let opened = world.open(spilling().defaults(defaults).circuit_breaker_threshold(1));
+    for _ in 0..500 {
+        for (step, details) in [
+            (
+                "BookingCreated",
+                "Booking BK-20260601-001 created for PET-001",
+            ),
+            (
+                "BookingCompleted",
+                "Booking BK-20260601-001 completed successfully",
+            ),
+        ] {
+            let event = Event::step("CreateBooking", step, details);
+            world
+                .logger()
+                .log(event.correlation_id("a1b2c3d4"))
+                .unwrap();
+        }
+    }
+    world.run(opened);
+    world.wait_for_spilled(1_000);
+    let bytes = world.content(ACTIVE).len() as u64 / 1_000;
+    assert!(
+        bytes.abs_diff(EVENT_BYTES) <= EVENT_BYTES / 20,
+        "{bytes} bytes per event"
+    );
 }
 
 #[test]

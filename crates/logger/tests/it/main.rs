@@ -1,5 +1,5 @@
 //! Acceptance of the event client: the promises A and L, each by a test whose name begins with its
-//! number. Most of it runs in simulation; [`real`] and [`http`] are what only threads, files,
+//! number. Most of it runs in simulation; [`real`], [`hanging`] and [`http`] are what only threads, files,
 //! processes and sockets can show.
 //!
 //! What is not here: the crash points of the spill directory (A08), its sealed files (L25) and its
@@ -31,14 +31,18 @@
 
 #![expect(clippy::unwrap_used, reason = "what fails in a helper fails its test")]
 
+mod audit;
+mod breaker;
 mod fixture;
 mod golden;
+mod hanging;
 mod http;
 mod losses;
 mod probed_disk;
 mod queue;
 mod real;
 mod replay;
+mod room;
 mod shutdown;
 mod simulation;
 mod spill;

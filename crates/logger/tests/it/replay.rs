@@ -171,15 +171,26 @@ fn l33_events_spilled_during_replay_are_neither_lost_nor_sent_twice() {
 /// Covers W4: the reference glues the next good event to the torn one and loses it.
 #[test]
 fn l34_a_torn_last_line_is_set_aside_and_no_good_event_is_touched() {
-    let mut world = left_behind(1, 3);
+    // A snapshot is in place, whose replay fails: so what comes next goes to the torn file.
+    let mut world = World::down(1);
+    world.start(spilling().circuit_breaker_threshold(1));
+    world.log_durable(event(0));
+    world.wait(MINUTE, "its replay has failed", |logger| {
+        logger.metrics().is_circuit_open
+    });
+    world.log_all_durably(1..3);
+    world.shut_down();
+    world.new_process();
     let torn = b"{\"applicationId\":\"pet-resort-api\",\"details\":\"half a li";
     let mut bytes = world.content(ACTIVE);
     bytes.extend_from_slice(torn);
     world.put(ACTIVE, &bytes);
-    world.api.down();
     world.start(spilling().circuit_breaker_threshold(1));
     world.log(3..6);
     world.wait_for_spilled(6);
+    let lines = world.lines(ACTIVE);
+    let found: Vec<String> = lines.iter().map(|line| details(line.as_bytes())).collect();
+    assert_eq!(found, texts(1..6), "behind the good lines of the torn file");
     world.check();
     world.api.up();
     world.wait_until_drained();

@@ -1,4 +1,4 @@
-//! The spill file: L20–L27, L29, through the logger.
+//! The spill file: L20–L22, L25–L27, L29, through the logger.
 
 use std::time::Duration;
 
@@ -186,211 +186,6 @@ fn l22_the_size_cap_counts_what_was_found_too() {
 }
 
 #[test]
-fn l23_drop_newest_loses_exactly_the_newest_and_reports_each() {
-    let mut world = World::down(1);
-    let opened = world.open(spilling().queue_capacity(5));
-    let taken: Vec<bool> = (0..14)
-        .map(|n| world.logger().log(event(n)).is_ok())
-        .collect();
-    let expect: Vec<bool> = (0..14).map(|n| n < 10).collect();
-    assert_eq!(
-        taken, expect,
-        "five in the queue, five in the queue of the spill"
-    );
-    assert_eq!(world.losses.reasons(), ["spillover_queue_full"; 4]);
-    let lost: Vec<String> = world
-        .losses
-        .all()
-        .into_iter()
-        .filter_map(|t| t.details)
-        .collect();
-    assert_eq!(lost, texts(10..14));
-    world.run(opened);
-    world.api.up();
-    world.wait_until_drained();
-    world.assert_arrived(0..10);
-    world.check();
-}
-
-/// Logs these events, waiting for room, on a task of their own.
-fn log_when_room(world: &World, numbers: std::ops::Range<u64>) {
-    let logger = world.logger();
-    let task = world.node.start("application", async move {
-        for number in numbers {
-            logger.log_when_room(event(number)).await.unwrap();
-        }
-    });
-    drop(task);
-}
-
-#[test]
-fn l23_block_waits_for_room_and_loses_nothing() {
-    seeds!(10, |seed| {
-        let mut world = World::down(seed);
-        let config = spilling()
-            .on_full(OnFull::Block)
-            .queue_capacity(5)
-            .batch_size(2)
-            .max_spillover_events(10)
-            .circuit_breaker_threshold(2);
-        world.start(config);
-        log_when_room(&world, 0..200);
-        world.run_for(MINUTE);
-        let waiting = world.account();
-        assert!(waiting.accepted < 60, "whoever logs waits: {waiting:?}");
-        assert_eq!(
-            world.lines(ACTIVE).len() + world.lines(REPLAY).len(),
-            10 + world.lines(REPLAY).len()
-        );
-        world.check();
-        world.api.up();
-        world.wait_for_stored(200);
-        world.wait_until_drained();
-        world.assert_arrived(0..200);
-        assert_eq!(world.losses.all(), []);
-        world.check();
-    });
-}
-
-#[test]
-fn l23_block_without_a_spill_waits_for_the_queue() {
-    let mut world = World::scripted(1, |_, _| Script::slow(Duration::from_millis(100)));
-    let config = crate::fixture::memory_only()
-        .on_full(OnFull::Block)
-        .queue_capacity(3);
-    world.start(config.batch_size(1));
-    log_when_room(&world, 0..40);
-    world.wait_for_stored(40);
-    assert_eq!(world.arrived(), texts(0..40));
-    assert_eq!(world.losses.all(), []);
-    world.check();
-}
-
-#[test]
-fn l23_block_with_a_disk_that_is_full_for_a_while_loses_nothing() {
-    let mut world = World::down(1);
-    let config = spilling()
-        .on_full(OnFull::Block)
-        .queue_capacity(5)
-        .circuit_breaker_threshold(1);
-    world.start(config);
-    world.log([0]);
-    world.wait_for_spilled(1);
-    world.disk().set_capacity(0);
-    log_when_room(&world, 1..50);
-    world.run_for(10 * SECOND);
-    assert_eq!(
-        (world.account().spilled, world.losses.all()),
-        (1, Vec::new())
-    );
-    world.disk().set_capacity(1 << 30);
-    world.wait_for_spilled(50);
-    world.api.up();
-    world.wait_until_drained();
-    world.assert_arrived(0..50);
-    world.check();
-}
-
-#[test]
-fn l23_block_with_a_disk_that_stays_full_delivers_once_the_api_is_back() {
-    let mut world = World::down(1);
-    let config = spilling()
-        .on_full(OnFull::Block)
-        .queue_capacity(5)
-        .circuit_breaker_threshold(1);
-    world.start(config);
-    world.run_for(SECOND);
-    world.disk().set_capacity(0);
-    log_when_room(&world, 0..50);
-    world.run_for(10 * SECOND);
-    world.api.up();
-    world.wait_for_stored(50);
-    assert_eq!(world.losses.all(), []);
-}
-
-/// Covers W7: the reference raises a counter and tells nobody.
-#[test]
-fn l24_a_write_error_reaches_callback_and_counter_and_the_next_event_is_spilled() {
-    for kind in [FaultKind::Full, FaultKind::IoError, FaultKind::ShortWrite] {
-        let mut world = World::down(1);
-        world.start(spilling().circuit_breaker_threshold(1));
-        world.log([0]);
-        world.wait_for_spilled(1);
-        world.disk().fail(Fault {
-            operation: Operation::Write,
-            path: ACTIVE.into(),
-            nth: 1,
-            kind,
-        });
-        world.log(1..4);
-        world.wait(MINUTE, "they are reported", |logger| {
-            logger.account().lost.total() == 3
-        });
-        assert_eq!(
-            world.losses.reasons(),
-            ["spillover_write_error"; 3],
-            "{kind:?}"
-        );
-        assert_eq!(
-            world.logger().health(),
-            LoggerHealth::Degraded("connection.refused: nobody listens".into())
-        );
-        world.log([4]);
-        world.wait_for_spilled(2);
-        world.check();
-        world.api.up();
-        world.wait_until_drained();
-        world.assert_arrived([0, 4]);
-        world.check();
-    }
-}
-
-#[test]
-fn l24_a_disk_that_is_full_for_minutes_costs_only_what_comes_meanwhile() {
-    let mut world = World::down(1);
-    world.start(spilling().circuit_breaker_threshold(1));
-    world.log([0]);
-    world.wait_for_spilled(1);
-    world.disk().set_capacity(0);
-    for number in 1..20 {
-        world.log([number]);
-        world.run_for(10 * SECOND);
-    }
-    assert!(
-        !matches!(world.logger().health(), LoggerHealth::System(_)),
-        "{:?}",
-        world.logger().health()
-    );
-    assert_eq!(world.losses.reasons(), ["spillover_write_error"; 19]);
-    world.disk().set_capacity(1 << 30);
-    world.log([20]);
-    world.wait_for_spilled(2);
-    world.check();
-    world.api.up();
-    world.wait_until_drained();
-    world.assert_arrived([0, 20]);
-}
-
-#[test]
-fn l24_a_full_disk_when_an_event_is_to_be_set_aside_does_not_give_the_spill_up() {
-    let mut world = World::new(1);
-    world.start(spilling());
-    world.run_for(SECOND);
-    world.disk().set_capacity(0);
-    world.logger().log(event_saying("REJECT")).unwrap();
-    world.run_for(SECOND);
-    assert_eq!(world.losses.reasons(), ["rejected"]);
-    world.disk().set_capacity(1 << 30);
-    assert_eq!(world.logger().health(), LoggerHealth::Up);
-    world.api.down();
-    world.log([1]);
-    world.wait(30 * MINUTE, "it is spilled", |logger| {
-        logger.account().spilled == 1
-    });
-    world.check();
-}
-
-#[test]
 fn l25_after_a_failed_sync_what_was_promised_before_and_after_arrives() {
     seeds!(20, |seed| {
         let mut world = World::down(seed);
@@ -464,6 +259,117 @@ fn a06_a_disk_that_fails_twice_is_system_and_nothing_is_lost_in_silence() {
     world.start(spilling());
     world.wait_until_drained();
     assert_eq!(world.arrived()[..1], texts([0]));
+}
+
+/// A06: with the directory given up, nothing is taken on that has no place to be.
+#[test]
+fn a06_without_a_disk_and_without_the_api_new_events_are_refused_until_the_api_is_back() {
+    let mut world = World::down(1);
+    world.start(spilling().circuit_breaker_threshold(1).max_retries(100));
+    world.run_for(SECOND);
+    for nth in [1, 2] {
+        world.disk().fail(Fault {
+            operation: Operation::Sync,
+            path: ACTIVE.into(),
+            nth,
+            kind: FaultKind::SyncDropsDirty,
+        });
+    }
+    world.log([0]);
+    world.wait(MINUTE, "the disk is given up", |logger| {
+        matches!(logger.health(), LoggerHealth::System(_))
+    });
+    assert_eq!(world.losses.reasons(), ["spillover_write_error"]);
+    // The breaker is open.
+    let refused = world.logger().log(event(1)).unwrap_err();
+    assert_eq!(refused.reason, "spillover_write_error");
+    let logger = world.logger();
+    let refused = world.block_on(async move { logger.log_durable(event(2)).await });
+    assert_eq!(refused.unwrap_err().as_str(), "spillover_write_error");
+    assert_eq!(world.account().in_flight, 0);
+    // Half open: one event asks the API, and only one. It fails, and waits for its retry.
+    world.run_for(31 * SECOND);
+    let taken: Vec<bool> = (3..6)
+        .map(|n| world.logger().log(event(n)).is_ok())
+        .collect();
+    assert_eq!(taken, [true, false, false]);
+    world.run_for(SECOND);
+    assert!(world.logger().log(event(6)).is_err());
+    world.check();
+    // The API is back: its retry closes the breaker, and events flow although the disk is gone.
+    world.api.up();
+    world.wait_for_stored(1);
+    world.run_for(SECOND);
+    world.log(10..20);
+    world.wait_for_stored(11);
+    assert!(matches!(world.logger().health(), LoggerHealth::System(_)));
+    world.assert_arrived([3].into_iter().chain(10..20));
+    world.check();
+}
+
+#[test]
+fn a06_with_on_full_block_whoever_logs_waits_until_there_is_a_place_again() {
+    let mut world = World::down(1);
+    let config = spilling()
+        .on_full(OnFull::Block)
+        .circuit_breaker_threshold(1);
+    world.start(config.max_retries(100));
+    world.run_for(SECOND);
+    for nth in [1, 2] {
+        world.disk().fail(Fault {
+            operation: Operation::Sync,
+            path: ACTIVE.into(),
+            nth,
+            kind: FaultKind::SyncDropsDirty,
+        });
+    }
+    world.log([0]);
+    world.wait(MINUTE, "the disk is given up", |logger| {
+        matches!(logger.health(), LoggerHealth::System(_))
+    });
+    let logger = world.logger();
+    drop(world.node.start("application", async move {
+        for number in 1..5 {
+            logger.log_when_room(event(number)).await.unwrap();
+        }
+    }));
+    world.run_for(10 * SECOND);
+    assert_eq!(world.account().accepted, 1, "it waits");
+    world.api.up();
+    world.wait_for_stored(4);
+    world.assert_arrived(1..5);
+    world.check();
+}
+
+/// L40: the reference has a fallback for file systems without an atomic rename. Ours asks for one,
+/// and when it fails there is one complete file, under its old name.
+#[test]
+fn l40_a_rename_that_fails_leaves_one_complete_file_and_nothing_is_lost() {
+    let mut world = World::new(1);
+    world.leave_behind(0..50);
+    let before = world.content(ACTIVE);
+    world.disk().fail(Fault {
+        operation: Operation::Rename,
+        path: REPLAY.into(),
+        nth: 1,
+        kind: FaultKind::IoError,
+    });
+    world.start(spilling());
+    world.wait(MINUTE, "the directory is given up", |logger| {
+        matches!(logger.health(), LoggerHealth::System(_))
+    });
+    assert_eq!(world.content(ACTIVE), before);
+    assert!(!world.files().iter().any(|name| name == REPLAY));
+    assert_eq!(
+        (world.account().spilled, world.losses.all()),
+        (50, Vec::new())
+    );
+    world.shut_down();
+    world.new_process();
+    world.start(spilling());
+    world.wait_until_drained();
+    world.assert_arrived(0..50);
+    world.check();
 }
 
 /// Covers W3 and, for whoever asks for it, W2.

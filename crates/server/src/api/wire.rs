@@ -50,3 +50,49 @@ pub(crate) struct Account {
     /// Gone: the `total`, and the number by reason.
     lost: BTreeMap<String, i64>,
 }
+
+/// What the audit of all components found.
+#[derive(ToSchema)]
+pub(crate) struct Audit {
+    /// The components.
+    components: Vec<Audited>,
+    /// How many events of all of them are not accounted for.
+    unaccounted: u64,
+}
+
+/// What the audit of one component found.
+#[derive(ToSchema)]
+pub(crate) struct Audited {
+    /// Its name.
+    name: String,
+    /// What kind it is.
+    #[schema(example = "topic")]
+    kind: String,
+    /// Where its events are by the books.
+    books: Account,
+    /// Where its events were found.
+    recount: Account,
+    /// What retention and clean-up took away.
+    removed: Account,
+    /// Events of which nobody can tell any more whether they are all there.
+    unverifiable: u64,
+    /// Events that are missing, or are there and should not be.
+    unaccounted: u64,
+    /// Which ones, as far as the sums tell.
+    missing: Vec<Discrepancy>,
+}
+
+/// Events that the books expect in a place and the recount does not find there, or the reverse.
+#[derive(ToSchema)]
+pub(crate) struct Discrepancy {
+    /// What the events are grouped by.
+    #[schema(example = "m29384932")]
+    bucket: String,
+    /// The place that differs.
+    #[schema(example = "queued")]
+    place: String,
+    /// How many are missing; negative for events that are there and should not be.
+    count: i64,
+    /// Which event it is, where the sums tell.
+    id: Option<String>,
+}

@@ -138,9 +138,9 @@ fn confirm(arguments: &Replay, waiting: u64) -> Result<(), Report> {
 }
 
 fn refused(dir: &Path, error: &SpillError) -> Report {
-    if let SpillError::Locked { .. } = error {
+    if let SpillError::Locked { holder, .. } = error {
         let message = format!(
-            "a logger is running on `{}` and replays it by itself",
+            "a logger is running on `{}` and replays it by itself: {holder}",
             dir.display()
         );
         return Report::new("spill.locked", message)

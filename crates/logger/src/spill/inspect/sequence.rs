@@ -156,15 +156,25 @@ impl Sequence {
     }
 }
 
+/// The code of a finding that lines are missing.
+pub(super) const GAP: &str = "sequence.gap";
+/// One line is missing, and the sums do not tell which.
+pub(super) const ONE_MISSING: &str = "one line is missing before this one";
+
+/// One line is missing, and it is known which.
+pub(super) fn named(id: EventId) -> String {
+    format!("the event {id} is missing before this line")
+}
+
 fn missing((count, file, line): (u64, String, u64), id: Option<EventId>) -> Finding {
     let what = match (count, id) {
-        (1, Some(id)) => format!("the event {id} is missing before this line"),
-        (1, None) => "one line is missing before this one".to_owned(),
+        (1, Some(id)) => named(id),
+        (1, None) => ONE_MISSING.to_owned(),
         (count, _) => format!("{count} lines are missing before this one"),
     };
     Finding {
         level: Level::Problem,
-        code: "sequence.gap",
+        code: GAP,
         file,
         line: Some(line),
         message: what,

@@ -9,11 +9,11 @@ use tidegate_core::books::{Books, Bucket, Place, Tally};
 use tidegate_core::env::{DiskFile, OpenMode};
 
 use super::super::books_file::Written;
-use super::super::cursor::Cursor;
 use super::super::replay::Replay;
 use super::super::scan::Lines;
 use super::super::{
-    ACTIVE, CURSOR, REPLAY, SpillError, at, line, rewrite, sealed_name, sealed_number,
+    ACTIVE, CURSOR, REPLAY, SpillError, at, leftover_name, leftover_number, line, rewrite,
+    sealed_name, sealed_number,
 };
 use super::{Active, Recovered, Spool, Tallies};
 
@@ -35,6 +35,7 @@ impl Spool {
             .into_iter()
             .map(|e| e.name)
             .collect();
+        self.set_leftovers_aside(&names)?;
         let mut backlog = 0;
         if names.iter().any(|name| name == REPLAY) {
             backlog += self.recover_replay(&written, &mut books, &mut found)?;
@@ -59,17 +60,19 @@ impl Spool {
             };
             let counted = at("read", &path, found.count(&*file, 0, end, end))?;
             backlog += counted.lines;
-            self.sealed.insert(number, (end, counted.tallies));
+            self.sealed.insert(number, (end, counted.waiting()));
         }
         if names.iter().any(|name| name == ACTIVE) {
-            let active = self.recover_active(&mut found)?;
+            let (active, is_whole) = self.recover_active(&mut found)?;
             backlog += active.lines;
             if active.len == 0 {
                 // Made, and nothing was written to it before the crash.
                 at("remove", &active.path, self.disk.remove(&active.path))?;
                 at("sync", &self.dir, self.disk.sync_dir(&self.dir))?;
-            } else {
+            } else if is_whole {
                 self.active = Some(active);
+            } else {
+                self.seal(active)?;
             }
         }
         for (bucket, tally) in &found.new {
@@ -82,7 +85,34 @@ impl Spool {
             books,
             backlog,
             unverifiable,
+            is_behind: false,
         })
+    }
+
+    /// What a Java client was writing when it ended holds copies of lines that are in its replay
+    /// file. It is kept, under a name that nobody writes to.
+    fn set_leftovers_aside(&self, names: &[String]) -> Result<(), SpillError> {
+        let taken = names.iter().filter_map(|name| leftover_number(name)).max();
+        let is_leftover =
+            |name: &&String| name.starts_with("eventlog-spillover") && name.ends_with(".tmp");
+        for (name, number) in names
+            .iter()
+            .filter(is_leftover)
+            .zip(taken.unwrap_or(0) + 1..)
+        {
+            let to = self.dir.join(leftover_name(number));
+            at(
+                "set aside",
+                &to,
+                self.disk.replace(&self.dir.join(name), &to),
+            )?;
+            tracing::warn!(
+                file = name,
+                to = %to.display(),
+                "a client left a file that it had not finished; it is set aside"
+            );
+        }
+        Ok(())
     }
 
     /// Takes the snapshot up again where it was left, or removes one that was done.
@@ -92,9 +122,13 @@ impl Spool {
         books: &mut Books,
         found: &mut Found<'_>,
     ) -> Result<u64, SpillError> {
-        let (cursor, position) = Cursor::open(&*self.disk, &self.dir)?;
-        self.cursor = Some(cursor);
-        let known: Vec<_> = position.into_iter().chain(written.replay).collect();
+        let (cursor, position) = self.open_cursor(written.is_clean)?.unzip();
+        self.cursor = cursor;
+        let known: Vec<_> = position
+            .flatten()
+            .into_iter()
+            .chain(written.replay)
+            .collect();
         let replay = Replay::open(&*self.disk, &self.dir, None, &known)?;
         let path = self.dir.join(REPLAY);
         let file = at("open", &path, self.disk.open(&path, OpenMode::Read))?;
@@ -129,26 +163,39 @@ impl Spool {
         Ok(counted.lines)
     }
 
-    fn recover_active(&mut self, found: &mut Found<'_>) -> Result<Active, SpillError> {
+    /// Takes the active file over, and says whether it ends with a line: only then anything may be
+    /// written behind it.
+    fn recover_active(&mut self, found: &mut Found<'_>) -> Result<(Active, bool), SpillError> {
         let path = self.dir.join(ACTIVE);
         if !found.written.is_clean {
             rewrite(&*self.disk, &path)?;
         }
         let mut file = at("open", &path, self.disk.open(&path, OpenMode::Write))?;
-        self.repair_tail(&path, &mut *file)?;
+        let is_whole = match self.repair_tail(&path, &mut *file) {
+            // The torn tail stays where it is, and is set aside by replay.
+            Err(error) if error.is_full() => {
+                tracing::warn!(%error, "no room to set a torn line aside; it waits");
+                false
+            }
+            repaired => {
+                repaired?;
+                true
+            }
+        };
         let len = at("measure", &path, file.len())?;
         let counted = at(
             "read",
             &path,
             found.count(&*file, 0, len, found.written.active_len),
         )?;
-        Ok(Active {
+        let active = Active {
             path,
             file: Some(file),
             len,
             lines: counted.lines,
-            tallies: counted.tallies,
-        })
+            tallies: counted.waiting(),
+        };
+        Ok((active, is_whole))
     }
 
     /// A tail without a newline gets one if it is a line, and is set aside and cut if it is not:
@@ -169,6 +216,7 @@ impl Spool {
             Some((offset, mut bytes)) => {
                 bytes.push(b'\n');
                 self.corrupt.append(&*self.disk, &bytes)?;
+                self.torn += 1;
                 at("cut", path, file.truncate(offset))?;
                 at("sync", path, file.sync())?;
             }
@@ -181,6 +229,19 @@ impl Spool {
 struct Counted {
     lines: u64,
     tallies: Tallies,
+    /// Lines that cannot be read, as far as it is known which event they are.
+    unreadable: Tallies,
+}
+
+impl Counted {
+    /// All that waits in the file.
+    fn waiting(mut self) -> Tallies {
+        for (bucket, tally) in self.unreadable {
+            let sum = self.tallies.entry(bucket).or_default();
+            *sum = sum.plus(tally);
+        }
+        self.tallies
+    }
 }
 
 /// Gathers what the files hold that the books do not know yet.
@@ -206,6 +267,7 @@ impl Found<'_> {
         let mut counted = Counted {
             lines: 0,
             tallies: Tallies::new(),
+            unreadable: Tallies::new(),
         };
         let mut lines = Lines::new(from, end);
         while let Some(raw) = lines.next(file)? {
@@ -217,7 +279,11 @@ impl Found<'_> {
             let Some(line) = line::read(raw.bytes, raw.offset) else {
                 // It is there and has to be accounted for, though nobody can say what it was.
                 if is_beyond_books {
-                    self.add_new(EventId::of_bytes(raw.offset, raw.bytes));
+                    let id = EventId::of_bytes(raw.offset, raw.bytes);
+                    self.add_new(id);
+                    add(&mut counted.unreadable, id);
+                } else if let Some(id) = line::hint(raw.bytes) {
+                    add(&mut counted.unreadable, id);
                 }
                 continue;
             };

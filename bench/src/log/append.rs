@@ -1,0 +1,185 @@
+//! Appends that are synced, beside a loop that appends the same bytes to a file and syncs as often.
+
+use std::fs::File;
+use std::io::Write as _;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tidegate_log::local::Shelf;
+
+use super::{Bench, MIB, RECORD, Records, Scratch, block_on};
+use crate::measure::{Measurement, median, peak_resident_mib};
+
+/// Bytes per round, and rounds: ours and the plain loop take turns, since the disk is not ours alone.
+const ROUND: usize = 32 * MIB;
+const ROUNDS: usize = 5;
+const SUSTAINED: usize = 2 * 1024 * MIB;
+
+pub(super) fn run() {
+    for (name, group) in [("64 KiB", 64 * 1024), ("256 KiB", 256 * 1024)] {
+        synced(name, group);
+    }
+    sustained();
+    for writers in [1, 16, 256] {
+        concurrent(writers);
+    }
+}
+
+const PLAIN: &str = "a plain loop: append the same bytes, fdatasync as often";
+
+fn synced(name: &str, group: usize) {
+    let scratch = Scratch::new("append");
+    let dir = scratch.path();
+    let (ours, plain) = block_on(async {
+        let bench = Bench::open(&dir.join("log"));
+        bench.topic(1).await;
+        let mut records = Records::new();
+        // The first files of the journal are filled with zeros once.
+        write(&bench, &mut records, group, ROUND).await;
+        let mut file = File::create(dir.join("plain")).expect("a file");
+        let (mut ours, mut raw) = (Vec::new(), Vec::new());
+        for _ in 0..ROUNDS {
+            raw.push(plain_loop(&mut file, group, ROUND));
+            ours.push(write(&bench, &mut records, group, ROUND).await);
+        }
+        bench.shelf.close().await;
+        (median(ours), median(raw))
+    });
+    Measurement {
+        bench: &format!("log append, synced groups of {name}"),
+        ours,
+        reference: plain,
+        reference_is: PLAIN,
+        unit: "MiB/s",
+    }
+    .print();
+}
+
+/// Writes so many bytes of records in groups; MiB/s.
+async fn write(bench: &Bench, records: &mut Records, group: usize, bytes: usize) -> f64 {
+    let writes: Vec<_> = (0..bytes / group)
+        .map(|_| records.write(group / RECORD, 0))
+        .collect();
+    let began = Instant::now();
+    for write in writes {
+        bench.shelf.write(write).await.expect("it is written");
+    }
+    bytes as f64 / MIB as f64 / began.elapsed().as_secs_f64()
+}
+
+fn plain_loop(file: &mut File, group: usize, bytes: usize) -> f64 {
+    let chunk = vec![b'x'; group / RECORD * RECORD];
+    let began = Instant::now();
+    for _ in 0..bytes / group {
+        file.write_all(&chunk).expect("it is written");
+        file.sync_data().expect("it is synced");
+    }
+    bytes as f64 / MIB as f64 / began.elapsed().as_secs_f64()
+}
+
+fn sustained() {
+    const GROUP: usize = 256 * 1024;
+    let scratch = Scratch::new("sustained");
+    let plain = {
+        let mut file = File::create(scratch.path().join("plain")).expect("a file");
+        plain_loop(&mut file, GROUP, SUSTAINED)
+    };
+    drop(std::fs::remove_file(scratch.path().join("plain")));
+    let ours = block_on(async {
+        let bench = Bench::open(&scratch.path().join("log"));
+        bench.topic(1).await;
+        let mut records = Records::new();
+        let mut rates = Vec::new();
+        for _ in 0..SUSTAINED / ROUND {
+            rates.push(write(&bench, &mut records, GROUP, ROUND).await);
+        }
+        bench.shelf.close().await;
+        // Rounds are equally large, so the rate of all is their harmonic mean.
+        rates.len() as f64 / rates.iter().map(|rate| 1.0 / rate).sum::<f64>()
+    });
+    Measurement {
+        bench: "log append, 2 GiB in groups of 256 KiB",
+        ours,
+        reference: plain,
+        reference_is: PLAIN,
+        unit: "MiB/s",
+    }
+    .print();
+    Measurement {
+        bench: "log append, most memory so far",
+        ours: peak_resident_mib(),
+        reference: 64.0,
+        reference_is: "four times the cache of fresh records",
+        unit: "MiB",
+    }
+    .print();
+}
+
+/// Many who each wait for their own commit of ten records.
+fn concurrent(writers: usize) {
+    const COMMIT: usize = 10;
+    const TIME: Duration = Duration::from_secs(3);
+    let scratch = Scratch::new("concurrent");
+    let (commits, syncs, took) = block_on(async {
+        let bench = Arc::new(Bench::open(&scratch.path().join("log")));
+        bench.topic(16).await;
+        let first = Records::new().write(COMMIT, 0);
+        bench.shelf.write(first).await.expect("it is written");
+        let syncs = bench.disk.journal_syncs();
+        let began = Instant::now();
+        let tasks: Vec<_> = (0..writers)
+            .map(|writer| {
+                let bench = Arc::clone(&bench);
+                tokio::spawn(async move {
+                    let mut records = Records::new();
+                    let mut commits = 0_u64;
+                    while began.elapsed() < TIME {
+                        let write = records.write(COMMIT, i32::try_from(writer % 16).unwrap_or(0));
+                        bench.shelf.write(write).await.expect("it is written");
+                        commits += 1;
+                    }
+                    commits
+                })
+            })
+            .collect();
+        let mut commits = 0;
+        for task in tasks {
+            commits += task.await.expect("a writer ends");
+        }
+        let took = began.elapsed();
+        let syncs = bench.disk.journal_syncs() - syncs;
+        bench.shelf.close().await;
+        (commits, syncs, took)
+    });
+    let alone = plain_syncs(scratch.path(), COMMIT * RECORD, Duration::from_secs(1));
+    Measurement {
+        bench: &format!("log commits of 10 records, {writers} writers"),
+        ours: commits as f64 / took.as_secs_f64(),
+        reference: alone,
+        reference_is: "one plain loop: append the same bytes, fdatasync each",
+        unit: "commits/s",
+    }
+    .print();
+    Measurement {
+        bench: &format!("log syncs per commit, {writers} writers"),
+        ours: syncs as f64 / commits as f64,
+        reference: 1.0,
+        reference_is: "a sync for each",
+        unit: "syncs",
+    }
+    .print();
+}
+
+fn plain_syncs(dir: &Path, bytes: usize, time: Duration) -> f64 {
+    let mut file = File::create(dir.join("plain")).expect("a file");
+    let chunk = vec![b'x'; bytes];
+    let began = Instant::now();
+    let mut count = 0_u64;
+    while began.elapsed() < time {
+        file.write_all(&chunk).expect("it is written");
+        file.sync_data().expect("it is synced");
+        count += 1;
+    }
+    count as f64 / began.elapsed().as_secs_f64()
+}

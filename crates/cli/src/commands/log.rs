@@ -1,0 +1,295 @@
+//! `tidegate log`: the directory of an embedded log.
+
+use std::io::{BufRead, IsTerminal};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::json;
+use tidegate_config::{format_duration, format_size};
+use tidegate_core::env::system::{SystemClock, SystemDisk, system_entropy};
+use tidegate_core::env::{Clock, Disk, Entropy};
+use tidegate_log::LogError;
+use tidegate_log::embedded::{self, Listing, Problem, Repaired};
+
+use crate::args::{LogDir, Output};
+use crate::log::{Backend, Opened, configured, missing, report};
+use crate::report::{Exit, Report, print, print_json, say};
+use crate::table;
+
+/// The wait before a second look at what seems wrong: a running process moves records from file to
+/// file while they are read.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// The directory that is meant, which must hold a log.
+fn directory(arguments: &LogDir) -> Result<PathBuf, Report> {
+    let (settings, _) = configured(&arguments.file, arguments.dir.as_deref())?;
+    let Backend::Embedded(embedded) = settings.backend else {
+        return Err(Report::new(
+            "log.not-embedded",
+            "the configured log is on Kafka, and no directory is named",
+        )
+        .with_hint("name a directory: `tidegate log ls DIR`"));
+    };
+    match Opened::is_log(&embedded.dir) {
+        Ok(true) => Ok(embedded.dir.clone()),
+        Ok(false) => Err(missing(&embedded.dir)),
+        Err(error) => Err(report(&error)),
+    }
+}
+
+/// `tidegate log ls`.
+pub(crate) fn list(arguments: &LogDir, output: Output) -> Result<Exit, Report> {
+    let dir = directory(arguments)?;
+    let listing = embedded::ls(&SystemDisk, &dir).map_err(|error| report(&error))?;
+    let listing = listing.ok_or_else(|| {
+        report(&LogError::Format {
+            path: dir.clone(),
+            why: "its manifest is missing".to_owned(),
+        })
+    })?;
+    match output {
+        Output::Json => print_json(&listing_json(&listing))?,
+        Output::Table => print(&listing_text(&listing))?,
+    }
+    Ok(Exit::Ok)
+}
+
+fn listing_json(listing: &Listing) -> serde_json::Value {
+    let partitions: Vec<_> = listing
+        .partitions
+        .iter()
+        .map(|partition| {
+            let segments: Vec<_> = partition
+                .segments
+                .iter()
+                .map(|(name, first, end, bytes)| {
+                    json!({ "file": name, "first": first, "end": end, "bytes": bytes })
+                })
+                .collect();
+            let config = &partition.config;
+            json!({
+                "topic": partition.at.topic,
+                "partition": partition.at.partition,
+                "start": partition.start,
+                "end": partition.end,
+                "segments": segments,
+                "journaled_bytes": partition.journaled,
+                "retention": config.retention.map(format_duration),
+                "retention_bytes": config.retention_bytes,
+                "compact": config.compact,
+                "max_record_size": config.max_record_size,
+            })
+        })
+        .collect();
+    let groups: Vec<_> = listing
+        .groups
+        .iter()
+        .map(|group| {
+            json!({
+                "group": group.group,
+                "topic": group.at.topic,
+                "partition": group.at.partition,
+                "committed": group.committed.as_ref().map(|committed| committed.next),
+            })
+        })
+        .collect();
+    json!({
+        "cluster": listing.cluster, "bytes": listing.bytes, "partitions": partitions,
+        "groups": groups, "aside": listing.aside,
+    })
+}
+
+fn listing_text(listing: &Listing) -> String {
+    let mut lines = Vec::new();
+    if listing.partitions.is_empty() {
+        lines.push("no topics".to_owned());
+    } else {
+        let header = [
+            "topic",
+            "partition",
+            "start",
+            "end",
+            "bytes",
+            "retention",
+            "groups",
+        ];
+        let rows = listing.partitions.iter().map(|partition| {
+            let segments: u64 = partition.segments.iter().map(|segment| segment.3).sum();
+            let retention = partition.config.retention.map(format_duration);
+            let readers = listing
+                .groups
+                .iter()
+                .filter(|group| group.at == partition.at);
+            let readers = readers.map(|group| {
+                let committed = group.committed.as_ref();
+                let at = committed.map_or("-".to_owned(), |committed| committed.next.to_string());
+                format!("{} at {at}", group.group)
+            });
+            vec![
+                partition.at.topic.to_string(),
+                partition.at.partition.to_string(),
+                partition.start.to_string(),
+                partition.end.to_string(),
+                (segments + partition.journaled).to_string(),
+                retention.unwrap_or_else(|| "none".to_owned()),
+                readers.collect::<Vec<_>>().join(", "),
+            ]
+        });
+        lines.push(table::grid(&header, rows.collect()));
+    }
+    for aside in &listing.aside {
+        lines.push(format!("kept aside: {aside}"));
+    }
+    lines.push(format!(
+        "{}: {}",
+        listing.cluster,
+        format_size(listing.bytes)
+    ));
+    lines.join("\n")
+}
+
+/// `tidegate log check`.
+pub(crate) fn check(arguments: &LogDir, output: Output) -> Result<Exit, Report> {
+    let dir = directory(arguments)?;
+    let look = || embedded::check(&SystemDisk, &dir).map_err(|error| report(&error));
+    let mut checked = look()?;
+    if !checked.problems.is_empty() {
+        // What is only on its way is as it should be a moment later.
+        std::thread::sleep(PAUSE);
+        let before = std::mem::replace(&mut checked, look()?).problems;
+        checked.problems.retain(|problem| before.contains(problem));
+    }
+    let losses = checked
+        .problems
+        .iter()
+        .filter(|found| found.is_loss())
+        .count();
+    match output {
+        Output::Json => {
+            let findings: Vec<_> = checked.problems.iter().map(finding_json).collect();
+            print_json(&json!({
+                "directory": dir, "segments": checked.segments, "groups": checked.groups,
+                "findings": findings,
+            }))?;
+        }
+        Output::Table => {
+            for problem in &checked.problems {
+                print(&format!("{}: {problem}", level(problem)))?;
+            }
+            print(&format!(
+                "{}: {}, {}, {}, {}",
+                dir.display(),
+                table::counted(checked.segments, "segment"),
+                table::counted(checked.groups, "journaled commit"),
+                table::counted(losses as u64, "problem"),
+                table::counted((checked.problems.len() - losses) as u64, "note"),
+            ))?;
+        }
+    }
+    Ok(if losses == 0 {
+        Exit::Ok
+    } else {
+        Exit::Findings
+    })
+}
+
+fn level(problem: &Problem) -> &'static str {
+    match problem.is_loss() {
+        true => "problem",
+        false => "note",
+    }
+}
+
+fn finding_json(problem: &Problem) -> serde_json::Value {
+    let mut finding = json!({ "level": level(problem), "message": problem.to_string() });
+    if let Problem::Records { at, from, to, .. } = problem {
+        finding["topic"] = json!(at.topic);
+        finding["partition"] = json!(at.partition);
+        finding["from"] = json!(from);
+        finding["to"] = json!(to);
+    }
+    finding
+}
+
+/// `tidegate log repair`.
+pub(crate) fn repair(arguments: &LogDir, yes: bool, output: Output) -> Result<Exit, Report> {
+    let dir = directory(arguments)?;
+    confirm(&dir.display().to_string(), yes)?;
+    let disk: Arc<dyn Disk> = Arc::new(SystemDisk);
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+    let write = system_entropy().next_u64();
+    let repaired = embedded::repair(&disk, &clock, &dir, write).map_err(|error| report(&error))?;
+    match output {
+        Output::Json => {
+            let repaired: Vec<_> = repaired.iter().map(repaired_json).collect();
+            print_json(&json!({ "directory": dir, "repaired": repaired }))?;
+        }
+        Output::Table => {
+            for done in &repaired {
+                print(&repaired_text(done))?;
+            }
+            print(&match repaired.len() {
+                0 => format!("{}: nothing was to be repaired", dir.display()),
+                count => format!(
+                    "{}: {}",
+                    dir.display(),
+                    table::counted(count as u64, "repair")
+                ),
+            })?;
+        }
+    }
+    Ok(Exit::Ok)
+}
+
+fn confirm(dir: &str, yes: bool) -> Result<(), Report> {
+    if yes {
+        return Ok(());
+    }
+    let unconfirmed = || {
+        Report::new(
+            "repair.unconfirmed",
+            format!("repairing `{dir}` gives up what cannot be read, and was not confirmed"),
+        )
+        .with_hint("give `--yes`; `tidegate log check` says what would be given up")
+    };
+    let stdin = std::io::stdin();
+    if !stdin.is_terminal() {
+        return Err(unconfirmed());
+    }
+    say(&format!(
+        "repair `{dir}`? records that cannot be read are kept aside and counted as lost [y/N]"
+    ));
+    let mut answer = String::new();
+    match stdin.lock().read_line(&mut answer) {
+        Ok(_) if answer.trim().eq_ignore_ascii_case("y") => Ok(()),
+        Ok(_) | Err(_) => Err(unconfirmed()),
+    }
+}
+
+fn repaired_text(done: &Repaired) -> String {
+    match done {
+        Repaired::Records { at, offsets, aside } => {
+            let (from, to) = offsets;
+            let lost = format!("{at}: offsets {from} up to {to} are lost");
+            match aside {
+                Some(aside) => format!("{lost}; their bytes are kept in `{aside}`"),
+                None => format!("{lost}; their file was not there"),
+            }
+        }
+        Repaired::Index { file } => format!("index `{file}` was made again"),
+        other => format!("{other:?}"),
+    }
+}
+
+fn repaired_json(done: &Repaired) -> serde_json::Value {
+    let mut repaired = json!({ "message": repaired_text(done) });
+    if let Repaired::Records { at, offsets, aside } = done {
+        repaired["topic"] = json!(at.topic);
+        repaired["partition"] = json!(at.partition);
+        repaired["from"] = json!(offsets.0);
+        repaired["to"] = json!(offsets.1);
+        repaired["aside"] = json!(aside);
+    }
+    repaired
+}

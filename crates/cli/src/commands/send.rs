@@ -1,0 +1,163 @@
+//! `tidegate send`.
+
+use std::io::{BufRead, BufReader, Read};
+
+use serde::Serialize;
+use tidegate_core::env::Env;
+use tidegate_core::{EventId, EventIds, Topic};
+use tidegate_log::{Append, EVENT_ID, Log, Record};
+
+use crate::args::{Output, Send};
+use crate::log;
+use crate::report::{Exit, Report, print_bytes};
+
+/// Records, and about how many bytes, that are handed over at once.
+const RECORDS: usize = 500;
+const BYTES: usize = 128 * 1024;
+/// The longest line that is read: more than any log takes.
+const LINE: u64 = 1024 * 1024 * 1024;
+
+/// A record that was sent.
+#[derive(Debug, Serialize)]
+struct Sent<'a> {
+    id: EventId,
+    topic: &'a str,
+    partition: i32,
+    offset: i64,
+}
+
+pub(crate) async fn run(arguments: &Send, output: Output) -> Result<Exit, Report> {
+    let topic = topic(&arguments.topic)?;
+    if arguments.headers.iter().any(|(name, _)| name == EVENT_ID) {
+        let message = format!("`{EVENT_ID}` is given to each record by itself");
+        return Err(Report::new("usage.header", message).with_exit(Exit::Usage));
+    }
+    let env = Env::system();
+    let reached = log::reach(&arguments.file, &arguments.at, Some(&topic), &env).await?;
+    let sender = Sender {
+        log: &*reached.log(),
+        ids: EventIds::new(env.clock.clone(), env.entropy.fork("ids")),
+        topic,
+        arguments,
+        output,
+    };
+    // A topic that is not there is said before anything is read.
+    let described = sender.log.describe(&sender.topic).await;
+    let sent = match described {
+        Err(error) => Err(log::report(&error)),
+        Ok(_) if arguments.tombstone => sender.send(vec![None]).await,
+        Ok(_) => match &arguments.value {
+            Some(value) => sender.send(vec![Some(value.clone().into_bytes())]).await,
+            None => sender.send_lines(std::io::stdin().lock()).await,
+        },
+    };
+    drop(sender);
+    reached.close().await;
+    sent.map(|()| Exit::Ok)
+}
+
+/// The topic of a name on the command line.
+pub(super) fn topic(name: &str) -> Result<Topic, Report> {
+    Topic::new(name)
+        .map_err(|error| Report::new("usage.topic", error.to_string()).with_exit(Exit::Usage))
+}
+
+struct Sender<'a> {
+    log: &'a dyn Log,
+    ids: EventIds,
+    topic: Topic,
+    arguments: &'a Send,
+    output: Output,
+}
+
+impl Sender<'_> {
+    /// Sends every line. What has come so far is sent before anything more is waited for.
+    async fn send_lines(&self, input: impl Read) -> Result<(), Report> {
+        let mut lines = BufReader::with_capacity(BYTES, input);
+        let mut values = Vec::new();
+        let mut bytes = 0;
+        loop {
+            let mut line = Vec::new();
+            let read = lines.by_ref().take(LINE).read_until(b'\n', &mut line);
+            let read = read.map_err(|error| {
+                Report::of("input.failed", "cannot read standard input", &error)
+            })?;
+            if read > 0 {
+                if line.last() == Some(&b'\n') {
+                    line.pop();
+                }
+                bytes += line.len();
+                values.push(Some(line));
+            }
+            let is_more_here = lines.buffer().contains(&b'\n');
+            if read == 0 || !is_more_here || values.len() >= RECORDS || bytes >= BYTES {
+                self.send(std::mem::take(&mut values)).await?;
+                bytes = 0;
+            }
+            if read == 0 {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn send(&self, values: Vec<Option<Vec<u8>>>) -> Result<(), Report> {
+        if values.is_empty() {
+            return Ok(());
+        }
+        let mut ids = Vec::with_capacity(values.len());
+        let mut appends = Vec::with_capacity(values.len());
+        for value in values {
+            let id = self.ids.mint();
+            ids.push(id);
+            appends.push(self.append(id, value));
+        }
+        let positions = self.log.append(appends).await;
+        let positions = positions.map_err(|error| log::report(&error))?;
+        let mut text = Vec::new();
+        for (id, position) in ids.into_iter().zip(positions) {
+            let sent = Sent {
+                id,
+                topic: self.topic.as_str(),
+                partition: position.at.partition.0,
+                offset: position.offset.0,
+            };
+            match self.output {
+                Output::Json => {
+                    let line = serde_json::to_vec(&sent);
+                    text.extend(
+                        line.map_err(|error| Report::of("internal", "cannot write JSON", &error))?,
+                    );
+                }
+                Output::Table => {
+                    let Sent {
+                        id,
+                        partition,
+                        offset,
+                        ..
+                    } = sent;
+                    text.extend(format!("{id}  {partition}:{offset}").into_bytes());
+                }
+            }
+            text.push(b'\n');
+        }
+        print_bytes(&text)
+    }
+
+    fn append(&self, id: EventId, value: Option<Vec<u8>>) -> Append {
+        let mut record = Record {
+            value: value.map(Into::into),
+            ..Record::default()
+        };
+        if let Some(key) = &self.arguments.key {
+            record = record.key(key.clone());
+        }
+        for (name, value) in &self.arguments.headers {
+            record = record.header(name, value);
+        }
+        let append = Append::new(self.topic.clone(), record.event_id(id));
+        match self.arguments.partition {
+            Some(partition) => append.partition(partition),
+            None => append,
+        }
+    }
+}

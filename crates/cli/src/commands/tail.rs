@@ -1,0 +1,217 @@
+//! `tidegate tail`.
+
+mod from;
+mod line;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate_core::Offset;
+use tidegate_core::env::{Clock, Env, Task};
+use tidegate_log::{Batch, Log, LogError, PartitionDescription, Read, TopicPartition};
+use tokio::sync::mpsc;
+
+use super::run::Signals;
+use super::send::topic;
+use crate::args::{Output, Tail};
+use crate::log;
+use crate::report::{Exit, Report, print_bytes, say};
+pub(crate) use from::{From, parse_from};
+use line::line;
+
+/// How long one read waits for a record. A log that is closed meanwhile is noticed after it.
+const WAIT: Duration = Duration::from_secs(2);
+/// Batches that wait to be printed.
+const WAITING: usize = 4;
+
+pub(crate) async fn run(arguments: &Tail, output: Output) -> Result<Exit, Report> {
+    let mut signals = Signals::register()?;
+    let topic = topic(&arguments.topic)?;
+    let env = Env::system();
+    let reached = log::reach(&arguments.file, &arguments.at, Some(&topic), &env).await?;
+    let tail = Following {
+        log: reached.log(),
+        clock: Arc::clone(&env.clock),
+        arguments,
+        output,
+    };
+    let followed = tokio::select! {
+        biased;
+        // Whoever presses Ctrl-C has seen enough.
+        () = signals.next() => Ok(Exit::Ok),
+        followed = tail.follow(&topic, &env) => followed,
+    };
+    drop(tail);
+    reached.close().await;
+    followed
+}
+
+struct Following<'a> {
+    log: Arc<dyn Log>,
+    clock: Arc<dyn Clock>,
+    arguments: &'a Tail,
+    output: Output,
+}
+
+impl Following<'_> {
+    async fn follow(&self, topic: &tidegate_core::Topic, env: &Env) -> Result<Exit, Report> {
+        let described = self.log.describe(topic).await;
+        let described = described.map_err(|error| log::report(&error))?;
+        let partitions = match self.arguments.partition {
+            None => described.partitions,
+            Some(number) => {
+                let found = described.partitions.into_iter();
+                let found: Vec<_> = found.filter(|found| found.partition.0 == number).collect();
+                if found.is_empty() {
+                    return Err(log::report(&LogError::UnknownPartition {
+                        at: TopicPartition::new(topic.clone(), number),
+                        partitions: described.config.partitions,
+                    }));
+                }
+                found
+            }
+        };
+        let (batches, mut read) = mpsc::channel(WAITING);
+        let mut readers = Readers(Vec::new());
+        for partition in partitions {
+            let at = TopicPartition::new(topic.clone(), partition.partition.0);
+            let reader = Reader {
+                from: self.begin(&at, partition).await?,
+                until: self.arguments.until.map(|_| partition.end),
+                log: Arc::clone(&self.log),
+                batches: batches.clone(),
+                at,
+            };
+            let task = env.spawn.spawn("tail", Box::pin(reader.run()));
+            readers.0.push(task);
+        }
+        drop(batches);
+        let mut left = self.arguments.max.unwrap_or(u64::MAX);
+        let mut exit = Exit::Ok;
+        while left > 0
+            && let Some(batch) = read.recv().await
+        {
+            let batch = match batch {
+                Ok(batch) => batch,
+                Err(LogError::OutOfRange { at, start, .. }) => {
+                    say(&format!(
+                        "{at}: retention removed records; going on at {start}"
+                    ));
+                    continue;
+                }
+                Err(error @ LogError::Damaged { .. }) => {
+                    say(&error.to_string());
+                    exit = Exit::Findings;
+                    continue;
+                }
+                Err(error) => return Err(log::report(&error)),
+            };
+            let shown = usize::try_from(left).unwrap_or(usize::MAX);
+            let shown = &batch.records[..batch.records.len().min(shown)];
+            left -= shown.len() as u64;
+            let mut text = Vec::new();
+            for stored in shown {
+                line(
+                    &mut text,
+                    stored,
+                    &batch.at,
+                    self.log.cluster(),
+                    self.output,
+                )?;
+            }
+            print_bytes(&text)?;
+        }
+        Ok(exit)
+    }
+
+    /// The offset at which a partition is begun.
+    async fn begin(
+        &self,
+        at: &TopicPartition,
+        partition: PartitionDescription,
+    ) -> Result<Offset, Report> {
+        // Whoever wants what is there up to the end wants it from the start.
+        let usual = match self.arguments.until {
+            Some(_) => From::Earliest,
+            None => From::Latest,
+        };
+        let from = self.arguments.from.clone().unwrap_or(usual);
+        let wanted = match from {
+            From::Earliest => return Ok(partition.start),
+            From::Latest => return Ok(partition.end),
+            From::Offset(offset) => Offset(offset),
+            From::Time(time) => {
+                let found = self
+                    .log
+                    .offset_at(at, time.before(self.clock.now_ms()))
+                    .await;
+                found.map_err(|error| log::report(&error))?
+            }
+        };
+        let begun = wanted.clamp(partition.start, partition.end);
+        if begun != wanted {
+            say(&format!(
+                "{at}: offset {wanted} is not there; it holds {} up to {}, beginning at {begun}",
+                partition.start, partition.end
+            ));
+        }
+        Ok(begun)
+    }
+}
+
+/// The tasks that read, which end with the command.
+struct Readers(Vec<Task>);
+
+impl Drop for Readers {
+    fn drop(&mut self) {
+        self.0.iter().for_each(Task::abort);
+    }
+}
+
+/// Reads one partition.
+struct Reader {
+    log: Arc<dyn Log>,
+    at: TopicPartition,
+    from: Offset,
+    /// Where to stop; none never does.
+    until: Option<Offset>,
+    batches: mpsc::Sender<Result<Batch, LogError>>,
+}
+
+impl Reader {
+    async fn run(mut self) {
+        while self.until.is_none_or(|until| self.from < until) {
+            let wait = match self.until {
+                Some(_) => Duration::ZERO,
+                None => WAIT,
+            };
+            let read = Read {
+                wait,
+                ..Read::new(self.at.clone(), self.from)
+            };
+            let mut batch = self.log.read(read).await;
+            match &mut batch {
+                Ok(batch) => {
+                    if self.until.is_some() && batch.next <= self.from {
+                        return;
+                    }
+                    self.from = batch.next;
+                    let until = self.until.unwrap_or(Offset(i64::MAX));
+                    batch.records.retain(|stored| stored.offset < until);
+                }
+                Err(LogError::OutOfRange { start, .. }) if *start > self.from => {
+                    self.from = *start;
+                }
+                Err(LogError::Damaged { to, .. }) if *to > self.from => self.from = *to,
+                Err(_) => {
+                    self.batches.send(batch).await.ok();
+                    return;
+                }
+            }
+            let is_empty = batch.as_ref().is_ok_and(|batch| batch.records.is_empty());
+            if !is_empty && self.batches.send(batch).await.is_err() {
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! How a record is shown.
+
+use serde::Serialize;
+use tidegate_core::EventId;
+use tidegate_log::{Stored, TopicPartition};
+use tidegate_server::log::{Header, ReadRecord};
+
+use crate::args::Output;
+use crate::report::Report;
+use crate::table;
+
+/// A record as a line of JSON. Bytes that are no text stand in base64 under names of their own.
+#[derive(Debug, Serialize)]
+struct Shown {
+    partition: i32,
+    offset: i64,
+    timestamp: Option<String>,
+    id: EventId,
+    key: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key_base64: Option<String>,
+    value: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    value_base64: Option<String>,
+    headers: Vec<Header>,
+}
+
+/// Writes a record as one line.
+pub(super) fn line(
+    into: &mut Vec<u8>,
+    stored: &Stored,
+    at: &TopicPartition,
+    cluster: &str,
+    output: Output,
+) -> Result<(), Report> {
+    let record = ReadRecord::of(stored, cluster, at);
+    let timestamp = table::time(record.timestamp_ms);
+    match output {
+        Output::Json => {
+            let shown = Shown {
+                partition: at.partition.0,
+                offset: record.offset,
+                timestamp,
+                id: record.id,
+                key: record.key,
+                key_base64: record.key_base64,
+                value: record.value,
+                value_base64: record.value_base64,
+                headers: record.headers,
+            };
+            let written = serde_json::to_writer(&mut *into, &shown);
+            written.map_err(|error| Report::of("internal", "cannot write JSON", &error))?;
+        }
+        Output::Table => {
+            let text = |text: Option<String>, base64: Option<String>, absent: &str| {
+                let text = text.map(|text| one_line(&text));
+                let base64 = base64.map(|base64| format!("base64:{base64}"));
+                text.or(base64).unwrap_or_else(|| absent.to_owned())
+            };
+            let key = text(record.key, record.key_base64, "-");
+            let value = text(record.value, record.value_base64, "(tombstone)");
+            let line = format!(
+                "{}:{}  {}  {}  {key}  {value}",
+                at.partition,
+                record.offset,
+                timestamp.unwrap_or_default(),
+                record.id,
+            );
+            into.extend(line.into_bytes());
+        }
+    }
+    into.push(b'\n');
+    Ok(())
+}
+
+/// The text without what would break its line or reach the terminal as a command.
+fn one_line(text: &str) -> String {
+    let mut line = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c.is_control() {
+            true => line.extend(c.escape_default()),
+            false => line.push(c),
+        }
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tidegate_core::{Offset, Topic};
+    use tidegate_log::Record;
+
+    fn shown(record: Record, output: Output) -> String {
+        let at = TopicPartition::new(Topic::new("t").unwrap(), 2);
+        let id = EventId::from_u128(7);
+        let stored = Stored {
+            offset: Offset(3),
+            record: record.event_id(id).timestamp_ms(1_000),
+        };
+        let mut text = Vec::new();
+        line(&mut text, &stored, &at, "c", output).unwrap();
+        String::from_utf8(text).unwrap()
+    }
+
+    #[test]
+    fn a_record_is_one_line_whatever_is_in_it() {
+        let id = EventId::from_u128(7);
+        let strange = Record::new("a\nb\x1b[2J").key("k");
+        assert_eq!(
+            shown(strange, Output::Table),
+            format!("2:3  1970-01-01T00:00:01Z  {id}  k  a\\nb\\u{{1b}}[2J\n")
+        );
+        let tombstone = shown(Record::tombstone(), Output::Table);
+        assert!(tombstone.ends_with("  -  (tombstone)\n"), "{tombstone}");
+        let bytes = shown(Record::new(&b"\xff"[..]), Output::Table);
+        assert!(bytes.ends_with("  base64:/w==\n"), "{bytes}");
+    }
+
+    #[test]
+    fn json_tells_text_from_bytes_and_from_nothing() {
+        let json = |record| serde_json::from_str::<serde_json::Value>(&shown(record, Output::Json));
+        let text = json(Record::new("v").header("h", "1")).unwrap();
+        assert_eq!(text["value"], "v");
+        assert_eq!(text["headers"][0]["name"], "h");
+        let bytes = json(Record::new(&b"\xff"[..])).unwrap();
+        assert_eq!(
+            (&bytes["value"], &bytes["value_base64"]),
+            (&().into(), &"/w==".into())
+        );
+        assert!(
+            json(Record::tombstone())
+                .unwrap()
+                .get("value_base64")
+                .is_none()
+        );
+    }
+}

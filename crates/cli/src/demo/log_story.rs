@@ -1,0 +1,413 @@
+//! The story of the log: a consumer that dies without a word, and a power cut.
+//!
+//! It is the embedded log itself that runs here, on the simulated disk: what a power cut takes is
+//! what was not synced, torn wherever the seed says.
+
+use std::time::Duration;
+
+use serde::Serialize;
+use tidegate_core::books::{Account, Component, ComponentKind, Ledger};
+use tidegate_core::env::{Entropy, Env, Task};
+use tidegate_core::{EventIds, GroupName, Topic};
+use tidegate_log::{Append, EmbeddedConfig, EmbeddedLog, Log, Record, TopicConfig, embedded};
+use tidegate_sim::{Node, Sim};
+
+use super::consumer::{Consumer, World};
+use super::{Ending, Frame, Tale};
+use crate::log::{audited, component};
+use crate::table;
+
+/// Time between two looks at the story, and between two batches of the producer.
+const FRAME: Duration = Duration::from_millis(250);
+/// Events per second while something is produced.
+const RATE: u64 = 300;
+/// The story ends at the latest after this; everything is handled long before.
+const DRAIN_LIMIT: Duration = Duration::from_secs(300);
+const DIR: &str = "/log";
+
+/// What happens when a phase begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Event {
+    /// Nothing but what goes on.
+    Nothing,
+    /// Two consumers join.
+    Join,
+    /// A consumer is gone without a word, with records in its hands.
+    Kill,
+    /// Another one takes its place.
+    Return,
+    /// The power goes, and comes back.
+    PowerCut,
+}
+
+struct Phase {
+    name: &'static str,
+    lasts: Duration,
+    begins_with: Event,
+}
+
+const PHASES: [Phase; 5] = [
+    Phase {
+        name: "produce",
+        lasts: Duration::from_secs(4),
+        begins_with: Event::Nothing,
+    },
+    Phase {
+        name: "consume",
+        lasts: Duration::from_secs(6),
+        begins_with: Event::Join,
+    },
+    Phase {
+        name: "kill",
+        lasts: Duration::from_secs(6),
+        begins_with: Event::Kill,
+    },
+    Phase {
+        name: "return",
+        lasts: Duration::from_secs(6),
+        begins_with: Event::Return,
+    },
+    Phase {
+        name: "power cut",
+        lasts: Duration::from_secs(6),
+        begins_with: Event::PowerCut,
+    },
+];
+
+/// How many phases there are, the last one being the verdict.
+const COUNT: usize = PHASES.len() + 1;
+
+/// How a phase ended.
+#[derive(Debug, Serialize)]
+struct PhaseEnd {
+    name: &'static str,
+    ended_at_ms: u64,
+    consumers: usize,
+    account: Account,
+}
+
+/// How the story ended.
+#[derive(Debug, Serialize)]
+pub(crate) struct Verdict {
+    demo: &'static str,
+    /// Tells the whole story again: `tidegate demo log --seed`.
+    seed: String,
+    phases: Vec<PhaseEnd>,
+    ledger: Account,
+    balanced: bool,
+    /// Events that the log acknowledged.
+    acknowledged: usize,
+    /// Of those, events that nobody handled.
+    missing: usize,
+    /// Times that an event was handled again.
+    duplicates: u64,
+    /// Commits of whoever had lost the partition, all refused.
+    fenced: u64,
+    /// What the last audit, from the files alone, did not find.
+    unaccounted: u64,
+}
+
+impl Ending for Verdict {
+    /// Balanced, nothing lost, and everything that was acknowledged was handled.
+    fn is_good(&self) -> bool {
+        self.balanced
+            && self.ledger.lost.total() == 0
+            && self.ledger.delivered == self.ledger.accepted
+            && self.missing == 0
+            && self.unaccounted == 0
+    }
+
+    fn lines(&self) -> Vec<String> {
+        vec![
+            table::equation(&self.ledger),
+            format!(
+                "acknowledged {}   handled by nobody {}   handled again {} (at least once)   lost {}",
+                self.acknowledged,
+                self.missing,
+                self.duplicates,
+                self.ledger.lost.total()
+            ),
+            match self.unaccounted {
+                0 => "audit of the files: every event is accounted for".to_owned(),
+                count => format!("audit of the files: {count} events are NOT accounted for"),
+            },
+        ]
+    }
+
+    fn again(&self) -> String {
+        format!("tidegate demo log --seed {}", self.seed)
+    }
+}
+
+/// A run of the demo.
+pub(crate) struct LogStory {
+    seed: u64,
+    sim: Sim,
+    node: Node,
+    env: Env,
+    log: EmbeddedLog,
+    topic: Topic,
+    group: GroupName,
+    ids: EventIds,
+    world: World,
+    consumers: Vec<Task>,
+    entropy: Box<dyn Entropy>,
+    produced: u64,
+    /// Audits that found something.
+    disagreements: u64,
+}
+
+impl Tale for LogStory {
+    type Verdict = Verdict;
+
+    fn run(self, show: impl FnMut(&Frame)) -> Verdict {
+        self.tell(show)
+    }
+}
+
+impl LogStory {
+    /// The name by which it is called.
+    pub(crate) const NAME: &'static str = "log";
+
+    /// The story that follows from `seed`.
+    pub(crate) fn new(seed: u64) -> Self {
+        let mut sim = Sim::new(seed);
+        let node = sim.node("demo");
+        let env = node.env();
+        let ids = EventIds::new(env.clock.clone(), env.entropy.fork("ids"));
+        let entropy = env.entropy.fork("story");
+        let topic = Topic::new("demo.orders").unwrap_or_else(|_| unreachable!("a valid name"));
+        let group = GroupName::new("billing").unwrap_or_else(|_| unreachable!("a valid name"));
+        let log = open(&env);
+        let making = (log.clone(), topic.clone());
+        let made = sim.block_on(&node, async move {
+            making.0.create_topic(&making.1, TopicConfig::new(4)).await
+        });
+        made.unwrap_or_else(|error| unreachable!("a sound disk takes a topic: {error}"));
+        Self {
+            seed,
+            sim,
+            node,
+            env,
+            log,
+            topic,
+            group,
+            ids,
+            world: World::default(),
+            consumers: Vec::new(),
+            entropy,
+            produced: 0,
+            disagreements: 0,
+        }
+    }
+
+    fn tell(mut self, mut show: impl FnMut(&Frame)) -> Verdict {
+        let mut phases = Vec::new();
+        for (index, phase) in PHASES.iter().enumerate() {
+            self.happen(phase.begins_with);
+            let end = self.sim.now() + phase.lasts;
+            while self.sim.now() < end {
+                self.produce_due();
+                self.sim.run_for(FRAME);
+                show(&self.frame(phase.name, index + 1));
+            }
+            self.audit();
+            phases.push(self.phase_end(phase.name));
+        }
+        let end = self.sim.now() + DRAIN_LIMIT;
+        while !self.is_at_rest() && self.sim.now() < end {
+            self.sim.run_for(FRAME);
+            show(&self.frame("verdict", COUNT));
+        }
+        self.audit();
+        show(&self.frame("verdict", COUNT));
+        phases.push(self.phase_end("verdict"));
+        self.verdict(phases)
+    }
+
+    fn happen(&mut self, event: Event) {
+        match event {
+            Event::Nothing => {}
+            Event::Join => (0..2).for_each(|_| self.join()),
+            Event::Kill => {
+                self.wait_a_moment();
+                if let Some(consumer) = self.consumers.pop() {
+                    consumer.abort();
+                }
+            }
+            Event::Return => self.join(),
+            Event::PowerCut => {
+                self.produce_due();
+                self.wait_a_moment();
+                self.cut_the_power();
+            }
+        }
+    }
+
+    /// So that what happens does not find everybody between two steps.
+    fn wait_a_moment(&mut self) {
+        let ms = 1 + self.entropy.below(200);
+        self.sim.run_for(Duration::from_millis(ms));
+    }
+
+    fn cut_the_power(&mut self) {
+        self.sim.crash(&self.node);
+        self.consumers.clear();
+        self.sim.restart(&self.node);
+        self.env = self.node.env();
+        self.log = open(&self.env);
+        (0..2).for_each(|_| self.join());
+        // Whoever got no answer asks again, under the same ids.
+        let unanswered = self.world.known().offered.iter().copied().collect();
+        self.append(unanswered);
+    }
+
+    fn join(&mut self) {
+        let consumer = Consumer {
+            log: self.log.clone(),
+            clock: self.env.clock.clone(),
+            world: self.world.clone(),
+            group: self.group.clone(),
+            topic: self.topic.clone(),
+        };
+        let task = self.env.spawn.spawn("consumer", Box::pin(consumer.run()));
+        self.consumers.push(task);
+    }
+
+    /// Has the producer send what has come in since the last frame.
+    fn produce_due(&mut self) {
+        let due = (self.sim.now() + FRAME).as_millis() * u128::from(RATE) / 1_000;
+        let mut ids = Vec::new();
+        while u128::from(self.produced) < due {
+            ids.push(self.ids.mint());
+            self.produced += 1;
+        }
+        self.world.known().offered.extend(&ids);
+        self.append(ids);
+    }
+
+    fn append(&self, ids: Vec<tidegate_core::EventId>) {
+        let (log, topic, world) = (self.log.clone(), self.topic.clone(), self.world.clone());
+        let sending = async move {
+            let records = ids.iter().map(|id| {
+                let record = Record::new(format!("order {id}")).key(id.to_string());
+                Append::new(topic.clone(), record.event_id(*id))
+            });
+            if log.append(records.collect()).await.is_ok() {
+                let mut known = world.known();
+                for id in ids {
+                    known.offered.remove(&id);
+                    known.acknowledged.insert(id);
+                }
+            }
+        };
+        drop(self.env.spawn.spawn("producer", Box::pin(sending)));
+    }
+
+    /// The books of the group, or of the topic while nobody reads it.
+    fn account(&self) -> Account {
+        let kept = self.log.shelf().books().into_iter();
+        kept.max_by_key(|kept| kept.group.is_some())
+            .map(|kept| kept.books.account())
+            .unwrap_or_default()
+    }
+
+    fn is_at_rest(&self) -> bool {
+        self.account().queued == 0 && self.world.known().offered.is_empty()
+    }
+
+    fn frame(&self, phase: &'static str, number: usize) -> Frame {
+        Frame {
+            phase,
+            number,
+            phases: COUNT,
+            at: self.sim.now(),
+            account: self.account(),
+            note: format!("consumers {}", self.consumers.len()),
+        }
+    }
+
+    fn phase_end(&self, name: &'static str) -> PhaseEnd {
+        PhaseEnd {
+            name,
+            ended_at_ms: u64::try_from(self.sim.now().as_millis()).unwrap_or(u64::MAX),
+            consumers: self.consumers.len(),
+            account: self.account(),
+        }
+    }
+
+    /// Counts the records while everything goes on.
+    fn audit(&mut self) {
+        let log = self.log.clone();
+        let audited = self.sim.block_on(&self.node, async move {
+            log.shelf().audit().await.map(|found| {
+                found
+                    .iter()
+                    .map(embedded::Audited::unaccounted)
+                    .sum::<u64>()
+            })
+        });
+        self.disagreements += audited.unwrap_or(1);
+    }
+
+    fn verdict(mut self, phases: Vec<PhaseEnd>) -> Verdict {
+        let ledger = self.account();
+        let log = self.log.clone();
+        self.sim
+            .block_on(&self.node, async move { log.close().await });
+        // From the files alone, as `tidegate audit` does.
+        let recounted = embedded::recount(&*self.env.disk, DIR.as_ref());
+        let recounted = recounted.map(|found| found.into_iter().map(audited));
+        let unaccounted = recounted.map(|found| found.map(|one| one.unaccounted).sum());
+        let (name, kind) = component(&self.topic, Some(&self.group));
+        debug_assert_eq!(kind, ComponentKind::Group);
+        let whole = Component {
+            name,
+            kind,
+            account: ledger.clone(),
+        };
+        let known = self.world.known();
+        let is_handled = |id: &&tidegate_core::EventId| known.handled.contains_key(id);
+        let handled = known.acknowledged.iter().filter(is_handled).count();
+        Verdict {
+            demo: Self::NAME,
+            seed: format!("{:#x}", self.seed),
+            phases,
+            balanced: self.disagreements == 0 && Ledger::new(vec![whole]).balanced,
+            ledger,
+            acknowledged: known.acknowledged.len(),
+            missing: known.acknowledged.len() - handled,
+            duplicates: known.handled.values().map(|times| times - 1).sum(),
+            fenced: known.fenced,
+            unaccounted: unaccounted.unwrap_or(1),
+        }
+    }
+}
+
+fn open(env: &Env) -> EmbeddedLog {
+    let config = EmbeddedConfig {
+        // Small files, so that a few thousand records fill several.
+        journal_size: 64 * 1024,
+        segment_size: 32 * 1024,
+        cache_size: 16 * 1024,
+        ..EmbeddedConfig::new(DIR)
+    };
+    EmbeddedLog::open(env, config)
+        .unwrap_or_else(|error| unreachable!("a sound disk has a log that opens: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whatever_the_seed_nothing_is_lost_and_something_was_at_stake() {
+        let mut duplicates = 0;
+        for seed in 0..10 {
+            let verdict = LogStory::new(seed).run(|_| {});
+            assert!(verdict.is_good(), "seed {seed}: {verdict:?}");
+            duplicates += verdict.duplicates;
+        }
+        assert!(duplicates > 0, "a consumer died with records in its hands");
+    }
+}

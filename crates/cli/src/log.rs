@@ -1,0 +1,19 @@
+//! The log of the configuration: opened here, or asked for where a running process holds it.
+
+mod accounts;
+mod failure;
+mod find;
+mod lag;
+mod opened;
+mod reach;
+mod remote;
+mod settings;
+mod witness;
+
+pub(crate) use accounts::{audited, component};
+pub(crate) use failure::report;
+pub(crate) use lag::watch_lag;
+pub(crate) use opened::{Opened, Scope};
+pub(crate) use reach::{Holder, Reached, configured, holding, missing, must_be_there, reach};
+pub(crate) use settings::{Backend, LogSettings};
+pub(crate) use witness::LogWitness;

@@ -1,0 +1,55 @@
+//! What people are told when a log does not do what it is asked.
+
+use tidegate_log::LogError;
+
+use crate::report::Report;
+
+/// The report of a failure, with its code and what to do about it.
+pub(crate) fn report(error: &LogError) -> Report {
+    let report = Report::new(error.code().as_str().to_owned(), error.to_string());
+    match hint(error) {
+        Some(hint) => report.with_hint(hint),
+        None => report,
+    }
+}
+
+fn hint(error: &LogError) -> Option<String> {
+    Some(match error {
+        LogError::UnknownTopic { topic } => format!(
+            "put it under `log.topics` in the configuration, or try it with `--set \
+             log.topics.{topic}.partitions=4`; `tidegate log ls` lists what is there"
+        ),
+        LogError::Locked { .. } => {
+            "stop that process, or start it as `tidegate run`, which answers for the directory"
+                .to_owned()
+        }
+        LogError::Away { .. } => {
+            "is the broker up? see `log.clusters.default.bootstrap-servers`".to_owned()
+        }
+        LogError::Damaged { .. } | LogError::Format { .. } => {
+            "see what `tidegate log check` finds; nothing was changed".to_owned()
+        }
+        LogError::Full { .. } => {
+            "let the groups read on, shorten `retention`, or raise `log.embedded.max-size`"
+                .to_owned()
+        }
+        LogError::Unknown { .. } => {
+            "look with `tidegate where ID` before sending again: it may be there".to_owned()
+        }
+        LogError::UnknownPartition { .. }
+        | LogError::TopicConfig { .. }
+        | LogError::RecordTooLarge { .. }
+        | LogError::CommitTooLarge { .. }
+        | LogError::MetadataTooLong { .. }
+        | LogError::MetadataNotAscii { .. }
+        | LogError::Busy { .. }
+        | LogError::Fenced { .. }
+        | LogError::WentBack { .. }
+        | LogError::OutOfRange { .. }
+        | LogError::Closed
+        | LogError::Refused { .. }
+        | LogError::Disk { .. }
+        | LogError::Stopped { .. }
+        | _ => return None,
+    })
+}

@@ -1,0 +1,188 @@
+//! A log that is open in this process.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use tidegate_core::books::{Audit, Audited, Component};
+use tidegate_core::env::system::SystemDisk;
+use tidegate_core::env::{Disk, Env};
+use tidegate_core::{EventId, GroupName, Topic};
+use tidegate_log::kafka::KafkaLog;
+use tidegate_log::{EmbeddedLog, Log, LogError, TopicConfig};
+
+use tidegate_server::log::Located;
+
+use super::find::{find, located};
+use super::{Backend, Holder, LogSettings, accounts};
+
+/// A log that is open in this process. Clones are the same log.
+#[derive(Debug, Clone)]
+pub(crate) enum Opened {
+    Embedded(EmbeddedLog),
+    Kafka { log: KafkaLog, scope: Scope },
+}
+
+/// What of a cluster is looked at: it may hold much that is no business of ours.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Scope {
+    /// The topics of the configuration.
+    pub(crate) topics: Vec<Topic>,
+    /// The groups of its bindings.
+    pub(crate) groups: Vec<GroupName>,
+}
+
+impl Opened {
+    /// Opens the log. What the lock file says of us is `answers_at`, if we answer for the
+    /// directory.
+    pub(crate) async fn open(
+        settings: &LogSettings,
+        env: &Env,
+        answers_at: Option<String>,
+    ) -> Result<Self, LogError> {
+        Ok(match &settings.backend {
+            Backend::Embedded(config) => {
+                let mut config = (**config).clone();
+                config.holder = answers_at;
+                Self::Embedded(EmbeddedLog::open(env, config)?)
+            }
+            Backend::Kafka(config) => {
+                let topics = settings.topics.iter().map(|(topic, _)| topic.clone());
+                Self::Kafka {
+                    scope: Scope {
+                        topics: topics.collect(),
+                        groups: settings.groups.clone(),
+                    },
+                    log: KafkaLog::connect((**config).clone(), env.fork("kafka")).await?,
+                }
+            }
+        })
+    }
+
+    /// Opens the log and makes the topics that are missing.
+    pub(crate) async fn open_with_topics(
+        settings: &LogSettings,
+        env: &Env,
+        answers_at: Option<String>,
+    ) -> Result<Self, LogError> {
+        let opened = Self::open(settings, env, answers_at).await?;
+        for (topic, config) in &settings.topics {
+            if let Err(error) = opened.make(topic, config).await {
+                opened.close().await;
+                return Err(error);
+            }
+        }
+        Ok(opened)
+    }
+
+    /// Makes a topic. What a topic of the directory is set up like follows the configuration; on
+    /// Kafka others have a say in it, so that what is there stays as it is.
+    async fn make(&self, topic: &Topic, config: &TopicConfig) -> Result<(), LogError> {
+        let log = self.log();
+        if let Self::Kafka { .. } = self {
+            match log.describe(topic).await {
+                Err(LogError::UnknownTopic { .. }) => {}
+                described => return described.map(drop),
+            }
+        }
+        log.create_topic(topic, config.clone()).await
+    }
+
+    /// The log.
+    pub(crate) fn log(&self) -> Arc<dyn Log> {
+        match self {
+            Self::Embedded(log) => Arc::new(log.clone()),
+            Self::Kafka { log, .. } => Arc::new(log.clone()),
+        }
+    }
+
+    /// The books of all topics and groups, without a recount.
+    pub(crate) async fn components(&self) -> Result<Vec<Component>, LogError> {
+        match self {
+            Self::Embedded(log) => Ok(accounts::of_shelf(log.shelf())),
+            Self::Kafka { log, scope } => accounts::of_kafka(log, scope).await,
+        }
+    }
+
+    /// Counts all topics and compares that with the books.
+    pub(crate) async fn audit(&self) -> Result<Audit, LogError> {
+        let components: Vec<Audited> = match self {
+            Self::Embedded(log) => {
+                let audited = log.shelf().audit().await?;
+                audited.into_iter().map(accounts::audited).collect()
+            }
+            Self::Kafka { log, scope } => accounts::audit_kafka(log, scope).await?,
+        };
+        Ok(Audit::new(components))
+    }
+
+    /// Where an event is; none if no topic has it.
+    pub(crate) async fn find(&self, id: EventId) -> Result<Option<Located>, LogError> {
+        let scope = self.scope();
+        let sightings = find(&*self.log(), id, scope.as_ref()).await?;
+        Ok(located(id, sightings))
+    }
+
+    /// What is looked at, where that is not everything.
+    pub(crate) fn scope(&self) -> Option<Scope> {
+        match self {
+            Self::Embedded(_) => None,
+            Self::Kafka { scope, .. } => Some(scope.clone()),
+        }
+    }
+
+    /// Why the log cannot be used now; none while it can.
+    pub(crate) async fn trouble(&self) -> Option<String> {
+        match self {
+            Self::Embedded(log) => log.shelf().stopped(),
+            // A broker that answers is there.
+            Self::Kafka { log, .. } => log.topics().await.err().map(|error| error.to_string()),
+        }
+    }
+
+    /// Ends every session, and returns when the directory is whole and free for the next process.
+    pub(crate) async fn close(&self) {
+        if let Self::Embedded(log) = self {
+            log.close().await;
+        }
+    }
+
+    /// Who holds the log in this directory; none if nobody does, or there is no log.
+    pub(crate) fn holder(dir: &Path) -> Result<Option<Holder>, LogError> {
+        if !Self::is_log(dir)? {
+            return Ok(None);
+        }
+        let path = dir.join("lock");
+        match SystemDisk.lock(&path) {
+            Ok(_free) => Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                let disk: &dyn Disk = &SystemDisk;
+                let text = disk.read(&path, 4_096).unwrap_or_default();
+                Ok(Holder::of(&LogError::Locked {
+                    dir: dir.to_owned(),
+                    holder: String::from_utf8_lossy(&text).trim().to_owned(),
+                }))
+            }
+            Err(source) => Err(LogError::Disk {
+                doing: "lock",
+                path,
+                source,
+            }),
+        }
+    }
+
+    /// Whether there is a log in this directory.
+    pub(crate) fn is_log(dir: &Path) -> Result<bool, LogError> {
+        match SystemDisk.list(dir) {
+            Ok(entries) => Ok(entries
+                .iter()
+                .any(|entry| entry.name == "manifest" || entry.name.starts_with("journal-"))),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(source) => Err(LogError::Disk {
+                doing: "list",
+                path: dir.to_owned(),
+                source,
+            }),
+        }
+    }
+}

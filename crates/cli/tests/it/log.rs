@@ -1,0 +1,425 @@
+//! `tidegate send`, `tidegate tail` and `tidegate log` on a directory.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::command::{Ran, run_in, run_with_input, tidegate};
+use crate::running::signal;
+
+/// Small files, and a topic of two partitions.
+pub(crate) const CONFIG: &str = "log:\n  embedded: {path: log, journal-size: 1MiB, segment-size: \
+                                 1MiB}\n  topics: {orders: {partitions: 2}}\n";
+
+/// A directory with a configuration of its own.
+pub(crate) fn configured(text: &str) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("tidegate.yaml"), text).unwrap();
+    dir
+}
+
+/// The lines of JSON that a command wrote.
+pub(crate) fn lines(ran: &Ran) -> Vec<Value> {
+    let lines = ran.stdout.lines();
+    lines
+        .map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}")))
+        .collect()
+}
+
+/// Sends one value to partition 0 and gives its id.
+pub(crate) fn send_one(dir: &Path, value: &str) -> String {
+    let arguments = [
+        "send",
+        "orders",
+        "--value",
+        value,
+        "--partition",
+        "0",
+        "-o",
+        "json",
+    ];
+    let ran = run_in(dir, &arguments);
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    lines(&ran)[0]["id"].as_str().unwrap().to_owned()
+}
+
+/// Every record of `orders`.
+pub(crate) fn read_all(dir: &Path) -> Vec<Value> {
+    let ran = run_in(dir, &["tail", "orders", "--until", "end", "-o", "json"]);
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    lines(&ran)
+}
+
+#[test]
+fn what_is_sent_line_by_line_comes_out_of_the_tail() {
+    let dir = configured(CONFIG);
+    let input = "one\n\nthree with é\nlast without an end";
+    let ran = run_with_input(dir.path(), &["send", "orders", "-o", "json"], input);
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    let sent = lines(&ran);
+    assert_eq!(sent.len(), 4);
+    let read = read_all(dir.path());
+    for (sent, value) in sent
+        .iter()
+        .zip(["one", "", "three with é", "last without an end"])
+    {
+        let is_it = |read: &&Value| read["id"] == sent["id"];
+        let read = read.iter().find(is_it).unwrap();
+        assert_eq!(read["value"], value);
+        assert_eq!(
+            (&read["partition"], &read["offset"]),
+            (&sent["partition"], &sent["offset"])
+        );
+        assert!(
+            read["timestamp"].as_str().unwrap().starts_with("20"),
+            "{read}"
+        );
+        assert_eq!(
+            (&read["key"], &read["headers"]),
+            (&Value::Null, &serde_json::json!([]))
+        );
+    }
+    assert_eq!(read.len(), 4, "each is there once");
+    // For people, one line per record with its id.
+    let ran = run_in(dir.path(), &["tail", "orders", "--until", "end"]);
+    assert!(
+        ran.stdout.contains(sent[0]["id"].as_str().unwrap()),
+        "{}",
+        ran.stdout
+    );
+}
+
+#[test]
+fn key_headers_and_partition_go_with_a_record() {
+    let dir = configured(CONFIG);
+    let arguments = [
+        "send",
+        "orders",
+        "--value",
+        "v",
+        "--key",
+        "k",
+        "--header",
+        "a=1",
+        "--header",
+        "a=2=3",
+        "--partition",
+        "1",
+        "-o",
+        "json",
+    ];
+    let ran = run_in(dir.path(), &arguments);
+    assert_eq!(lines(&ran)[0]["partition"], 1, "{}", ran.stderr);
+    let arguments = [
+        "send",
+        "orders",
+        "--tombstone",
+        "--key",
+        "k",
+        "--partition",
+        "1",
+    ];
+    assert_eq!(run_in(dir.path(), &arguments).code, Some(0));
+    let read = read_all(dir.path());
+    assert_eq!(
+        (&read[0]["key"], &read[0]["value"]),
+        (&"k".into(), &"v".into())
+    );
+    let headers: Vec<_> = read[0]["headers"].as_array().unwrap().iter().collect();
+    let headers: Vec<_> = headers
+        .iter()
+        .map(|h| (h["name"].as_str(), h["value"].as_str()))
+        .collect();
+    assert_eq!(headers, [(Some("a"), Some("1")), (Some("a"), Some("2=3"))]);
+    assert_eq!(
+        (&read[1]["key"], &read[1]["value"]),
+        (&"k".into(), &Value::Null)
+    );
+    // A key stays in its partition.
+    for _ in 0..3 {
+        run_in(
+            dir.path(),
+            &["send", "orders", "--value", "x", "--key", "same"],
+        );
+    }
+    let read = read_all(dir.path());
+    let same: Vec<_> = read.iter().filter(|read| read["key"] == "same").collect();
+    assert!(
+        same.len() == 3
+            && same
+                .iter()
+                .all(|read| read["partition"] == same[0]["partition"])
+    );
+}
+
+#[test]
+fn bytes_that_are_no_text_come_as_base64() {
+    let dir = configured(CONFIG);
+    let mut child = tidegate(dir.path(), &["send", "orders"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    child
+        .stdin
+        .take()
+        .unwrap()
+        .write_all(b"\xff\xfe\n")
+        .unwrap();
+    assert!(child.wait().unwrap().success());
+    let read = read_all(dir.path());
+    assert_eq!(
+        (&read[0]["value"], &read[0]["value_base64"]),
+        (&Value::Null, &"//4=".into())
+    );
+}
+
+#[test]
+fn the_tail_begins_and_ends_where_it_is_told() {
+    let dir = configured(CONFIG);
+    for value in ["a", "b", "c", "d"] {
+        send_one(dir.path(), value);
+    }
+    let tail = |more: &[&str]| {
+        let mut arguments = vec!["tail", "orders", "--until", "end", "-o", "json"];
+        arguments.extend(more);
+        let ran = run_in(dir.path(), &arguments);
+        assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+        let values = lines(&ran)
+            .into_iter()
+            .map(|line| line["value"].as_str().unwrap().to_owned());
+        (values.collect::<String>(), ran.stderr)
+    };
+    for (more, expect) in [
+        (&["--from", "earliest"][..], "abcd"),
+        (&["--from", "latest"], ""),
+        (&["--from", "2", "--partition", "0"], "cd"),
+        (&["--from", "2026-01-01T00:00:00Z"], "abcd"),
+        (&["--from", "-1h"], "abcd"),
+        (&["--from", "2199-01-01T00:00:00Z"], ""),
+        (&["--max", "3"], "abc"),
+        (&["--partition", "1"], ""),
+    ] {
+        assert_eq!(tail(more).0, expect, "{more:?}");
+    }
+    // An offset that is not there is said, not jumped over in silence.
+    let (values, stderr) = tail(&["--from", "9", "--partition", "0"]);
+    assert_eq!(values, "");
+    assert!(stderr.contains("offset 9 is not there"), "{stderr}");
+}
+
+#[test]
+fn a_tail_follows_until_ctrl_c_and_ends_well() {
+    let dir = configured(CONFIG);
+    send_one(dir.path(), "before");
+    let mut child = tidegate(dir.path(), &["tail", "orders", "--from", "earliest"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    let mut stdout = BufReader::new(child.stdout.take().unwrap());
+    stdout.read_line(&mut line).unwrap();
+    assert!(line.contains("before"), "{line}");
+    signal(&child, "-INT");
+    let limit = Instant::now() + Duration::from_secs(10);
+    while child.try_wait().unwrap().is_none() {
+        assert!(Instant::now() < limit, "it does not end");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    // The directory is free again at once.
+    assert_eq!(read_all(dir.path()).len(), 1);
+}
+
+#[test]
+fn a_directory_that_another_command_holds_is_waited_for_and_then_refused() {
+    let dir = configured(CONFIG);
+    send_one(dir.path(), "before");
+    let mut child = tidegate(dir.path(), &["tail", "orders", "--from", "earliest"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap())
+        .read_line(&mut line)
+        .unwrap();
+    let sender = tidegate(
+        dir.path(),
+        &["send", "orders", "--value", "x", "-o", "json"],
+    )
+    .stdout(Stdio::piped())
+    .stderr(Stdio::piped())
+    .spawn()
+    .unwrap();
+    let ran: Ran = sender.wait_with_output().unwrap().into();
+    assert_eq!(ran.code, Some(1));
+    assert_eq!(ran.json()["error"]["code"], "log.locked");
+    let process = format!("process {}", child.id());
+    assert!(ran.stderr.contains(&process), "{}", ran.stderr);
+    // One that waits gets its turn.
+    let waiting = tidegate(dir.path(), &["send", "orders", "--value", "y"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!(waiting.wait_with_output().unwrap().status.code(), Some(0));
+    assert_eq!(read_all(dir.path()).len(), 2);
+}
+
+#[test]
+fn what_is_not_there_is_named_and_nothing_is_made() {
+    let dir = configured(CONFIG);
+    let json = |arguments: &[&str]| {
+        let mut all = arguments.to_vec();
+        all.extend(["-o", "json"]);
+        let ran = run_in(dir.path(), &all);
+        let code = ran.json()["error"]["code"].as_str().unwrap().to_owned();
+        (ran.code, code)
+    };
+    for arguments in [
+        &["send", "nothing", "--value", "x"][..],
+        &["tail", "nothing"],
+    ] {
+        assert_eq!(
+            json(arguments),
+            (Some(1), "log.unknown-topic".to_owned()),
+            "{arguments:?}"
+        );
+        assert!(
+            !dir.path().join("log").exists(),
+            "{arguments:?} made a directory"
+        );
+    }
+    for command in ["ls", "check", "repair"] {
+        assert_eq!(
+            json(&["log", command]),
+            (Some(1), "log.missing".to_owned()),
+            "{command}"
+        );
+    }
+    assert_eq!(
+        json(&["audit", "--log-dir", "no"]),
+        (Some(1), "log.missing".to_owned())
+    );
+    send_one(dir.path(), "x");
+    for arguments in [
+        &["send", "nothing", "--value", "x"][..],
+        &["tail", "nothing"],
+    ] {
+        assert_eq!(
+            json(arguments),
+            (Some(1), "log.unknown-topic".to_owned()),
+            "{arguments:?}"
+        );
+    }
+    for arguments in [
+        &["send", "orders", "--value", "x", "--partition", "2"][..],
+        &["tail", "orders", "--partition", "2"],
+    ] {
+        assert_eq!(
+            json(arguments),
+            (Some(1), "log.unknown-partition".to_owned())
+        );
+    }
+    let large = "x".repeat(5 * 1024 * 1024);
+    let ran = run_with_input(dir.path(), &["send", "orders", "-o", "json"], &large);
+    assert_eq!(
+        ran.json()["error"]["code"],
+        "log.record-too-large",
+        "{}",
+        ran.stderr
+    );
+    for arguments in [
+        &["send", "a b"][..],
+        &["send", "orders", "--header", "x"],
+        &["send", "orders", "--tombstone"],
+        &[
+            "send",
+            "orders",
+            "--value",
+            "x",
+            "--header",
+            "x-tidegate-event-id=1",
+        ],
+        &["tail", "orders", "--from", "soon"],
+        &["tail", "orders", "--max", "0"],
+    ] {
+        assert_eq!(run_in(dir.path(), arguments).code, Some(2), "{arguments:?}");
+    }
+    assert_eq!(read_all(dir.path()).len(), 1, "none of it was added");
+}
+
+#[test]
+fn a_full_log_refuses_by_name() {
+    let dir = configured(
+        "log:\n  embedded: {path: log, journal-size: 1MiB, segment-size: 1MiB, max-size: 1MiB, \
+         reserve: 64KiB}\n  topics: {orders: {partitions: 1}}\n",
+    );
+    let line = format!("{}\n", "x".repeat(100_000));
+    let ran = run_with_input(
+        dir.path(),
+        &["send", "orders", "-o", "json"],
+        &line.repeat(20),
+    );
+    assert_eq!(ran.code, Some(1));
+    assert!(ran.stderr.contains("log.full"), "{}", ran.stderr);
+    assert!(
+        ran.stderr.contains("log.embedded.max-size"),
+        "{}",
+        ran.stderr
+    );
+    // What was acknowledged is there, and nothing else.
+    let sent = ran
+        .stdout
+        .lines()
+        .filter(|line| line.contains("\"offset\""))
+        .count();
+    assert_eq!(read_all(dir.path()).len(), sent);
+    assert!((1..20).contains(&sent), "{sent}");
+}
+
+#[test]
+fn topics_are_listed_and_follow_the_configuration() {
+    let dir = configured(CONFIG);
+    send_one(dir.path(), "x");
+    let ran = run_in(dir.path(), &["log", "ls", "-o", "json"]);
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    let partitions = ran.json()["partitions"].as_array().unwrap().clone();
+    assert_eq!(partitions.len(), 2);
+    assert_eq!(
+        (&partitions[0]["topic"], &partitions[0]["end"]),
+        (&"orders".into(), &1.into())
+    );
+    assert_eq!(partitions[0]["retention"], "7d");
+    // The directory may be named, with no configuration at all.
+    let elsewhere = tempfile::tempdir().unwrap();
+    let log = dir.path().join("log");
+    let ran = run_in(elsewhere.path(), &["log", "ls", log.to_str().unwrap()]);
+    assert!(ran.stdout.contains("orders"), "{}", ran.stdout);
+    // A changed retention holds from the next opening on; another number of partitions is refused.
+    let file = dir.path().join("tidegate.yaml");
+    std::fs::write(
+        &file,
+        CONFIG.replace("partitions: 2", "partitions: 2, retention: 1d"),
+    )
+    .unwrap();
+    send_one(dir.path(), "y");
+    let ran = run_in(dir.path(), &["log", "ls", "-o", "json"]);
+    assert_eq!(ran.json()["partitions"][0]["retention"], "1d");
+    std::fs::write(&file, CONFIG.replace("partitions: 2", "partitions: 3")).unwrap();
+    let ran = run_in(
+        dir.path(),
+        &["send", "orders", "--value", "z", "-o", "json"],
+    );
+    assert_eq!(
+        ran.json()["error"]["code"],
+        "log.topic-config",
+        "{}",
+        ran.stdout
+    );
+}

@@ -1,0 +1,196 @@
+//! `tidegate audit`, `tidegate where`, `tidegate log check` and `repair` on a directory.
+
+use std::path::{Path, PathBuf};
+
+use crate::command::{run_in, run_with_input};
+use crate::log::{CONFIG, configured, lines, read_all, send_one};
+
+/// Turns the bits of `value` where it lies in a segment, so that its record cannot be read.
+fn damage(dir: &Path, value: &str) -> PathBuf {
+    let topic = dir.join("log/topic-orders");
+    for entry in std::fs::read_dir(&topic).unwrap() {
+        let path = entry.unwrap().path();
+        let mut bytes = std::fs::read(&path).unwrap();
+        let found = bytes
+            .windows(value.len())
+            .position(|bytes| bytes == value.as_bytes());
+        if let Some(at) = found
+            && path.extension().is_some_and(|extension| extension == "seg")
+        {
+            bytes[at..at + value.len()]
+                .iter_mut()
+                .for_each(|byte| *byte = !*byte);
+            std::fs::write(&path, bytes).unwrap();
+            return path;
+        }
+    }
+    panic!("`{value}` is in no segment of {}", topic.display());
+}
+
+#[test]
+fn an_untouched_log_is_accounted_for() {
+    let dir = configured(CONFIG);
+    let ran = run_in(dir.path(), &["audit", "-o", "json"]);
+    assert_eq!(
+        (ran.code, ran.json()["components"].as_array().unwrap().len()),
+        (Some(0), 0)
+    );
+    assert!(ran.stderr.contains("nothing was sent"), "{}", ran.stderr);
+    for value in ["one", "two"] {
+        send_one(dir.path(), value);
+    }
+    let ran = run_in(dir.path(), &["audit", "-o", "json"]);
+    assert_eq!(ran.code, Some(0), "{}", ran.stdout);
+    let topic = &ran.json()["components"][0];
+    assert_eq!(
+        (&topic["name"], &topic["kind"]),
+        (&"orders".into(), &"topic".into())
+    );
+    assert_eq!(
+        (&topic["books"]["queued"], &topic["recount"]["queued"]),
+        (&2.into(), &2.into())
+    );
+    let ran = run_in(dir.path(), &["audit"]);
+    assert!(
+        ran.stdout.contains("✓ every event is accounted for"),
+        "{}",
+        ran.stdout
+    );
+    let ran = run_in(dir.path(), &["log", "check"]);
+    assert_eq!(ran.code, Some(0), "{}", ran.stdout);
+    let ran = run_in(dir.path(), &["log", "repair", "--yes"]);
+    assert!(
+        ran.stdout.contains("nothing was to be repaired"),
+        "{}",
+        ran.stdout
+    );
+}
+
+#[test]
+fn a_record_that_was_cut_out_by_hand_is_named() {
+    let dir = configured(CONFIG);
+    let dir = dir.path();
+    let ids: Vec<String> = ["first-value", "second-value", "third-value"]
+        .iter()
+        .map(|value| send_one(dir, value))
+        .collect();
+    let segment = damage(dir, "second-value");
+    let before = std::fs::read(&segment).unwrap();
+
+    let ran = run_in(dir, &["audit", "-o", "json"]);
+    assert_eq!(ran.code, Some(4), "{}", ran.stdout);
+    let audit = ran.json();
+    assert_eq!(audit["unaccounted"], 1);
+    let missing = audit["components"][0]["missing"]
+        .as_array()
+        .unwrap()
+        .clone();
+    assert_eq!(missing.len(), 1, "{audit}");
+    assert_eq!(
+        (&missing[0]["id"], &missing[0]["place"]),
+        (&ids[1].as_str().into(), &"queued".into())
+    );
+    let ran = run_in(dir, &["audit"]);
+    assert!(
+        ran.stdout.contains(&format!("event {} is missing", ids[1])),
+        "{}",
+        ran.stdout
+    );
+
+    let ran = run_in(dir, &["log", "check", "-o", "json"]);
+    assert_eq!(ran.code, Some(3), "{}", ran.stdout);
+    let finding = &ran.json()["findings"][0];
+    assert_eq!(
+        (&finding["topic"], &finding["from"], &finding["to"]),
+        (&"orders".into(), &1.into(), &2.into())
+    );
+
+    // The others can be read, and what cannot is said.
+    let ran = run_in(dir, &["tail", "orders", "--until", "end", "-o", "json"]);
+    assert_eq!(ran.code, Some(3), "{}", ran.stderr);
+    let values: Vec<_> = lines(&ran)
+        .iter()
+        .map(|line| line["value"].clone())
+        .collect();
+    assert_eq!(values, ["first-value", "third-value"]);
+    assert!(ran.stderr.contains("offsets 1 up to 2"), "{}", ran.stderr);
+    assert_eq!(run_in(dir, &["where", &ids[1]]).code, Some(1));
+    assert_eq!(run_in(dir, &["where", &ids[2]]).code, Some(0));
+
+    // Nobody repairs without being told to.
+    let ran = run_with_input(dir, &["log", "repair", "-o", "json"], "y\n");
+    assert_eq!(
+        (ran.code, &ran.json()["error"]["code"]),
+        (Some(1), &"repair.unconfirmed".into())
+    );
+    assert_eq!(std::fs::read(&segment).unwrap(), before);
+    let ran = run_in(dir, &["log", "repair", "--yes", "-o", "json"]);
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    let repaired = &ran.json()["repaired"][0];
+    assert_eq!((&repaired["from"], &repaired["to"]), (&1.into(), &2.into()));
+    let aside = dir.join(repaired["aside"].as_str().unwrap());
+    let turned: Vec<u8> = b"second-value".iter().map(|byte| !byte).collect();
+    let kept = std::fs::read(&aside).unwrap();
+    assert!(
+        kept.windows(turned.len()).any(|bytes| bytes == turned),
+        "{}",
+        aside.display()
+    );
+    // From now on it is lost in the books as well.
+    let ran = run_in(dir, &["audit", "-o", "json"]);
+    assert_eq!(ran.code, Some(0), "{}", ran.stdout);
+    assert_eq!(ran.json()["components"][0]["books"]["lost"]["damaged"], 1);
+}
+
+#[test]
+fn a_directory_that_cannot_be_read_is_said_and_left_alone() {
+    let dir = configured(CONFIG);
+    send_one(dir.path(), "x");
+    let manifest = dir.path().join("log/manifest");
+    std::fs::write(&manifest, b"something else").unwrap();
+    for arguments in [
+        &["send", "orders", "--value", "y"][..],
+        &["tail", "orders", "--until", "end"],
+        &["audit"],
+        &["log", "check"],
+        &["log", "ls"],
+    ] {
+        let ran = run_in(dir.path(), arguments);
+        assert_eq!(ran.code, Some(1), "{arguments:?}: {}", ran.stdout);
+        assert!(
+            ran.stderr.contains("error[log.format]"),
+            "{arguments:?}: {}",
+            ran.stderr
+        );
+    }
+    assert_eq!(std::fs::read(&manifest).unwrap(), b"something else");
+}
+
+#[test]
+fn an_event_is_found_where_it_lies() {
+    let dir = configured(CONFIG);
+    send_one(dir.path(), "one");
+    let id = send_one(dir.path(), "two");
+    let ran = run_in(dir.path(), &["where", &id, "-o", "json"]);
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    let located = ran.json();
+    assert_eq!(
+        (&located["id"], &located["place"]),
+        (&id.as_str().into(), &"queued".into())
+    );
+    assert_eq!(located["component"], "orders");
+    let step = &located["history"][0];
+    assert_eq!(
+        (&step["partition"], &step["offset"]),
+        (&0.into(), &1.into())
+    );
+    let ran = run_in(dir.path(), &["where", &id]);
+    assert!(ran.stdout.contains("is queued at orders"), "{}", ran.stdout);
+    let nobody = "019a8f3e-5c00-7abc-8def-0123456789ab";
+    let ran = run_in(dir.path(), &["where", nobody, "-o", "json"]);
+    assert_eq!(
+        (ran.code, &ran.json()["error"]["code"]),
+        (Some(1), &"where.unknown".into())
+    );
+    assert_eq!(read_all(dir.path()).len(), 2);
+}

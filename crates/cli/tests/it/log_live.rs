@@ -1,0 +1,291 @@
+//! The log of a running process, and the commands that find its directory held.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::command::{run_in, run_with_input, tidegate};
+use crate::log::{CONFIG, configured, lines, read_all, send_one};
+use crate::running::Running;
+
+fn stop(running: Running) -> (Option<i32>, String, String) {
+    running.signal("-TERM");
+    running.end()
+}
+
+#[test]
+fn commands_on_a_held_directory_ask_the_process_that_holds_it() {
+    let dir = configured(&format!("{CONFIG}server: {{token: sesame}}\n"));
+    let dir = dir.path();
+    let running = Running::start(dir, &["-o", "json"]);
+    assert!(
+        running.banner.contains("✓ log      embedded log"),
+        "{}",
+        running.banner
+    );
+    let id = send_one(dir, "one");
+    let input = "two\nthree\n".repeat(600);
+    let ran = run_with_input(dir, &["send", "orders", "-o", "json"], &input);
+    assert_eq!(
+        (ran.code, lines(&ran).len()),
+        (Some(0), 1_200),
+        "{}",
+        ran.stderr
+    );
+    let read = read_all(dir);
+    assert_eq!(read.len(), 1_201);
+    assert!(
+        read.iter()
+            .any(|read| read["id"] == id.as_str() && read["value"] == "one")
+    );
+    let ran = run_in(
+        dir,
+        &[
+            "tail", "orders", "--from", "-1h", "--max", "5", "-o", "json",
+        ],
+    );
+    assert_eq!(lines(&ran).len(), 5, "{}", ran.stderr);
+
+    let ran = run_in(dir, &["audit", "-o", "json"]);
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    assert_eq!(ran.json()["components"][0]["recount"]["queued"], 1_201);
+    let ran = run_in(dir, &["where", &id, "-o", "json"]);
+    assert_eq!(
+        (ran.code, &ran.json()["place"]),
+        (Some(0), &"queued".into()),
+        "{}",
+        ran.stderr
+    );
+    let nobody = "019a8f3e-5c00-7abc-8def-0123456789ab";
+    assert_eq!(run_in(dir, &["where", nobody]).code, Some(1));
+    let ran = run_in(dir, &["log", "ls", "-o", "json"]);
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    assert_eq!(run_in(dir, &["log", "check"]).code, Some(0));
+    let ran = run_in(dir, &["log", "repair", "--yes", "-o", "json"]);
+    assert_eq!(ran.json()["error"]["code"], "log.locked");
+    for (arguments, code) in [
+        (
+            &["send", "nothing", "--value", "x"][..],
+            "log.unknown-topic",
+        ),
+        (
+            &["tail", "orders", "--partition", "9"],
+            "log.unknown-partition",
+        ),
+    ] {
+        let mut all = arguments.to_vec();
+        all.extend(["-o", "json"]);
+        assert_eq!(
+            run_in(dir, &all).json()["error"]["code"],
+            code,
+            "{arguments:?}"
+        );
+    }
+
+    let (code, stdout, stderr) = stop(running);
+    assert_eq!(code, Some(0), "{stderr}");
+    let ledger: serde_json::Value = serde_json::from_str(&stdout).unwrap();
+    let topic = &ledger["components"][0];
+    assert_eq!(
+        (&topic["name"], &topic["account"]["queued"]),
+        (&"orders".into(), &1_201.into())
+    );
+    assert_eq!(ledger["balanced"], true);
+    // The directory is free, and everything is in it.
+    assert_eq!(read_all(dir).len(), 1_201);
+}
+
+#[test]
+fn the_token_guards_the_log() {
+    let dir = configured(&format!("{CONFIG}server: {{token: sesame}}\n"));
+    let running = Running::start(dir.path(), &[]);
+    for path in ["/tidegate/log", "/tidegate/log/orders/0", "/tidegate/audit"] {
+        assert!(running.get(path).starts_with("HTTP/1.1 401"), "{path}");
+    }
+    // With another configuration there is no token to send.
+    let elsewhere = tempfile::tempdir().unwrap();
+    let log = dir.path().join("log");
+    let log = log.to_str().unwrap();
+    let arguments = [
+        "tail",
+        "orders",
+        "--log-dir",
+        log,
+        "--max",
+        "1",
+        "-o",
+        "json",
+    ];
+    let ran = run_in(elsewhere.path(), &arguments);
+    assert_eq!(ran.code, Some(1), "{}", ran.stdout);
+    assert!(ran.stderr.contains("token"), "{}", ran.stderr);
+    send_one(dir.path(), "x");
+    let url = format!("http://{}", running.address);
+    let mut arguments = vec![
+        "tail", "orders", "--url", &url, "--until", "end", "-o", "json",
+    ];
+    arguments.extend(["--token", "sesame"]);
+    let ran = run_in(elsewhere.path(), &arguments);
+    assert_eq!(lines(&ran).len(), 1, "{}", ran.stderr);
+}
+
+#[test]
+fn the_server_shows_the_log() {
+    let dir = configured(CONFIG);
+    let running = Running::start(dir.path(), &[]);
+    send_one(dir.path(), "x");
+    assert!(running.get("/readyz").starts_with("HTTP/1.1 200"));
+    let ledger = running.get("/tidegate/ledger");
+    assert!(
+        ledger.contains("\"name\":\"orders\",\"kind\":\"topic\""),
+        "{ledger}"
+    );
+    let metrics = running.get("/metrics");
+    for name in [
+        "tidegate_events{component=\"orders\",place=\"queued\"} 1",
+        "tidegate_log_append_seconds",
+        "tidegate_log_sync_seconds",
+    ] {
+        assert!(metrics.contains(name), "{name}: {metrics}");
+    }
+    let document = running.get("/openapi.json");
+    for path in [
+        "/tidegate/log",
+        "/tidegate/log/{topic}",
+        "/tidegate/log/{topic}/{partition}",
+        "/tidegate/audit",
+        "/tidegate/where/{id}",
+    ] {
+        assert!(document.contains(&format!("\"{path}\"")), "{path}");
+    }
+    let shown = running.get("/tidegate/log/orders");
+    assert!(
+        shown.contains("\"partitions\":[{\"partition\":0,\"start\":0,\"end\":1}"),
+        "{shown}"
+    );
+    for (path, status, code) in [
+        ("/tidegate/log/nothing", "404", "log.unknown-topic"),
+        ("/tidegate/log/orders/7", "404", "log.unknown-partition"),
+        ("/tidegate/log/orders/0?from=99", "416", "log.out-of-range"),
+        (
+            "/tidegate/log/orders/0?from=soon",
+            "400",
+            "http.bad-request",
+        ),
+        ("/tidegate/where/soon", "400", "http.bad-request"),
+        (
+            "/tidegate/where/019a8f3e-5c00-7abc-8def-0123456789ab",
+            "404",
+            "where.unknown",
+        ),
+    ] {
+        let answer = running.get(path);
+        assert!(
+            answer.starts_with(&format!("HTTP/1.1 {status}")),
+            "{path}: {answer}"
+        );
+        assert!(answer.contains(code), "{path}: {answer}");
+    }
+}
+
+#[test]
+fn a_tail_of_a_running_process_follows_what_is_sent() {
+    let dir = configured(CONFIG);
+    let running = Running::start(dir.path(), &[]);
+    let mut child = tidegate(
+        dir.path(),
+        &["tail", "orders", "--from", "earliest", "--max", "3"],
+    )
+    .stdout(Stdio::piped())
+    .spawn()
+    .unwrap();
+    let mut stdout = BufReader::new(child.stdout.take().unwrap());
+    for value in ["one", "two", "three"] {
+        send_one(dir.path(), value);
+        let mut line = String::new();
+        stdout.read_line(&mut line).unwrap();
+        assert!(line.contains(value), "{line}");
+    }
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    assert_eq!(stop(running).0, Some(0));
+}
+
+#[test]
+fn a_kill_loses_nothing_that_was_acknowledged() {
+    let dir = configured(CONFIG);
+    let dir = dir.path();
+    let mut sent = Vec::new();
+    for round in 0..5 {
+        let running = Running::start(dir, &[]);
+        for number in 0..4 {
+            sent.push(send_one(dir, &format!("{round}-{number}")));
+        }
+        running.signal("-KILL");
+        assert_eq!(running.end().0, None);
+        let ran = run_in(dir, &["audit", "-o", "json"]);
+        assert_eq!(ran.code, Some(0), "{}", ran.stdout);
+    }
+    let read: Vec<String> = read_all(dir)
+        .iter()
+        .map(|line| line["id"].as_str().unwrap().to_owned())
+        .collect();
+    assert_eq!(read, sent);
+}
+
+#[test]
+fn a_second_process_on_the_directory_is_refused() {
+    let dir = configured(CONFIG);
+    let running = Running::start(dir.path(), &[]);
+    let ran = run_in(
+        dir.path(),
+        &["run", "--set", "server.listen=127.0.0.1:0", "-o", "json"],
+    );
+    assert_eq!(
+        (ran.code, &ran.json()["error"]["code"]),
+        (Some(1), &"log.locked".into())
+    );
+    assert!(ran.stderr.contains(&running.address), "{}", ran.stderr);
+}
+
+/// Waits for a fact, with a limit.
+fn within(mut is_so: impl FnMut() -> bool, what: &str) {
+    let limit = Instant::now() + Duration::from_secs(10);
+    while !is_so() {
+        assert!(Instant::now() < limit, "{what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn a_tail_ends_with_an_error_when_its_process_is_gone() {
+    let dir = configured(CONFIG);
+    let running = Running::start(dir.path(), &[]);
+    send_one(dir.path(), "x");
+    let mut child = tidegate(dir.path(), &["tail", "orders", "--from", "earliest"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap())
+        .read_line(&mut line)
+        .unwrap();
+    running.signal("-KILL");
+    running.end();
+    within(|| child.try_wait().unwrap().is_some(), "the tail goes on");
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(stderr.contains("error[log.away]"), "{stderr}");
+    assert!(free(dir.path()));
+}
+
+/// Whether the directory can be opened by somebody else.
+fn free(dir: &Path) -> bool {
+    let status = Command::new("flock")
+        .args(["-n", "log/lock", "true"])
+        .current_dir(dir)
+        .status();
+    status.is_ok_and(|status| status.success())
+}

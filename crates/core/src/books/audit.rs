@@ -1,0 +1,119 @@
+//! What an audit found, as it is shown and sent.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Account, Books, ComponentKind, Discrepancy};
+
+/// What the audit of all components found.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Audit {
+    /// The components, in the order in which they were audited.
+    pub components: Vec<Audited>,
+    /// How many events of all of them are not accounted for.
+    pub unaccounted: u64,
+}
+
+impl Audit {
+    /// The audit of these components.
+    #[must_use]
+    pub fn new(components: Vec<Audited>) -> Self {
+        Self {
+            unaccounted: components.iter().map(|audited| audited.unaccounted).sum(),
+            components,
+        }
+    }
+}
+
+/// What the audit of one component found.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Audited {
+    /// Its name, unique within the audit.
+    pub name: String,
+    /// What kind it is.
+    pub kind: ComponentKind,
+    /// Where its events are by the books.
+    pub books: Account,
+    /// Where its events were found.
+    pub recount: Account,
+    /// What retention and clean-up took away, by the place it was in.
+    pub removed: Account,
+    /// Events of which nobody can tell any more whether they are all there.
+    pub unverifiable: u64,
+    /// Events that are missing, or are there and should not be.
+    pub unaccounted: u64,
+    /// Which ones, as far as the sums tell.
+    pub missing: Vec<Discrepancy>,
+}
+
+impl Audited {
+    /// What a comparison of books with a recount found.
+    ///
+    /// ```
+    /// use tidegate_core::EventId;
+    /// use tidegate_core::books::{Audited, Books, ComponentKind, Place, difference};
+    /// let mut books = Books::default();
+    /// books.move_one(EventId::from_u128(7), None, Some(Place::Queued));
+    /// let recount = Books::default();
+    /// let missing = difference(&books, &recount);
+    /// let audited = Audited::new("orders".to_owned(), ComponentKind::Topic, &books, &recount, missing);
+    /// assert_eq!(audited.unaccounted, 1);
+    /// ```
+    #[must_use]
+    pub fn new(
+        name: String,
+        kind: ComponentKind,
+        books: &Books,
+        recount: &Books,
+        missing: Vec<Discrepancy>,
+    ) -> Self {
+        // Events that were exchanged for others differ in their sum alone; at least one is missing.
+        let counts = missing.iter().map(|one| one.count.unsigned_abs().max(1));
+        Self {
+            name,
+            kind,
+            books: books.account(),
+            recount: recount.account(),
+            removed: books.removed(),
+            unverifiable: 0,
+            unaccounted: counts.sum(),
+            missing,
+        }
+    }
+
+    /// The same, with events of which nobody can tell any more.
+    #[must_use]
+    pub fn unverifiable(mut self, count: u64) -> Self {
+        self.unverifiable = count;
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::EventId;
+    use crate::books::{Place, difference};
+
+    #[test]
+    fn an_audit_reads_back_from_what_it_wrote() {
+        let mut books = Books::default();
+        let id = EventId::from_u128(0x019a_8f3e_5c00_7abc_8def_0123_4567_89ab);
+        books.move_one(id, None, Some(Place::Queued));
+        let missing = difference(&books, &Books::default());
+        let kind = ComponentKind::Topic;
+        let audited = Audited::new(
+            "orders".to_owned(),
+            kind,
+            &books,
+            &Books::default(),
+            missing,
+        );
+        let audit = Audit::new(vec![audited.unverifiable(2)]);
+        let text = serde_json::to_string(&audit).unwrap();
+        assert_eq!(serde_json::from_str::<Audit>(&text).unwrap(), audit);
+        assert_eq!(
+            (audit.unaccounted, audit.components[0].missing[0].id),
+            (1, Some(id))
+        );
+    }
+}

@@ -1,0 +1,22 @@
+//! The rules every log keeps, for the tests of its implementations.
+//!
+//! A rule is an async function named as a sentence. It is given a [`Scene`] over a [`Stage`], which is
+//! an implementation with what a test needs around it. [`log_conformance!`](crate::log_conformance)
+//! makes one test of each rule and a list of their names from one and the same list, so that no
+//! implementation can leave one out. What an implementation may promise or not is a value,
+//! [`Promises`], never a test that is skipped.
+
+pub mod appends;
+pub mod commits;
+pub mod fences;
+pub mod groups;
+mod member;
+pub mod pauses;
+pub mod reads;
+pub mod rebalances;
+mod rules;
+mod scene;
+pub mod topics;
+
+pub use member::{Member, together};
+pub use scene::{Promises, Scene, Stage, Times};

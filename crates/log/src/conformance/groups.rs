@@ -1,0 +1,264 @@
+//! Rules of a group with a calm membership.
+
+use std::time::Duration;
+
+use tidegate_core::{GroupName, Offset};
+
+use super::member::together;
+use super::scene::{Scene, append_to, code};
+use crate::{Append, Join, Record, StartAt, TopicPartition};
+
+/// The only member gets every partition of its topics, and every record in order.
+pub async fn the_only_member_gets_everything_in_order(scene: Scene) {
+    let (one, two) = (scene.topic(2).await, scene.topic(1).await);
+    let mut partitions: Vec<TopicPartition> = [(&one, 0), (&one, 1), (&two, 0)]
+        .map(|(topic, number)| TopicPartition::new(topic.clone(), number))
+        .into();
+    partitions.sort();
+    for at in &partitions {
+        scene.append_numbers(at, 20).await;
+    }
+    let mut member = scene
+        .join_as(Join::new(scene.group(), vec![one, two]))
+        .await;
+    member.until_seen(60).await;
+    let owned: Vec<TopicPartition> = member.owned.keys().cloned().collect();
+    assert_eq!(owned, partitions);
+    for at in &partitions {
+        let expected: Vec<String> = (0..20).map(|number| number.to_string()).collect();
+        assert_eq!(member.values(at), expected);
+        let there = scene.partition(at).await;
+        assert_eq!(member.owned[at].committed, None);
+        assert_eq!(member.owned[at].position, there.start);
+    }
+    scene.append(&partitions[0], &["later"]).await;
+    member.until_seen(61).await;
+    assert_eq!(member.values(&partitions[0])[20], "later");
+}
+
+/// Without a committed offset a group starts where it says: first, last, or not at all.
+pub async fn a_group_starts_where_it_says(scene: Scene) {
+    let at = TopicPartition::new(scene.topic(1).await, 0);
+    scene.append(&at, &["old"]).await;
+    let join = |start| Join {
+        start,
+        ..Join::new(scene.group(), vec![at.topic.clone()])
+    };
+    let mut earliest = scene.join_as(join(StartAt::Earliest)).await;
+    let mut latest = scene.join_as(join(StartAt::Latest)).await;
+    let mut nowhere = scene.join_as(join(StartAt::Nowhere)).await;
+    latest.until_owning(1).await;
+    nowhere.until_owning(1).await;
+    let limit = scene.stage.times().settle;
+    assert_eq!(code(nowhere.step(limit).await), "log.out-of-range");
+    let new = scene.append(&at, &["new"]).await;
+    earliest.until_seen(2).await;
+    latest.until_seen(1).await;
+    assert_eq!(earliest.values(&at), ["old", "new"]);
+    assert_eq!(latest.values(&at), ["new"]);
+    nowhere.until_quiet().await;
+    assert_eq!(nowhere.count(), 0);
+    let fence = nowhere.fence(&at);
+    nowhere.session.seek(&at, fence, new[0]).await.unwrap();
+    nowhere.until_seen(1).await;
+    assert_eq!(nowhere.values(&at), ["new"]);
+}
+
+/// The next owner goes on at the committed offset; what was seen and not committed comes again.
+pub async fn the_next_owner_goes_on_at_the_committed_offset(scene: Scene) {
+    let at = TopicPartition::new(scene.topic(1).await, 0);
+    let group = scene.group();
+    let given = scene.append_numbers(&at, 10).await;
+    for (times, next) in [(0, 4), (4, 4), (4, 9)] {
+        let mut member = scene.join(&group, &at.topic).await;
+        member.until_seen(10 - times).await;
+        let first = member.seen[&at][0].offset;
+        assert_eq!(first, given[times], "the next one is not skipped");
+        assert_eq!(member.owned[&at].position, given[times]);
+        member.commit_to(&at, given[next]).await.unwrap();
+        member.session.close().await.unwrap();
+    }
+    let end = scene.partition(&at).await.end;
+    let mut last = scene.join(&group, &at.topic).await;
+    last.until_seen(1).await;
+    last.commit_to(&at, end).await.unwrap();
+    last.session.close().await.unwrap();
+    let mut none = scene.join(&group, &at.topic).await;
+    none.until_owning(1).await;
+    none.until_quiet().await;
+    assert_eq!(none.count(), 0, "everything is settled");
+}
+
+/// Each group has its own offsets and gets every record.
+pub async fn two_groups_do_not_disturb_each_other(scene: Scene) {
+    let at = TopicPartition::new(scene.topic(1).await, 0);
+    let groups = [scene.group(), scene.group()];
+    let given = scene.append_numbers(&at, 6).await;
+    let mut one = scene.join(&groups[0], &at.topic).await;
+    let mut two = scene.join(&groups[1], &at.topic).await;
+    let all = |member: &super::Member| member.count() == 6;
+    together("both deliveries", &mut one, &mut two, |one, two| {
+        all(one) && all(two)
+    })
+    .await;
+    one.commit_to(&at, given[3]).await.unwrap();
+    assert_eq!(
+        scene.committed(&groups[0], &at).await.unwrap().next,
+        given[3]
+    );
+    assert_eq!(scene.committed(&groups[1], &at).await, None);
+    two.commit_to(&at, given[1]).await.unwrap();
+    assert_eq!(
+        scene.committed(&groups[0], &at).await.unwrap().next,
+        given[3]
+    );
+}
+
+/// A group is listed once it was joined, and until it is forgotten with its offsets; not while it
+/// has members.
+pub async fn a_group_is_registered_until_it_is_forgotten(scene: Scene) {
+    let at = TopicPartition::new(scene.topic(1).await, 0);
+    let group = scene.group();
+    scene.append_numbers(&at, 3).await;
+    let is_listed = |listed: Vec<GroupName>| listed.contains(&group) && listed.is_sorted();
+    assert!(!is_listed(scene.log.groups().await.unwrap()));
+    let mut member = scene.join(&group, &at.topic).await;
+    member.until_seen(3).await;
+    member.commit_to(&at, Offset(1)).await.unwrap();
+    assert!(is_listed(scene.log.groups().await.unwrap()));
+    assert_eq!(code(scene.log.forget_group(&group).await), "log.refused");
+    member.session.close().await.unwrap();
+    drop(member);
+    let scene = scene.reopened().await;
+    assert!(is_listed(scene.log.groups().await.unwrap()));
+    for _ in 0..2 {
+        scene.log.forget_group(&group).await.unwrap();
+        assert!(!is_listed(scene.log.groups().await.unwrap()));
+        assert_eq!(scene.committed(&group, &at).await, None);
+    }
+}
+
+/// One poll hands out no more records than the member asked for.
+pub async fn a_poll_hands_out_no_more_than_asked_for(scene: Scene) {
+    let at = TopicPartition::new(scene.topic(1).await, 0);
+    scene.append_numbers(&at, 25).await;
+    let join = Join {
+        max_poll_records: 4,
+        ..Join::new(scene.group(), vec![at.topic.clone()])
+    };
+    let mut member = scene.join_as(join).await;
+    while member.count() < 25 {
+        let before = member.count();
+        member
+            .until("more records", |member| member.count() > before)
+            .await;
+        assert!(member.count() - before <= 4);
+    }
+    assert_eq!(member.count(), 25);
+}
+
+/// A partition with much to read does not keep the others waiting until it is done.
+pub async fn a_long_partition_does_not_starve_a_short_one(scene: Scene) {
+    let topic = scene.topic(2).await;
+    let long = TopicPartition::new(topic.clone(), 0);
+    let short = TopicPartition::new(topic.clone(), 1);
+    scene.append_numbers(&long, 2_000).await;
+    scene.append_numbers(&short, 5).await;
+    let join = Join {
+        max_poll_records: 20,
+        ..Join::new(scene.group(), vec![topic])
+    };
+    let mut member = scene.join_as(join).await;
+    member
+        .until("the short one", |member| member.values(&short).len() == 5)
+        .await;
+    let read = member.values(&long).len();
+    assert!(read < 2_000, "{read} of the long one came first");
+    member.until_seen(2_005).await;
+}
+
+/// A poll that is canceled misses nothing, however often.
+pub async fn a_canceled_poll_misses_nothing(scene: Scene) {
+    let at = TopicPartition::new(scene.topic(1).await, 0);
+    scene.append_numbers(&at, 30).await;
+    let join = Join {
+        max_poll_records: 3,
+        ..Join::new(scene.group(), vec![at.topic.clone()])
+    };
+    let mut member = scene.join_as(join).await;
+    let clock = scene.stage.clock();
+    let end = clock.elapsed() + scene.stage.times().settle;
+    let mut micros = 0;
+    while member.count() < 30 {
+        assert!(clock.elapsed() < end, "{member:?}");
+        micros = (micros + 37) % 2_000;
+        member.step(Duration::from_micros(micros)).await.unwrap();
+    }
+    let expected: Vec<String> = (0..30).map(|number| number.to_string()).collect();
+    assert_eq!(member.values(&at), expected);
+}
+
+/// Lag counts the records behind the committed offset, and how old the first of them is.
+pub async fn lag_is_counted_in_records_and_in_time(scene: Scene) {
+    let at = TopicPartition::new(scene.topic(1).await, 0);
+    let group = scene.group();
+    let now = scene.stage.clock().now_ms();
+    let dated = |ago: u64| {
+        let record = Record::new("x").timestamp_ms(now - ago);
+        Append::new(at.topic.clone(), record).partition(0)
+    };
+    let appends = vec![dated(60_000), dated(30_000), dated(10_000)];
+    let given = scene.log.append(appends).await.unwrap();
+    let mut member = scene.join(&group, &at.topic).await;
+    member.until_seen(3).await;
+    for (next, records, ago) in [(None, 3, 60), (Some(1), 2, 30), (Some(2), 1, 10)] {
+        if let Some(next) = next {
+            member.commit_to(&at, given[next].offset).await.unwrap();
+        }
+        let lag = member.session.lag().await.unwrap();
+        assert_eq!(lag.len(), 1);
+        assert_eq!((&lag[0].at, lag[0].records), (&at, records));
+        let age = lag[0].age.as_secs();
+        assert!(
+            (ago..ago + 9).contains(&age),
+            "{age} s, and {ago} s expected"
+        );
+    }
+    let end = scene.partition(&at).await.end;
+    member.commit_to(&at, end).await.unwrap();
+    let lag = member.session.lag().await.unwrap();
+    assert_eq!((lag[0].records, lag[0].age), (0, Duration::ZERO));
+}
+
+/// A closed session says so, and closing it again changes nothing.
+pub async fn a_closed_session_says_so(scene: Scene) {
+    let at = TopicPartition::new(scene.topic(1).await, 0);
+    let group = scene.group();
+    scene.append(&at, &["a"]).await;
+    let mut member = scene.join(&group, &at.topic).await;
+    member.until_seen(1).await;
+    for _ in 0..2 {
+        scene.soon("closing", member.session.close()).await.unwrap();
+        assert_eq!(code(member.session.poll().await), "log.closed");
+        let appends = vec![append_to(&at, "b")];
+        assert_eq!(code(member.commit(appends, Vec::new()).await), "log.closed");
+    }
+    assert_eq!(scene.values(&at).await, ["a"]);
+    assert_eq!(scene.committed(&group, &at).await, None);
+}
+
+/// A poll that waits ends when its session is closed.
+pub async fn closing_ends_a_waiting_poll(scene: Scene) {
+    let topic = scene.topic(1).await;
+    let mut member = scene.join(&scene.group(), &topic).await;
+    member.until_owning(1).await;
+    let clock = scene.stage.clock();
+    let close = async {
+        clock.sleep(Duration::from_millis(30)).await;
+        member.session.close().await
+    };
+    let both = async { tokio::join!(member.session.poll(), close) };
+    let (polled, closed) = scene.soon("the end of both", both).await;
+    closed.unwrap();
+    assert_eq!(code(polled), "log.closed");
+}

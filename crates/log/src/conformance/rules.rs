@@ -1,0 +1,121 @@
+//! The one list of all rules.
+
+/// Calls a macro with the list of all rules: `$with! { [$args] module: rule, rule; module: rule; }`.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! with_log_rules {
+    ($with:path, [$($args:tt)*]) => {
+        $with! {
+            [$($args)*]
+            appends:
+                records_lie_in_the_order_of_their_appends,
+                what_was_appended_is_there_after_a_restart,
+                a_lost_answer_repeats_no_record,
+                appends_of_many_tasks_are_all_there_once,
+                an_explicit_partition_is_kept,
+                a_key_decides_about_the_partition,
+                a_record_without_a_key_lies_where_the_answer_says,
+                absent_and_empty_are_told_apart,
+                headers_come_back_as_they_were,
+                a_value_of_one_mebibyte_comes_back_whole,
+                a_record_above_the_limit_is_refused_by_name,
+                an_unknown_topic_or_partition_is_refused_by_name,
+                a_record_has_a_time,
+                appending_nothing_adds_nothing;
+            reads:
+                small_helpings_add_up_to_everything,
+                a_read_begins_where_it_is_asked_to,
+                a_record_larger_than_asked_for_is_handed_out,
+                an_offset_that_is_not_there_is_out_of_range,
+                a_waiting_read_gets_the_record_that_comes,
+                a_read_that_waits_in_vain_ends_in_time,
+                an_offset_is_found_by_time,
+                deleting_moves_the_start,
+                deleting_does_not_skip_a_group_in_silence;
+            topics:
+                a_topic_is_described_as_it_was_made,
+                making_a_topic_again_changes_its_settings,
+                another_number_of_partitions_is_refused,
+                topics_are_listed_by_name;
+            groups:
+                the_only_member_gets_everything_in_order,
+                a_group_starts_where_it_says,
+                the_next_owner_goes_on_at_the_committed_offset,
+                two_groups_do_not_disturb_each_other,
+                a_group_is_registered_until_it_is_forgotten,
+                a_poll_hands_out_no_more_than_asked_for,
+                a_long_partition_does_not_starve_a_short_one,
+                a_canceled_poll_misses_nothing,
+                lag_is_counted_in_records_and_in_time,
+                a_closed_session_says_so,
+                closing_ends_a_waiting_poll;
+            pauses:
+                a_paused_partition_rests_and_goes_on_without_a_gap,
+                a_pause_holds_once_it_has_returned,
+                a_pause_outlasts_a_rebalance,
+                a_seek_says_what_comes_next,
+                a_poll_under_way_does_not_undo_a_seek,
+                a_seek_needs_the_present_fence,
+                a_position_that_is_not_there_stops_its_partition_alone;
+            rebalances:
+                members_share_the_partitions,
+                records_in_flight_are_handed_out_again_after_a_rebalance,
+                a_commit_before_letting_go_counts,
+                whoever_let_go_commits_nothing,
+                what_is_not_let_go_in_time_moves_on,
+                a_commit_after_the_time_is_up_is_refused,
+                nothing_more_comes_of_what_is_asked_for,
+                the_partitions_of_a_dropped_session_move_on,
+                fences_ascend_with_every_assignment;
+            commits:
+                an_offset_reads_back_with_its_metadata,
+                metadata_has_a_limit_with_a_name,
+                records_and_offsets_are_committed_together,
+                a_refused_commit_leaves_nothing,
+                a_refused_commit_does_not_end_the_session,
+                a_commit_never_goes_back,
+                an_empty_commit_does_nothing,
+                a_commit_of_records_alone_adds_them,
+                commits_under_way_keep_their_order,
+                a_committed_read_waits_for_commits_under_way,
+                a_canceled_commit_is_whole_or_not_there;
+            fences:
+                a_zombie_commits_nothing,
+                a_zombie_is_told;
+        }
+    };
+}
+
+/// One test per rule, and `RULES`, the names of the rules that were made tests of.
+///
+/// `$run` is a macro that is given the path of a rule and plays it; what follows it stands above each
+/// test, as in `log_conformance!(run, #[ignore = "needs Kafka"])`.
+#[macro_export]
+macro_rules! log_conformance {
+    ($run:path $(, $(#[$above:meta])+)?) => {
+        $crate::with_log_rules!($crate::log_conformance_tests, [$run, [$($(#[$above])+)?]]);
+    };
+}
+
+#[doc(hidden)]
+#[macro_export]
+macro_rules! log_conformance_tests {
+    ([$run:path, $above:tt] $($module:ident: $($rule:ident),+;)+) => {
+        /// The rules that are tested here.
+        pub(crate) const RULES: &[&str] = &[$($(concat!(stringify!($module), " ", stringify!($rule))),+),+];
+        $($($crate::log_conformance_test!($run, $above, $module, $rule);)+)+
+    };
+}
+
+#[doc(hidden)]
+#[macro_export]
+macro_rules! log_conformance_test {
+    ($run:path, [$(#[$above:meta])*], $module:ident, $rule:ident) => {
+        #[test]
+        $(#[$above])*
+        fn $rule() {
+            use $crate::conformance::$module as rules;
+            $run!(rules::$rule);
+        }
+    };
+}

@@ -1,0 +1,234 @@
+//! What a rule is played on.
+
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use tidegate_core::env::{Clock, Spawn};
+use tidegate_core::{GroupName, Offset, Topic};
+
+use super::member::Member;
+use crate::{
+    Append, Call, Committed, Join, Log, LogError, PartitionDescription, Position, Read, Record,
+    Stored, TopicConfig, TopicPartition,
+};
+
+/// An implementation under test, with what a test needs around it.
+pub trait Stage: Send + Sync + fmt::Debug {
+    /// The log.
+    fn log(&self) -> Arc<dyn Log>;
+
+    /// The time in which the log lives.
+    fn clock(&self) -> Arc<dyn Clock>;
+
+    /// Who runs tasks beside the rule.
+    fn spawn(&self) -> Arc<dyn Spawn>;
+
+    /// A part of a name that nobody has used before, because topics and groups outlive a rule where
+    /// the log is shared.
+    fn unique(&self) -> String;
+
+    /// How long things take here.
+    fn times(&self) -> Times;
+
+    /// What this implementation promises beyond the rules.
+    fn promises(&self) -> Promises;
+
+    /// Gives the log back as the next process finds it: everything that was done is there, every
+    /// session is gone. The rule has dropped what it had of the old one.
+    fn reopen(&self) -> Pin<Box<dyn Future<Output = Arc<dyn Log>> + Send + '_>>;
+
+    /// The answer to the next append is lost on its way, where that can be arranged.
+    fn lose_next_answer(&self);
+}
+
+/// How long things take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Times {
+    /// Longer than anything takes that must happen: past it, a rule is broken.
+    pub settle: Duration,
+    /// How long to look on before it is believed that nothing happens.
+    pub quiet: Duration,
+}
+
+/// What an implementation promises beyond the rules.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Promises {
+    /// Nothing is deleted that a registered group has not committed yet.
+    pub deletion_waits_for_groups: bool,
+}
+
+/// A stage with a log on it, and short ways to say what rules say.
+#[derive(Debug, Clone)]
+pub struct Scene {
+    /// The stage.
+    pub stage: Arc<dyn Stage>,
+    /// The log as it is now.
+    pub log: Arc<dyn Log>,
+}
+
+impl Scene {
+    /// Sets a rule on a stage.
+    #[must_use]
+    pub fn new(stage: Arc<dyn Stage>) -> Self {
+        let log = stage.log();
+        Self { stage, log }
+    }
+
+    /// The log as the next process finds it. Members must have been dropped.
+    pub async fn reopened(self) -> Self {
+        let Self { stage, log } = self;
+        drop(log);
+        let log = stage.reopen().await;
+        Self { stage, log }
+    }
+
+    /// A fresh name.
+    #[must_use]
+    pub fn name(&self, what: &str) -> String {
+        format!("{what}-{}", self.stage.unique())
+    }
+
+    /// A fresh topic with so many partitions.
+    pub async fn topic(&self, partitions: u32) -> Topic {
+        self.topic_with(TopicConfig::new(partitions)).await
+    }
+
+    /// A fresh topic that is set up like this.
+    pub async fn topic_with(&self, config: TopicConfig) -> Topic {
+        let topic = Topic::new(self.name("topic")).unwrap();
+        self.log.create_topic(&topic, config).await.unwrap();
+        topic
+    }
+
+    /// A fresh group.
+    #[must_use]
+    pub fn group(&self) -> GroupName {
+        GroupName::new(self.name("group")).unwrap()
+    }
+
+    /// Appends values to one partition and says where they lie.
+    pub async fn append(&self, at: &TopicPartition, values: &[&str]) -> Vec<Offset> {
+        let appends = values.iter().map(|value| append_to(at, value)).collect();
+        let positions = self.log.append(appends).await.unwrap();
+        positions
+            .into_iter()
+            .map(|position| position.offset)
+            .collect()
+    }
+
+    /// Appends `count` numbered values to one partition.
+    pub async fn append_numbers(&self, at: &TopicPartition, count: usize) -> Vec<Offset> {
+        let values: Vec<String> = (0..count).map(|number| number.to_string()).collect();
+        let values: Vec<&str> = values.iter().map(String::as_str).collect();
+        self.append(at, &values).await
+    }
+
+    /// Everything that a partition holds.
+    pub async fn everything(&self, at: &TopicPartition) -> Vec<Stored> {
+        let there = self.partition(at).await;
+        let mut from = there.start;
+        let mut all = Vec::new();
+        while from < there.end {
+            let batch = self.log.read(Read::new(at.clone(), from)).await.unwrap();
+            assert_eq!(&batch.at, at);
+            assert!(batch.next > from, "a read before the end gets on");
+            from = batch.next;
+            all.extend(batch.records);
+        }
+        all
+    }
+
+    /// The values that a partition holds, as text.
+    pub async fn values(&self, at: &TopicPartition) -> Vec<String> {
+        self.everything(at).await.iter().map(text).collect()
+    }
+
+    /// What is known about a partition.
+    pub async fn partition(&self, at: &TopicPartition) -> PartitionDescription {
+        let description = self.log.describe(&at.topic).await.unwrap();
+        description.partitions[usize::try_from(at.partition.0).unwrap()]
+    }
+
+    /// What a group has committed for a partition.
+    pub async fn committed(&self, group: &GroupName, at: &TopicPartition) -> Option<Committed> {
+        let mut found = self
+            .log
+            .committed(group, std::slice::from_ref(at))
+            .await
+            .unwrap();
+        assert_eq!(found.len(), 1);
+        found.remove(0)
+    }
+
+    /// A new member of a group.
+    pub async fn join(&self, group: &GroupName, topic: &Topic) -> Member {
+        self.join_as(Join::new(group.clone(), vec![topic.clone()]))
+            .await
+    }
+
+    /// A new member that joins like this.
+    pub async fn join_as(&self, join: Join) -> Member {
+        let session = self.log.join(join).await.unwrap();
+        Member::new(self.clone(), session)
+    }
+
+    /// Runs something that must end; how soon depends on the stage.
+    pub async fn soon<T>(&self, what: &str, future: impl Future<Output = T>) -> T {
+        let limit = self.stage.times().settle;
+        match self.within(limit, future).await {
+            Some(value) => value,
+            None => panic!("{what} did not happen within {limit:?}"),
+        }
+    }
+
+    /// Runs something for at most this long.
+    pub async fn within<T>(&self, limit: Duration, future: impl Future<Output = T>) -> Option<T> {
+        let clock = self.stage.clock();
+        tokio::select! {
+            biased;
+            value = future => Some(value),
+            () = clock.sleep(limit) => None,
+        }
+    }
+}
+
+/// A record with a text, for a partition.
+#[must_use]
+pub(super) fn append_to(at: &TopicPartition, value: &str) -> Append {
+    let record = Record::new(value.to_owned());
+    Append::new(at.topic.clone(), record).partition(at.partition.0)
+}
+
+/// Begins a call without waiting for it.
+pub(super) async fn once<T>(call: &mut Call<'_, T>) -> Option<Result<T, LogError>> {
+    poll_fn(|context| match call.as_mut().poll(context) {
+        Poll::Ready(answer) => Poll::Ready(Some(answer)),
+        Poll::Pending => Poll::Ready(None),
+    })
+    .await
+}
+
+/// The value of a record as text.
+#[must_use]
+pub(super) fn text(stored: &Stored) -> String {
+    let value = stored.record.value.as_deref().unwrap_or_default();
+    String::from_utf8_lossy(value).into_owned()
+}
+
+/// The code of the error that a call must end with.
+pub(super) fn code<T: fmt::Debug>(result: Result<T, LogError>) -> String {
+    match result {
+        Ok(value) => panic!("this must be refused, and gave {value:?}"),
+        Err(error) => error.code().to_string(),
+    }
+}
+
+/// Just the offsets.
+#[must_use]
+pub(super) fn offsets(positions: &[Position]) -> Vec<i64> {
+    positions.iter().map(|position| position.offset.0).collect()
+}

@@ -1,0 +1,55 @@
+//! The embedded log: a directory of topics, and a lock on it.
+//!
+//! The **journal** makes writes durable and atomic: each is a commit group (see `group`), many of
+//! them are written in one piece and synced once. **Segments** hold the records of one partition
+//! each, as the same chunks (see `chunk`) that are in the groups; they are filled behind the scenes
+//! and synced before a journal file is used again. The **manifest** is the log as of a checkpoint.
+//!
+//! | after a crash, this | is |
+//! |---|---|
+//! | what the manifest speaks of | there: it was synced before |
+//! | groups of the journal behind it, as far as each follows the one before | applied again |
+//! | a group that cannot be read, and none behind it that says it was synced | torn: kept aside, cut |
+//! | a group that cannot be read, and one behind it that says it was synced | damage: named, the rest is used |
+//! | any other file | a left-over, removed |
+
+mod audit;
+mod catalog;
+mod change;
+mod chunk;
+mod codec;
+mod config;
+mod files;
+mod group;
+mod hub;
+mod inspect;
+mod journal;
+mod keeper;
+mod kept;
+mod log;
+mod manifest;
+mod open;
+mod pending;
+mod planted;
+mod reader;
+mod recover;
+mod repair;
+mod scan;
+mod segment;
+mod shelf;
+mod state;
+mod telemetry;
+mod threads;
+mod writer;
+
+#[cfg(test)]
+mod tests;
+
+pub use audit::{Audited, recount};
+pub use config::EmbeddedConfig;
+pub use inspect::{Checked, ListedGroup, ListedPartition, Listing, Problem, check, ls};
+pub use kept::Kept;
+pub use log::EmbeddedLog;
+pub use recover::JournalDamage;
+pub use repair::{DAMAGED, Repaired, repair};
+pub use shelf::EmbeddedShelf;

@@ -1,0 +1,375 @@
+//! A chunk: records of one partition that were written together, as they lie in journal and
+//! segments.
+//!
+//! ```text
+//!  0  u32  magic "TGC1"
+//!  4  u32  CRC32C of the header from byte 8, tallies included
+//!  8  u32  CRC32C of the records
+//! 12  u32  length of the records
+//! 16  u32  number of tallies
+//! 20  u32  number of records
+//! 24  i64  offset of the first one
+//! 32  u64  offsets covered from there on
+//! 40  u64  timestamp to which the records' own are relative
+//! 48  u64  greatest timestamp
+//! 56  tallies: {u64 minute of birth, u32 count, u128 sum of ids}, by minute
+//!     records: {varint offsets left out before it, zigzag varint timestamp,
+//!               varint key length + 1 (0: no key), varint value length + 1 (0: no value),
+//!               varint length of headers, key, value, headers}
+//! ```
+//!
+//! Whoever appends encodes the records and their CRC; the one writer fills in the header, once it
+//! knows the offset.
+
+use bytes::Bytes;
+use tidegate_core::books::{Bucket, Tally};
+use tidegate_core::{EventId, Offset, Topic};
+
+use super::codec::{Decoder, length, put_u32, put_u64, put_varint, unzigzag, zigzag};
+use crate::record::{Headers, Record, Stored, TopicPartition};
+
+const MAGIC: u32 = u32::from_le_bytes(*b"TGC1");
+/// Bytes of a header without its tallies.
+pub(super) const FIXED: usize = 56;
+/// Bytes of one tally.
+pub(super) const TALLY: usize = 28;
+/// Records are gathered into a chunk up to about this size, so that reading a few of them does not
+/// mean reading many.
+pub(super) const TARGET: usize = 128 * 1024;
+/// More minutes than the records of one chunk can be from, and few enough to be read at once.
+const MAX_TALLIES: usize = 1 << 20;
+
+/// What the header of a chunk says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Head {
+    pub(super) body_crc: u32,
+    pub(super) body_len: usize,
+    pub(super) count: u32,
+    pub(super) base: i64,
+    pub(super) span: u64,
+    pub(super) base_ms: u64,
+    pub(super) max_ms: u64,
+    /// How many of the records were born in which minute, and the sums of their ids.
+    pub(super) tallies: Vec<(u64, Tally)>,
+}
+
+impl Head {
+    /// The bytes of the header with this many tallies.
+    pub(super) fn size(tallies: usize) -> usize {
+        FIXED + tallies * TALLY
+    }
+
+    /// The bytes of header and records.
+    pub(super) fn len(&self) -> usize {
+        Self::size(self.tallies.len()) + self.body_len
+    }
+
+    /// The offset behind the last one covered.
+    pub(super) fn end(&self) -> i64 {
+        self.base.saturating_add_unsigned(self.span)
+    }
+
+    /// Writes the header into its place.
+    pub(super) fn write(&self, out: &mut [u8]) {
+        let mut header = Vec::with_capacity(Self::size(self.tallies.len()));
+        put_u32(&mut header, MAGIC);
+        put_u32(&mut header, 0);
+        put_u32(&mut header, self.body_crc);
+        put_u32(&mut header, length(self.body_len));
+        put_u32(&mut header, length(self.tallies.len()));
+        put_u32(&mut header, self.count);
+        put_u64(&mut header, self.base.cast_unsigned());
+        put_u64(&mut header, self.span);
+        put_u64(&mut header, self.base_ms);
+        put_u64(&mut header, self.max_ms);
+        for (minute, tally) in &self.tallies {
+            put_u64(&mut header, *minute);
+            put_u32(&mut header, u32::try_from(tally.count).unwrap_or(u32::MAX));
+            header.extend_from_slice(&tally.id_sum.to_le_bytes());
+        }
+        let crc = crc32c::crc32c(&header[8..]);
+        header[4..8].copy_from_slice(&crc.to_le_bytes());
+        out[..header.len()].copy_from_slice(&header);
+    }
+
+    /// How many bytes the header at the front of `bytes` has; none if it is none.
+    pub(super) fn measure(bytes: &[u8]) -> Option<usize> {
+        let mut decoder = Decoder(bytes.get(..FIXED)?);
+        if decoder.u32()? != MAGIC {
+            return None;
+        }
+        decoder.take(12)?;
+        let tallies = usize::try_from(decoder.u32()?).ok()?;
+        (tallies <= MAX_TALLIES).then(|| Self::size(tallies))
+    }
+
+    /// Reads the header at the front of `bytes` if it is whole.
+    pub(super) fn read(bytes: &[u8]) -> Option<Self> {
+        let header = bytes.get(..Self::measure(bytes)?)?;
+        let mut decoder = Decoder(&header[4..]);
+        if decoder.u32()? != crc32c::crc32c(&header[8..]) {
+            return None;
+        }
+        let body_crc = decoder.u32()?;
+        let body_len = usize::try_from(decoder.u32()?).ok()?;
+        let tallies = decoder.u32()?;
+        let count = decoder.u32()?;
+        let base = decoder.i64()?;
+        let span = decoder.u64()?;
+        let base_ms = decoder.u64()?;
+        let max_ms = decoder.u64()?;
+        let tallies: Option<Vec<_>> = (0..tallies)
+            .map(|_| {
+                let minute = decoder.u64()?;
+                let count = i64::from(decoder.u32()?);
+                let id_sum = decoder.u128()?;
+                Some((minute, Tally { count, id_sum }))
+            })
+            .collect();
+        Some(Self {
+            body_crc,
+            body_len,
+            count,
+            base,
+            span,
+            base_ms,
+            max_ms,
+            tallies: tallies?,
+        })
+    }
+
+    /// The records of the whole chunk `bytes`; none if they are damaged.
+    pub(super) fn body(&self, bytes: &Bytes) -> Option<Bytes> {
+        let start = Self::size(self.tallies.len());
+        let end = start.checked_add(self.body_len)?;
+        (end <= bytes.len()).then(|| bytes.slice(start..end))
+    }
+
+    /// The same, checked.
+    pub(super) fn checked_body(&self, bytes: &Bytes) -> Option<Bytes> {
+        self.body(bytes)
+            .filter(|body| crc32c::crc32c(body) == self.body_crc)
+    }
+}
+
+/// Adds one record to the records of a chunk.
+pub(super) fn put_record(out: &mut Vec<u8>, gap: u64, base_ms: u64, ms: u64, record: &Record) {
+    let since = ms.wrapping_sub(base_ms).cast_signed();
+    let size = |bytes: &Option<Bytes>| bytes.as_ref().map_or(0, |b| b.len() as u64 + 1);
+    put_varint(out, gap);
+    put_varint(out, zigzag(since));
+    put_varint(out, size(&record.key));
+    put_varint(out, size(&record.value));
+    let headers = record.headers.as_bytes();
+    put_varint(out, headers.len() as u64);
+    out.extend_from_slice(record.key.as_deref().unwrap_or_default());
+    out.extend_from_slice(record.value.as_deref().unwrap_or_default());
+    out.extend_from_slice(headers);
+}
+
+/// The records of a chunk, as slices of its bytes.
+pub(super) struct Records {
+    body: Bytes,
+    at: usize,
+    left: u32,
+    next: i64,
+    base_ms: u64,
+}
+
+impl Records {
+    pub(super) fn new(head: &Head, body: Bytes) -> Self {
+        Self {
+            body,
+            at: 0,
+            left: head.count,
+            next: head.base,
+            base_ms: head.base_ms,
+        }
+    }
+
+    /// The next record; none at the end, `Some(None)` where the bytes make no sense.
+    fn read(&mut self, is_wanted: impl Fn(i64) -> bool) -> Option<Step> {
+        let mut decoder = Decoder(self.body.get(self.at..)?);
+        let before = decoder.0.len();
+        let gap = decoder.varint()?;
+        let since = unzigzag(decoder.varint()?);
+        let key = decoder.varint()?;
+        let value = decoder.varint()?;
+        let headers = usize::try_from(decoder.varint()?).ok()?;
+        let lead = before - decoder.0.len();
+        let offset = self.next.checked_add_unsigned(gap)?;
+        let bytes_of = |n: u64| usize::try_from(n.saturating_sub(1)).ok();
+        let (key_len, value_len) = (bytes_of(key)?, bytes_of(value)?);
+        let key_at = self.at + lead;
+        let value_at = key_at.checked_add(key_len)?;
+        let headers_at = value_at.checked_add(value_len)?;
+        let end = headers_at.checked_add(headers)?;
+        if end > self.body.len() {
+            return None;
+        }
+        self.at = end;
+        self.next = offset.checked_add(1)?;
+        if !is_wanted(offset) {
+            return Some(Step::Skipped);
+        }
+        let record = Record {
+            key: (key > 0).then(|| self.body.slice(key_at..value_at)),
+            value: (value > 0).then(|| self.body.slice(value_at..headers_at)),
+            headers: if headers == 0 {
+                Headers::default()
+            } else {
+                Headers::from_bytes(self.body.slice(headers_at..end))?
+            },
+            timestamp_ms: self.base_ms.wrapping_add_signed(since),
+        };
+        let offset = Offset(offset);
+        Some(Step::Read(Stored { offset, record }))
+    }
+
+    /// The next record at or after `from`; none at the end.
+    ///
+    /// # Errors
+    /// The bytes make no sense.
+    pub(super) fn next_from(&mut self, from: i64) -> Result<Option<Stored>, Senseless> {
+        while self.left > 0 {
+            self.left -= 1;
+            match self.read(|offset| offset >= from).ok_or(Senseless)? {
+                Step::Read(stored) => return Ok(Some(stored)),
+                Step::Skipped => {}
+            }
+        }
+        Ok(None)
+    }
+}
+
+enum Step {
+    Read(Stored),
+    Skipped,
+}
+
+/// Bytes that make no sense although their CRC does.
+#[derive(Debug)]
+pub(super) struct Senseless;
+
+/// The minute in whose bucket an id is counted.
+pub(super) fn minute_of(id: EventId) -> u64 {
+    match Bucket::of(id) {
+        Bucket::Minute(minute) => minute,
+        Bucket::Hour(_) | Bucket::Day(_) | Bucket::Offsets { .. } => 0,
+    }
+}
+
+/// Adds an id to tallies that are kept by minute.
+pub(super) fn count_id(tallies: &mut Vec<(u64, Tally)>, id: EventId) {
+    let minute = minute_of(id);
+    // Neighbors mostly share their minute, so it is looked for from the back.
+    match tallies.iter_mut().rev().find(|(found, _)| *found == minute) {
+        Some((_, tally)) => *tally = tally.plus(Tally::of(id)),
+        None => tallies.push((minute, Tally::of(id))),
+    }
+}
+
+/// Builds a whole chunk of records with holes between them; for those who copy records.
+pub(super) fn rebuild(
+    cluster: &str,
+    at: &TopicPartition,
+    head: &Head,
+    kept: &[Stored],
+) -> Option<(Head, Vec<u8>)> {
+    let first = kept.first()?;
+    let mut body = Vec::with_capacity(head.body_len);
+    let mut tallies = Vec::new();
+    let mut next = first.offset.0;
+    for stored in kept {
+        let gap = stored.offset.0.abs_diff(next);
+        let ms = stored.record.timestamp_ms;
+        put_record(&mut body, gap, head.base_ms, ms, &stored.record);
+        next = stored.offset.0 + 1;
+        count_id(&mut tallies, stored.event_id(cluster, at));
+    }
+    tallies.sort_unstable_by_key(|(minute, _)| *minute);
+    let max_ms = kept.iter().map(|stored| stored.record.timestamp_ms).max();
+    let rebuilt = Head {
+        body_crc: crc32c::crc32c(&body),
+        body_len: body.len(),
+        count: length(kept.len()),
+        base: first.offset.0,
+        span: next.abs_diff(first.offset.0),
+        base_ms: head.base_ms,
+        max_ms: max_ms.unwrap_or(head.base_ms),
+        tallies,
+    };
+    let mut bytes = vec![0; Head::size(rebuilt.tallies.len())];
+    rebuilt.write(&mut bytes);
+    bytes.extend_from_slice(&body);
+    Some((rebuilt, bytes))
+}
+
+/// The id of a record that carries none.
+pub(super) fn foreign_id(cluster: &str, topic: &Topic, partition: u32, offset: i64) -> EventId {
+    let partition = tidegate_core::Partition(i32::try_from(partition).unwrap_or(i32::MAX));
+    EventId::of_foreign(cluster, topic, partition, Offset(offset))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at() -> TopicPartition {
+        TopicPartition::new(Topic::new("t").unwrap(), 0)
+    }
+
+    fn stored(offset: i64, record: Record) -> Stored {
+        Stored {
+            offset: Offset(offset),
+            record,
+        }
+    }
+
+    fn empty() -> Head {
+        Head {
+            body_crc: 0,
+            body_len: 0,
+            count: 0,
+            base: 0,
+            span: 0,
+            base_ms: 1_000,
+            max_ms: 0,
+            tallies: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn records_read_back_with_holes_absent_parts_and_old_times() {
+        let records = [
+            stored(5, Record::new("v").key("k").timestamp_ms(1_000)),
+            stored(9, Record::tombstone().key("").timestamp_ms(7)),
+            stored(10, Record::new("").header("a", "b").timestamp_ms(2_000)),
+        ];
+        let (head, bytes) = rebuild("c", &at(), &empty(), &records).unwrap();
+        let bytes = Bytes::from(bytes);
+        let read = Head::read(&bytes).unwrap();
+        assert_eq!(read, head);
+        assert_eq!((read.base, read.end(), read.max_ms), (5, 11, 2_000));
+        assert_eq!(read.len(), bytes.len());
+        let mut found = Vec::new();
+        let mut all = Records::new(&read, read.checked_body(&bytes).unwrap());
+        while let Some(stored) = all.next_from(6).unwrap() {
+            found.push(stored);
+        }
+        assert_eq!(found, records[1..]);
+    }
+
+    #[test]
+    fn every_flipped_bit_is_noticed() {
+        let records = [stored(0, Record::new("value").key("k").timestamp_ms(1_000))];
+        let (_, bytes) = rebuild("c", &at(), &empty(), &records).unwrap();
+        for bit in 0..bytes.len() * 8 {
+            let mut damaged = bytes.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            let damaged = Bytes::from(damaged);
+            let body = Head::read(&damaged).and_then(|head| head.checked_body(&damaged));
+            assert_eq!(body, None, "bit {bit}");
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! How an embedded log is set up.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+const MIB: u64 = 1024 * 1024;
+
+/// How an embedded log is set up.
+///
+/// ```
+/// use tidegate_log::EmbeddedConfig;
+/// let config = EmbeddedConfig { max_size: 1 << 30, ..EmbeddedConfig::new("./data/log") };
+/// assert_eq!(config.segment_size, 64 * 1024 * 1024);
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EmbeddedConfig {
+    /// The directory, which is made where it is missing.
+    pub dir: PathBuf,
+    /// The name of the log. It is written down when the directory is made and stays from then on.
+    pub cluster: String,
+    /// About how large a segment of a partition grows.
+    pub segment_size: u64,
+    /// How large a journal file is. A commit that is larger gets a file of its size.
+    pub journal_size: u64,
+    /// How many bytes the records of all topics may take; above it, appends are refused.
+    pub max_size: u64,
+    /// How many bytes commits with offsets may take above that, so that a full log can be drained.
+    pub reserve: u64,
+    /// How many bytes one commit may have.
+    pub max_commit_size: u64,
+    /// How long a sync waits for company.
+    pub group_commit_delay: Duration,
+    /// How many bytes of fresh records are kept in memory before they go to their segments.
+    pub cache_size: u64,
+    /// How many bytes of commits may wait for the disk; above it, they are refused.
+    pub max_queued_size: u64,
+    /// How many bytes of keys one round of compaction may hold in memory.
+    pub compaction_memory: u64,
+    /// What the lock file says about the holder beside its process, such as an address.
+    pub holder: Option<String>,
+}
+
+impl EmbeddedConfig {
+    /// A log in this directory, with the usual settings.
+    #[must_use]
+    pub fn new(dir: impl Into<PathBuf>) -> Self {
+        Self {
+            dir: dir.into(),
+            cluster: "embedded".to_owned(),
+            segment_size: 64 * MIB,
+            journal_size: 64 * MIB,
+            max_size: 10 * 1024 * MIB,
+            reserve: 64 * MIB,
+            max_commit_size: 64 * MIB,
+            group_commit_delay: Duration::ZERO,
+            cache_size: 16 * MIB,
+            max_queued_size: 256 * MIB,
+            compaction_memory: 64 * MIB,
+            holder: None,
+        }
+    }
+}

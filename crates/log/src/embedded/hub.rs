@@ -1,0 +1,136 @@
+//! What the threads of a log and its callers have in common.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tidegate_core::env::{Clock, Disk};
+use tokio::sync::Notify;
+
+use super::catalog::Catalog;
+use super::config::EmbeddedConfig;
+use super::state::{JournalPlace, State};
+use crate::error::LogError;
+
+/// What the threads of a log and its callers have in common.
+#[derive(Debug)]
+pub(super) struct Hub {
+    pub(super) config: EmbeddedConfig,
+    pub(super) disk: Arc<dyn Disk>,
+    pub(super) clock: Arc<dyn Clock>,
+    state: Mutex<State>,
+    catalog: Mutex<Arc<Catalog>>,
+    status: Mutex<Status>,
+    /// Journal files that may be used again.
+    pool: Mutex<Vec<String>>,
+    /// Rings when the keeper has something to do.
+    pub(super) keeper_bell: Notify,
+    /// Rings when the keeper has made room.
+    pub(super) writer_bell: Notify,
+    /// Rings when the log is closed or has stopped, for those who wait for records.
+    pub(super) end_bell: Notify,
+}
+
+/// How the log is.
+#[derive(Debug, Default, Clone)]
+pub(super) struct Status {
+    /// Why it takes nothing any more.
+    pub(super) stopped: Option<String>,
+    /// Why records cannot go to their segments for now.
+    pub(super) full: Option<String>,
+    pub(super) is_closed: bool,
+    /// Where the journal begins that is still needed.
+    pub(super) checkpoint: JournalPlace,
+    /// The sequence up to which a checkpoint was written.
+    pub(super) checkpoint_sequence: u64,
+    /// Bytes of commits that wait for the disk.
+    pub(super) queued: u64,
+    /// How many look at files that must not be removed meanwhile.
+    pub(super) pins: u64,
+}
+
+impl Hub {
+    pub(super) fn new(
+        config: EmbeddedConfig,
+        disk: Arc<dyn Disk>,
+        clock: Arc<dyn Clock>,
+        state: State,
+        status: Status,
+        pool: Vec<String>,
+    ) -> Self {
+        Self {
+            config,
+            disk,
+            clock,
+            catalog: Mutex::new(Arc::new(Catalog::of(&state))),
+            state: Mutex::new(state),
+            status: Mutex::new(status),
+            pool: Mutex::new(pool),
+            keeper_bell: Notify::new(),
+            writer_bell: Notify::new(),
+            end_bell: Notify::new(),
+        }
+    }
+
+    /// The state. Whoever panics while it is held has changed nothing that was not durable.
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn status(&self) -> MutexGuard<'_, Status> {
+        self.status.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The topics as of now, for those who encode.
+    pub(super) fn catalog(&self) -> Arc<Catalog> {
+        let catalog = self.catalog.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(&catalog)
+    }
+
+    /// Brings the catalog up to date with the state.
+    pub(super) fn renew_catalog(&self) {
+        let renewed = Arc::new(Catalog::of(&self.state()));
+        *self.catalog.lock().unwrap_or_else(PoisonError::into_inner) = renewed;
+    }
+
+    pub(super) fn pool(&self) -> MutexGuard<'_, Vec<String>> {
+        self.pool.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn topic_dir(&self, topic: &tidegate_core::Topic) -> PathBuf {
+        super::files::topic_dir(&self.config.dir, topic)
+    }
+
+    pub(super) fn now(&self) -> Duration {
+        self.clock.elapsed()
+    }
+
+    /// Refuses whatever changes something, once the log has stopped.
+    pub(super) fn check_running(&self) -> Result<(), LogError> {
+        match &self.status().stopped {
+            Some(why) => Err(LogError::Stopped { why: why.clone() }),
+            None => Ok(()),
+        }
+    }
+
+    /// The same for those who ask from outside; what was handed over before the end is still done.
+    pub(super) fn check_open(&self) -> Result<(), LogError> {
+        self.check_running()?;
+        if self.status().is_closed {
+            return Err(LogError::Closed);
+        }
+        Ok(())
+    }
+
+    /// Takes nothing any more; reads go on.
+    pub(super) fn stop(&self, error: &LogError) {
+        let mut status = self.status();
+        if status.stopped.is_none() {
+            tracing::error!(%error, dir = %self.config.dir.display(), "the log has stopped");
+            status.stopped = Some(error.to_string());
+        }
+        drop(status);
+        self.writer_bell.notify_one();
+        self.end_bell.notify_waiters();
+    }
+}

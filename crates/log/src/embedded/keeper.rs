@@ -1,0 +1,420 @@
+//! The keeper: fills segments from the journal, writes checkpoints, and removes what may go.
+//!
+//! | when | it does | what makes that safe |
+//! |---|---|---|
+//! | fresh records take much memory | writes them to their segments | they are in the journal as well |
+//! | the journal has begun another file | syncs segments, then writes the manifest | only then are journal files used again |
+//! | records are past their retention | has their removal written to the journal | files go after the next manifest |
+//! | a compacted topic repeats its keys | writes new segments, syncs them, has the switch journaled | the same |
+
+mod clean;
+mod compact;
+mod tallies;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tidegate_core::env::{DiskFile, OpenMode};
+
+use super::files::{self, Doing};
+use super::hub::Hub;
+use super::journal;
+use super::manifest;
+use super::planted::{self, Bug};
+use super::scan::rebuild_index;
+use super::segment::{self, MAGIC, Segment};
+use super::state::{Fresh, State};
+use crate::error::LogError;
+
+/// Fresh bytes of one partition that are worth a write of their own.
+const FILL: u64 = 256 * 1024;
+/// A chunk of this size is written from where it is, not copied together with others.
+const LARGE: usize = 64 * 1024;
+/// Files that are open for writing at a time.
+const MAX_OPEN: usize = 256;
+/// Journal files that are kept for later use.
+const MAX_POOL: usize = 2;
+
+/// Fills segments, writes checkpoints, removes what may go.
+#[derive(Debug)]
+pub(super) struct Keeper {
+    pub(super) hub: Arc<Hub>,
+    /// Segment files that were written to since they were last synced.
+    open: BTreeMap<PathBuf, Box<dyn DiskFile>>,
+    /// Directories with names that are not synced.
+    dirs: BTreeSet<PathBuf>,
+    /// The first journal file that is not in the pool.
+    oldest: u64,
+    next_spare: u64,
+}
+
+impl Keeper {
+    pub(super) fn new(hub: Arc<Hub>, oldest: u64, next_spare: u64) -> Self {
+        Self {
+            hub,
+            open: BTreeMap::new(),
+            dirs: BTreeSet::new(),
+            oldest,
+            next_spare,
+        }
+    }
+
+    /// Writes fresh records to their segments: those of partitions that have many of them, or all.
+    ///
+    /// # Errors
+    /// The disk has no room, and it can be tried again; or it fails, and the log must stop.
+    pub(super) fn fill(&mut self, everything: bool) -> Result<(), LogError> {
+        let is_due = |fresh_bytes: u64| fresh_bytes > 0 && (everything || fresh_bytes >= FILL);
+        let due: Vec<(u32, u32)> = {
+            let state = self.hub.state();
+            let all = state.all();
+            let due = all.filter(|(.., partition)| is_due(partition.fresh_bytes));
+            due.map(|(topic, partition, _)| (topic, partition))
+                .collect()
+        };
+        for (topic, partition) in due {
+            let fresh: Vec<Fresh> = {
+                let state = self.hub.state();
+                let found = state.partition(topic, partition);
+                found
+                    .map(|p| p.fresh.iter().cloned().collect())
+                    .unwrap_or_default()
+            };
+            self.fill_partition((topic, partition), &fresh)?;
+        }
+        self.hub.writer_bell.notify_one();
+        Ok(())
+    }
+
+    fn fill_partition(&mut self, at: (u32, u32), fresh: &[Fresh]) -> Result<(), LogError> {
+        let mut rest = fresh;
+        while let Some(first) = rest.first() {
+            let (dir, segment, size) = self.segment_for(at, first)?;
+            let mut taken = 0;
+            let mut len = segment.len;
+            for fresh in rest {
+                let chunk = fresh.bytes.len() as u64;
+                if taken > 0 && len + chunk > size {
+                    break;
+                }
+                len += chunk;
+                taken += 1;
+            }
+            let path = dir.join(segment.name(at.1));
+            self.write_chunks(path, segment.len, &rest[..taken])?;
+            self.note_filled(at, &rest[..taken]);
+            rest = &rest[taken..];
+        }
+        Ok(())
+    }
+
+    /// The segment that the next chunk goes to, begun if need be, and how large it may grow.
+    fn segment_for(
+        &mut self,
+        (topic, number): (u32, u32),
+        first: &Fresh,
+    ) -> Result<(PathBuf, Segment, u64), LogError> {
+        let mut state = self.hub.state();
+        let found = state.topics.get(topic as usize);
+        let config = found.map(|topic| topic.config.clone()).unwrap_or_default();
+        let name = found.map(|topic| topic.name.clone());
+        let Some((partition, name)) = state.partition_mut(topic, number).zip(name) else {
+            return Err(LogError::Stopped {
+                why: "records for a partition that is not there".to_owned(),
+            });
+        };
+        let dir = self.hub.topic_dir(&name);
+        let size = segment_size(self.hub.config.segment_size, config.retention_bytes);
+        let chunk = first.bytes.len() as u64;
+        let last = partition.segments.last_mut();
+        let is_open = |s: &Segment| !s.is_sealed && (s.is_empty() || s.len + chunk <= size);
+        if let Some(open) = last.filter(|segment| is_open(segment)) {
+            let mut open = open.clone();
+            open.index = segment::Index::whole();
+            return Ok((dir, open, size));
+        }
+        let sealed = partition.segments.last_mut().map(|last| {
+            last.is_sealed = true;
+            last.clone()
+        });
+        drop(state);
+        if let Some(sealed) = sealed {
+            self.write_index(&dir, number, &sealed);
+        }
+        let begun = Segment::new(first.head.base, 0);
+        self.begin_segment(&dir, number, &begun)?;
+        let mut state = self.hub.state();
+        state.used += begun.len;
+        if let Some(partition) = state.partition_mut(topic, number) {
+            partition.segments.push(begun.clone());
+        }
+        Ok((dir, begun, size))
+    }
+
+    /// Makes the file of a segment. One of that name is a left-over of an attempt without room.
+    fn begin_segment(
+        &mut self,
+        dir: &Path,
+        partition: u32,
+        begun: &Segment,
+    ) -> Result<(), LogError> {
+        let disk = Arc::clone(&self.hub.disk);
+        disk.create_dir_all(dir).doing("make", dir)?;
+        let path = dir.join(begun.name(partition));
+        let mut file = match disk.open(&path, OpenMode::CreateNew) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                disk.open(&path, OpenMode::Write).doing("open", &path)?
+            }
+            opened => opened.doing("make", &path)?,
+        };
+        self.dirs.insert(dir.to_owned());
+        file.write_at(0, &MAGIC).doing("write", &path)?;
+        self.open.insert(path, file);
+        Ok(())
+    }
+
+    fn write_chunks(&mut self, path: PathBuf, at: u64, chunks: &[Fresh]) -> Result<(), LogError> {
+        if self.open.len() >= MAX_OPEN && !self.open.contains_key(&path) {
+            self.sync_segments()?;
+        }
+        let file = match self.open.entry(path.clone()) {
+            std::collections::btree_map::Entry::Occupied(open) => open.into_mut(),
+            std::collections::btree_map::Entry::Vacant(vacant) => {
+                let file = self
+                    .hub
+                    .disk
+                    .open(&path, OpenMode::Write)
+                    .doing("open", &path)?;
+                vacant.insert(file)
+            }
+        };
+        let mut at = at;
+        let mut gathered: Vec<u8> = Vec::new();
+        let mut put = |bytes: &[u8]| {
+            file.write_at(at, bytes).doing("write", &path)?;
+            at += bytes.len() as u64;
+            Ok::<(), LogError>(())
+        };
+        for chunk in chunks {
+            if chunk.bytes.len() < LARGE {
+                gathered.extend_from_slice(&chunk.bytes);
+                if gathered.len() < LARGE {
+                    continue;
+                }
+            }
+            if !gathered.is_empty() {
+                put(&gathered)?;
+                gathered.clear();
+            }
+            if chunk.bytes.len() >= LARGE {
+                put(&chunk.bytes)?;
+            }
+        }
+        if !gathered.is_empty() {
+            put(&gathered)?;
+        }
+        Ok(())
+    }
+
+    /// The first fresh chunks of a partition are in its last segment by now.
+    fn note_filled(&self, (topic, partition): (u32, u32), filled: &[Fresh]) {
+        let mut state = self.hub.state();
+        let bytes: u64 = filled.iter().map(|fresh| fresh.bytes.len() as u64).sum();
+        state.fresh_bytes = state.fresh_bytes.saturating_sub(bytes);
+        let Some(partition) = state.partition_mut(topic, partition) else {
+            return;
+        };
+        partition.fresh_bytes = partition.fresh_bytes.saturating_sub(bytes);
+        if let Some(segment) = partition.segments.last_mut() {
+            filled.iter().for_each(|fresh| segment.add(&fresh.head));
+        }
+        partition.fresh.drain(..filled.len());
+    }
+
+    /// Writes the index of a segment beside it. Without it, it is made again from the segment; so
+    /// nothing depends on whether this works.
+    fn write_index(&self, dir: &Path, partition: u32, segment: &Segment) {
+        let path = dir.join(segment.name(partition));
+        if let Err(error) = self.try_write_index(&path, segment) {
+            tracing::debug!(path = %path.display(), %error, "an index was not written");
+        }
+    }
+
+    fn try_write_index(&self, path: &Path, segment: &Segment) -> Result<(), LogError> {
+        let disk = &self.hub.disk;
+        let mut indexed = segment.clone();
+        if !indexed.index.is_whole() {
+            // It was found on disk at the start, and nobody has looked in it since.
+            let file = disk.open(path, OpenMode::Read).doing("open", path)?;
+            indexed
+                .index
+                .complete(rebuild_index(&*file, path, segment.len)?);
+        }
+        let path = path.with_extension("idx");
+        match disk.remove(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            removed => removed.doing("remove", &path)?,
+        }
+        let mut file = disk.open(&path, OpenMode::CreateNew).doing("make", &path)?;
+        let bytes = segment::index_file(&indexed);
+        file.append(&bytes).doing("write", &path)
+    }
+
+    /// Writes the indexes of the segments that are still open, so that the next process finds its
+    /// way in them; for the end, after a checkpoint.
+    pub(super) fn write_open_indexes(&self) {
+        let open: Vec<_> = {
+            let state = self.hub.state();
+            let segments = state.all().filter_map(|(topic, number, partition)| {
+                let last = partition.segments.last()?;
+                let dir = self.hub.topic_dir(&state.topics.get(topic as usize)?.name);
+                (!last.is_sealed && !last.is_empty()).then(|| (dir, number, last.clone()))
+            });
+            segments.collect()
+        };
+        for (dir, number, segment) in open {
+            self.write_index(&dir, number, &segment);
+        }
+    }
+
+    fn sync_segments(&mut self) -> Result<(), LogError> {
+        for (path, mut file) in std::mem::take(&mut self.open) {
+            if !planted::is(Bug::UnsyncedSegments) {
+                file.sync().doing("sync", &path)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a checkpoint would let go of a journal file.
+    pub(super) fn is_checkpoint_due(&self) -> bool {
+        let place = self.hub.state().journal;
+        place.file > self.hub.status().checkpoint.file
+    }
+
+    /// Puts everything that is durable into synced segments and writes the manifest.
+    ///
+    /// # Errors
+    /// As for [`fill`](Self::fill).
+    pub(super) fn checkpoint(&mut self) -> Result<(), LogError> {
+        let now_ms = self.hub.clock.now_ms();
+        // From here on nobody but this thread changes segments or starts: what is filled below is
+        // exactly what the snapshot speaks of.
+        let (mut snapshot, fresh) = {
+            let mut state = self.hub.state();
+            state.fold(now_ms);
+            let fresh: Vec<((u32, u32), Vec<Fresh>)> = state
+                .all()
+                .filter(|(.., partition)| !partition.fresh.is_empty())
+                .map(|(topic, number, p)| ((topic, number), p.fresh.iter().cloned().collect()))
+                .collect();
+            (state.checkpoint(), fresh)
+        };
+        if snapshot.sequence == self.hub.status().checkpoint_sequence {
+            self.remove_garbage(snapshot.sequence);
+            return Ok(());
+        }
+        for (at, fresh) in &fresh {
+            if !planted::is(Bug::CheckpointAhead) {
+                self.fill_partition(*at, fresh)?;
+            }
+        }
+        self.sync_segments()?;
+        for dir in std::mem::take(&mut self.dirs) {
+            self.hub.disk.sync_dir(&dir).doing("sync", &dir)?;
+        }
+        self.hub.state().put_segments_into(&mut snapshot);
+        manifest::write(&*self.hub.disk, &self.hub.config.dir, &snapshot)?;
+        {
+            let mut status = self.hub.status();
+            status.checkpoint = snapshot.journal;
+            status.checkpoint_sequence = snapshot.sequence;
+        }
+        self.free_journals(&snapshot);
+        self.remove_garbage(snapshot.sequence);
+        self.hub.writer_bell.notify_one();
+        Ok(())
+    }
+
+    /// Lets go of the journal files before the one in which the checkpoint lies.
+    fn free_journals(&mut self, snapshot: &State) {
+        let freed = self.oldest..snapshot.journal.file;
+        self.oldest = self.oldest.max(snapshot.journal.file);
+        let mut pool = self.hub.pool();
+        for name in freed.map(files::journal) {
+            if pool.len() < MAX_POOL {
+                pool.push(name);
+                continue;
+            }
+            let path = self.hub.config.dir.join(name);
+            if let Err(error) = self.hub.disk.remove(&path) {
+                tracing::warn!(path = %path.display(), %error, "a journal file was not removed");
+            }
+        }
+    }
+
+    /// Removes segments that no manifest speaks of any more, unless somebody looks at them.
+    fn remove_garbage(&self, sequence: u64) {
+        if self.hub.status().pins > 0 {
+            return;
+        }
+        let garbage: Vec<PathBuf> = {
+            let mut state = self.hub.state();
+            let all = std::mem::take(&mut state.garbage);
+            let (gone, kept): (Vec<_>, Vec<_>) = all
+                .into_iter()
+                .partition(|garbage| garbage.sequence <= sequence);
+            state.garbage = kept;
+            let topics = &state.topics;
+            let path = |garbage: super::state::Garbage| {
+                let topic = topics.get(garbage.topic as usize)?;
+                Some(self.hub.topic_dir(&topic.name).join(garbage.name))
+            };
+            gone.into_iter().filter_map(path).collect()
+        };
+        for path in garbage {
+            let index = path.with_extension("idx");
+            for path in [path, index] {
+                match self.hub.disk.remove(&path) {
+                    // It is nobody's by now; the next start removes what is left.
+                    Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                        tracing::warn!(path = %path.display(), %error, "a file was not removed");
+                    }
+                    Ok(()) | Err(_) => {}
+                }
+            }
+        }
+    }
+
+    /// Keeps a zero-filled file ready for the journal.
+    ///
+    /// # Errors
+    /// The disk has no room or fails; the journal makes its own file when it needs one.
+    pub(super) fn make_spare(&mut self) -> Result<(), LogError> {
+        // A file that is just begun lasts for a while, and a log that is not used needs none.
+        let is_soon = self.hub.state().journal.at >= self.hub.config.journal_size / 2;
+        if !is_soon || !self.hub.pool().is_empty() {
+            return Ok(());
+        }
+        let dir = &self.hub.config.dir;
+        let name = files::spare(self.next_spare);
+        journal::make(
+            &*self.hub.disk,
+            &dir.join(&name),
+            self.hub.config.journal_size,
+        )?;
+        self.hub.disk.sync_dir(dir).doing("sync", dir)?;
+        self.next_spare += 1;
+        self.hub.pool().push(name);
+        Ok(())
+    }
+}
+
+/// How large a segment of a topic grows: small enough that whole segments can go when the topic
+/// keeps few bytes.
+fn segment_size(usual: u64, retention_bytes: Option<u64>) -> u64 {
+    const LEAST: u64 = 4_096;
+    retention_bytes.map_or(usual, |kept| usual.min((kept / 4).max(LEAST)))
+}

@@ -1,0 +1,178 @@
+//! Retention: which segments may go, and which must not.
+
+use std::time::Duration;
+
+use super::Keeper;
+use super::tallies::removed;
+use crate::embedded::change::Change;
+use crate::embedded::segment::Segment;
+use crate::error::LogError;
+use crate::record::TopicPartition;
+
+/// What decides how much of a partition goes.
+#[derive(Debug)]
+struct Facts<'a> {
+    segments: &'a [Segment],
+    start: i64,
+    /// No group needs anything before this.
+    needed_from: i64,
+    retention: Option<Duration>,
+    retention_bytes: Option<u64>,
+    now_ms: u64,
+}
+
+/// Decides where a partition starts from now on: whole segments go, oldest first, while they are
+/// too old or too much, nothing is added to them, and no group needs them.
+fn new_start(facts: &Facts<'_>) -> i64 {
+    let mut bytes: u64 = facts.segments.iter().map(|segment| segment.len).sum();
+    let mut start = facts.start;
+    for segment in facts.segments {
+        let is_old = facts
+            .retention
+            .is_some_and(|kept| is_older(segment.max_ms, kept, facts.now_ms));
+        let is_much = facts
+            .retention_bytes
+            .is_some_and(|kept| bytes - segment.len >= kept);
+        let is_needed = segment.end > facts.needed_from;
+        if !(is_old || is_much) || is_needed || !segment.is_sealed {
+            break;
+        }
+        bytes -= segment.len;
+        start = segment.end;
+    }
+    start
+}
+
+fn is_older(ms: u64, kept: Duration, now_ms: u64) -> bool {
+    let kept = u64::try_from(kept.as_millis()).unwrap_or(u64::MAX);
+    ms.saturating_add(kept) < now_ms
+}
+
+/// Whether the last segment should take nothing more, so that it can go in its time: a topic that
+/// is written to slowly would otherwise keep its first record for as long as its last one.
+fn is_to_seal(last: &Segment, retention: Option<Duration>, now_ms: u64) -> bool {
+    let Some(kept) = retention else {
+        return false;
+    };
+    let is_begun = !last.is_empty() && !last.is_sealed;
+    is_begun && (is_older(last.first_ms, kept / 4, now_ms) || is_older(last.max_ms, kept, now_ms))
+}
+
+impl Keeper {
+    /// The next removal that retention asks for: of one partition at a time.
+    pub(in crate::embedded) fn retention(&mut self) -> Result<Option<Change>, LogError> {
+        let now_ms = self.hub.clock.now_ms();
+        let found = {
+            let mut state = self.hub.state();
+            state.seal(|config, last| is_to_seal(last, config.retention, now_ms));
+            state.all().find_map(|(topic, number, partition)| {
+                let config = &state.topics.get(topic as usize)?.config;
+                let start = new_start(&Facts {
+                    segments: &partition.segments,
+                    start: partition.start,
+                    needed_from: state.needed_from(topic, number),
+                    retention: config.retention,
+                    retention_bytes: config.retention_bytes,
+                    now_ms,
+                });
+                let at = state.name(topic, number)?;
+                (start > partition.start).then_some((at, (topic, number), partition.start, start))
+            })
+        };
+        found
+            .map(|(at, numbers, from, to)| self.removal(&at, numbers, (from, to)))
+            .transpose()
+    }
+
+    /// The removal that somebody asked for: everything before `offset`, as far as nobody needs it.
+    /// None if nothing is to be removed.
+    pub(in crate::embedded) fn delete_before(
+        &mut self,
+        at: &TopicPartition,
+        offset: i64,
+    ) -> Result<Option<Change>, LogError> {
+        let found = {
+            let state = self.hub.state();
+            state.find(at).and_then(|(topic, number)| {
+                let partition = state.partition(topic, number)?;
+                let needed = state.needed_from(topic, number);
+                let to = offset.min(partition.end).min(needed);
+                let is_fresh = partition.fresh.front().is_some_and(|f| f.head.base < to);
+                Some(((topic, number), partition.start, to, is_fresh))
+            })
+        };
+        let Some((numbers, from, to, is_fresh)) = found else {
+            return Ok(None);
+        };
+        if to <= from {
+            return Ok(None);
+        }
+        if is_fresh {
+            self.fill(true)?;
+        }
+        self.removal(at, numbers, (from, to)).map(Some)
+    }
+
+    fn removal(
+        &self,
+        at: &TopicPartition,
+        (topic, partition): (u32, u32),
+        (from, to): (i64, i64),
+    ) -> Result<Change, LogError> {
+        let minutes = self.tally(at, (topic, partition), (from, to))?;
+        Ok(Change::Start {
+            topic,
+            partition,
+            start: to,
+            removed: removed(&minutes),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn segment(base: i64, len: u64, max_ms: u64) -> Segment {
+        Segment {
+            end: base + 10,
+            len,
+            first_ms: max_ms,
+            max_ms,
+            is_sealed: true,
+            ..Segment::new(base, 0)
+        }
+    }
+
+    #[test]
+    fn whole_segments_go_oldest_first_while_nobody_needs_them() {
+        let mut segments = vec![
+            segment(0, 100, 1_000),
+            segment(10, 100, 2_000),
+            segment(20, 100, 3_000),
+            segment(30, 100, 4_000),
+        ];
+        segments[3].is_sealed = false;
+        let check = |age: Option<u64>, bytes: Option<u64>, needed_from: i64, expect: i64| {
+            let start = new_start(&Facts {
+                segments: &segments,
+                start: 0,
+                needed_from,
+                retention: age.map(Duration::from_millis),
+                retention_bytes: bytes,
+                now_ms: 5_000,
+            });
+            assert_eq!(start, expect, "{age:?} {bytes:?} {needed_from}");
+        };
+        check(None, None, i64::MAX, 0);
+        check(Some(2_500), None, i64::MAX, 20);
+        check(Some(2_500), None, 19, 10);
+        check(Some(2_500), None, 0, 0);
+        check(None, Some(250), i64::MAX, 10);
+        check(None, Some(200), i64::MAX, 20);
+        check(None, Some(1), i64::MAX, 30);
+        check(Some(0), Some(0), i64::MAX, 30);
+        check(Some(0), Some(0), 25, 20);
+        check(Some(5_000), Some(400), i64::MAX, 0);
+    }
+}

@@ -1,0 +1,323 @@
+//! Compaction: of records with the same key only the last one stays.
+//!
+//! A record goes when a later one has its key. A tombstone goes as well once nothing before it has
+//! its key any more. What goes was read by every group, keeps its offset unused, and is posted.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tidegate_core::env::{DiskFile, OpenMode};
+
+use super::Keeper;
+use super::tallies::{add_all, removed};
+use crate::embedded::change::Change;
+use crate::embedded::chunk::{Head, Records, count_id, rebuild};
+use crate::embedded::files::Doing;
+use crate::embedded::planted::{self, Bug};
+use crate::embedded::scan::{Scan, Seen};
+use crate::embedded::segment::{Minutes, Segment};
+use crate::error::LogError;
+use crate::record::{Stored, TopicPartition};
+
+/// What a key needs in memory beside its bytes.
+const BESIDE: u64 = 96;
+
+/// Where a key was seen first and last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Span {
+    first: i64,
+    last: i64,
+}
+
+/// Decides whether a record stays, by where its key was seen.
+fn stays(offset: i64, is_tombstone: bool, seen: Option<Span>) -> bool {
+    match seen {
+        // A record without a key replaces nothing and is replaced by nothing.
+        None => true,
+        Some(span) if span.last > offset => false,
+        // A tombstone has done its work once nothing before it has its key.
+        Some(span) => !(is_tombstone && span.first == offset),
+    }
+}
+
+/// The segments of a partition that a round works on.
+struct Job {
+    at: TopicPartition,
+    numbers: (u32, u32),
+    start: i64,
+    segments: Vec<Segment>,
+    generation: u32,
+    size: u64,
+}
+
+impl Keeper {
+    /// The next switch to segments that hold less: of one partition at a time; none when nothing
+    /// is worth it.
+    pub(in crate::embedded) fn compaction(&mut self) -> Result<Option<Change>, LogError> {
+        let Some(mut job) = self.next_job() else {
+            return Ok(None);
+        };
+        let Some(keys) = self.survey(&mut job)? else {
+            return Ok(None);
+        };
+        self.rewrite(&job, &keys)
+    }
+
+    /// A partition of which at least as much was never compacted as was.
+    fn next_job(&self) -> Option<Job> {
+        let state = self.hub.state();
+        state.all().find_map(|(topic, number, partition)| {
+            let config = &state.topics.get(topic as usize)?.config;
+            let needed_from = state.needed_from(topic, number);
+            let segments = partition.segments.iter();
+            let segments: Vec<Segment> = segments
+                .take_while(|segment| segment.is_sealed && segment.end <= needed_from)
+                .map(Segment::without_index)
+                .collect();
+            let of = |is_clean: bool| -> u64 {
+                let segments = segments.iter();
+                let found = segments.filter(|s| (s.generation > 0) == is_clean);
+                found.map(|segment| segment.len).sum()
+            };
+            let is_worth_it = config.compact && of(false) > 0 && of(false) >= of(true);
+            is_worth_it.then(|| Job {
+                at: TopicPartition::new(
+                    state.topics[topic as usize].name.clone(),
+                    i32::try_from(number).unwrap_or(0),
+                ),
+                numbers: (topic, number),
+                start: partition.start,
+                generation: segments.iter().map(|s| s.generation).max().unwrap_or(0) + 1,
+                size: self.hub.config.segment_size,
+                segments,
+            })
+        })
+    }
+
+    fn open_segment(
+        &self,
+        job: &Job,
+        segment: &Segment,
+    ) -> Result<(std::path::PathBuf, Box<dyn DiskFile>), LogError> {
+        let path = self
+            .hub
+            .topic_dir(&job.at.topic)
+            .join(segment.name(job.numbers.1));
+        let file = self
+            .hub
+            .disk
+            .open(&path, OpenMode::Read)
+            .doing("open", &path)?;
+        Ok((path, file))
+    }
+
+    /// Where each key was seen. Segments that would take too much memory are left for a later round;
+    /// none when something is damaged: then nothing is rewritten.
+    fn survey(&self, job: &mut Job) -> Result<Option<HashMap<Bytes, Span>>, LogError> {
+        let mut keys: HashMap<Bytes, Span> = HashMap::new();
+        let mut memory = 0;
+        for (index, segment) in job.segments.iter().enumerate() {
+            if index > 0 && memory > self.hub.config.compaction_memory {
+                job.segments.truncate(index);
+                break;
+            }
+            let (path, file) = self.open_segment(job, segment)?;
+            let mut scan = Scan::whole(segment);
+            while let Some(seen) = scan.next(&*file, &path)? {
+                let Some(records) = records_of(seen, job.start) else {
+                    return Ok(None);
+                };
+                for stored in records.2 {
+                    let Some(key) = stored.record.key else {
+                        continue;
+                    };
+                    let offset = stored.offset.0;
+                    if let Some(span) = keys.get_mut(&key) {
+                        span.last = offset;
+                        continue;
+                    }
+                    memory += key.len() as u64 + BESIDE;
+                    let span = Span {
+                        first: offset,
+                        last: offset,
+                    };
+                    // A copy, so that a key does not hold on to all that was read with it.
+                    keys.insert(Bytes::copy_from_slice(&key), span);
+                }
+            }
+        }
+        Ok(Some(keys))
+    }
+
+    fn rewrite(&self, job: &Job, keys: &HashMap<Bytes, Span>) -> Result<Option<Change>, LogError> {
+        let cluster = self.hub.state().cluster.clone();
+        let mut gone = Minutes::new();
+        let mut output = Output::new(self, job);
+        for segment in &job.segments {
+            let (path, file) = self.open_segment(job, segment)?;
+            let mut scan = Scan::whole(segment);
+            while let Some(seen) = scan.next(&*file, &path)? {
+                let Some((head, bytes, records)) = records_of(seen, job.start) else {
+                    output.give_up();
+                    return Ok(None);
+                };
+                let is_whole = records.len() == head.count as usize;
+                let (kept, lost): (Vec<Stored>, Vec<Stored>) =
+                    records.into_iter().partition(|stored| {
+                        let seen = stored.record.key.as_ref().and_then(|key| keys.get(key));
+                        let is_tombstone = stored.record.value.is_none();
+                        stays(stored.offset.0, is_tombstone, seen.copied())
+                    });
+                let mut tallies = Vec::new();
+                for stored in &lost {
+                    count_id(&mut tallies, stored.event_id(&cluster, &job.at));
+                }
+                add_all(&mut gone, tallies);
+                if lost.is_empty() && is_whole {
+                    output.add(&head, &bytes)?;
+                } else if let Some((head, bytes)) = rebuild(&cluster, &job.at, &head, &kept) {
+                    output.add(&head, &Bytes::from(bytes))?;
+                }
+            }
+        }
+        let segments = output.finish()?;
+        let end = job.segments.last().map_or(job.start, |segment| segment.end);
+        Ok(Some(Change::Switch {
+            topic: job.numbers.0,
+            partition: job.numbers.1,
+            end,
+            segments,
+            removed: removed(&gone),
+        }))
+    }
+}
+
+/// The records of a chunk from `start` on; none for damage.
+fn records_of(seen: Seen, start: i64) -> Option<(Head, Bytes, Vec<Stored>)> {
+    let Seen::Chunk { head, bytes, .. } = seen else {
+        return None;
+    };
+    let mut records = Records::new(&head, head.body(&bytes)?);
+    let mut found = Vec::with_capacity(head.count as usize);
+    while let Some(stored) = records.next_from(start).ok()? {
+        found.push(stored);
+    }
+    Some((head, bytes, found))
+}
+
+/// The segments that a round writes.
+struct Output<'a> {
+    keeper: &'a Keeper,
+    job: &'a Job,
+    done: Vec<Segment>,
+    open: Option<(std::path::PathBuf, Box<dyn DiskFile>, Segment)>,
+}
+
+impl<'a> Output<'a> {
+    fn new(keeper: &'a Keeper, job: &'a Job) -> Self {
+        Self {
+            keeper,
+            job,
+            done: Vec::new(),
+            open: None,
+        }
+    }
+
+    fn add(&mut self, head: &Head, bytes: &Bytes) -> Result<(), LogError> {
+        let is_full = |segment: &Segment| {
+            segment.len + bytes.len() as u64 > self.job.size && !segment.is_empty()
+        };
+        if self
+            .open
+            .as_ref()
+            .is_some_and(|(.., segment)| is_full(segment))
+        {
+            self.seal()?;
+        }
+        let (path, file, segment) = match self.open.take() {
+            Some(open) => self.open.insert(open),
+            None => {
+                let begun = self.begin(head.base)?;
+                self.open.insert(begun)
+            }
+        };
+        file.append(bytes).doing("write", path)?;
+        segment.add(head);
+        Ok(())
+    }
+
+    fn begin(
+        &self,
+        base: i64,
+    ) -> Result<(std::path::PathBuf, Box<dyn DiskFile>, Segment), LogError> {
+        let disk = Arc::clone(&self.keeper.hub.disk);
+        let segment = Segment::new(base, self.job.generation);
+        let dir = self.keeper.hub.topic_dir(&self.job.at.topic);
+        let path = dir.join(segment.name(self.job.numbers.1));
+        // What a round that was given up left behind.
+        match disk.remove(&path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            removed => removed.doing("remove", &path)?,
+        }
+        let mut file = disk.open(&path, OpenMode::CreateNew).doing("make", &path)?;
+        file.append(&crate::embedded::segment::MAGIC)
+            .doing("write", &path)?;
+        Ok((path, file, segment))
+    }
+
+    fn seal(&mut self) -> Result<(), LogError> {
+        let Some((path, mut file, mut segment)) = self.open.take() else {
+            return Ok(());
+        };
+        if !planted::is(Bug::UnsyncedSwitch) {
+            file.sync().doing("sync", &path)?;
+        }
+        segment.is_sealed = true;
+        let dir = self.keeper.hub.topic_dir(&self.job.at.topic);
+        self.keeper.write_index(&dir, self.job.numbers.1, &segment);
+        self.done.push(segment);
+        Ok(())
+    }
+
+    /// The new segments, durable under their names.
+    fn finish(mut self) -> Result<Vec<Segment>, LogError> {
+        self.seal()?;
+        if !self.done.is_empty() && !planted::is(Bug::UnsyncedSwitch) {
+            let dir = self.keeper.hub.topic_dir(&self.job.at.topic);
+            self.keeper.hub.disk.sync_dir(&dir).doing("sync", &dir)?;
+        }
+        Ok(self.done)
+    }
+
+    /// Leaves what was written behind; nobody speaks of it.
+    fn give_up(self) {
+        tracing::warn!(at = %self.job.at, "a damaged partition is not compacted");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_a_key_the_last_record_stays_and_a_tombstone_as_long_as_it_hides_something() {
+        let seen = |first, last| Some(Span { first, last });
+        for (offset, is_tombstone, seen, expect) in [
+            (5, false, None, true),
+            (5, true, None, true),
+            (5, false, seen(5, 5), true),
+            (5, false, seen(1, 5), true),
+            (5, false, seen(5, 9), false),
+            (5, true, seen(5, 9), false),
+            (5, true, seen(1, 5), true),
+            (5, true, seen(5, 5), false),
+        ] {
+            assert_eq!(
+                stays(offset, is_tombstone, seen),
+                expect,
+                "{offset} {seen:?}"
+            );
+        }
+    }
+}

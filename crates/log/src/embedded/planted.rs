@@ -1,0 +1,38 @@
+//! Mistakes that tests make on purpose, to see that they are caught.
+
+/// A mistake that would lose or invent records.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Bug {
+    /// Callers are answered before the sync.
+    AnswerBeforeSync,
+    /// A checkpoint is written without syncing the segments that it speaks of.
+    UnsyncedSegments,
+    /// What is read from the journal is not held against its CRC.
+    UncheckedTail,
+    /// Compaction switches to segments that are not synced.
+    UnsyncedSwitch,
+    /// A checkpoint claims groups whose records are not in the segments.
+    CheckpointAhead,
+}
+
+#[cfg(test)]
+thread_local! {
+    static PLANTED: std::cell::Cell<Option<Bug>> = const { std::cell::Cell::new(None) };
+}
+
+/// Whether this mistake is being made; never outside of tests.
+#[cfg(test)]
+pub(super) fn is(bug: Bug) -> bool {
+    PLANTED.get() == Some(bug)
+}
+
+#[cfg(not(test))]
+pub(super) const fn is(_: Bug) -> bool {
+    false
+}
+
+/// Makes a mistake on this thread from now on, or none any more.
+#[cfg(test)]
+pub(super) fn plant(bug: Option<Bug>) {
+    PLANTED.set(bug);
+}

@@ -1,0 +1,235 @@
+//! Makes a directory whole again: nothing is thrown away, and what is lost is said and posted.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use tidegate_core::books::{Bucket, LossReason, Place, Tally};
+use tidegate_core::env::{Clock, Disk, OpenMode};
+
+use super::config::EmbeddedConfig;
+use super::files::{self, Doing};
+use super::inspect::{DamagedPart, damaged_parts, read_index, segment_path};
+use super::manifest;
+use super::open::{Opened, open};
+use super::scan::{Scan, Seen, rebuild_index};
+use super::segment::{MAGIC, Segment, index_file};
+use super::state::State;
+use crate::error::LogError;
+use crate::record::TopicPartition;
+
+/// Why records are lost that a repair could not read.
+pub const DAMAGED: LossReason = LossReason::from_static("damaged");
+
+/// One thing that a repair did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Repaired {
+    /// Damaged bytes were kept aside; the offsets they held are lost.
+    Records {
+        /// The partition.
+        at: TopicPartition,
+        /// The offsets: the first, and the one behind the last.
+        offsets: (i64, i64),
+        /// Where the bytes are now; none if their file was missing.
+        aside: Option<String>,
+    },
+    /// An index was made again.
+    Index {
+        /// Its file.
+        file: String,
+    },
+}
+
+/// Makes a directory whole: what a start does, then indexes are made again, and segments that are
+/// damaged are written anew without the damage, which is kept aside and posted as lost. Returns
+/// when all of it is durable. Repairing twice changes nothing more.
+///
+/// # Errors
+/// [`LogError::Locked`] while a process has the directory; [`LogError::Disk`].
+pub fn repair(
+    disk: &Arc<dyn Disk>,
+    clock: &Arc<dyn Clock>,
+    dir: &Path,
+    write: u64,
+) -> Result<Vec<Repaired>, LogError> {
+    let config = EmbeddedConfig::new(dir);
+    let opened = open(Arc::clone(disk), Arc::clone(clock), config, write)?;
+    let Opened {
+        hub,
+        mut keeper,
+        lock,
+        ..
+    } = opened;
+    // From here on everything is in segments, and the manifest is all there is.
+    keeper.checkpoint()?;
+    let mut state = hub.state().clone();
+    let mut repaired = Vec::new();
+    for topic in 0..state.topics.len() {
+        let topic = u32::try_from(topic).unwrap_or(u32::MAX);
+        let partitions = state.topics[topic as usize].partitions.len();
+        for number in 0..u32::try_from(partitions).unwrap_or(0) {
+            let mut repair = Repair {
+                disk: &**disk,
+                dir,
+                state: &mut state,
+                at: (topic, number),
+                repaired: &mut repaired,
+            };
+            repair.partition()?;
+        }
+    }
+    manifest::write(&**disk, dir, &state)?;
+    drop(lock);
+    Ok(repaired)
+}
+
+struct Repair<'a> {
+    disk: &'a dyn Disk,
+    dir: &'a Path,
+    state: &'a mut State,
+    at: (u32, u32),
+    repaired: &'a mut Vec<Repaired>,
+}
+
+impl Repair<'_> {
+    fn partition(&mut self) -> Result<(), LogError> {
+        let (topic, number) = self.at;
+        let Some(at) = self.state.name(topic, number) else {
+            return Ok(());
+        };
+        let partition = self.state.partition_mut(topic, number);
+        let segments = partition
+            .map(|p| std::mem::take(&mut p.segments))
+            .unwrap_or_default();
+        let mut kept = Vec::new();
+        for segment in segments {
+            let parts = damaged_parts(self.disk, self.dir, &at, &segment)?;
+            let segment = match parts.is_empty() {
+                true => Some(segment),
+                false => self.rewrite(&at, &segment, &parts)?,
+            };
+            let Some(segment) = segment else {
+                continue;
+            };
+            if segment.is_sealed && read_index(self.disk, self.dir, &at, &segment).is_none() {
+                self.index(&at, &segment)?;
+            }
+            kept.push(segment);
+        }
+        if let Some(partition) = self.state.partition_mut(topic, number) {
+            partition.segments = kept;
+            partition.damaged.sort_unstable();
+        }
+        Ok(())
+    }
+
+    /// Writes a segment anew without what is damaged; none if nothing is left of it.
+    fn rewrite(
+        &mut self,
+        at: &TopicPartition,
+        segment: &Segment,
+        parts: &[DamagedPart],
+    ) -> Result<Option<Segment>, LogError> {
+        let path = segment_path(self.dir, at, segment);
+        let is_missing = parts.iter().any(|part| part.bytes.0 == 0);
+        let mut rest = Segment::new(segment.base, segment.generation + 1);
+        if !is_missing {
+            let file = self.disk.open(&path, OpenMode::Read).doing("open", &path)?;
+            let to = segment_path(self.dir, at, &rest);
+            if let Err(error) = self.disk.remove(&to)
+                && error.kind() != std::io::ErrorKind::NotFound
+            {
+                return Err(error).doing("remove", &to);
+            }
+            let mut out = self
+                .disk
+                .open(&to, OpenMode::CreateNew)
+                .doing("make", &to)?;
+            out.append(&MAGIC).doing("write", &to)?;
+            let mut scan = Scan::whole(segment);
+            while let Some(seen) = scan.next(&*file, &path)? {
+                if let Seen::Chunk { head, bytes, .. } = seen {
+                    out.append(&bytes).doing("write", &to)?;
+                    rest.add(&head);
+                }
+            }
+            out.sync().doing("sync", &to)?;
+            let dir = files::topic_dir(self.dir, &at.topic);
+            self.disk.sync_dir(&dir).doing("sync", &dir)?;
+        }
+        for part in parts {
+            let aside = match is_missing {
+                true => None,
+                false => Some(self.keep(&path, part)?),
+            };
+            self.repaired.push(Repaired::Records {
+                at: at.clone(),
+                offsets: part.offsets,
+                aside,
+            });
+        }
+        self.post(segment, &rest, parts);
+        rest.end = segment.end;
+        rest.is_sealed = true;
+        Ok((!rest.is_empty()).then_some(rest))
+    }
+
+    /// Keeps the bytes of a damaged part aside.
+    fn keep(&self, path: &Path, part: &DamagedPart) -> Result<String, LogError> {
+        let file = self.disk.open(path, OpenMode::Read).doing("open", path)?;
+        let len = usize::try_from(part.bytes.1 - part.bytes.0).unwrap_or(0);
+        let mut bytes = vec![0; len];
+        let read = file.read_at(part.bytes.0, &mut bytes).doing("read", path)?;
+        bytes.truncate(read);
+        let name = path
+            .file_name()
+            .and_then(|name| name.to_str())
+            .unwrap_or("segment");
+        let dir = path.parent().unwrap_or(self.dir);
+        let what = format!("{name}-{}", part.bytes.0);
+        let kept = files::keep_aside(self.disk, dir, &what, &bytes)?;
+        Ok(kept.display().to_string())
+    }
+
+    /// What was in the segment and is not in the new one is lost, of what had not been removed.
+    fn post(&mut self, before: &Segment, after: &Segment, parts: &[DamagedPart]) {
+        let (topic, number) = self.at;
+        let start = self.state.partition(topic, number).map_or(0, |p| p.start);
+        // Where a part of the segment had been removed before, nobody can say what of the damage was.
+        let is_whole = before.base >= start;
+        if let Some(topic) = self.state.topics.get_mut(topic as usize)
+            && is_whole
+        {
+            for (minute, tally) in &before.minutes {
+                let found = after.minutes.get(minute).copied().unwrap_or_default();
+                let lost = tally.minus(found);
+                if lost != Tally::default() {
+                    let (from, to) = (Place::Queued, Place::Lost(DAMAGED));
+                    let bucket = Bucket::Minute(*minute);
+                    topic.books.move_tally(bucket, Some(from), Some(to), lost);
+                }
+            }
+        }
+        if let Some(partition) = self.state.partition_mut(topic, number) {
+            partition
+                .damaged
+                .extend(parts.iter().map(|part| part.offsets));
+        }
+    }
+
+    fn index(&mut self, at: &TopicPartition, segment: &Segment) -> Result<(), LogError> {
+        let path = segment_path(self.dir, at, segment);
+        let file = self.disk.open(&path, OpenMode::Read).doing("open", &path)?;
+        let mut indexed = segment.clone();
+        indexed
+            .index
+            .complete(rebuild_index(&*file, &path, segment.len)?);
+        let name = segment.name(self.at.1);
+        let index = files::index_of(&name);
+        let dir = files::topic_dir(self.dir, &at.topic);
+        let new = format!("{index}.new");
+        files::replace(self.disk, &dir, (&new, &index), &index_file(&indexed))?;
+        self.repaired.push(Repaired::Index { file: index });
+        Ok(())
+    }
+}

@@ -1,0 +1,205 @@
+//! Reads the chunks of a segment one after the other, around what is damaged.
+
+use std::path::Path;
+
+use bytes::Bytes;
+use tidegate_core::env::DiskFile;
+
+use super::chunk::{FIXED, Head};
+use super::files::Doing;
+use super::segment::{Entry, Index, MAGIC, Segment};
+use crate::error::LogError;
+
+/// How much is read at a time.
+pub(super) const WINDOW: usize = 512 * 1024;
+
+/// A place in a segment, and what was read there already.
+#[derive(Debug)]
+pub(super) struct Scan {
+    /// The bytes of the segment that count.
+    len: u64,
+    /// Where the next chunk begins.
+    at: u64,
+    window: Bytes,
+    window_at: u64,
+    /// How much is read at a time.
+    step: usize,
+}
+
+/// What lies at a place.
+#[derive(Debug)]
+pub(super) enum Seen {
+    /// A whole chunk.
+    Chunk { at: u64, head: Head, bytes: Bytes },
+    /// Bytes that cannot be read, up to the next chunk that can, or to the end.
+    Damage {
+        at: u64,
+        to: u64,
+        /// The offsets that it is known to have held, where its header can be read.
+        held: Option<(i64, i64)>,
+        /// The first offset of the next chunk; none at the end of the segment.
+        next: Option<i64>,
+    },
+}
+
+impl Scan {
+    /// Begins at a place where a chunk begins.
+    pub(super) fn new(at: u64, len: u64) -> Self {
+        Self {
+            len,
+            at,
+            window: Bytes::new(),
+            window_at: at,
+            step: WINDOW,
+        }
+    }
+
+    /// Begins with the first chunk.
+    pub(super) fn whole(segment: &Segment) -> Self {
+        Self::new(MAGIC.len() as u64, segment.len)
+    }
+
+    /// The segment has grown.
+    pub(super) fn grow(&mut self, len: u64) {
+        self.len = self.len.max(len);
+    }
+
+    /// The next chunk or damage; none at the end.
+    ///
+    /// # Errors
+    /// The disk fails; bytes that can be read and are wrong are no error.
+    pub(super) fn next(
+        &mut self,
+        file: &dyn DiskFile,
+        path: &Path,
+    ) -> Result<Option<Seen>, LogError> {
+        if self.at >= self.len {
+            return Ok(None);
+        }
+        let at = self.at;
+        match self.chunk(file, path, at)? {
+            Read::Whole(head, bytes) => {
+                self.at += bytes.len() as u64;
+                Ok(Some(Seen::Chunk { at, head, bytes }))
+            }
+            Read::Body(head) => {
+                self.at += head.len() as u64;
+                let next = match self.at < self.len {
+                    true => self.resync(file, path, self.at)?,
+                    false => None,
+                };
+                Ok(Some(self.damage(at, Some((head.base, head.end())), next)))
+            }
+            Read::Nothing => {
+                let next = self.resync(file, path, at + 1)?;
+                Ok(Some(self.damage(at, None, next)))
+            }
+        }
+    }
+
+    fn damage(&mut self, at: u64, held: Option<(i64, i64)>, next: Option<(u64, i64)>) -> Seen {
+        self.at = next.map_or(self.len, |(position, _)| position);
+        Seen::Damage {
+            at,
+            to: self.at,
+            held,
+            next: next.map(|(_, base)| base),
+        }
+    }
+
+    fn chunk(&mut self, file: &dyn DiskFile, path: &Path, at: u64) -> Result<Read, LogError> {
+        let bytes = self.window(file, path, at, FIXED)?;
+        let Some(size) = Head::measure(&bytes) else {
+            return Ok(Read::Nothing);
+        };
+        let bytes = self.window(file, path, at, size)?;
+        let Some(head) = Head::read(&bytes) else {
+            return Ok(Read::Nothing);
+        };
+        if at + head.len() as u64 > self.len {
+            return Ok(Read::Nothing);
+        }
+        let bytes = self.window(file, path, at, head.len())?;
+        if bytes.len() < head.len() {
+            return Ok(Read::Body(head));
+        }
+        let bytes = bytes.slice(..head.len());
+        Ok(match head.checked_body(&bytes) {
+            Some(_) => Read::Whole(head, bytes),
+            None => Read::Body(head),
+        })
+    }
+
+    /// At least `count` bytes from `at` on, fewer only at the end.
+    fn window(
+        &mut self,
+        file: &dyn DiskFile,
+        path: &Path,
+        at: u64,
+        count: usize,
+    ) -> Result<Bytes, LogError> {
+        let skip = usize::try_from(at.saturating_sub(self.window_at)).unwrap_or(usize::MAX);
+        if at >= self.window_at && skip.saturating_add(count) <= self.window.len() {
+            return Ok(self.window.slice(skip..));
+        }
+        let left = usize::try_from(self.len - at).unwrap_or(usize::MAX);
+        let wanted = count.max(self.step).min(left);
+        let mut bytes = vec![0; wanted];
+        // What the window has of it already is not read again.
+        let mut have = 0;
+        if at >= self.window_at && skip < self.window.len() {
+            have = (self.window.len() - skip).min(wanted);
+            bytes[..have].copy_from_slice(&self.window[skip..skip + have]);
+        }
+        let read = file
+            .read_at(at + have as u64, &mut bytes[have..])
+            .doing("read", path)?;
+        bytes.truncate(have + read);
+        self.window = Bytes::from(bytes);
+        self.window_at = at;
+        Ok(self.window.clone())
+    }
+
+    /// The next place from `at` on where a header can be read.
+    fn resync(
+        &self,
+        file: &dyn DiskFile,
+        path: &Path,
+        at: u64,
+    ) -> Result<Option<(u64, i64)>, LogError> {
+        // Damage is rare: the rest of the segment is read in one piece.
+        let left = usize::try_from(self.len.saturating_sub(at)).unwrap_or(0);
+        let mut bytes = vec![0; left];
+        let read = file.read_at(at, &mut bytes).doing("read", path)?;
+        bytes.truncate(read);
+        let found = (0..bytes.len())
+            .filter(|from| bytes[*from] == b'T')
+            .find_map(|from| Head::read(&bytes[from..]).map(|head| (from, head)));
+        Ok(found.map(|(from, head)| (at + from as u64, head.base)))
+    }
+}
+
+enum Read {
+    Whole(Head, Bytes),
+    /// The header can be read, the records cannot.
+    Body(Head),
+    Nothing,
+}
+
+/// The entries of the index of a segment up to `until`, from its chunks.
+pub(super) fn rebuild_index(
+    file: &dyn DiskFile,
+    path: &Path,
+    until: u64,
+) -> Result<Vec<Entry>, LogError> {
+    let mut scan = Scan::new(MAGIC.len() as u64, until);
+    let mut index = Index::whole();
+    let mut max_ms = 0;
+    while let Some(seen) = scan.next(file, path)? {
+        if let Seen::Chunk { at, head, .. } = seen {
+            index.add(head.base, at, max_ms);
+            max_ms = max_ms.max(head.max_ms);
+        }
+    }
+    Ok(index.entries().to_vec())
+}

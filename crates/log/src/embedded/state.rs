@@ -1,0 +1,459 @@
+//! What the log holds, as of its last durable group: what every change does to it.
+//!
+//! The same function applies a group when it was made durable and when it is found in the journal
+//! again, so that a recovered log is the log that was lost.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tidegate_core::books::{Books, Bucket, Place};
+use tidegate_core::{GroupName, Offset, Partition, Topic};
+use tokio::sync::Notify;
+
+use super::change::Change;
+use super::chunk::Head;
+use super::segment::Segment;
+use crate::port::Committed;
+use crate::record::TopicPartition;
+use crate::topic::{PartitionDescription, TopicConfig, TopicDescription};
+
+/// A place in the journal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub(super) struct JournalPlace {
+    /// The number of the file.
+    pub(super) file: u64,
+    /// Bytes from its beginning.
+    pub(super) at: u64,
+}
+
+/// What the log holds.
+#[derive(Debug, Clone, Default)]
+pub(super) struct State {
+    pub(super) cluster: String,
+    /// The sequence and the CRC of the last group.
+    pub(super) sequence: u64,
+    pub(super) crc: u32,
+    /// Where the next group goes.
+    pub(super) journal: JournalPlace,
+    /// By number.
+    pub(super) topics: Vec<TopicState>,
+    pub(super) numbers: BTreeMap<Topic, u32>,
+    pub(super) groups: BTreeMap<GroupName, BTreeMap<u32, Reading>>,
+    /// Bytes of all records, in segments and in memory.
+    pub(super) used: u64,
+    /// Bytes of records that are in no segment yet.
+    pub(super) fresh_bytes: u64,
+    /// Segments that are not part of the log any more and wait to be removed.
+    pub(super) garbage: Vec<Garbage>,
+}
+
+/// A file that is not part of the log any more.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Garbage {
+    pub(super) topic: u32,
+    pub(super) name: String,
+    /// The sequence of the group that took it out: once that is in a checkpoint, the file can go.
+    pub(super) sequence: u64,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct TopicState {
+    pub(super) name: Topic,
+    pub(super) config: TopicConfig,
+    /// All its records as queued, and what was removed.
+    pub(super) books: Books,
+    pub(super) partitions: Vec<PartitionState>,
+}
+
+#[derive(Debug, Clone, Default)]
+pub(super) struct PartitionState {
+    pub(super) start: i64,
+    pub(super) end: i64,
+    pub(super) segments: Vec<Segment>,
+    /// Chunks that are in no segment yet, in their order.
+    pub(super) fresh: VecDeque<Fresh>,
+    pub(super) fresh_bytes: u64,
+    /// Offsets that were lost to damage: from the first up to the one behind the last.
+    pub(super) damaged: Vec<(i64, i64)>,
+    /// Rings when records are added.
+    pub(super) bell: Arc<Notify>,
+}
+
+/// A chunk that is in the journal and in memory.
+#[derive(Debug, Clone)]
+pub(super) struct Fresh {
+    pub(super) head: Head,
+    pub(super) bytes: Bytes,
+}
+
+/// What a group does on a topic.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Reading {
+    /// Where each partition started when the group was registered.
+    pub(super) starts: Vec<i64>,
+    /// What is committed, by partition.
+    pub(super) committed: Vec<Option<Committed>>,
+    /// What became of the records it read.
+    pub(super) posted: Books,
+    /// What had been removed before it was registered: it never had those.
+    pub(super) before: Books,
+}
+
+impl Reading {
+    /// The offset below which this group needs nothing any more.
+    pub(super) fn needs(&self, partition: usize) -> i64 {
+        let committed = self.committed.get(partition).and_then(Option::as_ref);
+        let start = self.starts.get(partition).copied().unwrap_or(0);
+        committed.map_or(start, |committed| committed.next.0)
+    }
+}
+
+impl State {
+    pub(super) fn topic(&self, name: &Topic) -> Option<(u32, &TopicState)> {
+        let number = *self.numbers.get(name)?;
+        Some((number, self.topics.get(number as usize)?))
+    }
+
+    /// The numbers of a partition, if it is there.
+    pub(super) fn find(&self, at: &TopicPartition) -> Option<(u32, u32)> {
+        let (number, topic) = self.topic(&at.topic)?;
+        let partition = u32::try_from(at.partition.0).ok()?;
+        ((partition as usize) < topic.partitions.len()).then_some((number, partition))
+    }
+
+    pub(super) fn partition(&self, topic: u32, partition: u32) -> Option<&PartitionState> {
+        let topic = self.topics.get(topic as usize)?;
+        topic.partitions.get(partition as usize)
+    }
+
+    pub(super) fn partition_mut(
+        &mut self,
+        topic: u32,
+        partition: u32,
+    ) -> Option<&mut PartitionState> {
+        let topic = self.topics.get_mut(topic as usize)?;
+        topic.partitions.get_mut(partition as usize)
+    }
+
+    /// All partitions by their numbers.
+    pub(super) fn all(&self) -> impl Iterator<Item = (u32, u32, &PartitionState)> {
+        self.topics.iter().zip(0..).flat_map(|(topic, number)| {
+            let partitions = topic.partitions.iter().zip(0..);
+            partitions.map(move |(partition, p)| (number, p, partition))
+        })
+    }
+
+    /// The name of a partition.
+    pub(super) fn name(&self, topic: u32, partition: u32) -> Option<TopicPartition> {
+        let name = self.topics.get(topic as usize)?.name.clone();
+        let partition = i32::try_from(partition).ok()?;
+        Some(TopicPartition::new(name, partition))
+    }
+
+    /// The offset up to which no registered group needs anything of a partition any more.
+    pub(super) fn needed_from(&self, topic: u32, partition: u32) -> i64 {
+        let readings = self.groups.values().filter_map(|group| group.get(&topic));
+        let needs = readings.map(|reading| reading.needs(partition as usize));
+        needs.min().unwrap_or(i64::MAX)
+    }
+
+    pub(super) fn describe(&self, name: &Topic) -> Option<TopicDescription> {
+        let (_, topic) = self.topic(name)?;
+        let partitions = topic.partitions.iter().zip(0..);
+        let partitions = partitions.map(|(partition, number)| PartitionDescription {
+            partition: Partition(number),
+            start: Offset(partition.start),
+            end: Offset(partition.end),
+        });
+        Some(TopicDescription {
+            topic: name.clone(),
+            config: topic.config.clone(),
+            partitions: partitions.collect(),
+        })
+    }
+
+    /// Applies the changes of the group with this sequence.
+    ///
+    /// # Errors
+    /// A change speaks of something that is not there, which only damage can bring about; what
+    /// comes before it in the group is applied.
+    pub(super) fn apply(&mut self, sequence: u64, changes: Vec<Change>) -> Result<(), Nonsense> {
+        for change in changes {
+            self.apply_one(sequence, change)?;
+        }
+        Ok(())
+    }
+
+    fn apply_one(&mut self, sequence: u64, change: Change) -> Result<(), Nonsense> {
+        match change {
+            Change::Chunk {
+                topic,
+                partition,
+                head,
+                bytes,
+            } => self.add_chunk((topic, partition), Fresh { head, bytes })?,
+            Change::Offset {
+                group,
+                topic,
+                partition,
+                committed,
+                postings,
+            } => {
+                let reading = self.reading(group, topic)?;
+                postings
+                    .iter()
+                    .for_each(|posting| reading.posted.post(posting));
+                let slot = reading.committed.get_mut(partition as usize);
+                *slot.ok_or(Nonsense("a commit for a partition that is not there"))? =
+                    Some(committed);
+            }
+            Change::Topic {
+                number,
+                name,
+                config,
+            } => self.set_topic(number, name, config)?,
+            Change::Register { group, topics } => {
+                self.groups.entry(group.clone()).or_default();
+                for topic in topics {
+                    self.reading(group.clone(), topic)?;
+                }
+            }
+            Change::Forget { group } => {
+                self.groups.remove(&group);
+            }
+            Change::Start {
+                topic,
+                partition,
+                start,
+                removed,
+            } => {
+                self.post(topic, &removed)?;
+                self.set_start(sequence, (topic, partition), start)?;
+            }
+            Change::Switch {
+                topic,
+                partition,
+                end,
+                segments,
+                removed,
+            } => {
+                self.post(topic, &removed)?;
+                self.switch(sequence, (topic, partition), end, segments)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn post(
+        &mut self,
+        topic: u32,
+        postings: &[tidegate_core::books::Posting],
+    ) -> Result<(), Nonsense> {
+        let topic = self.topics.get_mut(topic as usize).ok_or(NO_TOPIC)?;
+        postings
+            .iter()
+            .for_each(|posting| topic.books.post(posting));
+        Ok(())
+    }
+
+    fn add_chunk(&mut self, (topic, partition): (u32, u32), fresh: Fresh) -> Result<(), Nonsense> {
+        let topic = self.topics.get_mut(topic as usize).ok_or(NO_TOPIC)?;
+        let partition = topic
+            .partitions
+            .get_mut(partition as usize)
+            .ok_or(NO_PARTITION)?;
+        if fresh.head.base < partition.end {
+            return Err(Nonsense("records for offsets that are taken"));
+        }
+        if fresh.head.base > partition.end {
+            // Only behind a group that was lost to damage: the one writer leaves no holes.
+            partition.damaged.push((partition.end, fresh.head.base));
+        }
+        for (minute, tally) in &fresh.head.tallies {
+            let bucket = Bucket::Minute(*minute);
+            topic
+                .books
+                .move_tally(bucket, None, Some(Place::Queued), *tally);
+        }
+        let len = fresh.bytes.len() as u64;
+        partition.end = fresh.head.end();
+        partition.fresh_bytes += len;
+        partition.fresh.push_back(fresh);
+        self.fresh_bytes += len;
+        self.used += len;
+        Ok(())
+    }
+
+    /// What a group does on a topic; registered from here on if it was not.
+    fn reading(&mut self, group: GroupName, number: u32) -> Result<&mut Reading, Nonsense> {
+        let topic = self.topics.get(number as usize).ok_or(NO_TOPIC)?;
+        let readings = self.groups.entry(group).or_default();
+        Ok(readings.entry(number).or_insert_with(|| Reading {
+            starts: topic.partitions.iter().map(|p| p.start).collect(),
+            committed: vec![None; topic.partitions.len()],
+            posted: Books::default(),
+            before: removed_of(&topic.books),
+        }))
+    }
+
+    fn set_topic(&mut self, number: u32, name: Topic, config: TopicConfig) -> Result<(), Nonsense> {
+        let is_new = !self.numbers.contains_key(&name) && number as usize == self.topics.len();
+        match self.topics.get_mut(number as usize) {
+            Some(topic) if topic.name == name && topic.config.partitions == config.partitions => {
+                topic.config = config;
+            }
+            None if is_new => {
+                let partitions = config.partitions as usize;
+                self.numbers.insert(name.clone(), number);
+                self.topics.push(TopicState {
+                    name,
+                    config,
+                    books: Books::default(),
+                    partitions: (0..partitions).map(|_| PartitionState::default()).collect(),
+                });
+            }
+            Some(_) | None => return Err(Nonsense("a topic under the number of another one")),
+        }
+        Ok(())
+    }
+
+    fn set_start(
+        &mut self,
+        sequence: u64,
+        (topic, number): (u32, u32),
+        start: i64,
+    ) -> Result<(), Nonsense> {
+        let partition = self.partition_mut(topic, number).ok_or(NO_PARTITION)?;
+        partition.start = partition.start.max(start.min(partition.end));
+        let start = partition.start;
+        partition.damaged.retain(|(_, to)| *to > start);
+        let (gone, kept) = std::mem::take(&mut partition.segments)
+            .into_iter()
+            .partition(|segment| segment.end <= start);
+        partition.segments = kept;
+        self.discard(sequence, (topic, number), gone);
+        Ok(())
+    }
+
+    fn switch(
+        &mut self,
+        sequence: u64,
+        (topic, number): (u32, u32),
+        end: i64,
+        mut segments: Vec<Segment>,
+    ) -> Result<(), Nonsense> {
+        let partition = self.partition_mut(topic, number).ok_or(NO_PARTITION)?;
+        let (gone, kept): (Vec<_>, Vec<_>) = std::mem::take(&mut partition.segments)
+            .into_iter()
+            .partition(|segment| segment.end <= end);
+        let added: u64 = segments.iter().map(|segment| segment.len).sum();
+        segments.extend(kept);
+        partition.segments = segments;
+        self.used += added;
+        self.discard(sequence, (topic, number), gone);
+        Ok(())
+    }
+
+    fn discard(&mut self, sequence: u64, (topic, partition): (u32, u32), gone: Vec<Segment>) {
+        for segment in gone {
+            self.used = self.used.saturating_sub(segment.len);
+            self.garbage.push(Garbage {
+                topic,
+                name: segment.name(partition),
+                sequence,
+            });
+        }
+    }
+}
+
+/// The removed part of books, as books of their own in which it is queued.
+fn removed_of(books: &Books) -> Books {
+    let rows = books.rows();
+    let rows: Vec<_> = rows
+        .into_iter()
+        .filter_map(|mut row| {
+            row.column = row.column.strip_prefix("removed:")?.to_owned();
+            Some(row)
+        })
+        .collect();
+    Books::from_rows(&rows).unwrap_or_default()
+}
+
+/// A change that speaks of something that is not there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Nonsense(pub(super) &'static str);
+
+const NO_TOPIC: Nonsense = Nonsense("a topic that is not there");
+const NO_PARTITION: Nonsense = Nonsense("a partition that is not there");
+
+impl State {
+    /// Folds the books of the past into coarser buckets.
+    pub(super) fn fold(&mut self, now_ms: u64) {
+        for topic in &mut self.topics {
+            topic.books.fold(now_ms);
+        }
+        for reading in self.groups.values_mut().flat_map(BTreeMap::values_mut) {
+            reading.posted.fold(now_ms);
+            reading.before.fold(now_ms);
+        }
+    }
+
+    /// The state without its segments and without what is in no segment yet.
+    pub(super) fn checkpoint(&self) -> Self {
+        let topics = self.topics.iter().map(|topic| TopicState {
+            name: topic.name.clone(),
+            config: topic.config.clone(),
+            books: topic.books.clone(),
+            partitions: topic
+                .partitions
+                .iter()
+                .map(PartitionState::without_records)
+                .collect(),
+        });
+        Self {
+            cluster: self.cluster.clone(),
+            sequence: self.sequence,
+            crc: self.crc,
+            journal: self.journal,
+            topics: topics.collect(),
+            numbers: self.numbers.clone(),
+            groups: self.groups.clone(),
+            ..Self::default()
+        }
+    }
+
+    /// Completes what [`checkpoint`](Self::checkpoint) gave.
+    pub(super) fn put_segments_into(&self, snapshot: &mut Self) {
+        for (topic, known) in snapshot.topics.iter_mut().zip(&self.topics) {
+            for (partition, known) in topic.partitions.iter_mut().zip(&known.partitions) {
+                let segments = known.segments.iter().map(Segment::without_index);
+                partition.segments = segments.collect();
+            }
+        }
+    }
+
+    /// Seals the last segments of which `is_to_seal` says so.
+    pub(super) fn seal(&mut self, is_to_seal: impl Fn(&TopicConfig, &Segment) -> bool) {
+        for topic in &mut self.topics {
+            for partition in &mut topic.partitions {
+                if let Some(last) = partition.segments.last_mut()
+                    && is_to_seal(&topic.config, last)
+                {
+                    last.is_sealed = true;
+                }
+            }
+        }
+    }
+}
+
+impl PartitionState {
+    fn without_records(&self) -> Self {
+        Self {
+            start: self.start,
+            end: self.end,
+            damaged: self.damaged.clone(),
+            ..Self::default()
+        }
+    }
+}

@@ -1,0 +1,414 @@
+//! The power goes at every disk operation of a workload, and whatever survives of what was not
+//! synced, everything promised is there and nothing is there by half.
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use tidegate_core::env::{Disk, Entropy, Stream};
+use tidegate_sim::{Explored, SimDisk, crash_points, scaled};
+
+use super::desk::{Desk, append, at, dir, id, offset, small};
+use crate::embedded::planted::{self, Bug};
+use crate::local::Write;
+use crate::port::Append;
+use crate::topic::TopicConfig;
+
+/// The partitions of the workload.
+const PARTITIONS: [(&str, i32); 5] = [("a", 0), ("a", 1), ("kept", 0), ("keyed", 0), ("old", 0)];
+const GROUP: &str = "g";
+
+/// What the log promised, and what it was asked for since.
+#[derive(Debug, Default, Clone)]
+struct Obligations {
+    /// Topics that were made.
+    topics: u64,
+    /// By partition: the numbers of records in the order of their offsets.
+    records: BTreeMap<(String, i32), Vec<u64>>,
+    /// What the group committed on `a`-0.
+    committed: i64,
+    /// A write that was not answered.
+    open: Option<Open>,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Open {
+    records: Vec<(String, i32, u64)>,
+    committed: Option<i64>,
+}
+
+struct Script<'a> {
+    disk: &'a SimDisk,
+    desk: Option<Desk>,
+    owed: &'a mut Obligations,
+    random: Stream,
+    next: u64,
+}
+
+impl Script<'_> {
+    fn desk(&mut self) -> &mut Desk {
+        self.desk
+            .get_or_insert_with(|| Desk::open(self.disk, small()).unwrap())
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        let random: &mut dyn Entropy = &mut self.random;
+        random.below(bound)
+    }
+
+    fn make_topics(&mut self) {
+        let plain = TopicConfig::new(2);
+        let one = || TopicConfig::new(1);
+        let kept = TopicConfig {
+            retention_bytes: Some(4_000),
+            ..one()
+        };
+        let keyed = TopicConfig {
+            compact: true,
+            ..one()
+        };
+        let old = TopicConfig {
+            retention: Some(std::time::Duration::from_millis(200)),
+            ..one()
+        };
+        for (name, config) in [("a", plain), ("kept", kept), ("keyed", keyed), ("old", old)] {
+            self.desk().create(name, config).unwrap();
+            self.owed.topics += 1;
+        }
+        self.desk().register(GROUP, vec![0]).unwrap();
+    }
+
+    fn record(&mut self) -> (Append, (String, i32, u64)) {
+        let n = self.next;
+        self.next += 1;
+        let (name, partition) = PARTITIONS[self.below(5) as usize];
+        let mut append = append(name, partition, n);
+        if name == "keyed" {
+            append.record.key = Some(format!("key {}", n % 3).into());
+            if n.is_multiple_of(11) {
+                append.record.value = None;
+            }
+        }
+        (append, (name.to_owned(), partition, n))
+    }
+
+    /// One commit of several records, and sometimes of the group.
+    fn commit(&mut self) {
+        let count = 1 + self.below(6);
+        let (appends, records): (Vec<_>, Vec<_>) = (0..count).map(|_| self.record()).unzip();
+        let mut write = Write {
+            appends,
+            offsets: Vec::new(),
+        };
+        let mut open = Open {
+            records,
+            committed: None,
+        };
+        let here = self
+            .owed
+            .records
+            .get(&("a".to_owned(), 0))
+            .cloned()
+            .unwrap_or_default();
+        let from = self.owed.committed;
+        if self.below(3) == 0 && (from as usize) < here.len() {
+            let to = (from as usize + 1 + self.below(4) as usize).min(here.len());
+            let ids = here[from as usize..to].iter().map(|n| id(*n));
+            write
+                .offsets
+                .push(offset(GROUP, at("a", 0), to as i64, ids));
+            open.committed = Some(to as i64);
+        }
+        self.owed.open = Some(open.clone());
+        self.desk().write(write).unwrap();
+        self.owed.open = None;
+        settle(self.owed, &open);
+    }
+
+    /// Several commits that share a sync: each is there or not, in their order.
+    fn commit_together(&mut self) {
+        let mut writes = Vec::new();
+        let mut all = Open::default();
+        for _ in 0..3 {
+            let (append, record) = self.record();
+            writes.push(Write {
+                appends: vec![append],
+                offsets: Vec::new(),
+            });
+            all.records.push(record);
+        }
+        // Checked as one write would be too strict: a prefix may be there.
+        self.owed.open = Some(all.clone());
+        for answer in self.desk().write_all(writes).unwrap() {
+            answer.unwrap();
+        }
+        self.owed.open = None;
+        settle(self.owed, &all);
+    }
+
+    fn keep(&mut self) {
+        self.desk().pass(37);
+        self.desk().keep().unwrap();
+    }
+
+    fn play(&mut self, steps: u64) {
+        self.make_topics();
+        for step in 0..steps {
+            match self.below(12) {
+                0..6 => self.commit(),
+                6..10 => self.keep(),
+                10 if step % 2 == 0 => {
+                    // The process ends and another one goes on.
+                    self.desk = None;
+                    self.disk.end_process();
+                }
+                _ => {
+                    let committed = self.owed.committed;
+                    self.desk().delete_before(&at("a", 0), committed).unwrap();
+                }
+            }
+        }
+    }
+}
+
+fn settle(owed: &mut Obligations, done: &Open) {
+    for (name, partition, n) in &done.records {
+        owed.records
+            .entry((name.clone(), *partition))
+            .or_default()
+            .push(*n);
+    }
+    if let Some(committed) = done.committed {
+        owed.committed = committed;
+    }
+}
+
+fn scenario(seed: u64, steps: u64, disk: &SimDisk, owed: &mut Obligations) {
+    let mut script = Script {
+        disk,
+        desk: None,
+        owed,
+        random: Stream::new(seed).stream("script"),
+        next: 0,
+    };
+    script.play(steps);
+}
+
+/// Opens the disk as the next process would, and says what is broken.
+fn check(disk: &SimDisk, owed: &Obligations) -> Result<(), String> {
+    let as_disk: &dyn Disk = disk;
+    if owed.topics == 0 && as_disk.list(dir()).is_err() {
+        return Ok(());
+    }
+    let mut desk = Desk::open(disk, small()).map_err(|error| error.to_string())?;
+    let known = desk.opened.hub.state().topics.len() as u64;
+    if known < owed.topics {
+        return Err(format!("{known} of {} topics", owed.topics));
+    }
+    let is_open_there = check_records(&mut desk, owed, known)?;
+    check_committed(&desk, owed, is_open_there)?;
+    for audited in desk.audit() {
+        if !audited.books.is_balanced() || !audited.missing.is_empty() {
+            return Err(format!("the books are wrong: {:?}", audited.missing));
+        }
+    }
+    // Whoever opens a log can write to it, and finds it again.
+    if known > 0 {
+        desk.append(vec![append("a", 0, 9_999)])
+            .map_err(|error| error.to_string())?;
+        let end = desk.end(&at("a", 0));
+        drop(desk);
+        disk.end_process();
+        let desk = Desk::open(disk, small()).map_err(|error| error.to_string())?;
+        if desk.end(&at("a", 0)) != end {
+            return Err("a write after the crash is gone".to_owned());
+        }
+    }
+    Ok(())
+}
+
+/// Whether the records are right, and whether the write that was not answered is there.
+fn check_records(desk: &mut Desk, owed: &Obligations, known: u64) -> Result<Option<bool>, String> {
+    let mut is_open_there = None;
+    for (name, partition) in PARTITIONS.into_iter().take(known as usize + 1) {
+        let place = at(name, partition);
+        if desk.opened.hub.state().find(&place).is_none() {
+            continue;
+        }
+        let mut expected: Vec<u64> = owed
+            .records
+            .get(&(name.to_owned(), partition))
+            .cloned()
+            .unwrap_or_default();
+        let opened = owed.open.iter().flat_map(|open| &open.records);
+        let opened: Vec<u64> = opened
+            .filter(|(n, p, _)| (n.as_str(), *p) == (name, partition))
+            .map(|(.., n)| *n)
+            .collect();
+        let end = desk.end(&place) as usize;
+        if !opened.is_empty() {
+            let is_there = end > expected.len();
+            if is_open_there.is_some_and(|known| known != is_there) {
+                return Err("a write is there by half".to_owned());
+            }
+            is_open_there = Some(is_there);
+            if is_there {
+                expected.extend(opened);
+            }
+        }
+        if end != expected.len() {
+            return Err(format!("{place} ends at {end}, not at {}", expected.len()));
+        }
+        let start = desk.start(&place);
+        let found = desk.all(&place).map_err(|error| error.to_string())?;
+        let compacted = name == "keyed";
+        if !compacted && found.len() as i64 != end as i64 - start {
+            return Err(format!(
+                "{place} has {} records from {start} to {end}",
+                found.len()
+            ));
+        }
+        for stored in &found {
+            let n = expected[stored.offset.0 as usize];
+            if stored.record.headers.event_id() != Some(id(n)) {
+                return Err(format!("{place} has something else at {}", stored.offset));
+            }
+        }
+        if compacted {
+            check_keys(&expected, &found)?;
+        }
+        if name == "a" && start > owed.committed.max(committed_of(desk)) {
+            return Err("what a group still needs was removed".to_owned());
+        }
+    }
+    Ok(is_open_there)
+}
+
+/// The last record of each key is there, unless it is a tombstone.
+fn check_keys(expected: &[u64], found: &[crate::Stored]) -> Result<(), String> {
+    let mut last = BTreeMap::new();
+    for n in expected {
+        last.insert(n % 3, *n);
+    }
+    for n in last.into_values().filter(|n| !n.is_multiple_of(11)) {
+        let is_there = found
+            .iter()
+            .any(|s| s.record.headers.event_id() == Some(id(n)));
+        if !is_there {
+            return Err(format!("record {n}, the last of its key, is gone"));
+        }
+    }
+    Ok(())
+}
+
+fn committed_of(desk: &Desk) -> i64 {
+    let state = desk.opened.hub.state();
+    let reading = state.groups.values().next().and_then(|group| group.get(&0));
+    let committed = reading.and_then(|reading| reading.committed[0].as_ref());
+    committed.map_or(0, |committed| committed.next.0)
+}
+
+fn check_committed(desk: &Desk, owed: &Obligations, is_there: Option<bool>) -> Result<(), String> {
+    let found = committed_of(desk);
+    let opened = owed.open.as_ref().and_then(|open| open.committed);
+    let expected = match opened {
+        Some(next) if is_there == Some(true) => next,
+        Some(_) | None => owed.committed,
+    };
+    if found != expected {
+        return Err(format!("{found} is committed, not {expected}"));
+    }
+    Ok(())
+}
+
+const STEPS: u64 = 60;
+
+#[test]
+fn a_million_crashes_lose_nothing_that_was_promised() {
+    let wanted = scaled(1_000_000);
+    let mut explored = Explored::default();
+    let mut seed = 0;
+    while explored.states < wanted {
+        explored += crash_points(seed, |disk, owed| scenario(seed, STEPS, disk, owed), check);
+        seed += 1;
+    }
+    println!(
+        "{seed} workloads, {} operations, {} crashes: nothing missing",
+        explored.operations, explored.states
+    );
+}
+
+/// Writes that share a sync are each there or not; so those that survive are a prefix.
+#[test]
+fn of_writes_that_share_a_sync_a_prefix_survives() {
+    let script = |seed: u64, disk: &SimDisk, owed: &mut Obligations| {
+        let mut script = Script {
+            disk,
+            desk: None,
+            owed,
+            random: Stream::new(seed).stream("script"),
+            next: 0,
+        };
+        script.make_topics();
+        for _ in 0..8 {
+            script.commit_together();
+            script.keep();
+        }
+    };
+    let check = |disk: &SimDisk, owed: &Obligations| {
+        if owed.topics < 4 {
+            return Ok(());
+        }
+        // Which of them survived is told by how many records there are.
+        let desk = Desk::open(disk, small()).map_err(|error| error.to_string())?;
+        let ends = PARTITIONS.iter().map(|(name, p)| desk.end(&at(name, *p)));
+        let there: i64 = ends.sum();
+        drop(desk);
+        disk.end_process();
+        let mut owed = owed.clone();
+        let promised: usize = owed.records.values().map(Vec::len).sum();
+        let mut open = owed.open.take().unwrap_or_default();
+        let extra = (there as usize)
+            .checked_sub(promised)
+            .ok_or("something is missing")?;
+        open.records.truncate(extra);
+        settle(&mut owed, &open);
+        check(disk, &owed)
+    };
+    let mut explored = Explored::default();
+    for seed in 0..3 {
+        explored += crash_points(seed, |disk, owed| script(seed, disk, owed), check);
+    }
+    assert!(explored.states > 1_000, "{explored:?}");
+}
+
+/// Whether the workload finds this mistake, within so many seeds.
+fn is_caught(bug: Bug, seeds: u64) -> Option<u64> {
+    (0..seeds).find(|seed| {
+        let run = || {
+            crash_points(
+                *seed,
+                |disk, owed| scenario(*seed, STEPS, disk, owed),
+                check,
+            )
+        };
+        planted::plant(Some(bug));
+        let caught = catch_unwind(AssertUnwindSafe(run)).is_err();
+        planted::plant(None);
+        caught
+    })
+}
+
+#[test]
+fn planted_mistakes_are_caught() {
+    for bug in [
+        Bug::AnswerBeforeSync,
+        Bug::UnsyncedSegments,
+        Bug::UncheckedTail,
+        Bug::UnsyncedSwitch,
+        Bug::CheckpointAhead,
+    ] {
+        let seed = is_caught(bug, 5);
+        println!("{bug:?}: caught by seed {seed:?}");
+        assert!(seed.is_some(), "{bug:?} was not caught");
+    }
+}

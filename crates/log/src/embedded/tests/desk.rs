@@ -1,0 +1,262 @@
+//! A log without threads: its parts, stepped in the order that a test says.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tidegate_core::books::{Place, postings};
+use tidegate_core::env::{Clock, Disk, Sleep};
+use tidegate_core::{EventId, GroupName, Offset, Topic};
+use tidegate_sim::SimDisk;
+
+use crate::embedded::audit::{self, Audited};
+use crate::embedded::change::Change;
+use crate::embedded::config::EmbeddedConfig;
+use crate::embedded::open::{Opened, open};
+use crate::embedded::pending::{encode, positions};
+use crate::embedded::reader::Reader;
+use crate::error::LogError;
+use crate::local::{GroupOffset, Write};
+use crate::port::{Append, Batch, Committed, Position, Read};
+use crate::record::{Record, Stored, TopicPartition};
+use crate::topic::TopicConfig;
+
+/// A clock that a test sets.
+#[derive(Debug)]
+pub(super) struct TestClock(AtomicU64);
+
+impl Clock for TestClock {
+    fn now(&self) -> SystemTime {
+        UNIX_EPOCH + Duration::from_millis(self.0.load(Ordering::Relaxed))
+    }
+
+    fn elapsed(&self) -> Duration {
+        Duration::from_millis(self.0.load(Ordering::Relaxed))
+    }
+
+    fn sleep(&self, _: Duration) -> Sleep {
+        Box::pin(std::future::pending())
+    }
+}
+
+/// When tests begin.
+pub(super) const NOW_MS: u64 = 1_790_000_000_000;
+
+pub(super) const DIR: &str = "/log";
+
+/// Small files, so that a short workload rolls them.
+pub(super) fn small() -> EmbeddedConfig {
+    EmbeddedConfig {
+        cluster: "test".to_owned(),
+        segment_size: 1_500,
+        journal_size: 2_048,
+        cache_size: 600,
+        ..EmbeddedConfig::new(DIR)
+    }
+}
+
+pub(super) struct Desk {
+    pub(super) opened: Opened,
+    pub(super) clock: Arc<TestClock>,
+    pub(super) reader: Reader,
+}
+
+impl Desk {
+    pub(super) fn open(disk: &SimDisk, config: EmbeddedConfig) -> Result<Self, LogError> {
+        Self::open_at(disk, config, NOW_MS)
+    }
+
+    pub(super) fn open_at(
+        disk: &SimDisk,
+        config: EmbeddedConfig,
+        now_ms: u64,
+    ) -> Result<Self, LogError> {
+        let clock = Arc::new(TestClock(AtomicU64::new(now_ms)));
+        let as_disk: Arc<dyn Disk> = Arc::new(disk.clone());
+        // A random number in production; here every life has its own.
+        let write = disk.operations().wrapping_mul(0x9e37_79b9);
+        let opened = open(as_disk, clock.clone(), config, write)?;
+        let reader = Reader::new(Arc::clone(&opened.hub));
+        Ok(Self {
+            opened,
+            clock,
+            reader,
+        })
+    }
+
+    pub(super) fn pass(&self, ms: u64) {
+        self.clock.0.fetch_add(ms, Ordering::Relaxed);
+    }
+
+    pub(super) fn create(&mut self, name: &str, config: TopicConfig) -> Result<(), LogError> {
+        self.opened.writer.create_topic(&topic(name), config)
+    }
+
+    /// Several writes that share a sync.
+    pub(super) fn write_all(
+        &mut self,
+        writes: Vec<Write>,
+    ) -> Result<Vec<Result<Vec<Position>, LogError>>, LogError> {
+        let hub = Arc::clone(&self.opened.hub);
+        let mut pendings = Vec::new();
+        let mut placings = Vec::new();
+        for write in &writes {
+            let (pending, placing) =
+                encode(write, &hub.catalog(), &hub.config, hub.clock.now_ms())?;
+            pendings.push(pending);
+            placings.push(placing);
+        }
+        let answers = self.opened.writer.commit(pendings);
+        let told = writes.into_iter().zip(placings).zip(answers);
+        Ok(told
+            .map(|((write, placing), answer)| {
+                answer.map(|bases| positions(write.appends, &placing, &bases))
+            })
+            .collect())
+    }
+
+    pub(super) fn write(&mut self, write: Write) -> Result<Vec<Position>, LogError> {
+        self.write_all(vec![write])?.remove(0)
+    }
+
+    pub(super) fn append(&mut self, appends: Vec<Append>) -> Result<Vec<Position>, LogError> {
+        self.write(Write {
+            appends,
+            offsets: Vec::new(),
+        })
+    }
+
+    /// Does what the keeper does in its time.
+    pub(super) fn keep(&mut self) -> Result<(), LogError> {
+        let Opened {
+            keeper,
+            writer,
+            hub,
+            ..
+        } = &mut self.opened;
+        if hub.state().fresh_bytes > hub.config.cache_size {
+            keeper.fill(true)?;
+        }
+        if keeper.is_checkpoint_due() {
+            keeper.checkpoint()?;
+        }
+        keeper.make_spare()?;
+        while let Some(change) = keeper.retention()? {
+            if !writer.remove(change)? {
+                break;
+            }
+        }
+        if let Some(change) = keeper.compaction()? {
+            writer.remove(change)?;
+        }
+        if !hub.state().garbage.is_empty() {
+            keeper.checkpoint()?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn delete_before(
+        &mut self,
+        at: &TopicPartition,
+        offset: i64,
+    ) -> Result<(), LogError> {
+        let Opened { keeper, writer, .. } = &mut self.opened;
+        if let Some(change) = keeper.delete_before(at, offset)? {
+            assert!(writer.remove(change)?);
+        }
+        Ok(())
+    }
+
+    pub(super) fn register(&mut self, group: &str, topics: Vec<u32>) -> Result<(), LogError> {
+        let group = GroupName::new(group).unwrap();
+        self.opened
+            .writer
+            .change(&[Change::Register { group, topics }])
+    }
+
+    pub(super) fn read(&mut self, at: &TopicPartition, from: i64) -> Result<Batch, LogError> {
+        self.reader.read(&Read::new(at.clone(), Offset(from)))
+    }
+
+    /// All records of a partition that are there, in small helpings.
+    pub(super) fn all(&mut self, at: &TopicPartition) -> Result<Vec<Stored>, LogError> {
+        let mut from = self.start(at);
+        let mut found = Vec::new();
+        loop {
+            let batch = self.reader.read(&Read {
+                max_records: 3,
+                ..Read::new(at.clone(), Offset(from))
+            })?;
+            if batch.records.is_empty() {
+                return Ok(found);
+            }
+            from = batch.next.0;
+            found.extend(batch.records);
+        }
+    }
+
+    pub(super) fn start(&self, at: &TopicPartition) -> i64 {
+        let state = self.opened.hub.state();
+        let (topic, partition) = state.find(at).unwrap();
+        state.partition(topic, partition).unwrap().start
+    }
+
+    pub(super) fn end(&self, at: &TopicPartition) -> i64 {
+        let state = self.opened.hub.state();
+        let (topic, partition) = state.find(at).unwrap();
+        state.partition(topic, partition).unwrap().end
+    }
+
+    pub(super) fn audit(&self) -> Vec<Audited> {
+        audit::live(&self.opened.hub).unwrap()
+    }
+
+    pub(super) fn assert_balanced(&self) {
+        for audited in self.audit() {
+            assert!(audited.books.is_balanced(), "{audited:?}");
+            assert_eq!(audited.missing, [], "{audited:?}");
+        }
+    }
+}
+
+pub(super) fn topic(name: &str) -> Topic {
+    Topic::new(name).unwrap()
+}
+
+pub(super) fn at(name: &str, partition: i32) -> TopicPartition {
+    TopicPartition::new(topic(name), partition)
+}
+
+/// An id that was born at the beginning of tests.
+pub(super) fn id(n: u64) -> EventId {
+    let born = u128::from(NOW_MS + n % 7 * 60_000) << 80;
+    EventId::from_u128(born | (7 << 76) | (0b10 << 62) | u128::from(n))
+}
+
+pub(super) fn append(name: &str, partition: i32, n: u64) -> Append {
+    let record = Record::new(format!("value {n} {}", "x".repeat(40))).event_id(id(n));
+    Append::new(topic(name), record.timestamp_ms(NOW_MS + n)).partition(partition)
+}
+
+/// A commit of a group that delivered what lies between.
+pub(super) fn offset(
+    group: &str,
+    at: TopicPartition,
+    next: i64,
+    delivered: impl IntoIterator<Item = EventId>,
+) -> GroupOffset {
+    GroupOffset {
+        group: GroupName::new(group).unwrap(),
+        at,
+        committed: Committed {
+            next: Offset(next),
+            metadata: format!("up to {next}"),
+        },
+        postings: postings(delivered, Some(Place::Queued), Some(Place::Delivered)),
+    }
+}
+
+pub(super) fn dir() -> &'static Path {
+    Path::new(DIR)
+}

@@ -1,0 +1,147 @@
+//! A disk that fails: nothing acknowledged is lost, and what is refused is refused by name.
+
+use tidegate_core::Offset;
+use tidegate_sim::{Fault, FaultKind, Operation, SimDisk, Survivors};
+
+use super::desk::{Desk, append, at, small};
+use crate::error::LogError;
+use crate::topic::TopicConfig;
+
+fn opened() -> (SimDisk, Desk) {
+    let disk = SimDisk::new(1);
+    let mut desk = Desk::open(&disk, small()).unwrap();
+    desk.create("a", TopicConfig::new(1)).unwrap();
+    desk.append((0..5).map(|n| append("a", 0, n)).collect())
+        .unwrap();
+    (disk, desk)
+}
+
+fn fault(operation: Operation, path: &str, kind: FaultKind) -> Fault {
+    Fault {
+        operation,
+        path: path.to_owned(),
+        nth: 1,
+        kind,
+    }
+}
+
+const JOURNAL: &str = "journal-0000000000000001";
+const SEGMENT: &str = "0-00000000000000000000-0.seg";
+
+#[test]
+fn after_a_failed_sync_nothing_is_taken_and_reads_go_on() {
+    for survivors in [
+        Survivors::Nothing,
+        Survivors::Everything,
+        Survivors::Random(3),
+    ] {
+        let (disk, mut desk) = opened();
+        disk.fail(fault(Operation::Sync, JOURNAL, FaultKind::SyncDropsDirty));
+        let refused = desk.append(vec![append("a", 0, 5)]).unwrap_err();
+        assert!(matches!(refused, LogError::Stopped { .. }), "{refused}");
+        let refused = desk.append(vec![append("a", 0, 6)]).unwrap_err();
+        assert!(matches!(refused, LogError::Stopped { .. }), "{refused}");
+        assert_eq!(desk.all(&at("a", 0)).unwrap().len(), 5);
+        drop(desk);
+        disk.crash(&survivors);
+        let mut desk = Desk::open(&disk, small()).unwrap();
+        let found = desk.all(&at("a", 0)).unwrap();
+        assert!((5..=6).contains(&found.len()), "{}", found.len());
+        desk.append(vec![append("a", 0, 7)]).unwrap();
+        desk.assert_balanced();
+    }
+}
+
+#[test]
+fn what_a_failed_sync_left_looking_well_is_written_again() {
+    let (disk, mut desk) = opened();
+    disk.fail(fault(Operation::Sync, JOURNAL, FaultKind::SyncDropsDirty));
+    desk.append(vec![append("a", 0, 5)]).unwrap_err();
+    drop(desk);
+    // The process ends, the machine runs on: the next one sees what the disk does not have.
+    disk.end_process();
+    let mut desk = Desk::open(&disk, small()).unwrap();
+    let seen = desk.all(&at("a", 0)).unwrap();
+    drop(desk);
+    disk.crash(&Survivors::Nothing);
+    let mut desk = Desk::open(&disk, small()).unwrap();
+    assert_eq!(desk.all(&at("a", 0)).unwrap(), seen);
+}
+
+#[test]
+fn a_short_write_is_refused_and_the_next_one_goes_on() {
+    for kind in [FaultKind::ShortWrite, FaultKind::Full] {
+        let (disk, mut desk) = opened();
+        disk.fail(fault(Operation::Write, JOURNAL, kind));
+        let refused = desk.append(vec![append("a", 0, 5)]).unwrap_err();
+        assert!(matches!(refused, LogError::Disk { .. }), "{refused}");
+        assert_eq!(desk.end(&at("a", 0)), 5);
+        let written = desk.append(vec![append("a", 0, 6)]).unwrap();
+        assert_eq!(written[0].offset, Offset(5));
+        drop(desk);
+        disk.crash(&Survivors::Everything);
+        let mut desk = Desk::open(&disk, small()).unwrap();
+        let found = desk.all(&at("a", 0)).unwrap();
+        assert_eq!(found.len(), 6);
+        assert_eq!(found[5].record, append("a", 0, 6).record);
+        desk.assert_balanced();
+    }
+}
+
+#[test]
+fn a_disk_without_room_refuses_and_goes_on_when_there_is_room() {
+    let (disk, mut desk) = opened();
+    desk.keep().unwrap();
+    disk.set_capacity(9_000);
+    let mut acknowledged = 5;
+    let mut refusals = 0;
+    for n in 5..200 {
+        match desk.append(vec![append("a", 0, n)]) {
+            Ok(written) => {
+                assert_eq!(written[0].offset, Offset(acknowledged));
+                acknowledged += 1;
+            }
+            Err(LogError::Disk { .. }) => refusals += 1,
+            Err(other) => panic!("{other}"),
+        }
+        match desk.keep() {
+            Ok(()) | Err(LogError::Disk { .. }) => {}
+            Err(other) => panic!("{other}"),
+        }
+    }
+    assert!(
+        refusals > 50 && acknowledged > 20,
+        "{refusals} {acknowledged}"
+    );
+    assert_eq!(desk.all(&at("a", 0)).unwrap().len() as i64, acknowledged);
+    desk.assert_balanced();
+    disk.set_capacity(1 << 20);
+    desk.keep().unwrap();
+    desk.append(vec![append("a", 0, 500)]).unwrap();
+    drop(desk);
+    disk.crash(&Survivors::Nothing);
+    let mut desk = Desk::open(&disk, small()).unwrap();
+    assert_eq!(
+        desk.all(&at("a", 0)).unwrap().len() as i64,
+        acknowledged + 1
+    );
+    desk.assert_balanced();
+}
+
+#[test]
+fn a_segment_whose_sync_fails_is_filled_again_by_the_next_process() {
+    let (disk, mut desk) = opened();
+    desk.opened.keeper.fill(true).unwrap();
+    disk.fail(fault(Operation::Sync, SEGMENT, FaultKind::SyncDropsDirty));
+    let failed = desk.opened.keeper.checkpoint().unwrap_err();
+    assert!(matches!(failed, LogError::Disk { .. }));
+    drop(desk);
+    disk.end_process();
+    let mut desk = Desk::open(&disk, small()).unwrap();
+    desk.opened.keeper.checkpoint().unwrap();
+    drop(desk);
+    disk.crash(&Survivors::Nothing);
+    let mut desk = Desk::open(&disk, small()).unwrap();
+    assert_eq!(desk.all(&at("a", 0)).unwrap().len(), 5);
+    desk.assert_balanced();
+}

@@ -1,0 +1,212 @@
+//! What a start finds, and what it does about it.
+
+use std::sync::Arc;
+
+use tidegate_core::Offset;
+use tidegate_core::env::{Clock, Disk};
+use tidegate_sim::SimDisk;
+
+use super::desk::{Desk, append, at, dir, small};
+use crate::embedded::{Problem, Repaired, check, ls, recount, repair};
+use crate::error::LogError;
+use crate::topic::TopicConfig;
+
+fn written(count: u64) -> (SimDisk, Desk) {
+    let disk = SimDisk::new(1);
+    let mut desk = Desk::open(&disk, small()).unwrap();
+    desk.create("a", TopicConfig::new(1)).unwrap();
+    for n in 0..count {
+        desk.append(vec![append("a", 0, n)]).unwrap();
+    }
+    (disk, desk)
+}
+
+fn journal() -> std::path::PathBuf {
+    dir().join("journal-0000000000000001")
+}
+
+#[test]
+fn a_second_process_is_refused_and_told_who_has_it() {
+    let (disk, desk) = written(1);
+    let refused = Desk::open(&disk, small()).map(|_| ()).unwrap_err();
+    let text = refused.to_string();
+    let holder = format!("(process {})", std::process::id());
+    assert!(text.contains(&holder), "{text}");
+    drop(desk);
+    Desk::open(&disk, small()).map(|_| ()).unwrap();
+}
+
+#[test]
+fn a_damaged_or_missing_manifest_is_said_and_nothing_is_touched() {
+    let (disk, desk) = written(3);
+    drop(desk);
+    let as_disk: &dyn Disk = &disk;
+    let manifest = dir().join("manifest");
+    disk.flip_bit(&manifest, 20, 1);
+    let refused = Desk::open(&disk, small()).map(|_| ()).unwrap_err();
+    assert!(matches!(refused, LogError::Format { .. }), "{refused}");
+    as_disk.remove(&manifest).unwrap();
+    let refused = Desk::open(&disk, small()).map(|_| ()).unwrap_err();
+    assert!(matches!(refused, LogError::Format { .. }), "{refused}");
+}
+
+#[test]
+fn a_torn_tail_is_kept_aside() {
+    let (disk, desk) = written(5);
+    let place = desk.opened.hub.state().journal;
+    drop(desk);
+    // The last group was never acknowledged as far as anybody can tell.
+    disk.flip_bit(&journal(), place.at - 20, 1);
+    let as_disk: &dyn Disk = &disk;
+    let checked = check(as_disk, dir()).unwrap();
+    assert!(
+        matches!(checked.problems[..], [Problem::Torn { .. }]),
+        "{checked:?}"
+    );
+    let mut desk = Desk::open(&disk, small()).unwrap();
+    assert_eq!(desk.all(&at("a", 0)).unwrap().len(), 4);
+    let written = desk.append(vec![append("a", 0, 9)]).unwrap();
+    assert_eq!(written[0].offset, Offset(4));
+    desk.assert_balanced();
+    let listing = ls(as_disk, dir()).unwrap().unwrap();
+    assert_eq!(listing.aside.len(), 1, "{listing:?}");
+    let kept = as_disk.read(listing.aside[0].as_ref(), 1_000).unwrap();
+    assert!(kept.len() > 100);
+}
+
+#[test]
+fn damage_in_the_journal_is_named_and_the_rest_is_readable() {
+    let (disk, desk) = written(8);
+    drop(desk);
+    let as_disk: &dyn Disk = &disk;
+    let bytes = as_disk.read(&journal(), 10_000).unwrap();
+    let third = b"value 3 ";
+    let place = bytes.windows(third.len()).position(|w| w == third).unwrap();
+    disk.flip_bit(&journal(), place as u64, 1);
+    let checked = check(as_disk, dir()).unwrap();
+    assert!(
+        checked
+            .problems
+            .iter()
+            .any(|p| matches!(p, Problem::Journal(_))),
+        "{checked:?}"
+    );
+    let mut desk = Desk::open(&disk, small()).unwrap();
+    assert_eq!(desk.read(&at("a", 0), 0).unwrap().records.len(), 3);
+    let damaged = desk.read(&at("a", 0), 3).unwrap_err();
+    assert!(
+        matches!(
+            damaged,
+            LogError::Damaged {
+                from: Offset(3),
+                to: Offset(4),
+                ..
+            }
+        ),
+        "{damaged}"
+    );
+    assert_eq!(desk.read(&at("a", 0), 4).unwrap().records.len(), 4);
+    desk.append(vec![append("a", 0, 20)]).unwrap();
+    desk.opened.keeper.checkpoint().unwrap();
+    drop(desk);
+    let mut desk = Desk::open(&disk, small()).unwrap();
+    assert!(matches!(
+        desk.read(&at("a", 0), 3),
+        Err(LogError::Damaged { .. })
+    ));
+    assert_eq!(
+        desk.read(&at("a", 0), 4).unwrap().records[0].offset,
+        Offset(4)
+    );
+    assert_eq!(
+        desk.read(&at("a", 0), 8).unwrap().records[0].record,
+        append("a", 0, 20).record
+    );
+    let aside = ls(as_disk, dir()).unwrap().unwrap().aside;
+    assert_eq!(aside.len(), 1, "{aside:?}");
+}
+
+#[test]
+fn a_damaged_segment_is_named_by_offsets_read_around_and_repaired() {
+    for in_header in [false, true] {
+        let (disk, mut desk) = written(40);
+        desk.opened.keeper.checkpoint().unwrap();
+        drop(desk);
+        let as_disk: &dyn Disk = &disk;
+        let segment = dir().join("topic-a").join("0-00000000000000000000-0.seg");
+        let bytes = as_disk.read(&segment, 10_000).unwrap();
+        let value = b"value 3 ";
+        let place = bytes.windows(value.len()).position(|w| w == value).unwrap();
+        let header = bytes[..place]
+            .windows(4)
+            .rposition(|w| w == b"TGC1")
+            .unwrap();
+        let at_byte = if in_header { header + 30 } else { place };
+        disk.flip_bit(&segment, at_byte as u64, 1);
+        let checked = check(as_disk, dir()).unwrap();
+        let [
+            Problem::Records {
+                from, to, place, ..
+            },
+        ] = &checked.problems[..]
+        else {
+            panic!("{checked:?}");
+        };
+        assert_eq!((*from, *to), (Offset(3), Offset(4)));
+        assert!(place.is_some());
+        let mut desk = Desk::open(&disk, small()).unwrap();
+        assert_eq!(desk.read(&at("a", 0), 0).unwrap().records.len(), 3);
+        let damaged = desk.read(&at("a", 0), 3).unwrap_err();
+        assert!(matches!(
+            damaged,
+            LogError::Damaged {
+                from: Offset(3),
+                to: Offset(4),
+                ..
+            }
+        ));
+        assert_eq!(
+            desk.read(&at("a", 0), 4).unwrap().records[0].offset,
+            Offset(4)
+        );
+        drop(desk);
+        let missing = recount(as_disk, dir()).unwrap();
+        assert_eq!(missing[0].missing[0].id, Some(super::desk::id(3)));
+        mend(&disk);
+    }
+}
+
+fn mend(disk: &SimDisk) {
+    let as_disk: Arc<dyn Disk> = Arc::new(disk.clone());
+    let clock: Arc<dyn Clock> = Desk::open(disk, small()).unwrap().clock;
+    let repaired = repair(&as_disk, &clock, dir(), 77).unwrap();
+    let is_records = |r: &&Repaired| {
+        matches!(
+            r,
+            Repaired::Records {
+                offsets: (3, 4),
+                ..
+            }
+        )
+    };
+    assert_eq!(
+        repaired.iter().filter(is_records).count(),
+        1,
+        "{repaired:?}"
+    );
+    let again = repair(&as_disk, &clock, dir(), 78).unwrap();
+    assert_eq!(again, [], "a second repair finds nothing to do");
+    let mut desk = Desk::open(disk, small()).unwrap();
+    desk.assert_balanced();
+    assert_eq!(desk.audit()[0].books.account().lost.total(), 1);
+    assert!(matches!(
+        desk.read(&at("a", 0), 3),
+        Err(LogError::Damaged { .. })
+    ));
+    assert_eq!(
+        desk.read(&at("a", 0), 4).unwrap().records[0].offset,
+        Offset(4)
+    );
+    let aside = ls(&*as_disk, dir()).unwrap().unwrap().aside;
+    assert_eq!(aside.len(), 1, "{aside:?}");
+}

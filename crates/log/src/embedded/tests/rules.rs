@@ -1,0 +1,393 @@
+//! What the engine does while nothing fails.
+
+use std::time::Duration;
+
+use tidegate_core::Offset;
+use tidegate_sim::SimDisk;
+
+use super::desk::{Desk, NOW_MS, append, at, id, offset, small, topic};
+use crate::error::LogError;
+use crate::local::Write;
+use crate::port::{Append, Read};
+use crate::record::Record;
+use crate::topic::TopicConfig;
+
+fn opened() -> (SimDisk, Desk) {
+    let disk = SimDisk::new(1);
+    let mut desk = Desk::open(&disk, small()).unwrap();
+    desk.create("a", TopicConfig::new(2)).unwrap();
+    (disk, desk)
+}
+
+#[test]
+fn records_read_back_from_memory_and_from_segments() {
+    let (_disk, mut desk) = opened();
+    for n in 0..60 {
+        let written = desk
+            .append(vec![append("a", 0, n), append("a", 1, 1_000 + n)])
+            .unwrap();
+        assert_eq!(written[0].offset, Offset(n as i64));
+        assert_eq!(written[1].at, at("a", 1));
+        if n % 7 == 0 {
+            desk.keep().unwrap();
+        }
+        let found = desk.all(&at("a", 0)).unwrap();
+        assert_eq!(found.len() as u64, n + 1);
+    }
+    let found = desk.all(&at("a", 0)).unwrap();
+    for (stored, n) in found.iter().zip(0..) {
+        assert_eq!(stored.record, append("a", 0, n).record);
+    }
+    let segments = desk
+        .opened
+        .hub
+        .state()
+        .partition(0, 0)
+        .unwrap()
+        .segments
+        .len();
+    assert!(segments > 2, "{segments}");
+    desk.assert_balanced();
+}
+
+#[test]
+fn records_without_an_id_and_times_are_given_theirs() {
+    let (_disk, mut desk) = opened();
+    let plain = |n: u64| Append::new(topic("a"), Record::new(format!("{n}"))).partition(0);
+    desk.append((0..5).map(plain).chain([append("a", 0, 7)]).collect())
+        .unwrap();
+    desk.append(vec![plain(9)]).unwrap();
+    let found = desk.all(&at("a", 0)).unwrap();
+    assert_eq!(found.len(), 7);
+    assert_eq!(found[0].record.timestamp_ms, NOW_MS);
+    desk.assert_balanced();
+}
+
+#[test]
+fn a_commit_is_one_for_records_offsets_and_books() {
+    let (disk, mut desk) = opened();
+    desk.register("g", vec![0]).unwrap();
+    desk.append((0..4).map(|n| append("a", 0, n)).collect())
+        .unwrap();
+    desk.write(Write {
+        appends: vec![append("a", 1, 10)],
+        offsets: vec![offset("g", at("a", 0), 3, (0..3).map(id))],
+    })
+    .unwrap();
+    desk.assert_balanced();
+    let group = desk
+        .audit()
+        .into_iter()
+        .find(|a| a.group.is_some())
+        .unwrap();
+    let account = group.books.account();
+    assert_eq!(
+        (account.accepted, account.queued, account.delivered),
+        (5, 2, 3)
+    );
+    drop(desk);
+    let desk = Desk::open(&disk, small()).unwrap();
+    let state = desk.opened.hub.state();
+    let reading = state.groups.values().next().unwrap().get(&0).unwrap();
+    let committed = reading.committed[0].as_ref().unwrap();
+    assert_eq!(
+        (committed.next, committed.metadata.as_str()),
+        (Offset(3), "up to 3")
+    );
+    drop(state);
+    desk.assert_balanced();
+}
+
+#[test]
+fn offsets_by_time_are_those_of_the_first_record_not_older() {
+    let (_disk, mut desk) = opened();
+    let times = [5, 3, 9, 9, 2, 20, 11, 30];
+    for (n, time) in times.iter().enumerate().cycle().take(80) {
+        let ms = 1_000 + time + 40 * (n as u64 / 8);
+        let record = Record::new("x".repeat(50)).timestamp_ms(ms);
+        desk.append(vec![Append::new(topic("a"), record).partition(0)])
+            .unwrap();
+        if n == 5 {
+            desk.keep().unwrap();
+        }
+    }
+    let all = desk.all(&at("a", 0)).unwrap();
+    for ms in 990..1_100 {
+        let expect = all.iter().find(|s| s.record.timestamp_ms >= ms);
+        let expect = expect.map_or(Offset(80), |s| s.offset);
+        assert_eq!(
+            desk.reader.offset_at(&at("a", 0), ms).unwrap(),
+            expect,
+            "{ms}"
+        );
+    }
+}
+
+#[test]
+fn a_lost_index_is_made_again() {
+    let (disk, mut desk) = opened();
+    for n in 0..60 {
+        desk.append(vec![append("a", 0, n)]).unwrap();
+        desk.keep().unwrap();
+    }
+    desk.opened.keeper.checkpoint().unwrap();
+    let names: Vec<_> = {
+        let state = desk.opened.hub.state();
+        let segments = &state.partition(0, 0).unwrap().segments;
+        segments.iter().map(|segment| segment.name(0)).collect()
+    };
+    drop(desk);
+    let dir = super::desk::dir().join("topic-a");
+    let as_disk: &dyn tidegate_core::env::Disk = &disk;
+    as_disk
+        .remove(&dir.join(names[0].replace(".seg", ".idx")))
+        .unwrap();
+    disk.flip_bit(&dir.join(names[1].replace(".seg", ".idx")), 30, 3);
+    let mut desk = Desk::open(&disk, small()).unwrap();
+    for from in [0, 13, 14, 15, 30, 59] {
+        let batch = desk.read(&at("a", 0), from).unwrap();
+        assert_eq!(batch.records[0].offset, Offset(from));
+        assert_eq!(batch.records[0].record, append("a", 0, from as u64).record);
+    }
+}
+
+#[test]
+fn retention_by_size_removes_whole_segments_and_posts_them() {
+    let (disk, mut desk) = opened();
+    let config = TopicConfig {
+        retention_bytes: Some(6_000),
+        ..TopicConfig::new(1)
+    };
+    desk.create("b", config).unwrap();
+    for n in 0..200 {
+        desk.append(vec![append("b", 0, n)]).unwrap();
+        desk.keep().unwrap();
+    }
+    desk.opened.keeper.fill(true).unwrap();
+    desk.keep().unwrap();
+    let start = desk.start(&at("b", 0));
+    assert!(start > 100, "{start}");
+    let used = desk.opened.hub.state().used;
+    assert!(used < 9_000, "{used}");
+    assert!(matches!(
+        desk.read(&at("b", 0), 0),
+        Err(LogError::OutOfRange { .. })
+    ));
+    let found = desk.all(&at("b", 0)).unwrap();
+    assert_eq!(found[0].offset.0, start);
+    desk.assert_balanced();
+    let removed = desk.audit()[1].books.removed().accepted;
+    assert_eq!(removed, start);
+    drop(desk);
+    let as_disk: &dyn tidegate_core::env::Disk = &disk;
+    let files = as_disk.list(&super::desk::dir().join("topic-b")).unwrap();
+    assert!(files.len() < 20, "{files:?}");
+}
+
+#[test]
+fn retention_by_age_waits_for_a_group() {
+    let (_disk, mut desk) = opened();
+    let config = TopicConfig {
+        retention: Some(Duration::from_secs(10)),
+        ..TopicConfig::new(1)
+    };
+    desk.create("b", config).unwrap();
+    desk.register("slow", vec![1]).unwrap();
+    for n in 0..40 {
+        desk.append(vec![append("b", 0, n)]).unwrap();
+    }
+    desk.opened.keeper.fill(true).unwrap();
+    desk.pass(60_000);
+    desk.keep().unwrap();
+    assert_eq!(desk.start(&at("b", 0)), 0);
+    let commit = |next: i64, ids: std::ops::Range<u64>| Write {
+        appends: vec![],
+        offsets: vec![offset("slow", at("b", 0), next, ids.map(id))],
+    };
+    desk.write(commit(20, 0..20)).unwrap();
+    desk.keep().unwrap();
+    let start = desk.start(&at("b", 0));
+    assert!(start > 0 && start <= 20, "{start}");
+    desk.assert_balanced();
+    desk.write(commit(40, 20..40)).unwrap();
+    desk.keep().unwrap();
+    assert_eq!(desk.start(&at("b", 0)), 40);
+    assert_eq!(desk.all(&at("b", 0)).unwrap(), []);
+    desk.assert_balanced();
+    // The group's own books still know all of it.
+    let group = desk
+        .audit()
+        .into_iter()
+        .find(|a| a.group.is_some())
+        .unwrap();
+    assert_eq!(group.books.account().delivered, 40);
+}
+
+#[test]
+fn delete_before_stops_where_a_group_is() {
+    let (disk, mut desk) = opened();
+    desk.append((0..30).map(|n| append("a", 0, n)).collect())
+        .unwrap();
+    desk.delete_before(&at("a", 0), 7).unwrap();
+    assert_eq!(desk.start(&at("a", 0)), 7);
+    assert_eq!(desk.all(&at("a", 0)).unwrap()[0].offset, Offset(7));
+    desk.assert_balanced();
+    desk.register("g", vec![0]).unwrap();
+    desk.delete_before(&at("a", 0), 12).unwrap();
+    assert_eq!(desk.start(&at("a", 0)), 7);
+    desk.write(Write {
+        appends: vec![],
+        offsets: vec![offset("g", at("a", 0), 12, (7..12).map(id))],
+    })
+    .unwrap();
+    desk.delete_before(&at("a", 0), 100).unwrap();
+    assert_eq!(desk.start(&at("a", 0)), 12);
+    desk.assert_balanced();
+    drop(desk);
+    let desk = Desk::open(&disk, small()).unwrap();
+    assert_eq!(desk.start(&at("a", 0)), 12);
+    desk.assert_balanced();
+}
+
+#[test]
+fn compaction_keeps_the_last_of_each_key_and_posts_the_rest() {
+    let (disk, mut desk) = opened();
+    let config = TopicConfig {
+        compact: true,
+        ..TopicConfig::new(1)
+    };
+    desk.create("c", config).unwrap();
+    let keyed = |key: u64, n: u64| {
+        let mut append = append("c", 0, n);
+        append.record.key = Some(format!("key {key}").into());
+        append
+    };
+    for n in 0..120 {
+        let mut append = keyed(n % 4, n);
+        if n == 50 {
+            append.record.key = Some("gone".into());
+        } else if n == 52 {
+            append.record.key = Some("gone".into());
+            append.record.value = None;
+        }
+        desk.append(vec![append]).unwrap();
+        desk.keep().unwrap();
+    }
+    for n in 120..400 {
+        desk.append(vec![keyed(n % 4, n)]).unwrap();
+        desk.keep().unwrap();
+        desk.assert_balanced();
+    }
+    let found = desk.all(&at("c", 0)).unwrap();
+    assert!(found.len() < 90, "{}", found.len());
+    assert!(
+        found
+            .iter()
+            .all(|s| s.record.key.as_deref() != Some(b"gone"))
+    );
+    for key in 0..4 {
+        let last = found
+            .iter()
+            .rev()
+            .find(|s| s.record.key == keyed(key, 0).record.key);
+        assert_eq!(last.unwrap().offset.0 % 4, key as i64);
+    }
+    let offsets: Vec<i64> = found.iter().map(|s| s.offset.0).collect();
+    assert!(offsets.is_sorted_by(|a, b| a < b));
+    assert_eq!(desk.end(&at("c", 0)), 400);
+    drop(desk);
+    let mut desk = Desk::open(&disk, small()).unwrap();
+    assert_eq!(desk.all(&at("c", 0)).unwrap(), found);
+    desk.assert_balanced();
+}
+
+#[test]
+fn a_full_log_takes_commits_from_its_reserve() {
+    let disk = SimDisk::new(1);
+    let config = crate::EmbeddedConfig {
+        max_size: 4_000,
+        reserve: 1_000,
+        ..small()
+    };
+    let mut desk = Desk::open(&disk, config).unwrap();
+    let keeps_little = TopicConfig {
+        retention_bytes: Some(1),
+        ..TopicConfig::new(1)
+    };
+    desk.create("a", keeps_little).unwrap();
+    desk.register("g", vec![0]).unwrap();
+    let mut n = 0;
+    let refused = loop {
+        match desk.append(vec![append("a", 0, n)]) {
+            Ok(_) => n += 1,
+            Err(error) => break error,
+        }
+        desk.keep().unwrap();
+    };
+    assert!(
+        matches!(refused, LogError::Full { limit: 4_000, .. }),
+        "{refused}"
+    );
+    let end = n as i64;
+    desk.write(Write {
+        appends: vec![append("a", 0, n)],
+        offsets: vec![offset("g", at("a", 0), end, (0..n).map(id))],
+    })
+    .unwrap();
+    desk.opened.keeper.fill(true).unwrap();
+    desk.keep().unwrap();
+    desk.append(vec![append("a", 0, n + 1)]).unwrap();
+    desk.assert_balanced();
+}
+
+#[test]
+fn limits_are_refused_by_name() {
+    let (_disk, mut desk) = opened();
+    let config = TopicConfig {
+        max_record_size: 10,
+        ..TopicConfig::new(1)
+    };
+    desk.create("b", config.clone()).unwrap();
+    let check = |result: Result<_, LogError>, code: &str| {
+        assert_eq!(
+            result.map(|_: Vec<_>| ()).unwrap_err().code().as_str(),
+            code
+        );
+    };
+    check(desk.append(vec![append("b", 0, 1)]), "log.record-too-large");
+    check(
+        desk.append(vec![append("a", 9, 1)]),
+        "log.unknown-partition",
+    );
+    check(desk.append(vec![append("x", 0, 1)]), "log.unknown-topic");
+    let other = TopicConfig {
+        partitions: 3,
+        ..config
+    };
+    let refused = desk.create("b", other).unwrap_err();
+    assert_eq!(refused.code().as_str(), "log.topic-config");
+    assert!(desk.create("none", TopicConfig::new(0)).is_err());
+    assert_eq!(desk.end(&at("b", 0)), 0);
+}
+
+#[test]
+fn a_large_commit_and_a_large_record_fit() {
+    let (disk, mut desk) = opened();
+    let large = Record::new(vec![7; 300_000]);
+    let appends: Vec<_> = (0..5)
+        .map(|_| Append::new(topic("a"), large.clone()).partition(0))
+        .collect();
+    desk.append(appends).unwrap();
+    desk.append(vec![append("a", 0, 1)]).unwrap();
+    desk.keep().unwrap();
+    drop(desk);
+    let mut desk = Desk::open(&disk, small()).unwrap();
+    let read = Read {
+        max_bytes: 1,
+        ..Read::new(at("a", 0), Offset(0))
+    };
+    let batch = desk.reader.read(&read).unwrap();
+    assert_eq!((batch.records.len(), batch.next), (1, Offset(1)));
+    assert_eq!(desk.all(&at("a", 0)).unwrap().len(), 6);
+    desk.assert_balanced();
+}

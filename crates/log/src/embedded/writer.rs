@@ -1,0 +1,355 @@
+//! The one writer of the journal.
+//!
+//! | it is given | it does | then |
+//! |---|---|---|
+//! | writes that wait | gives them offsets, frames them, writes them in one piece, syncs once | applies them, answers all |
+//! | a change of topics, groups or segments | the same, alone | the same |
+//! | a disk without room | refuses what it was about to write | goes on |
+//! | a write or a sync that fails | refuses it and everything later | reads go on |
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tidegate_core::Topic;
+
+use super::change::Change;
+use super::files;
+use super::group;
+use super::hub::Hub;
+use super::journal::Journal;
+use super::pending::Pending;
+use super::state::{JournalPlace, State};
+use super::telemetry;
+use crate::error::LogError;
+use crate::topic::TopicConfig;
+
+/// The one writer of the journal.
+#[derive(Debug)]
+pub(super) struct Writer {
+    pub(super) hub: Arc<Hub>,
+    journal: Journal,
+    /// The number of the next write.
+    write: u64,
+    cluster: String,
+}
+
+/// Groups on their way to the disk.
+struct Framed {
+    sequence: u64,
+    crc: u32,
+    bytes: Vec<u8>,
+}
+
+impl Writer {
+    /// A writer that goes on where the state ends. `write` must never have been used before.
+    pub(super) fn new(hub: Arc<Hub>, journal: Journal, write: u64) -> Self {
+        let cluster = hub.state().cluster.clone();
+        Self {
+            hub,
+            journal,
+            write,
+            cluster,
+        }
+    }
+
+    /// Where the journal ends.
+    pub(super) fn place(&self) -> JournalPlace {
+        self.journal.place()
+    }
+
+    /// Does each of these or nothing of it, durably and in their order. Gives the offsets of the
+    /// chunks of each.
+    pub(super) fn commit(&mut self, batch: Vec<Pending>) -> Vec<Result<Vec<i64>, LogError>> {
+        let mut answers: Vec<Result<Vec<i64>, LogError>> = Vec::with_capacity(batch.len());
+        let mut framed = Vec::with_capacity(batch.len());
+        let mut next = Next::new(&self.hub.state());
+        self.write = self.write.wrapping_add(1);
+        for mut pending in batch {
+            match self.admit(&pending, &next) {
+                Err(refused) => answers.push(Err(refused)),
+                Ok(()) => {
+                    next.used += pending.bytes.len() as u64;
+                    let bases = pending.place(&self.cluster, |chunk| {
+                        let at = (chunk.topic, chunk.partition);
+                        let end = next.ends.entry(at).or_insert_with(|| {
+                            let state = self.hub.state();
+                            state.partition(at.0, at.1).map_or(0, |p| p.end)
+                        });
+                        let base = *end;
+                        *end = end.saturating_add_unsigned(chunk.span());
+                        base
+                    });
+                    framed.push(next.frame(pending.bytes, self.write));
+                    answers.push(Ok(bases));
+                }
+            }
+        }
+        if framed.is_empty() {
+            return answers;
+        }
+        if let Err(error) = self.make_durable(framed) {
+            for answer in answers.iter_mut().filter(|answer| answer.is_ok()) {
+                *answer = Err(self.refusal(&error));
+            }
+        }
+        answers
+    }
+
+    /// Makes changes that are no records durable, as one group.
+    pub(super) fn change(&mut self, changes: &[Change]) -> Result<(), LogError> {
+        self.hub.check_running()?;
+        let mut bytes = vec![0; group::HEADER];
+        changes.iter().for_each(|change| change.write(&mut bytes));
+        self.write = self.write.wrapping_add(1);
+        let mut next = Next::new(&self.hub.state());
+        let framed = next.frame(bytes, self.write);
+        self.make_durable(vec![framed])
+            .map_err(|error| self.refusal(&error))
+    }
+
+    /// Makes or changes a topic.
+    pub(super) fn create_topic(
+        &mut self,
+        name: &Topic,
+        config: TopicConfig,
+    ) -> Result<(), LogError> {
+        let number = {
+            let state = self.hub.state();
+            match state.topic(name) {
+                Some((_, topic)) if topic.config == config => return Ok(()),
+                Some((_, topic)) if topic.config.partitions != config.partitions => {
+                    let (has, asked) = (topic.config.partitions, config.partitions);
+                    return Err(LogError::TopicConfig {
+                        topic: name.clone(),
+                        why: format!("it has {has} partitions and cannot have {asked}"),
+                    });
+                }
+                Some((number, _)) => number,
+                None => u32::try_from(state.topics.len()).unwrap_or(u32::MAX),
+            }
+        };
+        check_config(name, &config)?;
+        let name = name.clone();
+        self.change(&[Change::Topic {
+            number,
+            name,
+            config,
+        }])?;
+        self.hub.renew_catalog();
+        Ok(())
+    }
+
+    /// Takes records out of a partition, unless a group needs them by now: then it gives false.
+    pub(super) fn remove(&mut self, change: Change) -> Result<bool, LogError> {
+        let is_stale = {
+            let state = self.hub.state();
+            match &change {
+                Change::Start {
+                    topic,
+                    partition,
+                    start,
+                    ..
+                } => {
+                    let now = state.partition(*topic, *partition).map_or(0, |p| p.start);
+                    *start <= now || *start > state.needed_from(*topic, *partition)
+                }
+                Change::Switch {
+                    topic,
+                    partition,
+                    end,
+                    ..
+                } => *end > state.needed_from(*topic, *partition),
+                Change::Chunk { .. }
+                | Change::Offset { .. }
+                | Change::Topic { .. }
+                | Change::Register { .. }
+                | Change::Forget { .. } => true,
+            }
+        };
+        if is_stale {
+            return Ok(false);
+        }
+        self.change(&[change]).map(|()| true)
+    }
+
+    /// Whether a write may be done.
+    fn admit(&self, pending: &Pending, next: &Next) -> Result<(), LogError> {
+        self.hub.check_running()?;
+        let config = &self.hub.config;
+        if let Some(why) = &self.hub.status().full
+            && !pending.chunks.is_empty()
+        {
+            return Err(LogError::Disk {
+                doing: "fill segments in",
+                path: config.dir.clone(),
+                source: io::Error::new(io::ErrorKind::StorageFull, why.clone()),
+            });
+        }
+        let limit = if pending.has_offsets {
+            config.max_size.saturating_add(config.reserve)
+        } else {
+            config.max_size
+        };
+        let used = next.used;
+        if !pending.chunks.is_empty() && used.saturating_add(pending.bytes.len() as u64) > limit {
+            self.hub.keeper_bell.notify_one();
+            return Err(LogError::Full { used, limit });
+        }
+        Ok(())
+    }
+
+    /// Writes the groups in one piece, syncs once, and applies them.
+    fn make_durable(&mut self, mut groups: Vec<Framed>) -> Result<(), LogError> {
+        let sizes: Vec<(u64, u32, usize)> = groups
+            .iter()
+            .map(|group| (group.sequence, group.crc, group.bytes.len()))
+            .collect();
+        let total = sizes.iter().map(|(.., size)| size).sum();
+        let bytes = match groups.len() {
+            1 => groups.remove(0).bytes,
+            _ => {
+                let mut bytes = Vec::with_capacity(total);
+                groups
+                    .iter()
+                    .for_each(|group| bytes.extend_from_slice(&group.bytes));
+                bytes
+            }
+        };
+        drop(groups);
+        if let Err(error) = self.write_and_sync(&bytes) {
+            if !files::is_full(&error) {
+                self.hub.stop(&error);
+            }
+            return Err(error);
+        }
+        self.publish(&sizes, &Bytes::from(bytes));
+        Ok(())
+    }
+
+    fn write_and_sync(&mut self, bytes: &[u8]) -> Result<(), LogError> {
+        if self.journal.needs_file(bytes.len()) {
+            self.journal.begin_file(&mut self.hub.pool())?;
+            // The keeper can let go of the file before, and make another one ready.
+            self.hub.keeper_bell.notify_one();
+        }
+        self.journal.write(bytes)?;
+        let before = self.hub.now();
+        if let Err(error) = self.journal.sync(bytes.len()) {
+            // A failed sync is final, also when it says that there is no room.
+            self.hub.stop(&error);
+            return Err(error);
+        }
+        telemetry::synced(self.hub.now().saturating_sub(before));
+        Ok(())
+    }
+
+    fn publish(&mut self, groups: &[(u64, u32, usize)], bytes: &Bytes) {
+        let mut place = self.journal.place();
+        place.at -= bytes.len() as u64;
+        let mut at = 0;
+        let mut bells = Vec::new();
+        let mut state = self.hub.state();
+        for (sequence, crc, size) in groups {
+            let group = bytes.slice(at..at + size);
+            at += size;
+            place.at += *size as u64;
+            let payload = group::Frame::peek(&group).map(|frame| frame.payload(&group));
+            let changes = payload.and_then(|payload| Change::read_all(&payload));
+            // We wrote it ourselves a moment ago: whatever does not read back is a mistake of ours.
+            let changes = changes.expect("a group that was just written reads back");
+            for change in &changes {
+                if let Change::Chunk {
+                    topic, partition, ..
+                } = change
+                    && let Some(partition) = state.partition(*topic, *partition)
+                {
+                    bells.push(Arc::clone(&partition.bell));
+                }
+            }
+            let applied = state.apply(*sequence, changes);
+            assert_eq!(applied, Ok(()), "what was just written can be applied");
+            state.sequence = *sequence;
+            state.crc = *crc;
+            state.journal = place;
+        }
+        let is_keeper_due = state.fresh_bytes > self.hub.config.cache_size;
+        telemetry::used(state.used);
+        drop(state);
+        bells.iter().for_each(|bell| bell.notify_waiters());
+        if is_keeper_due {
+            self.hub.keeper_bell.notify_one();
+        }
+    }
+
+    /// What those are told whose groups could not be written.
+    fn refusal(&self, error: &LogError) -> LogError {
+        if let LogError::Disk {
+            doing,
+            path,
+            source,
+        } = error
+            && files::is_full(error)
+            && self.hub.status().stopped.is_none()
+        {
+            return LogError::Disk {
+                doing,
+                path: path.clone(),
+                source: io::Error::new(source.kind(), source.to_string()),
+            };
+        }
+        LogError::Stopped {
+            why: error.to_string(),
+        }
+    }
+}
+
+/// What the next groups follow.
+struct Next {
+    sequence: u64,
+    crc: u32,
+    synced: u64,
+    used: u64,
+    /// The ends of partitions that were written to in this batch.
+    ends: BTreeMap<(u32, u32), i64>,
+}
+
+impl Next {
+    fn new(state: &State) -> Self {
+        Self {
+            sequence: state.sequence,
+            crc: state.crc,
+            synced: state.sequence,
+            used: state.used,
+            ends: BTreeMap::new(),
+        }
+    }
+
+    fn frame(&mut self, mut bytes: Vec<u8>, write: u64) -> Framed {
+        self.sequence += 1;
+        self.crc = group::frame(&mut bytes, self.sequence, self.crc, write, self.synced);
+        Framed {
+            sequence: self.sequence,
+            crc: self.crc,
+            bytes,
+        }
+    }
+}
+
+/// More partitions than one machine serves well.
+const MAX_PARTITIONS: u32 = 10_000;
+
+fn check_config(topic: &Topic, config: &TopicConfig) -> Result<(), LogError> {
+    let why = if config.partitions == 0 {
+        "it needs at least one partition".to_owned()
+    } else if config.partitions > MAX_PARTITIONS {
+        format!("it may have at most {MAX_PARTITIONS} partitions")
+    } else if config.max_record_size == 0 {
+        "`max-record-size` must be more than 0".to_owned()
+    } else {
+        return Ok(());
+    };
+    let topic = topic.clone();
+    Err(LogError::TopicConfig { topic, why })
+}

@@ -1,0 +1,370 @@
+//! Apache Kafka as the log, through librdkafka.
+//!
+//! | file | part |
+//! |---|---|
+//! | `settings` | what clients are told; settings that are refused |
+//! | `probe` | whether the broker is there, new enough and takes us |
+//! | `catalog` | topics: partitions, limits, making and describing them |
+//! | `produce` | appends |
+//! | `read` | reads outside of a group |
+//! | `groups` | what groups have committed |
+//! | `session` | a member of a group: its client thread, its commits |
+//! | `books` | the books in the metadata of committed offsets |
+//! | `recount` | the second witness: the topic itself |
+//!
+//! **Invariant:** nothing that blocks runs on an async thread, and every wait has a deadline. What a
+//! client does not answer in time costs a thread ([`workers`]) and never the caller.
+//!
+//! **Exactly once** holds on brokers from 2.5 on; older ones are refused. A broker that forgets what
+//! it acknowledged is beyond what a client can mend.
+
+mod books;
+mod catalog;
+mod copy;
+mod ear;
+mod failure;
+mod groups;
+mod probe;
+mod produce;
+mod read;
+mod recount;
+mod session;
+mod settings;
+mod under_way;
+mod workers;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::time::Duration;
+
+use tidegate_core::env::{Clock, Entropy, Env, Spawn};
+use tidegate_core::{GroupName, Offset, Topic};
+
+use crate::error::LogError;
+use crate::port::{Append, Batch, Call, Committed, Join, Log, Position, Read, Session};
+use crate::record::TopicPartition;
+use crate::topic::{TopicConfig, TopicDescription};
+
+pub use books::GroupBooks;
+pub use recount::{PartitionRecount, Recount, recount_group};
+
+use catalog::Catalog;
+use groups::Onlookers;
+use produce::Producers;
+use read::Readers;
+use under_way::Registry;
+use workers::{Late, Workers};
+
+/// How a cluster is reached, and what it may cost.
+///
+/// ```
+/// use tidegate_log::kafka::KafkaConfig;
+/// let mut config = KafkaConfig::new("default", "127.0.0.1:9092");
+/// config.properties.insert("sasl.password".to_owned(), "secret".to_owned());
+/// assert!(!format!("{config:?}").contains("secret"));
+/// ```
+#[derive(Clone, PartialEq, Eq)]
+pub struct KafkaConfig {
+    /// The name of the cluster in our configuration. Records without an id get theirs from it, so it
+    /// stays the same for as long as the records do.
+    pub cluster: String,
+    /// Where brokers are found, as `host:port,host:port`.
+    pub bootstrap_servers: String,
+    /// Further settings of librdkafka, passed on. Those that carry a promise are refused by name.
+    pub properties: BTreeMap<String, String>,
+    /// The deadline of one call.
+    pub request_timeout: Duration,
+    /// The largest append or commit, in bytes.
+    pub max_commit_size: u64,
+    /// Bytes of appends that are on their way at once; further appends wait.
+    pub max_in_flight: usize,
+    /// Bytes of records that a session holds ready; beyond them its client is paused.
+    pub session_buffer: usize,
+    /// Copies of each partition of a topic that is made; none leaves it to the broker.
+    pub replication: Option<u32>,
+}
+
+impl KafkaConfig {
+    /// A cluster with the usual limits.
+    #[must_use]
+    pub fn new(cluster: impl Into<String>, bootstrap_servers: impl Into<String>) -> Self {
+        Self {
+            cluster: cluster.into(),
+            bootstrap_servers: bootstrap_servers.into(),
+            properties: BTreeMap::new(),
+            request_timeout: Duration::from_secs(30),
+            max_commit_size: 64 * 1024 * 1024,
+            max_in_flight: 64 * 1024 * 1024,
+            session_buffer: 16 * 1024 * 1024,
+            replication: None,
+        }
+    }
+}
+
+impl fmt::Debug for KafkaConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Values of properties may be secrets.
+        let names: Vec<_> = self.properties.keys().collect();
+        f.debug_struct("KafkaConfig")
+            .field("cluster", &self.cluster)
+            .field("bootstrap_servers", &self.bootstrap_servers)
+            .field("properties", &names)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A log on Apache Kafka. Clones are the same log.
+///
+/// Appends are idempotent within the log's own tries; a commit with records is one transaction. What
+/// the broker keeps is what the port promises: replication is the topic's business.
+#[derive(Clone)]
+pub struct KafkaLog {
+    inner: Arc<Inner>,
+}
+
+pub(crate) struct Inner {
+    pub(crate) config: KafkaConfig,
+    clock: Arc<dyn Clock>,
+    spawn: Arc<dyn Spawn>,
+    entropy: Mutex<Box<dyn Entropy>>,
+    workers: Workers,
+    catalog: Arc<Catalog>,
+    producers: Arc<Producers>,
+    readers: Arc<Readers>,
+    onlookers: Arc<Onlookers>,
+    end: mpsc::Sender<Clients>,
+    /// The next fence. It begins at the wall time, so that fences ascend also over restarts.
+    fences: Arc<AtomicU64>,
+    under_way: Arc<Registry>,
+    instances: session::Instances,
+}
+
+impl KafkaLog {
+    /// Connects to a cluster. Returns when a broker has answered, knows what we need and takes us.
+    ///
+    /// # Errors
+    /// [`LogError::Away`] when none answers within the deadline of a call, [`LogError::Refused`] for
+    /// settings that cannot be, credentials, certificates, and brokers before 2.5.
+    pub async fn connect(config: KafkaConfig, env: Env) -> Result<Self, LogError> {
+        settings::check(&config.properties)?;
+        let workers = Workers::new(Arc::clone(&env.clock), Arc::clone(&env.spawn));
+        probe::probe(&config, &env.clock, &workers).await?;
+        let readers = Arc::new(Readers::new(config.clone(), Arc::clone(&env.clock)));
+        let (end, ended) = mpsc::channel();
+        let task = Box::pin(async move { end_clients(&ended) });
+        drop(env.spawn.spawn_thread("kafka-end", task));
+        let inner = Inner {
+            catalog: Arc::new(Catalog::new(&config)?),
+            producers: Arc::new(Producers::new(
+                &config,
+                Arc::clone(&env.clock),
+                Arc::clone(&env.spawn),
+            )),
+            end,
+            readers,
+            onlookers: Arc::new(Onlookers::new(config.clone())),
+            workers,
+            fences: Arc::new(AtomicU64::new(env.clock.now_ms() << 16)),
+            under_way: Arc::default(),
+            instances: session::Instances::default(),
+            config,
+            clock: env.clock,
+            spawn: env.spawn,
+            entropy: Mutex::new(env.entropy),
+        };
+        Ok(Self {
+            inner: Arc::new(inner),
+        })
+    }
+
+    /// The books that a group has committed with its offsets, in the order asked; none where it has
+    /// committed nothing or keeps no books. Stable, as [`Log::committed`].
+    ///
+    /// # Errors
+    /// As for [`Log::committed`].
+    pub async fn books(
+        &self,
+        group: &GroupName,
+        partitions: &[TopicPartition],
+    ) -> Result<Vec<Option<GroupBooks>>, LogError> {
+        let found = self.inner.committed(group, partitions).await?;
+        Ok(found
+            .into_iter()
+            .map(|found| found.and_then(|(books, _)| books))
+            .collect())
+    }
+}
+
+impl Inner {
+    fn servers(&self) -> &str {
+        &self.config.bootstrap_servers
+    }
+
+    /// A call that had no answer in time and changed nothing.
+    fn away(&self, why: impl Into<String>) -> LogError {
+        LogError::Away {
+            servers: self.config.bootstrap_servers.clone(),
+            why: why.into(),
+        }
+    }
+
+    /// Runs a question that blocks, with the deadline of a call.
+    async fn ask<T: Send + 'static>(
+        &self,
+        name: &str,
+        question: impl FnOnce() -> Result<T, LogError> + Send + 'static,
+    ) -> Result<T, LogError> {
+        self.ask_within(name, Duration::ZERO, question).await
+    }
+
+    /// The same, for a question that is allowed to take so much longer.
+    async fn ask_within<T: Send + 'static>(
+        &self,
+        name: &str,
+        longer: Duration,
+        question: impl FnOnce() -> Result<T, LogError> + Send + 'static,
+    ) -> Result<T, LogError> {
+        // The client's own deadline comes first, because it knows better why there is no answer.
+        let limit = self.config.request_timeout + longer + Duration::from_secs(1);
+        let answer = self.workers.run(name, limit, question).await;
+        answer.unwrap_or_else(|late| {
+            Err(match late {
+                Late::NotBegun => self.away("all workers wait for an answer"),
+                Late::NoAnswer => self.away("no answer in time"),
+            })
+        })
+    }
+
+    async fn committed(
+        self: &Arc<Self>,
+        group: &GroupName,
+        partitions: &[TopicPartition],
+    ) -> Result<Vec<Option<(Option<GroupBooks>, Committed)>>, LogError> {
+        let limit = self.config.request_timeout;
+        if !self.under_way.wait(group, &*self.clock, limit).await {
+            return Err(self.away("commits of this group have not ended"));
+        }
+        let onlookers = Arc::clone(&self.onlookers);
+        let (group, partitions) = (group.clone(), partitions.to_vec());
+        self.ask("kafka-committed", move || {
+            onlookers.committed(&group, &partitions)
+        })
+        .await
+    }
+
+    /// A name that nobody else has.
+    fn random_name(&self) -> String {
+        let mut entropy = self.entropy.lock().unwrap_or_else(PoisonError::into_inner);
+        format!("{:016x}{:016x}", entropy.next_u64(), entropy.next_u64())
+    }
+}
+
+/// All clients of a log.
+type Clients = (Arc<Catalog>, Arc<Producers>, Arc<Readers>, Arc<Onlookers>);
+
+/// Ends the clients of a log on a thread of their own, once it is dropped: that may take its time, or
+/// hang, and whoever drops a log may be an async thread.
+fn end_clients(ended: &mpsc::Receiver<Clients>) {
+    let Ok((catalog, producers, readers, onlookers)) = ended.recv() else {
+        return;
+    };
+    // Whoever drops a log has its own share of these for a moment longer.
+    let is_last = || {
+        Arc::strong_count(&catalog) == 1
+            && Arc::strong_count(&producers) == 1
+            && Arc::strong_count(&readers) == 1
+            && Arc::strong_count(&onlookers) == 1
+    };
+    for _ in 0..100 {
+        if is_last() {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let clients = (
+            Arc::clone(&self.catalog),
+            Arc::clone(&self.producers),
+            Arc::clone(&self.readers),
+            Arc::clone(&self.onlookers),
+        );
+        // Without the thread they end here.
+        drop(self.end.send(clients));
+    }
+}
+
+impl fmt::Debug for KafkaLog {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KafkaLog")
+            .field("config", &self.inner.config)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Log for KafkaLog {
+    fn cluster(&self) -> &str {
+        &self.inner.config.cluster
+    }
+
+    fn create_topic<'a>(&'a self, topic: &'a Topic, config: TopicConfig) -> Call<'a, ()> {
+        Box::pin(self.inner.create_topic(topic, config))
+    }
+
+    fn topics(&self) -> Call<'_, Vec<Topic>> {
+        Box::pin(self.inner.topics())
+    }
+
+    fn describe<'a>(&'a self, topic: &'a Topic) -> Call<'a, TopicDescription> {
+        Box::pin(self.inner.describe(topic))
+    }
+
+    fn append(&self, records: Vec<Append>) -> Call<'_, Vec<Position>> {
+        Box::pin(self.inner.append(records))
+    }
+
+    fn read(&self, read: Read) -> Call<'_, Batch> {
+        Box::pin(self.inner.read(read))
+    }
+
+    fn offset_at<'a>(&'a self, at: &'a TopicPartition, timestamp_ms: u64) -> Call<'a, Offset> {
+        Box::pin(self.inner.offset_at(at, timestamp_ms))
+    }
+
+    fn delete_before<'a>(&'a self, at: &'a TopicPartition, offset: Offset) -> Call<'a, Offset> {
+        Box::pin(self.inner.delete_before(at, offset))
+    }
+
+    fn committed<'a>(
+        &'a self,
+        group: &'a GroupName,
+        partitions: &'a [TopicPartition],
+    ) -> Call<'a, Vec<Option<Committed>>> {
+        Box::pin(async move {
+            let found = self.inner.committed(group, partitions).await?;
+            Ok(found
+                .into_iter()
+                .map(|found| found.map(|(_, committed)| committed))
+                .collect())
+        })
+    }
+
+    fn groups(&self) -> Call<'_, Vec<GroupName>> {
+        Box::pin(self.inner.groups())
+    }
+
+    fn forget_group<'a>(&'a self, group: &'a GroupName) -> Call<'a, ()> {
+        Box::pin(self.inner.forget_group(group))
+    }
+
+    fn join(&self, join: Join) -> Call<'_, Arc<dyn Session>> {
+        Box::pin(async move {
+            let session = session::join(&self.inner, join).await?;
+            Ok(Arc::new(session) as Arc<dyn Session>)
+        })
+    }
+}

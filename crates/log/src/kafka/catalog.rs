@@ -1,0 +1,423 @@
+//! Topics: how many partitions they have, what they take, and how they are made.
+
+mod ranges;
+mod settled;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rdkafka::admin::{
+    AdminClient, AdminOptions, AlterConfig, ConfigSource, NewTopic, ResourceSpecifier,
+    TopicReplication,
+};
+use rdkafka::config::FromClientConfigAndContext;
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::error::RDKafkaErrorCode;
+use tidegate_core::{Offset, Partition, Topic};
+
+use crate::error::LogError;
+use crate::record::TopicPartition;
+use crate::topic::{PartitionDescription, TopicConfig, TopicDescription};
+
+use super::ear::{Ear, listen};
+use super::workers::within;
+use super::{Inner, KafkaConfig, failure, settings};
+
+use settled::{config_of, properties_of};
+
+/// How long what is known about a topic is taken for true, as in Kafka's own clients.
+const FRESH: Duration = Duration::from_secs(300);
+
+/// What an append needs to know about a topic.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Known {
+    pub(super) partitions: u32,
+    pub(super) max_record_size: u64,
+    pub(super) max_message_bytes: u64,
+}
+
+/// What is known about topics, and the clients that ask.
+pub(super) struct Catalog {
+    admin: AdminClient<Ear>,
+    /// Asks for metadata and offsets as a consumer, because a producer that asks makes topics.
+    asker: Arc<BaseConsumer<Ear>>,
+    known: Mutex<BTreeMap<Topic, (Duration, Known)>>,
+}
+
+impl Catalog {
+    pub(super) fn new(config: &KafkaConfig) -> Result<Self, LogError> {
+        let refused = |error: rdkafka::error::KafkaError| LogError::Refused {
+            doing: "the client settings",
+            why: error.to_string(),
+        };
+        let admin = AdminClient::from_config_and_context(&settings::client(config), Ear::default())
+            .map_err(refused)?;
+        let asker =
+            BaseConsumer::from_config_and_context(&settings::consumer(config), Ear::default())
+                .map_err(refused)?;
+        Ok(Self {
+            admin,
+            asker: Arc::new(asker),
+            known: Mutex::default(),
+        })
+    }
+
+    fn known(&self) -> MutexGuard<'_, BTreeMap<Topic, (Duration, Known)>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Looks again before the topic is used next. Returns what was taken for true.
+    pub(super) fn forget(&self, topic: &Topic) -> Option<Known> {
+        self.known().remove(topic).map(|(_, known)| known)
+    }
+}
+
+/// Asks for the number of partitions of a topic.
+fn count_partitions(
+    asker: &BaseConsumer<Ear>,
+    config: &KafkaConfig,
+    topic: &Topic,
+) -> Result<u32, LogError> {
+    listen(asker);
+    let servers = &config.bootstrap_servers;
+    let metadata = asker
+        .fetch_metadata(Some(topic.as_str()), config.request_timeout)
+        .map_err(|error| failure::of_question("a look at a topic", servers, Some(topic), &error))?;
+    let found = metadata
+        .topics()
+        .iter()
+        .find(|found| found.name() == topic.as_str());
+    let unknown = || LogError::UnknownTopic {
+        topic: topic.clone(),
+    };
+    let found = found.ok_or_else(unknown)?;
+    if let Some(error) = found.error() {
+        let error = rdkafka::error::KafkaError::MetadataFetch(error.into());
+        return Err(failure::of_question(
+            "a look at a topic",
+            servers,
+            Some(topic),
+            &error,
+        ));
+    }
+    match u32::try_from(found.partitions().len()) {
+        Ok(0) | Err(_) => Err(unknown()),
+        Ok(count) => Ok(count),
+    }
+}
+
+/// Asks where a partition begins and ends, for readers that see only what is committed.
+pub(super) fn watermarks<C: rdkafka::consumer::ConsumerContext>(
+    asker: &BaseConsumer<C>,
+    servers: &str,
+    at: &TopicPartition,
+    limit: Duration,
+) -> Result<(Offset, Offset), LogError> {
+    let (start, end) = asker
+        .fetch_watermarks(at.topic.as_str(), at.partition.0, limit)
+        .map_err(|error| {
+            failure::of_question("a look at a partition", servers, Some(&at.topic), &error)
+        })?;
+    Ok((Offset(start), Offset(end)))
+}
+
+impl Inner {
+    fn admin_options(&self) -> AdminOptions {
+        AdminOptions::new()
+            .request_timeout(Some(self.config.request_timeout))
+            .operation_timeout(Some(self.config.request_timeout))
+    }
+
+    /// Waits for the administrator a little longer than the client itself does.
+    async fn administer<T>(
+        &self,
+        doing: &'static str,
+        topic: Option<&Topic>,
+        call: impl Future<Output = rdkafka::error::KafkaResult<T>>,
+    ) -> Result<T, LogError> {
+        let limit = self.config.request_timeout + Duration::from_secs(1);
+        match within(&*self.clock, limit, call).await {
+            Some(Ok(done)) => Ok(done),
+            Some(Err(error)) => Err(failure::of_question(doing, self.servers(), topic, &error)),
+            None => Err(self.away("no answer in time")),
+        }
+    }
+
+    /// What an append needs to know about a topic; asked for where it is not known lately.
+    pub(super) async fn known(&self, topic: &Topic) -> Result<Known, LogError> {
+        let now = self.clock.elapsed();
+        if let Some((when, known)) = self.catalog.known().get(topic)
+            && now.saturating_sub(*when) < FRESH
+        {
+            return Ok(*known);
+        }
+        let partitions = self.partitions(topic).await?;
+        let config = match self.configuration(topic).await {
+            Ok(entries) => config_of(partitions, &entries),
+            // Whoever may write need not be allowed to look; then Kafka's own limit is assumed.
+            Err(LogError::Refused { .. }) => config_of(partitions, &BTreeMap::new()),
+            Err(error) => return Err(error),
+        };
+        let known = Known {
+            partitions,
+            max_record_size: config.max_record_size,
+            max_message_bytes: config.max_record_size + settings::OVERHEAD,
+        };
+        self.catalog.known().insert(topic.clone(), (now, known));
+        Ok(known)
+    }
+
+    async fn partitions(&self, topic: &Topic) -> Result<u32, LogError> {
+        let (asker, config) = (Arc::clone(&self.catalog.asker), self.config.clone());
+        let asked = topic.clone();
+        self.ask("kafka-metadata", move || {
+            count_partitions(&asker, &config, &asked)
+        })
+        .await
+    }
+
+    /// The settings of a topic, by name, with whether they were set for it.
+    async fn configuration(
+        &self,
+        topic: &Topic,
+    ) -> Result<BTreeMap<String, (String, bool)>, LogError> {
+        const DOING: &str = "a look at the settings of a topic";
+        let specifier = ResourceSpecifier::Topic(topic.as_str());
+        let options = self.admin_options();
+        let call = self.catalog.admin.describe_configs([&specifier], &options);
+        let mut found = self.administer(DOING, Some(topic), call).await?;
+        let resource = match found.pop() {
+            Some(Ok(resource)) => resource,
+            Some(Err(code)) => {
+                let error = rdkafka::error::KafkaError::AdminOp(code);
+                return Err(failure::of_question(
+                    DOING,
+                    self.servers(),
+                    Some(topic),
+                    &error,
+                ));
+            }
+            None => return Err(self.away("an empty answer")),
+        };
+        let entries = resource.entries.into_iter().filter_map(|entry| {
+            let own = entry.source == ConfigSource::DynamicTopic;
+            Some((entry.name, (entry.value?, own)))
+        });
+        Ok(entries.collect())
+    }
+
+    pub(super) async fn create_topic(
+        &self,
+        topic: &Topic,
+        config: TopicConfig,
+    ) -> Result<(), LogError> {
+        let refused = |why: String| LogError::TopicConfig {
+            topic: topic.clone(),
+            why,
+        };
+        let count = i32::try_from(config.partitions)
+            .ok()
+            .filter(|count| *count > 0);
+        let count = count.ok_or_else(|| refused("it needs at least one partition".to_owned()))?;
+        let properties = properties_of(&config);
+        let copies = self
+            .config
+            .replication
+            .map_or(-1, |copies| i32::try_from(copies).unwrap_or(i32::MAX));
+        let mut new = NewTopic::new(topic.as_str(), count, TopicReplication::Fixed(copies));
+        for (name, value) in &properties {
+            new = new.set(name, value);
+        }
+        let options = self.admin_options();
+        let call = self.catalog.admin.create_topics([&new], &options);
+        let made = self.administer("a new topic", None, call).await?.pop();
+        self.catalog.forget(topic);
+        match made {
+            Some(Ok(_)) => self.await_topic(topic).await,
+            Some(Err((_, RDKafkaErrorCode::TopicAlreadyExists))) => {
+                self.adapt_topic(topic, &config, &properties).await
+            }
+            Some(Err((_, code))) => match failure::meaning(code) {
+                failure::Meaning::Refusal => Err(LogError::Refused {
+                    doing: "a new topic",
+                    why: code.to_string(),
+                }),
+                failure::Meaning::NoAnswer if is_about_settings(code) => {
+                    Err(refused(code.to_string()))
+                }
+                failure::Meaning::NoAnswer
+                | failure::Meaning::NoTopic
+                | failure::Meaning::Stale
+                | failure::Meaning::TooLarge => Err(self.away(code.to_string())),
+            },
+            None => Err(self.away("an empty answer")),
+        }
+    }
+
+    /// Waits until the broker that we ask knows of a topic that was just made.
+    async fn await_topic(&self, topic: &Topic) -> Result<(), LogError> {
+        let until = self.clock.elapsed() + self.config.request_timeout;
+        loop {
+            match self.known(topic).await {
+                Err(LogError::UnknownTopic { .. }) if self.clock.elapsed() < until => {
+                    self.clock.sleep(Duration::from_millis(20)).await;
+                }
+                known => return known.map(|_| ()),
+            }
+        }
+    }
+
+    /// Gives a topic that is there already these settings.
+    async fn adapt_topic(
+        &self,
+        topic: &Topic,
+        config: &TopicConfig,
+        properties: &[(&'static str, String)],
+    ) -> Result<(), LogError> {
+        let partitions = self.partitions(topic).await?;
+        if partitions != config.partitions {
+            return Err(LogError::TopicConfig {
+                topic: topic.clone(),
+                why: format!(
+                    "it has {partitions} partitions and cannot have {}",
+                    config.partitions
+                ),
+            });
+        }
+        let found = self.configuration(topic).await?;
+        let is_so = |(name, value): &(&'static str, String)| {
+            found.get(*name).is_some_and(|(is, _)| is == value)
+        };
+        if properties.iter().all(is_so) {
+            return Ok(());
+        }
+        // The request replaces all settings of the topic, so those that others made go along.
+        let mut all: BTreeMap<&str, &str> = found
+            .iter()
+            .filter(|(_, (_, own))| *own)
+            .map(|(name, (value, _))| (name.as_str(), value.as_str()))
+            .collect();
+        all.extend(
+            properties
+                .iter()
+                .map(|(name, value)| (*name, value.as_str())),
+        );
+        let mut alter = AlterConfig::new(ResourceSpecifier::Topic(topic.as_str()));
+        for (name, value) in all {
+            alter = alter.set(name, value);
+        }
+        let options = self.admin_options();
+        let call = self.catalog.admin.alter_configs([&alter], &options);
+        let altered = self.administer("new settings of a topic", Some(topic), call);
+        let altered = altered.await?.pop();
+        self.catalog.forget(topic);
+        match altered {
+            Some(Ok(_)) => self.await_settings(topic, config).await,
+            Some(Err((_, code))) => Err(LogError::TopicConfig {
+                topic: topic.clone(),
+                why: code.to_string(),
+            }),
+            None => Err(self.away("an empty answer")),
+        }
+    }
+
+    /// Waits until new settings are what a look at the topic shows.
+    async fn await_settings(&self, topic: &Topic, config: &TopicConfig) -> Result<(), LogError> {
+        let until = self.clock.elapsed() + self.config.request_timeout;
+        loop {
+            let found = self.configuration(topic).await?;
+            let is_so = config_of(config.partitions, &found) == *config;
+            if is_so || self.clock.elapsed() >= until {
+                return Ok(());
+            }
+            self.clock.sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    pub(super) async fn topics(&self) -> Result<Vec<Topic>, LogError> {
+        let (asker, config) = (Arc::clone(&self.catalog.asker), self.config.clone());
+        self.ask("kafka-topics", move || {
+            listen(&asker);
+            let metadata = asker
+                .fetch_metadata(None, config.request_timeout)
+                .map_err(|error| {
+                    failure::of_question(
+                        "a list of topics",
+                        &config.bootstrap_servers,
+                        None,
+                        &error,
+                    )
+                })?;
+            // What the broker keeps for itself is nobody's topic.
+            let names = metadata
+                .topics()
+                .iter()
+                .map(rdkafka::metadata::MetadataTopic::name);
+            let mut topics: Vec<Topic> = names
+                .filter(|name| !name.starts_with("__"))
+                .filter_map(|name| Topic::new(name).ok())
+                .collect();
+            topics.sort();
+            Ok(topics)
+        })
+        .await
+    }
+
+    pub(super) async fn describe(&self, topic: &Topic) -> Result<TopicDescription, LogError> {
+        let count = self.partitions(topic).await?;
+        let config = config_of(count, &self.configuration(topic).await?);
+        let (asker, settings) = (Arc::clone(&self.catalog.asker), self.config.clone());
+        let asked = topic.clone();
+        let partitions = self
+            .ask("kafka-describe", move || {
+                let numbers = 0..i32::try_from(count).unwrap_or(i32::MAX);
+                numbers
+                    .map(|number| {
+                        let at = TopicPartition::new(asked.clone(), number);
+                        let servers = &settings.bootstrap_servers;
+                        let limit = settings.request_timeout;
+                        let (start, end) = watermarks(&asker, servers, &at, limit)?;
+                        Ok(PartitionDescription {
+                            partition: Partition(number),
+                            start,
+                            end,
+                        })
+                    })
+                    .collect::<Result<Vec<_>, LogError>>()
+            })
+            .await?;
+        Ok(TopicDescription {
+            topic: topic.clone(),
+            config,
+            partitions,
+        })
+    }
+
+    /// Refuses a partition that the topic does not have.
+    pub(super) async fn check_partition(&self, at: &TopicPartition) -> Result<(), LogError> {
+        let known = self.known(&at.topic).await?;
+        let is_there = u32::try_from(at.partition.0).is_ok_and(|number| number < known.partitions);
+        if is_there {
+            return Ok(());
+        }
+        Err(LogError::UnknownPartition {
+            at: at.clone(),
+            partitions: known.partitions,
+        })
+    }
+}
+
+/// Whether an error says that a topic cannot be like that.
+fn is_about_settings(code: RDKafkaErrorCode) -> bool {
+    [
+        RDKafkaErrorCode::InvalidPartitions,
+        RDKafkaErrorCode::InvalidReplicationFactor,
+        RDKafkaErrorCode::InvalidReplicaAssignment,
+        RDKafkaErrorCode::InvalidConfig,
+        RDKafkaErrorCode::InvalidRequest,
+        RDKafkaErrorCode::InvalidTopic,
+        RDKafkaErrorCode::PolicyViolation,
+    ]
+    .contains(&code)
+}

@@ -1,0 +1,131 @@
+//! Where partitions begin and end, and what is taken away from them.
+
+use std::sync::Arc;
+
+use rdkafka::TopicPartitionList;
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::error::RDKafkaErrorCode;
+use tidegate_core::Offset;
+
+use crate::error::LogError;
+use crate::kafka::ear::Ear;
+use crate::kafka::{Inner, failure};
+use crate::record::TopicPartition;
+
+use super::watermarks;
+
+impl Inner {
+    pub(in crate::kafka) async fn offset_at(
+        &self,
+        at: &TopicPartition,
+        timestamp_ms: u64,
+    ) -> Result<Offset, LogError> {
+        const DOING: &str = "an offset by time";
+        self.check_partition(at).await?;
+        let (asker, config, at) = (
+            Arc::clone(&self.catalog.asker),
+            self.config.clone(),
+            at.clone(),
+        );
+        self.ask("kafka-offset-at", move || {
+            let servers = &config.bootstrap_servers;
+            let limit = config.request_timeout;
+            let failed = |error| failure::of_question(DOING, servers, Some(&at.topic), &error);
+            let when = i64::try_from(timestamp_ms).unwrap_or(i64::MAX);
+            let mut asked = TopicPartitionList::new();
+            asked
+                .add_partition_offset(
+                    at.topic.as_str(),
+                    at.partition.0,
+                    rdkafka::Offset::Offset(when),
+                )
+                .map_err(failed)?;
+            let found = asker.offsets_for_times(asked, limit).map_err(failed)?;
+            let elements = found.elements();
+            let element = elements.first();
+            if let Some(element) = element {
+                element.error().map_err(failed)?;
+                if let rdkafka::Offset::Offset(offset) = element.offset() {
+                    return Ok(Offset(offset));
+                }
+            }
+            watermarks(&asker, servers, &at, limit).map(|(_, end)| end)
+        })
+        .await
+    }
+
+    pub(in crate::kafka) async fn delete_before(
+        &self,
+        at: &TopicPartition,
+        offset: Offset,
+    ) -> Result<Offset, LogError> {
+        const DOING: &str = "the removal of records";
+        let (start, end) = self.range(at).await?;
+        if offset <= start {
+            return Ok(start);
+        }
+        let before = offset.min(end);
+        let mut asked = TopicPartitionList::new();
+        let topic = Some(&at.topic);
+        let failed = |error| failure::of_question(DOING, self.servers(), topic, &error);
+        asked
+            .add_partition_offset(
+                at.topic.as_str(),
+                at.partition.0,
+                rdkafka::Offset::Offset(before.0),
+            )
+            .map_err(failed)?;
+        let options = self.admin_options();
+        let call = self.catalog.admin.delete_records(&asked, &options);
+        let removed = self.administer(DOING, topic, call).await?;
+        for element in removed.elements() {
+            element.error().map_err(failed)?;
+        }
+        Ok(before)
+    }
+
+    /// Where a partition begins and ends.
+    pub(in crate::kafka) async fn range(
+        &self,
+        at: &TopicPartition,
+    ) -> Result<(Offset, Offset), LogError> {
+        self.check_partition(at).await?;
+        let (asker, config, at) = (
+            Arc::clone(&self.catalog.asker),
+            self.config.clone(),
+            at.clone(),
+        );
+        self.ask("kafka-range", move || {
+            watermarks(
+                &asker,
+                &config.bootstrap_servers,
+                &at,
+                config.request_timeout,
+            )
+        })
+        .await
+    }
+
+    pub(in crate::kafka) fn asker(&self) -> Arc<BaseConsumer<Ear>> {
+        Arc::clone(&self.catalog.asker)
+    }
+
+    pub(in crate::kafka) async fn delete_group(&self, group: &str) -> Result<(), LogError> {
+        const DOING: &str = "the removal of a group";
+        let options = self.admin_options();
+        let names = [group];
+        let call = self.catalog.admin.delete_groups(&names, &options);
+        match self.administer(DOING, None, call).await?.pop() {
+            Some(Ok(_)) | Some(Err((_, RDKafkaErrorCode::GroupIdNotFound))) => Ok(()),
+            Some(Err((_, RDKafkaErrorCode::NonEmptyGroup))) => Err(LogError::Refused {
+                doing: DOING,
+                why: format!("`{group}` has members"),
+            }),
+            Some(Err((_, code))) => {
+                let error = rdkafka::error::KafkaError::AdminOp(code);
+                Err(failure::of_question(DOING, self.servers(), None, &error))
+            }
+            None => Err(self.away("an empty answer")),
+        }
+    }
+}

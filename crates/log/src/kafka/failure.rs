@@ -1,0 +1,143 @@
+//! What an error of the client means for whoever called.
+
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use tidegate_core::Topic;
+
+use crate::error::LogError;
+
+use RDKafkaErrorCode as Code;
+
+/// The broker says no, and will say it again.
+const REFUSALS: [Code; 15] = [
+    Code::Authentication,
+    Code::SSL,
+    Code::UnsupportedFeature,
+    Code::SaslAuthenticationFailed,
+    Code::TopicAuthorizationFailed,
+    Code::GroupAuthorizationFailed,
+    Code::ClusterAuthorizationFailed,
+    Code::TransactionalIdAuthorizationFailed,
+    Code::DelegationTokenAuthorizationFailed,
+    Code::UnsupportedSASLMechanism,
+    Code::IllegalSASLState,
+    Code::UnsupportedVersion,
+    Code::SecurityDisabled,
+    Code::OffsetMetadataTooLarge,
+    Code::InvalidCommitOffsetSize,
+];
+
+/// The member's place in the group has changed; under its new generation it may still own what it
+/// owned.
+const STALE: [Code; 6] = [
+    Code::AssignmentLost,
+    Code::FencedInstanceId,
+    Code::RebalanceInProgress,
+    Code::IllegalGeneration,
+    Code::StaleMemberEpoch,
+    Code::UnknownMemberId,
+];
+
+/// What an error code stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Meaning {
+    /// No answer, or none from whoever should know.
+    NoAnswer,
+    /// Credentials, rights or version.
+    Refusal,
+    /// There is no such topic or partition.
+    NoTopic,
+    /// The group has moved on.
+    Stale,
+    /// A record is larger than the topic takes.
+    TooLarge,
+}
+
+/// What an error code stands for. Whatever is not known to be final is taken as no answer: asking
+/// again is safe, giving up is not.
+pub(super) fn meaning(code: Code) -> Meaning {
+    if REFUSALS.contains(&code) {
+        Meaning::Refusal
+    } else if STALE.contains(&code) {
+        Meaning::Stale
+    } else if code == Code::UnknownTopicOrPartition
+        || code == Code::UnknownTopic
+        || code == Code::UnknownPartition
+    {
+        Meaning::NoTopic
+    } else if code == Code::MessageSizeTooLarge || code == Code::InvalidMessageSize {
+        Meaning::TooLarge
+    } else {
+        Meaning::NoAnswer
+    }
+}
+
+/// The code of an error, also of those that the client's own function forgets.
+pub(super) fn code_of(error: &KafkaError) -> Option<Code> {
+    if let KafkaError::AdminOp(code) = error {
+        return Some(*code);
+    }
+    error.rdkafka_error_code()
+}
+
+/// The error of a question: nothing was to be changed by it.
+pub(super) fn of_question(
+    doing: &'static str,
+    servers: &str,
+    topic: Option<&Topic>,
+    error: &KafkaError,
+) -> LogError {
+    match (code_of(error).map(meaning), topic) {
+        (Some(Meaning::Refusal), _) => LogError::Refused {
+            doing,
+            why: error.to_string(),
+        },
+        (Some(Meaning::NoTopic), Some(topic)) => LogError::UnknownTopic {
+            topic: topic.clone(),
+        },
+        (Some(_), _) => LogError::Away {
+            servers: servers.to_owned(),
+            why: error.to_string(),
+        },
+        // No code: the client itself does not take what it was told.
+        (None, _) => LogError::Refused {
+            doing,
+            why: error.to_string(),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_an_error_means() {
+        let topic = Topic::new("orders").unwrap();
+        let of = |error: KafkaError| of_question("a read", "b:1", Some(&topic), &error).code();
+        for (error, code) in [
+            (KafkaError::MetadataFetch(Code::AllBrokersDown), "log.away"),
+            (
+                KafkaError::MetadataFetch(Code::OperationTimedOut),
+                "log.away",
+            ),
+            (
+                KafkaError::MetadataFetch(Code::Authentication),
+                "log.refused",
+            ),
+            (
+                KafkaError::AdminOp(Code::TopicAuthorizationFailed),
+                "log.refused",
+            ),
+            (
+                KafkaError::MetadataFetch(Code::UnknownTopicOrPartition),
+                "log.unknown-topic",
+            ),
+            (KafkaError::Subscription("no".to_owned()), "log.refused"),
+        ] {
+            let shown = error.to_string();
+            assert_eq!(of(error).to_string(), code, "{shown}");
+        }
+        assert_eq!(meaning(Code::IllegalGeneration), Meaning::Stale);
+        assert_eq!(meaning(Code::MessageSizeTooLarge), Meaning::TooLarge);
+    }
+}

@@ -1,0 +1,149 @@
+//! What groups have committed, asked from outside of them.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use rdkafka::TopicPartitionList;
+use rdkafka::config::FromClientConfigAndContext;
+use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
+use tidegate_core::{GroupName, Offset};
+
+use crate::error::LogError;
+use crate::port::Committed;
+use crate::record::TopicPartition;
+
+use super::books::{self, GroupBooks};
+use super::ear::{Ear, listen};
+use super::{Inner, KafkaConfig, failure, settings};
+
+/// Groups whose client is kept for the next question.
+const KEPT: usize = 8;
+
+/// What a group has committed for a partition, and its books.
+pub(super) type Found = Option<(Option<GroupBooks>, Committed)>;
+
+/// Consumers that ask for the offsets of a group and never join it.
+pub(super) struct Onlookers {
+    config: KafkaConfig,
+    kept: Mutex<Vec<(GroupName, Arc<BaseConsumer<Ear>>)>>,
+}
+
+impl Onlookers {
+    pub(super) fn new(config: KafkaConfig) -> Self {
+        Self {
+            config,
+            kept: Mutex::default(),
+        }
+    }
+
+    /// Asks; blocks.
+    pub(super) fn committed(
+        &self,
+        group: &GroupName,
+        partitions: &[TopicPartition],
+    ) -> Result<Vec<Found>, LogError> {
+        if partitions.is_empty() {
+            return Ok(Vec::new());
+        }
+        let consumer = self.onlooker(group)?;
+        listen(&consumer);
+        let limit = self.config.request_timeout;
+        committed(&consumer, &self.config.bootstrap_servers, partitions, limit)
+    }
+
+    fn onlooker(&self, group: &GroupName) -> Result<Arc<BaseConsumer<Ear>>, LogError> {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(index) = kept.iter().position(|(name, _)| name == group) {
+            // The one asked for last is dropped last.
+            let found = kept.remove(index);
+            let consumer = Arc::clone(&found.1);
+            kept.push(found);
+            return Ok(consumer);
+        }
+        let config = settings::onlooker(&self.config, group.as_str());
+        let consumer = BaseConsumer::from_config_and_context(&config, Ear::default());
+        let consumer = Arc::new(consumer.map_err(|error| LogError::Refused {
+            doing: "the client settings",
+            why: error.to_string(),
+        })?);
+        kept.push((group.clone(), Arc::clone(&consumer)));
+        let dropped = (kept.len() > KEPT).then(|| kept.remove(0));
+        drop(kept);
+        // Here, on a worker: the end of a client may take its time.
+        drop(dropped);
+        Ok(consumer)
+    }
+}
+
+/// Asks for committed offsets by a client of the group, waiting for transactions that have not ended.
+pub(super) fn committed<C: ConsumerContext>(
+    consumer: &BaseConsumer<C>,
+    servers: &str,
+    partitions: &[TopicPartition],
+    limit: Duration,
+) -> Result<Vec<Found>, LogError> {
+    const DOING: &str = "a look at committed offsets";
+    let mut asked = TopicPartitionList::with_capacity(partitions.len());
+    for at in partitions {
+        asked.add_partition(at.topic.as_str(), at.partition.0);
+    }
+    let failed = |error| failure::of_question(DOING, servers, None, &error);
+    let found = consumer.committed_offsets(asked, limit).map_err(failed)?;
+    partitions
+        .iter()
+        .map(|at| {
+            let Some(element) = found.find_partition(at.topic.as_str(), at.partition.0) else {
+                return Ok(None);
+            };
+            element
+                .error()
+                .map_err(|error| failure::of_question(DOING, servers, Some(&at.topic), &error))?;
+            let rdkafka::Offset::Offset(offset) = element.offset() else {
+                return Ok(None);
+            };
+            // The client's own accessor panics on text that is not UTF-8, which any program may write;
+            // it is none of ours then.
+            let text = catch_unwind(AssertUnwindSafe(|| element.metadata().to_owned()));
+            let text = text.unwrap_or_default();
+            let (books, metadata) = books::read(&text);
+            let committed = Committed {
+                next: Offset(offset),
+                metadata: metadata.to_owned(),
+            };
+            Ok(Some((books, committed)))
+        })
+        .collect()
+}
+
+impl Inner {
+    pub(super) async fn groups(&self) -> Result<Vec<GroupName>, LogError> {
+        let (asker, config) = (self.asker(), self.config.clone());
+        self.ask("kafka-groups", move || {
+            let found = asker
+                .fetch_group_list(None, config.request_timeout)
+                .map_err(|error| {
+                    failure::of_question(
+                        "a list of groups",
+                        &config.bootstrap_servers,
+                        None,
+                        &error,
+                    )
+                })?;
+            // Groups of other kinds (connectors, for instance) commit no offsets.
+            let mut groups: Vec<GroupName> = found
+                .groups()
+                .iter()
+                .filter(|group| matches!(group.protocol_type(), "consumer" | ""))
+                .filter_map(|group| GroupName::new(group.name()).ok())
+                .collect();
+            groups.sort();
+            Ok(groups)
+        })
+        .await
+    }
+
+    pub(super) async fn forget_group(&self, group: &GroupName) -> Result<(), LogError> {
+        self.delete_group(group.as_str()).await
+    }
+}

@@ -1,0 +1,329 @@
+//! Appends: idempotent producers, and who waits for what they deliver.
+//!
+//! Sending never blocks, so it is done where the caller is; a thread per producer hears what was
+//! delivered. What is on its way is bounded by bytes, and keeps its share of the bound until the
+//! broker has answered, whether or not somebody still waits: so a broker that is away costs no more
+//! than that.
+
+mod delivery;
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use rdkafka::config::FromClientConfigAndContext;
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::producer::{BaseProducer, BaseRecord};
+use tidegate_core::Partition;
+use tidegate_core::env::{Clock, Spawn};
+use tokio::sync::Semaphore;
+
+use crate::error::LogError;
+use crate::port::{Append, Position};
+use crate::record::{Record, TopicPartition, partition_of};
+
+use super::workers::within;
+use super::{Inner, KafkaConfig, copy, failure, settings};
+
+pub(super) use delivery::{Deliveries, Failed, Ticket, Waiting};
+
+/// Bytes that one permit of the bound stands for.
+const GRAIN: usize = 1_024;
+/// Records that are sent before others get the thread.
+const BURST: usize = 1_000;
+
+/// A record whose place is known.
+#[derive(Debug, Clone)]
+pub(super) struct Addressed {
+    pub(super) at: TopicPartition,
+    pub(super) record: Record,
+}
+
+/// Records that may be sent: known topics, known partitions, no record too large.
+#[derive(Debug)]
+pub(super) struct Parcel {
+    pub(super) records: Vec<Addressed>,
+    /// Bytes of all records.
+    pub(super) size: u64,
+    /// The batch size that suits all topics.
+    pub(super) batch_size: u64,
+}
+
+/// The producers of a log: mostly one. A topic that takes only small batches gets one of its own,
+/// because the client would otherwise build batches that the broker refuses.
+pub(super) struct Producers {
+    config: KafkaConfig,
+    clock: Arc<dyn Clock>,
+    spawn: Arc<dyn Spawn>,
+    room: Arc<Semaphore>,
+    room_permits: usize,
+    by_batch_size: Mutex<BTreeMap<u64, Arc<BaseProducer<Deliveries>>>>,
+    /// Counts appends without a key, which take turns over the partitions.
+    turn: AtomicUsize,
+}
+
+impl Producers {
+    pub(super) fn new(config: &KafkaConfig, clock: Arc<dyn Clock>, spawn: Arc<dyn Spawn>) -> Self {
+        let room_permits = (config.max_in_flight / GRAIN).clamp(1, Semaphore::MAX_PERMITS);
+        Self {
+            config: config.clone(),
+            clock,
+            spawn,
+            room: Arc::new(Semaphore::new(room_permits)),
+            room_permits,
+            by_batch_size: Mutex::default(),
+            turn: AtomicUsize::new(0),
+        }
+    }
+
+    fn producer(&self, batch_size: u64) -> Result<Arc<BaseProducer<Deliveries>>, LogError> {
+        let mut producers = self
+            .by_batch_size
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some(producer) = producers.get(&batch_size) {
+            return Ok(Arc::clone(producer));
+        }
+        let config = settings::producer(&self.config, batch_size);
+        let producer = BaseProducer::from_config_and_context(&config, Deliveries::default());
+        let producer = Arc::new(producer.map_err(|error| refused(&error))?);
+        let listened = Arc::downgrade(&producer);
+        let task = Box::pin(async move { listen(&listened) });
+        drop(self.spawn.spawn_thread("kafka-deliveries", task));
+        producers.insert(batch_size, Arc::clone(&producer));
+        Ok(producer)
+    }
+}
+
+fn refused(error: &KafkaError) -> LogError {
+    LogError::Refused {
+        doing: "the client settings",
+        why: error.to_string(),
+    }
+}
+
+/// Hears what was delivered for as long as the producer is there.
+fn listen(producer: &Weak<BaseProducer<Deliveries>>) {
+    while let Some(producer) = producer.upgrade() {
+        producer.poll(Duration::from_millis(100));
+    }
+}
+
+/// Gives a record to a producer; `false` when the client's queue is full.
+pub(super) fn send(
+    producer: &BaseProducer<Deliveries>,
+    addressed: &Addressed,
+    ticket: Box<Ticket>,
+) -> Result<Option<Box<Ticket>>, KafkaError> {
+    let record = &addressed.record;
+    let sent = producer.send(BaseRecord::<[u8], [u8], Box<Ticket>> {
+        topic: addressed.at.topic.as_str(),
+        partition: Some(addressed.at.partition.0),
+        payload: record.value.as_deref(),
+        key: record.key.as_deref(),
+        timestamp: Some(copy::timestamp(record)),
+        headers: copy::headers(record),
+        delivery_opaque: ticket,
+    });
+    match sent {
+        Ok(()) => Ok(None),
+        Err((KafkaError::MessageProduction(RDKafkaErrorCode::QueueFull), record)) => {
+            Ok(Some(record.delivery_opaque))
+        }
+        Err((error, record)) => {
+            record.delivery_opaque.withdraw();
+            Err(error)
+        }
+    }
+}
+
+impl Inner {
+    /// Finds out where records go, and refuses what cannot be sent before anything is.
+    pub(super) async fn address(&self, appends: Vec<Append>) -> Result<Parcel, LogError> {
+        let mut parcel = Parcel {
+            records: Vec::with_capacity(appends.len()),
+            size: 0,
+            batch_size: settings::BATCH_SIZE,
+        };
+        let turn = self.producers.turn.fetch_add(1, Ordering::Relaxed);
+        let mut last: Option<(tidegate_core::Topic, super::catalog::Known)> = None;
+        for append in appends {
+            let known = match &last {
+                Some((topic, known)) if *topic == append.topic => *known,
+                Some(_) | None => {
+                    let known = self.known(&append.topic).await?;
+                    last = Some((append.topic.clone(), known));
+                    known
+                }
+            };
+            let size = append.record.size() as u64;
+            if size > known.max_record_size {
+                return Err(LogError::RecordTooLarge {
+                    topic: append.topic,
+                    size,
+                    limit: known.max_record_size,
+                });
+            }
+            let partition = append.partition.unwrap_or_else(|| {
+                match &append.record.key {
+                    Some(key) => partition_of(key, known.partitions),
+                    // One partition per call, so that its records share batches.
+                    None => {
+                        Partition(i32::try_from(turn % (known.partitions as usize)).unwrap_or(0))
+                    }
+                }
+            });
+            let at = TopicPartition {
+                topic: append.topic,
+                partition,
+            };
+            if u32::try_from(partition.0).map_or(true, |number| number >= known.partitions) {
+                return Err(LogError::UnknownPartition {
+                    at,
+                    partitions: known.partitions,
+                });
+            }
+            parcel.size += size;
+            let batch_size = settings::batch_size(known.max_message_bytes);
+            parcel.batch_size = parcel.batch_size.min(batch_size);
+            parcel.records.push(Addressed {
+                at,
+                record: append.record,
+            });
+        }
+        let limit = self.config.max_commit_size;
+        if parcel.size > limit {
+            return Err(LogError::CommitTooLarge {
+                size: parcel.size,
+                limit,
+            });
+        }
+        Ok(parcel)
+    }
+
+    pub(super) async fn append(&self, records: Vec<Append>) -> Result<Vec<Position>, LogError> {
+        let parcel = self.address(records).await?;
+        if parcel.records.is_empty() {
+            return Ok(Vec::new());
+        }
+        let producers = &self.producers;
+        let producer = producers.producer(parcel.batch_size)?;
+        let until = producers.clock.elapsed() + self.config.request_timeout;
+        let left = || until.saturating_sub(producers.clock.elapsed());
+        let bytes = usize::try_from(parcel.size).unwrap_or(usize::MAX);
+        let permits = (bytes / GRAIN + 1).min(producers.room_permits);
+        let room = Arc::clone(&producers.room)
+            .acquire_many_owned(u32::try_from(permits).unwrap_or(u32::MAX));
+        let Some(Ok(room)) = within(&*producers.clock, left(), room).await else {
+            return Err(self.away("earlier appends wait for an answer (`max_in_flight`)"));
+        };
+        let (waiting, done) = Waiting::new(parcel.records.len(), Some(room));
+        for (index, addressed) in parcel.records.iter().enumerate() {
+            let mut ticket = Some(Ticket::new(&waiting, index));
+            while let Some(offered) = ticket.take() {
+                match send(&producer, addressed, offered) {
+                    Ok(None) => {}
+                    Ok(Some(back)) => {
+                        if left().is_zero() {
+                            back.withdraw();
+                            return Err(unknown("the client's queue is full"));
+                        }
+                        producers.clock.sleep(Duration::from_millis(1)).await;
+                        ticket = Some(back);
+                    }
+                    Err(error) => return Err(self.not_sent(index, addressed, &error)),
+                }
+            }
+            if index % BURST == BURST - 1 {
+                step_aside().await;
+            }
+        }
+        let Some(Ok(())) = within(&*producers.clock, left(), done).await else {
+            let why = producer_why(&producer);
+            return Err(unknown(why.as_deref().unwrap_or("no answer in time")));
+        };
+        self.delivered(&waiting, parcel.records)
+    }
+
+    /// The error of a record that the client did not take.
+    fn not_sent(&self, index: usize, addressed: &Addressed, error: &KafkaError) -> LogError {
+        let known = failure::code_of(error).map(failure::meaning);
+        if index > 0 {
+            return unknown(&error.to_string());
+        }
+        if known == Some(failure::Meaning::TooLarge) {
+            self.catalog.forget(&addressed.at.topic);
+        }
+        let topic = Some(&addressed.at.topic);
+        failure::of_question("an append", self.servers(), topic, error)
+    }
+
+    /// Where the records lie, or why some do not.
+    pub(super) fn delivered(
+        &self,
+        waiting: &Waiting,
+        records: Vec<Addressed>,
+    ) -> Result<Vec<Position>, LogError> {
+        if let Some(Failed { index, code }) = waiting.failed() {
+            let failed = records.get(index).map(|addressed| &addressed.at.topic);
+            // What was known about the topic was not true any more.
+            let limit = failed.and_then(|topic| self.catalog.forget(topic));
+            // With a single record there is nothing else that could have been added.
+            let alone = records.len() == 1;
+            return Err(match (failure::meaning(code), failed) {
+                (failure::Meaning::Refusal, _) => LogError::Refused {
+                    doing: "an append",
+                    why: code.to_string(),
+                },
+                (failure::Meaning::NoTopic, Some(topic)) if alone => LogError::UnknownTopic {
+                    topic: topic.clone(),
+                },
+                (failure::Meaning::TooLarge, Some(topic)) if alone => LogError::RecordTooLarge {
+                    topic: topic.clone(),
+                    size: records.first().map_or(0, |one| one.record.size() as u64),
+                    limit: limit.map_or(0, |known| known.max_record_size),
+                },
+                (_, _) => unknown(&code.to_string()),
+            });
+        }
+        records
+            .into_iter()
+            .enumerate()
+            .map(|(index, addressed)| match waiting.offset(index) {
+                Some(offset) => Ok(Position {
+                    at: addressed.at,
+                    offset,
+                }),
+                None => Err(unknown("the broker has the records and does not say where")),
+            })
+            .collect()
+    }
+}
+
+/// What a producer heard last.
+fn producer_why(producer: &BaseProducer<Deliveries>) -> Option<String> {
+    use rdkafka::producer::Producer as _;
+    producer.context().ear.last()
+}
+
+fn unknown(why: &str) -> LogError {
+    LogError::Unknown {
+        doing: "an append",
+        why: why.to_owned(),
+    }
+}
+
+/// Lets other tasks have the thread once.
+async fn step_aside() {
+    let mut stepped = false;
+    std::future::poll_fn(|context| {
+        if stepped {
+            return std::task::Poll::Ready(());
+        }
+        stepped = true;
+        context.waker().wake_by_ref();
+        std::task::Poll::Pending
+    })
+    .await;
+}

@@ -1,0 +1,161 @@
+//! The second witness of the books: the topic itself.
+
+use tidegate_core::{GroupName, Offset, Topic};
+
+use crate::error::LogError;
+use crate::port::{Log, Read};
+use crate::record::TopicPartition;
+
+use super::{GroupBooks, KafkaLog};
+
+/// What a recount of a group on a topic found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Recount {
+    /// The group.
+    pub group: GroupName,
+    /// The topic.
+    pub topic: Topic,
+    /// Each partition for which the group has committed something, by number.
+    pub partitions: Vec<PartitionRecount>,
+}
+
+/// What a recount of a partition found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PartitionRecount {
+    /// The partition.
+    pub at: TopicPartition,
+    /// The next record that the group will read.
+    pub committed: Offset,
+    /// What the group says it has settled since the books began; none if it keeps no books.
+    pub books: Option<GroupBooks>,
+    /// The first offset that could still be read. Behind the beginning of the books, the broker has
+    /// removed records since, and the books cannot be verified.
+    pub start: Offset,
+    /// Records that lie between the beginning of the books and the committed offset.
+    pub count: u64,
+    /// The wrapping sum of their ids.
+    pub id_sum: u128,
+}
+
+impl PartitionRecount {
+    /// Whether books and topic can be compared: there are books, and all they cover is still there.
+    #[must_use]
+    pub fn is_verifiable(&self) -> bool {
+        self.books.is_some_and(|books| books.base >= self.start)
+    }
+
+    /// Whether books and topic agree. What cannot be verified does not disagree.
+    #[must_use]
+    pub fn agrees(&self) -> bool {
+        let same = |books: GroupBooks| (books.count, books.id_sum) == (self.count, self.id_sum);
+        !self.is_verifiable() || self.books.is_some_and(same)
+    }
+
+    /// What lies in the topic and is not in the books: how many records, and the sum of their ids,
+    /// which for a single one is its id. Negative when the books have more than the topic.
+    #[must_use]
+    pub fn missing(&self) -> (i128, u128) {
+        let books = self.books.unwrap_or(GroupBooks::begin(self.committed));
+        (
+            i128::from(self.count) - i128::from(books.count),
+            self.id_sum.wrapping_sub(books.id_sum),
+        )
+    }
+}
+
+/// Reads what a group has settled of a topic once more, and puts it beside what its books say.
+///
+/// Reads every record between the beginning of the books and the committed offset. It changes
+/// nothing; commits that happen meanwhile are not seen.
+///
+/// # Errors
+/// [`LogError::UnknownTopic`], and whatever reading meets.
+pub async fn recount_group(
+    log: &KafkaLog,
+    group: &GroupName,
+    topic: &Topic,
+) -> Result<Recount, LogError> {
+    let described = log.describe(topic).await?;
+    let partitions: Vec<TopicPartition> = described
+        .partitions
+        .iter()
+        .map(|partition| TopicPartition {
+            topic: topic.clone(),
+            partition: partition.partition,
+        })
+        .collect();
+    let found = log.inner.committed(group, &partitions).await?;
+    let mut recount = Recount {
+        group: group.clone(),
+        topic: topic.clone(),
+        partitions: Vec::new(),
+    };
+    for ((at, found), partition) in partitions.into_iter().zip(found).zip(&described.partitions) {
+        let Some((books, committed)) = found else {
+            continue;
+        };
+        let mut counted = PartitionRecount {
+            at,
+            committed: committed.next,
+            books,
+            start: partition.start,
+            count: 0,
+            id_sum: 0,
+        };
+        if counted.is_verifiable() {
+            count(log, &mut counted).await?;
+        }
+        recount.partitions.push(counted);
+    }
+    Ok(recount)
+}
+
+async fn count(log: &KafkaLog, counted: &mut PartitionRecount) -> Result<(), LogError> {
+    let Some(books) = counted.books else {
+        return Ok(());
+    };
+    let mut from = books.base;
+    while from < counted.committed {
+        let batch = log.read(Read::new(counted.at.clone(), from)).await?;
+        for stored in &batch.records {
+            if stored.offset >= counted.committed {
+                return Ok(());
+            }
+            let id = stored.event_id(log.cluster(), &counted.at);
+            counted.count += 1;
+            counted.id_sum = counted.id_sum.wrapping_add(id.as_u128());
+        }
+        if batch.next <= from {
+            return Ok(());
+        }
+        from = batch.next;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_missing_record_is_named_by_the_difference() {
+        let books = GroupBooks {
+            base: Offset(5),
+            count: 2,
+            id_sum: 30,
+        };
+        let mut recount = PartitionRecount {
+            at: TopicPartition::new(Topic::new("t").unwrap(), 0),
+            committed: Offset(8),
+            books: Some(books),
+            start: Offset(0),
+            count: 3,
+            id_sum: 37,
+        };
+        assert!(recount.is_verifiable() && !recount.agrees());
+        assert_eq!(recount.missing(), (1, 7));
+        // What the broker removed is not verifiable, and that is no disagreement.
+        recount.start = Offset(6);
+        assert!(!recount.is_verifiable() && recount.agrees());
+    }
+}

@@ -1,0 +1,332 @@
+//! A member of a group.
+//!
+//! ```text
+//!  session ── poll, pause, seek … ──▶ board (desk) ◀── records, rebalances ── driver ── poll ──▶ client
+//!     └────── commit ──▶ clerk ── offsets, transactions ─────────────────────────────────────────▶ client
+//! ```
+//!
+//! The driver is the client's thread: it polls always, whether somebody takes records or not, so that a
+//! slow handler never costs the membership. The clerk is the commit thread: one commit at a time, so
+//! that the outcome of each is known before the next. Between them stands the desk, a plain value under a
+//! lock.
+
+mod board;
+mod clerk;
+mod desk;
+mod driver;
+mod entries;
+mod member;
+mod moves;
+mod outcome;
+mod start;
+mod writer;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak, mpsc};
+use std::time::Duration;
+
+use tidegate_core::{GroupName, Offset};
+use tokio::sync::{Semaphore, oneshot, watch};
+
+use crate::error::LogError;
+use crate::port::{Call, Commit, Fence, Happening, Join, Lag, Position, Read, Session};
+use crate::record::TopicPartition;
+
+use super::catalog::watermarks;
+use super::workers::within;
+use super::{Inner, books};
+
+use board::Board;
+use clerk::{Clerk, Job, Stage};
+use desk::{Desk, End};
+use driver::Driver;
+use member::Member;
+
+/// Commits that wait for their turn; whoever comes later waits before it is in line.
+const LINE: usize = 256;
+/// How long leaving a group is waited for.
+const CLOSE_LIMIT: Duration = Duration::from_secs(10);
+
+/// The sessions of this process that have a name, by group and name.
+#[derive(Default)]
+pub(super) struct Instances(Mutex<BTreeMap<(GroupName, String), Weak<Board>>>);
+
+/// A member of a group on Kafka.
+pub(super) struct KafkaSession {
+    inner: Arc<Inner>,
+    group: GroupName,
+    board: Arc<Board>,
+    jobs: mpsc::Sender<Job>,
+    line: Semaphore,
+    polling: tokio::sync::Mutex<()>,
+    max_poll_records: usize,
+    left: watch::Receiver<bool>,
+}
+
+/// Joins a group.
+pub(super) async fn join(inner: &Arc<Inner>, join: Join) -> Result<KafkaSession, LogError> {
+    if join.topics.is_empty() {
+        return Err(LogError::Refused {
+            doing: "joining a group",
+            why: "no topics are named".to_owned(),
+        });
+    }
+    for topic in &join.topics {
+        inner.known(topic).await?;
+    }
+    let (told, left) = watch::channel(false);
+    let (config, joined) = (inner.config.clone(), join.clone());
+    let member = inner
+        .ask("kafka-join", move || Member::join(&config, &joined, told))
+        .await?;
+    let member = Arc::new(member);
+    // Twice what is handed out at once: one helping is worked on, one is ready.
+    let limit_records = join.max_poll_records.max(1).saturating_mul(2);
+    let desk = Desk::new(limit_records, inner.config.session_buffer);
+    let board = Arc::new(Board::new(desk));
+    inner.take_place(&join, &board);
+    let (jobs, line) = mpsc::channel();
+    let name = join.instance.clone().unwrap_or_else(|| inner.random_name());
+    let transactional_id = format!("tidegate-{}-{name}", join.group);
+    let (group, max_poll_records) = (join.group.clone(), join.max_poll_records);
+    let clerk = Clerk::new(inner, &member, &board, line, &join, transactional_id);
+    let driver = Driver::new(inner, member, &board, join);
+    drop(
+        inner
+            .spawn
+            .spawn_thread("kafka-commit", Box::pin(async move { clerk.run() })),
+    );
+    drop(
+        inner
+            .spawn
+            .spawn_thread("kafka-poll", Box::pin(async move { driver.run() })),
+    );
+    Ok(KafkaSession {
+        inner: Arc::clone(inner),
+        group,
+        board,
+        jobs,
+        line: Semaphore::new(LINE),
+        polling: tokio::sync::Mutex::new(()),
+        max_poll_records,
+        left,
+    })
+}
+
+impl Inner {
+    /// Ends an earlier session of the same name in this process. The broker ends those of others, with
+    /// their next heartbeat.
+    fn take_place(&self, join: &Join, board: &Arc<Board>) {
+        let Some(instance) = &join.instance else {
+            return;
+        };
+        let name = (join.group.clone(), instance.clone());
+        let mut instances = self
+            .instances
+            .0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        instances.retain(|_, board| board.strong_count() > 0);
+        let earlier = instances.insert(name, Arc::downgrade(board));
+        if let Some(earlier) = earlier.and_then(|earlier| earlier.upgrade()) {
+            earlier.with(|desk| desk.finish(End::Replaced));
+            earlier.stir();
+        }
+    }
+}
+
+impl KafkaSession {
+    async fn next(&self) -> Result<Happening, LogError> {
+        let _turn = self.polling.lock().await;
+        loop {
+            // Asked for before the look, so that what happens in between is not missed.
+            let happened = self.board.happened();
+            if let Some(next) = self.board.next(self.max_poll_records) {
+                return next;
+            }
+            happened.await;
+        }
+    }
+
+    async fn commit_all(&self, commit: Commit) -> Result<Vec<Position>, LogError> {
+        for offset in &commit.offsets {
+            books::check_metadata(&offset.at, &offset.metadata)?;
+        }
+        let parcel = self.inner.address(commit.appends).await?;
+        if parcel.records.is_empty() && commit.offsets.is_empty() {
+            return Ok(Vec::new());
+        }
+        if self.board.is_over() {
+            return Err(clerk::over(&self.board, &commit.offsets));
+        }
+        let limit = self.inner.config.request_timeout;
+        let clock = &*self.inner.clock;
+        let until = clock.elapsed() + limit;
+        let Some(Ok(_place)) = within(clock, limit, self.line.acquire()).await else {
+            return Err(self.inner.away("earlier commits wait for an answer"));
+        };
+        let (reply, answer) = oneshot::channel();
+        let stage = Arc::new(AtomicU8::new(Stage::WAITING));
+        let job = Job {
+            parcel,
+            offsets: commit.offsets,
+            // Half of the time is for the commit, the rest to find out what became of it.
+            until: until.saturating_sub(limit / 2),
+            stage: Arc::clone(&stage),
+            reply,
+            _under_way: self.inner.under_way.begin(&self.group),
+        };
+        if self.jobs.send(job).is_err() {
+            return Err(LogError::Closed);
+        }
+        let left = until.saturating_sub(clock.elapsed());
+        match within(clock, left, answer).await {
+            Some(Ok(answer)) => answer,
+            Some(Err(_)) => Err(LogError::Closed),
+            None => {
+                // A commit that was not begun is taken out of the line, and surely not done.
+                let withdrawn = stage.compare_exchange(
+                    Stage::WAITING,
+                    Stage::WITHDRAWN,
+                    Ordering::AcqRel,
+                    Ordering::Acquire,
+                );
+                Err(match withdrawn {
+                    Ok(_) => self.inner.away("earlier commits wait for an answer"),
+                    Err(_) => LogError::Unknown {
+                        doing: "a commit",
+                        why: "no answer in time".to_owned(),
+                    },
+                })
+            }
+        }
+    }
+
+    async fn lags(&self) -> Result<Vec<Lag>, LogError> {
+        let held: Vec<(TopicPartition, Offset)> = self.board.with(|desk| {
+            let from = |held: &desk::Held| held.committed.unwrap_or(held.begin);
+            desk.held
+                .iter()
+                .map(|(at, held)| (at.clone(), from(held)))
+                .collect()
+        });
+        let (readers, asker) = (Arc::clone(&self.inner.readers), self.inner.asker());
+        let (config, now) = (self.inner.config.clone(), self.inner.clock.now_ms());
+        self.inner
+            .ask("kafka-lag", move || {
+                let lag = |(at, from): (TopicPartition, Offset)| {
+                    let limit = config.request_timeout;
+                    let (start, end) = watermarks(&asker, &config.bootstrap_servers, &at, limit)?;
+                    let from = from.max(start);
+                    let mut lag = Lag {
+                        at: at.clone(),
+                        records: 0,
+                        age: Duration::ZERO,
+                    };
+                    if from >= end {
+                        return Ok(lag);
+                    }
+                    let one = Read {
+                        max_records: 1,
+                        ..Read::new(at, from)
+                    };
+                    // Holes in front of the first record are no records. Behind it they are counted,
+                    // because telling them apart would mean to read everything.
+                    if let Some(oldest) = readers.read(&one)?.records.first() {
+                        lag.records = u64::try_from(end.0 - oldest.offset.0).unwrap_or(0);
+                        let age = now.saturating_sub(oldest.record.timestamp_ms);
+                        lag.age = Duration::from_millis(age);
+                    }
+                    Ok(lag)
+                };
+                held.into_iter().map(lag).collect()
+            })
+            .await
+    }
+
+    async fn leave(&self) -> Result<(), LogError> {
+        self.board.with(|desk| desk.finish(End::Closed));
+        self.board.stir();
+        let mut left = self.left.clone();
+        let gone = left.wait_for(|left| *left);
+        // At the deadline the client's thread is left to itself; everything durable is long done.
+        if within(&*self.inner.clock, CLOSE_LIMIT, gone)
+            .await
+            .is_none()
+        {
+            tracing::warn!(
+                "leaving a Kafka group takes longer than {CLOSE_LIMIT:?}; it goes on without us"
+            );
+        }
+        Ok(())
+    }
+}
+
+impl Session for KafkaSession {
+    fn poll(&self) -> Call<'_, Happening> {
+        Box::pin(self.next())
+    }
+
+    fn release<'a>(&'a self, partitions: &'a [TopicPartition]) -> Call<'a, ()> {
+        Box::pin(async move {
+            self.board.with(|desk| desk.release(partitions));
+            self.board.stir();
+            Ok(())
+        })
+    }
+
+    fn pause<'a>(&'a self, partitions: &'a [TopicPartition]) -> Call<'a, ()> {
+        Box::pin(async move {
+            self.board.with(|desk| desk.pause(partitions));
+            Ok(())
+        })
+    }
+
+    fn resume<'a>(&'a self, partitions: &'a [TopicPartition]) -> Call<'a, ()> {
+        Box::pin(async move {
+            self.board.with(|desk| desk.resume(partitions));
+            self.board.tell();
+            Ok(())
+        })
+    }
+
+    fn seek<'a>(&'a self, at: &'a TopicPartition, fence: Fence, offset: Offset) -> Call<'a, ()> {
+        Box::pin(async move {
+            self.board.with(|desk| desk.seek(at, fence, offset))?;
+            self.board.stir();
+            Ok(())
+        })
+    }
+
+    fn commit(&self, commit: Commit) -> Call<'_, Vec<Position>> {
+        Box::pin(self.commit_all(commit))
+    }
+
+    fn lag(&self) -> Call<'_, Vec<Lag>> {
+        Box::pin(self.lags())
+    }
+
+    fn close(&self) -> Call<'_, ()> {
+        Box::pin(self.leave())
+    }
+}
+
+impl Drop for KafkaSession {
+    fn drop(&mut self) {
+        self.board.with(|desk| desk.finish(End::Closed));
+        self.board.stir();
+    }
+}
+
+impl fmt::Debug for KafkaSession {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let held = self
+            .board
+            .with(|desk| desk.held.keys().cloned().collect::<Vec<_>>());
+        f.debug_struct("KafkaSession")
+            .field("held", &held)
+            .finish_non_exhaustive()
+    }
+}

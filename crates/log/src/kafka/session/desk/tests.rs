@@ -1,0 +1,254 @@
+use super::*;
+use crate::record::Record;
+use tidegate_core::Topic;
+
+const NOW: Duration = Duration::from_secs(100);
+
+fn at(partition: i32) -> TopicPartition {
+    TopicPartition::new(Topic::new("t").unwrap(), partition)
+}
+
+fn desk(partitions: i32) -> Desk {
+    let mut desk = Desk::new(4, 1_000);
+    assign(&mut desk, 0..partitions);
+    desk
+}
+
+fn assign(desk: &mut Desk, partitions: std::ops::Range<i32>) {
+    let begins = partitions.map(|partition| {
+        let begin = Begin {
+            at: at(partition),
+            committed: None,
+            books: GroupBooks::begin(Offset(0)),
+            position: Offset(0),
+            stopped: None,
+        };
+        (Fence(1), begin)
+    });
+    desk.assign(begins.collect(), NOW);
+    assert!(matches!(desk.next(1), Some(Ok(Happening::Assigned(_)))));
+}
+
+fn stored(offsets: impl IntoIterator<Item = i64>) -> Vec<Stored> {
+    let stored = |offset| Stored {
+        offset: Offset(offset),
+        record: Record::new("x"),
+    };
+    offsets.into_iter().map(stored).collect()
+}
+
+fn batch(desk: &mut Desk, max: usize) -> Option<(i32, Vec<i64>, i64)> {
+    match desk.next(max) {
+        Some(Ok(Happening::Records { batch, .. })) => Some((
+            batch.at.partition.0,
+            batch.records.iter().map(|stored| stored.offset.0).collect(),
+            batch.next.0,
+        )),
+        None => None,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn records_are_handed_out_once_in_order_whatever_the_client_repeats() {
+    let mut desk = desk(1);
+    assert!(desk.accept(&at(0), stored([0, 1, 2]), NOW));
+    assert!(desk.accept(&at(0), stored([1, 2, 3, 7]), NOW));
+    assert!(!desk.accept(&at(0), stored([0, 7]), NOW));
+    assert_eq!(batch(&mut desk, 3), Some((0, vec![0, 1, 2], 3)));
+    // The hole up to 7 is known, because 7 is there.
+    assert_eq!(batch(&mut desk, 1), Some((0, vec![3], 7)));
+    assert_eq!(batch(&mut desk, 9), Some((0, vec![7], 8)));
+    assert_eq!(batch(&mut desk, 9), None);
+}
+
+#[test]
+fn all_partitions_get_their_turn() {
+    let mut desk = desk(3);
+    for partition in 0..3 {
+        desk.accept(&at(partition), stored(0..4), NOW);
+    }
+    let turns: Vec<i32> = (0..6).map(|_| batch(&mut desk, 1).unwrap().0).collect();
+    assert_eq!(turns, [0, 1, 2, 0, 1, 2]);
+}
+
+#[test]
+fn a_pause_holds_across_a_rebalance_and_resuming_goes_on_where_it_began() {
+    let mut desk = desk(1);
+    desk.accept(&at(0), stored(0..2), NOW);
+    assert_eq!(batch(&mut desk, 1), Some((0, vec![0], 1)));
+    desk.pause(&[at(0)]);
+    assert_eq!(batch(&mut desk, 1), None);
+    desk.resume(&[at(0)]);
+    assert_eq!(batch(&mut desk, 1), Some((0, vec![1], 2)));
+    desk.pause(&[at(0)]);
+    desk.lose(&[at(0)]);
+    assert!(matches!(desk.next(1), Some(Ok(Happening::Lost(_)))));
+    assign(&mut desk, 0..1);
+    desk.accept(&at(0), stored(0..2), NOW);
+    assert_eq!(batch(&mut desk, 1), None);
+    desk.resume(&[at(0)]);
+    assert_eq!(batch(&mut desk, 2), Some((0, vec![0, 1], 2)));
+}
+
+#[test]
+fn a_full_partition_is_waited_for_before_its_client_is_paused() {
+    let mut desk = desk(2);
+    desk.accept(&at(0), stored(0..4), NOW);
+    assert_eq!(
+        desk.orders(NOW),
+        Orders {
+            hold: true,
+            ..Orders::default()
+        }
+    );
+    let later = NOW + PATIENCE;
+    assert_eq!(
+        desk.orders(later),
+        Orders {
+            pause: vec![at(0)],
+            ..Orders::default()
+        }
+    );
+    desk.flowing(&at(0), false, later);
+    assert_eq!(desk.orders(later), Orders::default());
+    assert_eq!(batch(&mut desk, 1).unwrap().1, [0]);
+    assert_eq!(desk.orders(later), Orders::default());
+    assert_eq!(batch(&mut desk, 1).unwrap().1, [1]);
+    let resumed = Orders {
+        resume: vec![(at(0), Offset(4))],
+        ..Orders::default()
+    };
+    assert_eq!(desk.orders(later), resumed);
+    desk.flowing(&at(0), true, later);
+    assert_eq!(desk.orders(later), Orders::default());
+}
+
+#[test]
+fn a_paused_partition_that_is_full_does_not_hold_up_the_others() {
+    let mut desk = desk(2);
+    desk.pause(&[at(0)]);
+    desk.accept(&at(0), stored(0..4), NOW);
+    assert_eq!(
+        desk.orders(NOW),
+        Orders {
+            pause: vec![at(0)],
+            ..Orders::default()
+        }
+    );
+}
+
+#[test]
+fn after_a_seek_nothing_else_is_handed_out() {
+    let mut desk = desk(1);
+    desk.accept(&at(0), stored(0..4), NOW);
+    let fence = desk.held[&at(0)].fence;
+    desk.seek(&at(0), fence, Offset(2)).unwrap();
+    // What the client hands over before it was sent there belongs to the old place.
+    assert!(!desk.accept(&at(0), stored([4, 5]), NOW));
+    assert_eq!(batch(&mut desk, 9), None);
+    assert_eq!(desk.orders(NOW).seek, [(at(0), Offset(2))]);
+    // A later seek is not lost when the earlier one is reported as done.
+    desk.seek(&at(0), fence, Offset(3)).unwrap();
+    desk.sought(&at(0), Offset(2), NOW);
+    assert!(!desk.accept(&at(0), stored([2]), NOW));
+    desk.sought(&at(0), Offset(3), NOW);
+    assert!(desk.accept(&at(0), stored([2, 3]), NOW));
+    assert_eq!(batch(&mut desk, 9), Some((0, vec![3], 4)));
+    let other = Fence(fence.0 + 1);
+    assert!(matches!(
+        desk.seek(&at(0), other, Offset(0)),
+        Err(LogError::Fenced { .. })
+    ));
+}
+
+#[test]
+fn what_is_asked_back_is_handed_out_no_more_and_lost_when_it_is_not_released() {
+    let mut desk = desk(2);
+    desk.accept(&at(0), stored(0..1), NOW);
+    desk.revoke(&[at(0), at(1), at(9)]);
+    assert_eq!(
+        desk.next(1).unwrap().unwrap(),
+        Happening::Revoking(vec![at(0), at(1)])
+    );
+    assert_eq!(batch(&mut desk, 9), None);
+    desk.release(&[at(1)]);
+    desk.lose(&[at(0), at(1)]);
+    assert_eq!(desk.next(1).unwrap().unwrap(), Happening::Lost(vec![at(0)]));
+    // Only what was asked back can be let go.
+    assign(&mut desk, 0..1);
+    desk.release(&[at(0)]);
+    assert!(desk.held.contains_key(&at(0)));
+}
+
+#[test]
+fn a_stopped_partition_says_why_once_and_waits_to_be_sought() {
+    let mut desk = desk(1);
+    let why = || LogError::OutOfRange {
+        at: at(0),
+        asked: Offset(0),
+        start: Offset(5),
+        end: Offset(9),
+    };
+    desk.stop(&at(0), why());
+    desk.stop(&at(0), why());
+    assert!(matches!(
+        desk.next(1),
+        Some(Err(LogError::OutOfRange { .. }))
+    ));
+    assert!(!desk.accept(&at(0), stored([0]), NOW));
+    assert_eq!(batch(&mut desk, 1), None);
+    let fence = desk.held[&at(0)].fence;
+    desk.seek(&at(0), fence, Offset(5)).unwrap();
+    desk.sought(&at(0), Offset(5), NOW);
+    assert!(desk.accept(&at(0), stored([5]), NOW));
+    assert_eq!(batch(&mut desk, 1), Some((0, vec![5], 6)));
+}
+
+#[test]
+fn a_partition_is_not_let_go_while_a_commit_for_it_is_on_its_way() {
+    let mut desk = desk(2);
+    let both = [at(0), at(1)];
+    desk.begin_commit(both.iter());
+    desk.begin_commit(both[..1].iter());
+    desk.lose(&both);
+    desk.end_commit(both.iter());
+    assert!(desk.is_committing(&both) && !desk.is_committing(&both[1..]));
+    desk.end_commit(both[..1].iter());
+    assert!(!desk.is_committing(&both));
+}
+
+#[test]
+fn a_session_that_failed_says_what_was_lost_and_one_that_was_closed_says_only_that() {
+    let mut desk = desk(1);
+    desk.finish(End::Failed("fenced".to_owned()));
+    assert!(matches!(desk.next(1), Some(Ok(Happening::Lost(_)))));
+    assert!(matches!(desk.next(1), Some(Err(LogError::Stopped { .. }))));
+    let mut desk = self::desk(1);
+    desk.finish(End::Replaced);
+    desk.finish(End::Closed);
+    assert!(matches!(desk.next(1), Some(Ok(Happening::Lost(_)))));
+    assert!(matches!(desk.next(1), Some(Err(LogError::Closed))));
+    let mut desk = self::desk(1);
+    desk.accept(&at(0), stored([0]), NOW);
+    desk.finish(End::Closed);
+    for _ in 0..2 {
+        assert!(matches!(desk.next(1), Some(Err(LogError::Closed))));
+    }
+}
+
+#[test]
+fn only_partitions_that_should_move_count_as_quiet() {
+    let mut desk = desk(4);
+    let limit = Duration::from_secs(30);
+    let later = NOW + limit;
+    desk.accept(&at(0), stored([0]), NOW);
+    desk.flowing(&at(1), false, NOW);
+    desk.accept(&at(2), stored([0]), later);
+    assert_eq!(batch(&mut desk, 1).unwrap().0, 0);
+    assert_eq!(batch(&mut desk, 1).unwrap().0, 2);
+    assert_eq!(
+        desk.quiet(later, limit),
+        [(at(0), Offset(1)), (at(3), Offset(0))]
+    );
+}

@@ -1,0 +1,408 @@
+//! The client's thread: polls always, hands over what comes, and carries out what is wanted.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use rdkafka::TopicPartitionList;
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::message::{BorrowedMessage, Message as _};
+use tidegate_core::env::{Clock, Spawn};
+use tidegate_core::{Offset, Topic};
+
+use crate::error::LogError;
+use crate::kafka::catalog::watermarks;
+use crate::kafka::copy::{self, Unreadable};
+use crate::kafka::ear::Ear;
+use crate::kafka::failure::{self, Meaning};
+use crate::kafka::read::Readers;
+use crate::kafka::{Inner, KafkaConfig};
+use crate::port::{Join, Read};
+use crate::record::{Stored, TopicPartition};
+
+use super::board::Board;
+use super::desk::{End, Orders};
+use super::member::Member;
+use super::moves::Moves;
+
+/// How long one look at the client lasts when nothing comes: also how long a seek or a release waits.
+const POLL: Duration = Duration::from_millis(20);
+/// Records that are handed over at once.
+const RUN: usize = 512;
+/// Bytes after which a run ends, because what is handed over may go beyond the limits of the desk.
+const RUN_BYTES: usize = 1024 * 1024;
+/// A partition that says nothing for so long is looked at from outside.
+const QUIET: Duration = Duration::from_secs(30);
+/// A client that still does not move after so many nudges has failed.
+const NUDGES: u32 = 3;
+/// How long sending the client somewhere may take.
+const SEEK: Duration = Duration::from_secs(5);
+/// How long a look at the range of a partition may take.
+const LOOK: Duration = Duration::from_secs(1);
+/// How long others may keep the client of a session that is over.
+const LEAVE: Duration = Duration::from_secs(5);
+
+/// The client's thread.
+pub(super) struct Driver {
+    member: Arc<Member>,
+    board: Arc<Board>,
+    clock: Arc<dyn Clock>,
+    spawn: Arc<dyn Spawn>,
+    config: KafkaConfig,
+    readers: Arc<Readers>,
+    /// Asks beside the member's own client, which answers only between two fetches.
+    asker: Arc<BaseConsumer<Ear>>,
+    moves: Moves,
+    /// When ranges are to be looked at, because the client fell out of one.
+    look: Option<Duration>,
+    /// Errors that were told, each once.
+    told: BTreeSet<i32>,
+    watching: Option<mpsc::Receiver<(TopicPartition, Offset, bool)>>,
+    nudges: BTreeMap<TopicPartition, (Offset, u32)>,
+}
+
+impl Driver {
+    pub(super) fn new(
+        inner: &Arc<Inner>,
+        member: Arc<Member>,
+        board: &Arc<Board>,
+        join: Join,
+    ) -> Self {
+        let moves = Moves::new(inner, Arc::clone(&member), Arc::clone(board), join);
+        Self {
+            member,
+            board: Arc::clone(board),
+            clock: Arc::clone(&inner.clock),
+            spawn: Arc::clone(&inner.spawn),
+            config: inner.config.clone(),
+            readers: Arc::clone(&inner.readers),
+            asker: inner.asker(),
+            moves,
+            look: None,
+            told: BTreeSet::new(),
+            watching: None,
+            nudges: BTreeMap::new(),
+        }
+    }
+
+    /// Runs until the session is over, then leaves the group.
+    pub(super) fn run(mut self) {
+        while !self.board.is_over() {
+            self.moves.step();
+            let now = self.clock.elapsed();
+            let orders = self.board.with(|desk| desk.orders(now));
+            let hold = orders.hold;
+            self.carry_out(orders);
+            if hold {
+                self.board.rest(POLL);
+                continue;
+            }
+            self.take();
+            self.look();
+            self.watch();
+        }
+        self.leave();
+    }
+
+    /// Takes what the client has, without waiting for more than the first.
+    fn take(&mut self) {
+        let mut runs: Vec<(TopicPartition, Vec<Stored>)> = Vec::new();
+        let mut unreadable = None;
+        let member = Arc::clone(&self.member);
+        let (mut wait, mut bytes) = (POLL, 0);
+        for _ in 0..RUN {
+            match member.consumer.poll(wait) {
+                Some(Ok(message)) => {
+                    bytes += message.payload_len() + message.key_len();
+                    if let Err(error) = put(&mut runs, &message) {
+                        unreadable = runs.last().map(|(at, _)| (at.clone(), error.offset));
+                        break;
+                    }
+                }
+                Some(Err(error)) => self.failed(&error),
+                None => break,
+            }
+            if bytes >= RUN_BYTES {
+                break;
+            }
+            wait = Duration::ZERO;
+        }
+        if runs.is_empty() {
+            return;
+        }
+        let now = self.clock.elapsed();
+        let useful = self.board.with(|desk| {
+            let mut useful = false;
+            for (at, records) in runs {
+                useful |= desk.accept(&at, records, now);
+            }
+            if let Some((at, offset)) = unreadable {
+                let why = LogError::Damaged {
+                    at: at.clone(),
+                    from: offset,
+                    to: Offset(offset.0 + 1),
+                };
+                desk.stop(&at, why);
+                useful = true;
+            }
+            useful
+        });
+        if useful {
+            self.board.tell();
+        }
+    }
+
+    /// Tells the client what it is to do. What does not succeed is ordered again.
+    fn carry_out(&mut self, orders: Orders) {
+        let now = self.clock.elapsed();
+        let consumer = &self.member.consumer;
+        if !orders.pause.is_empty() && consumer.pause(&list(orders.pause.iter())).is_ok() {
+            self.board.with(|desk| {
+                for at in &orders.pause {
+                    desk.flowing(at, false, now);
+                }
+            });
+        }
+        if !orders.resume.is_empty() {
+            let partitions = list(orders.resume.iter().map(|(at, _)| at));
+            // The client would go on behind the last record that it handed over, which is where we
+            // are only if nothing was sought meanwhile, so it is told where to go on.
+            if consumer.resume(&partitions).is_ok() {
+                for (at, offset) in self.seek(&orders.resume) {
+                    self.board.with(|desk| {
+                        desk.flowing(&at, true, now);
+                        desk.sought(&at, offset, now);
+                    });
+                }
+            }
+        }
+        // The client would stop for good at a place that is not there, so that is found out before.
+        let places: Vec<_> = orders
+            .seek
+            .into_iter()
+            .filter(|(at, offset)| self.is_there(at, *offset))
+            .collect();
+        if !places.is_empty() {
+            for (at, offset) in self.seek(&places) {
+                self.board.with(|desk| desk.sought(&at, offset, now));
+            }
+        }
+    }
+
+    /// Whether a place can be read; if not, its partition is stopped. When nobody can tell, it is asked
+    /// again.
+    fn is_there(&self, at: &TopicPartition, offset: Offset) -> bool {
+        let servers = &self.config.bootstrap_servers;
+        match watermarks(&self.asker, servers, at, LOOK) {
+            Ok((start, end)) if offset < start || offset > end => {
+                let why = LogError::OutOfRange {
+                    at: at.clone(),
+                    asked: offset,
+                    start,
+                    end,
+                };
+                self.board.with(|desk| desk.stop(at, why));
+                self.board.tell();
+                false
+            }
+            Ok(_) => true,
+            Err(_) => false,
+        }
+    }
+
+    /// Sends the client to these places. Returns where it has gone.
+    fn seek(&mut self, places: &[(TopicPartition, Offset)]) -> Vec<(TopicPartition, Offset)> {
+        let sought = places_of(places.iter())
+            .and_then(|list| self.member.consumer.seek_partitions(list, SEEK));
+        let sought = match sought {
+            Ok(sought) => sought,
+            Err(error) => {
+                tracing::warn!("a Kafka client could not be sent to an offset, once more: {error}");
+                return Vec::new();
+            }
+        };
+        let has_gone = |(at, _): &&(TopicPartition, Offset)| {
+            let element = sought.find_partition(at.topic.as_str(), at.partition.0);
+            element.is_some_and(|element| element.error().is_ok())
+        };
+        let (mut gone, stuck): (Vec<_>, Vec<_>) = places.iter().partition(has_gone);
+        if !stuck.is_empty()
+            && let Ok(list) = places_of(stuck.iter().copied())
+            && self.moves.take_anew(&list)
+        {
+            gone.extend(stuck);
+        }
+        gone.into_iter().cloned().collect()
+    }
+
+    fn failed(&mut self, error: &KafkaError) {
+        if matches!(error, KafkaError::MessageConsumptionFatal(_)) {
+            let heard = self.member.consumer.context().ear.last();
+            self.end(
+                if failure::code_of(error) == Some(RDKafkaErrorCode::FencedInstanceId) {
+                    End::Replaced
+                } else {
+                    End::Failed(heard.unwrap_or_else(|| error.to_string()))
+                },
+            );
+            return;
+        }
+        let Some(code) = failure::code_of(error) else {
+            return;
+        };
+        if code == RDKafkaErrorCode::AutoOffsetReset {
+            self.look = Some(self.clock.elapsed());
+        } else if failure::meaning(code) == Meaning::Refusal && self.told.insert(code as i32) {
+            let heard = self.member.consumer.context().ear.refusal();
+            let why = LogError::Refused {
+                doing: "reading as a member of a group",
+                why: heard.unwrap_or_else(|| error.to_string()),
+            };
+            self.board.with(|desk| desk.tell(why));
+            self.board.tell();
+        }
+    }
+
+    /// Finds the partition whose position is not there any more: the client does not say which.
+    fn look(&mut self) {
+        let now = self.clock.elapsed();
+        if self.look.is_none_or(|when| now < when) {
+            return;
+        }
+        self.look = None;
+        for (at, position) in self.board.with(|desk| desk.positions()) {
+            let is_there = self.is_there(&at, position);
+            let is_told = self.board.with(|desk| desk.is_stopped(&at));
+            if !is_there && !is_told {
+                self.look = Some(now + LOOK);
+            }
+        }
+    }
+
+    /// Looks at quiet partitions from outside. A record that lies there and does not come means that
+    /// the client is stuck: it is nudged, and given up after a few times.
+    fn watch(&mut self) {
+        let now = self.clock.elapsed();
+        if let Some(watching) = &self.watching {
+            match watching.try_recv() {
+                Ok((at, from, is_stuck)) => self.looked_after(&at, from, is_stuck),
+                Err(mpsc::TryRecvError::Empty) => {}
+                Err(mpsc::TryRecvError::Disconnected) => self.watching = None,
+            }
+            return;
+        }
+        let quiet = self.board.with(|desk| desk.quiet(now, QUIET));
+        if quiet.is_empty() {
+            return;
+        }
+        let (tell, watching) = mpsc::channel();
+        let readers = Arc::clone(&self.readers);
+        let task = async move {
+            for (at, from) in quiet {
+                let one = Read {
+                    max_records: 1,
+                    ..Read::new(at.clone(), from)
+                };
+                // Whatever keeps us from looking keeps the client from moving too.
+                let is_stuck = readers
+                    .read(&one)
+                    .is_ok_and(|batch| !batch.records.is_empty());
+                if tell.send((at, from, is_stuck)).is_err() {
+                    return;
+                }
+            }
+        };
+        drop(self.spawn.spawn_thread("kafka-watch", Box::pin(task)));
+        self.watching = Some(watching);
+    }
+
+    fn looked_after(&mut self, at: &TopicPartition, from: Offset, is_stuck: bool) {
+        let now = self.clock.elapsed();
+        let stands = self
+            .board
+            .with(|desk| desk.positions())
+            .contains(&(at.clone(), from));
+        if !is_stuck || !stands {
+            self.nudges.remove(at);
+            self.board.with(|desk| desk.touch(at, now));
+            return;
+        }
+        let (place, count) = self.nudges.entry(at.clone()).or_insert((from, 0));
+        if *place != from {
+            (*place, *count) = (from, 0);
+        }
+        *count += 1;
+        if *count > NUDGES {
+            let why = format!("the client does not move on from {from} of {at}");
+            self.end(End::Failed(why));
+            return;
+        }
+        tracing::warn!(
+            "the Kafka client does not move on from {from} of {at}: sent there once more"
+        );
+        self.board.with(|desk| desk.nudge(at, from));
+    }
+
+    fn end(&self, end: End) {
+        tracing::warn!("a session of a Kafka group has ended: {end:?}");
+        self.board.with(|desk| desk.finish(end));
+        self.board.stir();
+    }
+
+    /// Leaves the group. Whoever waits is told by the member's own end.
+    fn leave(mut self) {
+        let until = self.clock.elapsed() + LEAVE;
+        self.moves.give_up();
+        self.member.consumer.context().close();
+        let Self { member, moves, .. } = self;
+        drop(moves);
+        // The last one that holds the client closes it. That should be this thread, which has nothing
+        // else to do; whoever is still busy with a commit does it otherwise.
+        while Arc::strong_count(&member) > 1 && self.clock.elapsed() < until {
+            self.board.rest(Duration::from_millis(10));
+        }
+        drop(member);
+    }
+}
+
+/// Copies a message out, behind those of its partition.
+fn put(
+    runs: &mut Vec<(TopicPartition, Vec<Stored>)>,
+    message: &BorrowedMessage<'_>,
+) -> Result<(), Unreadable> {
+    let is_same = |(at, _): &(TopicPartition, Vec<Stored>)| {
+        at.partition.0 == message.partition() && at.topic.as_str() == message.topic()
+    };
+    if !runs.last().is_some_and(is_same) {
+        // A topic that we subscribed to has a name that we can hold.
+        let Ok(topic) = Topic::new(message.topic()) else {
+            return Ok(());
+        };
+        runs.push((TopicPartition::new(topic, message.partition()), Vec::new()));
+    }
+    let stored = copy::out(message)?;
+    if let Some((_, records)) = runs.last_mut() {
+        records.push(stored);
+    }
+    Ok(())
+}
+
+fn places_of<'a>(
+    places: impl Iterator<Item = &'a (TopicPartition, Offset)>,
+) -> Result<TopicPartitionList, KafkaError> {
+    let mut list = TopicPartitionList::new();
+    for (at, offset) in places {
+        let offset = rdkafka::Offset::Offset(offset.0);
+        list.add_partition_offset(at.topic.as_str(), at.partition.0, offset)?;
+    }
+    Ok(list)
+}
+
+fn list<'a>(partitions: impl Iterator<Item = &'a TopicPartition>) -> TopicPartitionList {
+    let mut list = TopicPartitionList::new();
+    for at in partitions {
+        list.add_partition(at.topic.as_str(), at.partition.0);
+    }
+    list
+}

@@ -1,0 +1,140 @@
+//! The client of a member, and the rebalances it tells of.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use rdkafka::config::{FromClientConfigAndContext, RDKafkaLogLevel};
+use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
+use rdkafka::error::KafkaError;
+use rdkafka::types::RDKafkaRespErr;
+use rdkafka::{ClientContext, TopicPartitionList};
+use tokio::sync::watch;
+
+use crate::error::LogError;
+use crate::kafka::ear::Ear;
+use crate::kafka::{KafkaConfig, failure, settings};
+use crate::port::Join;
+
+/// What the group wants of a member.
+pub(super) enum Move {
+    Assign(TopicPartitionList),
+    Revoke(TopicPartitionList),
+}
+
+/// Takes in what the group wants. It is done later, by the driver: the client waits for the answer and
+/// keeps its membership meanwhile, so nothing has to be decided within the callback.
+#[derive(Default)]
+pub(super) struct Conductor {
+    pub(super) ear: Ear,
+    moves: Mutex<VecDeque<Move>>,
+    /// Nobody carries out moves any more: the client is being closed.
+    closing: AtomicBool,
+}
+
+impl Conductor {
+    /// The next thing the group wants.
+    pub(super) fn next_move(&self) -> Option<Move> {
+        self.moves
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .pop_front()
+    }
+
+    /// Whether something else is wanted already.
+    pub(super) fn has_moves(&self) -> bool {
+        !self
+            .moves
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .is_empty()
+    }
+
+    /// From now on partitions are let go within the callback.
+    pub(super) fn close(&self) {
+        self.closing.store(true, Ordering::Release);
+    }
+}
+
+impl ClientContext for Conductor {
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, text: &str) {
+        self.ear.line(level, facility, text);
+    }
+
+    fn error(&self, error: KafkaError, reason: &str) {
+        self.ear.failure(&error, reason);
+    }
+}
+
+impl ConsumerContext for Conductor {
+    fn rebalance(
+        &self,
+        consumer: &BaseConsumer<Self>,
+        error: RDKafkaRespErr,
+        partitions: &mut TopicPartitionList,
+    ) {
+        let assigns = error == RDKafkaRespErr::RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS;
+        if self.closing.load(Ordering::Acquire) {
+            let answer = if assigns {
+                consumer.incremental_assign(partitions)
+            } else {
+                consumer.incremental_unassign(partitions)
+            };
+            if let Err(error) = answer {
+                tracing::debug!("while leaving a group: {error}");
+            }
+            return;
+        }
+        let partitions = partitions.clone();
+        let wanted = if assigns {
+            Move::Assign(partitions)
+        } else {
+            Move::Revoke(partitions)
+        };
+        self.moves
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push_back(wanted);
+    }
+}
+
+/// The client of a member. Dropping it leaves the group, which may take its time.
+pub(super) struct Member {
+    pub(super) consumer: BaseConsumer<Conductor>,
+    /// Behind the client, so that it is told when that has ended.
+    _gone: Gone,
+}
+
+struct Gone(watch::Sender<bool>);
+
+impl Drop for Gone {
+    fn drop(&mut self) {
+        self.0.send_replace(true);
+    }
+}
+
+impl Member {
+    /// Makes the client and says what it wants to read. Joining goes on while it is polled.
+    pub(super) fn join(
+        config: &KafkaConfig,
+        join: &Join,
+        gone: watch::Sender<bool>,
+    ) -> Result<Self, LogError> {
+        const DOING: &str = "joining a group";
+        let servers = &config.bootstrap_servers;
+        let failed = |error: KafkaError| failure::of_question(DOING, servers, None, &error);
+        let client = settings::member(config, join);
+        let consumer = BaseConsumer::from_config_and_context(&client, Conductor::default());
+        let consumer: BaseConsumer<Conductor> = consumer.map_err(failed)?;
+        let topics: Vec<&str> = join
+            .topics
+            .iter()
+            .map(tidegate_core::Topic::as_str)
+            .collect();
+        consumer.subscribe(&topics).map_err(failed)?;
+        Ok(Self {
+            consumer,
+            _gone: Gone(gone),
+        })
+    }
+}

@@ -1,0 +1,285 @@
+//! Rebalances, carried out one after the other without holding up the client's thread.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{self, TryRecvError};
+use std::time::Duration;
+
+use rdkafka::TopicPartitionList;
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use tidegate_core::Topic;
+use tidegate_core::env::{Clock, Spawn};
+
+use crate::error::LogError;
+use crate::kafka::ear::Ear;
+use crate::kafka::{Inner, KafkaConfig};
+use crate::port::{Fence, Join};
+use crate::record::TopicPartition;
+
+use super::board::Board;
+use super::desk::End;
+use super::member::{Member, Move};
+use super::start::{self, Start};
+
+/// How long one look at where to begin may take before what has happened since is considered.
+const LOOK: Duration = Duration::from_secs(5);
+
+/// Longer than what the group wants stays unheard.
+const ABRUPT: Duration = Duration::from_secs(2);
+
+/// Carries out what the group wants.
+pub(super) struct Moves {
+    member: Arc<Member>,
+    board: Arc<Board>,
+    clock: Arc<dyn Clock>,
+    spawn: Arc<dyn Spawn>,
+    config: KafkaConfig,
+    join: Join,
+    fences: Arc<AtomicU64>,
+    asker: Arc<BaseConsumer<Ear>>,
+    now: Option<Doing>,
+    /// Until then what the group wants back is taken away at once.
+    abrupt_until: Duration,
+}
+
+type Looked = Result<Vec<Start>, LogError>;
+
+enum Doing {
+    /// Where to begin is being looked up.
+    Assigning {
+        wanted: TopicPartitionList,
+        looking: mpsc::Receiver<Looked>,
+    },
+    /// Partitions are to be let go by whoever works on them.
+    Revoking {
+        wanted: TopicPartitionList,
+        until: Duration,
+    },
+    /// Nobody works on them; commits that are on their way are waited for.
+    LettingGo {
+        wanted: TopicPartitionList,
+        until: Duration,
+    },
+}
+
+impl Moves {
+    pub(super) fn new(
+        inner: &Arc<Inner>,
+        member: Arc<Member>,
+        board: Arc<Board>,
+        join: Join,
+    ) -> Self {
+        Self {
+            member,
+            board,
+            clock: Arc::clone(&inner.clock),
+            spawn: Arc::clone(&inner.spawn),
+            config: inner.config.clone(),
+            join,
+            fences: Arc::clone(&inner.fences),
+            asker: inner.asker(),
+            now: None,
+            abrupt_until: Duration::ZERO,
+        }
+    }
+
+    /// Takes partitions anew, at these places. A client that fell out of a partition's range cannot be
+    /// sent back into it otherwise. Returns whether it was done.
+    pub(super) fn take_anew(&mut self, places: &TopicPartitionList) -> bool {
+        let consumer = &self.member.consumer;
+        if self.now.is_some() || consumer.context().has_moves() {
+            return false;
+        }
+        // The group may want partitions back at this very moment, and the client would take this as
+        // the answer and go on without waiting for their work. Whatever it wants next is taken at once.
+        self.abrupt_until = self.clock.elapsed() + ABRUPT;
+        let taken = consumer
+            .incremental_unassign(places)
+            .and_then(|()| consumer.incremental_assign(places));
+        if let Err(error) = &taken {
+            tracing::warn!("a Kafka client could not take partitions anew: {error}");
+        }
+        taken.is_ok()
+    }
+
+    /// One step. Never blocks.
+    pub(super) fn step(&mut self) {
+        self.now = match self.now.take() {
+            None => match self.member.consumer.context().next_move() {
+                None => None,
+                Some(Move::Assign(wanted)) => Some(self.look_up(wanted)),
+                Some(Move::Revoke(wanted)) => Some(self.revoke(wanted)),
+            },
+            Some(Doing::Assigning { wanted, looking }) => self.assign(wanted, looking),
+            Some(Doing::Revoking { wanted, until }) => Some(self.await_release(wanted, until)),
+            Some(Doing::LettingGo { wanted, until }) => self.let_go(wanted, until),
+        };
+    }
+
+    /// Answers the client, which does not close before it has its answer.
+    pub(super) fn give_up(&mut self) {
+        while let Some(doing) = self.now.take() {
+            let answer = match doing {
+                Doing::Assigning { wanted, .. } => self.assign_at_end(wanted),
+                Doing::Revoking { wanted, .. } | Doing::LettingGo { wanted, .. } => {
+                    self.member.consumer.incremental_unassign(&wanted)
+                }
+            };
+            if let Err(error) = answer {
+                tracing::debug!("while leaving a group: {error}");
+            }
+            self.now = match self.member.consumer.context().next_move() {
+                Some(Move::Assign(wanted)) => Some(Doing::Assigning {
+                    wanted,
+                    looking: mpsc::channel().1,
+                }),
+                Some(Move::Revoke(wanted)) => Some(Doing::LettingGo {
+                    wanted,
+                    until: Duration::ZERO,
+                }),
+                None => None,
+            };
+        }
+    }
+
+    fn look_up(&self, wanted: TopicPartitionList) -> Doing {
+        let (tell, looking) = mpsc::channel();
+        let (member, config) = (Arc::clone(&self.member), self.config.clone());
+        let (partitions, start) = (partitions_of(&wanted), self.join.start);
+        let asker = Arc::clone(&self.asker);
+        let task = async move {
+            let looked = start::look_up(&member, &asker, &config, &partitions, start, LOOK);
+            // The client is let go first: whoever hears of this may be about to end it.
+            drop(member);
+            tell.send(looked).ok();
+        };
+        drop(self.spawn.spawn_thread("kafka-start", Box::pin(task)));
+        Doing::Assigning { wanted, looking }
+    }
+
+    fn assign(
+        &mut self,
+        wanted: TopicPartitionList,
+        looking: mpsc::Receiver<Looked>,
+    ) -> Option<Doing> {
+        // The group wants something else already. It goes on only after an answer, and nothing has
+        // been handed out of these.
+        if self.member.consumer.context().has_moves() {
+            if let Err(error) = self.assign_at_end(wanted) {
+                self.fail(&format!("could not take partitions: {error}"));
+            }
+            return None;
+        }
+        match looking.try_recv() {
+            Ok(Ok(starts)) => {
+                self.begin(starts);
+                None
+            }
+            Ok(Err(error)) => {
+                tracing::warn!("where to begin could not be looked up, once more: {error}");
+                Some(self.look_up(wanted))
+            }
+            Err(TryRecvError::Empty) => Some(Doing::Assigning { wanted, looking }),
+            Err(TryRecvError::Disconnected) => Some(self.look_up(wanted)),
+        }
+    }
+
+    fn begin(&mut self, starts: Vec<Start>) {
+        let mut list = TopicPartitionList::with_capacity(starts.len());
+        let added = starts.iter().try_for_each(|start| {
+            let at = &start.begin.at;
+            let offset = rdkafka::Offset::Offset(start.client_at.0);
+            list.add_partition_offset(at.topic.as_str(), at.partition.0, offset)
+        });
+        match added.and_then(|()| self.member.consumer.incremental_assign(&list)) {
+            Ok(()) => {
+                let now = self.clock.elapsed();
+                let fence = || Fence(self.fences.fetch_add(1, Ordering::Relaxed));
+                let begins = starts
+                    .into_iter()
+                    .map(|start| (fence(), start.begin))
+                    .collect();
+                self.board.with(|desk| desk.assign(begins, now));
+                self.board.tell();
+            }
+            Err(error) => self.fail(&format!("could not take partitions: {error}")),
+        }
+    }
+
+    /// Takes partitions for the client's sake only; nothing of them is handed out.
+    fn assign_at_end(&self, mut wanted: TopicPartitionList) -> rdkafka::error::KafkaResult<()> {
+        wanted.set_all_offsets(rdkafka::Offset::End)?;
+        self.member.consumer.incremental_assign(&wanted)
+    }
+
+    fn revoke(&self, wanted: TopicPartitionList) -> Doing {
+        let partitions = partitions_of(&wanted);
+        let now = self.clock.elapsed();
+        if self.member.consumer.assignment_lost() || now < self.abrupt_until {
+            return self.lose(wanted, &partitions, now);
+        }
+        self.board.with(|desk| desk.revoke(&partitions));
+        self.board.tell();
+        Doing::Revoking {
+            wanted,
+            until: now + self.join.release_timeout,
+        }
+    }
+
+    fn await_release(&self, wanted: TopicPartitionList, until: Duration) -> Doing {
+        let partitions = partitions_of(&wanted);
+        let now = self.clock.elapsed();
+        let holds = |at: &TopicPartition| self.board.with(|desk| desk.held.contains_key(at));
+        let is_released = !partitions.iter().any(holds);
+        if is_released || now >= until || self.member.consumer.assignment_lost() {
+            return self.lose(wanted, &partitions, now);
+        }
+        Doing::Revoking { wanted, until }
+    }
+
+    /// Takes away what is still held: from here on commits for them are refused.
+    fn lose(
+        &self,
+        wanted: TopicPartitionList,
+        partitions: &[TopicPartition],
+        now: Duration,
+    ) -> Doing {
+        self.board.with(|desk| desk.lose(partitions));
+        self.board.tell();
+        Doing::LettingGo {
+            wanted,
+            until: now + self.config.request_timeout * 2,
+        }
+    }
+
+    fn let_go(&mut self, wanted: TopicPartitionList, until: Duration) -> Option<Doing> {
+        let partitions = partitions_of(&wanted);
+        if self.board.with(|desk| desk.is_committing(&partitions)) {
+            if self.clock.elapsed() >= until {
+                self.fail("a commit does not end, and its partition is wanted by the group");
+                return None;
+            }
+            return Some(Doing::LettingGo { wanted, until });
+        }
+        if let Err(error) = self.member.consumer.incremental_unassign(&wanted) {
+            self.fail(&format!("could not let partitions go: {error}"));
+        }
+        None
+    }
+
+    fn fail(&self, why: &str) {
+        self.board
+            .with(|desk| desk.finish(End::Failed(why.to_owned())));
+        self.board.stir();
+    }
+}
+
+/// The partitions of a list. A name that is none of ours cannot be in it: we subscribed to names.
+pub(super) fn partitions_of(list: &TopicPartitionList) -> Vec<TopicPartition> {
+    let elements = list.elements();
+    let ours = elements.iter().filter_map(|element| {
+        let topic = Topic::new(element.topic()).ok()?;
+        Some(TopicPartition::new(topic, element.partition()))
+    });
+    ours.collect()
+}

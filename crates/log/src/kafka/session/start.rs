@@ -1,0 +1,131 @@
+//! Where a partition begins for its new owner.
+
+use std::time::Duration;
+
+use rdkafka::consumer::BaseConsumer;
+use tidegate_core::Offset;
+
+use crate::error::LogError;
+use crate::kafka::KafkaConfig;
+use crate::kafka::books::GroupBooks;
+use crate::kafka::catalog::watermarks;
+use crate::kafka::ear::Ear;
+use crate::kafka::groups::{self, Found};
+use crate::port::StartAt;
+use crate::record::TopicPartition;
+
+use super::desk::Begin;
+use super::member::Member;
+
+/// A partition's beginning, and where its client is to be put.
+#[derive(Debug)]
+pub(super) struct Start {
+    pub(super) begin: Begin,
+    /// For a partition that is stopped this is its end, which is always there.
+    pub(super) client_at: Offset,
+}
+
+/// Asks the group and the partitions where to begin; blocks.
+pub(super) fn look_up(
+    member: &Member,
+    asker: &BaseConsumer<Ear>,
+    config: &KafkaConfig,
+    partitions: &[TopicPartition],
+    start: StartAt,
+    limit: Duration,
+) -> Result<Vec<Start>, LogError> {
+    let servers = &config.bootstrap_servers;
+    let committed = groups::committed(&member.consumer, servers, partitions, limit)?;
+    partitions
+        .iter()
+        .zip(committed)
+        .map(|(at, committed)| {
+            let range = watermarks(asker, servers, at, limit)?;
+            Ok(decide(at, committed, range, start))
+        })
+        .collect()
+}
+
+/// Where to begin: at what is committed, without it where the group says. A committed offset that is
+/// not there any more is an error, never a jump.
+fn decide(
+    at: &TopicPartition,
+    committed: Found,
+    (first, end): (Offset, Offset),
+    start: StartAt,
+) -> Start {
+    let (books, committed) = match committed {
+        Some((books, committed)) => (books, Some(committed)),
+        None => (None, None),
+    };
+    let position = match (&committed, start) {
+        (Some(committed), _) => committed.next,
+        (None, StartAt::Earliest) => first,
+        (None, StartAt::Latest) => end,
+        (None, StartAt::Nowhere) => StartAt::NOWHERE,
+    };
+    let is_there = first <= position && position <= end;
+    let stopped = (!is_there).then(|| LogError::OutOfRange {
+        at: at.clone(),
+        asked: position,
+        start: first,
+        end,
+    });
+    // Books whose beginning the broker has removed cannot be verified any more, so they begin anew.
+    let books = books.filter(|books| books.base >= first);
+    Start {
+        begin: Begin {
+            at: at.clone(),
+            committed,
+            books: books.unwrap_or(GroupBooks::begin(position)),
+            position,
+            stopped,
+        },
+        client_at: if is_there { position } else { end },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::port::Committed;
+    use tidegate_core::Topic;
+
+    #[test]
+    fn where_a_partition_begins() {
+        let at = TopicPartition::new(Topic::new("t").unwrap(), 0);
+        let books = GroupBooks {
+            base: Offset(3),
+            count: 2,
+            id_sum: 9,
+        };
+        let committed = |next| {
+            let committed = Committed {
+                next: Offset(next),
+                metadata: String::new(),
+            };
+            Some((Some(books), committed))
+        };
+        // Committed, first and end of the partition, start; position, whether it is there.
+        for (found, first, end, start, position, is_there) in [
+            (None, 2, 9, StartAt::Earliest, 2, true),
+            (None, 2, 9, StartAt::Latest, 9, true),
+            (None, 2, 9, StartAt::Nowhere, -1, false),
+            (committed(5), 2, 9, StartAt::Latest, 5, true),
+            (committed(9), 2, 9, StartAt::Earliest, 9, true),
+            (committed(5), 6, 9, StartAt::Earliest, 5, false),
+            (committed(5), 0, 4, StartAt::Earliest, 5, false),
+        ] {
+            let shown = format!("{found:?} {first}..{end} {start:?}");
+            let decided = decide(&at, found, (Offset(first), Offset(end)), start);
+            assert_eq!(decided.begin.position, Offset(position), "{shown}");
+            assert_eq!(decided.begin.stopped.is_none(), is_there, "{shown}");
+            let client_at = if is_there { position } else { end };
+            assert_eq!(decided.client_at, Offset(client_at), "{shown}");
+        }
+        let kept = decide(&at, committed(5), (Offset(3), Offset(9)), StartAt::Earliest);
+        assert_eq!(kept.begin.books, books);
+        let removed = decide(&at, committed(5), (Offset(4), Offset(9)), StartAt::Earliest);
+        assert_eq!(removed.begin.books, GroupBooks::begin(Offset(5)));
+    }
+}

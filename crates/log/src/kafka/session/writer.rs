@@ -1,0 +1,309 @@
+//! Transactions: records and offsets, all or none.
+//!
+//! ```text
+//! announce ─▶ begin ─▶ deliver every record ─▶ offsets, under the group's generation ─▶ commit
+//! ```
+//!
+//! Records are delivered before the offsets are added: the client otherwise waits for them within that
+//! call, a tenth of a second at a time. What follows an error is decided by [`outcome::next`].
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rdkafka::TopicPartitionList;
+use rdkafka::config::FromClientConfigAndContext;
+use rdkafka::consumer::Consumer;
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::producer::{BaseProducer, Producer};
+use tidegate_core::env::{Clock, Spawn};
+
+use crate::error::LogError;
+use crate::kafka::failure::{self, Meaning};
+use crate::kafka::produce::{self, Deliveries, Parcel, Ticket, Waiting};
+use crate::kafka::{KafkaConfig, settings};
+
+use super::member::Member;
+use super::outcome::{self, Answer, Next, Step};
+
+/// How long one wait for deliveries lasts: the floor of a transaction.
+const DRAIN: Duration = Duration::from_millis(1);
+/// How long one try of a call may take before it is asked again.
+const TRY: Duration = Duration::from_secs(5);
+
+/// Why a transaction was not committed.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// Nothing was changed, and it may succeed when it is done again.
+    Redo,
+    /// Nothing was changed.
+    Undone(LogError),
+    /// Nobody knows.
+    Unknown(String),
+}
+
+/// The transactional producer of a session.
+pub(super) struct Writer {
+    config: KafkaConfig,
+    clock: Arc<dyn Clock>,
+    spawn: Arc<dyn Spawn>,
+    id: String,
+    session: Duration,
+    producer: Option<(u64, BaseProducer<Deliveries>)>,
+    /// A producer was dropped in the middle of something. Until the next one has announced itself,
+    /// readers of the partitions it wrote to wait.
+    left_open: bool,
+    /// The records of the last transaction.
+    last: Option<Arc<Waiting>>,
+}
+
+impl Writer {
+    pub(super) fn new(
+        config: &KafkaConfig,
+        (clock, spawn): (Arc<dyn Clock>, Arc<dyn Spawn>),
+        id: String,
+        session: Duration,
+    ) -> Self {
+        Self {
+            config: config.clone(),
+            clock,
+            spawn,
+            id,
+            session,
+            producer: None,
+            left_open: false,
+            last: None,
+        }
+    }
+
+    /// What became of the records of the last transaction.
+    pub(super) fn last(&self) -> Option<Arc<Waiting>> {
+        self.last.clone()
+    }
+
+    /// Ends what an earlier producer left open, if any did. Returns whether nothing is open.
+    pub(super) fn clean_up(&mut self, until: Duration) -> bool {
+        if self.left_open && self.announce(settings::BATCH_SIZE, until).is_err() {
+            return false;
+        }
+        !self.left_open
+    }
+
+    /// Writes records and offsets. `is_ours` says whether what is committed is still ours; it is asked
+    /// once the generation that the broker will check is known.
+    pub(super) fn write(
+        &mut self,
+        member: &Member,
+        parcel: &Parcel,
+        offsets: &TopicPartitionList,
+        until: Duration,
+        is_ours: impl Fn() -> bool,
+    ) -> Result<Arc<Waiting>, Failure> {
+        self.last = None;
+        self.announce(parcel.batch_size, until)?;
+        self.step(Step::Announce, until, |producer, _| {
+            producer.begin_transaction()
+        })?;
+        let waiting = self.deliver(parcel, until)?;
+        self.last = Some(Arc::clone(&waiting));
+        if offsets.count() > 0 {
+            self.step(Step::Offsets, until, |producer, limit| {
+                // Fresh each time: the generation changes without any partition being let go.
+                let group = member.consumer.group_metadata();
+                // In this order. A generation that is read while the partitions are ours is one under
+                // which they are ours, because the client moves on only after we let go.
+                if !is_ours() || member.consumer.assignment_lost() {
+                    return Err(stale());
+                }
+                match group {
+                    Some(group) => producer.send_offsets_to_transaction(offsets, &group, limit),
+                    None => Err(stale()),
+                }
+            })?;
+        }
+        self.step(Step::Commit, until, |producer, limit| {
+            producer.commit_transaction(limit)
+        })?;
+        Ok(waiting)
+    }
+
+    /// A producer that has announced itself, with batches no larger than this.
+    fn announce(&mut self, batch_size: u64, until: Duration) -> Result<(), Failure> {
+        let suits = |(size, _): &(u64, BaseProducer<Deliveries>)| *size <= batch_size;
+        if self.producer.as_ref().is_some_and(suits) && !self.left_open {
+            return Ok(());
+        }
+        self.part();
+        let config = settings::transactional(&self.config, batch_size, &self.id, self.session);
+        let producer = BaseProducer::from_config_and_context(&config, Deliveries::default());
+        let producer = producer.map_err(|error| Failure::Undone(self.no(&error)))?;
+        self.producer = Some((batch_size, producer));
+        self.step(Step::Announce, until, |producer, limit| {
+            producer.init_transactions(limit)
+        })?;
+        self.left_open = false;
+        Ok(())
+    }
+
+    /// Delivers every record of the transaction.
+    fn deliver(&mut self, parcel: &Parcel, until: Duration) -> Result<Arc<Waiting>, Failure> {
+        let (waiting, _done) = Waiting::new(parcel.records.len(), None);
+        let sent = self.send(parcel, &waiting, until);
+        let error = match sent {
+            Ok(()) => return Ok(waiting),
+            Err(error) => error,
+        };
+        let is_late = self.clock.elapsed() >= until;
+        Err(self.after(Step::Deliver, &error, is_late))
+    }
+
+    fn send(
+        &self,
+        parcel: &Parcel,
+        waiting: &Arc<Waiting>,
+        until: Duration,
+    ) -> Result<(), KafkaError> {
+        let Some((_, producer)) = &self.producer else {
+            return Err(KafkaError::Canceled);
+        };
+        let late = || KafkaError::MessageProduction(RDKafkaErrorCode::OperationTimedOut);
+        for (index, addressed) in parcel.records.iter().enumerate() {
+            let mut ticket = Some(Ticket::new(waiting, index));
+            while let Some(offered) = ticket.take() {
+                if let Some(back) = produce::send(producer, addressed, offered)? {
+                    if self.clock.elapsed() >= until {
+                        back.withdraw();
+                        return Err(late());
+                    }
+                    producer.poll(DRAIN);
+                    ticket = Some(back);
+                }
+            }
+        }
+        while waiting.left() > 0 {
+            producer.poll(DRAIN);
+            if let Some(failed) = waiting.failed() {
+                return Err(KafkaError::MessageProduction(failed.code));
+            }
+            if self.clock.elapsed() >= until {
+                return Err(late());
+            }
+        }
+        match waiting.failed() {
+            Some(failed) => Err(KafkaError::MessageProduction(failed.code)),
+            None => Ok(()),
+        }
+    }
+
+    /// Makes a call until it succeeds or something else is to be done.
+    fn step(
+        &mut self,
+        step: Step,
+        until: Duration,
+        call: impl Fn(&BaseProducer<Deliveries>, Duration) -> Result<(), KafkaError>,
+    ) -> Result<(), Failure> {
+        loop {
+            let Some((_, producer)) = &self.producer else {
+                return Err(Failure::Redo);
+            };
+            // What was purged waits in the client's queue, and an abort waits for that.
+            producer.poll(Duration::ZERO);
+            let left = until.saturating_sub(self.clock.elapsed());
+            let error = match call(producer, left.clamp(DRAIN, TRY)) {
+                Ok(()) => return Ok(()),
+                Err(error) => error,
+            };
+            let is_late = self.clock.elapsed() >= until;
+            let answer = self.answer(step, &error, is_late);
+            if outcome::next(step, answer) != Next::Again {
+                return Err(self.after(step, &error, is_late));
+            }
+            if let Some((_, producer)) = &self.producer {
+                producer.poll(DRAIN);
+            }
+        }
+    }
+
+    fn answer(&self, step: Step, error: &KafkaError, is_late: bool) -> Answer {
+        let code = failure::code_of(error);
+        let meaning = code.map(failure::meaning);
+        let said = if let KafkaError::Transaction(error) = error {
+            Answer {
+                is_fatal: error.is_fatal(),
+                is_retriable: error.is_retriable(),
+                requires_abort: error.txn_requires_abort(),
+                ..Answer::default()
+            }
+        } else {
+            // A record that was not delivered spoils its transaction.
+            Answer {
+                requires_abort: step == Step::Deliver,
+                ..Answer::default()
+            }
+        };
+        let producer = self.producer.as_ref();
+        let is_broken =
+            producer.is_none_or(|(_, producer)| producer.client().fatal_error().is_some());
+        Answer {
+            is_fatal: said.is_fatal || is_broken,
+            is_stale: meaning == Some(Meaning::Stale),
+            is_refusal: meaning == Some(Meaning::Refusal),
+            is_late,
+            ..said
+        }
+    }
+
+    /// Carries out what is decided after an error.
+    fn after(&mut self, step: Step, error: &KafkaError, is_late: bool) -> Failure {
+        let answer = self.answer(step, error, is_late);
+        match outcome::next(step, answer) {
+            // Only steps that can be asked again come to this, and they do so themselves.
+            Next::Again | Next::AbortAndRedo => self.abort(Failure::Redo),
+            Next::AbortAndFail => {
+                let no = self.no(error);
+                self.abort(Failure::Undone(no))
+            }
+            Next::DropAndFail => {
+                let no = self.no(error);
+                self.drop_producer(step);
+                Failure::Undone(no)
+            }
+            Next::DropAndSettle => {
+                self.drop_producer(step);
+                Failure::Unknown(error.to_string())
+            }
+        }
+    }
+
+    /// Aborts. If that does not succeed the producer is dropped, and the next one does it.
+    fn abort(&mut self, then: Failure) -> Failure {
+        let until = self.clock.elapsed() + self.config.request_timeout / 4;
+        // A failure of the abort has dropped the producer already; what was to be told stays.
+        match self.step(Step::Abort, until, |producer, limit| {
+            producer.abort_transaction(limit.min(Duration::from_millis(500)))
+        }) {
+            Ok(()) | Err(_) => then,
+        }
+    }
+
+    /// Drops the producer on a thread of its own: the end of a client may take its time, or hang.
+    fn part(&mut self) {
+        if let Some(producer) = self.producer.take() {
+            let task = Box::pin(async move { drop(producer) });
+            drop(self.spawn.spawn_thread("kafka-part", task));
+        }
+    }
+
+    fn drop_producer(&mut self, step: Step) {
+        self.part();
+        // Before it has announced itself a producer leaves nothing open.
+        self.left_open |= step != Step::Announce;
+    }
+
+    fn no(&self, error: &KafkaError) -> LogError {
+        failure::of_question("a transaction", &self.config.bootstrap_servers, None, error)
+    }
+}
+
+fn stale() -> KafkaError {
+    KafkaError::ConsumerCommit(RDKafkaErrorCode::AssignmentLost)
+}

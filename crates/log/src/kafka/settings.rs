@@ -1,0 +1,325 @@
+//! What the clients of a cluster are told: our settings, and what the user passes on.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
+
+use crate::error::LogError;
+use crate::port::Join;
+
+use super::KafkaConfig;
+
+/// Settings that carry a promise of the port. Whoever could change them could lose records without
+/// any part noticing, so they are refused by name.
+const OURS: [(&str, &str); 41] = [
+    ("acks", "an append is durable when it returns"),
+    ("allow.auto.create.topics", "a mistyped name is an error"),
+    (
+        "auto.commit.enable",
+        "offsets are committed when records are settled",
+    ),
+    ("auto.commit.interval.ms", "nothing is committed by time"),
+    (
+        "auto.offset.reset",
+        "`StartAt` says where a group starts, and a lost offset is an error",
+    ),
+    ("batch.size", "it follows from the limits of the topics"),
+    ("bootstrap.servers", "it has a key of its own"),
+    ("check.crcs", "damage is never handed out"),
+    ("delivery.report.only.error", "every delivery is verified"),
+    (
+        "delivery.timeout.ms",
+        "the log itself never gives up on a record",
+    ),
+    (
+        "enable.auto.commit",
+        "offsets are committed when records are settled",
+    ),
+    (
+        "enable.auto.offset.store",
+        "offsets are committed when records are settled",
+    ),
+    (
+        "enable.gapless.guarantee",
+        "a failed record fails its own call",
+    ),
+    ("enable.idempotence", "a repeated request adds nothing"),
+    (
+        "enable.partition.eof",
+        "the end of a partition is ours to find",
+    ),
+    ("group.id", "it is said when a group is joined"),
+    ("group.instance.id", "it is said when a group is joined"),
+    (
+        "group.protocol",
+        "only the classic protocol is supported so far",
+    ),
+    (
+        "group.remote.assignor",
+        "only the classic protocol is supported so far",
+    ),
+    (
+        "heartbeat.interval.ms",
+        "it follows from the session timeout",
+    ),
+    ("isolation.level", "what was aborted is never handed out"),
+    ("log.queue", "the log of the client is ours to read"),
+    ("max.in.flight", "five keep their order"),
+    (
+        "max.in.flight.requests.per.connection",
+        "five keep their order",
+    ),
+    (
+        "max.poll.interval.ms",
+        "the client is polled by a thread of its own",
+    ),
+    ("message.max.bytes", "each topic has its own limit"),
+    (
+        "message.send.max.retries",
+        "the log itself never gives up on a record",
+    ),
+    (
+        "message.timeout.ms",
+        "the log itself never gives up on a record",
+    ),
+    (
+        "metadata.broker.list",
+        "it is `bootstrap.servers`, which has a key of its own",
+    ),
+    ("offset.store.method", "offsets live in the group"),
+    ("partition.assignment.strategy", "it is cooperative-sticky"),
+    (
+        "partitioner",
+        "a key stays in its partition whichever log holds it",
+    ),
+    (
+        "partitioner_consistent_random",
+        "a key stays in its partition whichever log holds it",
+    ),
+    (
+        "queue.buffering.max.kbytes",
+        "what is on its way is bounded by `max_in_flight`",
+    ),
+    (
+        "queue.buffering.max.messages",
+        "what is on its way is bounded by `max_in_flight`",
+    ),
+    (
+        "request.required.acks",
+        "an append is durable when it returns",
+    ),
+    ("retries", "the log itself never gives up on a record"),
+    ("session.timeout.ms", "it is said when a group is joined"),
+    (
+        "sticky.partitioning.linger.ms",
+        "the log chooses partitions itself",
+    ),
+    (
+        "transaction.timeout.ms",
+        "it follows from the session timeout",
+    ),
+    ("transactional.id", "it follows from group and instance"),
+];
+
+/// The longest batch of a producer, in bytes before compression: the client's own default.
+pub(super) const BATCH_SIZE: u64 = 1_000_000;
+/// What a batch takes beside the bytes that [`Record::size`](crate::Record::size) counts: 61 bytes
+/// of a batch, at most 31 of a record, and what a header takes more than in our own form.
+pub(super) const OVERHEAD: u64 = 1_024;
+
+/// Refuses settings that are ours.
+pub(super) fn check(properties: &BTreeMap<String, String>) -> Result<(), LogError> {
+    for name in properties.keys() {
+        if let Some((_, why)) = OURS.iter().find(|(ours, _)| ours == name) {
+            return Err(LogError::Refused {
+                doing: "the client settings",
+                why: format!("`{name}` cannot be set: {why}"),
+            });
+        }
+    }
+    Ok(())
+}
+
+/// What every client of a cluster is told.
+pub(super) fn client(config: &KafkaConfig) -> ClientConfig {
+    let mut client = ClientConfig::new();
+    client.set("bootstrap.servers", &config.bootstrap_servers);
+    client.set("client.id", "tidegate");
+    // By default a client that found no broker looks again only after ten seconds.
+    client.set("reconnect.backoff.ms", "100");
+    client.set("reconnect.backoff.max.ms", "1000");
+    client.set_log_level(RDKafkaLogLevel::Info);
+    for (name, value) in &config.properties {
+        client.set(name, value);
+    }
+    client
+}
+
+/// What every consumer is told: nothing is committed, skipped or made up by the client itself.
+pub(super) fn consumer(config: &KafkaConfig) -> ClientConfig {
+    let mut consumer = client(config);
+    consumer
+        .set("enable.auto.commit", "false")
+        .set("enable.auto.offset.store", "false")
+        .set("auto.offset.reset", "error")
+        .set("isolation.level", "read_committed")
+        .set("allow.auto.create.topics", "false")
+        .set("check.crcs", "true");
+    consumer
+}
+
+/// The member of a group.
+pub(super) fn member(config: &KafkaConfig, join: &Join) -> ClientConfig {
+    let session = join.session_timeout;
+    let mut member = consumer(config);
+    // A sixth of the session leaves room for five heartbeats that get lost. A rebalance is heard of
+    // with the next one, so they come at least every second.
+    let heartbeat = (session / 6).clamp(Duration::from_millis(100), Duration::from_secs(1));
+    let poll_interval = Duration::from_secs(300).max(session * 2);
+    member
+        .set("group.id", join.group.as_str())
+        .set("session.timeout.ms", millis(session))
+        .set("heartbeat.interval.ms", millis(heartbeat))
+        .set("max.poll.interval.ms", millis(poll_interval))
+        .set("partition.assignment.strategy", "cooperative-sticky")
+        .set("enable.partition.eof", "false");
+    set_default(config, &mut member, "queued.max.messages.kbytes", "8192");
+    set_default(config, &mut member, "fetch.wait.max.ms", "100");
+    // By default a client whose buffer was full fetches nothing for a whole second.
+    set_default(config, &mut member, "fetch.queue.backoff.ms", "10");
+    if let Some(instance) = &join.instance {
+        member.set("group.instance.id", instance);
+    }
+    member
+}
+
+/// Reads a partition outside of any group. The group is never joined: the client only wants a name.
+pub(super) fn reader(config: &KafkaConfig) -> ClientConfig {
+    let mut reader = consumer(config);
+    reader
+        .set("group.id", "tidegate-reader")
+        .set("enable.partition.eof", "true");
+    set_default(config, &mut reader, "queued.max.messages.kbytes", "4096");
+    // A fetch that waits at the end of one partition would hold up the next one.
+    set_default(config, &mut reader, "fetch.wait.max.ms", "20");
+    set_default(config, &mut reader, "fetch.queue.backoff.ms", "10");
+    reader
+}
+
+/// Asks for what a group has committed, without being in it.
+pub(super) fn onlooker(config: &KafkaConfig, group: &str) -> ClientConfig {
+    let mut onlooker = consumer(config);
+    onlooker.set("group.id", group);
+    onlooker
+}
+
+/// Adds records.
+pub(super) fn producer(config: &KafkaConfig, batch_size: u64) -> ClientConfig {
+    let mut producer = client(config);
+    producer
+        .set("enable.idempotence", "true")
+        .set("acks", "all")
+        .set("max.in.flight.requests.per.connection", "5")
+        .set("message.timeout.ms", "0")
+        .set("message.max.bytes", "1000000000")
+        .set("batch.size", batch_size.to_string())
+        .set("queue.buffering.max.messages", "10000000")
+        .set("queue.buffering.max.kbytes", "2097151");
+    set_default(config, &mut producer, "linger.ms", "1");
+    set_default(config, &mut producer, "compression.type", "lz4");
+    producer
+}
+
+/// Adds records and commits offsets with them.
+pub(super) fn transactional(
+    config: &KafkaConfig,
+    batch_size: u64,
+    id: &str,
+    session: Duration,
+) -> ClientConfig {
+    let mut producer = producer(config, batch_size);
+    // Shorter than the session: a member that lost its group cannot commit later than that.
+    let timeout = (session * 2 / 3).max(Duration::from_secs(1));
+    producer
+        .set("transactional.id", id)
+        .set("transaction.timeout.ms", millis(timeout));
+    producer
+}
+
+/// The batch size for a topic that takes so much at once: a power of two, so that few producers
+/// serve all topics.
+pub(super) fn batch_size(max_message_bytes: u64) -> u64 {
+    if max_message_bytes >= BATCH_SIZE + OVERHEAD {
+        return BATCH_SIZE;
+    }
+    let room = max_message_bytes.saturating_sub(OVERHEAD / 2).max(1);
+    1 << room.ilog2()
+}
+
+fn set_default(config: &KafkaConfig, client: &mut ClientConfig, name: &str, value: &str) {
+    if !config.properties.contains_key(name) {
+        client.set(name, value);
+    }
+}
+
+fn millis(duration: Duration) -> String {
+    duration.as_millis().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_carries_a_promise_is_refused_by_name() {
+        for name in ["acks", "isolation.level", "enable.auto.commit", "group.id"] {
+            let set = BTreeMap::from([(name.to_owned(), "1".to_owned())]);
+            let error = check(&set).unwrap_err().to_string();
+            assert!(error.contains(&format!("`{name}`")), "{error}");
+        }
+        let passed = ["sasl.username", "linger.ms", "fetch.min.bytes", "client.id"];
+        let passed = passed.map(|name| (name.to_owned(), "1".to_owned()));
+        assert!(check(&BTreeMap::from(passed)).is_ok());
+    }
+
+    #[test]
+    fn every_setting_of_ours_that_a_client_gets_is_among_those_refused() {
+        let config = KafkaConfig::new("test", "127.0.0.1:1");
+        let join = Join::new(
+            tidegate_core::GroupName::new("g").unwrap(),
+            vec![tidegate_core::Topic::new("t").unwrap()],
+        );
+        let theirs = [
+            "client.id",
+            "compression.type",
+            "fetch.queue.backoff.ms",
+            "fetch.wait.max.ms",
+            "linger.ms",
+            "queued.max.messages.kbytes",
+            "reconnect.backoff.max.ms",
+            "reconnect.backoff.ms",
+        ];
+        let clients = [
+            member(&config, &join),
+            reader(&config),
+            onlooker(&config, "g"),
+            transactional(&config, BATCH_SIZE, "id", Duration::from_secs(45)),
+        ];
+        for client in clients {
+            for name in client.config_map().keys() {
+                let refused = OURS.iter().any(|(ours, _)| ours == name);
+                assert!(refused || theirs.contains(name), "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn batches_fit_into_what_a_topic_takes() {
+        for max in [1_u64, 600, 2_024, 65_000, 1_048_588, 1_000_500, 5_000_000] {
+            let size = batch_size(max);
+            assert!(size <= max.max(1) && size <= BATCH_SIZE, "{max}: {size}");
+        }
+        assert_eq!(batch_size(4 * 1024 * 1024), BATCH_SIZE);
+    }
+}

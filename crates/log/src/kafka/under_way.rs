@@ -1,0 +1,89 @@
+//! Commits of this process that have not ended, so that whoever asks what is committed can wait for
+//! those that began before.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tidegate_core::GroupName;
+use tidegate_core::env::Clock;
+use tokio::sync::Notify;
+
+use super::workers::within;
+
+/// Commits that have not ended, by group.
+#[derive(Debug, Default)]
+pub(super) struct Registry {
+    all: Mutex<All>,
+    ended: Notify,
+}
+
+#[derive(Debug, Default)]
+struct All {
+    last: u64,
+    groups: BTreeMap<GroupName, BTreeSet<u64>>,
+}
+
+/// A commit that has not ended. Dropping it ends it.
+#[derive(Debug)]
+pub(super) struct UnderWay {
+    registry: Arc<Registry>,
+    group: GroupName,
+    number: u64,
+}
+
+impl Registry {
+    fn all(&self) -> MutexGuard<'_, All> {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes a commit.
+    pub(super) fn begin(self: &Arc<Self>, group: &GroupName) -> UnderWay {
+        let mut all = self.all();
+        all.last += 1;
+        let number = all.last;
+        all.groups.entry(group.clone()).or_default().insert(number);
+        UnderWay {
+            registry: Arc::clone(self),
+            group: group.clone(),
+            number,
+        }
+    }
+
+    /// Waits for the commits of a group that have begun by now. Returns whether they ended in time.
+    pub(super) async fn wait(&self, group: &GroupName, clock: &dyn Clock, limit: Duration) -> bool {
+        let last = self.all().last;
+        let none_left = async {
+            loop {
+                let ended = self.ended.notified();
+                let mut ended = std::pin::pin!(ended);
+                // Listening begins before the look, so that no end is missed in between.
+                ended.as_mut().enable();
+                let first = self
+                    .all()
+                    .groups
+                    .get(group)
+                    .and_then(|all| all.first().copied());
+                if first.is_none_or(|first| first > last) {
+                    return;
+                }
+                ended.await;
+            }
+        };
+        within(clock, limit, none_left).await.is_some()
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        let mut all = self.registry.all();
+        if let Some(numbers) = all.groups.get_mut(&self.group) {
+            numbers.remove(&self.number);
+            if numbers.is_empty() {
+                all.groups.remove(&self.group);
+            }
+        }
+        drop(all);
+        self.registry.ended.notify_waiters();
+    }
+}

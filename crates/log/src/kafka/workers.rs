@@ -1,0 +1,86 @@
+//! Calls that block, off the async threads, each with a deadline.
+
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use tidegate_core::env::{Clock, Spawn};
+use tokio::sync::{Semaphore, oneshot};
+
+/// Calls that may block at the same time. One that never returns keeps its place, so this is also
+/// how many threads a client that hangs can take.
+const PLACES: usize = 16;
+
+/// Runs blocking calls on threads of their own.
+#[derive(Debug, Clone)]
+pub(super) struct Workers {
+    clock: Arc<dyn Clock>,
+    spawn: Arc<dyn Spawn>,
+    places: Arc<Semaphore>,
+}
+
+/// Why a call has no result.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Late {
+    /// It was not begun.
+    NotBegun,
+    /// It was begun and has not returned.
+    NoAnswer,
+}
+
+impl Workers {
+    pub(super) fn new(clock: Arc<dyn Clock>, spawn: Arc<dyn Spawn>) -> Self {
+        Self {
+            clock,
+            spawn,
+            places: Arc::new(Semaphore::new(PLACES)),
+        }
+    }
+
+    /// Runs `call` on a thread of its own and waits for it at most so long. A call that takes longer
+    /// runs on, and its result is dropped.
+    pub(super) async fn run<T: Send + 'static>(
+        &self,
+        name: &str,
+        limit: Duration,
+        call: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Late> {
+        let begin = self.clock.elapsed();
+        let place = Arc::clone(&self.places).acquire_owned();
+        let Some(Ok(place)) = within(&*self.clock, limit, place).await else {
+            return Err(Late::NotBegun);
+        };
+        let (tell, told) = oneshot::channel();
+        let task = async move {
+            // Whoever asked may have left.
+            tell.send(call()).ok();
+            drop(place);
+        };
+        drop(self.spawn.spawn_thread(name, Box::pin(task)));
+        let left = limit.saturating_sub(self.clock.elapsed().saturating_sub(begin));
+        match within(&*self.clock, left, told).await {
+            Some(Ok(result)) => Ok(result),
+            // No thread could be had, or the call panicked.
+            Some(Err(_)) | None => Err(Late::NoAnswer),
+        }
+    }
+}
+
+/// Waits for a future at most so long.
+pub(super) async fn within<F: Future>(
+    clock: &dyn Clock,
+    limit: Duration,
+    future: F,
+) -> Option<F::Output> {
+    let mut future = pin!(future);
+    let mut sleep = clock.sleep(limit);
+    poll_fn(|context| {
+        if let Poll::Ready(value) = future.as_mut().poll(context) {
+            return Poll::Ready(Some(value));
+        }
+        sleep.as_mut().poll(context).map(|()| None)
+    })
+    .await
+}

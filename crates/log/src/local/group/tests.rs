@@ -1,0 +1,337 @@
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use super::*;
+
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+fn at(topic: &str, partition: i32) -> TopicPartition {
+    TopicPartition::new(Topic::new(topic).unwrap(), partition)
+}
+
+fn newcomer(topics: &[&str]) -> Newcomer {
+    Newcomer {
+        topics: topics
+            .iter()
+            .map(|topic| Topic::new(*topic).unwrap())
+            .collect(),
+        instance: None,
+        release_timeout: TIMEOUT,
+    }
+}
+
+fn partitions(topics: &[&str]) -> Vec<TopicPartition> {
+    let each = |topic: &&str| (0..4).map(|number| at(topic, number)).collect::<Vec<_>>();
+    topics.iter().flat_map(each).collect()
+}
+
+fn join(group: &mut Group, id: u64, topics: &[&str], now: Duration) -> Outcome {
+    group.join(MemberId(id), newcomer(topics), partitions(topics), now)
+}
+
+/// Hears everything, and lets go of what is asked for.
+fn oblige(group: &mut Group, id: u64, now: Duration) {
+    while let Some(news) = group.news(MemberId(id)) {
+        if let News::Revoking(revoked) = news {
+            group.release(MemberId(id), &revoked, now);
+        }
+    }
+}
+
+#[test]
+fn a_second_member_gets_half_when_the_first_lets_go() {
+    let mut group = Group::default();
+    let now = Duration::ZERO;
+    join(&mut group, 1, &["a"], now);
+    let Some(News::Assigned(all)) = group.news(MemberId(1)) else {
+        panic!("the only member gets everything");
+    };
+    assert_eq!(all.len(), 4);
+    join(&mut group, 2, &["a"], now);
+    assert_eq!(group.news(MemberId(2)), None, "nothing is free yet");
+    let Some(News::Revoking(revoked)) = group.news(MemberId(1)) else {
+        panic!("half is asked for");
+    };
+    assert_eq!(revoked.len(), 2);
+    assert!(group.owns(MemberId(1), &revoked[0], all[0].1) || all[0].0 != revoked[0]);
+    group.release(MemberId(1), &revoked, now);
+    let Some(News::Assigned(given)) = group.news(MemberId(2)) else {
+        panic!("what was let go is given");
+    };
+    let names: Vec<TopicPartition> = given.iter().map(|(at, _)| at.clone()).collect();
+    assert_eq!(names, revoked);
+    assert!(given.iter().all(|(_, fence)| *fence > all[3].1));
+}
+
+#[test]
+fn whoever_does_not_let_go_in_time_loses_it() {
+    let mut group = Group::default();
+    join(&mut group, 1, &["a"], Duration::ZERO);
+    oblige(&mut group, 1, Duration::ZERO);
+    join(&mut group, 2, &["a"], Duration::ZERO);
+    assert_eq!(group.next_deadline(), Some(TIMEOUT));
+    let early = group.settle(TIMEOUT - Duration::from_nanos(1));
+    assert_eq!(early, Outcome::default());
+    let late = group.settle(TIMEOUT);
+    assert_eq!(late.given.len(), 2);
+    assert!(matches!(group.news(MemberId(1)), Some(News::Lost(lost)) if lost.len() == 2));
+}
+
+#[test]
+fn a_partition_waits_for_the_commit_of_whoever_had_it() {
+    let mut group = Group::default();
+    let now = Duration::ZERO;
+    join(&mut group, 1, &["a"], now);
+    oblige(&mut group, 1, now);
+    group.begin_commit(&at("a", 0), 7, Offset(3));
+    join(&mut group, 2, &["a"], now);
+    let left = group.leave(MemberId(1), now);
+    assert_eq!(
+        left.given.len(),
+        3,
+        "all but the one that is being committed"
+    );
+    assert!(!group.is_owned(&at("a", 0)));
+    group.end_commit(&at("a", 0), 7);
+    let ended = group.settle(now);
+    assert_eq!(ended.given.len(), 1);
+}
+
+#[test]
+fn a_second_member_of_the_same_name_takes_everything_at_once() {
+    let mut group = Group::default();
+    let named = Newcomer {
+        instance: Some("left".to_owned()),
+        ..newcomer(&["a"])
+    };
+    let now = Duration::ZERO;
+    group.join(MemberId(1), named.clone(), partitions(&["a"]), now);
+    oblige(&mut group, 1, now);
+    let outcome = group.join(MemberId(2), named, partitions(&["a"]), now);
+    assert_eq!(outcome.given.len(), 4);
+    assert!(group.is_replaced(MemberId(1)));
+    assert!(matches!(group.news(MemberId(1)), Some(News::Lost(lost)) if lost.len() == 4));
+    assert_eq!(group.members().collect::<Vec<_>>(), [MemberId(2)]);
+}
+
+#[test]
+fn what_was_never_heard_of_is_taken_without_asking() {
+    let mut group = Group::default();
+    join(&mut group, 1, &["a"], Duration::ZERO);
+    let outcome = join(&mut group, 2, &["a"], Duration::ZERO);
+    assert_eq!(outcome.given.len(), 2);
+    assert!(matches!(group.news(MemberId(1)), Some(News::Assigned(given)) if given.len() == 2));
+}
+
+/// What may happen to a group.
+#[derive(Debug, Clone)]
+enum Act {
+    Join { topics: u8, instance: u8 },
+    Leave(usize),
+    Lose(usize),
+    Hear(usize),
+    Release(usize),
+    Shake,
+    Begin(usize),
+    End,
+    Wait(u64),
+}
+
+fn acts() -> impl Strategy<Value = Vec<Act>> {
+    let act = prop_oneof![
+        3 => (1..4_u8, 0..4_u8).prop_map(|(topics, instance)| Act::Join { topics, instance }),
+        1 => (0..6_usize).prop_map(Act::Leave),
+        1 => (0..6_usize).prop_map(Act::Lose),
+        6 => (0..6_usize).prop_map(Act::Hear),
+        4 => (0..6_usize).prop_map(Act::Release),
+        1 => Just(Act::Shake),
+        2 => (0..8_usize).prop_map(Act::Begin),
+        3 => Just(Act::End),
+        2 => (0..12_u64).prop_map(Act::Wait),
+    ];
+    vec(act, 1..60)
+}
+
+/// A group, the time, and what is known about it from outside.
+#[derive(Default)]
+struct World {
+    group: Group,
+    now: Duration,
+    last_member: u64,
+    last_ticket: Ticket,
+    commits: Vec<(TopicPartition, Ticket)>,
+    asked: BTreeMap<MemberId, Vec<TopicPartition>>,
+    highest: u64,
+}
+
+impl World {
+    fn member(&self, nth: usize) -> Option<MemberId> {
+        let all: Vec<MemberId> = self.group.members.keys().copied().collect();
+        all.get(nth % all.len().max(1)).copied()
+    }
+
+    fn play(&mut self, act: &Act) {
+        let before = self.owners();
+        let now = self.now;
+        let picked = |nth: &usize| self.member(*nth);
+        let outcome = match act {
+            Act::Join { topics, instance } => {
+                let read: Vec<&str> = ["a", "b"]
+                    .into_iter()
+                    .enumerate()
+                    .filter(|(bit, _)| topics >> bit & 1 == 1)
+                    .map(|(_, topic)| topic)
+                    .collect();
+                let who = Newcomer {
+                    instance: (*instance > 1).then(|| instance.to_string()),
+                    ..newcomer(&read)
+                };
+                self.last_member += 1;
+                self.group
+                    .join(MemberId(self.last_member), who, partitions(&read), now)
+            }
+            Act::Leave(nth) => {
+                picked(nth).map_or_else(Outcome::default, |m| self.group.leave(m, now))
+            }
+            Act::Lose(nth) => {
+                picked(nth).map_or_else(Outcome::default, |m| self.group.lose(m, now))
+            }
+            Act::Hear(nth) => {
+                let Some(member) = picked(nth) else { return };
+                let outcome = self.group.heard_of(member, now);
+                if let Some(News::Revoking(asked)) = self.group.news(member) {
+                    self.asked.entry(member).or_default().extend(asked);
+                }
+                outcome
+            }
+            Act::Release(nth) => {
+                let Some(member) = picked(nth) else { return };
+                let asked = self.asked.remove(&member).unwrap_or_default();
+                self.group.release(member, &asked, now)
+            }
+            Act::Shake => self.group.shake(now),
+            Act::Begin(nth) => {
+                let owned: Vec<TopicPartition> = before.keys().cloned().collect();
+                let Some(at) = owned.get(*nth) else { return };
+                self.last_ticket += 1;
+                self.group.begin_commit(at, self.last_ticket, Offset(1));
+                self.commits.push((at.clone(), self.last_ticket));
+                Outcome::default()
+            }
+            Act::End => {
+                let Some((at, ticket)) = self.commits.pop() else {
+                    return;
+                };
+                self.group.end_commit(&at, ticket);
+                self.group.settle(now)
+            }
+            Act::Wait(seconds) => {
+                self.now += Duration::from_secs(*seconds);
+                self.group.settle(self.now)
+            }
+        };
+        self.check(&before, &outcome);
+    }
+
+    fn owners(&self) -> BTreeMap<TopicPartition, Owner> {
+        let slots = self.group.slots.iter();
+        slots
+            .filter_map(|(at, slot)| Some((at.clone(), slot.owner?)))
+            .collect()
+    }
+
+    fn check(&mut self, before: &BTreeMap<TopicPartition, Owner>, outcome: &Outcome) {
+        let after = self.owners();
+        for (_, at, fence) in &outcome.given {
+            assert!(fence.0 > self.highest, "fences ascend");
+            self.highest = fence.0;
+            let is_committing = self.commits.iter().any(|(other, _)| other == at);
+            assert!(!is_committing, "{at} changed hands during a commit");
+        }
+        for (at, owner) in &after {
+            if let Some(was) = before.get(at)
+                && was.fence != owner.fence
+            {
+                assert!(owner.fence > was.fence);
+            }
+            let member = &self.group.members[&owner.member];
+            assert_eq!(member.standing, Standing::Present);
+            assert!(member.who.topics.contains(&at.topic));
+        }
+        self.check_idle(&after);
+    }
+
+    /// Nothing lies idle: a partition without owner has no reader, or waits for a commit.
+    fn check_idle(&self, after: &BTreeMap<TopicPartition, Owner>) {
+        let present = || {
+            self.group
+                .members
+                .values()
+                .filter(|m| m.standing == Standing::Present)
+        };
+        for (at, slot) in &self.group.slots {
+            let is_read = present().any(|member| member.who.topics.contains(&at.topic));
+            if is_read && slot.commits.is_empty() {
+                assert!(after.contains_key(at), "{at} lies idle");
+            }
+        }
+        let is_calm =
+            after.values().all(|owner| owner.let_go_by.is_none()) && self.commits.is_empty();
+        let reads_all = present().all(|member| member.who.topics.len() == 2);
+        if is_calm && reads_all {
+            let shares = self
+                .group
+                .members
+                .iter()
+                .filter(|(_, m)| m.standing == Standing::Present)
+                .map(|(id, _)| after.values().filter(|owner| owner.member == *id).count());
+            let shares: Vec<usize> = shares.collect();
+            let spread = shares.iter().max().unwrap_or(&0) - shares.iter().min().unwrap_or(&0);
+            assert!(spread <= 1, "shares {shares:?} are uneven");
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+    #[test]
+    fn one_owner_no_idle_partition_and_ascending_fences(acts in acts()) {
+        let mut world = World::default();
+        for act in &acts {
+            world.play(act);
+        }
+    }
+
+    #[test]
+    fn a_member_that_comes_or_goes_moves_no_more_than_it_must(count in 1..6_u64, leaves in any::<bool>()) {
+        let mut group = Group::default();
+        let now = Duration::ZERO;
+        let calm = |group: &mut Group, count| for _ in 0..3 {
+            for id in 1..=count {
+                oblige(group, id, now);
+            }
+        };
+        for id in 1..=count {
+            join(&mut group, id, &["a", "b"], now);
+            calm(&mut group, id);
+        }
+        let owner_of = |group: &Group| -> BTreeMap<TopicPartition, MemberId> {
+            group.slots.iter().filter_map(|(at, slot)| Some((at.clone(), slot.owner?.member))).collect()
+        };
+        let before = owner_of(&group);
+        prop_assert_eq!(before.len(), 8);
+        let must = if leaves {
+            let gone = before.values().filter(|member| member.0 == 1).count();
+            group.leave(MemberId(1), now);
+            gone
+        } else {
+            join(&mut group, count + 1, &["a", "b"], now);
+            8 / usize::try_from(count + 1).unwrap_or(1)
+        };
+        calm(&mut group, count + 1);
+        let after = owner_of(&group);
+        let moved = before.iter().filter(|(at, member)| after.get(*at) != Some(*member)).count();
+        prop_assert_eq!(moved, must);
+    }
+}

@@ -1,0 +1,450 @@
+//! The local log itself.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tidegate_core::env::{Clock, Env, Spawn};
+use tidegate_core::{GroupName, Offset, Partition, Topic};
+
+use super::group::{MemberId, Newcomer, Ticket};
+use super::reader::existing;
+use super::session::LocalSession;
+use super::shelf::{Shelf, Write};
+use super::team::Team;
+use crate::error::LogError;
+use crate::port::{Append, Batch, Call, Committed, Join, Log, Position, Read, Session};
+use crate::record::{TopicPartition, partition_of};
+use crate::topic::{TopicConfig, TopicDescription};
+
+/// How long to rest after being woken for nothing, so that a shelf that wakes too often costs time
+/// and not the whole processor.
+pub(super) const IN_VAIN: Duration = Duration::from_millis(5);
+
+/// A log within this process, over a shelf that keeps its records.
+///
+/// It starts no task but one for each commit that the shelf does not finish at once, and keeps no
+/// time but that of its calls: a partition that is not let go in time changes hands at the next call
+/// of any member.
+///
+/// Cloning gives another handle on the same log.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let dir = tempfile::tempdir()?;
+/// # let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+/// # runtime.block_on(async {
+/// use std::sync::Arc;
+/// use tidegate_core::{GroupName, Topic, env::Env};
+/// use tidegate_log::local::LocalLog;
+/// use tidegate_log::{Append, EmbeddedConfig, EmbeddedShelf, Happening, Join, Log, Record, TopicConfig};
+///
+/// let env = Env::system();
+/// let config = EmbeddedConfig { journal_size: 1 << 20, ..EmbeddedConfig::new(dir.path()) };
+/// let shelf = Arc::new(EmbeddedShelf::open(&env, config)?);
+/// let log = LocalLog::new(shelf.clone(), &env);
+/// let orders = Topic::new("orders")?;
+/// log.create_topic(&orders, TopicConfig::new(1)).await?;
+/// log.append(vec![Append::new(orders.clone(), Record::new("placed"))]).await?;
+///
+/// let session = log.join(Join::new(GroupName::new("billing")?, vec![orders])).await?;
+/// assert!(matches!(session.poll().await?, Happening::Assigned(_)));
+/// assert!(matches!(session.poll().await?, Happening::Records { .. }));
+/// log.close();
+/// shelf.close().await;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # })?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct LocalLog {
+    inner: Arc<Inner>,
+}
+
+pub(super) struct Inner {
+    pub(super) shelf: Arc<dyn Shelf>,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) spawn: Arc<dyn Spawn>,
+    state: Mutex<State>,
+    /// Held while a group is registered or forgotten, so that no join is undone by a forgetting that
+    /// began before it.
+    registry: tokio::sync::Mutex<()>,
+    /// Counts records without key and partition.
+    turn: AtomicU32,
+}
+
+#[derive(Default)]
+pub(super) struct State {
+    teams: BTreeMap<GroupName, Team>,
+    last_member: u64,
+    last_ticket: Ticket,
+    is_closed: bool,
+}
+
+impl State {
+    /// The next commit's number.
+    pub(super) fn ticket(&mut self) -> Ticket {
+        self.last_ticket += 1;
+        self.last_ticket
+    }
+
+    /// A group that somebody joined.
+    pub(super) fn team(&mut self, name: &GroupName) -> Result<&mut Team, LogError> {
+        if self.is_closed {
+            return Err(LogError::Closed);
+        }
+        self.teams.get_mut(name).ok_or(LogError::Closed)
+    }
+}
+
+impl Inner {
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        // No step leaves the state half changed when it panics: decisions are made on values first.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives each record its partition, or says which topic or partition is not there.
+    pub(super) fn place(&self, mut appends: Vec<Append>) -> Result<Vec<Append>, LogError> {
+        let mut known: BTreeMap<Topic, u32> = BTreeMap::new();
+        for append in &mut appends {
+            let partitions = match known.get(&append.topic) {
+                Some(partitions) => *partitions,
+                None => {
+                    let topic = append.topic.clone();
+                    let found = self.shelf.describe(&topic);
+                    let found = found.ok_or_else(|| LogError::UnknownTopic {
+                        topic: topic.clone(),
+                    })?;
+                    known.insert(topic, found.config.partitions);
+                    found.config.partitions
+                }
+            };
+            let partition = match (append.partition, &append.record.key) {
+                (Some(partition), _) => partition,
+                (None, Some(key)) => partition_of(key, partitions),
+                (None, None) => {
+                    let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+                    Partition(i32::try_from(turn % partitions).unwrap_or(0))
+                }
+            };
+            let is_there = u32::try_from(partition.0).is_ok_and(|number| number < partitions);
+            if !is_there {
+                return Err(LogError::UnknownPartition {
+                    at: TopicPartition::new(append.topic.clone(), partition.0),
+                    partitions,
+                });
+            }
+            append.partition = Some(partition);
+        }
+        Ok(appends)
+    }
+
+    /// Waits until every commit of these partitions that began before now has ended.
+    pub(super) async fn settled(
+        &self,
+        name: &GroupName,
+        partitions: &[TopicPartition],
+    ) -> Result<(), LogError> {
+        let before = self.state().ticket();
+        loop {
+            let settled = {
+                let mut state = self.state();
+                if state.is_closed {
+                    return Err(LogError::Closed);
+                }
+                // Nobody joined it in this life, so nobody commits.
+                let Ok(team) = state.team(name) else {
+                    return Ok(());
+                };
+                Arc::clone(&team.settled)
+            };
+            let mut rings = std::pin::pin!(settled.notified());
+            rings.as_mut().enable();
+            let waits = match self.state().team(name) {
+                Ok(team) => partitions
+                    .iter()
+                    .any(|at| team.group.is_under_way(at, before)),
+                Err(_) => false,
+            };
+            if !waits {
+                return Ok(());
+            }
+            rings.await;
+        }
+    }
+
+    fn check_open(&self) -> Result<(), LogError> {
+        if self.state().is_closed {
+            return Err(LogError::Closed);
+        }
+        Ok(())
+    }
+}
+
+impl LocalLog {
+    /// A log over a shelf. Nothing is started.
+    #[must_use]
+    pub fn new(shelf: Arc<dyn Shelf>, env: &Env) -> Self {
+        let inner = Inner {
+            shelf,
+            clock: Arc::clone(&env.clock),
+            spawn: Arc::clone(&env.spawn),
+            state: Mutex::default(),
+            registry: tokio::sync::Mutex::new(()),
+            turn: AtomicU32::new(0),
+        };
+        Self {
+            inner: Arc::new(inner),
+        }
+    }
+
+    /// Ends every session and answers [`LogError::Closed`] from now on. What is under way on the
+    /// shelf ends as the shelf wants. Closing twice changes nothing.
+    pub fn close(&self) {
+        let teams = {
+            let mut state = self.inner.state();
+            state.is_closed = true;
+            std::mem::take(&mut state.teams)
+        };
+        for team in teams.into_values() {
+            team.ring_all();
+        }
+    }
+
+    /// Asks every member of a group to let everything go, as a broker does when members come and
+    /// go.
+    pub fn rebalance(&self, group: &GroupName) {
+        self.with_team(group, |team, now| team.group.shake(now));
+    }
+
+    /// Takes everything from the `nth` member of a group without asking, as a broker does with a
+    /// member it has not heard of for too long. The member is told at its next poll, and takes its
+    /// share again. Says whether there is such a member.
+    pub fn expel(&self, group: &GroupName, nth: usize) -> bool {
+        let mut is_there = false;
+        self.with_team(group, |team, now| {
+            let member = team.group.members().nth(nth);
+            is_there = member.is_some();
+            member.map_or_else(Default::default, |member| team.group.lose(member, now))
+        });
+        is_there
+    }
+
+    fn with_team(
+        &self,
+        name: &GroupName,
+        act: impl FnOnce(&mut Team, Duration) -> super::group::Outcome,
+    ) {
+        let now = self.inner.clock.elapsed();
+        if let Ok(team) = self.inner.state().team(name) {
+            let outcome = act(team, now);
+            team.apply(outcome, name, &*self.inner.shelf);
+        }
+    }
+
+    async fn read_waiting(&self, mut read: Read) -> Result<Batch, LogError> {
+        let inner = &self.inner;
+        existing(&*inner.shelf, &read.at)?;
+        let until = inner.clock.elapsed().saturating_add(read.wait);
+        let mut was_woken = false;
+        loop {
+            inner.check_open()?;
+            let batch = inner.shelf.read(&read).await?;
+            let has_moved = batch.next != read.from;
+            if !batch.records.is_empty() {
+                return Ok(batch);
+            }
+            if has_moved {
+                // Nothing but a hole: what is behind it may be there already.
+                read.from = batch.next;
+                continue;
+            }
+            let left = until.saturating_sub(inner.clock.elapsed());
+            if left.is_zero() {
+                return Ok(batch);
+            }
+            if std::mem::take(&mut was_woken) {
+                inner.clock.sleep(IN_VAIN.min(left)).await;
+            }
+            tokio::select! {
+                biased;
+                woken = inner.shelf.wait_for(&read.at, read.from) => {
+                    woken?;
+                    was_woken = true;
+                }
+                () = inner.clock.sleep(left) => {}
+            }
+        }
+    }
+
+    async fn enter(&self, join: Join) -> Result<Arc<dyn Session>, LogError> {
+        let inner = &self.inner;
+        let _registering = inner.registry.lock().await;
+        inner.check_open()?;
+        let mut partitions = Vec::new();
+        for topic in &join.topics {
+            let found = inner.shelf.describe(topic);
+            let found = found.ok_or_else(|| LogError::UnknownTopic {
+                topic: topic.clone(),
+            })?;
+            let numbers = found.partitions.iter().map(|found| found.partition);
+            partitions.extend(numbers.map(|number| TopicPartition::new(topic.clone(), number.0)));
+        }
+        inner
+            .shelf
+            .register_group(&join.group, &join.topics)
+            .await?;
+        let now = inner.clock.elapsed();
+        let mut state = inner.state();
+        if state.is_closed {
+            return Err(LogError::Closed);
+        }
+        state.last_member += 1;
+        let member = MemberId(state.last_member);
+        let team = state.teams.entry(join.group.clone()).or_default();
+        let bell = team.sit(member, &join);
+        let newcomer = Newcomer {
+            topics: join.topics.iter().cloned().collect(),
+            instance: join.instance.clone(),
+            release_timeout: join.release_timeout,
+        };
+        let outcome = team.group.join(member, newcomer, partitions, now);
+        team.apply(outcome, &join.group, &*inner.shelf);
+        drop(state);
+        Ok(Arc::new(LocalSession::new(
+            Arc::clone(inner),
+            member,
+            join,
+            bell,
+        )))
+    }
+
+    async fn forget(&self, group: &GroupName) -> Result<(), LogError> {
+        let _registering = self.inner.registry.lock().await;
+        self.inner.check_open()?;
+        if let Ok(team) = self.inner.state().team(group)
+            && team.group.members().next().is_some()
+        {
+            return Err(LogError::Refused {
+                doing: "to forget a group",
+                why: format!("`{group}` has members"),
+            });
+        }
+        // A commit of a member that left must not come after the forgetting.
+        let partitions = match self.inner.state().team(group) {
+            Ok(team) => team.group.partitions(),
+            Err(_) => Vec::new(),
+        };
+        self.inner.settled(group, &partitions).await?;
+        self.inner.shelf.forget_group(group).await
+    }
+}
+
+impl fmt::Debug for LocalLog {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LocalLog")
+            .field("shelf", &self.inner.shelf)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Log for LocalLog {
+    fn cluster(&self) -> &str {
+        self.inner.shelf.cluster()
+    }
+
+    fn create_topic<'a>(&'a self, topic: &'a Topic, config: TopicConfig) -> Call<'a, ()> {
+        Box::pin(async move {
+            self.inner.check_open()?;
+            self.inner.shelf.create_topic(topic, config).await
+        })
+    }
+
+    fn topics(&self) -> Call<'_, Vec<Topic>> {
+        Box::pin(async move {
+            self.inner.check_open()?;
+            Ok(self.inner.shelf.topics())
+        })
+    }
+
+    fn describe<'a>(&'a self, topic: &'a Topic) -> Call<'a, TopicDescription> {
+        Box::pin(async move {
+            self.inner.check_open()?;
+            let topic = topic.clone();
+            let found = self.inner.shelf.describe(&topic);
+            found.ok_or(LogError::UnknownTopic { topic })
+        })
+    }
+
+    fn append(&self, records: Vec<Append>) -> Call<'_, Vec<Position>> {
+        Box::pin(async move {
+            self.inner.check_open()?;
+            let appends = self.inner.place(records)?;
+            if appends.is_empty() {
+                return Ok(Vec::new());
+            }
+            let write = Write {
+                appends,
+                offsets: Vec::new(),
+            };
+            self.inner.shelf.write(write).await
+        })
+    }
+
+    fn read(&self, read: Read) -> Call<'_, Batch> {
+        Box::pin(self.read_waiting(read))
+    }
+
+    fn offset_at<'a>(&'a self, at: &'a TopicPartition, timestamp_ms: u64) -> Call<'a, Offset> {
+        Box::pin(async move {
+            self.inner.check_open()?;
+            existing(&*self.inner.shelf, at)?;
+            self.inner.shelf.offset_at(at, timestamp_ms).await
+        })
+    }
+
+    fn delete_before<'a>(&'a self, at: &'a TopicPartition, offset: Offset) -> Call<'a, Offset> {
+        Box::pin(async move {
+            self.inner.check_open()?;
+            existing(&*self.inner.shelf, at)?;
+            self.inner.shelf.delete_before(at, offset).await
+        })
+    }
+
+    fn committed<'a>(
+        &'a self,
+        group: &'a GroupName,
+        partitions: &'a [TopicPartition],
+    ) -> Call<'a, Vec<Option<Committed>>> {
+        Box::pin(async move {
+            self.inner.check_open()?;
+            for at in partitions {
+                existing(&*self.inner.shelf, at)?;
+            }
+            self.inner.settled(group, partitions).await?;
+            let shelf = &self.inner.shelf;
+            Ok(partitions
+                .iter()
+                .map(|at| shelf.committed(group, at))
+                .collect())
+        })
+    }
+
+    fn groups(&self) -> Call<'_, Vec<GroupName>> {
+        Box::pin(async move {
+            self.inner.check_open()?;
+            Ok(self.inner.shelf.groups())
+        })
+    }
+
+    fn forget_group<'a>(&'a self, group: &'a GroupName) -> Call<'a, ()> {
+        Box::pin(self.forget(group))
+    }
+
+    fn join(&self, join: Join) -> Call<'_, Arc<dyn Session>> {
+        Box::pin(self.enter(join))
+    }
+}

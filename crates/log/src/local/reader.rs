@@ -1,0 +1,110 @@
+//! How far a member has read a partition.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tidegate_core::Offset;
+
+use super::shelf::Shelf;
+use crate::error::LogError;
+use crate::port::{Assignment, Committed, Fence, StartAt};
+use crate::record::TopicPartition;
+use crate::topic::PartitionDescription;
+
+/// How far a member has read a partition under one assignment.
+#[derive(Debug)]
+pub(super) struct Reader {
+    pub(super) fence: Fence,
+    committed: Option<Committed>,
+    /// Where it began, which is where its lag counts from until it commits.
+    pub(super) first: Offset,
+    /// The next offset to hand out.
+    pub(super) next: Offset,
+    /// Whether it waits for a seek, because there is nothing at `next` that could be read.
+    pub(super) is_stopped: bool,
+    /// What is wrong and was not said yet.
+    pub(super) fault: Option<LogError>,
+}
+
+impl Reader {
+    /// Starts where the group goes on. No commit of this partition may be under way.
+    pub(super) fn new(
+        fence: Fence,
+        at: &TopicPartition,
+        committed: Option<Committed>,
+        start: StartAt,
+        there: &PartitionDescription,
+    ) -> Self {
+        let (first, fault) = match (&committed, start) {
+            (Some(committed), _) => (committed.next, None),
+            (None, StartAt::Earliest) => (there.start, None),
+            (None, StartAt::Latest) => (there.end, None),
+            (None, StartAt::Nowhere) => {
+                let fault = LogError::OutOfRange {
+                    at: at.clone(),
+                    asked: StartAt::NOWHERE,
+                    start: there.start,
+                    end: there.end,
+                };
+                (there.start, Some(fault))
+            }
+        };
+        Self {
+            fence,
+            committed,
+            first,
+            next: first,
+            is_stopped: fault.is_some(),
+            fault,
+        }
+    }
+
+    /// What the member is told about its assignment.
+    pub(super) fn assignment(&self, at: TopicPartition) -> Assignment {
+        Assignment {
+            at,
+            fence: self.fence,
+            committed: self.committed.clone(),
+            position: self.first,
+        }
+    }
+}
+
+/// What is known about one partition, if it is there.
+pub(super) fn partition(shelf: &dyn Shelf, at: &TopicPartition) -> Option<PartitionDescription> {
+    let description = shelf.describe(&at.topic)?;
+    let index = usize::try_from(at.partition.0).ok()?;
+    description.partitions.get(index).copied()
+}
+
+/// What is known about one partition.
+pub(super) fn existing(
+    shelf: &dyn Shelf,
+    at: &TopicPartition,
+) -> Result<PartitionDescription, LogError> {
+    if let Some(found) = partition(shelf, at) {
+        return Ok(found);
+    }
+    let topic = at.topic.clone();
+    let description = shelf
+        .describe(&at.topic)
+        .ok_or(LogError::UnknownTopic { topic })?;
+    Err(LogError::UnknownPartition {
+        at: at.clone(),
+        partitions: description.config.partitions,
+    })
+}
+
+/// The readers that may have something to hand out, beginning behind the one that did last.
+pub(super) fn in_turn<'a>(
+    readers: &'a BTreeMap<TopicPartition, Reader>,
+    paused: &'a BTreeSet<TopicPartition>,
+    last: Option<&'a TopicPartition>,
+) -> impl Iterator<Item = (&'a TopicPartition, &'a Reader)> {
+    let is_behind = move |at: &TopicPartition| last.is_some_and(|last| at > last);
+    let later = readers.iter().filter(move |(at, _)| is_behind(at));
+    let earlier = readers.iter().filter(move |(at, _)| !is_behind(at));
+    let flows = |at: &TopicPartition, reader: &Reader| !reader.is_stopped && !paused.contains(at);
+    later
+        .chain(earlier)
+        .filter(move |(at, reader)| flows(at, reader))
+}

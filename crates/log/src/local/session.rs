@@ -1,0 +1,316 @@
+//! One member of a group of a local log.
+
+use std::fmt;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use tidegate_core::{Offset, Topic};
+use tokio::sync::Notify;
+
+use super::commit::commit;
+use super::group::MemberId;
+use super::log::{IN_VAIN, Inner};
+use super::reader::partition;
+use super::shelf::Shelf;
+use super::team::{Step, Team};
+use crate::error::LogError;
+use crate::port::{Call, Commit, Fence, Happening, Join, Lag, Position, Read, Session};
+use crate::record::TopicPartition;
+
+/// One member of a group of a local log.
+pub(super) struct LocalSession {
+    inner: Arc<Inner>,
+    member: MemberId,
+    join: Join,
+    /// Rings when there is something to look at.
+    bell: Arc<Notify>,
+    /// Held by whoever polls.
+    polling: tokio::sync::Mutex<()>,
+}
+
+impl LocalSession {
+    pub(super) fn new(inner: Arc<Inner>, member: MemberId, join: Join, bell: Arc<Notify>) -> Self {
+        Self {
+            inner,
+            member,
+            join,
+            bell,
+            polling: tokio::sync::Mutex::new(()),
+        }
+    }
+
+    /// Acts on the group, brought up to this moment.
+    fn with_team<T>(
+        &self,
+        act: impl FnOnce(&mut Team, Duration) -> Result<T, LogError>,
+    ) -> Result<T, LogError> {
+        let now = self.inner.clock.elapsed();
+        let mut state = self.inner.state();
+        let team = state.team(&self.join.group)?;
+        team.seat(self.member)?;
+        team.tick(&self.join.group, &*self.inner.shelf, now);
+        act(team, now)
+    }
+
+    async fn next(&self) -> Result<Happening, LogError> {
+        let _turn = self.polling.lock().await;
+        let mut probe: Option<TopicPartition> = None;
+        let mut is_in_vain = false;
+        loop {
+            let mut rings = pin!(self.bell.notified());
+            // Whatever happens after this look rings.
+            rings.as_mut().enable();
+            let step = self.with_team(|team, now| {
+                let outcome = team.group.heard_of(self.member, now);
+                team.apply(outcome, &self.join.group, &*self.inner.shelf);
+                team.step(self.member, &*self.inner.shelf, probe.as_ref())
+            })?;
+            let was_woken = probe.take().is_some();
+            match step {
+                Step::Tell(happening) => return Ok(happening),
+                Step::Read(at, fence, from) => {
+                    if let Some(records) = self.read(at, fence, from).await? {
+                        return Ok(records);
+                    }
+                    is_in_vain = was_woken;
+                }
+                Step::Wait { on, until } => {
+                    if std::mem::take(&mut is_in_vain) {
+                        self.inner.clock.sleep(IN_VAIN).await;
+                    }
+                    tokio::select! {
+                        biased;
+                        () = rings => {}
+                        woken = any_of(&*self.inner.shelf, &on) => probe = Some(woken?),
+                        () = self.sleep_until(until) => {}
+                    }
+                }
+            }
+        }
+    }
+
+    /// Reads one helping; none when it must not be handed out, or was a hole.
+    async fn read(
+        &self,
+        at: TopicPartition,
+        fence: Fence,
+        from: Offset,
+    ) -> Result<Option<Happening>, LogError> {
+        let read = Read {
+            max_records: self.join.max_poll_records.max(1),
+            ..Read::new(at, from)
+        };
+        match self.inner.shelf.read(&read).await {
+            Ok(batch) => {
+                let is_ours = self.with_team(|team, _| {
+                    Ok(team.took(self.member, &read.at, fence, from, batch.next))
+                })?;
+                let is_something = is_ours && !batch.records.is_empty();
+                Ok(is_something.then_some(Happening::Records { fence, batch }))
+            }
+            Err(error) => {
+                if let LogError::OutOfRange { .. } | LogError::Damaged { .. } = error {
+                    self.with_team(|team, _| {
+                        team.stop(self.member, &read.at, fence, from);
+                        Ok(())
+                    })?;
+                }
+                Err(error)
+            }
+        }
+    }
+
+    async fn sleep_until(&self, until: Option<Duration>) {
+        match until {
+            Some(until) => {
+                let left = until.saturating_sub(self.inner.clock.elapsed());
+                self.inner.clock.sleep(left).await;
+            }
+            None => std::future::pending().await,
+        }
+    }
+
+    async fn leave(&self) -> Result<(), LogError> {
+        let held = self.with_team(|team, now| {
+            let held = team.group.owned(self.member);
+            team.leave(self.member, &self.join.group, &*self.inner.shelf, now);
+            Ok(held)
+        });
+        // A session that ended before has nothing to leave.
+        let Ok(held) = held else {
+            return Ok(());
+        };
+        tokio::select! {
+            biased;
+            settled = self.inner.settled(&self.join.group, &held) => settled.or(Ok(())),
+            () = self.inner.clock.sleep(self.join.release_timeout) => Ok(()),
+        }
+    }
+
+    async fn lags(&self) -> Result<Vec<Lag>, LogError> {
+        let shelf = &self.inner.shelf;
+        let owned = self.with_team(|team, _| {
+            let owned = team.group.owned(self.member);
+            let seat = team.seat(self.member)?;
+            let first = |at: &TopicPartition| seat.readers.get(at).map(|reader| reader.first);
+            Ok(owned
+                .into_iter()
+                .map(|at| (first(&at), at))
+                .collect::<Vec<_>>())
+        })?;
+        let mut lags = Vec::new();
+        for (first, at) in owned {
+            let Some(there) = partition(&**shelf, &at) else {
+                continue;
+            };
+            let committed = shelf.committed(&self.join.group, &at).map(|done| done.next);
+            let next = committed.or(first).unwrap_or(there.start).max(there.start);
+            let records = there.end.0.saturating_sub(next.0);
+            let age = if records > 0 {
+                self.age(&at, next).await?
+            } else {
+                Duration::ZERO
+            };
+            lags.push(Lag {
+                at,
+                records: u64::try_from(records).unwrap_or(0),
+                age,
+            });
+        }
+        Ok(lags)
+    }
+
+    /// How old the first record at or after an offset is.
+    async fn age(&self, at: &TopicPartition, from: Offset) -> Result<Duration, LogError> {
+        let mut read = Read::new(at.clone(), from);
+        read.max_records = 1;
+        let batch = self.inner.shelf.read(&read).await?;
+        let made = batch
+            .records
+            .first()
+            .map(|stored| stored.record.timestamp_ms);
+        let now = self.inner.clock.now_ms();
+        Ok(made.map_or(Duration::ZERO, |made| {
+            Duration::from_millis(now.saturating_sub(made))
+        }))
+    }
+}
+
+/// Waits until one of these partitions may have something new, and says which.
+async fn any_of(
+    shelf: &dyn Shelf,
+    on: &[(TopicPartition, Offset)],
+) -> Result<TopicPartition, LogError> {
+    let mut waits: Vec<_> = on
+        .iter()
+        .map(|(at, from)| (at, shelf.wait_for(at, *from)))
+        .collect();
+    poll_fn(|context| {
+        for (at, wait) in &mut waits {
+            if let Poll::Ready(woken) = wait.as_mut().poll(context) {
+                return Poll::Ready(woken.map(|()| (*at).clone()));
+            }
+        }
+        Poll::Pending
+    })
+    .await
+}
+
+impl Session for LocalSession {
+    fn poll(&self) -> Call<'_, Happening> {
+        Box::pin(self.next())
+    }
+
+    fn release<'a>(&'a self, partitions: &'a [TopicPartition]) -> Call<'a, ()> {
+        Box::pin(async move {
+            self.with_team(|team, now| {
+                let outcome = team.group.release(self.member, partitions, now);
+                team.forget_readers(self.member);
+                team.apply(outcome, &self.join.group, &*self.inner.shelf);
+                Ok(())
+            })
+        })
+    }
+
+    fn pause<'a>(&'a self, partitions: &'a [TopicPartition]) -> Call<'a, ()> {
+        Box::pin(async move {
+            self.with_team(|team, _| {
+                team.seat(self.member)?
+                    .paused
+                    .extend(partitions.iter().cloned());
+                Ok(())
+            })
+        })
+    }
+
+    fn resume<'a>(&'a self, partitions: &'a [TopicPartition]) -> Call<'a, ()> {
+        Box::pin(async move {
+            self.with_team(|team, _| {
+                let seat = team.seat(self.member)?;
+                seat.paused.retain(|at| !partitions.contains(at));
+                seat.bell.notify_waiters();
+                Ok(())
+            })
+        })
+    }
+
+    fn seek<'a>(&'a self, at: &'a TopicPartition, fence: Fence, offset: Offset) -> Call<'a, ()> {
+        Box::pin(async move {
+            self.with_team(|team, _| {
+                let fenced = || LogError::Fenced { at: at.clone() };
+                if !team.group.owns(self.member, at, fence) {
+                    return Err(fenced());
+                }
+                let seat = team.seat(self.member)?;
+                let reader = seat.readers.get_mut(at).ok_or_else(fenced)?;
+                reader.next = offset;
+                reader.is_stopped = false;
+                reader.fault = None;
+                seat.bell.notify_waiters();
+                Ok(())
+            })
+        })
+    }
+
+    fn commit(&self, request: Commit) -> Call<'_, Vec<Position>> {
+        Box::pin(async move {
+            let Commit { appends, offsets } = request;
+            let appends = self.inner.place(appends)?;
+            if appends.is_empty() && offsets.is_empty() {
+                return self.with_team(|_, _| Ok(Vec::new()));
+            }
+            commit(&self.inner, &self.join.group, self.member, appends, offsets).await
+        })
+    }
+
+    fn lag(&self) -> Call<'_, Vec<Lag>> {
+        Box::pin(self.lags())
+    }
+
+    fn close(&self) -> Call<'_, ()> {
+        Box::pin(self.leave())
+    }
+}
+
+impl Drop for LocalSession {
+    fn drop(&mut self) {
+        let now = self.inner.clock.elapsed();
+        if let Ok(team) = self.inner.state().team(&self.join.group) {
+            team.leave(self.member, &self.join.group, &*self.inner.shelf, now);
+        }
+    }
+}
+
+impl fmt::Debug for LocalSession {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let topics: Vec<&str> = self.join.topics.iter().map(Topic::as_str).collect();
+        f.debug_struct("LocalSession")
+            .field("group", &self.join.group.as_str())
+            .field("member", &self.member.0)
+            .field("topics", &topics)
+            .finish_non_exhaustive()
+    }
+}

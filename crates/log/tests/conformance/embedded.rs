@@ -1,0 +1,173 @@
+//! The embedded log keeps the rules: on the simulated disk, where every restart is a power cut, and
+//! in a real directory.
+
+use std::future::Future;
+use std::path::Path;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tidegate_core::env::{Clock, Disk, Env, Spawn};
+use tidegate_log::conformance::{Promises, Stage, Times};
+use tidegate_log::local::LocalLog;
+use tidegate_log::{EmbeddedConfig, EmbeddedShelf, Log};
+use tidegate_sim::{SimDisk, Survivors};
+
+/// A log in a directory, so small that a rule reaches several files of each kind.
+pub(crate) fn small(dir: &Path) -> EmbeddedConfig {
+    EmbeddedConfig {
+        segment_size: 16 * 1024,
+        journal_size: 64 * 1024,
+        cache_size: 4 * 1024,
+        ..EmbeddedConfig::new(dir)
+    }
+}
+
+/// What is open at the moment.
+#[derive(Debug)]
+struct Life {
+    log: LocalLog,
+    shelf: Arc<EmbeddedShelf>,
+    /// The disk, where it can lose its power.
+    disk: Option<SimDisk>,
+}
+
+#[derive(Debug)]
+struct Embedded {
+    env: Env,
+    config: EmbeddedConfig,
+    life: Mutex<Life>,
+    last: AtomicU64,
+    times: Times,
+}
+
+impl Embedded {
+    fn new(env: Env, config: EmbeddedConfig, disk: Option<SimDisk>, times: Times) -> Self {
+        let life = open(&env, &config, disk);
+        Self {
+            env,
+            config,
+            life: Mutex::new(life),
+            last: AtomicU64::new(0),
+            times,
+        }
+    }
+}
+
+fn open(env: &Env, config: &EmbeddedConfig, disk: Option<SimDisk>) -> Life {
+    let mut env = env.fork("log");
+    if let Some(disk) = &disk {
+        env.disk = Arc::new(disk.clone()) as Arc<dyn Disk>;
+    }
+    let shelf = Arc::new(EmbeddedShelf::open(&env, config.clone()).unwrap());
+    let log = LocalLog::new(Arc::clone(&shelf) as _, &env);
+    Life { log, shelf, disk }
+}
+
+impl Stage for Embedded {
+    fn log(&self) -> Arc<dyn Log> {
+        Arc::new(self.life.lock().unwrap().log.clone())
+    }
+
+    fn clock(&self) -> Arc<dyn Clock> {
+        Arc::clone(&self.env.clock)
+    }
+
+    fn spawn(&self) -> Arc<dyn Spawn> {
+        Arc::clone(&self.env.spawn)
+    }
+
+    fn unique(&self) -> String {
+        self.last.fetch_add(1, Ordering::Relaxed).to_string()
+    }
+
+    fn times(&self) -> Times {
+        self.times
+    }
+
+    fn promises(&self) -> Promises {
+        Promises {
+            deletion_waits_for_groups: true,
+        }
+    }
+
+    fn reopen(&self) -> Pin<Box<dyn Future<Output = Arc<dyn Log>> + Send + '_>> {
+        Box::pin(async move {
+            let (log, shelf, disk) = {
+                let life = self.life.lock().unwrap();
+                let draw = self.last.fetch_add(1, Ordering::Relaxed);
+                let after = |disk: &SimDisk| disk.after_crash(&Survivors::Random(draw));
+                let disk = life.disk.as_ref().map(after);
+                (life.log.clone(), Arc::clone(&life.shelf), disk)
+            };
+            // After a power cut the old process is not there to close anything.
+            if disk.is_none() {
+                log.close();
+                shelf.close().await;
+            }
+            *self.life.lock().unwrap() = open(&self.env, &self.config, disk);
+            self.log()
+        })
+    }
+
+    fn lose_next_answer(&self) {
+        // There is no way between this log and its user on which an answer could be lost.
+    }
+}
+
+pub(crate) mod simulated {
+    use tidegate_log::conformance::Scene;
+    use tidegate_sim::Sim;
+
+    use super::*;
+
+    macro_rules! run {
+        ($rule:path) => {
+            for seed in 0..3 {
+                let mut sim = Sim::new(seed);
+                let node = sim.node("a");
+                let env = node.env();
+                let times = Times {
+                    settle: Duration::from_secs(60),
+                    quiet: Duration::from_secs(2),
+                };
+                sim.block_on(&node, async move {
+                    let disk = SimDisk::new(seed);
+                    let config = small(Path::new("/log"));
+                    let stage = Embedded::new(env, config, Some(disk), times);
+                    $rule(Scene::new(Arc::new(stage))).await;
+                });
+            }
+        };
+    }
+
+    tidegate_log::log_conformance!(run);
+}
+
+pub(crate) mod directory {
+    use tidegate_log::conformance::Scene;
+
+    use super::*;
+
+    macro_rules! run {
+        ($rule:path) => {{
+            let dir = tempfile::tempdir().unwrap();
+            let times = Times {
+                settle: Duration::from_secs(20),
+                quiet: Duration::from_millis(200),
+            };
+            let runtime = tokio::runtime::Builder::new_multi_thread()
+                .enable_time()
+                .worker_threads(2)
+                .build()
+                .unwrap();
+            runtime.block_on(async {
+                let stage = Embedded::new(Env::system(), small(dir.path()), None, times);
+                $rule(Scene::new(Arc::new(stage))).await;
+            });
+        }};
+    }
+
+    tidegate_log::log_conformance!(run);
+}

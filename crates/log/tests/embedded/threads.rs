@@ -1,0 +1,155 @@
+//! The log with its real threads.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate_core::env::Env;
+use tidegate_core::{GroupName, Offset};
+use tidegate_log::local::{Shelf, Write};
+use tidegate_log::{
+    Append, EmbeddedConfig, EmbeddedShelf, LogError, Read, Record, TopicConfig, TopicPartition,
+};
+
+use crate::child::{config, topic};
+
+fn append(name: &str, partition: i32, text: &str) -> Append {
+    Append::new(topic(name), Record::new(text.to_owned())).partition(partition)
+}
+
+fn write(appends: Vec<Append>) -> Write {
+    Write {
+        appends,
+        offsets: Vec::new(),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_writers_share_the_journal_and_all_records_are_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let shelf = Arc::new(EmbeddedShelf::open(&Env::system(), config(dir.path())).unwrap());
+    shelf
+        .create_topic(&topic("a"), TopicConfig::new(3))
+        .await
+        .unwrap();
+    let mut tasks = Vec::new();
+    for task in 0..32 {
+        let shelf = Arc::clone(&shelf);
+        tasks.push(tokio::spawn(async move {
+            for n in 0..40 {
+                let appends = (0..3)
+                    .map(|p| append("a", p, &format!("{task} {n}")))
+                    .collect();
+                shelf.write(write(appends)).await.unwrap();
+            }
+        }));
+    }
+    for task in tasks {
+        task.await.unwrap();
+    }
+    shelf.tidy().await.unwrap();
+    for audited in shelf.audit().await.unwrap() {
+        assert_eq!(audited.missing, []);
+        assert_eq!(audited.books.account().queued, 32 * 40 * 3);
+    }
+    shelf.close().await;
+    let refused = shelf.write(write(vec![append("a", 0, "late")])).await;
+    assert!(matches!(refused, Err(LogError::Closed)));
+    // The lock is free, and everything is there.
+    let again = EmbeddedShelf::open(&Env::system(), config(dir.path())).unwrap();
+    let described = again.describe(&topic("a")).unwrap();
+    assert!(
+        described
+            .partitions
+            .iter()
+            .all(|p| p.end == Offset(32 * 40))
+    );
+    again.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_waits_for_records_is_woken_by_them_and_by_the_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let shelf = Arc::new(EmbeddedShelf::open(&Env::system(), config(dir.path())).unwrap());
+    shelf
+        .create_topic(&topic("a"), TopicConfig::new(1))
+        .await
+        .unwrap();
+    let at = TopicPartition::new(topic("a"), 0);
+    let waiter = {
+        let (shelf, at) = (Arc::clone(&shelf), at.clone());
+        tokio::spawn(async move { shelf.wait_for(&at, Offset(0)).await })
+    };
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    shelf.write(write(vec![append("a", 0, "x")])).await.unwrap();
+    waiter.await.unwrap().unwrap();
+    let waiter = {
+        let (shelf, at) = (Arc::clone(&shelf), at.clone());
+        tokio::spawn(async move { shelf.wait_for(&at, Offset(1)).await })
+    };
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    shelf.close().await;
+    assert!(matches!(waiter.await.unwrap(), Err(LogError::Closed)));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_paused_group_fills_the_log_and_draining_it_lets_appends_flow() {
+    let dir = tempfile::tempdir().unwrap();
+    let limits = EmbeddedConfig {
+        max_size: 200 * 1024,
+        reserve: 16 * 1024,
+        ..config(dir.path())
+    };
+    let shelf = EmbeddedShelf::open(&Env::system(), limits).unwrap();
+    let kept = TopicConfig {
+        retention_bytes: Some(32 * 1024),
+        ..TopicConfig::new(1)
+    };
+    shelf.create_topic(&topic("a"), kept).await.unwrap();
+    let group = GroupName::new("g").unwrap();
+    shelf.register_group(&group, &[topic("a")]).await.unwrap();
+    let value = "x".repeat(1_000);
+    let refused = loop {
+        if let Err(error) = shelf.write(write(vec![append("a", 0, &value)])).await {
+            break error;
+        }
+    };
+    assert!(matches!(refused, LogError::Full { .. }), "{refused}");
+    let at = TopicPartition::new(topic("a"), 0);
+    let mut from = Offset(0);
+    loop {
+        let batch = shelf.read(&Read::new(at.clone(), from)).await.unwrap();
+        if batch.records.is_empty() {
+            break;
+        }
+        from = batch.next;
+        let ids = batch
+            .records
+            .iter()
+            .map(|s| s.event_id(shelf.cluster(), &at));
+        let queued = tidegate_core::books::Place::Queued;
+        let delivered = tidegate_core::books::Place::Delivered;
+        let offset = tidegate_log::local::GroupOffset {
+            group: group.clone(),
+            at: at.clone(),
+            committed: tidegate_log::Committed {
+                next: from,
+                metadata: String::new(),
+            },
+            postings: tidegate_core::books::postings(ids, Some(queued), Some(delivered)),
+        };
+        let commit = Write {
+            appends: Vec::new(),
+            offsets: vec![offset],
+        };
+        shelf.write(commit).await.unwrap();
+    }
+    shelf.tidy().await.unwrap();
+    shelf
+        .write(write(vec![append("a", 0, &value)]))
+        .await
+        .unwrap();
+    for audited in shelf.audit().await.unwrap() {
+        assert_eq!(audited.missing, []);
+    }
+    shelf.close().await;
+}

@@ -1,0 +1,154 @@
+//! A member in a process of its own: this very test program, started again with a role.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::Duration;
+
+use tidegate_core::env::Env;
+use tidegate_core::{GroupName, Topic};
+use tidegate_log::kafka::{KafkaConfig, KafkaLog};
+use tidegate_log::{Append, Commit, Happening, Join, Log, LogError, OffsetCommit, TopicPartition};
+
+const ROLE: &str = "TIDEGATE_KAFKA_ROLE";
+const SERVERS: &str = "TIDEGATE_KAFKA_SERVERS";
+const GROUP: &str = "TIDEGATE_KAFKA_GROUP";
+const TOPIC: &str = "TIDEGATE_KAFKA_TOPIC";
+const OUT: &str = "TIDEGATE_KAFKA_OUT";
+
+/// After so long without a heartbeat the group forgets a member: the least that a broker allows.
+pub(crate) const SESSION: Duration = Duration::from_secs(6);
+
+/// How a child settles what it reads.
+#[derive(Clone, Copy)]
+pub(crate) enum Role {
+    /// Offsets with copies, in one transaction.
+    Copies,
+    /// Offsets alone.
+    Settles,
+}
+
+/// Starts a member that copies or settles `topic` until it is killed.
+pub(crate) fn start(
+    role: Role,
+    servers: &str,
+    group: &GroupName,
+    topic: &Topic,
+    out: &Topic,
+) -> (Child, Lines) {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["child::is_this_program_with_a_role", "--exact"])
+        .args(["--nocapture", "--test-threads=1"])
+        .env(
+            ROLE,
+            match role {
+                Role::Copies => "copies",
+                Role::Settles => "settles",
+            },
+        )
+        .env(SERVERS, servers)
+        .env(GROUP, group.as_str())
+        .env(TOPIC, topic.as_str())
+        .env(OUT, out.as_str())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::inherit())
+        .spawn()
+        .unwrap();
+    let output = child.stdout.take().unwrap();
+    (child, Lines(BufReader::new(output)))
+}
+
+/// Sends a signal by its name.
+pub(crate) fn signal(child: &Child, name: &str) {
+    let status = Command::new("kill")
+        .args([name, &child.id().to_string()])
+        .status();
+    assert!(status.unwrap().success());
+}
+
+/// What a child reported.
+pub(crate) struct Lines(BufReader<ChildStdout>);
+
+impl Iterator for Lines {
+    type Item = String;
+
+    fn next(&mut self) -> Option<String> {
+        loop {
+            let mut line = String::new();
+            if self.0.read_line(&mut line).unwrap() == 0 {
+                return None;
+            }
+            // The test harness speaks on the same pipe, and may leave its line unfinished.
+            if let Some(at) = line.find('>')
+                && line.ends_with('\n')
+            {
+                return Some(line[at + 1..].trim_end().to_owned());
+            }
+        }
+    }
+}
+
+fn say(text: &str) {
+    let mut output = std::io::stdout().lock();
+    output.write_all(format!(">{text}\n").as_bytes()).unwrap();
+    output.flush().unwrap();
+}
+
+#[test]
+fn is_this_program_with_a_role() {
+    let Ok(role) = std::env::var(ROLE) else {
+        return;
+    };
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .worker_threads(2)
+        .build()
+        .unwrap();
+    runtime.block_on(work(&role));
+}
+
+async fn work(role: &str) {
+    let variable = |name| std::env::var(name).unwrap();
+    let config = KafkaConfig::new("test", variable(SERVERS));
+    let log = KafkaLog::connect(config, Env::system()).await.unwrap();
+    let out = TopicPartition::new(Topic::new(variable(OUT)).unwrap(), 0);
+    let join = Join {
+        max_poll_records: 1,
+        session_timeout: SESSION,
+        ..Join::new(
+            GroupName::new(variable(GROUP)).unwrap(),
+            vec![Topic::new(variable(TOPIC)).unwrap()],
+        )
+    };
+    let session = log.join(join).await.unwrap();
+    loop {
+        match session.poll().await {
+            Ok(Happening::Records { fence, batch }) => {
+                let stored = &batch.records[0];
+                let copy = Append::new(out.topic.clone(), stored.record.clone()).partition(0);
+                let offset = OffsetCommit {
+                    at: batch.at.clone(),
+                    fence,
+                    next: batch.next,
+                    metadata: "child".to_owned(),
+                    postings: vec![],
+                };
+                let commit = Commit {
+                    appends: if role == "copies" { vec![copy] } else { vec![] },
+                    offsets: vec![offset],
+                };
+                match session.commit(commit).await {
+                    Ok(_) => say(&format!("done {}", stored.offset)),
+                    Err(LogError::Fenced { .. }) => say(&format!("fenced {}", stored.offset)),
+                    Err(error) => say(&format!("failed {} {error}", stored.offset)),
+                }
+            }
+            Ok(Happening::Assigned(_)) => say("assigned"),
+            Ok(Happening::Revoking(asked)) => session.release(&asked).await.unwrap(),
+            Ok(Happening::Lost(_)) => say("lost"),
+            Err(error) => {
+                say(&format!("error {error}"));
+                return;
+            }
+        }
+    }
+}

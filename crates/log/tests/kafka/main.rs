@@ -1,0 +1,20 @@
+//! What only a real broker shows of `KafkaLog`: doors, outages, zombies, books and limits. The rules
+//! that every log keeps are in `tests/conformance`.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "tests say what they expect by unwrapping it"
+)]
+#![expect(
+    clippy::disallowed_methods,
+    reason = "these tests are about a real broker, real processes and the real clock"
+)]
+
+mod accounts;
+mod broker;
+mod child;
+mod doors;
+mod flow;
+mod outage;
+mod scene;
+mod zombie;

@@ -1,0 +1,270 @@
+//! A broker that is killed with -9 while everything is under way, and comes back.
+
+mod needs_kafka {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+    use std::time::{Duration, Instant};
+
+    use tidegate_core::books::{Place, postings};
+    use tidegate_core::{GroupName, Offset};
+    use tidegate_log::kafka::{KafkaLog, recount_group};
+    use tidegate_log::{
+        Batch, Commit, Fence, Happening, Join, Log, LogError, OffsetCommit, Session, TopicPartition,
+    };
+
+    use crate::broker::Broker;
+    use crate::scene::{
+        append, append_of, assigned, config, group, id, number, numbers, open, poll, run, topic,
+    };
+
+    /// Appends numbers for as long as it is told to. Returns what was acknowledged, and what may be
+    /// there or not.
+    async fn write(
+        log: KafkaLog,
+        at: TopicPartition,
+        goes_on: Arc<AtomicBool>,
+    ) -> (Vec<u64>, Vec<u64>) {
+        let (mut known, mut unknown) = (Vec::new(), Vec::new());
+        let mut next = 0;
+        while goes_on.load(Ordering::Relaxed) {
+            let some: Vec<u64> = (next..next + 10).collect();
+            next += 10;
+            let appends = some.iter().map(|number| append_of(&at, *number)).collect();
+            match log.append(appends).await {
+                Ok(_) => known.extend(some),
+                Err(LogError::Unknown { .. } | LogError::Away { .. }) => unknown.extend(some),
+                Err(other) => panic!("{other}"),
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        (known, unknown)
+    }
+
+    /// Copies a partition to another, a transaction per batch, until it is settled up to `end`.
+    struct Copier {
+        log: KafkaLog,
+        group: GroupName,
+        out: TopicPartition,
+        end: Arc<AtomicI64>,
+    }
+
+    impl Copier {
+        async fn run(self, join: Join) {
+            let session = self.log.join(join).await.unwrap();
+            loop {
+                // At the end nothing happens any more, so the wait is cut now and then.
+                let polled = tokio::time::timeout(Duration::from_millis(200), session.poll()).await;
+                let Ok(happening) = polled else {
+                    continue;
+                };
+                if let Happening::Records { fence, batch } = happening.unwrap() {
+                    self.settle(&*session, fence, &batch).await;
+                    if batch.next.0 >= self.end.load(Ordering::Relaxed) {
+                        break;
+                    }
+                }
+            }
+            session.close().await.unwrap();
+        }
+
+        async fn settle(&self, session: &dyn Session, fence: Fence, batch: &Batch) {
+            loop {
+                let moved = batch.records.iter().map(|stored| id(number(stored)));
+                let offset = OffsetCommit {
+                    at: batch.at.clone(),
+                    fence,
+                    next: batch.next,
+                    metadata: String::new(),
+                    postings: postings(moved, Some(Place::InFlight), Some(Place::Delivered)),
+                };
+                let appends = batch.records.iter();
+                let appends = appends.map(|stored| append_of(&self.out, number(stored)));
+                let commit = Commit {
+                    appends: appends.collect(),
+                    offsets: vec![offset],
+                };
+                match session.commit(commit).await {
+                    Ok(_) => return,
+                    // Surely not done: once more.
+                    Err(LogError::Away { .. }) => {}
+                    Err(LogError::Unknown { .. }) => {
+                        if self.is_committed(&batch.at, batch.next).await {
+                            return;
+                        }
+                    }
+                    // What was not committed comes again.
+                    Err(LogError::Fenced { .. }) => return,
+                    Err(other) => panic!("{other}"),
+                }
+            }
+        }
+
+        /// What became of a commit is told by what is committed.
+        async fn is_committed(&self, at: &TopicPartition, next: Offset) -> bool {
+            loop {
+                match self
+                    .log
+                    .committed(&self.group, std::slice::from_ref(at))
+                    .await
+                {
+                    Ok(found) => return found[0].as_ref().is_some_and(|found| found.next >= next),
+                    Err(LogError::Away { .. }) => {}
+                    Err(other) => panic!("{other}"),
+                }
+            }
+        }
+    }
+
+    #[test]
+    #[ignore = "needs Kafka"]
+    fn a_broker_killed_and_restarted_loses_and_repeats_nothing() {
+        let kills = if std::env::var_os("TIDEGATE_LONG").is_some() {
+            20
+        } else {
+            3
+        };
+        let mut broker = Broker::start();
+        run(async move {
+            let log = open(config(&broker.servers())).await;
+            let at = TopicPartition::new(topic(&log, 1).await, 0);
+            let out = TopicPartition::new(topic(&log, 1).await, 0);
+            let group = group();
+            let goes_on = Arc::new(AtomicBool::new(true));
+            let end = Arc::new(AtomicI64::new(i64::MAX));
+            let writer = tokio::spawn(write(log.clone(), at.clone(), Arc::clone(&goes_on)));
+            let copier = Copier {
+                log: log.clone(),
+                group: group.clone(),
+                out: out.clone(),
+                end: Arc::clone(&end),
+            };
+            let join = Join {
+                max_poll_records: 50,
+                ..Join::new(group.clone(), vec![at.topic.clone()])
+            };
+            let copier = tokio::spawn(copier.run(join));
+            for kill in 0..kills {
+                tokio::time::sleep(Duration::from_millis(2_500 + kill * 137)).await;
+                broker.kill();
+                tokio::time::sleep(Duration::from_millis(1_000)).await;
+                broker.restart();
+            }
+            tokio::time::sleep(Duration::from_secs(3)).await;
+            goes_on.store(false, Ordering::Relaxed);
+            let (known, unknown) = writer.await.unwrap();
+            // One more, so that there is something behind the last.
+            append(&log, &at, 1_000_000..1_000_001).await;
+            let there = log.describe(&at.topic).await.unwrap().partitions[0].end;
+            end.store(there.0, Ordering::Relaxed);
+            copier.await.unwrap();
+
+            let found = numbers(&log, &at).await;
+            assert!(found.is_sorted_by(|a, b| a < b), "in order and each once");
+            let lost: Vec<_> = known
+                .iter()
+                .filter(|number| !found.contains(number))
+                .collect();
+            assert!(lost.is_empty(), "acknowledged and gone: {lost:?}");
+            assert_eq!(
+                numbers(&log, &out).await,
+                found,
+                "copied exactly once, in order"
+            );
+            let recount = recount_group(&log, &group, &at.topic).await.unwrap();
+            let counted = &recount.partitions[0];
+            assert!(counted.is_verifiable() && counted.agrees(), "{counted:?}");
+            assert_eq!(counted.count, found.len() as u64);
+            println!(
+                "{kills} kills: {} acknowledged, {} without an answer, {} there and copied once",
+                known.len(),
+                unknown.len(),
+                found.len()
+            );
+            assert!(known.len() > 100, "{} are no proof", known.len());
+        });
+    }
+
+    #[test]
+    #[ignore = "needs Kafka"]
+    fn while_the_broker_is_away_every_call_ends_in_time_and_so_does_leaving() {
+        let mut broker = Broker::start();
+        run(async move {
+            let mut config = config(&broker.servers());
+            config.request_timeout = Duration::from_secs(4);
+            let log = open(config).await;
+            let at = TopicPartition::new(topic(&log, 1).await, 0);
+            append(&log, &at, 0..10).await;
+            let group = group();
+            let join = Join::new(group.clone(), vec![at.topic.clone()]);
+            let session = log.join(join.clone()).await.unwrap();
+            let fence = assigned(&*session).await[&at].fence;
+            let offset = |next| OffsetCommit {
+                at: at.clone(),
+                fence,
+                next: Offset(next),
+                metadata: String::new(),
+                postings: vec![],
+            };
+            let offsets = |next| Commit {
+                appends: vec![],
+                offsets: vec![offset(next)],
+            };
+            session.commit(offsets(1)).await.unwrap();
+            broker.kill();
+            let limit = Duration::from_secs(6);
+            let begin = Instant::now();
+            let error = log.append(vec![append_of(&at, 10)]).await.unwrap_err();
+            assert!(matches!(error, LogError::Unknown { .. }), "{error}");
+            assert!(
+                begin.elapsed() < limit,
+                "an append took {:?}",
+                begin.elapsed()
+            );
+            for (name, records) in [("offsets", vec![]), ("records", vec![append_of(&at, 11)])] {
+                let begin = Instant::now();
+                let commit = Commit {
+                    appends: records,
+                    ..offsets(2)
+                };
+                let error = session.commit(commit).await.unwrap_err();
+                let is_no = matches!(error, LogError::Unknown { .. } | LogError::Away { .. });
+                assert!(is_no, "{error}");
+                assert!(
+                    begin.elapsed() < limit,
+                    "a commit of {name} took {:?}",
+                    begin.elapsed()
+                );
+            }
+            let begin = Instant::now();
+            let error = log
+                .committed(&group, std::slice::from_ref(&at))
+                .await
+                .unwrap_err();
+            assert!(matches!(error, LogError::Away { .. }), "{error}");
+            assert!(log.describe(&at.topic).await.is_err());
+            assert!(
+                begin.elapsed() < limit * 2,
+                "questions took {:?}",
+                begin.elapsed()
+            );
+            let begin = Instant::now();
+            session.close().await.unwrap();
+            assert!(
+                begin.elapsed() < Duration::from_secs(12),
+                "closing took {:?}",
+                begin.elapsed()
+            );
+            drop(session);
+
+            broker.restart();
+            // The next one gets the partition, as soon as the group has forgotten the first.
+            let next = log.join(join).await.unwrap();
+            let begun = assigned(&*next).await[&at].clone();
+            assert!(
+                begun.position <= Offset(2) && begun.position >= Offset(1),
+                "{begun:?}"
+            );
+            while !matches!(poll(&*next).await.unwrap(), Happening::Records { .. }) {}
+        });
+    }
+}

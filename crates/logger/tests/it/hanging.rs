@@ -1,0 +1,420 @@
+//! Disks and callbacks that hang, an API that panics, and loggers that are dropped: on real threads.
+
+#![expect(
+    clippy::disallowed_methods,
+    reason = "these run in real time, on real files and threads"
+)]
+
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+use tidegate_core::Code;
+use tidegate_core::env::Env;
+use tidegate_logger::spill::{ACTIVE, REJECTED};
+use tidegate_logger::{
+    Answer, Api, Judgment, Logger, LoggerConfig, LossCallback, Payload, RunningLogger, Sending,
+};
+use tokio::runtime::Runtime;
+use tokio::sync::oneshot;
+
+use crate::fixture::{Losses, event};
+use crate::probed_disk::ProbedDisk;
+use crate::real::{LIMIT, OnThread, Switch, lines, spilling_to, unaccounted, wait_until};
+
+/// A gate at which a disk or a callback hangs.
+#[derive(Default)]
+struct Gate {
+    is_shut: Mutex<bool>,
+    opened: Condvar,
+}
+
+impl Gate {
+    fn shut(&self) {
+        *self.is_shut.lock().unwrap() = true;
+    }
+
+    fn open(&self) {
+        *self.is_shut.lock().unwrap() = false;
+        self.opened.notify_all();
+    }
+
+    fn pass(&self) {
+        let mut is_shut = self.is_shut.lock().unwrap();
+        while *is_shut {
+            is_shut = self.opened.wait(is_shut).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a10_a_disk_that_hangs_at_shutdown_ends_as_system_with_every_event_reported() {
+    // With room for all of them in front of the disk, and with hardly any.
+    for capacity in [10_000, 100] {
+        hang_at_shutdown(capacity);
+    }
+}
+
+fn hang_at_shutdown(capacity: i64) {
+    let dir = TempDir::new().unwrap();
+    let gate = Arc::new(Gate::default());
+    let hangs = Arc::clone(&gate);
+    let mut env = Env::system();
+    env.disk = Arc::new(ProbedDisk(Arc::new(move |operation, path: &Path| {
+        if operation == "sync" && path.ends_with(ACTIVE) {
+            hangs.pass();
+        }
+    })));
+    let losses = Losses::default();
+    let config = spilling_to(&dir)
+        .queue_capacity(capacity)
+        .shutdown_timeout(Duration::from_millis(500));
+    let running = OnThread::start(config, Arc::new(Switch::default()), env, losses.callback());
+    gate.shut();
+    for round in 0..4 {
+        running
+            .logger
+            .log_all((0..750).map(|n| event(round * 750 + n)));
+        // Longer than the pace of the writer, which then hangs with a batch in its hands.
+        std::thread::sleep(Duration::from_millis(60));
+    }
+    let start = Instant::now();
+    let report = running.shut_down();
+    let took = start.elapsed();
+    let told = losses.all().len();
+    gate.open();
+    assert!(took < LIMIT, "it ends");
+    assert!(report.spill_failure.is_some(), "{report:?}");
+    let account = report.account;
+    assert_eq!(account.accepted, 3_000);
+    let lost = account.lost.total();
+    assert_eq!((account.in_flight, lost), (0, 3_000), "{account:?}");
+    assert_eq!(told, 3_000);
+}
+
+/// Ports whose disk hangs at the gate when this file is synced.
+fn hanging_at(gate: &Arc<Gate>, file: &'static str) -> Env {
+    let hangs = Arc::clone(gate);
+    let mut env = Env::system();
+    env.disk = Arc::new(ProbedDisk(Arc::new(move |operation, path: &Path| {
+        if operation == "sync" && path.ends_with(file) {
+            hangs.pass();
+        }
+    })));
+    env
+}
+
+fn runtime() -> Runtime {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    builder.worker_threads(2).enable_all().build().unwrap()
+}
+
+#[test]
+fn a10_whoever_waits_for_a_disk_that_hangs_at_shutdown_is_told() {
+    let dir = TempDir::new().unwrap();
+    let gate = Arc::new(Gate::default());
+    let config = spilling_to(&dir).shutdown_timeout(Duration::from_millis(500));
+    let losses = Losses::default();
+    let env = hanging_at(&gate, ACTIVE);
+    let running = OnThread::start(config, Arc::new(Switch::default()), env, losses.callback());
+    gate.shut();
+    let logger = running.logger.clone();
+    let durable = std::thread::spawn(move || runtime().block_on(logger.log_durable(event(1))));
+    wait_until("it is taken on", || running.logger.account().accepted == 1);
+    let report = running.shut_down();
+    let told = durable.join().unwrap();
+    gate.open();
+    assert_eq!(told.unwrap_err().as_str(), "spillover_write_error");
+    assert_eq!(
+        (report.account.in_flight, report.account.lost.total()),
+        (0, 1)
+    );
+    assert_eq!(losses.reasons(), ["spillover_write_error"]);
+}
+
+/// Refuses every event for good.
+#[derive(Debug)]
+struct Rejects;
+
+impl Api for Rejects {
+    fn send<'a>(&'a self, batch: &'a [Payload]) -> Sending<'a> {
+        Box::pin(async move {
+            let code = Code::from_static("event.invalid");
+            let (message, status) = (String::new(), Some(400));
+            let judgment = Judgment::Rejected {
+                code,
+                message,
+                status,
+            };
+            Answer::Judged(vec![judgment; batch.len()])
+        })
+    }
+}
+
+#[test]
+fn a10_rejected_events_that_a_hanging_disk_does_not_keep_are_reported() {
+    let dir = TempDir::new().unwrap();
+    let gate = Arc::new(Gate::default());
+    let config = spilling_to(&dir).shutdown_timeout(Duration::from_millis(500));
+    let losses = Losses::default();
+    let env = hanging_at(&gate, REJECTED);
+    let running = OnThread::start(config, Arc::new(Rejects), env, losses.callback());
+    gate.shut();
+    running.logger.log_all((0..5).map(event));
+    wait_until("they are refused", || {
+        running.logger.metrics().events_rejected == 5
+    });
+    let logger = running.logger.clone();
+    let report = running.shut_down();
+    let (told, account) = (losses.by_reason(), report.account.clone());
+    gate.open();
+    assert_eq!(
+        (account.in_flight, account.lost.total()),
+        (0, 5),
+        "{report:?}"
+    );
+    assert_eq!(told["rejected"], 5);
+    // The disk answers after all, too late: they were reported once, and stay where they are.
+    wait_until("they are in the file", || lines(&dir, REJECTED) == 5);
+    assert!(logger.account().is_balanced());
+    assert_eq!((losses.all().len(), logger.account().dead_lettered), (5, 0));
+}
+
+/// Panics at every call up to this one, half of the time before there is anything to wait for.
+#[derive(Debug)]
+struct Panics {
+    until: u64,
+    calls: AtomicU64,
+}
+
+impl Api for Panics {
+    fn send<'a>(&'a self, batch: &'a [Payload]) -> Sending<'a> {
+        let call = self.calls.fetch_add(1, Ordering::SeqCst) + 1;
+        assert!(
+            call > self.until || call.is_multiple_of(2),
+            "an API of the application"
+        );
+        Box::pin(async move {
+            assert!(call > self.until, "an API of the application");
+            Answer::Judged(vec![Judgment::Stored; batch.len()])
+        })
+    }
+}
+
+#[test]
+fn an_api_that_panics_is_an_api_that_fails() {
+    let dir = TempDir::new().unwrap();
+    let losses = Losses::default();
+    let config = spilling_to(&dir)
+        .max_retries(1)
+        .base_retry_delay_ms(1)
+        .circuit_breaker_threshold(3)
+        .circuit_breaker_reset_ms(10)
+        .replay_interval_ms(1_000);
+    // The first send, its retry, and the first replays.
+    let (until, calls) = (5, AtomicU64::new(0));
+    let api = Arc::new(Panics { until, calls });
+    let config = config.build().unwrap();
+    let logger = RunningLogger::start(config, api, Some(losses.callback())).unwrap();
+    assert_eq!(logger.log_all((0..10).map(event)), 10);
+    wait_until("they are delivered", || logger.account().delivered == 10);
+    let report = logger.shutdown();
+    assert_eq!(
+        (report.account.in_flight, report.account.lost.total()),
+        (0, 0)
+    );
+    assert_eq!(losses.all(), []);
+    assert_eq!(unaccounted(&dir), 0);
+}
+
+#[test]
+fn a03_a_callback_that_hangs_stops_nothing_and_what_it_is_not_told_is_counted() {
+    let dir = TempDir::new().unwrap();
+    let api = Arc::new(Switch::default());
+    let heard = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&heard);
+    let gate = Arc::new(Gate::default());
+    let hangs = Arc::clone(&gate);
+    let told: LossCallback = Arc::new(move |_| {
+        hangs.pass();
+        counted.fetch_add(1, Ordering::SeqCst);
+    });
+    // 1,024 losses may wait for the callback.
+    let config = spilling_to(&dir)
+        .queue_capacity(400)
+        .max_spillover_events(10)
+        .circuit_breaker_threshold(1)
+        .circuit_breaker_reset_ms(50)
+        .replay_interval_ms(1_000)
+        .shutdown_timeout(Duration::from_secs(1));
+    let running = OnThread::start(config, api.clone(), Env::system(), told);
+    gate.shut();
+    for round in 0..10 {
+        let taken = (0..300).map(|n| event(round * 300 + n));
+        assert_eq!(running.logger.log_all(taken), 300);
+        wait_until("the round is over", || {
+            let account = running.logger.account();
+            account.in_flight + account.retrying == 0
+        });
+    }
+    let lost = running.logger.account().lost.total().unsigned_abs();
+    assert!(lost > 2_000, "more than may wait: {lost}");
+    // The callback hangs, and events flow all the same.
+    api.up();
+    running.logger.log_all((3_000..3_010).map(event));
+    wait_until("what was kept is delivered", || {
+        let account = running.logger.account();
+        account.delivered + account.lost.total() == 3_010
+    });
+    let start = Instant::now();
+    let report = running.shut_down();
+    assert!(
+        start.elapsed() < LIMIT / 2,
+        "it ends: {:?}",
+        start.elapsed()
+    );
+    assert_eq!(report.account.lost.total().unsigned_abs(), lost);
+    assert_eq!(report.untold, lost, "the callback never returned");
+    let untold = report.metrics.events_untold;
+    assert!(untold >= lost - 1_025, "{untold} of {lost} found no room");
+    gate.open();
+    wait_until("all that waited are told", || {
+        heard.load(Ordering::SeqCst) + untold == lost
+    });
+}
+
+#[test]
+fn a03_a_slow_callback_hears_of_every_loss_and_shutdown_does_not_wait_for_all_of_them() {
+    let heard = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&heard);
+    let told: LossCallback = Arc::new(move |_| {
+        std::thread::sleep(Duration::from_millis(5));
+        counted.fetch_add(1, Ordering::SeqCst);
+    });
+    let dir = TempDir::new().unwrap();
+    let config = spilling_to(&dir)
+        .max_spillover_events(10)
+        .circuit_breaker_threshold(1)
+        .shutdown_timeout(Duration::from_millis(700));
+    let running = OnThread::start(config, Arc::new(Switch::default()), Env::system(), told);
+    assert_eq!(running.logger.log_all((0..1_500).map(event)), 1_500);
+    let start = Instant::now();
+    let report = running.shut_down();
+    assert!(
+        start.elapsed() < Duration::from_secs(5),
+        "{:?}",
+        start.elapsed()
+    );
+    let lost = report.account.lost.total().unsigned_abs();
+    assert_eq!(lost, 1_490);
+    assert!(report.untold > 0 && report.untold < lost, "{report:?}");
+    wait_until("every loss is told", || {
+        heard.load(Ordering::SeqCst) == lost
+    });
+}
+
+#[test]
+fn a_logger_whose_run_is_canceled_spills_what_it_holds_and_lets_go_of_the_directory() {
+    let dir = TempDir::new().unwrap();
+    let losses = Losses::default();
+    let config = || spilling_to(&dir).batch_size(5).sender_threads(2);
+    /// Never answers.
+    #[derive(Debug)]
+    struct Hangs;
+    impl Api for Hangs {
+        fn send<'a>(&'a self, _: &'a [Payload]) -> Sending<'a> {
+            Box::pin(std::future::pending())
+        }
+    }
+    let runtime = runtime();
+    let logger = runtime.block_on(async {
+        let (logger, task) = Logger::open(
+            config().build().unwrap(),
+            Arc::new(Hangs),
+            Env::system(),
+            Some(losses.callback()),
+        )
+        .unwrap();
+        let running = tokio::spawn(task.run(std::future::pending()));
+        logger.log_all((0..100).map(event));
+        while logger.metrics().queue_depth > 90 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        running.abort();
+        assert!(running.await.unwrap_err().is_cancelled());
+        logger
+    });
+    let refused = logger.log(event(100)).unwrap_err();
+    assert_eq!(refused.reason, "shutdown_in_progress");
+    wait_until("all are on disk", || logger.account().spilled == 100);
+    assert_eq!(losses.reasons(), ["shutdown_in_progress"]);
+    let api = Arc::new(Switch::default());
+    api.up();
+    let start = || RunningLogger::start(config().build().unwrap(), api.clone(), None);
+    wait_until("the directory is free, and all are sent", || {
+        let Ok(next) = start() else {
+            return false;
+        };
+        wait_until("all arrive", || api.count() == 100);
+        assert_eq!(next.shutdown().unverifiable, 0);
+        true
+    });
+    assert_eq!(unaccounted(&dir), 0);
+}
+
+#[test]
+fn without_a_spill_a_canceled_run_reports_what_it_holds() {
+    let losses = Losses::default();
+    let api = Arc::new(Switch::default());
+    let config = LoggerConfig::builder().base_retry_delay_ms(20_000);
+    let logger = runtime().block_on(async {
+        let config = config.build().unwrap();
+        let (logger, task) =
+            Logger::open(config, api, Env::system(), Some(losses.callback())).unwrap();
+        let (cancel, canceled) = oneshot::channel::<()>();
+        let running = tokio::spawn(async move {
+            tokio::select! {
+                _ = task.run(std::future::pending()) => {}
+                _ = canceled => {}
+            }
+        });
+        logger.log_all((0..10).map(event));
+        while logger.account().retrying < 10 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        cancel.send(()).unwrap();
+        running.await.unwrap();
+        logger
+    });
+    wait_until("all are told", || losses.all().len() == 10);
+    assert_eq!(losses.by_reason()["shutdown_pending_retry"], 10);
+    let account = logger.account();
+    assert_eq!((account.lost.total(), account.in_flight), (10, 0));
+}
+
+#[test]
+fn a_task_that_is_dropped_without_being_run_ends_the_logger_and_reports_what_it_holds() {
+    let dir = TempDir::new().unwrap();
+    let losses = Losses::default();
+    let open = || {
+        let api = Arc::new(Switch::default());
+        let config = spilling_to(&dir).build().unwrap();
+        Logger::open(config, api, Env::system(), Some(losses.callback())).unwrap()
+    };
+    let (logger, task) = open();
+    assert_eq!(logger.log_all((0..3).map(event)), 3);
+    drop(task);
+    assert_eq!(losses.by_reason()["spillover_write_error"], 3);
+    assert_eq!(
+        logger.log(event(3)).unwrap_err().reason,
+        "shutdown_in_progress"
+    );
+    let told = runtime().block_on(logger.log_durable(event(4)));
+    assert_eq!(told.unwrap_err().as_str(), "shutdown_in_progress");
+    let account = logger.account();
+    assert_eq!((account.lost.total(), account.in_flight), (5, 0));
+    // The directory is free again, although a handle is left.
+    drop(open());
+}

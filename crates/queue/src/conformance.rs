@@ -1,0 +1,232 @@
+//! What every store of the queue must do, and what the queue does on each of them, as rules.
+//!
+//! Each rule is a function named as a sentence; [`queue_conformance!`](crate::queue_conformance)
+//! makes one test of each. The same rules run on PostgreSQL, on SQLite and on the model that
+//! simulations use. Rules whose name begins with a number keep the promise of that number.
+
+pub mod claims;
+pub mod dispatchers;
+pub mod operators;
+pub mod projections;
+pub mod settles;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate_core::EventIds;
+use tidegate_core::env::Env;
+
+use crate::event::NewEvent;
+use crate::port::{
+    ClaimRequest, ClaimedEvent, Disposition, Held, Lane, Move, QueueStore, Serves, Settlement,
+};
+
+/// A lease that is long beside a test.
+pub const LONG: Duration = Duration::from_secs(60);
+/// A lease that a test waits out.
+pub const SHORT: Duration = Duration::from_millis(60);
+
+/// A store with an empty queue, and what is needed around it.
+#[derive(Debug)]
+pub struct World {
+    /// The store.
+    pub store: Arc<dyn QueueStore>,
+    /// The ports.
+    pub env: Env,
+    /// Ids for events.
+    pub ids: EventIds,
+}
+
+impl World {
+    /// A world around an empty store.
+    #[must_use]
+    pub fn new(store: Arc<dyn QueueStore>) -> Self {
+        let env = Env::system();
+        let ids = EventIds::new(Arc::clone(&env.clock), env.entropy.fork("ids"));
+        Self { store, env, ids }
+    }
+
+    /// A new event of a type.
+    pub fn event(&self, type_name: &str) -> NewEvent {
+        NewEvent::raw(self.ids.mint(), type_name, r#"{"n":1}"#).unwrap()
+    }
+
+    /// Publishes `count` events of a type and gives their numbers.
+    pub async fn publish(&self, type_name: &str, count: usize) -> Vec<i64> {
+        let events: Vec<NewEvent> = (0..count).map(|_| self.event(type_name)).collect();
+        self.store.publish(&events).await.unwrap()
+    }
+
+    /// Publishes one event with a key.
+    pub async fn publish_keyed(&self, type_name: &str, key: &str) -> i64 {
+        let event = self.event(type_name).with_key(key);
+        self.store.publish(&[event]).await.unwrap()[0]
+    }
+
+    /// Claims up to `limit` events of any kind.
+    pub async fn claim(&self, limit: u32, lease: Duration) -> Vec<ClaimedEvent> {
+        self.claim_as("tester", limit, lease, Serves::All).await
+    }
+
+    /// Claims for some handlers.
+    pub async fn claim_as(
+        &self,
+        owner: &str,
+        limit: u32,
+        lease: Duration,
+        serves: Serves,
+    ) -> Vec<ClaimedEvent> {
+        let request = ClaimRequest {
+            owner: owner.to_owned(),
+            limit,
+            lease,
+            serves,
+            rescue: true,
+            rows: true,
+        };
+        self.store.claim(&request).await.unwrap().events
+    }
+
+    /// Settles these events the same way and gives the stale ones.
+    pub async fn settle(&self, events: &[ClaimedEvent], to: &Disposition) -> Vec<i64> {
+        let moves = events.iter().map(|event| Move {
+            claim: event.claim.clone(),
+            key: event.key.clone(),
+            to: to.clone(),
+            states: Vec::new(),
+        });
+        let mut settlement = Settlement {
+            moves: moves.collect(),
+            finished: Vec::new(),
+        };
+        // Rules settle whole batches, unless they build a settlement of their own.
+        let batches: BTreeSet<Held> = events.iter().map(|event| event.claim.held).collect();
+        settlement.finished.extend(batches);
+        self.store.settle(&settlement).await.unwrap()
+    }
+
+    /// Waits.
+    pub async fn wait(&self, span: Duration) {
+        self.env.clock.sleep(span).await;
+    }
+
+    /// Checks that books and tables agree.
+    pub async fn audit(&self) {
+        let recount = self.store.recount().await.unwrap();
+        assert!(recount.books.is_balanced(), "{:?}", recount.books);
+        assert_eq!(recount.missing, [], "books and tables differ");
+        let account = self.store.account().await.unwrap();
+        assert!(account.is_balanced(), "{account:?}");
+    }
+}
+
+/// Completed by one handler.
+#[must_use]
+pub fn completed() -> Disposition {
+    Disposition::Finalize {
+        errors: Vec::new(),
+        handlers: Some("one".to_owned()),
+    }
+}
+
+/// The numbers of events.
+#[must_use]
+pub fn numbers(events: &[ClaimedEvent]) -> Vec<i64> {
+    events.iter().map(|event| event.claim.id).collect()
+}
+
+/// A claimer with these handlers.
+#[must_use]
+pub fn serves(handlers: &[(&str, &str)]) -> Serves {
+    let mut mine: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for (type_name, handler) in handlers {
+        mine.entry((*type_name).to_owned())
+            .or_default()
+            .insert((*handler).to_owned());
+    }
+    Serves::Handlers(mine)
+}
+
+/// A lane of type `a` that wants handler `one`.
+#[must_use]
+pub fn lane() -> Lane {
+    Lane::new("a", ["one"])
+}
+
+/// One test per rule: `$run!(rule)` runs it on a fresh world.
+#[macro_export]
+macro_rules! queue_conformance {
+    ($(#[$attribute:meta])* $run:path) => {
+        $crate::queue_conformance!(@ [$(#[$attribute])*] $run, claims, [
+            q01_a_published_event_is_claimed_once,
+            q02_of_five_claims_of_one_event_one_wins,
+            q03_a_claim_gives_at_most_what_was_asked_for_oldest_first,
+            q03_no_event_goes_to_two_claimers,
+            q04_an_abandoned_event_comes_back_when_its_lease_ends,
+            q04_an_abandoned_event_comes_back_before_newer_ones,
+            q04_a_large_abandoned_batch_comes_back_in_parts,
+            q05_a_renewed_lease_is_kept,
+            q08_what_is_rolled_back_was_never_published,
+            q08_what_is_committed_is_published,
+            q10_a_retry_waits_for_its_time_and_not_for_the_lease,
+            a_late_commit_is_not_passed_over,
+            many_events_are_published_at_once,
+            rows_are_claimed_by_those_who_serve_their_lane,
+            events_of_one_key_are_handed_out_one_after_the_other,
+            a_key_is_released_when_its_first_event_is_done,
+        ]);
+        $crate::queue_conformance!(@ [$(#[$attribute])*] $run, settles, [
+            q06_finalizing_moves_an_event_to_the_log,
+            q06_finalizing_twice_gives_one_row,
+            a04_q07_a_stale_claim_settles_nothing,
+            q07_a_stale_claim_renews_and_records_nothing,
+            q09_handler_states_are_kept_and_cleaned_up,
+            q16_result_guard_and_follow_up_come_together_or_not_at_all,
+            q17_a_guard_holds_for_its_own_sub_task_only,
+            a_batch_is_settled_in_parts,
+            a_batch_that_is_reopened_has_what_is_left,
+            a01_the_books_follow_every_move,
+        ]);
+        $crate::queue_conformance!(@ [$(#[$attribute])*] $run, operators, [
+            an_event_with_errors_is_given_back,
+            a_waiting_event_can_be_canceled,
+            a_claimed_event_cannot_be_canceled,
+            events_are_listed_and_found,
+            q22_stats_count_what_is_there,
+            retention_never_passes_a_projection,
+            a_turn_has_one_owner_at_a_time,
+            handlers_are_registered_and_unregistered,
+            q19_positions_have_no_holes,
+        ]);
+        $crate::queue_conformance!(@ [$(#[$attribute])*] $run, dispatchers, [
+            every_handler_gets_every_event,
+            q05_a_slow_handler_keeps_its_lease,
+            q09_only_the_handler_that_failed_runs_again,
+            q11_attempts_that_are_used_up_end_the_event,
+            q12_a_fatal_error_ends_the_event,
+            q13_a_panic_or_a_hang_is_a_transient_failure,
+            q14_an_event_without_handler_is_kept_or_completed,
+            q15_a_handler_id_is_refused_twice,
+            q16_follow_ups_come_with_the_success,
+            two_processes_with_different_handlers_share_an_event,
+            events_of_one_key_are_handled_in_order,
+            stopping_gives_back_what_was_not_begun,
+        ]);
+        $crate::queue_conformance!(@ [$(#[$attribute])*] $run, projections, [
+            q18_q20_a_projection_applies_every_event_exactly_once,
+            q21_a_rebuild_swaps_the_view_whole,
+        ]);
+    };
+    (@ $attributes:tt $run:path, $module:ident, [$($rule:ident),* $(,)?]) => {
+        $($crate::queue_conformance!(@one $attributes $run, $module, $rule);)*
+    };
+    (@one [$($attribute:tt)*] $run:path, $module:ident, $rule:ident) => {
+            #[test]
+            $($attribute)*
+            fn $rule() {
+                use $crate::conformance::$module as rules;
+                $run!(rules::$rule);
+            }
+    };
+}

@@ -1,0 +1,265 @@
+//! Rules of what operators see and do, and of the order of the log.
+
+use std::time::Duration;
+
+use tidegate_core::books::Place;
+
+use super::{LONG, SHORT, World, completed, numbers};
+use crate::QueueError;
+use crate::port::{Disposition, Filter, HandlerResult, HandlerState, Move, Settlement, Status};
+
+fn failed() -> Disposition {
+    Disposition::Finalize {
+        errors: vec![HandlerState {
+            handler: "one".to_owned(),
+            result: HandlerResult::UnrecoverableError,
+            attempts: 3,
+            error: Some("broken".to_owned()),
+        }],
+        handlers: None,
+    }
+}
+
+/// An event that completed with errors goes back to the handlers that failed, and to no other.
+pub async fn an_event_with_errors_is_given_back(world: &World) {
+    let register = [("a", "one"), ("a", "two")].map(|(t, h)| (t.to_owned(), h.to_owned()));
+    world.store.register(&register).await.unwrap();
+    let ids = world.publish("a", 1).await;
+    let claimed = world.claim(1, LONG).await;
+    let told = |handler: &str, result| HandlerState {
+        handler: handler.to_owned(),
+        result,
+        attempts: 1,
+        error: None,
+    };
+    let settlement = Settlement {
+        moves: vec![Move {
+            claim: claimed[0].claim.clone(),
+            key: None,
+            to: failed(),
+            states: vec![
+                told("one", HandlerResult::UnrecoverableError),
+                told("two", HandlerResult::Success),
+            ],
+        }],
+        finished: vec![claimed[0].claim.held],
+    };
+    world.store.settle(&settlement).await.unwrap();
+    world.store.clean(None).await.unwrap();
+    world.store.redrive(ids[0]).await.unwrap();
+    world.audit().await;
+    let again = world.store.redrive(ids[0]).await;
+    assert!(
+        matches!(again, Err(QueueError::Misplaced { .. })),
+        "{again:?}"
+    );
+    let two = super::serves(&[("a", "two")]);
+    assert!(world.claim_as("two", 10, LONG, two).await.is_empty());
+    let one = super::serves(&[("a", "one")]);
+    let claimed = world.claim_as("one", 10, LONG, one).await;
+    assert_eq!(numbers(&claimed), ids);
+    assert_eq!(claimed[0].states, [told("two", HandlerResult::Success)]);
+    world.settle(&claimed, &completed()).await;
+    assert_eq!(world.store.account().await.unwrap().delivered, 1);
+    let unknown = world.store.redrive(99_999).await;
+    assert!(
+        matches!(unknown, Err(QueueError::Unknown { id: 99_999 })),
+        "{unknown:?}"
+    );
+    world.audit().await;
+}
+
+/// An event that waits can be canceled, claimed before or not; it is then among the dead letters.
+pub async fn a_waiting_event_can_be_canceled(world: &World) {
+    let ids = world.publish("a", 3).await;
+    world.store.cancel(ids[1]).await.unwrap();
+    world.audit().await;
+    let claimed = world.claim(10, LONG).await;
+    assert_eq!(numbers(&claimed), [ids[0], ids[2]]);
+    let retry = Disposition::Retry {
+        after: LONG,
+        lane: super::lane(),
+    };
+    world.settle(&claimed, &retry).await;
+    world.store.cancel(ids[2]).await.unwrap();
+    let shown = world.store.show(ids[2]).await.unwrap().unwrap();
+    assert_eq!(shown.status, Status::CompletedWithErrors);
+    let account = world.store.account().await.unwrap();
+    assert_eq!((account.dead_lettered, account.retrying), (2, 1));
+    let again = world.store.cancel(ids[2]).await;
+    assert!(
+        matches!(again, Err(QueueError::Misplaced { .. })),
+        "{again:?}"
+    );
+    let unknown = world.store.cancel(99_999).await;
+    assert!(
+        matches!(unknown, Err(QueueError::Unknown { .. })),
+        "{unknown:?}"
+    );
+    world.audit().await;
+}
+
+/// An event that somebody handles cannot be canceled.
+pub async fn a_claimed_event_cannot_be_canceled(world: &World) {
+    let ids = world.publish("a", 1).await;
+    let claimed = world.claim(1, LONG).await;
+    let busy = world.store.cancel(ids[0]).await;
+    assert!(matches!(busy, Err(QueueError::Busy { .. })), "{busy:?}");
+    assert_eq!(world.settle(&claimed, &completed()).await, [0_i64; 0]);
+}
+
+/// Events are listed by state and type, and found by their id wherever they are.
+pub async fn events_are_listed_and_found(world: &World) {
+    world.publish("a", 2).await;
+    world.publish("b", 1).await;
+    let first = world.claim(1, LONG).await;
+    world.settle(&first, &failed()).await;
+    let second = world.claim(1, LONG).await;
+    let list = async |status, type_name: Option<&str>| {
+        let filter = Filter {
+            status,
+            type_name: type_name.map(str::to_owned),
+            after: 0,
+            limit: 10,
+        };
+        let listed = world.store.list(&filter).await.unwrap();
+        listed.into_iter().map(|one| one.id).collect::<Vec<_>>()
+    };
+    assert_eq!(list(None, None).await.len(), 2);
+    assert_eq!(list(None, Some("b")).await.len(), 1);
+    assert_eq!(list(Some(Status::Processing), None).await, numbers(&second));
+    assert_eq!(
+        list(Some(Status::CompletedWithErrors), None).await,
+        numbers(&first)
+    );
+    assert!(list(Some(Status::Completed), None).await.is_empty());
+    let find = async |id| world.store.find(id).await.unwrap();
+    let seen = find(first[0].claim.event_id).await.unwrap();
+    assert_eq!((seen.place, seen.attempts), (Place::DeadLettered, 1));
+    let seen = find(second[0].claim.event_id).await.unwrap();
+    assert_eq!(
+        (seen.place, seen.status),
+        (Place::InFlight, Status::Processing)
+    );
+    assert_eq!(find(world.ids.mint()).await, None);
+}
+
+/// Depth by state, retries, ages, the size of the log, handler states and the lag.
+pub async fn q22_stats_count_what_is_there(world: &World) {
+    world.publish("a", 5).await;
+    let claimed = world.claim(3, LONG).await;
+    world.settle(&claimed[..3], &completed()).await;
+    let claimed = world.claim(1, LONG).await;
+    let retry = Disposition::Retry {
+        after: LONG,
+        lane: super::lane(),
+    };
+    world.settle(&claimed, &retry).await;
+    world.claim(1, LONG).await;
+    let stats = world.store.stats().await.unwrap();
+    assert_eq!((stats.pending, stats.processing, stats.retrying), (1, 1, 1));
+    assert_eq!(stats.finalized, 3);
+    assert_eq!(stats.handler_states, 3, "one handler each");
+    assert_eq!(stats.ages.iter().sum::<u64>(), 2);
+    assert!(stats.oldest_age_seconds < 60.0);
+    assert!(stats.unhandled.is_empty() && stats.lag.is_empty());
+}
+
+/// Old events leave the log, those that a projection has not read stay, and the books know.
+pub async fn retention_never_passes_a_projection(world: &World) {
+    world.publish("a", 4).await;
+    let claimed = world.claim(2, LONG).await;
+    world.settle(&claimed, &completed()).await;
+    let claimed = world.claim(2, LONG).await;
+    world.settle(&claimed, &completed()).await;
+    world.wait(Duration::from_millis(5)).await;
+    let removed = world.store.clean(Some(Duration::ZERO)).await.unwrap();
+    assert_eq!(
+        removed.events, 0,
+        "without a position nobody can have read it"
+    );
+    world.store.sequence(100).await.unwrap();
+    let turn = world
+        .store
+        .take_turn("p", "me", LONG)
+        .await
+        .unwrap()
+        .unwrap();
+    let tx = world.store.begin().await.unwrap();
+    assert!(world.store.advance(tx, &turn, "p", 0, 2).await.unwrap());
+    let removed = world.store.clean(Some(Duration::ZERO)).await.unwrap();
+    assert_eq!(removed.events, 2);
+    world.audit().await;
+    let recount = world.store.recount().await.unwrap();
+    assert_eq!(recount.books.removed().delivered, 2);
+    assert_eq!(recount.found.account().delivered, 2);
+    let page = world.store.read_log(2, 10).await.unwrap();
+    assert_eq!(page.events.len(), 2);
+}
+
+/// A turn has one owner until it ends; the next has a larger token, and the old one is worthless.
+pub async fn a_turn_has_one_owner_at_a_time(world: &World) {
+    let store = &world.store;
+    let first = store.take_turn("t", "one", SHORT).await.unwrap().unwrap();
+    assert_eq!(store.take_turn("t", "two", LONG).await.unwrap(), None);
+    assert!(store.keep_turn(&first, SHORT).await.unwrap());
+    world.wait(SHORT * 2).await;
+    let second = store.take_turn("t", "two", LONG).await.unwrap().unwrap();
+    assert!(second.token > first.token);
+    assert!(!store.keep_turn(&first, LONG).await.unwrap());
+    let tx = store.begin().await.unwrap();
+    assert!(!store.advance(tx, &first, "p", 0, 1).await.unwrap());
+    assert!(store.keep_turn(&second, Duration::ZERO).await.unwrap());
+    world.wait(Duration::from_millis(5)).await;
+    assert!(store.take_turn("t", "three", LONG).await.unwrap().is_some());
+}
+
+/// The registry grows and shrinks, and its version says so.
+pub async fn handlers_are_registered_and_unregistered(world: &World) {
+    let both = [("a", "one"), ("a", "two")].map(|(t, h)| (t.to_owned(), h.to_owned()));
+    world.store.register(&both).await.unwrap();
+    let first = world.store.registry().await.unwrap();
+    assert_eq!(first.of("a").collect::<Vec<_>>(), ["one", "two"]);
+    world.store.register(&both).await.unwrap();
+    assert_eq!(world.store.registry().await.unwrap().version, first.version);
+    assert!(world.store.unregister("a", "one").await.unwrap());
+    assert!(!world.store.unregister("a", "one").await.unwrap());
+    let second = world.store.registry().await.unwrap();
+    assert_eq!(second.of("a").collect::<Vec<_>>(), ["two"]);
+    assert!(second.version > first.version);
+    world.publish("a", 1).await;
+    let request = crate::port::ClaimRequest {
+        owner: "x".to_owned(),
+        limit: 1,
+        lease: LONG,
+        serves: crate::port::Serves::All,
+        rescue: false,
+        rows: false,
+    };
+    let claimed = world.store.claim(&request).await.unwrap();
+    assert_eq!(claimed.registry, second.version);
+}
+
+/// Positions follow each other without holes, whatever the order of publishing and finalizing.
+pub async fn q19_positions_have_no_holes(world: &World) {
+    let ids = world.publish("a", 6).await;
+    let one = world.claim(2, LONG).await;
+    let two = world.claim(2, LONG).await;
+    let three = world.claim(2, LONG).await;
+    world.settle(&three, &completed()).await;
+    world.store.sequence(100).await.unwrap();
+    world.settle(&one, &completed()).await;
+    world.settle(&two, &failed()).await;
+    while world.store.sequence(1).await.unwrap() > 0 {}
+    let page = world.store.read_log(0, 100).await.unwrap();
+    let read: Vec<(i64, i64)> = page.events.iter().map(|e| (e.position, e.id)).collect();
+    assert_eq!(read, [(1, ids[4]), (2, ids[5]), (3, ids[0]), (4, ids[1])]);
+    assert_eq!(
+        (page.last, page.head),
+        (6, 6),
+        "events with errors have positions too"
+    );
+    let page = world.store.read_log(1, 2).await.unwrap();
+    let read: Vec<i64> = page.events.iter().map(|e| e.position).collect();
+    assert_eq!((read, page.last), (vec![2, 3], 3));
+}

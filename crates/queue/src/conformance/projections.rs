@@ -1,0 +1,237 @@
+//! Rules of projections.
+
+use std::time::Duration;
+
+use tidegate_core::{Code, Failure};
+use tidegate_store::sqlx;
+use tokio::sync::oneshot;
+
+use super::World;
+use super::dispatchers::{Calls, Running, placed, quick};
+use crate::port::LogEvent;
+use crate::{Delivery, Dispatcher, Handled, Projection, Projector, ProjectorOptions, Target, Tx};
+
+const TABLE: &str = "seen";
+
+fn failure(error: impl std::fmt::Display) -> Failure {
+    Failure::transient(Code::from_static("test.sql"), error.to_string())
+}
+
+async fn create(tx: &mut Tx, target: Target) -> Result<(), Failure> {
+    let table = target.table(TABLE);
+    let sql = format!("CREATE TABLE IF NOT EXISTS {table} (n integer PRIMARY KEY, times integer)");
+    let sql = sqlx::AssertSqlSafe(sql);
+    if let Some(connection) = tx.postgres() {
+        sqlx::raw_sql(sql)
+            .execute(connection)
+            .await
+            .map_err(failure)?;
+    } else if let Some(connection) = tx.sqlite() {
+        sqlx::raw_sql(sql)
+            .execute(connection)
+            .await
+            .map_err(failure)?;
+    }
+    Ok(())
+}
+
+async fn add(tx: &mut Tx, target: Target, n: u32) -> Result<(), Failure> {
+    let table = target.table(TABLE);
+    let sql = format!(
+        "INSERT INTO {table} AS t (n, times) VALUES ({n}, 1)
+         ON CONFLICT (n) DO UPDATE SET times = t.times + 1"
+    );
+    let sql = sqlx::AssertSqlSafe(sql);
+    if let Some(connection) = tx.postgres() {
+        sqlx::raw_sql(sql)
+            .execute(connection)
+            .await
+            .map_err(failure)?;
+    } else if let Some(connection) = tx.sqlite() {
+        sqlx::raw_sql(sql)
+            .execute(connection)
+            .await
+            .map_err(failure)?;
+    } else if let Some(tx) = tx.model() {
+        let times = tx
+            .get(&table, &n.to_string())
+            .and_then(|t| t.parse::<u32>().ok());
+        tx.put(&table, &n.to_string(), (times.unwrap_or(0) + 1).to_string());
+    }
+    Ok(())
+}
+
+/// How often an event was applied, as a reader sees it.
+async fn times(world: &World, n: u32) -> u32 {
+    let mut tx = world.store.begin().await.unwrap();
+    let sql = format!("SELECT times FROM {TABLE} WHERE n = {n}");
+    let sql = sqlx::AssertSqlSafe(sql);
+    let found: Option<i32> = if let Some(connection) = tx.postgres() {
+        sqlx::query_scalar(sql)
+            .fetch_optional(connection)
+            .await
+            .unwrap()
+    } else if let Some(connection) = tx.sqlite() {
+        sqlx::query_scalar(sql)
+            .fetch_optional(connection)
+            .await
+            .unwrap()
+    } else {
+        let tx = tx.model().unwrap();
+        tx.get(TABLE, &n.to_string())
+            .and_then(|times| times.parse().ok())
+    };
+    tx.rollback().await.unwrap();
+    u32::try_from(found.unwrap_or(0)).unwrap()
+}
+
+fn number(event: &LogEvent) -> u32 {
+    let placed: super::dispatchers::Placed = serde_json::from_str(&event.payload).unwrap();
+    placed.n
+}
+
+/// A projection that counts events, and fails on the first look at number 13.
+fn counting(calls: &Calls) -> Projection {
+    let calls = calls.clone();
+    Projection::builder("counting")
+        .table(TABLE)
+        .batch_size(7)
+        .create(|tx, target| Box::pin(create(tx, target)))
+        .apply(move |tx, target, events| {
+            let calls = calls.clone();
+            Box::pin(async move {
+                for event in events {
+                    let n = number(event);
+                    add(tx, target, n).await?;
+                    if n == 13 && calls.add("projection", n) == 1 {
+                        return Err(failure("not at first sight"));
+                    }
+                }
+                Ok(())
+            })
+        })
+        .build()
+        .unwrap()
+}
+
+fn projector(world: &World, calls: &Calls) -> Projector {
+    let options = ProjectorOptions {
+        poll_delay: Duration::from_millis(5),
+        lease: Duration::from_millis(300),
+    };
+    let queue = world.queue();
+    Projector::new(&queue, vec![counting(calls)], options, &world.env)
+}
+
+fn start(world: &World, calls: &Calls) -> oneshot::Sender<()> {
+    let projector = projector(world, calls);
+    let (stop, stopped) = oneshot::channel::<()>();
+    let run = async move { projector.run(async { drop(stopped.await) }).await };
+    drop(world.env.spawn.spawn("projector", Box::pin(run)));
+    stop
+}
+
+async fn caught_up(world: &World) {
+    for _ in 0..2_000 {
+        let stats = world.store.stats().await.unwrap();
+        let head = world.store.read_log(0, 1).await.unwrap().head;
+        let is_sequenced = u64::try_from(head).unwrap() >= stats.finalized;
+        if is_sequenced && stats.lag.get("counting") == Some(&0) {
+            return;
+        }
+        world.wait(Duration::from_millis(5)).await;
+    }
+    panic!(
+        "the projection does not catch up: {:?}",
+        world.store.stats().await
+    );
+}
+
+fn handling(world: &World, calls: &Calls) -> Running {
+    let calls = calls.clone();
+    let act = move |event: Delivery<super::dispatchers::Placed>| {
+        let n = event.event.n;
+        // Some come late, and every tenth fails for good.
+        let count = calls.add("handler", n);
+        async move {
+            match n {
+                n if n % 10 == 9 => Handled::UnrecoverableError(Failure::permanent(
+                    Code::from_static("test.fatal"),
+                    "never",
+                )),
+                n if n % 4 == 1 && count < 3 => Handled::TransientError(failure("not yet")),
+                _ => Handled::Success,
+            }
+        }
+    };
+    let builder = Dispatcher::builder(world.queue()).options(quick());
+    Running::start(world, builder.register_fn("handler", act).unwrap())
+}
+
+async fn publish(world: &World, numbers: std::ops::Range<u32>) {
+    let queue = world.queue();
+    for n in numbers {
+        queue.publish(&placed(n)).await.unwrap();
+    }
+}
+
+fn expected(n: u32) -> u32 {
+    u32::from(n % 10 != 9)
+}
+
+/// Every completed event is applied exactly once: those that were retried while later ones finished,
+/// and those of a batch that failed; two instances never build at once.
+pub async fn q18_q20_a_projection_applies_every_event_exactly_once(world: &World) {
+    let calls = Calls::default();
+    let running = handling(world, &calls);
+    let (one, two) = (start(world, &calls), start(world, &calls));
+    publish(world, 0..60).await;
+    world.finalized(60).await;
+    caught_up(world).await;
+    for n in 0..60 {
+        assert_eq!(times(world, n).await, expected(n), "event {n}");
+    }
+    drop((one, two));
+    running.stop().await;
+    world.audit().await;
+}
+
+/// A rebuild gives the same view anew, and readers see the old or the new one, whole; the lag ends
+/// at zero also behind events with errors.
+pub async fn q21_a_rebuild_swaps_the_view_whole(world: &World) {
+    let calls = Calls::default();
+    calls.add("projection", 13);
+    let running = handling(world, &calls);
+    let stop = start(world, &calls);
+    publish(world, 0..20).await;
+    world.finalized(20).await;
+    caught_up(world).await;
+    stop.send(()).ok();
+    let rebuilder = projector(world, &calls);
+    assert!(rebuilder.rebuild("unknown").await.is_err());
+    let rebuild = rebuilder.rebuild("counting");
+    let look = async {
+        for _ in 0..20 {
+            for n in 0..20 {
+                assert_eq!(times(world, n).await, expected(n), "event {n}");
+            }
+            world.wait(Duration::from_millis(2)).await;
+        }
+    };
+    let (rebuilt, ()) = tokio::join!(rebuild, look);
+    rebuilt.unwrap();
+    for n in 0..20 {
+        assert_eq!(times(world, n).await, expected(n), "event {n}");
+    }
+    let names = world.store.projections().await.unwrap();
+    assert_eq!(names.len(), 1, "{names:?}");
+    publish(world, 20..30).await;
+    world.finalized(30).await;
+    let stop = start(world, &calls);
+    caught_up(world).await;
+    for n in 0..30 {
+        assert_eq!(times(world, n).await, expected(n), "event {n}");
+    }
+    stop.send(()).ok();
+    running.stop().await;
+}

@@ -1,0 +1,193 @@
+use proptest::prelude::*;
+use tidegate_core::env::Stream;
+
+use super::*;
+
+fn state(handler: &str, result: HandlerResult, attempts: u32) -> HandlerState {
+    HandlerState {
+        handler: handler.to_owned(),
+        result,
+        attempts,
+        error: None,
+    }
+}
+
+fn names(handlers: &[&str]) -> BTreeSet<String> {
+    handlers
+        .iter()
+        .map(|handler| (*handler).to_owned())
+        .collect()
+}
+
+fn decided(
+    registered: &[&str],
+    states: &[HandlerState],
+    on_fatal: OnFatal,
+    attempts: Option<u32>,
+) -> Disposition {
+    let mut policy = Policy {
+        on_fatal,
+        ..Policy::default()
+    };
+    policy.retry.attempts = attempts;
+    let facts = Facts {
+        type_name: "a",
+        registered: &names(registered),
+        states,
+        has_history: false,
+    };
+    decide(&facts, &policy, &mut Stream::new(1))
+}
+
+use HandlerResult::{Success, TransientError as Transient, UnrecoverableError as Fatal};
+use OnFatal::{AwaitOthers, Finalize};
+
+#[test]
+fn every_handler_done_is_completed_under_one_name() {
+    let states = [state("two", Success, 1), state("one", Success, 1)];
+    let expect = Disposition::Finalize {
+        errors: Vec::new(),
+        handlers: Some("one,two".to_owned()),
+    };
+    assert_eq!(decided(&["one", "two"], &states, Finalize, None), expect);
+}
+
+#[test]
+fn q12_a_fatal_error_ends_the_event_at_once_or_when_the_others_are_terminal() {
+    let states = [state("one", Fatal, 1), state("two", Transient, 1)];
+    let ended = decided(&["one", "two", "three"], &states, Finalize, None);
+    let Disposition::Finalize { errors, .. } = ended else {
+        panic!("{ended:?}");
+    };
+    assert_eq!(errors.len(), 2, "all errors are listed");
+    let waiting = decided(&["one", "two", "three"], &states, AwaitOthers, None);
+    let Disposition::Retry { lane, .. } = waiting else {
+        panic!("{waiting:?}");
+    };
+    assert_eq!(lane.to_string(), "a:three,two");
+    let states = [state("one", Fatal, 1), state("two", Success, 2)];
+    let ended = decided(&["one", "two"], &states, AwaitOthers, None);
+    assert!(matches!(ended, Disposition::Finalize { errors, .. } if errors.len() == 1));
+}
+
+#[test]
+fn q11_a_handler_that_used_up_its_attempts_has_failed() {
+    let at = |attempts| {
+        decided(
+            &["one"],
+            &[state("one", Transient, attempts)],
+            Finalize,
+            Some(3),
+        )
+    };
+    assert!(matches!(at(2), Disposition::Retry { .. }));
+    assert!(matches!(at(3), Disposition::Finalize { errors, .. } if errors.len() == 1));
+}
+
+#[test]
+fn q14_an_event_nobody_wants_is_kept_or_completed() {
+    let kept = decided(&[], &[], Finalize, None);
+    assert_eq!(
+        kept,
+        Disposition::Leave {
+            lane: Lane::new("a", [])
+        }
+    );
+    let policy = Policy {
+        unhandled: Unhandled::Complete,
+        ..Policy::default()
+    };
+    let facts = Facts {
+        type_name: "a",
+        registered: &BTreeSet::new(),
+        states: &[],
+        has_history: false,
+    };
+    let completed = decide(&facts, &policy, &mut Stream::new(1));
+    assert!(matches!(completed, Disposition::Finalize { errors, .. } if errors.is_empty()));
+}
+
+#[test]
+fn a_handler_of_another_process_is_left_its_part() {
+    let left = decided(&["one", "two"], &[state("one", Success, 1)], Finalize, None);
+    assert_eq!(
+        left,
+        Disposition::Leave {
+            lane: Lane::new("a", ["two"])
+        }
+    );
+}
+
+#[test]
+fn waits_grow_with_the_attempts_of_the_handler() {
+    let mut policy = Policy::default();
+    policy.retry.backoff =
+        Backoff::exponential(Duration::from_millis(100), 2.0, Duration::from_secs(1));
+    let wait = |attempts| {
+        let facts = Facts {
+            type_name: "a",
+            registered: &names(&["one"]),
+            states: &[state("one", Transient, attempts)],
+            has_history: true,
+        };
+        match decide(&facts, &policy, &mut Stream::new(1)) {
+            Disposition::Retry { after, .. } => after.as_millis(),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!([1, 2, 3, 9].map(wait), [100, 200, 400, 1000]);
+}
+
+fn any_state() -> impl Strategy<Value = HandlerState> {
+    let result = prop_oneof![Just(Success), Just(Transient), Just(Fatal)];
+    ("[a-d]", result, 1_u32..6)
+        .prop_map(|(handler, result, attempts)| state(&handler, result, attempts))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(3_000))]
+
+    /// An event ends only when every registered handler is terminal or one has failed; it never
+    /// ends well with a handler that did not succeed; and while it goes on, somebody is wanted.
+    #[test]
+    fn no_handler_is_forgotten(
+        registered in prop::collection::btree_set("[a-d]", 0..4),
+        states in prop::collection::vec(any_state(), 0..4),
+        awaits in any::<bool>(),
+        limit in prop::option::of(1_u32..6),
+    ) {
+        let by_handler: BTreeMap<String, HandlerState> =
+            states.into_iter().map(|s| (s.handler.clone(), s)).collect();
+        let states: Vec<HandlerState> = by_handler.values().cloned().collect();
+        let mut policy = Policy { on_fatal: if awaits { AwaitOthers } else { Finalize }, ..Policy::default() };
+        policy.retry.attempts = limit;
+        let facts = Facts { type_name: "t", registered: &registered, states: &states, has_history: true };
+        let succeeded = |h: &String| by_handler.get(h).is_some_and(|s| s.result == Success);
+        let failed = |s: &HandlerState| s.result == Fatal
+            || (s.result == Transient && limit.is_some_and(|l| s.attempts >= l));
+        match decide(&facts, &policy, &mut Stream::new(7)) {
+            Disposition::Finalize { errors, .. } if errors.is_empty() => {
+                prop_assert!(registered.iter().all(succeeded));
+            }
+            Disposition::Finalize { errors, .. } => {
+                prop_assert!(states.iter().any(failed));
+                prop_assert!(errors.iter().all(|e| e.result != Success));
+                if awaits {
+                    let terminal = |h: &String| by_handler.get(h).is_some_and(|s| failed(s) || s.result == Success);
+                    prop_assert!(registered.iter().all(terminal));
+                }
+            }
+            Disposition::Retry { lane, .. } | Disposition::Leave { lane } => {
+                prop_assert!(registered.is_empty() || !lane.wanted.is_empty());
+                let is_wanted = |h: &String| registered.contains(h) && !succeeded(h);
+                prop_assert!(lane.wanted.iter().all(is_wanted));
+                // Whoever is wanted is also called by the process that has it.
+                for handler in &lane.wanted {
+                    let mine = BTreeSet::from([handler.clone()]);
+                    prop_assert_eq!(to_call(&mine, &states, &policy.retry).len(), 1);
+                }
+            }
+            Disposition::Park { .. } => prop_assert!(false, "only a key parks"),
+        }
+    }
+}

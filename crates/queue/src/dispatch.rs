@@ -1,0 +1,341 @@
+//! Gives claimed events to handlers.
+//!
+//! A dispatcher claims batches ahead of its workers, renews its leases, lets workers call handlers,
+//! and settles what they decided, a batch at a time. Nothing is remembered here that the store does
+//! not know: whoever dies in the middle leaves a lease that runs out.
+
+mod call;
+mod claimer;
+mod hub;
+mod ready;
+mod renewer;
+mod settler;
+mod worker;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tidegate_core::env::{BoxFuture, Env};
+use tidegate_core::{Classify, FailureClass};
+
+use crate::QueueError;
+use crate::decide::Policy;
+use crate::event::Event;
+use crate::handler::{
+    AnyHandler, Closure, Context, Delivery, Handled, Handler, Raw, Typed, TypedClosure,
+};
+use crate::queue::Queue;
+use hub::Hub;
+
+/// How a dispatcher works; the keys of the section `queue`.
+#[derive(Debug, Clone)]
+pub struct DispatcherOptions {
+    /// The wait between polls when nothing wakes it: `poll-delay-ms`.
+    pub poll_delay: Duration,
+    /// Events claimed at once: `batch-size`.
+    pub batch_size: u32,
+    /// Handlers running at once: `concurrency`.
+    pub concurrency: usize,
+    /// The lease: `abandonment-timeout`.
+    pub lease: Duration,
+    /// The deadline of one call: `handler-timeout`.
+    pub handler_timeout: Duration,
+    /// How long running handlers may go on after the stop.
+    pub stop_timeout: Duration,
+    /// The pause between clean-ups: `cleanup-interval`.
+    pub cleanup_interval: Duration,
+    /// How long finalized events are kept: `event-log-retention`.
+    pub retention: Option<Duration>,
+    /// Retries, fatal errors and events nobody wants.
+    pub policy: Policy,
+}
+
+impl Default for DispatcherOptions {
+    fn default() -> Self {
+        Self {
+            poll_delay: Duration::from_millis(200),
+            batch_size: 200,
+            concurrency: 16,
+            lease: Duration::from_secs(60),
+            handler_timeout: Duration::from_secs(300),
+            stop_timeout: Duration::from_secs(30),
+            cleanup_interval: Duration::from_secs(60),
+            retention: None,
+            policy: Policy::default(),
+        }
+    }
+}
+
+/// A handler id that is taken.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("Handler with id '{id}' is already registered")]
+pub struct AlreadyRegistered {
+    id: String,
+}
+
+/// What can be wrong with a handler when it is registered.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RegisterError {
+    /// Its id is taken.
+    #[error(transparent)]
+    AlreadyRegistered(#[from] AlreadyRegistered),
+    /// Its id cannot be used.
+    #[error(transparent)]
+    Name(#[from] QueueError),
+}
+
+impl Classify for RegisterError {
+    fn class(&self) -> FailureClass {
+        match self {
+            Self::AlreadyRegistered(_) | Self::Name(_) => FailureClass::Permanent,
+        }
+    }
+}
+
+/// A dispatcher in the making.
+#[must_use = "a builder does nothing by itself"]
+pub struct DispatcherBuilder {
+    queue: Queue,
+    options: DispatcherOptions,
+    handlers: BTreeMap<String, Arc<dyn AnyHandler>>,
+}
+
+impl DispatcherBuilder {
+    /// How it works.
+    pub fn options(mut self, options: DispatcherOptions) -> Self {
+        self.options = options;
+        self
+    }
+
+    /// Adds a handler.
+    ///
+    /// # Errors
+    /// Its id is taken or cannot be used.
+    pub fn register<E: Event>(self, handler: impl Handler<E>) -> Result<Self, RegisterError> {
+        self.add(Arc::new(Typed {
+            handler,
+            of: PhantomData,
+        }))
+    }
+
+    /// Adds a closure as the handler `id` of a type.
+    ///
+    /// # Errors
+    /// The id is taken or cannot be used.
+    pub fn register_fn<E, R>(
+        self,
+        id: impl Into<String>,
+        act: impl Fn(Delivery<E>) -> R + Send + Sync + 'static,
+    ) -> Result<Self, RegisterError>
+    where
+        E: Event,
+        R: Future<Output = Handled> + Send + 'static,
+    {
+        self.add(Arc::new(TypedClosure {
+            id: id.into(),
+            act,
+            of: PhantomData,
+        }))
+    }
+
+    /// Adds a closure that sees the JSON of any event of a type.
+    ///
+    /// # Errors
+    /// The id is taken or cannot be used.
+    pub fn register_raw<F>(
+        self,
+        id: impl Into<String>,
+        type_name: impl Into<String>,
+        act: F,
+    ) -> Result<Self, RegisterError>
+    where
+        F: for<'a> Fn(
+                &'a Raw<'a>,
+                &'a mut Context,
+            ) -> std::pin::Pin<Box<dyn Future<Output = Handled> + Send + 'a>>
+            + Send
+            + Sync
+            + 'static,
+    {
+        self.add(Arc::new(Closure {
+            id: id.into(),
+            type_name: type_name.into(),
+            act,
+        }))
+    }
+
+    fn add(mut self, handler: Arc<dyn AnyHandler>) -> Result<Self, RegisterError> {
+        let id = handler.id().to_owned();
+        // Ids are joined by commas and colons in lanes.
+        if id.is_empty() || id.contains([',', ':', '"', '\\']) || id.chars().any(char::is_control) {
+            return Err(RegisterError::Name(QueueError::Name {
+                what: "handler id",
+                name: id,
+                why: "it is empty or holds a comma, a colon, a quote or a control character",
+            }));
+        }
+        if self.handlers.contains_key(&id) {
+            return Err(AlreadyRegistered { id }.into());
+        }
+        self.handlers.insert(id, handler);
+        Ok(self)
+    }
+
+    /// The dispatcher. Nothing runs yet.
+    #[must_use]
+    pub fn build(self, env: &Env) -> Dispatcher {
+        let mut mine: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        for handler in self.handlers.values() {
+            let of_type = mine.entry(handler.type_name().to_owned()).or_default();
+            of_type.insert(handler.id().to_owned());
+        }
+        let env = env.fork("dispatcher");
+        let entropy = env.entropy.fork("backoff");
+        Dispatcher {
+            shared: Arc::new(Shared {
+                queue: self.queue,
+                options: self.options,
+                handlers: self.handlers,
+                mine,
+                hub: Mutex::new(Hub::new(entropy)),
+                signals: hub::Signals::default(),
+                env,
+            }),
+        }
+    }
+}
+
+impl fmt::Debug for DispatcherBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "DispatcherBuilder({} handlers)", self.handlers.len())
+    }
+}
+
+/// What the tasks of a dispatcher share.
+struct Shared {
+    queue: Queue,
+    options: DispatcherOptions,
+    handlers: BTreeMap<String, Arc<dyn AnyHandler>>,
+    mine: BTreeMap<String, BTreeSet<String>>,
+    hub: Mutex<Hub>,
+    signals: hub::Signals,
+    env: Env,
+}
+
+/// What a dispatcher did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Report {
+    /// Events claimed.
+    pub claimed: u64,
+    /// Events finalized.
+    pub finalized: u64,
+    /// Events put back for another attempt.
+    pub retried: u64,
+    /// Events that were somebody else's when we were done.
+    pub stale: u64,
+}
+
+/// How a dispatcher is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Health {
+    /// Whether it takes new work.
+    pub is_up: bool,
+    /// What is wrong, if something is.
+    pub problem: Option<String>,
+}
+
+/// Gives events to handlers, for as long as it runs.
+pub struct Dispatcher {
+    shared: Arc<Shared>,
+}
+
+/// A handle on a running dispatcher.
+#[derive(Clone)]
+pub struct DispatcherHandle {
+    shared: Arc<Shared>,
+}
+
+impl DispatcherHandle {
+    /// How it is.
+    #[must_use]
+    pub fn health(&self) -> Health {
+        self.shared.hub().health()
+    }
+
+    /// What it did so far.
+    #[must_use]
+    pub fn report(&self) -> Report {
+        self.shared.hub().report
+    }
+}
+
+impl fmt::Debug for DispatcherHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "DispatcherHandle({:?})", self.report())
+    }
+}
+
+impl Dispatcher {
+    /// A dispatcher of this queue.
+    pub fn builder(queue: Queue) -> DispatcherBuilder {
+        DispatcherBuilder {
+            queue,
+            options: DispatcherOptions::default(),
+            handlers: BTreeMap::new(),
+        }
+    }
+
+    /// A handle to look at it while it runs.
+    #[must_use]
+    pub fn handle(&self) -> DispatcherHandle {
+        DispatcherHandle {
+            shared: Arc::clone(&self.shared),
+        }
+    }
+
+    /// Registers its handlers and works until `shutdown` completes; then claims nothing more, lets
+    /// running handlers end within the stop timeout, settles what they said, and gives the rest
+    /// back at once.
+    ///
+    /// If canceled, leases run out by themselves and somebody else goes on.
+    pub async fn run(self, shutdown: impl Future<Output = ()> + Send) -> Report {
+        let shared = self.shared;
+        let workers: Vec<_> = (0..shared.options.concurrency.max(1))
+            .map(|number| {
+                let task: BoxFuture = Box::pin(worker::work(Arc::clone(&shared)));
+                shared
+                    .env
+                    .spawn
+                    .spawn(&format!("queue-worker-{number}"), task)
+            })
+            .collect();
+        let stop = async {
+            shutdown.await;
+            shared.stop();
+        };
+        let working = async {
+            tokio::join!(
+                claimer::claim(&shared),
+                settler::settle(&shared),
+                renewer::renew(&shared),
+                renewer::clean(&shared),
+            );
+        };
+        tokio::join!(stop, working);
+        for worker in &workers {
+            // Those that still run are past the stop timeout; their events come back.
+            worker.abort();
+        }
+        shared.hub().report
+    }
+}
+
+impl fmt::Debug for Dispatcher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Dispatcher({} handlers)", self.shared.handlers.len())
+    }
+}

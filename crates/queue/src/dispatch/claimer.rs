@@ -1,0 +1,180 @@
+//! Claims ahead of the workers.
+
+use std::time::Duration;
+
+use tidegate_core::{Classify, FailureClass};
+
+use super::Shared;
+use crate::QueueError;
+use crate::port::{ClaimRequest, Claimed, Serves};
+use crate::telemetry;
+
+/// How often rows of their own are looked for while fresh events keep coming.
+const ROWS_EVERY: Duration = Duration::from_millis(20);
+/// How often claims that ran out are looked for, at most.
+const RESCUE_EVERY: Duration = Duration::from_secs(1);
+/// The longest pause after failures in a row.
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+pub(super) async fn claim(shared: &Shared) {
+    if !register(shared).await {
+        return;
+    }
+    let mut looks = Looks::new(shared);
+    let mut failures = 0_u32;
+    while !shared.hub().is_stopping() {
+        let room = room(shared);
+        if room == 0 {
+            tokio::select! {
+                biased;
+                () = shared.signals.room.notified() => {}
+                () = shared.stopping() => return,
+            }
+            continue;
+        }
+        let request = looks.request(shared, room);
+        // Not cut short by the stop: what it claims is given back at once, and would otherwise wait
+        // for the end of its lease.
+        shared.hub().begin_claim();
+        let claimed = shared.queue.store().claim(&request).await;
+        let taken = take(shared, claimed).await;
+        shared.hub().end_claim();
+        shared.signals.outcome.notify_one();
+        match taken {
+            Ok(0) => {
+                failures = 0;
+                wait(shared).await;
+            }
+            Ok(_) => {
+                failures = 0;
+                shared.signals.work.notify_waiters();
+            }
+            Err(error) => {
+                failures = failures.saturating_add(1);
+                failed(shared, &error, failures).await;
+            }
+        }
+    }
+}
+
+/// Writes our handlers into the registry; says no when the stop came first.
+async fn register(shared: &Shared) -> bool {
+    let all = shared.handlers.values();
+    let all = all.map(|handler| (handler.type_name().to_owned(), handler.id().to_owned()));
+    let all: Vec<(String, String)> = all.collect();
+    let mut failures = 0_u32;
+    while !shared.hub().is_stopping() {
+        let store = shared.queue.store();
+        let registered = async {
+            store.register(&all).await?;
+            store.registry().await
+        };
+        match registered.await {
+            Ok(registry) => {
+                let mut hub = shared.hub();
+                hub.registry = registry;
+                hub.works();
+                return true;
+            }
+            Err(error) => {
+                failures = failures.saturating_add(1);
+                failed(shared, &error, failures).await;
+            }
+        }
+    }
+    false
+}
+
+/// How many events may be claimed now: two batches may be in memory, and small claims wait until
+/// there is room for half of one.
+fn room(shared: &Shared) -> u32 {
+    let batch = shared.options.batch_size.max(1);
+    let in_memory = u32::try_from(shared.hub().in_memory()).unwrap_or(u32::MAX);
+    let room = batch.saturating_mul(2).saturating_sub(in_memory);
+    if room * 2 >= batch {
+        room.min(batch)
+    } else {
+        0
+    }
+}
+
+/// When what was looked for last.
+struct Looks {
+    rows: Option<Duration>,
+    rescue: Option<Duration>,
+    rescue_every: Duration,
+}
+
+impl Looks {
+    fn new(shared: &Shared) -> Self {
+        Self {
+            rows: None,
+            rescue: None,
+            rescue_every: RESCUE_EVERY.min(shared.options.lease / 2),
+        }
+    }
+
+    fn request(&mut self, shared: &Shared, limit: u32) -> ClaimRequest {
+        let now = shared.env.clock.elapsed();
+        let is_due = |last: Option<Duration>, every| last.is_none_or(|last| now >= last + every);
+        let rows = is_due(self.rows, ROWS_EVERY);
+        let rescue = is_due(self.rescue, self.rescue_every);
+        if rows {
+            self.rows = Some(now);
+        }
+        if rescue {
+            self.rescue = Some(now);
+        }
+        ClaimRequest {
+            owner: shared.queue.owner().to_owned(),
+            limit,
+            lease: shared.options.lease,
+            serves: Serves::Handlers(shared.mine.clone()),
+            rescue,
+            rows,
+        }
+    }
+}
+
+/// Takes what was claimed, with the registry as of the claim.
+async fn take(shared: &Shared, claimed: Result<Claimed, QueueError>) -> Result<usize, QueueError> {
+    let claimed = claimed?;
+    let known = shared.hub().registry.version;
+    if claimed.registry != known && claimed.registry != 0 {
+        let registry = shared.queue.store().registry().await?;
+        shared.hub().registry = registry;
+    }
+    let count = claimed.events.len();
+    for event in &claimed.events {
+        telemetry::picked_up(event, claimed.now_ms);
+    }
+    let mut hub = shared.hub();
+    hub.works();
+    hub.add(claimed.events);
+    Ok(count)
+}
+
+async fn wait(shared: &Shared) {
+    tokio::select! {
+        biased;
+        () = shared.queue.store().woken() => {}
+        () = shared.stopping() => {}
+        () = shared.env.clock.sleep(shared.options.poll_delay) => {}
+    }
+}
+
+async fn failed(shared: &Shared, error: &QueueError, failures: u32) {
+    let is_down = error.class() == FailureClass::System;
+    shared.hub().fails(error.to_string(), is_down);
+    tracing::warn!(%error, failures, "the queue's store gives nothing");
+    let pause = shared
+        .options
+        .poll_delay
+        .saturating_mul(failures.min(50))
+        .min(LONGEST_PAUSE);
+    tokio::select! {
+        biased;
+        () = shared.stopping() => {}
+        () = shared.env.clock.sleep(pause) => {}
+    }
+}

@@ -1,0 +1,337 @@
+//! What the tasks of a dispatcher know together.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{MutexGuard, PoisonError};
+
+use tidegate_core::env::Entropy;
+use tokio::sync::Notify;
+
+use super::ready::Ready;
+use super::{Health, Report, Shared};
+use crate::port::{Claim, ClaimedEvent, Disposition, HandlerState, Held, Lane, Move, Registry};
+
+/// Who is told when.
+#[derive(Default)]
+pub(super) struct Signals {
+    /// There is something to handle.
+    pub(super) work: Notify,
+    /// There is room for another claim.
+    pub(super) room: Notify,
+    /// There is something to settle.
+    pub(super) outcome: Notify,
+    /// The stop was asked for.
+    pub(super) stop: Notify,
+    /// Nothing is left to settle.
+    pub(super) end: Notify,
+}
+
+/// One lease that we hold. It is known by what it was at the claim: a batch that was lost and claimed
+/// again is another lease, and what is left of the first one has no say in the second.
+#[derive(Debug)]
+struct Lease {
+    /// What it is now: reopening a batch gives it a newer token.
+    held: Held,
+    /// Events that are not settled.
+    open: usize,
+    /// Events that are left to run out, because nobody knows what became of them.
+    abandoned: usize,
+}
+
+pub(super) struct Hub {
+    pub(super) ready: Ready,
+    pub(super) registry: Registry,
+    pub(super) entropy: Box<dyn Entropy>,
+    pub(super) report: Report,
+    leases: BTreeMap<Held, Lease>,
+    outcomes: Vec<Move>,
+    running: usize,
+    is_stopping: bool,
+    stopped_at: Option<std::time::Duration>,
+    has_ended: bool,
+    is_claiming: bool,
+    problem: Option<String>,
+    is_down: bool,
+}
+
+impl Hub {
+    pub(super) fn new(entropy: Box<dyn Entropy>) -> Self {
+        Self {
+            ready: Ready::default(),
+            registry: Registry::default(),
+            entropy,
+            report: Report::default(),
+            leases: BTreeMap::new(),
+            outcomes: Vec::new(),
+            running: 0,
+            is_stopping: false,
+            stopped_at: None,
+            has_ended: false,
+            is_claiming: false,
+            problem: None,
+            is_down: false,
+        }
+    }
+
+    pub(super) fn is_stopping(&self) -> bool {
+        self.is_stopping
+    }
+
+    /// Events claimed and not settled.
+    pub(super) fn in_memory(&self) -> usize {
+        self.ready.len() + self.running + self.outcomes.len()
+    }
+
+    /// Whether nothing is left to do.
+    pub(super) fn is_idle(&self) -> bool {
+        self.running == 0 && self.outcomes.is_empty() && !self.is_claiming
+    }
+
+    pub(super) fn begin_claim(&mut self) {
+        self.is_claiming = true;
+    }
+
+    pub(super) fn end_claim(&mut self) {
+        self.is_claiming = false;
+    }
+
+    pub(super) fn add(&mut self, events: Vec<ClaimedEvent>) {
+        self.report.claimed += events.len() as u64;
+        for event in events {
+            let held = event.claim.held;
+            let lease = self.leases.entry(held).or_insert(Lease {
+                held,
+                open: 0,
+                abandoned: 0,
+            });
+            lease.open += 1;
+            if self.is_stopping {
+                // Kept as a lease only, which is given back.
+                continue;
+            }
+            if event.is_blocked {
+                self.park(event);
+            } else {
+                self.ready.push(event);
+            }
+        }
+    }
+
+    fn park(&mut self, event: ClaimedEvent) {
+        let wanted = self.registry.of(&event.type_name).collect::<Vec<_>>();
+        let lane = Lane::new(&event.type_name, wanted);
+        self.outcomes.push(Move {
+            claim: event.claim,
+            key: event.key,
+            to: Disposition::Park { lane },
+            states: Vec::new(),
+        });
+    }
+
+    pub(super) fn take(&mut self) -> Option<ClaimedEvent> {
+        if self.is_stopping {
+            return None;
+        }
+        let event = self.ready.take()?;
+        self.running += 1;
+        Some(event)
+    }
+
+    /// The claim with its newest token; none when the lease was lost.
+    pub(super) fn current(&self, claim: &Claim) -> Option<Claim> {
+        let lease = self.leases.get(&claim.held)?;
+        Some(Claim {
+            held: lease.held,
+            ..claim.clone()
+        })
+    }
+
+    /// A handler's word on an event.
+    pub(super) fn decided(
+        &mut self,
+        event: &ClaimedEvent,
+        to: Disposition,
+        states: Vec<HandlerState>,
+    ) {
+        self.running -= 1;
+        let is_finished = matches!(to, Disposition::Finalize { .. });
+        if let Some(key) = &event.key {
+            for behind in self.ready.done(key, is_finished) {
+                self.park(behind);
+            }
+        }
+        self.outcomes.push(Move {
+            claim: event.claim.clone(),
+            key: event.key.clone(),
+            to,
+            states,
+        });
+    }
+
+    /// Nobody knows what became of an event: its lease must run out.
+    pub(super) fn abandon(&mut self, event: &ClaimedEvent) {
+        self.running -= 1;
+        if let Some(key) = &event.key {
+            for behind in self.ready.done(key, false) {
+                self.park(behind);
+            }
+        }
+        if let Some(lease) = self.leases.get_mut(&event.claim.held) {
+            lease.abandoned += 1;
+            lease.open = lease.open.saturating_sub(1);
+        }
+    }
+
+    /// Whether a whole batch, or a row, waits to be settled.
+    pub(super) fn has_whole(&self) -> bool {
+        let mut counts: BTreeMap<Held, usize> = BTreeMap::new();
+        for one in &self.outcomes {
+            *counts.entry(one.claim.held).or_default() += 1;
+        }
+        counts
+            .iter()
+            .any(|(key, count)| self.leases.get(key).is_none_or(|l| l.open <= *count))
+    }
+
+    pub(super) fn has_outcomes(&self) -> bool {
+        !self.outcomes.is_empty()
+    }
+
+    /// What waits to be settled, by lease, with the newest tokens. What was lost meanwhile is left
+    /// out: somebody else has it.
+    pub(super) fn outcomes(&mut self) -> BTreeMap<Held, Vec<Move>> {
+        let mut by: BTreeMap<Held, Vec<Move>> = BTreeMap::new();
+        for mut one in std::mem::take(&mut self.outcomes) {
+            let key = one.claim.held;
+            match self.leases.get(&key) {
+                Some(lease) => {
+                    one.claim.held = lease.held;
+                    by.entry(key).or_default().push(one);
+                }
+                None => self.report.stale += 1,
+            }
+        }
+        by
+    }
+
+    /// Whether settling `count` events more leaves nothing of the lease.
+    pub(super) fn ends_with(&self, key: Held, count: usize) -> Option<Held> {
+        let lease = self.leases.get(&key)?;
+        (lease.open <= count && lease.abandoned == 0).then_some(lease.held)
+    }
+
+    pub(super) fn settled(&mut self, key: Held, count: usize) {
+        if let Some(lease) = self.leases.get_mut(&key) {
+            lease.open = lease.open.saturating_sub(count);
+            // An abandoned one is not renewed any more once the others are done.
+            if lease.open == 0 {
+                self.leases.remove(&key);
+            }
+        }
+    }
+
+    pub(super) fn reopened(&mut self, key: Held, held: Held, open: usize) {
+        if let Some(lease) = self.leases.get_mut(&key) {
+            lease.held = held;
+            // Those that were abandoned are among what is left, and stay so.
+            lease.open = open.saturating_sub(lease.abandoned);
+        }
+    }
+
+    /// Forgets leases that were lost, and what waits by their right. One that was reopened meanwhile
+    /// has a newer token than the one that is said to be lost, and stays.
+    pub(super) fn lose(&mut self, lost: &[Held]) {
+        let lost: BTreeSet<Held> = lost.iter().copied().collect();
+        let gone = self
+            .leases
+            .iter()
+            .filter(|(_, lease)| lost.contains(&lease.held));
+        let gone: BTreeSet<Held> = gone.map(|(key, _)| *key).collect();
+        self.leases.retain(|key, _| !gone.contains(key));
+        let dropped = self.ready.remove(|held| gone.contains(&held));
+        self.report.stale += dropped.len() as u64;
+    }
+
+    /// What a lease is now, by what it was at the claim.
+    pub(super) fn newest(&self, key: Held) -> Option<Held> {
+        self.leases.get(&key).map(|lease| lease.held)
+    }
+
+    /// Forgets one lease, by what it was at the claim.
+    pub(super) fn give_up(&mut self, key: Held) {
+        self.leases.remove(&key);
+        let dropped = self.ready.remove(|held| held == key);
+        self.report.stale += dropped.len() as u64;
+    }
+
+    pub(super) fn held(&self) -> Vec<Held> {
+        self.leases.values().map(|lease| lease.held).collect()
+    }
+
+    pub(super) fn works(&mut self) {
+        self.problem = None;
+        self.is_down = false;
+    }
+
+    pub(super) fn fails(&mut self, problem: String, is_down: bool) {
+        self.problem = Some(problem);
+        self.is_down = is_down;
+    }
+
+    pub(super) fn health(&self) -> Health {
+        Health {
+            is_up: !self.is_down && !self.is_stopping,
+            problem: self.problem.clone(),
+        }
+    }
+}
+
+impl Shared {
+    pub(super) fn hub(&self) -> MutexGuard<'_, Hub> {
+        self.hub.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn stop(&self) {
+        let mut hub = self.hub();
+        hub.is_stopping = true;
+        hub.stopped_at = Some(self.env.clock.elapsed());
+        hub.ready.remove(|_| true);
+        drop(hub);
+        self.signals.stop.notify_waiters();
+        self.signals.work.notify_waiters();
+        self.signals.room.notify_one();
+        self.signals.outcome.notify_one();
+    }
+
+    /// Whether the time that running handlers have after the stop is over.
+    pub(super) fn is_past_stop(&self) -> bool {
+        let stopped_at = self.hub().stopped_at;
+        let now = self.env.clock.elapsed();
+        stopped_at.is_some_and(|at| now >= at + self.options.stop_timeout)
+    }
+
+    /// Completes once the stop was asked for.
+    pub(super) async fn stopping(&self) {
+        let notified = self.signals.stop.notified();
+        tokio::pin!(notified);
+        notified.as_mut().enable();
+        if !self.hub().is_stopping() {
+            notified.await;
+        }
+    }
+
+    /// Nothing is left to settle.
+    pub(super) fn end(&self) {
+        self.hub().has_ended = true;
+        self.signals.end.notify_waiters();
+    }
+
+    /// Completes once everything was settled after the stop.
+    pub(super) async fn stopped(&self) {
+        let notified = self.signals.end.notified();
+        tokio::pin!(notified);
+        notified.as_mut().enable();
+        if !self.hub().has_ended {
+            notified.await;
+        }
+    }
+}

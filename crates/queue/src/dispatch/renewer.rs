@@ -1,0 +1,52 @@
+//! Keeps leases while handlers run, and the tables tidy.
+
+use super::Shared;
+use crate::telemetry;
+
+/// Renews three times per lease, so that two failures in a row lose nothing.
+pub(super) async fn renew(shared: &Shared) {
+    let every = shared.options.lease / 3;
+    loop {
+        tokio::select! {
+            biased;
+            () = shared.stopped() => return,
+            () = shared.env.clock.sleep(every) => {}
+        }
+        let held = shared.hub().held();
+        if held.is_empty() {
+            continue;
+        }
+        match shared
+            .queue
+            .store()
+            .renew(&held, shared.options.lease)
+            .await
+        {
+            Ok(lost) if lost.is_empty() => {}
+            Ok(lost) => {
+                tracing::warn!(count = lost.len(), "leases were lost");
+                shared.hub().lose(&lost);
+                shared.signals.room.notify_one();
+            }
+            Err(error) => tracing::warn!(%error, "leases could not be renewed"),
+        }
+    }
+}
+
+pub(super) async fn clean(shared: &Shared) {
+    loop {
+        tokio::select! {
+            biased;
+            () = shared.stopping() => return,
+            () = shared.env.clock.sleep(shared.options.cleanup_interval) => {}
+        }
+        let store = shared.queue.store();
+        if let Err(error) = store.clean(shared.options.retention).await {
+            tracing::warn!(%error, "the queue could not be cleaned up");
+        }
+        match store.stats().await {
+            Ok(stats) => telemetry::stats(&stats),
+            Err(error) => tracing::warn!(%error, "the queue could not be counted"),
+        }
+    }
+}

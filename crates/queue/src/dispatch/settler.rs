@@ -1,0 +1,204 @@
+//! Settles what the workers decided, a lease at a time.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use super::Shared;
+use tidegate_core::{Classify, FailureClass};
+
+use crate::QueueError;
+use crate::port::{Disposition, Held, Move, Settlement};
+
+/// How long a part of a batch waits for the rest. What is finished and not settled is handled again
+/// after a crash, so it is short.
+const LINGER: Duration = Duration::from_millis(3);
+/// The pause after a settle that failed.
+const PAUSE: Duration = Duration::from_millis(50);
+
+pub(super) async fn settle(shared: &Shared) {
+    loop {
+        let (has_whole, has_some, is_stopping, is_idle) = {
+            let hub = shared.hub();
+            (
+                hub.has_whole(),
+                hub.has_outcomes(),
+                hub.is_stopping(),
+                hub.is_idle(),
+            )
+        };
+        if is_stopping && (is_idle || shared.is_past_stop()) {
+            break;
+        }
+        if has_some {
+            if !has_whole {
+                shared.env.clock.sleep(LINGER).await;
+            }
+            flush(shared).await;
+            continue;
+        }
+        tokio::select! {
+            biased;
+            () = shared.signals.outcome.notified() => {}
+            // Wakes up now and then while stopping, to look at the time.
+            () = shared.env.clock.sleep(PAUSE), if is_stopping => {}
+            () = shared.stopping(), if !is_stopping => {}
+        }
+    }
+    give_back(shared).await;
+    shared.end();
+}
+
+async fn flush(shared: &Shared) {
+    let by_lease = shared.hub().outcomes();
+    let mut rows = Vec::new();
+    for (key, moves) in by_lease {
+        match key {
+            Held::Row { .. } => rows.extend(moves),
+            Held::Batch { .. } => settle_batch(shared, key, moves).await,
+        }
+    }
+    if !rows.is_empty() {
+        settle_rows(shared, rows).await;
+    }
+    shared.signals.room.notify_one();
+}
+
+async fn settle_batch(shared: &Shared, key: Held, mut moves: Vec<Move>) {
+    loop {
+        let finished = shared.hub().ends_with(key, moves.len());
+        let settlement = Settlement {
+            finished: finished.into_iter().collect(),
+            moves,
+        };
+        let error = match shared.queue.store().settle(&settlement).await {
+            Ok(stale) => {
+                settled(shared, key, &settlement.moves, &stale);
+                if !stale.is_empty() {
+                    // The whole lease is somebody else's.
+                    shared.hub().give_up(key);
+                }
+                return;
+            }
+            Err(error) => error,
+        };
+        tracing::warn!(%error, "a batch could not be settled");
+        moves = settlement.moves;
+        if error.class() == FailureClass::Permanent {
+            // Asking again would be for nothing. What is left comes back when the lease ends.
+            tracing::error!(%error, "a batch is given up on");
+            shared.hub().give_up(key);
+            return;
+        }
+        shared.env.clock.sleep(PAUSE).await;
+        if error.may_have_happened() {
+            moves = match reopen(shared, key, moves).await {
+                Some(left) => left,
+                None => return,
+            };
+        }
+        let is_over = moves.is_empty() && shared.hub().ends_with(key, 0).is_none();
+        if is_over {
+            return;
+        }
+        if shared.is_past_stop() {
+            // The lease runs out, and others handle them again.
+            shared.hub().give_up(key);
+            return;
+        }
+    }
+}
+
+/// After an answer that was lost: what of the moves did not happen, under a new token.
+async fn reopen(shared: &Shared, key: Held, moves: Vec<Move>) -> Option<Vec<Move>> {
+    let (batch, mut token) = match shared.hub().newest(key)? {
+        Held::Batch { batch, token } => (batch, token),
+        Held::Row { .. } => return None,
+    };
+    while !shared.is_past_stop() {
+        match shared.queue.store().reopen(batch, token).await {
+            Ok(Some((next, left))) => {
+                let held = Held::Batch { batch, token: next };
+                let left: BTreeSet<i64> = left.into_iter().collect();
+                shared.hub().reopened(key, held, left.len());
+                let kept = moves.into_iter().filter(|one| left.contains(&one.claim.id));
+                let renewed = kept.map(|mut one| {
+                    one.claim.held = held;
+                    one
+                });
+                return Some(renewed.collect());
+            }
+            // It was settled whole, or is somebody else's: either way there is nothing to do.
+            Ok(None) => {
+                shared.hub().give_up(key);
+                return None;
+            }
+            Err(error) => {
+                // The token may have moved on without an answer.
+                token += i64::from(error.may_have_happened());
+                shared.env.clock.sleep(PAUSE).await;
+            }
+        }
+    }
+    shared.hub().give_up(key);
+    None
+}
+
+async fn settle_rows(shared: &Shared, moves: Vec<Move>) {
+    let settlement = Settlement {
+        moves,
+        finished: Vec::new(),
+    };
+    loop {
+        match shared.queue.store().settle(&settlement).await {
+            Ok(stale) => {
+                for one in &settlement.moves {
+                    settled(shared, one.claim.held, std::slice::from_ref(one), &stale);
+                }
+                return;
+            }
+            Err(error) if error.class() == FailureClass::Permanent => {
+                tracing::error!(%error, "events are given up on");
+                for one in &settlement.moves {
+                    shared.hub().give_up(one.claim.held);
+                }
+                return;
+            }
+            // A row whose settle happened has no such claim any more: asking again is safe.
+            Err(error) => {
+                tracing::warn!(%error, "events could not be settled");
+                shared.env.clock.sleep(PAUSE).await;
+                if shared.is_past_stop() {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+fn settled(shared: &Shared, key: Held, moves: &[Move], stale: &[i64]) {
+    let mut hub = shared.hub();
+    for one in moves {
+        if stale.contains(&one.claim.id) {
+            hub.report.stale += 1;
+            continue;
+        }
+        match one.to {
+            Disposition::Finalize { .. } => hub.report.finalized += 1,
+            Disposition::Retry { .. } => hub.report.retried += 1,
+            Disposition::Leave { .. } | Disposition::Park { .. } => {}
+        }
+    }
+    hub.settled(key, moves.len());
+}
+
+/// Ends the leases of what was not begun, so that others take it at once.
+async fn give_back(shared: &Shared) {
+    let held = shared.hub().held();
+    if held.is_empty() {
+        return;
+    }
+    let given: Result<_, QueueError> = shared.queue.store().renew(&held, Duration::ZERO).await;
+    if let Err(error) = given {
+        tracing::warn!(%error, "leases could not be given back; they run out");
+    }
+}

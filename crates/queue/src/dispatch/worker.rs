@@ -1,0 +1,142 @@
+//! A worker: takes an event, calls its handlers one after the other, and decides.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::Shared;
+use super::call::Guarded;
+use crate::decide::{Facts, decide, to_call};
+use crate::handler::{AnyHandler, Context, Handled};
+use crate::port::{ClaimedEvent, HandlerResult, HandlerState};
+use crate::telemetry;
+
+pub(super) async fn work(shared: Arc<Shared>) {
+    loop {
+        let notified = shared.signals.work.notified();
+        tokio::pin!(notified);
+        notified.as_mut().enable();
+        let taken = shared.hub().take();
+        match taken {
+            Some(event) => {
+                handle(&shared, event).await;
+                shared.signals.outcome.notify_one();
+            }
+            None if shared.hub().is_stopping() => return,
+            None => notified.await,
+        }
+    }
+}
+
+/// What came of calling the handlers.
+enum Called {
+    /// They spoke; and whether one of them wrote its result down by itself.
+    Spoke { has_recorded: bool },
+    /// The claim is not ours any more, or nobody knows whether a result was written.
+    Lost,
+}
+
+async fn handle(shared: &Arc<Shared>, event: ClaimedEvent) {
+    let none = BTreeSet::new();
+    let mine = shared.mine.get(&event.type_name).unwrap_or(&none);
+    let policy = &shared.options.policy;
+    let had_states = !event.states.is_empty();
+    let mut states = event.states.clone();
+    let mut spoken: Vec<HandlerState> = Vec::new();
+    let mut has_recorded = false;
+    for id in to_call(mine, &event.states, &policy.retry) {
+        let Some(handler) = shared.handlers.get(id) else {
+            continue;
+        };
+        let before = event.states.iter().find(|state| state.handler == id);
+        let attempt = before.map_or(0, |state| state.attempts).saturating_add(1);
+        match call(shared, handler.as_ref(), &event, attempt, &mut spoken).await {
+            Called::Spoke { has_recorded: has } => has_recorded |= has,
+            Called::Lost => {
+                shared.hub().abandon(&event);
+                return;
+            }
+        }
+    }
+    for state in &spoken {
+        states.retain(|old| old.handler != state.handler);
+        states.push(state.clone());
+    }
+    let mut hub = shared.hub();
+    let hub = &mut *hub;
+    let registered = hub.registry.handlers.get(&event.type_name).unwrap_or(&none);
+    let facts = Facts {
+        type_name: &event.type_name,
+        registered,
+        states: &states,
+        has_history: had_states || has_recorded,
+    };
+    let to = decide(&facts, policy, &mut *hub.entropy);
+    let is_plain = matches!(
+        &to,
+        crate::port::Disposition::Finalize { errors, handlers: Some(_) } if errors.is_empty()
+    );
+    if registered.is_empty() && states.is_empty() {
+        telemetry::unhandled(&event.type_name);
+    }
+    telemetry::attempts(event.attempts, &to);
+    hub.decided(&event, to, if is_plain { Vec::new() } else { spoken });
+}
+
+async fn call(
+    shared: &Arc<Shared>,
+    handler: &dyn AnyHandler,
+    event: &ClaimedEvent,
+    attempt: u32,
+    spoken: &mut Vec<HandlerState>,
+) -> Called {
+    let queue = &shared.queue;
+    let (store, ids) = (Arc::clone(queue.store()), queue.ids().clone());
+    let mut context = Context::new(store, ids, handler.id(), event.claim.event_id);
+    let clock = Arc::clone(&shared.env.clock);
+    let began = clock.elapsed();
+    let handled = {
+        // Making the future is the handler's code too, so that it is made where panics are caught.
+        let lent = &mut context;
+        let call = Box::pin(async move { handler.call(event, attempt, lent).await });
+        Guarded::new(call, clock, shared.options.handler_timeout).await
+    };
+    let took = shared.env.clock.elapsed().saturating_sub(began);
+    let (result, error) = match &handled {
+        Handled::Success => (HandlerResult::Success, None),
+        Handled::TransientError(failure) => {
+            (HandlerResult::TransientError, Some(failure.to_string()))
+        }
+        Handled::UnrecoverableError(failure) => {
+            (HandlerResult::UnrecoverableError, Some(failure.to_string()))
+        }
+    };
+    telemetry::called(&event.type_name, handler.id(), result, took);
+    let mut state = HandlerState {
+        handler: handler.id().to_owned(),
+        result,
+        attempts: attempt,
+        error,
+    };
+    let mut has_recorded = false;
+    if result == HandlerResult::Success && context.is_used() {
+        // The claim may have got a newer token meanwhile.
+        let current = shared.hub().current(&event.claim);
+        let Some(current) = current else {
+            return Called::Lost;
+        };
+        let (tx, mut commit) = context.into_commit(event, state.clone());
+        commit.claim = current;
+        match queue.store().record(tx, &commit).await {
+            Ok(true) => has_recorded = true,
+            Ok(false) => return Called::Lost,
+            // It may stand in the tables as a success, which must not be written over.
+            Err(error) if error.may_have_happened() => return Called::Lost,
+            Err(error) => {
+                state.result = HandlerResult::TransientError;
+                state.error = Some(format!("queue.store: {error}"));
+            }
+        }
+    }
+    spoken.push(state);
+    Called::Spoke { has_recorded }
+}

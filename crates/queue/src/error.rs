@@ -1,0 +1,96 @@
+//! What can go wrong with the queue as a whole.
+
+use tidegate_core::{Classify, FailureClass};
+use tidegate_store::StoreError;
+
+/// An operation of the queue that did not work.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum QueueError {
+    /// The database beneath.
+    #[error("the queue's store failed")]
+    Store(#[from] StoreError),
+    /// No answer came, and it may or may not have happened.
+    #[error("no answer came while trying to {doing}")]
+    Unanswered {
+        /// What was being done.
+        doing: &'static str,
+    },
+    /// No event has this number.
+    #[error("there is no event {id} in the queue or in its log")]
+    Unknown {
+        /// The number.
+        id: i64,
+    },
+    /// The event is being handled just now.
+    #[error("event {id} is being handled by `{owner}`")]
+    Busy {
+        /// The number.
+        id: i64,
+        /// Who handles it.
+        owner: String,
+    },
+    /// The event is not in a state in which this can be done.
+    #[error("event {id} is {state} and cannot be {wanted}")]
+    Misplaced {
+        /// The number.
+        id: i64,
+        /// Where it is.
+        state: &'static str,
+        /// What should have been done.
+        wanted: &'static str,
+    },
+    /// A value has no JSON form.
+    #[error("event of type `{type_name}` cannot be written as JSON")]
+    Encode {
+        /// The type.
+        type_name: String,
+        /// Why.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// A name that cannot be used.
+    #[error("{what} `{name}` cannot be used: {why}")]
+    Name {
+        /// What was being named.
+        what: &'static str,
+        /// The name.
+        name: String,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// The transaction is of another database than the queue.
+    #[error("the transaction is not one of the queue's database")]
+    ForeignTransaction,
+}
+
+impl QueueError {
+    /// Whether it may have been carried out all the same: the answer is what got lost.
+    #[must_use]
+    pub fn may_have_happened(&self) -> bool {
+        match self {
+            Self::Store(error) => error.may_have_happened(),
+            Self::Unanswered { .. } => true,
+            Self::Unknown { .. }
+            | Self::Busy { .. }
+            | Self::Misplaced { .. }
+            | Self::Encode { .. }
+            | Self::Name { .. }
+            | Self::ForeignTransaction => false,
+        }
+    }
+}
+
+impl Classify for QueueError {
+    fn class(&self) -> FailureClass {
+        match self {
+            Self::Store(error) => error.class(),
+            Self::Unanswered { .. } | Self::Busy { .. } => FailureClass::Transient,
+            Self::Unknown { .. }
+            | Self::Misplaced { .. }
+            | Self::Encode { .. }
+            | Self::Name { .. }
+            | Self::ForeignTransaction => FailureClass::Permanent,
+        }
+    }
+}

@@ -1,0 +1,37 @@
+#![doc = include_str!("../README.md")]
+
+mod event;
+mod handler;
+mod tx;
+
+mod decide;
+mod dispatch;
+mod projection;
+mod queue;
+
+pub mod port;
+pub mod sql;
+pub mod telemetry;
+
+mod account;
+mod error;
+
+#[cfg(feature = "model")]
+#[expect(clippy::unwrap_used, reason = "these are the bodies of tests")]
+pub mod conformance;
+#[cfg(feature = "model")]
+pub mod model;
+
+pub use decide::{Facts, OnFatal, Policy, Unhandled, decide, to_call};
+pub use dispatch::{
+    AlreadyRegistered, Dispatcher, DispatcherBuilder, DispatcherHandle, DispatcherOptions, Health,
+    RegisterError, Report,
+};
+pub use error::QueueError;
+pub use event::{Event, NewEvent};
+pub use handler::{Context, Delivery, Handled, Handler, Raw};
+pub use projection::{
+    Applied, Projection, ProjectionBuilder, Projector, ProjectorOptions, RebuildError, Target,
+};
+pub use queue::{Queue, Wake};
+pub use tx::Tx;

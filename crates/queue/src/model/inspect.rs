@@ -1,0 +1,216 @@
+//! What can be seen of the model from outside.
+
+use tidegate_core::EventId;
+use tidegate_core::books::{Account, Books, Place};
+
+use super::state::{State, Stored, Where};
+use crate::port::{
+    Filter, HandlerResult, HandlerState, Lane, Listed, Recount, Sighting, SightingState, Stats,
+    Status,
+};
+
+impl State {
+    fn status(&self, stored: &Stored) -> Status {
+        match &stored.at {
+            Where::Waiting => Status::Pending,
+            Where::Batch(_) => Status::Processing,
+            Where::Row(row) if row.locked_by.is_some() => Status::Processing,
+            Where::Row(_) => Status::Pending,
+            Where::Log(log) if log.errors.is_empty() => Status::Completed,
+            Where::Log(_) => Status::CompletedWithErrors,
+        }
+    }
+
+    fn attempts(&self, stored: &Stored) -> u32 {
+        match &stored.at {
+            Where::Waiting => 0,
+            Where::Batch(batch) => self.batches.get(batch).map_or(0, |batch| batch.attempts),
+            Where::Row(row) => row.attempts,
+            Where::Log(log) => log.attempts,
+        }
+    }
+
+    /// What the handlers of an event said, also where it was written down only once for all.
+    fn states_of(&self, id: i64, stored: &Stored) -> Vec<HandlerState> {
+        let of_id = self
+            .states
+            .range((id, String::new())..(id + 1, String::new()));
+        let mut states: Vec<HandlerState> = of_id.map(|(_, state)| state.clone()).collect();
+        if let Where::Log(log) = &stored.at
+            && log.finalized_ms > self.cleaned_until
+        {
+            let handlers = log.handlers.iter().flat_map(|handlers| handlers.split(','));
+            states.extend(handlers.map(|handler| HandlerState {
+                handler: handler.to_owned(),
+                result: HandlerResult::Success,
+                attempts: log.attempts,
+                error: None,
+            }));
+        }
+        states
+    }
+
+    pub(super) fn show(&self, id: i64) -> Option<Listed> {
+        let stored = self.events.get(&id)?;
+        let mut listed = Listed {
+            id,
+            event_id: stored.event.event_id,
+            type_name: stored.event.type_name.clone(),
+            key: stored.event.key.clone(),
+            payload: serde_json::value::RawValue::from_string(stored.event.payload.clone()).ok()?,
+            headers: stored.event.headers.clone(),
+            status: self.status(stored),
+            attempts: self.attempts(stored),
+            created_ms: stored.created_ms,
+            next_attempt_ms: None,
+            locked_by: None,
+            locked_until_ms: None,
+            finalized_ms: None,
+            position: None,
+            errors: Vec::new(),
+            states: self.states_of(id, stored),
+        };
+        match &stored.at {
+            Where::Waiting => {}
+            Where::Batch(batch) => {
+                let batch = self.batches.get(batch)?;
+                listed.locked_by = Some(batch.owner.clone());
+                listed.locked_until_ms = Some(batch.until);
+            }
+            Where::Row(row) => {
+                listed.locked_by.clone_from(&row.locked_by);
+                match row.locked_by {
+                    Some(_) => listed.locked_until_ms = row.due,
+                    None => listed.next_attempt_ms = row.due,
+                }
+            }
+            Where::Log(log) => {
+                listed.finalized_ms = Some(log.finalized_ms);
+                listed.errors.clone_from(&log.errors);
+                let mut positions = self.positions.iter();
+                let mine = positions.find(|(_, (of, group))| *of == id && *group == log.group);
+                listed.position = mine.map(|(position, _)| *position);
+            }
+        }
+        Some(listed)
+    }
+
+    pub(super) fn list(&self, filter: &Filter) -> Vec<Listed> {
+        let is_wanted = |stored: &Stored| {
+            let status = self.status(stored);
+            let is_open = matches!(status, Status::Pending | Status::Processing);
+            let is_type = filter.type_name.as_ref();
+            filter.status.map_or(is_open, |wanted| wanted == status)
+                && is_type.is_none_or(|wanted| *wanted == stored.event.type_name)
+        };
+        let after = self.events.range(filter.after + 1..);
+        let wanted = after.filter(|(_, stored)| is_wanted(stored));
+        let limit = usize::try_from(filter.limit).unwrap_or(usize::MAX);
+        wanted
+            .take(limit)
+            .filter_map(|(id, _)| self.show(*id))
+            .collect()
+    }
+
+    pub(super) fn find(&self, event: EventId) -> Option<Sighting> {
+        let (id, stored) = self
+            .events
+            .iter()
+            .find(|(_, stored)| stored.event.event_id == event)?;
+        let shown = self.show(*id)?;
+        let state = match &stored.at {
+            Where::Log(log) => SightingState::Finished {
+                is_failed: !log.errors.is_empty(),
+            },
+            Where::Row(row) => SightingState::Unfinished {
+                is_claimed: row.locked_by.is_some(),
+                row: Some(row.place.clone()),
+            },
+            Where::Batch(_) | Where::Waiting => SightingState::Unfinished {
+                is_claimed: matches!(stored.at, Where::Batch(_)),
+                row: None,
+            },
+        };
+        let (place, status) = state.place();
+        let mut states = shown.states;
+        states.extend(
+            shown
+                .errors
+                .into_iter()
+                .filter(|error| error.handler == "operator"),
+        );
+        Some(Sighting {
+            number: *id,
+            place,
+            status,
+            attempts: shown.attempts,
+            at_ms: shown.finalized_ms.unwrap_or(shown.created_ms),
+            states,
+        })
+    }
+
+    pub(super) fn stats(&self, now: i64) -> Stats {
+        let mut stats = Stats::default();
+        for (id, stored) in &self.events {
+            stats.handler_states += self.states_of(*id, stored).len() as u64;
+            match self.status(stored) {
+                Status::Pending => stats.pending += 1,
+                Status::Processing => stats.processing += 1,
+                Status::Completed | Status::CompletedWithErrors => {
+                    stats.finalized += 1;
+                    continue;
+                }
+            }
+            let age = std::time::Duration::from_millis(
+                u64::try_from(now - stored.created_ms).unwrap_or(0),
+            );
+            stats.oldest_age_seconds = stats.oldest_age_seconds.max(age.as_secs_f64());
+            let limits = [1, 60, 3_600];
+            let slot = limits.iter().position(|limit| age.as_secs() < *limit);
+            stats.ages[slot.unwrap_or(3)] += 1;
+            if let Where::Row(row) = &stored.at {
+                let lane = Lane::parse(&row.lane);
+                stats.retrying += u64::from(row.attempts > 0 && row.locked_by.is_none());
+                if lane.wanted.is_empty() {
+                    *stats.unhandled.entry(lane.type_name).or_default() += 1;
+                }
+            }
+        }
+        let head = self.head();
+        let lags = self.projections.iter();
+        stats.lag = lags
+            .map(|(name, at)| (name.clone(), (head - at).max(0)))
+            .collect();
+        stats
+    }
+
+    pub(super) fn account(&self) -> Account {
+        let mut account = self.books.account();
+        for stored in self.events.values() {
+            match &stored.at {
+                Where::Batch(_) => {
+                    crate::account::show_in_flight(&mut account, &Place::Queued, 1);
+                }
+                Where::Row(row) if row.locked_by.is_some() => {
+                    crate::account::show_in_flight(&mut account, &row.place, 1);
+                }
+                Where::Row(_) | Where::Waiting | Where::Log(_) => {}
+            }
+        }
+        account
+    }
+
+    pub(super) fn recount(&self) -> Recount {
+        let mut found = Books::default();
+        for stored in self.events.values() {
+            let place = match &stored.at {
+                Where::Waiting | Where::Batch(_) => Place::Queued,
+                Where::Row(row) => row.place.clone(),
+                Where::Log(log) if log.errors.is_empty() => Place::Delivered,
+                Where::Log(_) => Place::DeadLettered,
+            };
+            found.move_one(stored.event.event_id, None, Some(place));
+        }
+        Recount::of(self.books.clone(), found)
+    }
+}

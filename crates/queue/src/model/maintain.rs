@@ -1,0 +1,238 @@
+//! The registry, projections, clean-up and operators in the model.
+
+use tidegate_core::books::{Place, postings};
+
+use super::state::{Logged, RowState, State, Where};
+use super::tx::Pending;
+use crate::QueueError;
+use crate::port::{Cleaned, HandlerResult, HandlerState, Lane, LogEvent, LogPage, Turn};
+
+impl State {
+    pub(super) fn register(&mut self, handlers: &[(String, String)]) {
+        let mut is_changed = false;
+        for (type_name, handler) in handlers {
+            let of_type = self.registry.handlers.entry(type_name.clone()).or_default();
+            is_changed |= of_type.insert(handler.clone());
+        }
+        self.registry.version += u64::from(is_changed);
+    }
+
+    pub(super) fn unregister(&mut self, type_name: &str, handler: &str) -> bool {
+        let of_type = self.registry.handlers.get_mut(type_name);
+        let was_there = of_type.is_some_and(|of_type| of_type.remove(handler));
+        self.registry.version += u64::from(was_there);
+        was_there
+    }
+
+    pub(super) fn sequence(&mut self, limit: u32) -> u64 {
+        let mut next = self.head() + 1;
+        let mut count = 0;
+        while self.sequenced < self.groups.len() && count < u64::from(limit) {
+            for id in &self.groups[self.sequenced] {
+                self.positions.insert(next, (*id, self.sequenced));
+                next += 1;
+            }
+            self.sequenced += 1;
+            count += 1;
+        }
+        count
+    }
+
+    pub(super) fn head(&self) -> i64 {
+        self.positions.keys().next_back().copied().unwrap_or(0)
+    }
+
+    pub(super) fn read_log(&self, after: i64, limit: i64) -> LogPage {
+        let last = after.saturating_add(limit).min(self.head()).max(after);
+        let mut events = Vec::new();
+        for (position, (id, group)) in self.positions.range(after + 1..last + 1) {
+            let Some(stored) = self.events.get(id) else {
+                continue;
+            };
+            match &stored.at {
+                Where::Log(log) if log.group == *group && log.errors.is_empty() => {}
+                Where::Log(_) | Where::Waiting | Where::Batch(_) | Where::Row(_) => continue,
+            }
+            events.push(LogEvent {
+                position: *position,
+                id: *id,
+                event_id: stored.event.event_id,
+                type_name: stored.event.type_name.clone(),
+                key: stored.event.key.clone(),
+                payload: stored.event.payload.clone(),
+                headers: stored.event.headers.clone(),
+                created_ms: stored.created_ms,
+            });
+        }
+        LogPage {
+            events,
+            last,
+            head: self.head(),
+        }
+    }
+
+    pub(super) fn advance(
+        &mut self,
+        pending: Pending,
+        turn: &Turn,
+        name: &str,
+        (from, to): (i64, i64),
+        now: i64,
+    ) -> bool {
+        let at = self.projections.get(name).copied().unwrap_or(0);
+        if !self.holds(turn) || at != from {
+            return false;
+        }
+        self.projections.insert(name.to_owned(), to);
+        self.apply_pending(pending, now);
+        true
+    }
+
+    pub(super) fn swap(
+        &mut self,
+        turn: &Turn,
+        name: &str,
+        shadow: &str,
+        tables: &[String],
+    ) -> bool {
+        if !self.holds(turn) {
+            return false;
+        }
+        for table in tables {
+            let rebuilt = self.tables.remove(&format!("{table}__rebuild"));
+            self.tables
+                .insert(table.clone(), rebuilt.unwrap_or_default());
+        }
+        if let Some(position) = self.projections.remove(shadow) {
+            self.projections.insert(name.to_owned(), position);
+        }
+        true
+    }
+
+    pub(super) fn clean(&mut self, before: Option<i64>, now: i64) -> Cleaned {
+        let events = &self.events;
+        let is_done = |id: &i64| {
+            let log = events.get(id).map(|stored| &stored.at);
+            matches!(log, Some(Where::Log(log)) if log.errors.is_empty())
+        };
+        let had = self.states.len();
+        self.states.retain(|(id, _), _| !is_done(id));
+        let states = had - self.states.len();
+        self.cleaned_until = now;
+        let removed = before.map_or(0, |before| self.remove_old(before));
+        Cleaned {
+            states: states as u64,
+            events: removed,
+            postings: 0,
+        }
+    }
+
+    fn remove_old(&mut self, before: i64) -> u64 {
+        let behind = self.projections.values().min().copied().unwrap_or(i64::MAX);
+        let old = self
+            .positions
+            .range(..=behind)
+            .filter_map(|(_, (id, group))| match &self.events.get(id)?.at {
+                Where::Log(log) if log.group == *group && log.finalized_ms < before => Some(*id),
+                Where::Log(_) | Where::Waiting | Where::Batch(_) | Where::Row(_) => None,
+            });
+        let old: Vec<i64> = old.collect();
+        for id in &old {
+            if let Some(stored) = self.events.remove(id)
+                && let Where::Log(log) = stored.at
+            {
+                let place = if log.errors.is_empty() {
+                    Place::Delivered
+                } else {
+                    Place::DeadLettered
+                };
+                for posting in postings([stored.event.event_id], Some(place), None) {
+                    self.books.post(&posting);
+                }
+            }
+            self.states.retain(|(of, _), _| of != id);
+        }
+        old.len() as u64
+    }
+
+    pub(super) fn redrive(&mut self, id: i64, now: i64) -> Result<(), QueueError> {
+        let stored = self.events.get(&id).ok_or(QueueError::Unknown { id })?;
+        let Where::Log(log) = &stored.at else {
+            return Err(misplaced(id, "PENDING", "tried again"));
+        };
+        if log.errors.is_empty() {
+            return Err(misplaced(id, "COMPLETED", "tried again"));
+        }
+        let attempts = log.attempts;
+        let (event_id, type_name) = (stored.event.event_id, stored.event.type_name.clone());
+        self.states
+            .retain(|(of, _), state| *of != id || state.result == HandlerResult::Success);
+        let is_done = |handler: &&str| self.states.contains_key(&(id, (*handler).to_owned()));
+        let wanted = self
+            .registry
+            .of(&type_name)
+            .filter(|handler| !is_done(handler));
+        let lane = Lane::new(&type_name, wanted).to_string();
+        self.books
+            .move_one(event_id, Some(Place::DeadLettered), Some(Place::Queued));
+        if let Some(stored) = self.events.get_mut(&id) {
+            stored.at = Where::Row(RowState {
+                lane,
+                place: Place::Queued,
+                attempts,
+                token: 0,
+                due: Some(now),
+                locked_by: None,
+            });
+        }
+        Ok(())
+    }
+
+    pub(super) fn cancel(&mut self, id: i64, now: i64) -> Result<(), QueueError> {
+        let stored = self.events.get(&id).ok_or(QueueError::Unknown { id })?;
+        let (place, attempts) = match &stored.at {
+            Where::Waiting => (Place::Queued, 0),
+            Where::Row(row) => match &row.locked_by {
+                None => (row.place.clone(), row.attempts),
+                Some(owner) => {
+                    let owner = owner.clone();
+                    return Err(QueueError::Busy { id, owner });
+                }
+            },
+            Where::Batch(batch) => {
+                let owner = self.batches.get(batch).map(|batch| batch.owner.clone());
+                let owner = owner.unwrap_or_default();
+                return Err(QueueError::Busy { id, owner });
+            }
+            Where::Log(_) => return Err(misplaced(id, "COMPLETED", "canceled")),
+        };
+        let key = stored.event.key.clone();
+        self.books.move_one(
+            stored.event.event_id,
+            Some(place),
+            Some(Place::DeadLettered),
+        );
+        let logged = Logged {
+            group: self.groups.len(),
+            attempts,
+            errors: vec![HandlerState {
+                handler: "operator".to_owned(),
+                result: HandlerResult::UnrecoverableError,
+                attempts: 0,
+                error: Some("canceled".to_owned()),
+            }],
+            handlers: None,
+            finalized_ms: now,
+        };
+        self.groups.push(vec![id]);
+        if let Some(stored) = self.events.get_mut(&id) {
+            stored.at = Where::Log(logged);
+        }
+        self.release(key.as_deref(), now);
+        Ok(())
+    }
+}
+
+fn misplaced(id: i64, state: &'static str, wanted: &'static str) -> QueueError {
+    QueueError::Misplaced { id, state, wanted }
+}

@@ -1,0 +1,183 @@
+//! The store of the queue: a door with three implementations.
+//!
+//! Each method is one transaction. A crash can come between any two calls, and inside a call the
+//! database is atomic; so whatever is promised rests on the calls alone, and a simulation that
+//! plays crashes between them plays them all.
+//!
+//! **Invariant:** an event is in exactly one place. Every method that moves it writes the posting in
+//! the same transaction. A claim is a lease on an event and moves nothing: an event that is claimed
+//! stays where it was in the books, and is shown as in flight while the lease is held.
+//!
+//! What an implementation must keep is written as rules in [`crate::conformance`].
+
+mod claim;
+mod listing;
+mod registry;
+mod settle;
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::time::Duration;
+
+use tidegate_core::EventId;
+use tidegate_core::books::Account;
+
+pub use claim::{Claim, ClaimRequest, Claimed, ClaimedEvent, Held, Serves};
+pub use listing::{
+    Cleaned, Filter, Listed, LogEvent, LogPage, Recount, Sighting, SightingState, Stats, Status,
+};
+pub use registry::{Lane, Registry};
+pub use settle::{Disposition, HandlerCommit, HandlerResult, HandlerState, Move, Settlement};
+
+use crate::QueueError;
+use crate::event::NewEvent;
+use crate::tx::Tx;
+
+/// What a [`QueueStore`] answers with.
+pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, QueueError>> + Send + 'a>>;
+
+/// A fenced right to do something alone for a while.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Turn {
+    /// What it is a right to.
+    pub name: String,
+    /// Larger than that of every owner before.
+    pub token: i64,
+}
+
+/// Where the queue keeps its events.
+///
+/// Every method returns once what it did would survive a power cut. A canceled call, and one that
+/// fails with [`may_have_happened`](QueueError::may_have_happened), may or may not have happened.
+pub trait QueueStore: Send + Sync + fmt::Debug {
+    /// Adds events and gives their numbers, in order. Calling it twice adds them twice.
+    fn publish<'a>(&'a self, events: &'a [NewEvent]) -> Answer<'a, Vec<i64>>;
+
+    /// Adds events in the caller's transaction: they are there when it commits.
+    fn publish_in<'a>(&'a self, tx: &'a mut Tx, events: &'a [NewEvent]) -> Answer<'a, Vec<i64>>;
+
+    /// Begins a transaction.
+    fn begin(&self) -> Answer<'_, Tx>;
+
+    /// Claims events that are due, oldest first, never more than asked for.
+    fn claim<'a>(&'a self, request: &'a ClaimRequest) -> Answer<'a, Claimed>;
+
+    /// Extends leases by `lease` from now, and gives those that were lost.
+    fn renew<'a>(&'a self, held: &'a [Held], lease: Duration) -> Answer<'a, Vec<Held>>;
+
+    /// Gives a batch a new token, where `token` is still its newest, and says which of its events
+    /// are not settled: what to do after a settle nobody answered. None when the batch is gone.
+    fn reopen(&self, batch: i64, token: i64) -> Answer<'_, Option<(i64, Vec<i64>)>>;
+
+    /// Moves claimed events on, each only where its claim still holds, and gives the numbers of
+    /// those that were not ours any more.
+    fn settle<'a>(&'a self, settlement: &'a Settlement) -> Answer<'a, Vec<i64>>;
+
+    /// Writes the result of one handler together with what it published and which of its side
+    /// effects it did, in `tx` if there is one, and commits. Says whether the claim still held;
+    /// nothing is written otherwise.
+    fn record<'a>(&'a self, tx: Option<Tx>, commit: &'a HandlerCommit) -> Answer<'a, bool>;
+
+    /// Whether a side effect was recorded before.
+    fn is_done<'a>(
+        &'a self,
+        handler: &'a str,
+        event: EventId,
+        sub_task: &'a str,
+    ) -> Answer<'a, bool>;
+
+    /// Adds handlers to the registry; those that are there stay.
+    fn register<'a>(&'a self, handlers: &'a [(String, String)]) -> Answer<'a, ()>;
+
+    /// Takes a handler out of the registry, and says whether it was there.
+    fn unregister<'a>(&'a self, type_name: &'a str, handler: &'a str) -> Answer<'a, bool>;
+
+    /// Which handlers every type has, in all processes.
+    fn registry(&self) -> Answer<'_, Registry>;
+
+    /// Takes the turn of `name` for `span`, when nobody has it.
+    fn take_turn<'a>(
+        &'a self,
+        name: &'a str,
+        owner: &'a str,
+        span: Duration,
+    ) -> Answer<'a, Option<Turn>>;
+
+    /// Keeps a turn for `span` from now, and says whether it was still ours. A span of zero gives
+    /// it back.
+    fn keep_turn<'a>(&'a self, turn: &'a Turn, span: Duration) -> Answer<'a, bool>;
+
+    /// Gives positions to events that were finalized since; at most `limit` groups of them. Whoever
+    /// calls it holds the sequencer's turn; should two call it all the same, one of them fails.
+    fn sequence(&self, limit: u32) -> Answer<'_, u64>;
+
+    /// Events of the log above position `after`, in the order of positions.
+    fn read_log(&self, after: i64, limit: u32) -> Answer<'_, LogPage>;
+
+    /// The position of a projection; 0 for one that has not begun.
+    fn projection<'a>(&'a self, name: &'a str) -> Answer<'a, i64>;
+
+    /// The positions of all projections.
+    fn projections(&self) -> Answer<'_, Vec<(String, i64)>>;
+
+    /// Moves a projection from one position to the next in the transaction that changed its read
+    /// model, and commits; nothing of either happens when the turn or the position is not ours any
+    /// more. Says whether it did.
+    fn advance<'a>(
+        &'a self,
+        tx: Tx,
+        turn: &'a Turn,
+        name: &'a str,
+        from: i64,
+        to: i64,
+    ) -> Answer<'a, bool>;
+
+    /// Forgets a projection, and drops what is left of a rebuild of these tables.
+    fn forget_projection<'a>(&'a self, name: &'a str, tables: &'a [String]) -> Answer<'a, ()>;
+
+    /// Puts the projection `shadow`, its tables with it, in the place of `name`, and commits. Says
+    /// whether the turn still held; nothing happens otherwise.
+    fn swap<'a>(
+        &'a self,
+        turn: &'a Turn,
+        name: &'a str,
+        shadow: &'a str,
+        tables: &'a [String],
+    ) -> Answer<'a, bool>;
+
+    /// Removes handler states of events that completed, and finalized events that are older than
+    /// `retention` and behind every projection; sums up postings.
+    fn clean(&self, retention: Option<Duration>) -> Answer<'_, Cleaned>;
+
+    /// Gives an event that was completed with errors back to the handlers that failed.
+    fn redrive(&self, id: i64) -> Answer<'_, ()>;
+
+    /// Ends an event that nobody handles just now, as completed with errors.
+    fn cancel(&self, id: i64) -> Answer<'_, ()>;
+
+    /// Events of the queue or of its log, oldest first.
+    fn list<'a>(&'a self, filter: &'a Filter) -> Answer<'a, Vec<Listed>>;
+
+    /// One event, wherever it is.
+    fn show(&self, id: i64) -> Answer<'_, Option<Listed>>;
+
+    /// Where an event is, by its id.
+    fn find(&self, event: EventId) -> Answer<'_, Option<Sighting>>;
+
+    /// Numbers for gauges.
+    fn stats(&self) -> Answer<'_, Stats>;
+
+    /// How many events are where: the books, with what is claimed shown as in flight.
+    fn account(&self) -> Answer<'_, Account>;
+
+    /// Counts the tables and compares them with the books, as of one moment.
+    fn recount(&self) -> Answer<'_, Recount>;
+
+    /// Tells dispatchers that there may be work; best effort.
+    fn wake(&self);
+
+    /// Waits until [`wake`](Self::wake) was called anywhere since the last wait, as far as that can
+    /// be known. It may wait for ever; polling is the safety net.
+    fn woken(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>>;
+}

@@ -1,0 +1,101 @@
+//! Claims: what is claimed, and by what right.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use tidegate_core::EventId;
+use tidegate_core::books::Place;
+
+use super::HandlerState;
+
+/// What a claimer can do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Serves {
+    /// Whatever there is; for polling by hand.
+    All,
+    /// These handlers, by type.
+    Handlers(BTreeMap<String, BTreeSet<String>>),
+}
+
+/// What to claim.
+#[derive(Debug, Clone)]
+pub struct ClaimRequest {
+    /// Who claims, as it is shown in `locked_by`.
+    pub owner: String,
+    /// How many events at most.
+    pub limit: u32,
+    /// How long the claim holds without renewal.
+    pub lease: Duration,
+    /// For which handlers.
+    pub serves: Serves,
+    /// Whether to look for claims that ran out.
+    pub rescue: bool,
+    /// Whether to look for events with a row of their own: retried, released, left by others.
+    pub rows: bool,
+}
+
+/// By which lease an event is claimed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Held {
+    /// As one of a batch.
+    Batch {
+        /// The batch.
+        batch: i64,
+        /// The token of this claim.
+        token: i64,
+    },
+    /// By itself.
+    Row {
+        /// The event.
+        id: i64,
+        /// The token of this claim.
+        token: i64,
+    },
+}
+
+/// The right to settle one event.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Claim {
+    /// The number of the event.
+    pub id: i64,
+    /// Its id.
+    pub event_id: EventId,
+    /// By which lease.
+    pub held: Held,
+    /// Where it is in the books.
+    pub place: Place,
+}
+
+/// One event that was claimed.
+#[derive(Debug, Clone)]
+pub struct ClaimedEvent {
+    /// The right to settle it.
+    pub claim: Claim,
+    /// Its type.
+    pub type_name: String,
+    /// What orders it.
+    pub key: Option<String>,
+    /// Its JSON.
+    pub payload: String,
+    /// Its headers.
+    pub headers: BTreeMap<String, String>,
+    /// When it was published, in milliseconds since 1970.
+    pub created_ms: i64,
+    /// How often it was claimed, this time included.
+    pub attempts: u32,
+    /// Whether an earlier event of its key is not finished yet. It must be parked.
+    pub is_blocked: bool,
+    /// What its handlers said before.
+    pub states: Vec<HandlerState>,
+}
+
+/// What a claim gave.
+#[derive(Debug, Clone, Default)]
+pub struct Claimed {
+    /// The events.
+    pub events: Vec<ClaimedEvent>,
+    /// The version of the registry when they were claimed.
+    pub registry: u64,
+    /// The time of the store, in milliseconds since 1970.
+    pub now_ms: i64,
+}

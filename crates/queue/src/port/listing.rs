@@ -1,0 +1,248 @@
+//! What can be seen of the queue from outside.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use tidegate_core::EventId;
+use tidegate_core::books::{Books, Discrepancy, Place};
+
+use super::HandlerState;
+
+/// The state of an event, as users see it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+pub enum Status {
+    /// It waits.
+    Pending,
+    /// It is claimed.
+    Processing,
+    /// Every handler succeeded.
+    Completed,
+    /// It was given up on.
+    CompletedWithErrors,
+}
+
+impl Status {
+    /// The word in the tables.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Pending => "PENDING",
+            Self::Processing => "PROCESSING",
+            Self::Completed => "COMPLETED",
+            Self::CompletedWithErrors => "COMPLETED_WITH_ERRORS",
+        }
+    }
+
+    /// The status with this word.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        [
+            Self::Pending,
+            Self::Processing,
+            Self::Completed,
+            Self::CompletedWithErrors,
+        ]
+        .into_iter()
+        .find(|status| status.as_str() == text)
+    }
+}
+
+/// Which events to list.
+#[derive(Debug, Clone, Default)]
+pub struct Filter {
+    /// Only those in this state; none for everything that is not finalized.
+    pub status: Option<Status>,
+    /// Only those of this type.
+    pub type_name: Option<String>,
+    /// Only those above this number.
+    pub after: i64,
+    /// At most this many.
+    pub limit: u32,
+}
+
+/// One event, as it is listed.
+#[derive(Debug, Clone, Serialize)]
+pub struct Listed {
+    /// Its number.
+    pub id: i64,
+    /// Its id.
+    pub event_id: EventId,
+    /// Its type.
+    #[serde(rename = "type")]
+    pub type_name: String,
+    /// What orders it.
+    pub key: Option<String>,
+    /// Its JSON.
+    pub payload: Box<serde_json::value::RawValue>,
+    /// Its headers.
+    pub headers: BTreeMap<String, String>,
+    /// Its state.
+    pub status: Status,
+    /// How often it was claimed.
+    pub attempts: u32,
+    /// When it was published, in milliseconds since 1970.
+    pub created_ms: i64,
+    /// When it is tried again, in milliseconds since 1970.
+    pub next_attempt_ms: Option<i64>,
+    /// Who handles it.
+    pub locked_by: Option<String>,
+    /// Until when, in milliseconds since 1970.
+    pub locked_until_ms: Option<i64>,
+    /// When it was finalized, in milliseconds since 1970.
+    pub finalized_ms: Option<i64>,
+    /// Its place in the order of projections.
+    pub position: Option<i64>,
+    /// What went wrong.
+    pub errors: Vec<HandlerState>,
+    /// What its handlers said.
+    pub states: Vec<HandlerState>,
+}
+
+/// Where an event was seen.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Sighting {
+    /// Its number.
+    pub number: i64,
+    /// Where it is.
+    pub place: Place,
+    /// Its state.
+    pub status: Status,
+    /// How often it was claimed.
+    pub attempts: u32,
+    /// Since when, as far as the tables tell, in milliseconds since 1970.
+    pub at_ms: i64,
+    /// What its handlers said, the errors of the log included.
+    pub states: Vec<HandlerState>,
+}
+
+/// How an event's place is told from its status: see [`Sighting::place`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SightingState {
+    /// It is not in the log.
+    Unfinished {
+        /// Whether somebody has it.
+        is_claimed: bool,
+        /// The place its row has, if it has one.
+        row: Option<Place>,
+    },
+    /// It is in the log.
+    Finished {
+        /// Whether it was given up on.
+        is_failed: bool,
+    },
+}
+
+impl SightingState {
+    /// The place of the event, and its status.
+    #[must_use]
+    pub fn place(self) -> (Place, Status) {
+        match self {
+            Self::Unfinished {
+                is_claimed: true, ..
+            } => (Place::InFlight, Status::Processing),
+            Self::Unfinished { row, .. } => (row.unwrap_or(Place::Queued), Status::Pending),
+            Self::Finished { is_failed: true } => {
+                (Place::DeadLettered, Status::CompletedWithErrors)
+            }
+            Self::Finished { is_failed: false } => (Place::Delivered, Status::Completed),
+        }
+    }
+}
+
+/// An event of the log, as a projection reads it.
+#[derive(Debug, Clone)]
+pub struct LogEvent {
+    /// Its place in the order.
+    pub position: i64,
+    /// Its number.
+    pub id: i64,
+    /// Its id.
+    pub event_id: EventId,
+    /// Its type.
+    pub type_name: String,
+    /// What orders it.
+    pub key: Option<String>,
+    /// Its JSON.
+    pub payload: String,
+    /// Its headers.
+    pub headers: BTreeMap<String, String>,
+    /// When it was published, in milliseconds since 1970.
+    pub created_ms: i64,
+}
+
+/// A stretch of the log.
+#[derive(Debug, Clone, Default)]
+pub struct LogPage {
+    /// The completed events in it; those with errors have a position and are left out.
+    pub events: Vec<LogEvent>,
+    /// The last position it covers.
+    pub last: i64,
+    /// The last position there is.
+    pub head: i64,
+}
+
+/// What a clean-up removed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Cleaned {
+    /// Handler states.
+    pub states: u64,
+    /// Finalized events.
+    pub events: u64,
+    /// Rows of postings that became part of others.
+    pub postings: u64,
+}
+
+/// Numbers for gauges.
+#[derive(Debug, Clone, PartialEq, Default, Serialize)]
+pub struct Stats {
+    /// Events that wait.
+    pub pending: u64,
+    /// Events that are claimed.
+    pub processing: u64,
+    /// Events that were tried and wait for another attempt.
+    pub retrying: u64,
+    /// Events that no handler wants, by type.
+    pub unhandled: BTreeMap<String, u64>,
+    /// Age of the oldest event that is not finalized, in seconds.
+    pub oldest_age_seconds: f64,
+    /// How many of those are up to a second, a minute, an hour old, and older.
+    pub ages: [u64; 4],
+    /// Events in the log.
+    pub finalized: u64,
+    /// Handler states that are kept.
+    pub handler_states: u64,
+    /// How many positions each projection is behind.
+    pub lag: BTreeMap<String, i64>,
+}
+
+/// What the tables hold, and what the books say that they hold.
+#[derive(Debug)]
+pub struct Recount {
+    /// The books.
+    pub books: Books,
+    /// What was found in the tables.
+    pub found: Books,
+    /// What the books have and the tables do not.
+    pub missing: Vec<Discrepancy>,
+}
+
+impl Recount {
+    /// Compares the two.
+    #[must_use]
+    pub fn of(books: Books, found: Books) -> Self {
+        let missing = tidegate_core::books::difference(&books, &found);
+        Self {
+            books,
+            found,
+            missing,
+        }
+    }
+
+    /// How many events are missing.
+    #[must_use]
+    pub fn unaccounted(&self) -> u64 {
+        let counts = self.missing.iter();
+        counts.map(|m| m.count.unsigned_abs().max(1)).sum()
+    }
+}

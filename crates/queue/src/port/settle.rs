@@ -1,0 +1,140 @@
+//! Settling: where claimed events go.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tidegate_core::EventId;
+use tidegate_core::books::Place;
+
+use super::{Claim, Held, Lane};
+use crate::event::NewEvent;
+
+/// What a handler said of an event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+pub enum HandlerResult {
+    /// It is done.
+    Success,
+    /// It may work next time.
+    TransientError,
+    /// It never will.
+    UnrecoverableError,
+}
+
+impl HandlerResult {
+    /// The word in the tables.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Success => "SUCCESS",
+            Self::TransientError => "TRANSIENT_ERROR",
+            Self::UnrecoverableError => "UNRECOVERABLE_ERROR",
+        }
+    }
+
+    /// The result with this word; a word from elsewhere counts as transient, so that the handler
+    /// runs again.
+    #[must_use]
+    pub fn parse(text: &str) -> Self {
+        match text {
+            "SUCCESS" => Self::Success,
+            "UNRECOVERABLE_ERROR" => Self::UnrecoverableError,
+            _ => Self::TransientError,
+        }
+    }
+}
+
+/// What one handler said last.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HandlerState {
+    /// Which handler.
+    pub handler: String,
+    /// What it said.
+    pub result: HandlerResult,
+    /// How often it was called.
+    pub attempts: u32,
+    /// What went wrong.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+/// Where an event goes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Disposition {
+    /// Into the log.
+    Finalize {
+        /// What went wrong; nothing for COMPLETED.
+        errors: Vec<HandlerState>,
+        /// The handlers that all succeeded at once, where there is nothing else to remember.
+        handlers: Option<String>,
+    },
+    /// Back, to be tried again after a while.
+    Retry {
+        /// How long to wait.
+        after: Duration,
+        /// Who is still wanted.
+        lane: Lane,
+    },
+    /// Back at once, for whoever serves its lane.
+    Leave {
+        /// Who is still wanted.
+        lane: Lane,
+    },
+    /// Behind the earlier events of its key.
+    Park {
+        /// Who is still wanted.
+        lane: Lane,
+    },
+}
+
+impl Disposition {
+    /// Where the event is in the books afterwards, coming from `place`.
+    #[must_use]
+    pub fn place(&self, from: &Place) -> Place {
+        match self {
+            Self::Finalize { errors, .. } if errors.is_empty() => Place::Delivered,
+            Self::Finalize { .. } => Place::DeadLettered,
+            Self::Retry { .. } => Place::Retrying,
+            Self::Leave { .. } => from.clone(),
+            Self::Park { .. } => Place::Parked,
+        }
+    }
+}
+
+/// One event on its way.
+#[derive(Debug, Clone)]
+pub struct Move {
+    /// The right to move it.
+    pub claim: Claim,
+    /// What orders it.
+    pub key: Option<String>,
+    /// Where it goes.
+    pub to: Disposition,
+    /// What its handlers said, where that must be remembered.
+    pub states: Vec<HandlerState>,
+}
+
+/// Several events on their way, in one transaction per lease.
+#[derive(Debug, Clone, Default)]
+pub struct Settlement {
+    /// The events.
+    pub moves: Vec<Move>,
+    /// Batches of which nothing is left to do after this. Should something be left after all, the
+    /// batch stays, and comes back when its lease ends.
+    pub finished: Vec<Held>,
+}
+
+/// What a handler did in one go: its result, what it published, which side effects it did.
+#[derive(Debug, Clone)]
+pub struct HandlerCommit {
+    /// The right to it.
+    pub claim: Claim,
+    /// What the handler says.
+    pub state: HandlerState,
+    /// Events that follow from this one.
+    pub follow_ups: Vec<NewEvent>,
+    /// Side effects that are done now, of this handler for this event.
+    pub done: Vec<String>,
+    /// The id of the event, for the side effects.
+    pub event_id: EventId,
+}

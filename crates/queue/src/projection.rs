@@ -1,0 +1,195 @@
+//! Projections: read models built from the log of finalized events.
+//!
+//! **Invariant:** position and read model change in one transaction, which is fenced by the turn of
+//! the projection; so every completed event is applied exactly once, in the order of positions,
+//! whatever dies in between.
+
+mod run;
+
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use tidegate_core::Failure;
+
+use crate::QueueError;
+use crate::port::LogEvent;
+use crate::tx::Tx;
+
+pub use run::{Projector, ProjectorOptions, RebuildError};
+
+/// Which tables a projection writes to: those that readers see, or those that are being rebuilt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Target {
+    /// What readers see.
+    Live,
+    /// What will be swapped in.
+    Rebuild,
+}
+
+impl Target {
+    /// The name of the table to use for `table`.
+    #[must_use]
+    pub fn table(self, table: &str) -> String {
+        match self {
+            Self::Live => table.to_owned(),
+            Self::Rebuild => format!("{table}__rebuild"),
+        }
+    }
+}
+
+/// What a projection answers with.
+pub type Applied<'a> = Pin<Box<dyn Future<Output = Result<(), Failure>> + Send + 'a>>;
+
+type Create = dyn for<'a> Fn(&'a mut Tx, Target) -> Applied<'a> + Send + Sync;
+type Apply = dyn for<'a> Fn(&'a mut Tx, Target, &'a [LogEvent]) -> Applied<'a> + Send + Sync;
+
+/// A read model: its name, its tables, and how events change them.
+///
+/// ```
+/// use tidegate_queue::Projection;
+/// let projection = Projection::builder("order_totals")
+///     .table("order_totals")
+///     .batch_size(500)
+///     .create(|tx, target| Box::pin(async move {
+///         // CREATE TABLE IF NOT EXISTS {target.table("order_totals")} …
+///         let _ = (tx, target);
+///         Ok(())
+///     }))
+///     .apply(|tx, target, events| Box::pin(async move {
+///         for event in events {
+///             let _ = (&tx, target, &event.payload);
+///         }
+///         Ok(())
+///     }))
+///     .build()?;
+/// assert_eq!(projection.name(), "order_totals");
+/// # Ok::<(), tidegate_queue::QueueError>(())
+/// ```
+#[derive(Clone)]
+pub struct Projection {
+    name: String,
+    tables: Vec<String>,
+    batch_size: u32,
+    create: Arc<Create>,
+    apply: Arc<Apply>,
+}
+
+impl Projection {
+    /// A projection of this name.
+    pub fn builder(name: impl Into<String>) -> ProjectionBuilder {
+        ProjectionBuilder {
+            name: name.into(),
+            tables: Vec::new(),
+            batch_size: 200,
+            create: Arc::new(|_, _| Box::pin(async { Ok(()) })),
+            apply: None,
+        }
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+impl fmt::Debug for Projection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Projection({})", self.name)
+    }
+}
+
+/// A projection in the making.
+#[must_use = "a builder does nothing by itself"]
+pub struct ProjectionBuilder {
+    name: String,
+    tables: Vec<String>,
+    batch_size: u32,
+    create: Arc<Create>,
+    apply: Option<Arc<Apply>>,
+}
+
+impl ProjectionBuilder {
+    /// Adds a table that a rebuild swaps.
+    pub fn table(mut self, table: impl Into<String>) -> Self {
+        self.tables.push(table.into());
+        self
+    }
+
+    /// Positions read at once.
+    pub fn batch_size(mut self, batch_size: u32) -> Self {
+        self.batch_size = batch_size.max(1);
+        self
+    }
+
+    /// How its tables are made where they are missing.
+    pub fn create(
+        mut self,
+        create: impl for<'a> Fn(&'a mut Tx, Target) -> Applied<'a> + Send + Sync + 'static,
+    ) -> Self {
+        self.create = Arc::new(create);
+        self
+    }
+
+    /// How events change its tables. The events are completed ones, in the order of positions, each
+    /// exactly once. An error takes the whole batch back, and it is tried again.
+    pub fn apply(
+        mut self,
+        apply: impl for<'a> Fn(&'a mut Tx, Target, &'a [LogEvent]) -> Applied<'a>
+        + Send
+        + Sync
+        + 'static,
+    ) -> Self {
+        self.apply = Some(Arc::new(apply));
+        self
+    }
+
+    /// The projection.
+    ///
+    /// # Errors
+    /// Its name or a table's cannot be used, or it does nothing with events.
+    pub fn build(self) -> Result<Projection, QueueError> {
+        let refuse = |what, name: &str, why| QueueError::Name {
+            what,
+            name: name.to_owned(),
+            why,
+        };
+        if self.name.is_empty() || self.name.contains('#') {
+            return Err(refuse(
+                "projection",
+                &self.name,
+                "it is empty or holds a `#`",
+            ));
+        }
+        // The names stand in SQL as they are.
+        let is_plain = |table: &str| {
+            let is_word = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_';
+            !table.is_empty() && table.bytes().all(is_word)
+        };
+        if let Some(table) = self.tables.iter().find(|table| !is_plain(table)) {
+            let why = "lowercase letters, digits and `_` are allowed";
+            return Err(refuse("table", table, why));
+        }
+        let Some(apply) = self.apply else {
+            return Err(refuse(
+                "projection",
+                &self.name,
+                "it does nothing with events",
+            ));
+        };
+        Ok(Projection {
+            name: self.name,
+            tables: self.tables,
+            batch_size: self.batch_size,
+            create: self.create,
+            apply,
+        })
+    }
+}
+
+impl fmt::Debug for ProjectionBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ProjectionBuilder({})", self.name)
+    }
+}

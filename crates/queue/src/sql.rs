@@ -1,0 +1,82 @@
+//! The queue's SQL: the two real stores.
+//!
+//! Both keep the tables that `docs/formats/sql.md` describes. All SQL of the queue is here.
+
+mod columns;
+mod postgres;
+mod sqlite;
+
+use std::sync::Arc;
+
+use tidegate_core::env::Env;
+use tidegate_store::migrate::{self, Migration};
+use tidegate_store::{Dialect, Store, StoreError, sqlx};
+
+pub use postgres::PostgresQueue;
+pub use sqlite::SqliteQueue;
+
+use crate::QueueError;
+use crate::event::NewEvent;
+use crate::port::QueueStore;
+
+/// The name under which the books and the migrations of the queue stand.
+pub const COMPONENT: &str = "queue";
+
+/// The tables of the queue.
+pub const MIGRATIONS: &[Migration] = &[Migration {
+    version: 1,
+    name: "event queue, log and projections",
+    postgres: include_str!("sql/queue-1.postgres.sql"),
+    sqlite: include_str!("sql/queue-1.sqlite.sql"),
+}];
+
+/// Brings the tables of the queue up to date and gives how many migrations ran.
+///
+/// # Errors
+/// The database is away, or refused.
+pub async fn migrate(store: &Store) -> Result<usize, QueueError> {
+    Ok(migrate::migrate(store, COMPONENT, MIGRATIONS).await?)
+}
+
+/// The SQL of all migrations, for the user's own.
+#[must_use]
+pub fn print_migrations(dialect: Dialect) -> String {
+    migrate::print(dialect, COMPONENT, MIGRATIONS)
+}
+
+/// Publishes events in a transaction of yours that is not one of ours: it is there when that
+/// commits. Dispatchers find it at the next poll.
+///
+/// # Errors
+/// The database refused; the transaction is then yours to take back.
+pub async fn publish_on_postgres(
+    connection: &mut sqlx::PgConnection,
+    events: &[NewEvent],
+) -> Result<Vec<i64>, QueueError> {
+    let published = postgres::insert(connection, events).await;
+    published.map_err(|error| StoreError::of("publish events", error).into())
+}
+
+/// The same on SQLite, at this time in milliseconds since 1970.
+///
+/// # Errors
+/// The database refused; the transaction is then yours to take back.
+pub async fn publish_on_sqlite(
+    connection: &mut sqlx::SqliteConnection,
+    events: &[NewEvent],
+    now_ms: i64,
+) -> Result<Vec<i64>, QueueError> {
+    let published = sqlite::insert(connection, events, now_ms).await;
+    published.map_err(|error| StoreError::of("publish events", error).into())
+}
+
+/// The queue's store on this database, whose tables are up to date.
+///
+/// # Errors
+/// The database is away.
+pub async fn queue_store(store: Store, env: &Env) -> Result<Arc<dyn QueueStore>, QueueError> {
+    Ok(match store {
+        Store::Postgres(postgres) => Arc::new(PostgresQueue::new(postgres, env).await?),
+        Store::Sqlite(sqlite) => Arc::new(SqliteQueue::new(sqlite)),
+    })
+}

@@ -1,0 +1,171 @@
+//! Moves as columns, the way statements take them.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tidegate_core::books::{Bucket, Place, Posting, postings};
+
+use crate::port::{Disposition, HandlerResult, HandlerState, Held, Move, Settlement};
+
+/// The moves of a settlement by the lease they are held by.
+#[derive(Default)]
+pub(super) struct ByLease<'a> {
+    /// By batch: token, moves, and whether the batch is finished after this.
+    pub(super) batches: BTreeMap<i64, (i64, Vec<&'a Move>, bool)>,
+    pub(super) rows: Vec<(i64, &'a Move)>,
+}
+
+impl<'a> ByLease<'a> {
+    pub(super) fn of(settlement: &'a Settlement) -> Self {
+        let mut by = Self::default();
+        for one in &settlement.moves {
+            match one.claim.held {
+                Held::Batch { batch, token } => {
+                    let entry = by.batches.entry(batch);
+                    entry.or_insert((token, Vec::new(), false)).1.push(one);
+                }
+                Held::Row { token, .. } => by.rows.push((token, one)),
+            }
+        }
+        for held in &settlement.finished {
+            if let Held::Batch { batch, token } = *held {
+                by.batches
+                    .entry(batch)
+                    .or_insert((token, Vec::new(), false))
+                    .2 = true;
+            }
+        }
+        by
+    }
+}
+
+/// Keys whose next event may go now.
+pub(super) fn keys_of(settlement: &Settlement) -> Vec<String> {
+    let keys = settlement.moves.iter().filter_map(|one| one.key.clone());
+    let mut keys: Vec<String> = keys.collect();
+    keys.sort();
+    keys.dedup();
+    keys
+}
+
+/// How a row goes on: its lane, its place, and after how many milliseconds it is due; none for not
+/// before it is released.
+pub(super) struct Onward {
+    pub(super) lane: String,
+    pub(super) place: Place,
+    pub(super) after_ms: Option<i64>,
+}
+
+/// Where a move leads, as the tables see it.
+pub(super) enum Goal {
+    Log {
+        errors: Option<String>,
+        handlers: Option<String>,
+    },
+    Row(Onward),
+}
+
+pub(super) fn goal(one: &Move) -> Goal {
+    let place = one.to.place(&one.claim.place);
+    match &one.to {
+        Disposition::Finalize { errors, handlers } => Goal::Log {
+            errors: (!errors.is_empty()).then(|| errors_text(errors)),
+            handlers: handlers.clone(),
+        },
+        Disposition::Retry { after, lane } => Goal::Row(Onward {
+            lane: lane.to_string(),
+            place,
+            after_ms: Some(ms(*after)),
+        }),
+        Disposition::Leave { lane } => Goal::Row(Onward {
+            lane: lane.to_string(),
+            place,
+            // One with a key goes when its turn has come, which the release finds out.
+            after_ms: one.key.is_none().then_some(0),
+        }),
+        Disposition::Park { lane } => Goal::Row(Onward {
+            lane: lane.to_string(),
+            place,
+            after_ms: None,
+        }),
+    }
+}
+
+/// The postings of these moves together.
+pub(super) fn postings_of(moves: &[&Move]) -> Vec<Posting> {
+    let mut by_move: BTreeMap<(Place, Place), Vec<_>> = BTreeMap::new();
+    for one in moves {
+        let from = one.claim.place.clone();
+        let to = one.to.place(&from);
+        if from != to {
+            by_move
+                .entry((from, to))
+                .or_default()
+                .push(one.claim.event_id);
+        }
+    }
+    let all = by_move
+        .into_iter()
+        .flat_map(|((from, to), ids)| postings(ids, Some(from), Some(to)));
+    all.collect()
+}
+
+/// The posting of one move, if it changes the books.
+pub(super) fn posting_of(one: &Move) -> Option<(Bucket, Place, Place)> {
+    let from = one.claim.place.clone();
+    let to = one.to.place(&from);
+    (from != to).then(|| (Bucket::of(one.claim.event_id), from, to))
+}
+
+pub(super) fn errors_text(errors: &[HandlerState]) -> String {
+    // Texts and numbers always have a JSON form.
+    serde_json::to_string(errors).unwrap_or_default()
+}
+
+pub(super) fn errors_of(text: &str) -> Vec<HandlerState> {
+    serde_json::from_str(text).unwrap_or_default()
+}
+
+pub(super) fn ms(span: Duration) -> i64 {
+    i64::try_from(span.as_millis()).unwrap_or(i64::MAX)
+}
+
+pub(super) fn small(number: i64) -> u32 {
+    u32::try_from(number).unwrap_or(0)
+}
+
+pub(super) fn unsigned(number: i64) -> u64 {
+    u64::try_from(number).unwrap_or(0)
+}
+
+/// The place a row has.
+pub(super) fn place_of(text: &str) -> Place {
+    text.parse().unwrap_or(Place::Queued)
+}
+
+/// What stands in the log of an event that an operator ended.
+pub(super) fn canceled_errors() -> String {
+    errors_text(&[HandlerState {
+        handler: OPERATOR.to_owned(),
+        result: HandlerResult::UnrecoverableError,
+        attempts: 0,
+        error: Some("canceled".to_owned()),
+    }])
+}
+
+/// Who is named where no handler failed.
+pub(super) const OPERATOR: &str = "operator";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_canceled_event_lands_among_the_dead_letters() {
+        let to = Disposition::Finalize {
+            errors: errors_of(&canceled_errors()),
+            handlers: None,
+        };
+        assert_eq!(to.place(&Place::Queued), Place::DeadLettered);
+    }
+}

@@ -1,0 +1,413 @@
+//! Claiming: batches that ran out, rows that are due, then what is fresh.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use sqlx::{PgConnection, Row};
+use tidegate_core::books::Place;
+use tidegate_store::sqlx;
+
+use super::super::columns::{place_of, small, unsigned};
+use super::{PostgresQueue, id_of, lease_ms};
+use crate::QueueError;
+use crate::event::headers_of;
+use crate::port::{
+    Claim, ClaimRequest, Claimed, ClaimedEvent, HandlerResult, HandlerState, Held, Lane, Serves,
+};
+
+/// What was claimed, before the events are read.
+struct Taken {
+    held: BTreeMap<i64, (Held, u32, Place)>,
+    order: Vec<i64>,
+    batches: Vec<(i64, Vec<i64>)>,
+    registry: u64,
+}
+
+impl PostgresQueue {
+    pub(super) async fn claim_due(&self, request: &ClaimRequest) -> Result<Claimed, QueueError> {
+        let request = request.clone();
+        let floor = self.floor.load(Ordering::Relaxed);
+        let (claimed, floor) = self
+            .postgres
+            .run("claim events", move |connection| {
+                Box::pin(async move { claim(connection, &request, floor).await })
+            })
+            .await?;
+        // Numbers of batches are given out under the lock of the claim, so none comes below.
+        self.floor.fetch_max(floor, Ordering::Relaxed);
+        Ok(claimed)
+    }
+
+    pub(super) async fn renew_leases(
+        &self,
+        held: &[Held],
+        lease: Duration,
+    ) -> Result<Vec<Held>, QueueError> {
+        let held = held.to_vec();
+        let lost = self
+            .postgres
+            .run("renew claims", move |connection| {
+                Box::pin(async move { renew(connection, held, lease_ms(lease)).await })
+            })
+            .await?;
+        Ok(lost)
+    }
+
+    pub(super) async fn reopen_batch(
+        &self,
+        batch: i64,
+        token: i64,
+    ) -> Result<Option<(i64, Vec<i64>)>, QueueError> {
+        let found = self
+            .postgres
+            .run("reopen a batch", move |connection| {
+                Box::pin(async move {
+                    let next: Option<i64> = sqlx::query_scalar(
+                        "UPDATE tidegate_batch SET token = token + 1 WHERE id = $1 AND token = $2
+                         RETURNING token",
+                    )
+                    .bind(batch)
+                    .bind(token)
+                    .fetch_optional(&mut *connection)
+                    .await?;
+                    let Some(next) = next else {
+                        return Ok(None);
+                    };
+                    // A statement of its own: the one before may have waited for the settle whose
+                    // answer was lost, and would not have seen what that wrote.
+                    let left: Option<Vec<i64>> = sqlx::query_scalar(
+                        "SELECT tidegate_remaining(ids) FROM tidegate_batch
+                         WHERE id = $1 AND token = $2",
+                    )
+                    .bind(batch)
+                    .bind(next)
+                    .fetch_optional(connection)
+                    .await?;
+                    Ok(left.map(|left| (next, left)))
+                })
+            })
+            .await?;
+        Ok(found)
+    }
+}
+
+async fn claim(
+    connection: &mut PgConnection,
+    request: &ClaimRequest,
+    floor: i64,
+) -> Result<(Claimed, i64), sqlx::Error> {
+    let mut taken = Taken {
+        held: BTreeMap::new(),
+        order: Vec::new(),
+        batches: Vec::new(),
+        registry: 0,
+    };
+    let mut floor = floor;
+    if request.rescue {
+        floor = rescue(connection, request, floor, &mut taken).await?;
+    }
+    if request.rows && room(request, &taken) > 0 {
+        rows(connection, request, &mut taken).await?;
+    }
+    if room(request, &taken) > 0 {
+        fresh(connection, request, &mut taken).await?;
+    } else {
+        let sql = "SELECT registry FROM tidegate_queue WHERE name = 'queue'";
+        taken.registry = unsigned(sqlx::query_scalar(sql).fetch_one(&mut *connection).await?);
+    }
+    let claimed = read(connection, taken).await?;
+    Ok((claimed, floor))
+}
+
+fn room(request: &ClaimRequest, taken: &Taken) -> i32 {
+    let taken = u32::try_from(taken.order.len()).unwrap_or(u32::MAX);
+    i32::try_from(request.limit.saturating_sub(taken)).unwrap_or(i32::MAX)
+}
+
+/// Takes over one batch that ran out, releases keys whose release was lost in a crash, and finds
+/// the lowest batch there is.
+async fn rescue(
+    connection: &mut PgConnection,
+    request: &ClaimRequest,
+    floor: i64,
+    taken: &mut Taken,
+) -> Result<i64, sqlx::Error> {
+    sqlx::query(
+        "SELECT tidegate_release(ARRAY(
+             SELECT DISTINCT key FROM tidegate_event_row
+             WHERE due_at = 'infinity' AND key IS NOT NULL LIMIT 500))
+         WHERE EXISTS (SELECT 1 FROM tidegate_event_row
+                       WHERE due_at = 'infinity' AND key IS NOT NULL)",
+    )
+    .execute(&mut *connection)
+    .await?;
+    let row = sqlx::query(
+        "SELECT batch, new_token, new_attempts, claimed FROM tidegate_take_over($1, $2, $3, $4)",
+    )
+    .bind(room(request, taken))
+    .bind(&request.owner)
+    .bind(lease_ms(request.lease))
+    .bind(floor)
+    .fetch_one(&mut *connection)
+    .await?;
+    let batch: Option<i64> = row.try_get(0)?;
+    let ids: Option<Vec<i64>> = row.try_get(3)?;
+    if let (Some(batch), Some(ids)) = (batch, ids) {
+        let token = row.try_get(1)?;
+        let attempts: i32 = row.try_get(2)?;
+        taken.batch(batch, token, attempts, ids);
+    }
+    let lowest: Option<i64> =
+        sqlx::query_scalar("SELECT min(id) FROM tidegate_batch WHERE id >= $1")
+            .bind(floor)
+            .fetch_one(connection)
+            .await?;
+    Ok(lowest.unwrap_or(floor))
+}
+
+async fn rows(
+    connection: &mut PgConnection,
+    request: &ClaimRequest,
+    taken: &mut Taken,
+) -> Result<(), sqlx::Error> {
+    // From lane to lane by the index, without looking at what is in between.
+    let lanes: Vec<String> = sqlx::query_scalar(
+        "WITH RECURSIVE lane(name) AS (
+             (SELECT lane FROM tidegate_event_row ORDER BY lane LIMIT 1)
+             UNION ALL
+             SELECT (SELECT r.lane FROM tidegate_event_row r WHERE r.lane > l.name
+                     ORDER BY r.lane LIMIT 1)
+             FROM lane l WHERE l.name IS NOT NULL)
+         SELECT name FROM lane WHERE name IS NOT NULL",
+    )
+    .fetch_all(&mut *connection)
+    .await?;
+    let is_served = |lane: &String| match &request.serves {
+        Serves::All => true,
+        Serves::Handlers(_) => Lane::parse(lane).is_served_by(&request.serves),
+    };
+    let lanes: Vec<String> = lanes.into_iter().filter(is_served).collect();
+    if lanes.is_empty() {
+        return Ok(());
+    }
+    let found = sqlx::query(
+        "WITH due AS MATERIALIZED (
+             SELECT d.id FROM unnest($1::text[]) l(name) CROSS JOIN LATERAL (
+                 SELECT r.id, r.due_at FROM tidegate_event_row r
+                 WHERE r.lane = l.name AND r.due_at <= clock_timestamp()
+                 ORDER BY r.due_at, r.id LIMIT $2 FOR UPDATE SKIP LOCKED) d
+             ORDER BY d.due_at, d.id LIMIT $2)
+         UPDATE tidegate_event_row r SET token = r.token + 1, attempts = r.attempts + 1,
+             locked_by = $3, due_at = clock_timestamp() + $4 * interval '1 millisecond',
+             updated_at = clock_timestamp()
+         FROM due WHERE r.id = due.id RETURNING r.id, r.token, r.attempts, r.place",
+    )
+    .bind(&lanes)
+    .bind(i64::from(room(request, taken)))
+    .bind(&request.owner)
+    .bind(lease_ms(request.lease))
+    .fetch_all(connection)
+    .await?;
+    for row in found {
+        let id: i64 = row.try_get(0)?;
+        let token = row.try_get(1)?;
+        let attempts: i32 = row.try_get(2)?;
+        let place = place_of(row.try_get(3)?);
+        let held = Held::Row { id, token };
+        taken.held.insert(id, (held, small(attempts.into()), place));
+        taken.order.push(id);
+    }
+    Ok(())
+}
+
+async fn fresh(
+    connection: &mut PgConnection,
+    request: &ClaimRequest,
+    taken: &mut Taken,
+) -> Result<(), sqlx::Error> {
+    let row = sqlx::query("SELECT batch, claimed, registry FROM tidegate_claim($1, $2, $3)")
+        .bind(room(request, taken))
+        .bind(&request.owner)
+        .bind(lease_ms(request.lease))
+        .fetch_one(connection)
+        .await?;
+    taken.registry = unsigned(row.try_get(2)?);
+    if let Some(batch) = row.try_get(0)? {
+        taken.batch(batch, 1, 1, row.try_get(1)?);
+    }
+    Ok(())
+}
+
+impl Taken {
+    fn batch(&mut self, batch: i64, token: i64, attempts: i32, ids: Vec<i64>) {
+        for id in &ids {
+            let held = Held::Batch { batch, token };
+            let attempts = small(attempts.into());
+            self.held.insert(*id, (held, attempts, Place::Queued));
+            self.order.push(*id);
+        }
+        if !ids.is_empty() {
+            self.batches.push((batch, ids));
+        }
+    }
+}
+
+/// Reads the events that were claimed. The claim stands already: should this fail, its lease runs
+/// out and somebody else reads them.
+async fn read(connection: &mut PgConnection, taken: Taken) -> Result<Claimed, sqlx::Error> {
+    if taken.order.is_empty() {
+        return Ok(Claimed {
+            registry: taken.registry,
+            ..Claimed::default()
+        });
+    }
+    let rows = sqlx::query(
+        "SELECT id, event_id, type, key, payload::text, headers::text,
+             (extract(epoch FROM created_at) * 1000)::int8,
+             (extract(epoch FROM clock_timestamp()) * 1000)::int8
+         FROM tidegate_event WHERE id = ANY ($1)",
+    )
+    .bind(&taken.order)
+    .fetch_all(&mut *connection)
+    .await?;
+    let mut events: BTreeMap<i64, ClaimedEvent> = BTreeMap::new();
+    let mut has_keys = false;
+    let mut now_ms = 0;
+    for row in &rows {
+        let id: i64 = row.try_get(0)?;
+        let Some((held, attempts, place)) = taken.held.get(&id).cloned() else {
+            continue;
+        };
+        now_ms = row.try_get(7)?;
+        let key: Option<String> = row.try_get(3)?;
+        has_keys |= key.is_some();
+        let event = ClaimedEvent {
+            claim: Claim {
+                id,
+                event_id: id_of(row, 1)?,
+                held,
+                place,
+            },
+            type_name: row.try_get(2)?,
+            key,
+            payload: row.try_get(4)?,
+            headers: headers_of(row.try_get(5)?),
+            created_ms: row.try_get(6)?,
+            attempts,
+            is_blocked: false,
+            states: Vec::new(),
+        };
+        events.insert(id, event);
+    }
+    if has_keys {
+        for (batch, ids) in &taken.batches {
+            let blocked: Vec<i64> = sqlx::query_scalar("SELECT tidegate_blocked($1, $2)")
+                .bind(batch)
+                .bind(ids)
+                .fetch_all(&mut *connection)
+                .await?;
+            let blocked: BTreeSet<i64> = blocked.into_iter().collect();
+            for event in events.values_mut() {
+                event.is_blocked |= blocked.contains(&event.claim.id);
+            }
+        }
+    }
+    // A first claim finds nothing that a handler has said before.
+    let told = |id: &i64| {
+        taken
+            .held
+            .get(id)
+            .is_some_and(|(_, attempts, _)| *attempts > 1)
+    };
+    let again: Vec<i64> = taken.order.iter().copied().filter(told).collect();
+    if !again.is_empty() {
+        let rows = sqlx::query(
+            "SELECT id, handler_id, result, attempts, error FROM tidegate_handler_state
+             WHERE id = ANY ($1)",
+        )
+        .bind(&again)
+        .fetch_all(connection)
+        .await?;
+        for row in rows {
+            let attempts: i32 = row.try_get(3)?;
+            let state = HandlerState {
+                handler: row.try_get(1)?,
+                result: HandlerResult::parse(row.try_get(2)?),
+                attempts: small(attempts.into()),
+                error: row.try_get(4)?,
+            };
+            if let Some(event) = events.get_mut(&row.try_get::<i64, _>(0)?) {
+                event.states.push(state);
+            }
+        }
+    }
+    let in_order = taken.order.iter().filter_map(|id| events.remove(id));
+    Ok(Claimed {
+        events: in_order.collect(),
+        registry: taken.registry,
+        now_ms,
+    })
+}
+
+async fn renew(
+    connection: &mut PgConnection,
+    held: Vec<Held>,
+    lease: i64,
+) -> Result<Vec<Held>, sqlx::Error> {
+    let (mut batches, mut batch_tokens) = (Vec::new(), Vec::new());
+    let (mut ids, mut tokens) = (Vec::new(), Vec::new());
+    for one in &held {
+        match *one {
+            Held::Batch { batch, token } => {
+                batches.push(batch);
+                batch_tokens.push(token);
+            }
+            Held::Row { id, token } => {
+                ids.push(id);
+                tokens.push(token);
+            }
+        }
+    }
+    let mut kept = BTreeSet::new();
+    if !batches.is_empty() {
+        let rows = sqlx::query(
+            "UPDATE tidegate_batch b
+             SET locked_until = clock_timestamp() + $3 * interval '1 millisecond'
+             FROM unnest($1::int8[], $2::int8[]) w(id, token)
+             WHERE b.id = w.id AND b.token = w.token RETURNING b.id, b.token",
+        )
+        .bind(batches)
+        .bind(batch_tokens)
+        .bind(lease)
+        .fetch_all(&mut *connection)
+        .await?;
+        for row in rows {
+            kept.insert(Held::Batch {
+                batch: row.try_get(0)?,
+                token: row.try_get(1)?,
+            });
+        }
+    }
+    if !ids.is_empty() {
+        let rows = sqlx::query(
+            "UPDATE tidegate_event_row r
+             SET due_at = clock_timestamp() + $3 * interval '1 millisecond'
+             FROM unnest($1::int8[], $2::int8[]) w(id, token)
+             WHERE r.id = w.id AND r.token = w.token AND r.locked_by IS NOT NULL
+             RETURNING r.id, r.token",
+        )
+        .bind(ids)
+        .bind(tokens)
+        .bind(lease)
+        .fetch_all(&mut *connection)
+        .await?;
+        for row in rows {
+            kept.insert(Held::Row {
+                id: row.try_get(0)?,
+                token: row.try_get(1)?,
+            });
+        }
+    }
+    Ok(held.into_iter().filter(|one| !kept.contains(one)).collect())
+}

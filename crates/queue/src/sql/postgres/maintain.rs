@@ -1,0 +1,352 @@
+//! The registry of handlers, clean-up, and what operators do.
+
+use std::time::Duration;
+
+use sqlx::{PgConnection, Row};
+use tidegate_core::EventId;
+use tidegate_core::books::{Place, postings};
+use tidegate_store::{posting, sqlx};
+
+use super::super::COMPONENT;
+use super::super::columns::{canceled_errors, ms, place_of, unsigned};
+use super::{PostgresQueue, failed, id_of};
+use crate::QueueError;
+use crate::port::{Cleaned, Lane, Registry};
+
+/// Groups of events that one clean-up removes from the log, at most.
+const REMOVED_AT_ONCE: i64 = 50;
+/// Cursor rows that are kept; only the newest is read.
+const CURSORS_KEPT: i64 = 1_000;
+
+impl PostgresQueue {
+    pub(super) async fn register_handlers(
+        &self,
+        handlers: &[(String, String)],
+    ) -> Result<(), QueueError> {
+        let (types, names): (Vec<String>, Vec<String>) = handlers.iter().cloned().unzip();
+        self.postgres
+            .run("register handlers", move |connection| {
+                Box::pin(async move {
+                    sqlx::query(
+                        "WITH added AS (
+                             INSERT INTO event_handler (type, handler_id)
+                             SELECT * FROM unnest($1::text[], $2::text[])
+                             ON CONFLICT DO NOTHING RETURNING 1)
+                         UPDATE tidegate_queue SET registry = registry + 1
+                         WHERE name = 'queue' AND EXISTS (SELECT 1 FROM added)",
+                    )
+                    .bind(types)
+                    .bind(names)
+                    .execute(connection)
+                    .await
+                })
+            })
+            .await?;
+        Ok(())
+    }
+
+    pub(super) async fn unregister_handler(
+        &self,
+        type_name: &str,
+        handler: &str,
+    ) -> Result<bool, QueueError> {
+        let (type_name, handler) = (type_name.to_owned(), handler.to_owned());
+        let done = self
+            .postgres
+            .run("unregister a handler", move |connection| {
+                Box::pin(async move {
+                    sqlx::query(
+                        "WITH gone AS (
+                             DELETE FROM event_handler WHERE type = $1 AND handler_id = $2
+                             RETURNING 1)
+                         UPDATE tidegate_queue SET registry = registry + 1
+                         WHERE name = 'queue' AND EXISTS (SELECT 1 FROM gone)",
+                    )
+                    .bind(type_name)
+                    .bind(handler)
+                    .execute(connection)
+                    .await
+                })
+            })
+            .await?;
+        Ok(done.rows_affected() > 0)
+    }
+
+    pub(super) async fn read_registry(&self) -> Result<Registry, QueueError> {
+        let registry = self
+            .postgres
+            .run("read the registry", |connection| {
+                Box::pin(async move {
+                    // The outer join keeps the version when nobody is registered.
+                    let rows = sqlx::query(
+                        "SELECT q.registry, h.type, h.handler_id FROM tidegate_queue q
+                         LEFT JOIN event_handler h ON true WHERE q.name = 'queue'",
+                    )
+                    .fetch_all(connection)
+                    .await?;
+                    let mut registry = Registry::default();
+                    for row in rows {
+                        registry.version = unsigned(row.try_get(0)?);
+                        let (type_name, handler): (Option<String>, Option<String>) =
+                            (row.try_get(1)?, row.try_get(2)?);
+                        if let (Some(type_name), Some(handler)) = (type_name, handler) {
+                            registry
+                                .handlers
+                                .entry(type_name)
+                                .or_default()
+                                .insert(handler);
+                        }
+                    }
+                    Ok(registry)
+                })
+            })
+            .await?;
+        Ok(registry)
+    }
+
+    pub(super) async fn clean_up(
+        &self,
+        retention: Option<Duration>,
+    ) -> Result<Cleaned, QueueError> {
+        let states = self
+            .postgres
+            .run("clean up handler states", |connection| {
+                Box::pin(clean_states(connection))
+            })
+            .await?;
+        let events = match retention {
+            None => 0,
+            Some(retention) => {
+                let age = ms(retention);
+                self.postgres
+                    .transact("remove old events", move |connection| {
+                        Box::pin(remove_old(connection, age))
+                    })
+                    .await?
+            }
+        };
+        let now = self.env.clock.now_ms();
+        let postings = posting::fold(&self.store, COMPONENT, now).await?;
+        Ok(Cleaned {
+            states,
+            events,
+            postings,
+        })
+    }
+
+    pub(super) async fn redrive_event(&self, id: i64) -> Result<(), QueueError> {
+        let registry = self.read_registry().await?;
+        let found = self
+            .postgres
+            .transact("give an event back", move |connection| {
+                Box::pin(redrive(connection, id, registry))
+            })
+            .await?;
+        if !found {
+            let state = self.state_of(id).await?;
+            return Err(QueueError::Misplaced {
+                id,
+                state,
+                wanted: "tried again",
+            });
+        }
+        super::wake::send(&self.wakes, &self.postgres, &self.env);
+        Ok(())
+    }
+
+    pub(super) async fn cancel_event(&self, id: i64) -> Result<(), QueueError> {
+        let doing = "cancel an event";
+        let mut tx = self.store.begin().await?;
+        let connection = tx.postgres().ok_or(QueueError::ForeignTransaction)?;
+        let canceled = cancel(connection, id).await.map_err(failed(doing))?;
+        if canceled {
+            tx.commit().await?;
+            return Ok(());
+        }
+        tx.rollback().await?;
+        match self.show_event(id).await? {
+            Some(listed) => match listed.locked_by {
+                Some(owner) => Err(QueueError::Busy { id, owner }),
+                None => Err(QueueError::Misplaced {
+                    id,
+                    state: listed.status.as_str(),
+                    wanted: "canceled",
+                }),
+            },
+            None => Err(QueueError::Unknown { id }),
+        }
+    }
+
+    async fn state_of(&self, id: i64) -> Result<&'static str, QueueError> {
+        let listed = self.show_event(id).await?;
+        let listed = listed.ok_or(QueueError::Unknown { id })?;
+        Ok(listed.status.as_str())
+    }
+}
+
+async fn clean_states(connection: &mut PgConnection) -> Result<u64, sqlx::Error> {
+    // Those of events with errors stay: giving such an event back asks only who failed.
+    let done = sqlx::query(
+        "DELETE FROM tidegate_handler_state s USING tidegate_log l
+         WHERE l.id = s.id AND NOT l.is_failed",
+    )
+    .execute(&mut *connection)
+    .await?;
+    sqlx::query(
+        "UPDATE tidegate_queue SET states_cleaned_until = clock_timestamp()
+         WHERE name = 'queue' AND states_cleaned_until <
+             (SELECT max(finalized_at) FROM tidegate_log_batch
+              WHERE id > (SELECT max(id) - 100 FROM tidegate_log_batch))",
+    )
+    .execute(&mut *connection)
+    .await?;
+    sqlx::query(
+        "DELETE FROM tidegate_cursor WHERE id <
+             (SELECT id - $1 FROM tidegate_cursor ORDER BY id DESC LIMIT 1)",
+    )
+    .bind(CURSORS_KEPT)
+    .execute(connection)
+    .await?;
+    Ok(done.rows_affected())
+}
+
+/// Removes finalized events that are old enough and behind every projection, with a posting of
+/// what was removed from where.
+async fn remove_old(connection: &mut PgConnection, age_ms: i64) -> Result<u64, sqlx::Error> {
+    let rows = sqlx::query(
+        "WITH last AS (SELECT batch FROM tidegate_sequence ORDER BY position DESC LIMIT 1),
+         groups AS MATERIALIZED (
+             SELECT b.id, b.ids FROM tidegate_log_batch b JOIN tidegate_sequence s ON s.batch = b.id
+             WHERE b.finalized_at < clock_timestamp() - $1 * interval '1 millisecond'
+               AND s.position + s.count - 1 <= coalesce(
+                   (SELECT min(position) FROM event_projection), 9223372036854775807)
+             ORDER BY b.id LIMIT $2),
+         old AS MATERIALIZED (
+             SELECT l.id, l.is_failed FROM groups g CROSS JOIN LATERAL unnest(g.ids) i(id)
+             JOIN tidegate_log l ON l.id = i.id AND l.batch = g.id),
+         logged AS (DELETE FROM tidegate_log l USING old WHERE l.id = old.id),
+         stated AS (DELETE FROM tidegate_handler_state h USING old WHERE h.id = old.id),
+         grouped AS (
+             DELETE FROM tidegate_log_batch b USING groups g
+             WHERE b.id = g.id AND b.id <> (SELECT batch FROM last)),
+         positioned AS (
+             DELETE FROM tidegate_sequence s USING groups g
+             WHERE s.batch = g.id AND s.batch <> (SELECT batch FROM last))
+         DELETE FROM tidegate_event e USING old WHERE e.id = old.id
+         RETURNING e.event_id, old.is_failed",
+    )
+    .bind(age_ms)
+    .bind(REMOVED_AT_ONCE)
+    .fetch_all(&mut *connection)
+    .await?;
+    let (mut delivered, mut failed): (Vec<EventId>, Vec<EventId>) = (Vec::new(), Vec::new());
+    for row in &rows {
+        let is_failed: bool = row.try_get(1)?;
+        let gone = if is_failed {
+            &mut failed
+        } else {
+            &mut delivered
+        };
+        gone.push(id_of(row, 0)?);
+    }
+    let mut written = postings(delivered, Some(Place::Delivered), None);
+    written.extend(postings(failed, Some(Place::DeadLettered), None));
+    posting::write_postgres(connection, COMPONENT, &written).await?;
+    Ok(rows.len() as u64)
+}
+
+async fn redrive(
+    connection: &mut PgConnection,
+    id: i64,
+    registry: Registry,
+) -> Result<bool, sqlx::Error> {
+    let row = sqlx::query(
+        "WITH gone AS (DELETE FROM tidegate_log WHERE id = $1 AND is_failed RETURNING attempts)
+         SELECT e.event_id, e.type, e.key, gone.attempts FROM gone, tidegate_event e
+         WHERE e.id = $1",
+    )
+    .bind(id)
+    .fetch_optional(&mut *connection)
+    .await?;
+    let Some(row) = row else {
+        return Ok(false);
+    };
+    let done: Vec<String> = sqlx::query_scalar(
+        "WITH gone AS (
+             DELETE FROM tidegate_handler_state WHERE id = $1 AND result <> 'SUCCESS')
+         SELECT handler_id FROM tidegate_handler_state WHERE id = $1 AND result = 'SUCCESS'",
+    )
+    .bind(id)
+    .fetch_all(&mut *connection)
+    .await?;
+    let (event_id, type_name) = (id_of(&row, 0)?, row.try_get::<String, _>(1)?);
+    let key: Option<String> = row.try_get(2)?;
+    let attempts: i32 = row.try_get(3)?;
+    let wanted = registry
+        .of(&type_name)
+        .filter(|h| !done.iter().any(|d| d == h));
+    let lane = Lane::new(&type_name, wanted);
+    sqlx::query(
+        "INSERT INTO tidegate_event_row (id, lane, key, place, attempts, due_at)
+         VALUES ($1, $2, $3, 'queued', $4, clock_timestamp())",
+    )
+    .bind(id)
+    .bind(lane.to_string())
+    .bind(key)
+    .bind(attempts)
+    .execute(&mut *connection)
+    .await?;
+    let written = postings([event_id], Some(Place::DeadLettered), Some(Place::Queued));
+    posting::write_postgres(connection, COMPONENT, &written).await?;
+    Ok(true)
+}
+
+/// Cancels an event that waits: with a row of its own, or not claimed yet.
+async fn cancel(connection: &mut PgConnection, id: i64) -> Result<bool, sqlx::Error> {
+    // The claim waits for us, so nobody takes the event meanwhile.
+    sqlx::query("SELECT 1 FROM tidegate_queue WHERE name = 'queue' FOR UPDATE")
+        .execute(&mut *connection)
+        .await?;
+    let row = sqlx::query(
+        "DELETE FROM tidegate_event_row WHERE id = $1 AND locked_by IS NULL
+         RETURNING place, attempts",
+    )
+    .bind(id)
+    .fetch_optional(&mut *connection)
+    .await?;
+    let (place, attempts): (Place, i32) = match row {
+        Some(row) => (place_of(row.try_get(0)?), row.try_get(1)?),
+        None => {
+            let waits: Option<i64> = sqlx::query_scalar(
+                "INSERT INTO tidegate_canceled SELECT id FROM event_queue
+                 WHERE id = $1 AND status = 'PENDING' ON CONFLICT DO NOTHING RETURNING id",
+            )
+            .bind(id)
+            .fetch_optional(&mut *connection)
+            .await?;
+            if waits.is_none() {
+                return Ok(false);
+            }
+            (Place::Queued, 0)
+        }
+    };
+    let row = sqlx::query("SELECT event_id FROM tidegate_event WHERE id = $1")
+        .bind(id)
+        .fetch_one(&mut *connection)
+        .await?;
+    let event_id = id_of(&row, 0)?;
+    sqlx::query(
+        "WITH together AS (
+             INSERT INTO tidegate_log_batch (ids) VALUES (ARRAY[$1::int8]) RETURNING id)
+         INSERT INTO tidegate_log (id, batch, ordinal, attempts, is_failed, errors)
+         SELECT $1, together.id, 0, $2, true, $3::jsonb FROM together",
+    )
+    .bind(id)
+    .bind(attempts)
+    .bind(canceled_errors())
+    .execute(&mut *connection)
+    .await?;
+    let written = postings([event_id], Some(place), Some(Place::DeadLettered));
+    posting::write_postgres(connection, COMPONENT, &written).await?;
+    Ok(true)
+}

@@ -1,0 +1,341 @@
+//! The order of finalized events, and how far projections have read it.
+
+use std::sync::PoisonError;
+
+use sqlx::{AssertSqlSafe, PgConnection, Row};
+use tidegate_store::{lease, sqlx};
+
+use super::{PostgresQueue, failed, id_of, lease_of};
+use crate::QueueError;
+use crate::event::headers_of;
+use crate::port::{LogEvent, LogPage, Turn};
+use crate::tx::Tx;
+
+/// Below which group everything has its position or was rolled back.
+///
+/// The number moves in two steps: a look notes the highest group and the transactions that run;
+/// once those have ended, a later look has seen every group up to that number.
+#[derive(Debug, Default)]
+pub(super) struct Below {
+    is_loaded: bool,
+    below: i64,
+    noted: Option<(i64, i64)>,
+}
+
+impl Below {
+    /// What a look found: the oldest running transaction, the next one, and the highest group.
+    fn look(&mut self, oldest: i64, next: i64, highest: i64) {
+        match self.noted {
+            Some((horizon, highest)) if oldest >= horizon => {
+                self.below = self.below.max(highest);
+                self.noted = None;
+            }
+            Some(_) => {}
+            None => self.noted = Some((next, highest)),
+        }
+    }
+}
+
+impl PostgresQueue {
+    pub(super) async fn give_positions(&self, limit: u32) -> Result<u64, QueueError> {
+        let (is_loaded, below) = {
+            let known = self
+                .sequencer
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            (known.is_loaded, known.below)
+        };
+        let (count, oldest, next, highest, loaded) = self
+            .postgres
+            .transact("give positions", move |connection| {
+                Box::pin(async move {
+                    sequence(connection, i64::from(limit), is_loaded.then_some(below)).await
+                })
+            })
+            .await?;
+        let moved = {
+            let mut known = self
+                .sequencer
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            known.is_loaded = true;
+            known.below = known.below.max(loaded);
+            let before = known.below;
+            // A full round may have left some out.
+            if count < u64::from(limit) {
+                known.look(oldest, next, highest);
+            }
+            (known.below > before).then_some(known.below)
+        };
+        if let Some(below) = moved {
+            self.postgres
+                .run("note what has its position", move |connection| {
+                    Box::pin(async move {
+                        sqlx::query(
+                            "UPDATE tidegate_queue SET sequenced_below = $1
+                             WHERE name = 'queue' AND sequenced_below < $1 - 1000",
+                        )
+                        .bind(below)
+                        .execute(connection)
+                        .await
+                    })
+                })
+                .await?;
+        }
+        Ok(count)
+    }
+
+    pub(super) async fn read_positions(
+        &self,
+        after: i64,
+        limit: u32,
+    ) -> Result<LogPage, QueueError> {
+        let page = self
+            .postgres
+            .snapshot("read the log", move |connection| {
+                Box::pin(read(connection, after, i64::from(limit)))
+            })
+            .await?;
+        Ok(page)
+    }
+
+    pub(super) async fn position_of(&self, name: &str) -> Result<i64, QueueError> {
+        let name = name.to_owned();
+        let position: Option<i64> = self
+            .postgres
+            .run("read a projection's position", move |connection| {
+                Box::pin(async move {
+                    sqlx::query_scalar("SELECT position FROM event_projection WHERE name = $1")
+                        .bind(name)
+                        .fetch_optional(connection)
+                        .await
+                })
+            })
+            .await?;
+        Ok(position.unwrap_or(0))
+    }
+
+    pub(super) async fn positions(&self) -> Result<Vec<(String, i64)>, QueueError> {
+        let rows = self
+            .postgres
+            .run("read the projections", |connection| {
+                Box::pin(async move {
+                    sqlx::query_as("SELECT name, position FROM event_projection ORDER BY name")
+                        .fetch_all(connection)
+                        .await
+                })
+            })
+            .await?;
+        Ok(rows)
+    }
+
+    pub(super) async fn forget(&self, name: &str, tables: &[String]) -> Result<(), QueueError> {
+        let (name, tables) = (name.to_owned(), tables.to_vec());
+        self.postgres
+            .run("forget a projection", move |connection| {
+                Box::pin(async move {
+                    for table in tables {
+                        // The names were checked when the projection was built.
+                        let sql = format!("DROP TABLE IF EXISTS {table}__rebuild");
+                        sqlx::raw_sql(AssertSqlSafe(sql))
+                            .execute(&mut *connection)
+                            .await?;
+                    }
+                    sqlx::query("DELETE FROM event_projection WHERE name = $1")
+                        .bind(name)
+                        .execute(connection)
+                        .await
+                })
+            })
+            .await?;
+        Ok(())
+    }
+
+    pub(super) async fn swap_tables(
+        &self,
+        turn: &Turn,
+        name: &str,
+        shadow: &str,
+        tables: &[String],
+    ) -> Result<bool, QueueError> {
+        let mut tx = self.store.begin().await?;
+        if !lease::holds(&mut tx, &lease_of(turn)).await? {
+            return Ok(false);
+        }
+        let doing = "swap a projection";
+        let connection = tx.postgres().ok_or(QueueError::ForeignTransaction)?;
+        for table in tables {
+            // The names were checked when the projection was built.
+            let sql = format!(
+                "DROP TABLE IF EXISTS {table}; ALTER TABLE {table}__rebuild RENAME TO {table}"
+            );
+            sqlx::raw_sql(AssertSqlSafe(sql))
+                .execute(&mut *connection)
+                .await
+                .map_err(failed(doing))?;
+        }
+        sqlx::query(
+            "WITH shadow AS (DELETE FROM event_projection WHERE name = $2 RETURNING position)
+             INSERT INTO event_projection (name, position) SELECT $1, position FROM shadow
+             ON CONFLICT (name) DO UPDATE SET position = excluded.position, updated_at = now()",
+        )
+        .bind(name)
+        .bind(shadow)
+        .execute(connection)
+        .await
+        .map_err(failed(doing))?;
+        tx.commit().await?;
+        Ok(true)
+    }
+}
+
+type Looked = (u64, i64, i64, i64, i64);
+
+async fn sequence(
+    connection: &mut PgConnection,
+    limit: i64,
+    below: Option<i64>,
+) -> Result<Looked, sqlx::Error> {
+    // Before the look: whatever ended below it is seen by the look.
+    let row = sqlx::query(
+        "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::int8,
+             pg_snapshot_xmax(pg_current_snapshot())::text::int8,
+             (SELECT coalesce(max(id), 0) FROM tidegate_log_batch),
+             (SELECT sequenced_below FROM tidegate_queue WHERE name = 'queue')",
+    )
+    .fetch_one(&mut *connection)
+    .await?;
+    let (oldest, next, highest) = (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
+    let stored: i64 = row.try_get(3)?;
+    let below = below.unwrap_or(stored).max(stored);
+    // Two at once would give the same positions twice, and the table allows it to one of them.
+    let done = sqlx::query(
+        "INSERT INTO tidegate_sequence (batch, position, count)
+         SELECT b.id, coalesce((SELECT s.position + s.count FROM tidegate_sequence s
+                 ORDER BY s.position DESC LIMIT 1), 1)
+             + coalesce(sum(b.n) OVER (ORDER BY b.id ROWS BETWEEN UNBOUNDED PRECEDING
+                 AND 1 PRECEDING), 0), b.n
+         FROM (SELECT l.id, cardinality(l.ids) AS n FROM tidegate_log_batch l
+               WHERE l.id > $1 AND NOT EXISTS
+                   (SELECT 1 FROM tidegate_sequence s WHERE s.batch = l.id)
+               ORDER BY l.id LIMIT $2) b",
+    )
+    .bind(below)
+    .bind(limit)
+    .execute(connection)
+    .await?;
+    Ok((done.rows_affected(), oldest, next, highest, below))
+}
+
+async fn read(
+    connection: &mut PgConnection,
+    after: i64,
+    limit: i64,
+) -> Result<LogPage, sqlx::Error> {
+    let head: i64 = sqlx::query_scalar(
+        "SELECT coalesce((SELECT position + count - 1 FROM tidegate_sequence
+             ORDER BY position DESC LIMIT 1), 0)",
+    )
+    .fetch_one(&mut *connection)
+    .await?;
+    // From the group on that the next position is in.
+    let rows = sqlx::query(
+        "SELECT s.position + l.ordinal, e.id, e.event_id, e.type, e.key, e.payload::text,
+             e.headers::text, (extract(epoch FROM e.created_at) * 1000)::int8
+         FROM (SELECT batch, position FROM tidegate_sequence
+               WHERE position >= coalesce((SELECT max(position) FROM tidegate_sequence
+                         WHERE position <= $1 + 1), 0)
+                 AND position <= $1 + $2) s
+         JOIN tidegate_log_batch b ON b.id = s.batch
+         CROSS JOIN LATERAL unnest(b.ids) i(id)
+         JOIN tidegate_log l ON l.id = i.id AND l.batch = s.batch
+         JOIN tidegate_event e ON e.id = l.id
+         WHERE NOT l.is_failed AND s.position + l.ordinal > $1
+           AND s.position + l.ordinal <= $1 + $2
+         ORDER BY 1",
+    )
+    .bind(after)
+    .bind(limit)
+    .fetch_all(connection)
+    .await?;
+    let mut events = Vec::with_capacity(rows.len());
+    for row in &rows {
+        events.push(LogEvent {
+            position: row.try_get(0)?,
+            id: row.try_get(1)?,
+            event_id: id_of(row, 2)?,
+            type_name: row.try_get(3)?,
+            key: row.try_get(4)?,
+            payload: row.try_get(5)?,
+            headers: headers_of(row.try_get(6)?),
+            created_ms: row.try_get(7)?,
+        });
+    }
+    Ok(LogPage {
+        events,
+        last: after.saturating_add(limit).min(head).max(after),
+        head,
+    })
+}
+
+pub(super) async fn advance(
+    tx: Tx,
+    turn: &Turn,
+    name: &str,
+    from: i64,
+    to: i64,
+) -> Result<bool, QueueError> {
+    let doing = "move a projection on";
+    let mut tx = tx.into_sql()?;
+    if !lease::holds(&mut tx, &lease_of(turn)).await? {
+        tx.rollback().await?;
+        return Ok(false);
+    }
+    let connection = tx.postgres().ok_or(QueueError::ForeignTransaction)?;
+    sqlx::query(
+        "INSERT INTO event_projection (name, position) VALUES ($1, 0)
+                 ON CONFLICT DO NOTHING",
+    )
+    .bind(name)
+    .execute(&mut *connection)
+    .await
+    .map_err(failed(doing))?;
+    let done = sqlx::query(
+        "UPDATE event_projection SET position = $3, updated_at = now()
+         WHERE name = $1 AND position = $2",
+    )
+    .bind(name)
+    .bind(from)
+    .bind(to)
+    .execute(connection)
+    .await
+    .map_err(failed(doing))?;
+    if done.rows_affected() == 0 {
+        tx.rollback().await?;
+        return Ok(false);
+    }
+    tx.commit().await?;
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mark_moves_only_after_those_who_ran_have_ended() {
+        let mut below = Below::default();
+        below.look(10, 20, 100);
+        assert_eq!(below.below, 0);
+        below.look(15, 30, 200);
+        assert_eq!(
+            below.below, 0,
+            "transaction 15 may still add a group below 100"
+        );
+        below.look(20, 40, 300);
+        assert_eq!(below.below, 100);
+        below.look(41, 50, 400);
+        below.look(50, 60, 500);
+        assert_eq!(below.below, 400);
+    }
+}

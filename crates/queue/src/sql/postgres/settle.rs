@@ -1,0 +1,450 @@
+//! Settling: one statement per lease, which does nothing where the lease is not ours any more.
+
+use std::collections::BTreeSet;
+use std::sync::PoisonError;
+
+use sqlx::PgConnection;
+use sqlx::types::Uuid;
+use tidegate_core::EventId;
+use tidegate_store::posting::Columns;
+use tidegate_store::sqlx;
+
+use super::super::COMPONENT;
+use super::super::columns::{ByLease, Goal, goal, keys_of, posting_of, postings_of};
+use super::{PostgresQueue, failed, publish, uuid};
+use crate::QueueError;
+use crate::port::{HandlerCommit, Held, Move, Settlement};
+use crate::tx::Tx;
+
+impl PostgresQueue {
+    pub(super) async fn settle_moves(
+        &self,
+        settlement: &Settlement,
+    ) -> Result<Vec<i64>, QueueError> {
+        let by = ByLease::of(settlement);
+        let mut stale = Vec::new();
+        for (batch, (token, moves, is_finished)) in by.batches {
+            let columns = self.columns(moves.iter().copied()).await?;
+            let moved = moves.iter().map(|one| one.claim.id);
+            let moved: Vec<i64> = moved.collect();
+            let postings = Columns::of(&postings_of(&moves));
+            let is_ours = self
+                .postgres
+                .run("settle a batch", move |connection| {
+                    Box::pin(settle_batch(
+                        connection,
+                        batch,
+                        token,
+                        is_finished,
+                        columns,
+                        postings,
+                    ))
+                })
+                .await?;
+            if !is_ours {
+                stale.extend(moved);
+            }
+        }
+        if !by.rows.is_empty() {
+            let columns = self.columns(by.rows.iter().map(|(_, one)| *one)).await?;
+            let tokens = by.rows.iter().map(|(token, one)| (one.claim.id, *token));
+            let tokens: Vec<(i64, i64)> = tokens.collect();
+            let postings = RowPostings::of(&by.rows);
+            let moved: Vec<i64> = tokens.iter().map(|(id, _)| *id).collect();
+            let settled = self
+                .postgres
+                .run("settle events", move |connection| {
+                    Box::pin(settle_rows(connection, tokens, columns, postings))
+                })
+                .await?;
+            stale.extend(moved.into_iter().filter(|id| !settled.contains(id)));
+        }
+        let keys = keys_of(settlement);
+        if !keys.is_empty() {
+            // After the settle and not with it: it takes the lock of the claim. Should we die
+            // before it, the next rescue does it.
+            self.postgres
+                .run("release keys", move |connection| {
+                    Box::pin(async move {
+                        sqlx::query("SELECT tidegate_release($1)")
+                            .bind(keys)
+                            .execute(connection)
+                            .await
+                    })
+                })
+                .await?;
+        }
+        Ok(stale)
+    }
+
+    async fn columns(
+        &self,
+        moves: impl Iterator<Item = &Move> + Send,
+    ) -> Result<MoveColumns, QueueError> {
+        let mut columns = MoveColumns::default();
+        // Collected first, because the loop waits for the database.
+        let moves: Vec<&Move> = moves.collect();
+        for one in moves {
+            let id = one.claim.id;
+            match goal(one) {
+                Goal::Log { errors, handlers } => {
+                    let set = match handlers {
+                        Some(handlers) => Some(self.set_of(&handlers).await?),
+                        None => None,
+                    };
+                    columns.final_ids.push(id);
+                    columns.sets.push(set);
+                    columns.are_failed.push(errors.is_some());
+                    columns.errors.push(errors);
+                }
+                Goal::Row(onward) => {
+                    columns.row_ids.push(id);
+                    columns.lanes.push(onward.lane);
+                    columns.keys.push(one.key.clone());
+                    columns.places.push(onward.place.to_string());
+                    columns.afters.push(onward.after_ms.unwrap_or(-1));
+                }
+            }
+            for state in &one.states {
+                columns.state_ids.push(id);
+                columns.handlers.push(state.handler.clone());
+                columns.results.push(state.result.as_str());
+                columns
+                    .attempts
+                    .push(i32::try_from(state.attempts).unwrap_or(i32::MAX));
+                columns.state_errors.push(state.error.clone());
+            }
+        }
+        Ok(columns)
+    }
+
+    /// The number of a set of handlers, made where it is missing.
+    async fn set_of(&self, handlers: &str) -> Result<i32, QueueError> {
+        let known = {
+            let sets = self.sets.lock().unwrap_or_else(PoisonError::into_inner);
+            sets.get(handlers).copied()
+        };
+        if let Some(known) = known {
+            return Ok(known);
+        }
+        let text = handlers.to_owned();
+        let id: i32 = self
+            .postgres
+            .run("name a set of handlers", move |connection| {
+                Box::pin(async move {
+                    sqlx::query(
+                        "INSERT INTO tidegate_handler_set (handlers) VALUES ($1)
+                                 ON CONFLICT DO NOTHING",
+                    )
+                    .bind(&text)
+                    .execute(&mut *connection)
+                    .await?;
+                    sqlx::query_scalar("SELECT id FROM tidegate_handler_set WHERE handlers = $1")
+                        .bind(&text)
+                        .fetch_one(connection)
+                        .await
+                })
+            })
+            .await?;
+        let mut sets = self.sets.lock().unwrap_or_else(PoisonError::into_inner);
+        sets.insert(handlers.to_owned(), id);
+        Ok(id)
+    }
+
+    pub(super) async fn record_result(
+        &self,
+        tx: Option<Tx>,
+        commit: &HandlerCommit,
+    ) -> Result<bool, QueueError> {
+        let mut tx = match tx {
+            Some(tx) => tx,
+            None => Tx::Sql(self.store.begin().await?),
+        };
+        let doing = "record a result";
+        let connection = tx.postgres().ok_or(QueueError::ForeignTransaction)?;
+        if !record(connection, commit).await.map_err(failed(doing))? {
+            tx.rollback().await?;
+            return Ok(false);
+        }
+        tx.commit().await?;
+        if !commit.follow_ups.is_empty() {
+            super::wake::send(&self.wakes, &self.postgres, &self.env);
+        }
+        Ok(true)
+    }
+
+    pub(super) async fn is_recorded(
+        &self,
+        handler: &str,
+        event: EventId,
+        sub_task: &str,
+    ) -> Result<bool, QueueError> {
+        let (handler, sub_task) = (handler.to_owned(), sub_task.to_owned());
+        let found: Option<i32> = self
+            .postgres
+            .run("look for a side effect", move |connection| {
+                Box::pin(async move {
+                    sqlx::query_scalar(
+                        "SELECT 1 FROM event_inbox
+                         WHERE handler_id = $1 AND event_id = $2 AND sub_task = $3",
+                    )
+                    .bind(handler)
+                    .bind(uuid(event))
+                    .bind(sub_task)
+                    .fetch_optional(connection)
+                    .await
+                })
+            })
+            .await?;
+        Ok(found.is_some())
+    }
+}
+
+/// Moves by what the statement does with them.
+#[derive(Default)]
+struct MoveColumns {
+    final_ids: Vec<i64>,
+    sets: Vec<Option<i32>>,
+    are_failed: Vec<bool>,
+    errors: Vec<Option<String>>,
+    row_ids: Vec<i64>,
+    lanes: Vec<String>,
+    keys: Vec<Option<String>>,
+    places: Vec<String>,
+    afters: Vec<i64>,
+    state_ids: Vec<i64>,
+    handlers: Vec<String>,
+    results: Vec<&'static str>,
+    attempts: Vec<i32>,
+    state_errors: Vec<Option<String>>,
+}
+
+async fn settle_batch(
+    connection: &mut PgConnection,
+    batch: i64,
+    token: i64,
+    is_finished: bool,
+    columns: MoveColumns,
+    postings: Columns,
+) -> Result<bool, sqlx::Error> {
+    let found = sqlx::query(
+        "WITH lease AS MATERIALIZED (
+             SELECT attempts, ids FROM tidegate_batch WHERE id = $1 AND token = $2 FOR UPDATE),
+         gone AS (
+             DELETE FROM tidegate_batch b USING lease WHERE b.id = $1 AND $3 AND (
+                 cardinality(lease.ids) = cardinality($4::int8[]) + cardinality($8::int8[])
+                 OR NOT EXISTS (SELECT 1 FROM unnest(tidegate_remaining(lease.ids)) i(id)
+                     WHERE i.id <> ALL ($4) AND i.id <> ALL ($8)))),
+         together AS (
+             INSERT INTO tidegate_log_batch (ids)
+             SELECT $4 FROM lease WHERE cardinality($4::int8[]) > 0 RETURNING id),
+         logged AS (
+             INSERT INTO tidegate_log (id, batch, ordinal, attempts, handlers, is_failed, errors)
+             SELECT f.id, together.id, f.n - 1, lease.attempts, f.handlers, f.is_failed,
+                 f.errors::jsonb
+             FROM unnest($4::int8[], $5::int4[], $6::bool[], $7::text[])
+                 WITH ORDINALITY f(id, handlers, is_failed, errors, n), together, lease),
+         rowed AS (
+             INSERT INTO tidegate_event_row (id, lane, key, place, attempts, due_at)
+             SELECT r.id, r.lane, r.key, r.place, lease.attempts,
+                 CASE WHEN r.after < 0 THEN 'infinity'
+                      ELSE clock_timestamp() + r.after * interval '1 millisecond' END
+             FROM unnest($8::int8[], $9::text[], $10::text[], $11::text[], $12::int8[])
+                 r(id, lane, key, place, after), lease),
+         stated AS (
+             INSERT INTO tidegate_handler_state AS h (id, handler_id, result, attempts, error)
+             SELECT s.* FROM
+                 unnest($13::int8[], $14::text[], $15::text[], $16::int4[], $17::text[]) s, lease
+             ON CONFLICT (id, handler_id) DO UPDATE SET result = excluded.result,
+                 attempts = excluded.attempts, error = excluded.error,
+                 updated_at = clock_timestamp()),
+         posted AS (
+             INSERT INTO tidegate_posting (component, bucket, from_place, to_place, count, id_sum)
+             SELECT $23, p.* FROM
+                 unnest($18::text[], $19::text[], $20::text[], $21::int8[], $22::uuid[]) p, lease)
+         SELECT attempts FROM lease",
+    )
+    .bind(batch)
+    .bind(token)
+    .bind(is_finished)
+    .bind(columns.final_ids)
+    .bind(columns.sets)
+    .bind(columns.are_failed)
+    .bind(columns.errors)
+    .bind(columns.row_ids)
+    .bind(columns.lanes)
+    .bind(columns.keys)
+    .bind(columns.places)
+    .bind(columns.afters)
+    .bind(columns.state_ids)
+    .bind(columns.handlers)
+    .bind(columns.results)
+    .bind(columns.attempts)
+    .bind(columns.state_errors)
+    .bind(postings.buckets)
+    .bind(postings.froms)
+    .bind(postings.tos)
+    .bind(postings.counts)
+    .bind(postings.sums)
+    .bind(COMPONENT)
+    .fetch_optional(connection)
+    .await?;
+    Ok(found.is_some())
+}
+
+/// Postings of rows, one by one, because each counts only where its own token still holds.
+#[derive(Default)]
+struct RowPostings {
+    ids: Vec<i64>,
+    buckets: Vec<String>,
+    froms: Vec<String>,
+    tos: Vec<String>,
+    event_ids: Vec<Uuid>,
+}
+
+impl RowPostings {
+    fn of(rows: &[(i64, &Move)]) -> Self {
+        let mut postings = Self::default();
+        for (_, one) in rows {
+            if let Some((bucket, from, to)) = posting_of(one) {
+                postings.ids.push(one.claim.id);
+                postings.buckets.push(bucket.to_string());
+                postings.froms.push(from.to_string());
+                postings.tos.push(to.to_string());
+                postings.event_ids.push(uuid(one.claim.event_id));
+            }
+        }
+        postings
+    }
+}
+
+async fn settle_rows(
+    connection: &mut PgConnection,
+    tokens: Vec<(i64, i64)>,
+    columns: MoveColumns,
+    postings: RowPostings,
+) -> Result<BTreeSet<i64>, sqlx::Error> {
+    let (ids, tokens): (Vec<i64>, Vec<i64>) = tokens.into_iter().unzip();
+    let settled: Vec<i64> = sqlx::query_scalar(
+        "WITH held AS MATERIALIZED (
+             SELECT r.id FROM tidegate_event_row r
+             JOIN unnest($1::int8[], $2::int8[]) w(id, token)
+                 ON r.id = w.id AND r.token = w.token
+             WHERE r.locked_by IS NOT NULL FOR UPDATE OF r),
+         gone AS (
+             DELETE FROM tidegate_event_row r USING held, unnest($3::int8[]) f(id)
+             WHERE r.id = held.id AND r.id = f.id RETURNING r.id, r.attempts),
+         together AS (
+             INSERT INTO tidegate_log_batch (ids)
+             SELECT array_agg(id ORDER BY id) FROM gone HAVING count(*) > 0 RETURNING id),
+         logged AS (
+             INSERT INTO tidegate_log (id, batch, ordinal, attempts, handlers, is_failed, errors)
+             SELECT gone.id, together.id, row_number() OVER (ORDER BY gone.id) - 1, gone.attempts,
+                 f.handlers, f.is_failed, f.errors::jsonb
+             FROM gone JOIN unnest($3::int8[], $4::int4[], $5::bool[], $6::text[])
+                 f(id, handlers, is_failed, errors) ON f.id = gone.id, together),
+         moved AS (
+             UPDATE tidegate_event_row r SET lane = m.lane, place = m.place, token = r.token + 1,
+                 locked_by = NULL, updated_at = clock_timestamp(),
+                 due_at = CASE WHEN m.after < 0 THEN 'infinity'
+                     ELSE clock_timestamp() + m.after * interval '1 millisecond' END
+             FROM held, unnest($7::int8[], $8::text[], $9::text[], $10::int8[])
+                 m(id, lane, place, after)
+             WHERE r.id = held.id AND r.id = m.id),
+         stated AS (
+             INSERT INTO tidegate_handler_state AS h (id, handler_id, result, attempts, error)
+             SELECT s.* FROM
+                 unnest($11::int8[], $12::text[], $13::text[], $14::int4[], $15::text[])
+                 s(id, handler_id, result, attempts, error) JOIN held ON held.id = s.id
+             ON CONFLICT (id, handler_id) DO UPDATE SET result = excluded.result,
+                 attempts = excluded.attempts, error = excluded.error,
+                 updated_at = clock_timestamp()),
+         posted AS (
+             INSERT INTO tidegate_posting (component, bucket, from_place, to_place, count, id_sum)
+             SELECT $21, p.bucket, p.from_place, p.to_place, 1, p.event_id
+             FROM unnest($16::int8[], $17::text[], $18::text[], $19::text[], $20::uuid[])
+                 p(id, bucket, from_place, to_place, event_id) JOIN held ON held.id = p.id)
+         SELECT id FROM held",
+    )
+    .bind(ids)
+    .bind(tokens)
+    .bind(columns.final_ids)
+    .bind(columns.sets)
+    .bind(columns.are_failed)
+    .bind(columns.errors)
+    .bind(columns.row_ids)
+    .bind(columns.lanes)
+    .bind(columns.places)
+    .bind(columns.afters)
+    .bind(columns.state_ids)
+    .bind(columns.handlers)
+    .bind(columns.results)
+    .bind(columns.attempts)
+    .bind(columns.state_errors)
+    .bind(postings.ids)
+    .bind(postings.buckets)
+    .bind(postings.froms)
+    .bind(postings.tos)
+    .bind(postings.event_ids)
+    .bind(COMPONENT)
+    .fetch_all(connection)
+    .await?;
+    Ok(settled.into_iter().collect())
+}
+
+/// The fence, the result, the follow-up events and the guards, in the transaction of `connection`.
+async fn record(
+    connection: &mut PgConnection,
+    commit: &HandlerCommit,
+) -> Result<bool, sqlx::Error> {
+    let fence: Option<i64> = match commit.claim.held {
+        Held::Batch { batch, token } => {
+            sqlx::query_scalar(
+                "SELECT id FROM tidegate_batch WHERE id = $1 AND token = $2 FOR SHARE",
+            )
+            .bind(batch)
+            .bind(token)
+            .fetch_optional(&mut *connection)
+            .await?
+        }
+        Held::Row { id, token } => {
+            sqlx::query_scalar(
+                "SELECT id FROM tidegate_event_row WHERE id = $1 AND token = $2 FOR SHARE",
+            )
+            .bind(id)
+            .bind(token)
+            .fetch_optional(&mut *connection)
+            .await?
+        }
+    };
+    if fence.is_none() {
+        return Ok(false);
+    }
+    let state = &commit.state;
+    sqlx::query(
+        "INSERT INTO tidegate_handler_state (id, handler_id, result, attempts, error)
+         VALUES ($1, $2, $3, $4, $5)
+         ON CONFLICT (id, handler_id) DO UPDATE SET result = excluded.result,
+             attempts = excluded.attempts, error = excluded.error, updated_at = clock_timestamp()",
+    )
+    .bind(commit.claim.id)
+    .bind(&state.handler)
+    .bind(state.result.as_str())
+    .bind(i32::try_from(state.attempts).unwrap_or(i32::MAX))
+    .bind(&state.error)
+    .execute(&mut *connection)
+    .await?;
+    if !commit.done.is_empty() {
+        sqlx::query(
+            "INSERT INTO event_inbox (handler_id, event_id, sub_task)
+             SELECT $1, $2, * FROM unnest($3::text[]) ON CONFLICT DO NOTHING",
+        )
+        .bind(&state.handler)
+        .bind(uuid(commit.event_id))
+        .bind(&commit.done)
+        .execute(&mut *connection)
+        .await?;
+    }
+    publish::insert(connection, &commit.follow_ups).await?;
+    Ok(true)
+}

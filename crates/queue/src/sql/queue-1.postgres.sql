@@ -1,0 +1,382 @@
+-- Ids are taken only by transactions that have a transaction id already. So, once every transaction
+-- that ran when an id was skipped has ended, the id is there or was rolled back.
+CREATE SEQUENCE tidegate_event_id AS bigint;
+
+-- Events, appended once and never rewritten. Where an event is stands elsewhere: above the newest
+-- cursor or in a gap it waits, in a batch it is claimed, with a row of its own it is an exception,
+-- with a log row it is finished.
+CREATE TABLE tidegate_event (
+    id bigint PRIMARY KEY DEFAULT
+        CASE WHEN pg_current_xact_id() IS NOT NULL THEN nextval('tidegate_event_id') END,
+    event_id uuid NOT NULL,
+    created_at timestamptz NOT NULL DEFAULT now(),
+    type text NOT NULL,
+    key text,
+    payload json NOT NULL,
+    headers jsonb
+);
+ALTER SEQUENCE tidegate_event_id OWNED BY tidegate_event.id;
+-- Ids grow with time, so a few bytes per thousand events are enough to find one.
+CREATE INDEX tidegate_event_by_event_id ON tidegate_event USING brin (event_id)
+    WITH (pages_per_range = 16, autosummarize = on);
+
+-- One row per queue: its lock, and what changes rarely.
+CREATE TABLE tidegate_queue (
+    name text PRIMARY KEY,
+    registry bigint NOT NULL DEFAULT 1,
+    sequenced_below bigint NOT NULL DEFAULT 0,
+    states_cleaned_until timestamptz NOT NULL DEFAULT '-infinity'
+) WITH (fillfactor = 50);
+INSERT INTO tidegate_queue (name) VALUES ('queue');
+
+-- How far events were claimed. Each claim adds a row and the newest counts, because a single row
+-- rewritten at each claim would pile up dead versions under an old snapshot.
+CREATE TABLE tidegate_cursor (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    position bigint NOT NULL
+);
+INSERT INTO tidegate_cursor (position) VALUES (0);
+
+-- Ids below the cursor that were not there yet when it passed. Below the horizon they never will be.
+CREATE TABLE tidegate_gap (
+    first_id bigint PRIMARY KEY,
+    last_id bigint NOT NULL,
+    horizon xid8 NOT NULL
+);
+
+-- Claims: one lease for many events. Its token grows with every owner.
+CREATE TABLE tidegate_batch (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    token bigint NOT NULL DEFAULT 1,
+    attempts integer NOT NULL DEFAULT 1,
+    locked_by text NOT NULL,
+    locked_until timestamptz NOT NULL,
+    claimed_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    ids bigint[] NOT NULL
+) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.01);
+
+-- Events with a state of their own: retried, parked behind their key, or left to other processes.
+-- The lane says which handlers are wanted: `type:handler,handler`.
+CREATE TABLE tidegate_event_row (
+    id bigint PRIMARY KEY,
+    lane text NOT NULL,
+    key text,
+    place text NOT NULL,
+    attempts integer NOT NULL,
+    token bigint NOT NULL DEFAULT 0,
+    -- From when on it may be claimed: its retry, the end of its lease, or never while parked.
+    due_at timestamptz NOT NULL,
+    locked_by text,
+    updated_at timestamptz NOT NULL DEFAULT clock_timestamp()
+) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.01);
+CREATE INDEX tidegate_event_row_due ON tidegate_event_row (lane, due_at, id);
+CREATE INDEX tidegate_event_row_key ON tidegate_event_row (key, id) WHERE key IS NOT NULL;
+CREATE INDEX tidegate_event_row_key_due ON tidegate_event_row (key, id)
+    WHERE key IS NOT NULL AND due_at < 'infinity';
+
+-- Events that were canceled before anybody claimed them; the claim passes over them.
+CREATE TABLE tidegate_canceled (
+    id bigint PRIMARY KEY
+);
+
+-- Which handlers finished an event together: most events have the same, so they are named once.
+CREATE TABLE tidegate_handler_set (
+    id integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    handlers text NOT NULL UNIQUE
+);
+
+-- What finished together, in the order in which it did.
+CREATE TABLE tidegate_log_batch (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    finalized_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    ids bigint[] NOT NULL
+);
+CREATE INDEX tidegate_log_batch_finalized ON tidegate_log_batch USING brin (finalized_at)
+    WITH (pages_per_range = 16, autosummarize = on);
+
+-- One narrow row per finished event; the event itself stays where it is.
+CREATE TABLE tidegate_log (
+    id bigint PRIMARY KEY,
+    batch bigint NOT NULL,
+    ordinal integer NOT NULL,
+    attempts integer NOT NULL,
+    handlers integer,
+    is_failed boolean NOT NULL,
+    errors jsonb
+);
+
+-- The order that projections read: written by the sequencer alone, without holes.
+CREATE TABLE tidegate_sequence (
+    batch bigint PRIMARY KEY,
+    position bigint NOT NULL UNIQUE,
+    count integer NOT NULL
+);
+
+CREATE TABLE tidegate_handler_state (
+    id bigint NOT NULL,
+    handler_id text NOT NULL,
+    result text NOT NULL,
+    attempts integer NOT NULL,
+    error text,
+    updated_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    PRIMARY KEY (id, handler_id)
+);
+
+CREATE TABLE event_handler (
+    type text NOT NULL,
+    handler_id text NOT NULL,
+    registered_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (type, handler_id)
+);
+
+CREATE TABLE event_projection (
+    name text PRIMARY KEY,
+    position bigint NOT NULL,
+    updated_at timestamptz NOT NULL DEFAULT now()
+) WITH (fillfactor = 50);
+
+CREATE TABLE event_inbox (
+    handler_id text NOT NULL,
+    event_id uuid NOT NULL,
+    sub_task text NOT NULL,
+    created_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (handler_id, event_id, sub_task)
+);
+
+CREATE FUNCTION tidegate_new_event_id() RETURNS uuid LANGUAGE sql VOLATILE AS $$
+    SELECT encode(set_bit(set_bit(overlay(uuid_send(gen_random_uuid()) PLACING
+        substring(int8send((extract(epoch FROM clock_timestamp()) * 1000)::bigint) FROM 3)
+        FROM 1 FOR 6), 52, 1), 53, 1), 'hex')::uuid
+$$;
+
+-- The minute an id was born in, where it tells.
+CREATE FUNCTION tidegate_bucket(event_id uuid) RETURNS text LANGUAGE sql IMMUTABLE AS $$
+    SELECT 'm' || CASE WHEN substr(t, 13, 1) = '7'
+        THEN ('x0000' || substr(t, 1, 12))::bit(64)::bigint / 60000 ELSE 0 END
+    FROM replace(event_id::text, '-', '') t
+$$;
+
+-- Four sums of 32 bits as one of 128, with the carries between them.
+CREATE FUNCTION tidegate_id_sum(a bigint, b bigint, c bigint, d bigint) RETURNS uuid
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT (lpad(to_hex((a + ((b + ((c + (d >> 32)) >> 32)) >> 32)) & 4294967295), 8, '0')
+        || lpad(to_hex((b + ((c + (d >> 32)) >> 32)) & 4294967295), 8, '0')
+        || lpad(to_hex((c + (d >> 32)) & 4294967295), 8, '0')
+        || lpad(to_hex(d & 4294967295), 8, '0'))::uuid
+$$;
+
+-- One posting per statement and minute, for whoever adds events by SQL. Our own publish brings its
+-- posting along and says so for the one statement that follows.
+CREATE FUNCTION tidegate_event_added() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF current_setting('tidegate.posted', true) = 'yes' THEN
+        PERFORM set_config('tidegate.posted', '', true);
+        RETURN NULL;
+    END IF;
+    INSERT INTO tidegate_posting (component, bucket, from_place, to_place, count, id_sum)
+    SELECT 'queue', tidegate_bucket(event_id), NULL, 'queued', count(*), tidegate_id_sum(
+        sum(('x' || substr(event_id::text, 1, 8))::bit(32)::bigint)::bigint,
+        sum(('x' || substr(event_id::text, 10, 4) || substr(event_id::text, 15, 4))::bit(32)::bigint)::bigint,
+        sum(('x' || substr(event_id::text, 20, 4) || substr(event_id::text, 25, 4))::bit(32)::bigint)::bigint,
+        sum(('x' || substr(event_id::text, 29, 8))::bit(32)::bigint)::bigint)
+    FROM added GROUP BY 2;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER tidegate_event_added AFTER INSERT ON tidegate_event
+    REFERENCING NEW TABLE AS added FOR EACH STATEMENT EXECUTE FUNCTION tidegate_event_added();
+
+-- Claims what waits: late events first, then fresh ones. One at a time, by the lock on the queue's
+-- row, and in one statement, so that a client that stands still never holds the lock.
+CREATE FUNCTION tidegate_claim(p_limit integer, p_owner text, p_lease_ms bigint,
+    OUT batch bigint, OUT claimed bigint[], OUT registry bigint) LANGUAGE plpgsql AS $$
+DECLARE
+    v_cursor bigint;
+    v_horizon xid8;
+    v_late bigint[] := '{}';
+    v_fresh bigint[];
+    v_last bigint;
+BEGIN
+    SELECT q.registry INTO registry FROM tidegate_queue q WHERE q.name = 'queue' FOR UPDATE;
+    SELECT c.position INTO v_cursor FROM tidegate_cursor c ORDER BY c.id DESC LIMIT 1;
+    IF EXISTS (SELECT 1 FROM tidegate_gap) THEN
+        -- Read before the look, so that whatever ended below it is seen by the look.
+        v_horizon := pg_snapshot_xmin(pg_current_snapshot());
+        SELECT coalesce(array_agg(f.id ORDER BY f.id), '{}') INTO v_late FROM (
+            SELECT e.id FROM tidegate_gap g
+            JOIN tidegate_event e ON e.id BETWEEN g.first_id AND g.last_id
+            WHERE NOT EXISTS (SELECT 1 FROM tidegate_canceled c WHERE c.id = e.id)
+            ORDER BY e.id LIMIT p_limit) f;
+        IF cardinality(v_late) > 0 THEN
+            WITH touched AS (
+                DELETE FROM tidegate_gap g USING unnest(v_late) l(id)
+                WHERE l.id BETWEEN g.first_id AND g.last_id
+                RETURNING g.first_id, g.last_id, g.horizon, l.id),
+            gap AS (
+                -- A gap that several late events were in comes back once only.
+                SELECT g.first_id, g.last_id, g.horizon FROM touched g),
+            cut AS (
+                SELECT g.first_id, g.last_id, g.horizon, l.id FROM gap g
+                JOIN unnest(v_late) l(id) ON l.id BETWEEN g.first_id AND g.last_id),
+            part AS (
+                SELECT coalesce(lag(id) OVER w + 1, first_id) AS a, id - 1 AS b, horizon
+                FROM cut WINDOW w AS (PARTITION BY first_id ORDER BY id)
+                UNION ALL
+                SELECT max(id) + 1, last_id, horizon FROM cut GROUP BY first_id, last_id, horizon)
+            INSERT INTO tidegate_gap SELECT a, b, horizon FROM part WHERE a <= b;
+        END IF;
+        IF cardinality(v_late) < p_limit THEN
+            DELETE FROM tidegate_gap g WHERE g.horizon <= v_horizon;
+        END IF;
+    END IF;
+    SELECT array_agg(f.id ORDER BY f.id), max(f.id) INTO v_fresh, v_last FROM (
+        SELECT e.id FROM tidegate_event e WHERE e.id > v_cursor
+        ORDER BY e.id LIMIT p_limit - cardinality(v_late)) f;
+    IF v_last IS NOT NULL THEN
+        IF v_last - v_cursor > cardinality(v_fresh) THEN
+            INSERT INTO tidegate_gap (first_id, last_id, horizon)
+            SELECT g.a, g.b, pg_snapshot_xmax(pg_current_snapshot()) FROM (
+                SELECT lag(f.id, 1, v_cursor) OVER (ORDER BY f.id) + 1 AS a, f.id - 1 AS b
+                FROM unnest(v_fresh) f(id)) g WHERE g.a <= g.b;
+        END IF;
+        INSERT INTO tidegate_cursor (position) VALUES (v_last);
+        IF EXISTS (SELECT 1 FROM tidegate_canceled) THEN
+            SELECT array_agg(f.id ORDER BY f.id) INTO v_fresh FROM unnest(v_fresh) f(id)
+            WHERE NOT EXISTS (SELECT 1 FROM tidegate_canceled c WHERE c.id = f.id);
+        END IF;
+    END IF;
+    claimed := v_late || coalesce(v_fresh, '{}');
+    IF cardinality(claimed) > 0 THEN
+        INSERT INTO tidegate_batch (locked_by, locked_until, ids)
+        VALUES (p_owner, clock_timestamp() + p_lease_ms * interval '1 millisecond', claimed)
+        RETURNING id INTO batch;
+    END IF;
+END $$;
+
+-- What of a batch is not finished and has no row of its own.
+CREATE FUNCTION tidegate_remaining(p_ids bigint[]) RETURNS bigint[] LANGUAGE sql STABLE AS $$
+    SELECT coalesce(array_agg(i.id ORDER BY i.n), '{}') FROM unnest(p_ids) WITH ORDINALITY i(id, n)
+    WHERE NOT EXISTS (SELECT 1 FROM tidegate_log l WHERE l.id = i.id)
+      AND NOT EXISTS (SELECT 1 FROM tidegate_event_row r WHERE r.id = i.id)
+$$;
+
+-- Takes over one batch whose lease ran out, or at most p_limit events of it. Batches below p_floor
+-- are known to be gone, so their dead versions need not be looked at.
+CREATE FUNCTION tidegate_take_over(p_limit integer, p_owner text, p_lease_ms bigint, p_floor bigint,
+    OUT batch bigint, OUT new_token bigint, OUT new_attempts integer, OUT claimed bigint[])
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_rest bigint[];
+    v_until timestamptz := clock_timestamp() + p_lease_ms * interval '1 millisecond';
+BEGIN
+    SELECT b.id, b.token + 1, b.attempts + 1, b.ids INTO batch, new_token, new_attempts, claimed
+    FROM tidegate_batch b WHERE b.id >= p_floor AND b.locked_until < clock_timestamp()
+    ORDER BY b.id LIMIT 1 FOR UPDATE SKIP LOCKED;
+    IF batch IS NULL THEN RETURN; END IF;
+    claimed := tidegate_remaining(claimed);
+    IF cardinality(claimed) = 0 THEN
+        DELETE FROM tidegate_batch b WHERE b.id = batch;
+    ELSIF cardinality(claimed) > p_limit THEN
+        v_rest := claimed[p_limit + 1:];
+        claimed := claimed[:p_limit];
+        UPDATE tidegate_batch b SET ids = v_rest, token = new_token WHERE b.id = batch;
+        INSERT INTO tidegate_batch (attempts, locked_by, locked_until, ids)
+        VALUES (new_attempts, p_owner, v_until, claimed) RETURNING id, token INTO batch, new_token;
+    ELSE
+        UPDATE tidegate_batch b SET token = new_token, attempts = new_attempts, locked_by = p_owner,
+            locked_until = v_until, claimed_at = clock_timestamp(), ids = claimed WHERE b.id = batch;
+    END IF;
+END $$;
+
+-- Which of these events of one batch have an earlier one of their key that is not finished.
+CREATE FUNCTION tidegate_blocked(p_batch bigint, p_ids bigint[]) RETURNS SETOF bigint
+LANGUAGE sql STABLE AS $$
+    WITH mine AS MATERIALIZED (
+        SELECT e.id, e.key FROM tidegate_event e WHERE e.id = ANY (p_ids) AND e.key IS NOT NULL),
+    busy AS MATERIALIZED (
+        SELECT e.key, min(e.id) AS id FROM tidegate_batch b
+        CROSS JOIN LATERAL unnest(b.ids) i(id) JOIN tidegate_event e ON e.id = i.id
+        WHERE b.id <> p_batch AND e.key IN (SELECT m.key FROM mine m)
+          AND NOT EXISTS (SELECT 1 FROM tidegate_log l WHERE l.id = i.id)
+          AND NOT EXISTS (SELECT 1 FROM tidegate_event_row r WHERE r.id = i.id)
+        GROUP BY e.key)
+    SELECT m.id FROM mine m LEFT JOIN busy USING (key)
+    WHERE busy.id < m.id
+       OR EXISTS (SELECT 1 FROM tidegate_event_row r WHERE r.key = m.key AND r.id < m.id)
+$$;
+
+-- Lets the first waiting event of each key go, and holds back the others. It takes the lock of the
+-- claim: an event is then either seen here or sees what was finished.
+CREATE FUNCTION tidegate_release(p_keys text[]) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM 1 FROM tidegate_queue q WHERE q.name = 'queue' FOR UPDATE;
+    WITH wanted AS MATERIALIZED (SELECT DISTINCT k.key FROM unnest(p_keys) k(key)),
+    busy AS MATERIALIZED (
+        SELECT e.key, min(e.id) AS id FROM tidegate_batch b
+        CROSS JOIN LATERAL unnest(b.ids) i(id) JOIN tidegate_event e ON e.id = i.id
+        WHERE e.key IN (SELECT w.key FROM wanted w)
+          AND NOT EXISTS (SELECT 1 FROM tidegate_log l WHERE l.id = i.id)
+          AND NOT EXISTS (SELECT 1 FROM tidegate_event_row r WHERE r.id = i.id)
+        GROUP BY e.key),
+    head AS MATERIALIZED (
+        SELECT w.key, h.id, h.due_at FROM wanted w CROSS JOIN LATERAL (
+            SELECT r.id, r.due_at FROM tidegate_event_row r WHERE r.key = w.key
+            ORDER BY r.id LIMIT 1) h),
+    freed AS (
+        UPDATE tidegate_event_row r SET due_at = clock_timestamp() FROM head h
+        LEFT JOIN busy USING (key)
+        WHERE r.id = h.id AND h.due_at = 'infinity' AND (busy.id IS NULL OR busy.id > h.id))
+    UPDATE tidegate_event_row r SET due_at = 'infinity' FROM head h
+    WHERE r.key = h.key AND r.id > h.id AND r.due_at < 'infinity' AND r.locked_by IS NULL;
+END $$;
+
+CREATE VIEW event_queue AS
+SELECT e.id, e.event_id, e.type, e.key, e.payload, e.headers, s.status, s.attempts, e.created_at,
+    coalesce(s.updated_at, e.created_at) AS updated_at, s.next_attempt_at, s.locked_by, s.locked_until
+FROM (
+    SELECT f.id, 'PENDING' AS status, 0 AS attempts, NULL::timestamptz AS updated_at,
+        NULL::timestamptz AS next_attempt_at, NULL::text AS locked_by, NULL::timestamptz AS locked_until
+    FROM tidegate_event f
+    WHERE f.id > (SELECT c.position FROM tidegate_cursor c ORDER BY c.id DESC LIMIT 1)
+      AND NOT EXISTS (SELECT 1 FROM tidegate_canceled x WHERE x.id = f.id)
+    UNION ALL
+    SELECT f.id, 'PENDING', 0, NULL, NULL, NULL, NULL
+    FROM tidegate_gap g JOIN tidegate_event f ON f.id BETWEEN g.first_id AND g.last_id
+    WHERE NOT EXISTS (SELECT 1 FROM tidegate_canceled x WHERE x.id = f.id)
+    UNION ALL
+    SELECT i.id, 'PROCESSING', b.attempts, b.claimed_at, NULL, b.locked_by, b.locked_until
+    FROM tidegate_batch b CROSS JOIN LATERAL unnest(b.ids) i(id)
+    WHERE NOT EXISTS (SELECT 1 FROM tidegate_log l WHERE l.id = i.id)
+      AND NOT EXISTS (SELECT 1 FROM tidegate_event_row r WHERE r.id = i.id)
+    UNION ALL
+    SELECT r.id, CASE WHEN r.locked_by IS NULL THEN 'PENDING' ELSE 'PROCESSING' END, r.attempts,
+        r.updated_at, CASE WHEN r.locked_by IS NULL AND r.due_at < 'infinity' THEN r.due_at END,
+        r.locked_by, CASE WHEN r.locked_by IS NOT NULL THEN r.due_at END
+    FROM tidegate_event_row r
+) s JOIN tidegate_event e ON e.id = s.id;
+
+-- A rule and not a trigger: it turns the whole statement into one on the table, so that many rows
+-- make one posting.
+CREATE RULE event_queue_insert AS ON INSERT TO event_queue DO INSTEAD
+    INSERT INTO tidegate_event (event_id, type, key, payload, headers, created_at)
+    VALUES (coalesce(NEW.event_id, tidegate_new_event_id()), NEW.type, NEW.key, NEW.payload,
+        NEW.headers, coalesce(NEW.created_at, now()))
+    RETURNING id, event_id, type, key, payload, headers, 'PENDING'::text, 0, created_at, created_at,
+        NULL::timestamptz, NULL::text, NULL::timestamptz;
+
+CREATE VIEW event_log AS
+SELECT e.id, e.event_id, e.type, e.key, e.payload, e.headers,
+    CASE WHEN l.is_failed THEN 'COMPLETED_WITH_ERRORS' ELSE 'COMPLETED' END AS status,
+    coalesce(l.errors, '[]'::jsonb) AS errors, l.attempts, e.created_at, b.finalized_at,
+    s.position + l.ordinal AS position
+FROM tidegate_log l JOIN tidegate_event e ON e.id = l.id
+JOIN tidegate_log_batch b ON b.id = l.batch LEFT JOIN tidegate_sequence s ON s.batch = l.batch;
+
+CREATE VIEW event_handler_state AS
+SELECT s.id, s.handler_id, s.result, s.attempts, s.error, s.updated_at FROM tidegate_handler_state s
+UNION ALL
+SELECT l.id, h.handler_id, 'SUCCESS', l.attempts, NULL, b.finalized_at
+FROM tidegate_log_batch b CROSS JOIN LATERAL unnest(b.ids) i(id)
+JOIN tidegate_log l ON l.id = i.id AND l.batch = b.id
+JOIN tidegate_handler_set t ON t.id = l.handlers
+CROSS JOIN LATERAL unnest(string_to_array(t.handlers, ',')) h(handler_id)
+WHERE b.finalized_at > (SELECT q.states_cleaned_until FROM tidegate_queue q WHERE q.name = 'queue');

@@ -1,0 +1,235 @@
+//! The queue on SQLite: the same tables, one writer, the clock of this host.
+
+mod claim;
+mod inspect;
+mod maintain;
+mod projection;
+mod publish;
+mod settle;
+
+use std::pin::Pin;
+use std::time::Duration;
+
+use tidegate_core::EventId;
+use tidegate_core::books::Account;
+use tidegate_store::{Sqlite, Store, lease, sqlx};
+use tokio::sync::Notify;
+
+use crate::QueueError;
+use crate::event::NewEvent;
+use crate::port::{
+    Answer, ClaimRequest, Claimed, Cleaned, Filter, HandlerCommit, Held, Listed, LogPage,
+    QueueStore, Recount, Registry, Settlement, Sighting, Stats, Turn,
+};
+use crate::tx::Tx;
+
+pub(super) use publish::insert;
+
+/// The queue's tables on SQLite.
+#[derive(Debug)]
+pub struct SqliteQueue {
+    sqlite: Sqlite,
+    store: Store,
+    /// Only this process hears it; others find their work by polling.
+    wakes: Notify,
+}
+
+impl SqliteQueue {
+    /// The queue in this file, whose tables are up to date.
+    #[must_use]
+    pub fn new(sqlite: Sqlite) -> Self {
+        Self {
+            store: Store::Sqlite(sqlite.clone()),
+            sqlite,
+            wakes: Notify::new(),
+        }
+    }
+}
+
+impl QueueStore for SqliteQueue {
+    fn publish<'a>(&'a self, events: &'a [NewEvent]) -> Answer<'a, Vec<i64>> {
+        Box::pin(self.publish_own(events))
+    }
+
+    fn publish_in<'a>(&'a self, tx: &'a mut Tx, events: &'a [NewEvent]) -> Answer<'a, Vec<i64>> {
+        Box::pin(async move {
+            let now = self.sqlite.now_ms();
+            let connection = tx.sqlite().ok_or(QueueError::ForeignTransaction)?;
+            let publishing = publish::insert(connection, events, now);
+            publishing.await.map_err(failed("publish events"))
+        })
+    }
+
+    fn begin(&self) -> Answer<'_, Tx> {
+        Box::pin(async move { Ok(Tx::Sql(self.store.begin().await?)) })
+    }
+
+    fn claim<'a>(&'a self, request: &'a ClaimRequest) -> Answer<'a, Claimed> {
+        Box::pin(self.claim_due(request))
+    }
+
+    fn renew<'a>(&'a self, held: &'a [Held], lease: Duration) -> Answer<'a, Vec<Held>> {
+        Box::pin(self.renew_leases(held, lease))
+    }
+
+    fn reopen(&self, batch: i64, token: i64) -> Answer<'_, Option<(i64, Vec<i64>)>> {
+        Box::pin(self.reopen_batch(batch, token))
+    }
+
+    fn settle<'a>(&'a self, settlement: &'a Settlement) -> Answer<'a, Vec<i64>> {
+        Box::pin(self.settle_moves(settlement))
+    }
+
+    fn record<'a>(&'a self, tx: Option<Tx>, commit: &'a HandlerCommit) -> Answer<'a, bool> {
+        Box::pin(self.record_result(tx, commit))
+    }
+
+    fn is_done<'a>(
+        &'a self,
+        handler: &'a str,
+        event: EventId,
+        sub_task: &'a str,
+    ) -> Answer<'a, bool> {
+        Box::pin(self.is_recorded(handler, event, sub_task))
+    }
+
+    fn register<'a>(&'a self, handlers: &'a [(String, String)]) -> Answer<'a, ()> {
+        Box::pin(self.register_handlers(handlers))
+    }
+
+    fn unregister<'a>(&'a self, type_name: &'a str, handler: &'a str) -> Answer<'a, bool> {
+        Box::pin(self.unregister_handler(type_name, handler))
+    }
+
+    fn registry(&self) -> Answer<'_, Registry> {
+        Box::pin(self.read_registry())
+    }
+
+    fn take_turn<'a>(
+        &'a self,
+        name: &'a str,
+        owner: &'a str,
+        span: Duration,
+    ) -> Answer<'a, Option<Turn>> {
+        Box::pin(async move {
+            let taken = lease::acquire(&self.store, name, owner, span).await?;
+            Ok(taken.map(|lease| Turn {
+                name: lease.name,
+                token: lease.token,
+            }))
+        })
+    }
+
+    fn keep_turn<'a>(&'a self, turn: &'a Turn, span: Duration) -> Answer<'a, bool> {
+        Box::pin(async move { Ok(lease::renew(&self.store, &lease_of(turn), span).await?) })
+    }
+
+    fn sequence(&self, limit: u32) -> Answer<'_, u64> {
+        Box::pin(self.give_positions(limit))
+    }
+
+    fn read_log(&self, after: i64, limit: u32) -> Answer<'_, LogPage> {
+        Box::pin(self.read_positions(after, limit))
+    }
+
+    fn projection<'a>(&'a self, name: &'a str) -> Answer<'a, i64> {
+        Box::pin(self.position_of(name))
+    }
+
+    fn projections(&self) -> Answer<'_, Vec<(String, i64)>> {
+        Box::pin(self.positions())
+    }
+
+    fn advance<'a>(
+        &'a self,
+        tx: Tx,
+        turn: &'a Turn,
+        name: &'a str,
+        from: i64,
+        to: i64,
+    ) -> Answer<'a, bool> {
+        Box::pin(self.advance_in(tx, turn, name, from, to))
+    }
+
+    fn forget_projection<'a>(&'a self, name: &'a str, tables: &'a [String]) -> Answer<'a, ()> {
+        Box::pin(self.forget(name, tables))
+    }
+
+    fn swap<'a>(
+        &'a self,
+        turn: &'a Turn,
+        name: &'a str,
+        shadow: &'a str,
+        tables: &'a [String],
+    ) -> Answer<'a, bool> {
+        Box::pin(self.swap_tables(turn, name, shadow, tables))
+    }
+
+    fn clean(&self, retention: Option<Duration>) -> Answer<'_, Cleaned> {
+        Box::pin(self.clean_up(retention))
+    }
+
+    fn redrive(&self, id: i64) -> Answer<'_, ()> {
+        Box::pin(self.redrive_event(id))
+    }
+
+    fn cancel(&self, id: i64) -> Answer<'_, ()> {
+        Box::pin(self.cancel_event(id))
+    }
+
+    fn list<'a>(&'a self, filter: &'a Filter) -> Answer<'a, Vec<Listed>> {
+        Box::pin(self.list_events(filter))
+    }
+
+    fn show(&self, id: i64) -> Answer<'_, Option<Listed>> {
+        Box::pin(self.show_event(id))
+    }
+
+    fn find(&self, event: EventId) -> Answer<'_, Option<Sighting>> {
+        Box::pin(self.find_event(event))
+    }
+
+    fn stats(&self) -> Answer<'_, Stats> {
+        Box::pin(self.read_stats())
+    }
+
+    fn account(&self) -> Answer<'_, Account> {
+        Box::pin(self.read_account())
+    }
+
+    fn recount(&self) -> Answer<'_, Recount> {
+        Box::pin(self.count_tables())
+    }
+
+    fn wake(&self) {
+        self.wakes.notify_waiters();
+        self.wakes.notify_one();
+    }
+
+    fn woken(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+        Box::pin(self.wakes.notified())
+    }
+}
+
+fn lease_of(turn: &Turn) -> lease::Lease {
+    lease::Lease {
+        name: turn.name.clone(),
+        token: turn.token,
+    }
+}
+
+/// The driver's error in our words.
+fn failed(doing: &'static str) -> impl Fn(sqlx::Error) -> QueueError {
+    move |error| tidegate_store::StoreError::of(doing, error).into()
+}
+
+fn event_id(text: &str) -> Result<EventId, sqlx::Error> {
+    text.parse()
+        .map_err(|error: tidegate_core::ParseEventIdError| sqlx::Error::Decode(Box::new(error)))
+}
+
+/// A list as a statement takes it.
+fn json<T: serde::Serialize>(list: &T) -> String {
+    // Numbers and texts always have a JSON form.
+    serde_json::to_string(list).unwrap_or_default()
+}

@@ -1,0 +1,469 @@
+//! Claiming: batches that ran out, rows that are due, then what is fresh.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use sqlx::{Row, SqliteConnection};
+use tidegate_core::books::Place;
+use tidegate_store::sqlx;
+
+use super::super::columns::{ms, place_of, small, unsigned};
+use super::{SqliteQueue, event_id, json};
+use crate::QueueError;
+use crate::event::headers_of;
+use crate::port::{
+    Claim, ClaimRequest, Claimed, ClaimedEvent, HandlerResult, HandlerState, Held, Lane,
+};
+
+/// Events of batches that are neither finished nor have a row of their own.
+pub(super) const UNFINISHED: &str = "NOT EXISTS (SELECT 1 FROM tidegate_log l WHERE l.id = i.value)
+    AND NOT EXISTS (SELECT 1 FROM tidegate_event_row r WHERE r.id = i.value)";
+
+#[derive(Default)]
+struct Taken {
+    held: BTreeMap<i64, (Held, u32, Place)>,
+    order: Vec<i64>,
+    batches: Vec<i64>,
+}
+
+impl Taken {
+    fn batch(&mut self, batch: i64, token: i64, attempts: i64, ids: &[i64]) {
+        for id in ids {
+            let held = Held::Batch { batch, token };
+            self.held
+                .insert(*id, (held, small(attempts), Place::Queued));
+            self.order.push(*id);
+        }
+        self.batches.push(batch);
+    }
+
+    fn room(&self, request: &ClaimRequest) -> usize {
+        let limit = usize::try_from(request.limit).unwrap_or(usize::MAX);
+        limit.saturating_sub(self.order.len())
+    }
+}
+
+impl SqliteQueue {
+    pub(super) async fn claim_due(&self, request: &ClaimRequest) -> Result<Claimed, QueueError> {
+        let (request, now) = (request.clone(), self.sqlite.now_ms());
+        let claimed = self
+            .sqlite
+            .write("claim events", move |connection| {
+                Box::pin(async move { claim(connection, &request, now).await })
+            })
+            .await?;
+        Ok(claimed)
+    }
+
+    pub(super) async fn renew_leases(
+        &self,
+        held: &[Held],
+        lease: Duration,
+    ) -> Result<Vec<Held>, QueueError> {
+        let (held, until) = (held.to_vec(), self.sqlite.now_ms() + ms(lease));
+        let lost = self
+            .sqlite
+            .write("renew claims", move |connection| {
+                Box::pin(renew(connection, held, until))
+            })
+            .await?;
+        Ok(lost)
+    }
+
+    pub(super) async fn reopen_batch(
+        &self,
+        batch: i64,
+        token: i64,
+    ) -> Result<Option<(i64, Vec<i64>)>, QueueError> {
+        let found = self
+            .sqlite
+            .write("reopen a batch", move |connection| {
+                Box::pin(reopen(connection, batch, token))
+            })
+            .await?;
+        Ok(found)
+    }
+}
+
+async fn claim(
+    connection: &mut SqliteConnection,
+    request: &ClaimRequest,
+    now: i64,
+) -> Result<Claimed, sqlx::Error> {
+    let until = now + ms(request.lease);
+    let mut taken = Taken::default();
+    if request.rescue {
+        let keys: Vec<String> = sqlx::query_scalar(
+            "SELECT DISTINCT key FROM tidegate_event_row
+             WHERE due_at IS NULL AND key IS NOT NULL LIMIT 500",
+        )
+        .fetch_all(&mut *connection)
+        .await?;
+        release(connection, &keys, now).await?;
+        rescue(connection, request, now, until, &mut taken).await?;
+    }
+    if request.rows && taken.room(request) > 0 {
+        rows(connection, request, now, until, &mut taken).await?;
+    }
+    let registry: i64 =
+        sqlx::query_scalar("SELECT registry FROM tidegate_queue WHERE name = 'queue'")
+            .fetch_one(&mut *connection)
+            .await?;
+    if taken.room(request) > 0 {
+        fresh(connection, request, now, until, &mut taken).await?;
+    }
+    let events = read(connection, taken).await?;
+    Ok(Claimed {
+        events,
+        registry: unsigned(registry),
+        now_ms: now,
+    })
+}
+
+async fn remaining(connection: &mut SqliteConnection, ids: &str) -> Result<Vec<i64>, sqlx::Error> {
+    let sql = format!("SELECT i.value FROM json_each(?) i WHERE {UNFINISHED} ORDER BY i.key");
+    sqlx::query_scalar(sqlx::AssertSqlSafe(sql))
+        .bind(ids)
+        .fetch_all(connection)
+        .await
+}
+
+async fn rescue(
+    connection: &mut SqliteConnection,
+    request: &ClaimRequest,
+    now: i64,
+    until: i64,
+    taken: &mut Taken,
+) -> Result<(), sqlx::Error> {
+    let row = sqlx::query(
+        "SELECT id, token, attempts, ids FROM tidegate_batch WHERE locked_until < ?
+         ORDER BY id LIMIT 1",
+    )
+    .bind(now)
+    .fetch_optional(&mut *connection)
+    .await?;
+    let Some(row) = row else {
+        return Ok(());
+    };
+    let batch: i64 = row.try_get(0)?;
+    let (token, attempts): (i64, i64) = (row.try_get(1)?, row.try_get(2)?);
+    let mut ids = remaining(connection, row.try_get(3)?).await?;
+    if ids.is_empty() {
+        sqlx::query("DELETE FROM tidegate_batch WHERE id = ?")
+            .bind(batch)
+            .execute(connection)
+            .await?;
+        return Ok(());
+    }
+    let room = taken.room(request);
+    if ids.len() > room {
+        let rest = ids.split_off(room);
+        sqlx::query("UPDATE tidegate_batch SET ids = ?, token = token + 1 WHERE id = ?")
+            .bind(json(&rest))
+            .bind(batch)
+            .execute(&mut *connection)
+            .await?;
+        let batch = insert_batch(connection, request, attempts + 1, now, until, &ids).await?;
+        taken.batch(batch, 1, attempts + 1, &ids);
+        return Ok(());
+    }
+    sqlx::query(
+        "UPDATE tidegate_batch SET token = token + 1, attempts = attempts + 1, locked_by = ?,
+             locked_until = ?, claimed_at = ?, ids = ? WHERE id = ?",
+    )
+    .bind(&request.owner)
+    .bind(until)
+    .bind(now)
+    .bind(json(&ids))
+    .bind(batch)
+    .execute(connection)
+    .await?;
+    taken.batch(batch, token + 1, attempts + 1, &ids);
+    Ok(())
+}
+
+async fn insert_batch(
+    connection: &mut SqliteConnection,
+    request: &ClaimRequest,
+    attempts: i64,
+    now: i64,
+    until: i64,
+    ids: &[i64],
+) -> Result<i64, sqlx::Error> {
+    sqlx::query_scalar(
+        "INSERT INTO tidegate_batch (attempts, locked_by, locked_until, claimed_at, ids)
+         VALUES (?, ?, ?, ?, ?) RETURNING id",
+    )
+    .bind(attempts)
+    .bind(&request.owner)
+    .bind(until)
+    .bind(now)
+    .bind(json(&ids))
+    .fetch_one(connection)
+    .await
+}
+
+async fn rows(
+    connection: &mut SqliteConnection,
+    request: &ClaimRequest,
+    now: i64,
+    until: i64,
+    taken: &mut Taken,
+) -> Result<(), sqlx::Error> {
+    let lanes: Vec<String> = sqlx::query_scalar("SELECT DISTINCT lane FROM tidegate_event_row")
+        .fetch_all(&mut *connection)
+        .await?;
+    let served = lanes
+        .into_iter()
+        .filter(|lane| Lane::parse(lane).is_served_by(&request.serves));
+    let lanes: Vec<String> = served.collect();
+    if lanes.is_empty() {
+        return Ok(());
+    }
+    let found = sqlx::query(
+        "UPDATE tidegate_event_row SET token = token + 1, attempts = attempts + 1, locked_by = ?1,
+             due_at = ?2, updated_at = ?3
+         WHERE id IN (SELECT id FROM tidegate_event_row
+                      WHERE lane IN (SELECT value FROM json_each(?4)) AND due_at <= ?3
+                      ORDER BY due_at, id LIMIT ?5)
+         RETURNING id, token, attempts, place",
+    )
+    .bind(&request.owner)
+    .bind(until)
+    .bind(now)
+    .bind(json(&lanes))
+    .bind(i64::try_from(taken.room(request)).unwrap_or(i64::MAX))
+    .fetch_all(connection)
+    .await?;
+    for row in found {
+        let (id, token): (i64, i64) = (row.try_get(0)?, row.try_get(1)?);
+        let place = place_of(row.try_get(3)?);
+        let held = Held::Row { id, token };
+        taken.held.insert(id, (held, small(row.try_get(2)?), place));
+        taken.order.push(id);
+    }
+    Ok(())
+}
+
+async fn fresh(
+    connection: &mut SqliteConnection,
+    request: &ClaimRequest,
+    now: i64,
+    until: i64,
+    taken: &mut Taken,
+) -> Result<(), sqlx::Error> {
+    let found: Vec<(i64, bool)> = sqlx::query_as(
+        "SELECT e.id, EXISTS (SELECT 1 FROM tidegate_canceled c WHERE c.id = e.id)
+         FROM tidegate_event e
+         WHERE e.id > (SELECT cursor FROM tidegate_queue WHERE name = 'queue')
+         ORDER BY e.id LIMIT ?",
+    )
+    .bind(i64::try_from(taken.room(request)).unwrap_or(i64::MAX))
+    .fetch_all(&mut *connection)
+    .await?;
+    let Some((last, _)) = found.last() else {
+        return Ok(());
+    };
+    sqlx::query("UPDATE tidegate_queue SET cursor = ? WHERE name = 'queue'")
+        .bind(last)
+        .execute(&mut *connection)
+        .await?;
+    let ids = found.iter().filter(|(_, is_canceled)| !is_canceled);
+    let ids: Vec<i64> = ids.map(|(id, _)| *id).collect();
+    if !ids.is_empty() {
+        let batch = insert_batch(connection, request, 1, now, until, &ids).await?;
+        taken.batch(batch, 1, 1, &ids);
+    }
+    Ok(())
+}
+
+async fn read(
+    connection: &mut SqliteConnection,
+    taken: Taken,
+) -> Result<Vec<ClaimedEvent>, sqlx::Error> {
+    if taken.order.is_empty() {
+        return Ok(Vec::new());
+    }
+    let order = json(&taken.order);
+    let rows = sqlx::query(
+        "SELECT id, event_id, type, key, payload, headers, created_at FROM tidegate_event
+         WHERE id IN (SELECT value FROM json_each(?))",
+    )
+    .bind(&order)
+    .fetch_all(&mut *connection)
+    .await?;
+    let mut events: BTreeMap<i64, ClaimedEvent> = BTreeMap::new();
+    for row in &rows {
+        let id: i64 = row.try_get(0)?;
+        let Some((held, attempts, place)) = taken.held.get(&id).cloned() else {
+            continue;
+        };
+        let event = ClaimedEvent {
+            claim: Claim {
+                id,
+                event_id: event_id(row.try_get(1)?)?,
+                held,
+                place,
+            },
+            type_name: row.try_get(2)?,
+            key: row.try_get(3)?,
+            payload: row.try_get(4)?,
+            headers: headers_of(row.try_get(5)?),
+            created_ms: row.try_get(6)?,
+            attempts,
+            is_blocked: false,
+            states: Vec::new(),
+        };
+        events.insert(id, event);
+    }
+    if events.values().any(|event| event.key.is_some()) {
+        for batch in &taken.batches {
+            let blocked = blocked(connection, *batch).await?;
+            for event in events.values_mut() {
+                event.is_blocked |= blocked.contains(&event.claim.id);
+            }
+        }
+    }
+    let rows = sqlx::query(
+        "SELECT id, handler_id, result, attempts, error FROM tidegate_handler_state
+         WHERE id IN (SELECT value FROM json_each(?))",
+    )
+    .bind(&order)
+    .fetch_all(connection)
+    .await?;
+    for row in rows {
+        let state = HandlerState {
+            handler: row.try_get(1)?,
+            result: HandlerResult::parse(row.try_get(2)?),
+            attempts: small(row.try_get(3)?),
+            error: row.try_get(4)?,
+        };
+        if let Some(event) = events.get_mut(&row.try_get::<i64, _>(0)?) {
+            event.states.push(state);
+        }
+    }
+    Ok(taken
+        .order
+        .iter()
+        .filter_map(|id| events.remove(id))
+        .collect())
+}
+
+/// Which events of a batch have an earlier one of their key that is not finished.
+async fn blocked(
+    connection: &mut SqliteConnection,
+    batch: i64,
+) -> Result<BTreeSet<i64>, sqlx::Error> {
+    let sql = format!(
+        "WITH busy AS (
+             SELECT e.key AS key, min(e.id) AS id
+             FROM tidegate_batch b, json_each(b.ids) i JOIN tidegate_event e ON e.id = i.value
+             WHERE b.id <> ?1 AND e.key IS NOT NULL AND {UNFINISHED} GROUP BY e.key)
+         SELECT e.id FROM tidegate_batch b, json_each(b.ids) i
+         JOIN tidegate_event e ON e.id = i.value LEFT JOIN busy ON busy.key = e.key
+         WHERE b.id = ?1 AND e.key IS NOT NULL AND (busy.id < e.id OR EXISTS
+             (SELECT 1 FROM tidegate_event_row r WHERE r.key = e.key AND r.id < e.id))"
+    );
+    let ids: Vec<i64> = sqlx::query_scalar(sqlx::AssertSqlSafe(sql))
+        .bind(batch)
+        .fetch_all(connection)
+        .await?;
+    Ok(ids.into_iter().collect())
+}
+
+/// Lets the first waiting event of each key go, and holds back the others.
+pub(super) async fn release(
+    connection: &mut SqliteConnection,
+    keys: &[String],
+    now: i64,
+) -> Result<(), sqlx::Error> {
+    let busy = format!(
+        "SELECT min(e.id) FROM tidegate_batch b, json_each(b.ids) i
+         JOIN tidegate_event e ON e.id = i.value WHERE e.key = ? AND {UNFINISHED}"
+    );
+    for key in keys {
+        let head: Option<(i64, Option<i64>)> = sqlx::query_as(
+            "SELECT id, due_at FROM tidegate_event_row WHERE key = ? ORDER BY id LIMIT 1",
+        )
+        .bind(key)
+        .fetch_optional(&mut *connection)
+        .await?;
+        let Some((head, due)) = head else {
+            continue;
+        };
+        let busy: Option<i64> = sqlx::query_scalar(sqlx::AssertSqlSafe(busy.clone()))
+            .bind(key)
+            .fetch_one(&mut *connection)
+            .await?;
+        if due.is_none() && busy.is_none_or(|busy| busy > head) {
+            sqlx::query("UPDATE tidegate_event_row SET due_at = ? WHERE id = ?")
+                .bind(now)
+                .bind(head)
+                .execute(&mut *connection)
+                .await?;
+        }
+        sqlx::query(
+            "UPDATE tidegate_event_row SET due_at = NULL
+             WHERE key = ? AND id > ? AND due_at IS NOT NULL AND locked_by IS NULL",
+        )
+        .bind(key)
+        .bind(head)
+        .execute(&mut *connection)
+        .await?;
+    }
+    Ok(())
+}
+
+async fn renew(
+    connection: &mut SqliteConnection,
+    held: Vec<Held>,
+    until: i64,
+) -> Result<Vec<Held>, sqlx::Error> {
+    let mut lost = Vec::new();
+    for one in held {
+        let done = match one {
+            Held::Batch { batch, token } => {
+                sqlx::query("UPDATE tidegate_batch SET locked_until = ? WHERE id = ? AND token = ?")
+                    .bind(until)
+                    .bind(batch)
+                    .bind(token)
+                    .execute(&mut *connection)
+                    .await?
+            }
+            Held::Row { id, token } => {
+                sqlx::query(
+                    "UPDATE tidegate_event_row SET due_at = ?
+                     WHERE id = ? AND token = ? AND locked_by IS NOT NULL",
+                )
+                .bind(until)
+                .bind(id)
+                .bind(token)
+                .execute(&mut *connection)
+                .await?
+            }
+        };
+        if done.rows_affected() == 0 {
+            lost.push(one);
+        }
+    }
+    Ok(lost)
+}
+
+async fn reopen(
+    connection: &mut SqliteConnection,
+    batch: i64,
+    token: i64,
+) -> Result<Option<(i64, Vec<i64>)>, sqlx::Error> {
+    let row: Option<(i64, String)> = sqlx::query_as(
+        "UPDATE tidegate_batch SET token = token + 1 WHERE id = ? AND token = ?
+         RETURNING token, ids",
+    )
+    .bind(batch)
+    .bind(token)
+    .fetch_optional(&mut *connection)
+    .await?;
+    let Some((token, ids)) = row else {
+        return Ok(None);
+    };
+    Ok(Some((token, remaining(connection, &ids).await?)))
+}

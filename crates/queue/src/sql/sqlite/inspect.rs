@@ -1,0 +1,319 @@
+//! What can be seen from outside: listings, places, numbers, the recount.
+
+use sqlx::sqlite::SqliteRow;
+use sqlx::{AssertSqlSafe, Row, SqliteConnection};
+use tidegate_core::EventId;
+use tidegate_core::books::{Account, Books};
+use tidegate_store::{posting, sqlx};
+
+use super::super::COMPONENT;
+use super::super::columns::{OPERATOR, errors_of, place_of, small, unsigned};
+use super::{SqliteQueue, event_id};
+use crate::QueueError;
+use crate::event::headers_of;
+use crate::port::{
+    Filter, HandlerResult, HandlerState, Lane, Listed, Recount, Sighting, SightingState, Stats,
+    Status,
+};
+
+/// Events that one step of a recount reads.
+const COUNTED_AT_ONCE: i64 = 50_000;
+
+const QUEUE_COLUMNS: &str = "SELECT id, event_id, type, key, payload, headers, status, attempts,
+    created_at, next_attempt_at, locked_by, locked_until, NULL, NULL, '[]' FROM event_queue";
+const LOG_COLUMNS: &str = "SELECT id, event_id, type, key, payload, headers, status, attempts,
+    created_at, NULL, NULL, NULL, finalized_at, position, errors FROM event_log";
+
+impl SqliteQueue {
+    pub(super) async fn list_events(&self, filter: &Filter) -> Result<Vec<Listed>, QueueError> {
+        let filter = filter.clone();
+        let listed = self
+            .sqlite
+            .read("list events", move |connection| {
+                Box::pin(async move {
+                    let columns = match filter.status {
+                        Some(Status::Completed | Status::CompletedWithErrors) => LOG_COLUMNS,
+                        Some(Status::Pending | Status::Processing) | None => QUEUE_COLUMNS,
+                    };
+                    let sql = format!(
+                        "{columns} WHERE (?1 IS NULL OR status = ?1)
+                         AND (?2 IS NULL OR type = ?2) AND id > ?3 ORDER BY id LIMIT ?4"
+                    );
+                    let rows = sqlx::query(AssertSqlSafe(sql))
+                        .bind(filter.status.map(Status::as_str))
+                        .bind(filter.type_name)
+                        .bind(filter.after)
+                        .bind(i64::from(filter.limit))
+                        .fetch_all(connection)
+                        .await?;
+                    rows.iter().map(listed).collect::<Result<Vec<_>, _>>()
+                })
+            })
+            .await?;
+        Ok(listed)
+    }
+
+    pub(super) async fn show_event(&self, id: i64) -> Result<Option<Listed>, QueueError> {
+        let shown = self
+            .sqlite
+            .read("show an event", move |connection| {
+                Box::pin(show(connection, id))
+            })
+            .await?;
+        Ok(shown)
+    }
+
+    pub(super) async fn find_event(&self, event: EventId) -> Result<Option<Sighting>, QueueError> {
+        let found = self
+            .sqlite
+            .read("find an event", move |connection| {
+                Box::pin(find(connection, event))
+            })
+            .await?;
+        Ok(found)
+    }
+
+    pub(super) async fn read_stats(&self) -> Result<Stats, QueueError> {
+        let now = self.sqlite.now_ms();
+        let stats = self
+            .sqlite
+            .read("count the queue", move |connection| {
+                Box::pin(stats(connection, now))
+            })
+            .await?;
+        Ok(stats)
+    }
+
+    pub(super) async fn read_account(&self) -> Result<Account, QueueError> {
+        let account = self
+            .sqlite
+            .read("read the books", |connection| Box::pin(account(connection)))
+            .await?;
+        Ok(account)
+    }
+
+    pub(super) async fn count_tables(&self) -> Result<Recount, QueueError> {
+        let recount = self
+            .sqlite
+            .long_read("count the tables", |connection| {
+                Box::pin(recount(connection))
+            })
+            .await?;
+        Ok(recount)
+    }
+}
+
+fn listed(row: &SqliteRow) -> Result<Listed, sqlx::Error> {
+    let payload: String = row.try_get(4)?;
+    let payload = serde_json::value::RawValue::from_string(payload)
+        .map_err(|error| sqlx::Error::Decode(error.into()))?;
+    Ok(Listed {
+        id: row.try_get(0)?,
+        event_id: event_id(row.try_get(1)?)?,
+        type_name: row.try_get(2)?,
+        key: row.try_get(3)?,
+        payload,
+        headers: headers_of(row.try_get(5)?),
+        status: Status::parse(row.try_get(6)?).unwrap_or(Status::Pending),
+        attempts: small(row.try_get(7)?),
+        created_ms: row.try_get(8)?,
+        next_attempt_ms: row.try_get(9)?,
+        locked_by: row.try_get(10)?,
+        locked_until_ms: row.try_get(11)?,
+        finalized_ms: row.try_get(12)?,
+        position: row.try_get(13)?,
+        errors: errors_of(row.try_get(14)?),
+        states: Vec::new(),
+    })
+}
+
+async fn show(connection: &mut SqliteConnection, id: i64) -> Result<Option<Listed>, sqlx::Error> {
+    for columns in [QUEUE_COLUMNS, LOG_COLUMNS] {
+        let row = sqlx::query(AssertSqlSafe(format!("{columns} WHERE id = ?")))
+            .bind(id)
+            .fetch_optional(&mut *connection)
+            .await?;
+        if let Some(row) = row {
+            let mut shown = listed(&row)?;
+            shown.states = states(connection, id).await?;
+            return Ok(Some(shown));
+        }
+    }
+    Ok(None)
+}
+
+async fn states(
+    connection: &mut SqliteConnection,
+    id: i64,
+) -> Result<Vec<HandlerState>, sqlx::Error> {
+    let rows = sqlx::query(
+        "SELECT handler_id, result, attempts, error FROM event_handler_state WHERE id = ?
+         ORDER BY handler_id",
+    )
+    .bind(id)
+    .fetch_all(connection)
+    .await?;
+    let state = |row: &SqliteRow| {
+        Ok(HandlerState {
+            handler: row.try_get(0)?,
+            result: HandlerResult::parse(row.try_get(1)?),
+            attempts: small(row.try_get(2)?),
+            error: row.try_get(3)?,
+        })
+    };
+    rows.iter().map(state).collect()
+}
+
+async fn find(
+    connection: &mut SqliteConnection,
+    event: EventId,
+) -> Result<Option<Sighting>, sqlx::Error> {
+    let id: Option<i64> =
+        sqlx::query_scalar("SELECT id FROM tidegate_event WHERE event_id = ? ORDER BY id")
+            .bind(event.to_string())
+            .fetch_optional(&mut *connection)
+            .await?;
+    let Some(id) = id else {
+        return Ok(None);
+    };
+    let Some(shown) = show(connection, id).await? else {
+        return Ok(None);
+    };
+    let row: Option<String> =
+        sqlx::query_scalar("SELECT place FROM tidegate_event_row WHERE id = ?")
+            .bind(id)
+            .fetch_optional(connection)
+            .await?;
+    let state = match shown.finalized_ms {
+        Some(_) => SightingState::Finished {
+            is_failed: shown.status == Status::CompletedWithErrors,
+        },
+        None => SightingState::Unfinished {
+            is_claimed: shown.status == Status::Processing,
+            row: row.as_deref().map(place_of),
+        },
+    };
+    let (place, status) = state.place();
+    let mut states = shown.states;
+    states.extend(
+        shown
+            .errors
+            .into_iter()
+            .filter(|error| error.handler == OPERATOR),
+    );
+    Ok(Some(Sighting {
+        number: id,
+        place,
+        status,
+        attempts: shown.attempts,
+        at_ms: shown.finalized_ms.unwrap_or(shown.created_ms),
+        states,
+    }))
+}
+
+async fn stats(connection: &mut SqliteConnection, now: i64) -> Result<Stats, sqlx::Error> {
+    let row = sqlx::query(
+        "SELECT count(*) FILTER (WHERE status = 'PENDING'),
+             count(*) FILTER (WHERE status = 'PROCESSING'),
+             count(*) FILTER (WHERE attempts > 0 AND status = 'PENDING'),
+             coalesce(?1 - min(created_at), 0),
+             count(*) FILTER (WHERE created_at > ?1 - 1000),
+             count(*) FILTER (WHERE created_at > ?1 - 60000),
+             count(*) FILTER (WHERE created_at > ?1 - 3600000), count(*)
+         FROM event_queue",
+    )
+    .bind(now)
+    .fetch_one(&mut *connection)
+    .await?;
+    let number = |column: usize| -> Result<u64, sqlx::Error> { Ok(unsigned(row.try_get(column)?)) };
+    let (second, minute, hour, all) = (number(4)?, number(5)?, number(6)?, number(7)?);
+    let oldest = std::time::Duration::from_millis(number(3)?);
+    let mut stats = Stats {
+        pending: number(0)?,
+        processing: number(1)?,
+        retrying: number(2)?,
+        oldest_age_seconds: oldest.as_secs_f64(),
+        ages: [second, minute - second, hour - minute, all - hour],
+        ..Stats::default()
+    };
+    let row = sqlx::query(
+        "SELECT (SELECT count(*) FROM tidegate_log), (SELECT count(*) FROM event_handler_state),
+             coalesce((SELECT position + count - 1 FROM tidegate_sequence
+                 ORDER BY position DESC LIMIT 1), 0)",
+    )
+    .fetch_one(&mut *connection)
+    .await?;
+    stats.finalized = unsigned(row.try_get(0)?);
+    stats.handler_states = unsigned(row.try_get(1)?);
+    let head: i64 = row.try_get(2)?;
+    let lags: Vec<(String, i64)> = sqlx::query_as("SELECT name, position FROM event_projection")
+        .fetch_all(&mut *connection)
+        .await?;
+    stats.lag = lags
+        .into_iter()
+        .map(|(name, at)| (name, (head - at).max(0)))
+        .collect();
+    let lanes: Vec<(String, i64)> =
+        sqlx::query_as("SELECT lane, count(*) FROM tidegate_event_row GROUP BY lane")
+            .fetch_all(connection)
+            .await?;
+    for (lane, count) in lanes {
+        let lane = Lane::parse(&lane);
+        if lane.wanted.is_empty() {
+            *stats.unhandled.entry(lane.type_name).or_default() += unsigned(count);
+        }
+    }
+    Ok(stats)
+}
+
+async fn account(connection: &mut SqliteConnection) -> Result<Account, sqlx::Error> {
+    let mut account = posting::books_sqlite(connection, COMPONENT)
+        .await?
+        .account();
+    let rows: Vec<(String, i64)> = sqlx::query_as(
+        "SELECT coalesce(r.place, 'queued'), count(*) FROM event_queue q
+         LEFT JOIN tidegate_event_row r ON r.id = q.id WHERE q.status = 'PROCESSING' GROUP BY 1",
+    )
+    .fetch_all(connection)
+    .await?;
+    for (place, count) in rows {
+        crate::account::show_in_flight(&mut account, &place_of(&place), count);
+    }
+    Ok(account)
+}
+
+/// Every event by where the tables say that it is. One that is nowhere is not counted, and so
+/// missing.
+async fn recount(connection: &mut SqliteConnection) -> Result<Recount, sqlx::Error> {
+    let books = posting::books_sqlite(connection, COMPONENT).await?;
+    let mut found = Books::default();
+    let mut after = i64::MIN;
+    loop {
+        let rows: Vec<(i64, String, Option<String>)> = sqlx::query_as(
+            "SELECT e.id, e.event_id, CASE
+                 WHEN l.id IS NOT NULL THEN
+                     CASE WHEN l.is_failed THEN 'dead_lettered' ELSE 'delivered' END
+                 WHEN r.id IS NOT NULL THEN r.place
+                 WHEN e.id > (SELECT cursor FROM tidegate_queue WHERE name = 'queue')
+                     OR e.id IN (SELECT i.value FROM tidegate_batch b, json_each(b.ids) i)
+                 THEN 'queued' END
+             FROM (SELECT id, event_id FROM tidegate_event WHERE id > ?1 ORDER BY id LIMIT ?2) e
+             LEFT JOIN tidegate_log l ON l.id = e.id
+             LEFT JOIN tidegate_event_row r ON r.id = e.id ORDER BY e.id",
+        )
+        .bind(after)
+        .bind(COUNTED_AT_ONCE)
+        .fetch_all(&mut *connection)
+        .await?;
+        let Some((last, ..)) = rows.last() else {
+            break;
+        };
+        after = *last;
+        for (_, id, place) in rows {
+            if let Some(place) = place {
+                found.move_one(event_id(&id)?, None, Some(place_of(&place)));
+            }
+        }
+    }
+    Ok(Recount::of(books, found))
+}

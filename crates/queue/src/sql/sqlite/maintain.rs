@@ -1,0 +1,360 @@
+//! The registry of handlers, clean-up, and what operators do.
+
+use std::time::Duration;
+
+use sqlx::{Row, SqliteConnection};
+use tidegate_core::EventId;
+use tidegate_core::books::{Place, postings};
+use tidegate_store::{posting, sqlx};
+
+use super::super::COMPONENT;
+use super::super::columns::{canceled_errors, ms, place_of, unsigned};
+use super::claim::release;
+use super::{SqliteQueue, event_id, json};
+use crate::QueueError;
+use crate::port::{Cleaned, Lane, Registry};
+
+/// Groups of events that one clean-up removes from the log, at most.
+const REMOVED_AT_ONCE: i64 = 50;
+
+impl SqliteQueue {
+    pub(super) async fn register_handlers(
+        &self,
+        handlers: &[(String, String)],
+    ) -> Result<(), QueueError> {
+        let (handlers, now) = (handlers.to_vec(), self.sqlite.now_ms());
+        self.sqlite
+            .write("register handlers", move |connection| {
+                Box::pin(async move {
+                    let done = sqlx::query(
+                        "INSERT INTO event_handler (type, handler_id, registered_at)
+                         SELECT value ->> 0, value ->> 1, ?2 FROM json_each(?1)
+                         WHERE true ON CONFLICT DO NOTHING",
+                    )
+                    .bind(json(&handlers))
+                    .bind(now)
+                    .execute(&mut *connection)
+                    .await?;
+                    bump(connection, done.rows_affected() > 0).await
+                })
+            })
+            .await?;
+        Ok(())
+    }
+
+    pub(super) async fn unregister_handler(
+        &self,
+        type_name: &str,
+        handler: &str,
+    ) -> Result<bool, QueueError> {
+        let (type_name, handler) = (type_name.to_owned(), handler.to_owned());
+        let was_there = self
+            .sqlite
+            .write("unregister a handler", move |connection| {
+                Box::pin(async move {
+                    let done =
+                        sqlx::query("DELETE FROM event_handler WHERE type = ? AND handler_id = ?")
+                            .bind(type_name)
+                            .bind(handler)
+                            .execute(&mut *connection)
+                            .await?;
+                    let was_there = done.rows_affected() > 0;
+                    bump(connection, was_there).await?;
+                    Ok(was_there)
+                })
+            })
+            .await?;
+        Ok(was_there)
+    }
+
+    pub(super) async fn read_registry(&self) -> Result<Registry, QueueError> {
+        let registry = self
+            .sqlite
+            .read("read the registry", |connection| {
+                Box::pin(read_registry(connection))
+            })
+            .await?;
+        Ok(registry)
+    }
+
+    pub(super) async fn clean_up(
+        &self,
+        retention: Option<Duration>,
+    ) -> Result<Cleaned, QueueError> {
+        let now = self.sqlite.now_ms();
+        let states = self
+            .sqlite
+            .write("clean up handler states", move |connection| {
+                Box::pin(clean_states(connection, now))
+            })
+            .await?;
+        let events = match retention {
+            None => 0,
+            Some(retention) => {
+                let before = now - ms(retention);
+                self.sqlite
+                    .write("remove old events", move |connection| {
+                        Box::pin(remove_old(connection, before))
+                    })
+                    .await?
+            }
+        };
+        let postings = posting::fold(&self.store, COMPONENT, unsigned(now)).await?;
+        Ok(Cleaned {
+            states,
+            events,
+            postings,
+        })
+    }
+
+    pub(super) async fn redrive_event(&self, id: i64) -> Result<(), QueueError> {
+        let now = self.sqlite.now_ms();
+        let found = self
+            .sqlite
+            .write("give an event back", move |connection| {
+                Box::pin(redrive(connection, id, now))
+            })
+            .await?;
+        if found {
+            self.wakes.notify_waiters();
+            self.wakes.notify_one();
+            return Ok(());
+        }
+        let listed = self.show_event(id).await?;
+        let listed = listed.ok_or(QueueError::Unknown { id })?;
+        Err(QueueError::Misplaced {
+            id,
+            state: listed.status.as_str(),
+            wanted: "tried again",
+        })
+    }
+
+    pub(super) async fn cancel_event(&self, id: i64) -> Result<(), QueueError> {
+        let now = self.sqlite.now_ms();
+        let is_canceled = self
+            .sqlite
+            .write("cancel an event", move |connection| {
+                Box::pin(cancel(connection, id, now))
+            })
+            .await?;
+        if is_canceled {
+            return Ok(());
+        }
+        match self.show_event(id).await? {
+            Some(listed) => match listed.locked_by {
+                Some(owner) => Err(QueueError::Busy { id, owner }),
+                None => Err(QueueError::Misplaced {
+                    id,
+                    state: listed.status.as_str(),
+                    wanted: "canceled",
+                }),
+            },
+            None => Err(QueueError::Unknown { id }),
+        }
+    }
+}
+
+async fn bump(connection: &mut SqliteConnection, is_changed: bool) -> Result<(), sqlx::Error> {
+    if is_changed {
+        sqlx::query("UPDATE tidegate_queue SET registry = registry + 1 WHERE name = 'queue'")
+            .execute(connection)
+            .await?;
+    }
+    Ok(())
+}
+
+async fn read_registry(connection: &mut SqliteConnection) -> Result<Registry, sqlx::Error> {
+    let version: i64 =
+        sqlx::query_scalar("SELECT registry FROM tidegate_queue WHERE name = 'queue'")
+            .fetch_one(&mut *connection)
+            .await?;
+    let rows: Vec<(String, String)> = sqlx::query_as("SELECT type, handler_id FROM event_handler")
+        .fetch_all(connection)
+        .await?;
+    let mut registry = Registry {
+        version: unsigned(version),
+        ..Registry::default()
+    };
+    for (type_name, handler) in rows {
+        registry
+            .handlers
+            .entry(type_name)
+            .or_default()
+            .insert(handler);
+    }
+    Ok(registry)
+}
+
+async fn clean_states(connection: &mut SqliteConnection, now: i64) -> Result<u64, sqlx::Error> {
+    // Those of events with errors stay: giving such an event back asks only who failed.
+    let done = sqlx::query(
+        "DELETE FROM tidegate_handler_state
+         WHERE id IN (SELECT id FROM tidegate_log WHERE NOT is_failed)",
+    )
+    .execute(&mut *connection)
+    .await?;
+    sqlx::query("UPDATE tidegate_queue SET states_cleaned_until = ? WHERE name = 'queue'")
+        .bind(now)
+        .execute(connection)
+        .await?;
+    Ok(done.rows_affected())
+}
+
+/// Removes finalized events that are old enough and behind every projection, with a posting of
+/// what was removed from where.
+async fn remove_old(connection: &mut SqliteConnection, before: i64) -> Result<u64, sqlx::Error> {
+    let groups: Vec<i64> = sqlx::query_scalar(
+        "SELECT b.id FROM tidegate_log_batch b JOIN tidegate_sequence s ON s.batch = b.id
+         WHERE b.finalized_at < ?1 AND s.position + s.count - 1 <=
+             coalesce((SELECT min(position) FROM event_projection), 9223372036854775807)
+         ORDER BY b.id LIMIT ?2",
+    )
+    .bind(before)
+    .bind(REMOVED_AT_ONCE)
+    .fetch_all(&mut *connection)
+    .await?;
+    let groups = json(&groups);
+    let rows: Vec<(i64, String, bool)> = sqlx::query_as(
+        "SELECT l.id, e.event_id, l.is_failed FROM tidegate_log_batch b, json_each(b.ids) i
+         JOIN tidegate_log l ON l.id = i.value AND l.batch = b.id
+         JOIN tidegate_event e ON e.id = l.id
+         WHERE b.id IN (SELECT value FROM json_each(?))",
+    )
+    .bind(&groups)
+    .fetch_all(&mut *connection)
+    .await?;
+    let ids: Vec<i64> = rows.iter().map(|(id, ..)| *id).collect();
+    let ids = json(&ids);
+    for sql in [
+        "DELETE FROM tidegate_handler_state WHERE id IN (SELECT value FROM json_each(?))",
+        "DELETE FROM tidegate_log WHERE id IN (SELECT value FROM json_each(?))",
+        "DELETE FROM tidegate_event WHERE id IN (SELECT value FROM json_each(?))",
+    ] {
+        sqlx::query(sql)
+            .bind(&ids)
+            .execute(&mut *connection)
+            .await?;
+    }
+    for sql in [
+        "DELETE FROM tidegate_log_batch WHERE id IN (SELECT value FROM json_each(?))
+         AND id <> (SELECT batch FROM tidegate_sequence ORDER BY position DESC LIMIT 1)",
+        "DELETE FROM tidegate_sequence WHERE batch IN (SELECT value FROM json_each(?))
+         AND batch <> (SELECT batch FROM tidegate_sequence ORDER BY position DESC LIMIT 1)",
+    ] {
+        sqlx::query(sql)
+            .bind(&groups)
+            .execute(&mut *connection)
+            .await?;
+    }
+    let of = |is_wanted: bool| -> Result<Vec<EventId>, sqlx::Error> {
+        let wanted = rows
+            .iter()
+            .filter(|(.., is_failed)| *is_failed == is_wanted);
+        wanted.map(|(_, id, _)| event_id(id)).collect()
+    };
+    let mut written = postings(of(false)?, Some(Place::Delivered), None);
+    written.extend(postings(of(true)?, Some(Place::DeadLettered), None));
+    posting::write_sqlite(connection, COMPONENT, &written).await?;
+    Ok(rows.len() as u64)
+}
+
+async fn redrive(
+    connection: &mut SqliteConnection,
+    id: i64,
+    now: i64,
+) -> Result<bool, sqlx::Error> {
+    let attempts: Option<i64> = sqlx::query_scalar(
+        "DELETE FROM tidegate_log WHERE id = ? AND is_failed RETURNING attempts",
+    )
+    .bind(id)
+    .fetch_optional(&mut *connection)
+    .await?;
+    let Some(attempts) = attempts else {
+        return Ok(false);
+    };
+    sqlx::query("DELETE FROM tidegate_handler_state WHERE id = ? AND result <> 'SUCCESS'")
+        .bind(id)
+        .execute(&mut *connection)
+        .await?;
+    let done: Vec<String> =
+        sqlx::query_scalar("SELECT handler_id FROM tidegate_handler_state WHERE id = ?")
+            .bind(id)
+            .fetch_all(&mut *connection)
+            .await?;
+    let row = sqlx::query("SELECT event_id, type, key FROM tidegate_event WHERE id = ?")
+        .bind(id)
+        .fetch_one(&mut *connection)
+        .await?;
+    let type_name: String = row.try_get(1)?;
+    let registry = read_registry(connection).await?;
+    let wanted = registry
+        .of(&type_name)
+        .filter(|h| !done.iter().any(|d| d == h));
+    let lane = Lane::new(&type_name, wanted);
+    sqlx::query(
+        "INSERT INTO tidegate_event_row (id, lane, key, place, attempts, due_at, updated_at)
+         VALUES (?1, ?2, ?3, 'queued', ?4, ?5, ?5)",
+    )
+    .bind(id)
+    .bind(lane.to_string())
+    .bind(row.try_get::<Option<String>, _>(2)?)
+    .bind(attempts)
+    .bind(now)
+    .execute(&mut *connection)
+    .await?;
+    let event_id = event_id(row.try_get(0)?)?;
+    let written = postings([event_id], Some(Place::DeadLettered), Some(Place::Queued));
+    posting::write_sqlite(connection, COMPONENT, &written).await?;
+    Ok(true)
+}
+
+async fn cancel(connection: &mut SqliteConnection, id: i64, now: i64) -> Result<bool, sqlx::Error> {
+    let row: Option<(String, i64, Option<String>)> = sqlx::query_as(
+        "DELETE FROM tidegate_event_row WHERE id = ? AND locked_by IS NULL
+         RETURNING place, attempts, key",
+    )
+    .bind(id)
+    .fetch_optional(&mut *connection)
+    .await?;
+    let (place, attempts, key) = match row {
+        Some((place, attempts, key)) => (place_of(&place), attempts, key),
+        None => {
+            let waits = sqlx::query(
+                "INSERT INTO tidegate_canceled SELECT id FROM event_queue
+                 WHERE id = ? AND status = 'PENDING'",
+            )
+            .bind(id)
+            .execute(&mut *connection)
+            .await?;
+            if waits.rows_affected() == 0 {
+                return Ok(false);
+            }
+            (Place::Queued, 0, None)
+        }
+    };
+    let text: String = sqlx::query_scalar("SELECT event_id FROM tidegate_event WHERE id = ?")
+        .bind(id)
+        .fetch_one(&mut *connection)
+        .await?;
+    let batch: i64 = sqlx::query_scalar(
+        "INSERT INTO tidegate_log_batch (finalized_at, ids) VALUES (?, ?) RETURNING id",
+    )
+    .bind(now)
+    .bind(json(&[id]))
+    .fetch_one(&mut *connection)
+    .await?;
+    sqlx::query(
+        "INSERT INTO tidegate_log (id, batch, ordinal, attempts, is_failed, errors)
+         VALUES (?, ?, 0, ?, true, ?)",
+    )
+    .bind(id)
+    .bind(batch)
+    .bind(attempts)
+    .bind(canceled_errors())
+    .execute(&mut *connection)
+    .await?;
+    let written = postings([event_id(&text)?], Some(place), Some(Place::DeadLettered));
+    posting::write_sqlite(connection, COMPONENT, &written).await?;
+    release(connection, key.as_slice(), now).await?;
+    Ok(true)
+}

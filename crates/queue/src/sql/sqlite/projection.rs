@@ -1,0 +1,243 @@
+//! The order of finalized events, and how far projections have read it.
+
+use sqlx::sqlite::SqliteRow;
+use sqlx::{AssertSqlSafe, Row, SqliteConnection};
+use tidegate_store::{lease, sqlx};
+
+use super::{SqliteQueue, event_id, failed, lease_of};
+use crate::QueueError;
+use crate::event::headers_of;
+use crate::port::{LogEvent, LogPage, Turn};
+use crate::tx::Tx;
+
+const HEAD: &str = "SELECT coalesce((SELECT position + count - 1 FROM tidegate_sequence
+    ORDER BY position DESC LIMIT 1), 0)";
+
+impl SqliteQueue {
+    pub(super) async fn give_positions(&self, limit: u32) -> Result<u64, QueueError> {
+        let count = self
+            .sqlite
+            .write("give positions", move |connection| {
+                Box::pin(async move {
+                    // Groups are numbered in the order of commits, so what has its position is a
+                    // prefix of them.
+                    let done = sqlx::query(
+                        "INSERT INTO tidegate_sequence (batch, position, count)
+                         SELECT b.id, coalesce((SELECT s.position + s.count
+                                 FROM tidegate_sequence s ORDER BY s.position DESC LIMIT 1), 1)
+                             + coalesce(sum(b.n) OVER (ORDER BY b.id
+                                 ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), 0), b.n
+                         FROM (SELECT l.id, json_array_length(l.ids) AS n
+                               FROM tidegate_log_batch l
+                               WHERE l.id > coalesce(
+                                   (SELECT max(s.batch) FROM tidegate_sequence s), 0)
+                               ORDER BY l.id LIMIT ?) b",
+                    )
+                    .bind(i64::from(limit))
+                    .execute(connection)
+                    .await?;
+                    Ok(done.rows_affected())
+                })
+            })
+            .await?;
+        Ok(count)
+    }
+
+    pub(super) async fn read_positions(
+        &self,
+        after: i64,
+        limit: u32,
+    ) -> Result<LogPage, QueueError> {
+        let page = self
+            .sqlite
+            .read("read the log", move |connection| {
+                Box::pin(read(connection, after, i64::from(limit)))
+            })
+            .await?;
+        Ok(page)
+    }
+
+    pub(super) async fn position_of(&self, name: &str) -> Result<i64, QueueError> {
+        let name = name.to_owned();
+        let position: Option<i64> = self
+            .sqlite
+            .read("read a projection's position", move |connection| {
+                Box::pin(async move {
+                    sqlx::query_scalar("SELECT position FROM event_projection WHERE name = ?")
+                        .bind(name)
+                        .fetch_optional(connection)
+                        .await
+                })
+            })
+            .await?;
+        Ok(position.unwrap_or(0))
+    }
+
+    pub(super) async fn positions(&self) -> Result<Vec<(String, i64)>, QueueError> {
+        let rows = self
+            .sqlite
+            .read("read the projections", |connection| {
+                Box::pin(async move {
+                    sqlx::query_as("SELECT name, position FROM event_projection ORDER BY name")
+                        .fetch_all(connection)
+                        .await
+                })
+            })
+            .await?;
+        Ok(rows)
+    }
+
+    pub(super) async fn forget(&self, name: &str, tables: &[String]) -> Result<(), QueueError> {
+        let (name, tables) = (name.to_owned(), tables.to_vec());
+        self.sqlite
+            .write("forget a projection", move |connection| {
+                Box::pin(async move {
+                    for table in tables {
+                        // The names were checked when the projection was built.
+                        let sql = format!("DROP TABLE IF EXISTS {table}__rebuild");
+                        sqlx::raw_sql(AssertSqlSafe(sql))
+                            .execute(&mut *connection)
+                            .await?;
+                    }
+                    sqlx::query("DELETE FROM event_projection WHERE name = ?")
+                        .bind(name)
+                        .execute(connection)
+                        .await
+                })
+            })
+            .await?;
+        Ok(())
+    }
+
+    pub(super) async fn advance_in(
+        &self,
+        tx: Tx,
+        turn: &Turn,
+        name: &str,
+        from: i64,
+        to: i64,
+    ) -> Result<bool, QueueError> {
+        let doing = "move a projection on";
+        let now = self.sqlite.now_ms();
+        let mut tx = tx.into_sql()?;
+        if !lease::holds(&mut tx, &lease_of(turn)).await? {
+            tx.rollback().await?;
+            return Ok(false);
+        }
+        let connection = tx.sqlite().ok_or(QueueError::ForeignTransaction)?;
+        sqlx::query(
+            "INSERT INTO event_projection (name, position, updated_at) VALUES (?, 0, ?)
+             ON CONFLICT DO NOTHING",
+        )
+        .bind(name)
+        .bind(now)
+        .execute(&mut *connection)
+        .await
+        .map_err(failed(doing))?;
+        let done = sqlx::query(
+            "UPDATE event_projection SET position = ?3, updated_at = ?4
+             WHERE name = ?1 AND position = ?2",
+        )
+        .bind(name)
+        .bind(from)
+        .bind(to)
+        .bind(now)
+        .execute(connection)
+        .await
+        .map_err(failed(doing))?;
+        if done.rows_affected() == 0 {
+            tx.rollback().await?;
+            return Ok(false);
+        }
+        tx.commit().await?;
+        Ok(true)
+    }
+
+    pub(super) async fn swap_tables(
+        &self,
+        turn: &Turn,
+        name: &str,
+        shadow: &str,
+        tables: &[String],
+    ) -> Result<bool, QueueError> {
+        let doing = "swap a projection";
+        let now = self.sqlite.now_ms();
+        let mut tx = self.store.begin().await?;
+        if !lease::holds(&mut tx, &lease_of(turn)).await? {
+            tx.rollback().await?;
+            return Ok(false);
+        }
+        let connection = tx.sqlite().ok_or(QueueError::ForeignTransaction)?;
+        for table in tables {
+            // The names were checked when the projection was built.
+            let sql = format!(
+                "DROP TABLE IF EXISTS {table}; ALTER TABLE {table}__rebuild RENAME TO {table}"
+            );
+            sqlx::raw_sql(AssertSqlSafe(sql))
+                .execute(&mut *connection)
+                .await
+                .map_err(failed(doing))?;
+        }
+        sqlx::query(
+            "INSERT INTO event_projection (name, position, updated_at)
+             SELECT ?1, position, ?3 FROM event_projection WHERE name = ?2
+             ON CONFLICT (name) DO UPDATE SET position = excluded.position, updated_at = ?3",
+        )
+        .bind(name)
+        .bind(shadow)
+        .bind(now)
+        .execute(&mut *connection)
+        .await
+        .map_err(failed(doing))?;
+        sqlx::query("DELETE FROM event_projection WHERE name = ?")
+            .bind(shadow)
+            .execute(connection)
+            .await
+            .map_err(failed(doing))?;
+        tx.commit().await?;
+        Ok(true)
+    }
+}
+
+async fn read(
+    connection: &mut SqliteConnection,
+    after: i64,
+    limit: i64,
+) -> Result<LogPage, sqlx::Error> {
+    let head: i64 = sqlx::query_scalar(HEAD).fetch_one(&mut *connection).await?;
+    let rows = sqlx::query(
+        "SELECT s.position + l.ordinal, e.id, e.event_id, e.type, e.key, e.payload, e.headers,
+             e.created_at
+         FROM (SELECT batch, position FROM tidegate_sequence
+               WHERE position >= coalesce((SELECT max(position) FROM tidegate_sequence
+                         WHERE position <= ?1 + 1), 0)
+                 AND position <= ?1 + ?2) s
+         JOIN tidegate_log_batch b ON b.id = s.batch, json_each(b.ids) i
+         JOIN tidegate_log l ON l.id = i.value AND l.batch = s.batch
+         JOIN tidegate_event e ON e.id = l.id
+         WHERE NOT l.is_failed AND s.position + l.ordinal > ?1
+           AND s.position + l.ordinal <= ?1 + ?2
+         ORDER BY 1",
+    )
+    .bind(after)
+    .bind(limit)
+    .fetch_all(connection)
+    .await?;
+    let event = |row: &SqliteRow| {
+        Ok(LogEvent {
+            position: row.try_get(0)?,
+            id: row.try_get(1)?,
+            event_id: event_id(row.try_get(2)?)?,
+            type_name: row.try_get(3)?,
+            key: row.try_get(4)?,
+            payload: row.try_get(5)?,
+            headers: headers_of(row.try_get(6)?),
+            created_ms: row.try_get(7)?,
+        })
+    };
+    Ok(LogPage {
+        events: rows.iter().map(event).collect::<Result<_, sqlx::Error>>()?,
+        last: after.saturating_add(limit).min(head).max(after),
+        head,
+    })
+}

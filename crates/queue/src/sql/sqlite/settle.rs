@@ -1,0 +1,312 @@
+//! Settling: a lease that is not ours any more changes nothing.
+
+use serde::Serialize;
+use sqlx::SqliteConnection;
+use tidegate_core::EventId;
+use tidegate_store::{posting, sqlx};
+
+use super::super::COMPONENT;
+use super::super::columns::{Goal, goal, keys_of, postings_of};
+use super::claim::{UNFINISHED, release};
+use super::{SqliteQueue, failed, json, publish};
+use crate::QueueError;
+use crate::port::{HandlerCommit, HandlerState, Held, Move, Settlement};
+use crate::tx::Tx;
+
+/// One finished event.
+#[derive(Serialize)]
+struct Logged {
+    id: i64,
+    attempts: i64,
+    set: Option<i64>,
+    failed: bool,
+    errors: Option<String>,
+}
+
+impl SqliteQueue {
+    pub(super) async fn settle_moves(
+        &self,
+        settlement: &Settlement,
+    ) -> Result<Vec<i64>, QueueError> {
+        let (settlement, now) = (settlement.clone(), self.sqlite.now_ms());
+        let stale = self
+            .sqlite
+            .write("settle events", move |connection| {
+                Box::pin(async move { settle(connection, &settlement, now).await })
+            })
+            .await?;
+        Ok(stale)
+    }
+
+    pub(super) async fn record_result(
+        &self,
+        tx: Option<Tx>,
+        commit: &HandlerCommit,
+    ) -> Result<bool, QueueError> {
+        let now = self.sqlite.now_ms();
+        let is_ours = match tx {
+            Some(mut tx) => {
+                let connection = tx.sqlite().ok_or(QueueError::ForeignTransaction)?;
+                let recorded = record(connection, commit, now).await;
+                if !recorded.map_err(failed("record a result"))? {
+                    tx.rollback().await?;
+                    return Ok(false);
+                }
+                tx.commit().await?;
+                true
+            }
+            None => {
+                let commit = commit.clone();
+                self.sqlite
+                    .write("record a result", move |connection| {
+                        Box::pin(async move { record(connection, &commit, now).await })
+                    })
+                    .await?
+            }
+        };
+        if is_ours && !commit.follow_ups.is_empty() {
+            self.wakes.notify_waiters();
+            self.wakes.notify_one();
+        }
+        Ok(is_ours)
+    }
+
+    pub(super) async fn is_recorded(
+        &self,
+        handler: &str,
+        event: EventId,
+        sub_task: &str,
+    ) -> Result<bool, QueueError> {
+        let (handler, sub_task) = (handler.to_owned(), sub_task.to_owned());
+        let found: Option<i64> = self
+            .sqlite
+            .read("look for a side effect", move |connection| {
+                Box::pin(async move {
+                    sqlx::query_scalar(
+                        "SELECT 1 FROM event_inbox
+                         WHERE handler_id = ? AND event_id = ? AND sub_task = ?",
+                    )
+                    .bind(handler)
+                    .bind(event.to_string())
+                    .bind(sub_task)
+                    .fetch_optional(connection)
+                    .await
+                })
+            })
+            .await?;
+        Ok(found.is_some())
+    }
+}
+
+/// How often the event of a claim was claimed, if the claim still holds.
+async fn fence(connection: &mut SqliteConnection, held: Held) -> Result<Option<i64>, sqlx::Error> {
+    match held {
+        Held::Batch { batch, token } => {
+            sqlx::query_scalar("SELECT attempts FROM tidegate_batch WHERE id = ? AND token = ?")
+                .bind(batch)
+                .bind(token)
+                .fetch_optional(connection)
+                .await
+        }
+        Held::Row { id, token } => {
+            sqlx::query_scalar(
+                "SELECT attempts FROM tidegate_event_row
+                 WHERE id = ? AND token = ? AND locked_by IS NOT NULL",
+            )
+            .bind(id)
+            .bind(token)
+            .fetch_optional(connection)
+            .await
+        }
+    }
+}
+
+async fn settle(
+    connection: &mut SqliteConnection,
+    settlement: &Settlement,
+    now: i64,
+) -> Result<Vec<i64>, sqlx::Error> {
+    let mut stale = Vec::new();
+    let mut done: Vec<&Move> = Vec::new();
+    let mut logged = Vec::new();
+    let mut known: Option<(Held, Option<i64>)> = None;
+    for one in &settlement.moves {
+        let held = one.claim.held;
+        let attempts = match known {
+            Some((of, attempts)) if of == held => attempts,
+            _ => fence(connection, held).await?,
+        };
+        known = Some((held, attempts));
+        let Some(attempts) = attempts else {
+            stale.push(one.claim.id);
+            continue;
+        };
+        apply(connection, one, attempts, now, &mut logged).await?;
+        for state in &one.states {
+            remember(connection, one.claim.id, state, now).await?;
+        }
+        done.push(one);
+    }
+    log(connection, &logged, now).await?;
+    posting::write_sqlite(connection, COMPONENT, &postings_of(&done)).await?;
+    for held in &settlement.finished {
+        if let Held::Batch { batch, token } = *held {
+            // Should something be left in it after all, it comes back when the lease ends.
+            let sql = format!(
+                "DELETE FROM tidegate_batch WHERE id = ? AND token = ?
+                 AND NOT EXISTS (SELECT 1 FROM json_each(ids) i WHERE {UNFINISHED})"
+            );
+            sqlx::query(sqlx::AssertSqlSafe(sql))
+                .bind(batch)
+                .bind(token)
+                .execute(&mut *connection)
+                .await?;
+        }
+    }
+    release(connection, &keys_of(settlement), now).await?;
+    Ok(stale)
+}
+
+async fn apply(
+    connection: &mut SqliteConnection,
+    one: &Move,
+    attempts: i64,
+    now: i64,
+    logged: &mut Vec<Logged>,
+) -> Result<(), sqlx::Error> {
+    let id = one.claim.id;
+    let is_row = matches!(one.claim.held, Held::Row { .. });
+    match goal(one) {
+        Goal::Log { errors, handlers } => {
+            if is_row {
+                sqlx::query("DELETE FROM tidegate_event_row WHERE id = ?")
+                    .bind(id)
+                    .execute(&mut *connection)
+                    .await?;
+            }
+            let set = match handlers {
+                Some(handlers) => Some(set_of(connection, &handlers).await?),
+                None => None,
+            };
+            logged.push(Logged {
+                id,
+                attempts,
+                set,
+                failed: errors.is_some(),
+                errors,
+            });
+        }
+        Goal::Row(onward) => {
+            let due = onward.after_ms.map(|after| now + after);
+            sqlx::query(
+                "INSERT INTO tidegate_event_row (id, lane, key, place, attempts, due_at, updated_at)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
+                 ON CONFLICT (id) DO UPDATE SET lane = ?2, place = ?4, due_at = ?6, updated_at = ?7,
+                     token = token + 1, locked_by = NULL",
+            )
+            .bind(id)
+            .bind(onward.lane)
+            .bind(&one.key)
+            .bind(onward.place.to_string())
+            .bind(attempts)
+            .bind(due)
+            .bind(now)
+            .execute(connection)
+            .await?;
+        }
+    }
+    Ok(())
+}
+
+async fn log(
+    connection: &mut SqliteConnection,
+    logged: &[Logged],
+    now: i64,
+) -> Result<(), sqlx::Error> {
+    if logged.is_empty() {
+        return Ok(());
+    }
+    let ids: Vec<i64> = logged.iter().map(|one| one.id).collect();
+    let batch: i64 = sqlx::query_scalar(
+        "INSERT INTO tidegate_log_batch (finalized_at, ids) VALUES (?, ?) RETURNING id",
+    )
+    .bind(now)
+    .bind(json(&ids))
+    .fetch_one(&mut *connection)
+    .await?;
+    sqlx::query(
+        "INSERT INTO tidegate_log (id, batch, ordinal, attempts, handlers, is_failed, errors)
+         SELECT value ->> 'id', ?2, key, value ->> 'attempts', value ->> 'set',
+             value ->> 'failed', value ->> 'errors'
+         FROM json_each(?1)",
+    )
+    .bind(json(&logged))
+    .bind(batch)
+    .execute(connection)
+    .await?;
+    Ok(())
+}
+
+async fn set_of(connection: &mut SqliteConnection, handlers: &str) -> Result<i64, sqlx::Error> {
+    let known = "SELECT id FROM tidegate_handler_set WHERE handlers = ?";
+    let id: Option<i64> = sqlx::query_scalar(known)
+        .bind(handlers)
+        .fetch_optional(&mut *connection)
+        .await?;
+    if let Some(id) = id {
+        return Ok(id);
+    }
+    sqlx::query_scalar("INSERT INTO tidegate_handler_set (handlers) VALUES (?) RETURNING id")
+        .bind(handlers)
+        .fetch_one(connection)
+        .await
+}
+
+async fn remember(
+    connection: &mut SqliteConnection,
+    id: i64,
+    state: &HandlerState,
+    now: i64,
+) -> Result<(), sqlx::Error> {
+    sqlx::query(
+        "INSERT INTO tidegate_handler_state (id, handler_id, result, attempts, error, updated_at)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6)
+         ON CONFLICT (id, handler_id) DO UPDATE
+         SET result = ?3, attempts = ?4, error = ?5, updated_at = ?6",
+    )
+    .bind(id)
+    .bind(&state.handler)
+    .bind(state.result.as_str())
+    .bind(i64::from(state.attempts))
+    .bind(&state.error)
+    .bind(now)
+    .execute(connection)
+    .await?;
+    Ok(())
+}
+
+/// The fence, the result, the follow-up events and the guards, in the transaction of `connection`.
+async fn record(
+    connection: &mut SqliteConnection,
+    commit: &HandlerCommit,
+    now: i64,
+) -> Result<bool, sqlx::Error> {
+    if fence(connection, commit.claim.held).await?.is_none() {
+        return Ok(false);
+    }
+    remember(connection, commit.claim.id, &commit.state, now).await?;
+    for sub_task in &commit.done {
+        sqlx::query(
+            "INSERT INTO event_inbox (handler_id, event_id, sub_task, created_at)
+             VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
+        )
+        .bind(&commit.state.handler)
+        .bind(commit.event_id.to_string())
+        .bind(sub_task)
+        .bind(now)
+        .execute(&mut *connection)
+        .await?;
+    }
+    publish::insert(connection, &commit.follow_ups, now).await?;
+    Ok(true)
+}

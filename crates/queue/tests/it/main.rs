@@ -1,0 +1,12 @@
+//! The queue from outside, on every store.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![expect(
+    clippy::disallowed_methods,
+    reason = "tests read addresses from the environment and run in real time"
+)]
+
+mod postgres;
+mod simulation;
+mod sqlite;
+mod stores;
+mod suite;

@@ -1,0 +1,208 @@
+//! What only a real server can show.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use tidegate_core::env::system::SystemClock;
+use tidegate_core::env::{Clock, Env, Sleep};
+use tidegate_queue::conformance::dispatchers::{Running, quick};
+use tidegate_queue::conformance::{LONG, World, completed};
+use tidegate_queue::{Dispatcher, DispatcherOptions, Handled, sql};
+use tidegate_store::sqlx::{self, AssertSqlSafe, Row};
+use tidegate_store::{Store, StoreOptions};
+
+use crate::stores::{postgres, run, runtime};
+
+/// A clock of a host that is five minutes ahead.
+#[derive(Debug)]
+struct Ahead(SystemClock);
+
+impl Clock for Ahead {
+    fn now(&self) -> SystemTime {
+        self.0.now() + Duration::from_secs(300)
+    }
+
+    fn elapsed(&self) -> Duration {
+        self.0.elapsed()
+    }
+
+    fn sleep(&self, duration: Duration) -> Sleep {
+        self.0.sleep(duration)
+    }
+}
+
+async fn number(store: &Store, sql: &'static str) -> i64 {
+    let Store::Postgres(postgres) = store else {
+        panic!("only for PostgreSQL");
+    };
+    let call = postgres.run("ask", move |connection| {
+        Box::pin(async move { sqlx::query_scalar(sql).fetch_one(connection).await })
+    });
+    call.await.unwrap()
+}
+
+mod needs_postgres {
+    use super::*;
+
+    #[test]
+    #[ignore = "needs PostgreSQL"]
+    fn q04_a_host_whose_clock_is_ahead_takes_no_live_claim() {
+        runtime().block_on(async {
+            let (store, schema) = postgres().await;
+            let queue = sql::queue_store(store.clone(), &Env::system())
+                .await
+                .unwrap();
+            let world = World::new(queue);
+            let mut options = StoreOptions::new(std::env::var("DATABASE_URL").unwrap());
+            options.schema = Some(schema.clone());
+            let mut env = Env::system();
+            env.clock = Arc::new(Ahead(SystemClock::new()));
+            let ahead = Store::open(&options, &env).await.unwrap();
+            let ahead = sql::queue_store(ahead, &env).await.unwrap();
+            world.publish("a", 3).await;
+            let claimed = world.claim(3, LONG).await;
+            let other = World {
+                store: ahead,
+                env,
+                ids: world.ids.clone(),
+            };
+            assert!(other.claim(10, LONG).await.is_empty());
+            assert_eq!(world.settle(&claimed, &completed()).await, [0_i64; 0]);
+            run(&store, format!("DROP SCHEMA {schema} CASCADE")).await;
+        });
+    }
+
+    #[test]
+    #[ignore = "needs PostgreSQL"]
+    fn rows_added_by_sql_are_in_the_books_and_a_deleted_one_is_named() {
+        runtime().block_on(async {
+            let (store, schema) = postgres().await;
+            let queue = sql::queue_store(store.clone(), &Env::system())
+                .await
+                .unwrap();
+            let world = World::new(queue);
+            let add = "INSERT INTO event_queue (type, payload) \
+                       SELECT 'a', '{}' FROM generate_series(1, 300)";
+            run(&store, add.to_owned()).await;
+            let one = "INSERT INTO event_queue (type, payload, key, event_id) VALUES \
+                       ('b', '{}', 'k', '019a8f3e-5c00-7abc-8def-0123456789ab')";
+            run(&store, one.to_owned()).await;
+            assert_eq!(
+                number(&store, "SELECT count(*) FROM tidegate_posting").await,
+                2
+            );
+            world.audit().await;
+            let claimed = world.claim(500, LONG).await;
+            assert_eq!(claimed.len(), 301);
+            world.settle(&claimed, &completed()).await;
+            world.audit().await;
+            let lost = claimed[7].claim.event_id;
+            run(
+                &store,
+                format!("DELETE FROM tidegate_event WHERE event_id = '{lost}'"),
+            )
+            .await;
+            let recount = world.store.recount().await.unwrap();
+            assert_eq!(recount.unaccounted(), 1);
+            assert_eq!(recount.missing[0].id, Some(lost));
+            run(&store, format!("DROP SCHEMA {schema} CASCADE")).await;
+        });
+    }
+
+    #[test]
+    #[ignore = "needs PostgreSQL"]
+    fn q23_old_transactions_hold_up_nothing_and_leave_few_dead_rows() {
+        const EVENTS: u64 = 20_000;
+        runtime().block_on(async {
+            let (store, schema) = postgres().await;
+            let queue_store = sql::queue_store(store.clone(), &Env::system())
+                .await
+                .unwrap();
+            let world = World::new(queue_store);
+            // One that reads and one that writes, both open for the whole run.
+            let mut reading = world.store.begin().await.unwrap();
+            let snapshot = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; SELECT 1";
+            let connection = reading.postgres().unwrap();
+            sqlx::raw_sql(AssertSqlSafe(snapshot))
+                .execute(connection)
+                .await
+                .unwrap();
+            let mut writing = world.store.begin().await.unwrap();
+            let held = world.event("a");
+            world
+                .store
+                .publish_in(&mut writing, std::slice::from_ref(&held))
+                .await
+                .unwrap();
+            for _ in 0..EVENTS / 1_000 {
+                world.publish("a", 1_000).await;
+            }
+            let options = DispatcherOptions {
+                batch_size: 500,
+                ..quick()
+            };
+            let builder = Dispatcher::builder(world.queue()).options(options);
+            let builder = builder
+                .register_raw("one", "a", |_, _| Box::pin(async { Handled::Success }))
+                .unwrap();
+            let running = Running::start(&world, builder);
+            world.finalized(EVENTS).await;
+            writing.commit().await.unwrap();
+            world.finalized(EVENTS + 1).await;
+            running.stop().await;
+            world.audit().await;
+            // Statistics are sent when a connection is idle.
+            world.wait(Duration::from_millis(1_500)).await;
+            let dead = number(
+                &store,
+                "SELECT coalesce(sum(n_dead_tup), 0)::int8 FROM pg_stat_user_tables
+                 WHERE schemaname = current_schema()",
+            )
+            .await;
+            assert!(dead <= (EVENTS / 100) as i64, "{dead} dead rows");
+            reading.rollback().await.unwrap();
+            run(&store, format!("DROP SCHEMA {schema} CASCADE")).await;
+        });
+    }
+
+    #[test]
+    #[ignore = "needs PostgreSQL"]
+    fn the_tables_have_the_documented_columns() {
+        runtime().block_on(async {
+            let (store, schema) = postgres().await;
+            let Store::Postgres(postgres) = &store else {
+                panic!("it is PostgreSQL");
+            };
+            let columns = postgres
+                .run("list columns", |connection| {
+                    Box::pin(async move {
+                        let rows = sqlx::query(
+                            "SELECT table_name || ': ' || string_agg(column_name || ' ' ||
+                                 data_type, ', ' ORDER BY ordinal_position)
+                             FROM information_schema.columns
+                             WHERE table_schema = current_schema()
+                               AND (table_name LIKE 'event%' OR table_name IN
+                                   ('tidegate_posting', 'tidegate_lease'))
+                             GROUP BY table_name ORDER BY table_name",
+                        )
+                        .fetch_all(connection)
+                        .await?;
+                        Ok(rows.iter().map(|row| row.get(0)).collect::<Vec<String>>())
+                    })
+                })
+                .await
+                .unwrap();
+            insta::assert_snapshot!(columns.join("\n"), @r"
+            event_handler: type text, handler_id text, registered_at timestamp with time zone
+            event_handler_state: id bigint, handler_id text, result text, attempts integer, error text, updated_at timestamp with time zone
+            event_inbox: handler_id text, event_id uuid, sub_task text, created_at timestamp with time zone
+            event_log: id bigint, event_id uuid, type text, key text, payload json, headers jsonb, status text, errors jsonb, attempts integer, created_at timestamp with time zone, finalized_at timestamp with time zone, position bigint
+            event_projection: name text, position bigint, updated_at timestamp with time zone
+            event_queue: id bigint, event_id uuid, type text, key text, payload json, headers jsonb, status text, attempts integer, created_at timestamp with time zone, updated_at timestamp with time zone, next_attempt_at timestamp with time zone, locked_by text, locked_until timestamp with time zone
+            tidegate_lease: name text, owner text, token bigint, until timestamp with time zone
+            tidegate_posting: component text, bucket text, from_place text, to_place text, count bigint, id_sum uuid
+            ");
+            run(&store, format!("DROP SCHEMA {schema} CASCADE")).await;
+        });
+    }
+}

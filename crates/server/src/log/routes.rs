@@ -1,0 +1,307 @@
+//! The handlers.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::{Path, Query, State};
+use serde::Deserialize;
+use tidegate_core::books::Audit;
+use tidegate_core::{EventId, Offset, Topic};
+use tidegate_log::{LogError, Read, TopicPartition};
+use utoipa::IntoParams;
+
+use super::LogDesk;
+use super::wire::{
+    Located, NewRecords, Placed, PlacedRecords, ReadRecord, ReadRecords, TopicNames, TopicShown,
+};
+use crate::api::wire;
+use crate::{Problem, ProblemCode};
+
+type Desk = State<Arc<LogDesk>>;
+
+/// Records of one answer, unless more or fewer are asked for, and at most.
+const USUAL_RECORDS: usize = 500;
+const MOST_RECORDS: usize = 10_000;
+/// About how many bytes one answer holds.
+const MOST_BYTES: usize = 1024 * 1024;
+/// The longest a request may wait for a record.
+const MOST_WAIT_MS: u64 = 10_000;
+
+/// The topics of the log.
+#[utoipa::path(get, path = "/tidegate/log", tag = "log", responses(
+    (status = 200, description = "The names of all topics.", body = TopicNames),
+))]
+pub(super) async fn list_topics(State(desk): Desk) -> Result<Json<TopicNames>, Problem> {
+    let topics = desk.log.topics().await.map_err(|error| problem(&error))?;
+    Ok(Json(TopicNames {
+        cluster: desk.log.cluster().to_owned(),
+        topics: topics
+            .iter()
+            .map(|topic| topic.as_str().to_owned())
+            .collect(),
+    }))
+}
+
+/// How a topic is set up, and what it holds.
+#[utoipa::path(get, path = "/tidegate/log/{topic}", tag = "log",
+    params(("topic" = String, Path, description = "The topic.")),
+    responses(
+        (status = 200, description = "The topic.", body = TopicShown),
+        (status = 404, description = "There is no such topic.", body = Problem),
+))]
+pub(super) async fn describe_topic(
+    State(desk): Desk,
+    Path(topic): Path<String>,
+) -> Result<Json<TopicShown>, Problem> {
+    let topic = named(topic)?;
+    let described = desk.log.describe(&topic).await;
+    Ok(Json(described.map_err(|error| problem(&error))?.into()))
+}
+
+/// Adds records to a topic, and answers when they are durable.
+///
+/// After a failure any of them may be there; those that are carry the ids they were given, or were
+/// given here.
+#[utoipa::path(post, path = "/tidegate/log/{topic}", tag = "log",
+    params(("topic" = String, Path, description = "The topic.")),
+    request_body = NewRecords,
+    responses(
+        (status = 200, description = "Where the records lie.", body = PlacedRecords),
+        (status = 404, description = "There is no such topic or partition.", body = Problem),
+        (status = 413, description = "A record is larger than the topic takes.", body = Problem),
+        (status = 507, description = "The log is full.", body = Problem),
+))]
+pub(super) async fn append_records(
+    State(desk): Desk,
+    Path(topic): Path<String>,
+    Json(new): Json<NewRecords>,
+) -> Result<Json<PlacedRecords>, Problem> {
+    let topic = named(topic)?;
+    let mut ids = Vec::with_capacity(new.records.len());
+    let mut appends = Vec::with_capacity(new.records.len());
+    for (index, record) in new.records.into_iter().enumerate() {
+        let id = record.id.unwrap_or_else(|| desk.ids.mint());
+        let append = record.into_append(topic.clone(), id).map_err(|why| {
+            Problem::new(ProblemCode::BadRequest, format!("record {index}: {why}"))
+        })?;
+        ids.push(id);
+        appends.push(append);
+    }
+    let positions = desk
+        .log
+        .append(appends)
+        .await
+        .map_err(|error| problem(&error))?;
+    let placed = ids.into_iter().zip(positions).map(|(id, position)| Placed {
+        id,
+        partition: position.at.partition.0,
+        offset: position.offset.0,
+    });
+    Ok(Json(PlacedRecords {
+        records: placed.collect(),
+    }))
+}
+
+/// What to read of a partition.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Asked {
+    /// `earliest`, `latest`, an offset, or `@` and a time in milliseconds since 1970.
+    #[serde(default = "earliest")]
+    from: String,
+    /// At most so many records; 0 only says where the partition begins and ends.
+    max: Option<usize>,
+    /// How long to wait for a record when there is none, in milliseconds.
+    wait_ms: Option<u64>,
+}
+
+fn earliest() -> String {
+    "earliest".to_owned()
+}
+
+/// Where to begin.
+#[derive(Debug, PartialEq, Eq)]
+enum From {
+    Earliest,
+    Latest,
+    Offset(i64),
+    Time(u64),
+}
+
+fn parse_from(text: &str) -> Option<From> {
+    Some(match (text, text.strip_prefix('@')) {
+        ("earliest", _) => From::Earliest,
+        ("latest", _) => From::Latest,
+        (_, Some(ms)) => From::Time(ms.parse().ok()?),
+        (offset, None) => From::Offset(offset.parse().ok()?),
+    })
+}
+
+/// Reads records of one partition, outside of any group.
+#[utoipa::path(get, path = "/tidegate/log/{topic}/{partition}", tag = "log",
+    params(
+        ("topic" = String, Path, description = "The topic."),
+        ("partition" = i32, Path, description = "The number of the partition."),
+        Asked,
+    ),
+    responses(
+        (status = 200, description = "Records, and where to go on.", body = ReadRecords),
+        (status = 404, description = "There is no such topic or partition.", body = Problem),
+        (status = 416, description = "The offset is not there.", body = Problem),
+))]
+pub(super) async fn read_records(
+    State(desk): Desk,
+    Path((topic, partition)): Path<(String, i32)>,
+    Query(asked): Query<Asked>,
+) -> Result<Json<ReadRecords>, Problem> {
+    let from = parse_from(&asked.from).ok_or_else(|| {
+        let text = "`from` is `earliest`, `latest`, an offset, or `@` and milliseconds since 1970";
+        Problem::new(ProblemCode::BadRequest, text)
+    })?;
+    let topic = named(topic)?;
+    let described = desk
+        .log
+        .describe(&topic)
+        .await
+        .map_err(|error| problem(&error))?;
+    let at = TopicPartition::new(topic, partition);
+    let found = described
+        .partitions
+        .iter()
+        .find(|found| found.partition == at.partition);
+    let Some(found) = found else {
+        return Err(problem(&LogError::UnknownPartition {
+            at,
+            partitions: described.config.partitions,
+        }));
+    };
+    let from = match from {
+        From::Earliest => found.start,
+        From::Latest => found.end,
+        From::Offset(offset) => Offset(offset),
+        From::Time(ms) => {
+            let found = desk.log.offset_at(&at, ms).await;
+            found.map_err(|error| problem(&error))?
+        }
+    };
+    let max_records = asked.max.unwrap_or(USUAL_RECORDS).min(MOST_RECORDS);
+    let mut answer = ReadRecords {
+        records: Vec::new(),
+        next: from.0,
+        start: found.start.0,
+        end: found.end.0,
+    };
+    if max_records == 0 {
+        return Ok(Json(answer));
+    }
+    let read = Read {
+        max_records,
+        max_bytes: MOST_BYTES,
+        wait: Duration::from_millis(asked.wait_ms.unwrap_or(0).min(MOST_WAIT_MS)),
+        ..Read::new(at.clone(), from)
+    };
+    let batch = desk.log.read(read).await.map_err(|error| problem(&error))?;
+    let cluster = desk.log.cluster();
+    let records = batch.records.iter();
+    answer.records = records
+        .map(|stored| ReadRecord::of(stored, cluster, &at))
+        .collect();
+    answer.next = batch.next.0;
+    answer.end = answer.end.max(batch.next.0);
+    Ok(Json(answer))
+}
+
+/// Counts the events of the log where they are, and compares that with the books.
+#[utoipa::path(get, path = "/tidegate/audit", tag = "log", responses(
+    (status = 200, description = "What was found.", body = wire::Audit),
+))]
+pub(super) async fn audit(State(desk): Desk) -> Result<Json<Audit>, Problem> {
+    let audit = desk.witness.audit().await;
+    audit.map(Json).map_err(|error| problem(&error))
+}
+
+/// Says where an event is.
+#[utoipa::path(get, path = "/tidegate/where/{id}", tag = "log",
+    params(("id" = String, Path, description = "The id of the event.")),
+    responses(
+        (status = 200, description = "Where it is.", body = Located),
+        (status = 404, description = "No topic has it.", body = Problem),
+))]
+pub(super) async fn locate(
+    State(desk): Desk,
+    Path(id): Path<String>,
+) -> Result<Json<Located>, Problem> {
+    let id: EventId = id
+        .parse()
+        .map_err(|error| Problem::new(ProblemCode::BadRequest, format!("{error}")))?;
+    match desk.witness.find(id).await {
+        Ok(Some(located)) => Ok(Json(located)),
+        Ok(None) => Err(Problem::new(
+            ProblemCode::WhereUnknown,
+            format!("no topic has event {id}"),
+        )),
+        Err(error) => Err(problem(&error)),
+    }
+}
+
+fn named(topic: String) -> Result<Topic, Problem> {
+    Topic::new(topic).map_err(|error| Problem::new(ProblemCode::BadRequest, error.to_string()))
+}
+
+/// What a failure of the log is over HTTP.
+fn problem(error: &LogError) -> Problem {
+    let code = match error {
+        LogError::UnknownTopic { .. } => ProblemCode::LogUnknownTopic,
+        LogError::UnknownPartition { .. } => ProblemCode::LogUnknownPartition,
+        LogError::RecordTooLarge { .. } => ProblemCode::LogRecordTooLarge,
+        LogError::CommitTooLarge { .. } => ProblemCode::LogCommitTooLarge,
+        LogError::OutOfRange { .. } => ProblemCode::LogOutOfRange,
+        LogError::Damaged { .. } => ProblemCode::LogDamaged,
+        LogError::Full { .. } => ProblemCode::LogFull,
+        LogError::Unknown { .. } => ProblemCode::LogUnknown,
+        LogError::TopicConfig { .. }
+        | LogError::MetadataTooLong { .. }
+        | LogError::MetadataNotAscii { .. }
+        | LogError::Busy { .. }
+        | LogError::Fenced { .. }
+        | LogError::WentBack { .. }
+        | LogError::Closed
+        | LogError::Away { .. }
+        | LogError::Refused { .. }
+        | LogError::Locked { .. }
+        | LogError::Format { .. }
+        | LogError::Disk { .. }
+        | LogError::Stopped { .. }
+        // Whatever else may be wrong with a log one day: it cannot do this now.
+        | _ => ProblemCode::LogUnavailable,
+    };
+    let problem = Problem::new(code, error.to_string()).with("cause", error.code().as_str());
+    if let LogError::OutOfRange { start, end, .. } = error {
+        return problem.with("start", start.0).with("end", end.0);
+    }
+    if let LogError::Damaged { from, to, .. } = error {
+        return problem.with("from", from.0).with("to", to.0);
+    }
+    problem
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_beginning_is_a_word_an_offset_or_a_time() {
+        for (text, expect) in [
+            ("earliest", Some(From::Earliest)),
+            ("latest", Some(From::Latest)),
+            ("12", Some(From::Offset(12))),
+            ("@1700000000000", Some(From::Time(1_700_000_000_000))),
+            ("", None),
+            ("@", None),
+            ("yesterday", None),
+        ] {
+            assert_eq!(parse_from(text), expect, "{text:?}");
+        }
+    }
+}

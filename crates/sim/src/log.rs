@@ -1,0 +1,184 @@
+//! A simulated log: the model of what a log is, behind the port, with faults.
+
+mod faults;
+mod model;
+mod shelf;
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tidegate_core::books::Books;
+use tidegate_core::env::Env;
+use tidegate_core::{GroupName, Offset, Topic};
+use tidegate_log::local::LocalLog;
+use tidegate_log::{
+    Append, Batch, Call, Committed, Join, Log, Position, Read, Session, TopicConfig,
+    TopicDescription, TopicPartition,
+};
+
+pub use faults::{LogFault, LogRates};
+
+use shelf::ModelShelf;
+
+/// A log that every simulated node can reach, as a broker would be.
+///
+/// **May fail:** any call may be slow or refused ([`LogError::Away`](tidegate_log::LogError::Away));
+/// the answer to a commit may be lost, whether it was done or not
+/// ([`LogError::Unknown`](tidegate_log::LogError::Unknown)); partitions are asked back at any moment;
+/// a member is taken for dead while it lives; the log crashes, and with it goes everything that was
+/// not done and every session. **Must not fail:** what was answered as done stays; a write is done
+/// whole or not at all, in the order in which writes were handed over, and once however often its
+/// answer was lost.
+///
+/// It lives on the node whose ports it is given; when that node crashes, nothing answers any more.
+/// Cloning gives another handle on the same log.
+///
+/// ```
+/// use tidegate_core::Topic;
+/// use tidegate_log::{Append, Log, Record, TopicConfig};
+/// use tidegate_sim::{LogFault, Sim, SimLog};
+///
+/// let mut sim = Sim::new(7);
+/// let broker = sim.node("broker");
+/// let log = SimLog::new(&broker.env());
+/// let topic = Topic::new("orders")?;
+/// sim.block_on(&broker, async move {
+///     log.create_topic(&topic, TopicConfig::new(1)).await.unwrap();
+///     log.inject(LogFault::LoseAnswer);
+///     let record = Append::new(topic.clone(), Record::new("placed"));
+///     log.append(vec![record]).await.unwrap();
+///     let end = log.describe(&topic).await.unwrap().partitions[0].end;
+///     assert_eq!(end.0, 1, "the answer was lost, the record is there once");
+/// });
+/// # Ok::<(), tidegate_core::WordError>(())
+/// ```
+#[derive(Clone)]
+pub struct SimLog {
+    shelf: Arc<ModelShelf>,
+    /// The present life: it ends with a crash.
+    life: Arc<Mutex<LocalLog>>,
+    env: Arc<Env>,
+}
+
+impl SimLog {
+    /// An empty log on a node.
+    #[must_use]
+    pub fn new(env: &Env) -> Self {
+        let env = Arc::new(env.fork("log"));
+        let shelf = Arc::new(ModelShelf::new(&env));
+        let life = LocalLog::new(Arc::clone(&shelf) as _, &env);
+        Self {
+            shelf,
+            life: Arc::new(Mutex::new(life)),
+            env,
+        }
+    }
+
+    /// Something goes wrong with the next write; called again, with the one after it.
+    pub fn inject(&self, fault: LogFault) {
+        self.shelf.state().faults.script.push_back(fault);
+    }
+
+    /// How often things go wrong from now on. The default is never.
+    pub fn set_rates(&self, rates: LogRates) {
+        self.shelf.state().faults.rates = rates;
+    }
+
+    /// Whether the log refuses records that come without offsets, as one that is full.
+    pub fn set_full(&self, is_full: bool) {
+        self.shelf.state().faults.is_full = is_full;
+    }
+
+    /// Loses everything that was not done, and every session; the log is there again at once.
+    pub fn crash(&self) {
+        let fresh = LocalLog::new(Arc::clone(&self.shelf) as _, &self.env);
+        let ended = {
+            let mut life = self.life.lock().unwrap_or_else(PoisonError::into_inner);
+            std::mem::replace(&mut *life, fresh)
+        };
+        ended.close();
+        self.shelf.crash();
+    }
+
+    /// Asks every member of a group to let everything go.
+    pub fn rebalance(&self, group: &GroupName) {
+        self.present().rebalance(group);
+    }
+
+    /// Takes the `nth` member of a group for dead: it is a zombie until its next poll tells it.
+    /// Says whether there is such a member.
+    pub fn expel(&self, group: &GroupName, nth: usize) -> bool {
+        self.present().expel(group, nth)
+    }
+
+    /// The books of a group on a topic: the sum of the postings that were committed.
+    #[must_use]
+    pub fn books(&self, group: &GroupName, topic: &Topic) -> Books {
+        self.shelf.state().model.books(group, topic)
+    }
+
+    fn present(&self) -> LocalLog {
+        let life = self.life.lock().unwrap_or_else(PoisonError::into_inner);
+        life.clone()
+    }
+}
+
+impl fmt::Debug for SimLog {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SimLog({:?})", self.shelf)
+    }
+}
+
+impl Log for SimLog {
+    fn cluster(&self) -> &str {
+        "sim"
+    }
+
+    fn create_topic<'a>(&'a self, topic: &'a Topic, config: TopicConfig) -> Call<'a, ()> {
+        Box::pin(async move { self.present().create_topic(topic, config).await })
+    }
+
+    fn topics(&self) -> Call<'_, Vec<Topic>> {
+        Box::pin(async move { self.present().topics().await })
+    }
+
+    fn describe<'a>(&'a self, topic: &'a Topic) -> Call<'a, TopicDescription> {
+        Box::pin(async move { self.present().describe(topic).await })
+    }
+
+    fn append(&self, records: Vec<Append>) -> Call<'_, Vec<Position>> {
+        Box::pin(async move { self.present().append(records).await })
+    }
+
+    fn read(&self, read: Read) -> Call<'_, Batch> {
+        Box::pin(async move { self.present().read(read).await })
+    }
+
+    fn offset_at<'a>(&'a self, at: &'a TopicPartition, timestamp_ms: u64) -> Call<'a, Offset> {
+        Box::pin(async move { self.present().offset_at(at, timestamp_ms).await })
+    }
+
+    fn delete_before<'a>(&'a self, at: &'a TopicPartition, offset: Offset) -> Call<'a, Offset> {
+        Box::pin(async move { self.present().delete_before(at, offset).await })
+    }
+
+    fn committed<'a>(
+        &'a self,
+        group: &'a GroupName,
+        partitions: &'a [TopicPartition],
+    ) -> Call<'a, Vec<Option<Committed>>> {
+        Box::pin(async move { self.present().committed(group, partitions).await })
+    }
+
+    fn groups(&self) -> Call<'_, Vec<GroupName>> {
+        Box::pin(async move { self.present().groups().await })
+    }
+
+    fn forget_group<'a>(&'a self, group: &'a GroupName) -> Call<'a, ()> {
+        Box::pin(async move { self.present().forget_group(group).await })
+    }
+
+    fn join(&self, join: Join) -> Call<'_, Arc<dyn Session>> {
+        Box::pin(async move { self.present().join(join).await })
+    }
+}

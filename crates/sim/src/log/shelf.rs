@@ -1,0 +1,252 @@
+//! The model as a shelf: writes take time, calls fail, crashes lose what was not written.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tidegate_core::env::{Clock, Env, Spawn};
+use tidegate_core::{GroupName, Offset, Topic};
+use tidegate_log::local::{Shelf, Write};
+use tidegate_log::{
+    Batch, Call, Committed, LogError, Position, Read, TopicConfig, TopicDescription, TopicPartition,
+};
+use tokio::sync::{Notify, oneshot};
+
+use super::faults::{Fate, Faults};
+use super::model::Model;
+
+/// How long a lost connection takes to come back.
+const RECONNECT: Duration = Duration::from_millis(20);
+
+/// The model as a shelf.
+pub(super) struct ModelShelf {
+    clock: Arc<dyn Clock>,
+    spawn: Arc<dyn Spawn>,
+    state: Arc<Mutex<State>>,
+    /// Rings when something was written, or the shelf crashed.
+    grown: Arc<Notify>,
+}
+
+pub(super) struct State {
+    pub(super) model: Model,
+    pub(super) faults: Faults,
+    /// Writes that were handed over and are not done yet, in their order.
+    queue: VecDeque<(u64, Write)>,
+    /// Answers that were not fetched yet, by the number of the write.
+    done: BTreeMap<u64, oneshot::Sender<Vec<Position>>>,
+    last_write: u64,
+    /// Writes that were done.
+    pub(super) written: u64,
+}
+
+impl ModelShelf {
+    pub(super) fn new(env: &Env) -> Self {
+        let state = State {
+            model: Model::default(),
+            faults: Faults::new(env.entropy.fork("log faults")),
+            queue: VecDeque::new(),
+            done: BTreeMap::new(),
+            last_write: 0,
+            written: 0,
+        };
+        Self {
+            clock: Arc::clone(&env.clock),
+            spawn: Arc::clone(&env.spawn),
+            state: Arc::new(Mutex::new(state)),
+            grown: Arc::new(Notify::new()),
+        }
+    }
+
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Loses what was handed over and is not done.
+    pub(super) fn crash(&self) {
+        let mut state = self.state();
+        state.queue.clear();
+        // Whoever waits for an answer finds out that there is none.
+        state.done.clear();
+        drop(state);
+        self.grown.notify_waiters();
+    }
+
+    /// Hands a write over. It is done after `delay`, whoever waits for it; all writes handed over
+    /// before it are done by then too, as in a group commit.
+    fn hand_over(&self, write: Write, delay: Duration) -> oneshot::Receiver<Vec<Position>> {
+        let (tell, told) = oneshot::channel();
+        let mut state = self.state();
+        state.last_write += 1;
+        let number = state.last_write;
+        state.queue.push_back((number, write));
+        state.done.insert(number, tell);
+        drop(state);
+        let (shared, grown) = (Arc::clone(&self.state), Arc::clone(&self.grown));
+        let clock = Arc::clone(&self.clock);
+        let writing = async move {
+            clock.sleep(delay).await;
+            let mut state = shared.lock().unwrap_or_else(PoisonError::into_inner);
+            state.write_up_to(number, clock.now_ms());
+            drop(state);
+            grown.notify_waiters();
+        };
+        drop(self.spawn.spawn("model-write", Box::pin(writing)));
+        told
+    }
+
+    async fn meet(&self, fate: Fate) -> Result<(), LogError> {
+        if !fate.delay.is_zero() {
+            self.clock.sleep(fate.delay).await;
+        }
+        if fate.is_refused {
+            return Err(away());
+        }
+        Ok(())
+    }
+
+    async fn on_time<T>(
+        &self,
+        act: impl FnOnce(&mut Model) -> Result<T, LogError>,
+    ) -> Result<T, LogError> {
+        let fate = self.state().faults.of_call();
+        self.meet(fate).await?;
+        act(&mut self.state().model)
+    }
+}
+
+impl State {
+    fn write_up_to(&mut self, number: u64, now_ms: u64) {
+        while let Some((next, _)) = self.queue.front()
+            && *next <= number
+        {
+            let Some((next, write)) = self.queue.pop_front() else {
+                return;
+            };
+            let positions = self.model.apply(write, now_ms);
+            self.written += 1;
+            if let Some(tell) = self.done.remove(&next) {
+                // Whoever asked may be gone.
+                tell.send(positions).ok();
+            }
+        }
+    }
+}
+
+fn away() -> LogError {
+    LogError::Away {
+        servers: "the simulated log".to_owned(),
+        why: "it refuses by script".to_owned(),
+    }
+}
+
+fn unknown(doing: &'static str, why: &str) -> LogError {
+    LogError::Unknown {
+        doing,
+        why: why.to_owned(),
+    }
+}
+
+impl Shelf for ModelShelf {
+    fn cluster(&self) -> &str {
+        "sim"
+    }
+
+    fn create_topic<'a>(&'a self, topic: &'a Topic, config: TopicConfig) -> Call<'a, ()> {
+        Box::pin(self.on_time(move |model| model.create_topic(topic, config)))
+    }
+
+    fn topics(&self) -> Vec<Topic> {
+        self.state().model.topics()
+    }
+
+    fn describe(&self, topic: &Topic) -> Option<TopicDescription> {
+        self.state().model.describe(topic)
+    }
+
+    fn write(&self, write: Write) -> Call<'_, Vec<Position>> {
+        Box::pin(async move {
+            let fate = {
+                let mut state = self.state();
+                state.model.check(&write)?;
+                if state.faults.is_full && write.offsets.is_empty() {
+                    return Err(LogError::Full { used: 1, limit: 1 });
+                }
+                state.faults.of_write()
+            };
+            if fate.is_refused {
+                return Err(away());
+            }
+            let is_commit = !write.offsets.is_empty();
+            if fate.is_request_lost && is_commit {
+                self.clock.sleep(RECONNECT).await;
+                return Err(unknown("a commit", "the connection broke"));
+            }
+            let told = self.hand_over(write, fate.delay);
+            let positions = told
+                .await
+                .map_err(|_| unknown("a write", "the log crashed"))?;
+            if fate.is_answer_lost {
+                self.clock.sleep(RECONNECT).await;
+                if is_commit {
+                    return Err(unknown("a commit", "the connection broke"));
+                }
+            }
+            Ok(positions)
+        })
+    }
+
+    fn read<'a>(&'a self, read: &'a Read) -> Call<'a, Batch> {
+        Box::pin(self.on_time(move |model| model.read(read)))
+    }
+
+    fn wait_for<'a>(&'a self, at: &'a TopicPartition, from: Offset) -> Call<'a, ()> {
+        Box::pin(async move {
+            loop {
+                let mut rings = std::pin::pin!(self.grown.notified());
+                rings.as_mut().enable();
+                let end = self.state().model.end(at)?;
+                if end > from {
+                    return Ok(());
+                }
+                rings.await;
+            }
+        })
+    }
+
+    fn offset_at<'a>(&'a self, at: &'a TopicPartition, timestamp_ms: u64) -> Call<'a, Offset> {
+        Box::pin(self.on_time(move |model| model.offset_at(at, timestamp_ms)))
+    }
+
+    fn delete_before<'a>(&'a self, at: &'a TopicPartition, offset: Offset) -> Call<'a, Offset> {
+        Box::pin(self.on_time(move |model| model.delete_before(at, offset)))
+    }
+
+    fn groups(&self) -> Vec<GroupName> {
+        self.state().model.groups()
+    }
+
+    fn committed(&self, group: &GroupName, at: &TopicPartition) -> Option<Committed> {
+        self.state().model.committed(group, at)
+    }
+
+    fn register_group<'a>(&'a self, group: &'a GroupName, topics: &'a [Topic]) -> Call<'a, ()> {
+        Box::pin(self.on_time(move |model| {
+            model.register_group(group, topics);
+            Ok(())
+        }))
+    }
+
+    fn forget_group<'a>(&'a self, group: &'a GroupName) -> Call<'a, ()> {
+        Box::pin(self.on_time(move |model| {
+            model.forget_group(group);
+            Ok(())
+        }))
+    }
+}
+
+impl fmt::Debug for ModelShelf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ModelShelf({} writes)", self.state().written)
+    }
+}

@@ -1,0 +1,188 @@
+//! What a database can answer with besides rows.
+
+use std::time::Duration;
+
+use sqlx::error::ErrorKind;
+use tidegate_core::{Classify, FailureClass};
+
+/// A call to the database that gave no rows.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// The address names no database we know.
+    #[error("store address `{url}` cannot be used: {why}")]
+    Address {
+        /// The address, without its password.
+        url: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The database could not be reached, or went away in the middle.
+    #[error("the database is away while trying to {doing}")]
+    Away {
+        /// What was being done.
+        doing: &'static str,
+        /// What the driver says.
+        #[source]
+        source: sqlx::Error,
+    },
+    /// No answer came in time.
+    #[error("the database gave no answer within {limit:?} while trying to {doing}")]
+    Timeout {
+        /// What was being done.
+        doing: &'static str,
+        /// How long it was waited for.
+        limit: Duration,
+    },
+    /// It lost against somebody else at the same time; nothing happened.
+    #[error("another transaction was in the way while trying to {doing}")]
+    Conflict {
+        /// What was being done.
+        doing: &'static str,
+        /// What the driver says.
+        #[source]
+        source: sqlx::Error,
+    },
+    /// A table or column is not there: the migrations have not run.
+    #[error("the tables do not fit while trying to {doing}; have the migrations run?")]
+    Schema {
+        /// What was being done.
+        doing: &'static str,
+        /// What the driver says.
+        #[source]
+        source: sqlx::Error,
+    },
+    /// The database looked at it and refused.
+    #[error("the database refused to {doing}")]
+    Refused {
+        /// What was being done.
+        doing: &'static str,
+        /// What the driver says.
+        #[source]
+        source: sqlx::Error,
+    },
+    /// The database cannot write: it is full, read-only or damaged.
+    #[error("the database cannot write any more while trying to {doing}")]
+    Broken {
+        /// What was being done.
+        doing: &'static str,
+        /// What the driver says.
+        #[source]
+        source: sqlx::Error,
+    },
+}
+
+impl StoreError {
+    /// Whether it may have been carried out all the same: the answer is what got lost.
+    #[must_use]
+    pub fn may_have_happened(&self) -> bool {
+        match self {
+            Self::Away { source, .. } => !matches!(
+                source,
+                sqlx::Error::PoolTimedOut | sqlx::Error::PoolClosed | sqlx::Error::Configuration(_)
+            ),
+            Self::Timeout { .. } => true,
+            Self::Address { .. }
+            | Self::Conflict { .. }
+            | Self::Schema { .. }
+            | Self::Refused { .. }
+            | Self::Broken { .. } => false,
+        }
+    }
+
+    /// The driver's error in our words.
+    pub fn of(doing: &'static str, source: sqlx::Error) -> Self {
+        match kind(&source) {
+            Kind::Away => Self::Away { doing, source },
+            Kind::Conflict => Self::Conflict { doing, source },
+            Kind::Schema => Self::Schema { doing, source },
+            Kind::Refused => Self::Refused { doing, source },
+            Kind::Broken => Self::Broken { doing, source },
+        }
+    }
+}
+
+impl Classify for StoreError {
+    fn class(&self) -> FailureClass {
+        match self {
+            Self::Away { .. } | Self::Timeout { .. } | Self::Conflict { .. } => {
+                FailureClass::Transient
+            }
+            Self::Refused { .. } => FailureClass::Permanent,
+            Self::Address { .. } | Self::Schema { .. } | Self::Broken { .. } => {
+                FailureClass::System
+            }
+        }
+    }
+}
+
+enum Kind {
+    Away,
+    Conflict,
+    Schema,
+    Refused,
+    Broken,
+}
+
+fn kind(error: &sqlx::Error) -> Kind {
+    let Some(database) = error.as_database_error() else {
+        // Whatever else the driver says without the database is about the connection.
+        let is_about_rows = matches!(
+            error,
+            sqlx::Error::RowNotFound
+                | sqlx::Error::ColumnDecode { .. }
+                | sqlx::Error::Decode(_)
+                | sqlx::Error::Encode(_)
+                | sqlx::Error::TypeNotFound { .. }
+        );
+        let is_about_tables = matches!(
+            error,
+            sqlx::Error::ColumnNotFound(_) | sqlx::Error::ColumnIndexOutOfBounds { .. }
+        );
+        return match (is_about_rows, is_about_tables) {
+            (true, _) => Kind::Refused,
+            (false, true) => Kind::Schema,
+            (false, false) => Kind::Away,
+        };
+    };
+    if !matches!(database.kind(), ErrorKind::Other) {
+        return Kind::Refused;
+    }
+    let code = database.code().unwrap_or_default();
+    if database
+        .try_downcast_ref::<sqlx::postgres::PgDatabaseError>()
+        .is_some()
+    {
+        postgres_kind(&code)
+    } else {
+        sqlite_kind(&code, database.message())
+    }
+}
+
+fn postgres_kind(code: &str) -> Kind {
+    match code {
+        // Serialization, deadlock, and a lock that was not had in time.
+        "40001" | "40P01" | "55P03" => Kind::Conflict,
+        // Canceled by its own time limit: somebody else was in the way, or the server is slow.
+        "57014" => Kind::Conflict,
+        "53100" | "25006" => Kind::Broken,
+        _ => match code.get(..2).unwrap_or_default() {
+            // Connections, resources, operator intervention, an ended idle transaction.
+            "08" | "53" | "57" | "25" => Kind::Away,
+            "28" => Kind::Away,
+            "42" | "3F" => Kind::Schema,
+            "58" | "XX" => Kind::Broken,
+            _ => Kind::Refused,
+        },
+    }
+}
+
+fn sqlite_kind(code: &str, message: &str) -> Kind {
+    // The primary code is the low byte of the extended one.
+    match code.parse::<u32>().unwrap_or(0) & 0xff {
+        5 | 6 => Kind::Conflict,
+        8 | 10 | 11 | 13 | 14 | 26 => Kind::Broken,
+        1 if message.starts_with("no such") => Kind::Schema,
+        _ => Kind::Refused,
+    }
+}

@@ -1,0 +1,27 @@
+#![doc = include_str!("../README.md")]
+
+mod error;
+mod options;
+mod within;
+
+mod postgres;
+mod sqlite;
+mod store;
+mod tx;
+
+pub mod lease;
+pub mod migrate;
+pub mod posting;
+
+pub use error::StoreError;
+pub use options::{Dialect, StoreOptions};
+pub use postgres::{PgTx, Postgres};
+pub use sqlite::{Sqlite, SqliteTx};
+pub use store::Store;
+pub use tx::Tx;
+
+/// The driver, for those crates that have SQL of their own.
+pub use sqlx;
+
+/// A future in a box, as the closures over connections give it.
+pub type BoxFuture<'a, T> = std::pin::Pin<Box<dyn Future<Output = T> + Send + 'a>>;

@@ -1,0 +1,356 @@
+//! PostgreSQL: connections whose calls end.
+//!
+//! The pool is ours and small: a connection goes back only after a clean end. One whose call was
+//! canceled, timed out or failed is dropped, because an answer may still be on its way to it; and
+//! when one is found dead, the idle ones are dropped with it, because a server that restarted took
+//! them all.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
+use sqlx::{ConnectOptions, Connection, PgConnection};
+use tidegate_core::env::{Clock, Env};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::within::within;
+use crate::{BoxFuture, StoreError, StoreOptions};
+
+const SNAPSHOT: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
+/// How long reading whole tables may take.
+pub(crate) const LONG_READ: Duration = Duration::from_secs(3_600);
+
+/// Connections to a PostgreSQL server. Cloning gives another handle on the same ones.
+#[derive(Clone)]
+pub struct Postgres {
+    pool: Arc<Pool>,
+}
+
+struct Pool {
+    options: PgConnectOptions,
+    clock: Arc<dyn Clock>,
+    timeout: Duration,
+    room: Arc<Semaphore>,
+    idle: Mutex<Vec<PgConnection>>,
+}
+
+/// A connection taken out of the pool.
+struct Taken {
+    connection: PgConnection,
+    permit: OwnedSemaphorePermit,
+}
+
+impl Postgres {
+    pub(crate) async fn open(options: &StoreOptions, env: &Env) -> Result<Self, StoreError> {
+        let address = |why: String| StoreError::Address {
+            url: options.shown_url(),
+            why,
+        };
+        let connect: PgConnectOptions = options
+            .url
+            .parse()
+            .map_err(|error: sqlx::Error| address(error.to_string()))?;
+        let ms = |span: Duration| span.as_millis().to_string();
+        // The server gives up on its own as well, so that a client that went away or stands still
+        // leaves nothing running and nothing locked.
+        let mut settings = vec![
+            ("statement_timeout", ms(options.timeout)),
+            (
+                "idle_in_transaction_session_timeout",
+                ms(options.idle_transaction),
+            ),
+        ];
+        if let Some(schema) = &options.schema {
+            let is_plain = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
+            if schema.is_empty() || !schema.bytes().all(is_plain) {
+                return Err(address(format!("`{schema}` is not a plain schema name")));
+            }
+            settings.push(("search_path", schema.clone()));
+        }
+        let connect = connect
+            .options(settings)
+            .application_name("tidegate")
+            .disable_statement_logging();
+        let room = usize::try_from(options.max_connections.max(1)).unwrap_or(1);
+        let pool = Pool {
+            options: connect,
+            clock: Arc::clone(&env.clock),
+            timeout: options.timeout,
+            room: Arc::new(Semaphore::new(room)),
+            idle: Mutex::default(),
+        };
+        let postgres = Self {
+            pool: Arc::new(pool),
+        };
+        postgres.ping().await?;
+        Ok(postgres)
+    }
+
+    /// Runs `call` on a connection, each statement for itself.
+    ///
+    /// If canceled, a statement that is on its way may or may not happen.
+    ///
+    /// # Errors
+    /// The database is away, took too long, or refused.
+    pub async fn run<T, F>(&self, doing: &'static str, call: F) -> Result<T, StoreError>
+    where
+        T: Send,
+        F: for<'c> FnOnce(&'c mut PgConnection) -> BoxFuture<'c, Result<T, sqlx::Error>> + Send,
+    {
+        self.run_within(doing, self.pool.timeout, call).await
+    }
+
+    async fn run_within<T, F>(
+        &self,
+        doing: &'static str,
+        limit: Duration,
+        call: F,
+    ) -> Result<T, StoreError>
+    where
+        T: Send,
+        F: for<'c> FnOnce(&'c mut PgConnection) -> BoxFuture<'c, Result<T, sqlx::Error>> + Send,
+    {
+        let mut taken = self.take(doing).await?;
+        let outcome = within(&*self.pool.clock, limit, call(&mut taken.connection)).await;
+        let outcome = self.judge(doing, outcome);
+        if !matches!(
+            outcome,
+            Err(StoreError::Away { .. } | StoreError::Timeout { .. })
+        ) {
+            self.give_back(taken);
+        }
+        outcome
+    }
+
+    /// Runs `call` inside one transaction and commits it; an error takes everything back.
+    ///
+    /// Returns once the commit would survive a power cut. If canceled, it may or may not happen.
+    ///
+    /// # Errors
+    /// The database is away, took too long, or refused.
+    pub async fn transact<T, F>(&self, doing: &'static str, call: F) -> Result<T, StoreError>
+    where
+        T: Send,
+        F: for<'c> FnOnce(&'c mut PgConnection) -> BoxFuture<'c, Result<T, sqlx::Error>>
+            + Send
+            + 'static,
+    {
+        let limit = self.pool.timeout;
+        self.within_transaction(doing, "BEGIN", limit, call).await
+    }
+
+    /// Runs `call` in a transaction that sees one moment of the database and changes nothing.
+    ///
+    /// # Errors
+    /// The database is away, took too long, or refused.
+    pub async fn snapshot<T, F>(&self, doing: &'static str, call: F) -> Result<T, StoreError>
+    where
+        T: Send,
+        F: for<'c> FnOnce(&'c mut PgConnection) -> BoxFuture<'c, Result<T, sqlx::Error>>
+            + Send
+            + 'static,
+    {
+        let limit = self.pool.timeout;
+        self.within_transaction(doing, SNAPSHOT, limit, call).await
+    }
+
+    /// The same for reading whole tables: many statements, each with the limit of a call, and an
+    /// hour for all of them.
+    ///
+    /// # Errors
+    /// The database is away, took too long, or refused.
+    pub async fn long_snapshot<T, F>(&self, doing: &'static str, call: F) -> Result<T, StoreError>
+    where
+        T: Send,
+        F: for<'c> FnOnce(&'c mut PgConnection) -> BoxFuture<'c, Result<T, sqlx::Error>>
+            + Send
+            + 'static,
+    {
+        self.within_transaction(doing, SNAPSHOT, LONG_READ, call)
+            .await
+    }
+
+    async fn within_transaction<T, F>(
+        &self,
+        doing: &'static str,
+        begin: &'static str,
+        limit: Duration,
+        call: F,
+    ) -> Result<T, StoreError>
+    where
+        T: Send,
+        F: for<'c> FnOnce(&'c mut PgConnection) -> BoxFuture<'c, Result<T, sqlx::Error>>
+            + Send
+            + 'static,
+    {
+        self.run_within(doing, limit, move |connection| {
+            Box::pin(async move {
+                sqlx::raw_sql(begin).execute(&mut *connection).await?;
+                match call(&mut *connection).await {
+                    Ok(value) => {
+                        sqlx::raw_sql("COMMIT").execute(connection).await?;
+                        Ok(value)
+                    }
+                    Err(error) => {
+                        sqlx::raw_sql("ROLLBACK").execute(connection).await?;
+                        Err(error)
+                    }
+                }
+            })
+        })
+        .await
+    }
+
+    /// Begins a transaction in the caller's hands.
+    pub(crate) async fn begin(&self) -> Result<PgTx, StoreError> {
+        let doing = "begin a transaction";
+        let mut taken = self.take(doing).await?;
+        let begin = sqlx::raw_sql("BEGIN").execute(&mut taken.connection);
+        let begun = within(&*self.pool.clock, self.pool.timeout, begin).await;
+        self.judge(doing, begun)?;
+        Ok(PgTx {
+            postgres: self.clone(),
+            taken,
+        })
+    }
+
+    pub(crate) async fn ping(&self) -> Result<(), StoreError> {
+        match self.ping_once().await {
+            // It was an old connection; whether the server is back, a new one tells.
+            Err(StoreError::Away { .. }) => self.ping_once().await,
+            other => other,
+        }
+    }
+
+    async fn ping_once(&self) -> Result<(), StoreError> {
+        self.run("ask for a sign of life", |connection| {
+            Box::pin(async move { connection.ping().await })
+        })
+        .await
+    }
+
+    /// A connection of its own that hears what is sent to `channel`.
+    ///
+    /// # Errors
+    /// The database is away, or took too long.
+    pub async fn listen(&self, channel: &str) -> Result<PgListener, StoreError> {
+        let doing = "listen for wake-ups";
+        let pool = PgPoolOptions::new()
+            .max_connections(1)
+            .acquire_timeout(self.pool.timeout)
+            .connect_lazy_with(self.pool.options.clone());
+        let connect = async {
+            let mut listener = PgListener::connect_with(&pool).await?;
+            listener.listen(channel).await?;
+            Ok(listener)
+        };
+        let outcome = within(&*self.pool.clock, self.pool.timeout, connect).await;
+        self.judge(doing, outcome)
+    }
+
+    fn judge<T>(
+        &self,
+        doing: &'static str,
+        outcome: Option<Result<T, sqlx::Error>>,
+    ) -> Result<T, StoreError> {
+        let outcome = match outcome {
+            Some(outcome) => outcome.map_err(|error| StoreError::of(doing, error)),
+            None => Err(StoreError::Timeout {
+                doing,
+                limit: self.pool.timeout,
+            }),
+        };
+        if matches!(outcome, Err(StoreError::Away { .. })) {
+            self.idle().clear();
+        }
+        outcome
+    }
+
+    async fn take(&self, doing: &'static str) -> Result<Taken, StoreError> {
+        let pool = &self.pool;
+        let room = Arc::clone(&pool.room).acquire_owned();
+        let permit = match within(&*pool.clock, pool.timeout, room).await {
+            Some(Ok(permit)) => permit,
+            Some(Err(_)) | None => {
+                return Err(StoreError::of(doing, sqlx::Error::PoolTimedOut));
+            }
+        };
+        let idle = self.idle().pop();
+        let connection = match idle {
+            Some(connection) => connection,
+            None => {
+                let connect = PgConnection::connect_with(&pool.options);
+                match within(&*pool.clock, pool.timeout, connect).await {
+                    Some(Ok(connection)) => connection,
+                    // Nothing was sent yet, so nothing can have happened.
+                    Some(Err(source)) => {
+                        let error = StoreError::of(doing, source);
+                        let StoreError::Away { doing, source } = error else {
+                            return Err(error);
+                        };
+                        let source = sqlx::Error::Configuration(Box::new(source));
+                        return Err(StoreError::Away { doing, source });
+                    }
+                    None => return Err(StoreError::of(doing, sqlx::Error::PoolTimedOut)),
+                }
+            }
+        };
+        Ok(Taken { connection, permit })
+    }
+
+    fn give_back(&self, taken: Taken) {
+        self.idle().push(taken.connection);
+        drop(taken.permit);
+    }
+
+    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<PgConnection>> {
+        self.pool
+            .idle
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl std::fmt::Debug for Postgres {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Postgres({})", self.pool.options.get_host())
+    }
+}
+
+/// A transaction on PostgreSQL. Dropped without a commit, its connection is closed and it changes
+/// nothing.
+#[must_use = "a transaction that is dropped changes nothing"]
+pub struct PgTx {
+    postgres: Postgres,
+    taken: Taken,
+}
+
+impl PgTx {
+    /// The connection it is on.
+    pub fn connection(&mut self) -> &mut PgConnection {
+        &mut self.taken.connection
+    }
+
+    pub(crate) async fn commit(self) -> Result<(), StoreError> {
+        self.end("commit a transaction", "COMMIT").await
+    }
+
+    pub(crate) async fn rollback(self) -> Result<(), StoreError> {
+        self.end("take a transaction back", "ROLLBACK").await
+    }
+
+    async fn end(mut self, doing: &'static str, how: &'static str) -> Result<(), StoreError> {
+        let pool = &self.postgres.pool;
+        let end = sqlx::raw_sql(how).execute(&mut self.taken.connection);
+        let ended = within(&*pool.clock, pool.timeout, end).await;
+        self.postgres.judge(doing, ended)?;
+        self.postgres.give_back(self.taken);
+        Ok(())
+    }
+}
+
+impl std::fmt::Debug for PgTx {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("PgTx")
+    }
+}

@@ -1,0 +1,69 @@
+//! One database, of either kind.
+
+use tidegate_core::env::Env;
+
+use crate::{Dialect, Postgres, Sqlite, StoreError, StoreOptions, Tx};
+
+/// A database. Cloning gives another handle on the same connections.
+#[derive(Debug, Clone)]
+pub enum Store {
+    /// A file beside us.
+    Sqlite(Sqlite),
+    /// A server.
+    Postgres(Postgres),
+}
+
+impl Store {
+    /// Opens the database that `options` name.
+    ///
+    /// Returns once a connection has answered. SQLite's file is made where it is missing, its
+    /// directory is not, and its writer is started on `env`; it ends with the last handle. Opening
+    /// twice gives two sets of connections.
+    ///
+    /// # Errors
+    /// The address is not one of ours, or the database does not answer.
+    pub async fn open(options: &StoreOptions, env: &Env) -> Result<Self, StoreError> {
+        match options.dialect() {
+            Some(Dialect::Sqlite) => Sqlite::open(options, env).await.map(Self::Sqlite),
+            Some(Dialect::Postgres) => Postgres::open(options, env).await.map(Self::Postgres),
+            None => Err(StoreError::Address {
+                url: options.shown_url(),
+                why: "it must begin with `sqlite:` or `postgres:`".to_owned(),
+            }),
+        }
+    }
+
+    /// Which kind it is.
+    #[must_use]
+    pub fn dialect(&self) -> Dialect {
+        match self {
+            Self::Sqlite(_) => Dialect::Sqlite,
+            Self::Postgres(_) => Dialect::Postgres,
+        }
+    }
+
+    /// Begins a transaction. Dropped without a commit, it changes nothing.
+    ///
+    /// On SQLite it is the only one that writes until it ends: whoever holds it must not wait for
+    /// another write of the same process.
+    ///
+    /// # Errors
+    /// The database is away, or no connection was free in time.
+    pub async fn begin(&self) -> Result<Tx, StoreError> {
+        match self {
+            Self::Sqlite(sqlite) => sqlite.begin().await.map(Tx::Sqlite),
+            Self::Postgres(postgres) => postgres.begin().await.map(Tx::Postgres),
+        }
+    }
+
+    /// Asks the database for a sign of life; for health.
+    ///
+    /// # Errors
+    /// It gave none in time.
+    pub async fn ping(&self) -> Result<(), StoreError> {
+        match self {
+            Self::Sqlite(sqlite) => sqlite.ping().await,
+            Self::Postgres(postgres) => postgres.ping().await,
+        }
+    }
+}

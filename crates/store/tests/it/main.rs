@@ -1,0 +1,321 @@
+//! The store from outside.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![expect(
+    clippy::disallowed_methods,
+    reason = "tests read addresses from the environment and run in real time"
+)]
+
+use std::time::Duration;
+
+use tidegate_core::books::{Place, postings};
+use tidegate_core::env::{Env, system::SystemClock};
+use tidegate_core::{Classify, EventIds, FailureClass};
+use tidegate_store::{Store, StoreError, StoreOptions, lease, migrate, posting, sqlx};
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .unwrap()
+}
+
+async fn sqlite(dir: &tempfile::TempDir) -> Store {
+    let url = format!("sqlite://{}", dir.path().join("store.db").display());
+    let store = Store::open(&StoreOptions::new(url), &Env::system())
+        .await
+        .unwrap();
+    migrate::migrate(&store, "test", &[]).await.unwrap();
+    store
+}
+
+fn options(url: impl Into<String>) -> StoreOptions {
+    let mut options = StoreOptions::new(url);
+    options.timeout = Duration::from_millis(400);
+    options
+}
+
+#[test]
+fn a_database_that_is_away_is_an_answer() {
+    runtime().block_on(async {
+        // A port that nobody listens on.
+        let free = std::net::TcpListener::bind("127.0.0.1:0")
+            .unwrap()
+            .local_addr()
+            .unwrap();
+        let error = Store::open(&options(format!("postgres://me@{free}/x")), &Env::system()).await;
+        let error = error.unwrap_err();
+        assert!(matches!(error, StoreError::Away { .. }), "{error:?}");
+        assert_eq!(error.class(), FailureClass::Transient);
+        assert!(!error.may_have_happened());
+    });
+}
+
+#[test]
+fn a10_a_server_that_never_answers_is_cut_by_the_timeout() {
+    runtime().block_on(async {
+        let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = silent.local_addr().unwrap();
+        let began = std::time::Instant::now();
+        let error = Store::open(
+            &options(format!("postgres://me@{address}/x")),
+            &Env::system(),
+        )
+        .await;
+        assert!(matches!(
+            error,
+            Err(StoreError::Away { .. } | StoreError::Timeout { .. })
+        ));
+        assert!(
+            began.elapsed() < Duration::from_secs(5),
+            "{:?}",
+            began.elapsed()
+        );
+    });
+}
+
+#[test]
+fn an_address_that_is_none_is_refused_by_name() {
+    runtime().block_on(async {
+        for url in ["mysql://x", "orders", "sqlite::memory:", "sqlite://"] {
+            let error = Store::open(&StoreOptions::new(url), &Env::system())
+                .await
+                .unwrap_err();
+            assert!(
+                matches!(error, StoreError::Address { .. }),
+                "{url}: {error:?}"
+            );
+            assert_eq!(error.class(), FailureClass::System);
+        }
+    });
+}
+
+#[test]
+fn an_operation_that_fails_takes_back_itself_and_nobody_else() {
+    runtime().block_on(async {
+        let dir = tempfile::tempdir().unwrap();
+        let store = sqlite(&dir).await;
+        let Store::Sqlite(file) = &store else {
+            panic!("it is SQLite");
+        };
+        let run = |sql: &'static str| {
+            file.write("test", move |connection| {
+                Box::pin(async move { sqlx::raw_sql(sql).execute(connection).await })
+            })
+        };
+        run("CREATE TABLE t (n integer PRIMARY KEY)").await.unwrap();
+        // All three wait for the writer together.
+        let (one, two, three) = tokio::join!(
+            run("INSERT INTO t VALUES (1)"),
+            run("INSERT INTO t VALUES (2); INSERT INTO t VALUES (2)"),
+            run("INSERT INTO t VALUES (3)"),
+        );
+        assert!(one.is_ok() && three.is_ok());
+        assert_eq!(two.unwrap_err().class(), FailureClass::Permanent);
+        let count = file.read("count", |connection| {
+            Box::pin(async move {
+                sqlx::query_scalar::<_, i64>("SELECT sum(n) FROM t")
+                    .fetch_one(connection)
+                    .await
+            })
+        });
+        assert_eq!(count.await.unwrap(), 4);
+        let missing = run("INSERT INTO nowhere VALUES (1)").await.unwrap_err();
+        assert!(matches!(missing, StoreError::Schema { .. }), "{missing:?}");
+    });
+}
+
+#[test]
+fn a_transaction_that_is_dropped_or_idle_changes_nothing_and_holds_nothing_for_ever() {
+    runtime().block_on(async {
+        let dir = tempfile::tempdir().unwrap();
+        let store = sqlite(&dir).await;
+        let mut tx = store.begin().await.unwrap();
+        let sql = "CREATE TABLE t (n integer)";
+        sqlx::raw_sql(sql)
+            .execute(tx.sqlite().unwrap())
+            .await
+            .unwrap();
+        drop(tx);
+        let mut tx = store.begin().await.unwrap();
+        let sql = "CREATE TABLE t (n integer)";
+        sqlx::raw_sql(sql)
+            .execute(tx.sqlite().unwrap())
+            .await
+            .unwrap();
+        tx.commit().await.unwrap();
+    });
+}
+
+async fn leases(store: &Store) {
+    let (short, long) = (Duration::from_millis(60), Duration::from_secs(60));
+    let first = lease::acquire(store, "a", "one", short)
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!(lease::acquire(store, "a", "two", long).await.unwrap(), None);
+    tokio::time::sleep(short * 2).await;
+    let second = lease::acquire(store, "a", "two", long)
+        .await
+        .unwrap()
+        .unwrap();
+    assert!(second.token > first.token);
+    assert!(!lease::renew(store, &first, long).await.unwrap());
+    let mut tx = store.begin().await.unwrap();
+    assert!(!lease::holds(&mut tx, &first).await.unwrap());
+    assert!(lease::holds(&mut tx, &second).await.unwrap());
+    tx.rollback().await.unwrap();
+    lease::release(store, second).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(5)).await;
+    assert!(
+        lease::acquire(store, "a", "three", long)
+            .await
+            .unwrap()
+            .is_some()
+    );
+}
+
+/// Writes many postings, folds them, and finds the same books.
+async fn folding(store: &Store) {
+    let env = Env::system();
+    let ids = EventIds::new(
+        std::sync::Arc::new(SystemClock::new()),
+        env.entropy.fork("ids"),
+    );
+    let mut expected = tidegate_core::books::Books::default();
+    for _ in 0..300 {
+        let id = ids.mint();
+        let written = postings([id], None, Some(Place::Queued));
+        expected.post(&written[0]);
+        match store {
+            Store::Sqlite(file) => file
+                .write("post", move |connection| {
+                    Box::pin(
+                        async move { posting::write_sqlite(connection, "test", &written).await },
+                    )
+                })
+                .await
+                .unwrap(),
+            Store::Postgres(server) => server
+                .run("post", move |connection| {
+                    Box::pin(
+                        async move { posting::write_postgres(connection, "test", &written).await },
+                    )
+                })
+                .await
+                .unwrap(),
+        }
+    }
+    let fewer = posting::fold(store, "test", env.clock.now_ms())
+        .await
+        .unwrap();
+    assert!(fewer >= 298, "{fewer}");
+    let books = match store {
+        Store::Sqlite(file) => file
+            .read("read", |c| Box::pin(posting::books_sqlite(c, "test")))
+            .await
+            .unwrap(),
+        Store::Postgres(server) => server
+            .run("read", |c| Box::pin(posting::books_postgres(c, "test")))
+            .await
+            .unwrap(),
+    };
+    assert_eq!(books, expected);
+}
+
+#[test]
+fn a_lease_has_one_owner_and_its_token_fences_on_sqlite() {
+    runtime().block_on(async {
+        let dir = tempfile::tempdir().unwrap();
+        let store = sqlite(&dir).await;
+        leases(&store).await;
+        folding(&store).await;
+        assert_eq!(
+            migrate::migrate(&store, "test", &[]).await.unwrap(),
+            0,
+            "they ran already"
+        );
+    });
+}
+
+mod needs_postgres {
+    use super::*;
+
+    async fn postgres() -> (Store, String) {
+        let url = std::env::var("DATABASE_URL").expect("DATABASE_URL names the server");
+        let store = Store::open(&StoreOptions::new(&url), &Env::system())
+            .await
+            .unwrap();
+        let nanos = std::time::SystemTime::now()
+            .duration_since(std::time::UNIX_EPOCH)
+            .unwrap();
+        let schema = format!("store_test_{}_{}", nanos.as_nanos(), std::process::id());
+        execute(&store, format!("CREATE SCHEMA {schema}"))
+            .await
+            .unwrap();
+        let mut options = StoreOptions::new(url);
+        options.schema = Some(schema.clone());
+        options.timeout = Duration::from_secs(2);
+        options.idle_transaction = Duration::from_millis(500);
+        let store = Store::open(&options, &Env::system()).await.unwrap();
+        migrate::migrate(&store, "test", &[]).await.unwrap();
+        (store, schema)
+    }
+
+    async fn execute(store: &Store, sql: String) -> Result<(), StoreError> {
+        let Store::Postgres(server) = store else {
+            panic!("it is PostgreSQL");
+        };
+        server
+            .run("test", move |connection| {
+                Box::pin(async move {
+                    let sql = sqlx::raw_sql(sqlx::AssertSqlSafe(sql));
+                    sql.execute(connection).await.map(drop)
+                })
+            })
+            .await
+    }
+
+    #[test]
+    #[ignore = "needs PostgreSQL"]
+    fn a_lease_has_one_owner_and_its_token_fences() {
+        runtime().block_on(async {
+            let (store, schema) = postgres().await;
+            leases(&store).await;
+            folding(&store).await;
+            assert_eq!(migrate::migrate(&store, "test", &[]).await.unwrap(), 0);
+            execute(&store, format!("DROP SCHEMA {schema} CASCADE"))
+                .await
+                .unwrap();
+        });
+    }
+
+    #[test]
+    #[ignore = "needs PostgreSQL"]
+    fn connections_that_died_are_replaced_and_slow_statements_are_cut() {
+        runtime().block_on(async {
+            let (store, schema) = postgres().await;
+            let killed = "SELECT pg_terminate_backend(pg_backend_pid())".to_owned();
+            let error = execute(&store, killed).await.unwrap_err();
+            assert!(matches!(error, StoreError::Away { .. }), "{error:?}");
+            store.ping().await.unwrap();
+            let error = execute(&store, "SELECT pg_sleep(60)".to_owned())
+                .await
+                .unwrap_err();
+            assert_eq!(error.class(), FailureClass::Transient, "{error:?}");
+            store.ping().await.unwrap();
+            // An idle transaction is ended by the server, and its end says so.
+            let mut tx = store.begin().await.unwrap();
+            sqlx::raw_sql("SELECT 1")
+                .execute(tx.postgres().unwrap())
+                .await
+                .unwrap();
+            tokio::time::sleep(Duration::from_millis(900)).await;
+            let error = tx.commit().await.unwrap_err();
+            assert!(matches!(error, StoreError::Away { .. }), "{error:?}");
+            execute(&store, format!("DROP SCHEMA {schema} CASCADE"))
+                .await
+                .unwrap();
+        });
+    }
+}
