@@ -67,6 +67,9 @@ fn send<C: ProducerContext<DeliveryOpaque = ()>>(
     }
 }
 
+/// Key, value and offset of a record, copied out as any consumer must.
+type Copied = (Option<Vec<u8>>, Option<Vec<u8>>, i64);
+
 pub(super) fn produce(place: &Place) -> Outcome<()> {
     let producer: BaseProducer<Delivered> =
         BaseProducer::from_config_and_context(&producer(place), Delivered::default())
@@ -114,7 +117,7 @@ pub(super) fn consume(place: &Place) -> Outcome<f64> {
     let consumer = consumer(place)?;
     consumer.subscribe(&[place.topic.as_str()]).map_err(told)?;
     let (waiting, mut begin) = (Instant::now(), None);
-    let mut batch: Vec<(Option<Vec<u8>>, Option<Vec<u8>>, i64)> = Vec::new();
+    let mut batch: Vec<Copied> = Vec::new();
     let mut left = RECORDS;
     while left > 0 {
         if let Some(message) = consumer.poll(Duration::from_millis(100)) {

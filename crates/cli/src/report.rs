@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use serde::Serialize;
 use serde_json::json;
 use tidegate_config::{Loaded, Problems};
+use tidegate_core::Code;
 
 use crate::args::{LogFormat, Output};
 
@@ -78,9 +79,9 @@ struct Findings {
 
 impl Report {
     /// A failure with its stable code.
-    pub(crate) fn new(code: impl Into<Cow<'static, str>>, message: impl Into<String>) -> Self {
+    pub(crate) fn new(code: &'static str, message: impl Into<String>) -> Self {
         Self {
-            code: code.into(),
+            code: Cow::Borrowed(code),
             message: message.into(),
             hint: None,
             exit: Exit::Failed,
@@ -89,7 +90,7 @@ impl Report {
     }
 
     /// A failure with everything that was beneath it.
-    pub(crate) fn of(code: impl Into<Cow<'static, str>>, doing: &str, error: &dyn Error) -> Self {
+    pub(crate) fn of(code: &'static str, doing: &str, error: &dyn Error) -> Self {
         let mut message = format!("{doing}: {error}");
         let mut beneath = error.source();
         while let Some(source) = beneath {
@@ -97,6 +98,17 @@ impl Report {
             beneath = source.source();
         }
         Self::new(code, message)
+    }
+
+    /// A failure that brings its own code, which is written out where that failure is made.
+    pub(crate) fn coded(code: &Code, message: impl Into<String>) -> Self {
+        Self {
+            code: Cow::Owned(code.as_str().to_owned()),
+            message: message.into(),
+            hint: None,
+            exit: Exit::Failed,
+            findings: None,
+        }
     }
 
     /// The same with what to do about it.

@@ -95,10 +95,11 @@ async fn shop_until_done(
         shop::place(queue, &order).await?;
     }
     loop {
-        let stats = queue.store().stats().await?;
-        let is_read = stats.lag.values().all(|lag| *lag == 0) && !stats.lag.is_empty();
+        // The end of the log first: what has a position by then is what the lag is measured by.
         let head = queue.store().read_log(0, 1).await?.head;
+        let stats = queue.store().stats().await?;
         let is_ordered = u64::try_from(head).is_ok_and(|head| head >= stats.finalized);
+        let is_read = stats.lag.values().all(|lag| *lag == 0) && !stats.lag.is_empty();
         if stats.pending + stats.processing == 0 && is_read && is_ordered {
             return totals::read(queue).await;
         }

@@ -6,7 +6,7 @@ use crate::report::Report;
 
 /// The report of a failure, with its code and what to do about it.
 pub(crate) fn report(error: &LogError) -> Report {
-    let report = Report::new(error.code().as_str().to_owned(), error.to_string());
+    let report = Report::coded(&error.code(), error.to_string());
     match hint(error) {
         Some(hint) => report.with_hint(hint),
         None => report,

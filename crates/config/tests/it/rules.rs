@@ -100,7 +100,7 @@ fn limits_of_the_log_fit_each_other() {
     tidegate.yaml:4:22: log.embedded.max-record-size: is 65MiB, and must be at most `max-commit-size`, which is 64MiB (the default)
     "#);
     insta::assert_snapshot!(
-        problems("log:\n  embedded: {max-commit-size: 8MiB}\n  topics: {a: {max-record-size: 9MiB}, b: {max-record-size: 8MiB}}\n"), @"");
+        problems("log:\n  embedded: {max-commit-size: 8MiB}\n  topics: {a: {max-record-size: 9MiB}, b: {max-record-size: 8MiB}}\n"), @"tidegate.yaml:3:33: log.topics.a.max-record-size: is 9MiB, and must be at most `log.embedded.max-commit-size`, which is 8MiB (line 2)");
 }
 
 #[test]

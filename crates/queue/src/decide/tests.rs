@@ -130,10 +130,11 @@ fn waits_grow_with_the_attempts_of_the_handler() {
             states: &[state("one", Transient, attempts)],
             has_history: true,
         };
-        match decide(&facts, &policy, &mut Stream::new(1)) {
-            Disposition::Retry { after, .. } => after.as_millis(),
-            other => panic!("{other:?}"),
-        }
+        let decided = decide(&facts, &policy, &mut Stream::new(1));
+        let Disposition::Retry { after, .. } = decided else {
+            panic!("{decided:?}");
+        };
+        after.as_millis()
     };
     assert_eq!([1, 2, 3, 9].map(wait), [100, 200, 400, 1000]);
 }

@@ -6,7 +6,7 @@ use tidegate_core::{Classify, FailureClass};
 
 use super::Shared;
 use crate::QueueError;
-use crate::port::{ClaimRequest, Claimed, Serves};
+use crate::port::{ClaimRequest, Claimed, ClaimedEvent, Held, Serves};
 use crate::telemetry;
 
 /// How often rows of their own are looked for while fresh events keep coming.
@@ -37,6 +37,7 @@ pub(super) async fn claim(shared: &Shared) {
         // for the end of its lease.
         shared.hub().begin_claim();
         let claimed = shared.queue.store().claim(&request).await;
+        looks.note(&claimed);
         let taken = take(shared, claimed).await;
         shared.hub().end_claim();
         shared.signals.outcome.notify_one();
@@ -132,6 +133,19 @@ impl Looks {
             serves: Serves::Handlers(shared.mine.clone()),
             rescue,
             rows,
+        }
+    }
+
+    /// Whoever left one batch behind may have left more, which are not to wait for the next look.
+    fn note(&mut self, claimed: &Result<Claimed, QueueError>) {
+        let is_rescued = |event: &ClaimedEvent| {
+            matches!(event.claim.held, Held::Batch { .. }) && event.attempts > 1
+        };
+        if claimed
+            .as_ref()
+            .is_ok_and(|claimed| claimed.events.iter().any(is_rescued))
+        {
+            self.rescue = None;
         }
     }
 }

@@ -202,9 +202,13 @@ BEGIN
         -- Read before the look, so that whatever ended below it is seen by the look.
         v_horizon := pg_snapshot_xmin(pg_current_snapshot());
         SELECT coalesce(array_agg(f.id ORDER BY f.id), '{}') INTO v_late FROM (
-            SELECT e.id FROM tidegate_gap g
-            JOIN tidegate_event e ON e.id BETWEEN g.first_id AND g.last_id
-            WHERE NOT EXISTS (SELECT 1 FROM tidegate_canceled c WHERE c.id = e.id)
+            -- The inner limit keeps it to one range of the index per gap; as a plain join every
+            -- event there is would be read.
+            SELECT e.id FROM tidegate_gap g CROSS JOIN LATERAL (
+                SELECT i.id FROM tidegate_event i
+                WHERE i.id BETWEEN g.first_id AND g.last_id
+                  AND NOT EXISTS (SELECT 1 FROM tidegate_canceled c WHERE c.id = i.id)
+                ORDER BY i.id LIMIT p_limit) e
             ORDER BY e.id LIMIT p_limit) f;
         IF cardinality(v_late) > 0 THEN
             WITH touched AS (
@@ -340,8 +344,11 @@ FROM (
       AND NOT EXISTS (SELECT 1 FROM tidegate_canceled x WHERE x.id = f.id)
     UNION ALL
     SELECT f.id, 'PENDING', 0, NULL, NULL, NULL, NULL
-    FROM tidegate_gap g JOIN tidegate_event f ON f.id BETWEEN g.first_id AND g.last_id
-    WHERE NOT EXISTS (SELECT 1 FROM tidegate_canceled x WHERE x.id = f.id)
+    FROM tidegate_gap g CROSS JOIN LATERAL (
+        SELECT i.id FROM tidegate_event i
+        WHERE i.id BETWEEN g.first_id AND g.last_id
+          AND NOT EXISTS (SELECT 1 FROM tidegate_canceled x WHERE x.id = i.id)
+        ORDER BY i.id OFFSET 0) f
     UNION ALL
     SELECT i.id, 'PROCESSING', b.attempts, b.claimed_at, NULL, b.locked_by, b.locked_until
     FROM tidegate_batch b CROSS JOIN LATERAL unnest(b.ids) i(id)

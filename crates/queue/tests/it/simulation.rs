@@ -109,7 +109,7 @@ impl Handler<Placed> for Stormy {
             let code = Code::from_static("test.fatal");
             return Handled::UnrecoverableError(Failure::permanent(code, "never"));
         }
-        if self.id == "two" && n % 3 == 0 {
+        if self.id == "two" && n.is_multiple_of(3) {
             match context.once("ship").await {
                 Ok(true) => {}
                 Ok(false) => return Handled::Success,
@@ -380,7 +380,7 @@ fn verify(model: &Model, witness: &Witness, listed: &[Ended]) {
             "handler one never succeeded for {n}"
         );
         assert!(has("two"), "handler two never succeeded for {n}");
-        let expect = u32::from(n % 3 == 0);
+        let expect = u32::from(n.is_multiple_of(3));
         assert_eq!(
             shipped.get(n).copied().unwrap_or(0),
             expect,
