@@ -142,7 +142,7 @@ pub trait Session: Send + Sync + fmt::Debug {
     /// The session stays a member whether it is polled or not; whoever is slow stays owner.
     ///
     /// # Errors
-    /// [`LogError::Closed`] after the end; [`LogError::OutOfRange`] when the position of a partition
+    /// [`LogError::Closed`] after the end and [`LogError::Stopped`] once the log has stopped, each time; [`LogError::OutOfRange`] when the position of a partition
     /// is not there any more, or [`LogError::Damaged`] when what lies there cannot be read: that
     /// partition is stopped until it is sought. Others are told once and polling goes on.
     fn poll(&self) -> Call<'_, Happening>;

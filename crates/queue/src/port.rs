@@ -8,7 +8,7 @@
 //! the same transaction. A claim is a lease on an event and moves nothing: an event that is claimed
 //! stays where it was in the books, and is shown as in flight while the lease is held.
 //!
-//! What an implementation must keep is written as rules in [`crate::conformance`].
+//! What an implementation must keep is written as rules in the module `conformance`, a feature.
 
 mod claim;
 mod listing;

@@ -157,7 +157,8 @@ impl Copier {
                         return;
                     }
                 }
-                Err(LogError::Closed) => return,
+                // A log that has stopped says so at every poll.
+                Err(LogError::Closed | LogError::Stopped { .. }) => return,
                 Err(error) => assert_is_expected(&error),
             }
         }

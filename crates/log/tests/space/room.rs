@@ -51,7 +51,9 @@ fn a_full_file_system_loses_nothing_that_was_acknowledged() {
 #[test]
 #[ignore = "not a test: what the one above runs in a process of its own"]
 fn on_a_small_file_system() {
-    let room = std::env::var(ROOM).unwrap();
+    let Ok(room) = std::env::var(ROOM) else {
+        return;
+    };
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(fill(Path::new(&room)));
 }
