@@ -81,7 +81,7 @@ pub fn format_duration(span: Duration) -> String {
     text
 }
 
-/// Writes a byte size so that [`parse_size`] reads the same; the largest unit that is exact.
+/// Writes a byte size so that the configuration reads the same; the largest unit that is exact.
 pub fn format_size(bytes: u64) -> String {
     let exact = [
         (1 << 40, "TiB"),

@@ -13,7 +13,7 @@
 //! | `recount` | the second witness: the topic itself |
 //!
 //! **Invariant:** nothing that blocks runs on an async thread, and every wait has a deadline. What a
-//! client does not answer in time costs a thread ([`workers`]) and never the caller.
+//! client does not answer in time costs a thread (`workers`) and never the caller.
 //!
 //! **Exactly once** holds on brokers from 2.5 on; older ones are refused. A broker that forgets what
 //! it acknowledged is beyond what a client can mend.
