@@ -15,7 +15,7 @@ use crate::event::Event;
 use crate::hub::Hub;
 use crate::loss::{Loss, reason};
 use crate::process::{EventSink, Refused};
-use crate::state::{Phase, State};
+use crate::state::{Phase, Queued, State};
 use crate::task::HandleGuard;
 use crate::writer::BATCH;
 
@@ -117,8 +117,8 @@ pub enum LoggerHealth {
 /// What came of an offer.
 enum Offer {
     Taken(Bells),
-    Refused(Event, EventId, LossReason),
-    Full(Event),
+    Refused(EventId, LossReason),
+    Full,
 }
 
 /// Where an event enters that somebody waits for.
@@ -190,25 +190,22 @@ impl Logger {
         if !self.shared.config.asynchronous && self.shared.config.enabled {
             return self.log_on_thread(event);
         }
-        let mut event = event;
+        let mut slot = Some(event);
         loop {
             // Read before the lock is taken: it is a good part of what there is to do.
             let now_ms = self.shared.clock.now_ms();
             let mut state = self.shared.state();
-            match self.offer(&mut state, event, now_ms) {
+            match self.offer(&mut state, &mut slot, now_ms) {
                 Offer::Taken(bells) => {
                     drop(state);
                     self.ring(bells);
                     return Ok(());
                 }
-                Offer::Refused(event, id, reason) => {
+                Offer::Refused(id, reason) => {
                     drop(state);
-                    return Err(self.refuse(event, id, &reason));
+                    return Err(self.refuse(slot.unwrap_or_default(), id, &reason));
                 }
-                Offer::Full(back) => {
-                    event = back;
-                    drop(self.shared.wait_for_room(state));
-                }
+                Offer::Full => drop(self.shared.wait_for_room(state)),
             }
         }
     }
@@ -227,18 +224,20 @@ impl Logger {
     /// # Errors
     /// As for [`log`](Self::log).
     pub async fn log_when_room(&self, event: Event) -> Result<(), Refused> {
-        let mut event = event;
+        let mut slot = Some(event);
         loop {
             let room = self.shared.room.notified();
             let now_ms = self.shared.clock.now_ms();
-            let offer = self.offer(&mut self.shared.state(), event, now_ms);
+            let offer = self.offer(&mut self.shared.state(), &mut slot, now_ms);
             match offer {
                 Offer::Taken(bells) => {
                     self.ring(bells);
                     return Ok(());
                 }
-                Offer::Refused(event, id, reason) => return Err(self.refuse(event, id, &reason)),
-                Offer::Full(back) => event = back,
+                Offer::Refused(id, reason) => {
+                    return Err(self.refuse(slot.unwrap_or_default(), id, &reason));
+                }
+                Offer::Full => {}
             }
             room.await;
         }
@@ -354,7 +353,10 @@ impl Logger {
         }
     }
 
-    fn offer(&self, state: &mut State, event: Event, now_ms: u64) -> Offer {
+    /// Takes the event out of its slot, if it takes it on: an event is large, and whoever logs pays
+    /// for every time it is moved.
+    #[inline]
+    fn offer(&self, state: &mut State, slot: &mut Option<Event>, now_ms: u64) -> Offer {
         let shared = &*self.shared;
         if !shared.config.enabled {
             state.counters.ignored += 1;
@@ -375,16 +377,27 @@ impl Logger {
             Some(reason::SPILLOVER_QUEUE_FULL)
         };
         match full {
-            Some(_) if state.phase == Phase::Running && self.waits() => Offer::Full(event),
+            Some(_) if state.phase == Phase::Running && self.waits() => Offer::Full,
             Some(reason) => {
                 let id = shared.ids.mint_at(now_ms);
                 state.accept_lost(id, reason.clone());
-                Offer::Refused(event, id, reason)
+                Offer::Refused(id, reason)
             }
             None => {
                 let id = shared.ids.mint_at(now_ms);
-                let queued = state.accept(event, id, now_ms, None);
+                let number = state.accept(id);
                 let mut bells = Bells::default();
+                let Some(event) = slot.take() else {
+                    return Offer::Taken(bells);
+                };
+                let queued = Queued {
+                    event,
+                    id,
+                    timestamp_ms: now_ms,
+                    attempts: 0,
+                    number,
+                    waiter: None,
+                };
                 state.counters.queued += 1;
                 // With the breaker open the queue would only be a detour on the way to the disk.
                 if state.queue.is_empty()
@@ -459,7 +472,15 @@ impl Logger {
             state.accept_lost(id, reason.clone());
             return Waiting::Refused(event, id, reason);
         }
-        let queued = state.accept(event, id, now_ms, tell.take());
+        let number = state.accept(id);
+        let queued = Queued {
+            event,
+            id,
+            timestamp_ms: now_ms,
+            attempts: 0,
+            number,
+            waiter: tell.take(),
+        };
         if is_spilling {
             state.push_spill(queued);
             shared.writer_bell.notify_one();

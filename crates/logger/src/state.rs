@@ -147,14 +147,8 @@ impl State {
         }
     }
 
-    /// Takes an event on: it is in memory now.
-    pub(crate) fn accept(
-        &mut self,
-        event: Event,
-        id: EventId,
-        timestamp_ms: u64,
-        waiter: Option<Waiter>,
-    ) -> Queued {
+    /// Takes an event on: it is in memory now. Says how many were before it, and itself.
+    pub(crate) fn accept(&mut self, id: EventId) -> u64 {
         let bucket = Bucket::of(id);
         if self.accepting.bucket != Some(bucket) {
             self.post_accepted();
@@ -162,14 +156,7 @@ impl State {
         }
         self.accepting.tally = self.accepting.tally.plus(Tally::of(id));
         self.next_number += 1;
-        Queued {
-            event,
-            id,
-            timestamp_ms,
-            attempts: 0,
-            number: self.next_number,
-            waiter,
-        }
+        self.next_number
     }
 
     /// Takes an event on that is lost at once.
