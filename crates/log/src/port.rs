@@ -17,9 +17,10 @@
 //! - **Retention never outruns a group** (embedded): nothing at or above the committed offset of a
 //!   registered group is removed. On Kafka the broker removes, and a committed offset that is not
 //!   there any more is [`LogError::OutOfRange`], never a silent jump.
-//! - **No call hangs.** Each has a deadline of its own and answers [`LogError::Away`],
-//!   [`LogError::Unknown`] or a result; only [`Session::poll`] and a [`Log::read`] with a wait are
-//!   there to be waited for.
+//! - **No call of a remote log hangs.** Each has a deadline of its own and answers
+//!   [`LogError::Away`], [`LogError::Unknown`] or a result; only [`Session::poll`] and a
+//!   [`Log::read`] with a wait are there to be waited for. The embedded log has no deadlines: it
+//!   waits for its disk.
 //!
 //! Calls are made per batch. Every method may be called from many tasks at once.
 
@@ -77,7 +78,8 @@ pub trait Log: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// [`LogError::UnknownTopic`], [`LogError::UnknownPartition`], [`LogError::RecordTooLarge`],
-    /// [`LogError::CommitTooLarge`] and [`LogError::Full`]: none was added.
+    /// [`LogError::CommitTooLarge`], [`LogError::Full`], [`LogError::Busy`] (too much waits for the
+    /// disk) and [`LogError::Disk`] (the disk has no room): none was added.
     fn append(&self, records: Vec<Append>) -> Call<'_, Vec<Position>>;
 
     /// Reads records of one partition outside of any group: only what is committed, in order, and

@@ -181,18 +181,37 @@ fn rewrite(disk: &dyn Disk, path: &Path) -> Result<(), SpillError> {
         Err(error) if error.is_full() => {
             tracing::warn!(
                 path = %path.display(),
-                "no room to write the file anew; it is used as it is"
+                "no room to write the file anew; it is written over itself"
             );
             disk.remove(&temporary).ok();
-            Ok(())
+            rewrite_in_place(disk, path)
         }
         Err(error) => Err(error),
         Ok(()) => at("replace", path, disk.replace(&temporary, path)),
     }
 }
 
+/// Writes a file over itself, which needs no room, and syncs it. A power cut half-way leaves the old
+/// bytes or the new ones, which are the same.
+fn rewrite_in_place(disk: &dyn Disk, path: &Path) -> Result<(), SpillError> {
+    let mut file = at("open", path, disk.open(path, OpenMode::Write))?;
+    let mut buffer = vec![0; CHUNK];
+    let mut offset = 0;
+    loop {
+        let read = at("read", path, file.read_at(offset, &mut buffer))?;
+        if read == 0 {
+            break;
+        }
+        at("write", path, file.write_at(offset, &buffer[..read]))?;
+        offset += read as u64;
+    }
+    at("sync", path, file.sync())
+}
+
+/// Bytes that are copied at a time.
+const CHUNK: usize = 256 * 1024;
+
 fn copy(disk: &dyn Disk, path: &Path, temporary: &Path) -> Result<(), SpillError> {
-    const CHUNK: usize = 256 * 1024;
     let old = at("open", path, disk.open(path, OpenMode::Read))?;
     let mut new = at(
         "create",

@@ -1,7 +1,9 @@
 //! Finds an event in the topics of a log.
 
+use std::collections::BTreeSet;
+
 use tidegate_core::books::Place;
-use tidegate_core::{EventId, GroupName, Topic};
+use tidegate_core::{EventId, GroupName, Offset, Topic};
 use tidegate_log::{Log, LogError, Read, Stored, TopicPartition};
 use tidegate_server::log::{Located, Sighting};
 
@@ -12,11 +14,13 @@ use crate::table;
 /// Every record of an event, and what became of it in each group that reads its topic.
 ///
 /// Reads every topic of the scope, or all, from its start: nothing but the records knows where an id
-/// lies. A scope without groups asks all that there are.
+/// lies. A scope without groups asks all that there are. `registered` are the groups of which the log
+/// itself knows that they read a topic, whether or not they have committed anything.
 pub(super) async fn find(
     log: &dyn Log,
     id: EventId,
     scope: Option<&Scope>,
+    registered: &BTreeSet<(Topic, GroupName)>,
 ) -> Result<Vec<Sighting>, LogError> {
     let mut sightings = Vec::new();
     let topics = match scope {
@@ -55,7 +59,7 @@ pub(super) async fn find(
                 };
                 let is_it = |stored: &&Stored| stored.event_id(log.cluster(), &at) == id;
                 for stored in batch.records.iter().filter(is_it) {
-                    sightings.extend(seen(log, &groups, &at, stored).await?);
+                    sightings.extend(seen(log, (&groups, registered), &at, stored).await?);
                 }
                 if batch.next <= from {
                     break;
@@ -71,7 +75,7 @@ pub(super) async fn find(
 /// topic where no group has committed anything.
 async fn seen(
     log: &dyn Log,
-    groups: &[GroupName],
+    (groups, registered): (&[GroupName], &BTreeSet<(Topic, GroupName)>),
     at: &TopicPartition,
     stored: &Stored,
 ) -> Result<Vec<Sighting>, LogError> {
@@ -86,19 +90,25 @@ async fn seen(
     let mut sightings = Vec::new();
     for group in groups {
         let committed = log.committed(group, std::slice::from_ref(at)).await?;
-        let Some(committed) = committed.into_iter().flatten().next() else {
-            continue;
-        };
-        let place = match committed.next > stored.offset {
-            true => Place::Delivered,
-            false => Place::Queued,
-        };
-        sightings.push(sighting(&at.topic, Some(group), place));
+        let next = committed.into_iter().flatten().next();
+        let reads = registered.contains(&(at.topic.clone(), group.clone()));
+        let place = place(next.map(|committed| committed.next), stored.offset, reads);
+        sightings.extend(place.map(|place| sighting(&at.topic, Some(group), place)));
     }
     if sightings.is_empty() {
         sightings.push(sighting(&at.topic, None, Place::Queued));
     }
     Ok(sightings)
+}
+
+/// Where a record is for a group; none if the group has nothing to do with it. One that reads the topic
+/// and has committed nothing has still to read it.
+fn place(committed: Option<Offset>, offset: Offset, reads: bool) -> Option<Place> {
+    match committed {
+        Some(next) if next > offset => Some(Place::Delivered),
+        Some(_) => Some(Place::Queued),
+        None => reads.then_some(Place::Queued),
+    }
 }
 
 /// The one place that an event is in: where somebody has still to read it, else where it was
@@ -119,6 +129,80 @@ pub(super) fn located(id: EventId, history: Vec<Sighting>) -> Option<Located> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::log::Opened;
+    use tidegate_log::{
+        Append, Commit, EmbeddedConfig, EmbeddedLog, Happening, Join, OffsetCommit, Record,
+        TopicConfig,
+    };
+    use tidegate_sim::Sim;
+
+    #[test]
+    fn a_group_that_has_committed_nothing_has_still_to_read_what_it_reads() {
+        for (committed, reads, expected) in [
+            (Some(4), true, Some(Place::Delivered)),
+            (Some(3), true, Some(Place::Queued)),
+            (Some(3), false, Some(Place::Queued)),
+            (None, true, Some(Place::Queued)),
+            (None, false, None),
+        ] {
+            let found = place(committed.map(Offset), Offset(3), reads);
+            assert_eq!(found, expected, "{committed:?} {reads}");
+        }
+    }
+
+    #[test]
+    fn where_names_a_registered_group_that_has_not_begun() {
+        let mut sim = Sim::new(7);
+        let node = sim.node("a");
+        let env = node.env();
+        let config = EmbeddedConfig {
+            journal_size: 64 * 1024,
+            ..EmbeddedConfig::new("/log")
+        };
+        let log = EmbeddedLog::open(&env, config).unwrap();
+        sim.block_on(&node, async move {
+            let topic = |name| Topic::new(name).unwrap();
+            let group = |name| GroupName::new(name).unwrap();
+            for name in ["t", "other"] {
+                let (name, config) = (topic(name), TopicConfig::new(1));
+                log.create_topic(&name, config).await.unwrap();
+            }
+            let join = |name, on| log.join(Join::new(group(name), vec![topic(on)]));
+            let done = join("done", "t").await.unwrap();
+            let _idle = join("idle", "t").await.unwrap();
+            let _elsewhere = join("elsewhere", "other").await.unwrap();
+            let record = Append::new(topic("t"), Record::new("x"));
+            log.append(vec![record]).await.unwrap();
+            let at = TopicPartition::new(topic("t"), 0);
+            let read = log.read(Read::new(at.clone(), Offset(0))).await.unwrap();
+            let id = read.records[0].event_id(log.cluster(), &at);
+            let fence = loop {
+                if let Happening::Assigned(mine) = done.poll().await.unwrap() {
+                    break mine[0].fence;
+                }
+            };
+            let commit = Commit {
+                appends: Vec::new(),
+                offsets: vec![OffsetCommit {
+                    at,
+                    fence,
+                    next: Offset(1),
+                    metadata: String::new(),
+                    postings: Vec::new(),
+                }],
+            };
+            done.commit(commit).await.unwrap();
+            let found = Opened::Embedded(log.clone())
+                .find(id)
+                .await
+                .unwrap()
+                .unwrap();
+            assert_eq!(found.place, Place::Queued);
+            assert_eq!(found.component, "idle@t");
+            assert_eq!(found.history.len(), 2, "{:?}", found.history);
+            log.close().await;
+        });
+    }
 
     #[test]
     fn an_event_is_where_somebody_has_still_to_read_it() {

@@ -26,39 +26,73 @@ pub(crate) async fn watch_lag(log: Arc<dyn Log>, clock: Arc<dyn Clock>, scope: O
     );
     describe_gauge!(RATIO, "That age as a share of the topic's retention.");
     loop {
-        if let Err(error) = look(&*log, &*clock, scope.as_ref()).await {
-            tracing::debug!(%error, "the lag of the groups could not be read");
+        let (found, errors) = look(&*log, &*clock, scope.as_ref()).await;
+        for (group, at, lag) in found {
+            set(&group, &at, lag);
+        }
+        for error in errors {
+            tracing::debug!(%error, "the lag of a group could not be read");
         }
         clock.sleep(EVERY).await;
     }
 }
 
-async fn look(log: &dyn Log, clock: &dyn Clock, scope: Option<&Scope>) -> Result<(), LogError> {
-    let Scope { topics, groups } = match scope {
-        Some(scope) => scope.clone(),
-        None => Scope {
-            topics: log.topics().await?,
-            groups: log.groups().await?,
-        },
+/// What can be read, and why the rest cannot: one partition that is not readable says nothing about the
+/// others.
+async fn look(
+    log: &dyn Log,
+    clock: &dyn Clock,
+    scope: Option<&Scope>,
+) -> (Vec<(GroupName, TopicPartition, Lag)>, Vec<LogError>) {
+    let (mut lags, mut errors) = (Vec::new(), Vec::new());
+    let scope = match scope {
+        Some(scope) => Ok(scope.clone()),
+        None => everything(log).await,
     };
+    let Scope { topics, groups } = scope.unwrap_or_else(|error| {
+        errors.push(error);
+        Scope::default()
+    });
     for topic in &topics {
-        let described = log.describe(topic).await?;
+        let described = match log.describe(topic).await {
+            Ok(described) => described,
+            Err(error) => {
+                errors.push(error);
+                continue;
+            }
+        };
         let partitions: Vec<TopicPartition> = described
             .partitions
             .iter()
             .map(|found| TopicPartition::new(topic.clone(), found.partition.0))
             .collect();
         for group in &groups {
-            let committed = log.committed(group, &partitions).await?;
+            let committed = match log.committed(group, &partitions).await {
+                Ok(committed) => committed,
+                Err(error) => {
+                    errors.push(error);
+                    continue;
+                }
+            };
             for (at, committed) in partitions.iter().zip(committed) {
-                if let Some(committed) = committed {
-                    let lag = lag(log, clock, &described, at, &committed).await?;
-                    set(group, at, lag);
+                let Some(committed) = committed else {
+                    continue;
+                };
+                match lag(log, clock, &described, at, &committed).await {
+                    Ok(lag) => lags.push((group.clone(), at.clone(), lag)),
+                    Err(error) => errors.push(error),
                 }
             }
         }
     }
-    Ok(())
+    (lags, errors)
+}
+
+async fn everything(log: &dyn Log) -> Result<Scope, LogError> {
+    Ok(Scope {
+        topics: log.topics().await?,
+        groups: log.groups().await?,
+    })
 }
 
 /// How far a group is behind.
@@ -81,24 +115,39 @@ async fn lag(
     let end = ends.find(|found| found.partition == at.partition);
     let end = end.map_or(committed.next, |found| found.end);
     let records = (end.0 - committed.next.0).max(0);
-    let mut age = Duration::ZERO;
+    let (mut age, mut is_gone) = (Duration::ZERO, false);
     if records > 0 {
-        let read = Read {
+        let one = |from| Read {
             max_records: 1,
-            ..Read::new(at.clone(), committed.next)
+            ..Read::new(at.clone(), from)
         };
-        let oldest = log.read(read).await?.records.into_iter().next();
-        age = oldest.map_or(age, |oldest| {
+        let batch = match log.read(one(committed.next)).await {
+            Err(LogError::OutOfRange { start, .. }) if start > committed.next => {
+                is_gone = true;
+                log.read(one(start)).await?
+            }
+            batch => batch?,
+        };
+        age = batch.records.first().map_or(age, |oldest| {
             let born = oldest.record.timestamp_ms;
             Duration::from_millis(clock.now_ms().saturating_sub(born))
         });
     }
-    let retention = described.config.retention;
     Ok(Lag {
         records,
         age,
-        ratio: retention.map(|retention| age.as_secs_f64() / retention.as_secs_f64()),
+        ratio: ratio(age, described.config.retention, is_gone),
     })
+}
+
+/// The age as a share of the retention, if there is one. At least all of it once records are gone that
+/// the group has not read.
+fn ratio(age: Duration, retention: Option<Duration>, is_gone: bool) -> Option<f64> {
+    let share = retention.map(|retention| age.as_secs_f64() / retention.as_secs_f64());
+    match is_gone {
+        true => Some(share.unwrap_or(1.0).max(1.0)),
+        false => share,
+    }
 }
 
 fn set(group: &GroupName, at: &TopicPartition, lag: Lag) {
@@ -124,6 +173,20 @@ mod tests {
         TopicConfig,
     };
     use tidegate_sim::Sim;
+
+    #[test]
+    fn records_that_are_gone_unread_count_as_all_of_the_retention() {
+        let hour = Duration::from_secs(3_600);
+        for (age, retention, is_gone, expected) in [
+            (hour / 4, Some(hour), false, Some(0.25)),
+            (hour / 4, Some(hour), true, Some(1.0)),
+            (hour * 2, Some(hour), true, Some(2.0)),
+            (hour, None, false, None),
+            (hour, None, true, Some(1.0)),
+        ] {
+            assert_eq!(ratio(age, retention, is_gone), expected);
+        }
+    }
 
     #[test]
     fn a_group_is_behind_by_what_it_has_not_committed() {
@@ -187,7 +250,16 @@ mod tests {
                 );
                 assert!((found.ratio.unwrap() - ratio).abs() < 0.01, "{found:?}");
             }
-            look(&log, &*env.clock, None).await.unwrap();
+            let (found, errors) = look(&log, &*env.clock, None).await;
+            assert!(errors.is_empty(), "{errors:?}");
+            assert_eq!(found.len(), 1);
+            // A topic that cannot be looked at does not silence the one behind it.
+            let scope = Scope {
+                topics: vec![Topic::new("missing").unwrap(), topic],
+                groups: vec![group],
+            };
+            let (found, errors) = look(&log, &*env.clock, Some(&scope)).await;
+            assert_eq!((found.len(), errors.len()), (1, 1), "{errors:?}");
             log.close().await;
         });
     }

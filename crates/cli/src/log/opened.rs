@@ -1,5 +1,6 @@
 //! A log that is open in this process.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -119,7 +120,16 @@ impl Opened {
     /// Where an event is; none if no topic has it.
     pub(crate) async fn find(&self, id: EventId) -> Result<Option<Located>, LogError> {
         let scope = self.scope();
-        let sightings = find(&*self.log(), id, scope.as_ref()).await?;
+        let registered = match self {
+            Self::Embedded(log) => {
+                let books = log.shelf().books().into_iter();
+                let groups = books.filter_map(|kept| Some((kept.topic, kept.group?)));
+                groups.collect()
+            }
+            // A broker knows only of groups that have committed something.
+            Self::Kafka { .. } => BTreeSet::new(),
+        };
+        let sightings = find(&*self.log(), id, scope.as_ref(), &registered).await?;
         Ok(located(id, sightings))
     }
 

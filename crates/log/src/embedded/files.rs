@@ -115,12 +115,28 @@ pub(super) fn keep_aside(
             }
             opened => {
                 let mut file = opened.doing("make", &path)?;
-                file.append(bytes).doing("write", &path)?;
-                file.sync().doing("sync", &path)?;
+                let written = file.append(bytes).doing("write", &path);
+                let written = written.and_then(|()| file.sync().doing("sync", &path));
+                if let Err(error) = written {
+                    // A part of it is of no use; if it stays, the next attempt takes another name.
+                    disk.remove(&path).ok();
+                    return Err(error);
+                }
                 disk.sync_dir(dir).doing("sync", dir)?;
                 return Ok(path);
             }
         }
     }
     Ok(dir.to_owned())
+}
+
+/// Keeps a whole file aside under a name that none has, durably.
+pub(super) fn rename_aside(disk: &dyn Disk, dir: &Path, name: &str) -> Result<PathBuf, LogError> {
+    let entries = disk.list(dir).doing("list", dir)?;
+    let is_free = |aside: &String| entries.iter().all(|entry| entry.name != *aside);
+    let mut asides = (0_u64..).map(|attempt| format!("aside-{name}-{attempt}"));
+    let aside = asides.find(is_free).unwrap_or_default();
+    let (from, to) = (dir.join(name), dir.join(aside));
+    disk.replace(&from, &to).doing("rename", &from)?;
+    Ok(to)
 }

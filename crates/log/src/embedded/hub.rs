@@ -122,6 +122,15 @@ impl Hub {
         Ok(())
     }
 
+    /// A sync that fails is final, also when it says that there is no room: what it was to make
+    /// durable may be gone, and the next sync would not say so.
+    pub(super) fn synced(&self, done: Result<(), LogError>) -> Result<(), LogError> {
+        if let Err(error) = &done {
+            self.stop(error);
+        }
+        done
+    }
+
     /// Takes nothing any more; reads go on.
     pub(super) fn stop(&self, error: &LogError) {
         let mut status = self.status();

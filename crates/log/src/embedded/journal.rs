@@ -23,6 +23,8 @@ pub(super) struct Journal {
     file: Option<Box<dyn DiskFile>>,
     /// Where the next group goes.
     place: JournalPlace,
+    /// Whether nothing more goes to this file, whatever room it has.
+    is_left: bool,
 }
 
 impl Journal {
@@ -44,7 +46,13 @@ impl Journal {
             size,
             file,
             place,
+            is_left: false,
         })
+    }
+
+    /// Leaves the file as it is: the next group goes to another one.
+    pub(super) fn leave_file(&mut self) {
+        self.is_left = true;
     }
 
     /// Where the next group goes, if it fits there.
@@ -59,7 +67,9 @@ impl Journal {
     /// Whether so many bytes need another file.
     pub(super) fn needs_file(&self, bytes: usize) -> bool {
         let is_begun = self.place.at > 0;
-        self.file.is_none() || (is_begun && self.place.at + bytes as u64 > self.size)
+        self.file.is_none()
+            || self.is_left
+            || (is_begun && self.place.at + bytes as u64 > self.size)
     }
 
     /// Begins another file: one of the names of `pool`, or a new one. What was begun is given back
@@ -96,6 +106,7 @@ impl Journal {
             .open(&path, OpenMode::Write)
             .doing("open", &path)?;
         self.file = Some(file);
+        self.is_left = false;
         self.place = JournalPlace {
             file: number,
             at: 0,

@@ -280,10 +280,21 @@ impl Keeper {
     }
 
     fn sync_segments(&mut self) -> Result<(), LogError> {
-        for (path, mut file) in std::mem::take(&mut self.open) {
+        while let Some(mut open) = self.open.first_entry() {
             if !planted::is(Bug::UnsyncedSegments) {
-                file.sync().doing("sync", &path)?;
+                let done = open.get_mut().sync().doing("sync", open.key());
+                self.hub.synced(done)?;
             }
+            open.remove();
+        }
+        Ok(())
+    }
+
+    fn sync_dirs(&mut self) -> Result<(), LogError> {
+        while let Some(dir) = self.dirs.first() {
+            self.hub
+                .synced(self.hub.disk.sync_dir(dir).doing("sync", dir))?;
+            self.dirs.pop_first();
         }
         Ok(())
     }
@@ -297,8 +308,9 @@ impl Keeper {
     /// Puts everything that is durable into synced segments and writes the manifest.
     ///
     /// # Errors
-    /// As for [`fill`](Self::fill).
+    /// As for [`fill`](Self::fill); or the log has stopped, and what its segments hold is not known.
     pub(super) fn checkpoint(&mut self) -> Result<(), LogError> {
+        self.hub.check_running()?;
         let now_ms = self.hub.clock.now_ms();
         // From here on nobody but this thread changes segments or starts: what is filled below is
         // exactly what the snapshot speaks of.
@@ -322,9 +334,7 @@ impl Keeper {
             }
         }
         self.sync_segments()?;
-        for dir in std::mem::take(&mut self.dirs) {
-            self.hub.disk.sync_dir(&dir).doing("sync", &dir)?;
-        }
+        self.sync_dirs()?;
         self.hub.state().put_segments_into(&mut snapshot);
         manifest::write(&*self.hub.disk, &self.hub.config.dir, &snapshot)?;
         {
@@ -405,7 +415,8 @@ impl Keeper {
             &dir.join(&name),
             self.hub.config.journal_size,
         )?;
-        self.hub.disk.sync_dir(dir).doing("sync", dir)?;
+        self.hub
+            .synced(self.hub.disk.sync_dir(dir).doing("sync", dir))?;
         self.next_spare += 1;
         self.hub.pool().push(name);
         Ok(())

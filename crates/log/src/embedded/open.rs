@@ -43,7 +43,7 @@ pub(super) fn open(
     let dir = config.dir.clone();
     disk.create_dir_all(&dir).doing("make", &dir)?;
     let lock = take_lock(&*disk, &config)?;
-    let found = match recover::look(&*disk, &dir)? {
+    let mut found = match recover::look(&*disk, &dir)? {
         Some(found) => found,
         None => begin(&*disk, &config)?,
     };
@@ -54,9 +54,15 @@ pub(super) fn open(
             "the log keeps the name it was made with"
         );
     }
-    report(&*disk, &dir, &found)?;
+    let is_tail_kept = report(&*disk, &dir, &found)?;
+    if let Some(behind) = found.lost_end.take() {
+        begin_behind(&*disk, &dir, &mut found, &behind)?;
+    }
     let place = found.state.journal;
     let mut journal = Journal::open(Arc::clone(&disk), &dir, config.journal_size, place)?;
+    if !is_tail_kept {
+        journal.leave_file();
+    }
     if let Some((at, bytes)) = &found.unproven {
         journal.rewrite(*at, bytes)?;
     }
@@ -131,25 +137,70 @@ fn begin(disk: &dyn Disk, config: &EmbeddedConfig) -> Result<Found, LogError> {
         unproven: None,
         torn: None,
         damage: Vec::new(),
+        lost_end: None,
         replayed: 0,
     })
 }
 
-/// Keeps a torn tail aside and says what was found.
-fn report(disk: &dyn Disk, dir: &Path, found: &Found) -> Result<(), LogError> {
+/// Goes on in a file of a number that none has, where the one in which the journal ended is
+/// missing. Nothing was read from the journal, so that the state is what the manifest says but for
+/// that place. Files behind the missing one are kept aside first: by their numbers they would be
+/// used again.
+fn begin_behind(
+    disk: &dyn Disk,
+    dir: &Path,
+    found: &mut Found,
+    behind: &[u64],
+) -> Result<(), LogError> {
+    for number in behind {
+        let kept = files::rename_aside(disk, dir, &files::journal(*number))?;
+        tracing::error!(kept = %kept.display(), "a journal file follows one that is missing");
+    }
+    let last = behind.last().copied();
+    let last = last.unwrap_or(found.state.journal.file);
+    found.state.journal = JournalPlace {
+        file: last + 1,
+        at: 0,
+    };
+    manifest::write(disk, dir, &found.state)?;
+    found.checkpoint = (found.state.journal, found.state.sequence);
+    Ok(())
+}
+
+/// Keeps a torn tail aside and says what was found. False where there was no room for that: then
+/// the tail must stay where it is.
+fn report(disk: &dyn Disk, dir: &Path, found: &Found) -> Result<bool, LogError> {
+    let mut is_tail_kept = true;
     if let Some(torn) = &found.torn {
         let what = format!("journal-{:016}-{}", torn.place.file, torn.place.at);
-        let path = files::keep_aside(disk, dir, &what, &torn.bytes)?;
-        tracing::warn!(
-            bytes = torn.bytes.len(),
-            kept = %path.display(),
-            "the journal ended in a write that was never acknowledged; it was cut"
-        );
+        match files::keep_aside(disk, dir, &what, &torn.bytes) {
+            Err(error) if files::is_full(&error) => {
+                tracing::warn!(%error, "the journal ended in a write that was never acknowledged; it stays in its file");
+                is_tail_kept = false;
+            }
+            kept => tracing::warn!(
+                bytes = torn.bytes.len(),
+                kept = %kept?.display(),
+                "the journal ended in a write that was never acknowledged; it was cut"
+            ),
+        }
     }
     for damage in &found.damage {
         let path = dir.join(&damage.file);
         // The rest of that file, before anybody writes to it again.
-        let file = disk.read(&path, u64::MAX).doing("read", &path)?;
+        let file = match disk.read(&path, u64::MAX) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                tracing::error!(
+                    file = %damage.file,
+                    first = damage.sequences.0,
+                    behind = damage.sequences.1,
+                    why = %damage.why,
+                    "a journal file is missing; `tidegate log check` tells more"
+                );
+                continue;
+            }
+            read => read.doing("read", &path)?,
+        };
         let rest = file.get(usize::try_from(damage.at).unwrap_or(usize::MAX)..);
         let what = format!("damaged-{}-{}", damage.file, damage.at);
         let kept = files::keep_aside(disk, dir, &what, rest.unwrap_or_default())?;
@@ -169,7 +220,7 @@ fn report(disk: &dyn Disk, dir: &Path, found: &Found) -> Result<(), LogError> {
             "the log was recovered from its journal"
         );
     }
-    Ok(())
+    Ok(is_tail_kept)
 }
 
 struct Pool {

@@ -29,6 +29,9 @@ pub(super) struct Found {
     pub(super) torn: Option<Torn>,
     /// Groups that were acknowledged and cannot be read.
     pub(super) damage: Vec<JournalDamage>,
+    /// Set where the file in which the journal ends is missing: the numbers of the files behind it,
+    /// in which nothing was found that follows.
+    pub(super) lost_end: Option<Vec<u64>>,
     /// How many groups were read from the journal.
     pub(super) replayed: u64,
 }
@@ -70,6 +73,7 @@ pub(super) fn look(disk: &dyn Disk, dir: &Path) -> Result<Option<Found>, LogErro
             unproven: None,
             torn: None,
             damage: Vec::new(),
+            lost_end: None,
             replayed: 0,
         },
         tail: Vec::new(),
@@ -105,9 +109,10 @@ struct Replay<'a> {
 impl Replay<'_> {
     fn run(&mut self) -> Result<(), LogError> {
         let mut number = self.found.state.journal.file;
-        let Some(mut bytes) = self.file(number)? else {
-            return Ok(());
-        };
+        let found = self.file(number)?;
+        // A file that is not there holds nothing; what follows it may still be there.
+        let mut is_missing = found.is_none();
+        let mut bytes = found.unwrap_or_default();
         loop {
             self.read_file(&bytes);
             // The next group lies here, or at the beginning of the next file, or nowhere.
@@ -116,10 +121,11 @@ impl Replay<'_> {
                     number += 1;
                     self.begin(number);
                     bytes = next;
+                    is_missing = false;
                 }
-                next => {
+                Some(_) | None => {
                     let place = self.found.state.journal;
-                    match self.later(&bytes, place.at, next.as_ref())? {
+                    match self.later(&bytes, place.at)? {
                         Some(later) => {
                             self.skip_damage(&later);
                             if later.place.file != number {
@@ -128,9 +134,11 @@ impl Replay<'_> {
                                     return Ok(());
                                 };
                                 bytes = next;
+                                is_missing = false;
                                 self.tail.clear();
                             }
                         }
+                        None if is_missing => return self.end_without_file(),
                         None => {
                             self.end(&bytes);
                             return Ok(());
@@ -206,27 +214,40 @@ impl Replay<'_> {
     }
 
     /// The next group that can be read and says that the one which is missing here was synced.
-    fn later(
-        &self,
-        bytes: &Bytes,
-        at: u64,
-        next: Option<&Bytes>,
-    ) -> Result<Option<Later>, LogError> {
+    ///
+    /// Files are found by the listing of the directory: one that is missing hides none behind it.
+    fn later(&self, bytes: &Bytes, at: u64) -> Result<Option<Later>, LogError> {
         let missing = self.found.state.sequence + 1;
         let file = self.found.state.journal.file;
         if let Some(found) = find_later(bytes, at, missing) {
             return Ok(Some(Later::new(file, found)));
         }
-        let mut number = file + 1;
-        let mut next = next.cloned();
-        while let Some(bytes) = next {
+        for number in journals_behind(self.disk, self.dir, file)? {
+            let bytes = self.file(number)?.unwrap_or_default();
             if let Some(found) = find_later(&bytes, 0, missing) {
                 return Ok(Some(Later::new(number, found)));
             }
-            number += 1;
-            next = self.file(number)?;
         }
         Ok(None)
+    }
+
+    /// The file in which the journal ends is not there. That is as it should be only where nothing
+    /// was written to it yet.
+    fn end_without_file(&mut self) -> Result<(), LogError> {
+        let state = &self.found.state;
+        let behind = journals_behind(self.disk, self.dir, state.journal.file)?;
+        if state.journal.at == 0 && behind.is_empty() {
+            return Ok(());
+        }
+        let next = state.sequence + 1;
+        self.found.damage.push(JournalDamage {
+            file: files::journal(state.journal.file),
+            at: state.journal.at,
+            sequences: (next, next),
+            why: "the file is missing, and nobody can say whether it held more".to_owned(),
+        });
+        self.found.lost_end = Some(behind);
+        Ok(())
     }
 
     /// Goes on at a later group: what lies between was acknowledged, and is lost.
@@ -260,6 +281,17 @@ impl Replay<'_> {
             bytes: part(end, to),
         });
     }
+}
+
+/// The numbers of the journal files behind this one, in their order.
+fn journals_behind(disk: &dyn Disk, dir: &Path, file: u64) -> Result<Vec<u64>, LogError> {
+    let entries = disk.list(dir).doing("list", dir)?;
+    let numbers = entries
+        .iter()
+        .filter_map(|entry| files::journal_number(&entry.name));
+    let mut behind: Vec<u64> = numbers.filter(|number| *number > file).collect();
+    behind.sort_unstable();
+    Ok(behind)
 }
 
 /// A group behind damage.

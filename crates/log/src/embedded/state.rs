@@ -332,6 +332,7 @@ impl State {
             .into_iter()
             .partition(|segment| segment.end <= start);
         partition.segments = kept;
+        self.drop_fresh((topic, number), start);
         self.discard(sequence, (topic, number), gone);
         Ok(())
     }
@@ -351,8 +352,27 @@ impl State {
         segments.extend(kept);
         partition.segments = segments;
         self.used += added;
+        self.drop_fresh((topic, number), end);
         self.discard(sequence, (topic, number), gone);
         Ok(())
+    }
+
+    /// Lets go of chunks that end at or before `end`. When a removal was journaled they were in the
+    /// segments it speaks of; whoever reads the journal again has not filled those.
+    fn drop_fresh(&mut self, (topic, number): (u32, u32), end: i64) {
+        let Some(partition) = self.partition_mut(topic, number) else {
+            return;
+        };
+        let mut bytes = 0;
+        while let Some(first) = partition.fresh.front()
+            && first.head.end() <= end
+        {
+            bytes += first.bytes.len() as u64;
+            partition.fresh.pop_front();
+        }
+        partition.fresh_bytes = partition.fresh_bytes.saturating_sub(bytes);
+        self.fresh_bytes = self.fresh_bytes.saturating_sub(bytes);
+        self.used = self.used.saturating_sub(bytes);
     }
 
     fn discard(&mut self, sequence: u64, (topic, partition): (u32, u32), gone: Vec<Segment>) {

@@ -257,6 +257,9 @@ pub(super) async fn run_keeper(
 
 /// Takes note of whether the disk had room; anything worse stops the log.
 fn settle(hub: &Hub, done: Result<(), LogError>) {
+    if hub.status().stopped.is_some() {
+        return;
+    }
     let full = match done {
         Ok(()) => None,
         Err(error) if files::is_full(&error) => Some(error.to_string()),
@@ -331,7 +334,10 @@ async fn do_chore(keeper: &mut Keeper, chore: Chore, removals: &mpsc::Sender<Rem
             answer.send(done).ok();
         }
         Chore::Tidy { answer } => {
-            let done = look_around(keeper, removals).await;
+            let done = match keeper.hub.check_running() {
+                Ok(()) => look_around(keeper, removals).await,
+                Err(stopped) => Err(stopped),
+            };
             let done = done.and_then(|()| keeper.checkpoint());
             stop_if_broken(&keeper.hub, done.as_ref().err());
             answer.send(done).ok();

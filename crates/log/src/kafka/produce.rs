@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use rdkafka::config::FromClientConfigAndContext;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use rdkafka::producer::{BaseProducer, BaseRecord};
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 use tidegate_core::Partition;
 use tidegate_core::env::{Clock, Spawn};
 use tokio::sync::Semaphore;
@@ -82,8 +82,12 @@ impl Producers {
             .by_batch_size
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        if let Some(producer) = producers.get(&batch_size) {
-            return Ok(Arc::clone(producer));
+        match producers.get(&batch_size) {
+            // After such an error a client takes nothing more, for ever.
+            Some(producer) if producer.client().fatal_error().is_none() => {
+                return Ok(Arc::clone(producer));
+            }
+            Some(_) | None => {}
         }
         let config = settings::producer(&self.config, batch_size);
         let producer = BaseProducer::from_config_and_context(&config, Deliveries::default());
@@ -91,7 +95,14 @@ impl Producers {
         let listened = Arc::downgrade(&producer);
         let task = Box::pin(async move { listen(&listened) });
         drop(self.spawn.spawn_thread("kafka-deliveries", task));
-        producers.insert(batch_size, Arc::clone(&producer));
+        let broken = producers.insert(batch_size, Arc::clone(&producer));
+        drop(producers);
+        if let Some(broken) = broken {
+            tracing::warn!("a Kafka producer has failed for good and is replaced");
+            // On a thread of its own: the end of a client may take its time.
+            let task = Box::pin(async move { drop(broken) });
+            drop(self.spawn.spawn_thread("kafka-part", task));
+        }
         Ok(producer)
     }
 }
@@ -303,7 +314,6 @@ impl Inner {
 
 /// What a producer heard last.
 fn producer_why(producer: &BaseProducer<Deliveries>) -> Option<String> {
-    use rdkafka::producer::Producer as _;
     producer.context().ear.last()
 }
 

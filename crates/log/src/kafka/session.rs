@@ -23,7 +23,7 @@ mod writer;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::AtomicU8;
 use std::sync::{Arc, Mutex, PoisonError, Weak, mpsc};
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ use super::workers::within;
 use super::{Inner, books};
 
 use board::Board;
-use clerk::{Clerk, Job, Stage};
+use clerk::{Clerk, Job, Stage, Withdraw};
 use desk::{Desk, End};
 use driver::Driver;
 use member::Member;
@@ -59,7 +59,7 @@ pub(super) struct KafkaSession {
     group: GroupName,
     board: Arc<Board>,
     jobs: mpsc::Sender<Job>,
-    line: Semaphore,
+    line: Arc<Semaphore>,
     polling: tokio::sync::Mutex<()>,
     max_poll_records: usize,
     left: watch::Receiver<bool>,
@@ -89,7 +89,7 @@ pub(super) async fn join(inner: &Arc<Inner>, join: Join) -> Result<KafkaSession,
     inner.take_place(&join, &board);
     let (jobs, line) = mpsc::channel();
     let name = join.instance.clone().unwrap_or_else(|| inner.random_name());
-    let transactional_id = format!("tidegate-{}-{name}", join.group);
+    let transactional_id = transactional_id(&join.group, &name);
     let (group, max_poll_records) = (join.group.clone(), join.max_poll_records);
     let clerk = Clerk::new(inner, &member, &board, line, &join, transactional_id);
     let driver = Driver::new(inner, member, &board, join);
@@ -108,11 +108,17 @@ pub(super) async fn join(inner: &Arc<Inner>, join: Join) -> Result<KafkaSession,
         group,
         board,
         jobs,
-        line: Semaphore::new(LINE),
+        line: Arc::new(Semaphore::new(LINE)),
         polling: tokio::sync::Mutex::new(()),
         max_poll_records,
         left,
     })
+}
+
+/// The name under which a member writes transactions. A group's name has no `/` in it, so no two
+/// members of different groups share one.
+fn transactional_id(group: &GroupName, name: &str) -> String {
+    format!("tidegate-{group}/{name}")
 }
 
 impl Inner {
@@ -164,7 +170,8 @@ impl KafkaSession {
         let limit = self.inner.config.request_timeout;
         let clock = &*self.inner.clock;
         let until = clock.elapsed() + limit;
-        let Some(Ok(_place)) = within(clock, limit, self.line.acquire()).await else {
+        let place = Arc::clone(&self.line).acquire_owned();
+        let Some(Ok(place)) = within(clock, limit, place).await else {
             return Err(self.inner.away("earlier commits wait for an answer"));
         };
         let (reply, answer) = oneshot::channel();
@@ -176,8 +183,10 @@ impl KafkaSession {
             until: until.saturating_sub(limit / 2),
             stage: Arc::clone(&stage),
             reply,
+            _place: place,
             _under_way: self.inner.under_way.begin(&self.group),
         };
+        let line = Withdraw(stage);
         if self.jobs.send(job).is_err() {
             return Err(LogError::Closed);
         }
@@ -185,22 +194,11 @@ impl KafkaSession {
         match within(clock, left, answer).await {
             Some(Ok(answer)) => answer,
             Some(Err(_)) => Err(LogError::Closed),
-            None => {
-                // A commit that was not begun is taken out of the line, and surely not done.
-                let withdrawn = stage.compare_exchange(
-                    Stage::WAITING,
-                    Stage::WITHDRAWN,
-                    Ordering::AcqRel,
-                    Ordering::Acquire,
-                );
-                Err(match withdrawn {
-                    Ok(_) => self.inner.away("earlier commits wait for an answer"),
-                    Err(_) => LogError::Unknown {
-                        doing: "a commit",
-                        why: "no answer in time".to_owned(),
-                    },
-                })
-            }
+            None if line.now() => Err(self.inner.away("earlier commits wait for an answer")),
+            None => Err(LogError::Unknown {
+                doing: "a commit",
+                why: "no answer in time".to_owned(),
+            }),
         }
     }
 
@@ -328,5 +326,30 @@ impl fmt::Debug for KafkaSession {
         f.debug_struct("KafkaSession")
             .field("held", &held)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::Ordering;
+
+    #[test]
+    fn no_two_members_share_a_transactional_id() {
+        let id = |group: &str, name| transactional_id(&GroupName::new(group).unwrap(), name);
+        assert_ne!(id("orders-eu", "1"), id("orders", "eu-1"));
+        assert!(GroupName::new("orders/eu").is_err());
+    }
+
+    #[test]
+    fn a_commit_that_was_not_begun_is_withdrawn_with_whoever_waits() {
+        for (stage, after) in [
+            (Stage::WAITING, Stage::WITHDRAWN),
+            (Stage::BEGUN, Stage::BEGUN),
+        ] {
+            let stage = Arc::new(AtomicU8::new(stage));
+            drop(Withdraw(Arc::clone(&stage)));
+            assert_eq!(stage.load(Ordering::Acquire), after);
+        }
     }
 }

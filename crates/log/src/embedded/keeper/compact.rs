@@ -30,6 +30,34 @@ struct Span {
     last: i64,
 }
 
+/// The keys that a round knows.
+struct Keys {
+    spans: HashMap<Bytes, Span>,
+    memory: u64,
+    limit: u64,
+}
+
+impl Keys {
+    fn is_full(&self) -> bool {
+        self.memory > self.limit
+    }
+
+    fn note(&mut self, key: &Bytes, offset: i64) {
+        if let Some(span) = self.spans.get_mut(key) {
+            span.first = span.first.min(offset);
+            span.last = span.last.max(offset);
+            return;
+        }
+        self.memory += key.len() as u64 + BESIDE;
+        let span = Span {
+            first: offset,
+            last: offset,
+        };
+        // A copy, so that a key does not hold on to all that was read with it.
+        self.spans.insert(Bytes::copy_from_slice(key), span);
+    }
+}
+
 /// Decides whether a record stays, by where its key was seen.
 fn stays(offset: i64, is_tombstone: bool, seen: Option<Span>) -> bool {
     match seen {
@@ -112,42 +140,67 @@ impl Keeper {
         Ok((path, file))
     }
 
-    /// Where each key was seen. Segments that would take too much memory are left for a later round;
-    /// none when something is damaged: then nothing is rewritten.
+    /// Where each key was seen; none when something is damaged: then nothing is rewritten.
+    ///
+    /// Keys of segments that were never compacted come first, and segments that would take too much
+    /// memory are left for a later round; so every round compacts something new. In the others those
+    /// keys are looked for, and more are noted while there is room. A key that is not noted where it
+    /// comes first is not noted later: what is known of a key is always all there is.
     fn survey(&self, job: &mut Job) -> Result<Option<HashMap<Bytes, Span>>, LogError> {
-        let mut keys: HashMap<Bytes, Span> = HashMap::new();
-        let mut memory = 0;
+        let mut keys = Keys {
+            spans: HashMap::new(),
+            memory: 0,
+            limit: self.hub.config.compaction_memory,
+        };
+        let mut is_begun = false;
+        let mut cut = job.segments.len();
         for (index, segment) in job.segments.iter().enumerate() {
-            if index > 0 && memory > self.hub.config.compaction_memory {
-                job.segments.truncate(index);
+            if segment.generation > 0 {
+                continue;
+            }
+            if is_begun && keys.is_full() {
+                cut = index;
                 break;
             }
-            let (path, file) = self.open_segment(job, segment)?;
-            let mut scan = Scan::whole(segment);
-            while let Some(seen) = scan.next(&*file, &path)? {
-                let Some(records) = records_of(seen, job.start) else {
-                    return Ok(None);
-                };
-                for stored in records.2 {
-                    let Some(key) = stored.record.key else {
-                        continue;
-                    };
-                    let offset = stored.offset.0;
-                    if let Some(span) = keys.get_mut(&key) {
-                        span.last = offset;
-                        continue;
-                    }
-                    memory += key.len() as u64 + BESIDE;
-                    let span = Span {
-                        first: offset,
-                        last: offset,
-                    };
-                    // A copy, so that a key does not hold on to all that was read with it.
-                    keys.insert(Bytes::copy_from_slice(&key), span);
+            is_begun = true;
+            if !self.survey_segment(job, segment, |key, offset| keys.note(key, offset))? {
+                return Ok(None);
+            }
+        }
+        job.segments.truncate(cut);
+        for segment in job.segments.iter().filter(|s| s.generation > 0) {
+            let mut note = |key: &Bytes, offset| {
+                if !keys.is_full() || keys.spans.contains_key(key) {
+                    keys.note(key, offset);
+                }
+            };
+            if !self.survey_segment(job, segment, &mut note)? {
+                return Ok(None);
+            }
+        }
+        Ok(Some(keys.spans))
+    }
+
+    /// Gives the key and the offset of each record that has a key; false for damage.
+    fn survey_segment(
+        &self,
+        job: &Job,
+        segment: &Segment,
+        mut note: impl FnMut(&Bytes, i64),
+    ) -> Result<bool, LogError> {
+        let (path, file) = self.open_segment(job, segment)?;
+        let mut scan = Scan::whole(segment);
+        while let Some(seen) = scan.next(&*file, &path)? {
+            let Some((.., records)) = records_of(seen, job.start) else {
+                return Ok(false);
+            };
+            for stored in records {
+                if let Some(key) = &stored.record.key {
+                    note(key, stored.offset.0);
                 }
             }
         }
-        Ok(Some(keys))
+        Ok(true)
     }
 
     fn rewrite(&self, job: &Job, keys: &HashMap<Bytes, Span>) -> Result<Option<Change>, LogError> {
@@ -271,7 +324,7 @@ impl<'a> Output<'a> {
             return Ok(());
         };
         if !planted::is(Bug::UnsyncedSwitch) {
-            file.sync().doing("sync", &path)?;
+            self.keeper.hub.synced(file.sync().doing("sync", &path))?;
         }
         segment.is_sealed = true;
         let dir = self.keeper.hub.topic_dir(&self.job.at.topic);
@@ -285,7 +338,8 @@ impl<'a> Output<'a> {
         self.seal()?;
         if !self.done.is_empty() && !planted::is(Bug::UnsyncedSwitch) {
             let dir = self.keeper.hub.topic_dir(&self.job.at.topic);
-            self.keeper.hub.disk.sync_dir(&dir).doing("sync", &dir)?;
+            let hub = &self.keeper.hub;
+            hub.synced(hub.disk.sync_dir(&dir).doing("sync", &dir))?;
         }
         Ok(self.done)
     }

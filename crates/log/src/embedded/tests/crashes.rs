@@ -412,3 +412,76 @@ fn planted_mistakes_are_caught() {
         assert!(seed.is_some(), "{bug:?} was not caught");
     }
 }
+
+/// What a journaled removal took from segments is in the journal as well until the next manifest:
+/// whoever reads the journal again has it once, or not at all.
+#[test]
+fn a_crash_between_a_removal_and_its_manifest_leaves_no_record_twice() {
+    let config = || crate::EmbeddedConfig {
+        journal_size: 1 << 20,
+        ..small()
+    };
+    let script = |disk: &SimDisk, written: &mut i64| {
+        let mut desk = Desk::open(disk, config()).unwrap();
+        let keyed = TopicConfig {
+            compact: true,
+            ..TopicConfig::new(1)
+        };
+        desk.create("keyed", keyed).unwrap();
+        let mut add = |desk: &mut Desk, n: u64| {
+            let mut append = append("keyed", 0, n);
+            append.record.key = Some(format!("key {}", n % 3).into());
+            desk.append(vec![append]).unwrap();
+            *written += 1;
+        };
+        (0..40).for_each(|n| add(&mut desk, n));
+        desk.keep().unwrap();
+        (40..60).for_each(|n| add(&mut desk, n));
+        desk.opened.keeper.fill(true).unwrap();
+        desk.delete_before(&at("keyed", 0), 58).unwrap();
+    };
+    let check = |disk: &SimDisk, written: &i64| {
+        if *written == 0 {
+            return Ok(());
+        }
+        let mut desk = Desk::open(disk, config()).map_err(|error| error.to_string())?;
+        for audited in desk.audit() {
+            if !audited.books.is_balanced() || !audited.missing.is_empty() {
+                return Err(format!("the books are wrong: {audited:?}"));
+            }
+        }
+        let end = desk.end(&at("keyed", 0));
+        let found = desk.all(&at("keyed", 0)).map_err(|e| e.to_string())?;
+        if end < *written || !found.is_sorted_by(|a, b| a.offset < b.offset) {
+            return Err(format!(
+                "{written} were written, {end} is the end: {found:?}"
+            ));
+        }
+        let numbers: Vec<u64> = (0..end as u64).collect();
+        let last: Vec<u64> = (0..3)
+            .filter_map(|key| numbers.iter().rev().find(|n| *n % 3 == key).copied())
+            .filter(|n| *n as i64 >= desk.start(&at("keyed", 0)))
+            .collect();
+        if !last
+            .iter()
+            .all(|n| found.iter().any(|s| s.offset.0 as u64 == *n))
+        {
+            return Err(format!("the last of a key is gone: {found:?}"));
+        }
+        let state = desk.opened.hub.state();
+        let partition = state.partition(0, 0).ok_or("the partition is gone")?;
+        let in_segments: u64 = partition.segments.iter().map(|s| s.len).sum();
+        let fresh: u64 = partition.fresh.iter().map(|f| f.bytes.len() as u64).sum();
+        let counted = (state.used, state.fresh_bytes, partition.fresh_bytes);
+        if counted != (in_segments + fresh, fresh, fresh) {
+            return Err(format!("{in_segments} + {fresh} bytes, not {counted:?}"));
+        }
+        let mut fresh = partition.fresh.iter();
+        if fresh.any(|f| f.head.end() <= partition.start) {
+            return Err("what was removed is kept in memory".to_owned());
+        }
+        Ok(())
+    };
+    let explored = crash_points(5, script, check);
+    assert!(explored.states > 200, "{explored:?}");
+}

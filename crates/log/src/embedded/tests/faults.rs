@@ -145,3 +145,60 @@ fn a_segment_whose_sync_fails_is_filled_again_by_the_next_process() {
     assert_eq!(desk.all(&at("a", 0)).unwrap().len(), 5);
     desk.assert_balanced();
 }
+
+/// What a failed sync drops is gone whatever the failure says, and the next sync says that all is
+/// well: a checkpoint behind it would let go of the journal that still has the records.
+#[test]
+fn a_segment_or_directory_sync_that_says_there_is_no_room_stops_the_log() {
+    for (operation, path) in [(Operation::Sync, SEGMENT), (Operation::SyncDir, "topic-a")] {
+        let (disk, mut desk) = opened();
+        desk.opened.keeper.fill(true).unwrap();
+        disk.fail(fault(operation, path, FaultKind::Full));
+        let failed = desk.opened.keeper.checkpoint().unwrap_err();
+        assert!(matches!(failed, LogError::Disk { .. }), "{failed}");
+        let refused = desk.append(vec![append("a", 0, 5)]).unwrap_err();
+        assert!(matches!(refused, LogError::Stopped { .. }), "{refused}");
+        let refused = desk.opened.keeper.checkpoint().unwrap_err();
+        assert!(matches!(refused, LogError::Stopped { .. }), "{refused}");
+        drop(desk);
+        disk.crash(&Survivors::Nothing);
+        let mut desk = Desk::open(&disk, small()).unwrap();
+        assert_eq!(desk.all(&at("a", 0)).unwrap().len(), 5);
+        desk.assert_balanced();
+    }
+}
+
+#[test]
+fn a_torn_tail_on_a_disk_without_room_does_not_keep_the_log_closed() {
+    let (disk, mut desk) = opened();
+    desk.append(vec![append("a", 0, 5)]).unwrap();
+    let place = desk.opened.hub.state().journal;
+    drop(desk);
+    let journal = super::desk::dir().join(JOURNAL);
+    disk.flip_bit(&journal, place.at - 20, 1);
+    let before = disk_bytes(&disk);
+    disk.set_capacity(1);
+    let mut desk = Desk::open(&disk, small()).unwrap();
+    assert_eq!(desk.all(&at("a", 0)).unwrap().len(), 5);
+    let refused = desk.append(vec![append("a", 0, 6)]).unwrap_err();
+    assert!(matches!(refused, LogError::Disk { .. }), "{refused}");
+    disk.set_capacity(1 << 20);
+    desk.append(vec![append("a", 0, 7)]).unwrap();
+    drop(desk);
+    assert_eq!(disk_bytes(&disk), before, "the torn file is as it was");
+    disk.crash(&Survivors::Nothing);
+    let mut desk = Desk::open(&disk, small()).unwrap();
+    let found = desk.all(&at("a", 0)).unwrap();
+    assert_eq!(found.len(), 6);
+    assert_eq!(found[5].record, append("a", 0, 7).record);
+    desk.assert_balanced();
+    let as_disk: &dyn tidegate_core::env::Disk = &disk;
+    let entries = as_disk.list(super::desk::dir()).unwrap();
+    assert!(!entries.iter().any(|e| e.name.starts_with("aside-")));
+}
+
+fn disk_bytes(disk: &SimDisk) -> Vec<u8> {
+    let disk: &dyn tidegate_core::env::Disk = disk;
+    let journal = super::desk::dir().join(JOURNAL);
+    disk.read(&journal, 1 << 20).unwrap()
+}

@@ -210,3 +210,79 @@ fn mend(disk: &SimDisk) {
     let aside = ls(&*as_disk, dir()).unwrap().unwrap().aside;
     assert_eq!(aside.len(), 1, "{aside:?}");
 }
+
+fn journal_damage(disk: &SimDisk) -> usize {
+    let checked = check(disk, dir()).unwrap();
+    let is_journal = |p: &&Problem| matches!(p, Problem::Journal(_));
+    checked.problems.iter().filter(is_journal).count()
+}
+
+fn remove_journal(disk: &SimDisk, number: u64) {
+    let as_disk: &dyn Disk = disk;
+    let path = dir().join(crate::embedded::files::journal(number));
+    as_disk.remove(&path).unwrap();
+}
+
+#[test]
+fn a_journal_file_that_is_missing_is_damage_and_what_follows_is_kept() {
+    for with_checkpoint in [false, true] {
+        let (disk, mut desk) = written(3);
+        if with_checkpoint {
+            desk.opened.keeper.checkpoint().unwrap();
+        }
+        for n in 3..60 {
+            desk.append(vec![append("a", 0, n)]).unwrap();
+        }
+        assert!(desk.opened.hub.state().journal.file > 5);
+        drop(desk);
+        let missing: &[u64] = if with_checkpoint { &[1, 2] } else { &[2, 3] };
+        missing.iter().for_each(|n| remove_journal(&disk, *n));
+        assert_eq!(journal_damage(&disk), 1);
+        for next in 60..63 {
+            let mut desk = Desk::open(&disk, small()).unwrap();
+            let first = desk.read(&at("a", 0), 0).unwrap().next;
+            let damaged = desk.read(&at("a", 0), first.0).unwrap_err();
+            let LogError::Damaged { from, to, .. } = damaged else {
+                panic!("{damaged}");
+            };
+            assert!(from >= Offset(3) && to < Offset(40), "{from} {to}");
+            let written = desk.append(vec![append("a", 0, next)]).unwrap();
+            assert_eq!(written[0].offset, Offset(next as i64));
+            for n in to.0..=next as i64 {
+                let found = desk.read(&at("a", 0), n).unwrap();
+                assert_eq!(found.records[0].record, append("a", 0, n as u64).record);
+            }
+            desk.opened.keeper.checkpoint().unwrap();
+        }
+    }
+}
+
+#[test]
+fn where_the_last_journal_file_is_missing_another_one_is_begun() {
+    let (disk, mut desk) = written(5);
+    desk.opened.keeper.checkpoint().unwrap();
+    drop(desk);
+    remove_journal(&disk, 1);
+    let as_disk: &dyn Disk = &disk;
+    let strange = dir().join(crate::embedded::files::journal(3));
+    let mut file = as_disk
+        .open(&strange, tidegate_core::env::OpenMode::CreateNew)
+        .unwrap();
+    file.append(b"what nobody can read").unwrap();
+    drop(file);
+    assert_eq!(journal_damage(&disk), 1);
+    for next in 5..40 {
+        let mut desk = Desk::open(&disk, small()).unwrap();
+        let written = desk.append(vec![append("a", 0, next)]).unwrap();
+        assert_eq!(written[0].offset, Offset(next as i64));
+        assert_eq!(desk.all(&at("a", 0)).unwrap().len() as u64, next + 1);
+        desk.keep().unwrap();
+        desk.assert_balanced();
+        drop(desk);
+        assert_eq!(journal_damage(&disk), 0);
+    }
+    let aside = ls(as_disk, dir()).unwrap().unwrap().aside;
+    let kept = aside.iter().map(|name| as_disk.read(name.as_ref(), 100));
+    let kept: Vec<_> = kept.map(Result::unwrap).collect();
+    assert_eq!(kept, [b"what nobody can read"]);
+}

@@ -391,3 +391,39 @@ fn a_large_commit_and_a_large_record_fit() {
     assert_eq!(desk.all(&at("a", 0)).unwrap().len(), 6);
     desk.assert_balanced();
 }
+
+#[test]
+fn compaction_comes_to_an_end_with_more_keys_than_memory() {
+    let disk = SimDisk::new(1);
+    let config = crate::EmbeddedConfig {
+        compaction_memory: 1_000,
+        ..small()
+    };
+    let mut desk = Desk::open(&disk, config).unwrap();
+    let compacted = TopicConfig {
+        compact: true,
+        ..TopicConfig::new(1)
+    };
+    desk.create("c", compacted).unwrap();
+    let keys = 40;
+    let total = 600;
+    for n in 0..total {
+        let mut append = append("c", 0, n);
+        append.record.key = Some(format!("key {}", n % keys).into());
+        desk.append(vec![append]).unwrap();
+        desk.keep().unwrap();
+    }
+    let mut rounds = 0;
+    while let Some(change) = desk.opened.keeper.compaction().unwrap() {
+        assert!(desk.opened.writer.remove(change).unwrap());
+        rounds += 1;
+        assert!(rounds < 50, "the same segments are written again and again");
+    }
+    let found = desk.all(&at("c", 0)).unwrap();
+    assert!((found.len() as u64) < 4 * keys, "{}", found.len());
+    for n in total - keys..total {
+        assert!(found.iter().any(|s| s.offset == Offset(n as i64)), "{n}");
+    }
+    assert!(found.is_sorted_by(|a, b| a.offset < b.offset));
+    desk.assert_balanced();
+}

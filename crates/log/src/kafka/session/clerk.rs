@@ -4,6 +4,7 @@
 //! transaction ([`Writer`]). Either way our own fences are asked first and again after every answer that
 //! leaves room for doubt.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, Weak};
@@ -13,7 +14,7 @@ use rdkafka::TopicPartitionList;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use tidegate_core::env::Clock;
-use tokio::sync::oneshot;
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use crate::error::LogError;
 use crate::kafka::catalog::watermarks;
@@ -27,7 +28,7 @@ use crate::record::TopicPartition;
 
 use super::board::Board;
 use super::desk::End;
-use super::entries::{self, Entries};
+use super::entries::{self, Before, Entries, Trace};
 use super::member::Member;
 use super::writer::{Failure, Writer};
 
@@ -47,6 +48,28 @@ impl Stage {
     pub(super) const WITHDRAWN: u8 = 2;
 }
 
+/// Takes a commit that was not begun out of the line once nobody waits for it any more.
+pub(super) struct Withdraw(pub(super) Arc<AtomicU8>);
+
+impl Withdraw {
+    /// Whether it was taken out: then it is surely not done.
+    pub(super) fn now(&self) -> bool {
+        let withdrawn = self.0.compare_exchange(
+            Stage::WAITING,
+            Stage::WITHDRAWN,
+            Ordering::AcqRel,
+            Ordering::Acquire,
+        );
+        withdrawn.is_ok()
+    }
+}
+
+impl Drop for Withdraw {
+    fn drop(&mut self) {
+        self.now();
+    }
+}
+
 /// A commit in line.
 pub(super) struct Job {
     pub(super) parcel: Parcel,
@@ -55,6 +78,8 @@ pub(super) struct Job {
     pub(super) until: Duration,
     pub(super) stage: Arc<AtomicU8>,
     pub(super) reply: oneshot::Sender<Result<Vec<Position>, LogError>>,
+    /// Its place in the line, which it keeps even if nobody waits for it any more.
+    pub(super) _place: OwnedSemaphorePermit,
     /// Whoever asks what is committed waits for this one.
     pub(super) _under_way: UnderWay,
 }
@@ -164,8 +189,9 @@ impl Clerk {
         let until = jobs.iter().map(|job| job.until).max().unwrap_or_default();
         // Once a request had no answer, whatever is said later says nothing about that one.
         let mut doubt = None;
+        let mut sent = Entries::new();
         loop {
-            jobs = self.look_up(jobs, until, doubt.as_deref());
+            jobs = self.look_up(jobs, until, doubt.as_deref(), &sent);
             let (entries, left) = self.enter(jobs, doubt.as_deref());
             jobs = left;
             if jobs.is_empty() {
@@ -192,6 +218,7 @@ impl Clerk {
             };
             if !is_answer(&error) {
                 doubt = Some(error.to_string());
+                sent = entries;
             }
             let meaning = failure::code_of(&error).map(failure::meaning);
             if self.clock.elapsed() >= until || meaning == Some(Meaning::Refusal) {
@@ -200,7 +227,7 @@ impl Clerk {
                 }
                 return;
             }
-            // The same offsets once more: if the first request was done, this one changes nothing.
+            // The same once more: if the first request was done, this one changes nothing.
             self.board.rest(PAUSE);
         }
     }
@@ -257,22 +284,52 @@ impl Clerk {
     }
 
     /// Looks up what is not known about the partitions of these commits. Those for which that fails get
-    /// their answer.
-    fn look_up(&self, jobs: Vec<Job>, until: Duration, doubt: Option<&str>) -> Vec<Job> {
+    /// their answer, and those that were done by the request `sent`, which all of them were in.
+    fn look_up(
+        &self,
+        jobs: Vec<Job>,
+        until: Duration,
+        doubt: Option<&str>,
+        sent: &Entries,
+    ) -> Vec<Job> {
         let mut left = Vec::with_capacity(jobs.len());
+        let mut done = BTreeSet::new();
         for job in jobs {
-            match self.ask(&job.offsets, until) {
-                Ok(()) => left.push(job),
+            match self.ask(&job.offsets, until, sent) {
+                Ok(found) => {
+                    done.extend(found);
+                    left.push(job);
+                }
                 Err(error) => job.answer(Err(doubted(error, doubt))),
             }
         }
-        left
+        if done.is_empty() {
+            return left;
+        }
+        let mut open = Vec::with_capacity(left.len());
+        for mut job in left {
+            job.offsets.retain(|offset| !done.contains(&offset.at));
+            if job.offsets.is_empty() {
+                job.answer(Ok(Vec::new()));
+            } else {
+                open.push(job);
+            }
+        }
+        open
     }
 
-    fn ask(&self, offsets: &[OffsetCommit], until: Duration) -> Result<(), LogError> {
+    /// Looks up what is not known about the partitions of these offsets. Returns those for which the
+    /// request `sent`, which had no answer, was done.
+    fn ask(
+        &self,
+        offsets: &[OffsetCommit],
+        until: Duration,
+        sent: &Entries,
+    ) -> Result<Vec<TopicPartition>, LogError> {
         let asked = self.board.with(|desk| entries::to_ask(desk, offsets));
+        let mut done = Vec::new();
         if asked.is_empty() {
-            return Ok(());
+            return Ok(done);
         }
         let limit = until.saturating_sub(self.clock.elapsed()).max(LOOK_UP);
         let servers = &self.config.bootstrap_servers;
@@ -284,16 +341,12 @@ impl Clerk {
                     return;
                 };
                 held.seen = held.seen.max(end);
-                if held.unsure
-                    && let Some((found, committed)) = committed
-                {
-                    held.books = found.unwrap_or(books::GroupBooks::begin(committed.next));
-                    held.committed = Some(committed.next);
+                if entries::learn(held, sent.get(at), committed) {
+                    done.push(at.clone());
                 }
-                held.unsure = false;
             });
         }
-        Ok(())
+        Ok(done)
     }
 
     fn commit_records(&mut self, job: Job) {
@@ -305,14 +358,14 @@ impl Clerk {
     /// commit.
     fn transact(&mut self, job: &Job) -> Result<Vec<Position>, LogError> {
         loop {
-            self.ask(&job.offsets, job.until)?;
+            self.ask(&job.offsets, job.until, &Entries::new())?;
             let mut entries = Entries::new();
-            self.board.with(|desk| {
+            let before = self.board.with(|desk| {
                 entries::add(desk, &mut entries, &job.offsets)?;
                 desk.begin_commit(entries.keys());
-                Ok::<(), LogError>(())
+                Ok::<Before, LogError>(entries::before(desk, &entries))
             })?;
-            let result = self.attempt(job, &entries);
+            let result = self.attempt(job, &before, &entries);
             self.board.with(|desk| {
                 desk.end_commit(entries.keys());
                 match &result {
@@ -336,33 +389,37 @@ impl Clerk {
         }
     }
 
-    fn attempt(&mut self, job: &Job, entries: &Entries) -> Result<Vec<Position>, Failure> {
+    fn attempt(
+        &mut self,
+        job: &Job,
+        before: &Before,
+        entries: &Entries,
+    ) -> Result<Vec<Position>, Failure> {
         let offsets = offsets(entries).map_err(|error| Failure::Undone(self.no(&error)))?;
         let board = &self.board;
-        let is_ours = || {
-            board.with(|desk| {
-                job.offsets.iter().all(|offset| {
-                    let held = desk.held.get(&offset.at);
-                    held.is_some_and(|held| held.fence == offset.fence)
-                })
-            })
-        };
+        let is_ours = || holds(board, &job.offsets);
         let done = self
             .writer
             .write(&self.member, &job.parcel, &offsets, job.until, is_ours);
         match done {
             Ok(waiting) => self.positions(&waiting, job),
             Err(failure) => match failure {
-                Failure::Unknown(why) => self.settle(entries, why, job),
+                Failure::Unknown(why) => self.settle(before, entries, why, job),
                 Failure::Redo | Failure::Undone(_) => Err(failure),
             },
         }
+    }
+
+    /// Whether we still own what a commit is about, as far as the client knows.
+    fn is_ours(&self, job: &Job) -> bool {
+        !self.member.consumer.assignment_lost() && holds(&self.board, &job.offsets)
     }
 
     /// Finds out what became of a transaction whose end had no answer. The new producer has ended it one
     /// way or the other, and the group's offsets were in it.
     fn settle(
         &mut self,
+        before: &Before,
         entries: &Entries,
         why: String,
         job: &Job,
@@ -378,22 +435,14 @@ impl Clerk {
         let Ok(found) = found else {
             return Err(Failure::Unknown(why));
         };
-        let is_done = entries.values().zip(found).all(|(entry, found)| {
-            found.is_some_and(|(books, committed)| {
-                books == Some(entry.books)
-                    && committed.next == entry.next
-                    && committed.metadata == entry.metadata
-            })
-        });
-        if !is_done {
-            return Err(Failure::Undone(LogError::Away {
+        match (entries::trace(before, entries, &found), self.writer.last()) {
+            // Whoever took a partition over may have done the same work and written the same.
+            (Trace::Done, Some(waiting)) if self.is_ours(job) => self.positions(&waiting, job),
+            (Trace::Undone, _) => Err(Failure::Undone(LogError::Away {
                 servers: self.config.bootstrap_servers.clone(),
                 why,
-            }));
-        }
-        match self.writer.last() {
-            Some(waiting) => self.positions(&waiting, job),
-            None => Err(Failure::Unknown(why)),
+            })),
+            (Trace::Done | Trace::Unknown, _) => Err(Failure::Unknown(why)),
         }
     }
 
@@ -407,6 +456,16 @@ impl Clerk {
             .delivered(waiting, job.parcel.records.clone())
             .map_err(|error| Failure::Unknown(error.to_string()))
     }
+}
+
+/// Whether all of these are held under the fence they name.
+fn holds(board: &Board, offsets: &[OffsetCommit]) -> bool {
+    board.with(|desk| {
+        offsets.iter().all(|offset| {
+            let held = desk.held.get(&offset.at);
+            held.is_some_and(|held| held.fence == offset.fence)
+        })
+    })
 }
 
 /// The error of a commit in a session that is over.

@@ -57,6 +57,8 @@ pub(super) struct Held {
     pub(super) moved: Duration,
     /// What is committed; none before the first commit of the group.
     pub(super) committed: Option<Offset>,
+    /// What the caller wrote with it.
+    pub(super) metadata: String,
     /// Where the group began without a committed offset.
     pub(super) begin: Offset,
     pub(super) books: GroupBooks,
@@ -135,6 +137,10 @@ impl Desk {
                 full_since: None,
                 moved: now,
                 committed,
+                metadata: begin
+                    .committed
+                    .as_ref()
+                    .map_or_else(String::new, |committed| committed.metadata.clone()),
                 begin: begin.position,
                 books: begin.books,
                 seen: if stopped { Offset(0) } else { begin.position },

@@ -355,6 +355,8 @@ impl Driver {
         let until = self.clock.elapsed() + LEAVE;
         self.moves.give_up();
         self.member.consumer.context().close();
+        // What came in between; from here on the callback answers by itself.
+        self.moves.give_up();
         let Self { member, moves, .. } = self;
         drop(moves);
         // The last one that holds the client closes it. That should be this thread, which has nothing

@@ -6,10 +6,11 @@ use tidegate_core::Offset;
 
 use crate::error::LogError;
 use crate::kafka::books::{self, GroupBooks};
+use crate::kafka::groups::Found;
 use crate::port::OffsetCommit;
 use crate::record::TopicPartition;
 
-use super::desk::Desk;
+use super::desk::{Desk, Held};
 
 /// What is written for one partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,6 +23,20 @@ pub(super) struct Entry {
 
 /// What one request writes, by partition.
 pub(super) type Entries = BTreeMap<TopicPartition, Entry>;
+
+/// What was committed before a request, for each partition it writes; none where nothing was.
+pub(super) type Before = BTreeMap<TopicPartition, Option<Entry>>;
+
+/// What became of a request that had no answer, as far as the committed offsets tell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Trace {
+    /// They are what it wrote, and were not before.
+    Done,
+    /// They are what they were before, and not what it wrote.
+    Undone,
+    /// They would look the same either way, or are somebody else's.
+    Unknown,
+}
 
 /// Partitions whose end must be looked up before these offsets can be judged, and those whose last
 /// commit had no known outcome.
@@ -87,12 +102,87 @@ pub(super) fn add(
     Ok(())
 }
 
+/// What is committed for the partitions of a request that is about to be made.
+pub(super) fn before(desk: &Desk, entries: &Entries) -> Before {
+    let image = |held: &Held| {
+        Some(Entry {
+            next: held.committed?,
+            books: held.books,
+            metadata: held.metadata.clone(),
+        })
+    };
+    entries
+        .keys()
+        .map(|at| (at.clone(), desk.held.get(at).and_then(image)))
+        .collect()
+}
+
+/// What the committed offsets, in the order of the entries, tell about a transaction. It is all or
+/// none, so one partition that tells is enough if no other one speaks against it.
+pub(super) fn trace(before: &Before, entries: &Entries, found: &[Found]) -> Trace {
+    let mut told = None;
+    if found.len() != entries.len() {
+        return Trace::Unknown;
+    }
+    for ((at, entry), found) in entries.iter().zip(found) {
+        let before = before.get(at).and_then(Option::as_ref);
+        let is_entry = is_there(Some(entry), found);
+        let is_before = is_there(before, found);
+        let tells = match (is_entry, is_before) {
+            (true, false) => Trace::Done,
+            (false, true) => Trace::Undone,
+            (true, true) => continue,
+            (false, false) => return Trace::Unknown,
+        };
+        if told.replace(tells).is_some_and(|other| other != tells) {
+            return Trace::Unknown;
+        }
+    }
+    told.unwrap_or(Trace::Unknown)
+}
+
+/// Whether what was found is this.
+fn is_there(entry: Option<&Entry>, found: &Found) -> bool {
+    match (entry, found) {
+        (None, None) => true,
+        (Some(entry), Some((books, committed))) => {
+            committed.next == entry.next
+                && committed.metadata == entry.metadata
+                // Without books they begin at the offset.
+                && books.unwrap_or(GroupBooks::begin(committed.next)) == entry.books
+        }
+        (None, Some(_)) | (Some(_), None) => false,
+    }
+}
+
+/// Notes what was found for a partition whose last request had no answer. `sent` is what that request
+/// wrote, if it is to be made again. Returns whether that is not needed because it was done.
+///
+/// Otherwise what is held stays as it was before the request, so that the next one writes the same: if
+/// the first one arrives late after all, its postings are still counted once.
+pub(super) fn learn(held: &mut Held, sent: Option<&Entry>, found: Found) -> bool {
+    if !held.unsure {
+        return false;
+    }
+    held.unsure = false;
+    if sent.is_some_and(|_| !is_there(sent, &found)) {
+        return false;
+    }
+    if let Some((books, committed)) = found {
+        held.books = books.unwrap_or(GroupBooks::begin(committed.next));
+        held.committed = Some(committed.next);
+        held.metadata = committed.metadata;
+    }
+    sent.is_some()
+}
+
 /// Notes that a request was done.
 pub(super) fn done(desk: &mut Desk, entries: &Entries) {
     for (at, entry) in entries {
         if let Some(held) = desk.held.get_mut(at) {
             held.committed = Some(entry.next);
             held.books = entry.books;
+            held.metadata.clone_from(&entry.metadata);
             held.unsure = false;
         }
     }
@@ -113,7 +203,8 @@ mod tests {
     use crate::kafka::session::desk::Begin;
     use crate::port::{Committed, Fence};
     use std::time::Duration;
-    use tidegate_core::Topic;
+    use tidegate_core::books::{Place, postings};
+    use tidegate_core::{EventId, Topic};
 
     fn at(partition: i32) -> TopicPartition {
         TopicPartition::new(Topic::new("t").unwrap(), partition)
@@ -178,6 +269,105 @@ mod tests {
         assert_eq!(entries[&at(0)].next, Offset(15));
         done(&mut desk, &entries);
         assert_eq!(desk.held[&at(0)].committed, Some(Offset(15)));
+    }
+
+    fn entry(next: i64, count: u64) -> Entry {
+        Entry {
+            next: Offset(next),
+            books: GroupBooks {
+                count,
+                ..GroupBooks::begin(Offset(0))
+            },
+            metadata: String::new(),
+        }
+    }
+
+    fn found(entry: &Entry) -> Found {
+        let committed = Committed {
+            next: entry.next,
+            metadata: entry.metadata.clone(),
+        };
+        Some((Some(entry.books), committed))
+    }
+
+    #[test]
+    fn committed_offsets_tell_of_a_transaction_only_what_they_can() {
+        let (old, new, other) = (entry(5, 5), entry(7, 7), entry(9, 9));
+        let noted = Entry {
+            metadata: "note".to_owned(),
+            ..old.clone()
+        };
+        let (was, is) = (Some(&old), Some(&new));
+        // For each partition: before, what was written, what is found; then what that tells.
+        type Row<'a> = (Option<&'a Entry>, &'a Entry, Option<&'a Entry>);
+        let rows: [(Vec<Row<'_>>, Trace); 13] = [
+            (vec![(was, &new, is)], Trace::Done),
+            (vec![(None, &new, is)], Trace::Done),
+            (vec![(was, &new, was)], Trace::Undone),
+            (vec![(None, &new, None)], Trace::Undone),
+            (vec![(was, &noted, Some(&noted))], Trace::Done),
+            (vec![(was, &noted, was)], Trace::Undone),
+            // It would not have changed anything, so nobody can tell.
+            (vec![(was, &old, was)], Trace::Unknown),
+            (vec![], Trace::Unknown),
+            // Somebody went on from it, or from what was before.
+            (vec![(was, &new, Some(&other))], Trace::Unknown),
+            (vec![(was, &new, None)], Trace::Unknown),
+            // One that tells is enough, unless another one speaks against it.
+            (vec![(was, &old, was), (was, &new, is)], Trace::Done),
+            (vec![(was, &new, is), (was, &new, was)], Trace::Unknown),
+            (
+                vec![(was, &new, is), (was, &new, Some(&other))],
+                Trace::Unknown,
+            ),
+        ];
+        for (row, expected) in rows {
+            let (mut before, mut entries, mut answer) = (Before::new(), Entries::new(), vec![]);
+            for (partition, (was, written, is)) in (0..).zip(&row) {
+                before.insert(at(partition), was.cloned());
+                entries.insert(at(partition), (*written).clone());
+                answer.push(is.and_then(found));
+            }
+            assert_eq!(trace(&before, &entries, &answer), expected, "{row:?}");
+        }
+    }
+
+    #[test]
+    fn a_request_made_again_counts_its_postings_once() {
+        let commit = || OffsetCommit {
+            postings: postings(
+                [EventId::from_u128(4), EventId::from_u128(5)],
+                Some(Place::InFlight),
+                Some(Place::Delivered),
+            ),
+            ..offset(0, 1, 12)
+        };
+        let mut desk = desk();
+        let mut first = Entries::new();
+        add(&desk, &mut first, &[commit()]).unwrap();
+        let was = before(&desk, &first)[&at(0)].clone().unwrap();
+        let sent = &first[&at(0)];
+        assert_eq!((was.books.count, sent.books.count), (0, 2));
+        // Not there yet, or something that is neither: the same is written again.
+        for answer in [found(&was), None, found(&entry(11, 40))] {
+            unsure(&mut desk, &first);
+            let held = desk.held.get_mut(&at(0)).unwrap();
+            assert!(!learn(held, Some(sent), answer));
+            assert!(!held.unsure);
+            let mut again = Entries::new();
+            add(&desk, &mut again, &[commit()]).unwrap();
+            assert_eq!(again, first);
+        }
+        // There: nothing is left to write.
+        unsure(&mut desk, &first);
+        let held = desk.held.get_mut(&at(0)).unwrap();
+        assert!(learn(held, Some(sent), found(sent)));
+        assert_eq!(before(&desk, &first)[&at(0)].as_ref(), Some(sent));
+        // Another commit goes on from whatever is there.
+        unsure(&mut desk, &first);
+        let held = desk.held.get_mut(&at(0)).unwrap();
+        assert!(!learn(held, None, found(&entry(15, 5))));
+        assert_eq!(before(&desk, &first)[&at(0)], Some(entry(15, 5)));
     }
 
     #[test]

@@ -116,9 +116,10 @@ impl Moves {
         };
     }
 
-    /// Answers the client, which does not close before it has its answer.
+    /// Answers the client, which does not close before it has its answer: what is being done, and what
+    /// nobody has begun yet.
     pub(super) fn give_up(&mut self) {
-        while let Some(doing) = self.now.take() {
+        while let Some(doing) = self.now.take().or_else(|| self.unbegun()) {
             let answer = match doing {
                 Doing::Assigning { wanted, .. } => self.assign_at_end(wanted),
                 Doing::Revoking { wanted, .. } | Doing::LettingGo { wanted, .. } => {
@@ -128,18 +129,22 @@ impl Moves {
             if let Err(error) = answer {
                 tracing::debug!("while leaving a group: {error}");
             }
-            self.now = match self.member.consumer.context().next_move() {
-                Some(Move::Assign(wanted)) => Some(Doing::Assigning {
-                    wanted,
-                    looking: mpsc::channel().1,
-                }),
-                Some(Move::Revoke(wanted)) => Some(Doing::LettingGo {
-                    wanted,
-                    until: Duration::ZERO,
-                }),
-                None => None,
-            };
         }
+    }
+
+    /// What the group wants next, as something that only has to be answered.
+    fn unbegun(&self) -> Option<Doing> {
+        let next = self.member.consumer.context().next_move()?;
+        Some(match next {
+            Move::Assign(wanted) => Doing::Assigning {
+                wanted,
+                looking: mpsc::channel().1,
+            },
+            Move::Revoke(wanted) => Doing::LettingGo {
+                wanted,
+                until: Duration::ZERO,
+            },
+        })
     }
 
     fn look_up(&self, wanted: TopicPartitionList) -> Doing {
@@ -256,6 +261,10 @@ impl Moves {
         let partitions = partitions_of(&wanted);
         if self.board.with(|desk| desk.is_committing(&partitions)) {
             if self.clock.elapsed() >= until {
+                // The client does not close before it has its answer.
+                if let Err(error) = self.member.consumer.incremental_unassign(&wanted) {
+                    tracing::debug!("while giving partitions up: {error}");
+                }
                 self.fail("a commit does not end, and its partition is wanted by the group");
                 return None;
             }
