@@ -48,12 +48,17 @@ impl Spool {
         }
         for number in names.iter().filter_map(|name| sealed_number(name)) {
             let path = self.dir.join(sealed_name(number));
-            let file = at("open", &path, self.disk.open(&path, OpenMode::Read))?;
             let good = written
                 .sealed
                 .iter()
                 .find(|(known, _)| *known == number)
                 .map(|(_, len)| *len);
+            if good.is_none() {
+                // It was sealed by a process that ended before its books said how much of it is
+                // synced. All of it is counted, so all of it has to be made to last.
+                rewrite(&*self.disk, &path)?;
+            }
+            let file = at("open", &path, self.disk.open(&path, OpenMode::Read))?;
             let end = match good {
                 Some(len) => len,
                 None => at("measure", &path, file.len())?,
