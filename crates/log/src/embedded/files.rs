@@ -76,6 +76,12 @@ pub(super) fn is_full(error: &LogError) -> bool {
         if matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded))
 }
 
+/// Whether it was a sync that failed, which is final whatever it says: a later one that succeeds
+/// proves nothing.
+pub(super) fn is_failed_sync(error: &LogError) -> bool {
+    matches!(error, LogError::Disk { doing: "sync", .. })
+}
+
 /// Writes a small file whole: under another name first, synced, then put in its place.
 pub(super) fn replace(
     disk: &dyn Disk,

@@ -230,7 +230,14 @@ impl Writer {
 
     fn write_and_sync(&mut self, bytes: &[u8]) -> Result<(), LogError> {
         if self.journal.needs_file(bytes.len()) {
-            self.journal.begin_file(&mut self.hub.pool())?;
+            let begun = self.journal.begin_file(&mut self.hub.pool());
+            if let Err(error) = begun {
+                // The name or the length of the file may not last, and groups would go with it.
+                if files::is_failed_sync(&error) {
+                    self.hub.stop(&error);
+                }
+                return Err(error);
+            }
             // The keeper can let go of the file before, and make another one ready.
             self.hub.keeper_bell.notify_one();
         }

@@ -169,6 +169,25 @@ fn a_segment_or_directory_sync_that_says_there_is_no_room_stops_the_log() {
 }
 
 #[test]
+fn a_journal_file_whose_name_may_not_last_is_not_written_to() {
+    let (disk, mut desk) = opened();
+    disk.fail(fault(Operation::SyncDir, "", FaultKind::Full));
+    let mut acknowledged = 5;
+    while desk.append(vec![append("a", 0, acknowledged)]).is_ok() {
+        acknowledged += 1;
+        assert!(acknowledged < 10_000, "another journal file is never begun");
+    }
+    let refused = desk.append(vec![append("a", 0, acknowledged)]).unwrap_err();
+    assert!(matches!(refused, LogError::Stopped { .. }), "{refused}");
+    drop(desk);
+    disk.crash(&Survivors::Nothing);
+    let mut desk = Desk::open(&disk, small()).unwrap();
+    let found = desk.all(&at("a", 0)).unwrap().len() as u64;
+    assert_eq!(found, acknowledged);
+    desk.assert_balanced();
+}
+
+#[test]
 fn a_torn_tail_on_a_disk_without_room_does_not_keep_the_log_closed() {
     let (disk, mut desk) = opened();
     desk.append(vec![append("a", 0, 5)]).unwrap();
