@@ -16,13 +16,14 @@ mod status;
 #[cfg(test)]
 mod tests;
 mod validate;
-mod write;
+pub(crate) mod write;
 
 use std::borrow::Cow;
 
 use jiff::Timestamp;
 
 pub use decode::{DecodeError, Decoded};
+pub(crate) use encode::Encoder;
 pub use json::{Json, ParseJsonError, Properties};
 pub use status::{EventStatus, ProcessStatus};
 pub use validate::FieldProblem;

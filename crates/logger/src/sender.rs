@@ -10,6 +10,7 @@ use tidegate_core::books::Place;
 use tidegate_core::breaker::{BreakerState, CallResult, Permit};
 
 use crate::api::{Answer, Judgment, Payload, ask};
+use crate::event::Encoder;
 use crate::held::Held;
 use crate::hub::Hub;
 use crate::loss::reason;
@@ -170,14 +171,12 @@ impl Sender {
     }
 
     fn payloads(&self, batch: &Held<'_>) -> Vec<Payload> {
-        let defaults = &self.shared.config.defaults;
+        let mut encoder = Encoder::new(&self.shared.config.defaults);
         batch
             .events()
             .map(|queued| {
                 let mut json = Vec::with_capacity(512);
-                queued
-                    .event
-                    .encode(queued.id, queued.timestamp_ms, defaults, &mut json);
+                encoder.encode(&queued.event, queued.id, queued.timestamp_ms, &mut json);
                 Payload {
                     id: queued.id,
                     json: Bytes::from(json),

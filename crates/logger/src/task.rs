@@ -11,6 +11,7 @@ use tokio::sync::{mpsc, watch};
 
 use crate::api::Api;
 use crate::config::{LoggerConfig, SyncMode};
+use crate::event::Encoder;
 use crate::hub::{Hub, LossCallback, Lost};
 use crate::keeper;
 use crate::logger::{Logger, Metrics};
@@ -208,6 +209,7 @@ impl LoggerTask {
                 is_asked: true,
                 has_ended: false,
                 helper,
+                encoder: Encoder::new(&shared.config.defaults),
                 _alive: Arc::clone(&alive),
             };
             self.spawn

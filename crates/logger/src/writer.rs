@@ -8,7 +8,7 @@ use std::time::Duration;
 use tidegate_core::books::{Place, postings};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::event::Event;
+use crate::event::{Encoder, Event};
 use crate::hub::{Hub, Lost};
 use crate::loss::reason;
 use crate::spill::{Rejection, ReplayBatch, SpillError, Spool, settle_corrupt};
@@ -114,6 +114,7 @@ pub(crate) struct Writer {
     /// Whether it has said its last word.
     pub(crate) has_ended: bool,
     pub(crate) helper: Helper,
+    pub(crate) encoder: Encoder,
     pub(crate) _alive: Arc<Alive>,
 }
 

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use tidegate_core::EventId;
 
-use super::{Defaults, Event, Extras, Properties, Text, is_taken, or_default, write};
+use super::{Defaults, Event, Extras, Properties, Text, is_taken, write};
 
 /// A field name as it stands between two fields.
 macro_rules! key {
@@ -33,28 +33,74 @@ impl Event {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn encode(&self, id: EventId, timestamp_ms: u64, defaults: &Defaults, into: &mut Vec<u8>) {
-        self.encode_open(id, timestamp_ms, defaults, into);
+        Encoder::new(defaults).encode(self, id, timestamp_ms, into);
+    }
+}
+
+/// Writes events as lines, many with the same defaults one after the other: what is the same in
+/// most of them is made once.
+pub(crate) struct Encoder {
+    /// The defaults as they stand in a line, with their field names; empty where there is none.
+    application: Vec<u8>,
+    target: Vec<u8>,
+    origin: Vec<u8>,
+    user: Vec<u8>,
+    /// The second that was written last, and its text up to the dot.
+    second: Option<i64>,
+    date: Vec<u8>,
+}
+
+impl Encoder {
+    pub(crate) fn new(defaults: &Defaults) -> Self {
+        let property = |key: &str, value: &Text| {
+            let mut written = Vec::new();
+            text(
+                &mut written,
+                key,
+                Some(&**value).filter(|it| !it.is_empty()),
+            );
+            written
+        };
+        Self {
+            application: property(key!("applicationId"), &defaults.application_id),
+            target: property(key!("targetSystem"), &defaults.target_system),
+            origin: property(key!("originatingSystem"), &defaults.originating_system),
+            user: property(key!("userId"), &defaults.user_id),
+            second: None,
+            date: Vec::new(),
+        }
+    }
+
+    /// As [`Event::encode`].
+    pub(crate) fn encode(
+        &mut self,
+        event: &Event,
+        id: EventId,
+        timestamp_ms: u64,
+        into: &mut Vec<u8>,
+    ) {
+        self.encode_open(event, id, timestamp_ms, into);
         into.push(b'}');
     }
 
-    /// As [`encode`](Event::encode), without the closing brace: the transport may append further
+    /// As [`encode`](Self::encode), without the closing brace: the transport may append further
     /// properties of its own, each with a comma before it, and closes the object.
-    pub fn encode_open(
-        &self,
+    pub(crate) fn encode_open(
+        &mut self,
+        event: &Event,
         id: EventId,
         timestamp_ms: u64,
-        defaults: &Defaults,
         into: &mut Vec<u8>,
     ) {
         let start = into.len();
-        self.encode_line_fields(timestamp_ms, defaults, into);
-        if let Some(extras) = self.extras.as_deref() {
+        self.encode_line_fields(event, timestamp_ms, into);
+        if let Some(extras) = event.extras.as_deref() {
             extras.encode(id, into);
         }
-        if let Some(status) = self.event_status {
+        if let Some(status) = event.event_status {
             word(into, key!("eventStatus"), status.as_str());
         }
-        if let Some(extras) = self.extras.as_deref() {
+        if let Some(extras) = event.extras.as_deref() {
             extras.encode_further(into);
             own_properties(into, &extras.properties);
         }
@@ -65,31 +111,43 @@ impl Event {
     }
 
     /// The ten fields of the documented line, in its order.
-    fn encode_line_fields(&self, timestamp_ms: u64, defaults: &Defaults, into: &mut Vec<u8>) {
-        let application = or_default(self.application_id.as_ref(), &defaults.application_id);
-        let target = or_default(self.target_system.as_ref(), &defaults.target_system);
-        let origin = or_default(
-            self.originating_system.as_ref(),
-            &defaults.originating_system,
-        );
-        let user = or_default(self.user_id.as_ref(), &defaults.user_id);
-
-        text(into, key!("applicationId"), application);
-        text(into, key!("correlationId"), self.correlation_id.as_deref());
-        text(into, key!("processName"), self.process_name.as_deref());
-        if let Some(status) = self.process_status {
+    fn encode_line_fields(&mut self, event: &Event, timestamp_ms: u64, into: &mut Vec<u8>) {
+        let given = event.application_id.as_deref();
+        text_or(into, key!("applicationId"), given, &self.application);
+        text(into, key!("correlationId"), event.correlation_id.as_deref());
+        text(into, key!("processName"), event.process_name.as_deref());
+        if let Some(status) = event.process_status {
             word(into, key!("processStatus"), status.as_str());
         }
-        text(into, key!("step"), self.step.as_deref());
-        text(into, key!("details"), self.details.as_deref());
-        text(into, key!("targetSystem"), target);
-        text(into, key!("originatingSystem"), origin);
+        text(into, key!("step"), event.step.as_deref());
+        text(into, key!("details"), event.details.as_deref());
+        let given = event.target_system.as_deref();
+        text_or(into, key!("targetSystem"), given, &self.target);
+        let given = event.originating_system.as_deref();
+        text_or(into, key!("originatingSystem"), given, &self.origin);
         raw(into, key!("timestamp"));
-        write::timestamp(
-            into,
-            self.timestamp.unwrap_or_else(|| from_ms(timestamp_ms)),
-        );
-        text(into, key!("userId"), user);
+        match event.timestamp {
+            Some(at) => write::timestamp(into, at),
+            None => self.encode_now(timestamp_ms, into),
+        }
+        text_or(into, key!("userId"), event.user_id.as_deref(), &self.user);
+    }
+
+    /// The time at which an event was taken on. Thousands are of the same second, and working out
+    /// its date would be a fifth of the cost of a line.
+    fn encode_now(&mut self, timestamp_ms: u64, into: &mut Vec<u8>) {
+        let at = from_ms(timestamp_ms);
+        if at == Timestamp::MAX {
+            return write::timestamp(into, at);
+        }
+        if self.second != Some(at.as_second()) {
+            self.second = Some(at.as_second());
+            self.date.clear();
+            write::timestamp(&mut self.date, at);
+            self.date.truncate(self.date.len() - write::MILLISECONDS);
+        }
+        into.extend_from_slice(&self.date);
+        write::milliseconds(into, timestamp_ms % 1_000);
     }
 }
 
@@ -157,6 +215,14 @@ fn text(into: &mut Vec<u8>, key: &str, value: Option<&str>) {
     if let Some(value) = value {
         raw(into, key);
         write::text(into, value);
+    }
+}
+
+/// What was given, else a default as it stands in a line.
+fn text_or(into: &mut Vec<u8>, key: &str, given: Option<&str>, default: &[u8]) {
+    match given {
+        Some(given) => text(into, key, Some(given)),
+        None => into.extend_from_slice(default),
     }
 }
 

@@ -101,12 +101,32 @@ fn a_full_event_has_every_documented_field_in_order_and_its_own_last() {
 #[test]
 fn an_open_object_takes_further_properties_of_the_transport() {
     let mut line = b"before\n".to_vec();
-    full().encode_open(id(), 0, &Defaults::default(), &mut line);
+    Encoder::new(&Defaults::default()).encode_open(&full(), id(), 0, &mut line);
     line.extend_from_slice(b",\"_seq\":7,\"_sum\":\"ff\",\"_crc\":\"0a\"}");
     let text = String::from_utf8(line).unwrap();
     let back = decoded(text.strip_prefix("before\n").unwrap());
     assert_eq!(back.event, full());
     assert_eq!(back.id, Some(id()));
+}
+
+#[test]
+fn one_encoder_writes_the_time_of_each_event_as_a_new_one_would() {
+    let defaults = Defaults::default();
+    let mut encoder = Encoder::new(&defaults);
+    let times = [5, 999, 1_000, 1_001, 999, 1_780_308_930_123, u64::MAX, 7];
+    for timestamp_ms in times {
+        let mut event = Event::end("P", "d");
+        let (mut one, mut other) = (Vec::new(), Vec::new());
+        encoder.encode(&event, id(), timestamp_ms, &mut one);
+        let at = i64::try_from(timestamp_ms).map(Timestamp::from_millisecond);
+        let at = at.ok().and_then(Result::ok).unwrap_or(Timestamp::MAX);
+        event.timestamp = Some(at);
+        event.encode(id(), 0, &defaults, &mut other);
+        assert_eq!(
+            String::from_utf8(one).unwrap(),
+            String::from_utf8(other).unwrap()
+        );
+    }
 }
 
 #[test]

@@ -11,31 +11,55 @@ pub(super) fn text(into: &mut Vec<u8>, text: &str) {
     let bytes = text.as_bytes();
     into.reserve(bytes.len() + 2);
     into.push(b'"');
-    // Most texts are clean, and looking at all bytes without stopping is done many at a time.
-    let is_clean = bytes
-        .iter()
-        .fold(true, |is_clean, &byte| is_clean & is_plain(byte));
-    if is_clean {
+    if are_plain(bytes) {
         into.extend_from_slice(bytes);
-        into.push(b'"');
-        return;
+    } else {
+        escaped(into, bytes);
     }
-    let mut clean_from = 0;
+    into.push(b'"');
+}
+
+#[cold]
+fn escaped(into: &mut Vec<u8>, bytes: &[u8]) {
+    let mut plain_from = 0;
     for (index, &byte) in bytes.iter().enumerate() {
         if is_plain(byte) {
             continue;
         }
-        into.extend_from_slice(&bytes[clean_from..index]);
-        clean_from = index + 1;
+        into.extend_from_slice(&bytes[plain_from..index]);
+        plain_from = index + 1;
         escape(into, byte);
     }
-    into.extend_from_slice(&bytes[clean_from..]);
-    into.push(b'"');
+    into.extend_from_slice(&bytes[plain_from..]);
 }
 
 /// Whether a byte may stand in a JSON string as it is: no quote, backslash or control character.
 fn is_plain(byte: u8) -> bool {
-    (byte >= 0x20) & (byte != b'"') & (byte != b'\\')
+    byte >= 0x20 && byte != b'"' && byte != b'\\'
+}
+
+/// Whether all of them may. Most texts are short and plain, so they are looked at eight bytes at a
+/// time, the last ones with some of those before them.
+fn are_plain(bytes: &[u8]) -> bool {
+    let Some(last) = bytes.last_chunk() else {
+        return bytes.iter().all(|&byte| is_plain(byte));
+    };
+    let (eights, _) = bytes.as_chunks();
+    let found = eights
+        .iter()
+        .fold(not_plain(*last), |found, eight| found | not_plain(*eight));
+    found == 0
+}
+
+/// Zero if all eight bytes are plain. A byte below `n` is the only one that loses its highest bit to
+/// nobody when `n` is taken from it, and a byte that equals another is the one whose difference is
+/// below one.
+fn not_plain(eight: [u8; 8]) -> u64 {
+    const EACH: u64 = u64::from_ne_bytes([1; 8]);
+    let below = |word: u64, n: u64| word.wrapping_sub(EACH * n) & !word & (EACH << 7);
+    let word = u64::from_ne_bytes(eight);
+    let equal = |byte: u8| below(word ^ (EACH * u64::from(byte)), 1);
+    below(word, 0x20) | equal(b'"') | equal(b'\\')
 }
 
 #[cold]
@@ -48,8 +72,7 @@ fn escape(into: &mut Vec<u8>, byte: u8) {
         b'\t' => b't',
         _ => {
             into.extend_from_slice(b"\\u00");
-            into.push(hex(byte >> 4));
-            into.push(hex(byte));
+            into.extend_from_slice(&hex::<1, 2>([byte]));
             return;
         }
     };
@@ -57,19 +80,33 @@ fn escape(into: &mut Vec<u8>, byte: u8) {
 }
 
 /// Writes `number` in decimal.
-pub(super) fn number(into: &mut Vec<u8>, number: u64) {
+pub(crate) fn number(into: &mut Vec<u8>, number: u64) {
     let mut digits = [0; 20];
     let mut at = digits.len();
     let mut rest = number;
     loop {
         at -= 1;
-        digits[at] = b'0' + low_byte(rest % 10);
+        digits[at] = digit(rest);
         rest /= 10;
         if rest == 0 {
             break;
         }
     }
     into.extend_from_slice(&digits[at..]);
+}
+
+/// The last decimal digit.
+fn digit(number: u64) -> u8 {
+    b'0' + (number % 10).to_le_bytes()[0]
+}
+
+/// How much of a timestamp [`milliseconds`] is.
+pub(super) const MILLISECONDS: usize = ".000Z\"".len();
+
+/// Writes the end of a timestamp, from its dot on.
+pub(super) fn milliseconds(into: &mut Vec<u8>, ms: u64) {
+    let [hundreds, tens, ones] = [digit(ms / 100), digit(ms / 10), digit(ms)];
+    into.extend_from_slice(&[b'.', hundreds, tens, ones, b'Z', b'"']);
 }
 
 /// Writes `at` as ISO-8601 in UTC: with milliseconds, and finer where it is finer.
@@ -93,26 +130,31 @@ pub(super) fn timestamp(into: &mut Vec<u8>, at: Timestamp) {
 /// Writes `id` in the usual form of a UUID.
 pub(super) fn event_id(into: &mut Vec<u8>, id: EventId) {
     // By hand: this is written for every event, and formatting would take the longer way.
-    into.extend_from_slice(&filled(
-        *b"\"00000000-0000-0000-0000-000000000000\"",
-        id.as_u128(),
-    ));
+    let [a, b, c, d, e, f, g, h, rest @ ..] = hex::<16, 32>(id.as_u128().to_be_bytes());
+    let [i, j, k, l, m, n, o, p, q, r, s, t, node @ ..] = rest;
+    into.extend_from_slice(&[b'"', a, b, c, d, e, f, g, h]);
+    into.extend_from_slice(&[b'-', i, j, k, l, b'-', m, n, o, p, b'-', q, r, s, t, b'-']);
+    into.extend_from_slice(&node);
+    into.push(b'"');
 }
 
 /// Writes the span of an event that was given none: the random half of its id, so that an event
 /// has the same span each time it is sent. It is never zero, because of the variant of a UUID.
 pub(super) fn span_of(into: &mut Vec<u8>, id: EventId) {
-    into.extend_from_slice(&filled(*b"\"0000000000000000\"", id.as_u128()));
+    let [_, _, _, _, _, _, _, _, random @ ..] = id.as_u128().to_be_bytes();
+    into.push(b'"');
+    into.extend_from_slice(&hex::<8, 16>(random));
+    into.push(b'"');
 }
 
-/// Puts the lowest bits in place of the zeros of `form`.
-fn filled<const N: usize>(mut form: [u8; N], bits: u128) -> [u8; N] {
-    let mut rest = bits;
-    for place in form.iter_mut().rev().filter(|place| **place == b'0') {
-        *place = hex(low_byte(rest));
-        rest >>= 4;
+/// The hex digits of bytes, two for each.
+pub(crate) fn hex<const N: usize, const DIGITS: usize>(bytes: [u8; N]) -> [u8; DIGITS] {
+    const { assert!(DIGITS == 2 * N, "two digits for each byte") };
+    let mut digits = [0; DIGITS];
+    for (pair, byte) in digits.as_chunks_mut().0.iter_mut().zip(bytes) {
+        *pair = [hex_digit(byte >> 4), hex_digit(byte)];
     }
-    form
+    digits
 }
 
 /// Writes `value` as it stands.
@@ -135,12 +177,8 @@ pub(super) fn object(into: &mut Vec<u8>, properties: &Properties) {
 }
 
 /// The hex digit of the lower four bits.
-fn hex(byte: u8) -> u8 {
+fn hex_digit(byte: u8) -> u8 {
     b"0123456789abcdef"[usize::from(byte & 0xf)]
-}
-
-fn low_byte(number: impl Into<u128>) -> u8 {
-    number.into().to_le_bytes()[0]
 }
 
 #[cfg(test)]
@@ -160,6 +198,24 @@ mod tests {
             let json = written(|into| text(into, &original));
             assert!(!json.contains(['\n', '\r']), "{json}");
             assert_eq!(serde_json::from_str::<String>(&json).unwrap(), original);
+        }
+    }
+
+    #[test]
+    fn a_byte_that_must_be_escaped_is_found_wherever_it_stands() {
+        for len in 0..40 {
+            for at in 0..len {
+                for code in 0..=127_u8 {
+                    let mut bytes = vec![b'~'; len];
+                    bytes[at] = code;
+                    assert_eq!(are_plain(&bytes), is_plain(code), "{code} at {at} of {len}");
+                    let original = String::from_utf8(bytes).unwrap();
+                    let json = written(|into| text(into, &original));
+                    assert_eq!(serde_json::from_str::<String>(&json).unwrap(), original);
+                }
+            }
+            let highest = vec![0xff_u8; len];
+            assert!(are_plain(&highest), "{len}");
         }
     }
 

@@ -5,6 +5,8 @@ use std::borrow::Cow;
 use serde::Deserialize;
 use tidegate_core::EventId;
 
+use crate::event::write;
+
 /// The end of every line of ours: `,"_crc":"xxxxxxxx"}`.
 const CRC_MARK: &[u8] = b",\"_crc\":\"";
 const CRC_TAIL: usize = CRC_MARK.len() + 8 + 2;
@@ -15,37 +17,16 @@ const ID: usize = 36;
 /// Closes a line: `json` is an object whose last property is `_id` and whose brace is still open.
 pub(super) fn close(buffer: &mut Vec<u8>, start: usize, seq: u64, sum: Option<u128>) {
     buffer.extend_from_slice(b",\"_seq\":");
-    push_decimal(buffer, seq);
+    write::number(buffer, seq);
     if let Some(sum) = sum {
         buffer.extend_from_slice(b",\"_sum\":\"");
-        push_hex(buffer, sum, 32);
+        buffer.extend_from_slice(&write::hex::<16, 32>(sum.to_be_bytes()));
         buffer.push(b'"');
     }
     let crc = crc32c::crc32c(&buffer[start..]);
     buffer.extend_from_slice(CRC_MARK);
-    push_hex(buffer, u128::from(crc), 8);
+    buffer.extend_from_slice(&write::hex::<4, 8>(crc.to_be_bytes()));
     buffer.extend_from_slice(b"\"}\n");
-}
-
-/// Formatting machinery would be a quarter of the cost of a line.
-fn push_decimal(buffer: &mut Vec<u8>, mut number: u64) {
-    let start = buffer.len();
-    loop {
-        buffer.push(b'0' + u8::try_from(number % 10).unwrap_or(0));
-        number /= 10;
-        if number == 0 {
-            break;
-        }
-    }
-    buffer[start..].reverse();
-}
-
-fn push_hex(buffer: &mut Vec<u8>, number: u128, digits: u32) {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    for place in (0..digits).rev() {
-        let digit = (number >> (place * 4)) & 0xf;
-        buffer.push(DIGITS[usize::try_from(digit).unwrap_or(0)]);
-    }
 }
 
 /// A line that can be read.

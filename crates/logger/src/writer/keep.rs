@@ -189,12 +189,10 @@ impl Writer {
             self.spool.lift_caps();
         }
         let hand = self.shared.hand();
-        let defaults = &self.shared.config.defaults;
+        let encoder = &mut self.encoder;
         let mut encode = |index: usize, buffer: &mut Vec<u8>| {
             let queued = hand.get(skip + index);
-            queued
-                .event
-                .encode_open(queued.id, queued.timestamp_ms, defaults, buffer);
+            encoder.encode_open(&queued.event, queued.id, queued.timestamp_ms, buffer);
             queued.id
         };
         let count = hand.len().saturating_sub(skip).min(BATCH);
