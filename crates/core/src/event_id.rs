@@ -29,6 +29,15 @@ impl EventId {
         Self(bits)
     }
 
+    /// The id that these characters spell; none where they spell none.
+    ///
+    /// The same as parsing them as text, for those who have bytes.
+    #[must_use]
+    pub fn from_ascii(characters: &[u8]) -> Option<Self> {
+        let uuid = Uuid::try_parse_ascii(characters).ok()?;
+        Some(Self(uuid.as_u128()))
+    }
+
     /// The bits of the id, which the books add up.
     #[must_use]
     pub fn as_u128(self) -> u128 {
@@ -125,11 +134,41 @@ impl<'de> Deserialize<'de> for EventId {
 #[derive(Debug, Clone)]
 pub struct EventIds {
     clock: Arc<dyn Clock>,
-    last: Arc<Mutex<Last>>,
+    minter: Arc<Mutex<EventIdMinter>>,
 }
 
+impl EventIds {
+    /// Ids by `clock`, with their random part from `entropy`.
+    #[must_use]
+    pub fn new(clock: Arc<dyn Clock>, entropy: Box<dyn Entropy>) -> Self {
+        Self {
+            clock,
+            minter: Arc::new(Mutex::new(EventIdMinter::new(entropy))),
+        }
+    }
+
+    /// The next id.
+    #[must_use]
+    pub fn mint(&self) -> EventId {
+        let now_ms = self.clock.now_ms();
+        // Whatever a panic leaves, the next id is greater than all before it.
+        let mut minter = self.minter.lock().unwrap_or_else(PoisonError::into_inner);
+        minter.mint_at(now_ms)
+    }
+}
+
+/// Mints event ids for a single owner, who has a lock and a clock already.
+///
+/// The ids grow strictly, as those of [`EventIds`] do.
+///
+/// ```
+/// use tidegate_core::EventIdMinter;
+/// use tidegate_core::env::Env;
+/// let mut minter = EventIdMinter::new(Env::system().entropy.fork("ids"));
+/// assert!(minter.mint_at(5_000) < minter.mint_at(4_000));
+/// ```
 #[derive(Debug)]
-struct Last {
+pub struct EventIdMinter {
     entropy: Box<dyn Entropy>,
     ms: u64,
     /// The 74 bits of an id that are not time, version or variant.
@@ -139,39 +178,20 @@ struct Last {
 const TAIL_BITS: u32 = 74;
 const TIME_MASK: u64 = (1 << 48) - 1;
 
-impl EventIds {
-    /// Ids by `clock`, with their random part from `entropy`.
+impl EventIdMinter {
+    /// Ids with their random part from `entropy`.
     #[must_use]
-    pub fn new(clock: Arc<dyn Clock>, entropy: Box<dyn Entropy>) -> Self {
-        let last = Last {
+    pub fn new(entropy: Box<dyn Entropy>) -> Self {
+        Self {
             entropy,
             ms: 0,
             tail: 0,
-        };
-        Self {
-            clock,
-            last: Arc::new(Mutex::new(last)),
         }
     }
 
-    /// The next id.
-    #[must_use]
-    pub fn mint(&self) -> EventId {
-        self.mint_at(self.clock.now_ms())
-    }
-
-    /// The next id, for whoever has just read the clock.
-    #[must_use]
-    pub fn mint_at(&self, now_ms: u64) -> EventId {
+    /// The next id, at this time in milliseconds since 1970.
+    pub fn mint_at(&mut self, now_ms: u64) -> EventId {
         let now_ms = now_ms & TIME_MASK;
-        // Whatever a panic leaves, the next id is greater than all before it.
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        last.next(now_ms)
-    }
-}
-
-impl Last {
-    fn next(&mut self, now_ms: u64) -> EventId {
         if now_ms > self.ms {
             let random =
                 (u128::from(self.entropy.next_u64()) << 64) | u128::from(self.entropy.next_u64());
@@ -198,19 +218,15 @@ mod tests {
     use super::*;
     use crate::env::Stream;
 
-    fn last() -> Last {
-        Last {
-            entropy: Box::new(Stream::new(1)),
-            ms: 0,
-            tail: 0,
-        }
+    fn minter() -> EventIdMinter {
+        EventIdMinter::new(Box::new(Stream::new(1)))
     }
 
     #[test]
     fn ids_grow_while_the_clock_stands_still_or_goes_back() {
-        let mut last = last();
+        let mut minter = minter();
         let times = [5_000, 5_000, 5_000, 4_000, 1, 5_001, 5_001, 70_000];
-        let ids: Vec<EventId> = times.iter().map(|ms| last.next(*ms)).collect();
+        let ids: Vec<EventId> = times.iter().map(|ms| minter.mint_at(*ms)).collect();
         assert!(ids.is_sorted_by(|a, b| a < b), "{ids:?}");
         let born: Vec<u64> = ids.iter().filter_map(|id| id.born_ms()).collect();
         assert_eq!(
@@ -221,20 +237,20 @@ mod tests {
 
     #[test]
     fn a_full_millisecond_borrows_the_next_one() {
-        let mut last = last();
-        let first = last.next(9);
-        last.tail = (1 << TAIL_BITS) - 1;
-        let next = last.next(9);
+        let mut minter = minter();
+        let first = minter.mint_at(9);
+        minter.tail = (1 << TAIL_BITS) - 1;
+        let next = minter.mint_at(9);
         assert!(first < next);
         assert_eq!(next.born_ms(), Some(10));
     }
 
     #[test]
     fn an_id_is_a_version_7_uuid_of_the_right_variant() {
-        let mut last = last();
+        let mut minter = minter();
         for ms in [1, 1_700_000_000_000, TIME_MASK] {
             for _ in 0..100 {
-                let uuid = Uuid::from_u128(last.next(ms).as_u128());
+                let uuid = Uuid::from_u128(minter.mint_at(ms).as_u128());
                 assert_eq!(uuid.get_version_num(), 7);
                 assert_eq!(uuid.get_variant(), uuid::Variant::RFC4122);
             }

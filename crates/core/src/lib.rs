@@ -23,7 +23,7 @@ pub use backoff::{Backoff, Retry};
 pub use breaker::Breaker;
 pub use dead_letter::DeadLetter;
 pub use decide::{Decision, Facts, decide};
-pub use event_id::{EventId, EventIds, ParseEventIdError};
+pub use event_id::{EventId, EventIdMinter, EventIds, ParseEventIdError};
 pub use failure::{Classify, Code, CodePattern, Failure, FailureClass, ParseCodeError};
 pub use pause::{PauseReason, PauseReasons};
 pub use poison::PoisonWindow;

@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tidegate_core::EventIds;
 use tidegate_core::books::{Books, LossReason, Place};
 use tidegate_core::env::{Clock, Entropy};
 use tokio::sync::{Notify, mpsc};
@@ -61,7 +60,6 @@ pub(crate) struct Hub {
     pub(crate) config: LoggerConfig,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) api: Arc<dyn Api>,
-    pub(crate) ids: EventIds,
     entropy: Mutex<Box<dyn Entropy>>,
     state: Mutex<State>,
     hand: Mutex<Hand>,
@@ -100,7 +98,6 @@ impl Hub {
         let room = config.queue_capacity.saturating_mul(2).max(LOSS_QUEUE);
         let (losses, lost) = mpsc::channel(room.min(tokio::sync::Semaphore::MAX_PERMITS));
         let shared = Self {
-            ids: EventIds::new(Arc::clone(&clock), entropy.fork("ids")),
             entropy: Mutex::new(entropy.fork("backoff")),
             config,
             clock,

@@ -268,8 +268,10 @@ impl Logger {
 
     async fn log_and_wait(&self, event: Event, door: Door) -> Result<EventId, LossReason> {
         if !self.shared.config.enabled {
-            self.shared.state().counters.ignored += 1;
-            return Ok(self.shared.ids.mint());
+            let now_ms = self.shared.clock.now_ms();
+            let mut state = self.shared.state();
+            state.counters.ignored += 1;
+            return Ok(state.ids.mint_at(now_ms));
         }
         let (tell, told) = oneshot::channel();
         let mut tell = Some(tell);
@@ -379,12 +381,12 @@ impl Logger {
         match full {
             Some(_) if state.phase == Phase::Running && self.waits() => Offer::Full,
             Some(reason) => {
-                let id = shared.ids.mint_at(now_ms);
+                let id = state.ids.mint_at(now_ms);
                 state.accept_lost(id, reason.clone());
                 Offer::Refused(id, reason)
             }
             None => {
-                let id = shared.ids.mint_at(now_ms);
+                let id = state.ids.mint_at(now_ms);
                 let number = state.accept(id);
                 let mut bells = Bells::default();
                 let Some(event) = slot.take() else {
@@ -446,8 +448,8 @@ impl Logger {
     ) -> Waiting {
         let shared = &*self.shared;
         let now_ms = shared.clock.now_ms();
-        let id = shared.ids.mint_at(now_ms);
         let mut state = shared.state();
+        let id = state.ids.mint_at(now_ms);
         let is_spilling = door == Door::Spill && shared.can_spill(&state);
         let depth = if is_spilling {
             state.spill_depth()

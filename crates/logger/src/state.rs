@@ -7,9 +7,9 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use tidegate_core::EventId;
 use tidegate_core::books::{Account, Books, Bucket, LossReason, Place, Tally, postings};
 use tidegate_core::breaker::{Breaker, BreakerState};
+use tidegate_core::{EventId, EventIdMinter};
 use tokio::sync::oneshot;
 
 use crate::event::Event;
@@ -78,6 +78,8 @@ pub(crate) struct State {
     pub(crate) spill: VecDeque<Queued>,
     /// Rejected events that wait to be set aside, by their numbers.
     pub(crate) aside: BTreeMap<u64, Queued>,
+    /// Under the lock that whoever logs holds anyway.
+    pub(crate) ids: EventIdMinter,
     pub(crate) breaker: Breaker,
     pub(crate) counters: Counters,
     /// Events in the hands of senders.
@@ -119,13 +121,14 @@ struct Accepting {
 }
 
 impl State {
-    pub(crate) fn new(breaker: Breaker, books: Books, backlog: u64) -> Self {
+    pub(crate) fn new(ids: EventIdMinter, breaker: Breaker, books: Books, backlog: u64) -> Self {
         Self {
             phase: Phase::Running,
             queue: VecDeque::new(),
             retries: BTreeMap::new(),
             spill: VecDeque::new(),
             aside: BTreeMap::new(),
+            ids,
             breaker,
             counters: Counters::default(),
             sending: 0,

@@ -4,6 +4,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tidegate_core::EventIdMinter;
 use tidegate_core::books::{Account, Books};
 use tidegate_core::breaker::Breaker;
 use tidegate_core::env::{Env, Spawn, Task};
@@ -126,7 +127,8 @@ impl Logger {
             ),
         };
         let breaker = Breaker::new(config.breaker.clone());
-        let mut state = State::new(breaker, recovered.books, recovered.backlog);
+        let ids = EventIdMinter::new(env.entropy.fork("ids"));
+        let mut state = State::new(ids, breaker, recovered.books, recovered.backlog);
         state.backlog_bytes = spool.as_ref().map_or(0, Spool::bytes);
         let (shared, losses) =
             Hub::new(config, env.clock, env.entropy.as_ref(), api, state, on_loss);
