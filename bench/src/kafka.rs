@@ -22,6 +22,9 @@ const PER_CALL: usize = 1_000;
 const SIZE: usize = 200;
 /// Rounds of each, in turns, so that whatever the machine does meanwhile falls on both.
 const ROUNDS: usize = 5;
+/// How often a round reads what it has written: reading takes a third of a second, and one look at
+/// that would tell more about the machine than about the client.
+const READINGS: usize = 4;
 /// Transactions of one round, each of so many records and the offset behind them.
 const COMMITS: usize = 40;
 const PER_COMMIT: usize = 500;
@@ -32,6 +35,17 @@ struct Place {
     servers: String,
     topic: Topic,
     group: GroupName,
+}
+
+impl Place {
+    /// The same topic for another group.
+    fn again(&self) -> Outcome<Self> {
+        Ok(Self {
+            servers: self.servers.clone(),
+            topic: self.topic.clone(),
+            group: GroupName::new(format!("bench-{}", uuid::Uuid::now_v7())).map_err(told)?,
+        })
+    }
 }
 
 pub(crate) fn run() {
@@ -109,17 +123,29 @@ impl Bench {
         let (mut ours, mut theirs) = ([vec![], vec![]], [vec![], vec![]]);
         // The first round warms everything up.
         for round in 0..=ROUNDS {
-            let place = self.place("port")?;
-            let made = rate(|| self.runtime.block_on(port::produce(&self.log, &place)))?;
-            let read = self.runtime.block_on(port::consume(&self.log, &place))?;
-            let place = self.place("bare")?;
-            let bare_made = rate(|| bare::produce(&place))?;
-            let bare_read = bare::consume(&place)?;
+            let by_bare = self.place("bare")?;
+            let bare_made = rate(|| bare::produce(&by_bare))?;
+            let by_port = self.place("port")?;
+            let made = rate(|| self.runtime.block_on(port::produce(&self.log, &by_port)))?;
+            let mut read = [vec![], vec![]];
+            for reading in 0..READINGS {
+                // Both read what both have written, each in a group of its own; who begins changes.
+                let place = [&by_bare, &by_port][reading % 2];
+                for client in [reading / 2 % 2, (reading / 2 + 1) % 2] {
+                    let place = place.again()?;
+                    read[client].push(if client == 0 {
+                        self.runtime.block_on(port::consume(&self.log, &place))?
+                    } else {
+                        bare::consume(&place)?
+                    });
+                }
+            }
             if round > 0 {
+                let [port_read, bare_read] = read;
                 ours[0].push(made);
-                ours[1].push(read);
+                ours[1].extend(port_read);
                 theirs[0].push(bare_made);
-                theirs[1].push(bare_read);
+                theirs[1].extend(bare_read);
             }
         }
         for (name, ours, theirs) in [

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use rdkafka::config::{ClientConfig, FromClientConfigAndContext};
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use rdkafka::message::{DeliveryResult, Message};
+use rdkafka::message::{BorrowedMessage, DeliveryResult, Header, Headers, Message};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer, ProducerContext};
 use rdkafka::{ClientContext, Offset, TopicPartitionList};
 
@@ -67,8 +67,35 @@ fn send<C: ProducerContext<DeliveryOpaque = ()>>(
     }
 }
 
-/// Key, value and offset of a record, copied out as any consumer must.
-type Copied = (Option<Vec<u8>>, Option<Vec<u8>>, i64);
+/// A record, copied out as anybody must who hands records on: what the port hands out, and no more.
+/// Dropped with its batch, unread, as the port's are.
+#[expect(dead_code, reason = "it stands for what a consumer hands on")]
+struct Copied {
+    partition: i32,
+    offset: i64,
+    timestamp: Option<i64>,
+    key: Option<Vec<u8>>,
+    value: Option<Vec<u8>>,
+    headers: Vec<(String, Option<Vec<u8>>)>,
+}
+
+impl Copied {
+    fn new(message: &BorrowedMessage<'_>) -> Self {
+        let owned = |header: Header<'_, &[u8]>| {
+            let value = header.value.map(<[u8]>::to_vec);
+            (header.key.to_owned(), value)
+        };
+        let headers = message.headers();
+        Self {
+            partition: message.partition(),
+            offset: message.offset(),
+            timestamp: message.timestamp().to_millis(),
+            key: message.key().map(<[u8]>::to_vec),
+            value: message.payload().map(<[u8]>::to_vec),
+            headers: headers.map_or_else(Vec::new, |all| all.iter().map(owned).collect()),
+        }
+    }
+}
 
 pub(super) fn produce(place: &Place) -> Outcome<()> {
     let producer: BaseProducer<Delivered> =
@@ -101,6 +128,7 @@ fn consumer(place: &Place) -> Outcome<BaseConsumer> {
         .set("bootstrap.servers", &place.servers)
         .set("group.id", place.group.as_str())
         .set("enable.auto.commit", "false")
+        .set("enable.auto.offset.store", "false")
         .set("auto.offset.reset", "earliest")
         .set("isolation.level", "read_committed")
         .set("check.crcs", "true")
@@ -123,10 +151,7 @@ pub(super) fn consume(place: &Place) -> Outcome<f64> {
         if let Some(message) = consumer.poll(Duration::from_millis(100)) {
             let message = message.map_err(told)?;
             begin.get_or_insert_with(Instant::now);
-            // Copied out, as anybody must who hands records on.
-            let key = message.key().map(<[u8]>::to_vec);
-            let payload = message.payload().map(<[u8]>::to_vec);
-            batch.push((key, payload, message.offset()));
+            batch.push(Copied::new(&message));
             if batch.len() == 5_000 {
                 batch = Vec::new();
             }

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tidegate_log::local::Shelf;
+use tidegate_log::local::{Shelf, Write};
 
 use super::{Bench, MIB, RECORD, Records, Scratch, block_on};
 use crate::measure::{Measurement, median, peak_resident_mib};
@@ -14,13 +14,17 @@ use crate::measure::{Measurement, median, peak_resident_mib};
 /// Bytes per round, and rounds: ours and the plain loop take turns, since the disk is not ours alone.
 const ROUND: usize = 32 * MIB;
 const ROUNDS: usize = 5;
+/// Three files of the journal: as many as there are while a checkpoint lags behind by one.
+const WARM_UP: usize = 3 * 64 * MIB;
 const SUSTAINED: usize = 2 * 1024 * MIB;
 
 pub(super) fn run() {
     for (name, group) in [("64 KiB", 64 * 1024), ("256 KiB", 256 * 1024)] {
         synced(name, group);
     }
-    sustained();
+    sustained(Pace::OneByOne);
+    sustained(Pace::InTurns);
+    memory();
     for writers in [1, 16, 256] {
         concurrent(writers);
     }
@@ -35,8 +39,8 @@ fn synced(name: &str, group: usize) {
         let bench = Bench::open(&dir.join("log"));
         bench.topic(1).await;
         let mut records = Records::new();
-        // The first files of the journal are filled with zeros once.
-        write(&bench, &mut records, group, ROUND).await;
+        // The files of the journal are filled with zeros once, and used again from then on.
+        write(&bench, &mut records, group, WARM_UP).await;
         let mut file = File::create(dir.join("plain")).expect("a file");
         let (mut ours, mut raw) = (Vec::new(), Vec::new());
         for _ in 0..ROUNDS {
@@ -56,15 +60,13 @@ fn synced(name: &str, group: usize) {
     .print();
 }
 
-/// Writes so many bytes of records in groups; MiB/s.
+/// Writes so many bytes of records in groups, one after the other; MiB/s.
 async fn write(bench: &Bench, records: &mut Records, group: usize, bytes: usize) -> f64 {
     let writes: Vec<_> = (0..bytes / group)
         .map(|_| records.write(group / RECORD, 0))
         .collect();
     let began = Instant::now();
-    for write in writes {
-        bench.shelf.write(write).await.expect("it is written");
-    }
+    write_all(bench, writes).await;
     bytes as f64 / MIB as f64 / began.elapsed().as_secs_f64()
 }
 
@@ -78,34 +80,87 @@ fn plain_loop(file: &mut File, group: usize, bytes: usize) -> f64 {
     bytes as f64 / MIB as f64 / began.elapsed().as_secs_f64()
 }
 
-fn sustained() {
+/// Whether the next group is encoded while one is synced.
+#[derive(Clone, Copy)]
+enum Pace {
+    OneByOne,
+    InTurns,
+}
+
+/// Two GiB. Handed over in turns, a few groups may share a sync, so syncs are counted.
+fn sustained(pace: Pace) {
     const GROUP: usize = 256 * 1024;
     let scratch = Scratch::new("sustained");
-    let plain = {
-        let mut file = File::create(scratch.path().join("plain")).expect("a file");
-        plain_loop(&mut file, GROUP, SUSTAINED)
+    let plain = || {
+        let path = scratch.path().join("plain");
+        let mut file = File::create(&path).expect("a file");
+        let rate = plain_loop(&mut file, GROUP, SUSTAINED);
+        drop(std::fs::remove_file(path));
+        rate
     };
-    drop(std::fs::remove_file(scratch.path().join("plain")));
-    let ours = block_on(async {
+    // The better one of a run before and a run after, since the machine is not ours alone.
+    let before = plain();
+    let (ours, syncs) = block_on(async {
         let bench = Bench::open(&scratch.path().join("log"));
         bench.topic(1).await;
+        let syncs = bench.disk.journal_syncs();
         let mut records = Records::new();
         let mut rates = Vec::new();
         for _ in 0..SUSTAINED / ROUND {
-            rates.push(write(&bench, &mut records, GROUP, ROUND).await);
+            rates.push(match pace {
+                Pace::OneByOne => write(&bench, &mut records, GROUP, ROUND).await,
+                Pace::InTurns => write_in_turns(&bench, &mut records, GROUP, ROUND).await,
+            });
         }
         bench.shelf.close().await;
+        let syncs = bench.disk.journal_syncs() - syncs;
         // Rounds are equally large, so the rate of all is their harmonic mean.
-        rates.len() as f64 / rates.iter().map(|rate| 1.0 / rate).sum::<f64>()
+        let rate = rates.len() as f64 / rates.iter().map(|rate| 1.0 / rate).sum::<f64>();
+        (rate, syncs)
     });
+    let name = match pace {
+        Pace::OneByOne => "one by one",
+        Pace::InTurns => "two in turns",
+    };
     Measurement {
-        bench: "log append, 2 GiB in groups of 256 KiB",
+        bench: &format!("log append, 2 GiB in groups of 256 KiB, {name}"),
         ours,
-        reference: plain,
+        reference: before.max(plain()),
         reference_is: PLAIN,
         unit: "MiB/s",
     }
     .print();
+    Measurement {
+        bench: &format!("log syncs for these groups, {name}"),
+        ours: syncs as f64,
+        reference: (SUSTAINED / GROUP) as f64,
+        reference_is: "groups",
+        unit: "syncs",
+    }
+    .print();
+}
+
+/// Writes so many bytes of records in groups, two of which are always under way; MiB/s.
+async fn write_in_turns(bench: &Bench, records: &mut Records, group: usize, bytes: usize) -> f64 {
+    let mut lot = || -> Vec<_> {
+        let groups = bytes / group / 2;
+        (0..groups)
+            .map(|_| records.write(group / RECORD, 0))
+            .collect()
+    };
+    let (one, other) = (lot(), lot());
+    let began = Instant::now();
+    tokio::join!(write_all(bench, one), write_all(bench, other));
+    bytes as f64 / MIB as f64 / began.elapsed().as_secs_f64()
+}
+
+async fn write_all(bench: &Bench, writes: Vec<Write>) {
+    for write in writes {
+        bench.shelf.write(write).await.expect("it is written");
+    }
+}
+
+fn memory() {
     Measurement {
         bench: "log append, most memory so far",
         ours: peak_resident_mib(),

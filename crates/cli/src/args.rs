@@ -1,10 +1,16 @@
 //! The command line.
 
+mod queue;
+
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::commands::tail::{From, parse_from};
+pub(crate) use queue::{
+    EventRef, EventStatus, Projection, ProjectionRebuild, Queue, QueueLs, QueuePublish, QueueRetry,
+    SqlDialect, StoreAt,
+};
 
 /// A zero-loss event backbone: every accepted event is in exactly one place at all times, and can
 /// be shown to be.
@@ -72,7 +78,7 @@ pub(crate) enum Command {
     Config(Config),
     /// Show where the events of a running process are
     Ledger(Ledger),
-    /// Recount the events on disk and in topics, and compare them with the books
+    /// Recount the events on disk, in topics and in the queue, and compare them with the books
     Audit(Books),
     /// Say where an event is
     Where {
@@ -91,6 +97,12 @@ pub(crate) enum Command {
     /// List, check or replay a spill directory
     #[command(subcommand)]
     Spill(Spill),
+    /// Look at the durable queue, publish into it, and mend what failed
+    #[command(subcommand)]
+    Queue(Queue),
+    /// List or rebuild the read models that are made from the queue's log
+    #[command(subcommand)]
+    Projection(Projection),
     /// Write the completions for a shell to standard output
     Completions {
         /// The shell
@@ -102,9 +114,11 @@ pub(crate) enum Command {
 
 #[derive(Debug, Args)]
 pub(crate) struct Demo {
-    /// Which one: `flaky`, a service with an outage; `log`, a consumer that dies and a power cut
+    /// Which one: `flaky`, a service with an outage; `log`, a consumer that dies and a power cut;
+    /// `queue`, orders in a database and a dispatcher that is killed
     #[arg(default_value = crate::demo::Story::NAME,
-          value_parser = [crate::demo::Story::NAME, crate::demo::LogStory::NAME])]
+          value_parser = [crate::demo::Story::NAME, crate::demo::LogStory::NAME,
+                          crate::demo::QueueStory::NAME])]
     pub(crate) name: String,
     /// Tell the same story again: the seed that an earlier run printed
     #[arg(long, value_parser = parse_seed)]
@@ -209,6 +223,9 @@ pub(crate) struct Books {
     pub(crate) spills: Spills,
     #[command(flatten)]
     pub(crate) at: LogAt,
+    /// The database of a queue [default: `store.url` of the configuration]
+    #[arg(long = "store", value_name = "URL")]
+    pub(crate) store: Option<String>,
 }
 
 #[derive(Debug, Args)]

@@ -6,6 +6,8 @@ pub(crate) mod config;
 pub(crate) mod demo;
 pub(crate) mod ledger;
 pub(crate) mod log;
+pub(crate) mod projection;
+pub(crate) mod queue;
 pub(crate) mod run;
 pub(crate) mod send;
 pub(crate) mod shell;

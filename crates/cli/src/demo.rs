@@ -1,11 +1,13 @@
 //! The demos: small stories that anyone can check.
 //!
-//! They run on the simulator, so an outage takes a moment, and a seed tells the whole story again.
+//! Most run on the simulator, so an outage takes a moment, and a seed tells the whole story again. That
+//! of the queue runs on a real database, because what a database does is what it is about.
 
 mod consumer;
 mod dependency;
 mod log_story;
 mod path;
+mod queue_story;
 mod story;
 
 use std::time::Duration;
@@ -14,7 +16,10 @@ use serde::Serialize;
 use tidegate_core::books::Account;
 
 pub(crate) use log_story::LogStory;
+pub(crate) use queue_story::QueueStory;
 pub(crate) use story::Story;
+
+use crate::report::Report;
 
 /// A story that can be told.
 pub(crate) trait Tale {
@@ -22,7 +27,7 @@ pub(crate) trait Tale {
     type Verdict: Ending;
 
     /// Runs it to its end and shows it frame by frame.
-    fn run(self, show: impl FnMut(&Frame)) -> Self::Verdict;
+    fn run(self, show: impl FnMut(&Frame)) -> Result<Self::Verdict, Report>;
 }
 
 /// How a story ended.

@@ -3,11 +3,13 @@
 mod args;
 mod ask;
 mod commands;
+mod confirm;
 mod demo;
 mod log;
 mod logs;
 mod report;
 mod settings;
+mod store;
 mod table;
 
 use std::future::Future;
@@ -47,6 +49,8 @@ fn dispatch(arguments: &Arguments) -> Result<Exit, Report> {
         Command::Spill(Spill::Ls { dir }) => commands::spill::list(dir, output),
         Command::Spill(Spill::Check { dir }) => commands::spill::check(dir, output),
         Command::Spill(Spill::Replay(replay)) => on_tokio(commands::spill::replay(replay, output)),
+        Command::Queue(command) => on_tokio(commands::queue::run(command, output)),
+        Command::Projection(command) => on_tokio(commands::projection::run(command, output)),
         Command::Completions { shell } => commands::shell::completions(*shell, output),
         Command::Man => commands::shell::man(output),
     }

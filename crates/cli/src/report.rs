@@ -144,7 +144,8 @@ impl Report {
         self.exit
     }
 
-    fn to_json(&self) -> serde_json::Value {
+    /// The same for programs.
+    pub(crate) fn to_json(&self) -> serde_json::Value {
         let error = json!({ "code": self.code, "message": self.message, "hint": self.hint });
         match &self.findings {
             None => json!({ "error": error }),

@@ -13,7 +13,7 @@ use crate::report::{Exit, Report, Voice, is_colorful, say};
 use files::{Beside, name_of, read_text};
 
 /// The parts that this program has.
-pub(crate) const BUILT: [Part; 2] = [Part::Log, Part::Server];
+pub(crate) const BUILT: [Part; 4] = [Part::Log, Part::Store, Part::Server, Part::Queue];
 
 /// The file that is read when none is named.
 const DEFAULT_FILE: &str = "tidegate.yaml";

@@ -1,8 +1,9 @@
 //! Newtypes for what could be confused with one another.
 
 use std::fmt;
+use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 /// A name that is not acceptable.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -43,7 +44,7 @@ const TOPIC_LIMIT: usize = 249;
 /// Longest binding name; it becomes part of metric labels, paths and member names.
 const BINDING_LIMIT: usize = 128;
 
-/// The name of a topic.
+/// The name of a topic. Clones share it: every record on its way names its topic.
 ///
 /// ```
 /// use tidegate_core::Topic;
@@ -51,9 +52,8 @@ const BINDING_LIMIT: usize = 128;
 /// assert!(Topic::new("orders events").is_err());
 /// # Ok::<(), tidegate_core::WordError>(())
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[serde(transparent)]
-pub struct Topic(String);
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Topic(Arc<str>);
 
 impl Topic {
     /// Accepts a name that every log implementation can hold.
@@ -61,7 +61,7 @@ impl Topic {
     /// # Errors
     /// The name is empty, too long, or holds a character other than letters, digits, `.`, `_`, `-`.
     pub fn new(name: impl Into<String>) -> Result<Self, WordError> {
-        word("topic", name.into(), TOPIC_LIMIT).map(Self)
+        word("topic", name.into(), TOPIC_LIMIT).map(|name| Self(name.into()))
     }
 
     /// The name as text.
@@ -74,6 +74,12 @@ impl Topic {
 impl fmt::Display for Topic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
+    }
+}
+
+impl Serialize for Topic {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.0)
     }
 }
 

@@ -7,7 +7,9 @@
 //! [`Promises`], never a test that is skipped.
 
 pub mod appends;
+pub mod books;
 pub mod commits;
+pub mod doubts;
 pub mod fences;
 pub mod groups;
 mod member;
@@ -19,4 +21,4 @@ mod scene;
 pub mod topics;
 
 pub use member::{Member, together};
-pub use scene::{Promises, Scene, Stage, Times};
+pub use scene::{Account, Promises, Scene, Stage, Times, Written};

@@ -78,7 +78,9 @@ pub enum LogError {
         limit: u64,
     },
     /// More commits wait for the disk than may.
-    #[error("{queued} bytes of commits wait for the disk, and {limit} may")]
+    #[error(
+        "{queued} bytes of commits wait for the disk, and {limit} may (`log.embedded.max-queued-size`)"
+    )]
     Busy {
         /// Bytes that wait.
         queued: u64,

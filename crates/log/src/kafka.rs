@@ -82,6 +82,9 @@ pub struct KafkaConfig {
     pub max_in_flight: usize,
     /// Bytes of records that a session holds ready; beyond them its client is paused.
     pub session_buffer: usize,
+    /// A partition that hands over nothing for so long is looked at from outside; a client that then
+    /// turns out to be stuck is nudged, and after a few times given up.
+    pub stall_after: Duration,
     /// Copies of each partition of a topic that is made; none leaves it to the broker.
     pub replication: Option<u32>,
 }
@@ -98,6 +101,7 @@ impl KafkaConfig {
             max_commit_size: 64 * 1024 * 1024,
             max_in_flight: 64 * 1024 * 1024,
             session_buffer: 16 * 1024 * 1024,
+            stall_after: Duration::from_secs(30),
             replication: None,
         }
     }

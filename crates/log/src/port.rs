@@ -9,7 +9,8 @@
 //! - **Durable on return.** What an append or a commit reported as done survives a power cut of this
 //!   machine (embedded) or whatever the broker's replication survives (Kafka).
 //! - **Visible when committed.** Readers see a record when its append or commit is done, never
-//!   before, and never if it was aborted.
+//!   before, and never if it was aborted. On Kafka another program may have a transaction open in
+//!   the same partition: what lies behind its beginning is seen, in order, once it has ended.
 //! - **One owner.** A partition has at most one owner in a group. Each assignment has a new
 //!   [`Fence`]; a commit under an old one changes nothing.
 //! - **Nothing skipped.** A new owner begins at the committed offset; without one, where the group
@@ -325,7 +326,8 @@ pub enum StartAt {
     /// At the first record that is there.
     #[default]
     Earliest,
-    /// Behind the last record.
+    /// Behind the last record, when the group first gets the partition. That is committed then, so
+    /// that nothing which comes later is skipped; what lies before was never in its books.
     Latest,
     /// Nowhere: it is an error ([`LogError::OutOfRange`] of [`StartAt::NOWHERE`]), for those who must
     /// not guess. The partition is assigned, and stopped until it is sought.

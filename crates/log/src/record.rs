@@ -1,6 +1,6 @@
 //! What a topic holds.
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use tidegate_core::{EventId, Offset, Partition, Topic};
 
 /// The header that carries the id of an event.
@@ -138,6 +138,8 @@ pub struct Headers(Bytes);
 
 /// Stands for the length of an absent value.
 const ABSENT: u32 = u32::MAX;
+/// Longest name of a header, in bytes.
+const LONGEST_NAME: usize = u16::MAX as usize;
 
 impl Headers {
     /// Takes bytes that [`as_bytes`](Self::as_bytes) gave; none if they are not whole.
@@ -158,14 +160,38 @@ impl Headers {
 
     /// Adds a header behind the others. A name is cut at 65,535 bytes.
     pub fn push(&mut self, name: &str, value: Option<&[u8]>) {
-        let mut bytes = Vec::from(std::mem::take(&mut self.0));
-        let length = u16::try_from(name.len()).unwrap_or(u16::MAX);
-        bytes.extend_from_slice(&length.to_le_bytes());
-        bytes.extend_from_slice(&name.as_bytes()[..usize::from(length)]);
-        let length = value.map_or(Ok(ABSENT), |value| u32::try_from(value.len()));
-        bytes.extend_from_slice(&length.unwrap_or(ABSENT).to_le_bytes());
-        bytes.extend_from_slice(value.unwrap_or_default());
-        self.0 = Bytes::from(bytes);
+        let one = std::iter::once((name, value));
+        let mut bytes = BytesMut::with_capacity(self.0.len() + Self::length(one.clone()));
+        bytes.extend_from_slice(&self.0);
+        *self = Self::write(one, &mut bytes);
+    }
+
+    /// Bytes that hold these headers.
+    pub(crate) fn length<'a>(headers: impl Iterator<Item = (&'a str, Option<&'a [u8]>)>) -> usize {
+        let length = |(name, value): (&str, Option<&[u8]>)| {
+            6 + name.len().min(LONGEST_NAME) + value.map_or(0, <[u8]>::len)
+        };
+        headers.map(length).sum()
+    }
+
+    /// Writes headers behind what is in `bytes`, and takes all of that as headers.
+    pub(crate) fn write<'a>(
+        headers: impl Iterator<Item = (&'a str, Option<&'a [u8]>)>,
+        bytes: &mut BytesMut,
+    ) -> Self {
+        for (name, value) in headers {
+            let name = &name.as_bytes()[..name.len().min(LONGEST_NAME)];
+            let length = u16::try_from(name.len()).unwrap_or(u16::MAX);
+            bytes.extend_from_slice(&length.to_le_bytes());
+            bytes.extend_from_slice(name);
+            let length = value.map_or(Ok(ABSENT), |value| u32::try_from(value.len()));
+            bytes.extend_from_slice(&length.unwrap_or(ABSENT).to_le_bytes());
+            bytes.extend_from_slice(value.unwrap_or_default());
+        }
+        if bytes.is_empty() {
+            return Self::default();
+        }
+        Self(bytes.split().freeze())
     }
 
     /// All headers in their order, by name and value.
@@ -188,7 +214,16 @@ impl Headers {
     /// The id of the event, if the headers carry one that can be read.
     #[must_use]
     pub fn event_id(&self) -> Option<EventId> {
-        std::str::from_utf8(self.get(EVENT_ID)?).ok()?.parse().ok()
+        // Asked of every record that is written, so names are compared as the bytes they are.
+        let mut found = None;
+        let mut rest = &self.0[..];
+        while let Some((name, value, behind)) = split_bytes(rest) {
+            if name == EVENT_ID.as_bytes() {
+                found = value;
+            }
+            rest = behind;
+        }
+        EventId::from_ascii(found?)
     }
 
     /// Whether there are none.
@@ -198,12 +233,17 @@ impl Headers {
     }
 }
 
-type Split<'a> = (&'a str, Option<&'a [u8]>, &'a [u8]);
+/// The name of a header, its value, and what follows.
+type Split<'a, Name> = (&'a Name, Option<&'a [u8]>, &'a [u8]);
 
-fn split_header(bytes: &[u8]) -> Option<Split<'_>> {
+fn split_header(bytes: &[u8]) -> Option<Split<'_, str>> {
+    let (name, value, rest) = split_bytes(bytes)?;
+    Some((std::str::from_utf8(name).ok()?, value, rest))
+}
+
+fn split_bytes(bytes: &[u8]) -> Option<Split<'_, [u8]>> {
     let (length, rest) = bytes.split_first_chunk()?;
     let (name, rest) = rest.split_at_checked(usize::from(u16::from_le_bytes(*length)))?;
-    let name = std::str::from_utf8(name).ok()?;
     let (length, rest) = rest.split_first_chunk()?;
     let length = u32::from_le_bytes(*length);
     if length == ABSENT {

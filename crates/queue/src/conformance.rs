@@ -8,6 +8,7 @@ pub mod claims;
 pub mod dispatchers;
 pub mod operators;
 pub mod projections;
+pub mod recounts;
 pub mod settles;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -190,6 +191,7 @@ macro_rules! queue_conformance {
         ]);
         $crate::queue_conformance!(@ [$(#[$attribute])*] $run, operators, [
             an_event_with_errors_is_given_back,
+            a_waiting_event_can_be_hastened,
             a_waiting_event_can_be_canceled,
             a_claimed_event_cannot_be_canceled,
             events_are_listed_and_found,
@@ -197,6 +199,7 @@ macro_rules! queue_conformance {
             retention_never_passes_a_projection,
             a_turn_has_one_owner_at_a_time,
             handlers_are_registered_and_unregistered,
+            what_waited_for_an_unregistered_handler_is_brought_to_its_end,
             q19_positions_have_no_holes,
         ]);
         $crate::queue_conformance!(@ [$(#[$attribute])*] $run, dispatchers, [
@@ -216,6 +219,10 @@ macro_rules! queue_conformance {
         $crate::queue_conformance!(@ [$(#[$attribute])*] $run, projections, [
             q18_q20_a_projection_applies_every_event_exactly_once,
             q21_a_rebuild_swaps_the_view_whole,
+            q21_a_rebuild_that_is_asked_for_is_done_by_whoever_runs_the_projection,
+        ]);
+        $crate::queue_conformance!(@ [$(#[$attribute])*] $run, recounts, [
+            a01_a_recount_finds_every_event_wherever_it_is,
         ]);
     };
     (@ $attributes:tt $run:path, $module:ident, [$($rule:ident),* $(,)?]) => {

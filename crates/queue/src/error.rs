@@ -49,6 +49,12 @@ pub enum QueueError {
         #[source]
         source: serde_json::Error,
     },
+    /// No projection of this name has begun.
+    #[error("no projection `{name}` has begun")]
+    UnknownProjection {
+        /// The name.
+        name: String,
+    },
     /// A name that cannot be used.
     #[error("{what} `{name}` cannot be used: {why}")]
     Name {
@@ -75,6 +81,7 @@ impl QueueError {
             | Self::Busy { .. }
             | Self::Misplaced { .. }
             | Self::Encode { .. }
+            | Self::UnknownProjection { .. }
             | Self::Name { .. }
             | Self::ForeignTransaction => false,
         }
@@ -89,6 +96,7 @@ impl Classify for QueueError {
             Self::Unknown { .. }
             | Self::Misplaced { .. }
             | Self::Encode { .. }
+            | Self::UnknownProjection { .. }
             | Self::Name { .. }
             | Self::ForeignTransaction => FailureClass::Permanent,
         }

@@ -8,6 +8,7 @@ mod decide;
 mod dispatch;
 mod projection;
 mod queue;
+mod upkeep;
 
 pub mod port;
 pub mod sql;
@@ -15,6 +16,7 @@ pub mod telemetry;
 
 mod account;
 mod error;
+mod recount;
 
 #[cfg(feature = "model")]
 #[expect(clippy::unwrap_used, reason = "these are the bodies of tests")]
@@ -31,7 +33,9 @@ pub use error::QueueError;
 pub use event::{Event, NewEvent};
 pub use handler::{Context, Delivery, Handled, Handler, Raw};
 pub use projection::{
-    Applied, Projection, ProjectionBuilder, Projector, ProjectorOptions, RebuildError, Target,
+    Applied, Projection, ProjectionBuilder, ProjectionState, Projector, ProjectorOptions, Rebuild,
+    RebuildError, Target,
 };
 pub use queue::{Queue, Wake};
 pub use tx::Tx;
+pub use upkeep::{Upkeep, UpkeepOptions};

@@ -25,10 +25,12 @@ use tidegate_core::books::Account;
 
 pub use claim::{Claim, ClaimRequest, Claimed, ClaimedEvent, Held, Serves};
 pub use listing::{
-    Cleaned, Filter, Listed, LogEvent, LogPage, Recount, Sighting, SightingState, Stats, Status,
+    Cleaned, Filter, Listed, LogEvent, LogPage, Sighting, SightingState, Stats, Status,
 };
 pub use registry::{Lane, Registry};
 pub use settle::{Disposition, HandlerCommit, HandlerResult, HandlerState, Move, Settlement};
+
+pub use crate::recount::Recount;
 
 use crate::QueueError;
 use crate::event::NewEvent;
@@ -150,7 +152,8 @@ pub trait QueueStore: Send + Sync + fmt::Debug {
     /// `retention` and behind every projection; sums up postings.
     fn clean(&self, retention: Option<Duration>) -> Answer<'_, Cleaned>;
 
-    /// Gives an event that was completed with errors back to the handlers that failed.
+    /// Gives an event that was completed with errors back to the handlers that failed, and makes one
+    /// that waits for its next attempt due now.
     fn redrive(&self, id: i64) -> Answer<'_, ()>;
 
     /// Ends an event that nobody handles just now, as completed with errors.
@@ -162,7 +165,8 @@ pub trait QueueStore: Send + Sync + fmt::Debug {
     /// One event, wherever it is.
     fn show(&self, id: i64) -> Answer<'_, Option<Listed>>;
 
-    /// Where an event is, by its id.
+    /// Where an event is, by its id. Of several that were published with the same id, it is the first
+    /// that is not finalized, else the last.
     fn find(&self, event: EventId) -> Answer<'_, Option<Sighting>>;
 
     /// Numbers for gauges.

@@ -4,6 +4,8 @@
 //! the projection; so every completed event is applied exactly once, in the order of positions,
 //! whatever dies in between.
 
+mod rebuild;
+mod request;
 mod run;
 
 use std::fmt;
@@ -16,7 +18,9 @@ use crate::QueueError;
 use crate::port::LogEvent;
 use crate::tx::Tx;
 
-pub use run::{Projector, ProjectorOptions, RebuildError};
+pub use rebuild::RebuildError;
+pub use request::{ProjectionState, Rebuild};
+pub use run::{Projector, ProjectorOptions};
 
 /// Which tables a projection writes to: those that readers see, or those that are being rebuilt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,6 +5,7 @@
 mod columns;
 mod postgres;
 mod sqlite;
+mod tally;
 
 use std::sync::Arc;
 
@@ -14,6 +15,7 @@ use tidegate_store::{Dialect, Store, StoreError, sqlx};
 
 pub use postgres::PostgresQueue;
 pub use sqlite::SqliteQueue;
+pub use tally::{TallyRow, read_tally, tally};
 
 use crate::QueueError;
 use crate::event::NewEvent;
@@ -36,6 +38,14 @@ pub const MIGRATIONS: &[Migration] = &[Migration {
 /// The database is away, or refused.
 pub async fn migrate(store: &Store) -> Result<usize, QueueError> {
     Ok(migrate::migrate(store, COMPONENT, MIGRATIONS).await?)
+}
+
+/// How many migrations of the queue's tables have not run yet. Changes nothing.
+///
+/// # Errors
+/// The database is away, or refused.
+pub async fn pending(store: &Store) -> Result<usize, QueueError> {
+    Ok(migrate::pending(store, COMPONENT, MIGRATIONS).await?)
 }
 
 /// The SQL of all migrations, for the user's own.

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use metrics::{describe_counter, describe_gauge, describe_histogram};
+
 use crate::port::{ClaimedEvent, Disposition, HandlerResult, Stats};
 
 /// The name under which the queue stands in `component`.
@@ -27,6 +29,25 @@ pub mod names {
     pub const UNHANDLED: &str = "event_queue_unhandled_total";
     /// How far projections are behind.
     pub const LAG: &str = "event_projection_lag";
+}
+
+/// Gives the metrics their help texts.
+pub fn describe() {
+    describe_gauge!(names::DEPTH, "Events that are not finalized, by status.");
+    describe_gauge!(
+        names::OLDEST,
+        "Age of the oldest event that is not finalized."
+    );
+    describe_histogram!(names::ATTEMPTS, "Attempts that finalized events took.");
+    describe_histogram!(names::PROCESSING, "Time of one handler call.");
+    describe_histogram!(
+        names::PICKUP,
+        "Time from publishing to being claimed for the first time."
+    );
+    describe_counter!(names::RESULTS, "What handlers said.");
+    describe_gauge!(names::STATES, "Handler states that are kept.");
+    describe_counter!(names::UNHANDLED, "Events that no handler wanted.");
+    describe_gauge!(names::LAG, "Positions that a projection is behind.");
 }
 
 pub(crate) fn called(type_name: &str, handler: &str, result: HandlerResult, took: Duration) {
@@ -78,7 +99,9 @@ pub(crate) fn stats(stats: &Stats) {
     depth("PROCESSING", stats.processing);
     metrics::gauge!(names::OLDEST, "component" => COMPONENT).set(stats.oldest_age_seconds);
     metrics::gauge!(names::STATES, "component" => COMPONENT).set(stats.handler_states as f64);
-    for (name, lag) in &stats.lag {
+    // What is being rebuilt, or asked for, is not what readers see.
+    let shown = stats.lag.iter().filter(|(name, _)| !name.contains('#'));
+    for (name, lag) in shown {
         let labels = [("component", COMPONENT.to_owned()), ("name", name.clone())];
         metrics::gauge!(names::LAG, &labels).set(*lag as f64);
     }

@@ -7,7 +7,7 @@ mod shelf;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tidegate_core::books::Books;
+use tidegate_core::books::{Books, Tally};
 use tidegate_core::env::Env;
 use tidegate_core::{GroupName, Offset, Topic};
 use tidegate_log::local::LocalLog;
@@ -79,6 +79,12 @@ impl SimLog {
         self.shelf.state().faults.script.push_back(fault);
     }
 
+    /// How many of the injected faults have not struck yet.
+    #[must_use]
+    pub fn faults_left(&self) -> u64 {
+        self.shelf.state().faults.script.len() as u64
+    }
+
     /// How often things go wrong from now on. The default is never.
     pub fn set_rates(&self, rates: LogRates) {
         self.shelf.state().faults.rates = rates;
@@ -115,6 +121,13 @@ impl SimLog {
     #[must_use]
     pub fn books(&self, group: &GroupName, topic: &Topic) -> Books {
         self.shelf.state().model.books(group, topic)
+    }
+
+    /// What a group has settled of a topic as the records tell, to be compared with its books.
+    #[must_use]
+    pub fn recount(&self, group: &GroupName, topic: &Topic) -> Tally {
+        let state = self.shelf.state();
+        state.model.recount(self.cluster(), group, topic)
     }
 
     fn present(&self) -> LocalLog {

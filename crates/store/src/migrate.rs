@@ -55,6 +55,19 @@ pub async fn migrate(
     Ok(ground + run(store, part, migrations).await?)
 }
 
+/// How many of `migrations`, and of [`GROUND`] beneath them, have not run yet. Changes nothing.
+///
+/// # Errors
+/// The database is away or refused.
+pub async fn pending(
+    store: &Store,
+    part: &'static str,
+    migrations: &'static [Migration],
+) -> Result<usize, StoreError> {
+    let ground = missing(store, GROUND_PART, GROUND).await?;
+    Ok(ground + missing(store, part, migrations).await?)
+}
+
 /// The same as SQL text, for the user's own migrations.
 #[must_use]
 pub fn print(dialect: Dialect, part: &str, migrations: &[Migration]) -> String {
@@ -80,6 +93,39 @@ fn sql_of(migration: &Migration, dialect: Dialect) -> &'static str {
         Dialect::Postgres => migration.postgres,
         Dialect::Sqlite => migration.sqlite,
     }
+}
+
+async fn missing(
+    store: &Store,
+    part: &'static str,
+    migrations: &'static [Migration],
+) -> Result<usize, StoreError> {
+    let doing = "look which migrations have run";
+    let done: Result<Vec<i32>, StoreError> = match store {
+        Store::Postgres(postgres) => {
+            let ask = sqlx::query_scalar("SELECT version FROM tidegate_migration WHERE part = $1");
+            postgres
+                .run(doing, move |connection| {
+                    Box::pin(ask.bind(part).fetch_all(connection))
+                })
+                .await
+        }
+        Store::Sqlite(sqlite) => {
+            let ask = sqlx::query_scalar("SELECT version FROM tidegate_migration WHERE part = ?");
+            sqlite
+                .read(doing, move |connection| {
+                    Box::pin(ask.bind(part).fetch_all(connection))
+                })
+                .await
+        }
+    };
+    let done = match done {
+        // Without the table that remembers them none has run.
+        Err(StoreError::Schema { .. }) => Vec::new(),
+        answered => answered?,
+    };
+    let open = migrations.iter().filter(|m| !done.contains(&m.version));
+    Ok(open.count())
 }
 
 async fn run(

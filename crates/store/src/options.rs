@@ -1,6 +1,7 @@
 //! Which database, and its limits.
 
 use std::fmt;
+use std::path::Path;
 use std::time::Duration;
 
 /// Which kind of database it is.
@@ -64,6 +65,25 @@ impl StoreOptions {
             "postgres" | "postgresql" => Some(Dialect::Postgres),
             _ => None,
         }
+    }
+
+    /// The file, when the address names one of SQLite's.
+    ///
+    /// ```
+    /// use std::path::Path;
+    /// use tidegate_store::StoreOptions;
+    /// let file = |url: &str| StoreOptions::new(url).file().map(Path::to_owned);
+    /// assert_eq!(file("sqlite://./data/a.db").as_deref(), Some(Path::new("./data/a.db")));
+    /// assert_eq!(file("sqlite:/var/a.db").as_deref(), Some(Path::new("/var/a.db")));
+    /// assert_eq!(file("sqlite://"), None);
+    /// assert_eq!(file("postgres://db/a"), None);
+    /// ```
+    #[must_use]
+    pub fn file(&self) -> Option<&Path> {
+        let rest = self.url.strip_prefix("sqlite:")?;
+        let name = rest.strip_prefix("//").unwrap_or(rest);
+        let is_file = !name.is_empty() && name != ":memory:";
+        is_file.then(|| Path::new(name))
     }
 
     /// The address without what is secret in it.

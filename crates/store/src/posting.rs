@@ -13,7 +13,7 @@ use tidegate_core::books::{Books, Bucket, Place, Posting, Tally};
 
 use crate::{Store, StoreError};
 
-/// Rows that one [`fold`] looks at, at most.
+/// Rows that one [`fold`] looks at, and that are read at once, at most.
 const FOLD_LIMIT: i64 = 20_000;
 /// Fewer rows than this are not worth summing up.
 const FOLD_FLOOR: i64 = 200;
@@ -109,6 +109,8 @@ pub async fn write_sqlite(
 
 /// The books of `component`, as the transaction of `connection` sees them.
 ///
+/// The server sums up what piled up, so that few rows come over however many there are.
+///
 /// # Errors
 /// The database refused, or a row cannot be read.
 pub async fn books_postgres(
@@ -116,17 +118,39 @@ pub async fn books_postgres(
     component: &str,
 ) -> Result<Books, sqlx::Error> {
     let rows = sqlx::query(
-        "SELECT bucket, from_place, to_place, count, id_sum FROM tidegate_posting
-         WHERE component = $1",
+        "SELECT bucket, from_place, to_place, sum(count)::int8,
+             sum(('x' || substr(t, 1, 8))::bit(32)::int8)::int8,
+             sum(('x' || substr(t, 9, 8))::bit(32)::int8)::int8,
+             sum(('x' || substr(t, 17, 8))::bit(32)::int8)::int8,
+             sum(('x' || substr(t, 25, 8))::bit(32)::int8)::int8
+         FROM (SELECT bucket, from_place, to_place, count, replace(id_sum::text, '-', '') AS t
+               FROM tidegate_posting WHERE component = $1) p
+         GROUP BY bucket, from_place, to_place",
     )
     .bind(component)
     .fetch_all(connection)
     .await?;
-    let entries = rows.iter().map(of_postgres);
-    Ok(sum(entries.collect::<Result<_, _>>()?))
+    let mut books = Books::default();
+    for row in &rows {
+        // Four sums of 32 bits each, which carry into one another.
+        let mut id_sum = 0_u128;
+        for column in 4..8 {
+            let part: i64 = row.try_get(column)?;
+            let part = u128::try_from(part).unwrap_or(0);
+            id_sum = (id_sum << 32).wrapping_add(part);
+        }
+        let id_sum = Uuid::from_u128(id_sum);
+        let (bucket, from, to) = (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
+        add(
+            &mut books,
+            entry(bucket, from, to, row.try_get(3)?, id_sum)?,
+        );
+    }
+    Ok(books)
 }
 
-/// The books of `component`, as the transaction of `connection` sees them.
+/// The books of `component`, as the transaction of `connection` sees them. They are read a page at a
+/// time, so that few rows are in memory however many there are.
 ///
 /// # Errors
 /// The database refused, or a row cannot be read.
@@ -134,15 +158,26 @@ pub async fn books_sqlite(
     connection: &mut SqliteConnection,
     component: &str,
 ) -> Result<Books, sqlx::Error> {
-    let rows = sqlx::query(
-        "SELECT bucket, from_place, to_place, count, id_sum FROM tidegate_posting
-         WHERE component = ?",
-    )
-    .bind(component)
-    .fetch_all(connection)
-    .await?;
-    let entries = rows.iter().map(of_sqlite);
-    Ok(sum(entries.collect::<Result<_, _>>()?))
+    let mut books = Books::default();
+    let mut after = i64::MIN;
+    loop {
+        let rows = sqlx::query(
+            "SELECT bucket, from_place, to_place, count, id_sum, rowid FROM tidegate_posting
+             WHERE component = ? AND rowid > ? ORDER BY rowid LIMIT ?",
+        )
+        .bind(component)
+        .bind(after)
+        .bind(FOLD_LIMIT)
+        .fetch_all(&mut *connection)
+        .await?;
+        let Some(last) = rows.last() else {
+            return Ok(books);
+        };
+        after = last.try_get(5)?;
+        for row in &rows {
+            add(&mut books, of_sqlite(row)?);
+        }
+    }
 }
 
 /// Sums up the postings of `component` that piled up, old buckets into coarser ones; gives how many
@@ -272,12 +307,8 @@ fn entry(
     })
 }
 
-fn sum(entries: Vec<Entry>) -> Books {
-    let mut books = Books::default();
-    for entry in entries {
-        books.move_tally(entry.bucket, entry.from, entry.to, entry.tally);
-    }
-    books
+fn add(books: &mut Books, entry: Entry) {
+    books.move_tally(entry.bucket, entry.from, entry.to, entry.tally);
 }
 
 fn folded(entries: Vec<Entry>, now_ms: u64) -> Vec<Posting> {

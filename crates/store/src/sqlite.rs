@@ -7,7 +7,6 @@
 //! **Invariant:** an operation is answered with success only after the commit that covers it, which
 //! is synced (`synchronous=FULL`).
 
-use std::path::Path;
 use std::sync::{Arc, Mutex as PlainMutex, PoisonError};
 use std::time::Duration;
 
@@ -52,15 +51,11 @@ impl Sqlite {
             url: options.shown_url(),
             why,
         };
-        let path = options
-            .url
-            .trim_start_matches("sqlite:")
-            .trim_start_matches("//");
-        if path.is_empty() || path == ":memory:" {
+        let Some(path) = options.file() else {
             return Err(address("it must name a file".to_owned()));
-        }
+        };
         let connect = SqliteConnectOptions::new()
-            .filename(Path::new(path))
+            .filename(path)
             .create_if_missing(true)
             .journal_mode(SqliteJournalMode::Wal)
             .synchronous(SqliteSynchronous::Full)

@@ -9,10 +9,11 @@ use tidegate_core::env::system::SystemDisk;
 use tidegate_log::{LogError, embedded};
 use tidegate_logger::spill::{Recount, SpillError, recount};
 
-use crate::args::{Books, Output};
+use crate::args::{Books, Output, StoreAt};
 use crate::commands::spill;
 use crate::log::{self, Backend, Opened, Reached};
 use crate::report::{Exit, Report, print, print_json, say};
+use crate::store::{self, StoreSettings};
 use crate::table;
 
 /// How often a directory that seems to lack events is looked at, and the wait between two looks:
@@ -27,27 +28,30 @@ fn of_spill(dir: &Path, recount: Recount) -> Audited {
 }
 
 pub(crate) async fn run(arguments: &Books, output: Output) -> Result<Exit, Report> {
+    let asked = Asked::by(arguments);
     let mut components = Vec::new();
-    let mut is_spill_configured = false;
-    if asks_for_spills(arguments) {
+    let mut is_configured = false;
+    if asked.spills {
         let (directories, is_absent) = spill::directories_or_absent(&arguments.spills)?;
-        is_spill_configured = is_absent;
+        is_configured |= is_absent;
         for dir in &directories {
             let recount =
                 look(dir).map_err(|error| spill::unreadable("cannot audit", dir, &error))?;
             components.push(of_spill(dir, recount));
         }
     }
-    let is_log_there = asks_for_log(arguments) && audit_log(arguments, &mut components).await?;
+    is_configured |= asked.log && audit_log(arguments, &mut components).await?;
+    is_configured |= asked.store && audit_queue(arguments, &mut components).await?;
     // Silence must not pass for proof: a script that audits nothing is wrong.
-    if !is_log_there && !is_spill_configured && components.is_empty() {
+    if !is_configured && components.is_empty() {
         return Err(Report::new(
             "audit.nothing",
             "there is nothing to audit, and nothing was",
         )
         .with_hint(
-            "name a spill directory with `--spill DIR` or a log with `--log-dir DIR`, or \
-                     set `eventlog.async.spillover-path` or `log` in the configuration",
+            "name a spill directory with `--spill DIR`, a log with `--log-dir DIR` or a database \
+             with `--store URL`, or set `eventlog.async.spillover-path`, `log` or `store` in the \
+             configuration",
         )
         .with_exit(Exit::Usage));
     }
@@ -63,15 +67,63 @@ pub(crate) async fn run(arguments: &Books, output: Output) -> Result<Exit, Repor
     })
 }
 
-/// Whoever names one kind of thing wants that kind alone.
-pub(super) fn asks_for_spills(arguments: &Books) -> bool {
-    let is_log_named = arguments.at.dir.is_some() || arguments.at.url.is_some();
-    !arguments.spills.spill.is_empty() || !is_log_named
+/// What is asked for. Whoever names one kind of thing wants that kind alone.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Asked {
+    pub(super) spills: bool,
+    pub(super) log: bool,
+    pub(super) store: bool,
 }
 
-pub(super) fn asks_for_log(arguments: &Books) -> bool {
-    let is_log_named = arguments.at.dir.is_some() || arguments.at.url.is_some();
-    is_log_named || arguments.spills.spill.is_empty()
+impl Asked {
+    pub(super) fn by(arguments: &Books) -> Self {
+        let named = Self {
+            spills: !arguments.spills.spill.is_empty(),
+            log: arguments.at.dir.is_some() || arguments.at.url.is_some(),
+            store: arguments.store.is_some(),
+        };
+        if named.spills || named.log || named.store {
+            return named;
+        }
+        Self {
+            spills: true,
+            log: true,
+            store: true,
+        }
+    }
+}
+
+/// The database that is named, else that of the configuration.
+pub(super) fn store_settings(arguments: &Books) -> Result<StoreSettings, Report> {
+    store::named(&StoreAt {
+        file: arguments.spills.file.clone(),
+        store: arguments.store.clone(),
+    })
+}
+
+/// Audits the queue in the tables themselves, whoever works on them meanwhile: what is counted is of
+/// one moment. Says whether there is one, or one is configured in which nothing was published yet.
+async fn audit_queue(arguments: &Books, into: &mut Vec<Audited>) -> Result<bool, Report> {
+    let settings = store_settings(arguments)?;
+    let env = Env::system();
+    let opened = match &arguments.store {
+        // Whoever names a database says that there is a queue in it.
+        Some(_) => Some(store::open(&settings, &env).await?),
+        None => store::open_if_there(&settings, &env).await?,
+    };
+    let Some(opened) = opened else {
+        if settings.is_given {
+            let shown = settings.options.shown_url();
+            say(&format!(
+                "there is no queue in `{shown}` yet: nothing was published"
+            ));
+        }
+        return Ok(settings.is_given);
+    };
+    let recount = opened.queue.store().recount().await;
+    let recount = recount.map_err(|error| opened.report(&error))?;
+    into.push(recount.audited());
+    Ok(true)
 }
 
 /// Audits the log: from its files, or by the process that holds them, or on Kafka. Says whether
@@ -160,17 +212,17 @@ fn text(audit: &Audit) -> String {
         "missing",
         "unverifiable",
     ];
-    // What is kept where it can be counted again: in a spill, or in a topic.
-    let kept = |account: &Account| account.spilled + account.queued;
     let rows = audit.components.iter().map(|audited| {
+        let kept = |account: &Account| kept(audited.kind, account);
+        let dead = |account: &Account| account.dead_lettered;
         vec![
             audited.name.clone(),
             audited.kind.to_string(),
             audited.books.accepted.to_string(),
             (kept(&audited.books) - kept(&audited.removed)).to_string(),
             kept(&audited.recount).to_string(),
-            audited.books.dead_lettered.to_string(),
-            audited.recount.dead_lettered.to_string(),
+            (dead(&audited.books) - dead(&audited.removed)).to_string(),
+            dead(&audited.recount).to_string(),
             audited.unaccounted.to_string(),
             audited.unverifiable.to_string(),
         ]
@@ -189,6 +241,17 @@ fn text(audit: &Audit) -> String {
     lines.join("\n")
 }
 
+/// What is kept where it can be counted again: in a spill, in a topic, or in the tables of a queue,
+/// which keep what was delivered as well.
+fn kept(kind: ComponentKind, account: &Account) -> i64 {
+    let waiting = account.spilled + account.queued;
+    if kind != ComponentKind::Queue {
+        return waiting;
+    }
+    let open = account.in_flight + account.retrying + account.parked;
+    waiting + open + account.delivered
+}
+
 fn line(missing: &Discrepancy) -> String {
     let Discrepancy {
         bucket,
@@ -197,8 +260,10 @@ fn line(missing: &Discrepancy) -> String {
         id,
     } = missing;
     let what = match (count, id) {
+        (..0, Some(id)) => format!("event {id} is there and should not be"),
         (_, Some(id)) => format!("event {id} is missing"),
         (0, None) => "events are there that should not be, in place of others".to_owned(),
+        (..0, None) => format!("{} events are there that should not be", -count),
         (count, None) => format!("{count} events are missing"),
     };
     let born = match bucket {

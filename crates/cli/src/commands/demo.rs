@@ -6,7 +6,7 @@ use std::time::Duration;
 use tidegate_core::env::{Entropy, system};
 
 use crate::args::{Demo, Output};
-use crate::demo::{Ending, Frame, LogStory, Story, Tale};
+use crate::demo::{Ending, Frame, LogStory, QueueStory, Story, Tale};
 use crate::report::{Exit, Report, is_drawable, print, print_json};
 use crate::table;
 
@@ -19,23 +19,24 @@ pub(crate) fn run(arguments: &Demo, output: Output) -> Result<Exit, Report> {
         .unwrap_or_else(|| system::system_entropy().next_u64());
     match arguments.name.as_str() {
         LogStory::NAME => tell(LogStory::new(seed), output),
+        QueueStory::NAME => tell(QueueStory::new(seed), output),
         _ => tell(Story::new(seed), output),
     }
 }
 
 fn tell(story: impl Tale, output: Output) -> Result<Exit, Report> {
     let verdict = match output {
-        Output::Json => story.run(|_| {}),
+        Output::Json => story.run(|_| {})?,
         Output::Table if is_drawable() => {
             let mut drawing = Drawing {
                 width: width(),
                 lines: 0,
             };
-            story.run(|frame| drawing.draw(frame))
+            story.run(|frame| drawing.draw(frame))?
         }
         Output::Table => {
             let mut lines = Lines::default();
-            let verdict = story.run(|frame| lines.show(frame));
+            let verdict = story.run(|frame| lines.show(frame))?;
             lines.finish()?;
             verdict
         }
@@ -184,13 +185,14 @@ mod tests {
 
     #[test]
     fn no_line_is_wider_than_the_terminal() {
-        Story::new(7).run(|frame| {
+        let told = Story::new(7).run(|frame| {
             for width in [1, 20, 24, 25, 40, MAX_WIDTH] {
                 for line in picture(frame, width) {
                     assert!(line.chars().count() <= width, "{width}: {line}");
                 }
             }
         });
+        assert!(told.is_ok());
     }
 
     #[test]

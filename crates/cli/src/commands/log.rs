@@ -1,6 +1,5 @@
 //! `tidegate log`: the directory of an embedded log.
 
-use std::io::{BufRead, IsTerminal};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,8 +12,9 @@ use tidegate_log::LogError;
 use tidegate_log::embedded::{self, Listing, Problem, Repaired};
 
 use crate::args::{LogDir, Output};
+use crate::confirm::confirm;
 use crate::log::{Backend, Opened, configured, missing, report};
-use crate::report::{Exit, Report, print, print_json, say};
+use crate::report::{Exit, Report, print, print_json};
 use crate::table;
 
 /// The wait before a second look at what seems wrong: a running process moves records from file to
@@ -215,7 +215,17 @@ fn finding_json(problem: &Problem) -> serde_json::Value {
 /// `tidegate log repair`.
 pub(crate) fn repair(arguments: &LogDir, yes: bool, output: Output) -> Result<Exit, Report> {
     let dir = directory(arguments)?;
-    confirm(&dir.display().to_string(), yes)?;
+    let what = format!(
+        "repairing `{}` gives up what cannot be read: such records are kept aside and counted as lost",
+        dir.display()
+    );
+    let unconfirmed = Report::new(
+        "repair.unconfirmed",
+        format!("{what}; this was not confirmed"),
+    );
+    let unconfirmed =
+        unconfirmed.with_hint("give `--yes`; `tidegate log check` says what would be given up");
+    confirm(&what, yes, unconfirmed)?;
     let disk: Arc<dyn Disk> = Arc::new(SystemDisk);
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let write = system_entropy().next_u64();
@@ -240,31 +250,6 @@ pub(crate) fn repair(arguments: &LogDir, yes: bool, output: Output) -> Result<Ex
         }
     }
     Ok(Exit::Ok)
-}
-
-fn confirm(dir: &str, yes: bool) -> Result<(), Report> {
-    if yes {
-        return Ok(());
-    }
-    let unconfirmed = || {
-        Report::new(
-            "repair.unconfirmed",
-            format!("repairing `{dir}` gives up what cannot be read, and was not confirmed"),
-        )
-        .with_hint("give `--yes`; `tidegate log check` says what would be given up")
-    };
-    let stdin = std::io::stdin();
-    if !stdin.is_terminal() {
-        return Err(unconfirmed());
-    }
-    say(&format!(
-        "repair `{dir}`? records that cannot be read are kept aside and counted as lost [y/N]"
-    ));
-    let mut answer = String::new();
-    match stdin.lock().read_line(&mut answer) {
-        Ok(_) if answer.trim().eq_ignore_ascii_case("y") => Ok(()),
-        Ok(_) | Err(_) => Err(unconfirmed()),
-    }
 }
 
 fn repaired_text(done: &Repaired) -> String {

@@ -18,13 +18,14 @@ use crate::args::{ConfigFile, Output};
 use crate::ask::reachable;
 use crate::log::{self, Backend, LogSettings, LogWitness, Opened, watch_lag};
 use crate::report::{Exit, Report, Voice, print, print_json, say};
+use crate::store::{self, QueueWitness, StoreSettings, Tending};
 use crate::{settings, table};
 
 /// Share of `shutdown-timeout` that requests in flight get; the rest is for closing the books.
 const DRAIN_SHARE: f64 = 0.9;
 /// `shutdown-timeout` where the configuration does not say.
 const SHUTDOWN: Duration = Duration::from_secs(30);
-/// What closing the log gets at least, however short `shutdown-timeout` is.
+/// What closing gets at least, however short `shutdown-timeout` is.
 const LEAST_CLOSE: Duration = Duration::from_secs(1);
 
 /// Starts what is configured, and returns once a signal came and everything was drained.
@@ -43,6 +44,7 @@ pub(crate) async fn run(
     let exporter = Exporter::install()
         .map_err(|error| Report::of("internal", "cannot start the metrics", &error))?;
     let log_settings = LogSettings::of(&config)?;
+    let store = Stored::open(&config, &env).await?;
     let (builder, address) = Server::builder(server_config(&config)?)
         .listen()
         .await
@@ -62,17 +64,25 @@ pub(crate) async fn run(
         ids: EventIds::new(Arc::clone(&env.clock), env.entropy.fork("ids")),
         witness: Arc::clone(&witness) as _,
     };
-    let server = builder
+    let mut builder = builder
         .health(health.clone())
         .metrics(exporter)
         .accounts(Arc::clone(&witness) as _)
-        .routes(log_routes(desk))
-        .bind(&env)
-        .await
-        .map_err(refused)?;
+        .routes(log_routes(desk));
+    if let Some(stored) = &store {
+        stored.watch(&health);
+        builder = builder.accounts(QueueWitness::of(&stored.opened));
+    }
+    let server = builder.bind(&env).await.map_err(refused)?;
+    let tending = store.as_ref();
+    let tending = tending.map(|stored| Tending::start(&stored.opened, &config, &env));
     let lag = watch_lag(opened.log(), Arc::clone(&env.clock), opened.scope());
     let lag = env.spawn.spawn("log-lag", Box::pin(lag));
-    announce(&server, &log_settings, settings.file.as_deref(), voice);
+    let parts = Parts {
+        log: &log_settings,
+        store: store.as_ref(),
+    };
+    announce(&server, &parts, settings.file.as_deref(), voice);
     let report = server
         .run(signals.stop(health, Arc::clone(&env.spawn), voice))
         .await;
@@ -84,7 +94,13 @@ pub(crate) async fn run(
         "stopped"
     );
     let shutdown = config.duration("shutdown-timeout").unwrap_or(SHUTDOWN);
-    let ledger = close(&opened, &env, shutdown.mul_f64(1.0 - DRAIN_SHARE)).await?;
+    let left = shutdown.mul_f64(1.0 - DRAIN_SHARE).max(LEAST_CLOSE);
+    let closing = close(&opened, store.as_ref().zip(tending));
+    let ledger = tokio::select! {
+        biased;
+        closed = closing => closed?,
+        () = env.clock.sleep(left) => return Err(not_closed()),
+    };
     match output {
         Output::Json => print_json(&ledger)?,
         Output::Table => print(&table::ledger(&ledger))?,
@@ -96,22 +112,58 @@ pub(crate) async fn run(
     })
 }
 
-/// Reads the books for the last time and closes the log, which have the rest of the time.
-async fn close(opened: &Opened, env: &Env, limit: Duration) -> Result<Ledger, Report> {
-    let closing = async {
-        let components = opened.components().await;
-        opened.close().await;
-        components.map(Ledger::new)
-    };
-    tokio::select! {
-        biased;
-        closed = closing => closed.map_err(|error| log::report(&error)),
-        () = env.clock.sleep(limit.max(LEAST_CLOSE)) => Err(Report::new(
-            "log.not-closed",
-            "the log was not closed in time: the disk or the broker does not answer",
-        )
-        .with_hint("nothing that was acknowledged is lost; the next start reads the journal")),
+/// The database that is configured, and the queue in it.
+struct Stored {
+    settings: StoreSettings,
+    opened: store::Opened,
+    /// Migrations that ran.
+    ran: usize,
+}
+
+impl Stored {
+    /// Opens what is configured, and brings its tables up to date; none where nothing is.
+    async fn open(config: &Config, env: &Env) -> Result<Option<Self>, Report> {
+        let settings = StoreSettings::of(config);
+        if !settings.is_given {
+            return Ok(None);
+        }
+        let (opened, ran) = store::open_and_migrate(&settings, env).await?;
+        Ok(Some(Self {
+            settings,
+            opened,
+            ran,
+        }))
     }
+
+    /// From now on we are ready only while the database answers.
+    fn watch(&self, health: &Health) {
+        let (opened, settings) = (self.opened.clone(), self.settings.clone());
+        health.register("store", move || {
+            let (opened, settings) = (opened.clone(), settings.clone());
+            async move { store::finding(&opened, &settings).await }
+        });
+    }
+}
+
+/// Ends what tends the queue, reads the books for the last time and closes the log.
+async fn close(opened: &Opened, stored: Option<(&Stored, Tending)>) -> Result<Ledger, Report> {
+    let components = opened.components().await;
+    opened.close().await;
+    let mut components = components.map_err(|error| log::report(&error))?;
+    if let Some((stored, tending)) = stored {
+        tending.stop().await;
+        let component = store::component(&stored.opened).await;
+        components.push(component.map_err(|error| stored.opened.report(&error))?);
+    }
+    Ok(Ledger::new(components))
+}
+
+fn not_closed() -> Report {
+    Report::new(
+        "log.not-closed",
+        "not everything was closed in time: the disk, the broker or the database does not answer",
+    )
+    .with_hint("nothing that was acknowledged is lost; the next start reads the journal")
 }
 
 fn finding(trouble: Option<String>) -> Finding {
@@ -186,31 +238,52 @@ fn refused(error: BindError) -> Report {
     }
 }
 
+/// What runs beside the server.
+struct Parts<'a> {
+    log: &'a LogSettings,
+    store: Option<&'a Stored>,
+}
+
 /// Says that we run, and where.
-fn announce(server: &Server, log: &LogSettings, file: Option<&Path>, voice: Voice) {
+fn announce(server: &Server, parts: &Parts<'_>, file: Option<&Path>, voice: Voice) {
     let version = env!("CARGO_PKG_VERSION");
     let source = match file {
         Some(file) => file.display().to_string(),
         None => "no tidegate.yaml found, defaults".to_owned(),
     };
     let address = server.local_addr();
-    let at = match &log.backend {
+    let at = match &parts.log.backend {
         Backend::Embedded(embedded) => format!(
             "embedded {}   (Kafka: set log.clusters.default.bootstrap-servers)",
             embedded.dir.display()
         ),
         Backend::Kafka(kafka) => format!("kafka {}", kafka.bootstrap_servers),
     };
+    let store = parts.store.map(|stored| stored.opened.shown.as_str());
+    let migrations = parts.store.map_or(0, |stored| stored.ran);
     match voice {
         Voice::Events => {
-            tracing::info!(version, config = source, %address, log = at, "listening");
+            tracing::info!(version, config = source, %address, log = at, store, migrations, "listening");
         }
         Voice::Text => say(&format!(
-            "tidegate {version} · {source}\n  ✓ log      {at}\n  ✓ server   http://{address}   \
+            "tidegate {version} · {source}\n  ✓ log      {at}\n{}  ✓ server   http://{address}   \
              (health /readyz, metrics /metrics, books /tidegate/ledger, API /openapi.json)\n  \
-             try:  tidegate demo log     tidegate ledger --url http://{address}"
+             try:  tidegate demo log     tidegate ledger --url http://{address}",
+            store
+                .map(|at| store_line(at, migrations))
+                .unwrap_or_default()
         )),
     }
+}
+
+fn store_line(at: &str, migrations: usize) -> String {
+    let made = match migrations {
+        0 => String::new(),
+        ran => format!("; {} ran", table::counted(ran as u64, "migration")),
+    };
+    format!(
+        "  ✓ store    {at}   (the queue is kept tidy here; handlers run in applications{made})\n"
+    )
 }
 
 /// SIGTERM and Ctrl-C. From its registration on a signal is kept until it is waited for.

@@ -6,13 +6,15 @@ use tidegate_core::books::Place;
 use tidegate_core::env::Env;
 use tidegate_core::env::system::SystemDisk;
 use tidegate_logger::spill::{Sighting, find};
+use tidegate_queue::port::{HandlerState, Status};
 use tidegate_server::log::Sighting as Lying;
 
 use crate::args::{Books, Output};
-use crate::commands::{audit, spill};
+use crate::commands::audit::{self, Asked};
+use crate::commands::spill;
 use crate::log::{self, Backend, Opened, Reached};
 use crate::report::{Exit, Report, print, print_json};
-use crate::table;
+use crate::{store, table};
 
 /// Where an event is.
 #[derive(Debug, Serialize)]
@@ -34,6 +36,52 @@ struct Located {
 enum Step {
     Spilled(Spilled),
     Lying(Lying),
+    Queued(Box<Queued>),
+}
+
+/// What the queue's tables have of an event.
+#[derive(Debug, Serialize)]
+struct Queued {
+    component: String,
+    place: Place,
+    /// Its number in the tables.
+    number: i64,
+    status: Status,
+    #[serde(rename = "type")]
+    type_name: String,
+    key: Option<String>,
+    attempts: u32,
+    at: Option<String>,
+    /// When it is tried again.
+    next_attempt_at: Option<String>,
+    /// Who handles it, and until when.
+    locked_by: Option<String>,
+    locked_until: Option<String>,
+    /// Its place in the order of projections.
+    position: Option<i64>,
+    /// What its handlers said.
+    handlers: Vec<HandlerState>,
+}
+
+impl Queued {
+    fn of(seen: tidegate_queue::port::Sighting) -> Self {
+        let time = |ms: i64| table::time(u64::try_from(ms).ok()?);
+        Self {
+            component: tidegate_queue::sql::COMPONENT.to_owned(),
+            place: seen.place,
+            number: seen.number,
+            status: seen.status,
+            type_name: seen.type_name,
+            key: seen.key,
+            attempts: seen.attempts,
+            at: time(seen.at_ms),
+            next_attempt_at: seen.next_attempt_ms.and_then(time),
+            locked_by: seen.locked_by,
+            locked_until: seen.locked_until_ms.and_then(time),
+            position: seen.position,
+            handlers: seen.states,
+        }
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -44,24 +92,28 @@ struct Spilled {
 }
 
 pub(crate) async fn run(id: EventId, arguments: &Books, output: Output) -> Result<Exit, Report> {
+    let asked = Asked::by(arguments);
     let mut looked = Vec::new();
-    let mut spilled = Vec::new();
-    if audit::asks_for_spills(arguments) {
+    let mut seen = Seen::default();
+    if asked.spills {
         for dir in &spill::directories(&arguments.spills)? {
             let found = find(&SystemDisk, dir, id);
             let found = found.map_err(|error| spill::unreadable("cannot search", dir, &error))?;
             looked.push(format!("`{}`", dir.display()));
-            spilled.extend(found.into_iter().map(|sighting| Spilled {
-                component: spill::component(dir),
-                sighting,
-            }));
+            seen.spilled
+                .extend(found.into_iter().map(|sighting| Spilled {
+                    component: spill::component(dir),
+                    sighting,
+                }));
         }
     }
-    let mut lying = None;
-    if audit::asks_for_log(arguments) {
-        lying = find_in_log(id, arguments, &mut looked).await?;
+    if asked.log {
+        seen.lying = find_in_log(id, arguments, &mut looked).await?;
     }
-    let Some(located) = located(id, spilled, lying) else {
+    if asked.store {
+        seen.queued = find_in_queue(id, arguments, &mut looked).await?;
+    }
+    let Some(located) = located(id, seen) else {
         return Err(unknown(id, &looked));
     };
     match output {
@@ -71,42 +123,55 @@ pub(crate) async fn run(id: EventId, arguments: &Books, output: Output) -> Resul
     Ok(Exit::Ok)
 }
 
-/// A topic comes after a spill on the way of an event, so what a log has of it decides.
-fn located(
-    id: EventId,
+/// Where an event was seen.
+#[derive(Debug, Default)]
+struct Seen {
     spilled: Vec<Spilled>,
     lying: Option<tidegate_server::log::Located>,
-) -> Option<Located> {
-    let last = spilled.last();
-    let attempts = last.and_then(|last| last.sighting.attempts);
-    let (place, component, at) = match (&lying, last) {
-        (Some(lying), _) => (
+    queued: Option<Queued>,
+}
+
+/// A topic comes after a spill on the way of an event, and a queue after a topic, so the last of
+/// them that has it decides.
+fn located(id: EventId, seen: Seen) -> Option<Located> {
+    let last = seen.spilled.last();
+    let spilled = last.and_then(|last| last.sighting.attempts);
+    let attempts = seen.queued.as_ref().map(|queued| queued.attempts);
+    let (place, component, at) = match (&seen.queued, &seen.lying, last) {
+        (Some(queued), ..) => (
+            queued.place.clone(),
+            queued.component.clone(),
+            queued.at.clone(),
+        ),
+        (None, Some(lying), _) => (
             lying.place.clone(),
             lying.component.clone(),
             lying.at.clone(),
         ),
-        (None, Some(last)) => (
+        (None, None, Some(last)) => (
             last.sighting.place.clone(),
             last.component.clone(),
             last.sighting.rejected_at.clone(),
         ),
-        (None, None) => return None,
+        (None, None, None) => return None,
     };
-    let lying = lying.map(|lying| lying.history).unwrap_or_default();
-    let history = spilled.into_iter().map(Step::Spilled);
+    let lying = seen.lying.map(|lying| lying.history).unwrap_or_default();
+    let history = seen.spilled.into_iter().map(Step::Spilled);
+    let history = history.chain(lying.into_iter().map(Step::Lying));
+    let queued = seen.queued.map(Box::new).map(Step::Queued);
     Some(Located {
         id,
         place,
         component,
         at: at.or_else(|| id.born_ms().and_then(table::time)),
-        attempts,
-        history: history.chain(lying.into_iter().map(Step::Lying)).collect(),
+        attempts: attempts.or(spilled),
+        history: history.chain(queued).collect(),
     })
 }
 
 fn unknown(id: EventId, looked: &[String]) -> Report {
     let looked = match looked {
-        [] => "no spill directory and no log is configured or named".to_owned(),
+        [] => "no spill directory, no log and no queue is configured or named".to_owned(),
         [one] => format!("it is not in {one}"),
         several => format!("it is in none of {}", several.join(", ")),
     };
@@ -116,7 +181,8 @@ fn unknown(id: EventId, looked: &[String]) -> Report {
     )
     .with_hint(
         "an event that was delivered leaves no trace in a spill directory once its file is done, \
-         nor in a topic once retention has removed it; the Event Log API knows it by the same id",
+         nor in a topic or a queue's log once retention has removed it; the Event Log API knows it by \
+         the same id. One that `tidegate audit` names is missing",
     )
 }
 
@@ -156,6 +222,26 @@ async fn find_in_log(
     found.map_err(failed)
 }
 
+async fn find_in_queue(
+    id: EventId,
+    arguments: &Books,
+    looked: &mut Vec<String>,
+) -> Result<Option<Queued>, Report> {
+    let settings = audit::store_settings(arguments)?;
+    let env = Env::system();
+    let opened = match &arguments.store {
+        Some(_) => Some(store::open(&settings, &env).await?),
+        None => store::open_if_there(&settings, &env).await?,
+    };
+    let Some(opened) = opened else {
+        return Ok(None);
+    };
+    looked.push(format!("the queue in `{}`", opened.shown));
+    let found = opened.queue.store().find(id).await;
+    let found = found.map_err(|error| opened.report(&error))?;
+    Ok(found.map(Queued::of))
+}
+
 fn text(located: &Located) -> String {
     let mut lines = vec![format!(
         "{} is {} at {}, since {}",
@@ -165,13 +251,14 @@ fn text(located: &Located) -> String {
         located.at.as_deref().unwrap_or("an unknown time")
     )];
     for step in &located.history {
-        lines.push(match step {
-            Step::Spilled(spilled) => spilled_line(spilled),
-            Step::Lying(lying) => format!(
+        match step {
+            Step::Spilled(spilled) => lines.push(spilled_line(spilled)),
+            Step::Lying(lying) => lines.push(format!(
                 "  {}  {} in {}-{} at {}",
                 lying.place, lying.component, lying.topic, lying.partition, lying.offset
-            ),
-        });
+            )),
+            Step::Queued(queued) => lines.extend(queued_lines(queued)),
+        }
     }
     lines.join("\n")
 }
@@ -200,4 +287,40 @@ fn spilled_line(
         line.push_str(&format!("  attempts {attempts}"));
     }
     line
+}
+
+fn queued_lines(queued: &Queued) -> Vec<String> {
+    let mut line = format!(
+        "  {}  {} number {}, type {}, {}, attempts {}",
+        queued.place,
+        queued.component,
+        queued.number,
+        queued.type_name,
+        queued.status.as_str(),
+        queued.attempts
+    );
+    if let Some(key) = &queued.key {
+        line.push_str(&format!(", key {key}"));
+    }
+    if let Some(owner) = &queued.locked_by {
+        let until = queued.locked_until.as_deref().unwrap_or("an unknown time");
+        line.push_str(&format!(", handled by {owner} until {until}"));
+    }
+    if let Some(next) = &queued.next_attempt_at {
+        line.push_str(&format!(", tried again at {next}"));
+    }
+    if let Some(position) = queued.position {
+        line.push_str(&format!(", position {position}"));
+    }
+    let handlers = queued.handlers.iter().map(|state| {
+        let error = state.error.as_ref().map(|error| format!(": {error}"));
+        format!(
+            "    {}  {}  attempts {}{}",
+            state.handler,
+            state.result.as_str(),
+            state.attempts,
+            error.unwrap_or_default()
+        )
+    });
+    std::iter::once(line).chain(handlers).collect()
 }

@@ -15,6 +15,7 @@ use tidegate_sim::{Node, Sim};
 use super::consumer::{Consumer, World};
 use super::{Ending, Frame, Tale};
 use crate::log::{audited, component};
+use crate::report::Report;
 use crate::table;
 
 /// Time between two looks at the story, and between two batches of the producer.
@@ -160,8 +161,8 @@ pub(crate) struct LogStory {
 impl Tale for LogStory {
     type Verdict = Verdict;
 
-    fn run(self, show: impl FnMut(&Frame)) -> Verdict {
-        self.tell(show)
+    fn run(self, show: impl FnMut(&Frame)) -> Result<Verdict, Report> {
+        Ok(self.tell(show))
     }
 }
 
@@ -404,7 +405,7 @@ mod tests {
     fn whatever_the_seed_nothing_is_lost_and_something_was_at_stake() {
         let mut duplicates = 0;
         for seed in 0..10 {
-            let verdict = LogStory::new(seed).run(|_| {});
+            let verdict = LogStory::new(seed).tell(|_| {});
             assert!(verdict.is_good(), "seed {seed}: {verdict:?}");
             duplicates += verdict.duplicates;
         }

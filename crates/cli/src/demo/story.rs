@@ -11,6 +11,7 @@ use tidegate_sim::{Node, Sim};
 use super::dependency::{Dependency, Weather};
 use super::path::Path;
 use super::{Ending, Frame, Tale};
+use crate::report::Report;
 use crate::table;
 
 /// Time between two looks at the story.
@@ -124,8 +125,8 @@ pub(crate) struct Story {
 impl Tale for Story {
     type Verdict = Verdict;
 
-    fn run(self, show: impl FnMut(&Frame)) -> Verdict {
-        self.tell(show)
+    fn run(self, show: impl FnMut(&Frame)) -> Result<Verdict, Report> {
+        Ok(self.tell(show))
     }
 }
 

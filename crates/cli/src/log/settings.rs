@@ -82,6 +82,9 @@ fn embedded(config: &Config) -> EmbeddedConfig {
         group_commit_delay: config
             .duration(&key("group-commit-delay"))
             .unwrap_or(usual.group_commit_delay),
+        max_queued_size: size("max-queued-size", usual.max_queued_size),
+        cache_size: size("cache-size", usual.cache_size),
+        compaction_memory: size("compaction-memory", usual.compaction_memory),
         ..usual
     }
 }
@@ -169,7 +172,7 @@ mod tests {
         let read = read(
             "log:\n  embedded: {path: /d, segment-size: 1MiB, journal-size: 2MiB, max-size: 3GiB, \
              reserve: 5MiB, max-commit-size: 6MiB, max-record-size: 7KiB, group-commit-delay: 8ms, \
-             retention: 9d, retention-size: 10MiB}\n  topics:\n    a: {}\n    b.c: {partitions: 2, \
+             max-queued-size: 12MiB, cache-size: 13MiB, compaction-memory: 14MiB, retention: 9d, retention-size: 10MiB}\n  topics:\n    a: {}\n    b.c: {partitions: 2, \
              retention: none, retention-size: none, compact: true, max-record-size: 11KiB}\n    \
              a.DLT: {}\n    d: {compact: true}\n",
         );
@@ -184,6 +187,9 @@ mod tests {
             reserve: 5 * MIB,
             max_commit_size: 6 * MIB,
             group_commit_delay: Duration::from_millis(8),
+            max_queued_size: 12 * MIB,
+            cache_size: 13 * MIB,
+            compaction_memory: 14 * MIB,
             ..EmbeddedConfig::new("/d")
         };
         assert_eq!(*embedded, expect);

@@ -91,3 +91,70 @@ fn the_same_seed_tells_the_same_story_of_the_log() {
     );
     assert_ne!(one.stdout, run(&["demo", "log", "--seed", "8"]).stdout);
 }
+
+#[test]
+fn g15_the_queue_survives_a_killed_dispatcher() {
+    for seed in ["1", "2"] {
+        let ran = run(&["demo", "queue", "--seed", seed, "-o", "json"]);
+        assert_eq!(
+            ran.code,
+            Some(0),
+            "seed {seed}: {} {}",
+            ran.stdout,
+            ran.stderr
+        );
+        let verdict = ran.json();
+        assert_eq!(
+            (&verdict["demo"], &verdict["balanced"]),
+            (&"queue".into(), &true.into())
+        );
+        let number = |value: &serde_json::Value| value.as_i64().unwrap();
+        let ledger = &verdict["ledger"];
+        assert_eq!(
+            number(&ledger["delivered"]) + number(&ledger["dead_lettered"]),
+            number(&ledger["accepted"]),
+            "seed {seed}"
+        );
+        assert_eq!(ledger["lost"]["total"], 0, "seed {seed}");
+        for nothing in ["missing", "doubled", "miscounted", "unaccounted"] {
+            assert_eq!(verdict[nothing], 0, "seed {seed}: {nothing}");
+        }
+        // Something was at stake: orders failed, were refused, were taken back, and the dispatcher
+        // died with events in its hands.
+        for something in ["placed", "rolled_back", "retried", "refused"] {
+            assert!(number(&verdict[something]) > 0, "seed {seed}: {something}");
+        }
+        assert_eq!(ledger["dead_lettered"], verdict["refused"], "seed {seed}");
+        let phases = verdict["phases"].as_array().unwrap();
+        let of = |name: &str| phases.iter().find(|phase| phase["name"] == name).unwrap();
+        assert!(
+            number(&of("publish")["account"]["queued"]) > 20,
+            "seed {seed}"
+        );
+        assert_eq!(of("kill")["dispatchers"], 0, "seed {seed}");
+        assert!(
+            number(&of("kill")["account"]["in_flight"]) > 0,
+            "seed {seed}"
+        );
+        assert_eq!(of("verdict")["account"]["in_flight"], 0, "seed {seed}");
+    }
+}
+
+#[test]
+fn the_story_of_the_queue_is_told_to_people_too() {
+    let ran = run(&["demo", "queue", "--seed", "7"]);
+    assert_eq!(ran.code, Some(0), "{} {}", ran.stdout, ran.stderr);
+    for phase in ["publish", "handle", "kill", "restart", "verdict"] {
+        assert!(ran.stdout.contains(phase), "{}", ran.stdout);
+    }
+    assert!(
+        ran.stdout.contains("every completed order is in it once"),
+        "{}",
+        ran.stdout
+    );
+    assert!(
+        ran.stdout.contains("tidegate demo queue --seed 0x7"),
+        "{}",
+        ran.stdout
+    );
+}

@@ -54,6 +54,24 @@ static EMBEDDED: &[Key] = &[
         "How long a sync waits for company.",
     ),
     key(
+        "max-queued-size",
+        SIZE,
+        "256MiB",
+        "Commits are refused when more bytes of them wait for the disk.",
+    ),
+    key(
+        "cache-size",
+        SIZE,
+        "16MiB",
+        "How many bytes of fresh records stay in memory; writes wait at four times that.",
+    ),
+    key(
+        "compaction-memory",
+        SIZE,
+        "64MiB",
+        "How many bytes of keys one round of compaction may hold.",
+    ),
+    key(
         "retention",
         SPAN_ABOVE_ZERO,
         "7d",

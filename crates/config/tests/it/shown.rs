@@ -43,7 +43,7 @@ fn origins_stand_beside_the_values() {
         .arguments
         .push(("server.token".to_owned(), "t".to_owned()));
     let text = load(&inputs).config.to_yaml(Origins::Commented);
-    let lines: Vec<&str> = text.lines().skip(15).take(8).collect();
+    let lines: Vec<&str> = text.lines().skip(18).take(8).collect();
     insta::assert_snapshot!(lines.join("\n"), @r#"
     store:
       url: sqlite:x # environment: STORE_URL
@@ -55,7 +55,7 @@ fn origins_stand_beside_the_values() {
       max-body: 1MiB # default
     "#);
     let json = load(&inputs).config.to_json_with_origins();
-    insta::assert_snapshot!(json[13].to_string(), @r#"{"origin":"environment: STORE_URL","path":"store.url","value":"sqlite:x"}"#);
+    insta::assert_snapshot!(json[16].to_string(), @r#"{"origin":"environment: STORE_URL","path":"store.url","value":"sqlite:x"}"#);
 }
 
 #[test]

@@ -83,7 +83,8 @@ impl Bucket {
 
     /// Whether an event with this id can belong here; an id that does not tell its birth can
     /// belong anywhere.
-    pub(super) fn may_hold(self, id: EventId) -> bool {
+    #[must_use]
+    pub fn may_hold(self, id: EventId) -> bool {
         let is_variant_right = (id.as_u128() >> 62) & 0b11 == 0b10;
         if !is_variant_right {
             return false;

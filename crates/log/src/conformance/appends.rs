@@ -35,18 +35,6 @@ pub async fn what_was_appended_is_there_after_a_restart(scene: Scene) {
     assert_eq!(scene.values(&at).await, ["a", "b", "c"]);
 }
 
-/// An append whose answer is lost is answered in the end, and its record is there once.
-pub async fn a_lost_answer_repeats_no_record(scene: Scene) {
-    let at = TopicPartition::new(scene.topic(1).await, 0);
-    for value in ["a", "b", "c"] {
-        scene.stage.lose_next_answer();
-        let given = scene.append(&at, &[value]).await;
-        let last = scene.everything(&at).await.pop().unwrap();
-        assert_eq!(given, [last.offset]);
-    }
-    assert_eq!(scene.values(&at).await, ["a", "b", "c"]);
-}
-
 /// Appends of many tasks are all there once, each task's in its order.
 pub async fn appends_of_many_tasks_are_all_there_once(scene: Scene) {
     let at = TopicPartition::new(scene.topic(1).await, 0);

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_core::Offset;
+use tidegate_core::books::{Place, postings};
+use tidegate_core::{EventId, Offset};
 
 use super::scene::{Scene, text};
 use crate::{
@@ -170,6 +171,23 @@ impl Member {
             next,
             metadata: metadata.to_owned(),
             postings: Vec::new(),
+        }
+    }
+
+    /// What settles these events and everything before them: they went from the group's queue to a
+    /// place.
+    #[must_use]
+    pub fn settling(
+        &self,
+        at: &TopicPartition,
+        events: &[(Offset, EventId)],
+        to: Place,
+    ) -> OffsetCommit {
+        let last = events.last().unwrap().0;
+        let ids = events.iter().map(|(_, id)| *id);
+        OffsetCommit {
+            postings: postings(ids, Some(Place::Queued), Some(to)),
+            ..self.offset(at, Offset(last.0 + 1), "")
         }
     }
 

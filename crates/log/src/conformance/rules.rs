@@ -10,7 +10,6 @@ macro_rules! with_log_rules {
             appends:
                 records_lie_in_the_order_of_their_appends,
                 what_was_appended_is_there_after_a_restart,
-                a_lost_answer_repeats_no_record,
                 appends_of_many_tasks_are_all_there_once,
                 an_explicit_partition_is_kept,
                 a_key_decides_about_the_partition,
@@ -79,6 +78,16 @@ macro_rules! with_log_rules {
                 commits_under_way_keep_their_order,
                 a_committed_read_waits_for_commits_under_way,
                 a_canceled_commit_is_whole_or_not_there;
+            doubts:
+                a_lost_answer_repeats_no_record,
+                a_commit_of_records_whose_answer_is_lost_is_done_once,
+                a_commit_of_offsets_whose_answer_is_lost_is_counted_once;
+            books:
+                postings_are_booked_with_their_commit,
+                the_next_owner_goes_on_with_the_books,
+                a_refused_commit_posts_nothing,
+                a_zombie_posts_nothing,
+                what_lies_before_the_start_of_a_group_is_not_in_its_books;
             fences:
                 a_zombie_commits_nothing,
                 a_zombie_is_told;

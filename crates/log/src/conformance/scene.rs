@@ -7,8 +7,9 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use tidegate_core::books::{Books, Place, Tally};
 use tidegate_core::env::{Clock, Spawn};
-use tidegate_core::{GroupName, Offset, Topic};
+use tidegate_core::{EventId, GroupName, Offset, Topic};
 
 use super::member::Member;
 use crate::{
@@ -41,8 +42,57 @@ pub trait Stage: Send + Sync + fmt::Debug {
     /// session is gone. The rule has dropped what it had of the old one.
     fn reopen(&self) -> Pin<Box<dyn Future<Output = Arc<dyn Log>> + Send + '_>>;
 
-    /// The answer to the next append is lost on its way, where that can be arranged.
-    fn lose_next_answer(&self);
+    /// The log at the end of a line that can break; the same one where no line is between.
+    fn over_a_bad_line(&self) -> Pin<Box<dyn Future<Output = Arc<dyn Log>> + Send + '_>>;
+
+    /// The answer to the next such write over the bad line is lost: the log has done it, and nobody hears
+    /// of it. Where there is no line, the log fails between doing it and saying so.
+    fn lose_next_answer(&self, of: Written);
+
+    /// How many answers were lost.
+    fn answers_lost(&self) -> u64;
+
+    /// What the books of a group on a topic say, and whether the records say the same.
+    fn account<'a>(&'a self, group: &'a GroupName, topic: &'a Topic) -> Call<'a, Account>;
+}
+
+/// What is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Written {
+    /// Records.
+    Append,
+    /// Offsets, with records or without.
+    Commit,
+}
+
+/// What a group has settled of a topic.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Account {
+    /// Records that left the hands of the group, and the sum of their ids.
+    pub settled: Tally,
+    /// Whether a recount of the records agrees.
+    pub is_confirmed: bool,
+}
+
+impl Account {
+    /// What books say, beside what a recount says of them.
+    #[must_use]
+    pub fn new(books: &Books, is_confirmed: bool) -> Self {
+        let mut settled = Tally::default();
+        for place in [
+            Place::Retrying,
+            Place::Parked,
+            Place::DeadLettered,
+            Place::Delivered,
+        ] {
+            let tallies = books.tallies(&place).into_values();
+            settled = tallies.fold(settled, Tally::plus);
+        }
+        Self {
+            settled,
+            is_confirmed,
+        }
+    }
 }
 
 /// How long things take.
@@ -59,6 +109,8 @@ pub struct Times {
 pub struct Promises {
     /// Nothing is deleted that a registered group has not committed yet.
     pub deletion_waits_for_groups: bool,
+    /// An append whose answer is lost is answered in the end: the log, or its client, tries again.
+    pub answers_in_the_end: bool,
 }
 
 /// A stage with a log on it, and short ways to say what rules say.
@@ -84,6 +136,21 @@ impl Scene {
         drop(log);
         let log = stage.reopen().await;
         Self { stage, log }
+    }
+
+    /// The log at the end of a line that can break.
+    pub async fn over_a_bad_line(self) -> Self {
+        let Self { stage, log } = self;
+        drop(log);
+        let log = stage.over_a_bad_line().await;
+        Self { stage, log }
+    }
+
+    /// The books of a group on a topic. The records must say the same.
+    pub async fn settled(&self, group: &GroupName, topic: &Topic) -> Tally {
+        let account = self.stage.account(group, topic).await.unwrap();
+        assert!(account.is_confirmed, "books and records agree: {account:?}");
+        account.settled
     }
 
     /// A fresh name.
@@ -118,6 +185,19 @@ impl Scene {
             .into_iter()
             .map(|position| position.offset)
             .collect()
+    }
+
+    /// Appends `count` events to one partition and says which and where.
+    pub async fn append_events(&self, at: &TopicPartition, count: u64) -> Vec<(Offset, EventId)> {
+        let end = self.partition(at).await.end;
+        let ids = (0..count).map(|number| event_id(at, end, number));
+        let appends = ids.clone().map(|id| {
+            let record = Record::new("event").event_id(id);
+            Append::new(at.topic.clone(), record).partition(at.partition.0)
+        });
+        let positions = self.log.append(appends.collect()).await.unwrap();
+        let offsets = positions.into_iter().map(|position| position.offset);
+        offsets.zip(ids).collect()
     }
 
     /// Appends `count` numbered values to one partition.
@@ -194,6 +274,14 @@ impl Scene {
             () = clock.sleep(limit) => None,
         }
     }
+}
+
+/// An id that nobody else on this topic has, of some minute or other.
+fn event_id(at: &TopicPartition, end: Offset, number: u64) -> EventId {
+    let partition = u128::from(at.partition.0.unsigned_abs());
+    let number = u128::from(end.0.unsigned_abs() + number);
+    let time = 0x019a_8f3e_5c00 + number * 7_000;
+    EventId::from_u128((time << 80) | (0x7abc_8def << 48) | (partition << 32) | number)
 }
 
 /// A record with a text, for a partition.

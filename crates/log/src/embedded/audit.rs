@@ -60,15 +60,27 @@ pub fn recount(disk: &dyn Disk, dir: &Path) -> Result<Vec<Audited>, LogError> {
 
 /// Counts a running log at one cut.
 pub(super) fn live(hub: &Arc<Hub>) -> Result<Vec<Audited>, LogError> {
-    let cut = {
-        // Pinned first: what the state speaks of is not removed from here on.
+    // Pinned first: what the state speaks of is not removed from here on.
+    let _pin = Pin::new(hub);
+    let cut = hub.state().clone();
+    count(&*hub.disk, &hub.config.dir, &cut)
+}
+
+/// While it is held, no file is removed.
+struct Pin<'a>(&'a Hub);
+
+impl<'a> Pin<'a> {
+    fn new(hub: &'a Hub) -> Self {
         hub.status().pins += 1;
-        hub.state().clone()
-    };
-    let counted = count(&*hub.disk, &hub.config.dir, &cut);
-    hub.status().pins -= 1;
-    hub.keeper_bell.notify_one();
-    counted
+        Self(hub)
+    }
+}
+
+impl Drop for Pin<'_> {
+    fn drop(&mut self) {
+        self.0.status().pins -= 1;
+        self.0.keeper_bell.notify_one();
+    }
 }
 
 fn count(disk: &dyn Disk, dir: &Path, state: &State) -> Result<Vec<Audited>, LogError> {

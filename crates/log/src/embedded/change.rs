@@ -40,6 +40,8 @@ pub(super) enum Change {
     },
     /// A group reads these topics from now on.
     Register { group: GroupName, topics: Vec<u32> },
+    /// A group that has committed nothing of these topics begins behind all that they hold.
+    Skip { group: GroupName, topics: Vec<u32> },
     /// A group is forgotten.
     Forget { group: GroupName },
     /// Everything before `start` is gone.
@@ -66,6 +68,7 @@ const REGISTER: u8 = 4;
 const FORGET: u8 = 5;
 const START: u8 = 6;
 const SWITCH: u8 = 7;
+const SKIP: u8 = 8;
 
 /// Bytes in front of the content of a change.
 pub(super) const LEAD: usize = 5;
@@ -163,13 +166,8 @@ impl Change {
                 put_topic_config(out, config);
                 finish(out, content);
             }
-            Self::Register { group, topics } => {
-                let content = begin(out, REGISTER);
-                put_bytes(out, group.as_str().as_bytes());
-                put_u32(out, length(topics.len()));
-                topics.iter().for_each(|topic| put_u32(out, *topic));
-                finish(out, content);
-            }
+            Self::Register { group, topics } => put_readers(out, REGISTER, group, topics),
+            Self::Skip { group, topics } => put_readers(out, SKIP, group, topics),
             Self::Forget { group } => {
                 let content = begin(out, FORGET);
                 put_bytes(out, group.as_str().as_bytes());
@@ -255,9 +253,11 @@ impl Change {
             },
             REGISTER => Self::Register {
                 group: GroupName::new(decoder.text()?).ok()?,
-                topics: (0..decoder.count(4)?)
-                    .map(|_| decoder.u32())
-                    .collect::<Option<_>>()?,
+                topics: read_topics(&mut decoder)?,
+            },
+            SKIP => Self::Skip {
+                group: GroupName::new(decoder.text()?).ok()?,
+                topics: read_topics(&mut decoder)?,
             },
             FORGET => Self::Forget {
                 group: GroupName::new(decoder.text()?).ok()?,
@@ -281,6 +281,18 @@ impl Change {
         };
         decoder.is_empty().then_some(change)
     }
+}
+
+fn put_readers(out: &mut Vec<u8>, kind: u8, group: &GroupName, topics: &[u32]) {
+    let content = begin(out, kind);
+    put_bytes(out, group.as_str().as_bytes());
+    put_u32(out, length(topics.len()));
+    topics.iter().for_each(|topic| put_u32(out, *topic));
+    finish(out, content);
+}
+
+fn read_topics(decoder: &mut Decoder<'_>) -> Option<Vec<u32>> {
+    (0..decoder.count(4)?).map(|_| decoder.u32()).collect()
 }
 
 /// Adds a committed offset to a payload.

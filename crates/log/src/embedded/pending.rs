@@ -301,20 +301,26 @@ impl Pending {
     }
 }
 
-/// Where the records of a write lie, once its chunks have their offsets.
-pub(super) fn positions(appends: Vec<Append>, placing: &Placing, bases: &[i64]) -> Vec<Position> {
+/// Where the records of a write will lie, but for the offsets of their chunks. Lets go of the
+/// records, which takes a while for many: time in which the disk can work.
+pub(super) fn unplaced(appends: Vec<Append>, placing: &Placing) -> Vec<Position> {
     appends
         .into_iter()
         .zip(placing)
-        .map(|(append, (chunk, place))| {
-            let base = bases.get(*chunk as usize).copied().unwrap_or_default();
-            Position {
-                at: TopicPartition {
-                    topic: append.topic,
-                    partition: append.partition.unwrap_or_default(),
-                },
-                offset: Offset(base.saturating_add_unsigned(u64::from(*place))),
-            }
+        .map(|(append, (_, place))| Position {
+            at: TopicPartition {
+                topic: append.topic,
+                partition: append.partition.unwrap_or_default(),
+            },
+            offset: Offset(i64::from(*place)),
         })
         .collect()
+}
+
+/// Completes what [`unplaced`] gave, once the chunks have their offsets.
+pub(super) fn place(positions: &mut [Position], placing: &Placing, bases: &[i64]) {
+    for (position, (chunk, _)) in positions.iter_mut().zip(placing) {
+        let base = bases.get(*chunk as usize).copied().unwrap_or_default();
+        position.offset.0 = position.offset.0.saturating_add(base);
+    }
 }

@@ -13,9 +13,12 @@ use super::config::EmbeddedConfig;
 use super::hub::Hub;
 use super::kept::{Kept, kept};
 use super::open::{Opened, open};
-use super::pending::{encode, positions};
+use super::pending::{encode, place, unplaced};
 use super::reader::{Reader, Source, from_memory, locate, unknown};
-use super::threads::{Answer, Chore, Order, Question, run_keeper, run_reader, run_writer};
+use super::telemetry;
+use super::threads::{
+    Answer, Chore, Order, Question, run_auditor, run_keeper, run_reader, run_writer,
+};
 use crate::error::LogError;
 use crate::local::{Shelf, Write};
 use crate::port::{Batch, Call, Committed, Position, Read};
@@ -29,8 +32,8 @@ const WAITING: usize = 64;
 
 /// A directory of topics, as the records' side of a local log.
 ///
-/// Three kinds of threads work on it: one writes the journal, one fills segments and removes what
-/// may go, some read. Dropping it lets them finish what was handed over; [`close`](Self::close)
+/// Four kinds of threads work on it: one writes the journal, one fills segments and removes what
+/// may go, some read, one counts. Dropping it lets them finish what was handed over; [`close`](Self::close)
 /// also waits for that.
 ///
 /// ```
@@ -70,6 +73,7 @@ struct Lines {
     orders: mpsc::UnboundedSender<Order>,
     chores: mpsc::Sender<Chore>,
     readers: Vec<mpsc::Sender<Question>>,
+    audits: mpsc::Sender<Answer<Vec<Audited>>>,
 }
 
 impl EmbeddedShelf {
@@ -109,10 +113,13 @@ impl EmbeddedShelf {
         for _ in 0..READERS {
             let (questions, asked) = mpsc::channel(WAITING);
             let reader = Reader::new(Arc::clone(&hub));
-            let read = run_reader(reader, Arc::clone(&hub), asked);
+            let read = run_reader(reader, asked);
             threads.push(spawn.spawn_thread("tidegate-reader", Box::pin(read)));
             readers.push(questions);
         }
+        let (audits, asked) = mpsc::channel(WAITING);
+        let audit = run_auditor(Arc::clone(&hub), asked);
+        threads.push(spawn.spawn_thread("tidegate-audit", Box::pin(audit)));
         let cluster = hub.state().cluster.clone();
         Ok(Self {
             hub,
@@ -121,6 +128,7 @@ impl EmbeddedShelf {
                 orders,
                 chores,
                 readers,
+                audits,
             })),
             threads: Mutex::new(threads),
         })
@@ -152,14 +160,15 @@ impl EmbeddedShelf {
     }
 
     /// Recounts every topic from its records at one cut and compares that with the books. Nothing is
-    /// removed meanwhile; appends go on.
+    /// removed meanwhile; appends and reads go on. Several at a time are done one after the other.
     ///
     /// # Errors
     /// [`LogError::Closed`], [`LogError::Disk`].
     pub async fn audit(&self) -> Result<Vec<Audited>, LogError> {
         let (answer, done) = oneshot::channel();
-        let question = Question::Audit { answer };
-        self.ask(0, question, done).await
+        let audits = self.lines()?.audits;
+        self.tell(audits.send(answer).await)?;
+        self.wait(done).await
     }
 
     /// The books of every topic and of every group on it, at one cut and from memory.
@@ -233,6 +242,7 @@ impl EmbeddedShelf {
         let config = &self.hub.config;
         let catalog = self.hub.catalog();
         let (pending, placing) = encode(&write, &catalog, config, self.hub.clock.now_ms())?;
+        let orders = self.lines()?.orders;
         {
             let mut status = self.hub.status();
             let queued = status.queued + pending.bytes.len() as u64;
@@ -243,15 +253,25 @@ impl EmbeddedShelf {
                 });
             }
             status.queued = queued;
+            telemetry::queued(queued);
         }
-        let bases = self
-            .order(|answer| Order::Write {
-                pending,
-                since,
-                answer,
-            })
-            .await?;
-        Ok(positions(write.appends, &placing, &bases))
+        let (answer, done) = oneshot::channel();
+        let order = Order::Write {
+            pending,
+            since,
+            answer,
+        };
+        self.tell(orders.send(order))?;
+        let mut positions = unplaced(write.appends, &placing);
+        let bases = self.wait(done).await?;
+        place(&mut positions, &placing, &bases);
+        Ok(positions)
+    }
+
+    fn numbers(&self, topics: &[Topic]) -> Result<Vec<u32>, LogError> {
+        let catalog = self.hub.catalog();
+        let numbers = topics.iter().map(|topic| Ok(catalog.topic(topic)?.0));
+        numbers.collect()
     }
 
     async fn read_now(&self, read: &Read) -> Result<Batch, LogError> {
@@ -379,11 +399,22 @@ impl Shelf for EmbeddedShelf {
 
     fn register_group<'a>(&'a self, group: &'a GroupName, topics: &'a [Topic]) -> Call<'a, ()> {
         Box::pin(async move {
-            let catalog = self.hub.catalog();
-            let numbers = topics.iter().map(|topic| Ok(catalog.topic(topic)?.0));
-            let topics = numbers.collect::<Result<Vec<u32>, LogError>>()?;
+            let topics = self.numbers(topics)?;
             let group = group.clone();
             self.order(|answer| Order::Register {
+                group,
+                topics,
+                answer,
+            })
+            .await
+        })
+    }
+
+    fn skip_to_end<'a>(&'a self, group: &'a GroupName, topics: &'a [Topic]) -> Call<'a, ()> {
+        Box::pin(async move {
+            let topics = self.numbers(topics)?;
+            let group = group.clone();
+            self.order(|answer| Order::Skip {
                 group,
                 topics,
                 answer,

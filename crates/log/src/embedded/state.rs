@@ -96,7 +96,8 @@ pub(super) struct Reading {
     pub(super) committed: Vec<Option<Committed>>,
     /// What became of the records it read.
     pub(super) posted: Books,
-    /// What had been removed before it was registered: it never had those.
+    /// What had been removed before it was registered, or lay before its beginning: it never had
+    /// those.
     pub(super) before: Books,
 }
 
@@ -219,6 +220,11 @@ impl State {
                     self.reading(group.clone(), topic)?;
                 }
             }
+            Change::Skip { group, topics } => {
+                for topic in topics {
+                    self.skip(group.clone(), topic)?;
+                }
+            }
             Change::Forget { group } => {
                 self.groups.remove(&group);
             }
@@ -295,6 +301,30 @@ impl State {
             posted: Books::default(),
             before: removed_of(&topic.books),
         }))
+    }
+
+    /// A group that has committed nothing of a topic begins behind all that it holds, and never had
+    /// any of that.
+    fn skip(&mut self, group: GroupName, number: u32) -> Result<(), Nonsense> {
+        let topic = self.topics.get(number as usize).ok_or(NO_TOPIC)?;
+        let ends: Vec<i64> = topic.partitions.iter().map(|p| p.end).collect();
+        let mut before = Books::default();
+        for (bucket, tally) in topic.books.tallies(&Place::Queued) {
+            before.move_tally(bucket, None, Some(Place::Queued), tally);
+        }
+        let reading = self.reading(group, number)?;
+        if reading.committed.iter().all(Option::is_none) {
+            let begun = |end: &i64| {
+                Some(Committed {
+                    next: Offset(*end),
+                    metadata: String::new(),
+                })
+            };
+            reading.committed = ends.iter().map(begun).collect();
+            reading.starts = ends;
+            reading.before = before;
+        }
+        Ok(())
     }
 
     fn set_topic(&mut self, number: u32, name: Topic, config: TopicConfig) -> Result<(), Nonsense> {

@@ -12,8 +12,23 @@ pub(super) fn synced(took: Duration) {
     metrics::histogram!("tidegate_log_sync_seconds").record(took.as_secs_f64());
 }
 
-/// The records take so many bytes.
-pub(super) fn used(bytes: u64) {
-    #[expect(clippy::cast_precision_loss, reason = "gauges are doubles")]
-    metrics::gauge!("tidegate_log_bytes").set(bytes as f64);
+/// The records take so many bytes, of which so many are in no segment yet.
+pub(super) fn used(bytes: u64, fresh: u64) {
+    metrics::gauge!("tidegate_log_bytes").set(gauge(bytes));
+    metrics::gauge!("tidegate_log_cache_bytes").set(gauge(fresh));
+}
+
+/// So many bytes of commits wait for the disk.
+pub(super) fn queued(bytes: u64) {
+    metrics::gauge!("tidegate_log_queued_bytes").set(gauge(bytes));
+}
+
+/// A round of compaction held so many bytes of keys.
+pub(super) fn compacted(memory: u64) {
+    metrics::gauge!("tidegate_log_compaction_bytes").set(gauge(memory));
+}
+
+#[expect(clippy::cast_precision_loss, reason = "gauges are doubles")]
+fn gauge(bytes: u64) -> f64 {
+    bytes as f64
 }

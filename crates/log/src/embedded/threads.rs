@@ -50,6 +50,11 @@ pub(super) enum Order {
         topics: Vec<u32>,
         answer: Answer<()>,
     },
+    Skip {
+        group: GroupName,
+        topics: Vec<u32>,
+        answer: Answer<()>,
+    },
     Forget {
         group: GroupName,
         answer: Answer<()>,
@@ -83,9 +88,6 @@ pub(super) enum Question {
         at: TopicPartition,
         timestamp_ms: u64,
         answer: Answer<Offset>,
-    },
-    Audit {
-        answer: Answer<Vec<Audited>>,
     },
 }
 
@@ -177,6 +179,14 @@ fn obey(writer: &mut Writer, first: Order, orders: &mut mpsc::UnboundedReceiver<
             }) => {
                 answer.send(register(writer, group, topics)).ok();
             }
+            Some(Order::Skip {
+                group,
+                topics,
+                answer,
+            }) => {
+                let done = writer.change(&[Change::Skip { group, topics }]);
+                answer.send(done).ok();
+            }
             Some(Order::Forget { group, answer }) => {
                 let is_there = writer.hub.state().groups.contains_key(&group);
                 let done = match is_there {
@@ -200,6 +210,7 @@ fn write(
     {
         let mut status = hub.status();
         status.queued = status.queued.saturating_sub(bytes as u64);
+        telemetry::queued(status.queued);
     }
     let now = hub.now();
     for ((since, answer), result) in answers.into_iter().zip(results) {
@@ -377,11 +388,7 @@ async fn delete_before(
 }
 
 /// Reads until nobody asks any more.
-pub(super) async fn run_reader(
-    mut reader: Reader,
-    hub: Arc<Hub>,
-    mut questions: mpsc::Receiver<Question>,
-) {
+pub(super) async fn run_reader(mut reader: Reader, mut questions: mpsc::Receiver<Question>) {
     while let Some(question) = questions.recv().await {
         match question {
             Question::Read { read, answer } => {
@@ -394,9 +401,14 @@ pub(super) async fn run_reader(
             } => {
                 answer.send(reader.offset_at(&at, timestamp_ms)).ok();
             }
-            Question::Audit { answer } => {
-                answer.send(audit::live(&hub)).ok();
-            }
         }
+    }
+}
+
+/// Counts the log whenever somebody asks. That takes as long as reading everything, so it is nobody
+/// else's thread.
+pub(super) async fn run_auditor(hub: Arc<Hub>, mut audits: mpsc::Receiver<Answer<Vec<Audited>>>) {
+    while let Some(answer) = audits.recv().await {
+        answer.send(audit::live(&hub)).ok();
     }
 }

@@ -165,6 +165,7 @@ impl Writer {
                 | Change::Offset { .. }
                 | Change::Topic { .. }
                 | Change::Register { .. }
+                | Change::Skip { .. }
                 | Change::Forget { .. } => true,
             }
         };
@@ -282,7 +283,7 @@ impl Writer {
             state.journal = place;
         }
         let is_keeper_due = state.fresh_bytes > self.hub.config.cache_size;
-        telemetry::used(state.used);
+        telemetry::used(state.used, state.fresh_bytes);
         drop(state);
         bells.iter().for_each(|bell| bell.notify_waiters());
         if is_keeper_due {

@@ -5,11 +5,18 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use rdkafka::message::{BorrowedMessage, Header, Headers as _, Message as _, OwnedHeaders};
 use tidegate_core::Offset;
 
 use crate::record::{Headers, Record, Stored};
+
+/// The first piece of memory of a copier; each later one is twice as large, up to the last.
+const FIRST_PIECE: usize = 4 * 1_024;
+/// Whoever keeps one record keeps the piece it lies in, so this is what a record can cost.
+const LAST_PIECE: usize = 64 * 1_024;
+/// What is larger gets memory of its own.
+const ALONE: usize = LAST_PIECE / 4;
 
 /// A message could not be copied: a name of a header is not UTF-8.
 #[derive(Debug)]
@@ -17,31 +24,73 @@ pub(super) struct Unreadable {
     pub(super) offset: Offset,
 }
 
-/// Copies a message out of the client's memory, exactly as it lies in the log.
-pub(super) fn out(message: &BorrowedMessage<'_>) -> Result<Stored, Unreadable> {
-    let offset = Offset(message.offset());
-    let headers = match message.headers() {
-        None => Headers::default(),
-        // The client's own accessor panics on a name that is not UTF-8, which any program may write.
-        Some(found) => catch_unwind(AssertUnwindSafe(|| {
-            let mut headers = Headers::default();
-            for header in found.iter() {
-                headers.push(header.key, header.value);
-            }
-            headers
-        }))
-        .map_err(|_| Unreadable { offset })?,
-    };
-    let timestamp = message.timestamp().to_millis().unwrap_or(0);
-    Ok(Stored {
-        offset,
-        record: Record {
-            key: message.key().map(Bytes::copy_from_slice),
-            value: message.payload().map(Bytes::copy_from_slice),
-            headers,
-            timestamp_ms: u64::try_from(timestamp).unwrap_or(0),
-        },
-    })
+/// Copies messages out of the client's memory, many into one piece: an allocation for each, freed by
+/// another thread, costs more than the copying.
+#[derive(Debug, Default)]
+pub(super) struct Copier {
+    /// Empty between two copies; its capacity is what is left of the piece.
+    piece: BytesMut,
+    size: usize,
+}
+
+impl Copier {
+    /// Copies a message, exactly as it lies in the log.
+    pub(super) fn out(&mut self, message: &BorrowedMessage<'_>) -> Result<Stored, Unreadable> {
+        let offset = Offset(message.offset());
+        let headers = match message.headers() {
+            None => Headers::default(),
+            // The client's own accessor panics on a name that is not UTF-8, which any program may
+            // write.
+            Some(found) => catch_unwind(AssertUnwindSafe(|| {
+                self.headers(|| found.iter().map(|header| (header.key, header.value)))
+            }))
+            .map_err(|_| Unreadable { offset })?,
+        };
+        let timestamp = message.timestamp().to_millis().unwrap_or(0);
+        Ok(Stored {
+            offset,
+            record: Record {
+                key: message.key().map(|key| self.bytes(key)),
+                value: message.payload().map(|value| self.bytes(value)),
+                headers,
+                timestamp_ms: u64::try_from(timestamp).unwrap_or(0),
+            },
+        })
+    }
+
+    /// Goes over the headers twice. Whatever is wrong with them is found the first time, when nothing
+    /// has been written.
+    fn headers<'a, I>(&mut self, headers: impl Fn() -> I) -> Headers
+    where
+        I: Iterator<Item = (&'a str, Option<&'a [u8]>)>,
+    {
+        let length = Headers::length(headers());
+        if length > ALONE {
+            return Headers::write(headers(), &mut BytesMut::with_capacity(length));
+        }
+        self.make_room(length);
+        Headers::write(headers(), &mut self.piece)
+    }
+
+    fn bytes(&mut self, bytes: &[u8]) -> Bytes {
+        if bytes.is_empty() {
+            return Bytes::new();
+        }
+        if bytes.len() > ALONE {
+            return Bytes::copy_from_slice(bytes);
+        }
+        self.make_room(bytes.len());
+        self.piece.extend_from_slice(bytes);
+        self.piece.split().freeze()
+    }
+
+    /// Begins a new piece when this much does not fit into what is left.
+    fn make_room(&mut self, length: usize) {
+        if self.piece.capacity() < length {
+            self.size = (self.size * 2).clamp(FIRST_PIECE, LAST_PIECE);
+            self.piece = BytesMut::with_capacity(self.size.max(length));
+        }
+    }
 }
 
 /// The headers of a record in the client's form; none where there are none.
@@ -59,4 +108,45 @@ pub(super) fn headers(record: &Record) -> Option<OwnedHeaders> {
 /// The timestamp of a record in the client's form: 0 lets the client fill in the time.
 pub(super) fn timestamp(record: &Record) -> i64 {
     i64::try_from(record.timestamp_ms).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_share_pieces_and_stay_what_they_were() {
+        let mut copier = Copier::default();
+        let copied: Vec<(Vec<u8>, Bytes)> = (0..3_000_usize)
+            .map(|number| {
+                let length = [0, 1, 200, 900, ALONE, ALONE + 1][number % 6];
+                let bytes: Vec<u8> = (0..length).map(|at| (at + number) as u8).collect();
+                let copy = copier.bytes(&bytes);
+                (bytes, copy)
+            })
+            .collect();
+        assert!(copied.iter().all(|(bytes, copy)| copy == bytes));
+        assert!(copier.piece.is_empty() && copier.size == LAST_PIECE);
+        // Two that follow each other lie side by side.
+        let mut copier = Copier::default();
+        let (one, two) = (copier.bytes(b"one"), copier.bytes(b"two"));
+        assert_eq!(one.as_ptr().wrapping_add(3), two.as_ptr());
+    }
+
+    #[test]
+    fn headers_are_written_as_they_are_pushed() {
+        let headers = [("a", Some(&b"1"[..])), ("b", None), ("a", Some(&b""[..]))];
+        let mut pushed = Headers::default();
+        for (name, value) in headers {
+            pushed.push(name, value);
+        }
+        let long = "n".repeat(LAST_PIECE + 3);
+        let large = [(long.as_str(), Some(&b"v"[..]))];
+        let mut pushed_large = Headers::default();
+        pushed_large.push(&long, Some(b"v"));
+        let mut copier = Copier::default();
+        assert_eq!(copier.headers(|| headers.into_iter()), pushed);
+        assert_eq!(copier.headers(|| large.into_iter()), pushed_large);
+        assert_eq!(copier.headers(|| [].into_iter()), Headers::default());
+    }
 }

@@ -18,8 +18,9 @@ use crate::port::{Batch, Read};
 use crate::record::TopicPartition;
 
 use super::catalog::watermarks;
+use super::copy::{Copier, Unreadable};
 use super::ear::Ear;
-use super::{Inner, KafkaConfig, copy, failure, settings};
+use super::{Inner, KafkaConfig, failure, settings};
 
 /// Consumers that are kept for the next read.
 const IDLE: usize = 4;
@@ -165,7 +166,7 @@ impl Readers {
     /// Collects a helping from where the consumer is, which is at `read.from`.
     fn collect(&self, reader: &Reader, read: &Read, end: Offset) -> Result<Batch, LogError> {
         let mut batch = empty(read);
-        let mut bytes = 0;
+        let (mut bytes, mut copier) = (0, Copier::default());
         let begin = self.clock.elapsed();
         let (waits_until, until) = (
             begin + read.wait,
@@ -174,7 +175,7 @@ impl Readers {
         loop {
             let now = self.clock.elapsed();
             match reader.consumer.poll(Duration::from_millis(50)) {
-                Some(Ok(message)) => match copy::out(&message) {
+                Some(Ok(message)) => match copier.out(&message) {
                     // Before the place that was asked for lies only what was handed out before.
                     Ok(stored) if stored.offset < batch.next => {}
                     Ok(stored) => {
@@ -187,14 +188,14 @@ impl Readers {
                             return Ok(batch);
                         }
                     }
-                    Err(copy::Unreadable { offset }) if batch.records.is_empty() => {
+                    Err(Unreadable { offset }) if batch.records.is_empty() => {
                         return Err(LogError::Damaged {
                             at: read.at.clone(),
                             from: offset,
                             to: Offset(offset.0 + 1),
                         });
                     }
-                    Err(copy::Unreadable { .. }) => return Ok(batch),
+                    Err(Unreadable { .. }) => return Ok(batch),
                 },
                 // Everything up to the end that was looked up before has been seen, also holes.
                 Some(Err(KafkaError::PartitionEOF(_))) => {

@@ -17,6 +17,7 @@ mod driver;
 mod entries;
 mod member;
 mod moves;
+mod nudges;
 mod outcome;
 mod start;
 mod writer;

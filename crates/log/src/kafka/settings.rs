@@ -128,8 +128,9 @@ pub(super) const BATCH_SIZE: u64 = 1_000_000;
 /// of a batch, at most 31 of a record, and what a header takes more than in our own form.
 pub(super) const OVERHEAD: u64 = 1_024;
 
-/// Refuses settings that are ours.
+/// Refuses settings that are ours, and those that this program was not built for.
 pub(super) fn check(properties: &BTreeMap<String, String>) -> Result<(), LogError> {
+    check_tls(properties, cfg!(feature = "kafka-tls"))?;
     for name in properties.keys() {
         if let Some((_, why)) = OURS.iter().find(|(ours, _)| ours == name) {
             return Err(LogError::Refused {
@@ -139,6 +140,33 @@ pub(super) fn check(properties: &BTreeMap<String, String>) -> Result<(), LogErro
         }
     }
     Ok(())
+}
+
+/// Refuses settings that need TLS where there is none. The client would say so too, in words that do
+/// not tell what to do.
+fn check_tls(properties: &BTreeMap<String, String>, has_tls: bool) -> Result<(), LogError> {
+    let needs_tls = |(name, value): &(&String, &String)| {
+        let value = value.to_ascii_lowercase();
+        match name.as_str() {
+            "security.protocol" => value.ends_with("ssl"),
+            // Without OpenSSL the client has no hash functions for these.
+            "sasl.mechanism" | "sasl.mechanisms" => {
+                value.starts_with("scram") || value.starts_with("oauthbearer")
+            }
+            name => name.starts_with("ssl."),
+        }
+    };
+    let asked = properties.iter().find(needs_tls).filter(|_| !has_tls);
+    match asked {
+        None => Ok(()),
+        Some((name, _)) => Err(LogError::Refused {
+            doing: "the client settings",
+            why: format!(
+                "`{name}` asks for TLS or SCRAM, and this program was built without them: build it \
+                 with `--features kafka-tls`"
+            ),
+        }),
+    }
 }
 
 /// What every client of a cluster is told.
@@ -281,6 +309,27 @@ mod tests {
         let passed = ["sasl.username", "linger.ms", "fetch.min.bytes", "client.id"];
         let passed = passed.map(|name| (name.to_owned(), "1".to_owned()));
         assert!(check(&BTreeMap::from(passed)).is_ok());
+    }
+
+    #[test]
+    fn without_tls_whoever_asks_for_it_is_told_what_to_do() {
+        for (name, value, needs) in [
+            ("security.protocol", "SASL_SSL", true),
+            ("security.protocol", "ssl", true),
+            ("security.protocol", "SASL_PLAINTEXT", false),
+            ("sasl.mechanism", "SCRAM-SHA-512", true),
+            ("sasl.mechanisms", "PLAIN", false),
+            ("ssl.ca.location", "/ca.pem", true),
+            ("client.id", "ssl", false),
+        ] {
+            let set = BTreeMap::from([(name.to_owned(), value.to_owned())]);
+            assert!(check_tls(&set, true).is_ok());
+            let refused = check_tls(&set, false).err().map(|error| error.to_string());
+            assert_eq!(refused.is_some(), needs, "{name}: {value}");
+            if let Some(refused) = refused {
+                assert!(refused.contains(name) && refused.contains("kafka-tls"));
+            }
+        }
     }
 
     #[test]

@@ -15,7 +15,7 @@ use super::session::LocalSession;
 use super::shelf::{Shelf, Write};
 use super::team::Team;
 use crate::error::LogError;
-use crate::port::{Append, Batch, Call, Committed, Join, Log, Position, Read, Session};
+use crate::port::{Append, Batch, Call, Committed, Join, Log, Position, Read, Session, StartAt};
 use crate::record::{TopicPartition, partition_of};
 use crate::topic::{TopicConfig, TopicDescription};
 
@@ -176,6 +176,12 @@ impl Inner {
         }
     }
 
+    fn has_members(&self, group: &GroupName) -> bool {
+        let mut state = self.state();
+        let team = state.team(group);
+        team.is_ok_and(|team| team.group.members().next().is_some())
+    }
+
     fn check_open(&self) -> Result<(), LogError> {
         if self.state().is_closed {
             return Err(LogError::Closed);
@@ -297,6 +303,12 @@ impl LocalLog {
             .shelf
             .register_group(&join.group, &join.topics)
             .await?;
+        // While it has members they have begun, and may be at work on what would be skipped.
+        if join.start == StartAt::Latest && !inner.has_members(&join.group) {
+            inner.settled(&join.group, &partitions).await?;
+            let skipping = inner.shelf.skip_to_end(&join.group, &join.topics);
+            skipping.await?;
+        }
         let now = inner.clock.elapsed();
         let mut state = inner.state();
         if state.is_closed {

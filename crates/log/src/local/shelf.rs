@@ -62,6 +62,11 @@ pub trait Shelf: Send + Sync + fmt::Debug {
     /// Registering twice changes nothing.
     fn register_group<'a>(&'a self, group: &'a GroupName, topics: &'a [Topic]) -> Call<'a, ()>;
 
+    /// Lets a registered group begin behind everything that these topics hold, durably: that is
+    /// committed, and what lies before was never in its books. A topic of which it has committed
+    /// something stays as it is, so calling twice changes nothing.
+    fn skip_to_end<'a>(&'a self, group: &'a GroupName, topics: &'a [Topic]) -> Call<'a, ()>;
+
     /// Forgets a group and its offsets, durably.
     fn forget_group<'a>(&'a self, group: &'a GroupName) -> Call<'a, ()>;
 }

@@ -8,11 +8,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use tidegate_core::books::Books;
 use tidegate_core::env::{Clock, Disk, Env, Spawn};
-use tidegate_log::conformance::{Promises, Stage, Times};
+use tidegate_core::{GroupName, Topic};
+use tidegate_log::conformance::{Account, Promises, Stage, Times, Written};
 use tidegate_log::local::LocalLog;
-use tidegate_log::{EmbeddedConfig, EmbeddedShelf, Log};
+use tidegate_log::{Call, EmbeddedConfig, EmbeddedShelf, Log};
 use tidegate_sim::{SimDisk, Survivors};
+
+use crate::lossy::Losses;
 
 /// A log in a directory, so small that a rule reaches several files of each kind.
 pub(crate) fn small(dir: &Path) -> EmbeddedConfig {
@@ -40,12 +44,15 @@ struct Embedded {
     life: Mutex<Life>,
     last: AtomicU64,
     times: Times,
+    losses: Losses,
 }
 
 impl Embedded {
     fn new(env: Env, config: EmbeddedConfig, disk: Option<SimDisk>, times: Times) -> Self {
-        let life = open(&env, &config, disk);
+        let losses = Losses::default();
+        let life = open(&env, &config, disk, &losses);
         Self {
+            losses,
             env,
             config,
             life: Mutex::new(life),
@@ -55,11 +62,12 @@ impl Embedded {
     }
 }
 
-fn open(env: &Env, config: &EmbeddedConfig, disk: Option<SimDisk>) -> Life {
+fn open(env: &Env, config: &EmbeddedConfig, disk: Option<SimDisk>, losses: &Losses) -> Life {
     let mut env = env.fork("log");
     if let Some(disk) = &disk {
         env.disk = Arc::new(disk.clone()) as Arc<dyn Disk>;
     }
+    env.disk = Arc::new(losses.on(env.disk));
     let shelf = Arc::new(EmbeddedShelf::open(&env, config.clone()).unwrap());
     let log = LocalLog::new(Arc::clone(&shelf) as _, &env);
     Life { log, shelf, disk }
@@ -89,6 +97,8 @@ impl Stage for Embedded {
     fn promises(&self) -> Promises {
         Promises {
             deletion_waits_for_groups: true,
+            // A log whose sync failed takes nothing more until it is opened again.
+            answers_in_the_end: false,
         }
     }
 
@@ -106,13 +116,40 @@ impl Stage for Embedded {
                 log.close();
                 shelf.close().await;
             }
-            *self.life.lock().unwrap() = open(&self.env, &self.config, disk);
+            *self.life.lock().unwrap() = open(&self.env, &self.config, disk, &self.losses);
             self.log()
         })
     }
 
-    fn lose_next_answer(&self) {
-        // There is no way between this log and its user on which an answer could be lost.
+    fn over_a_bad_line(&self) -> Pin<Box<dyn Future<Output = Arc<dyn Log>> + Send + '_>> {
+        Box::pin(async { self.log() })
+    }
+
+    fn lose_next_answer(&self, _of: Written) {
+        self.losses.lose_next();
+    }
+
+    fn answers_lost(&self) -> u64 {
+        self.losses.lost()
+    }
+
+    fn account<'a>(&'a self, group: &'a GroupName, topic: &'a Topic) -> Call<'a, Account> {
+        let shelf = Arc::clone(&self.life.lock().unwrap().shelf);
+        Box::pin(async move {
+            let audited = shelf.audit().await?;
+            let found = audited
+                .into_iter()
+                .find(|one| one.topic == *topic && one.group.as_ref() == Some(group));
+            Ok(match found {
+                Some(found) => {
+                    // Over all buckets: of old events, what is posted is folded later than what lay
+                    // there before.
+                    let is_balanced = found.books.account().is_balanced();
+                    Account::new(&found.books, found.missing.is_empty() && is_balanced)
+                }
+                None => Account::new(&Books::default(), true),
+            })
+        })
     }
 }
 

@@ -8,7 +8,15 @@ mod embedded;
 #[cfg(feature = "kafka")]
 mod kafka;
 mod local;
+mod lossy;
 mod model;
+#[cfg(feature = "kafka")]
+#[path = "../kafka/proxy.rs"]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a line to a broker is threads and sockets"
+)]
+mod proxy;
 mod restarts;
 mod simulation;
 mod work;

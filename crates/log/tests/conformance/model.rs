@@ -7,8 +7,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tidegate_core::env::{Clock, Env, Spawn};
-use tidegate_log::Log;
-use tidegate_log::conformance::{Promises, Scene, Stage, Times};
+use tidegate_core::{GroupName, Topic};
+use tidegate_log::conformance::{Account, Promises, Scene, Stage, Times, Written};
+use tidegate_log::{Call, Log};
 use tidegate_sim::{LogFault, LogRates, Sim, SimLog};
 
 /// Seeds for each rule.
@@ -19,6 +20,8 @@ struct Model {
     log: SimLog,
     env: Env,
     last: AtomicU64,
+    /// Answers that were to be lost.
+    injected: AtomicU64,
 }
 
 impl Stage for Model {
@@ -48,6 +51,7 @@ impl Stage for Model {
     fn promises(&self) -> Promises {
         Promises {
             deletion_waits_for_groups: true,
+            answers_in_the_end: true,
         }
     }
 
@@ -57,8 +61,30 @@ impl Stage for Model {
         Box::pin(async move { log })
     }
 
-    fn lose_next_answer(&self) {
+    fn over_a_bad_line(&self) -> Pin<Box<dyn Future<Output = Arc<dyn Log>> + Send + '_>> {
+        let log = self.log();
+        Box::pin(async move { log })
+    }
+
+    fn lose_next_answer(&self, _of: Written) {
+        self.injected.fetch_add(1, Ordering::Relaxed);
         self.log.inject(LogFault::LoseAnswer);
+    }
+
+    fn answers_lost(&self) -> u64 {
+        self.injected.load(Ordering::Relaxed) - self.log.faults_left()
+    }
+
+    fn account<'a>(&'a self, group: &'a GroupName, topic: &'a Topic) -> Call<'a, Account> {
+        let books = self.log.books(group, topic);
+        let account = Account::new(&books, true);
+        let is_confirmed = account.settled == self.log.recount(group, topic);
+        Box::pin(async move {
+            Ok(Account {
+                is_confirmed,
+                ..account
+            })
+        })
     }
 }
 
@@ -74,7 +100,13 @@ macro_rules! run {
                 ..LogRates::default()
             });
             let last = AtomicU64::new(0);
-            let stage = Arc::new(Model { log, env, last });
+            let injected = AtomicU64::new(0);
+            let stage = Arc::new(Model {
+                log,
+                env,
+                last,
+                injected,
+            });
             sim.block_on(&node, $rule(Scene::new(stage)));
         }
     };

@@ -13,4 +13,5 @@ mod child;
 mod fixture;
 mod kills;
 mod simulation;
+mod slow;
 mod threads;

@@ -11,6 +11,7 @@ use tidegate_log::{
 };
 
 use crate::child::{config, topic};
+use crate::slow::SlowDisk;
 
 fn append(name: &str, partition: i32, text: &str) -> Append {
     Append::new(topic(name), Record::new(text.to_owned())).partition(partition)
@@ -151,5 +152,38 @@ async fn a_paused_group_fills_the_log_and_draining_it_lets_appends_flow() {
     for audited in shelf.audit().await.unwrap() {
         assert_eq!(audited.missing, []);
     }
+    shelf.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn reads_go_on_while_the_log_is_counted() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = SlowDisk::default();
+    let mut env = Env::system();
+    env.disk = Arc::new(disk.clone());
+    let shelf = Arc::new(EmbeddedShelf::open(&env, config(dir.path())).unwrap());
+    let two = TopicConfig::new(2);
+    shelf.create_topic(&topic("a"), two).await.unwrap();
+    let both = vec![append("a", 0, "x"), append("a", 1, "y")];
+    shelf.write(write(both)).await.unwrap();
+    shelf.tidy().await.unwrap();
+    // The audit reads both partitions and is held up in the second one.
+    disk.hold("1-");
+    let audit = {
+        let shelf = Arc::clone(&shelf);
+        tokio::spawn(async move { shelf.audit().await })
+    };
+    disk.wait_until_somebody_is_held().await;
+    let at = TopicPartition::new(topic("a"), 0);
+    for _ in 0..3 {
+        let read = Read::new(at.clone(), Offset(0));
+        let read = tokio::time::timeout(Duration::from_secs(10), shelf.read(&read));
+        let batch = read.await.expect("a read waits for no audit").unwrap();
+        assert_eq!(batch.records.len(), 1);
+    }
+    assert!(!audit.is_finished());
+    disk.let_go();
+    let audited = audit.await.unwrap().unwrap();
+    assert_eq!(audited[0].books.account().queued, 2);
     shelf.close().await;
 }

@@ -35,8 +35,8 @@ pub(crate) struct Caps {
 /// The sums of a file's lines, by bucket.
 type Tallies = BTreeMap<Bucket, Tally>;
 
-/// Buffers that are kept: two wait or are written while the next one is filled.
-const BUFFERS: usize = 3;
+/// Buffers that are kept: some wait or are written while the next one is filled.
+const BUFFERS: usize = 7;
 
 /// What became of a batch.
 #[derive(Debug)]

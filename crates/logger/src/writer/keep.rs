@@ -15,9 +15,12 @@ use crate::loss::reason;
 use crate::spill::{Append, Lent, Mark, Outcome, Prepared, SpillError, Written};
 use crate::state::{Phase, Queued};
 
-/// Batches that are with the helper at a time: one is being written, and the next one waits, so that
-/// the disk never waits for us to wake up.
-const AHEAD: usize = 2;
+/// Batches that are with the helper at a time: some are written, and the next ones wait, so that the
+/// disk never waits for us to wake up.
+const AHEAD: usize = 6;
+/// Batches after which we are woken, while more wait: being woken for each of them would cost the
+/// disk more time than it saves us.
+const TOGETHER: usize = 3;
 
 /// What the helper is asked.
 enum Job {
@@ -28,9 +31,12 @@ enum Job {
 
 /// What the helper answers.
 enum Done {
-    Tried(Prepared, Outcome),
+    Tried(Vec<Tried>),
     Ended(Lent),
 }
+
+/// A batch, and how writing it went.
+type Tried = (Prepared, Outcome);
 
 /// Hands batches to the helper thread and takes them back.
 pub(crate) struct Helper {
@@ -49,27 +55,37 @@ pub(crate) fn help() -> (Helper, impl Future<Output = ()> + Send) {
 async fn write_batches(mut jobs: mpsc::Receiver<Job>, back: mpsc::Sender<Done>) {
     let mut file: Option<Lent> = None;
     let mut has_failed = false;
-    while let Some(job) = jobs.recv().await {
-        let done = match job {
-            Job::Begin(lent) => {
-                file = Some(lent);
-                has_failed = false;
-                continue;
+    while let Some(mut job) = jobs.recv().await {
+        let mut tried = Vec::new();
+        loop {
+            match job {
+                Job::Begin(lent) => {
+                    file = Some(lent);
+                    has_failed = false;
+                }
+                Job::Write(prepared) => {
+                    let outcome = match &mut file {
+                        Some(lent) if !has_failed => lent.write(&prepared),
+                        Some(_) | None => Outcome::Skipped,
+                    };
+                    has_failed = !matches!(outcome, Outcome::Kept);
+                    tried.push((prepared, outcome));
+                }
+                // Asked for when all that was tried has been told.
+                Job::End => {
+                    let Some(lent) = file.take() else { return };
+                    if back.send(Done::Ended(lent)).await.is_err() {
+                        return;
+                    }
+                }
             }
-            Job::Write(prepared) => {
-                let outcome = match &mut file {
-                    Some(lent) if !has_failed => lent.write(&prepared),
-                    Some(_) | None => Outcome::Skipped,
-                };
-                has_failed = !matches!(outcome, Outcome::Kept);
-                Done::Tried(prepared, outcome)
+            if tried.len() >= TOGETHER {
+                break;
             }
-            Job::End => match file.take() {
-                Some(lent) => Done::Ended(lent),
-                None => return,
-            },
-        };
-        if back.send(done).await.is_err() {
+            let Ok(next) = jobs.try_recv() else { break };
+            job = next;
+        }
+        if !tried.is_empty() && back.send(Done::Tried(tried)).await.is_err() {
             return;
         }
     }
@@ -80,10 +96,10 @@ impl Helper {
         self.jobs.send(job).await.map_err(|_| Self::gone())
     }
 
-    /// Waits for the outcome of the oldest batch.
-    async fn tried(&mut self) -> Result<(Prepared, Outcome), SpillError> {
+    /// Waits for the outcome of the oldest batch, and of those that were tried since.
+    async fn tried(&mut self) -> Result<Vec<Tried>, SpillError> {
         match self.done.recv().await {
-            Some(Done::Tried(prepared, outcome)) => Ok((prepared, outcome)),
+            Some(Done::Tried(tried)) => Ok(tried),
             Some(Done::Ended(_)) | None => Err(Self::gone()),
         }
     }
@@ -110,7 +126,7 @@ impl Writer {
     /// Writes what waits: full batches with the helper, and what is less than that here, because
     /// handing it over and waiting for it would gain nothing.
     pub(super) async fn spill_some(&mut self) -> Result<(), SpillError> {
-        if self.refill(0) >= AHEAD * BATCH && self.spill_many().await? {
+        if self.refill(0) >= 2 * BATCH && self.spill_many().await? {
             return Ok(());
         }
         let prepared = self.prepare(self.spool.mark(), 0);
@@ -147,18 +163,19 @@ impl Writer {
             if given == 0 {
                 break;
             }
-            let (prepared, outcome) = self.helper.tried().await?;
-            given -= 1;
-            match outcome {
-                Outcome::Kept => {
-                    skip -= prepared.taken;
-                    let written = self.spool.note(prepared);
-                    self.settle(Append::Written(written), 0);
-                }
-                Outcome::Skipped => drop(self.spool.recycle(prepared)),
-                Outcome::Refused(_) | Outcome::Unsynced => {
-                    is_open = false;
-                    failed = Some((prepared, outcome));
+            for (prepared, outcome) in self.helper.tried().await? {
+                given -= 1;
+                match outcome {
+                    Outcome::Kept => {
+                        skip -= prepared.taken;
+                        let written = self.spool.note(prepared);
+                        self.settle(Append::Written(written), 0);
+                    }
+                    Outcome::Skipped => drop(self.spool.recycle(prepared)),
+                    Outcome::Refused(_) | Outcome::Unsynced => {
+                        is_open = false;
+                        failed = Some((prepared, outcome));
+                    }
                 }
             }
             // Whoever asks for something gets their turn.

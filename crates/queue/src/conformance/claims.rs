@@ -218,6 +218,8 @@ pub async fn many_events_are_published_at_once(world: &World) {
 
 /// An event left for others is claimed by those who serve its lane, and by nobody else.
 pub async fn rows_are_claimed_by_those_who_serve_their_lane(world: &World) {
+    let two = [("a".to_owned(), "two".to_owned())];
+    world.store.register(&two).await.unwrap();
     let ids = world.publish("a", 1).await;
     let claimed = world.claim(1, LONG).await;
     let leave = Disposition::Leave {

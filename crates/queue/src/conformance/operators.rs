@@ -59,12 +59,49 @@ pub async fn an_event_with_errors_is_given_back(world: &World) {
     let claimed = world.claim_as("one", 10, LONG, one).await;
     assert_eq!(numbers(&claimed), ids);
     assert_eq!(claimed[0].states, [told("two", HandlerResult::Success)]);
+    assert_eq!(world.store.stats().await.unwrap().finalized, 0);
     world.settle(&claimed, &completed()).await;
     assert_eq!(world.store.account().await.unwrap().delivered, 1);
+    assert_eq!(world.store.stats().await.unwrap().finalized, 1);
     let unknown = world.store.redrive(99_999).await;
     assert!(
         matches!(unknown, Err(QueueError::Unknown { id: 99_999 })),
         "{unknown:?}"
+    );
+    world.audit().await;
+}
+
+/// An event that waits for its next attempt can be tried now; one that is due, behind its key or being
+/// handled is left as it is.
+pub async fn a_waiting_event_can_be_hastened(world: &World) {
+    let ids = world.publish("a", 1).await;
+    let due = world.store.redrive(ids[0]).await;
+    assert!(matches!(due, Err(QueueError::Misplaced { .. })), "{due:?}");
+    let claimed = world.claim(1, LONG).await;
+    let busy = world.store.redrive(ids[0]).await;
+    assert!(
+        matches!(busy, Err(QueueError::Misplaced { .. })),
+        "{busy:?}"
+    );
+    let retry = Disposition::Retry {
+        after: LONG,
+        lane: super::lane(),
+    };
+    world.settle(&claimed, &retry).await;
+    assert!(world.claim(1, LONG).await.is_empty());
+    world.store.redrive(ids[0]).await.unwrap();
+    world.audit().await;
+    let claimed = world.claim(1, LONG).await;
+    assert_eq!(numbers(&claimed), ids);
+    assert_eq!(claimed[0].attempts, 2);
+    let park = Disposition::Park {
+        lane: super::lane(),
+    };
+    world.settle(&claimed, &park).await;
+    let parked = world.store.redrive(ids[0]).await;
+    assert!(
+        matches!(parked, Err(QueueError::Misplaced { .. })),
+        "{parked:?}"
     );
     world.audit().await;
 }
@@ -238,6 +275,31 @@ pub async fn handlers_are_registered_and_unregistered(world: &World) {
     };
     let claimed = world.store.claim(&request).await.unwrap();
     assert_eq!(claimed.registry, second.version);
+}
+
+/// What waits for a handler that is unregistered does not wait any more: whoever knows the type
+/// brings it to its end.
+pub async fn what_waited_for_an_unregistered_handler_is_brought_to_its_end(world: &World) {
+    let both = [("a", "one"), ("a", "two")].map(|(t, h)| (t.to_owned(), h.to_owned()));
+    world.store.register(&both).await.unwrap();
+    let ids = world.publish("a", 1).await;
+    let claimed = world.claim(1, LONG).await;
+    let leave = Disposition::Leave {
+        lane: crate::port::Lane::new("a", ["two"]),
+    };
+    world.settle(&claimed, &leave).await;
+    let claim = async |handler| {
+        let serves = super::serves(&[handler]);
+        numbers(&world.claim_as("x", 10, LONG, serves).await)
+    };
+    assert_eq!(claim(("a", "one")).await, [0_i64; 0]);
+    world.store.unregister("a", "two").await.unwrap();
+    assert_eq!(
+        claim(("b", "one")).await,
+        [0_i64; 0],
+        "it is of another type"
+    );
+    assert_eq!(claim(("a", "one")).await, ids);
 }
 
 /// Positions follow each other without holes, whatever the order of publishing and finalizing.

@@ -9,7 +9,10 @@ use tokio::sync::oneshot;
 use super::World;
 use super::dispatchers::{Calls, Running, placed, quick};
 use crate::port::LogEvent;
-use crate::{Delivery, Dispatcher, Handled, Projection, Projector, ProjectorOptions, Target, Tx};
+use crate::{
+    Delivery, Dispatcher, Handled, Projection, Projector, ProjectorOptions, QueueError, Rebuild,
+    Target, Tx,
+};
 
 const TABLE: &str = "seen";
 
@@ -235,4 +238,73 @@ pub async fn q21_a_rebuild_swaps_the_view_whole(world: &World) {
     }
     stop.send(()).ok();
     running.stop().await;
+}
+
+/// A rebuild that is asked for from outside is done by a projector that runs, once, while the view
+/// goes on; one that is taken back is not.
+pub async fn q21_a_rebuild_that_is_asked_for_is_done_by_whoever_runs_the_projection(world: &World) {
+    let calls = Calls::default();
+    calls.add("projection", 13);
+    let running = handling(world, &calls);
+    let (one, two) = (start(world, &calls), start(world, &calls));
+    publish(world, 0..20).await;
+    world.finalized(20).await;
+    caught_up(world).await;
+    let queue = world.queue();
+    for unknown in ["unknown", "counting#rebuild"] {
+        let refused = queue.request_rebuild(unknown).await;
+        assert!(
+            matches!(refused, Err(QueueError::UnknownProjection { .. })),
+            "{refused:?}"
+        );
+    }
+    // What readers see is spoiled; only a rebuild mends it.
+    let mut tx = world.store.begin().await.unwrap();
+    add(&mut tx, Target::Live, 3).await.unwrap();
+    tx.commit().await.unwrap();
+    assert_eq!(times(world, 3).await, 2);
+    queue.request_rebuild("counting").await.unwrap();
+    queue.request_rebuild("counting").await.unwrap();
+    publish(world, 20..30).await;
+    rebuilt(world).await;
+    world.finalized(30).await;
+    caught_up(world).await;
+    for n in 0..30 {
+        assert_eq!(times(world, n).await, expected(n), "event {n}");
+    }
+    let names = world.store.projections().await.unwrap();
+    assert_eq!(names.len(), 1, "{names:?}");
+    drop((one, two));
+    running.stop().await;
+    // Whoever has the turn is the only one who could serve it.
+    while world
+        .store
+        .take_turn("projection.counting", "tester", super::LONG)
+        .await
+        .unwrap()
+        .is_none()
+    {
+        world.wait(Duration::from_millis(5)).await;
+    }
+    queue.request_rebuild("counting").await.unwrap();
+    assert_eq!(rebuild(world).await, Some(Rebuild::Requested));
+    queue.withdraw_rebuild("counting").await.unwrap();
+    assert_eq!(rebuild(world).await, None);
+    world.audit().await;
+}
+
+async fn rebuild(world: &World) -> Option<Rebuild> {
+    let states = world.queue().projections().await.unwrap();
+    assert_eq!(states.len(), 1, "{states:?}");
+    states[0].rebuild
+}
+
+async fn rebuilt(world: &World) {
+    for _ in 0..2_000 {
+        if rebuild(world).await.is_none() {
+            return;
+        }
+        world.wait(Duration::from_millis(5)).await;
+    }
+    panic!("nobody rebuilds: {:?}", world.queue().projections().await);
 }

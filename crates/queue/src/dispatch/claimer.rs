@@ -44,7 +44,17 @@ pub(super) async fn claim(shared: &Shared) {
         match taken {
             Ok(0) => {
                 failures = 0;
-                wait(shared).await;
+                // A look that left the rows out is soon followed by one that does not: what woke
+                // us up may have been about them.
+                let poll_delay = shared.options.poll_delay;
+                let limit = if request.rows {
+                    poll_delay
+                } else {
+                    poll_delay.min(ROWS_EVERY)
+                };
+                if wait(shared, limit).await == Woken::ByRows {
+                    looks.rows = None;
+                }
             }
             Ok(_) => {
                 failures = 0;
@@ -168,13 +178,24 @@ async fn take(shared: &Shared, claimed: Result<Claimed, QueueError>) -> Result<u
     Ok(count)
 }
 
-async fn wait(shared: &Shared) {
+/// What ended a wait.
+#[derive(PartialEq, Eq)]
+enum Woken {
+    /// Rows may be due, which are not to wait for the next look at rows.
+    ByRows,
+    /// Anything else.
+    Otherwise,
+}
+
+async fn wait(shared: &Shared, limit: Duration) -> Woken {
     tokio::select! {
         biased;
+        () = shared.signals.rows.notified() => return Woken::ByRows,
         () = shared.queue.store().woken() => {}
         () = shared.stopping() => {}
-        () = shared.env.clock.sleep(shared.options.poll_delay) => {}
+        () = shared.env.clock.sleep(limit) => {}
     }
+    Woken::Otherwise
 }
 
 async fn failed(shared: &Shared, error: &QueueError, failures: u32) {

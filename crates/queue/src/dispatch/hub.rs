@@ -17,6 +17,8 @@ pub(super) struct Signals {
     pub(super) work: Notify,
     /// There is room for another claim.
     pub(super) room: Notify,
+    /// There may be rows that are due before anybody polls.
+    pub(super) rows: Notify,
     /// There is something to settle.
     pub(super) outcome: Notify,
     /// The stop was asked for.
@@ -177,8 +179,8 @@ impl Hub {
         }
         if let Some(lease) = self.leases.get_mut(&event.claim.held) {
             lease.abandoned += 1;
-            lease.open = lease.open.saturating_sub(1);
         }
+        self.settled(event.claim.held, 1);
     }
 
     /// Whether a whole batch, or a row, waits to be settled.
@@ -222,7 +224,8 @@ impl Hub {
     pub(super) fn settled(&mut self, key: Held, count: usize) {
         if let Some(lease) = self.leases.get_mut(&key) {
             lease.open = lease.open.saturating_sub(count);
-            // An abandoned one is not renewed any more once the others are done.
+            // An abandoned one is not renewed any more once the others are done, or it would be
+            // ours, and nobody's, for as long as we live.
             if lease.open == 0 {
                 self.leases.remove(&key);
             }
@@ -234,6 +237,9 @@ impl Hub {
             lease.held = held;
             // Those that were abandoned are among what is left, and stay so.
             lease.open = open.saturating_sub(lease.abandoned);
+            if lease.open == 0 && lease.abandoned > 0 {
+                self.leases.remove(&key);
+            }
         }
     }
 

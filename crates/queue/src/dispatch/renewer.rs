@@ -1,7 +1,7 @@
 //! Keeps leases while handlers run, and the tables tidy.
 
 use super::Shared;
-use crate::telemetry;
+use crate::upkeep;
 
 /// Renews three times per lease, so that two failures in a row lose nothing.
 pub(super) async fn renew(shared: &Shared) {
@@ -41,12 +41,7 @@ pub(super) async fn clean(shared: &Shared) {
             () = shared.env.clock.sleep(shared.options.cleanup_interval) => {}
         }
         let store = shared.queue.store();
-        if let Err(error) = store.clean(shared.options.retention).await {
-            tracing::warn!(%error, "the queue could not be cleaned up");
-        }
-        match store.stats().await {
-            Ok(stats) => telemetry::stats(&stats),
-            Err(error) => tracing::warn!(%error, "the queue could not be counted"),
-        }
+        upkeep::clean(&**store, shared.options.retention).await;
+        upkeep::count(&**store).await;
     }
 }

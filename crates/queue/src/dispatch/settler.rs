@@ -110,7 +110,7 @@ async fn settle_batch(shared: &Shared, key: Held, mut moves: Vec<Move>) {
 
 /// After an answer that was lost: what of the moves did not happen, under a new token.
 async fn reopen(shared: &Shared, key: Held, moves: Vec<Move>) -> Option<Vec<Move>> {
-    let (batch, mut token) = match shared.hub().newest(key)? {
+    let (batch, token) = match shared.hub().newest(key)? {
         Held::Batch { batch, token } => (batch, token),
         Held::Row { .. } => return None,
     };
@@ -128,13 +128,16 @@ async fn reopen(shared: &Shared, key: Held, moves: Vec<Move>) -> Option<Vec<Move
                 return Some(renewed.collect());
             }
             // It was settled whole, or is somebody else's: either way there is nothing to do.
-            Ok(None) => {
-                shared.hub().give_up(key);
-                return None;
+            Ok(None) => break,
+            // Either our token is the newest or the next one is; and the next one may as well be
+            // that of somebody who took the batch over. What is left comes back when the lease
+            // ends.
+            Err(error) if error.may_have_happened() => {
+                tracing::warn!(%error, "a batch could not be reopened");
+                break;
             }
             Err(error) => {
-                // The token may have moved on without an answer.
-                token += i64::from(error.may_have_happened());
+                tracing::warn!(%error, "a batch cannot be reopened yet");
                 shared.env.clock.sleep(PAUSE).await;
             }
         }
@@ -189,6 +192,23 @@ fn settled(shared: &Shared, key: Held, moves: &[Move], stale: &[i64]) {
         }
     }
     hub.settled(key, moves.len());
+    drop(hub);
+    // Behind a row with a key others may be parked, and the first of them is free now. They go one
+    // at a time, and would go no faster than the polls.
+    let is_row = matches!(key, Held::Row { .. });
+    if is_row && moves.iter().any(|one| one.key.is_some()) {
+        shared.signals.rows.notify_one();
+    }
+    // Whoever has the other handlers is told, as by a publish.
+    let is_left = |one: &Move| match &one.to {
+        Disposition::Leave { lane } => !lane.wanted.is_empty(),
+        Disposition::Finalize { .. } | Disposition::Retry { .. } | Disposition::Park { .. } => {
+            false
+        }
+    };
+    if moves.iter().any(is_left) {
+        shared.queue.store().wake();
+    }
 }
 
 /// Ends the leases of what was not begun, so that others take it at once.

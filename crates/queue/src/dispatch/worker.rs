@@ -53,6 +53,8 @@ async fn handle(shared: &Arc<Shared>, event: ClaimedEvent) {
             Called::Spoke { has_recorded: has } => has_recorded |= has,
             Called::Lost => {
                 shared.hub().abandon(&event);
+                // Nothing of it is settled, so nobody else says that there is room.
+                shared.signals.room.notify_one();
                 return;
             }
         }

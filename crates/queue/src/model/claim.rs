@@ -100,7 +100,9 @@ impl State {
             .filter_map(|(id, stored)| match &stored.at {
                 Where::Row(row) => {
                     let due = row.due.filter(|due| *due <= now)?;
-                    let is_served = Lane::parse(&row.lane).is_served_by(&request.serves);
+                    let lane = Lane::parse(&row.lane);
+                    let is_served = lane.is_served_by(&request.serves)
+                        || (request.rescue && lane.is_left_to(&request.serves, &self.registry));
                     is_served.then_some((due, *id))
                 }
                 Where::Waiting | Where::Batch(_) | Where::Log(_) => None,

@@ -1,13 +1,14 @@
 //! What can be seen of the model from outside.
 
 use tidegate_core::EventId;
-use tidegate_core::books::{Account, Books, Place};
+use tidegate_core::books::{Account, Place};
 
 use super::state::{State, Stored, Where};
 use crate::port::{
     Filter, HandlerResult, HandlerState, Lane, Listed, Recount, Sighting, SightingState, Stats,
     Status,
 };
+use crate::recount::{Count, Seen};
 
 impl State {
     fn status(&self, stored: &Stored) -> Status {
@@ -113,11 +114,21 @@ impl State {
     }
 
     pub(super) fn find(&self, event: EventId) -> Option<Sighting> {
-        let (id, stored) = self
-            .events
-            .iter()
-            .find(|(_, stored)| stored.event.event_id == event)?;
-        let shown = self.show(*id)?;
+        let mut found = None;
+        for (id, stored) in &self.events {
+            if stored.event.event_id != event {
+                continue;
+            }
+            let sighting = self.sight(*id, stored)?;
+            if !sighting.is_finalized() {
+                return Some(sighting);
+            }
+            found = Some(sighting);
+        }
+        found
+    }
+
+    fn sight(&self, id: i64, stored: &Stored) -> Option<Sighting> {
         let state = match &stored.at {
             Where::Log(log) => SightingState::Finished {
                 is_failed: !log.errors.is_empty(),
@@ -131,22 +142,7 @@ impl State {
                 row: None,
             },
         };
-        let (place, status) = state.place();
-        let mut states = shown.states;
-        states.extend(
-            shown
-                .errors
-                .into_iter()
-                .filter(|error| error.handler == "operator"),
-        );
-        Some(Sighting {
-            number: *id,
-            place,
-            status,
-            attempts: shown.attempts,
-            at_ms: shown.finalized_ms.unwrap_or(shown.created_ms),
-            states,
-        })
+        Some(Sighting::of(self.show(id)?, state))
     }
 
     pub(super) fn stats(&self, now: i64) -> Stats {
@@ -201,16 +197,20 @@ impl State {
     }
 
     pub(super) fn recount(&self) -> Recount {
-        let mut found = Books::default();
+        let mut count = Count::default();
         for stored in self.events.values() {
-            let place = match &stored.at {
-                Where::Waiting | Where::Batch(_) => Place::Queued,
-                Where::Row(row) => row.place.clone(),
-                Where::Log(log) if log.errors.is_empty() => Place::Delivered,
-                Where::Log(_) => Place::DeadLettered,
-            };
-            found.move_one(stored.event.event_id, None, Some(place));
+            let mut seen = Seen::default();
+            match &stored.at {
+                Where::Waiting => seen.is_waiting = true,
+                Where::Batch(_) => seen.batches = 1,
+                Where::Row(row) => {
+                    seen.row = Some(row.place.clone());
+                    seen.is_row_claimed = row.locked_by.is_some();
+                }
+                Where::Log(log) => seen.logged = Some(!log.errors.is_empty()),
+            }
+            count.add(stored.event.event_id, &seen);
         }
-        Recount::of(self.books.clone(), found)
+        count.finish(self.books.clone())
     }
 }

@@ -156,7 +156,14 @@ impl State {
     }
 
     pub(super) fn redrive(&mut self, id: i64, now: i64) -> Result<(), QueueError> {
-        let stored = self.events.get(&id).ok_or(QueueError::Unknown { id })?;
+        let stored = self.events.get_mut(&id).ok_or(QueueError::Unknown { id })?;
+        if let Where::Row(row) = &mut stored.at
+            && row.locked_by.is_none()
+            && row.due.is_some_and(|due| due > now)
+        {
+            row.due = Some(now);
+            return Ok(());
+        }
         let Where::Log(log) = &stored.at else {
             return Err(misplaced(id, "PENDING", "tried again"));
         };

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 use tidegate_core::EventId;
-use tidegate_core::books::{Books, Discrepancy, Place};
+use tidegate_core::books::Place;
 
 use super::HandlerState;
 
@@ -112,8 +112,54 @@ pub struct Sighting {
     pub attempts: u32,
     /// Since when, as far as the tables tell, in milliseconds since 1970.
     pub at_ms: i64,
+    /// Its type.
+    #[serde(rename = "type")]
+    pub type_name: String,
+    /// What orders it.
+    pub key: Option<String>,
+    /// When it is tried again, in milliseconds since 1970.
+    pub next_attempt_ms: Option<i64>,
+    /// Who handles it.
+    pub locked_by: Option<String>,
+    /// Until when, in milliseconds since 1970.
+    pub locked_until_ms: Option<i64>,
+    /// Its place in the order of projections.
+    pub position: Option<i64>,
     /// What its handlers said, the errors of the log included.
     pub states: Vec<HandlerState>,
+}
+
+impl Sighting {
+    /// The sighting of an event that is listed.
+    pub(crate) fn of(shown: Listed, state: SightingState) -> Self {
+        let (place, status) = state.place();
+        let mut states = shown.states;
+        for error in shown.errors {
+            // An operator who ended it has no handler state, and stands in the log alone.
+            if !states.iter().any(|state| state.handler == error.handler) {
+                states.push(error);
+            }
+        }
+        Self {
+            number: shown.id,
+            place,
+            status,
+            attempts: shown.attempts,
+            at_ms: shown.finalized_ms.unwrap_or(shown.created_ms),
+            type_name: shown.type_name,
+            key: shown.key,
+            next_attempt_ms: shown.next_attempt_ms,
+            locked_by: shown.locked_by,
+            locked_until_ms: shown.locked_until_ms,
+            position: shown.position,
+            states,
+        }
+    }
+
+    /// Whether it is in the log.
+    pub(crate) fn is_finalized(&self) -> bool {
+        matches!(self.status, Status::Completed | Status::CompletedWithErrors)
+    }
 }
 
 /// How an event's place is told from its status: see [`Sighting::place`].
@@ -214,35 +260,4 @@ pub struct Stats {
     pub handler_states: u64,
     /// How many positions each projection is behind.
     pub lag: BTreeMap<String, i64>,
-}
-
-/// What the tables hold, and what the books say that they hold.
-#[derive(Debug)]
-pub struct Recount {
-    /// The books.
-    pub books: Books,
-    /// What was found in the tables.
-    pub found: Books,
-    /// What the books have and the tables do not.
-    pub missing: Vec<Discrepancy>,
-}
-
-impl Recount {
-    /// Compares the two.
-    #[must_use]
-    pub fn of(books: Books, found: Books) -> Self {
-        let missing = tidegate_core::books::difference(&books, &found);
-        Self {
-            books,
-            found,
-            missing,
-        }
-    }
-
-    /// How many events are missing.
-    #[must_use]
-    pub fn unaccounted(&self) -> u64 {
-        let counts = self.missing.iter();
-        counts.map(|m| m.count.unsigned_abs().max(1)).sum()
-    }
 }

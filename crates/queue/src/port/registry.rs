@@ -71,6 +71,21 @@ impl Lane {
     }
 }
 
+impl Lane {
+    /// Whether everybody it wants was unregistered: a claimer that knows the type brings its events to
+    /// their end, since nobody else will.
+    #[must_use]
+    pub fn is_left_to(&self, serves: &Serves, registry: &Registry) -> bool {
+        let is_known = match serves {
+            Serves::All => true,
+            Serves::Handlers(mine) => mine.contains_key(&self.type_name),
+        };
+        let registered: BTreeSet<&str> = registry.of(&self.type_name).collect();
+        let is_wanted = |handler: &String| registered.contains(handler.as_str());
+        is_known && !self.wanted.iter().any(is_wanted)
+    }
+}
+
 impl fmt::Display for Lane {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let wanted: Vec<&str> = self.wanted.iter().map(String::as_str).collect();

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_core::env::{Clock, Env};
-use tidegate_core::{Classify, Failure, FailureClass};
 
+use super::rebuild::RebuildError;
+use super::request::request_of;
 use super::{Projection, Target};
 use crate::QueueError;
 use crate::port::{QueueStore, Turn};
@@ -16,6 +17,9 @@ use crate::queue::Queue;
 const SEQUENCER: &str = "queue.sequencer";
 /// Groups of events that get their positions at once.
 const GROUPS: u32 = 1_000;
+
+/// How long giving turns back may take: a database that is away must not hold up the stop.
+const GIVING_BACK: Duration = Duration::from_secs(1);
 
 /// How projections are run.
 #[derive(Debug, Clone)]
@@ -35,55 +39,8 @@ impl Default for ProjectorOptions {
     }
 }
 
-/// A rebuild that did not come to its end; readers see what they saw before.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum RebuildError {
-    /// There is no such projection here.
-    #[error("there is no projection `{name}`")]
-    Unknown {
-        /// The name.
-        name: String,
-    },
-    /// The store failed.
-    #[error("projection `{name}` could not be rebuilt")]
-    Store {
-        /// The name.
-        name: String,
-        /// Why.
-        #[source]
-        source: QueueError,
-    },
-    /// The projection refused an event.
-    #[error("projection `{name}` failed while it was rebuilt")]
-    Failed {
-        /// The name.
-        name: String,
-        /// Why.
-        #[source]
-        source: Failure,
-    },
-    /// Another process took the turn.
-    #[error("projection `{name}` was taken over while it was rebuilt")]
-    TakenOver {
-        /// The name.
-        name: String,
-    },
-}
-
-impl Classify for RebuildError {
-    fn class(&self) -> FailureClass {
-        match self {
-            Self::Unknown { .. } => FailureClass::Permanent,
-            Self::Store { source, .. } => source.class(),
-            Self::Failed { source, .. } => source.class(),
-            Self::TakenOver { .. } => FailureClass::Transient,
-        }
-    }
-}
-
 /// What one step of a projection came to.
-enum Step {
+pub(super) enum Step {
     /// It moved on.
     Moved,
     /// There is nothing to do.
@@ -92,15 +49,32 @@ enum Step {
     TakenOver,
 }
 
+/// What a projector holds and is at. Whoever dies takes it along, and the next one begins from what
+/// the store knows.
+#[derive(Debug, Default)]
+pub(super) struct Work {
+    turns: BTreeMap<String, Turn>,
+    /// How far we are under each turn, by projection.
+    pub(super) begun: BTreeMap<String, Begun>,
+}
+
+/// What was begun under a turn. Under a later one somebody else may have been at it in between.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Begun {
+    token: i64,
+    is_created: bool,
+    pub(super) is_rebuilding: bool,
+}
+
 /// Builds projections for as long as it runs. Several processes may run the same ones: each has one
 /// owner at a time.
 #[derive(Debug)]
 pub struct Projector {
-    store: Arc<dyn QueueStore>,
+    pub(super) store: Arc<dyn QueueStore>,
     owner: String,
-    clock: Arc<dyn Clock>,
-    options: ProjectorOptions,
-    projections: Vec<Projection>,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) options: ProjectorOptions,
+    pub(super) projections: Vec<Projection>,
 }
 
 impl Projector {
@@ -121,12 +95,13 @@ impl Projector {
         }
     }
 
-    /// Works until `shutdown` completes. If canceled, turns run out and others go on.
+    /// Works until `shutdown` completes; then gives its turns back, so that others go on at once. If
+    /// canceled, they run out and others go on after that.
     pub async fn run(self, shutdown: impl Future<Output = ()> + Send) {
+        let mut work = Work::default();
         let working = async {
-            let mut turns: BTreeMap<String, Turn> = BTreeMap::new();
             loop {
-                let is_busy = self.round(&mut turns).await;
+                let is_busy = self.round(&mut work).await;
                 if !is_busy {
                     self.clock.sleep(self.options.poll_delay).await;
                 }
@@ -137,17 +112,41 @@ impl Projector {
             () = shutdown => {}
             () = working => {}
         }
+        let giving_back = async {
+            for turn in work.turns.values() {
+                if let Err(error) = self.store.keep_turn(turn, Duration::ZERO).await {
+                    tracing::debug!(%error, turn = turn.name, "a turn is left to run out");
+                }
+            }
+        };
+        tokio::select! {
+            biased;
+            () = giving_back => {}
+            () = self.clock.sleep(GIVING_BACK) => {}
+        }
     }
 
     /// One round of everything; says whether there may be more at once.
-    async fn round(&self, turns: &mut BTreeMap<String, Turn>) -> bool {
+    async fn round(&self, work: &mut Work) -> bool {
         let mut is_busy = false;
-        match self.sequence(turns).await {
+        match self.sequence(&mut work.turns).await {
             Ok(count) => is_busy |= count >= u64::from(GROUPS),
             Err(error) => tracing::warn!(%error, "positions could not be given"),
         }
+        if self.projections.is_empty() {
+            return is_busy;
+        }
+        let known = match self.store.projections().await {
+            Ok(known) => known,
+            Err(error) => {
+                tracing::warn!(%error, "projections could not be read");
+                return is_busy;
+            }
+        };
         for projection in &self.projections {
-            match self.advance(projection, turns).await {
+            let request = request_of(projection.name());
+            let is_wanted = known.iter().any(|(name, _)| *name == request);
+            match self.attend(projection, is_wanted, work).await {
                 Ok(Step::Moved) => is_busy = true,
                 Ok(Step::Idle | Step::TakenOver) => {}
                 Err(error) => {
@@ -158,7 +157,7 @@ impl Projector {
         is_busy
     }
 
-    async fn turn(
+    pub(super) async fn turn(
         &self,
         name: &str,
         turns: &mut BTreeMap<String, Turn>,
@@ -186,28 +185,61 @@ impl Projector {
         }
     }
 
-    async fn advance(
+    /// One batch of what readers see, and one of its rebuild where that is asked for.
+    async fn attend(
         &self,
         projection: &Projection,
-        turns: &mut BTreeMap<String, Turn>,
+        is_wanted: bool,
+        work: &mut Work,
     ) -> Result<Step, RebuildError> {
-        let name = turn_name(projection);
-        let is_new = !turns.contains_key(&name);
-        let failed = |source| RebuildError::Store {
-            name: projection.name.clone(),
-            source,
-        };
-        let Some(turn) = self.turn(&name, turns).await.map_err(failed)? else {
+        let Some(turn) = self.hold(projection, work).await? else {
             return Ok(Step::TakenOver);
         };
-        if is_new {
-            self.create(projection, Target::Live).await?;
-        }
-        self.step(projection, &projection.name, Target::Live, &turn)
-            .await
+        let live = self
+            .step(projection, &projection.name, Target::Live, &turn)
+            .await;
+        // Also where that one stands: a rebuild may be what mends it.
+        let rebuilt = self.follow(projection, is_wanted, &turn, work).await;
+        Ok(match (live?, rebuilt?) {
+            (Step::Moved, _) | (_, Step::Moved) => Step::Moved,
+            (live, _) => live,
+        })
     }
 
-    async fn create(&self, projection: &Projection, target: Target) -> Result<(), RebuildError> {
+    /// The turn of a projection whose tables are there; none while somebody else has it.
+    async fn hold(
+        &self,
+        projection: &Projection,
+        work: &mut Work,
+    ) -> Result<Option<Turn>, RebuildError> {
+        let held = self.turn(&turn_name(projection), &mut work.turns).await;
+        let held = held.map_err(|source| RebuildError::Store {
+            name: projection.name.clone(),
+            source,
+        })?;
+        let Some(turn) = held else {
+            work.begun.remove(projection.name());
+            return Ok(None);
+        };
+        let begun = work.begun.entry(projection.name.clone()).or_default();
+        if begun.token != turn.token {
+            *begun = Begun {
+                token: turn.token,
+                ..Begun::default()
+            };
+        }
+        if !begun.is_created {
+            self.create(projection, Target::Live).await?;
+            begun.is_created = true;
+        }
+        Ok(Some(turn))
+    }
+
+    pub(super) async fn create(
+        &self,
+        projection: &Projection,
+        target: Target,
+    ) -> Result<(), RebuildError> {
         let failed = |source| RebuildError::Store {
             name: projection.name.clone(),
             source,
@@ -222,7 +254,7 @@ impl Projector {
     }
 
     /// One batch: the events, what they change, and the position, in one transaction.
-    async fn step(
+    pub(super) async fn step(
         &self,
         projection: &Projection,
         position_name: &str,
@@ -260,78 +292,8 @@ impl Projector {
             Ok(Step::TakenOver)
         }
     }
-
-    /// Builds a projection anew beside what readers see, from the first event of the log, and swaps
-    /// it in whole.
-    ///
-    /// Returns once the new one is what readers see. If canceled, or if it fails, they see the old
-    /// one; calling it again begins anew.
-    ///
-    /// # Errors
-    /// There is no such projection, it failed, the store failed, or another process took over.
-    pub async fn rebuild(&self, name: &str) -> Result<(), RebuildError> {
-        let found = self
-            .projections
-            .iter()
-            .find(|projection| projection.name == name);
-        let projection = found.ok_or_else(|| RebuildError::Unknown {
-            name: name.to_owned(),
-        })?;
-        let failed = |source| RebuildError::Store {
-            name: name.to_owned(),
-            source,
-        };
-        let mut turns = BTreeMap::new();
-        // Whoever builds it now goes on until we have the turn.
-        let turn = loop {
-            match self
-                .turn(&turn_name(projection), &mut turns)
-                .await
-                .map_err(failed)?
-            {
-                Some(turn) => break turn,
-                None => self.clock.sleep(self.options.poll_delay).await,
-            }
-        };
-        let shadow = format!("{name}#rebuild");
-        let store = &self.store;
-        store
-            .forget_projection(&shadow, &projection.tables)
-            .await
-            .map_err(failed)?;
-        self.create(projection, Target::Rebuild).await?;
-        let taken_over = || RebuildError::TakenOver {
-            name: name.to_owned(),
-        };
-        loop {
-            if !store
-                .keep_turn(&turn, self.options.lease)
-                .await
-                .map_err(failed)?
-            {
-                return Err(taken_over());
-            }
-            match self
-                .step(projection, &shadow, Target::Rebuild, &turn)
-                .await?
-            {
-                Step::Moved => {}
-                Step::Idle => break,
-                Step::TakenOver => return Err(taken_over()),
-            }
-        }
-        let swapped = store.swap(&turn, name, &shadow, &projection.tables).await;
-        if !swapped.map_err(failed)? {
-            return Err(taken_over());
-        }
-        store
-            .keep_turn(&turn, Duration::ZERO)
-            .await
-            .map_err(failed)?;
-        Ok(())
-    }
 }
 
-fn turn_name(projection: &Projection) -> String {
+pub(super) fn turn_name(projection: &Projection) -> String {
     format!("projection.{}", projection.name)
 }

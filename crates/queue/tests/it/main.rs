@@ -5,7 +5,9 @@
     reason = "tests read addresses from the environment and run in real time"
 )]
 
+mod answers;
 mod postgres;
+mod recount;
 mod simulation;
 mod sqlite;
 mod stores;

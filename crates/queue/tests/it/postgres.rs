@@ -7,6 +7,7 @@ use tidegate_core::env::system::SystemClock;
 use tidegate_core::env::{Clock, Env, Sleep};
 use tidegate_queue::conformance::dispatchers::{Running, quick};
 use tidegate_queue::conformance::{LONG, World, completed};
+use tidegate_queue::port::{Move, Settlement};
 use tidegate_queue::{Dispatcher, DispatcherOptions, Handled, sql};
 use tidegate_store::sqlx::{self, AssertSqlSafe, Row};
 use tidegate_store::{Store, StoreOptions};
@@ -161,6 +162,43 @@ mod needs_postgres {
             .await;
             assert!(dead <= (EVENTS / 100) as i64, "{dead} dead rows");
             reading.rollback().await.unwrap();
+            run(&store, format!("DROP SCHEMA {schema} CASCADE")).await;
+        });
+    }
+
+    #[test]
+    #[ignore = "needs PostgreSQL"]
+    fn a_settle_stands_also_when_its_keys_cannot_be_released() {
+        runtime().block_on(async {
+            let (store, schema) = postgres().await;
+            let mut options = StoreOptions::new(std::env::var("DATABASE_URL").unwrap());
+            options.schema = Some(schema.clone());
+            options.timeout = Duration::from_millis(300);
+            let hasty = Store::open(&options, &Env::system()).await.unwrap();
+            let queue = sql::queue_store(hasty, &Env::system()).await.unwrap();
+            let world = World::new(queue);
+            for _ in 0..2 {
+                world.publish_keyed("a", "k").await;
+            }
+            let claimed = world.claim(2, LONG).await;
+            // Somebody holds the lock that a release waits for.
+            let mut busy = store.begin().await.unwrap();
+            let lock = "SELECT 1 FROM tidegate_queue FOR UPDATE";
+            let connection = busy.postgres().unwrap();
+            sqlx::raw_sql(lock).execute(connection).await.unwrap();
+            let one = Settlement {
+                moves: vec![Move {
+                    claim: claimed[0].claim.clone(),
+                    key: claimed[0].key.clone(),
+                    to: completed(),
+                    states: Vec::new(),
+                }],
+                finished: Vec::new(),
+            };
+            let stale = world.store.settle(&one).await;
+            assert_eq!(stale.unwrap(), [0_i64; 0]);
+            busy.rollback().await.unwrap();
+            assert_eq!(world.store.account().await.unwrap().delivered, 1);
             run(&store, format!("DROP SCHEMA {schema} CASCADE")).await;
         });
     }

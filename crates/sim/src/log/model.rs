@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tidegate_core::books::Books;
+use tidegate_core::books::{Books, Tally};
 use tidegate_core::{GroupName, Offset, Partition, Topic};
 use tidegate_log::local::{GroupOffset, Write};
 use tidegate_log::{
@@ -37,7 +37,7 @@ struct ModelPartition {
 #[derive(Debug, Default)]
 struct ModelGroup {
     topics: BTreeSet<Topic>,
-    /// Where each partition began when the group was registered.
+    /// Where each partition began when the group was registered, or where it began itself.
     floors: BTreeMap<TopicPartition, Offset>,
     offsets: BTreeMap<TopicPartition, Committed>,
 }
@@ -262,6 +262,29 @@ impl Model {
         }
     }
 
+    /// A group that has committed nothing of a topic begins behind all that it holds.
+    pub(super) fn skip_to_end(&mut self, name: &GroupName, topics: &[Topic]) {
+        let found: Vec<TopicDescription> = topics
+            .iter()
+            .filter_map(|topic| self.describe(topic))
+            .collect();
+        let group = self.groups.entry(name.clone()).or_default();
+        for topic in found {
+            if group.offsets.keys().any(|at| at.topic == topic.topic) {
+                continue;
+            }
+            for partition in &topic.partitions {
+                let at = TopicPartition::new(topic.topic.clone(), partition.partition.0);
+                let begun = Committed {
+                    next: partition.end,
+                    metadata: String::new(),
+                };
+                group.offsets.insert(at.clone(), begun);
+                group.floors.insert(at, partition.end);
+            }
+        }
+    }
+
     pub(super) fn forget_group(&mut self, group: &GroupName) {
         self.groups.remove(group);
         self.books.retain(|(name, _), _| name != group);
@@ -270,6 +293,29 @@ impl Model {
     pub(super) fn books(&self, group: &GroupName, topic: &Topic) -> Books {
         let found = self.books.get(&(group.clone(), topic.clone()));
         found.cloned().unwrap_or_default()
+    }
+
+    /// What a group has settled of a topic, as the records tell: how many lie between its beginning
+    /// and what it has committed, and the sum of their ids.
+    pub(super) fn recount(&self, cluster: &str, name: &GroupName, topic: &Topic) -> Tally {
+        let mut sum = Tally::default();
+        let Some(group) = self.groups.get(name) else {
+            return sum;
+        };
+        for (at, committed) in &group.offsets {
+            if at.topic != *topic {
+                continue;
+            }
+            let floor = group.floors.get(at).map_or(0, |floor| floor.0);
+            let records = self.partition(at).map(|partition| &partition.records);
+            for stored in records
+                .into_iter()
+                .flat_map(|records| records.range(floor..committed.next.0.max(floor)))
+            {
+                sum = sum.plus(Tally::of(stored.1.event_id(cluster, at)));
+            }
+        }
+        sum
     }
 
     fn partition(&self, at: &TopicPartition) -> Result<&ModelPartition, LogError> {

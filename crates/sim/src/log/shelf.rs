@@ -237,6 +237,13 @@ impl Shelf for ModelShelf {
         }))
     }
 
+    fn skip_to_end<'a>(&'a self, group: &'a GroupName, topics: &'a [Topic]) -> Call<'a, ()> {
+        Box::pin(self.on_time(move |model| {
+            model.skip_to_end(group, topics);
+            Ok(())
+        }))
+    }
+
     fn forget_group<'a>(&'a self, group: &'a GroupName) -> Call<'a, ()> {
         Box::pin(self.on_time(move |model| {
             model.forget_group(group);

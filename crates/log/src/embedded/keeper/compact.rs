@@ -17,6 +17,7 @@ use crate::embedded::files::Doing;
 use crate::embedded::planted::{self, Bug};
 use crate::embedded::scan::{Scan, Seen};
 use crate::embedded::segment::{Minutes, Segment};
+use crate::embedded::telemetry;
 use crate::error::LogError;
 use crate::record::{Stored, TopicPartition};
 
@@ -178,6 +179,7 @@ impl Keeper {
                 return Ok(None);
             }
         }
+        telemetry::compacted(keys.memory);
         Ok(Some(keys.spans))
     }
 

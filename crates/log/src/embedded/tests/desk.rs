@@ -14,7 +14,7 @@ use crate::embedded::audit::{self, Audited};
 use crate::embedded::change::Change;
 use crate::embedded::config::EmbeddedConfig;
 use crate::embedded::open::{Opened, open};
-use crate::embedded::pending::{encode, positions};
+use crate::embedded::pending::{encode, place, unplaced};
 use crate::embedded::reader::Reader;
 use crate::error::LogError;
 use crate::local::{GroupOffset, Write};
@@ -111,7 +111,11 @@ impl Desk {
         let told = writes.into_iter().zip(placings).zip(answers);
         Ok(told
             .map(|((write, placing), answer)| {
-                answer.map(|bases| positions(write.appends, &placing, &bases))
+                let mut positions = unplaced(write.appends, &placing);
+                answer.map(|bases| {
+                    place(&mut positions, &placing, &bases);
+                    positions
+                })
             })
             .collect())
     }

@@ -10,7 +10,6 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use rdkafka::TopicPartitionList;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use tidegate_core::env::Clock;
@@ -22,7 +21,7 @@ use crate::kafka::ear::Ear;
 use crate::kafka::failure::{self, Meaning};
 use crate::kafka::produce::{Parcel, Waiting};
 use crate::kafka::under_way::UnderWay;
-use crate::kafka::{Inner, KafkaConfig, books, groups};
+use crate::kafka::{Inner, KafkaConfig, groups};
 use crate::port::{Join, OffsetCommit, Position};
 use crate::record::TopicPartition;
 
@@ -258,7 +257,7 @@ impl Clerk {
         if consumer.assignment_lost() {
             return Err(KafkaError::ConsumerCommit(RDKafkaErrorCode::AssignmentLost));
         }
-        consumer.commit(&offsets(entries)?, CommitMode::Sync)
+        consumer.commit(&entries::list(entries)?, CommitMode::Sync)
     }
 
     /// The error of a commit of offsets that is given up.
@@ -395,7 +394,7 @@ impl Clerk {
         before: &Before,
         entries: &Entries,
     ) -> Result<Vec<Position>, Failure> {
-        let offsets = offsets(entries).map_err(|error| Failure::Undone(self.no(&error)))?;
+        let offsets = entries::list(entries).map_err(|error| Failure::Undone(self.no(&error)))?;
         let board = &self.board;
         let is_ours = || holds(board, &job.offsets);
         let done = self
@@ -497,15 +496,4 @@ fn is_answer(error: &KafkaError) -> bool {
         Some(Meaning::Refusal | Meaning::Stale) => true,
         Some(Meaning::NoAnswer | Meaning::NoTopic | Meaning::TooLarge) | None => false,
     }
-}
-
-/// The offsets of a request in the client's form.
-fn offsets(entries: &Entries) -> Result<TopicPartitionList, KafkaError> {
-    let mut list = TopicPartitionList::with_capacity(entries.len());
-    for (at, entry) in entries {
-        let mut element = list.add_partition(at.topic.as_str(), at.partition.0);
-        element.set_offset(rdkafka::Offset::Offset(entry.next.0))?;
-        element.set_metadata(books::write(entry.books, &entry.metadata));
-    }
-    Ok(list)
 }

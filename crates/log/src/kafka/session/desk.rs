@@ -220,7 +220,7 @@ impl Desk {
     pub(super) fn accept(
         &mut self,
         at: &TopicPartition,
-        records: Vec<Stored>,
+        mut records: Vec<Stored>,
         now: Duration,
     ) -> bool {
         let Some(held) = self.held.get_mut(at) else {
@@ -229,18 +229,23 @@ impl Desk {
         if held.seek.is_some() || held.stopped || held.revoking {
             return false;
         }
-        let mut useful = false;
-        for stored in records {
-            if stored.offset < held.fetched {
-                continue;
+        records.retain(|stored| {
+            let is_next = stored.offset >= held.fetched;
+            if is_next {
+                held.fetched = Offset(stored.offset.0 + 1);
+                held.ready_bytes += stored.record.size();
             }
-            held.fetched = Offset(stored.offset.0 + 1);
-            held.ready_bytes += stored.record.size();
-            held.ready.push_back(stored);
-            useful = true;
-        }
+            is_next
+        });
         held.seen = held.seen.max(held.fetched);
         held.moved = now;
+        let useful = !records.is_empty();
+        // Whole runs change hands as they are where somebody keeps up with the client.
+        if held.ready.is_empty() {
+            held.ready = records.into();
+        } else {
+            held.ready.extend(records);
+        }
         useful
     }
 
@@ -273,9 +278,15 @@ impl Desk {
         let at = self.turn()?;
         let held = self.held.get_mut(&at)?;
         let count = held.ready.len().min(max_records.max(1));
-        let records: Vec<Stored> = held.ready.drain(..count).collect();
-        let bytes: usize = records.iter().map(|stored| stored.record.size()).sum();
-        held.ready_bytes = held.ready_bytes.saturating_sub(bytes);
+        let records: Vec<Stored> = if count == held.ready.len() {
+            held.ready_bytes = 0;
+            std::mem::take(&mut held.ready).into()
+        } else {
+            let records: Vec<Stored> = held.ready.drain(..count).collect();
+            let bytes: usize = records.iter().map(|stored| stored.record.size()).sum();
+            held.ready_bytes = held.ready_bytes.saturating_sub(bytes);
+            records
+        };
         let last = records.last()?;
         // Holes up to the next record are known only when that one is there.
         let next = held

@@ -1,6 +1,6 @@
 //! The client's thread: polls always, hands over what comes, and carries out what is wanted.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use tidegate_core::{Offset, Topic};
 
 use crate::error::LogError;
 use crate::kafka::catalog::watermarks;
-use crate::kafka::copy::{self, Unreadable};
+use crate::kafka::copy::{Copier, Unreadable};
 use crate::kafka::ear::Ear;
 use crate::kafka::failure::{self, Meaning};
 use crate::kafka::read::Readers;
@@ -25,17 +25,15 @@ use super::board::Board;
 use super::desk::{End, Orders};
 use super::member::Member;
 use super::moves::Moves;
+use super::nudges::{Nudges, Verdict};
 
 /// How long one look at the client lasts when nothing comes: also how long a seek or a release waits.
 const POLL: Duration = Duration::from_millis(20);
-/// Records that are handed over at once.
-const RUN: usize = 512;
+/// Records that are handed over at once, at least and at most: as many as somebody takes at once,
+/// because each handing over wakes whoever polls.
+const RUN: (usize, usize) = (512, 4_096);
 /// Bytes after which a run ends, because what is handed over may go beyond the limits of the desk.
 const RUN_BYTES: usize = 1024 * 1024;
-/// A partition that says nothing for so long is looked at from outside.
-const QUIET: Duration = Duration::from_secs(30);
-/// A client that still does not move after so many nudges has failed.
-const NUDGES: u32 = 3;
 /// How long sending the client somewhere may take.
 const SEEK: Duration = Duration::from_secs(5);
 /// How long a look at the range of a partition may take.
@@ -54,12 +52,16 @@ pub(super) struct Driver {
     /// Asks beside the member's own client, which answers only between two fetches.
     asker: Arc<BaseConsumer<Ear>>,
     moves: Moves,
+    copier: Copier,
+    run: usize,
+    /// Whether all records are of one topic, so that nobody needs to look at their topics.
+    has_one_topic: bool,
     /// When ranges are to be looked at, because the client fell out of one.
     look: Option<Duration>,
     /// Errors that were told, each once.
     told: BTreeSet<i32>,
     watching: Option<mpsc::Receiver<(TopicPartition, Offset, bool)>>,
-    nudges: BTreeMap<TopicPartition, (Offset, u32)>,
+    nudges: Nudges,
 }
 
 impl Driver {
@@ -69,6 +71,8 @@ impl Driver {
         board: &Arc<Board>,
         join: Join,
     ) -> Self {
+        let run = join.max_poll_records.clamp(RUN.0, RUN.1);
+        let has_one_topic = join.topics.len() == 1;
         let moves = Moves::new(inner, Arc::clone(&member), Arc::clone(board), join);
         Self {
             member,
@@ -79,10 +83,13 @@ impl Driver {
             readers: Arc::clone(&inner.readers),
             asker: inner.asker(),
             moves,
+            copier: Copier::default(),
+            run,
+            has_one_topic,
             look: None,
             told: BTreeSet::new(),
             watching: None,
-            nudges: BTreeMap::new(),
+            nudges: Nudges::default(),
         }
     }
 
@@ -111,11 +118,12 @@ impl Driver {
         let mut unreadable = None;
         let member = Arc::clone(&self.member);
         let (mut wait, mut bytes) = (POLL, 0);
-        for _ in 0..RUN {
+        for _ in 0..self.run {
             match member.consumer.poll(wait) {
                 Some(Ok(message)) => {
                     bytes += message.payload_len() + message.key_len();
-                    if let Err(error) = put(&mut runs, &message) {
+                    let copied = put(&mut runs, &message, &mut self.copier, self.has_one_topic);
+                    if let Err(error) = copied {
                         unreadable = runs.last().map(|(at, _)| (at.clone(), error.offset));
                         break;
                     }
@@ -292,7 +300,8 @@ impl Driver {
             }
             return;
         }
-        let quiet = self.board.with(|desk| desk.quiet(now, QUIET));
+        let limit = self.config.stall_after;
+        let quiet = self.board.with(|desk| desk.quiet(now, limit));
         if quiet.is_empty() {
             return;
         }
@@ -323,25 +332,19 @@ impl Driver {
             .board
             .with(|desk| desk.positions())
             .contains(&(at.clone(), from));
-        if !is_stuck || !stands {
-            self.nudges.remove(at);
-            self.board.with(|desk| desk.touch(at, now));
-            return;
+        match self.nudges.judge(at, from, is_stuck && stands) {
+            Verdict::Moves => self.board.with(|desk| desk.touch(at, now)),
+            Verdict::Nudge => {
+                tracing::warn!(
+                    "the Kafka client does not move on from {from} of {at}: sent there once more"
+                );
+                self.board.with(|desk| desk.nudge(at, from));
+            }
+            Verdict::Stuck => {
+                let why = format!("the client does not move on from {from} of {at}");
+                self.end(End::Failed(why));
+            }
         }
-        let (place, count) = self.nudges.entry(at.clone()).or_insert((from, 0));
-        if *place != from {
-            (*place, *count) = (from, 0);
-        }
-        *count += 1;
-        if *count > NUDGES {
-            let why = format!("the client does not move on from {from} of {at}");
-            self.end(End::Failed(why));
-            return;
-        }
-        tracing::warn!(
-            "the Kafka client does not move on from {from} of {at}: sent there once more"
-        );
-        self.board.with(|desk| desk.nudge(at, from));
     }
 
     fn end(&self, end: End) {
@@ -372,9 +375,12 @@ impl Driver {
 fn put(
     runs: &mut Vec<(TopicPartition, Vec<Stored>)>,
     message: &BorrowedMessage<'_>,
+    copier: &mut Copier,
+    has_one_topic: bool,
 ) -> Result<(), Unreadable> {
     let is_same = |(at, _): &(TopicPartition, Vec<Stored>)| {
-        at.partition.0 == message.partition() && at.topic.as_str() == message.topic()
+        at.partition.0 == message.partition()
+            && (has_one_topic || at.topic.as_str() == message.topic())
     };
     if !runs.last().is_some_and(is_same) {
         // A topic that we subscribed to has a name that we can hold.
@@ -383,7 +389,7 @@ fn put(
         };
         runs.push((TopicPartition::new(topic, message.partition()), Vec::new()));
     }
-    let stored = copy::out(message)?;
+    let stored = copier.out(message)?;
     if let Some((_, records)) = runs.last_mut() {
         records.push(stored);
     }

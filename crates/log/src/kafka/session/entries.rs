@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use rdkafka::TopicPartitionList;
+use rdkafka::error::KafkaError;
 use tidegate_core::Offset;
 
 use crate::error::LogError;
@@ -174,6 +176,17 @@ pub(super) fn learn(held: &mut Held, sent: Option<&Entry>, found: Found) -> bool
         held.metadata = committed.metadata;
     }
     sent.is_some()
+}
+
+/// What a request writes, in the client's form.
+pub(super) fn list(entries: &Entries) -> Result<TopicPartitionList, KafkaError> {
+    let mut list = TopicPartitionList::with_capacity(entries.len());
+    for (at, entry) in entries {
+        let mut element = list.add_partition(at.topic.as_str(), at.partition.0);
+        element.set_offset(rdkafka::Offset::Offset(entry.next.0))?;
+        element.set_metadata(books::write(entry.books, &entry.metadata));
+    }
+    Ok(list)
 }
 
 /// Notes that a request was done.

@@ -2,19 +2,20 @@
 
 use std::time::Duration;
 
-use rdkafka::consumer::BaseConsumer;
+use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
 use tidegate_core::Offset;
 
 use crate::error::LogError;
-use crate::kafka::KafkaConfig;
 use crate::kafka::books::GroupBooks;
 use crate::kafka::catalog::watermarks;
 use crate::kafka::ear::Ear;
 use crate::kafka::groups::{self, Found};
-use crate::port::StartAt;
+use crate::kafka::{KafkaConfig, failure};
+use crate::port::{Committed, StartAt};
 use crate::record::TopicPartition;
 
 use super::desk::Begin;
+use super::entries::{self, Entries, Entry};
 use super::member::Member;
 
 /// A partition's beginning, and where its client is to be put.
@@ -36,14 +37,44 @@ pub(super) fn look_up(
 ) -> Result<Vec<Start>, LogError> {
     let servers = &config.bootstrap_servers;
     let committed = groups::committed(&member.consumer, servers, partitions, limit)?;
-    partitions
+    let mut starts = partitions
         .iter()
         .zip(committed)
         .map(|(at, committed)| {
             let range = watermarks(asker, servers, at, limit)?;
             Ok(decide(at, committed, range, start))
         })
-        .collect()
+        .collect::<Result<Vec<Start>, LogError>>()?;
+    if start == StartAt::Latest {
+        remember(member, servers, &mut starts)?;
+    }
+    Ok(starts)
+}
+
+/// Commits where a group begins that starts behind the last record: whoever comes next, before
+/// anything was settled, would else begin behind what has come since, and skip it.
+fn remember(member: &Member, servers: &str, starts: &mut [Start]) -> Result<(), LogError> {
+    const DOING: &str = "the beginning of a group";
+    let is_new = |start: &&mut Start| start.begin.committed.is_none();
+    let mut begun = Entries::new();
+    for start in starts.iter_mut().filter(is_new) {
+        let entry = Entry {
+            next: start.begin.position,
+            books: start.begin.books,
+            metadata: String::new(),
+        };
+        start.begin.committed = Some(Committed {
+            next: entry.next,
+            metadata: String::new(),
+        });
+        begun.insert(start.begin.at.clone(), entry);
+    }
+    if begun.is_empty() {
+        return Ok(());
+    }
+    entries::list(&begun)
+        .and_then(|list| member.consumer.commit(&list, CommitMode::Sync))
+        .map_err(|error| failure::of_question(DOING, servers, None, &error))
 }
 
 /// Where to begin: at what is committed, without it where the group says. A committed offset that is
@@ -88,7 +119,6 @@ fn decide(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::port::Committed;
     use tidegate_core::Topic;
 
     #[test]

@@ -9,11 +9,12 @@ use tidegate_core::books::Place;
 use tidegate_store::sqlx;
 
 use super::super::columns::{place_of, small, unsigned};
+use super::maintain::read_registry;
 use super::{PostgresQueue, id_of, lease_ms};
 use crate::QueueError;
 use crate::event::headers_of;
 use crate::port::{
-    Claim, ClaimRequest, Claimed, ClaimedEvent, HandlerResult, HandlerState, Held, Lane, Serves,
+    Claim, ClaimRequest, Claimed, ClaimedEvent, HandlerResult, HandlerState, Held, Lane,
 };
 
 /// What was claimed, before the events are read.
@@ -183,11 +184,17 @@ async fn rows(
     )
     .fetch_all(&mut *connection)
     .await?;
-    let is_served = |lane: &String| match &request.serves {
-        Serves::All => true,
-        Serves::Handlers(_) => Lane::parse(lane).is_served_by(&request.serves),
+    // A look for what others left behind finds also what was left for those who are unregistered.
+    let registry = match request.rescue && !lanes.is_empty() {
+        true => Some(read_registry(connection).await?),
+        false => None,
     };
-    let lanes: Vec<String> = lanes.into_iter().filter(is_served).collect();
+    let served = lanes.into_iter().filter(|lane| {
+        let lane = Lane::parse(lane);
+        let is_left = |registry| lane.is_left_to(&request.serves, registry);
+        lane.is_served_by(&request.serves) || registry.as_ref().is_some_and(is_left)
+    });
+    let lanes: Vec<String> = served.collect();
     if lanes.is_empty() {
         return Ok(());
     }

@@ -1,16 +1,13 @@
 //! What can be seen from outside: listings, places, numbers, the recount.
 
-use std::collections::BTreeMap;
-
 use sqlx::postgres::PgRow;
-use sqlx::types::Uuid;
 use sqlx::{AssertSqlSafe, PgConnection, Row};
 use tidegate_core::EventId;
-use tidegate_core::books::{Account, Books, Place};
+use tidegate_core::books::Account;
 use tidegate_store::{posting, sqlx};
 
 use super::super::COMPONENT;
-use super::super::columns::{OPERATOR, errors_of, place_of, small, unsigned};
+use super::super::columns::{errors_of, place_of, small, unsigned};
 use super::{PostgresQueue, id_of, uuid};
 use crate::QueueError;
 use crate::event::headers_of;
@@ -18,8 +15,9 @@ use crate::port::{
     Filter, HandlerResult, HandlerState, Lane, Listed, Recount, Sighting, SightingState, Stats,
     Status,
 };
+use crate::recount::{Count, Seen};
 
-/// Events that one step of a recount reads.
+/// Numbers that one step of a recount covers.
 const COUNTED_AT_ONCE: i64 = 50_000;
 
 const QUEUE_COLUMNS: &str = "SELECT id, event_id, type, key, payload::text AS payload,
@@ -98,10 +96,11 @@ impl PostgresQueue {
     }
 
     pub(super) async fn count_tables(&self) -> Result<Recount, QueueError> {
+        let now = self.env.clock.now_ms();
         let recount = self
             .postgres
-            .long_snapshot("count the tables", |connection| {
-                Box::pin(recount(connection))
+            .long_snapshot("count the tables", move |connection| {
+                Box::pin(recount(connection, now))
             })
             .await?;
         Ok(recount)
@@ -172,14 +171,23 @@ async fn find(
     connection: &mut PgConnection,
     event: EventId,
 ) -> Result<Option<Sighting>, sqlx::Error> {
-    let id: Option<i64> =
+    let ids: Vec<i64> =
         sqlx::query_scalar("SELECT id FROM tidegate_event WHERE event_id = $1 ORDER BY id")
             .bind(uuid(event))
-            .fetch_optional(&mut *connection)
+            .fetch_all(&mut *connection)
             .await?;
-    let Some(id) = id else {
-        return Ok(None);
-    };
+    let mut found = None;
+    for id in ids {
+        let sighting = sight(connection, id).await?;
+        if sighting.as_ref().is_some_and(|seen| !seen.is_finalized()) {
+            return Ok(sighting);
+        }
+        found = sighting.or(found);
+    }
+    Ok(found)
+}
+
+async fn sight(connection: &mut PgConnection, id: i64) -> Result<Option<Sighting>, sqlx::Error> {
     let Some(shown) = show(connection, id).await? else {
         return Ok(None);
     };
@@ -197,22 +205,7 @@ async fn find(
             row: row.as_deref().map(place_of),
         },
     };
-    let (place, status) = state.place();
-    let mut states = shown.states;
-    states.extend(
-        shown
-            .errors
-            .into_iter()
-            .filter(|error| error.handler == OPERATOR),
-    );
-    Ok(Some(Sighting {
-        number: id,
-        place,
-        status,
-        attempts: shown.attempts,
-        at_ms: shown.finalized_ms.unwrap_or(shown.created_ms),
-        states,
-    }))
+    Ok(Some(Sighting::of(shown, state)))
 }
 
 async fn stats(connection: &mut PgConnection) -> Result<Stats, sqlx::Error> {
@@ -240,16 +233,19 @@ async fn stats(connection: &mut PgConnection) -> Result<Stats, sqlx::Error> {
         ..Stats::default()
     };
     let row = sqlx::query(
-        "SELECT (SELECT coalesce(sum(cardinality(ids)), 0)::int8 FROM tidegate_log_batch),
-             (SELECT count(*) FROM event_handler_state),
+        "SELECT (SELECT count(*) FROM event_handler_state),
              coalesce((SELECT position + count - 1 FROM tidegate_sequence
                  ORDER BY position DESC LIMIT 1), 0)",
     )
     .fetch_one(&mut *connection)
     .await?;
-    stats.finalized = unsigned(row.try_get(0)?);
-    stats.handler_states = unsigned(row.try_get(1)?);
-    let head: i64 = row.try_get(2)?;
+    stats.handler_states = unsigned(row.try_get(0)?);
+    let head: i64 = row.try_get(1)?;
+    // By the books: counting the log would read all of it, and its groups still name what was given
+    // back.
+    let books = posting::books_postgres(connection, COMPONENT).await?;
+    let account = books.account();
+    stats.finalized = unsigned(account.delivered + account.dead_lettered);
     let lags: Vec<(String, i64)> = sqlx::query_as("SELECT name, position FROM event_projection")
         .fetch_all(&mut *connection)
         .await?;
@@ -286,46 +282,53 @@ async fn account(connection: &mut PgConnection) -> Result<Account, sqlx::Error> 
     Ok(account)
 }
 
-/// Every event by where the tables say that it is. One that is nowhere is not counted, and so
-/// missing.
-async fn recount(connection: &mut PgConnection) -> Result<Recount, sqlx::Error> {
+/// Every event by where the tables say that it is, a stretch of numbers at a time.
+async fn recount(connection: &mut PgConnection, now_ms: u64) -> Result<Recount, sqlx::Error> {
     let books = posting::books_postgres(connection, COMPONENT).await?;
-    let mut found = Books::default();
-    let mut places: BTreeMap<String, Place> = BTreeMap::new();
-    let mut after = i64::MIN;
+    let mut count = Count::default();
+    let mut last = i64::MIN;
     loop {
-        let rows: Vec<(i64, Uuid, Option<String>)> = sqlx::query_as(
-            "SELECT e.id, e.event_id, CASE
-                 WHEN l.id IS NOT NULL THEN
-                     CASE WHEN l.is_failed THEN 'dead_lettered' ELSE 'delivered' END
-                 WHEN r.id IS NOT NULL THEN r.place
-                 WHEN e.id > (SELECT position FROM tidegate_cursor ORDER BY id DESC LIMIT 1)
-                     OR e.id IN (SELECT i.id FROM tidegate_batch b, unnest(b.ids) i(id))
-                     OR EXISTS (SELECT 1 FROM tidegate_gap g
-                                WHERE e.id BETWEEN g.first_id AND g.last_id)
-                 THEN 'queued' END
-             FROM (SELECT id, event_id FROM tidegate_event WHERE id > $1
-                   ORDER BY id LIMIT $2) e
-             LEFT JOIN tidegate_log l ON l.id = e.id
-             LEFT JOIN tidegate_event_row r ON r.id = e.id ORDER BY e.id",
-        )
-        .bind(after)
-        .bind(COUNTED_AT_ONCE)
-        .fetch_all(&mut *connection)
-        .await?;
-        let Some((last, ..)) = rows.last() else {
+        let first: Option<i64> =
+            sqlx::query_scalar("SELECT min(id) FROM tidegate_event WHERE id > $1")
+                .bind(last)
+                .fetch_one(&mut *connection)
+                .await?;
+        let Some(first) = first else {
             break;
         };
-        after = *last;
-        for (_, id, place) in rows {
-            let Some(place) = place else {
-                continue;
+        last = first.saturating_add(COUNTED_AT_ONCE - 1);
+        // Each table is held to the stretch by itself: none of them is read from its beginning.
+        let rows = sqlx::query(
+            "SELECT e.event_id, l.is_failed, r.place, r.locked_by IS NOT NULL,
+                 (e.id > (SELECT position FROM tidegate_cursor ORDER BY id DESC LIMIT 1)
+                     OR coalesce((SELECT g.last_id >= e.id FROM tidegate_gap g
+                         WHERE g.first_id <= e.id ORDER BY g.first_id DESC LIMIT 1), false))
+                 AND NOT EXISTS (SELECT 1 FROM tidegate_canceled c WHERE c.id = e.id),
+                 coalesce(b.lists, 0)
+             FROM tidegate_event e
+             LEFT JOIN tidegate_log l ON l.id = e.id AND l.id BETWEEN $1 AND $2
+             LEFT JOIN tidegate_event_row r ON r.id = e.id AND r.id BETWEEN $1 AND $2
+             LEFT JOIN (SELECT i.id, count(*) AS lists FROM tidegate_batch b, unnest(b.ids) i(id)
+                        WHERE i.id BETWEEN $1 AND $2 GROUP BY i.id) b ON b.id = e.id
+             WHERE e.id BETWEEN $1 AND $2",
+        )
+        .bind(first)
+        .bind(last)
+        .fetch_all(&mut *connection)
+        .await?;
+        for row in &rows {
+            let place: Option<&str> = row.try_get(2)?;
+            let seen = Seen {
+                logged: row.try_get(1)?,
+                row: place.map(place_of),
+                is_row_claimed: row.try_get(3)?,
+                // Nobody knows what waits without a cursor, and no claim comes upon it.
+                is_waiting: row.try_get::<Option<bool>, _>(4)?.unwrap_or(false),
+                batches: row.try_get(5)?,
             };
-            let place = places
-                .entry(place)
-                .or_insert_with_key(|text| place_of(text));
-            found.move_one(EventId::from_u128(id.as_u128()), None, Some(place.clone()));
+            count.add(id_of(row, 0)?, &seen);
         }
+        count.end_page(now_ms);
     }
-    Ok(Recount::of(books, found))
+    Ok(count.finish(books))
 }

@@ -76,29 +76,7 @@ impl PostgresQueue {
         let registry = self
             .postgres
             .run("read the registry", |connection| {
-                Box::pin(async move {
-                    // The outer join keeps the version when nobody is registered.
-                    let rows = sqlx::query(
-                        "SELECT q.registry, h.type, h.handler_id FROM tidegate_queue q
-                         LEFT JOIN event_handler h ON true WHERE q.name = 'queue'",
-                    )
-                    .fetch_all(connection)
-                    .await?;
-                    let mut registry = Registry::default();
-                    for row in rows {
-                        registry.version = unsigned(row.try_get(0)?);
-                        let (type_name, handler): (Option<String>, Option<String>) =
-                            (row.try_get(1)?, row.try_get(2)?);
-                        if let (Some(type_name), Some(handler)) = (type_name, handler) {
-                            registry
-                                .handlers
-                                .entry(type_name)
-                                .or_default()
-                                .insert(handler);
-                        }
-                    }
-                    Ok(registry)
-                })
+                Box::pin(read_registry(connection))
             })
             .await?;
         Ok(registry)
@@ -182,6 +160,30 @@ impl PostgresQueue {
         let listed = listed.ok_or(QueueError::Unknown { id })?;
         Ok(listed.status.as_str())
     }
+}
+
+pub(super) async fn read_registry(connection: &mut PgConnection) -> Result<Registry, sqlx::Error> {
+    // The outer join keeps the version when nobody is registered.
+    let rows = sqlx::query(
+        "SELECT q.registry, h.type, h.handler_id FROM tidegate_queue q
+         LEFT JOIN event_handler h ON true WHERE q.name = 'queue'",
+    )
+    .fetch_all(connection)
+    .await?;
+    let mut registry = Registry::default();
+    for row in rows {
+        registry.version = unsigned(row.try_get(0)?);
+        let (type_name, handler): (Option<String>, Option<String>) =
+            (row.try_get(1)?, row.try_get(2)?);
+        if let (Some(type_name), Some(handler)) = (type_name, handler) {
+            registry
+                .handlers
+                .entry(type_name)
+                .or_default()
+                .insert(handler);
+        }
+    }
+    Ok(registry)
 }
 
 async fn clean_states(connection: &mut PgConnection) -> Result<u64, sqlx::Error> {
@@ -269,7 +271,7 @@ async fn redrive(
     .fetch_optional(&mut *connection)
     .await?;
     let Some(row) = row else {
-        return Ok(false);
+        return hasten(connection, id).await;
     };
     let done: Vec<String> = sqlx::query_scalar(
         "WITH gone AS (
@@ -299,6 +301,20 @@ async fn redrive(
     let written = postings([event_id], Some(Place::DeadLettered), Some(Place::Queued));
     posting::write_postgres(connection, COMPONENT, &written).await?;
     Ok(true)
+}
+
+/// Makes an event that waits for its next attempt due now. One that waits for an earlier event of its
+/// key goes on waiting.
+async fn hasten(connection: &mut PgConnection, id: i64) -> Result<bool, sqlx::Error> {
+    let done = sqlx::query(
+        "UPDATE tidegate_event_row SET due_at = clock_timestamp()
+         WHERE id = $1 AND locked_by IS NULL AND due_at > clock_timestamp()
+           AND due_at < 'infinity'",
+    )
+    .bind(id)
+    .execute(connection)
+    .await?;
+    Ok(done.rows_affected() > 0)
 }
 
 /// Cancels an event that waits: with a row of its own, or not claimed yet.

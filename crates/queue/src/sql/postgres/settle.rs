@@ -61,18 +61,20 @@ impl PostgresQueue {
         }
         let keys = keys_of(settlement);
         if !keys.is_empty() {
-            // After the settle and not with it: it takes the lock of the claim. Should we die
-            // before it, the next rescue does it.
-            self.postgres
-                .run("release keys", move |connection| {
-                    Box::pin(async move {
-                        sqlx::query("SELECT tidegate_release($1)")
-                            .bind(keys)
-                            .execute(connection)
-                            .await
-                    })
+            // After the settle and not with it: it takes the lock of the claim. Should it fail, or
+            // should we die before it, the next rescue does it. The settle stands, and whoever
+            // heard otherwise would settle again.
+            let released = self.postgres.run("release keys", move |connection| {
+                Box::pin(async move {
+                    sqlx::query("SELECT tidegate_release($1)")
+                        .bind(keys)
+                        .execute(connection)
+                        .await
                 })
-                .await?;
+            });
+            if let Err(error) = released.await {
+                tracing::warn!(%error, "keys wait for the next look for expired claims");
+            }
         }
         Ok(stale)
     }

@@ -8,6 +8,7 @@ use tidegate_core::books::Place;
 use tidegate_store::sqlx;
 
 use super::super::columns::{ms, place_of, small, unsigned};
+use super::maintain::read_registry;
 use super::{SqliteQueue, event_id, json};
 use crate::QueueError;
 use crate::event::headers_of;
@@ -213,9 +214,16 @@ async fn rows(
     let lanes: Vec<String> = sqlx::query_scalar("SELECT DISTINCT lane FROM tidegate_event_row")
         .fetch_all(&mut *connection)
         .await?;
-    let served = lanes
-        .into_iter()
-        .filter(|lane| Lane::parse(lane).is_served_by(&request.serves));
+    // A look for what others left behind finds also what was left for those who are unregistered.
+    let registry = match request.rescue && !lanes.is_empty() {
+        true => Some(read_registry(connection).await?),
+        false => None,
+    };
+    let served = lanes.into_iter().filter(|lane| {
+        let lane = Lane::parse(lane);
+        let is_left = |registry| lane.is_left_to(&request.serves, registry);
+        lane.is_served_by(&request.serves) || registry.as_ref().is_some_and(is_left)
+    });
     let lanes: Vec<String> = served.collect();
     if lanes.is_empty() {
         return Ok(());

@@ -3,11 +3,11 @@
 use sqlx::sqlite::SqliteRow;
 use sqlx::{AssertSqlSafe, Row, SqliteConnection};
 use tidegate_core::EventId;
-use tidegate_core::books::{Account, Books};
+use tidegate_core::books::Account;
 use tidegate_store::{posting, sqlx};
 
 use super::super::COMPONENT;
-use super::super::columns::{OPERATOR, errors_of, place_of, small, unsigned};
+use super::super::columns::{errors_of, place_of, small, unsigned};
 use super::{SqliteQueue, event_id};
 use crate::QueueError;
 use crate::event::headers_of;
@@ -15,8 +15,9 @@ use crate::port::{
     Filter, HandlerResult, HandlerState, Lane, Listed, Recount, Sighting, SightingState, Stats,
     Status,
 };
+use crate::recount::{Count, Seen};
 
-/// Events that one step of a recount reads.
+/// Numbers that one step of a recount covers.
 const COUNTED_AT_ONCE: i64 = 50_000;
 
 const QUEUE_COLUMNS: &str = "SELECT id, event_id, type, key, payload, headers, status, attempts,
@@ -93,10 +94,11 @@ impl SqliteQueue {
     }
 
     pub(super) async fn count_tables(&self) -> Result<Recount, QueueError> {
+        let now = u64::try_from(self.sqlite.now_ms()).unwrap_or(0);
         let recount = self
             .sqlite
-            .long_read("count the tables", |connection| {
-                Box::pin(recount(connection))
+            .long_read("count the tables", move |connection| {
+                Box::pin(recount(connection, now))
             })
             .await?;
         Ok(recount)
@@ -168,14 +170,26 @@ async fn find(
     connection: &mut SqliteConnection,
     event: EventId,
 ) -> Result<Option<Sighting>, sqlx::Error> {
-    let id: Option<i64> =
+    let ids: Vec<i64> =
         sqlx::query_scalar("SELECT id FROM tidegate_event WHERE event_id = ? ORDER BY id")
             .bind(event.to_string())
-            .fetch_optional(&mut *connection)
+            .fetch_all(&mut *connection)
             .await?;
-    let Some(id) = id else {
-        return Ok(None);
-    };
+    let mut found = None;
+    for id in ids {
+        let sighting = sight(connection, id).await?;
+        if sighting.as_ref().is_some_and(|seen| !seen.is_finalized()) {
+            return Ok(sighting);
+        }
+        found = sighting.or(found);
+    }
+    Ok(found)
+}
+
+async fn sight(
+    connection: &mut SqliteConnection,
+    id: i64,
+) -> Result<Option<Sighting>, sqlx::Error> {
     let Some(shown) = show(connection, id).await? else {
         return Ok(None);
     };
@@ -193,22 +207,7 @@ async fn find(
             row: row.as_deref().map(place_of),
         },
     };
-    let (place, status) = state.place();
-    let mut states = shown.states;
-    states.extend(
-        shown
-            .errors
-            .into_iter()
-            .filter(|error| error.handler == OPERATOR),
-    );
-    Ok(Some(Sighting {
-        number: id,
-        place,
-        status,
-        attempts: shown.attempts,
-        at_ms: shown.finalized_ms.unwrap_or(shown.created_ms),
-        states,
-    }))
+    Ok(Some(Sighting::of(shown, state)))
 }
 
 async fn stats(connection: &mut SqliteConnection, now: i64) -> Result<Stats, sqlx::Error> {
@@ -282,38 +281,51 @@ async fn account(connection: &mut SqliteConnection) -> Result<Account, sqlx::Err
     Ok(account)
 }
 
-/// Every event by where the tables say that it is. One that is nowhere is not counted, and so
-/// missing.
-async fn recount(connection: &mut SqliteConnection) -> Result<Recount, sqlx::Error> {
+/// Every event by where the tables say that it is, a stretch of numbers at a time.
+async fn recount(connection: &mut SqliteConnection, now_ms: u64) -> Result<Recount, sqlx::Error> {
     let books = posting::books_sqlite(connection, COMPONENT).await?;
-    let mut found = Books::default();
-    let mut after = i64::MIN;
+    let mut count = Count::default();
+    let mut last = i64::MIN;
     loop {
-        let rows: Vec<(i64, String, Option<String>)> = sqlx::query_as(
-            "SELECT e.id, e.event_id, CASE
-                 WHEN l.id IS NOT NULL THEN
-                     CASE WHEN l.is_failed THEN 'dead_lettered' ELSE 'delivered' END
-                 WHEN r.id IS NOT NULL THEN r.place
-                 WHEN e.id > (SELECT cursor FROM tidegate_queue WHERE name = 'queue')
-                     OR e.id IN (SELECT i.value FROM tidegate_batch b, json_each(b.ids) i)
-                 THEN 'queued' END
-             FROM (SELECT id, event_id FROM tidegate_event WHERE id > ?1 ORDER BY id LIMIT ?2) e
-             LEFT JOIN tidegate_log l ON l.id = e.id
-             LEFT JOIN tidegate_event_row r ON r.id = e.id ORDER BY e.id",
-        )
-        .bind(after)
-        .bind(COUNTED_AT_ONCE)
-        .fetch_all(&mut *connection)
-        .await?;
-        let Some((last, ..)) = rows.last() else {
+        let first: Option<i64> =
+            sqlx::query_scalar("SELECT min(id) FROM tidegate_event WHERE id > ?")
+                .bind(last)
+                .fetch_one(&mut *connection)
+                .await?;
+        let Some(first) = first else {
             break;
         };
-        after = *last;
-        for (_, id, place) in rows {
-            if let Some(place) = place {
-                found.move_one(event_id(&id)?, None, Some(place_of(&place)));
-            }
+        last = first.saturating_add(COUNTED_AT_ONCE - 1);
+        let rows = sqlx::query(
+            "SELECT e.event_id, l.is_failed, r.place, r.locked_by IS NOT NULL,
+                 e.id > (SELECT cursor FROM tidegate_queue WHERE name = 'queue')
+                     AND e.id NOT IN (SELECT id FROM tidegate_canceled),
+                 coalesce(b.lists, 0)
+             FROM tidegate_event e
+             LEFT JOIN tidegate_log l ON l.id = e.id
+             LEFT JOIN tidegate_event_row r ON r.id = e.id
+             LEFT JOIN (SELECT i.value AS id, count(*) AS lists
+                        FROM tidegate_batch b, json_each(b.ids) i
+                        WHERE i.value BETWEEN ?1 AND ?2 GROUP BY i.value) b ON b.id = e.id
+             WHERE e.id BETWEEN ?1 AND ?2",
+        )
+        .bind(first)
+        .bind(last)
+        .fetch_all(&mut *connection)
+        .await?;
+        for row in &rows {
+            let place: Option<&str> = row.try_get(2)?;
+            let seen = Seen {
+                logged: row.try_get(1)?,
+                row: place.map(place_of),
+                is_row_claimed: row.try_get(3)?,
+                // Nobody knows what waits without a cursor, and no claim comes upon it.
+                is_waiting: row.try_get::<Option<bool>, _>(4)?.unwrap_or(false),
+                batches: row.try_get(5)?,
+            };
+            count.add(event_id(row.try_get(0)?)?, &seen);
         }
+        count.end_page(now_ms);
     }
-    Ok(Recount::of(books, found))
+    Ok(count.finish(books))
 }

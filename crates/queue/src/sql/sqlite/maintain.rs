@@ -163,7 +163,9 @@ async fn bump(connection: &mut SqliteConnection, is_changed: bool) -> Result<(),
     Ok(())
 }
 
-async fn read_registry(connection: &mut SqliteConnection) -> Result<Registry, sqlx::Error> {
+pub(super) async fn read_registry(
+    connection: &mut SqliteConnection,
+) -> Result<Registry, sqlx::Error> {
     let version: i64 =
         sqlx::query_scalar("SELECT registry FROM tidegate_queue WHERE name = 'queue'")
             .fetch_one(&mut *connection)
@@ -270,7 +272,7 @@ async fn redrive(
     .fetch_optional(&mut *connection)
     .await?;
     let Some(attempts) = attempts else {
-        return Ok(false);
+        return hasten(connection, id, now).await;
     };
     sqlx::query("DELETE FROM tidegate_handler_state WHERE id = ? AND result <> 'SUCCESS'")
         .bind(id)
@@ -306,6 +308,20 @@ async fn redrive(
     let written = postings([event_id], Some(Place::DeadLettered), Some(Place::Queued));
     posting::write_sqlite(connection, COMPONENT, &written).await?;
     Ok(true)
+}
+
+/// Makes an event that waits for its next attempt due now. One that waits for an earlier event of its
+/// key goes on waiting.
+async fn hasten(connection: &mut SqliteConnection, id: i64, now: i64) -> Result<bool, sqlx::Error> {
+    let done = sqlx::query(
+        "UPDATE tidegate_event_row SET due_at = ?2, updated_at = ?2
+         WHERE id = ?1 AND locked_by IS NULL AND due_at > ?2",
+    )
+    .bind(id)
+    .bind(now)
+    .execute(connection)
+    .await?;
+    Ok(done.rows_affected() > 0)
 }
 
 async fn cancel(connection: &mut SqliteConnection, id: i64, now: i64) -> Result<bool, sqlx::Error> {

@@ -1,0 +1,173 @@
+//! `tidegate projection`: the read models made from the queue's log.
+//!
+//! How a projection is built is code of an application, which this program does not have. So a
+//! rebuild is asked for here, and done by the process that runs the projection.
+
+use std::time::Duration;
+
+use serde_json::json;
+use tidegate_core::env::{Clock, Env};
+use tidegate_queue::{ProjectionState, QueueError, Rebuild};
+
+use super::queue::open;
+use crate::args::{Output, Projection, ProjectionRebuild, StoreAt};
+use crate::confirm::confirm;
+use crate::report::{Exit, Report, is_drawable, print, print_json, say};
+use crate::store::Opened;
+use crate::table;
+
+/// How often it is looked whether a rebuild goes on.
+const PAUSE: Duration = Duration::from_millis(200);
+/// After so long without a beginning, people are told what it waits for.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+pub(crate) async fn run(command: &Projection, output: Output) -> Result<Exit, Report> {
+    match command {
+        Projection::Ls(at) => list(at, output).await,
+        Projection::Rebuild(arguments) => rebuild(arguments, output).await,
+        Projection::Forget { name, yes, at } => forget(name, *yes, at, output).await,
+    }
+}
+
+async fn list(at: &StoreAt, output: Output) -> Result<Exit, Report> {
+    let opened = open(at).await?;
+    let states = opened.queue.projections().await;
+    let states = states.map_err(|error| opened.report(&error))?;
+    match output {
+        Output::Json => print_json(&json!({ "projections": states }))?,
+        Output::Table if states.is_empty() => print("no projection has begun")?,
+        Output::Table => {
+            let rows = states.iter().map(|state| {
+                vec![
+                    state.name.clone(),
+                    state.position.to_string(),
+                    state.lag.to_string(),
+                    rebuild_text(state.rebuild),
+                ]
+            });
+            let header = ["projection", "position", "lag", "rebuild"];
+            print(&table::grid(&header, rows.collect()))?;
+        }
+    }
+    Ok(Exit::Ok)
+}
+
+fn rebuild_text(rebuild: Option<Rebuild>) -> String {
+    match rebuild {
+        None => String::new(),
+        Some(Rebuild::Requested) => "asked for".to_owned(),
+        Some(Rebuild::Running { position }) => format!("at {position}"),
+    }
+}
+
+async fn rebuild(arguments: &ProjectionRebuild, output: Output) -> Result<Exit, Report> {
+    let opened = open(&arguments.at).await?;
+    let name = arguments.name.as_str();
+    // Also for taking a request back, so that a wrong name is said.
+    state_of(&opened, name).await?;
+    let what = if arguments.withdraw {
+        let withdrawn = opened.queue.withdraw_rebuild(name).await;
+        withdrawn.map_err(|error| opened.report(&error))?;
+        "withdrawn"
+    } else {
+        let requested = opened.queue.request_rebuild(name).await;
+        requested.map_err(|error| opened.report(&error))?;
+        match arguments.no_wait {
+            true => "requested",
+            false => {
+                let env = Env::system();
+                wait(&opened, name, arguments.timeout, &*env.clock).await?;
+                "rebuilt"
+            }
+        }
+    };
+    match output {
+        Output::Json => print_json(&json!({ "projection": name, "state": what }))?,
+        Output::Table => print(&format!("{name}: {what}"))?,
+    }
+    Ok(Exit::Ok)
+}
+
+async fn state_of(opened: &Opened, name: &str) -> Result<ProjectionState, Report> {
+    let found = async {
+        let mut states = opened.queue.projections().await?.into_iter();
+        let found = states.find(|state| state.name == name);
+        found.ok_or_else(|| QueueError::UnknownProjection {
+            name: name.to_owned(),
+        })
+    };
+    found.await.map_err(|error| opened.report(&error))
+}
+
+/// Returns once the request was served.
+async fn wait(
+    opened: &Opened,
+    name: &str,
+    limit: Option<Duration>,
+    clock: &dyn Clock,
+) -> Result<(), Report> {
+    let begun = clock.elapsed();
+    let (mut is_told, mut shown) = (false, None);
+    loop {
+        let state = state_of(opened, name).await?;
+        let Some(rebuild) = state.rebuild else {
+            return Ok(());
+        };
+        let waited = clock.elapsed().saturating_sub(begun);
+        if limit.is_some_and(|limit| waited >= limit) {
+            return Err(unserved(name, rebuild));
+        }
+        match rebuild {
+            Rebuild::Requested if waited >= PATIENCE && !is_told => {
+                is_told = true;
+                say(&format!(
+                    "no process has begun with `{name}` yet: is one that has this projection \
+                     running? The request stays until it is served"
+                ));
+            }
+            Rebuild::Running { position } if is_drawable() && shown != Some(position) => {
+                shown = Some(position);
+                say(&format!(
+                    "{name}: at {position} of {}",
+                    state.position + state.lag
+                ));
+            }
+            Rebuild::Requested | Rebuild::Running { .. } => {}
+        }
+        clock.sleep(PAUSE).await;
+    }
+}
+
+fn unserved(name: &str, rebuild: Rebuild) -> Report {
+    match rebuild {
+        Rebuild::Requested => Report::new(
+            "projection.unserved",
+            format!("no process has begun to rebuild `{name}`"),
+        )
+        .with_hint(
+            "start a process that has this projection; the request stays, and `--withdraw` takes \
+             it back",
+        ),
+        Rebuild::Running { position } => Report::new(
+            "projection.unserved",
+            format!("the rebuild of `{name}` is at {position} and goes on"),
+        )
+        .with_hint("`tidegate projection ls` shows how far it is"),
+    }
+}
+
+async fn forget(name: &str, yes: bool, at: &StoreAt, output: Output) -> Result<Exit, Report> {
+    let opened = open(at).await?;
+    state_of(&opened, name).await?;
+    let what = format!("`{name}` loses its position, and the log is not kept for it any more");
+    let unconfirmed = format!("{what}; this was not confirmed");
+    let unconfirmed = Report::new("forget.unconfirmed", unconfirmed).with_hint("give `--yes`");
+    confirm(&what, yes, unconfirmed)?;
+    let forgotten = opened.queue.forget_projection(name).await;
+    forgotten.map_err(|error| opened.report(&error))?;
+    match output {
+        Output::Json => print_json(&json!({ "forgotten": name }))?,
+        Output::Table => print(&format!("{name}: forgotten"))?,
+    }
+    Ok(Exit::Ok)
+}

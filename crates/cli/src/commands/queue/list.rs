@@ -1,0 +1,104 @@
+//! Looking: `ls`, `show`, `stats`.
+
+use serde_json::json;
+use tidegate_queue::port::{Filter, Stats, Status};
+
+use super::event::Shown;
+use super::{number_of, open};
+use crate::args::{EventRef, EventStatus, Output, QueueLs, StoreAt};
+use crate::report::{Exit, Report, print, print_json};
+use crate::table;
+
+pub(super) async fn list(arguments: &QueueLs, output: Output) -> Result<Exit, Report> {
+    let opened = open(&arguments.at).await?;
+    let filter = Filter {
+        status: arguments.status.map(status),
+        type_name: arguments.type_name.clone(),
+        after: arguments.after,
+        // One more tells whether there is another page.
+        limit: arguments.limit.saturating_add(1),
+    };
+    let listed = opened.queue.store().list(&filter).await;
+    let mut listed = listed.map_err(|error| opened.report(&error))?;
+    let limit = usize::try_from(arguments.limit).unwrap_or(usize::MAX);
+    let is_more = listed.len() > limit;
+    listed.truncate(limit);
+    let events: Vec<Shown> = listed.into_iter().map(Shown::of).collect();
+    let next = events.last().map(Shown::id).filter(|_| is_more);
+    match output {
+        Output::Json => print_json(&json!({ "events": events, "next": next }))?,
+        Output::Table => print(&page(&events, next))?,
+    }
+    Ok(Exit::Ok)
+}
+
+fn status(status: EventStatus) -> Status {
+    match status {
+        EventStatus::Pending => Status::Pending,
+        EventStatus::Processing => Status::Processing,
+        EventStatus::Completed => Status::Completed,
+        EventStatus::CompletedWithErrors => Status::CompletedWithErrors,
+    }
+}
+
+fn page(events: &[Shown], next: Option<i64>) -> String {
+    if events.is_empty() {
+        return "no events".to_owned();
+    }
+    let grid = table::grid(&Shown::HEADER, events.iter().map(Shown::row).collect());
+    let count = table::counted(events.len() as u64, "event");
+    match next {
+        Some(next) => format!("{grid}\n{count}; more with `--after {next}`"),
+        None => format!("{grid}\n{count}"),
+    }
+}
+
+pub(super) async fn show(event: EventRef, at: &StoreAt, output: Output) -> Result<Exit, Report> {
+    let opened = open(at).await?;
+    let id = number_of(&opened, event).await??;
+    let store = opened.queue.store();
+    let looked = async {
+        let listed = store.show(id).await?;
+        let listed = listed.ok_or(tidegate_queue::QueueError::Unknown { id })?;
+        Ok((listed, store.registry().await?))
+    };
+    let (listed, registry) = looked.await.map_err(|error| opened.report(&error))?;
+    let type_name = listed.type_name.clone();
+    let shown = Shown::whole(listed, registry.of(&type_name));
+    match output {
+        Output::Json => print_json(&shown)?,
+        Output::Table => print(&shown.text())?,
+    }
+    Ok(Exit::Ok)
+}
+
+pub(super) async fn stats(at: &StoreAt, output: Output) -> Result<Exit, Report> {
+    let opened = open(at).await?;
+    let stats = opened.queue.store().stats().await;
+    let stats = stats.map_err(|error| opened.report(&error))?;
+    match output {
+        Output::Json => print_json(&stats)?,
+        Output::Table => print(&stats_text(&stats))?,
+    }
+    Ok(Exit::Ok)
+}
+
+fn stats_text(stats: &Stats) -> String {
+    let row = |name: &str, count: u64| vec![name.to_owned(), count.to_string()];
+    let mut rows = vec![
+        row("waiting", stats.pending),
+        row("of these, for another attempt", stats.retrying),
+        row("being handled", stats.processing),
+        row("finalized", stats.finalized),
+        row("handler states kept", stats.handler_states),
+    ];
+    for (type_name, count) in &stats.unhandled {
+        rows.push(row(&format!("without a handler: {type_name}"), *count));
+    }
+    let [second, minute, hour, older] = stats.ages;
+    format!(
+        "{}\noldest {:.1} s; up to a second {second}, a minute {minute}, an hour {hour}, older {older}",
+        table::grid(&["events", "count"], rows),
+        stats.oldest_age_seconds,
+    )
+}

@@ -1,0 +1,50 @@
+//! `tidegate queue migrate`.
+
+use serde_json::json;
+use tidegate_core::env::Env;
+use tidegate_queue::sql;
+use tidegate_store::Dialect;
+
+use crate::args::{Output, SqlDialect, StoreAt};
+use crate::report::{Exit, Report, print as write, print_json};
+use crate::{store, table};
+
+pub(super) async fn migrate(at: &StoreAt, output: Output) -> Result<Exit, Report> {
+    let settings = store::named(at)?;
+    let (opened, ran) = store::open_and_migrate(&settings, &Env::system()).await?;
+    match output {
+        Output::Json => print_json(&json!({ "store": opened.shown, "ran": ran }))?,
+        Output::Table => write(&match ran {
+            0 => format!("{}: up to date", opened.shown),
+            ran => format!(
+                "{}: {} ran",
+                opened.shown,
+                table::counted(ran as u64, "migration")
+            ),
+        })?,
+    }
+    Ok(Exit::Ok)
+}
+
+/// Writes the SQL. No database is asked.
+pub(super) fn print(
+    dialect: Option<SqlDialect>,
+    at: &StoreAt,
+    output: Output,
+) -> Result<Exit, Report> {
+    let dialect = match dialect {
+        Some(SqlDialect::Sqlite) => Dialect::Sqlite,
+        Some(SqlDialect::Postgres) => Dialect::Postgres,
+        // The configuration takes no other address.
+        None => {
+            let configured = store::named(at)?.options.dialect();
+            configured.unwrap_or(Dialect::Sqlite)
+        }
+    };
+    let text = sql::print_migrations(dialect);
+    match output {
+        Output::Json => print_json(&json!({ "dialect": dialect.to_string(), "sql": text }))?,
+        Output::Table => write(text.trim_end())?,
+    }
+    Ok(Exit::Ok)
+}

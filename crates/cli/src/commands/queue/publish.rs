@@ -1,0 +1,149 @@
+//! `tidegate queue publish`.
+
+use std::io::{BufRead, BufReader, Read};
+
+use serde::Serialize;
+use tidegate_core::EventId;
+use tidegate_queue::{NewEvent, QueueError};
+
+use super::open;
+use crate::args::{Output, QueuePublish};
+use crate::report::{Exit, Report, print_bytes};
+use crate::store::Opened;
+
+/// Events, and about how many bytes, that are published in one transaction.
+const EVENTS: usize = 500;
+const BYTES: usize = 128 * 1024;
+/// The longest line that is read.
+const LINE: u64 = 1024 * 1024 * 1024;
+
+/// An event that was published, under the names of its columns.
+#[derive(Debug, Serialize)]
+struct Published<'a> {
+    id: i64,
+    event_id: EventId,
+    #[serde(rename = "type")]
+    type_name: &'a str,
+}
+
+pub(super) async fn publish(arguments: &QueuePublish, output: Output) -> Result<Exit, Report> {
+    let opened = open(&arguments.at).await?;
+    let publisher = Publisher {
+        opened: &opened,
+        arguments,
+        output,
+    };
+    match &arguments.payload {
+        Some(payload) => {
+            let event = publisher.event(payload, "the payload")?;
+            publisher.publish(vec![event]).await?;
+        }
+        None => publisher.publish_lines(std::io::stdin().lock()).await?,
+    }
+    Ok(Exit::Ok)
+}
+
+struct Publisher<'a> {
+    opened: &'a Opened,
+    arguments: &'a QueuePublish,
+    output: Output,
+}
+
+impl Publisher<'_> {
+    /// Publishes every line. What has come so far is published before anything more is waited for,
+    /// and before a line that is no JSON ends it.
+    async fn publish_lines(&self, input: impl Read) -> Result<(), Report> {
+        let mut lines = BufReader::with_capacity(BYTES, input);
+        let mut events = Vec::new();
+        let (mut number, mut bytes) = (0_u64, 0);
+        loop {
+            let mut line = Vec::new();
+            let read = lines.by_ref().take(LINE).read_until(b'\n', &mut line);
+            let read = read.map_err(|error| {
+                Report::of("input.failed", "cannot read standard input", &error)
+            })?;
+            number += 1;
+            bytes += line.len();
+            if !line.trim_ascii().is_empty() {
+                let text = String::from_utf8_lossy(line.trim_ascii());
+                match self.event(&text, &format!("line {number}")) {
+                    Ok(event) => events.push(event),
+                    Err(report) => {
+                        self.publish(events).await?;
+                        return Err(report);
+                    }
+                }
+            }
+            let is_more_here = lines.buffer().contains(&b'\n');
+            if read == 0 || !is_more_here || events.len() >= EVENTS || bytes >= BYTES {
+                self.publish(std::mem::take(&mut events)).await?;
+                bytes = 0;
+            }
+            if read == 0 {
+                return Ok(());
+            }
+        }
+    }
+
+    fn event(&self, payload: &str, what: &str) -> Result<NewEvent, Report> {
+        let QueuePublish {
+            type_name,
+            key,
+            headers,
+            ..
+        } = self.arguments;
+        let made = NewEvent::raw(self.opened.queue.ids().mint(), type_name, payload);
+        let mut event = made.map_err(|error| {
+            if let QueueError::Encode { source, .. } = &error {
+                Report::of("queue.payload", &format!("{what} is no JSON"), source)
+                    .with_hint("events before it, if any, are published and were printed")
+            } else {
+                self.opened.report(&error)
+            }
+        })?;
+        if let Some(key) = key {
+            event = event.with_key(key);
+        }
+        for (name, value) in headers {
+            event = event.with_header(name, value);
+        }
+        Ok(event)
+    }
+
+    async fn publish(&self, events: Vec<NewEvent>) -> Result<(), Report> {
+        let Some(first) = events.first() else {
+            return Ok(());
+        };
+        let published = self.opened.queue.publish_all(&events).await;
+        let numbers = published.map_err(|error| {
+            let report = self.opened.report(&error);
+            match error.may_have_happened() {
+                true => report.with_hint(format!(
+                    "look with `tidegate where {}` before publishing again: these events may all \
+                     be there",
+                    first.event_id
+                )),
+                false => report,
+            }
+        })?;
+        let mut text = Vec::new();
+        for (event, id) in events.iter().zip(numbers) {
+            let published = Published {
+                id,
+                event_id: event.event_id,
+                type_name: &event.type_name,
+            };
+            match self.output {
+                Output::Json => {
+                    let line = serde_json::to_vec(&published);
+                    text.extend(
+                        line.map_err(|error| Report::of("internal", "cannot write JSON", &error))?,
+                    );
+                }
+                Output::Table => text.extend(format!("{}  {id}", event.event_id).into_bytes()),
+            }
+            text.push(b'\n');
+        }
+        print_bytes(&text)
+    }
+}

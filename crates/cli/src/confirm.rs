@@ -1,0 +1,23 @@
+//! Asking before something that cannot be taken back.
+
+use std::io::{BufRead, IsTerminal};
+
+use crate::report::{Report, say};
+
+/// Returns when `yes` was given, or when somebody at the terminal answers so; otherwise with the
+/// report of whoever asks. `what` says what would happen.
+pub(crate) fn confirm(what: &str, yes: bool, unconfirmed: Report) -> Result<(), Report> {
+    if yes {
+        return Ok(());
+    }
+    let stdin = std::io::stdin();
+    if !stdin.is_terminal() {
+        return Err(unconfirmed);
+    }
+    say(&format!("{what}. Go on? [y/N]"));
+    let mut answer = String::new();
+    match stdin.lock().read_line(&mut answer) {
+        Ok(_) if answer.trim().eq_ignore_ascii_case("y") => Ok(()),
+        Ok(_) | Err(_) => Err(unconfirmed),
+    }
+}

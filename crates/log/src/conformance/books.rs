@@ -1,0 +1,149 @@
+//! Rules of the books: what postings say of a group on a topic, and the records say the same.
+
+use tidegate_core::books::{Place, Tally};
+use tidegate_core::{EventId, GroupName, Offset};
+
+use super::member::Member;
+use super::scene::{Scene, append_to, code};
+use crate::{Fence, Join, OffsetCommit, StartAt, TopicPartition};
+
+type Events = Vec<(Offset, EventId)>;
+
+fn tally<'a>(events: impl IntoIterator<Item = &'a (Offset, EventId)>) -> Tally {
+    let events = events.into_iter();
+    events.fold(Tally::default(), |sum, (_, id)| sum.plus(Tally::of(*id)))
+}
+
+/// A group with one member, and ten events in each of two partitions.
+async fn set_out(scene: &Scene) -> (GroupName, Member, [TopicPartition; 2], [Events; 2]) {
+    let topic = scene.topic(2).await;
+    let all = [0, 1].map(|number| TopicPartition::new(topic.clone(), number));
+    let events = [
+        scene.append_events(&all[0], 10).await,
+        scene.append_events(&all[1], 10).await,
+    ];
+    let group = scene.group();
+    let mut member = scene.join(&group, &topic).await;
+    member.until_seen(20).await;
+    (group, member, all, events)
+}
+
+/// Postings are booked with the commit they come with, of offsets alone and with records, and are
+/// there after a restart.
+pub async fn postings_are_booked_with_their_commit(scene: Scene) {
+    let (group, member, all, events) = set_out(&scene).await;
+    let topic = &all[0].topic;
+    let out = TopicPartition::new(scene.topic(1).await, 0);
+    assert_eq!(scene.settled(&group, topic).await, Tally::default());
+    let alone = vec![member.settling(&all[0], &events[0][..3], Place::Delivered)];
+    member.commit(Vec::new(), alone).await.unwrap();
+    let settled = scene.settled(&group, topic).await;
+    assert_eq!(settled, tally(&events[0][..3]));
+    let both = vec![
+        member.settling(&all[0], &events[0][3..4], Place::DeadLettered),
+        member.settling(&all[1], &events[1][..6], Place::Retrying),
+    ];
+    let appends = vec![append_to(&out, "handed off")];
+    member.commit(appends, both).await.unwrap();
+    let expected = tally(events[0][..4].iter().chain(&events[1][..6]));
+    drop(member);
+    let mut scene = scene;
+    for _ in 0..2 {
+        assert_eq!(scene.settled(&group, topic).await, expected);
+        scene = scene.reopened().await;
+    }
+}
+
+/// The next owner goes on with the books of the one before it, and each group has its own.
+pub async fn the_next_owner_goes_on_with_the_books(scene: Scene) {
+    let (group, member, all, events) = set_out(&scene).await;
+    let (at, events) = (&all[0], &events[0]);
+    let first = vec![member.settling(at, &events[..4], Place::Delivered)];
+    member.commit(Vec::new(), first).await.unwrap();
+    member.session.close().await.unwrap();
+    let mut next = scene.join(&group, &at.topic).await;
+    next.until_owning(2).await;
+    let rest = vec![next.settling(at, &events[4..], Place::Delivered)];
+    next.commit(Vec::new(), rest).await.unwrap();
+    assert_eq!(scene.settled(&group, &at.topic).await, tally(events));
+    let other = scene.group();
+    let mut beside = scene.join(&other, &at.topic).await;
+    beside.until_owning(2).await;
+    let one = vec![beside.settling(at, &events[..1], Place::Delivered)];
+    beside.commit(Vec::new(), one).await.unwrap();
+    assert_eq!(scene.settled(&other, &at.topic).await, tally(&events[..1]));
+    assert_eq!(scene.settled(&group, &at.topic).await, tally(events));
+}
+
+/// A commit that is refused posts nothing, with records or without.
+pub async fn a_refused_commit_posts_nothing(scene: Scene) {
+    let (group, member, all, events) = set_out(&scene).await;
+    let topic = &all[0].topic;
+    for appends in [Vec::new(), vec![append_to(&all[0], "never")]] {
+        let good = member.settling(&all[0], &events[0][..5], Place::Delivered);
+        let stale = OffsetCommit {
+            fence: Fence(u64::MAX),
+            ..member.settling(&all[1], &events[1][..5], Place::Delivered)
+        };
+        let refused = member.commit(appends, vec![good, stale]).await;
+        assert_eq!(code(refused), "log.fenced");
+        assert_eq!(scene.settled(&group, topic).await, Tally::default());
+    }
+    let good = vec![member.settling(&all[0], &events[0][..5], Place::Delivered)];
+    member.commit(Vec::new(), good).await.unwrap();
+    assert_eq!(scene.settled(&group, topic).await, tally(&events[0][..5]));
+}
+
+/// What a zombie posts is not booked; what whoever took its place posts is, once.
+pub async fn a_zombie_posts_nothing(scene: Scene) {
+    let at = TopicPartition::new(scene.topic(1).await, 0);
+    let group = scene.group();
+    let events = scene.append_events(&at, 5).await;
+    let join = Join {
+        instance: Some(scene.name("instance")),
+        ..Join::new(group.clone(), vec![at.topic.clone()])
+    };
+    let mut zombie = scene.join_as(join.clone()).await;
+    zombie.until_seen(5).await;
+    let mut next = scene.join_as(join).await;
+    next.until_seen(5).await;
+    let late = vec![zombie.settling(&at, &events, Place::DeadLettered)];
+    let refused = zombie.commit(Vec::new(), late).await;
+    assert_eq!(code(refused), "log.fenced");
+    assert_eq!(scene.settled(&group, &at.topic).await, Tally::default());
+    let ours = vec![next.settling(&at, &events, Place::Delivered)];
+    next.commit(Vec::new(), ours).await.unwrap();
+    assert_eq!(scene.settled(&group, &at.topic).await, tally(&events));
+}
+
+/// A group that starts behind the last record never had those before it: they are not in its books,
+/// neither as settled nor as queued. Where it began is remembered, so that nothing that comes later
+/// is skipped.
+pub async fn what_lies_before_the_start_of_a_group_is_not_in_its_books(scene: Scene) {
+    let topic = scene.topic(2).await;
+    let all = [0, 1].map(|number| TopicPartition::new(topic.clone(), number));
+    let group = scene.group();
+    let join = Join {
+        start: StartAt::Latest,
+        ..Join::new(group.clone(), vec![topic.clone()])
+    };
+    for at in &all {
+        scene.append_events(at, 5).await;
+    }
+    let mut first = scene.join_as(join.clone()).await;
+    first.until_owning(2).await;
+    assert_eq!(scene.settled(&group, &topic).await, Tally::default());
+    // What comes while nobody is there, before anything was settled, is not skipped.
+    first.session.close().await.unwrap();
+    drop(first);
+    let events = scene.append_events(&all[0], 3).await;
+    let scene = scene.reopened().await;
+    let mut second = scene.join_as(join).await;
+    second.until_seen(3).await;
+    second.until_owning(2).await;
+    assert_eq!(second.seen[&all[0]][0].offset, events[0].0);
+    let settled = vec![second.settling(&all[0], &events, Place::Delivered)];
+    second.commit(Vec::new(), settled).await.unwrap();
+    assert_eq!(scene.settled(&group, &topic).await, tally(&events));
+    assert_eq!(second.count(), 3, "nothing from before the start");
+}

@@ -1,0 +1,147 @@
+//! What readers see beside transactions of others that are open, aborted or committed.
+
+mod needs_kafka {
+    use std::time::Duration;
+
+    use rdkafka::ClientConfig;
+    use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
+    use tidegate_core::Offset;
+    use tidegate_core::books::{Place, postings};
+    use tidegate_log::kafka::recount_group;
+    use tidegate_log::{
+        Commit, Happening, Join, Log, OffsetCommit, Read, Session, Stored, TopicPartition,
+    };
+
+    use crate::scene::{
+        append, assigned, group, id, log, number, numbered, numbers, run, topic, variable,
+    };
+
+    const WAIT: Duration = Duration::from_secs(30);
+
+    /// A program of somebody else that writes numbers in transactions.
+    struct Stranger(BaseProducer);
+
+    impl Stranger {
+        fn new(at: &TopicPartition) -> Self {
+            let producer: BaseProducer = ClientConfig::new()
+                .set("bootstrap.servers", variable("KAFKA_BOOTSTRAP"))
+                .set("transactional.id", format!("stranger-{}", at.topic))
+                .create()
+                .unwrap();
+            producer.init_transactions(WAIT).unwrap();
+            Self(producer)
+        }
+
+        /// Begins a transaction and writes numbers in it, which the broker has when this returns.
+        fn begin(&self, at: &TopicPartition, numbers: std::ops::Range<u64>) {
+            self.0.begin_transaction().unwrap();
+            for number in numbers {
+                let record = numbered(number);
+                let headers = rdkafka::message::OwnedHeaders::new();
+                let headers = headers.insert(rdkafka::message::Header {
+                    key: "x-tidegate-event-id",
+                    value: Some(&id(number).to_string()),
+                });
+                let sent = BaseRecord::<(), [u8]>::to(at.topic.as_str())
+                    .partition(at.partition.0)
+                    .headers(headers)
+                    .payload(record.value.as_deref().unwrap());
+                self.0.send(sent).unwrap();
+            }
+            self.0.flush(WAIT).unwrap();
+        }
+    }
+
+    /// Reads on until nothing comes for a while.
+    async fn until_quiet(session: &dyn Session, seen: &mut Vec<Stored>) -> Option<Offset> {
+        let mut next = None;
+        while let Ok(happened) = tokio::time::timeout(Duration::from_secs(2), session.poll()).await
+        {
+            match happened.unwrap() {
+                Happening::Records { batch, .. } => {
+                    next = Some(batch.next);
+                    seen.extend(batch.records);
+                }
+                other @ (Happening::Assigned(_) | Happening::Revoking(_) | Happening::Lost(_)) => {
+                    panic!("{other:?}")
+                }
+            }
+        }
+        next
+    }
+
+    #[test]
+    #[ignore = "needs Kafka"]
+    fn what_is_open_is_not_read_and_what_was_aborted_never_is() {
+        run(async {
+            let log = log().await;
+            let at = TopicPartition::new(topic(&log, 1).await, 0);
+            append(&log, &at, 0..5).await;
+            let stranger = Stranger::new(&at);
+            stranger.begin(&at, 100..103);
+            // Behind a transaction that has not ended, others wait with it.
+            append(&log, &at, 5..7).await;
+
+            let group = group();
+            let join = Join::new(group.clone(), vec![at.topic.clone()]);
+            let session = log.join(join).await.unwrap();
+            let fence = assigned(&*session).await[&at].fence;
+            let mut seen = Vec::new();
+            let open_at = until_quiet(&*session, &mut seen).await.unwrap();
+            assert_eq!(seen.iter().map(number).collect::<Vec<_>>(), [0, 1, 2, 3, 4]);
+            assert_eq!(numbers(&log, &at).await, [0, 1, 2, 3, 4]);
+            assert_eq!(open_at, Offset(5), "where the transaction began");
+            let end = log.describe(&at.topic).await.unwrap().partitions[0].end;
+            assert_eq!(end, open_at, "the end is that of what can be read");
+            let waiting = Read {
+                wait: Duration::from_millis(500),
+                ..Read::new(at.clone(), open_at)
+            };
+            assert_eq!(log.read(waiting).await.unwrap().records, []);
+            assert_eq!(session.lag().await.unwrap()[0].records, 5);
+
+            // It ends, and what it wrote was never there.
+            stranger.0.abort_transaction(WAIT).unwrap();
+            until_quiet(&*session, &mut seen).await.unwrap();
+            let expected: Vec<u64> = (0..7).collect();
+            assert_eq!(seen.iter().map(number).collect::<Vec<_>>(), expected);
+            assert_eq!(numbers(&log, &at).await, expected);
+
+            // Another one is committed, and is read from then on.
+            stranger.begin(&at, 7..9);
+            assert_eq!(until_quiet(&*session, &mut seen).await, None);
+            stranger.0.commit_transaction(WAIT).unwrap();
+            until_quiet(&*session, &mut seen).await.unwrap();
+            let expected: Vec<u64> = (0..9).collect();
+            assert_eq!(seen.iter().map(number).collect::<Vec<_>>(), expected);
+
+            // Books and recount have what was read: neither holes nor what was aborted.
+            let next = Offset(seen.last().unwrap().offset.0 + 1);
+            assert!(next.0 > 9 + 3, "aborted records and ends take offsets");
+            let settled = OffsetCommit {
+                at: at.clone(),
+                fence,
+                next,
+                metadata: String::new(),
+                postings: postings((0..9).map(id), Some(Place::Queued), Some(Place::Delivered)),
+            };
+            let commit = Commit {
+                appends: vec![],
+                offsets: vec![settled],
+            };
+            session.commit(commit).await.unwrap();
+            let recount = recount_group(&log, &group, &at.topic).await.unwrap();
+            let found = &recount.partitions[0];
+            assert!(found.is_verifiable() && found.agrees(), "{found:?}");
+            assert_eq!(found.count, 9);
+
+            // An open one behind what is committed does not disturb the recount.
+            stranger.begin(&at, 200..203);
+            let again = recount_group(&log, &group, &at.topic).await.unwrap();
+            assert_eq!(again, recount);
+            stranger.0.abort_transaction(WAIT).unwrap();
+            let late = tokio::time::timeout(Duration::from_secs(1), session.poll()).await;
+            assert!(late.is_err(), "aborted and read: {late:?}");
+        });
+    }
+}

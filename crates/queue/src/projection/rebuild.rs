@@ -1,0 +1,193 @@
+//! Rebuilds: a projection built anew beside what readers see, and swapped in whole.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tidegate_core::{Classify, Failure, FailureClass};
+
+use super::request::{request_of, shadow_of};
+use super::run::{Projector, Step, Work, turn_name};
+use super::{Projection, Target};
+use crate::QueueError;
+use crate::port::Turn;
+
+/// A rebuild that did not come to its end; readers see what they saw before.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RebuildError {
+    /// There is no such projection here.
+    #[error("there is no projection `{name}`")]
+    Unknown {
+        /// The name.
+        name: String,
+    },
+    /// The store failed.
+    #[error("projection `{name}` could not be rebuilt")]
+    Store {
+        /// The name.
+        name: String,
+        /// Why.
+        #[source]
+        source: QueueError,
+    },
+    /// The projection refused an event.
+    #[error("projection `{name}` failed while it was rebuilt")]
+    Failed {
+        /// The name.
+        name: String,
+        /// Why.
+        #[source]
+        source: Failure,
+    },
+    /// Another process took the turn.
+    #[error("projection `{name}` was taken over while it was rebuilt")]
+    TakenOver {
+        /// The name.
+        name: String,
+    },
+}
+
+impl Classify for RebuildError {
+    fn class(&self) -> FailureClass {
+        match self {
+            Self::Unknown { .. } => FailureClass::Permanent,
+            Self::Store { source, .. } => source.class(),
+            Self::Failed { source, .. } => source.class(),
+            Self::TakenOver { .. } => FailureClass::Transient,
+        }
+    }
+}
+
+impl Projector {
+    /// Builds a projection anew beside what readers see, from the first event of the log, and swaps
+    /// it in whole.
+    ///
+    /// It waits until nobody else runs the projection. Where somebody does, ask for it by
+    /// [`Queue::request_rebuild`]: a projector that runs goes on with what readers see meanwhile.
+    ///
+    /// Returns once the new one is what readers see. If canceled, or if it fails, they see the old
+    /// one; calling it again begins anew.
+    ///
+    /// # Errors
+    /// There is no such projection, it failed, the store failed, or another process took over.
+    pub async fn rebuild(&self, name: &str) -> Result<(), RebuildError> {
+        let found = self
+            .projections
+            .iter()
+            .find(|projection| projection.name == name);
+        let projection = found.ok_or_else(|| RebuildError::Unknown {
+            name: name.to_owned(),
+        })?;
+        let failed = |source| RebuildError::Store {
+            name: name.to_owned(),
+            source,
+        };
+        let mut turns = BTreeMap::new();
+        // Whoever builds it now goes on until we have the turn.
+        let turn = loop {
+            match self
+                .turn(&turn_name(projection), &mut turns)
+                .await
+                .map_err(failed)?
+            {
+                Some(turn) => break turn,
+                None => self.clock.sleep(self.options.poll_delay).await,
+            }
+        };
+        let shadow = shadow_of(name);
+        let store = &self.store;
+        self.give_up(projection).await?;
+        self.create(projection, Target::Rebuild).await?;
+        let taken_over = || RebuildError::TakenOver {
+            name: name.to_owned(),
+        };
+        loop {
+            if !store
+                .keep_turn(&turn, self.options.lease)
+                .await
+                .map_err(failed)?
+            {
+                return Err(taken_over());
+            }
+            match self
+                .step(projection, &shadow, Target::Rebuild, &turn)
+                .await?
+            {
+                Step::Moved => {}
+                Step::Idle => break,
+                Step::TakenOver => return Err(taken_over()),
+            }
+        }
+        let swapped = store.swap(&turn, name, &shadow, &projection.tables).await;
+        if !swapped.map_err(failed)? {
+            return Err(taken_over());
+        }
+        store
+            .keep_turn(&turn, Duration::ZERO)
+            .await
+            .map_err(failed)?;
+        Ok(())
+    }
+
+    /// Goes on with a rebuild that is asked for, and drops one that is not any more.
+    pub(super) async fn follow(
+        &self,
+        projection: &Projection,
+        is_wanted: bool,
+        turn: &Turn,
+        work: &mut Work,
+    ) -> Result<Step, RebuildError> {
+        let name = projection.name();
+        let Some(begun) = work.begun.get_mut(name) else {
+            return Ok(Step::TakenOver);
+        };
+        match (is_wanted, begun.is_rebuilding) {
+            (false, false) => return Ok(Step::Idle),
+            (false, true) => {
+                begun.is_rebuilding = false;
+                self.give_up(projection).await?;
+                return Ok(Step::Idle);
+            }
+            (true, false) => {
+                tracing::info!(projection = name, "a rebuild was asked for");
+                self.give_up(projection).await?;
+                self.create(projection, Target::Rebuild).await?;
+                begun.is_rebuilding = true;
+            }
+            (true, true) => {}
+        }
+        let shadow = shadow_of(name);
+        let step = self.step(projection, &shadow, Target::Rebuild, turn);
+        match step.await? {
+            Step::Idle => {}
+            step @ (Step::Moved | Step::TakenOver) => return Ok(step),
+        }
+        let failed = |source| RebuildError::Store {
+            name: name.to_owned(),
+            source,
+        };
+        // It has read all that readers see: what they see is read first in each round. Should the
+        // answer get lost, it begins anew.
+        begun.is_rebuilding = false;
+        let tables = &projection.tables;
+        let swapped = self.store.swap(turn, name, &shadow, tables).await;
+        if !swapped.map_err(failed)? {
+            return Ok(Step::TakenOver);
+        }
+        // A crash before this rebuilds once more, which gives the same.
+        let served = self.store.forget_projection(&request_of(name), &[]).await;
+        served.map_err(failed)?;
+        tracing::info!(projection = name, "rebuilt");
+        Ok(Step::Moved)
+    }
+
+    /// Drops what there is of a rebuild.
+    async fn give_up(&self, projection: &Projection) -> Result<(), RebuildError> {
+        let (shadow, tables) = (shadow_of(projection.name()), &projection.tables);
+        let dropped = self.store.forget_projection(&shadow, tables).await;
+        dropped.map_err(|source| RebuildError::Store {
+            name: projection.name.clone(),
+            source,
+        })
+    }
+}

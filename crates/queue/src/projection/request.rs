@@ -1,0 +1,167 @@
+//! Asking for a rebuild from a process that does not have the projection.
+//!
+//! A request is a row `name#wanted` of `event_projection`, beside `name` and the `name#rebuild` of a
+//! rebuild that is under way; no name of a projection holds a `#`. Its position is 0, so that nothing
+//! of the log is removed before the rebuild has read it. Whoever runs the projection finds the row,
+//! rebuilds, and takes it away; a crash in between leaves it, and the rebuild begins anew.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::QueueError;
+use crate::queue::Queue;
+
+/// How long the turn to write a request is held: it is one statement.
+const TURN: Duration = Duration::from_secs(5);
+
+/// The name under which a projection is rebuilt.
+pub(super) fn shadow_of(name: &str) -> String {
+    format!("{name}#rebuild")
+}
+
+/// The name of a request to rebuild a projection.
+pub(super) fn request_of(name: &str) -> String {
+    format!("{name}#wanted")
+}
+
+/// How far a projection is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ProjectionState {
+    /// Its name.
+    pub name: String,
+    /// The last position that readers see in it.
+    pub position: i64,
+    /// How many positions it is behind.
+    pub lag: i64,
+    /// A rebuild that is asked for or under way.
+    pub rebuild: Option<Rebuild>,
+}
+
+/// A rebuild that has not come to its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(tag = "state", rename_all = "lowercase")]
+pub enum Rebuild {
+    /// Nobody has begun with it.
+    Requested,
+    /// It is under way.
+    Running {
+        /// The last position that it has read.
+        position: i64,
+    },
+}
+
+impl Queue {
+    /// How far every projection is, by name.
+    ///
+    /// # Errors
+    /// The database is away or refused.
+    pub async fn projections(&self) -> Result<Vec<ProjectionState>, QueueError> {
+        let head = self.store().read_log(0, 1).await?.head;
+        let positions = self.store().projections().await?;
+        Ok(states(&positions.into_iter().collect(), head))
+    }
+
+    /// Asks whoever runs the projection to rebuild it: a [`Projector`](crate::Projector) of any
+    /// process, now or when one is started.
+    ///
+    /// Returns once the request would survive a power cut. If canceled, it is made or not. Asking
+    /// twice asks once.
+    ///
+    /// # Errors
+    /// No projection of this name has begun, or the database is away or refused.
+    pub async fn request_rebuild(&self, name: &str) -> Result<(), QueueError> {
+        let store = self.store();
+        let known = store.projections().await?;
+        let is_there = |wanted: &str| known.iter().any(|(known, _)| known == wanted);
+        if name.contains('#') || !is_there(name) {
+            return Err(QueueError::UnknownProjection {
+                name: name.to_owned(),
+            });
+        }
+        if is_there(&request_of(name)) {
+            return Ok(());
+        }
+        let turn_name = format!("request.{name}");
+        let Some(turn) = store.take_turn(&turn_name, self.owner(), TURN).await? else {
+            // Somebody else asks for the same at this moment.
+            return Ok(());
+        };
+        let tx = store.begin().await?;
+        store.advance(tx, &turn, &request_of(name), 0, 0).await?;
+        store.keep_turn(&turn, Duration::ZERO).await?;
+        Ok(())
+    }
+
+    /// Takes a request back. A rebuild that is under way is given up, and readers see what they saw.
+    ///
+    /// # Errors
+    /// The database is away or refused.
+    pub async fn withdraw_rebuild(&self, name: &str) -> Result<(), QueueError> {
+        self.store().forget_projection(&request_of(name), &[]).await
+    }
+
+    /// Forgets a projection that is gone for good, so that the log is not kept for it any more. Its
+    /// tables stay; should it run again, it begins with the first event of the log.
+    ///
+    /// Returns once that would survive a power cut. Forgetting it twice changes nothing.
+    ///
+    /// # Errors
+    /// The database is away or refused.
+    pub async fn forget_projection(&self, name: &str) -> Result<(), QueueError> {
+        // The projection itself goes last: a call that is cut short is repeated by its name.
+        for name in [request_of(name), shadow_of(name), name.to_owned()] {
+            self.store().forget_projection(&name, &[]).await?;
+        }
+        Ok(())
+    }
+}
+
+/// The projections among these positions, with what is asked for and under way beside them.
+fn states(positions: &BTreeMap<String, i64>, head: i64) -> Vec<ProjectionState> {
+    let plain = positions.iter().filter(|(name, _)| !name.contains('#'));
+    let state = plain.map(|(name, position)| {
+        let running = positions.get(&shadow_of(name));
+        let running = running.map(|at| Rebuild::Running { position: *at });
+        let is_requested = positions.contains_key(&request_of(name));
+        ProjectionState {
+            name: name.clone(),
+            position: *position,
+            lag: (head - position).max(0),
+            rebuild: running.or(is_requested.then_some(Rebuild::Requested)),
+        }
+    });
+    state.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_asked_for_and_under_way_belongs_to_its_projection() {
+        let rows = [
+            ("a", 7),
+            ("a#rebuild", 3),
+            ("a#wanted", 0),
+            ("b", 9),
+            ("b#wanted", 0),
+            ("c", 10),
+        ];
+        let positions = rows.map(|(name, at)| (name.to_owned(), at));
+        let states = states(&positions.into_iter().collect(), 9);
+        let shown: Vec<_> = states
+            .iter()
+            .map(|state| (state.name.as_str(), state.lag, state.rebuild))
+            .collect();
+        assert_eq!(
+            shown,
+            [
+                ("a", 2, Some(Rebuild::Running { position: 3 })),
+                ("b", 0, Some(Rebuild::Requested)),
+                ("c", 0, None),
+            ]
+        );
+    }
+}

@@ -1,0 +1,101 @@
+//! Keeps the tables tidy, and the gauges true.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate_core::env::{Clock, Env};
+
+use crate::port::QueueStore;
+use crate::queue::Queue;
+use crate::telemetry;
+
+/// Rounds of one clean-up at most: each removes a bounded number of events, so that none of them
+/// holds others up, and all of them together keep pace with what is published.
+const ROUNDS: u32 = 200;
+
+/// How the tables are kept tidy; keys of the section `queue`.
+#[derive(Debug, Clone)]
+pub struct UpkeepOptions {
+    /// The pause between clean-ups: `cleanup-interval`.
+    pub cleanup_interval: Duration,
+    /// How long finalized events are kept: `event-log-retention`.
+    pub retention: Option<Duration>,
+    /// How often the gauges are set. Counting reads the tables, so not too often.
+    pub gauge_interval: Duration,
+}
+
+impl Default for UpkeepOptions {
+    fn default() -> Self {
+        Self {
+            cleanup_interval: Duration::from_secs(60),
+            retention: None,
+            gauge_interval: Duration::from_secs(15),
+        }
+    }
+}
+
+/// Clean-up and gauges of a queue, for a process without a dispatcher; a dispatcher does the same by
+/// itself. Any number of processes may do it at once.
+#[derive(Debug)]
+pub struct Upkeep {
+    store: Arc<dyn QueueStore>,
+    clock: Arc<dyn Clock>,
+    options: UpkeepOptions,
+}
+
+impl Upkeep {
+    /// The upkeep of this queue. Nothing runs yet.
+    #[must_use]
+    pub fn new(queue: &Queue, options: UpkeepOptions, env: &Env) -> Self {
+        Self {
+            store: Arc::clone(queue.store()),
+            clock: Arc::clone(&env.clock),
+            options,
+        }
+    }
+
+    /// Works until `shutdown` completes. A call that is running then is left to the database: each
+    /// is one transaction.
+    pub async fn run(self, shutdown: impl Future<Output = ()> + Send) {
+        let cleaning = async {
+            loop {
+                self.clock.sleep(self.options.cleanup_interval).await;
+                clean(&*self.store, self.options.retention).await;
+            }
+        };
+        let counting = async {
+            loop {
+                count(&*self.store).await;
+                self.clock.sleep(self.options.gauge_interval).await;
+            }
+        };
+        tokio::select! {
+            biased;
+            () = shutdown => {}
+            () = cleaning => {}
+            () = counting => {}
+        }
+    }
+}
+
+/// Removes what may go, in as many rounds as it takes.
+pub(crate) async fn clean(store: &dyn QueueStore, retention: Option<Duration>) {
+    for _ in 0..ROUNDS {
+        match store.clean(retention).await {
+            Ok(cleaned) if cleaned.events > 0 => {}
+            Ok(_) => return,
+            Err(error) => {
+                tracing::warn!(%error, "the queue could not be cleaned up");
+                return;
+            }
+        }
+    }
+}
+
+/// Sets the gauges.
+pub(crate) async fn count(store: &dyn QueueStore) {
+    match store.stats().await {
+        Ok(stats) => telemetry::stats(&stats),
+        Err(error) => tracing::warn!(%error, "the queue could not be counted"),
+    }
+}
