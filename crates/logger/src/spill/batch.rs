@@ -1,7 +1,7 @@
 //! A batch of lines on its way to the active file.
 //!
-//! It is prepared, written and noted in three steps, so that the next one can be prepared while this
-//! one is being written on another thread.
+//! It is prepared, written, synced and noted in four steps, so that the next one can be prepared and
+//! written while this one is being synced on another thread.
 
 use std::io;
 
@@ -114,7 +114,7 @@ impl Prepared {
     }
 }
 
-/// The active file, in the hands of whoever writes to it.
+/// The active file, in the hands of whoever syncs it.
 pub(crate) struct Lent {
     pub(super) file: Box<dyn DiskFile>,
     pub(super) is_synced: bool,
@@ -125,7 +125,7 @@ pub(crate) struct Lent {
 pub(crate) enum Outcome {
     /// All of it would survive a power cut.
     Kept,
-    /// It was not tried, because the batch before it failed.
+    /// It counts for nothing, because a batch before it failed.
     Skipped,
     /// The write failed; a part of it may be there.
     Refused(io::Error),
@@ -134,12 +134,12 @@ pub(crate) enum Outcome {
 }
 
 impl Lent {
-    /// Asks the disk to keep a batch.
-    pub(crate) fn write(&mut self, prepared: &Prepared) -> Outcome {
-        match self.file.append(&prepared.bytes) {
-            Err(error) => Outcome::Refused(error),
-            Ok(()) if self.is_synced && self.file.sync().is_err() => Outcome::Unsynced,
-            Ok(()) => Outcome::Kept,
+    /// Asks the disk to keep all that was written so far.
+    pub(crate) fn sync(&mut self) -> Outcome {
+        if self.is_synced && self.file.sync().is_err() {
+            Outcome::Unsynced
+        } else {
+            Outcome::Kept
         }
     }
 }

@@ -73,8 +73,10 @@ pub(crate) struct Recovered {
 
 struct Active {
     path: PathBuf,
-    /// None while it is lent.
-    file: Option<Box<dyn DiskFile>>,
+    file: Box<dyn DiskFile>,
+    /// The same file, opened once more for whoever syncs it; none while it is lent, or if it never
+    /// was.
+    second: Option<Box<dyn DiskFile>>,
     /// Bytes that are whole lines, synced.
     len: u64,
     lines: u64,
@@ -191,20 +193,19 @@ impl Spool {
         Prepared::new(buffer, mark, self.caps, count, encode)
     }
 
-    /// Lends the active file, so that another thread can write to it. Until it is
-    /// [taken back](Self::take_back) the spool must not be asked for anything but to prepare and
-    /// note batches.
+    /// Lends the active file to another thread, which syncs it while more is written here. Until it
+    /// is [taken back](Self::take_back) the spool must not be asked for anything but to prepare,
+    /// write and note batches.
     pub(crate) fn lend(&mut self) -> Result<Lent, SpillError> {
-        let mut active = match self.active.take() {
-            Some(active) => active,
-            None => self.create_active()?,
+        let mut active = self.take_active()?;
+        let second = match active.second.take() {
+            Some(file) => Ok(file),
+            None => self.disk.open(&active.path, OpenMode::Write),
         };
-        let file = active.file.take();
-        let lent = file.ok_or_else(|| io::Error::other("it is lent already"));
-        let lent = at("write", &active.path, lent);
+        let second = at("open", &active.path, second);
         self.active = Some(active);
         Ok(Lent {
-            file: lent?,
+            file: second?,
             is_synced: self.is_synced,
         })
     }
@@ -212,7 +213,23 @@ impl Spool {
     /// Takes the active file back.
     pub(crate) fn take_back(&mut self, lent: Lent) {
         if let Some(active) = &mut self.active {
-            active.file = Some(lent.file);
+            active.second = Some(lent.file);
+        }
+    }
+
+    /// Writes prepared lines behind those that were written before, without syncing them. After an
+    /// error a part of them may be there.
+    pub(crate) fn write(&mut self, prepared: &Prepared) -> io::Result<()> {
+        match &mut self.active {
+            Some(active) => active.file.append(&prepared.bytes),
+            None => Err(io::Error::other("there is no active file")),
+        }
+    }
+
+    fn take_active(&mut self) -> Result<Active, SpillError> {
+        match self.active.take() {
+            Some(active) => Ok(active),
+            None => self.create_active(),
         }
     }
 
@@ -240,9 +257,13 @@ impl Spool {
         if prepared.is_empty() {
             return Ok(Append::Written(self.recycle(prepared)));
         }
-        let mut lent = self.lend()?;
-        let outcome = lent.write(&prepared);
-        self.take_back(lent);
+        let mut active = self.take_active()?;
+        let outcome = match active.file.append(&prepared.bytes) {
+            Err(error) => Outcome::Refused(error),
+            Ok(()) if self.is_synced && active.file.sync().is_err() => Outcome::Unsynced,
+            Ok(()) => Outcome::Kept,
+        };
+        self.active = Some(active);
         self.complete(prepared, outcome, books)
     }
 
@@ -284,11 +305,10 @@ impl Spool {
                     self.seal(active)?;
                 }
                 self.write_books(&books())?;
-                let mut lent = self.lend()?;
-                let path = self.dir.join(ACTIVE);
-                at("write", &path, lent.file.append(&prepared.bytes))?;
-                at("sync", &path, lent.file.sync())?;
-                self.take_back(lent);
+                let mut active = self.create_active()?;
+                at("write", &active.path, active.file.append(&prepared.bytes))?;
+                at("sync", &active.path, active.file.sync())?;
+                self.active = Some(active);
             }
         }
         Ok(Append::Written(self.note(prepared)))
@@ -298,9 +318,7 @@ impl Spool {
     /// cut.
     fn cut_back(&self, active: &mut Active) -> bool {
         let Active { file, len, .. } = active;
-        file.as_mut().is_some_and(|file| {
-            file.truncate(*len).is_ok() && (!self.is_synced || file.sync().is_ok())
-        })
+        file.truncate(*len).is_ok() && (!self.is_synced || file.sync().is_ok())
     }
 
     /// Keeps the buffer for the next batch.
@@ -321,7 +339,8 @@ impl Spool {
         at("sync", &self.dir, self.disk.sync_dir(&self.dir))?;
         Ok(Active {
             path,
-            file: Some(file),
+            file,
+            second: None,
             len: 0,
             lines: 0,
             tallies: Tallies::new(),

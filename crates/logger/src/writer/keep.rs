@@ -1,7 +1,7 @@
 //! How the writer gets events to the disk.
 //!
-//! An event stays in the writer's hand until the disk has it. While many wait, one batch is written
-//! and synced by a helper thread and the next one is made here at the same time.
+//! An event stays in the writer's hand until the disk has it. While many wait, one batch is synced by
+//! a helper thread and the next one is made and written here at the same time.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::loss::reason;
 use crate::spill::{Append, Lent, Mark, Outcome, Prepared, SpillError, Written};
 use crate::state::{Phase, Queued};
 
-/// Batches that are with the helper at a time: some are written, and the next ones wait, so that the
+/// Batches that are with the helper at a time: some are synced, and the next ones wait, so that the
 /// disk never waits for us to wake up.
 const AHEAD: usize = 6;
 /// Batches after which we are woken, while more wait: being woken for each of them would cost the
@@ -25,7 +25,8 @@ const TOGETHER: usize = 3;
 /// What the helper is asked.
 enum Job {
     Begin(Lent),
-    Write(Prepared),
+    /// The batch is written.
+    Sync(Prepared),
     End,
 }
 
@@ -35,7 +36,7 @@ enum Done {
     Ended(Lent),
 }
 
-/// A batch, and how writing it went.
+/// A batch, and how keeping it went.
 type Tried = (Prepared, Outcome);
 
 /// Hands batches to the helper thread and takes them back.
@@ -48,11 +49,11 @@ pub(crate) struct Helper {
 pub(crate) fn help() -> (Helper, impl Future<Output = ()> + Send) {
     let (jobs, given) = mpsc::channel(AHEAD);
     let (back, done) = mpsc::channel(AHEAD);
-    (Helper { jobs, done }, write_batches(given, back))
+    (Helper { jobs, done }, sync_batches(given, back))
 }
 
-/// Writes one batch after the other; after one that failed, none until it is told to begin anew.
-async fn write_batches(mut jobs: mpsc::Receiver<Job>, back: mpsc::Sender<Done>) {
+/// Syncs after each batch; after one that failed, none until it is told to begin anew.
+async fn sync_batches(mut jobs: mpsc::Receiver<Job>, back: mpsc::Sender<Done>) {
     let mut file: Option<Lent> = None;
     let mut has_failed = false;
     while let Some(mut job) = jobs.recv().await {
@@ -63,9 +64,9 @@ async fn write_batches(mut jobs: mpsc::Receiver<Job>, back: mpsc::Sender<Done>) 
                     file = Some(lent);
                     has_failed = false;
                 }
-                Job::Write(prepared) => {
+                Job::Sync(prepared) => {
                     let outcome = match &mut file {
-                        Some(lent) if !has_failed => lent.write(&prepared),
+                        Some(lent) if !has_failed => lent.sync(),
                         Some(_) | None => Outcome::Skipped,
                     };
                     has_failed = !matches!(outcome, Outcome::Kept);
@@ -155,10 +156,15 @@ impl Writer {
                     break;
                 }
                 ends = prepared.ends;
+                has_begun = true;
+                if let Err(error) = self.spool.write(&prepared) {
+                    failed = Some((prepared, Outcome::Refused(error)));
+                    is_open = false;
+                    break;
+                }
                 skip += prepared.taken;
                 given += 1;
-                has_begun = true;
-                self.helper.give(Job::Write(prepared)).await?;
+                self.helper.give(Job::Sync(prepared)).await?;
             }
             if given == 0 {
                 break;
@@ -174,7 +180,11 @@ impl Writer {
                     Outcome::Skipped => drop(self.spool.recycle(prepared)),
                     Outcome::Refused(_) | Outcome::Unsynced => {
                         is_open = false;
-                        failed = Some((prepared, outcome));
+                        // One that the disk refused since comes after this one, and counts for
+                        // nothing now.
+                        if let Some((later, _)) = failed.replace((prepared, outcome)) {
+                            self.spool.recycle(later);
+                        }
                     }
                 }
             }

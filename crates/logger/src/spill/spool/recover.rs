@@ -195,7 +195,8 @@ impl Spool {
         )?;
         let active = Active {
             path,
-            file: Some(file),
+            file,
+            second: None,
             len,
             lines: counted.lines,
             tallies: counted.waiting(),
