@@ -31,6 +31,7 @@
 
 #![expect(clippy::unwrap_used, reason = "what fails in a helper fails its test")]
 
+mod ahead;
 mod audit;
 mod breaker;
 mod fixture;
