@@ -26,6 +26,9 @@ pub fn store_options(config: &Config) -> StoreOptions {
     if let Some(count) = count(config, "store.max-connections") {
         options.max_connections = count;
     }
+    let span = |key: &str, usual: Duration| config.duration(key).unwrap_or(usual);
+    options.timeout = span("store.timeout", options.timeout);
+    options.idle_transaction = span("store.idle-transaction-timeout", options.idle_transaction);
     options
 }
 

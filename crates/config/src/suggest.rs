@@ -11,7 +11,7 @@ pub(crate) struct Advice {
 }
 
 /// Keys a section may have to be listed in full.
-const MAX_LISTED: usize = 10;
+const MAX_LISTED: usize = 13;
 /// Other places that are named for a misplaced key.
 const MAX_PLACES: usize = 3;
 

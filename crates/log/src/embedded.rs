@@ -11,6 +11,7 @@
 //! | groups of the journal behind it, as far as each follows the one before | applied again |
 //! | a group that cannot be read, and none behind it that says it was synced | torn: kept aside, cut |
 //! | a group that cannot be read, and one behind it that says it was synced | damage: named, the rest is used |
+//! | a group that is whole and holds what only a later version writes | refused by name, nothing is touched |
 //! | any other file | a left-over, removed |
 
 mod audit;
@@ -38,6 +39,7 @@ mod scan;
 mod segment;
 mod shelf;
 mod state;
+mod tally;
 mod telemetry;
 mod threads;
 mod writer;

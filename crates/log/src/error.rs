@@ -103,6 +103,13 @@ pub enum LogError {
         /// What is committed.
         committed: Offset,
     },
+    /// An earlier commit of the partition was not done, and this one was called before that was known;
+    /// nothing was changed.
+    #[error("an earlier commit of {at} was not done, so this one was not either")]
+    OutOfTurn {
+        /// The partition.
+        at: TopicPartition,
+    },
     /// An offset is not there: removed, or not written yet.
     #[error("offset {asked} of {at} is not there; it holds {start} up to {end}")]
     OutOfRange {
@@ -202,6 +209,7 @@ impl LogError {
             Self::Busy { .. } => "log.busy",
             Self::Fenced { .. } => "log.fenced",
             Self::WentBack { .. } => "log.went-back",
+            Self::OutOfTurn { .. } => "log.out-of-turn",
             Self::OutOfRange { .. } => "log.out-of-range",
             Self::Damaged { .. } => "log.damaged",
             Self::Closed => "log.closed",
@@ -222,6 +230,7 @@ impl Classify for LogError {
             Self::Full { .. }
             | Self::Busy { .. }
             | Self::Fenced { .. }
+            | Self::OutOfTurn { .. }
             | Self::Closed
             | Self::Unknown { .. }
             | Self::Away { .. } => FailureClass::Transient,

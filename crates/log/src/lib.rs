@@ -14,6 +14,7 @@ pub mod local;
 mod port;
 mod record;
 mod topic;
+mod turn;
 
 pub use embedded::{EmbeddedConfig, EmbeddedLog, EmbeddedShelf};
 pub use error::LogError;

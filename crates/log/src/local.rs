@@ -16,5 +16,6 @@ mod shelf;
 mod spread;
 mod team;
 
+pub use crate::turn::Turn;
 pub use log::LocalLog;
 pub use shelf::{GroupOffset, Shelf, Write};

@@ -178,9 +178,15 @@ pub trait Session: Send + Sync + fmt::Debug {
     /// If canceled it may happen all the same; [`Log::committed`] tells, stably. After
     /// [`LogError::Unknown`] the same. A commit without records and offsets does nothing.
     ///
+    /// Commits may be called one behind the other without waiting. Those of one partition are done in
+    /// the order in which they are first polled, and none past a gap: when one fails, or nobody knows,
+    /// those that were called before its error was returned are refused ([`LogError::OutOfTurn`]). So
+    /// each may bring just the postings since the one before it. Whoever heard of the error goes on from
+    /// what is [committed](Log::committed).
+    ///
     /// # Errors
     /// Nothing was changed by [`LogError::Fenced`] (not the owner under that fence),
-    /// [`LogError::WentBack`], [`LogError::MetadataTooLong`], [`LogError::MetadataNotAscii`],
+    /// [`LogError::WentBack`], [`LogError::OutOfTurn`], [`LogError::MetadataTooLong`], [`LogError::MetadataNotAscii`],
     /// [`LogError::RecordTooLarge`], [`LogError::CommitTooLarge`], [`LogError::UnknownTopic`],
     /// [`LogError::UnknownPartition`], [`LogError::OutOfRange`] (behind the end). A full log takes
     /// commits that bring offsets from its reserve, so that it can be drained.

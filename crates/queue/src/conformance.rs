@@ -6,10 +6,12 @@
 
 pub mod claims;
 pub mod dispatchers;
+pub mod limits;
 pub mod operators;
 pub mod projections;
 pub mod recounts;
 pub mod settles;
+pub mod stops;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -169,6 +171,7 @@ macro_rules! queue_conformance {
             q04_a_large_abandoned_batch_comes_back_in_parts,
             q05_a_renewed_lease_is_kept,
             q08_what_is_rolled_back_was_never_published,
+            q08_many_that_are_rolled_back_were_never_published,
             q08_what_is_committed_is_published,
             q10_a_retry_waits_for_its_time_and_not_for_the_lease,
             a_late_commit_is_not_passed_over,
@@ -180,6 +183,7 @@ macro_rules! queue_conformance {
         $crate::queue_conformance!(@ [$(#[$attribute])*] $run, settles, [
             q06_finalizing_moves_an_event_to_the_log,
             q06_finalizing_twice_gives_one_row,
+            q07_what_left_its_batch_is_not_settled_by_it_again,
             a04_q07_a_stale_claim_settles_nothing,
             q07_a_stale_claim_renews_and_records_nothing,
             q09_handler_states_are_kept_and_cleaned_up,
@@ -193,6 +197,7 @@ macro_rules! queue_conformance {
             an_event_with_errors_is_given_back,
             a_waiting_event_can_be_hastened,
             a_waiting_event_can_be_canceled,
+            canceling_an_event_releases_its_key,
             a_claimed_event_cannot_be_canceled,
             events_are_listed_and_found,
             q22_stats_count_what_is_there,
@@ -214,11 +219,20 @@ macro_rules! queue_conformance {
             q16_follow_ups_come_with_the_success,
             two_processes_with_different_handlers_share_an_event,
             events_of_one_key_are_handled_in_order,
+        ]);
+        $crate::queue_conformance!(@ [$(#[$attribute])*] $run, stops, [
             stopping_gives_back_what_was_not_begun,
+            a_system_failure_stops_the_dispatcher_and_loses_nothing,
+        ]);
+        $crate::queue_conformance!(@ [$(#[$attribute])*] $run, limits, [
+            a_failure_with_a_zero_byte_in_its_text_harms_nobody,
+            a_key_or_type_that_is_too_long_is_refused,
+            a_lost_release_is_found_among_many_parked_keys,
         ]);
         $crate::queue_conformance!(@ [$(#[$attribute])*] $run, projections, [
             q18_q20_a_projection_applies_every_event_exactly_once,
             q21_a_rebuild_swaps_the_view_whole,
+            a_rebuild_without_removed_events_is_done_only_when_that_is_asked_for,
             q21_a_rebuild_that_is_asked_for_is_done_by_whoever_runs_the_projection,
         ]);
         $crate::queue_conformance!(@ [$(#[$attribute])*] $run, recounts, [

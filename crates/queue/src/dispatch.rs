@@ -21,13 +21,13 @@ use std::time::Duration;
 use tidegate_core::env::{BoxFuture, Env};
 use tidegate_core::{Classify, FailureClass};
 
-use crate::QueueError;
 use crate::decide::Policy;
 use crate::event::Event;
 use crate::handler::{
     AnyHandler, Closure, Context, Delivery, Handled, Handler, Raw, Typed, TypedClosure,
 };
 use crate::queue::Queue;
+use crate::{QueueError, limit};
 use hub::Hub;
 
 /// How a dispatcher works; the keys of the section `queue`.
@@ -178,6 +178,8 @@ impl DispatcherBuilder {
                 why: "it is empty or holds a comma, a colon, a quote or a control character",
             }));
         }
+        limit::check("handler id", &id, limit::MAX_HANDLER_ID)?;
+        limit::check("event type", handler.type_name(), limit::MAX_TYPE)?;
         if self.handlers.contains_key(&id) {
             return Err(AlreadyRegistered { id }.into());
         }
@@ -246,6 +248,9 @@ pub struct Health {
     pub is_up: bool,
     /// What is wrong, if something is.
     pub problem: Option<String>,
+    /// What class that is of. After a System failure of a handler the dispatcher takes no work any
+    /// more: mend what is wrong, and start another.
+    pub class: Option<FailureClass>,
 }
 
 /// Gives events to handlers, for as long as it runs.
@@ -301,6 +306,9 @@ impl Dispatcher {
     /// running handlers end within the stop timeout, settles what they said, and gives the rest
     /// back at once.
     ///
+    /// A handler that fails with class System stops it in the same way, because whatever it took
+    /// next would fail too. It then waits for the shutdown, and its health says why.
+    ///
     /// If canceled, leases run out by themselves and somebody else goes on.
     pub async fn run(self, shutdown: impl Future<Output = ()> + Send) -> Report {
         let shared = self.shared;
@@ -314,7 +322,12 @@ impl Dispatcher {
             })
             .collect();
         let stop = async {
-            shutdown.await;
+            // Also after a failure that stopped it: its gauges are looked at most of all then.
+            tokio::select! {
+                biased;
+                () = shutdown => {}
+                () = renewer::clean(&shared) => {}
+            }
             shared.stop();
         };
         let working = async {
@@ -322,14 +335,13 @@ impl Dispatcher {
                 claimer::claim(&shared),
                 settler::settle(&shared),
                 renewer::renew(&shared),
-                renewer::clean(&shared),
             );
+            for worker in &workers {
+                // Those that still run are past the stop timeout; their events come back.
+                worker.abort();
+            }
         };
         tokio::join!(stop, working);
-        for worker in &workers {
-            // Those that still run are past the stop timeout; their events come back.
-            worker.abort();
-        }
         shared.hub().report
     }
 }

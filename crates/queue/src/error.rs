@@ -65,6 +65,24 @@ pub enum QueueError {
         /// What is wrong with it.
         why: &'static str,
     },
+    /// Retention has removed events that a rebuild would need.
+    #[error(
+        "projection `{name}` cannot be rebuilt whole: retention has removed events from the log"
+    )]
+    Removed {
+        /// The projection.
+        name: String,
+    },
+    /// A text that is longer than its limit.
+    #[error("{what} has {bytes} bytes; {limit} are allowed")]
+    TooLong {
+        /// What it is.
+        what: &'static str,
+        /// How long it is.
+        bytes: usize,
+        /// How long it may be.
+        limit: usize,
+    },
     /// The transaction is of another database than the queue.
     #[error("the transaction is not one of the queue's database")]
     ForeignTransaction,
@@ -83,6 +101,8 @@ impl QueueError {
             | Self::Encode { .. }
             | Self::UnknownProjection { .. }
             | Self::Name { .. }
+            | Self::Removed { .. }
+            | Self::TooLong { .. }
             | Self::ForeignTransaction => false,
         }
     }
@@ -98,6 +118,8 @@ impl Classify for QueueError {
             | Self::Encode { .. }
             | Self::UnknownProjection { .. }
             | Self::Name { .. }
+            | Self::Removed { .. }
+            | Self::TooLong { .. }
             | Self::ForeignTransaction => FailureClass::Permanent,
         }
     }

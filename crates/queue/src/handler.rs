@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 use tidegate_core::{Classify, Code, EventId, EventIds, Failure, FailureClass};
 
-use crate::QueueError;
 use crate::event::{Event, NewEvent};
 use crate::port::{ClaimedEvent, HandlerCommit, HandlerState, QueueStore};
 use crate::tx::Tx;
+use crate::{QueueError, limit};
 
 /// What a handler says of an event.
 #[derive(Debug)]
@@ -19,7 +19,8 @@ use crate::tx::Tx;
 pub enum Handled {
     /// It is done; this handler is not called for this event again.
     Success,
-    /// It may work next time: called again after a while.
+    /// It may work next time: called again after a while. With a failure of class System nothing
+    /// would work: the dispatcher stops taking events, and its health says so.
     TransientError(Failure),
     /// It never will: the event is completed with errors.
     UnrecoverableError(Failure),
@@ -29,7 +30,7 @@ impl From<Failure> for Handled {
     fn from(failure: Failure) -> Self {
         match failure.class {
             FailureClass::Permanent => Self::UnrecoverableError(failure),
-            // What is not about this event may be over next time.
+            // What is not about this event may be mended by the next time.
             FailureClass::Transient | FailureClass::System => Self::TransientError(failure),
         }
     }
@@ -113,24 +114,30 @@ impl Context {
     /// Publishes an event that follows from this one, with the result.
     ///
     /// # Errors
-    /// It has no JSON form.
+    /// It has no JSON form, or its type or key is too long.
     pub fn publish<E: Event>(&mut self, event: &E) -> Result<EventId, QueueError> {
         let id = self.ids.mint();
-        self.follow_ups.push(NewEvent::of(id, event)?);
+        self.publish_raw(NewEvent::of(id, event)?)?;
         Ok(id)
     }
 
     /// Publishes an event that follows from this one, with the result.
-    pub fn publish_raw(&mut self, event: NewEvent) {
+    ///
+    /// # Errors
+    /// Its type or key is too long.
+    pub fn publish_raw(&mut self, event: NewEvent) -> Result<(), QueueError> {
+        limit::check_events(std::slice::from_ref(&event))?;
         self.follow_ups.push(event);
+        Ok(())
     }
 
     /// Whether this side effect is still to be done: false when an earlier attempt of this handler
     /// for this event recorded it. Recorded together with the result.
     ///
     /// # Errors
-    /// The database is away.
+    /// The database is away, or the name is too long.
     pub async fn once(&mut self, sub_task: &str) -> Result<bool, QueueError> {
+        limit::check("side effect", sub_task, limit::MAX_SUB_TASK)?;
         if self.done.iter().any(|done| done == sub_task) {
             return Ok(false);
         }

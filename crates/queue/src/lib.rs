@@ -10,6 +10,7 @@ mod projection;
 mod queue;
 mod upkeep;
 
+pub mod limit;
 pub mod port;
 pub mod sql;
 pub mod telemetry;

@@ -24,13 +24,13 @@ use tidegate_core::books::Account;
 use tidegate_core::env::Clock;
 use tokio::sync::Notify;
 
-use crate::QueueError;
 use crate::event::NewEvent;
 use crate::port::{
     Answer, ClaimRequest, Claimed, Cleaned, Filter, HandlerCommit, Held, Listed, LogPage,
     QueueStore, Recount, Registry, Settlement, Sighting, Stats, Turn,
 };
 use crate::tx::Tx;
+use crate::{QueueError, limit};
 use state::State;
 pub use tx::ModelTx;
 
@@ -169,11 +169,15 @@ impl fmt::Debug for Model {
 
 impl QueueStore for Model {
     fn publish<'a>(&'a self, events: &'a [NewEvent]) -> Answer<'a, Vec<i64>> {
-        self.call("publish", |state, now| Ok(state.publish(events, now)))
+        self.call("publish", |state, now| {
+            limit::check_events(events)?;
+            Ok(state.publish(events, now))
+        })
     }
 
     fn publish_in<'a>(&'a self, tx: &'a mut Tx, events: &'a [NewEvent]) -> Answer<'a, Vec<i64>> {
         Box::pin(async move {
+            limit::check_events(events)?;
             let tx = tx.model().ok_or(QueueError::ForeignTransaction)?;
             Ok(tx.publish(events))
         })
@@ -272,6 +276,12 @@ impl QueueStore for Model {
     fn read_log(&self, after: i64, limit: u32) -> Answer<'_, LogPage> {
         self.call("read_log", move |state, _| {
             Ok(state.read_log(after, i64::from(limit)))
+        })
+    }
+
+    fn has_removed(&self) -> Answer<'_, bool> {
+        self.call("has_removed", |state, _| {
+            Ok(state.books.removed().delivered != 0)
         })
     }
 

@@ -117,6 +117,9 @@ pub trait QueueStore: Send + Sync + fmt::Debug {
     /// Events of the log above position `after`, in the order of positions.
     fn read_log(&self, after: i64, limit: u32) -> Answer<'_, LogPage>;
 
+    /// Whether retention has removed completed events: the log does not begin with the first then.
+    fn has_removed(&self) -> Answer<'_, bool>;
+
     /// The position of a projection; 0 for one that has not begun.
     fn projection<'a>(&'a self, name: &'a str) -> Answer<'a, i64>;
 
@@ -169,7 +172,7 @@ pub trait QueueStore: Send + Sync + fmt::Debug {
     /// that is not finalized, else the last.
     fn find(&self, event: EventId) -> Answer<'_, Option<Sighting>>;
 
-    /// Numbers for gauges.
+    /// Numbers for gauges. What it costs does not grow with what waits.
     fn stats(&self) -> Answer<'_, Stats>;
 
     /// How many events are where: the books, with what is claimed shown as in flight.
@@ -180,6 +183,13 @@ pub trait QueueStore: Send + Sync + fmt::Debug {
 
     /// Tells dispatchers that there may be work; best effort.
     fn wake(&self);
+
+    /// Waits until every [`wake`](Self::wake) of this process was sent to the others, or could not
+    /// be.
+    fn wakes_sent(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+        // Where processes do not tell each other there is nothing to wait for.
+        Box::pin(std::future::ready(()))
+    }
 
     /// Waits until [`wake`](Self::wake) was called anywhere since the last wait, as far as that can
     /// be known. It may wait for ever; polling is the safety net.

@@ -4,6 +4,7 @@
 //! the projection; so every completed event is applied exactly once, in the order of positions,
 //! whatever dies in between.
 
+mod guard;
 mod rebuild;
 mod request;
 mod run;
@@ -11,6 +12,7 @@ mod run;
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tidegate_core::Failure;
 
@@ -21,6 +23,9 @@ use crate::tx::Tx;
 pub use rebuild::RebuildError;
 pub use request::{ProjectionState, Rebuild};
 pub use run::{Projector, ProjectorOptions};
+
+/// What the name of a table ends with while it is rebuilt.
+const REBUILD: &str = "__rebuild";
 
 /// Which tables a projection writes to: those that readers see, or those that are being rebuilt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,7 +42,7 @@ impl Target {
     pub fn table(self, table: &str) -> String {
         match self {
             Self::Live => table.to_owned(),
-            Self::Rebuild => format!("{table}__rebuild"),
+            Self::Rebuild => format!("{table}{REBUILD}"),
         }
     }
 }
@@ -75,6 +80,7 @@ pub struct Projection {
     name: String,
     tables: Vec<String>,
     batch_size: u32,
+    timeout: Duration,
     create: Arc<Create>,
     apply: Arc<Apply>,
 }
@@ -86,6 +92,7 @@ impl Projection {
             name: name.into(),
             tables: Vec::new(),
             batch_size: 200,
+            timeout: Duration::from_secs(300),
             create: Arc::new(|_, _| Box::pin(async { Ok(()) })),
             apply: None,
         }
@@ -110,6 +117,7 @@ pub struct ProjectionBuilder {
     name: String,
     tables: Vec<String>,
     batch_size: u32,
+    timeout: Duration,
     create: Arc<Create>,
     apply: Option<Arc<Apply>>,
 }
@@ -124,6 +132,13 @@ impl ProjectionBuilder {
     /// Positions read at once.
     pub fn batch_size(mut self, batch_size: u32) -> Self {
         self.batch_size = batch_size.max(1);
+        self
+    }
+
+    /// How long one batch may take: five minutes, where nothing is said. One that takes longer is
+    /// taken back and tried again; the other projections of the process wait for it so long.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
         self
     }
 
@@ -175,6 +190,13 @@ impl ProjectionBuilder {
             let why = "lowercase letters, digits and `_` are allowed";
             return Err(refuse("table", table, why));
         }
+        for table in &self.tables {
+            crate::limit::check("table", table, crate::limit::MAX_TABLE)?;
+            if table.ends_with(REBUILD) {
+                let why = "tables that end so are those of rebuilds";
+                return Err(refuse("table", table, why));
+            }
+        }
         let Some(apply) = self.apply else {
             return Err(refuse(
                 "projection",
@@ -186,6 +208,7 @@ impl ProjectionBuilder {
             name: self.name,
             tables: self.tables,
             batch_size: self.batch_size,
+            timeout: self.timeout,
             create: self.create,
             apply,
         })
@@ -195,5 +218,26 @@ impl ProjectionBuilder {
 impl fmt::Debug for ProjectionBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "ProjectionBuilder({})", self.name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with_table(table: &str) -> Result<Projection, QueueError> {
+        let builder = Projection::builder("totals").table(table);
+        builder.apply(|_, _, _| Box::pin(async { Ok(()) })).build()
+    }
+
+    #[test]
+    fn a_table_and_its_rebuild_never_have_one_name() {
+        // PostgreSQL cuts names after 63 bytes: beyond, both would be the same table.
+        let longest = "t".repeat(54);
+        with_table(&longest).unwrap();
+        assert_eq!(Target::Rebuild.table(&longest).len(), 63);
+        let error = with_table(&"t".repeat(55)).unwrap_err();
+        assert_eq!(error.to_string(), "table has 55 bytes; 54 are allowed");
+        assert!(with_table("totals__rebuild").is_err());
     }
 }

@@ -144,6 +144,13 @@ impl Queue {
         Ok(ids)
     }
 
+    /// Waits until dispatchers in other processes were told of everything that this one published or
+    /// woke them for. Only a program that ends right after that needs it: what is published is there
+    /// all the same, and they find it at their next poll.
+    pub async fn wakes_sent(&self) {
+        self.store.wakes_sent().await;
+    }
+
     /// Publishes an event in the caller's transaction: it is there if and only if that commits.
     ///
     /// # Errors
@@ -226,6 +233,7 @@ impl Queue {
         event: &ClaimedEvent,
         errors: Vec<HandlerState>,
     ) -> Result<bool, QueueError> {
+        let errors: Vec<HandlerState> = errors.into_iter().map(HandlerState::kept).collect();
         let to = |_: &ClaimedEvent| Disposition::Finalize {
             errors: errors.clone(),
             handlers: None,

@@ -64,6 +64,9 @@ impl Recount {
 pub(crate) struct Seen {
     /// In the log, and then whether it was given up on.
     pub(crate) logged: Option<bool>,
+    /// In the log, and nobody who reads the log finds it: its group is gone or lists something else,
+    /// or has no position and never will have one.
+    pub(crate) is_adrift: bool,
     /// In a row of its own, with this place.
     pub(crate) row: Option<Place>,
     /// Whether that row is claimed.
@@ -80,7 +83,8 @@ impl Seen {
     /// A batch goes on listing what was settled of it, so its list counts only for an event that is
     /// neither in the log nor in a row.
     fn places(&self) -> impl Iterator<Item = Place> {
-        let logged = self.logged.map(|is_failed| match is_failed {
+        let logged = self.logged.filter(|_| !self.is_adrift);
+        let logged = logged.map(|is_failed| match is_failed {
             true => Place::DeadLettered,
             false => Place::Delivered,
         });

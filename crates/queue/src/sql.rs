@@ -5,6 +5,7 @@
 mod columns;
 mod postgres;
 mod sqlite;
+mod stats;
 mod tally;
 
 use std::sync::Arc;
@@ -17,9 +18,9 @@ pub use postgres::PostgresQueue;
 pub use sqlite::SqliteQueue;
 pub use tally::{TallyRow, read_tally, tally};
 
-use crate::QueueError;
 use crate::event::NewEvent;
 use crate::port::QueueStore;
+use crate::{QueueError, limit};
 
 /// The name under which the books and the migrations of the queue stand.
 pub const COMPONENT: &str = "queue";
@@ -63,6 +64,7 @@ pub async fn publish_on_postgres(
     connection: &mut sqlx::PgConnection,
     events: &[NewEvent],
 ) -> Result<Vec<i64>, QueueError> {
+    limit::check_events(events)?;
     let published = postgres::insert(connection, events).await;
     published.map_err(|error| StoreError::of("publish events", error).into())
 }
@@ -76,6 +78,7 @@ pub async fn publish_on_sqlite(
     events: &[NewEvent],
     now_ms: i64,
 ) -> Result<Vec<i64>, QueueError> {
+    limit::check_events(events)?;
     let published = sqlite::insert(connection, events, now_ms).await;
     published.map_err(|error| StoreError::of("publish events", error).into())
 }

@@ -46,6 +46,15 @@ impl Tx {
         }
     }
 
+    /// How long one call in it may take.
+    pub(crate) fn limit(&self) -> Result<tidegate_store::CallLimit, QueueError> {
+        match self {
+            Self::Sql(tx) => Ok(tx.limit()),
+            #[cfg(feature = "model")]
+            Self::Model(_) => Err(QueueError::ForeignTransaction),
+        }
+    }
+
     pub(crate) fn into_sql(self) -> Result<tidegate_store::Tx, QueueError> {
         match self {
             Self::Sql(tx) => Ok(tx),

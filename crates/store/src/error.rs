@@ -61,6 +61,13 @@ pub enum StoreError {
         #[source]
         source: sqlx::Error,
     },
+    /// It failed before the commit was asked for, so nothing of the transaction happened.
+    #[error("nothing of the transaction happened")]
+    Undone {
+        /// What failed.
+        #[source]
+        source: Box<StoreError>,
+    },
     /// The database cannot write: it is full, read-only or damaged.
     #[error("the database cannot write any more while trying to {doing}")]
     Broken {
@@ -82,11 +89,23 @@ impl StoreError {
                 sqlx::Error::PoolTimedOut | sqlx::Error::PoolClosed | sqlx::Error::Configuration(_)
             ),
             Self::Timeout { .. } => true,
-            Self::Address { .. }
+            Self::Undone { .. }
+            | Self::Address { .. }
             | Self::Conflict { .. }
             | Self::Schema { .. }
             | Self::Refused { .. }
             | Self::Broken { .. } => false,
+        }
+    }
+
+    /// The same, where the commit was not asked for yet: whatever failed, nothing happened.
+    #[must_use]
+    pub fn undone(self) -> Self {
+        if self.may_have_happened() {
+            let source = Box::new(self);
+            Self::Undone { source }
+        } else {
+            self
         }
     }
 
@@ -108,6 +127,7 @@ impl Classify for StoreError {
             Self::Away { .. } | Self::Timeout { .. } | Self::Conflict { .. } => {
                 FailureClass::Transient
             }
+            Self::Undone { source } => source.class(),
             Self::Refused { .. } => FailureClass::Permanent,
             Self::Address { .. } | Self::Schema { .. } | Self::Broken { .. } => {
                 FailureClass::System
@@ -166,6 +186,8 @@ fn postgres_kind(code: &str) -> Kind {
         // Canceled by its own time limit: somebody else was in the way, or the server is slow.
         "57014" => Kind::Conflict,
         "53100" | "25006" => Kind::Broken,
+        // A statement of the transaction failed before, and whoever sent it went on.
+        "25P02" => Kind::Refused,
         _ => match code.get(..2).unwrap_or_default() {
             // Connections, resources, operator intervention, an ended idle transaction.
             "08" | "53" | "57" | "25" => Kind::Away,

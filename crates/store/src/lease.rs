@@ -152,21 +152,23 @@ pub async fn release(store: &Store, lease: Lease) -> Result<(), StoreError> {
 /// The database is away or refused.
 pub async fn holds(tx: &mut Tx, lease: &Lease) -> Result<bool, StoreError> {
     let doing = "check a lease";
-    let found: Result<Option<i64>, sqlx::Error> = match tx {
+    let limit = tx.limit();
+    let found: Option<i64> = match tx {
         Tx::Postgres(tx) => {
-            sqlx::query_scalar("SELECT token FROM tidegate_lease WHERE name = $1 FOR SHARE")
-                .bind(&lease.name)
-                .fetch_optional(tx.connection())
-                .await
+            let sql = "SELECT token FROM tidegate_lease WHERE name = $1 FOR SHARE";
+            let query = sqlx::query_scalar(sql).bind(&lease.name);
+            limit
+                .run(doing, query.fetch_optional(tx.connection()))
+                .await?
         }
         Tx::Sqlite(tx) => {
-            sqlx::query_scalar("SELECT token FROM tidegate_lease WHERE name = ?1")
-                .bind(&lease.name)
-                .fetch_optional(tx.connection())
-                .await
+            let sql = "SELECT token FROM tidegate_lease WHERE name = ?1";
+            let query = sqlx::query_scalar(sql).bind(&lease.name);
+            limit
+                .run(doing, query.fetch_optional(tx.connection()))
+                .await?
         }
     };
-    let found = found.map_err(|error| StoreError::of(doing, error))?;
     Ok(found == Some(lease.token))
 }
 

@@ -19,6 +19,7 @@ pub use postgres::{PgTx, Postgres};
 pub use sqlite::{Sqlite, SqliteTx};
 pub use store::Store;
 pub use tx::Tx;
+pub use within::CallLimit;
 
 /// The driver, for those crates that have SQL of their own.
 pub use sqlx;

@@ -13,9 +13,12 @@ use sqlx::{ConnectOptions, Connection, PgConnection};
 use tidegate_core::env::{Clock, Env};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::within::within;
+use crate::within::{CallLimit, within};
 use crate::{BoxFuture, StoreError, StoreOptions};
 
+/// In a transaction in which a statement failed, `COMMIT` takes everything back and calls that a
+/// success. Whatever stands before it fails there, and the commit is not even begun.
+const COMMIT: &str = "SELECT; COMMIT";
 const SNAPSHOT: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
 /// How long reading whole tables may take.
 pub(crate) const LONG_READ: Duration = Duration::from_secs(3_600);
@@ -186,16 +189,18 @@ impl Postgres {
         self.run_within(doing, limit, move |connection| {
             Box::pin(async move {
                 sqlx::raw_sql(begin).execute(&mut *connection).await?;
-                match call(&mut *connection).await {
+                let done = match call(&mut *connection).await {
                     Ok(value) => {
-                        sqlx::raw_sql("COMMIT").execute(connection).await?;
-                        Ok(value)
+                        let commit = sqlx::raw_sql(COMMIT).execute(&mut *connection);
+                        commit.await.map(|_| value)
                     }
-                    Err(error) => {
-                        sqlx::raw_sql("ROLLBACK").execute(connection).await?;
-                        Err(error)
-                    }
+                    Err(error) => Err(error),
+                };
+                if done.is_err() {
+                    // The connection goes back into the pool.
+                    sqlx::raw_sql("ROLLBACK").execute(connection).await?;
                 }
+                done
             })
         })
         .await
@@ -331,8 +336,13 @@ impl PgTx {
         &mut self.taken.connection
     }
 
+    pub(crate) fn limit(&self) -> CallLimit {
+        let pool = &self.postgres.pool;
+        CallLimit::new(&pool.clock, pool.timeout)
+    }
+
     pub(crate) async fn commit(self) -> Result<(), StoreError> {
-        self.end("commit a transaction", "COMMIT").await
+        self.end("commit a transaction", COMMIT).await
     }
 
     pub(crate) async fn rollback(self) -> Result<(), StoreError> {

@@ -13,8 +13,10 @@ use tidegate_core::books::{Books, Bucket, Place, Posting, Tally};
 
 use crate::{Store, StoreError};
 
-/// Rows that one [`fold`] looks at, and that are read at once, at most.
+/// Rows that one round of [`fold`] takes, and that are read at once, at most.
 const FOLD_LIMIT: i64 = 20_000;
+/// Rounds of one [`fold`] at most. What is left then, a million rows on, is left to the next one.
+const FOLD_ROUNDS: i64 = 50;
 /// Fewer rows than this are not worth summing up.
 const FOLD_FLOOR: i64 = 200;
 
@@ -180,12 +182,102 @@ pub async fn books_sqlite(
     }
 }
 
+/// How many events moved from where to where, by bucket: the books of `component` with all sums of
+/// ids left at zero, for numbers that are wanted often. They cannot be audited.
+///
+/// # Errors
+/// The database refused, or a row cannot be read.
+pub async fn counts_postgres(
+    connection: &mut PgConnection,
+    component: &str,
+) -> Result<Books, sqlx::Error> {
+    let rows: Vec<CountRow> = sqlx::query_as(
+        "SELECT bucket, from_place, to_place, sum(count)::int8 FROM tidegate_posting
+         WHERE component = $1 GROUP BY bucket, from_place, to_place",
+    )
+    .bind(component)
+    .fetch_all(connection)
+    .await?;
+    counts(rows)
+}
+
+/// The same on SQLite.
+///
+/// # Errors
+/// The database refused, or a row cannot be read.
+pub async fn counts_sqlite(
+    connection: &mut SqliteConnection,
+    component: &str,
+) -> Result<Books, sqlx::Error> {
+    let rows: Vec<CountRow> = sqlx::query_as(
+        "SELECT bucket, from_place, to_place, sum(count) FROM tidegate_posting
+         WHERE component = ? GROUP BY bucket, from_place, to_place",
+    )
+    .bind(component)
+    .fetch_all(connection)
+    .await?;
+    counts(rows)
+}
+
+/// Bucket, from where, to where, how many.
+type CountRow = (String, Option<String>, Option<String>, i64);
+
+fn counts(rows: Vec<CountRow>) -> Result<Books, sqlx::Error> {
+    let mut books = Books::default();
+    for (bucket, from, to, count) in rows {
+        let none = Uuid::nil();
+        let entry = entry(&bucket, from.as_deref(), to.as_deref(), count, none)?;
+        add(&mut books, entry);
+    }
+    Ok(books)
+}
+
 /// Sums up the postings of `component` that piled up, old buckets into coarser ones; gives how many
 /// rows fewer there are. The books stay what they are, whatever runs beside it.
 ///
+/// It goes once through all that is there when it begins, in rounds that are transactions of their
+/// own. If canceled, the rounds before stand.
+///
 /// # Errors
-/// The database is away or refused.
+/// The database is away or refused; the rounds before stand.
 pub async fn fold(store: &Store, component: &str, now_ms: u64) -> Result<u64, StoreError> {
+    let piled = count(store, component).await?;
+    if piled < FOLD_FLOOR {
+        return Ok(0);
+    }
+    // What a round has summed up is added behind the rest, so as many rounds as this come by
+    // everything; going on until nothing gets fewer would write the same sums again and again.
+    let rounds = (piled - 1) / FOLD_LIMIT + 1;
+    let mut fewer = 0;
+    for _ in 0..rounds.min(FOLD_ROUNDS) {
+        fewer += fold_once(store, component, now_ms).await?;
+    }
+    Ok(fewer)
+}
+
+async fn count(store: &Store, component: &str) -> Result<i64, StoreError> {
+    let doing = "count postings";
+    let component = component.to_owned();
+    match store {
+        Store::Postgres(postgres) => {
+            let ask = "SELECT count(*) FROM tidegate_posting WHERE component = $1";
+            let ask = sqlx::query_scalar(ask).bind(component);
+            postgres
+                .run(doing, move |connection| Box::pin(ask.fetch_one(connection)))
+                .await
+        }
+        Store::Sqlite(sqlite) => {
+            let ask = "SELECT count(*) FROM tidegate_posting WHERE component = ?";
+            let ask = sqlx::query_scalar(ask).bind(component);
+            sqlite
+                .read(doing, move |connection| Box::pin(ask.fetch_one(connection)))
+                .await
+        }
+    }
+}
+
+/// One round: the first rows there are become few.
+async fn fold_once(store: &Store, component: &str, now_ms: u64) -> Result<u64, StoreError> {
     let doing = "sum up postings";
     let component = component.to_owned();
     match store {

@@ -15,7 +15,7 @@ use sqlx::{ConnectOptions, Connection, SqliteConnection};
 use tidegate_core::env::{Clock, Env};
 use tokio::sync::{Mutex, OwnedMutexGuard, Semaphore, mpsc, oneshot};
 
-use crate::within::within;
+use crate::within::{CallLimit, within};
 use crate::{BoxFuture, StoreError, StoreOptions};
 
 /// Operations in one commit at most, so that the first one never waits long for the last.
@@ -198,7 +198,8 @@ impl Sqlite {
                 .begin()
                 .await
                 .map_err(|error| StoreError::of(doing, error))?;
-            Ok(SqliteTx { writer })
+            let limit = CallLimit::new(&self.clock, self.timeout);
+            Ok(SqliteTx { writer, limit })
         };
         match within(&*self.clock, self.timeout, begin).await {
             Some(outcome) => outcome,
@@ -353,6 +354,7 @@ fn shared(error: &Arc<sqlx::Error>) -> sqlx::Error {
 #[must_use = "a transaction that is dropped changes nothing"]
 pub struct SqliteTx {
     writer: OwnedMutexGuard<Writer>,
+    limit: CallLimit,
 }
 
 impl SqliteTx {
@@ -361,14 +363,20 @@ impl SqliteTx {
         &mut self.writer.connection
     }
 
+    pub(crate) fn limit(&self) -> CallLimit {
+        self.limit.clone()
+    }
+
+    // Cut short, either leaves the writer marked as open: whoever has it next takes back what is
+    // left, after whatever is still on its way.
     pub(crate) async fn commit(mut self) -> Result<(), StoreError> {
-        let ended = self.writer.end("COMMIT").await;
-        ended.map_err(|error| StoreError::of("commit a transaction", error))
+        let end = self.writer.end("COMMIT");
+        self.limit.run("commit a transaction", end).await
     }
 
     pub(crate) async fn rollback(mut self) -> Result<(), StoreError> {
-        let ended = self.writer.end("ROLLBACK").await;
-        ended.map_err(|error| StoreError::of("take a transaction back", error))
+        let end = self.writer.end("ROLLBACK");
+        self.limit.run("take a transaction back", end).await
     }
 }
 

@@ -2,7 +2,7 @@
 
 use sqlx::{PgConnection, SqliteConnection};
 
-use crate::{Dialect, PgTx, SqliteTx, StoreError};
+use crate::{CallLimit, Dialect, PgTx, SqliteTx, StoreError};
 
 /// A transaction of a [`Store`](crate::Store). Dropped without a commit, it changes nothing.
 #[derive(Debug)]
@@ -37,6 +37,15 @@ impl Tx {
         match self {
             Self::Sqlite(tx) => Some(tx.connection()),
             Self::Postgres(_) => None,
+        }
+    }
+
+    /// How long one call in it may take.
+    #[must_use]
+    pub fn limit(&self) -> CallLimit {
+        match self {
+            Self::Sqlite(tx) => tx.limit(),
+            Self::Postgres(tx) => tx.limit(),
         }
     }
 

@@ -192,6 +192,9 @@ pub(crate) struct ProjectionRebuild {
     /// Wait so long at most, such as 10m [default: until it is done]
     #[arg(long, value_parser = parse_span)]
     pub(crate) timeout: Option<Duration>,
+    /// Build it from the events that are left, where retention has removed some
+    #[arg(long, conflicts_with = "withdraw")]
+    pub(crate) partial: bool,
     /// Take the request back
     #[arg(long, conflicts_with = "timeout")]
     pub(crate) withdraw: bool,

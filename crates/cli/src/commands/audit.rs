@@ -102,23 +102,18 @@ pub(super) fn store_settings(arguments: &Books) -> Result<StoreSettings, Report>
 }
 
 /// Audits the queue in the tables themselves, whoever works on them meanwhile: what is counted is of
-/// one moment. Says whether there is one, or one is configured in which nothing was published yet.
+/// one moment. Says whether there is one. One that is named or configured must be there: a file that
+/// is gone, or whose tables are, looks like one in which nothing was published, and proves nothing.
 async fn audit_queue(arguments: &Books, into: &mut Vec<Audited>) -> Result<bool, Report> {
     let settings = store_settings(arguments)?;
     let env = Env::system();
-    let opened = match &arguments.store {
-        // Whoever names a database says that there is a queue in it.
-        Some(_) => Some(store::open(&settings, &env).await?),
-        None => store::open_if_there(&settings, &env).await?,
+    let opened = if settings.is_given {
+        Some(store::open(&settings, &env).await?)
+    } else {
+        store::open_if_there(&settings, &env).await?
     };
     let Some(opened) = opened else {
-        if settings.is_given {
-            let shown = settings.options.shown_url();
-            say(&format!(
-                "there is no queue in `{shown}` yet: nothing was published"
-            ));
-        }
-        return Ok(settings.is_given);
+        return Ok(false);
     };
     let recount = opened.queue.store().recount().await;
     let recount = recount.map_err(|error| opened.report(&error))?;

@@ -259,7 +259,7 @@ fn repaired_text(done: &Repaired) -> String {
             let lost = format!("{at}: offsets {from} up to {to} are lost");
             match aside {
                 Some(aside) => format!("{lost}; their bytes are kept in `{aside}`"),
-                None => format!("{lost}; their file was not there"),
+                None => format!("{lost}; nothing of them was there"),
             }
         }
         Repaired::Index { file } => format!("index `{file}` was made again"),

@@ -70,7 +70,10 @@ async fn rebuild(arguments: &ProjectionRebuild, output: Output) -> Result<Exit, 
         withdrawn.map_err(|error| opened.report(&error))?;
         "withdrawn"
     } else {
-        let requested = opened.queue.request_rebuild(name).await;
+        let requested = match arguments.partial {
+            true => opened.queue.request_partial_rebuild(name).await,
+            false => opened.queue.request_rebuild(name).await,
+        };
         requested.map_err(|error| opened.report(&error))?;
         match arguments.no_wait {
             true => "requested",

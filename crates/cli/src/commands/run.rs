@@ -76,7 +76,7 @@ pub(crate) async fn run(
     let server = builder.bind(&env).await.map_err(refused)?;
     let tending = store.as_ref();
     let tending = tending.map(|stored| Tending::start(&stored.opened, &config, &env));
-    let lag = watch_lag(opened.log(), Arc::clone(&env.clock), opened.scope());
+    let lag = watch_lag(opened.clone(), Arc::clone(&env.clock));
     let lag = env.spawn.spawn("log-lag", Box::pin(lag));
     let parts = Parts {
         log: &log_settings,

@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Read};
 use serde::Serialize;
 use tidegate_core::env::Env;
 use tidegate_core::{EventId, EventIds, Topic};
-use tidegate_log::{Append, EVENT_ID, Log, Record};
+use tidegate_log::{Append, EVENT_ID, Log, LogError, Record};
 
 use crate::args::{Output, Send};
 use crate::log;
@@ -112,7 +112,7 @@ impl Sender<'_> {
             appends.push(self.append(id, value));
         }
         let positions = self.log.append(appends).await;
-        let positions = positions.map_err(|error| log::report(&error))?;
+        let positions = positions.map_err(|error| failed(&error, &ids))?;
         let mut text = Vec::new();
         for (id, position) in ids.into_iter().zip(positions) {
             let sent = Sent {
@@ -159,5 +159,46 @@ impl Sender<'_> {
             Some(partition) => append.partition(partition),
             None => append,
         }
+    }
+}
+
+/// The report of records that were not sent, or of which nobody knows: then it names them, because whoever
+/// is to look for them has seen no id.
+fn failed(error: &LogError, ids: &[EventId]) -> Report {
+    let report = log::report(error);
+    let is_in_doubt = matches!(
+        error,
+        LogError::Unknown { .. } | LogError::Stopped { .. } | LogError::Closed
+    );
+    if !is_in_doubt {
+        return report;
+    }
+    let ids: Vec<String> = ids.iter().map(EventId::to_string).collect();
+    report.with_hint(format!(
+        "look with `tidegate where ID` before sending again: each of these may be there: {}",
+        ids.join(", ")
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_in_doubt_are_named() {
+        let ids = [7, 8].map(EventId::from_u128);
+        let unknown = LogError::Unknown {
+            doing: "an append",
+            why: "no answer".to_owned(),
+        };
+        let names = |error: &LogError| {
+            let told = failed(error, &ids).to_json().to_string();
+            ids.iter().all(|id| told.contains(&id.to_string()))
+        };
+        assert!(names(&unknown));
+        assert!(names(&LogError::Closed));
+        // Nothing was added, so there is nothing to look for.
+        let full = LogError::Full { used: 1, limit: 1 };
+        assert!(!names(&full));
     }
 }

@@ -5,8 +5,10 @@ use tidegate_core::books::{
     Audited, Books, Bucket, Component, ComponentKind, Place, Tally, difference,
 };
 use tidegate_core::{GroupName, Offset, Topic};
-use tidegate_log::kafka::{KafkaLog, PartitionRecount, recount_group};
-use tidegate_log::{EmbeddedShelf, Log, LogError, TopicDescription, TopicPartition, embedded};
+use tidegate_log::kafka::{GroupBooks, KafkaLog, PartitionRecount, recount_group};
+use tidegate_log::{
+    Committed, EmbeddedShelf, Log, LogError, TopicDescription, TopicPartition, embedded,
+};
 
 use super::Scope;
 
@@ -59,32 +61,8 @@ pub(super) async fn of_kafka(log: &KafkaLog, scope: &Scope) -> Result<Vec<Compon
             }
             is_read = true;
             let kept = log.books(group, &partitions).await?;
-            let mut books = Books::default();
-            let found = committed.iter().zip(&kept).zip(&described.partitions);
-            for ((committed, kept), partition) in found {
-                let Some(committed) = committed else {
-                    continue;
-                };
-                let settled = kept.map_or(0, |kept| i64::try_from(kept.count).unwrap_or(i64::MAX));
-                let queued = (partition.end.0 - committed.next.0).max(0);
-                let at = partition.partition;
-                add(
-                    &mut books,
-                    span(at.0, Offset(0), committed.next),
-                    Place::Delivered,
-                    settled,
-                    0,
-                );
-                add(
-                    &mut books,
-                    span(at.0, committed.next, partition.end),
-                    Place::Queued,
-                    queued,
-                    0,
-                );
-            }
             let (name, kind) = component(topic, Some(group));
-            let account = books.account();
+            let account = kept_by(&described, &committed, &kept).account();
             components.push(Component {
                 name,
                 kind,
@@ -102,6 +80,26 @@ pub(super) async fn of_kafka(log: &KafkaLog, scope: &Scope) -> Result<Vec<Compon
         }
     }
     Ok(components)
+}
+
+/// The books of a group on a topic, by what it has committed of each partition and what it keeps there.
+/// Of a partition of which it has committed nothing, everything waits.
+fn kept_by(
+    described: &TopicDescription,
+    committed: &[Option<Committed>],
+    kept: &[Option<GroupBooks>],
+) -> Books {
+    let mut books = Books::default();
+    let found = committed.iter().zip(kept).zip(&described.partitions);
+    for ((committed, kept), partition) in found {
+        let number = partition.partition.0;
+        let next = committed.as_ref().map_or(partition.start, |done| done.next);
+        let settled = kept.map_or(0, |kept| i64::try_from(kept.count).unwrap_or(i64::MAX));
+        let before = span(number, Offset(0), next);
+        add(&mut books, before, Place::Delivered, settled, 0);
+        wait(&mut books, number, next, partition.end);
+    }
+    books
 }
 
 /// Counts what the groups on these topics of Kafka have settled.
@@ -152,10 +150,8 @@ fn compare(
         let mut ends = described.partitions.iter();
         let end = ends.find(|partition| partition.partition == counted.at.partition);
         let end = end.map_or(counted.committed, |partition| partition.end);
-        let waiting = span(number, counted.committed, end);
         for side in [&mut books, &mut recount] {
-            let queued = (end.0 - counted.committed.0).max(0);
-            add(side, waiting, Place::Queued, queued, 0);
+            wait(side, number, counted.committed, end);
         }
         let Some(kept) = counted.books.filter(|_| counted.is_verifiable()) else {
             // The broker removed what the books speak of, or the group keeps none.
@@ -181,6 +177,16 @@ fn compare(
             counted.id_sum,
         );
     }
+    for there in &described.partitions {
+        let mut counted = partitions.iter();
+        if counted.any(|counted| counted.at.partition == there.partition) {
+            continue;
+        }
+        // Nothing is committed of it yet, so all of it waits.
+        for side in [&mut books, &mut recount] {
+            wait(side, there.partition.0, there.start, there.end);
+        }
+    }
     let missing = difference(&books, &recount);
     Audited::new(name, kind, &books, &recount, missing).unverifiable(unverifiable)
 }
@@ -189,11 +195,17 @@ fn compare(
 fn unread(described: &TopicDescription) -> Books {
     let mut books = Books::default();
     for partition in &described.partitions {
-        let (start, end) = (partition.start, partition.end);
-        let bucket = span(partition.partition.0, start, end);
-        add(&mut books, bucket, Place::Queued, end.0 - start.0, 0);
+        let number = partition.partition.0;
+        wait(&mut books, number, partition.start, partition.end);
     }
     books
+}
+
+/// What lies from an offset up to the end waits.
+fn wait(books: &mut Books, partition: i32, from: Offset, end: Offset) {
+    let queued = (end.0 - from.0).max(0);
+    let bucket = span(partition, from, end);
+    add(books, bucket, Place::Queued, queued, 0);
 }
 
 fn add(books: &mut Books, bucket: Bucket, place: Place, count: i64, id_sum: u128) {
@@ -220,7 +232,6 @@ fn partitions(described: &TopicDescription) -> Vec<TopicPartition> {
 mod tests {
     use super::*;
     use tidegate_core::{EventId, Partition};
-    use tidegate_log::kafka::GroupBooks;
     use tidegate_log::{PartitionDescription, TopicConfig};
 
     const ID: u128 = 0x019a_8f3e_5c00_7abc_8def_0123_4567_89ab;
@@ -246,6 +257,7 @@ mod tests {
                 count: in_books,
                 id_sum: u128::from(in_books) * ID,
             }),
+            is_compacted: false,
             start: Offset(start),
             count: in_topic,
             id_sum: u128::from(in_topic) * ID,
@@ -266,6 +278,52 @@ mod tests {
             assert_eq!(found.unaccounted, 1, "{in_topic} {in_books}");
             assert_eq!(found.missing[0].id, Some(EventId::from_u128(ID)));
             assert_eq!(found.missing[0].bucket, span(0, Offset(5), Offset(10)));
+        }
+    }
+
+    /// Three partitions, of which the group has committed something of the first.
+    fn three() -> TopicDescription {
+        let mut three = described(0);
+        three.partitions = [(0, 2), (1, 0), (2, 4)]
+            .map(|(number, start)| PartitionDescription {
+                partition: Partition(number),
+                start: Offset(start),
+                end: Offset(12),
+            })
+            .to_vec();
+        three
+    }
+
+    #[test]
+    fn what_a_group_has_not_committed_yet_waits_for_it() {
+        let named = ("g@t".to_owned(), ComponentKind::Group);
+        let found = compare(named, &[counted(2, 5, 5)], &three());
+        assert_eq!((found.unaccounted, found.unverifiable), (0, 0));
+        assert_eq!(found.books.queued, 2 + 12 + 8);
+        assert_eq!(found.books.accepted, 5 + 2 + 12 + 8);
+        let committed = Committed {
+            next: Offset(10),
+            metadata: String::new(),
+        };
+        let kept = [counted(2, 5, 5).books, None, None];
+        let account = kept_by(&three(), &[Some(committed), None, None], &kept).account();
+        assert_eq!((account.queued, account.delivered), (2 + 12 + 8, 5));
+    }
+
+    #[test]
+    fn what_compaction_removed_is_unverifiable() {
+        let named = || ("g@t".to_owned(), ComponentKind::Group);
+        for (in_topic, unaccounted, unverifiable) in [(3, 0, 5), (5, 0, 0), (6, 1, 0)] {
+            let counted = PartitionRecount {
+                is_compacted: true,
+                ..counted(0, in_topic, 5)
+            };
+            let found = compare(named(), &[counted], &described(0));
+            assert_eq!(
+                (found.unaccounted, found.unverifiable),
+                (unaccounted, unverifiable),
+                "{in_topic}"
+            );
         }
     }
 

@@ -1,6 +1,6 @@
 //! Finds an event in the topics of a log.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use tidegate_core::books::Place;
 use tidegate_core::{EventId, GroupName, Offset, Topic};
@@ -11,16 +11,19 @@ use super::component;
 use super::opened::Scope;
 use crate::table;
 
+/// The groups of which the log itself knows that they read a topic, whether or not they have committed
+/// anything, and where each began, by partition.
+pub(super) type Readers = BTreeMap<(Topic, GroupName), Vec<Offset>>;
+
 /// Every record of an event, and what became of it in each group that reads its topic.
 ///
 /// Reads every topic of the scope, or all, from its start: nothing but the records knows where an id
-/// lies. A scope without groups asks all that there are. `registered` are the groups of which the log
-/// itself knows that they read a topic, whether or not they have committed anything.
+/// lies. A scope without groups asks all that there are.
 pub(super) async fn find(
     log: &dyn Log,
     id: EventId,
     scope: Option<&Scope>,
-    registered: &BTreeSet<(Topic, GroupName)>,
+    readers: &Readers,
 ) -> Result<Vec<Sighting>, LogError> {
     let mut sightings = Vec::new();
     let topics = match scope {
@@ -59,7 +62,7 @@ pub(super) async fn find(
                 };
                 let is_it = |stored: &&Stored| stored.event_id(log.cluster(), &at) == id;
                 for stored in batch.records.iter().filter(is_it) {
-                    sightings.extend(seen(log, (&groups, registered), &at, stored).await?);
+                    sightings.extend(seen(log, (&groups, readers), &at, stored).await?);
                 }
                 if batch.next <= from {
                     break;
@@ -75,7 +78,7 @@ pub(super) async fn find(
 /// topic where no group has committed anything.
 async fn seen(
     log: &dyn Log,
-    (groups, registered): (&[GroupName], &BTreeSet<(Topic, GroupName)>),
+    (groups, readers): (&[GroupName], &Readers),
     at: &TopicPartition,
     stored: &Stored,
 ) -> Result<Vec<Sighting>, LogError> {
@@ -91,8 +94,10 @@ async fn seen(
     for group in groups {
         let committed = log.committed(group, std::slice::from_ref(at)).await?;
         let next = committed.into_iter().flatten().next();
-        let reads = registered.contains(&(at.topic.clone(), group.clone()));
-        let place = place(next.map(|committed| committed.next), stored.offset, reads);
+        let begins = readers.get(&(at.topic.clone(), group.clone()));
+        let index = usize::try_from(at.partition.0).unwrap_or(usize::MAX);
+        let begins = begins.and_then(|begins| begins.get(index)).copied();
+        let place = place(next.map(|committed| committed.next), stored.offset, begins);
         sightings.extend(place.map(|place| sighting(&at.topic, Some(group), place)));
     }
     if sightings.is_empty() {
@@ -101,13 +106,16 @@ async fn seen(
     Ok(sightings)
 }
 
-/// Where a record is for a group; none if the group has nothing to do with it. One that reads the topic
-/// and has committed nothing has still to read it.
-fn place(committed: Option<Offset>, offset: Offset, reads: bool) -> Option<Place> {
+/// Where a record is for a group; none if the group has nothing to do with it, because it lies before
+/// where the group began. One that reads the topic and has committed nothing has still to read it.
+fn place(committed: Option<Offset>, offset: Offset, begins: Option<Offset>) -> Option<Place> {
+    if begins.is_some_and(|begins| offset < begins) {
+        return None;
+    }
     match committed {
         Some(next) if next > offset => Some(Place::Delivered),
         Some(_) => Some(Place::Queued),
-        None => reads.then_some(Place::Queued),
+        None => begins.map(|_| Place::Queued),
     }
 }
 
@@ -132,21 +140,23 @@ mod tests {
     use crate::log::Opened;
     use tidegate_log::{
         Append, Commit, EmbeddedConfig, EmbeddedLog, Happening, Join, OffsetCommit, Record,
-        TopicConfig,
+        StartAt, TopicConfig,
     };
     use tidegate_sim::Sim;
 
     #[test]
     fn a_group_that_has_committed_nothing_has_still_to_read_what_it_reads() {
-        for (committed, reads, expected) in [
-            (Some(4), true, Some(Place::Delivered)),
-            (Some(3), true, Some(Place::Queued)),
-            (Some(3), false, Some(Place::Queued)),
-            (None, true, Some(Place::Queued)),
-            (None, false, None),
+        for (committed, begins, expected) in [
+            (Some(4), Some(0), Some(Place::Delivered)),
+            (Some(3), Some(3), Some(Place::Queued)),
+            (Some(3), None, Some(Place::Queued)),
+            (None, Some(2), Some(Place::Queued)),
+            (None, None, None),
+            (Some(4), Some(4), None),
+            (None, Some(4), None),
         ] {
-            let found = place(committed.map(Offset), Offset(3), reads);
-            assert_eq!(found, expected, "{committed:?} {reads}");
+            let found = place(committed.map(Offset), Offset(3), begins.map(Offset));
+            assert_eq!(found, expected, "{committed:?} {begins:?}");
         }
     }
 
@@ -170,9 +180,14 @@ mod tests {
             let join = |name, on| log.join(Join::new(group(name), vec![topic(on)]));
             let done = join("done", "t").await.unwrap();
             let _idle = join("idle", "t").await.unwrap();
+            let before = Append::new(topic("t"), Record::new("before"));
+            log.append(vec![before]).await.unwrap();
+            let late = Join {
+                start: StartAt::Latest,
+                ..Join::new(group("late"), vec![topic("t")])
+            };
+            let _late = log.join(late).await.unwrap();
             let _elsewhere = join("elsewhere", "other").await.unwrap();
-            let record = Append::new(topic("t"), Record::new("x"));
-            log.append(vec![record]).await.unwrap();
             let at = TopicPartition::new(topic("t"), 0);
             let read = log.read(Read::new(at.clone(), Offset(0))).await.unwrap();
             let id = read.records[0].event_id(log.cluster(), &at);
@@ -199,6 +214,7 @@ mod tests {
                 .unwrap();
             assert_eq!(found.place, Place::Queued);
             assert_eq!(found.component, "idle@t");
+            // The group that began behind it has nothing to do with it.
             assert_eq!(found.history.len(), 2, "{:?}", found.history);
             log.close().await;
         });

@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use metrics::{describe_gauge, gauge};
-use tidegate_core::GroupName;
 use tidegate_core::env::Clock;
+use tidegate_core::{GroupName, Offset};
 use tidegate_log::{Committed, Log, LogError, Read, TopicDescription, TopicPartition};
 
-use super::Scope;
+use super::find::Readers;
+use super::{Opened, Scope};
 
 /// How often the gauges are set.
 const EVERY: Duration = Duration::from_secs(5);
@@ -17,8 +18,9 @@ const RECORDS: &str = "tidegate_log_lag_records";
 const SECONDS: &str = "tidegate_log_lag_seconds";
 const RATIO: &str = "tidegate_log_unread_age_ratio";
 
-/// Sets the gauges of the groups and topics of the scope, or of all, again and again.
-pub(crate) async fn watch_lag(log: Arc<dyn Log>, clock: Arc<dyn Clock>, scope: Option<Scope>) {
+/// Sets the gauges of the groups and topics that are looked at, again and again.
+pub(crate) async fn watch_lag(opened: Opened, clock: Arc<dyn Clock>) {
+    let (log, scope) = (opened.log(), opened.scope());
     describe_gauge!(RECORDS, "Records that a group has still to read.");
     describe_gauge!(
         SECONDS,
@@ -26,7 +28,8 @@ pub(crate) async fn watch_lag(log: Arc<dyn Log>, clock: Arc<dyn Clock>, scope: O
     );
     describe_gauge!(RATIO, "That age as a share of the topic's retention.");
     loop {
-        let (found, errors) = look(&*log, &*clock, scope.as_ref()).await;
+        let readers = opened.readers();
+        let (found, errors) = look(&*log, &*clock, scope.as_ref(), &readers).await;
         for (group, at, lag) in found {
             set(&group, &at, lag);
         }
@@ -43,6 +46,7 @@ async fn look(
     log: &dyn Log,
     clock: &dyn Clock,
     scope: Option<&Scope>,
+    readers: &Readers,
 ) -> (Vec<(GroupName, TopicPartition, Lag)>, Vec<LogError>) {
     let (mut lags, mut errors) = (Vec::new(), Vec::new());
     let scope = match scope {
@@ -74,11 +78,10 @@ async fn look(
                     continue;
                 }
             };
-            for (at, committed) in partitions.iter().zip(committed) {
-                let Some(committed) = committed else {
-                    continue;
-                };
-                match lag(log, clock, &described, at, &committed).await {
+            let known = readers.get(&(topic.clone(), group.clone()));
+            let reads = positions(&described, &committed, known.map(Vec::as_slice));
+            for (at, next) in partitions.iter().zip(reads) {
+                match lag(log, clock, &described, at, next).await {
                     Ok(lag) => lags.push((group.clone(), at.clone(), lag)),
                     Err(error) => errors.push(error),
                 }
@@ -86,6 +89,27 @@ async fn look(
         }
     }
     (lags, errors)
+}
+
+/// Where a group stands in each partition of a topic; nothing if it does not read it, as far as anybody
+/// knows. Without a committed offset it stands where it began or, if only the log knows that it reads the
+/// topic, at the first record.
+fn positions(
+    described: &TopicDescription,
+    committed: &[Option<Committed>],
+    begins: Option<&[Offset]>,
+) -> Vec<Offset> {
+    if begins.is_none() && committed.iter().all(Option::is_none) {
+        return Vec::new();
+    }
+    let stands = committed.iter().zip(&described.partitions).zip(0..);
+    stands
+        .map(|((committed, there), index)| {
+            let begin = begins.and_then(|begins| begins.get::<usize>(index).copied());
+            let next = committed.as_ref().map(|committed| committed.next);
+            next.or(begin).unwrap_or(there.start)
+        })
+        .collect()
 }
 
 async fn everything(log: &dyn Log) -> Result<Scope, LogError> {
@@ -109,20 +133,20 @@ async fn lag(
     clock: &dyn Clock,
     described: &TopicDescription,
     at: &TopicPartition,
-    committed: &Committed,
+    next: Offset,
 ) -> Result<Lag, LogError> {
     let mut ends = described.partitions.iter();
     let end = ends.find(|found| found.partition == at.partition);
-    let end = end.map_or(committed.next, |found| found.end);
-    let records = (end.0 - committed.next.0).max(0);
+    let end = end.map_or(next, |found| found.end);
+    let records = (end.0 - next.0).max(0);
     let (mut age, mut is_gone) = (Duration::ZERO, false);
     if records > 0 {
         let one = |from| Read {
             max_records: 1,
             ..Read::new(at.clone(), from)
         };
-        let batch = match log.read(one(committed.next)).await {
-            Err(LogError::OutOfRange { start, .. }) if start > committed.next => {
+        let batch = match log.read(one(next)).await {
+            Err(LogError::OutOfRange { start, .. }) if start > next => {
                 is_gone = true;
                 log.read(one(start)).await?
             }
@@ -167,10 +191,10 @@ fn set(group: &GroupName, at: &TopicPartition, lag: Lag) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tidegate_core::{Offset, Topic};
+    use tidegate_core::{Offset, Partition, Topic};
     use tidegate_log::{
-        Append, Commit, EmbeddedConfig, EmbeddedLog, Happening, Join, OffsetCommit, Record,
-        TopicConfig,
+        Append, Commit, EmbeddedConfig, EmbeddedLog, Happening, Join, OffsetCommit,
+        PartitionDescription, Record, TopicConfig,
     };
     use tidegate_sim::Sim;
 
@@ -185,6 +209,37 @@ mod tests {
             (hour, None, true, Some(1.0)),
         ] {
             assert_eq!(ratio(age, retention, is_gone), expected);
+        }
+    }
+
+    #[test]
+    fn a_group_that_has_committed_nothing_stands_where_it_began() {
+        let described = TopicDescription {
+            topic: Topic::new("t").unwrap(),
+            config: TopicConfig::new(2),
+            partitions: [(0, 2), (1, 3)]
+                .map(|(number, start)| PartitionDescription {
+                    partition: Partition(number),
+                    start: Offset(start),
+                    end: Offset(9),
+                })
+                .to_vec(),
+        };
+        let done = Some(Committed {
+            next: Offset(5),
+            metadata: String::new(),
+        });
+        let begins = [Offset(4), Offset(6)];
+        // What it has committed, where it is known to have begun; where it stands.
+        for (committed, begins, expected) in [
+            ([None, None], None, vec![]),
+            ([None, None], Some(&begins[..]), vec![4, 6]),
+            ([done.clone(), None], None, vec![5, 3]),
+            ([done, None], Some(&begins[..]), vec![5, 6]),
+        ] {
+            let found = positions(&described, &committed, begins);
+            let expected: Vec<Offset> = expected.into_iter().map(Offset).collect();
+            assert_eq!(found, expected, "{committed:?} {begins:?}");
         }
     }
 
@@ -240,7 +295,7 @@ mod tests {
                     .await
                     .unwrap();
                 let committed = committed.into_iter().flatten().next().unwrap();
-                let found = lag(&log, &*env.clock, &described, &at, &committed)
+                let found = lag(&log, &*env.clock, &described, &at, committed.next)
                     .await
                     .unwrap();
                 assert_eq!(found.records, records);
@@ -250,15 +305,25 @@ mod tests {
                 );
                 assert!((found.ratio.unwrap() - ratio).abs() < 0.01, "{found:?}");
             }
-            let (found, errors) = look(&log, &*env.clock, None).await;
+            let opened = Opened::Embedded(log.clone());
+            let (found, errors) = look(&log, &*env.clock, None, &opened.readers()).await;
             assert!(errors.is_empty(), "{errors:?}");
             assert_eq!(found.len(), 1);
+            // One that reads and never settles anything is behind by all there is.
+            let idle = GroupName::new("idle").unwrap();
+            let _session = log.join(Join::new(idle.clone(), vec![topic.clone()])).await;
+            let (found, _) = look(&log, &*env.clock, None, &opened.readers()).await;
+            let behind = found.iter().find(|(group, ..)| *group == idle);
+            let (.., behind) = behind.expect("it is there");
+            assert_eq!(behind.records, 3);
+            assert!((behind.ratio.unwrap() - 0.5).abs() < 0.01, "{behind:?}");
             // A topic that cannot be looked at does not silence the one behind it.
             let scope = Scope {
                 topics: vec![Topic::new("missing").unwrap(), topic],
                 groups: vec![group],
             };
-            let (found, errors) = look(&log, &*env.clock, Some(&scope)).await;
+            let readers = Readers::new();
+            let (found, errors) = look(&log, &*env.clock, Some(&scope), &readers).await;
             assert_eq!((found.len(), errors.len()), (1, 1), "{errors:?}");
             log.close().await;
         });

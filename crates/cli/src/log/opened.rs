@@ -1,6 +1,5 @@
 //! A log that is open in this process.
 
-use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -14,7 +13,7 @@ use tidegate_log::{EmbeddedLog, Log, LogError, TopicConfig};
 
 use tidegate_server::log::Located;
 
-use super::find::{find, located};
+use super::find::{Readers, find, located};
 use super::{Backend, Holder, LogSettings, accounts};
 
 /// A log that is open in this process. Clones are the same log.
@@ -119,18 +118,23 @@ impl Opened {
 
     /// Where an event is; none if no topic has it.
     pub(crate) async fn find(&self, id: EventId) -> Result<Option<Located>, LogError> {
-        let scope = self.scope();
-        let registered = match self {
+        let (scope, readers) = (self.scope(), self.readers());
+        let sightings = find(&*self.log(), id, scope.as_ref(), &readers).await?;
+        Ok(located(id, sightings))
+    }
+
+    /// Which groups are known to read which topics, and where they began.
+    pub(super) fn readers(&self) -> Readers {
+        match self {
             Self::Embedded(log) => {
                 let books = log.shelf().books().into_iter();
-                let groups = books.filter_map(|kept| Some((kept.topic, kept.group?)));
+                let groups =
+                    books.filter_map(|kept| Some(((kept.topic, kept.group?), kept.begins)));
                 groups.collect()
             }
             // A broker knows only of groups that have committed something.
-            Self::Kafka { .. } => BTreeSet::new(),
-        };
-        let sightings = find(&*self.log(), id, scope.as_ref(), &registered).await?;
-        Ok(located(id, sightings))
+            Self::Kafka { .. } => Readers::new(),
+        }
     }
 
     /// What is looked at, where that is not everything.

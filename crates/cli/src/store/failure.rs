@@ -20,7 +20,9 @@ pub(crate) fn report(shown: &str, error: &QueueError) -> Report {
             Report::new("projection.unknown", error.to_string())
                 .with_hint("`tidegate projection ls` lists those that have")
         }
-        QueueError::Name { .. } => {
+        QueueError::Removed { .. } => Report::new("projection.removed", error.to_string())
+            .with_hint("`--partial` builds it from the events that are left"),
+        QueueError::Name { .. } | QueueError::TooLong { .. } => {
             Report::new("usage.name", error.to_string()).with_exit(Exit::Usage)
         }
         QueueError::ForeignTransaction | _ => Report::of("internal", "the queue failed", error),
@@ -46,6 +48,8 @@ fn of_store(shown: &str, error: &StoreError) -> Report {
         StoreError::Refused { .. } => Report::of("store.refused", &doing, error),
         StoreError::Broken { .. } => Report::of("store.broken", &doing, error)
             .with_hint("see to the disk and the rights of the database; nothing that was acknowledged is lost"),
+        StoreError::Undone { .. } => Report::of("store.away", &doing, error)
+            .with_hint("nothing happened; try again"),
         _ => Report::of("internal", &doing, error),
     }
 }

@@ -194,3 +194,40 @@ fn an_event_is_found_where_it_lies() {
     );
     assert_eq!(read_all(dir.path()).len(), 2);
 }
+
+/// A log that lost two records with a part of its journal: nothing tells their ids, and their
+/// offsets tell that they were there.
+#[test]
+fn what_was_lost_with_the_journal_is_missing_until_it_is_repaired() {
+    let kept = Path::new(env!("CARGO_MANIFEST_DIR")).join("../log/tests/fixtures/log-v1b");
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("log");
+    copy(&kept, &log);
+    let log_dir = log.to_str().unwrap();
+    let audit = || run_in(dir.path(), &["audit", "--log-dir", log_dir, "-o", "json"]);
+    let topic = |ran: &crate::command::Ran| ran.json()["components"][0].clone();
+    for _ in 0..2 {
+        let ran = audit();
+        assert_eq!(ran.code, Some(4), "{}", ran.stdout);
+        assert_eq!(topic(&ran)["unaccounted"], 2, "{}", ran.stdout);
+        assert_eq!(topic(&ran)["missing"][0]["bucket"], "p0:3-3");
+    }
+    let repair = ["log", "repair", log_dir, "--yes", "-o", "json"];
+    let ran = run_in(dir.path(), &repair);
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    let ran = audit();
+    assert_eq!(ran.code, Some(0), "{}", ran.stdout);
+    assert_eq!(topic(&ran)["books"]["lost"]["damaged"], 2);
+}
+
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let target = to.join(entry.file_name());
+        match entry.file_type().unwrap().is_dir() {
+            true => copy(&entry.path(), &target),
+            false => drop(std::fs::copy(entry.path(), target).unwrap()),
+        }
+    }
+}

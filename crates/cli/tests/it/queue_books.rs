@@ -110,6 +110,16 @@ impl Tables {
         self.settle(event, to, vec![said]);
     }
 
+    /// Changes a table itself.
+    fn define(&self, sql: &'static str) {
+        self.runtime.block_on(async {
+            let mut tx = self.store.begin().await.unwrap();
+            let connection = tx.sqlite().unwrap();
+            sqlx::raw_sql(sql).execute(connection).await.unwrap();
+            tx.commit().await.unwrap();
+        });
+    }
+
     fn execute(&self, sql: String) {
         self.runtime.block_on(async {
             let mut tx = self.store.begin().await.unwrap();
@@ -403,15 +413,10 @@ fn the_configured_database_is_audited_with_the_rest() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("tidegate.yaml");
     std::fs::write(&file, "store: {url: \"sqlite://./queue.db\"}\n").unwrap();
-    // Nothing was published yet, and looking for it makes no file.
+    // A database that is not there proves nothing, and looking for it makes no file.
     let ran = run_in(dir.path(), &["audit", "-o", "json"]);
-    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
-    assert_eq!(ran.json()["components"], serde_json::json!([]));
-    assert!(
-        ran.stderr.contains("nothing was published"),
-        "{}",
-        ran.stderr
-    );
+    assert_eq!(ran.code, Some(1), "{}", ran.stderr);
+    assert_eq!(ran.json()["error"]["code"], "store.missing");
     assert!(!dir.path().join("queue.db").try_exists().unwrap());
     let tables = Tables::on_sqlite(dir.path());
     let ids = tables.publish(3);
@@ -421,6 +426,14 @@ fn the_configured_database_is_audited_with_the_rest() {
     assert_eq!(ran.json()["components"][0]["recount"]["queued"], 3);
     let ran = run_in(dir.path(), &["where", &ids[1].to_string(), "-o", "json"]);
     assert_eq!(ran.json()["place"], "queued", "{}", ran.stderr);
+    // Nor does one whose tables are not known any more.
+    let tables = Tables::on_sqlite(dir.path());
+    tables.define("ALTER TABLE tidegate_migration RENAME TO gone");
+    let ran = run_in(dir.path(), &["audit", "-o", "json"]);
+    assert_eq!(ran.code, Some(1), "{}", ran.stderr);
+    assert_eq!(ran.json()["error"]["code"], "store.schema");
+    tables.define("ALTER TABLE gone RENAME TO tidegate_migration");
+    drop(tables);
     // Whoever names another kind of thing wants that kind alone.
     let ran = run_in(dir.path(), &["audit", "-o", "json", "--log-dir", "none"]);
     assert_eq!(ran.code, Some(1), "{}", ran.stdout);

@@ -132,6 +132,18 @@ pub(super) static STORE: &[Key] = &[
         "10",
         "The size of the connection pool.",
     ),
+    key(
+        "timeout",
+        SPAN_ABOVE_ZERO,
+        "10s",
+        "How long one call may take, and how long a connection is waited for.",
+    ),
+    key(
+        "idle-transaction-timeout",
+        SPAN_ABOVE_ZERO,
+        "1m",
+        "When PostgreSQL ends a transaction in which nothing happens, a handler's too.",
+    ),
 ];
 
 pub(super) static SERVER: &[Key] = &[

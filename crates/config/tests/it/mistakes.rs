@@ -122,7 +122,7 @@ outbox: {batch-sizes: 5}
     tidegate.yaml:4:3: eventlog.asink: is not a key of `eventlog` (the keys here are enabled, base-url, application-id, async, metrics, api)
     tidegate.yaml:5:1: eventLog: means the same as `eventlog`, and both are given; first in line 2 (keep one of the two)
     tidegate.yaml:6:17: queue.retry.maxMillis: is not a key of `queue.retry` (the keys here are initial-ms, max-ms, multiplier, jitter)
-    tidegate.yaml:7:18: log.embedded.frobnicate: is not a key of `log.embedded`
+    tidegate.yaml:7:18: log.embedded.frobnicate: is not a key of `log.embedded` (the keys here are path, segment-size, journal-size, max-size, reserve, max-commit-size, max-record-size, group-commit-delay, max-queued-size, cache-size, compaction-memory, retention, retention-size)
     tidegate.yaml:8:10: outbox.batch-sizes: is not a key of `outbox` (did you mean `batch-size`?)
     "#);
 }

@@ -43,11 +43,13 @@ fn origins_stand_beside_the_values() {
         .arguments
         .push(("server.token".to_owned(), "t".to_owned()));
     let text = load(&inputs).config.to_yaml(Origins::Commented);
-    let lines: Vec<&str> = text.lines().skip(18).take(8).collect();
+    let lines: Vec<&str> = text.lines().skip(18).take(10).collect();
     insta::assert_snapshot!(lines.join("\n"), @r#"
     store:
       url: sqlite:x # environment: STORE_URL
       max-connections: 3 # tidegate.yaml:2:19
+      timeout: 10s # default
+      idle-transaction-timeout: 1m # default
     server:
       listen: "127.0.0.1:8080" # default
       token: "***" # argument: server.token

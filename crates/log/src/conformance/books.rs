@@ -1,11 +1,11 @@
 //! Rules of the books: what postings say of a group on a topic, and the records say the same.
 
 use tidegate_core::books::{Place, Tally};
-use tidegate_core::{EventId, GroupName, Offset};
+use tidegate_core::{EventId, GroupName, Offset, Topic};
 
 use super::member::Member;
 use super::scene::{Scene, append_to, code};
-use crate::{Fence, Join, OffsetCommit, StartAt, TopicPartition};
+use crate::{Append, Commit, Fence, Join, MAX_METADATA, OffsetCommit, StartAt, TopicPartition};
 
 type Events = Vec<(Offset, EventId)>;
 
@@ -92,6 +92,59 @@ pub async fn a_refused_commit_posts_nothing(scene: Scene) {
     let good = vec![member.settling(&all[0], &events[0][..5], Place::Delivered)];
     member.commit(Vec::new(), good).await.unwrap();
     assert_eq!(scene.settled(&group, topic).await, tally(&events[0][..5]));
+}
+
+/// A commit that is called before an earlier one of its partition is known to have failed is refused
+/// too: its offset would pass what the earlier one was to post. Other partitions go on, and so does this
+/// one once the failure was told.
+pub async fn what_follows_a_failed_commit_is_refused_too(scene: Scene) {
+    let (group, member, all, events) = set_out(&scene).await;
+    let topic = &all[0].topic;
+    let (at, events) = (&all[0], &events);
+    let delivered = |number: usize, from: usize, to: usize| {
+        member.settling(&all[number], &events[number][from..to], Place::Delivered)
+    };
+    let call = |appends: Vec<Append>, offset: OffsetCommit| {
+        let offsets = vec![offset];
+        member.session.commit(Commit { appends, offsets })
+    };
+    let nowhere = TopicPartition::new(Topic::new(scene.name("nowhere")).unwrap(), 0);
+    let too_long = OffsetCommit {
+        metadata: "m".repeat(MAX_METADATA + 1),
+        ..delivered(0, 0, 3)
+    };
+    let behind = OffsetCommit {
+        next: Offset(scene.partition(at).await.end.0 + 1),
+        ..delivered(0, 0, 3)
+    };
+    let failing = [
+        (vec![], too_long, "log.metadata-too-long"),
+        (
+            vec![append_to(&nowhere, "x")],
+            delivered(0, 0, 3),
+            "log.unknown-topic",
+        ),
+        (vec![], behind.clone(), "log.out-of-range"),
+        (vec![append_to(at, "never")], behind, "log.out-of-range"),
+    ];
+    for (round, (appends, offset, name)) in failing.into_iter().enumerate() {
+        let first = call(appends, offset);
+        let second = call(Vec::new(), delivered(0, 3, 6));
+        let third = call(vec![append_to(at, "never")], delivered(0, 6, 9));
+        let beside = call(Vec::new(), delivered(1, round, round + 1));
+        let (first, second, third, beside) = tokio::join!(first, second, third, beside);
+        assert_eq!(code(first), name);
+        assert_eq!(code(second), "log.out-of-turn", "behind {name}");
+        assert_eq!(code(third), "log.out-of-turn", "behind {name}");
+        beside.unwrap();
+        let settled = scene.settled(&group, topic).await;
+        assert_eq!(settled, tally(&events[1][..=round]));
+        assert_eq!(scene.committed(&group, at).await, None);
+    }
+    call(Vec::new(), delivered(0, 0, 9)).await.unwrap();
+    let settled = scene.settled(&group, topic).await;
+    assert_eq!(settled, tally(events[0][..9].iter().chain(&events[1][..4])));
+    assert_eq!(scene.everything(at).await.len(), 10);
 }
 
 /// What a zombie posts is not booked; what whoever took its place posts is, once.

@@ -237,6 +237,41 @@ pub async fn commits_under_way_keep_their_order(scene: Scene) {
     assert_eq!(scene.committed(&group, &all[1]).await, done(given[5], ""));
 }
 
+/// A commit that brings records is not overtaken by one behind it that brings none, also when its topic
+/// is heard of for the first time; and whoever asks what is committed waits for both.
+pub async fn a_commit_with_records_is_not_overtaken(scene: Scene) {
+    let out = TopicPartition::new(scene.topic(1).await, 0);
+    let scene = scene.reopened().await;
+    let (group, member, all, given) = set_out(&scene).await;
+    let mut first = member.session.commit(Commit {
+        appends: vec![append_to(&out, "handed off")],
+        offsets: vec![member.offset(&all[0], given[3], "")],
+    });
+    let mut second = member.session.commit(Commit {
+        appends: Vec::new(),
+        offsets: vec![member.offset(&all[0], given[6], "")],
+    });
+    // Begun one behind the other, and not waited for.
+    let mut answers = [once(&mut first).await, once(&mut second).await];
+    let look = scene.committed(&group, &all[0]);
+    let waiting = async {
+        if answers[0].is_none() {
+            answers[0] = Some(first.await);
+        }
+        if answers[1].is_none() {
+            answers[1] = Some(second.await);
+        }
+    };
+    let (found, ()) = scene
+        .soon("both commits", async { tokio::join!(look, waiting) })
+        .await;
+    assert_eq!(found, done(given[6], ""));
+    for answer in answers {
+        answer.unwrap().unwrap();
+    }
+    assert_eq!(scene.values(&out).await, ["handed off"]);
+}
+
 /// Reading what is committed waits for commits that began before.
 pub async fn a_committed_read_waits_for_commits_under_way(scene: Scene) {
     let (group, member, all, given) = set_out(&scene).await;

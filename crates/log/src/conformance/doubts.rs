@@ -48,6 +48,46 @@ pub async fn a_commit_of_offsets_whose_answer_is_lost_is_counted_once(scene: Sce
     settle_in_doubt(scene, None).await;
 }
 
+/// Commits that are called one behind the other, of which the first loses its answer: whatever was
+/// committed in the end is in the books without a hole.
+pub async fn commits_behind_one_whose_answer_is_lost_leave_no_hole_in_the_books(scene: Scene) {
+    let mut scene = scene.over_a_bad_line().await;
+    let at = TopicPartition::new(scene.topic(1).await, 0);
+    let group = scene.group();
+    let events = scene.append_events(&at, 10).await;
+    let mut member = scene.join(&group, &at.topic).await;
+    member.until_owning(1).await;
+    let settling = |member: &Member, from: usize, to: usize| {
+        vec![member.settling(&at, &events[from..to], Place::Delivered)]
+    };
+    let first = settling(&member, 0, 2);
+    member.commit(Vec::new(), first).await.unwrap();
+    let lost = scene.stage.answers_lost();
+    scene.stage.lose_next_answer(Written::Commit);
+    let call = |from, to| member.commit(Vec::new(), settling(&member, from, to));
+    let (one, two, three) = tokio::join!(call(2, 5), call(5, 7), call(7, 9));
+    assert_eq!(scene.stage.answers_lost(), lost + 1, "an answer was lost");
+    let is_ok = [one, two, three].iter().all(Result::is_ok);
+    if !is_ok {
+        drop(member);
+        scene = scene.reopened().await;
+        member = scene.join(&group, &at.topic).await;
+        member.until_owning(1).await;
+    }
+    let committed = scene.committed(&group, &at).await.unwrap();
+    let done = events.partition_point(|(offset, _)| *offset < committed.next);
+    assert!(!is_ok || done == 9, "{committed:?}");
+    let sum = |events: &[(Offset, EventId)]| {
+        let ids = events.iter().map(|(_, id)| Tally::of(*id));
+        ids.fold(Tally::default(), Tally::plus)
+    };
+    let settled = scene.settled(&group, &at.topic).await;
+    assert_eq!(settled, sum(&events[..done]));
+    let rest = settling(&member, done, 10);
+    member.commit(Vec::new(), rest).await.unwrap();
+    assert_eq!(scene.settled(&group, &at.topic).await, sum(&events));
+}
+
 /// Settles ten events in three commits, of which each loses its answer.
 async fn settle_in_doubt(scene: Scene, out: Option<&TopicPartition>) -> Scene {
     let mut scene = scene;

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use tidegate_core::{GroupName, Offset};
+use tidegate_core::books::Place;
+use tidegate_core::{GroupName, Offset, Topic};
 
-use super::member::together;
+use super::member::{Member, together};
 use super::scene::{Scene, append_to, code};
 use crate::{Append, Join, Record, StartAt, TopicPartition};
 
@@ -62,6 +63,59 @@ pub async fn a_group_starts_where_it_says(scene: Scene) {
     nowhere.session.seek(&at, fence, new[0]).await.unwrap();
     nowhere.until_seen(1).await;
     assert_eq!(nowhere.values(&at), ["new"]);
+}
+
+/// A group that starts behind the last record does so once in each partition, whatever it has
+/// committed of others and whoever is a member already: what comes later is handed out until it is
+/// committed.
+pub async fn where_a_group_starts_last_is_remembered_for_each_partition(scene: Scene) {
+    let (one, two) = (scene.topic(2).await, scene.topic(1).await);
+    let all = [(&one, 0), (&one, 1), (&two, 0)]
+        .map(|(topic, number)| TopicPartition::new(topic.clone(), number));
+    for at in &all {
+        scene.append_events(at, 3).await;
+    }
+    let group = scene.group();
+    let latest = |topics: &[&Topic]| Join {
+        start: StartAt::Latest,
+        ..Join::new(group.clone(), topics.iter().copied().cloned().collect())
+    };
+    // Something is committed of one partition, and nothing of the others.
+    let mut earliest = scene.join(&group, &one).await;
+    earliest.until_seen(6).await;
+    let seen = earliest.seen[&all[0]].iter();
+    let events: Vec<_> = seen
+        .map(|stored| (stored.offset, stored.record.headers.event_id().unwrap()))
+        .collect();
+    let settled = vec![earliest.settling(&all[0], &events, Place::Delivered)];
+    earliest.commit(Vec::new(), settled).await.unwrap();
+    earliest.session.close().await.unwrap();
+    drop(earliest);
+    let mut first = scene.join_as(latest(&[&one])).await;
+    first.until_owning(2).await;
+    // A member of another topic comes while there is one already.
+    let mut second = scene.join_as(latest(&[&two])).await;
+    let both = |first: &Member, second: &Member| first.owned.len() == 2 && second.owned.len() == 1;
+    together("both assignments", &mut first, &mut second, both).await;
+    for at in &all {
+        scene.append(at, &["later"]).await;
+    }
+    let both = |first: &Member, second: &Member| first.count() == 2 && second.count() == 1;
+    together("what came later", &mut first, &mut second, both).await;
+    // Nothing of that was committed: it comes again, to whoever comes next.
+    first.session.close().await.unwrap();
+    second.session.close().await.unwrap();
+    drop((first, second));
+    let scene = scene.reopened().await;
+    let mut next = scene.join_as(latest(&[&one, &two])).await;
+    next.until_seen(3).await;
+    for at in &all {
+        assert_eq!(next.values(at), ["later"], "{at}");
+    }
+    for topic in [&one, &two] {
+        let confirmed = scene.settled(&group, topic).await;
+        assert_eq!(confirmed.count, if topic == &one { 3 } else { 0 });
+    }
 }
 
 /// The next owner goes on at the committed offset; what was seen and not committed comes again.

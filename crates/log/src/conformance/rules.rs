@@ -39,6 +39,7 @@ macro_rules! with_log_rules {
             groups:
                 the_only_member_gets_everything_in_order,
                 a_group_starts_where_it_says,
+                where_a_group_starts_last_is_remembered_for_each_partition,
                 the_next_owner_goes_on_at_the_committed_offset,
                 two_groups_do_not_disturb_each_other,
                 a_group_is_registered_until_it_is_forgotten,
@@ -76,16 +77,19 @@ macro_rules! with_log_rules {
                 an_empty_commit_does_nothing,
                 a_commit_of_records_alone_adds_them,
                 commits_under_way_keep_their_order,
+                a_commit_with_records_is_not_overtaken,
                 a_committed_read_waits_for_commits_under_way,
                 a_canceled_commit_is_whole_or_not_there;
             doubts:
                 a_lost_answer_repeats_no_record,
                 a_commit_of_records_whose_answer_is_lost_is_done_once,
-                a_commit_of_offsets_whose_answer_is_lost_is_counted_once;
+                a_commit_of_offsets_whose_answer_is_lost_is_counted_once,
+                commits_behind_one_whose_answer_is_lost_leave_no_hole_in_the_books;
             books:
                 postings_are_booked_with_their_commit,
                 the_next_owner_goes_on_with_the_books,
                 a_refused_commit_posts_nothing,
+                what_follows_a_failed_commit_is_refused_too,
                 a_zombie_posts_nothing,
                 what_lies_before_the_start_of_a_group_is_not_in_its_books;
             fences:

@@ -1,6 +1,7 @@
 //! Counts the log from its records and compares that with its books.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -12,6 +13,7 @@ use super::chunk::{Head, Records, minute_of};
 use super::files::{self, Doing};
 use super::hub::Hub;
 use super::recover;
+use super::repair::DAMAGED;
 use super::scan::{Scan, Seen};
 use super::state::{PartitionState, Reading, State, TopicState};
 use crate::error::LogError;
@@ -83,7 +85,7 @@ impl Drop for Pin<'_> {
     }
 }
 
-fn count(disk: &dyn Disk, dir: &Path, state: &State) -> Result<Vec<Audited>, LogError> {
+pub(super) fn count(disk: &dyn Disk, dir: &Path, state: &State) -> Result<Vec<Audited>, LogError> {
     let mut audited = Vec::new();
     for (topic, number) in state.topics.iter().zip(0..) {
         // How far each group is in each partition: its queued records are those from there on.
@@ -144,7 +146,14 @@ impl Counting<'_> {
             .filter(|segment| !segment.is_empty())
         {
             let path = files::topic_dir(dir, &at.topic).join(segment.name(number));
-            let file = self.disk.open(&path, OpenMode::Read).doing("open", &path)?;
+            let file = match self.disk.open(&path, OpenMode::Read) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    let from = segment.base.max(partition.start);
+                    self.unreadable += segment.end.abs_diff(from.min(segment.end));
+                    continue;
+                }
+                opened => opened.doing("open", &path)?,
+            };
             let mut scan = Scan::whole(segment);
             let mut expected = segment.base;
             while let Some(seen) = scan.next(&*file, &path)? {
@@ -238,11 +247,14 @@ impl Counting<'_> {
     }
 }
 
-/// The books of a group on a topic.
+/// The books of a group on a topic. What a repair posted as lost of the topic is lost to the group
+/// only where it had not read it; that was posted for the group as well.
 pub(super) fn group_books(topic: &TopicState, reading: &Reading) -> Books {
     let mut books = Books::default();
-    for (bucket, tally) in topic.books.tallies(&Place::Queued) {
-        books.move_tally(bucket, None, Some(Place::Queued), tally);
+    for place in [Place::Queued, Place::Lost(DAMAGED)] {
+        for (bucket, tally) in topic.books.tallies(&place) {
+            books.move_tally(bucket, None, Some(Place::Queued), tally);
+        }
     }
     for (bucket, tally) in reading.before.tallies(&Place::Queued) {
         let gone = Tally::default().minus(tally);

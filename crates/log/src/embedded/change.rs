@@ -40,8 +40,15 @@ pub(super) enum Change {
     },
     /// A group reads these topics from now on.
     Register { group: GroupName, topics: Vec<u32> },
-    /// A group that has committed nothing of these topics begins behind all that they hold.
-    Skip { group: GroupName, topics: Vec<u32> },
+    /// A group that has committed nothing of a partition begins there, behind all that it holds; what
+    /// lies before was never in its books.
+    Skip {
+        group: GroupName,
+        topic: u32,
+        partition: u32,
+        next: i64,
+        before: Vec<Posting>,
+    },
     /// A group is forgotten.
     Forget { group: GroupName },
     /// Everything before `start` is gone.
@@ -166,8 +173,28 @@ impl Change {
                 put_topic_config(out, config);
                 finish(out, content);
             }
-            Self::Register { group, topics } => put_readers(out, REGISTER, group, topics),
-            Self::Skip { group, topics } => put_readers(out, SKIP, group, topics),
+            Self::Register { group, topics } => {
+                let content = begin(out, REGISTER);
+                put_bytes(out, group.as_str().as_bytes());
+                put_u32(out, length(topics.len()));
+                topics.iter().for_each(|topic| put_u32(out, *topic));
+                finish(out, content);
+            }
+            Self::Skip {
+                group,
+                topic,
+                partition,
+                next,
+                before,
+            } => {
+                let content = begin(out, SKIP);
+                put_bytes(out, group.as_str().as_bytes());
+                put_u32(out, *topic);
+                put_u32(out, *partition);
+                put_i64(out, *next);
+                put_postings(out, before);
+                finish(out, content);
+            }
             Self::Forget { group } => {
                 let content = begin(out, FORGET);
                 put_bytes(out, group.as_str().as_bytes());
@@ -205,21 +232,22 @@ impl Change {
         }
     }
 
-    /// All changes of a payload, in their order; none where it makes no sense.
-    pub(super) fn read_all(payload: &Bytes) -> Option<Vec<Self>> {
+    /// All changes of a payload, in their order.
+    ///
+    /// # Errors
+    /// The payload is whole, and this version cannot read it.
+    pub(super) fn read_all(payload: &Bytes) -> Result<Vec<Self>, Unread> {
         let mut changes = Vec::new();
         let mut at = 0;
         while at < payload.len() {
-            let mut decoder = Decoder(&payload[at..]);
-            let tag = decoder.u8()?;
-            let len = usize::try_from(decoder.u32()?).ok()?;
-            let start = at + LEAD;
-            let end = start.checked_add(len).filter(|end| *end <= payload.len())?;
-            let content = payload.slice(start..end);
-            changes.push(Self::read(tag, &content)?);
-            at = end;
+            let (tag, content) = part(payload, at).ok_or(Unread::Senseless)?;
+            if !(CHUNK..=SKIP).contains(&tag) {
+                return Err(Unread::Unknown(tag));
+            }
+            at += LEAD + content.len();
+            changes.push(Self::read(tag, &content).ok_or(Unread::Senseless)?);
         }
-        Some(changes)
+        Ok(changes)
     }
 
     fn read(tag: u8, content: &Bytes) -> Option<Self> {
@@ -253,11 +281,16 @@ impl Change {
             },
             REGISTER => Self::Register {
                 group: GroupName::new(decoder.text()?).ok()?,
-                topics: read_topics(&mut decoder)?,
+                topics: (0..decoder.count(4)?)
+                    .map(|_| decoder.u32())
+                    .collect::<Option<_>>()?,
             },
             SKIP => Self::Skip {
                 group: GroupName::new(decoder.text()?).ok()?,
-                topics: read_topics(&mut decoder)?,
+                topic: decoder.u32()?,
+                partition: decoder.u32()?,
+                next: decoder.i64()?,
+                before: decoder.postings()?,
             },
             FORGET => Self::Forget {
                 group: GroupName::new(decoder.text()?).ok()?,
@@ -283,16 +316,23 @@ impl Change {
     }
 }
 
-fn put_readers(out: &mut Vec<u8>, kind: u8, group: &GroupName, topics: &[u32]) {
-    let content = begin(out, kind);
-    put_bytes(out, group.as_str().as_bytes());
-    put_u32(out, length(topics.len()));
-    topics.iter().for_each(|topic| put_u32(out, *topic));
-    finish(out, content);
+/// Why a payload that is whole cannot be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Unread {
+    /// It holds a kind of change that this version does not know.
+    Unknown(u8),
+    /// The content of a change does not read as one of its kind.
+    Senseless,
 }
 
-fn read_topics(decoder: &mut Decoder<'_>) -> Option<Vec<u32>> {
-    (0..decoder.count(4)?).map(|_| decoder.u32()).collect()
+/// The tag and the content of the change that begins at this place.
+fn part(payload: &Bytes, at: usize) -> Option<(u8, Bytes)> {
+    let mut decoder = Decoder(&payload[at..]);
+    let tag = decoder.u8()?;
+    let len = usize::try_from(decoder.u32()?).ok()?;
+    let start = at + LEAD;
+    let end = start.checked_add(len).filter(|end| *end <= payload.len())?;
+    Some((tag, payload.slice(start..end)))
 }
 
 /// Adds a committed offset to a payload.

@@ -76,6 +76,11 @@ pub(super) fn is_full(error: &LogError) -> bool {
         if matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded))
 }
 
+/// Whether a file was not there.
+pub(super) fn is_missing(error: &LogError) -> bool {
+    matches!(error, LogError::Disk { source, .. } if source.kind() == io::ErrorKind::NotFound)
+}
+
 /// Whether it was a sync that failed, which is final whatever it says: a later one that succeeds
 /// proves nothing.
 pub(super) fn is_failed_sync(error: &LogError) -> bool {

@@ -9,7 +9,6 @@
 
 mod clean;
 mod compact;
-mod tallies;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;

@@ -142,6 +142,7 @@ fn read_state(decoder: &mut Decoder<'_>) -> Option<State> {
             config,
             books,
             partitions: partitions?,
+            is_made_up: false,
         });
     }
     for _ in 0..decoder.count(1)? {

@@ -203,7 +203,8 @@ fn report(disk: &dyn Disk, dir: &Path, found: &Found) -> Result<bool, LogError> 
         };
         let rest = file.get(usize::try_from(damage.at).unwrap_or(usize::MAX)..);
         let what = format!("damaged-{}-{}", damage.file, damage.at);
-        let kept = files::keep_aside(disk, dir, &what, rest.unwrap_or_default())?;
+        // Of a file that was cut off before that place, all that there is.
+        let kept = files::keep_aside(disk, dir, &what, rest.unwrap_or(&file))?;
         tracing::error!(
             kept = %kept.display(),
             file = %damage.file,

@@ -16,6 +16,7 @@ use crate::error::LogError;
 use crate::local::Write;
 use crate::port::{Append, Position};
 use crate::record::TopicPartition;
+use crate::turn::Turn;
 
 /// A commit group without its offsets.
 #[derive(Debug)]
@@ -23,8 +24,8 @@ pub(super) struct Pending {
     /// The whole group; the header is still to be filled in.
     pub(super) bytes: Vec<u8>,
     pub(super) chunks: Vec<PendingChunk>,
-    /// Whether it brings offsets, and so may use the reserve.
-    pub(super) has_offsets: bool,
+    /// The turns of the offsets that it brings, by which it may use the reserve.
+    pub(super) turns: Vec<(TopicPartition, Turn)>,
 }
 
 /// A chunk without its offset.
@@ -84,7 +85,11 @@ pub(super) fn encode(
     let pending = Pending {
         bytes,
         chunks,
-        has_offsets: !write.offsets.is_empty(),
+        turns: write
+            .offsets
+            .iter()
+            .map(|offset| (offset.at.clone(), offset.turn.clone()))
+            .collect(),
     };
     Ok((pending, placing))
 }

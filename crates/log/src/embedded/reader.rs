@@ -359,8 +359,12 @@ impl Reader {
         let number = u32::try_from(at.partition.0).unwrap_or(0);
         let path = self.hub.topic_dir(&at.topic).join(segment.name(number));
         let file = match self.hub.disk.open(&path, OpenMode::Read) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound && self.is_gone(at, segment) => {
-                return Ok(None);
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return match self.is_gone(at, segment) {
+                    true => Ok(None),
+                    // What it held is lost; what lies behind it is not.
+                    false => Err(damage(at, from, segment.end)),
+                };
             }
             opened => opened.doing("open", &path)?,
         };

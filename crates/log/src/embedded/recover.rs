@@ -8,7 +8,7 @@ use std::path::Path;
 use bytes::Bytes;
 use tidegate_core::env::{Disk, OpenMode};
 
-use super::change::Change;
+use super::change::{Change, Unread};
 use super::files::{self, Doing};
 use super::group::{ALIGN, Frame, HEADER};
 use super::manifest;
@@ -109,19 +109,17 @@ struct Replay<'a> {
 impl Replay<'_> {
     fn run(&mut self) -> Result<(), LogError> {
         let mut number = self.found.state.journal.file;
-        let found = self.file(number)?;
         // A file that is not there holds nothing; what follows it may still be there.
-        let mut is_missing = found.is_none();
-        let mut bytes = found.unwrap_or_default();
+        let (mut bytes, mut missing) = self.first_file(number)?;
         loop {
-            self.read_file(&bytes);
+            self.read_file(&bytes)?;
             // The next group lies here, or at the beginning of the next file, or nowhere.
             match self.file(number + 1)? {
                 Some(next) if self.follows(&next, 0).is_some() => {
                     number += 1;
                     self.begin(number);
                     bytes = next;
-                    is_missing = false;
+                    missing = None;
                 }
                 Some(_) | None => {
                     let place = self.found.state.journal;
@@ -134,19 +132,32 @@ impl Replay<'_> {
                                     return Ok(());
                                 };
                                 bytes = next;
-                                is_missing = false;
+                                missing = None;
                                 self.tail.clear();
                             }
                         }
-                        None if is_missing => return self.end_without_file(),
-                        None => {
-                            self.end(&bytes);
-                            return Ok(());
-                        }
+                        None => match missing {
+                            Some(missing) => return self.end_without_file(missing),
+                            None => {
+                                self.end(&bytes);
+                                return Ok(());
+                            }
+                        },
                     }
                 }
             }
         }
+    }
+
+    /// The file in which the checkpoint lies, or nothing and what is wrong with it.
+    fn first_file(&self, number: u64) -> Result<(Bytes, Option<Missing>), LogError> {
+        Ok(match self.file(number)? {
+            None => (Bytes::new(), Some(Missing::File)),
+            Some(bytes) if (bytes.len() as u64) < self.found.state.journal.at => {
+                (Bytes::new(), Some(Missing::End))
+            }
+            Some(bytes) => (bytes, None),
+        })
     }
 
     fn file(&self, number: u64) -> Result<Option<Bytes>, LogError> {
@@ -180,23 +191,42 @@ impl Replay<'_> {
     }
 
     /// Applies the groups that follow, as far as they go.
-    fn read_file(&mut self, bytes: &Bytes) {
+    fn read_file(&mut self, bytes: &Bytes) -> Result<(), LogError> {
         loop {
             let at = self.found.state.journal.at;
             let Some(frame) = self.follows(bytes, at) else {
-                return;
+                return Ok(());
             };
-            self.take(bytes, at, &frame);
+            self.take(bytes, at, &frame)?;
         }
     }
 
-    fn take(&mut self, bytes: &Bytes, at: u64, frame: &Frame) {
+    fn take(&mut self, bytes: &Bytes, at: u64, frame: &Frame) -> Result<(), LogError> {
         let from = usize::try_from(at).unwrap_or(usize::MAX);
         let payload = frame.payload(&bytes.slice(from..));
+        let is_damaged = !self.found.damage.is_empty();
         let state = &mut self.found.state;
         let applied = match Change::read_all(&payload) {
-            Some(changes) => state.apply(frame.sequence, changes).map_err(|e| e.0),
-            None => Err("its content makes no sense"),
+            Ok(changes) => {
+                // What these speak of may have been made by a group that was lost.
+                let made_up = match is_damaged {
+                    true => state.make_up(&changes),
+                    false => Ok(()),
+                };
+                let applied = made_up.and_then(|()| state.apply(frame.sequence, changes));
+                applied.map_err(|nonsense| nonsense.0)
+            }
+            // Nothing is wrong with the group: a later version wrote it, and should read it.
+            Err(Unread::Unknown(tag)) => {
+                return Err(LogError::Format {
+                    path: self.dir.join(files::journal(state.journal.file)),
+                    why: format!(
+                        "a commit group at byte {at} holds a change of kind {tag}, which a later \
+                         version wrote"
+                    ),
+                });
+            }
+            Err(Unread::Senseless) => Err("its content makes no sense"),
         };
         if let Err(why) = applied {
             self.found.damage.push(JournalDamage {
@@ -211,6 +241,7 @@ impl Replay<'_> {
         state.journal.at = at + frame.size() as u64;
         self.found.replayed += 1;
         self.tail.push((at, *frame));
+        Ok(())
     }
 
     /// The next group that can be read and says that the one which is missing here was synced.
@@ -231,20 +262,24 @@ impl Replay<'_> {
         Ok(None)
     }
 
-    /// The file in which the journal ends is not there. That is as it should be only where nothing
-    /// was written to it yet.
-    fn end_without_file(&mut self) -> Result<(), LogError> {
+    /// The file in which the journal ends is not there, or cut off before its end. That is as it
+    /// should be only where nothing was written to it yet.
+    fn end_without_file(&mut self, missing: Missing) -> Result<(), LogError> {
         let state = &self.found.state;
         let behind = journals_behind(self.disk, self.dir, state.journal.file)?;
         if state.journal.at == 0 && behind.is_empty() {
             return Ok(());
         }
+        let what = match missing {
+            Missing::File => "the file is missing",
+            Missing::End => "the file is shorter than it was",
+        };
         let next = state.sequence + 1;
         self.found.damage.push(JournalDamage {
             file: files::journal(state.journal.file),
             at: state.journal.at,
             sequences: (next, next),
-            why: "the file is missing, and nobody can say whether it held more".to_owned(),
+            why: format!("{what}, and nobody can say whether it held more"),
         });
         self.found.lost_end = Some(behind);
         Ok(())
@@ -281,6 +316,15 @@ impl Replay<'_> {
             bytes: part(end, to),
         });
     }
+}
+
+/// What of a journal file is not there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Missing {
+    /// All of it.
+    File,
+    /// What it held up to the checkpoint, and whatever came later.
+    End,
 }
 
 /// The numbers of the journal files behind this one, in their order.

@@ -1,9 +1,12 @@
 //! Makes a directory whole again: nothing is thrown away, and what is lost is said and posted.
 
+mod losses;
+
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
-use tidegate_core::books::{Bucket, LossReason, Place, Tally};
+use tidegate_core::books::LossReason;
 use tidegate_core::env::{Clock, Disk, OpenMode};
 
 use super::config::EmbeddedConfig;
@@ -30,7 +33,8 @@ pub enum Repaired {
         at: TopicPartition,
         /// The offsets: the first, and the one behind the last.
         offsets: (i64, i64),
-        /// Where the bytes are now; none if their file was missing.
+        /// Where the bytes are now; none if their file was missing, or they were lost with a part of
+        /// the journal.
         aside: Option<String>,
     },
     /// An index was made again.
@@ -64,8 +68,12 @@ pub fn repair(
     keeper.checkpoint()?;
     let mut state = hub.state().clone();
     let mut repaired = Vec::new();
+    let mut damaged = BTreeSet::new();
     for topic in 0..state.topics.len() {
         let topic = u32::try_from(topic).unwrap_or(u32::MAX);
+        let before = repaired.len();
+        let holes = losses::holes(&state.topics[topic as usize]);
+        repaired.extend(holes);
         let partitions = state.topics[topic as usize].partitions.len();
         for number in 0..u32::try_from(partitions).unwrap_or(0) {
             let mut repair = Repair {
@@ -77,6 +85,13 @@ pub fn repair(
             };
             repair.partition()?;
         }
+        let is_loss = |one: &Repaired| matches!(one, Repaired::Records { .. });
+        if repaired[before..].iter().any(is_loss) {
+            damaged.insert(topic);
+        }
+    }
+    if !damaged.is_empty() {
+        losses::post(&**disk, dir, &mut state, &damaged, clock.now_ms())?;
     }
     manifest::write(&**disk, dir, &state)?;
     drop(lock);
@@ -168,7 +183,11 @@ impl Repair<'_> {
                 aside,
             });
         }
-        self.post(segment, &rest, parts);
+        let (topic, number) = self.at;
+        if let Some(partition) = self.state.partition_mut(topic, number) {
+            let damaged = parts.iter().map(|part| part.offsets);
+            partition.damaged.extend(damaged);
+        }
         rest.end = segment.end;
         rest.is_sealed = true;
         Ok((!rest.is_empty()).then_some(rest))
@@ -189,32 +208,6 @@ impl Repair<'_> {
         let what = format!("{name}-{}", part.bytes.0);
         let kept = files::keep_aside(self.disk, dir, &what, &bytes)?;
         Ok(kept.display().to_string())
-    }
-
-    /// What was in the segment and is not in the new one is lost, of what had not been removed.
-    fn post(&mut self, before: &Segment, after: &Segment, parts: &[DamagedPart]) {
-        let (topic, number) = self.at;
-        let start = self.state.partition(topic, number).map_or(0, |p| p.start);
-        // Where a part of the segment had been removed before, nobody can say what of the damage was.
-        let is_whole = before.base >= start;
-        if let Some(topic) = self.state.topics.get_mut(topic as usize)
-            && is_whole
-        {
-            for (minute, tally) in &before.minutes {
-                let found = after.minutes.get(minute).copied().unwrap_or_default();
-                let lost = tally.minus(found);
-                if lost != Tally::default() {
-                    let (from, to) = (Place::Queued, Place::Lost(DAMAGED));
-                    let bucket = Bucket::Minute(*minute);
-                    topic.books.move_tally(bucket, Some(from), Some(to), lost);
-                }
-            }
-        }
-        if let Some(partition) = self.state.partition_mut(topic, number) {
-            partition
-                .damaged
-                .extend(parts.iter().map(|part| part.offsets));
-        }
     }
 
     fn index(&mut self, at: &TopicPartition, segment: &Segment) -> Result<(), LogError> {

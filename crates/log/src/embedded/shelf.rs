@@ -410,13 +410,19 @@ impl Shelf for EmbeddedShelf {
         })
     }
 
-    fn skip_to_end<'a>(&'a self, group: &'a GroupName, topics: &'a [Topic]) -> Call<'a, ()> {
+    fn skip_to_end<'a>(
+        &'a self,
+        group: &'a GroupName,
+        partitions: &'a [TopicPartition],
+    ) -> Call<'a, ()> {
         Box::pin(async move {
-            let topics = self.numbers(topics)?;
+            let catalog = self.hub.catalog();
+            let numbers = partitions.iter().map(|at| catalog.find(at));
+            let partitions = numbers.collect::<Result<_, _>>()?;
             let group = group.clone();
             self.order(|answer| Order::Skip {
                 group,
-                topics,
+                partitions,
                 answer,
             })
             .await

@@ -3,20 +3,25 @@
 //! The same function applies a group when it was made durable and when it is found in the journal
 //! again, so that a recovered log is the log that was lost.
 
+mod fit;
+mod made_up;
+mod reading;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use tidegate_core::books::{Books, Bucket, Place};
+use tidegate_core::books::{Books, Bucket, Place, Tally};
 use tidegate_core::{GroupName, Offset, Partition, Topic};
 use tokio::sync::Notify;
 
 use super::change::Change;
 use super::chunk::Head;
 use super::segment::Segment;
-use crate::port::Committed;
 use crate::record::TopicPartition;
 use crate::topic::{PartitionDescription, TopicConfig, TopicDescription};
+
+pub(super) use reading::{Reading, removed};
 
 /// A place in the journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
@@ -64,6 +69,9 @@ pub(super) struct TopicState {
     /// All its records as queued, and what was removed.
     pub(super) books: Books,
     pub(super) partitions: Vec<PartitionState>,
+    /// Whether it stands for a topic whose creation was lost to damage, so that its name and the
+    /// number of its partitions are not known. Not part of what is written down.
+    pub(super) is_made_up: bool,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -85,29 +93,6 @@ pub(super) struct PartitionState {
 pub(super) struct Fresh {
     pub(super) head: Head,
     pub(super) bytes: Bytes,
-}
-
-/// What a group does on a topic.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Reading {
-    /// Where each partition started when the group was registered.
-    pub(super) starts: Vec<i64>,
-    /// What is committed, by partition.
-    pub(super) committed: Vec<Option<Committed>>,
-    /// What became of the records it read.
-    pub(super) posted: Books,
-    /// What had been removed before it was registered, or lay before its beginning: it never had
-    /// those.
-    pub(super) before: Books,
-}
-
-impl Reading {
-    /// The offset below which this group needs nothing any more.
-    pub(super) fn needs(&self, partition: usize) -> i64 {
-        let committed = self.committed.get(partition).and_then(Option::as_ref);
-        let start = self.starts.get(partition).copied().unwrap_or(0);
-        committed.map_or(start, |committed| committed.next.0)
-    }
 }
 
 impl State {
@@ -174,12 +159,13 @@ impl State {
         })
     }
 
-    /// Applies the changes of the group with this sequence.
+    /// Applies the changes of the group with this sequence: all of them, or none.
     ///
     /// # Errors
-    /// A change speaks of something that is not there, which only damage can bring about; what
-    /// comes before it in the group is applied.
+    /// A change speaks of something that is not there, which only damage can bring about; nothing
+    /// was changed.
     pub(super) fn apply(&mut self, sequence: u64, changes: Vec<Change>) -> Result<(), Nonsense> {
+        self.fits(&changes)?;
         for change in changes {
             self.apply_one(sequence, change)?;
         }
@@ -201,6 +187,7 @@ impl State {
                 committed,
                 postings,
             } => {
+                self.reach((topic, partition), committed.next.0)?;
                 let reading = self.reading(group, topic)?;
                 postings
                     .iter()
@@ -213,17 +200,23 @@ impl State {
                 number,
                 name,
                 config,
-            } => self.set_topic(number, name, config)?,
+            } => self.set_topic(number, name, config),
             Change::Register { group, topics } => {
                 self.groups.entry(group.clone()).or_default();
                 for topic in topics {
                     self.reading(group.clone(), topic)?;
                 }
             }
-            Change::Skip { group, topics } => {
-                for topic in topics {
-                    self.skip(group.clone(), topic)?;
-                }
+            Change::Skip {
+                group,
+                topic,
+                partition,
+                next,
+                before,
+            } => {
+                self.reach((topic, partition), next)?;
+                self.reading(group, topic)?
+                    .skip(partition as usize, next, &before);
             }
             Change::Forget { group } => {
                 self.groups.remove(&group);
@@ -234,6 +227,7 @@ impl State {
                 start,
                 removed,
             } => {
+                self.reach((topic, partition), start)?;
                 self.post(topic, &removed)?;
                 self.set_start(sequence, (topic, partition), start)?;
             }
@@ -244,6 +238,7 @@ impl State {
                 segments,
                 removed,
             } => {
+                self.reach((topic, partition), end)?;
                 self.post(topic, &removed)?;
                 self.switch(sequence, (topic, partition), end, segments)?;
             }
@@ -263,19 +258,12 @@ impl State {
         Ok(())
     }
 
-    fn add_chunk(&mut self, (topic, partition): (u32, u32), fresh: Fresh) -> Result<(), Nonsense> {
-        let topic = self.topics.get_mut(topic as usize).ok_or(NO_TOPIC)?;
-        let partition = topic
-            .partitions
-            .get_mut(partition as usize)
-            .ok_or(NO_PARTITION)?;
-        if fresh.head.base < partition.end {
-            return Err(Nonsense("records for offsets that are taken"));
-        }
-        if fresh.head.base > partition.end {
-            // Only behind a group that was lost to damage: the one writer leaves no holes.
-            partition.damaged.push((partition.end, fresh.head.base));
-        }
+    fn add_chunk(&mut self, at: (u32, u32), fresh: Fresh) -> Result<(), Nonsense> {
+        // Only behind a group that was lost to damage: the one writer leaves no holes.
+        self.reach(at, fresh.head.base)?;
+        let topic = self.topics.get_mut(at.0 as usize).ok_or(NO_TOPIC)?;
+        let partition = topic.partitions.get_mut(at.1 as usize);
+        let partition = partition.ok_or(NO_PARTITION)?;
         for (minute, tally) in &fresh.head.tallies {
             let bucket = Bucket::Minute(*minute);
             topic
@@ -291,60 +279,31 @@ impl State {
         Ok(())
     }
 
-    /// What a group does on a topic; registered from here on if it was not.
-    fn reading(&mut self, group: GroupName, number: u32) -> Result<&mut Reading, Nonsense> {
-        let topic = self.topics.get(number as usize).ok_or(NO_TOPIC)?;
-        let readings = self.groups.entry(group).or_default();
-        Ok(readings.entry(number).or_insert_with(|| Reading {
-            starts: topic.partitions.iter().map(|p| p.start).collect(),
-            committed: vec![None; topic.partitions.len()],
-            posted: Books::default(),
-            before: removed_of(&topic.books),
-        }))
-    }
-
-    /// A group that has committed nothing of a topic begins behind all that it holds, and never had
-    /// any of that.
-    fn skip(&mut self, group: GroupName, number: u32) -> Result<(), Nonsense> {
-        let topic = self.topics.get(number as usize).ok_or(NO_TOPIC)?;
-        let ends: Vec<i64> = topic.partitions.iter().map(|p| p.end).collect();
-        let mut before = Books::default();
-        for (bucket, tally) in topic.books.tallies(&Place::Queued) {
-            before.move_tally(bucket, None, Some(Place::Queued), tally);
+    /// An offset is spoken of, so the records before it were there. Those that are not were lost to
+    /// damage, and what was to be counted of them with them: how many they were is all that is
+    /// known. The books have them as queued, where no recount finds them, until a repair posts them
+    /// as lost.
+    fn reach(&mut self, (topic, number): (u32, u32), offset: i64) -> Result<(), Nonsense> {
+        let topic = self.topics.get_mut(topic as usize).ok_or(NO_TOPIC)?;
+        let partition = topic.partitions.get_mut(number as usize);
+        let partition = partition.ok_or(NO_PARTITION)?;
+        if offset <= partition.end {
+            return Ok(());
         }
-        let reading = self.reading(group, number)?;
-        if reading.committed.iter().all(Option::is_none) {
-            let begun = |end: &i64| {
-                Some(Committed {
-                    next: Offset(*end),
-                    metadata: String::new(),
-                })
-            };
-            reading.committed = ends.iter().map(begun).collect();
-            reading.starts = ends;
-            reading.before = before;
-        }
-        Ok(())
-    }
-
-    fn set_topic(&mut self, number: u32, name: Topic, config: TopicConfig) -> Result<(), Nonsense> {
-        let is_new = !self.numbers.contains_key(&name) && number as usize == self.topics.len();
-        match self.topics.get_mut(number as usize) {
-            Some(topic) if topic.name == name && topic.config.partitions == config.partitions => {
-                topic.config = config;
-            }
-            None if is_new => {
-                let partitions = config.partitions as usize;
-                self.numbers.insert(name.clone(), number);
-                self.topics.push(TopicState {
-                    name,
-                    config,
-                    books: Books::default(),
-                    partitions: (0..partitions).map(|_| PartitionState::default()).collect(),
-                });
-            }
-            Some(_) | None => return Err(Nonsense("a topic under the number of another one")),
-        }
+        let bucket = Bucket::Offsets {
+            partition: Partition(i32::try_from(number).unwrap_or(i32::MAX)),
+            first: Offset(partition.end),
+            last: Offset(offset - 1),
+        };
+        let lost = Tally {
+            count: offset - partition.end,
+            id_sum: 0,
+        };
+        topic
+            .books
+            .move_tally(bucket, None, Some(Place::Queued), lost);
+        partition.damaged.push((partition.end, offset));
+        partition.end = offset;
         Ok(())
     }
 
@@ -417,19 +376,6 @@ impl State {
     }
 }
 
-/// The removed part of books, as books of their own in which it is queued.
-fn removed_of(books: &Books) -> Books {
-    let rows = books.rows();
-    let rows: Vec<_> = rows
-        .into_iter()
-        .filter_map(|mut row| {
-            row.column = row.column.strip_prefix("removed:")?.to_owned();
-            Some(row)
-        })
-        .collect();
-    Books::from_rows(&rows).unwrap_or_default()
-}
-
 /// A change that speaks of something that is not there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Nonsense(pub(super) &'static str);
@@ -455,6 +401,7 @@ impl State {
             name: topic.name.clone(),
             config: topic.config.clone(),
             books: topic.books.clone(),
+            is_made_up: topic.is_made_up,
             partitions: topic
                 .partitions
                 .iter()

@@ -52,7 +52,7 @@ pub(super) enum Order {
     },
     Skip {
         group: GroupName,
-        topics: Vec<u32>,
+        partitions: Vec<(u32, u32)>,
         answer: Answer<()>,
     },
     Forget {
@@ -181,11 +181,10 @@ fn obey(writer: &mut Writer, first: Order, orders: &mut mpsc::UnboundedReceiver<
             }
             Some(Order::Skip {
                 group,
-                topics,
+                partitions,
                 answer,
             }) => {
-                let done = writer.change(&[Change::Skip { group, topics }]);
-                answer.send(done).ok();
+                answer.send(writer.skip(&group, &partitions)).ok();
             }
             Some(Order::Forget { group, answer }) => {
                 let is_there = writer.hub.state().groups.contains_key(&group);
@@ -409,6 +408,13 @@ pub(super) async fn run_reader(mut reader: Reader, mut questions: mpsc::Receiver
 /// else's thread.
 pub(super) async fn run_auditor(hub: Arc<Hub>, mut audits: mpsc::Receiver<Answer<Vec<Audited>>>) {
     while let Some(answer) = audits.recv().await {
-        answer.send(audit::live(&hub)).ok();
+        let is_closed = hub.status().is_closed;
+        // Nobody waits for it any more, or nobody is to wait for it.
+        let counted = match is_closed {
+            true => Err(LogError::Closed),
+            false if answer.is_closed() => continue,
+            false => audit::live(&hub),
+        };
+        answer.send(counted).ok();
     }
 }

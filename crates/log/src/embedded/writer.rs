@@ -12,7 +12,7 @@ use std::io;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use tidegate_core::Topic;
+use tidegate_core::{GroupName, Topic};
 
 use super::change::Change;
 use super::files;
@@ -21,9 +21,11 @@ use super::hub::Hub;
 use super::journal::Journal;
 use super::pending::Pending;
 use super::state::{JournalPlace, State};
+use super::tally;
 use super::telemetry;
 use crate::error::LogError;
 use crate::topic::TopicConfig;
+use crate::turn;
 
 /// The one writer of the journal.
 #[derive(Debug)]
@@ -64,11 +66,16 @@ impl Writer {
     pub(super) fn commit(&mut self, batch: Vec<Pending>) -> Vec<Result<Vec<i64>, LogError>> {
         let mut answers: Vec<Result<Vec<i64>, LogError>> = Vec::with_capacity(batch.len());
         let mut framed = Vec::with_capacity(batch.len());
+        let mut turns = Vec::new();
         let mut next = Next::new(&self.hub.state());
         self.write = self.write.wrapping_add(1);
         for mut pending in batch {
             match self.admit(&pending, &next) {
-                Err(refused) => answers.push(Err(refused)),
+                Err(refused) => {
+                    // Before those behind it are looked at.
+                    turn::fail(&pending.turns, &refused);
+                    answers.push(Err(refused));
+                }
                 Ok(()) => {
                     next.used += pending.bytes.len() as u64;
                     let bases = pending.place(&self.cluster, |chunk| {
@@ -81,6 +88,7 @@ impl Writer {
                         *end = end.saturating_add_unsigned(chunk.span());
                         base
                     });
+                    turns.append(&mut pending.turns);
                     framed.push(next.frame(pending.bytes, self.write));
                     answers.push(Ok(bases));
                 }
@@ -90,6 +98,7 @@ impl Writer {
             return answers;
         }
         if let Err(error) = self.make_durable(framed) {
+            turn::fail(&turns, &error);
             for answer in answers.iter_mut().filter(|answer| answer.is_ok()) {
                 *answer = Err(self.refusal(&error));
             }
@@ -141,6 +150,32 @@ impl Writer {
         Ok(())
     }
 
+    /// Lets a group begin behind all that these partitions hold, those of which it has committed
+    /// nothing; what it never had of them is said along with it.
+    pub(super) fn skip(
+        &mut self,
+        group: &GroupName,
+        partitions: &[(u32, u32)],
+    ) -> Result<(), LogError> {
+        let mut changes = Vec::new();
+        for (topic, partition) in partitions {
+            let Some(held) = tally::Held::of(&self.hub, group, (*topic, *partition)) else {
+                continue;
+            };
+            changes.push(Change::Skip {
+                group: group.clone(),
+                topic: *topic,
+                partition: *partition,
+                next: held.end,
+                before: held.postings(&self.hub)?,
+            });
+        }
+        match changes.is_empty() {
+            true => Ok(()),
+            false => self.change(&changes),
+        }
+    }
+
     /// Takes records out of a partition, unless a group needs them by now: then it gives false.
     pub(super) fn remove(&mut self, change: Change) -> Result<bool, LogError> {
         let is_stale = {
@@ -178,6 +213,7 @@ impl Writer {
     /// Whether a write may be done.
     fn admit(&self, pending: &Pending, next: &Next) -> Result<(), LogError> {
         self.hub.check_running()?;
+        turn::check(&pending.turns)?;
         let config = &self.hub.config;
         if let Some(why) = &self.hub.status().full
             && !pending.chunks.is_empty()
@@ -188,7 +224,7 @@ impl Writer {
                 source: io::Error::new(io::ErrorKind::StorageFull, why.clone()),
             });
         }
-        let limit = if pending.has_offsets {
+        let limit = if !pending.turns.is_empty() {
             config.max_size.saturating_add(config.reserve)
         } else {
             config.max_size
@@ -264,7 +300,7 @@ impl Writer {
             at += size;
             place.at += *size as u64;
             let payload = group::Frame::peek(&group).map(|frame| frame.payload(&group));
-            let changes = payload.and_then(|payload| Change::read_all(&payload));
+            let changes = payload.and_then(|payload| Change::read_all(&payload).ok());
             // We wrote it ourselves a moment ago: whatever does not read back is a mistake of ours.
             let changes = changes.expect("a group that was just written reads back");
             for change in &changes {

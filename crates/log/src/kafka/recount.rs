@@ -28,6 +28,9 @@ pub struct PartitionRecount {
     pub committed: Offset,
     /// What the group says it has settled since the books began; none if it keeps no books.
     pub books: Option<GroupBooks>,
+    /// Whether the topic keeps only the last record of each key: then what the books cover may have been
+    /// removed anywhere.
+    pub is_compacted: bool,
     /// The first offset that could still be read. Behind the beginning of the books, the broker has
     /// removed records since, and the books cannot be verified.
     pub start: Offset,
@@ -38,9 +41,17 @@ pub struct PartitionRecount {
 }
 
 impl PartitionRecount {
-    /// Whether books and topic can be compared: there are books, and all they cover is still there.
+    /// Whether books and topic can be compared: there are books, and all they cover is still there. A
+    /// compacted topic that holds fewer records than the books tells nothing; one that holds as many or
+    /// more does.
     #[must_use]
     pub fn is_verifiable(&self) -> bool {
+        let is_thinned = |books: GroupBooks| self.is_compacted && self.count < books.count;
+        self.is_covered() && !self.books.is_some_and(is_thinned)
+    }
+
+    /// Whether the topic still begins where the books do, or before.
+    fn is_covered(&self) -> bool {
         self.books.is_some_and(|books| books.base >= self.start)
     }
 
@@ -98,11 +109,12 @@ pub async fn recount_group(
             at,
             committed: committed.next,
             books,
+            is_compacted: described.config.compact,
             start: partition.start,
             count: 0,
             id_sum: 0,
         };
-        if counted.is_verifiable() {
+        if counted.is_covered() {
             count(log, &mut counted).await?;
         }
         recount.partitions.push(counted);
@@ -148,6 +160,7 @@ mod tests {
             at: TopicPartition::new(Topic::new("t").unwrap(), 0),
             committed: Offset(8),
             books: Some(books),
+            is_compacted: false,
             start: Offset(0),
             count: 3,
             id_sum: 37,
@@ -157,5 +170,34 @@ mod tests {
         // What the broker removed is not verifiable, and that is no disagreement.
         recount.start = Offset(6);
         assert!(!recount.is_verifiable() && recount.agrees());
+    }
+
+    #[test]
+    fn a_compacted_topic_that_holds_fewer_records_tells_nothing() {
+        // Records in the topic and the sum of their ids; whether that can be compared, and agrees. The
+        // books have 3 and 37.
+        for (is_compacted, count, id_sum, is_verifiable, agrees) in [
+            (false, 2, 30, true, false),
+            (true, 2, 30, false, true),
+            (true, 3, 37, true, true),
+            (true, 3, 36, true, false),
+            (true, 4, 44, true, false),
+        ] {
+            let recount = PartitionRecount {
+                at: TopicPartition::new(Topic::new("t").unwrap(), 0),
+                committed: Offset(8),
+                books: Some(GroupBooks {
+                    base: Offset(5),
+                    count: 3,
+                    id_sum: 37,
+                }),
+                is_compacted,
+                start: Offset(0),
+                count,
+                id_sum,
+            };
+            assert_eq!(recount.is_verifiable(), is_verifiable, "{recount:?}");
+            assert_eq!(recount.agrees(), agrees, "{recount:?}");
+        }
     }
 }

@@ -32,8 +32,11 @@ use tidegate_core::{GroupName, Offset};
 use tokio::sync::{Semaphore, oneshot, watch};
 
 use crate::error::LogError;
-use crate::port::{Call, Commit, Fence, Happening, Join, Lag, Position, Read, Session};
+use crate::port::{
+    Call, Commit, Fence, Happening, Join, Lag, OffsetCommit, Position, Read, Session,
+};
 use crate::record::TopicPartition;
+use crate::turn::Turns;
 
 use super::catalog::watermarks;
 use super::workers::within;
@@ -61,6 +64,8 @@ pub(super) struct KafkaSession {
     board: Arc<Board>,
     jobs: mpsc::Sender<Job>,
     line: Arc<Semaphore>,
+    /// Held by whoever gets in line, so that nobody overtakes one that has to look up a topic first.
+    entering: tokio::sync::Mutex<()>,
     polling: tokio::sync::Mutex<()>,
     max_poll_records: usize,
     left: watch::Receiver<bool>,
@@ -110,6 +115,7 @@ pub(super) async fn join(inner: &Arc<Inner>, join: Join) -> Result<KafkaSession,
         board,
         jobs,
         line: Arc::new(Semaphore::new(LINE)),
+        entering: tokio::sync::Mutex::new(()),
         polling: tokio::sync::Mutex::new(()),
         max_poll_records,
         left,
@@ -157,7 +163,32 @@ impl KafkaSession {
         }
     }
 
-    async fn commit_all(&self, commit: Commit) -> Result<Vec<Position>, LogError> {
+    /// The turns of a commit that is called now. A partition that is not held has none, and its commit
+    /// is refused.
+    fn turns(&self, offsets: &[OffsetCommit]) -> Turns {
+        self.board.with(|desk| {
+            let turn = |offset: &OffsetCommit| {
+                let held = desk.held.get(&offset.at);
+                let held = held.filter(|held| held.fence == offset.fence)?;
+                Some((offset.at.clone(), held.turn.next()))
+            };
+            Turns::new(offsets.iter().filter_map(turn).collect())
+        })
+    }
+
+    async fn commit_all(
+        &self,
+        commit: Commit,
+        turns: &mut Turns,
+    ) -> Result<Vec<Position>, LogError> {
+        let limit = self.inner.config.request_timeout;
+        let clock = &*self.inner.clock;
+        let until = clock.elapsed() + limit;
+        // Whoever asks what is committed waits from here on.
+        let under_way = self.inner.under_way.begin(&self.group);
+        let Some(entering) = within(clock, limit, self.entering.lock()).await else {
+            return Err(self.inner.away("earlier commits wait for an answer"));
+        };
         for offset in &commit.offsets {
             books::check_metadata(&offset.at, &offset.metadata)?;
         }
@@ -168,11 +199,9 @@ impl KafkaSession {
         if self.board.is_over() {
             return Err(clerk::over(&self.board, &commit.offsets));
         }
-        let limit = self.inner.config.request_timeout;
-        let clock = &*self.inner.clock;
-        let until = clock.elapsed() + limit;
         let place = Arc::clone(&self.line).acquire_owned();
-        let Some(Ok(place)) = within(clock, limit, place).await else {
+        let left = until.saturating_sub(clock.elapsed());
+        let Some(Ok(place)) = within(clock, left, place).await else {
             return Err(self.inner.away("earlier commits wait for an answer"));
         };
         let (reply, answer) = oneshot::channel();
@@ -180,17 +209,20 @@ impl KafkaSession {
         let job = Job {
             parcel,
             offsets: commit.offsets,
+            turns: turns.held(),
             // Half of the time is for the commit, the rest to find out what became of it.
             until: until.saturating_sub(limit / 2),
             stage: Arc::clone(&stage),
             reply,
             _place: place,
-            _under_way: self.inner.under_way.begin(&self.group),
+            _under_way: under_way,
         };
         let line = Withdraw(stage);
         if self.jobs.send(job).is_err() {
             return Err(LogError::Closed);
         }
+        turns.in_line();
+        drop(entering);
         let left = until.saturating_sub(clock.elapsed());
         match within(clock, left, answer).await {
             Some(Ok(answer)) => answer,
@@ -300,7 +332,13 @@ impl Session for KafkaSession {
     }
 
     fn commit(&self, commit: Commit) -> Call<'_, Vec<Position>> {
-        Box::pin(self.commit_all(commit))
+        // Taken now, not when it is first polled: several may be called before any is waited for.
+        let mut turns = self.turns(&commit.offsets);
+        Box::pin(async move {
+            let answer = self.commit_all(commit, &mut turns).await;
+            turns.told(&answer);
+            answer
+        })
     }
 
     fn lag(&self) -> Call<'_, Vec<Lag>> {

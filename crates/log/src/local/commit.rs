@@ -17,6 +17,7 @@ use super::team::Team;
 use crate::error::LogError;
 use crate::port::{Append, Committed, MAX_METADATA, OffsetCommit, Position};
 use crate::record::TopicPartition;
+use crate::turn::{self, Turn, Turns};
 
 type Answer = Result<Vec<Position>, LogError>;
 type Writing = Pin<Box<dyn Future<Output = Answer> + Send>>;
@@ -96,13 +97,15 @@ pub(super) async fn commit(
     member: MemberId,
     appends: Vec<Append>,
     offsets: Vec<OffsetCommit>,
+    turns: &mut Turns,
 ) -> Answer {
     let mut request = Some((appends, offsets));
     let begun = std::future::poll_fn(|context| {
         let Some((appends, offsets)) = request.take() else {
             return Poll::Ready(Err(LogError::Closed));
         };
-        Poll::Ready(begin(inner, name, member, appends, offsets, context))
+        let begun = begin(inner, name, member, (appends, offsets), turns, context);
+        Poll::Ready(begun)
     });
     match begun.await? {
         Begun::Done(answer) => answer,
@@ -119,8 +122,8 @@ fn begin(
     inner: &Arc<Inner>,
     name: &GroupName,
     member: MemberId,
-    appends: Vec<Append>,
-    offsets: Vec<OffsetCommit>,
+    (appends, offsets): (Vec<Append>, Vec<OffsetCommit>),
+    turns: &mut Turns,
     context: &mut std::task::Context<'_>,
 ) -> Result<Begun, LogError> {
     let shelf = Arc::clone(&inner.shelf);
@@ -136,6 +139,8 @@ fn begin(
         return Err(LogError::Closed);
     }
     check(team, name, member, &offsets, &*shelf)?;
+    turns.check()?;
+    let held = turns.held();
     let partitions: Vec<TopicPartition> = offsets.iter().map(|offset| offset.at.clone()).collect();
     for offset in &offsets {
         team.group.begin_commit(&offset.at, ticket, offset.next);
@@ -144,9 +149,10 @@ fn begin(
         appends,
         offsets: offsets
             .into_iter()
-            .map(|offset| for_group(name, offset))
+            .map(|offset| for_group(name, offset, &held))
             .collect(),
     };
+    turns.in_line();
     let mut writing: Writing = Box::pin(async move { shelf.write(write).await });
     if let Poll::Ready(answer) = writing.as_mut().poll(context) {
         drop(state);
@@ -161,6 +167,10 @@ fn begin(
         "log-commit",
         Box::pin(async move {
             let answer = writing.await;
+            // Whoever waits may be gone, and those behind it must know all the same.
+            if let Err(error) = &answer {
+                turn::fail(&held, error);
+            }
             end(&inner, &name, &partitions, ticket);
             // Nobody may be waiting any more.
             tell.send(answer).ok();
@@ -188,8 +198,14 @@ fn end(inner: &Inner, name: &GroupName, partitions: &[TopicPartition], ticket: T
     team.settled.notify_waiters();
 }
 
-fn for_group(name: &GroupName, offset: OffsetCommit) -> GroupOffset {
+fn for_group(
+    name: &GroupName,
+    offset: OffsetCommit,
+    turns: &[(TopicPartition, Turn)],
+) -> GroupOffset {
+    let turn = turns.iter().find(|(at, _)| *at == offset.at);
     GroupOffset {
+        turn: turn.map_or_else(Turn::default, |(_, turn)| turn.clone()),
         group: name.clone(),
         at: offset.at,
         committed: Committed {

@@ -16,6 +16,7 @@ use tidegate_core::{Offset, Topic};
 use super::spread::spread;
 use crate::port::Fence;
 use crate::record::TopicPartition;
+use crate::turn::Turn;
 
 /// The number of a member; later members have higher ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -71,6 +72,8 @@ struct Slot {
     owner: Option<Owner>,
     /// Commits under way and how far they go.
     commits: BTreeMap<Ticket, Offset>,
+    /// The turns of its owner's commits.
+    turn: Turn,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -216,6 +219,7 @@ impl Group {
             if slot.owner.is_none() && slot.commits.is_empty() {
                 self.last_fence += 1;
                 let fence = Fence(self.last_fence);
+                slot.turn = Turn::default();
                 slot.owner = Some(Owner {
                     member,
                     fence,
@@ -359,6 +363,13 @@ impl Group {
     pub(super) fn is_under_way(&self, at: &TopicPartition, ticket: Ticket) -> bool {
         let commits = self.slots.get(at).map(|slot| &slot.commits);
         commits.is_some_and(|commits| commits.range(..ticket).next().is_some())
+    }
+
+    /// The turn of a commit of this partition that its owner calls now; whoever else calls one is
+    /// refused, and disturbs nobody.
+    pub(super) fn turn(&self, member: MemberId, at: &TopicPartition, fence: Fence) -> Option<Turn> {
+        let slot = self.slots.get(at)?;
+        self.owns(member, at, fence).then(|| slot.turn.next())
     }
 
     /// Whether somebody owns this partition.

@@ -176,10 +176,13 @@ impl Inner {
         }
     }
 
-    fn has_members(&self, group: &GroupName) -> bool {
+    /// Those of these partitions in which no member of the group has begun.
+    fn not_begun(&self, group: &GroupName, partitions: &[TopicPartition]) -> Vec<TopicPartition> {
         let mut state = self.state();
-        let team = state.team(group);
-        team.is_ok_and(|team| team.group.members().next().is_some())
+        let team = state.team(group).ok();
+        let has_begun = |at: &TopicPartition| team.as_ref().is_some_and(|team| team.has_begun(at));
+        let new = partitions.iter().filter(|at| !has_begun(at));
+        new.cloned().collect()
     }
 
     fn check_open(&self) -> Result<(), LogError> {
@@ -303,11 +306,11 @@ impl LocalLog {
             .shelf
             .register_group(&join.group, &join.topics)
             .await?;
-        // While it has members they have begun, and may be at work on what would be skipped.
-        if join.start == StartAt::Latest && !inner.has_members(&join.group) {
+        if join.start == StartAt::Latest {
+            // Where another member has begun, it may be at work on what would be skipped.
             inner.settled(&join.group, &partitions).await?;
-            let skipping = inner.shelf.skip_to_end(&join.group, &join.topics);
-            skipping.await?;
+            let new = inner.not_begun(&join.group, &partitions);
+            inner.shelf.skip_to_end(&join.group, &new).await?;
         }
         let now = inner.clock.elapsed();
         let mut state = inner.state();

@@ -26,18 +26,20 @@ pub(super) struct Reader {
 }
 
 impl Reader {
-    /// Starts where the group goes on. No commit of this partition may be under way.
+    /// Starts where the group goes on. Where it has committed nothing, that is where an earlier
+    /// member has `begun`, or else where this one says. No commit of this partition may be under
+    /// way.
     pub(super) fn new(
         fence: Fence,
         at: &TopicPartition,
         committed: Option<Committed>,
-        start: StartAt,
+        (start, begun): (StartAt, Option<Offset>),
         there: &PartitionDescription,
     ) -> Self {
         let (first, fault) = match (&committed, start) {
             (Some(committed), _) => (committed.next, None),
             (None, StartAt::Earliest) => (there.start, None),
-            (None, StartAt::Latest) => (there.end, None),
+            (None, StartAt::Latest) => (begun.unwrap_or(there.end), None),
             (None, StartAt::Nowhere) => {
                 let fault = LogError::OutOfRange {
                     at: at.clone(),

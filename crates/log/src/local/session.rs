@@ -17,8 +17,11 @@ use super::reader::partition;
 use super::shelf::Shelf;
 use super::team::{Step, Team};
 use crate::error::LogError;
-use crate::port::{Call, Commit, Fence, Happening, Join, Lag, Position, Read, Session};
+use crate::port::{
+    Call, Commit, Fence, Happening, Join, Lag, OffsetCommit, Position, Read, Session,
+};
 use crate::record::TopicPartition;
+use crate::turn::Turns;
 
 /// One member of a group of a local log.
 pub(super) struct LocalSession {
@@ -112,12 +115,14 @@ impl LocalSession {
                 Ok(is_something.then_some(Happening::Records { fence, batch }))
             }
             Err(error) => {
-                if let LogError::OutOfRange { .. } | LogError::Damaged { .. } = error {
-                    self.with_team(|team, _| {
-                        team.stop(self.member, &read.at, fence, from);
-                        Ok(())
-                    })?;
-                }
+                let is_missing = matches!(
+                    error,
+                    LogError::OutOfRange { .. } | LogError::Damaged { .. }
+                );
+                self.with_team(|team, _| {
+                    team.failed(self.member, &read.at, (fence, from), is_missing);
+                    Ok(())
+                })?;
                 Err(error)
             }
         }
@@ -181,6 +186,34 @@ impl LocalSession {
             });
         }
         Ok(lags)
+    }
+
+    /// The turns of a commit that is called now. A partition that is not ours has none, and its commit
+    /// is refused.
+    fn turns(&self, offsets: &[OffsetCommit]) -> Turns {
+        let mut state = self.inner.state();
+        let Ok(team) = state.team(&self.join.group) else {
+            return Turns::default();
+        };
+        let turn = |offset: &OffsetCommit| {
+            let turn = team.group.turn(self.member, &offset.at, offset.fence)?;
+            Some((offset.at.clone(), turn))
+        };
+        Turns::new(offsets.iter().filter_map(turn).collect())
+    }
+
+    async fn commit_in_turn(
+        &self,
+        request: Commit,
+        turns: &mut Turns,
+    ) -> Result<Vec<Position>, LogError> {
+        let Commit { appends, offsets } = request;
+        let appends = self.inner.place(appends)?;
+        if appends.is_empty() && offsets.is_empty() {
+            return self.with_team(|_, _| Ok(Vec::new()));
+        }
+        let group = &self.join.group;
+        commit(&self.inner, group, self.member, appends, offsets, turns).await
     }
 
     /// How old the first record at or after an offset is.
@@ -276,13 +309,12 @@ impl Session for LocalSession {
     }
 
     fn commit(&self, request: Commit) -> Call<'_, Vec<Position>> {
+        // Taken now, not when it is first polled: several may be called before any is waited for.
+        let mut turns = self.turns(&request.offsets);
         Box::pin(async move {
-            let Commit { appends, offsets } = request;
-            let appends = self.inner.place(appends)?;
-            if appends.is_empty() && offsets.is_empty() {
-                return self.with_team(|_, _| Ok(Vec::new()));
-            }
-            commit(&self.inner, &self.join.group, self.member, appends, offsets).await
+            let answer = self.commit_in_turn(request, &mut turns).await;
+            turns.told(&answer);
+            answer
         })
     }
 

@@ -8,6 +8,7 @@ use tidegate_core::{GroupName, Offset, Topic};
 use crate::port::{Append, Batch, Call, Committed, Position, Read};
 use crate::record::TopicPartition;
 use crate::topic::{TopicConfig, TopicDescription};
+use crate::turn::Turn;
 
 /// What keeps the records of a local log. It knows nothing of members and fences: whoever writes
 /// offsets has checked that they may.
@@ -32,6 +33,10 @@ pub trait Shelf: Send + Sync + fmt::Debug {
     ///
     /// Every append has its partition by now. Limits of records, commits and the whole log are
     /// checked here; a write with offsets may use the reserve.
+    ///
+    /// A write with an offset whose [`Turn`] is over is refused
+    /// ([`LogError::OutOfTurn`](crate::LogError::OutOfTurn)). One that was handed over and is not done,
+    /// or of which nobody knows, ends the turns of those behind it before any of them is done.
     fn write(&self, write: Write) -> Call<'_, Vec<Position>>;
 
     /// As [`Log::read`](crate::Log::read), without waiting.
@@ -62,10 +67,14 @@ pub trait Shelf: Send + Sync + fmt::Debug {
     /// Registering twice changes nothing.
     fn register_group<'a>(&'a self, group: &'a GroupName, topics: &'a [Topic]) -> Call<'a, ()>;
 
-    /// Lets a registered group begin behind everything that these topics hold, durably: that is
-    /// committed, and what lies before was never in its books. A topic of which it has committed
+    /// Lets a registered group begin behind everything that these partitions hold, durably: that is
+    /// committed, and what lies before was never in its books. A partition of which it has committed
     /// something stays as it is, so calling twice changes nothing.
-    fn skip_to_end<'a>(&'a self, group: &'a GroupName, topics: &'a [Topic]) -> Call<'a, ()>;
+    fn skip_to_end<'a>(
+        &'a self,
+        group: &'a GroupName,
+        partitions: &'a [TopicPartition],
+    ) -> Call<'a, ()>;
 
     /// Forgets a group and its offsets, durably.
     fn forget_group<'a>(&'a self, group: &'a GroupName) -> Call<'a, ()>;
@@ -91,4 +100,6 @@ pub struct GroupOffset {
     pub committed: Committed,
     /// What became of the records since the last commit, for the books of the group on that topic.
     pub postings: Vec<Posting>,
+    /// Its turn among the commits of the group for that partition.
+    pub turn: Turn,
 }

@@ -19,6 +19,9 @@ use crate::record::TopicPartition;
 pub(super) struct Team {
     pub(super) group: Group,
     seats: BTreeMap<MemberId, Seat>,
+    /// Where a member began in a partition of which nothing was committed: until something is, the
+    /// next one begins there again. Kept while there are members.
+    begun: BTreeMap<TopicPartition, Offset>,
     /// Rings when a commit has ended.
     pub(super) settled: Arc<Notify>,
 }
@@ -80,6 +83,14 @@ impl Team {
             self.apply(outcome, name, shelf);
             seat.bell.notify_waiters();
         }
+        if self.group.members().next().is_none() {
+            self.begun.clear();
+        }
+    }
+
+    /// Whether a member has begun in a partition.
+    pub(super) fn has_begun(&self, at: &TopicPartition) -> bool {
+        self.begun.contains_key(at)
     }
 
     /// Sets up readers for what was given, and wakes whom it concerns.
@@ -91,7 +102,9 @@ impl Team {
             if let (Some(seat), Some(there)) = (self.seats.get_mut(&member), partition(shelf, &at))
             {
                 let committed = shelf.committed(name, &at);
-                let reader = Reader::new(fence, &at, committed, seat.start, &there);
+                let begun = self.begun.get(&at).copied();
+                let reader = Reader::new(fence, &at, committed, (seat.start, begun), &there);
+                self.begun.entry(at.clone()).or_insert(reader.first);
                 seat.readers.insert(at, reader);
             }
         }
@@ -183,23 +196,25 @@ impl Team {
         }
     }
 
-    /// A member could not read at `from`: nothing more of this partition until it is sought.
-    pub(super) fn stop(
+    /// A member could not read at `from`: it is the turn of its other partitions. Where what is there
+    /// is missing, nothing more of this partition comes until it is sought; else it is tried again
+    /// in its turn.
+    pub(super) fn failed(
         &mut self,
         member: MemberId,
         at: &TopicPartition,
-        fence: Fence,
-        from: Offset,
+        (fence, from): (Fence, Offset),
+        is_missing: bool,
     ) {
-        let reader = self
-            .seats
-            .get_mut(&member)
-            .and_then(|seat| seat.readers.get_mut(at));
-        if let Some(reader) = reader
+        let Some(seat) = self.seats.get_mut(&member) else {
+            return;
+        };
+        seat.last = Some(at.clone());
+        if let Some(reader) = seat.readers.get_mut(at)
             && reader.fence == fence
             && reader.next == from
         {
-            reader.is_stopped = true;
+            reader.is_stopped |= is_missing;
         }
     }
 

@@ -3,9 +3,11 @@
 use std::time::Duration;
 
 use tidegate_core::env::Env;
-use tidegate_core::{GroupName, Topic};
-use tidegate_log::{Append, Happening, Join, Log, Record, TopicConfig, TopicPartition};
-use tidegate_sim::{LogRates, Sim, SimLog};
+use tidegate_core::{GroupName, Offset, Topic};
+use tidegate_log::{
+    Append, Commit, Happening, Join, Log, OffsetCommit, Record, TopicConfig, TopicPartition,
+};
+use tidegate_sim::{LogFault, LogRates, Sim, SimLog};
 
 /// A log whose reads take a while, with one record that a member has not seen yet.
 async fn slow_log(env: &Env) -> (SimLog, Join, TopicPartition) {
@@ -77,4 +79,45 @@ fn a_closed_log_ends_its_sessions_and_answers_closed() {
             "the next life begins"
         );
     });
+}
+
+#[test]
+fn what_was_called_behind_a_commit_whose_request_is_lost_is_refused() {
+    for seed in 0..20 {
+        let mut sim = Sim::new(seed);
+        let node = sim.node("a");
+        let env = node.env();
+        sim.block_on(&node, async move {
+            let (log, join, at) = slow_log(&env).await;
+            let session = log.join(join.clone()).await.unwrap();
+            let Happening::Assigned(ours) = session.poll().await.unwrap() else {
+                panic!("it is assigned first");
+            };
+            let more = |_| Append::new(at.topic.clone(), Record::new("more"));
+            log.append((0..9).map(more).collect()).await.unwrap();
+            log.set_rates(LogRates {
+                delay: Duration::from_millis(seed),
+                ..LogRates::default()
+            });
+            let call = |next| {
+                session.commit(Commit {
+                    appends: Vec::new(),
+                    offsets: vec![OffsetCommit {
+                        at: at.clone(),
+                        fence: ours[0].fence,
+                        next: Offset(next),
+                        metadata: String::new(),
+                        postings: Vec::new(),
+                    }],
+                })
+            };
+            log.inject(LogFault::LoseRequest);
+            let (first, second) = tokio::join!(call(3), call(6));
+            assert_eq!(first.unwrap_err().code().to_string(), "log.unknown");
+            assert_eq!(second.unwrap_err().code().to_string(), "log.out-of-turn");
+            let found = log.committed(&join.group, std::slice::from_ref(&at)).await;
+            assert_eq!(found.unwrap(), [None]);
+            call(6).await.unwrap();
+        });
+    }
 }

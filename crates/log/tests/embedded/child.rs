@@ -9,7 +9,7 @@ use std::time::Duration;
 use tidegate_core::books::{Place, postings};
 use tidegate_core::env::Env;
 use tidegate_core::{EventId, EventIds, GroupName, Offset, Topic};
-use tidegate_log::local::{GroupOffset, Shelf, Write};
+use tidegate_log::local::{GroupOffset, Shelf, Turn, Write};
 use tidegate_log::{
     Append, Committed, EmbeddedConfig, EmbeddedShelf, Read, Record, TopicConfig, TopicPartition,
 };
@@ -113,6 +113,16 @@ async fn live(dir: &Path) {
         .register_group(&group, &[topic("plain")])
         .await
         .unwrap();
+    // Another group begins behind all that is there.
+    let late = GroupName::new(format!("late-{}", ids.mint())).unwrap();
+    let plain = [0, 1].map(|number| TopicPartition::new(topic("plain"), number));
+    shelf
+        .register_group(&late, &[topic("plain")])
+        .await
+        .unwrap();
+    shelf.skip_to_end(&late, &plain).await.unwrap();
+    let begun = plain.map(|at| shelf.committed(&late, &at).unwrap().next);
+    say(&format!("begun {late} {} {}", begun[0], begun[1]));
     say("open");
     let mut tasks = Vec::new();
     for task in 0..6_i32 {
@@ -174,6 +184,7 @@ async fn read_some(shelf: &EmbeddedShelf, group: GroupName) {
                 metadata: String::new(),
             },
             postings: postings(ids, Some(Place::Queued), Some(Place::Delivered)),
+            turn: Turn::default(),
         };
         let write = Write {
             appends: Vec::new(),

@@ -7,7 +7,7 @@ use tidegate_core::env::Env;
 use tidegate_core::env::system::SystemDisk;
 use tidegate_core::{EventId, GroupName, Offset};
 use tidegate_log::embedded::check;
-use tidegate_log::local::{GroupOffset, Shelf, Write};
+use tidegate_log::local::{GroupOffset, Shelf, Turn, Write};
 use tidegate_log::{
     Append, Committed, EmbeddedConfig, EmbeddedShelf, Read, Record, TopicConfig, TopicPartition,
 };
@@ -78,6 +78,7 @@ async fn write_the_fixture() {
                     metadata: "kept".to_owned(),
                 },
                 postings: postings(ids, Some(Place::Queued), Some(Place::Delivered)),
+                turn: Turn::default(),
             });
         }
         shelf.write(write).await.unwrap();

@@ -19,6 +19,8 @@ use crate::child;
 struct Promises {
     records: BTreeMap<(String, i32, i64), EventId>,
     committed: i64,
+    /// Where groups began in `plain`.
+    begun: BTreeMap<String, [i64; 2]>,
 }
 
 impl Promises {
@@ -26,6 +28,10 @@ impl Promises {
         let words: Vec<&str> = line.split(' ').collect();
         match words[..] {
             ["open"] => {}
+            ["begun", group, zero, one] => {
+                let begun = [zero, one].map(|next| next.parse().unwrap());
+                self.begun.insert(group.to_owned(), begun);
+            }
             ["commit", next] => self.committed = next.parse().unwrap(),
             ["record", topic, partition, offset, id] => {
                 let place = (
@@ -69,8 +75,9 @@ fn killed_at_any_moment_the_log_keeps_what_it_acknowledged() {
     }
     look_through(&log, &promises);
     println!(
-        "{kills} kills: {} records promised, committed up to {}, 0 missing",
+        "{kills} kills: {} records promised, {} groups begun, committed up to {}, 0 missing",
         promises.records.len(),
+        promises.begun.len(),
         promises.committed
     );
     assert!(promises.records.len() as u64 > 10 * kills);
@@ -89,6 +96,14 @@ fn look_through(dir: &Path, promises: &Promises) {
         let plain = TopicPartition::new(child::topic("plain"), 0);
         let committed = shelf.committed(&group, &plain).map_or(0, |c| c.next.0);
         assert!(committed >= promises.committed);
+        for (name, begun) in &promises.begun {
+            let group = GroupName::new(name.clone()).unwrap();
+            let found = [0, 1].map(|number| {
+                let at = TopicPartition::new(child::topic("plain"), number);
+                shelf.committed(&group, &at).map_or(0, |c| c.next.0)
+            });
+            assert_eq!(found, *begun, "{name}");
+        }
         for (name, partition) in [("plain", 0), ("plain", 1), ("kept", 0), ("keyed", 0)] {
             let at = TopicPartition::new(Topic::new(name).unwrap(), partition);
             let found = all(&shelf, &at).await;

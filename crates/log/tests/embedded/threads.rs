@@ -7,7 +7,8 @@ use tidegate_core::env::Env;
 use tidegate_core::{GroupName, Offset};
 use tidegate_log::local::{Shelf, Write};
 use tidegate_log::{
-    Append, EmbeddedConfig, EmbeddedShelf, LogError, Read, Record, TopicConfig, TopicPartition,
+    Append, EmbeddedConfig, EmbeddedLog, EmbeddedShelf, Happening, Join, Log, LogError, Read,
+    Record, TopicConfig, TopicPartition,
 };
 
 use crate::child::{config, topic};
@@ -137,6 +138,7 @@ async fn a_paused_group_fills_the_log_and_draining_it_lets_appends_flow() {
                 metadata: String::new(),
             },
             postings: tidegate_core::books::postings(ids, Some(queued), Some(delivered)),
+            turn: tidegate_log::local::Turn::default(),
         };
         let commit = Write {
             appends: Vec::new(),
@@ -186,4 +188,50 @@ async fn reads_go_on_while_the_log_is_counted() {
     let audited = audit.await.unwrap().unwrap();
     assert_eq!(audited[0].books.account().queued, 2);
     shelf.close().await;
+}
+
+/// A partition that cannot be read keeps no other one waiting: where its file is gone it rests until
+/// it is sought, where the disk fails it is tried again in its turn.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_partition_that_cannot_be_read_does_not_starve_the_others() {
+    for (is_gone, code) in [(true, "log.damaged"), (false, "log.disk")] {
+        let dir = tempfile::tempdir().unwrap();
+        let log = EmbeddedLog::open(&Env::system(), config(dir.path())).unwrap();
+        log.create_topic(&topic("a"), TopicConfig::new(2))
+            .await
+            .unwrap();
+        for n in 0..20 {
+            let appends = (0..2).map(|p| append("a", p, &n.to_string())).collect();
+            log.append(appends).await.unwrap();
+        }
+        log.shelf().tidy().await.unwrap();
+        let segment = dir.path().join("topic-a/0-00000000000000000000-0.seg");
+        std::fs::remove_file(&segment).unwrap();
+        if !is_gone {
+            // It opens, and every read of it fails.
+            std::fs::create_dir(&segment).unwrap();
+        }
+        let join = Join {
+            max_poll_records: 5,
+            ..Join::new(GroupName::new("g").unwrap(), vec![topic("a")])
+        };
+        let session = log.join(join).await.unwrap();
+        let (mut seen, mut failures) = (0, 0);
+        while seen < 20 {
+            match session.poll().await {
+                Ok(Happening::Records { batch, .. }) => {
+                    assert_eq!(batch.at, TopicPartition::new(topic("a"), 1));
+                    seen += batch.records.len();
+                }
+                Ok(_) => {}
+                Err(error) => {
+                    assert_eq!(error.code().to_string(), code);
+                    failures += 1;
+                    assert!(failures < 20, "the other partition waits");
+                }
+            }
+        }
+        assert_eq!(failures == 1, is_gone, "{failures}");
+        log.close().await;
+    }
 }

@@ -136,6 +136,22 @@ pub async fn q08_what_is_rolled_back_was_never_published(world: &World) {
     world.audit().await;
 }
 
+/// Nor does one with so many events that they take another way into the table.
+pub async fn q08_many_that_are_rolled_back_were_never_published(world: &World) {
+    let mut tx = world.store.begin().await.unwrap();
+    let events: Vec<_> = (0..2_500).map(|_| world.event("a")).collect();
+    let ids = world.store.publish_in(&mut tx, &events).await.unwrap();
+    assert_eq!(ids.len(), events.len());
+    tx.rollback().await.unwrap();
+    assert!(world.claim(10, LONG).await.is_empty());
+    assert_eq!(world.store.account().await.unwrap().accepted, 0);
+    let mut tx = world.store.begin().await.unwrap();
+    world.store.publish_in(&mut tx, &events).await.unwrap();
+    tx.commit().await.unwrap();
+    assert_eq!(world.store.account().await.unwrap().accepted, 2_500);
+    world.audit().await;
+}
+
 /// A transaction that commits publishes all of it.
 pub async fn q08_what_is_committed_is_published(world: &World) {
     let mut tx = world.store.begin().await.unwrap();

@@ -11,8 +11,8 @@ use tokio::sync::oneshot;
 use super::World;
 use crate::port::{HandlerResult, Status};
 use crate::{
-    Context, Delivery, Dispatcher, DispatcherBuilder, DispatcherOptions, Event, Handled, Handler,
-    OnFatal, Policy, Queue, Report, Unhandled,
+    Context, Delivery, Dispatcher, DispatcherBuilder, DispatcherHandle, DispatcherOptions, Event,
+    Handled, Handler, OnFatal, Policy, Queue, Report, Unhandled,
 };
 
 /// An event of the rules.
@@ -72,6 +72,8 @@ pub fn quick() -> DispatcherOptions {
 
 /// A dispatcher that runs.
 pub struct Running {
+    /// How it is.
+    pub handle: DispatcherHandle,
     stop: oneshot::Sender<()>,
     done: oneshot::Receiver<Report>,
 }
@@ -80,6 +82,7 @@ impl Running {
     /// Starts a dispatcher.
     pub fn start(world: &World, builder: DispatcherBuilder) -> Self {
         let dispatcher = builder.build(&world.env);
+        let handle = dispatcher.handle();
         let (stop, stopped) = oneshot::channel();
         let (tell, done) = oneshot::channel();
         let run = async move {
@@ -87,7 +90,7 @@ impl Running {
             tell.send(report).ok();
         };
         drop(world.env.spawn.spawn("dispatcher", Box::pin(run)));
-        Self { stop, done }
+        Self { handle, stop, done }
     }
 
     /// Stops it and waits for its end.
@@ -527,43 +530,5 @@ pub async fn events_of_one_key_are_handled_in_order(world: &World) {
         assert!(order.is_sorted(), "{key}: {order:?}");
     }
     assert_eq!(seen.len(), 40);
-    world.audit().await;
-}
-
-/// A dispatcher that stops gives back what it did not begin, at once and without a lease to wait
-/// for.
-pub async fn stopping_gives_back_what_was_not_begun(world: &World) {
-    let queue = world.queue();
-    let options = DispatcherOptions {
-        concurrency: 1,
-        lease: Duration::from_secs(60),
-        ..quick()
-    };
-    let clock = Arc::clone(&world.env.clock);
-    let slow = move |_: Delivery<Placed>| {
-        let clock = Arc::clone(&clock);
-        async move {
-            clock.sleep(Duration::from_millis(100)).await;
-            Handled::Success
-        }
-    };
-    let builder = Dispatcher::builder(queue.clone()).options(options);
-    let running = Running::start(world, builder.register_fn("slow", slow).unwrap());
-    for n in 0..8 {
-        queue.publish(&placed(n)).await.unwrap();
-    }
-    for _ in 0..2_000 {
-        if world.store.stats().await.unwrap().processing > 1 {
-            break;
-        }
-        world.wait(Duration::from_millis(2)).await;
-    }
-    let report = running.stop().await;
-    assert!(report.finalized >= 1, "what ran was settled: {report:?}");
-    let act = |_: Delivery<Placed>| async { Handled::Success };
-    let builder = Dispatcher::builder(queue).options(quick());
-    let running = Running::start(world, builder.register_fn("slow", act).unwrap());
-    world.finalized(8).await;
-    running.stop().await;
     world.audit().await;
 }

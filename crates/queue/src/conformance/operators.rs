@@ -2,11 +2,16 @@
 
 use std::time::Duration;
 
+use tidegate_core::EventId;
 use tidegate_core::books::Place;
 
 use super::{LONG, SHORT, World, completed, numbers};
 use crate::QueueError;
-use crate::port::{Disposition, Filter, HandlerResult, HandlerState, Move, Settlement, Status};
+use crate::event::NewEvent;
+use crate::port::{
+    ClaimRequest, ClaimedEvent, Disposition, Filter, HandlerResult, HandlerState, Move, Serves,
+    Settlement, Status,
+};
 
 fn failed() -> Disposition {
     Disposition::Finalize {
@@ -136,6 +141,45 @@ pub async fn a_waiting_event_can_be_canceled(world: &World) {
     world.audit().await;
 }
 
+/// What waits behind a canceled event of its key goes on at once.
+pub async fn canceling_an_event_releases_its_key(world: &World) {
+    let first = world.publish_keyed("a", "k").await;
+    let second = world.publish_keyed("a", "k").await;
+    let claimed = world.claim(10, LONG).await;
+    let to = |event: &ClaimedEvent, to: Disposition| Move {
+        claim: event.claim.clone(),
+        key: event.key.clone(),
+        to,
+        states: Vec::new(),
+    };
+    let lane = super::lane;
+    let retry = Disposition::Retry {
+        after: LONG,
+        lane: lane(),
+    };
+    let settlement = Settlement {
+        moves: vec![
+            to(&claimed[0], retry),
+            to(&claimed[1], Disposition::Park { lane: lane() }),
+        ],
+        finished: vec![claimed[0].claim.held],
+    };
+    world.store.settle(&settlement).await.unwrap();
+    world.store.cancel(first).await.unwrap();
+    // Not by a look for what others left behind, which releases keys too.
+    let request = ClaimRequest {
+        owner: "tester".to_owned(),
+        limit: 10,
+        lease: LONG,
+        serves: Serves::All,
+        rescue: false,
+        rows: true,
+    };
+    let claimed = world.store.claim(&request).await.unwrap().events;
+    assert_eq!(numbers(&claimed), [second]);
+    world.audit().await;
+}
+
 /// An event that somebody handles cannot be canceled.
 pub async fn a_claimed_event_cannot_be_canceled(world: &World) {
     let ids = world.publish("a", 1).await;
@@ -183,23 +227,68 @@ pub async fn events_are_listed_and_found(world: &World) {
 
 /// Depth by state, retries, ages, the size of the log, handler states and the lag.
 pub async fn q22_stats_count_what_is_there(world: &World) {
-    world.publish("a", 5).await;
+    let old = EventId::from_u128(0x0190_0000_0000_7000_8000_0000_0000_0001);
+    let old = NewEvent::raw(old, "a", "{}").unwrap();
+    world.store.publish(&[old]).await.unwrap();
+    let ids = world.publish("a", 7).await;
+    world.store.cancel(ids[6]).await.unwrap();
     let claimed = world.claim(3, LONG).await;
-    world.settle(&claimed[..3], &completed()).await;
-    let claimed = world.claim(1, LONG).await;
-    let retry = Disposition::Retry {
-        after: LONG,
+    let error = HandlerState {
+        handler: "one".to_owned(),
+        result: HandlerResult::TransientError,
+        attempts: 1,
+        error: Some("not yet".to_owned()),
+    };
+    let to = |event: &ClaimedEvent, to: Disposition, states: &[HandlerState]| Move {
+        claim: event.claim.clone(),
+        key: None,
+        to,
+        states: states.to_vec(),
+    };
+    let lane = super::lane();
+    let retry = Disposition::Retry { after: LONG, lane };
+    let parked = Disposition::Park {
         lane: super::lane(),
     };
-    world.settle(&claimed, &retry).await;
-    world.claim(1, LONG).await;
+    // One is tried again, one waits behind others, one is finished.
+    let settlement = Settlement {
+        moves: vec![
+            to(&claimed[0], retry, &[error]),
+            to(&claimed[1], parked, &[]),
+            to(&claimed[2], completed(), &[]),
+        ],
+        finished: vec![claimed[0].claim.held],
+    };
+    world.store.settle(&settlement).await.unwrap();
+    // A batch is claimed, of which one event is not finished; and a row.
+    let claimed = world.claim(2, LONG).await;
+    let one = Settlement {
+        moves: vec![to(&claimed[0], completed(), &[])],
+        finished: Vec::new(),
+    };
+    world.store.settle(&one).await.unwrap();
+    let claimed = world.claim(1, LONG).await;
+    let soon = Disposition::Retry {
+        after: Duration::ZERO,
+        lane: super::lane(),
+    };
+    world.settle(&claimed, &soon).await;
+    let again = world.claim(1, LONG).await;
+    assert_eq!(numbers(&again), numbers(&claimed));
     let stats = world.store.stats().await.unwrap();
-    assert_eq!((stats.pending, stats.processing, stats.retrying), (1, 1, 1));
-    assert_eq!(stats.finalized, 3);
-    assert_eq!(stats.handler_states, 3, "one handler each");
-    assert_eq!(stats.ages.iter().sum::<u64>(), 2);
-    assert!(stats.oldest_age_seconds < 60.0);
+    assert_eq!(
+        (stats.pending, stats.processing, stats.retrying),
+        (3, 2, 1),
+        "two have a row, one was never claimed; {stats:?}"
+    );
+    assert_eq!(stats.finalized, 3, "one of them by an operator");
+    assert_eq!(stats.handler_states, 1, "successes at once need none");
+    assert_eq!(stats.ages, [4, 0, 1]);
+    assert!(stats.oldest_age_seconds < 60.0, "since it was published");
     assert!(stats.unhandled.is_empty() && stats.lag.is_empty());
+    let account = world.store.account().await.unwrap();
+    assert_eq!((account.in_flight, account.retrying), (2, 1));
+    world.audit().await;
 }
 
 /// Old events leave the log, those that a projection has not read stay, and the books know.
@@ -226,6 +315,7 @@ pub async fn retention_never_passes_a_projection(world: &World) {
     assert!(world.store.advance(tx, &turn, "p", 0, 2).await.unwrap());
     let removed = world.store.clean(Some(Duration::ZERO)).await.unwrap();
     assert_eq!(removed.events, 2);
+    assert_eq!(world.store.stats().await.unwrap().finalized, 2);
     world.audit().await;
     let recount = world.store.recount().await.unwrap();
     assert_eq!(recount.books.removed().delivered, 2);

@@ -240,6 +240,29 @@ pub async fn q21_a_rebuild_swaps_the_view_whole(world: &World) {
     running.stop().await;
 }
 
+/// A rebuild never drops in silence what retention has removed from the log.
+pub async fn a_rebuild_without_removed_events_is_done_only_when_that_is_asked_for(world: &World) {
+    let calls = Calls::default();
+    calls.add("projection", 13);
+    let running = handling(world, &calls);
+    let stop = start(world, &calls);
+    publish(world, 0..5).await;
+    world.finalized(5).await;
+    caught_up(world).await;
+    stop.send(()).ok();
+    running.stop().await;
+    world.wait(Duration::from_millis(5)).await;
+    let cleaned = world.store.clean(Some(Duration::ZERO)).await.unwrap();
+    assert!(cleaned.events > 0);
+    let refused = world.queue().request_rebuild("counting").await;
+    assert!(matches!(refused, Err(QueueError::Removed { .. })));
+    let rebuilder = projector(world, &calls);
+    assert!(rebuilder.rebuild("counting").await.is_err());
+    assert_eq!(times(world, 0).await, expected(0));
+    rebuilder.rebuild_partial("counting").await.unwrap();
+    assert_eq!(times(world, 0).await, 0);
+}
+
 /// A rebuild that is asked for from outside is done by a projector that runs, once, while the view
 /// goes on; one that is taken back is not.
 pub async fn q21_a_rebuild_that_is_asked_for_is_done_by_whoever_runs_the_projection(world: &World) {

@@ -63,6 +63,40 @@ pub async fn q06_finalizing_twice_gives_one_row(world: &World) {
     world.audit().await;
 }
 
+/// An event that was settled is not the batch's any more, also while others keep the batch open: a
+/// second settle changes nothing of it, wherever it went since.
+pub async fn q07_what_left_its_batch_is_not_settled_by_it_again(world: &World) {
+    let ids = world.publish("a", 3).await;
+    let batch = world.claim(3, LONG).await;
+    let failed = Disposition::Finalize {
+        errors: vec![state("one", HandlerResult::UnrecoverableError)],
+        handlers: None,
+    };
+    assert_eq!(world.settle(&batch[..1], &failed).await, [0_i64; 0]);
+    assert_eq!(world.settle(&batch[..1], &completed()).await, ids[..1]);
+    assert_eq!(world.store.account().await.unwrap().dead_lettered, 1);
+    // Given back, it is somebody else's.
+    world.store.redrive(ids[0]).await.unwrap();
+    assert_eq!(world.settle(&batch[..1], &completed()).await, ids[..1]);
+    let again = commit(&batch[0], "one", world);
+    assert!(!world.store.record(None, &again).await.unwrap());
+    world.audit().await;
+    // Together with one that is the batch's, only that one is settled.
+    assert_eq!(world.settle(&batch[..2], &completed()).await, ids[..1]);
+    let account = world.store.account().await.unwrap();
+    assert_eq!(
+        (account.delivered, account.queued, account.in_flight),
+        (1, 1, 1)
+    );
+    world.audit().await;
+    let row = world.claim(10, LONG).await;
+    assert_eq!(numbers(&row), ids[..1]);
+    assert_eq!(world.settle(&batch, &completed()).await, ids[..2]);
+    assert_eq!(world.settle(&row, &completed()).await, [0_i64; 0]);
+    assert_eq!(world.store.account().await.unwrap().delivered, 3);
+    world.audit().await;
+}
+
 /// A claim that was taken over settles nothing, and says so; by batch and by row.
 pub async fn a04_q07_a_stale_claim_settles_nothing(world: &World) {
     let ids = world.publish("a", 2).await;

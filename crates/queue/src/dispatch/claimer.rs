@@ -2,12 +2,11 @@
 
 use std::time::Duration;
 
-use tidegate_core::{Classify, FailureClass};
+use tidegate_core::Classify;
 
 use super::Shared;
-use crate::QueueError;
 use crate::port::{ClaimRequest, Claimed, ClaimedEvent, Held, Serves};
-use crate::telemetry;
+use crate::{QueueError, limit, telemetry};
 
 /// How often rows of their own are looked for while fresh events keep coming.
 const ROWS_EVERY: Duration = Duration::from_millis(20);
@@ -77,6 +76,7 @@ async fn register(shared: &Shared) -> bool {
     while !shared.hub().is_stopping() {
         let store = shared.queue.store();
         let registered = async {
+            limit::check_lanes(&store.registry().await?, &all)?;
             store.register(&all).await?;
             store.registry().await
         };
@@ -199,8 +199,7 @@ async fn wait(shared: &Shared, limit: Duration) -> Woken {
 }
 
 async fn failed(shared: &Shared, error: &QueueError, failures: u32) {
-    let is_down = error.class() == FailureClass::System;
-    shared.hub().fails(error.to_string(), is_down);
+    shared.hub().fails(error.class(), error.to_string());
     tracing::warn!(%error, failures, "the queue's store gives nothing");
     let pause = shared
         .options

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{MutexGuard, PoisonError};
 
 use tidegate_core::env::Entropy;
+use tidegate_core::{Failure, FailureClass};
 use tokio::sync::Notify;
 
 use super::ready::Ready;
@@ -51,8 +52,9 @@ pub(super) struct Hub {
     stopped_at: Option<std::time::Duration>,
     has_ended: bool,
     is_claiming: bool,
-    problem: Option<String>,
-    is_down: bool,
+    problem: Option<(FailureClass, String)>,
+    /// The failure of a handler that stopped us.
+    broken: Option<String>,
 }
 
 impl Hub {
@@ -70,7 +72,7 @@ impl Hub {
             has_ended: false,
             is_claiming: false,
             problem: None,
-            is_down: false,
+            broken: None,
         }
     }
 
@@ -183,6 +185,14 @@ impl Hub {
         self.settled(event.claim.held, 1);
     }
 
+    /// One event of a lease cannot be settled: it is left to run out, and the others go on.
+    pub(super) fn leave(&mut self, key: Held) {
+        if let Some(lease) = self.leases.get_mut(&key) {
+            lease.abandoned += 1;
+        }
+        self.settled(key, 1);
+    }
+
     /// Whether a whole batch, or a row, waits to be settled.
     pub(super) fn has_whole(&self) -> bool {
         let mut counts: BTreeMap<Held, usize> = BTreeMap::new();
@@ -275,18 +285,20 @@ impl Hub {
 
     pub(super) fn works(&mut self) {
         self.problem = None;
-        self.is_down = false;
     }
 
-    pub(super) fn fails(&mut self, problem: String, is_down: bool) {
-        self.problem = Some(problem);
-        self.is_down = is_down;
+    pub(super) fn fails(&mut self, class: FailureClass, problem: String) {
+        self.problem = Some((class, problem));
     }
 
     pub(super) fn health(&self) -> Health {
+        let broken = self.broken.clone();
+        let broken = broken.map(|problem| (FailureClass::System, problem));
+        let (class, problem) = broken.or_else(|| self.problem.clone()).unzip();
         Health {
-            is_up: !self.is_down && !self.is_stopping,
-            problem: self.problem.clone(),
+            is_up: class != Some(FailureClass::System) && !self.is_stopping,
+            problem,
+            class,
         }
     }
 }
@@ -296,10 +308,19 @@ impl Shared {
         self.hub.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// A handler failed in a way that is not about its event: whatever is claimed next would fail
+    /// too, so we stop, and what was not begun goes to others.
+    pub(super) fn breaks(&self, handler: &str, failure: &Failure) {
+        tracing::error!(handler, %failure, "no more events are taken");
+        let problem = format!("handler `{handler}` failed with class System: {failure}");
+        self.hub().broken.get_or_insert(problem);
+        self.stop();
+    }
+
     pub(super) fn stop(&self) {
         let mut hub = self.hub();
         hub.is_stopping = true;
-        hub.stopped_at = Some(self.env.clock.elapsed());
+        hub.stopped_at.get_or_insert(self.env.clock.elapsed());
         hub.ready.remove(|_| true);
         drop(hub);
         self.signals.stop.notify_waiters();

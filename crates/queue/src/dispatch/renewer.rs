@@ -33,13 +33,12 @@ pub(super) async fn renew(shared: &Shared) {
     }
 }
 
+/// Never ends by itself. A call that is running when it is dropped is left to the database: each is
+/// one transaction.
 pub(super) async fn clean(shared: &Shared) {
     loop {
-        tokio::select! {
-            biased;
-            () = shared.stopping() => return,
-            () = shared.env.clock.sleep(shared.options.cleanup_interval) => {}
-        }
+        let every = shared.options.cleanup_interval;
+        shared.env.clock.sleep(every).await;
         let store = shared.queue.store();
         upkeep::clean(&**store, shared.options.retention).await;
         upkeep::count(&**store).await;

@@ -6,8 +6,11 @@ use std::time::Duration;
 use super::Shared;
 use tidegate_core::{Classify, FailureClass};
 
-use crate::QueueError;
-use crate::port::{Disposition, Held, Move, Settlement};
+use crate::port::{Disposition, HandlerResult, HandlerState, Held, Move, Settlement};
+use crate::{QueueError, limit};
+
+/// Who is named where no handler failed, but the store refused what they said.
+const STORE: &str = "store";
 
 /// How long a part of a batch waits for the rest. What is finished and not settled is handled again
 /// after a crash, so it is short.
@@ -84,10 +87,18 @@ async fn settle_batch(shared: &Shared, key: Held, mut moves: Vec<Move>) {
         tracing::warn!(%error, "a batch could not be settled");
         moves = settlement.moves;
         if error.class() == FailureClass::Permanent {
-            // Asking again would be for nothing. What is left comes back when the lease ends.
-            tracing::error!(%error, "a batch is given up on");
-            shared.hub().give_up(key);
-            return;
+            if moves.len() > 1 {
+                one_by_one(shared, key, moves).await;
+                return;
+            }
+            let Some(ended) = moves.pop().and_then(|one| refused(one, &error)) else {
+                // Asking again would be for nothing. It comes back when the lease ends.
+                tracing::error!(%error, "an event is given up on");
+                shared.hub().leave(key);
+                return;
+            };
+            moves = vec![ended];
+            continue;
         }
         shared.env.clock.sleep(PAUSE).await;
         if error.may_have_happened() {
@@ -106,6 +117,59 @@ async fn settle_batch(shared: &Shared, key: Held, mut moves: Vec<Move>) {
             return;
         }
     }
+}
+
+/// One of the moves is what the store refuses, and the others are not to suffer for it.
+async fn one_by_one(shared: &Shared, key: Held, moves: Vec<Move>) {
+    for mut one in moves {
+        // The lease may be lost, or have got a newer token, on the way.
+        let Some(newest) = shared.hub().newest(key) else {
+            shared.hub().report.stale += 1;
+            continue;
+        };
+        one.claim.held = newest;
+        Box::pin(settle_batch(shared, key, vec![one])).await;
+    }
+}
+
+/// What becomes of an event whose result the store refuses for good: trying again would call its
+/// handlers for ever, so it ends among the dead letters, with the reason, and can be given back from
+/// there. None where that is what was refused.
+fn refused(one: Move, error: &QueueError) -> Option<Move> {
+    let is_ended = match &one.to {
+        Disposition::Finalize { errors, .. } => errors.iter().any(|e| e.handler == STORE),
+        Disposition::Retry { .. } | Disposition::Leave { .. } | Disposition::Park { .. } => false,
+    };
+    if is_ended {
+        return None;
+    }
+    let reason = told(error);
+    tracing::error!(event = one.claim.id, reason, "a result was refused");
+    let errors = vec![HandlerState {
+        handler: STORE.to_owned(),
+        result: HandlerResult::UnrecoverableError,
+        attempts: 0,
+        error: Some(limit::kept(&format!("queue.refused: {reason}"))),
+    }];
+    Some(Move {
+        to: Disposition::Finalize {
+            errors,
+            handlers: None,
+        },
+        states: Vec::new(),
+        ..one
+    })
+}
+
+/// An error with everything beneath it.
+pub(super) fn told(error: &QueueError) -> String {
+    let mut text = error.to_string();
+    let mut beneath = std::error::Error::source(error);
+    while let Some(cause) = beneath {
+        text.push_str(&format!(": {cause}"));
+        beneath = cause.source();
+    }
+    text
 }
 
 /// After an answer that was lost: what of the moves did not happen, under a new token.
@@ -147,7 +211,7 @@ async fn reopen(shared: &Shared, key: Held, moves: Vec<Move>) -> Option<Vec<Move
 }
 
 async fn settle_rows(shared: &Shared, moves: Vec<Move>) {
-    let settlement = Settlement {
+    let mut settlement = Settlement {
         moves,
         finished: Vec::new(),
     };
@@ -160,11 +224,20 @@ async fn settle_rows(shared: &Shared, moves: Vec<Move>) {
                 return;
             }
             Err(error) if error.class() == FailureClass::Permanent => {
-                tracing::error!(%error, "events are given up on");
-                for one in &settlement.moves {
-                    shared.hub().give_up(one.claim.held);
+                if settlement.moves.len() > 1 {
+                    for one in settlement.moves {
+                        Box::pin(settle_rows(shared, vec![one])).await;
+                    }
+                    return;
                 }
-                return;
+                let held = settlement.moves.first().map(|one| one.claim.held);
+                let ended = settlement.moves.pop().and_then(|one| refused(one, &error));
+                let Some(ended) = ended else {
+                    tracing::error!(%error, "an event is given up on");
+                    held.into_iter().for_each(|held| shared.hub().give_up(held));
+                    return;
+                };
+                settlement.moves = vec![ended];
             }
             // A row whose settle happened has no such claim any more: asking again is safe.
             Err(error) => {

@@ -3,12 +3,15 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use tidegate_core::{Failure, FailureClass};
+
 use super::Shared;
 use super::call::Guarded;
+use super::settler::told;
 use crate::decide::{Facts, decide, to_call};
 use crate::handler::{AnyHandler, Context, Handled};
 use crate::port::{ClaimedEvent, HandlerResult, HandlerState};
-use crate::telemetry;
+use crate::{limit, telemetry};
 
 pub(super) async fn work(shared: Arc<Shared>) {
     loop {
@@ -106,17 +109,24 @@ async fn call(
     let (result, error) = match &handled {
         Handled::Success => (HandlerResult::Success, None),
         Handled::TransientError(failure) => {
-            (HandlerResult::TransientError, Some(failure.to_string()))
+            let text = limit::kept(&failure.to_string());
+            (HandlerResult::TransientError, Some(text))
         }
         Handled::UnrecoverableError(failure) => {
-            (HandlerResult::UnrecoverableError, Some(failure.to_string()))
+            let text = limit::kept(&failure.to_string());
+            (HandlerResult::UnrecoverableError, Some(text))
         }
     };
     telemetry::called(&event.type_name, handler.id(), result, took);
+    let broken = broken(&handled);
+    if let Some(failure) = broken {
+        shared.breaks(handler.id(), failure);
+    }
     let mut state = HandlerState {
         handler: handler.id().to_owned(),
         result,
-        attempts: attempt,
+        // What is not about the event uses none of its attempts up.
+        attempts: attempt - u32::from(broken.is_some()),
         error,
     };
     let mut has_recorded = false;
@@ -135,10 +145,18 @@ async fn call(
             Err(error) if error.may_have_happened() => return Called::Lost,
             Err(error) => {
                 state.result = HandlerResult::TransientError;
-                state.error = Some(format!("queue.store: {error}"));
+                state.error = Some(limit::kept(&format!("queue.store: {}", told(&error))));
             }
         }
     }
     spoken.push(state);
     Called::Spoke { has_recorded }
+}
+
+/// The failure that is not about the event but about everything the handler would be called for.
+fn broken(handled: &Handled) -> Option<&Failure> {
+    match handled {
+        Handled::TransientError(failure) if failure.class == FailureClass::System => Some(failure),
+        Handled::Success | Handled::TransientError(_) | Handled::UnrecoverableError(_) => None,
+    }
 }

@@ -146,9 +146,12 @@ impl State {
     }
 
     pub(super) fn stats(&self, now: i64) -> Stats {
-        let mut stats = Stats::default();
-        for (id, stored) in &self.events {
-            stats.handler_states += self.states_of(*id, stored).len() as u64;
+        let mut stats = Stats {
+            handler_states: self.states.len() as u64,
+            ..Stats::default()
+        };
+        let mut is_first = true;
+        for stored in self.events.values() {
             match self.status(stored) {
                 Status::Pending => stats.pending += 1,
                 Status::Processing => stats.processing += 1,
@@ -157,16 +160,18 @@ impl State {
                     continue;
                 }
             }
-            let age = std::time::Duration::from_millis(
-                u64::try_from(now - stored.created_ms).unwrap_or(0),
-            );
-            stats.oldest_age_seconds = stats.oldest_age_seconds.max(age.as_secs_f64());
-            let limits = [1, 60, 3_600];
-            let slot = limits.iter().position(|limit| age.as_secs() < *limit);
-            stats.ages[slot.unwrap_or(3)] += 1;
+            let since = |ms: i64| std::time::Duration::from_millis(u64::try_from(ms).unwrap_or(0));
+            if std::mem::take(&mut is_first) {
+                stats.oldest_age_seconds = since(now - stored.created_ms).as_secs_f64();
+            }
+            let born = stored.event.event_id.born_ms().unwrap_or(0) / 60_000;
+            let minutes = (since(now).as_secs() / 60).saturating_sub(born);
+            let slot = [1, 60].iter().position(|limit| minutes <= *limit);
+            stats.ages[slot.unwrap_or(2)] += 1;
             if let Where::Row(row) = &stored.at {
                 let lane = Lane::parse(&row.lane);
-                stats.retrying += u64::from(row.attempts > 0 && row.locked_by.is_none());
+                let is_retried = row.place == Place::Retrying && row.locked_by.is_none();
+                stats.retrying += u64::from(is_retried);
                 if lane.wanted.is_empty() {
                     *stats.unhandled.entry(lane.type_name).or_default() += 1;
                 }

@@ -2,15 +2,17 @@
 
 use super::state::{Logged, RowState, State, Where};
 use super::tx::Pending;
-use crate::port::{Disposition, HandlerCommit, Held, Move, Settlement, Turn};
+use crate::port::{Claim, Disposition, HandlerCommit, Held, Move, Settlement, Turn};
 
 impl State {
     /// How often the event of a claim was claimed, if the claim still holds.
-    fn fence(&mut self, held: Held) -> Option<u32> {
-        match held {
+    fn fence(&mut self, claim: &Claim) -> Option<u32> {
+        match claim.held {
             Held::Batch { batch, token } => {
                 let found = self.batches.get(&batch)?;
-                (found.token == token).then_some(found.attempts)
+                let stored = self.events.get(&claim.id)?;
+                let is_in_it = matches!(stored.at, Where::Batch(of) if of == batch);
+                (found.token == token && is_in_it).then_some(found.attempts)
             }
             Held::Row { id, token } => {
                 let row = self.row(id)?;
@@ -23,7 +25,7 @@ impl State {
         let mut stale = Vec::new();
         let mut group = Vec::new();
         for one in &settlement.moves {
-            match self.fence(one.claim.held) {
+            match self.fence(&one.claim) {
                 Some(attempts) => self.apply(one, attempts, now, &mut group),
                 None => stale.push(one.claim.id),
             }
@@ -97,7 +99,7 @@ impl State {
         pending: Option<Pending>,
         now: i64,
     ) -> bool {
-        if self.fence(commit.claim.held).is_none() {
+        if self.fence(&commit.claim).is_none() {
             return false;
         }
         let key = (commit.claim.id, commit.state.handler.clone());

@@ -250,13 +250,16 @@ pub struct Stats {
     pub retrying: u64,
     /// Events that no handler wants, by type.
     pub unhandled: BTreeMap<String, u64>,
-    /// Age of the oldest event that is not finalized, in seconds.
+    /// Age of the oldest event that is not finalized, in seconds; that is the one with the lowest
+    /// number.
     pub oldest_age_seconds: f64,
-    /// How many of those are up to a second, a minute, an hour old, and older.
-    pub ages: [u64; 4],
+    /// How many of those were born in this minute or the one before, within an hour, and earlier, by
+    /// the minute that their ids tell.
+    pub ages: [u64; 3],
     /// Events in the log.
     pub finalized: u64,
-    /// Handler states that are kept.
+    /// Handler states that are kept in rows of their own. An event that all handlers completed at
+    /// once needs none.
     pub handler_states: u64,
     /// How many positions each projection is behind.
     pub lag: BTreeMap<String, i64>,

@@ -8,6 +8,7 @@ use tidegate_core::books::Place;
 
 use super::{Claim, Held, Lane};
 use crate::event::NewEvent;
+use crate::limit;
 
 /// What a handler said of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -56,6 +57,15 @@ pub struct HandlerState {
     /// What went wrong.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+}
+
+impl HandlerState {
+    /// The same with texts that every store takes.
+    pub(crate) fn kept(mut self) -> Self {
+        self.handler = limit::kept(&self.handler);
+        self.error = self.error.map(|error| limit::kept(&error));
+        self
+    }
 }
 
 /// Where an event goes.

@@ -1,12 +1,11 @@
 //! Rebuilds: a projection built anew beside what readers see, and swapped in whole.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tidegate_core::{Classify, Failure, FailureClass};
 
 use super::request::{request_of, shadow_of};
-use super::run::{Projector, Step, Work, turn_name};
+use super::run::{Projector, Step, Turns, Work, turn_name};
 use super::{Projection, Target};
 use crate::QueueError;
 use crate::port::Turn;
@@ -63,14 +62,33 @@ impl Projector {
     /// it in whole.
     ///
     /// It waits until nobody else runs the projection. Where somebody does, ask for it by
-    /// [`Queue::request_rebuild`]: a projector that runs goes on with what readers see meanwhile.
+    /// [`Queue::request_rebuild`](crate::Queue::request_rebuild): a projector that runs goes on with what readers see meanwhile.
     ///
     /// Returns once the new one is what readers see. If canceled, or if it fails, they see the old
     /// one; calling it again begins anew.
     ///
     /// # Errors
-    /// There is no such projection, it failed, the store failed, or another process took over.
+    /// There is no such projection, retention has removed events that it had seen, it failed, the
+    /// store failed, or another process took over.
     pub async fn rebuild(&self, name: &str) -> Result<(), RebuildError> {
+        let failed = |source| RebuildError::Store {
+            name: name.to_owned(),
+            source,
+        };
+        if self.store.has_removed().await.map_err(failed)? {
+            return Err(failed(QueueError::Removed {
+                name: name.to_owned(),
+            }));
+        }
+        self.rebuild_partial(name).await
+    }
+
+    /// The same for a projection that can do without the events that retention has removed: what is
+    /// swapped in is built from those that are left.
+    ///
+    /// # Errors
+    /// There is no such projection, it failed, the store failed, or another process took over.
+    pub async fn rebuild_partial(&self, name: &str) -> Result<(), RebuildError> {
         let found = self
             .projections
             .iter()
@@ -82,7 +100,7 @@ impl Projector {
             name: name.to_owned(),
             source,
         };
-        let mut turns = BTreeMap::new();
+        let mut turns = Turns::new();
         // Whoever builds it now goes on until we have the turn.
         let turn = loop {
             match self

@@ -70,8 +70,24 @@ impl Queue {
     /// twice asks once.
     ///
     /// # Errors
-    /// No projection of this name has begun, or the database is away or refused.
+    /// No projection of this name has begun, retention has removed events that it had seen, or the
+    /// database is away or refused.
     pub async fn request_rebuild(&self, name: &str) -> Result<(), QueueError> {
+        // From the request on nothing is removed.
+        if self.store().has_removed().await? {
+            return Err(QueueError::Removed {
+                name: name.to_owned(),
+            });
+        }
+        self.request_partial_rebuild(name).await
+    }
+
+    /// The same for a projection that can do without the events that retention has removed: what is
+    /// swapped in is built from those that are left.
+    ///
+    /// # Errors
+    /// No projection of this name has begun, or the database is away or refused.
+    pub async fn request_partial_rebuild(&self, name: &str) -> Result<(), QueueError> {
         let store = self.store();
         let known = store.projections().await?;
         let is_there = |wanted: &str| known.iter().any(|(known, _)| known == wanted);

@@ -53,9 +53,20 @@ pub(super) enum Step {
 /// the store knows.
 #[derive(Debug, Default)]
 pub(super) struct Work {
-    turns: BTreeMap<String, Turn>,
+    turns: Turns,
     /// How far we are under each turn, by projection.
     pub(super) begun: BTreeMap<String, Begun>,
+}
+
+/// The turns that are ours, by name.
+pub(super) type Turns = BTreeMap<String, OurTurn>;
+
+/// A turn that is ours as far as we know: whatever it is a right to is fenced by its token.
+#[derive(Debug)]
+pub(super) struct OurTurn {
+    turn: Turn,
+    /// When it was last renewed, at the latest; none when it must be asked for at once.
+    renewed: Option<Duration>,
 }
 
 /// What was begun under a turn. Under a later one somebody else may have been at it in between.
@@ -113,7 +124,7 @@ impl Projector {
             () = working => {}
         }
         let giving_back = async {
-            for turn in work.turns.values() {
+            for OurTurn { turn, .. } in work.turns.values() {
                 if let Err(error) = self.store.keep_turn(turn, Duration::ZERO).await {
                     tracing::debug!(%error, turn = turn.name, "a turn is left to run out");
                 }
@@ -157,14 +168,23 @@ impl Projector {
         is_busy
     }
 
+    /// The turn of `name`, where it is ours or free. One that is ours is renewed three times per
+    /// lease and not at every round, which would be a synced write each.
     pub(super) async fn turn(
         &self,
         name: &str,
-        turns: &mut BTreeMap<String, Turn>,
+        turns: &mut Turns,
     ) -> Result<Option<Turn>, QueueError> {
-        if let Some(turn) = turns.get(name) {
-            if self.store.keep_turn(turn, self.options.lease).await? {
-                return Ok(Some(turn.clone()));
+        // Before the call: the lease begins at some time within it.
+        let now = self.clock.elapsed();
+        if let Some(ours) = turns.get_mut(name) {
+            let is_fresh = |renewed: Duration| now < renewed + self.options.lease / 3;
+            if ours.renewed.is_some_and(is_fresh) {
+                return Ok(Some(ours.turn.clone()));
+            }
+            if self.store.keep_turn(&ours.turn, self.options.lease).await? {
+                ours.renewed = Some(now);
+                return Ok(Some(ours.turn.clone()));
             }
             turns.remove(name);
         }
@@ -173,16 +193,27 @@ impl Projector {
             .take_turn(name, &self.owner, self.options.lease)
             .await?;
         if let Some(turn) = &taken {
-            turns.insert(name.to_owned(), turn.clone());
+            let ours = OurTurn {
+                turn: turn.clone(),
+                renewed: Some(now),
+            };
+            turns.insert(name.to_owned(), ours);
         }
         Ok(taken)
     }
 
-    async fn sequence(&self, turns: &mut BTreeMap<String, Turn>) -> Result<u64, QueueError> {
-        match self.turn(SEQUENCER, turns).await? {
-            Some(_) => self.store.sequence(GROUPS).await,
-            None => Ok(0),
+    async fn sequence(&self, turns: &mut Turns) -> Result<u64, QueueError> {
+        if self.turn(SEQUENCER, turns).await?.is_none() {
+            return Ok(0);
         }
+        let sequenced = self.store.sequence(GROUPS).await;
+        if sequenced.is_err()
+            && let Some(ours) = turns.get_mut(SEQUENCER)
+        {
+            // It may be because somebody else does it, so the next round asks.
+            ours.renewed = None;
+        }
+        sequenced
     }
 
     /// One batch of what readers see, and one of its rebuild where that is asked for.
@@ -200,7 +231,15 @@ impl Projector {
             .await;
         // Also where that one stands: a rebuild may be what mends it.
         let rebuilt = self.follow(projection, is_wanted, &turn, work).await;
-        Ok(match (live?, rebuilt?) {
+        let (live, rebuilt) = (live?, rebuilt?);
+        let is_taken = |step: &Step| matches!(step, Step::TakenOver);
+        if is_taken(&live) || is_taken(&rebuilt) {
+            // Somebody knows better than we do, so the next round asks.
+            if let Some(ours) = work.turns.get_mut(&turn_name(projection)) {
+                ours.renewed = None;
+            }
+        }
+        Ok(match (live, rebuilt) {
             (Step::Moved, _) | (_, Step::Moved) => Step::Moved,
             (live, _) => live,
         })
@@ -276,11 +315,13 @@ impl Projector {
         }
         let mut tx = self.store.begin().await.map_err(failed)?;
         if !page.events.is_empty() {
-            let applied = (projection.apply)(&mut tx, target, &page.events).await;
-            applied.map_err(|source| RebuildError::Failed {
-                name: projection.name.clone(),
-                source,
-            })?;
+            // Making the future is the projection's code too, so that it is made where panics are
+            // caught.
+            let (lent, events) = (&mut tx, &page.events);
+            let applying = Box::pin(async { (projection.apply)(lent, target, events).await });
+            if !self.guard(projection, turn, applying).await? {
+                return Ok(Step::TakenOver);
+            }
         }
         let advanced = self
             .store
@@ -289,6 +330,8 @@ impl Projector {
         if advanced.map_err(failed)? {
             Ok(Step::Moved)
         } else {
+            let name = projection.name();
+            tracing::warn!(name, "a batch was taken back: somebody else has the turn");
             Ok(Step::TakenOver)
         }
     }

@@ -46,6 +46,17 @@ fn an_event_is_where_its_tables_have_it() {
 }
 
 #[test]
+fn an_event_of_the_log_that_nobody_finds_there_is_nowhere() {
+    let adrift = Seen {
+        is_adrift: true,
+        // The batch that it was settled from lists it, and will not hand it out again.
+        batches: 1,
+        ..logged(false)
+    };
+    assert_eq!(places(&adrift), []);
+}
+
+#[test]
 fn a_batch_that_lists_what_was_settled_counts_no_second_time() {
     for settled in [logged(false), row(Place::Retrying)] {
         let listed = Seen {

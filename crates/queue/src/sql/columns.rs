@@ -39,6 +39,25 @@ impl<'a> ByLease<'a> {
     }
 }
 
+/// Parked keys that one look for expired claims goes through: the next look goes on where this one
+/// ends.
+pub(super) const PARKED_KEYS: i32 = 1_000;
+
+/// How far the looks have come in the order of keys.
+#[derive(Debug, Clone, Default)]
+pub(super) struct ParkedKeys {
+    /// The last key that was looked at, which the next look begins with; none for the first of all.
+    pub(super) after: Option<String>,
+}
+
+impl ParkedKeys {
+    /// A look went through these keys; where there were fewer than it may have, it came to the end.
+    pub(super) fn note<'a>(&mut self, keys: impl ExactSizeIterator<Item = &'a String>) {
+        let is_full = keys.len() >= usize::try_from(PARKED_KEYS).unwrap_or(usize::MAX);
+        self.after = keys.last().filter(|_| is_full).cloned();
+    }
+}
+
 /// Keys whose next event may go now.
 pub(super) fn keys_of(settlement: &Settlement) -> Vec<String> {
     let keys = settlement.moves.iter().filter_map(|one| one.key.clone());

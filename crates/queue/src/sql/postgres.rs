@@ -20,7 +20,7 @@ use tidegate_core::books::Account;
 use tidegate_core::env::Env;
 use tidegate_store::{Postgres, Store, lease, sqlx};
 
-use super::columns::ms;
+use super::columns::{ParkedKeys, ms};
 use crate::event::NewEvent;
 use crate::port::{
     Answer, ClaimRequest, Claimed, Cleaned, Filter, HandlerCommit, Held, Listed, LogPage,
@@ -42,6 +42,7 @@ pub struct PostgresQueue {
     /// The numbers of handler sets, which never change.
     sets: Mutex<BTreeMap<String, i32>>,
     sequencer: Mutex<projection::Below>,
+    parked: Mutex<ParkedKeys>,
 }
 
 impl PostgresQueue {
@@ -68,6 +69,7 @@ impl PostgresQueue {
             floor: AtomicI64::new(0),
             sets: Mutex::default(),
             sequencer: Mutex::default(),
+            parked: Mutex::default(),
         })
     }
 }
@@ -79,9 +81,11 @@ impl QueueStore for PostgresQueue {
 
     fn publish_in<'a>(&'a self, tx: &'a mut Tx, events: &'a [NewEvent]) -> Answer<'a, Vec<i64>> {
         Box::pin(async move {
+            crate::limit::check_events(events)?;
+            let limit = tx.limit()?;
             let connection = tx.postgres().ok_or(crate::QueueError::ForeignTransaction)?;
             let publishing = publish::insert(connection, events);
-            publishing.await.map_err(failed("publish events"))
+            Ok(limit.run("publish events", publishing).await?)
         })
     }
 
@@ -157,6 +161,10 @@ impl QueueStore for PostgresQueue {
         Box::pin(self.read_positions(after, limit))
     }
 
+    fn has_removed(&self) -> Answer<'_, bool> {
+        Box::pin(self.has_removed_events())
+    }
+
     fn projection<'a>(&'a self, name: &'a str) -> Answer<'a, i64> {
         Box::pin(self.position_of(name))
     }
@@ -230,6 +238,10 @@ impl QueueStore for PostgresQueue {
         wake::send(&self.wakes, &self.postgres, &self.env);
     }
 
+    fn wakes_sent(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+        Box::pin(self.wakes.sent())
+    }
+
     fn woken(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
         wake::listen(&self.wakes, &self.postgres, &self.env);
         Box::pin(self.wakes.heard())
@@ -241,11 +253,6 @@ fn lease_of(turn: &Turn) -> lease::Lease {
         name: turn.name.clone(),
         token: turn.token,
     }
-}
-
-/// The driver's error in our words.
-fn failed(doing: &'static str) -> impl Fn(sqlx::Error) -> crate::QueueError {
-    move |error| tidegate_store::StoreError::of(doing, error).into()
 }
 
 fn id_of(row: &sqlx::postgres::PgRow, column: usize) -> Result<EventId, sqlx::Error> {

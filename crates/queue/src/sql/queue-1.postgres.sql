@@ -1,5 +1,6 @@
--- Ids are taken only by transactions that have a transaction id already. So, once every transaction
--- that ran when an id was skipped has ended, the id is there or was rolled back.
+-- Ids are taken only by transactions that have a transaction id already, here and for groups of the
+-- log. So whoever may still bring an id that was skipped has a transaction id below every one that is
+-- given out later; and once all of those have ended, the id is there or was rolled back.
 CREATE SEQUENCE tidegate_event_id AS bigint;
 
 -- Events, appended once and never rewritten. Where an event is stands elsewhere: above the newest
@@ -9,9 +10,10 @@ CREATE TABLE tidegate_event (
     id bigint PRIMARY KEY DEFAULT
         CASE WHEN pg_current_xact_id() IS NOT NULL THEN nextval('tidegate_event_id') END,
     event_id uuid NOT NULL,
-    created_at timestamptz NOT NULL DEFAULT now(),
-    type text NOT NULL,
-    key text,
+    -- What could not be read after a claim, or not be indexed at its settling, does not come in.
+    created_at timestamptz NOT NULL DEFAULT now() CHECK (isfinite(created_at)),
+    type text NOT NULL CHECK (octet_length(type) BETWEEN 1 AND 255),
+    key text CHECK (octet_length(key) <= 1024),
     payload json NOT NULL,
     headers jsonb
 );
@@ -37,11 +39,18 @@ CREATE TABLE tidegate_cursor (
 );
 INSERT INTO tidegate_cursor (position) VALUES (0);
 
--- Ids below the cursor that were not there yet when it passed. Below the horizon they never will be.
+-- Ids below the cursor that were not there yet when it passed. Every transaction that may still bring
+-- one has an id below the horizon: once all of those have ended, what is missing was rolled back.
+--
+-- The horizon is the id of a transaction that saw the gap before it had an id of its own. An id above
+-- those of the gap was committed when the gap was found; so those of the gap were taken before, by
+-- transactions that had their ids by then; and ids of transactions grow. The claim that finds a gap
+-- cannot give it a horizon: it has its own id before it looks. Nor is the xmax of a snapshot one: it
+-- follows the last transaction that ended, and those that run may be above it.
 CREATE TABLE tidegate_gap (
     first_id bigint PRIMARY KEY,
     last_id bigint NOT NULL,
-    horizon xid8 NOT NULL
+    horizon xid8
 );
 
 -- Claims: one lease for many events. Its token grows with every owner.
@@ -52,6 +61,8 @@ CREATE TABLE tidegate_batch (
     locked_by text NOT NULL,
     locked_until timestamptz NOT NULL,
     claimed_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    -- Whether some of its events were settled, so that it lists what is not its own any more.
+    is_parted boolean NOT NULL DEFAULT false,
     ids bigint[] NOT NULL
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.01);
 
@@ -73,6 +84,10 @@ CREATE INDEX tidegate_event_row_due ON tidegate_event_row (lane, due_at, id);
 CREATE INDEX tidegate_event_row_key ON tidegate_event_row (key, id) WHERE key IS NOT NULL;
 CREATE INDEX tidegate_event_row_key_due ON tidegate_event_row (key, id)
     WHERE key IS NOT NULL AND due_at < 'infinity';
+CREATE INDEX tidegate_event_row_parked ON tidegate_event_row (key)
+    WHERE key IS NOT NULL AND due_at = 'infinity';
+-- What is being worked on is counted every few seconds, and is little beside what waits.
+CREATE INDEX tidegate_event_row_claimed ON tidegate_event_row (place) WHERE locked_by IS NOT NULL;
 
 -- Events that were canceled before anybody claimed them; the claim passes over them.
 CREATE TABLE tidegate_canceled (
@@ -86,11 +101,14 @@ CREATE TABLE tidegate_handler_set (
 );
 
 -- What finished together, in the order in which it did.
+CREATE SEQUENCE tidegate_log_batch_id AS bigint;
 CREATE TABLE tidegate_log_batch (
-    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    id bigint PRIMARY KEY DEFAULT
+        CASE WHEN pg_current_xact_id() IS NOT NULL THEN nextval('tidegate_log_batch_id') END,
     finalized_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     ids bigint[] NOT NULL
 );
+ALTER SEQUENCE tidegate_log_batch_id OWNED BY tidegate_log_batch.id;
 CREATE INDEX tidegate_log_batch_finalized ON tidegate_log_batch USING brin (finalized_at)
     WITH (pages_per_range = 16, autosummarize = on);
 
@@ -186,16 +204,33 @@ CREATE TRIGGER tidegate_event_added AFTER INSERT ON tidegate_event
     REFERENCING NEW TABLE AS added FOR EACH STATEMENT EXECUTE FUNCTION tidegate_event_added();
 
 -- Claims what waits: late events first, then fresh ones. One at a time, by the lock on the queue's
--- row, and in one statement, so that a client that stands still never holds the lock.
+-- row, and in one statement, so that a client that stands still never holds the lock. Where nothing
+-- waits, it takes no lock and writes nothing: most looks are such, and a lock is a commit to be
+-- synced.
 CREATE FUNCTION tidegate_claim(p_limit integer, p_owner text, p_lease_ms bigint,
     OUT batch bigint, OUT claimed bigint[], OUT registry bigint) LANGUAGE plpgsql AS $$
 DECLARE
     v_cursor bigint;
     v_horizon xid8;
+    v_new_gaps bigint[];
     v_late bigint[] := '{}';
     v_fresh bigint[];
     v_last bigint;
 BEGIN
+    claimed := '{}';
+    SELECT q.registry INTO registry FROM tidegate_queue q WHERE q.name = 'queue';
+    SELECT c.position INTO v_cursor FROM tidegate_cursor c ORDER BY c.id DESC LIMIT 1;
+    -- By the order of the index: for a mere "is there one" the whole table might be read.
+    SELECT e.id INTO v_last FROM tidegate_event e WHERE e.id > v_cursor ORDER BY e.id LIMIT 1;
+    IF EXISTS (SELECT 1 FROM tidegate_gap) THEN
+        -- Before the lock, which gives this transaction its id: gaps that are there by now may have
+        -- that id as their horizon. A part of such a gap begins with its number or is left for later.
+        IF pg_current_xact_id_if_assigned() IS NULL THEN
+            SELECT array_agg(g.first_id) INTO v_new_gaps FROM tidegate_gap g WHERE g.horizon IS NULL;
+        END IF;
+    ELSIF v_last IS NULL THEN
+        RETURN;
+    END IF;
     SELECT q.registry INTO registry FROM tidegate_queue q WHERE q.name = 'queue' FOR UPDATE;
     SELECT c.position INTO v_cursor FROM tidegate_cursor c ORDER BY c.id DESC LIMIT 1;
     IF EXISTS (SELECT 1 FROM tidegate_gap) THEN
@@ -231,14 +266,18 @@ BEGIN
         IF cardinality(v_late) < p_limit THEN
             DELETE FROM tidegate_gap g WHERE g.horizon <= v_horizon;
         END IF;
+        IF v_new_gaps IS NOT NULL THEN
+            UPDATE tidegate_gap g SET horizon = pg_current_xact_id()
+            WHERE g.horizon IS NULL AND g.first_id = ANY (v_new_gaps);
+        END IF;
     END IF;
     SELECT array_agg(f.id ORDER BY f.id), max(f.id) INTO v_fresh, v_last FROM (
         SELECT e.id FROM tidegate_event e WHERE e.id > v_cursor
         ORDER BY e.id LIMIT p_limit - cardinality(v_late)) f;
     IF v_last IS NOT NULL THEN
         IF v_last - v_cursor > cardinality(v_fresh) THEN
-            INSERT INTO tidegate_gap (first_id, last_id, horizon)
-            SELECT g.a, g.b, pg_snapshot_xmax(pg_current_snapshot()) FROM (
+            INSERT INTO tidegate_gap (first_id, last_id)
+            SELECT g.a, g.b FROM (
                 SELECT lag(f.id, 1, v_cursor) OVER (ORDER BY f.id) + 1 AS a, f.id - 1 AS b
                 FROM unnest(v_fresh) f(id)) g WHERE g.a <= g.b;
         END IF;
@@ -263,6 +302,16 @@ CREATE FUNCTION tidegate_remaining(p_ids bigint[]) RETURNS bigint[] LANGUAGE sql
       AND NOT EXISTS (SELECT 1 FROM tidegate_event_row r WHERE r.id = i.id)
 $$;
 
+-- Which of these events are finished or have a row of their own by now. Volatile, so that it looks with
+-- a snapshot of its own: the caller holds the lock of their batch, may have waited for it, and would
+-- not see what the one before it did.
+CREATE FUNCTION tidegate_settled(p_ids bigint[]) RETURNS bigint[] LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    RETURN ARRAY(SELECT i.id FROM unnest(p_ids) i(id)
+        WHERE EXISTS (SELECT 1 FROM tidegate_log l WHERE l.id = i.id)
+           OR EXISTS (SELECT 1 FROM tidegate_event_row r WHERE r.id = i.id));
+END $$;
+
 -- Takes over one batch whose lease ran out, or at most p_limit events of it. Batches below p_floor
 -- are known to be gone, so their dead versions need not be looked at.
 CREATE FUNCTION tidegate_take_over(p_limit integer, p_owner text, p_lease_ms bigint, p_floor bigint,
@@ -282,12 +331,14 @@ BEGIN
     ELSIF cardinality(claimed) > p_limit THEN
         v_rest := claimed[p_limit + 1:];
         claimed := claimed[:p_limit];
-        UPDATE tidegate_batch b SET ids = v_rest, token = new_token WHERE b.id = batch;
+        UPDATE tidegate_batch b SET ids = v_rest, is_parted = false, token = new_token
+        WHERE b.id = batch;
         INSERT INTO tidegate_batch (attempts, locked_by, locked_until, ids)
         VALUES (new_attempts, p_owner, v_until, claimed) RETURNING id, token INTO batch, new_token;
     ELSE
         UPDATE tidegate_batch b SET token = new_token, attempts = new_attempts, locked_by = p_owner,
-            locked_until = v_until, claimed_at = clock_timestamp(), ids = claimed WHERE b.id = batch;
+            locked_until = v_until, claimed_at = clock_timestamp(), is_parted = false, ids = claimed
+        WHERE b.id = batch;
     END IF;
 END $$;
 
@@ -360,6 +411,38 @@ FROM (
         r.locked_by, CASE WHEN r.locked_by IS NOT NULL THEN r.due_at END
     FROM tidegate_event_row r
 ) s JOIN tidegate_event e ON e.id = s.id;
+
+-- Ends an event that waits, with a row of its own or not claimed yet, and says whether it did. In one
+-- statement, as the claim: it holds the claim's lock.
+CREATE FUNCTION tidegate_cancel(p_id bigint, p_errors jsonb) RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+    v_place text;
+    v_attempts integer;
+    v_key text;
+    v_event_id uuid;
+BEGIN
+    -- The claim waits for us, so nobody takes the event meanwhile.
+    PERFORM 1 FROM tidegate_queue q WHERE q.name = 'queue' FOR UPDATE;
+    DELETE FROM tidegate_event_row r WHERE r.id = p_id AND r.locked_by IS NULL
+    RETURNING r.place, r.attempts, r.key INTO v_place, v_attempts, v_key;
+    IF NOT FOUND THEN
+        INSERT INTO tidegate_canceled SELECT q.id FROM event_queue q
+        WHERE q.id = p_id AND q.status = 'PENDING' ON CONFLICT DO NOTHING;
+        IF NOT FOUND THEN RETURN false; END IF;
+        v_place := 'queued';
+        v_attempts := 0;
+    END IF;
+    SELECT e.event_id INTO v_event_id FROM tidegate_event e WHERE e.id = p_id;
+    WITH together AS (
+        INSERT INTO tidegate_log_batch (ids) VALUES (ARRAY[p_id]) RETURNING id)
+    INSERT INTO tidegate_log (id, batch, ordinal, attempts, is_failed, errors)
+    SELECT p_id, together.id, 0, v_attempts, true, p_errors FROM together;
+    -- The sum of one id is the id.
+    INSERT INTO tidegate_posting (component, bucket, from_place, to_place, count, id_sum)
+    VALUES ('queue', tidegate_bucket(v_event_id), v_place, 'dead_lettered', 1, v_event_id);
+    IF v_key IS NOT NULL THEN PERFORM tidegate_release(ARRAY[v_key]); END IF;
+    RETURN true;
+END $$;
 
 -- A rule and not a trigger: it turns the whole statement into one on the table, so that many rows
 -- make one posting.

@@ -2,12 +2,16 @@
 -- are JSON. There is one writer, so ids are in the order of commits and nothing comes late.
 CREATE TABLE tidegate_event (
     id integer PRIMARY KEY AUTOINCREMENT,
-    event_id text NOT NULL,
-    created_at integer NOT NULL,
-    type text NOT NULL,
-    key text,
-    payload text NOT NULL CHECK (json_valid(payload)),
-    headers text
+    -- What a claim could not read would stop every claim, so it does not come in.
+    event_id text NOT NULL CHECK (event_id GLOB '????????-????-????-????-????????????'
+        AND length(replace(event_id, '-', '')) = 32
+        AND replace(event_id, '-', '') NOT GLOB '*[^0-9a-f]*'),
+    created_at integer NOT NULL CHECK (typeof(created_at) = 'integer'),
+    type text NOT NULL
+        CHECK (typeof(type) = 'text' AND length(CAST(type AS blob)) BETWEEN 1 AND 255),
+    key text CHECK (key IS NULL OR typeof(key) = 'text' AND length(CAST(key AS blob)) <= 1024),
+    payload text NOT NULL CHECK (typeof(payload) = 'text' AND json_valid(payload)),
+    headers text CHECK (headers IS NULL OR typeof(headers) = 'text' AND json_valid(headers))
 );
 CREATE INDEX tidegate_event_by_event_id ON tidegate_event (event_id);
 
@@ -43,6 +47,9 @@ CREATE TABLE tidegate_event_row (
 );
 CREATE INDEX tidegate_event_row_due ON tidegate_event_row (lane, due_at, id);
 CREATE INDEX tidegate_event_row_key ON tidegate_event_row (key, id) WHERE key IS NOT NULL;
+CREATE INDEX tidegate_event_row_parked ON tidegate_event_row (key)
+    WHERE key IS NOT NULL AND due_at IS NULL;
+CREATE INDEX tidegate_event_row_claimed ON tidegate_event_row (place) WHERE locked_by IS NOT NULL;
 
 CREATE TABLE tidegate_canceled (
     id integer PRIMARY KEY

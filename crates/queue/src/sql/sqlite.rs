@@ -8,6 +8,7 @@ mod publish;
 mod settle;
 
 use std::pin::Pin;
+use std::sync::Mutex;
 use std::time::Duration;
 
 use tidegate_core::EventId;
@@ -15,6 +16,7 @@ use tidegate_core::books::Account;
 use tidegate_store::{Sqlite, Store, lease, sqlx};
 use tokio::sync::Notify;
 
+use super::columns::ParkedKeys;
 use crate::QueueError;
 use crate::event::NewEvent;
 use crate::port::{
@@ -32,6 +34,7 @@ pub struct SqliteQueue {
     store: Store,
     /// Only this process hears it; others find their work by polling.
     wakes: Notify,
+    parked: Mutex<ParkedKeys>,
 }
 
 impl SqliteQueue {
@@ -42,6 +45,7 @@ impl SqliteQueue {
             store: Store::Sqlite(sqlite.clone()),
             sqlite,
             wakes: Notify::new(),
+            parked: Mutex::default(),
         }
     }
 }
@@ -53,10 +57,11 @@ impl QueueStore for SqliteQueue {
 
     fn publish_in<'a>(&'a self, tx: &'a mut Tx, events: &'a [NewEvent]) -> Answer<'a, Vec<i64>> {
         Box::pin(async move {
-            let now = self.sqlite.now_ms();
+            crate::limit::check_events(events)?;
+            let (limit, now) = (tx.limit()?, self.sqlite.now_ms());
             let connection = tx.sqlite().ok_or(QueueError::ForeignTransaction)?;
             let publishing = publish::insert(connection, events, now);
-            publishing.await.map_err(failed("publish events"))
+            Ok(limit.run("publish events", publishing).await?)
         })
     }
 
@@ -130,6 +135,10 @@ impl QueueStore for SqliteQueue {
 
     fn read_log(&self, after: i64, limit: u32) -> Answer<'_, LogPage> {
         Box::pin(self.read_positions(after, limit))
+    }
+
+    fn has_removed(&self) -> Answer<'_, bool> {
+        Box::pin(self.has_removed_events())
     }
 
     fn projection<'a>(&'a self, name: &'a str) -> Answer<'a, i64> {
@@ -216,11 +225,6 @@ fn lease_of(turn: &Turn) -> lease::Lease {
         name: turn.name.clone(),
         token: turn.token,
     }
-}
-
-/// The driver's error in our words.
-fn failed(doing: &'static str) -> impl Fn(sqlx::Error) -> QueueError {
-    move |error| tidegate_store::StoreError::of(doing, error).into()
 }
 
 fn event_id(text: &str) -> Result<EventId, sqlx::Error> {

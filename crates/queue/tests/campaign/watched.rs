@@ -63,6 +63,7 @@ impl QueueStore for Watched {
         fn keep_turn<'a>(&'a self, turn: &'a Turn, span: Duration) -> Answer<'a, bool>;
         fn sequence<'a>(&'a self, limit: u32) -> Answer<'a, u64>;
         fn read_log<'a>(&'a self, after: i64, limit: u32) -> Answer<'a, LogPage>;
+        fn has_removed<'a>(&'a self) -> Answer<'a, bool>;
         fn projection<'a>(&'a self, name: &'a str) -> Answer<'a, i64>;
         fn projections<'a>(&'a self) -> Answer<'a, Vec<(String, i64)>>;
         fn advance<'a>(&'a self, tx: Tx, turn: &'a Turn, name: &'a str, from: i64, to: i64)

@@ -6,9 +6,13 @@
 )]
 
 mod answers;
+mod edges;
 mod postgres;
+mod projector;
+mod races;
 mod recount;
 mod simulation;
+mod slow_projections;
 mod sqlite;
 mod stores;
 mod suite;

@@ -203,6 +203,152 @@ mod needs_postgres {
         });
     }
 
+    /// Rows of a table that were read so far, as the server counts them.
+    async fn rows_read(world: &World, store: &Store) -> i64 {
+        // A connection tells what it read once a second, at the end of a statement.
+        world.wait(Duration::from_millis(1_500)).await;
+        number(store, "SELECT 1::int8").await;
+        let sql = "SELECT coalesce(sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0)), 0)
+                ::int8 FROM pg_stat_user_tables
+             WHERE schemaname = current_schema() AND relname IN ('tidegate_event', 'tidegate_log')";
+        number(store, sql).await
+    }
+
+    #[test]
+    #[ignore = "needs PostgreSQL"]
+    fn counting_costs_the_same_however_much_waits() {
+        runtime().block_on(async {
+            let (store, schema) = postgres().await;
+            let queue = sql::queue_store(store.clone(), &Env::system())
+                .await
+                .unwrap();
+            let world = World::new(queue);
+            for _ in 0..5 {
+                world.publish("a", 1_000).await;
+            }
+            let claimed = world.claim(500, LONG).await;
+            world.settle(&claimed, &completed()).await;
+            world.claim(10, LONG).await;
+            let before = rows_read(&world, &store).await;
+            let stats = world.store.stats().await.unwrap();
+            assert_eq!(
+                (stats.pending, stats.processing, stats.finalized),
+                (4_490, 10, 500)
+            );
+            world.store.account().await.unwrap();
+            let read = rows_read(&world, &store).await - before;
+            assert!(read < 200, "{read} rows were read");
+            run(&store, format!("DROP SCHEMA {schema} CASCADE")).await;
+        });
+    }
+
+    /// Lets a future go on by one step, and no further.
+    async fn one_step<T>(future: &mut (impl Future<Output = T> + Unpin)) -> Option<T> {
+        let mut future = Some(future);
+        std::future::poll_fn(move |context| match future.take() {
+            Some(future) => match std::pin::Pin::new(future).poll(context) {
+                std::task::Poll::Ready(done) => std::task::Poll::Ready(Some(done)),
+                std::task::Poll::Pending => std::task::Poll::Ready(None),
+            },
+            None => std::task::Poll::Ready(None),
+        })
+        .await
+    }
+
+    #[test]
+    #[ignore = "needs PostgreSQL"]
+    fn an_operator_who_stands_still_while_canceling_holds_nobody_up() {
+        runtime().block_on(async {
+            let (store, schema) = postgres().await;
+            let queue = sql::queue_store(store.clone(), &Env::system())
+                .await
+                .unwrap();
+            let world = World::new(queue);
+            let id = world.publish("a", 1).await[0];
+            let mut canceling = world.store.cancel(id);
+            let mut steps = 0;
+            let canceled = loop {
+                if let Some(canceled) = one_step(&mut canceling).await {
+                    break canceled;
+                }
+                steps += 1;
+                // The server has done by then what it was told.
+                world.wait(Duration::from_millis(100)).await;
+                let claim = "BEGIN; SET LOCAL lock_timeout = '300ms';
+                             SELECT 1 FROM tidegate_queue FOR UPDATE; COMMIT";
+                run(&store, claim.to_owned()).await;
+            };
+            canceled.unwrap();
+            assert!(steps > 0, "it was not done in one go");
+            assert_eq!(world.store.account().await.unwrap().dead_lettered, 1);
+            world.audit().await;
+            run(&store, format!("DROP SCHEMA {schema} CASCADE")).await;
+        });
+    }
+
+    #[test]
+    #[ignore = "needs PostgreSQL"]
+    fn a_program_that_ends_after_publishing_has_woken_the_others() {
+        let waiting = runtime();
+        let (store, schema) = waiting.block_on(postgres());
+        let mut listener = waiting.block_on(async {
+            let mut options = StoreOptions::new(std::env::var("DATABASE_URL").unwrap());
+            options.schema = Some(schema.clone());
+            let Store::Postgres(server) = Store::open(&options, &Env::system()).await.unwrap()
+            else {
+                panic!("it is PostgreSQL");
+            };
+            let channel = format!("tidegate_queue_{schema}");
+            server.listen(&channel).await.unwrap()
+        });
+        // A runtime of one thread, which runs nothing any more once the program is through.
+        let program = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        program.block_on(async {
+            let mut options = StoreOptions::new(std::env::var("DATABASE_URL").unwrap());
+            options.schema = Some(schema.clone());
+            let env = Env::system();
+            let opened = Store::open(&options, &env).await.unwrap();
+            let queue = tidegate_queue::Queue::open(opened, &env).await.unwrap();
+            let event = tidegate_queue::NewEvent::raw(queue.ids().mint(), "a", "{}").unwrap();
+            queue.publish_all(&[event]).await.unwrap();
+            queue.wakes_sent().await;
+        });
+        drop(program);
+        waiting.block_on(async move {
+            let heard = tokio::time::timeout(Duration::from_secs(5), listener.recv()).await;
+            assert!(matches!(heard, Ok(Ok(_))), "nobody was told");
+            drop(listener);
+            run(&store, format!("DROP SCHEMA {schema} CASCADE")).await;
+        });
+    }
+
+    #[test]
+    #[ignore = "needs PostgreSQL"]
+    fn a_look_that_finds_nothing_writes_nothing() {
+        runtime().block_on(async {
+            let (store, schema) = postgres().await;
+            let queue = sql::queue_store(store.clone(), &Env::system())
+                .await
+                .unwrap();
+            let world = World::new(queue);
+            world.publish("a", 3).await;
+            let claimed = world.claim(10, LONG).await;
+            world.settle(&claimed, &completed()).await;
+            // Whoever locks a row leaves his number in it.
+            let locked = "SELECT xmax::text::int8 FROM tidegate_queue";
+            let before = number(&store, locked).await;
+            assert!(world.claim(10, LONG).await.is_empty());
+            assert_eq!(number(&store, locked).await, before);
+            world.publish("a", 1).await;
+            assert_eq!(world.claim(10, LONG).await.len(), 1);
+            assert_ne!(number(&store, locked).await, before);
+            run(&store, format!("DROP SCHEMA {schema} CASCADE")).await;
+        });
+    }
+
     #[test]
     #[ignore = "needs PostgreSQL"]
     fn the_tables_have_the_documented_columns() {

@@ -6,7 +6,7 @@ use tidegate_core::EventId;
 use tidegate_core::books::Place;
 use tidegate_core::env::Env;
 use tidegate_queue::conformance::{LONG, World, completed, lane};
-use tidegate_queue::port::Disposition;
+use tidegate_queue::port::{Disposition, Filter, Status};
 use tidegate_queue::sql;
 use tidegate_store::sqlx::{self, AssertSqlSafe};
 use tidegate_store::{Store, Tx};
@@ -95,6 +95,76 @@ async fn a_deleted_row_is_missed_and_named(store: Store) {
         (&Place::Delivered, 2),
     ];
     assert_eq!(told, expected);
+}
+
+/// An event of the log is found through its group and read by its position: without either it is
+/// gone for whoever reads the log.
+async fn a_deleted_group_is_missed_and_its_events_are_named(store: Store) {
+    let world = world(&store).await;
+    world.publish("a", 6).await;
+    for _ in 0..3 {
+        let group = world.claim(2, LONG).await;
+        world.settle(&group, &completed()).await;
+    }
+    world.store.sequence(100).await.unwrap();
+    world.audit().await;
+    let listed = world.store.list(&finished()).await.unwrap();
+    let ids: Vec<EventId> = listed.iter().map(|one| one.event_id).collect();
+    assert_eq!(ids.len(), 6);
+    let deleted = "DELETE FROM tidegate_log_batch WHERE id = 1".to_owned();
+    assert_eq!(execute(&store, deleted).await, 1);
+    let missing = world.store.recount().await.unwrap().missing;
+    let named: Vec<_> = missing.iter().map(|one| one.id.unwrap()).collect();
+    assert_eq!(named, ids[..2]);
+    assert!(missing.iter().all(|one| one.place == Place::Delivered));
+    // A group that lists another event does not have this one.
+    let list = match &store {
+        Store::Postgres(_) => "ids[1:1]".to_owned(),
+        Store::Sqlite(_) => "json_remove(ids, '$[1]')".to_owned(),
+    };
+    let changed = format!("UPDATE tidegate_log_batch SET ids = {list} WHERE id = 2");
+    assert_eq!(execute(&store, changed).await, 1);
+    let missing = world.store.recount().await.unwrap().missing;
+    let named: Vec<_> = missing.iter().map(|one| one.id.unwrap()).collect();
+    assert_eq!(named, [ids[0], ids[1], ids[3]]);
+}
+
+/// A group that lost its positions and will never have others is gone for projections.
+async fn a_deleted_position_is_missed_and_its_events_are_named(store: Store) {
+    let world = world(&store).await;
+    world.publish("a", 6).await;
+    for _ in 0..3 {
+        let group = world.claim(2, LONG).await;
+        world.settle(&group, &completed()).await;
+        world.store.sequence(100).await.unwrap();
+    }
+    let fresh = world.publish("a", 1).await;
+    let group = world.claim(1, LONG).await;
+    assert_eq!(group[0].claim.id, fresh[0]);
+    world.settle(&group, &completed()).await;
+    // The last group has no position yet, and gets one.
+    world.audit().await;
+    if matches!(store, Store::Postgres(_)) {
+        // As the sequencer notes it after a thousand groups.
+        let noted = "UPDATE tidegate_queue SET sequenced_below = 3".to_owned();
+        assert_eq!(execute(&store, noted).await, 1);
+        world.audit().await;
+    }
+    let listed = world.store.list(&finished()).await.unwrap();
+    let ids: Vec<EventId> = listed.iter().map(|one| one.event_id).collect();
+    let deleted = "DELETE FROM tidegate_sequence WHERE batch = 2".to_owned();
+    assert_eq!(execute(&store, deleted).await, 1);
+    let missing = world.store.recount().await.unwrap().missing;
+    let named: Vec<_> = missing.iter().map(|one| one.id.unwrap()).collect();
+    assert_eq!(named, ids[2..4]);
+}
+
+fn finished() -> Filter {
+    Filter {
+        status: Some(Status::Completed),
+        limit: 100,
+        ..Filter::default()
+    }
 }
 
 /// An event that would be handled again although it is finished is too many.
@@ -229,6 +299,18 @@ macro_rules! rules {
         $(#[$attribute])*
         fn a_deleted_row_is_missed_and_named() {
             $run!(super::a_deleted_row_is_missed_and_named);
+        }
+
+        #[test]
+        $(#[$attribute])*
+        fn a_deleted_group_is_missed_and_its_events_are_named() {
+            $run!(super::a_deleted_group_is_missed_and_its_events_are_named);
+        }
+
+        #[test]
+        $(#[$attribute])*
+        fn a_deleted_position_is_missed_and_its_events_are_named() {
+            $run!(super::a_deleted_position_is_missed_and_its_events_are_named);
         }
 
         #[test]

@@ -262,25 +262,20 @@ impl Model {
         }
     }
 
-    /// A group that has committed nothing of a topic begins behind all that it holds.
-    pub(super) fn skip_to_end(&mut self, name: &GroupName, topics: &[Topic]) {
-        let found: Vec<TopicDescription> = topics
-            .iter()
-            .filter_map(|topic| self.describe(topic))
-            .collect();
-        let group = self.groups.entry(name.clone()).or_default();
-        for topic in found {
-            if group.offsets.keys().any(|at| at.topic == topic.topic) {
+    /// A group begins behind all that these partitions hold, where it has committed nothing.
+    pub(super) fn skip_to_end(&mut self, name: &GroupName, partitions: &[TopicPartition]) {
+        for at in partitions {
+            let Ok(end) = self.end(at) else {
                 continue;
-            }
-            for partition in &topic.partitions {
-                let at = TopicPartition::new(topic.topic.clone(), partition.partition.0);
+            };
+            let group = self.groups.entry(name.clone()).or_default();
+            if !group.offsets.contains_key(at) {
                 let begun = Committed {
-                    next: partition.end,
+                    next: end,
                     metadata: String::new(),
                 };
                 group.offsets.insert(at.clone(), begun);
-                group.floors.insert(at, partition.end);
+                group.floors.insert(at.clone(), end);
             }
         }
     }

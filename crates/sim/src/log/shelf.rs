@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tidegate_core::env::{Clock, Env, Spawn};
 use tidegate_core::{GroupName, Offset, Topic};
-use tidegate_log::local::{Shelf, Write};
+use tidegate_log::local::{GroupOffset, Shelf, Write};
 use tidegate_log::{
     Batch, Call, Committed, LogError, Position, Read, TopicConfig, TopicDescription, TopicPartition,
 };
@@ -34,7 +34,7 @@ pub(super) struct State {
     /// Writes that were handed over and are not done yet, in their order.
     queue: VecDeque<(u64, Write)>,
     /// Answers that were not fetched yet, by the number of the write.
-    done: BTreeMap<u64, oneshot::Sender<Vec<Position>>>,
+    done: BTreeMap<u64, oneshot::Sender<Result<Vec<Position>, LogError>>>,
     last_write: u64,
     /// Writes that were done.
     pub(super) written: u64,
@@ -74,7 +74,11 @@ impl ModelShelf {
 
     /// Hands a write over. It is done after `delay`, whoever waits for it; all writes handed over
     /// before it are done by then too, as in a group commit.
-    fn hand_over(&self, write: Write, delay: Duration) -> oneshot::Receiver<Vec<Position>> {
+    fn hand_over(
+        &self,
+        write: Write,
+        delay: Duration,
+    ) -> oneshot::Receiver<Result<Vec<Position>, LogError>> {
         let (tell, told) = oneshot::channel();
         let mut state = self.state();
         state.last_write += 1;
@@ -123,13 +127,29 @@ impl State {
             let Some((next, write)) = self.queue.pop_front() else {
                 return;
             };
-            let positions = self.model.apply(write, now_ms);
-            self.written += 1;
+            let answer = match in_turn(&write) {
+                Ok(()) => {
+                    self.written += 1;
+                    Ok(self.model.apply(write, now_ms))
+                }
+                Err(refused) => Err(refused),
+            };
             if let Some(tell) = self.done.remove(&next) {
                 // Whoever asked may be gone.
-                tell.send(positions).ok();
+                tell.send(answer).ok();
             }
         }
+    }
+}
+
+/// Whether a write may still be done.
+fn in_turn(write: &Write) -> Result<(), LogError> {
+    let is_over = |offset: &&GroupOffset| offset.turn.is_over();
+    match write.offsets.iter().find(is_over) {
+        Some(offset) => Err(LogError::OutOfTurn {
+            at: offset.at.clone(),
+        }),
+        None => Ok(()),
     }
 }
 
@@ -174,18 +194,21 @@ impl Shelf for ModelShelf {
                 }
                 state.faults.of_write()
             };
+            in_turn(&write)?;
             if fate.is_refused {
                 return Err(away());
             }
             let is_commit = !write.offsets.is_empty();
             if fate.is_request_lost && is_commit {
+                // Those behind it may arrive before anybody hears of this.
+                write.offsets.iter().for_each(|offset| offset.turn.fail());
                 self.clock.sleep(RECONNECT).await;
                 return Err(unknown("a commit", "the connection broke"));
             }
             let told = self.hand_over(write, fate.delay);
             let positions = told
                 .await
-                .map_err(|_| unknown("a write", "the log crashed"))?;
+                .map_err(|_| unknown("a write", "the log crashed"))??;
             if fate.is_answer_lost {
                 self.clock.sleep(RECONNECT).await;
                 if is_commit {
@@ -237,9 +260,13 @@ impl Shelf for ModelShelf {
         }))
     }
 
-    fn skip_to_end<'a>(&'a self, group: &'a GroupName, topics: &'a [Topic]) -> Call<'a, ()> {
+    fn skip_to_end<'a>(
+        &'a self,
+        group: &'a GroupName,
+        partitions: &'a [TopicPartition],
+    ) -> Call<'a, ()> {
         Box::pin(self.on_time(move |model| {
-            model.skip_to_end(group, topics);
+            model.skip_to_end(group, partitions);
             Ok(())
         }))
     }

@@ -223,6 +223,65 @@ async fn folding(store: &Store) {
     assert_eq!(books, expected);
 }
 
+/// More postings than one round takes are summed up all the same.
+async fn folding_what_piled_up(store: &Store) {
+    const PILED: u32 = 45_000;
+    let now_ms = Env::system().clock.now_ms();
+    let minute = now_ms / 60_000;
+    let many = format!(
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {PILED})
+         INSERT INTO tidegate_posting (component, bucket, from_place, to_place, count, id_sum)
+         SELECT 'piled', 'm{minute}', NULL, 'queued', 1,
+             CAST('00000000-0000-0000-0000-000000000001' AS uuid) FROM n"
+    );
+    let (books, counts, left) = match store {
+        Store::Sqlite(file) => {
+            // SQLite knows no such type, and keeps the text.
+            let many = many.replace("AS uuid", "AS text");
+            let add = file.write("pile up", move |c| {
+                let many = sqlx::raw_sql(sqlx::AssertSqlSafe(many));
+                Box::pin(many.execute(c))
+            });
+            add.await.unwrap();
+            posting::fold(store, "piled", now_ms).await.unwrap();
+            let read = file.read("read", |c| {
+                Box::pin(async move {
+                    let left = "SELECT count(*) FROM tidegate_posting WHERE component = 'piled'";
+                    let left: i64 = sqlx::query_scalar(left).fetch_one(&mut *c).await?;
+                    let counts = posting::counts_sqlite(c, "piled").await?;
+                    Ok((posting::books_sqlite(c, "piled").await?, counts, left))
+                })
+            });
+            read.await.unwrap()
+        }
+        Store::Postgres(server) => {
+            let add = server.run("pile up", move |c| {
+                let many = sqlx::raw_sql(sqlx::AssertSqlSafe(many));
+                Box::pin(many.execute(c))
+            });
+            add.await.unwrap();
+            posting::fold(store, "piled", now_ms).await.unwrap();
+            let read = server.run("read", |c| {
+                Box::pin(async move {
+                    let left = "SELECT count(*) FROM tidegate_posting WHERE component = 'piled'";
+                    let left: i64 = sqlx::query_scalar(left).fetch_one(&mut *c).await?;
+                    let counts = posting::counts_postgres(c, "piled").await?;
+                    Ok((posting::books_postgres(c, "piled").await?, counts, left))
+                })
+            });
+            read.await.unwrap()
+        }
+    };
+    assert!(left <= 3, "{left} rows are left");
+    let queued = books.tallies(&Place::Queued);
+    let sum = queued.values().map(|tally| (tally.count, tally.id_sum));
+    assert_eq!(
+        sum.collect::<Vec<_>>(),
+        [(i64::from(PILED), u128::from(PILED))]
+    );
+    assert_eq!(counts.account(), books.account());
+}
+
 #[test]
 fn a_lease_has_one_owner_and_its_token_fences_on_sqlite() {
     runtime().block_on(async {
@@ -230,6 +289,7 @@ fn a_lease_has_one_owner_and_its_token_fences_on_sqlite() {
         let store = sqlite(&dir).await;
         leases(&store).await;
         folding(&store).await;
+        folding_what_piled_up(&store).await;
         assert_eq!(
             migrate::migrate(&store, "test", &[]).await.unwrap(),
             0,
@@ -283,7 +343,58 @@ mod needs_postgres {
             let (store, schema) = postgres().await;
             leases(&store).await;
             folding(&store).await;
+            folding_what_piled_up(&store).await;
             assert_eq!(migrate::migrate(&store, "test", &[]).await.unwrap(), 0);
+            execute(&store, format!("DROP SCHEMA {schema} CASCADE"))
+                .await
+                .unwrap();
+        });
+    }
+
+    #[test]
+    #[ignore = "needs PostgreSQL"]
+    fn a_commit_after_a_statement_that_failed_says_that_nothing_happened() {
+        runtime().block_on(async {
+            let (store, schema) = postgres().await;
+            let Store::Postgres(server) = &store else {
+                panic!("it is PostgreSQL");
+            };
+            execute(&store, "CREATE TABLE mine (id integer)".to_owned())
+                .await
+                .unwrap();
+            let add = "INSERT INTO mine VALUES (1)";
+            let mut tx = store.begin().await.unwrap();
+            let connection = tx.postgres().unwrap();
+            sqlx::raw_sql(add).execute(&mut *connection).await.unwrap();
+            let failed = sqlx::raw_sql("SELECT 1 / 0").execute(connection).await;
+            assert!(failed.is_err());
+            let error = tx.commit().await.unwrap_err();
+            assert!(!error.may_have_happened(), "{error:?}");
+            assert_eq!(error.class(), FailureClass::Permanent, "{error:?}");
+            // The same where the transaction is ours and the caller kept the error to itself.
+            for _ in 0..20 {
+                let done = server.transact("add", move |connection| {
+                    Box::pin(async move {
+                        sqlx::raw_sql(add).execute(&mut *connection).await?;
+                        let failed = sqlx::raw_sql("SELECT 1 / 0").execute(connection).await;
+                        assert!(failed.is_err());
+                        Ok(())
+                    })
+                });
+                let error = done.await.unwrap_err();
+                assert!(!error.may_have_happened(), "{error:?}");
+            }
+            // Its connection is as good as new.
+            execute(&store, add.to_owned()).await.unwrap();
+            let count = server.run("count", |connection| {
+                Box::pin(async move {
+                    sqlx::query_scalar("SELECT count(*) FROM mine")
+                        .fetch_one(connection)
+                        .await
+                })
+            });
+            let count: i64 = count.await.unwrap();
+            assert_eq!(count, 1);
             execute(&store, format!("DROP SCHEMA {schema} CASCADE"))
                 .await
                 .unwrap();

@@ -95,9 +95,9 @@ fn stats_text(stats: &Stats) -> String {
     for (type_name, count) in &stats.unhandled {
         rows.push(row(&format!("without a handler: {type_name}"), *count));
     }
-    let [second, minute, hour, older] = stats.ages;
+    let [minute, hour, older] = stats.ages;
     format!(
-        "{}\noldest {:.1} s; up to a second {second}, a minute {minute}, an hour {hour}, older {older}",
+        "{}\noldest {:.1} s; born in the last minute {minute}, the last hour {hour}, before {older}",
         table::grid(&["events", "count"], rows),
         stats.oldest_age_seconds,
     )

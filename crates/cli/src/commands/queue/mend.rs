@@ -100,6 +100,7 @@ pub(super) async fn retry(arguments: &QueueRetry, output: Output) -> Result<Exit
         }
     }
     opened.queue.store().wake();
+    opened.queue.wakes_sent().await;
     outcome.end("given back", output)
 }
 

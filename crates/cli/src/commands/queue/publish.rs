@@ -33,13 +33,16 @@ pub(super) async fn publish(arguments: &QueuePublish, output: Output) -> Result<
         arguments,
         output,
     };
-    match &arguments.payload {
+    let published = match &arguments.payload {
         Some(payload) => {
             let event = publisher.event(payload, "the payload")?;
-            publisher.publish(vec![event]).await?;
+            publisher.publish(vec![event]).await
         }
-        None => publisher.publish_lines(std::io::stdin().lock()).await?,
-    }
+        None => publisher.publish_lines(std::io::stdin().lock()).await,
+    };
+    // The process ends next, and dispatchers are not to wait for their poll because of it.
+    opened.queue.wakes_sent().await;
+    published?;
     Ok(Exit::Ok)
 }
 

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use super::Keeper;
-use super::tallies::removed;
 use crate::embedded::change::Change;
 use crate::embedded::segment::Segment;
+use crate::embedded::tally::{of_range, removed};
 use crate::error::LogError;
 use crate::record::TopicPartition;
 
@@ -119,7 +119,7 @@ impl Keeper {
         (topic, partition): (u32, u32),
         (from, to): (i64, i64),
     ) -> Result<Change, LogError> {
-        let minutes = self.tally(at, (topic, partition), (from, to))?;
+        let minutes = of_range(&self.hub, at, (topic, partition), (from, to))?;
         Ok(Change::Start {
             topic,
             partition,

@@ -10,13 +10,13 @@ use bytes::Bytes;
 use tidegate_core::env::{DiskFile, OpenMode};
 
 use super::Keeper;
-use super::tallies::{add_all, removed};
 use crate::embedded::change::Change;
 use crate::embedded::chunk::{Head, Records, count_id, rebuild};
-use crate::embedded::files::Doing;
+use crate::embedded::files::{self, Doing};
 use crate::embedded::planted::{self, Bug};
 use crate::embedded::scan::{Scan, Seen};
 use crate::embedded::segment::{Minutes, Segment};
+use crate::embedded::tally::{add_all, removed};
 use crate::embedded::telemetry;
 use crate::error::LogError;
 use crate::record::{Stored, TopicPartition};
@@ -183,14 +183,18 @@ impl Keeper {
         Ok(Some(keys.spans))
     }
 
-    /// Gives the key and the offset of each record that has a key; false for damage.
+    /// Gives the key and the offset of each record that has a key; false for damage, also of a whole
+    /// file.
     fn survey_segment(
         &self,
         job: &Job,
         segment: &Segment,
         mut note: impl FnMut(&Bytes, i64),
     ) -> Result<bool, LogError> {
-        let (path, file) = self.open_segment(job, segment)?;
+        let (path, file) = match self.open_segment(job, segment) {
+            Err(error) if files::is_missing(&error) => return Ok(false),
+            opened => opened?,
+        };
         let mut scan = Scan::whole(segment);
         while let Some(seen) = scan.next(&*file, &path)? {
             let Some((.., records)) = records_of(seen, job.start) else {

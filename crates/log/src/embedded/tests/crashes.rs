@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use tidegate_core::GroupName;
 use tidegate_core::env::{Disk, Entropy, Stream};
 use tidegate_sim::{Explored, SimDisk, crash_points, scaled};
 
@@ -26,6 +27,10 @@ struct Obligations {
     records: BTreeMap<(String, i32), Vec<u64>>,
     /// What the group committed on `a`-0.
     committed: i64,
+    /// Groups that began behind all that `a` held, and where.
+    begun: BTreeMap<String, [i64; 2]>,
+    /// One of which that is not known.
+    beginning: Option<(String, [i64; 2])>,
     /// A write that was not answered.
     open: Option<Open>,
 }
@@ -145,6 +150,16 @@ impl Script<'_> {
         settle(self.owed, &all);
     }
 
+    /// Another group begins behind all that `a` holds.
+    fn begin_group(&mut self) {
+        let name = format!("late{}", self.owed.begun.len());
+        let ends = [0, 1].map(|partition| self.desk().end(&at("a", partition)));
+        self.owed.beginning = Some((name.clone(), ends));
+        self.desk().skip(&name, &[(0, 0), (0, 1)]).unwrap();
+        self.owed.beginning = None;
+        self.owed.begun.insert(name, ends);
+    }
+
     fn keep(&mut self) {
         self.desk().pass(37);
         self.desk().keep().unwrap();
@@ -161,6 +176,7 @@ impl Script<'_> {
                     self.desk = None;
                     self.disk.end_process();
                 }
+                11 if self.owed.begun.len() < 3 => self.begin_group(),
                 _ => {
                     let committed = self.owed.committed;
                     self.desk().delete_before(&at("a", 0), committed).unwrap();
@@ -206,6 +222,7 @@ fn check(disk: &SimDisk, owed: &Obligations) -> Result<(), String> {
     }
     let is_open_there = check_records(&mut desk, owed, known)?;
     check_committed(&desk, owed, is_open_there)?;
+    check_begun(&desk, owed)?;
     for audited in desk.audit() {
         if !audited.books.is_balanced() || !audited.missing.is_empty() {
             return Err(format!("the books are wrong: {:?}", audited.missing));
@@ -318,6 +335,30 @@ fn check_committed(desk: &Desk, owed: &Obligations, is_there: Option<bool>) -> R
         return Err(format!("{found} is committed, not {expected}"));
     }
     Ok(())
+}
+
+/// Groups began where they were told, in both partitions or in none.
+fn check_begun(desk: &Desk, owed: &Obligations) -> Result<(), String> {
+    let state = desk.opened.hub.state();
+    let found = |name: &str| -> Option<[i64; 2]> {
+        let reading = state.groups.get(&GroupName::new(name).ok()?)?.get(&0)?;
+        reading.committed[0].as_ref()?;
+        Some([reading.needs(0), reading.needs(1)])
+    };
+    for (name, ends) in &owed.begun {
+        if found(name) != Some(*ends) {
+            return Err(format!(
+                "{name} began at {:?}, not at {ends:?}",
+                found(name)
+            ));
+        }
+    }
+    match &owed.beginning {
+        Some((name, ends)) if found(name).is_some_and(|found| found != *ends) => {
+            Err(format!("{name} began by half"))
+        }
+        Some(_) | None => Ok(()),
+    }
 }
 
 const STEPS: u64 = 60;

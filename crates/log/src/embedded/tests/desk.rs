@@ -17,7 +17,7 @@ use crate::embedded::open::{Opened, open};
 use crate::embedded::pending::{encode, place, unplaced};
 use crate::embedded::reader::Reader;
 use crate::error::LogError;
-use crate::local::{GroupOffset, Write};
+use crate::local::{GroupOffset, Turn, Write};
 use crate::port::{Append, Batch, Committed, Position, Read};
 use crate::record::{Record, Stored, TopicPartition};
 use crate::topic::TopicConfig;
@@ -179,6 +179,12 @@ impl Desk {
             .change(&[Change::Register { group, topics }])
     }
 
+    /// A group begins behind all that these partitions hold.
+    pub(super) fn skip(&mut self, group: &str, partitions: &[(u32, u32)]) -> Result<(), LogError> {
+        let group = GroupName::new(group).unwrap();
+        self.opened.writer.skip(&group, partitions)
+    }
+
     pub(super) fn read(&mut self, at: &TopicPartition, from: i64) -> Result<Batch, LogError> {
         self.reader.read(&Read::new(at.clone(), Offset(from)))
     }
@@ -258,6 +264,7 @@ pub(super) fn offset(
             metadata: format!("up to {next}"),
         },
         postings: postings(delivered, Some(Place::Queued), Some(Place::Delivered)),
+        turn: Turn::default(),
     }
 }
 

@@ -3,8 +3,10 @@
 use tidegate_core::Offset;
 use tidegate_sim::{Fault, FaultKind, Operation, SimDisk, Survivors};
 
-use super::desk::{Desk, append, at, small};
+use super::desk::{Desk, append, at, id, offset, small};
 use crate::error::LogError;
+use crate::local::{GroupOffset, Turn, Write};
+use crate::port::Append;
 use crate::topic::TopicConfig;
 
 fn opened() -> (SimDisk, Desk) {
@@ -220,4 +222,46 @@ fn disk_bytes(disk: &SimDisk) -> Vec<u8> {
     let disk: &dyn tidegate_core::env::Disk = disk;
     let journal = super::desk::dir().join(JOURNAL);
     disk.read(&journal, 1 << 20).unwrap()
+}
+
+#[test]
+fn what_waits_behind_a_commit_that_fails_is_refused_too() {
+    let commit = |next: i64, turn: &Turn, appends: Vec<Append>| {
+        let ids = (next - 2..next).map(|n| id(u64::try_from(n).unwrap()));
+        let offset = GroupOffset {
+            turn: turn.next(),
+            ..offset("g", at("a", 0), next, ids)
+        };
+        Write {
+            appends,
+            offsets: vec![offset],
+        }
+    };
+    // Without room for records in the same batch, and without room on the disk in the batch before.
+    for shares_batch in [true, false] {
+        let (disk, mut desk) = opened();
+        desk.register("g", vec![0]).unwrap();
+        let turn = Turn::default();
+        let first = commit(2, &turn, vec![append("a", 0, 9)]);
+        let second = commit(4, &turn, vec![]);
+        let answers = if shares_batch {
+            desk.opened.hub.status().full = Some("no room".to_owned());
+            desk.write_all(vec![first, second]).unwrap()
+        } else {
+            disk.fail(fault(Operation::Write, JOURNAL, FaultKind::Full));
+            vec![desk.write(first), desk.write(second)]
+        };
+        let codes: Vec<String> = answers
+            .into_iter()
+            .map(|answer| answer.unwrap_err().code().to_string())
+            .collect();
+        assert_eq!(codes, ["log.disk", "log.out-of-turn"], "{shares_batch}");
+        desk.opened.hub.status().full = None;
+        // Nothing of it is there; whoever brings all that is missing goes on.
+        desk.assert_balanced();
+        let mut all = commit(4, &turn, vec![]);
+        all.offsets[0].postings = offset("g", at("a", 0), 4, (0..4).map(id)).postings;
+        desk.write(all).unwrap();
+        desk.assert_balanced();
+    }
 }

@@ -24,6 +24,7 @@ use crate::kafka::under_way::UnderWay;
 use crate::kafka::{Inner, KafkaConfig, groups};
 use crate::port::{Join, OffsetCommit, Position};
 use crate::record::TopicPartition;
+use crate::turn::{self, Turn};
 
 use super::board::Board;
 use super::desk::End;
@@ -73,6 +74,8 @@ impl Drop for Withdraw {
 pub(super) struct Job {
     pub(super) parcel: Parcel,
     pub(super) offsets: Vec<OffsetCommit>,
+    /// Its turns among the commits of its partitions.
+    pub(super) turns: Vec<(TopicPartition, Turn)>,
     /// When no further try is begun.
     pub(super) until: Duration,
     pub(super) stage: Arc<AtomicU8>,
@@ -84,7 +87,8 @@ pub(super) struct Job {
 }
 
 impl Job {
-    /// Whether it is still wanted; from here on it cannot be withdrawn.
+    /// Whether it is still wanted; from here on it cannot be withdrawn. One that was withdrawn is not
+    /// done, and those behind it must not be either.
     fn begin(&self) -> bool {
         let begun = self.stage.compare_exchange(
             Stage::WAITING,
@@ -92,10 +96,16 @@ impl Job {
             Ordering::AcqRel,
             Ordering::Acquire,
         );
+        if begun.is_err() {
+            self.turns.iter().for_each(|(_, turn)| turn.fail());
+        }
         begun.is_ok()
     }
 
     fn answer(self, answer: Result<Vec<Position>, LogError>) {
+        if let Err(error) = &answer {
+            turn::fail(&self.turns, error);
+        }
         // Whoever asked may have stopped waiting.
         self.reply.send(answer).ok();
     }
@@ -238,9 +248,14 @@ impl Clerk {
         let mut refused = Vec::new();
         self.board.with(|desk| {
             for job in jobs {
-                match entries::add(desk, &mut entries, &job.offsets) {
+                let added = entries::add(desk, &mut entries, &job.offsets, &job.turns);
+                match added {
                     Ok(()) => left.push(job),
-                    Err(error) => refused.push((job, error)),
+                    Err(error) => {
+                        // Before those behind it are looked at.
+                        turn::fail(&job.turns, &error);
+                        refused.push((job, error));
+                    }
                 }
             }
             desk.begin_commit(entries.keys());
@@ -360,7 +375,7 @@ impl Clerk {
             self.ask(&job.offsets, job.until, &Entries::new())?;
             let mut entries = Entries::new();
             let before = self.board.with(|desk| {
-                entries::add(desk, &mut entries, &job.offsets)?;
+                entries::add(desk, &mut entries, &job.offsets, &job.turns)?;
                 desk.begin_commit(entries.keys());
                 Ok::<Before, LogError>(entries::before(desk, &entries))
             })?;

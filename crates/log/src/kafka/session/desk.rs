@@ -20,6 +20,7 @@ use crate::error::LogError;
 use crate::kafka::books::GroupBooks;
 use crate::port::{Assignment, Batch, Committed, Fence, Happening};
 use crate::record::{Stored, TopicPartition};
+use crate::turn::Turn;
 
 /// How long a partition may be full before its client is paused. The client throws away what it has
 /// fetched when it is paused, so a short wait is cheaper.
@@ -66,6 +67,8 @@ pub(super) struct Held {
     pub(super) seen: Offset,
     /// The outcome of the last commit is not known; it is asked for before the next one.
     pub(super) unsure: bool,
+    /// The turns of its commits.
+    pub(super) turn: Turn,
 }
 
 /// What the client is to be told.
@@ -145,6 +148,7 @@ impl Desk {
                 books: begin.books,
                 seen: if stopped { Offset(0) } else { begin.position },
                 unsure: false,
+                turn: Turn::default(),
             };
             self.held.insert(begin.at.clone(), held);
             assigned.push(Assignment {

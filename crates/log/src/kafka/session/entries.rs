@@ -11,6 +11,7 @@ use crate::kafka::books::{self, GroupBooks};
 use crate::kafka::groups::Found;
 use crate::port::OffsetCommit;
 use crate::record::TopicPartition;
+use crate::turn::{self, Turn};
 
 use super::desk::{Desk, Held};
 
@@ -63,7 +64,18 @@ pub(super) fn add(
     desk: &Desk,
     entries: &mut Entries,
     offsets: &[OffsetCommit],
+    turns: &[(TopicPartition, Turn)],
 ) -> Result<(), LogError> {
+    let is_fenced = |offset: &&OffsetCommit| {
+        let held = desk.held.get(&offset.at);
+        held.is_none_or(|held| held.fence != offset.fence)
+    };
+    if let Some(fenced) = offsets.iter().find(is_fenced) {
+        return Err(LogError::Fenced {
+            at: fenced.at.clone(),
+        });
+    }
+    turn::check(turns)?;
     let mut added = BTreeMap::new();
     for offset in offsets {
         let at = &offset.at;
@@ -265,7 +277,7 @@ mod tests {
             let mut entries = Entries::new();
             // The good one beside it is not written either.
             let both = [self::offset(1, 2, 21), offset];
-            let error = add(&desk, &mut entries, &both).unwrap_err();
+            let error = add(&desk, &mut entries, &both, &[]).unwrap_err();
             assert_eq!(error.code().to_string(), code);
             assert!(entries.is_empty());
         }
@@ -275,13 +287,37 @@ mod tests {
     fn a_request_takes_several_commits_and_the_last_one_stands() {
         let mut desk = desk();
         let mut entries = Entries::new();
-        add(&desk, &mut entries, &[offset(0, 1, 12)]).unwrap();
-        add(&desk, &mut entries, &[offset(0, 1, 15), offset(1, 2, 20)]).unwrap();
-        let back = add(&desk, &mut entries, &[offset(0, 1, 14)]).unwrap_err();
+        add(&desk, &mut entries, &[offset(0, 1, 12)], &[]).unwrap();
+        add(
+            &desk,
+            &mut entries,
+            &[offset(0, 1, 15), offset(1, 2, 20)],
+            &[],
+        )
+        .unwrap();
+        let back = add(&desk, &mut entries, &[offset(0, 1, 14)], &[]).unwrap_err();
         assert!(matches!(back, LogError::WentBack { .. }));
         assert_eq!(entries[&at(0)].next, Offset(15));
         done(&mut desk, &entries);
         assert_eq!(desk.held[&at(0)].committed, Some(Offset(15)));
+    }
+
+    #[test]
+    fn what_follows_a_commit_that_failed_is_not_added() {
+        let desk = desk();
+        let partition = &desk.held[&at(0)].turn;
+        let turns = || vec![(at(0), partition.next())];
+        let (first, second) = (turns(), turns());
+        let mut entries = Entries::new();
+        let behind = add(&desk, &mut entries, &[offset(0, 1, 101)], &first).unwrap_err();
+        turn::fail(&first, &behind);
+        let refused = add(&desk, &mut entries, &[offset(0, 1, 12)], &second).unwrap_err();
+        assert!(matches!(refused, LogError::OutOfTurn { .. }), "{refused}");
+        assert!(entries.is_empty());
+        // Being somebody else's says more.
+        let fenced = add(&desk, &mut entries, &[offset(0, 7, 12)], &second).unwrap_err();
+        assert!(matches!(fenced, LogError::Fenced { .. }), "{fenced}");
+        add(&desk, &mut entries, &[offset(0, 1, 12)], &turns()).unwrap();
     }
 
     fn entry(next: i64, count: u64) -> Entry {
@@ -357,7 +393,7 @@ mod tests {
         };
         let mut desk = desk();
         let mut first = Entries::new();
-        add(&desk, &mut first, &[commit()]).unwrap();
+        add(&desk, &mut first, &[commit()], &[]).unwrap();
         let was = before(&desk, &first)[&at(0)].clone().unwrap();
         let sent = &first[&at(0)];
         assert_eq!((was.books.count, sent.books.count), (0, 2));
@@ -368,7 +404,7 @@ mod tests {
             assert!(!learn(held, Some(sent), answer));
             assert!(!held.unsure);
             let mut again = Entries::new();
-            add(&desk, &mut again, &[commit()]).unwrap();
+            add(&desk, &mut again, &[commit()], &[]).unwrap();
             assert_eq!(again, first);
         }
         // There: nothing is left to write.

@@ -19,7 +19,7 @@ use crate::record::TopicPartition;
 use super::board::Board;
 use super::desk::End;
 use super::member::{Member, Move};
-use super::start::{self, Start};
+use super::start::{self, Start, Wanted};
 
 /// How long one look at where to begin may take before what has happened since is considered.
 const LOOK: Duration = Duration::from_secs(5);
@@ -49,6 +49,7 @@ enum Doing {
     Assigning {
         wanted: TopicPartitionList,
         looking: mpsc::Receiver<Looked>,
+        wanting: Arc<Wanted>,
     },
     /// Partitions are to be let go by whoever works on them.
     Revoking {
@@ -110,7 +111,11 @@ impl Moves {
                 Some(Move::Assign(wanted)) => Some(self.look_up(wanted)),
                 Some(Move::Revoke(wanted)) => Some(self.revoke(wanted)),
             },
-            Some(Doing::Assigning { wanted, looking }) => self.assign(wanted, looking),
+            Some(Doing::Assigning {
+                wanted,
+                looking,
+                wanting,
+            }) => self.assign(wanted, looking, wanting),
             Some(Doing::Revoking { wanted, until }) => Some(self.await_release(wanted, until)),
             Some(Doing::LettingGo { wanted, until }) => self.let_go(wanted, until),
         };
@@ -121,7 +126,13 @@ impl Moves {
     pub(super) fn give_up(&mut self) {
         while let Some(doing) = self.now.take().or_else(|| self.unbegun()) {
             let answer = match doing {
-                Doing::Assigning { wanted, .. } => self.assign_at_end(wanted),
+                Doing::Assigning {
+                    wanted, wanting, ..
+                } => {
+                    // What is on its way ends with the membership, under which it is made.
+                    wanting.give_up();
+                    self.assign_at_end(wanted)
+                }
                 Doing::Revoking { wanted, .. } | Doing::LettingGo { wanted, .. } => {
                     self.member.consumer.incremental_unassign(&wanted)
                 }
@@ -139,6 +150,7 @@ impl Moves {
             Move::Assign(wanted) => Doing::Assigning {
                 wanted,
                 looking: mpsc::channel().1,
+                wanting: Arc::new(Wanted::new()),
             },
             Move::Revoke(wanted) => Doing::LettingGo {
                 wanted,
@@ -152,24 +164,40 @@ impl Moves {
         let (member, config) = (Arc::clone(&self.member), self.config.clone());
         let (partitions, start) = (partitions_of(&wanted), self.join.start);
         let asker = Arc::clone(&self.asker);
+        let wanting = Arc::new(Wanted::new());
+        let wants = Arc::clone(&wanting);
         let task = async move {
+            let start = (start, &*wants);
             let looked = start::look_up(&member, &asker, &config, &partitions, start, LOOK);
             // The client is let go first: whoever hears of this may be about to end it.
             drop(member);
             tell.send(looked).ok();
         };
         drop(self.spawn.spawn_thread("kafka-start", Box::pin(task)));
-        Doing::Assigning { wanted, looking }
+        Doing::Assigning {
+            wanted,
+            looking,
+            wanting,
+        }
     }
 
     fn assign(
         &mut self,
         wanted: TopicPartitionList,
         looking: mpsc::Receiver<Looked>,
+        wanting: Arc<Wanted>,
     ) -> Option<Doing> {
         // The group wants something else already. It goes on only after an answer, and nothing has
         // been handed out of these.
         if self.member.consumer.context().has_moves() {
+            if !wanting.give_up() {
+                // Somebody else would be set back by what is being committed.
+                return Some(Doing::Assigning {
+                    wanted,
+                    looking,
+                    wanting,
+                });
+            }
             if let Err(error) = self.assign_at_end(wanted) {
                 self.fail(&format!("could not take partitions: {error}"));
             }
@@ -184,7 +212,11 @@ impl Moves {
                 tracing::warn!("where to begin could not be looked up, once more: {error}");
                 Some(self.look_up(wanted))
             }
-            Err(TryRecvError::Empty) => Some(Doing::Assigning { wanted, looking }),
+            Err(TryRecvError::Empty) => Some(Doing::Assigning {
+                wanted,
+                looking,
+                wanting,
+            }),
             Err(TryRecvError::Disconnected) => Some(self.look_up(wanted)),
         }
     }

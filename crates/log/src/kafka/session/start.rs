@@ -1,5 +1,6 @@
 //! Where a partition begins for its new owner.
 
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
@@ -26,13 +27,40 @@ pub(super) struct Start {
     pub(super) client_at: Offset,
 }
 
+/// Whether a look at where to begin is still wanted. Whoever holds it may commit: the partitions are not
+/// let go meanwhile.
+#[derive(Debug)]
+pub(super) struct Wanted(Mutex<bool>);
+
+impl Wanted {
+    pub(super) fn new() -> Self {
+        Self(Mutex::new(true))
+    }
+
+    /// Nothing is committed from now on. False while something is on its way; ask again then.
+    pub(super) fn give_up(&self) -> bool {
+        match self.0.try_lock() {
+            Ok(mut wanted) => *wanted = false,
+            Err(std::sync::TryLockError::Poisoned(wanted)) => *wanted.into_inner() = false,
+            Err(std::sync::TryLockError::WouldBlock) => return false,
+        }
+        true
+    }
+
+    /// Does it unless it was given up, and keeps that from happening meanwhile.
+    fn then(&self, act: impl FnOnce() -> Result<(), LogError>) -> Result<(), LogError> {
+        let wanted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if *wanted { act() } else { Ok(()) }
+    }
+}
+
 /// Asks the group and the partitions where to begin; blocks.
 pub(super) fn look_up(
     member: &Member,
     asker: &BaseConsumer<Ear>,
     config: &KafkaConfig,
     partitions: &[TopicPartition],
-    start: StartAt,
+    (start, wanted): (StartAt, &Wanted),
     limit: Duration,
 ) -> Result<Vec<Start>, LogError> {
     let servers = &config.bootstrap_servers;
@@ -46,7 +74,7 @@ pub(super) fn look_up(
         })
         .collect::<Result<Vec<Start>, LogError>>()?;
     if start == StartAt::Latest {
-        remember(member, servers, &mut starts)?;
+        wanted.then(|| remember(member, servers, &mut starts))?;
     }
     Ok(starts)
 }
@@ -120,6 +148,27 @@ fn decide(
 mod tests {
     use super::*;
     use tidegate_core::Topic;
+
+    #[test]
+    fn nothing_is_committed_for_a_look_that_was_given_up() {
+        let wanted = Wanted::new();
+        let mut count = 0;
+        wanted
+            .then(|| {
+                assert!(!wanted.give_up(), "it waits for what is on its way");
+                count += 1;
+                Ok(())
+            })
+            .unwrap();
+        assert!(wanted.give_up());
+        wanted
+            .then(|| {
+                count += 1;
+                Ok(())
+            })
+            .unwrap();
+        assert_eq!(count, 1);
+    }
 
     #[test]
     fn where_a_partition_begins() {

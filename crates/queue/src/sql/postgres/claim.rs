@@ -2,13 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
+use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
 
 use sqlx::{PgConnection, Row};
 use tidegate_core::books::Place;
 use tidegate_store::sqlx;
 
-use super::super::columns::{place_of, small, unsigned};
+use super::super::columns::{PARKED_KEYS, ParkedKeys, place_of, small, unsigned};
 use super::maintain::read_registry;
 use super::{PostgresQueue, id_of, lease_ms};
 use crate::QueueError;
@@ -26,15 +27,27 @@ struct Taken {
 }
 
 impl PostgresQueue {
+    fn parked(&self) -> MutexGuard<'_, ParkedKeys> {
+        self.parked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(super) async fn claim_due(&self, request: &ClaimRequest) -> Result<Claimed, QueueError> {
         let request = request.clone();
         let floor = self.floor.load(Ordering::Relaxed);
-        let (claimed, floor) = self
+        let mut parked = self.parked().clone();
+        let is_rescue = request.rescue;
+        let (claimed, floor, parked) = self
             .postgres
             .run("claim events", move |connection| {
-                Box::pin(async move { claim(connection, &request, floor).await })
+                Box::pin(async move {
+                    let (claimed, floor) = claim(connection, &request, floor, &mut parked).await?;
+                    Ok((claimed, floor, parked))
+                })
             })
             .await?;
+        if is_rescue {
+            *self.parked() = parked;
+        }
         // Numbers of batches are given out under the lock of the claim, so none comes below.
         self.floor.fetch_max(floor, Ordering::Relaxed);
         Ok(claimed)
@@ -97,6 +110,7 @@ async fn claim(
     connection: &mut PgConnection,
     request: &ClaimRequest,
     floor: i64,
+    parked: &mut ParkedKeys,
 ) -> Result<(Claimed, i64), sqlx::Error> {
     let mut taken = Taken {
         held: BTreeMap::new(),
@@ -106,7 +120,7 @@ async fn claim(
     };
     let mut floor = floor;
     if request.rescue {
-        floor = rescue(connection, request, floor, &mut taken).await?;
+        floor = rescue(connection, request, floor, parked, &mut taken).await?;
     }
     if request.rows && room(request, &taken) > 0 {
         rows(connection, request, &mut taken).await?;
@@ -132,17 +146,17 @@ async fn rescue(
     connection: &mut PgConnection,
     request: &ClaimRequest,
     floor: i64,
+    parked: &mut ParkedKeys,
     taken: &mut Taken,
 ) -> Result<i64, sqlx::Error> {
-    sqlx::query(
-        "SELECT tidegate_release(ARRAY(
-             SELECT DISTINCT key FROM tidegate_event_row
-             WHERE due_at = 'infinity' AND key IS NOT NULL LIMIT 500))
-         WHERE EXISTS (SELECT 1 FROM tidegate_event_row
-                       WHERE due_at = 'infinity' AND key IS NOT NULL)",
-    )
-    .execute(&mut *connection)
-    .await?;
+    let keys = stuck_keys(connection, parked).await?;
+    if !keys.is_empty() {
+        // It takes the lock of the claim, so it is not called for nothing.
+        sqlx::query("SELECT tidegate_release($1)")
+            .bind(keys)
+            .execute(&mut *connection)
+            .await?;
+    }
     let row = sqlx::query(
         "SELECT batch, new_token, new_attempts, claimed FROM tidegate_take_over($1, $2, $3, $4)",
     )
@@ -167,13 +181,39 @@ async fn rescue(
     Ok(lowest.unwrap_or(floor))
 }
 
-async fn rows(
+/// Of the parked keys that come next, those whose first event with a row is parked: it waits for a
+/// claimed one, or its release was lost. From one key to the next by the index; the look after this
+/// one goes on behind the last, so that all have their turn however many there are.
+async fn stuck_keys(
     connection: &mut PgConnection,
-    request: &ClaimRequest,
-    taken: &mut Taken,
-) -> Result<(), sqlx::Error> {
-    // From lane to lane by the index, without looking at what is in between.
-    let lanes: Vec<String> = sqlx::query_scalar(
+    parked: &mut ParkedKeys,
+) -> Result<Vec<String>, sqlx::Error> {
+    let rows: Vec<(String, bool)> = sqlx::query_as(
+        "WITH RECURSIVE parked(key, n) AS (
+             (SELECT r.key, 1 FROM tidegate_event_row r
+              WHERE r.key IS NOT NULL AND r.due_at = 'infinity' AND r.key >= coalesce($1, '')
+              ORDER BY r.key LIMIT 1)
+             UNION ALL
+             SELECT (SELECT r.key FROM tidegate_event_row r
+                     WHERE r.key IS NOT NULL AND r.due_at = 'infinity' AND r.key > p.key
+                     ORDER BY r.key LIMIT 1), p.n + 1
+             FROM parked p WHERE p.key IS NOT NULL AND p.n < $2)
+         SELECT p.key, (SELECT r.due_at FROM tidegate_event_row r WHERE r.key = p.key
+                        ORDER BY r.id LIMIT 1) = 'infinity'
+         FROM parked p WHERE p.key IS NOT NULL",
+    )
+    .bind(&parked.after)
+    .bind(PARKED_KEYS)
+    .fetch_all(connection)
+    .await?;
+    parked.note(rows.iter().map(|(key, _)| key));
+    let stuck = rows.into_iter().filter(|(_, is_stuck)| *is_stuck);
+    Ok(stuck.map(|(key, _)| key).collect())
+}
+
+/// The lanes there are, from one to the next by the index, without looking at what is in between.
+pub(super) async fn lanes(connection: &mut PgConnection) -> Result<Vec<String>, sqlx::Error> {
+    sqlx::query_scalar(
         "WITH RECURSIVE lane(name) AS (
              (SELECT lane FROM tidegate_event_row ORDER BY lane LIMIT 1)
              UNION ALL
@@ -182,8 +222,16 @@ async fn rows(
              FROM lane l WHERE l.name IS NOT NULL)
          SELECT name FROM lane WHERE name IS NOT NULL",
     )
-    .fetch_all(&mut *connection)
-    .await?;
+    .fetch_all(connection)
+    .await
+}
+
+async fn rows(
+    connection: &mut PgConnection,
+    request: &ClaimRequest,
+    taken: &mut Taken,
+) -> Result<(), sqlx::Error> {
+    let lanes = lanes(connection).await?;
     // A look for what others left behind finds also what was left for those who are unregistered.
     let registry = match request.rescue && !lanes.is_empty() {
         true => Some(read_registry(connection).await?),

@@ -7,18 +7,24 @@ use tidegate_core::books::Account;
 use tidegate_store::{posting, sqlx};
 
 use super::super::COMPONENT;
-use super::super::columns::{errors_of, place_of, small, unsigned};
+use super::super::columns::{errors_of, place_of, small};
+use super::super::stats::{Facts, unwanted};
 use super::{PostgresQueue, id_of, uuid};
 use crate::QueueError;
 use crate::event::headers_of;
 use crate::port::{
-    Filter, HandlerResult, HandlerState, Lane, Listed, Recount, Sighting, SightingState, Stats,
-    Status,
+    Filter, HandlerResult, HandlerState, Listed, Recount, Sighting, SightingState, Stats, Status,
 };
 use crate::recount::{Count, Seen};
 
 /// Numbers that one step of a recount covers.
 const COUNTED_AT_ONCE: i64 = 50_000;
+
+/// The events that batches hold, as `i`. A batch goes on listing what left it, even what retention has
+/// removed since; each event is looked up by itself, since there are few of them beside all events.
+const IN_BATCHES: &str = "tidegate_batch b
+    CROSS JOIN LATERAL unnest(tidegate_remaining(b.ids)) i(id)
+    CROSS JOIN LATERAL (SELECT 1 FROM tidegate_event e WHERE e.id = i.id OFFSET 0) there";
 
 const QUEUE_COLUMNS: &str = "SELECT id, event_id, type, key, payload::text AS payload,
     headers::text AS headers, status, attempts, (extract(epoch FROM created_at) * 1000)::int8,
@@ -209,74 +215,75 @@ async fn sight(connection: &mut PgConnection, id: i64) -> Result<Option<Sighting
 }
 
 async fn stats(connection: &mut PgConnection) -> Result<Stats, sqlx::Error> {
-    let row = sqlx::query(
-        "SELECT count(*) FILTER (WHERE status = 'PENDING'),
-             count(*) FILTER (WHERE status = 'PROCESSING'),
-             count(*) FILTER (WHERE attempts > 0 AND status = 'PENDING'),
-             coalesce(extract(epoch FROM clock_timestamp() - min(created_at)), 0)::float8,
-             count(*) FILTER (WHERE created_at > clock_timestamp() - interval '1 second'),
-             count(*) FILTER (WHERE created_at > clock_timestamp() - interval '1 minute'),
-             count(*) FILTER (WHERE created_at > clock_timestamp() - interval '1 hour'),
-             count(*)
-         FROM event_queue",
-    )
-    .fetch_one(&mut *connection)
-    .await?;
-    let number = |column: usize| -> Result<u64, sqlx::Error> { Ok(unsigned(row.try_get(column)?)) };
-    let (second, minute, hour, all) = (number(4)?, number(5)?, number(6)?, number(7)?);
-    let mut stats = Stats {
-        pending: number(0)?,
-        processing: number(1)?,
-        retrying: number(2)?,
-        oldest_age_seconds: row.try_get::<f64, _>(3)?.max(0.0),
-        ages: [second, minute - second, hour - minute, all - hour],
-        ..Stats::default()
-    };
-    let row = sqlx::query(
-        "SELECT (SELECT count(*) FROM event_handler_state),
+    let books = posting::counts_postgres(connection, COMPONENT).await?;
+    let claimed = claimed(connection).await?;
+    // Each by the first entry of an index, or by what is in flight. Canceled events are looked up one
+    // by one: joined, all events might be read for the first one.
+    let sql = format!(
+        "SELECT (extract(epoch FROM e.created_at) * 1000)::int8 FROM tidegate_event e
+         WHERE e.id = least(
+             (SELECT f.id FROM tidegate_event f
+              WHERE f.id > (SELECT c.position FROM tidegate_cursor c ORDER BY c.id DESC LIMIT 1)
+                AND (SELECT x.id FROM tidegate_canceled x WHERE x.id = f.id) IS NULL
+              ORDER BY f.id LIMIT 1),
+             (SELECT min(f.id) FROM tidegate_gap g CROSS JOIN LATERAL (
+                  SELECT i.id FROM tidegate_event i WHERE i.id BETWEEN g.first_id AND g.last_id
+                    AND (SELECT x.id FROM tidegate_canceled x WHERE x.id = i.id) IS NULL
+                  ORDER BY i.id LIMIT 1) f),
+             (SELECT min(i.id) FROM {IN_BATCHES}),
+             (SELECT min(r.id) FROM tidegate_event_row r))"
+    );
+    let oldest_ms = sqlx::query_scalar(AssertSqlSafe(sql))
+        .fetch_optional(&mut *connection)
+        .await?;
+    let (now_ms, handler_states, head): (i64, i64, i64) = sqlx::query_as(
+        "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::int8,
+             (SELECT count(*) FROM tidegate_handler_state),
              coalesce((SELECT position + count - 1 FROM tidegate_sequence
                  ORDER BY position DESC LIMIT 1), 0)",
     )
     .fetch_one(&mut *connection)
     .await?;
-    stats.handler_states = unsigned(row.try_get(0)?);
-    let head: i64 = row.try_get(1)?;
-    // By the books: counting the log would read all of it, and its groups still name what was given
-    // back.
-    let books = posting::books_postgres(connection, COMPONENT).await?;
-    let account = books.account();
-    stats.finalized = unsigned(account.delivered + account.dead_lettered);
-    let lags: Vec<(String, i64)> = sqlx::query_as("SELECT name, position FROM event_projection")
+    let projections = sqlx::query_as("SELECT name, position FROM event_projection")
         .fetch_all(&mut *connection)
         .await?;
-    stats.lag = lags
-        .into_iter()
-        .map(|(name, at)| (name, (head - at).max(0)))
-        .collect();
-    let lanes: Vec<(String, i64)> =
-        sqlx::query_as("SELECT lane, count(*) FROM tidegate_event_row GROUP BY lane")
-            .fetch_all(connection)
-            .await?;
-    for (lane, count) in lanes {
-        let lane = Lane::parse(&lane);
-        if lane.wanted.is_empty() {
-            *stats.unhandled.entry(lane.type_name).or_default() += unsigned(count);
-        }
-    }
-    Ok(stats)
+    let lanes = unwanted(super::claim::lanes(connection).await?);
+    let unwanted = sqlx::query_as(
+        "SELECT lane, count(*) FROM tidegate_event_row WHERE lane = ANY ($1) GROUP BY lane",
+    )
+    .bind(lanes)
+    .fetch_all(connection)
+    .await?;
+    let facts = Facts {
+        books,
+        now_ms,
+        claimed,
+        oldest_ms,
+        handler_states,
+        head,
+        projections,
+        unwanted,
+    };
+    Ok(facts.stats())
+}
+
+/// How many events are claimed, by the place they have in the books.
+async fn claimed(connection: &mut PgConnection) -> Result<Vec<(String, i64)>, sqlx::Error> {
+    let sql = format!(
+        "SELECT 'queued', count(*) FROM {IN_BATCHES}
+         UNION ALL
+         SELECT r.place, count(*) FROM tidegate_event_row r WHERE r.locked_by IS NOT NULL
+         GROUP BY r.place"
+    );
+    let claimed = sqlx::query_as(AssertSqlSafe(sql));
+    claimed.fetch_all(connection).await
 }
 
 async fn account(connection: &mut PgConnection) -> Result<Account, sqlx::Error> {
-    let mut account = posting::books_postgres(connection, COMPONENT)
+    let mut account = posting::counts_postgres(connection, COMPONENT)
         .await?
         .account();
-    let rows: Vec<(String, i64)> = sqlx::query_as(
-        "SELECT coalesce(r.place, 'queued'), count(*) FROM event_queue q
-         LEFT JOIN tidegate_event_row r ON r.id = q.id WHERE q.status = 'PROCESSING' GROUP BY 1",
-    )
-    .fetch_all(connection)
-    .await?;
-    for (place, count) in rows {
+    for (place, count) in claimed(connection).await? {
         crate::account::show_in_flight(&mut account, &place_of(&place), count);
     }
     Ok(account)
@@ -299,14 +306,24 @@ async fn recount(connection: &mut PgConnection, now_ms: u64) -> Result<Recount, 
         last = first.saturating_add(COUNTED_AT_ONCE - 1);
         // Each table is held to the stretch by itself: none of them is read from its beginning.
         let rows = sqlx::query(
-            "SELECT e.event_id, l.is_failed, r.place, r.locked_by IS NOT NULL,
+            "WITH logged AS MATERIALIZED (
+                 SELECT id, batch, ordinal, is_failed FROM tidegate_log WHERE id BETWEEN $1 AND $2),
+             -- What the groups list that have their positions or get them yet.
+             listed AS MATERIALIZED (
+                 SELECT b.id AS batch, i.id, i.n - 1 AS ordinal
+                 FROM (SELECT DISTINCT batch FROM logged) d JOIN tidegate_log_batch b ON b.id = d.batch
+                 CROSS JOIN LATERAL unnest(b.ids) WITH ORDINALITY i(id, n)
+                 WHERE b.id > (SELECT sequenced_below FROM tidegate_queue WHERE name = 'queue')
+                    OR EXISTS (SELECT 1 FROM tidegate_sequence s WHERE s.batch = b.id))
+             SELECT e.event_id, l.is_failed, r.place, r.locked_by IS NOT NULL,
                  (e.id > (SELECT position FROM tidegate_cursor ORDER BY id DESC LIMIT 1)
                      OR coalesce((SELECT g.last_id >= e.id FROM tidegate_gap g
                          WHERE g.first_id <= e.id ORDER BY g.first_id DESC LIMIT 1), false))
                  AND NOT EXISTS (SELECT 1 FROM tidegate_canceled c WHERE c.id = e.id),
-                 coalesce(b.lists, 0)
+                 coalesce(b.lists, 0), l.id IS NOT NULL AND i.id IS NULL
              FROM tidegate_event e
-             LEFT JOIN tidegate_log l ON l.id = e.id AND l.id BETWEEN $1 AND $2
+             LEFT JOIN logged l ON l.id = e.id
+             LEFT JOIN listed i ON i.id = l.id AND i.batch = l.batch AND i.ordinal = l.ordinal
              LEFT JOIN tidegate_event_row r ON r.id = e.id AND r.id BETWEEN $1 AND $2
              LEFT JOIN (SELECT i.id, count(*) AS lists FROM tidegate_batch b, unnest(b.ids) i(id)
                         WHERE i.id BETWEEN $1 AND $2 GROUP BY i.id) b ON b.id = e.id
@@ -325,6 +342,7 @@ async fn recount(connection: &mut PgConnection, now_ms: u64) -> Result<Recount, 
                 // Nobody knows what waits without a cursor, and no claim comes upon it.
                 is_waiting: row.try_get::<Option<bool>, _>(4)?.unwrap_or(false),
                 batches: row.try_get(5)?,
+                is_adrift: row.try_get(6)?,
             };
             count.add(id_of(row, 0)?, &seen);
         }

@@ -8,8 +8,8 @@ use tidegate_core::books::{Place, postings};
 use tidegate_store::{posting, sqlx};
 
 use super::super::COMPONENT;
-use super::super::columns::{canceled_errors, ms, place_of, unsigned};
-use super::{PostgresQueue, failed, id_of};
+use super::super::columns::{canceled_errors, ms, unsigned};
+use super::{PostgresQueue, id_of};
 use crate::QueueError;
 use crate::port::{Cleaned, Lane, Registry};
 
@@ -133,15 +133,21 @@ impl PostgresQueue {
     }
 
     pub(super) async fn cancel_event(&self, id: i64) -> Result<(), QueueError> {
-        let doing = "cancel an event";
-        let mut tx = self.store.begin().await?;
-        let connection = tx.postgres().ok_or(QueueError::ForeignTransaction)?;
-        let canceled = cancel(connection, id).await.map_err(failed(doing))?;
-        if canceled {
-            tx.commit().await?;
+        let is_canceled: bool = self
+            .postgres
+            .run("cancel an event", move |connection| {
+                Box::pin(async move {
+                    sqlx::query_scalar("SELECT tidegate_cancel($1, $2::jsonb)")
+                        .bind(id)
+                        .bind(canceled_errors())
+                        .fetch_one(connection)
+                        .await
+                })
+            })
+            .await?;
+        if is_canceled {
             return Ok(());
         }
-        tx.rollback().await?;
         match self.show_event(id).await? {
             Some(listed) => match listed.locked_by {
                 Some(owner) => Err(QueueError::Busy { id, owner }),
@@ -224,18 +230,21 @@ async fn remove_old(connection: &mut PgConnection, age_ms: i64) -> Result<u64, s
                    (SELECT min(position) FROM event_projection), 9223372036854775807)
              ORDER BY b.id LIMIT $2),
          old AS MATERIALIZED (
-             SELECT l.id, l.is_failed FROM groups g CROSS JOIN LATERAL unnest(g.ids) i(id)
+             SELECT l.id FROM groups g CROSS JOIN LATERAL unnest(g.ids) i(id)
              JOIN tidegate_log l ON l.id = i.id AND l.batch = g.id),
-         logged AS (DELETE FROM tidegate_log l USING old WHERE l.id = old.id),
-         stated AS (DELETE FROM tidegate_handler_state h USING old WHERE h.id = old.id),
+         -- Somebody may give an event back meanwhile: what is removed is what was still in the log.
+         gone AS (
+             DELETE FROM tidegate_log l USING old WHERE l.id = old.id
+             RETURNING l.id, l.is_failed),
+         stated AS (DELETE FROM tidegate_handler_state h USING gone WHERE h.id = gone.id),
          grouped AS (
              DELETE FROM tidegate_log_batch b USING groups g
              WHERE b.id = g.id AND b.id <> (SELECT batch FROM last)),
          positioned AS (
              DELETE FROM tidegate_sequence s USING groups g
              WHERE s.batch = g.id AND s.batch <> (SELECT batch FROM last))
-         DELETE FROM tidegate_event e USING old WHERE e.id = old.id
-         RETURNING e.event_id, old.is_failed",
+         DELETE FROM tidegate_event e USING gone WHERE e.id = gone.id
+         RETURNING e.event_id, gone.is_failed",
     )
     .bind(age_ms)
     .bind(REMOVED_AT_ONCE)
@@ -315,54 +324,4 @@ async fn hasten(connection: &mut PgConnection, id: i64) -> Result<bool, sqlx::Er
     .execute(connection)
     .await?;
     Ok(done.rows_affected() > 0)
-}
-
-/// Cancels an event that waits: with a row of its own, or not claimed yet.
-async fn cancel(connection: &mut PgConnection, id: i64) -> Result<bool, sqlx::Error> {
-    // The claim waits for us, so nobody takes the event meanwhile.
-    sqlx::query("SELECT 1 FROM tidegate_queue WHERE name = 'queue' FOR UPDATE")
-        .execute(&mut *connection)
-        .await?;
-    let row = sqlx::query(
-        "DELETE FROM tidegate_event_row WHERE id = $1 AND locked_by IS NULL
-         RETURNING place, attempts",
-    )
-    .bind(id)
-    .fetch_optional(&mut *connection)
-    .await?;
-    let (place, attempts): (Place, i32) = match row {
-        Some(row) => (place_of(row.try_get(0)?), row.try_get(1)?),
-        None => {
-            let waits: Option<i64> = sqlx::query_scalar(
-                "INSERT INTO tidegate_canceled SELECT id FROM event_queue
-                 WHERE id = $1 AND status = 'PENDING' ON CONFLICT DO NOTHING RETURNING id",
-            )
-            .bind(id)
-            .fetch_optional(&mut *connection)
-            .await?;
-            if waits.is_none() {
-                return Ok(false);
-            }
-            (Place::Queued, 0)
-        }
-    };
-    let row = sqlx::query("SELECT event_id FROM tidegate_event WHERE id = $1")
-        .bind(id)
-        .fetch_one(&mut *connection)
-        .await?;
-    let event_id = id_of(&row, 0)?;
-    sqlx::query(
-        "WITH together AS (
-             INSERT INTO tidegate_log_batch (ids) VALUES (ARRAY[$1::int8]) RETURNING id)
-         INSERT INTO tidegate_log (id, batch, ordinal, attempts, is_failed, errors)
-         SELECT $1, together.id, 0, $2, true, $3::jsonb FROM together",
-    )
-    .bind(id)
-    .bind(attempts)
-    .bind(canceled_errors())
-    .execute(&mut *connection)
-    .await?;
-    let written = postings([event_id], Some(place), Some(Place::DeadLettered));
-    posting::write_postgres(connection, COMPONENT, &written).await?;
-    Ok(true)
 }

@@ -5,7 +5,7 @@ use std::sync::PoisonError;
 use sqlx::{AssertSqlSafe, PgConnection, Row};
 use tidegate_store::{lease, sqlx};
 
-use super::{PostgresQueue, failed, id_of, lease_of};
+use super::{PostgresQueue, id_of, lease_of};
 use crate::QueueError;
 use crate::event::headers_of;
 use crate::port::{LogEvent, LogPage, Turn};
@@ -13,8 +13,15 @@ use crate::tx::Tx;
 
 /// Below which group everything has its position or was rolled back.
 ///
-/// The number moves in two steps: a look notes the highest group and the transactions that run;
-/// once those have ended, a later look has seen every group up to that number.
+/// The number moves in two steps: a look notes the highest group it sees, and a horizon that every
+/// transaction is below that may still bring a lower one. Once all of those have ended, a later look
+/// has seen every group up to that number.
+///
+/// The horizon is a transaction id that was given out after the look. Whoever takes the number of a
+/// group has its own id by then; the highest group that the look saw was committed, so all numbers
+/// below were taken before it, and by transactions whose ids are older than the look. The xmax of the
+/// look's snapshot is no horizon: it follows the last transaction that ended, and those that run may be
+/// above it.
 #[derive(Debug, Default)]
 pub(super) struct Below {
     is_loaded: bool,
@@ -23,33 +30,44 @@ pub(super) struct Below {
 }
 
 impl Below {
-    /// What a look found: the oldest running transaction, the next one, and the highest group.
-    fn look(&mut self, oldest: i64, next: i64, highest: i64) {
-        match self.noted {
-            Some((horizon, highest)) if oldest >= horizon => {
+    fn look(&mut self, look: &Look) {
+        match (self.noted, look.after) {
+            (Some((horizon, highest)), _) if look.oldest >= horizon => {
                 self.below = self.below.max(highest);
                 self.noted = None;
             }
-            Some(_) => {}
-            None => self.noted = Some((next, highest)),
+            (None, Some(after)) => self.noted = Some((after, look.highest)),
+            (Some(_), _) | (None, None) => {}
         }
     }
 }
 
+/// What a look found.
+#[derive(Debug, Clone, Copy)]
+struct Look {
+    /// Every transaction below had ended.
+    oldest: i64,
+    /// The highest group that was there.
+    highest: i64,
+    /// A transaction id that was given out after it, where one was asked for.
+    after: Option<i64>,
+}
+
 impl PostgresQueue {
     pub(super) async fn give_positions(&self, limit: u32) -> Result<u64, QueueError> {
-        let (is_loaded, below) = {
+        let (is_loaded, below, is_noted) = {
             let known = self
                 .sequencer
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner);
-            (known.is_loaded, known.below)
+            (known.is_loaded, known.below, known.noted.is_some())
         };
-        let (count, oldest, next, highest, loaded) = self
+        let (count, look, loaded) = self
             .postgres
             .transact("give positions", move |connection| {
                 Box::pin(async move {
-                    sequence(connection, i64::from(limit), is_loaded.then_some(below)).await
+                    let below = is_loaded.then_some(below);
+                    sequence(connection, i64::from(limit), below, !is_noted).await
                 })
             })
             .await?;
@@ -63,7 +81,7 @@ impl PostgresQueue {
             let before = known.below;
             // A full round may have left some out.
             if count < u64::from(limit) {
-                known.look(oldest, next, highest);
+                known.look(&look);
             }
             (known.below > before).then_some(known.below)
         };
@@ -97,6 +115,24 @@ impl PostgresQueue {
             })
             .await?;
         Ok(page)
+    }
+
+    pub(super) async fn has_removed_events(&self) -> Result<bool, QueueError> {
+        let has_removed = self
+            .postgres
+            .run("look for what was removed", |connection| {
+                Box::pin(async move {
+                    sqlx::query_scalar(
+                        "SELECT EXISTS (SELECT 1 FROM tidegate_posting
+                         WHERE component = 'queue' AND from_place = 'delivered'
+                           AND to_place IS NULL)",
+                    )
+                    .fetch_one(connection)
+                    .await
+                })
+            })
+            .await?;
+        Ok(has_removed)
     }
 
     pub(super) async fn position_of(&self, name: &str) -> Result<i64, QueueError> {
@@ -163,50 +199,52 @@ impl PostgresQueue {
             return Ok(false);
         }
         let doing = "swap a projection";
+        let limit = tx.limit();
         let connection = tx.postgres().ok_or(QueueError::ForeignTransaction)?;
         for table in tables {
             // The names were checked when the projection was built.
             let sql = format!(
                 "DROP TABLE IF EXISTS {table}; ALTER TABLE {table}__rebuild RENAME TO {table}"
             );
-            sqlx::raw_sql(AssertSqlSafe(sql))
-                .execute(&mut *connection)
-                .await
-                .map_err(failed(doing))?;
+            let query = sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut *connection);
+            limit.run(doing, query).await?;
         }
-        sqlx::query(
+        let query = sqlx::query(
             "WITH shadow AS (DELETE FROM event_projection WHERE name = $2 RETURNING position)
              INSERT INTO event_projection (name, position) SELECT $1, position FROM shadow
              ON CONFLICT (name) DO UPDATE SET position = excluded.position, updated_at = now()",
         )
         .bind(name)
         .bind(shadow)
-        .execute(connection)
-        .await
-        .map_err(failed(doing))?;
+        .execute(connection);
+        limit.run(doing, query).await?;
         tx.commit().await?;
         Ok(true)
     }
 }
 
-type Looked = (u64, i64, i64, i64, i64);
-
+/// Gives positions, and says to how many groups, what was seen before, and from where on.
 async fn sequence(
     connection: &mut PgConnection,
     limit: i64,
     below: Option<i64>,
-) -> Result<Looked, sqlx::Error> {
-    // Before the look: whatever ended below it is seen by the look.
+    is_to_note: bool,
+) -> Result<(u64, Look, i64), sqlx::Error> {
+    // The first statement of its transaction, which has no id before. Groups of transactions that
+    // ended below the oldest are seen by the statement that follows.
     let row = sqlx::query(
         "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::int8,
-             pg_snapshot_xmax(pg_current_snapshot())::text::int8,
              (SELECT coalesce(max(id), 0) FROM tidegate_log_batch),
              (SELECT sequenced_below FROM tidegate_queue WHERE name = 'queue')",
     )
     .fetch_one(&mut *connection)
     .await?;
-    let (oldest, next, highest) = (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
-    let stored: i64 = row.try_get(3)?;
+    let mut look = Look {
+        oldest: row.try_get(0)?,
+        highest: row.try_get(1)?,
+        after: None,
+    };
+    let stored: i64 = row.try_get(2)?;
     let below = below.unwrap_or(stored).max(stored);
     // Two at once would give the same positions twice, and the table allows it to one of them.
     let done = sqlx::query(
@@ -222,9 +260,14 @@ async fn sequence(
     )
     .bind(below)
     .bind(limit)
-    .execute(connection)
+    .execute(&mut *connection)
     .await?;
-    Ok((done.rows_affected(), oldest, next, highest, below))
+    // An idle sequencer asks for none, because a transaction with an id writes to the disk.
+    if is_to_note && look.highest > below {
+        let after = sqlx::query_scalar("SELECT pg_current_xact_id()::text::int8");
+        look.after = Some(after.fetch_one(connection).await?);
+    }
+    Ok((done.rows_affected(), look, below))
 }
 
 async fn read(
@@ -291,25 +334,24 @@ pub(super) async fn advance(
         tx.rollback().await?;
         return Ok(false);
     }
+    let limit = tx.limit();
     let connection = tx.postgres().ok_or(QueueError::ForeignTransaction)?;
-    sqlx::query(
+    let query = sqlx::query(
         "INSERT INTO event_projection (name, position) VALUES ($1, 0)
                  ON CONFLICT DO NOTHING",
     )
     .bind(name)
-    .execute(&mut *connection)
-    .await
-    .map_err(failed(doing))?;
-    let done = sqlx::query(
+    .execute(&mut *connection);
+    limit.run(doing, query).await?;
+    let query = sqlx::query(
         "UPDATE event_projection SET position = $3, updated_at = now()
          WHERE name = $1 AND position = $2",
     )
     .bind(name)
     .bind(from)
     .bind(to)
-    .execute(connection)
-    .await
-    .map_err(failed(doing))?;
+    .execute(connection);
+    let done = limit.run(doing, query).await?;
     if done.rows_affected() == 0 {
         tx.rollback().await?;
         return Ok(false);
@@ -324,18 +366,25 @@ mod tests {
 
     #[test]
     fn the_mark_moves_only_after_those_who_ran_have_ended() {
+        let look = |oldest, highest, after| Look {
+            oldest,
+            highest,
+            after,
+        };
         let mut below = Below::default();
-        below.look(10, 20, 100);
+        below.look(&look(10, 100, Some(20)));
         assert_eq!(below.below, 0);
-        below.look(15, 30, 200);
+        below.look(&look(19, 200, None));
         assert_eq!(
             below.below, 0,
-            "transaction 15 may still add a group below 100"
+            "transaction 19 may still add a group below 100"
         );
-        below.look(20, 40, 300);
+        below.look(&look(20, 300, None));
         assert_eq!(below.below, 100);
-        below.look(41, 50, 400);
-        below.look(50, 60, 500);
+        below.look(&look(35, 300, None));
+        assert_eq!(below.noted, None, "nothing is noted without a horizon");
+        below.look(&look(41, 400, Some(50)));
+        below.look(&look(50, 500, None));
         assert_eq!(below.below, 400);
     }
 }

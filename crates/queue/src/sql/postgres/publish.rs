@@ -7,26 +7,33 @@ use tidegate_store::sqlx;
 
 use super::super::COMPONENT;
 use super::{PostgresQueue, uuid};
-use crate::QueueError;
 use crate::event::{NewEvent, headers_text};
+use crate::{QueueError, limit};
 
 /// From so many events on, `COPY` beats a statement with arrays.
 const COPY_FROM: usize = 2_000;
 
 impl PostgresQueue {
     pub(super) async fn publish_own(&self, events: &[NewEvent]) -> Result<Vec<i64>, QueueError> {
-        let events = events.to_vec();
-        let ids = self
-            .postgres
-            .run("publish events", move |connection| {
+        limit::check_events(events)?;
+        let (events, doing) = (events.to_vec(), "publish events");
+        let ids = if events.len() < COPY_FROM {
+            let one = self.postgres.run(doing, move |connection| {
                 Box::pin(async move { insert(connection, &events).await })
-            })
-            .await?;
+            });
+            one.await?
+        } else {
+            let several = self.postgres.transact(doing, move |connection| {
+                Box::pin(async move { insert(connection, &events).await })
+            });
+            several.await?
+        };
         Ok(ids)
     }
 }
 
-/// One statement: the events, their posting, and the word to the trigger that it is there.
+/// One statement: the events, their posting, and the word to the trigger that it is there. From
+/// [`COPY_FROM`] events on it is several, and the caller has a transaction around them.
 pub(in crate::sql) async fn insert(
     connection: &mut PgConnection,
     events: &[NewEvent],
@@ -86,19 +93,16 @@ fn posting_columns(events: &[NewEvent]) -> Columns {
     Columns::of(&postings(ids, None, Some(Place::Queued)))
 }
 
-/// Many events at once. The numbers are those between what the sequence had before and after; the
-/// block is reserved first, so that it is known and without holes.
+/// Many events at once, in the transaction that the caller has begun and ends. Their numbers are taken
+/// first, so that they are known.
 async fn copy(connection: &mut PgConnection, events: &[NewEvent]) -> Result<Vec<i64>, sqlx::Error> {
-    // A savepoint of the caller's transaction, or a transaction of its own.
-    use sqlx::Connection;
-    let mut tx = connection.begin().await?;
     let count = i64::try_from(events.len()).unwrap_or(i64::MAX);
     let ids: Vec<i64> = sqlx::query_scalar(
         "SELECT CASE WHEN pg_current_xact_id() IS NOT NULL THEN nextval('tidegate_event_id') END
          FROM generate_series(1, $1::int8)",
     )
     .bind(count)
-    .fetch_all(&mut *tx)
+    .fetch_all(&mut *connection)
     .await?;
     let columns = posting_columns(events);
     sqlx::query(
@@ -111,10 +115,10 @@ async fn copy(connection: &mut PgConnection, events: &[NewEvent]) -> Result<Vec<
     .bind(columns.buckets)
     .bind(columns.counts)
     .bind(columns.sums)
-    .execute(&mut *tx)
+    .execute(&mut *connection)
     .await?;
     let statement = "COPY tidegate_event (id, event_id, type, key, payload, headers) FROM STDIN";
-    let mut sink = tx.copy_in_raw(statement).await?;
+    let mut sink = connection.copy_in_raw(statement).await?;
     let mut text = String::with_capacity(64 * 1024);
     for (id, event) in ids.iter().zip(events) {
         text.push_str(&format!("{id}\t{}\t", event.event_id));
@@ -133,7 +137,6 @@ async fn copy(connection: &mut PgConnection, events: &[NewEvent]) -> Result<Vec<
     }
     sink.send(text.as_bytes()).await?;
     sink.finish().await?;
-    tx.commit().await?;
     Ok(ids)
 }
 

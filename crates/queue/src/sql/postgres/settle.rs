@@ -7,11 +7,11 @@ use sqlx::PgConnection;
 use sqlx::types::Uuid;
 use tidegate_core::EventId;
 use tidegate_store::posting::Columns;
-use tidegate_store::sqlx;
+use tidegate_store::{StoreError, sqlx};
 
 use super::super::COMPONENT;
 use super::super::columns::{ByLease, Goal, goal, keys_of, posting_of, postings_of};
-use super::{PostgresQueue, failed, publish, uuid};
+use super::{PostgresQueue, publish, uuid};
 use crate::QueueError;
 use crate::port::{HandlerCommit, Held, Move, Settlement};
 use crate::tx::Tx;
@@ -24,26 +24,12 @@ impl PostgresQueue {
         let by = ByLease::of(settlement);
         let mut stale = Vec::new();
         for (batch, (token, moves, is_finished)) in by.batches {
-            let columns = self.columns(moves.iter().copied()).await?;
-            let moved = moves.iter().map(|one| one.claim.id);
-            let moved: Vec<i64> = moved.collect();
-            let postings = Columns::of(&postings_of(&moves));
-            let is_ours = self
-                .postgres
-                .run("settle a batch", move |connection| {
-                    Box::pin(settle_batch(
-                        connection,
-                        batch,
-                        token,
-                        is_finished,
-                        columns,
-                        postings,
-                    ))
-                })
-                .await?;
-            if !is_ours {
-                stale.extend(moved);
-            }
+            let lease = Lease {
+                batch,
+                token,
+                is_finished,
+            };
+            stale.extend(self.settle_lease(lease, moves).await?);
         }
         if !by.rows.is_empty() {
             let columns = self.columns(by.rows.iter().map(|(_, one)| *one)).await?;
@@ -77,6 +63,35 @@ impl PostgresQueue {
             }
         }
         Ok(stale)
+    }
+
+    /// Settles events of one batch, and gives those that were not its own any more.
+    async fn settle_lease(
+        &self,
+        lease: Lease,
+        mut moves: Vec<&Move>,
+    ) -> Result<Vec<i64>, QueueError> {
+        let mut stale = Vec::new();
+        loop {
+            let columns = self.columns(moves.iter().copied()).await?;
+            let postings = Columns::of(&postings_of(&moves));
+            let settled = self
+                .postgres
+                .run("settle a batch", move |connection| {
+                    Box::pin(settle_batch(connection, lease, columns, postings))
+                })
+                .await?;
+            let Some(settled) = settled else {
+                stale.extend(moves.iter().map(|one| one.claim.id));
+                return Ok(stale);
+            };
+            if settled.is_empty() {
+                return Ok(stale);
+            }
+            // Nothing happened: some were settled before. The others go without them.
+            moves.retain(|one| !settled.contains(&one.claim.id));
+            stale.extend(settled);
+        }
     }
 
     async fn columns(
@@ -163,8 +178,11 @@ impl PostgresQueue {
             None => Tx::Sql(self.store.begin().await?),
         };
         let doing = "record a result";
+        let limit = tx.limit()?;
         let connection = tx.postgres().ok_or(QueueError::ForeignTransaction)?;
-        if !record(connection, commit).await.map_err(failed(doing))? {
+        // The commit is not asked for yet, so a failure here is known to have changed nothing.
+        let recorded = limit.run(doing, record(connection, commit)).await;
+        if !recorded.map_err(StoreError::undone)? {
             tx.rollback().await?;
             return Ok(false);
         }
@@ -202,6 +220,15 @@ impl PostgresQueue {
     }
 }
 
+/// The batch that events are settled from.
+#[derive(Clone, Copy)]
+struct Lease {
+    batch: i64,
+    token: i64,
+    /// Whether it ends with these events, unless others of it are open.
+    is_finished: bool,
+}
+
 /// Moves by what the statement does with them.
 #[derive(Default)]
 struct MoveColumns {
@@ -221,22 +248,37 @@ struct MoveColumns {
     state_errors: Vec<Option<String>>,
 }
 
+/// Settles all of these events, or none where some were settled before: those it gives. None where
+/// the lease is not ours any more.
+///
+/// An event that a batch lists and that is neither in the log nor in a row is the batch's own, and stays
+/// so while its row is locked: whoever settles it or takes it over needs the same lock, and nobody else
+/// may touch it. A batch of which nothing was settled lists its own only, so that nothing needs to be
+/// looked up for it; of another one that look comes after the lock, with a snapshot that is as new.
 async fn settle_batch(
     connection: &mut PgConnection,
-    batch: i64,
-    token: i64,
-    is_finished: bool,
+    lease: Lease,
     columns: MoveColumns,
     postings: Columns,
-) -> Result<bool, sqlx::Error> {
-    let found = sqlx::query(
-        "WITH lease AS MATERIALIZED (
-             SELECT attempts, ids FROM tidegate_batch WHERE id = $1 AND token = $2 FOR UPDATE),
-         gone AS (
-             DELETE FROM tidegate_batch b USING lease WHERE b.id = $1 AND $3 AND (
-                 cardinality(lease.ids) = cardinality($4::int8[]) + cardinality($8::int8[])
-                 OR NOT EXISTS (SELECT 1 FROM unnest(tidegate_remaining(lease.ids)) i(id)
-                     WHERE i.id <> ALL ($4) AND i.id <> ALL ($8)))),
+) -> Result<Option<Vec<i64>>, sqlx::Error> {
+    sqlx::query_scalar(
+        "WITH locked AS MATERIALIZED (
+             SELECT attempts, ids, is_parted FROM tidegate_batch
+             WHERE id = $1 AND token = $2 FOR UPDATE),
+         held AS MATERIALIZED (
+             SELECT attempts, ids, is_parted, CASE WHEN is_parted
+                 THEN tidegate_settled($4::int8[] || $8::int8[]) ELSE '{}' END AS settled
+             FROM locked),
+         lease AS MATERIALIZED (
+             SELECT attempts, is_parted, $3 AND CASE WHEN is_parted
+                 THEN NOT EXISTS (SELECT 1 FROM unnest(tidegate_remaining(ids)) i(id)
+                     WHERE i.id <> ALL ($4) AND i.id <> ALL ($8))
+                 ELSE cardinality(ids) = cardinality($4) + cardinality($8) END AS is_last
+             FROM held WHERE settled = '{}'),
+         gone AS (DELETE FROM tidegate_batch b USING lease WHERE b.id = $1 AND lease.is_last),
+         parted AS (
+             UPDATE tidegate_batch b SET is_parted = true FROM lease
+             WHERE b.id = $1 AND NOT lease.is_last AND NOT lease.is_parted),
          together AS (
              INSERT INTO tidegate_log_batch (ids)
              SELECT $4 FROM lease WHERE cardinality($4::int8[]) > 0 RETURNING id),
@@ -264,11 +306,11 @@ async fn settle_batch(
              INSERT INTO tidegate_posting (component, bucket, from_place, to_place, count, id_sum)
              SELECT $23, p.* FROM
                  unnest($18::text[], $19::text[], $20::text[], $21::int8[], $22::uuid[]) p, lease)
-         SELECT attempts FROM lease",
+         SELECT settled FROM held",
     )
-    .bind(batch)
-    .bind(token)
-    .bind(is_finished)
+    .bind(lease.batch)
+    .bind(lease.token)
+    .bind(lease.is_finished)
     .bind(columns.final_ids)
     .bind(columns.sets)
     .bind(columns.are_failed)
@@ -290,8 +332,7 @@ async fn settle_batch(
     .bind(postings.sums)
     .bind(COMPONENT)
     .fetch_optional(connection)
-    .await?;
-    Ok(found.is_some())
+    .await
 }
 
 /// Postings of rows, one by one, because each counts only where its own token still holds.
@@ -402,10 +443,15 @@ async fn record(
     let fence: Option<i64> = match commit.claim.held {
         Held::Batch { batch, token } => {
             sqlx::query_scalar(
-                "SELECT id FROM tidegate_batch WHERE id = $1 AND token = $2 FOR SHARE",
+                "WITH locked AS MATERIALIZED (
+                     SELECT id, is_parted FROM tidegate_batch
+                     WHERE id = $1 AND token = $2 FOR SHARE)
+                 SELECT id FROM locked
+                 WHERE NOT is_parted OR tidegate_settled(ARRAY[$3::int8]) = '{}'",
             )
             .bind(batch)
             .bind(token)
+            .bind(commit.claim.id)
             .fetch_optional(&mut *connection)
             .await?
         }

@@ -21,6 +21,8 @@ pub(super) struct Wakes {
     is_pending: AtomicBool,
     /// Whether a task is on its way that will notify.
     is_sending: AtomicBool,
+    /// A task has nothing more to send.
+    sent: Notify,
     is_listening: AtomicBool,
     heard: Notify,
 }
@@ -31,6 +33,7 @@ impl Wakes {
             channel,
             is_pending: AtomicBool::new(false),
             is_sending: AtomicBool::new(false),
+            sent: Notify::new(),
             is_listening: AtomicBool::new(false),
             heard: Notify::new(),
         }
@@ -38,6 +41,20 @@ impl Wakes {
 
     pub(super) async fn heard(&self) {
         self.heard.notified().await;
+    }
+
+    /// Waits until nothing is left to send.
+    pub(super) async fn sent(&self) {
+        loop {
+            let sent = self.sent.notified();
+            tokio::pin!(sent);
+            sent.as_mut().enable();
+            let is_pending = self.is_pending.load(Ordering::SeqCst);
+            if !is_pending && !self.is_sending.load(Ordering::SeqCst) {
+                return;
+            }
+            sent.await;
+        }
     }
 }
 
@@ -68,6 +85,7 @@ pub(super) fn send(wakes: &Arc<Wakes>, postgres: &Postgres, env: &Env) {
                 clock.sleep(PAUSE).await;
             }
             wakes.is_sending.store(false, Ordering::SeqCst);
+            wakes.sent.notify_waiters();
             // Whoever came between the two saw a sender and left it to us.
             if !wakes.is_pending.load(Ordering::SeqCst)
                 || wakes.is_sending.swap(true, Ordering::SeqCst)

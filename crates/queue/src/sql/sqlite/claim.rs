@@ -1,13 +1,14 @@
 //! Claiming: batches that ran out, rows that are due, then what is fresh.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
 
 use sqlx::{Row, SqliteConnection};
 use tidegate_core::books::Place;
 use tidegate_store::sqlx;
 
-use super::super::columns::{ms, place_of, small, unsigned};
+use super::super::columns::{PARKED_KEYS, ParkedKeys, ms, place_of, small, unsigned};
 use super::maintain::read_registry;
 use super::{SqliteQueue, event_id, json};
 use crate::QueueError;
@@ -45,14 +46,26 @@ impl Taken {
 }
 
 impl SqliteQueue {
+    fn parked(&self) -> MutexGuard<'_, ParkedKeys> {
+        self.parked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(super) async fn claim_due(&self, request: &ClaimRequest) -> Result<Claimed, QueueError> {
         let (request, now) = (request.clone(), self.sqlite.now_ms());
-        let claimed = self
+        let mut parked = self.parked().clone();
+        let is_rescue = request.rescue;
+        let (claimed, parked) = self
             .sqlite
             .write("claim events", move |connection| {
-                Box::pin(async move { claim(connection, &request, now).await })
+                Box::pin(async move {
+                    let claimed = claim(connection, &request, &mut parked, now).await?;
+                    Ok((claimed, parked))
+                })
             })
             .await?;
+        if is_rescue {
+            *self.parked() = parked;
+        }
         Ok(claimed)
     }
 
@@ -89,17 +102,13 @@ impl SqliteQueue {
 async fn claim(
     connection: &mut SqliteConnection,
     request: &ClaimRequest,
+    parked: &mut ParkedKeys,
     now: i64,
 ) -> Result<Claimed, sqlx::Error> {
     let until = now + ms(request.lease);
     let mut taken = Taken::default();
     if request.rescue {
-        let keys: Vec<String> = sqlx::query_scalar(
-            "SELECT DISTINCT key FROM tidegate_event_row
-             WHERE due_at IS NULL AND key IS NOT NULL LIMIT 500",
-        )
-        .fetch_all(&mut *connection)
-        .await?;
+        let keys = stuck_keys(connection, parked).await?;
         release(connection, &keys, now).await?;
         rescue(connection, request, now, until, &mut taken).await?;
     }
@@ -119,6 +128,48 @@ async fn claim(
         registry: unsigned(registry),
         now_ms: now,
     })
+}
+
+/// Of the parked keys that come next, those whose release was lost: the first event with a row is
+/// parked, and nothing earlier is claimed. From one key to the next by the index; the look after this
+/// one goes on behind the last, so that all have their turn however many there are.
+async fn stuck_keys(
+    connection: &mut SqliteConnection,
+    parked: &mut ParkedKeys,
+) -> Result<Vec<String>, sqlx::Error> {
+    let rows: Vec<(String, i64, Option<i64>)> = sqlx::query_as(
+        "WITH RECURSIVE parked(key, n) AS (
+             SELECT min(r.key), 1 FROM tidegate_event_row r
+             WHERE r.key IS NOT NULL AND r.due_at IS NULL AND r.key >= coalesce(?1, '')
+             UNION ALL
+             SELECT (SELECT min(r.key) FROM tidegate_event_row r
+                     WHERE r.key IS NOT NULL AND r.due_at IS NULL AND r.key > p.key), p.n + 1
+             FROM parked p WHERE p.key IS NOT NULL AND p.n < ?2)
+         SELECT p.key, h.id, h.due_at FROM parked p JOIN tidegate_event_row h
+             ON h.id = (SELECT min(r.id) FROM tidegate_event_row r WHERE r.key = p.key)
+         WHERE p.key IS NOT NULL ORDER BY p.key",
+    )
+    .bind(&parked.after)
+    .bind(PARKED_KEYS)
+    .fetch_all(&mut *connection)
+    .await?;
+    parked.note(rows.iter().map(|(key, _, _)| key));
+    if rows.iter().all(|(_, _, due)| due.is_some()) {
+        return Ok(Vec::new());
+    }
+    let busy = format!(
+        "SELECT e.key, min(e.id) FROM tidegate_batch b, json_each(b.ids) i
+         JOIN tidegate_event e ON e.id = i.value
+         WHERE e.key IS NOT NULL AND {UNFINISHED} GROUP BY e.key"
+    );
+    let busy: Vec<(String, i64)> = sqlx::query_as(sqlx::AssertSqlSafe(busy))
+        .fetch_all(connection)
+        .await?;
+    let busy: BTreeMap<String, i64> = busy.into_iter().collect();
+    let stuck = rows.into_iter().filter(|(key, head, due)| {
+        due.is_none() && busy.get(key).is_none_or(|claimed| claimed > head)
+    });
+    Ok(stuck.map(|(key, _, _)| key).collect())
 }
 
 async fn remaining(connection: &mut SqliteConnection, ids: &str) -> Result<Vec<i64>, sqlx::Error> {
@@ -204,6 +255,20 @@ async fn insert_batch(
     .await
 }
 
+/// The lanes there are, from one to the next by the index, without looking at what is in between.
+pub(super) async fn lanes(connection: &mut SqliteConnection) -> Result<Vec<String>, sqlx::Error> {
+    sqlx::query_scalar(
+        "WITH RECURSIVE lane(name) AS (
+             SELECT min(lane) FROM tidegate_event_row
+             UNION ALL
+             SELECT (SELECT min(r.lane) FROM tidegate_event_row r WHERE r.lane > l.name)
+             FROM lane l WHERE l.name IS NOT NULL)
+         SELECT name FROM lane WHERE name IS NOT NULL",
+    )
+    .fetch_all(connection)
+    .await
+}
+
 async fn rows(
     connection: &mut SqliteConnection,
     request: &ClaimRequest,
@@ -211,9 +276,7 @@ async fn rows(
     until: i64,
     taken: &mut Taken,
 ) -> Result<(), sqlx::Error> {
-    let lanes: Vec<String> = sqlx::query_scalar("SELECT DISTINCT lane FROM tidegate_event_row")
-        .fetch_all(&mut *connection)
-        .await?;
+    let lanes = lanes(connection).await?;
     // A look for what others left behind finds also what was left for those who are unregistered.
     let registry = match request.rescue && !lanes.is_empty() {
         true => Some(read_registry(connection).await?),

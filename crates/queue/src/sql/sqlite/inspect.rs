@@ -7,18 +7,23 @@ use tidegate_core::books::Account;
 use tidegate_store::{posting, sqlx};
 
 use super::super::COMPONENT;
-use super::super::columns::{errors_of, place_of, small, unsigned};
-use super::{SqliteQueue, event_id};
+use super::super::columns::{errors_of, place_of, small};
+use super::super::stats::{Facts, unwanted};
+use super::claim::UNFINISHED;
+use super::{SqliteQueue, event_id, json};
 use crate::QueueError;
 use crate::event::headers_of;
 use crate::port::{
-    Filter, HandlerResult, HandlerState, Lane, Listed, Recount, Sighting, SightingState, Stats,
-    Status,
+    Filter, HandlerResult, HandlerState, Listed, Recount, Sighting, SightingState, Stats, Status,
 };
 use crate::recount::{Count, Seen};
 
 /// Numbers that one step of a recount covers.
 const COUNTED_AT_ONCE: i64 = 50_000;
+
+/// The events that batches list, as `i`, without those that retention has removed since.
+const IN_BATCHES: &str =
+    "tidegate_batch b, json_each(b.ids) i JOIN tidegate_event there ON there.id = i.value";
 
 const QUEUE_COLUMNS: &str = "SELECT id, event_id, type, key, payload, headers, status, attempts,
     created_at, next_attempt_at, locked_by, locked_until, NULL, NULL, '[]' FROM event_queue";
@@ -211,71 +216,73 @@ async fn sight(
 }
 
 async fn stats(connection: &mut SqliteConnection, now: i64) -> Result<Stats, sqlx::Error> {
-    let row = sqlx::query(
-        "SELECT count(*) FILTER (WHERE status = 'PENDING'),
-             count(*) FILTER (WHERE status = 'PROCESSING'),
-             count(*) FILTER (WHERE attempts > 0 AND status = 'PENDING'),
-             coalesce(?1 - min(created_at), 0),
-             count(*) FILTER (WHERE created_at > ?1 - 1000),
-             count(*) FILTER (WHERE created_at > ?1 - 60000),
-             count(*) FILTER (WHERE created_at > ?1 - 3600000), count(*)
-         FROM event_queue",
-    )
-    .bind(now)
-    .fetch_one(&mut *connection)
-    .await?;
-    let number = |column: usize| -> Result<u64, sqlx::Error> { Ok(unsigned(row.try_get(column)?)) };
-    let (second, minute, hour, all) = (number(4)?, number(5)?, number(6)?, number(7)?);
-    let oldest = std::time::Duration::from_millis(number(3)?);
-    let mut stats = Stats {
-        pending: number(0)?,
-        processing: number(1)?,
-        retrying: number(2)?,
-        oldest_age_seconds: oldest.as_secs_f64(),
-        ages: [second, minute - second, hour - minute, all - hour],
-        ..Stats::default()
-    };
-    let row = sqlx::query(
-        "SELECT (SELECT count(*) FROM tidegate_log), (SELECT count(*) FROM event_handler_state),
+    let books = posting::counts_sqlite(connection, COMPONENT).await?;
+    let claimed = claimed(connection).await?;
+    // Each by the first entry of an index, or by what is in flight.
+    let sql = format!(
+        "SELECT e.created_at FROM tidegate_event e WHERE e.id = (SELECT min(id) FROM (
+             SELECT * FROM (
+                 SELECT f.id FROM tidegate_event f
+                 WHERE f.id > (SELECT q.cursor FROM tidegate_queue q WHERE q.name = 'queue')
+                   AND NOT EXISTS (SELECT 1 FROM tidegate_canceled x WHERE x.id = f.id)
+                 ORDER BY f.id LIMIT 1)
+             UNION ALL
+             SELECT i.value FROM {IN_BATCHES} WHERE {UNFINISHED}
+             UNION ALL
+             SELECT min(r.id) FROM tidegate_event_row r))"
+    );
+    let oldest_ms = sqlx::query_scalar(AssertSqlSafe(sql))
+        .fetch_optional(&mut *connection)
+        .await?;
+    let (handler_states, head): (i64, i64) = sqlx::query_as(
+        "SELECT (SELECT count(*) FROM tidegate_handler_state),
              coalesce((SELECT position + count - 1 FROM tidegate_sequence
                  ORDER BY position DESC LIMIT 1), 0)",
     )
     .fetch_one(&mut *connection)
     .await?;
-    stats.finalized = unsigned(row.try_get(0)?);
-    stats.handler_states = unsigned(row.try_get(1)?);
-    let head: i64 = row.try_get(2)?;
-    let lags: Vec<(String, i64)> = sqlx::query_as("SELECT name, position FROM event_projection")
+    let projections = sqlx::query_as("SELECT name, position FROM event_projection")
         .fetch_all(&mut *connection)
         .await?;
-    stats.lag = lags
-        .into_iter()
-        .map(|(name, at)| (name, (head - at).max(0)))
-        .collect();
-    let lanes: Vec<(String, i64)> =
-        sqlx::query_as("SELECT lane, count(*) FROM tidegate_event_row GROUP BY lane")
-            .fetch_all(connection)
-            .await?;
-    for (lane, count) in lanes {
-        let lane = Lane::parse(&lane);
-        if lane.wanted.is_empty() {
-            *stats.unhandled.entry(lane.type_name).or_default() += unsigned(count);
-        }
-    }
-    Ok(stats)
+    let lanes = unwanted(super::claim::lanes(connection).await?);
+    let unwanted = sqlx::query_as(
+        "SELECT lane, count(*) FROM tidegate_event_row
+         WHERE lane IN (SELECT value FROM json_each(?)) GROUP BY lane",
+    )
+    .bind(json(&lanes))
+    .fetch_all(connection)
+    .await?;
+    let facts = Facts {
+        books,
+        now_ms: now,
+        claimed,
+        oldest_ms,
+        handler_states,
+        head,
+        projections,
+        unwanted,
+    };
+    Ok(facts.stats())
+}
+
+/// How many events are claimed, by the place they have in the books.
+async fn claimed(connection: &mut SqliteConnection) -> Result<Vec<(String, i64)>, sqlx::Error> {
+    let sql = format!(
+        "SELECT 'queued', count(*) FROM {IN_BATCHES} WHERE {UNFINISHED}
+         UNION ALL
+         SELECT r.place, count(*) FROM tidegate_event_row r WHERE r.locked_by IS NOT NULL
+         GROUP BY r.place"
+    );
+    sqlx::query_as(AssertSqlSafe(sql))
+        .fetch_all(connection)
+        .await
 }
 
 async fn account(connection: &mut SqliteConnection) -> Result<Account, sqlx::Error> {
-    let mut account = posting::books_sqlite(connection, COMPONENT)
+    let mut account = posting::counts_sqlite(connection, COMPONENT)
         .await?
         .account();
-    let rows: Vec<(String, i64)> = sqlx::query_as(
-        "SELECT coalesce(r.place, 'queued'), count(*) FROM event_queue q
-         LEFT JOIN tidegate_event_row r ON r.id = q.id WHERE q.status = 'PROCESSING' GROUP BY 1",
-    )
-    .fetch_all(connection)
-    .await?;
-    for (place, count) in rows {
+    for (place, count) in claimed(connection).await? {
         crate::account::show_in_flight(&mut account, &place_of(&place), count);
     }
     Ok(account)
@@ -297,12 +304,21 @@ async fn recount(connection: &mut SqliteConnection, now_ms: u64) -> Result<Recou
         };
         last = first.saturating_add(COUNTED_AT_ONCE - 1);
         let rows = sqlx::query(
-            "SELECT e.event_id, l.is_failed, r.place, r.locked_by IS NOT NULL,
+            // What the groups list that have their positions or get them yet. Those follow the last
+            // one that has.
+            "WITH listed AS MATERIALIZED (
+                 SELECT b.id AS batch, i.value AS id, i.key AS ordinal
+                 FROM tidegate_log_batch b, json_each(b.ids) i
+                 WHERE b.id IN (SELECT batch FROM tidegate_log WHERE id BETWEEN ?1 AND ?2)
+                   AND (b.id > coalesce((SELECT max(s.batch) FROM tidegate_sequence s), 0)
+                        OR b.id IN (SELECT s.batch FROM tidegate_sequence s)))
+             SELECT e.event_id, l.is_failed, r.place, r.locked_by IS NOT NULL,
                  e.id > (SELECT cursor FROM tidegate_queue WHERE name = 'queue')
                      AND e.id NOT IN (SELECT id FROM tidegate_canceled),
-                 coalesce(b.lists, 0)
+                 coalesce(b.lists, 0), l.id IS NOT NULL AND i.id IS NULL
              FROM tidegate_event e
              LEFT JOIN tidegate_log l ON l.id = e.id
+             LEFT JOIN listed i ON i.id = l.id AND i.batch = l.batch AND i.ordinal = l.ordinal
              LEFT JOIN tidegate_event_row r ON r.id = e.id
              LEFT JOIN (SELECT i.value AS id, count(*) AS lists
                         FROM tidegate_batch b, json_each(b.ids) i
@@ -322,6 +338,7 @@ async fn recount(connection: &mut SqliteConnection, now_ms: u64) -> Result<Recou
                 // Nobody knows what waits without a cursor, and no claim comes upon it.
                 is_waiting: row.try_get::<Option<bool>, _>(4)?.unwrap_or(false),
                 batches: row.try_get(5)?,
+                is_adrift: row.try_get(6)?,
             };
             count.add(event_id(row.try_get(0)?)?, &seen);
         }

@@ -4,7 +4,7 @@ use sqlx::sqlite::SqliteRow;
 use sqlx::{AssertSqlSafe, Row, SqliteConnection};
 use tidegate_store::{lease, sqlx};
 
-use super::{SqliteQueue, event_id, failed, lease_of};
+use super::{SqliteQueue, event_id, lease_of};
 use crate::QueueError;
 use crate::event::headers_of;
 use crate::port::{LogEvent, LogPage, Turn};
@@ -55,6 +55,24 @@ impl SqliteQueue {
             })
             .await?;
         Ok(page)
+    }
+
+    pub(super) async fn has_removed_events(&self) -> Result<bool, QueueError> {
+        let has_removed = self
+            .sqlite
+            .read("look for what was removed", |connection| {
+                Box::pin(async move {
+                    sqlx::query_scalar(
+                        "SELECT EXISTS (SELECT 1 FROM tidegate_posting
+                         WHERE component = 'queue' AND from_place = 'delivered'
+                           AND to_place IS NULL)",
+                    )
+                    .fetch_one(connection)
+                    .await
+                })
+            })
+            .await?;
+        Ok(has_removed)
     }
 
     pub(super) async fn position_of(&self, name: &str) -> Result<i64, QueueError> {
@@ -124,17 +142,17 @@ impl SqliteQueue {
             tx.rollback().await?;
             return Ok(false);
         }
+        let limit = tx.limit();
         let connection = tx.sqlite().ok_or(QueueError::ForeignTransaction)?;
-        sqlx::query(
+        let query = sqlx::query(
             "INSERT INTO event_projection (name, position, updated_at) VALUES (?, 0, ?)
              ON CONFLICT DO NOTHING",
         )
         .bind(name)
         .bind(now)
-        .execute(&mut *connection)
-        .await
-        .map_err(failed(doing))?;
-        let done = sqlx::query(
+        .execute(&mut *connection);
+        limit.run(doing, query).await?;
+        let query = sqlx::query(
             "UPDATE event_projection SET position = ?3, updated_at = ?4
              WHERE name = ?1 AND position = ?2",
         )
@@ -142,9 +160,8 @@ impl SqliteQueue {
         .bind(from)
         .bind(to)
         .bind(now)
-        .execute(connection)
-        .await
-        .map_err(failed(doing))?;
+        .execute(connection);
+        let done = limit.run(doing, query).await?;
         if done.rows_affected() == 0 {
             tx.rollback().await?;
             return Ok(false);
@@ -167,18 +184,17 @@ impl SqliteQueue {
             tx.rollback().await?;
             return Ok(false);
         }
+        let limit = tx.limit();
         let connection = tx.sqlite().ok_or(QueueError::ForeignTransaction)?;
         for table in tables {
             // The names were checked when the projection was built.
             let sql = format!(
                 "DROP TABLE IF EXISTS {table}; ALTER TABLE {table}__rebuild RENAME TO {table}"
             );
-            sqlx::raw_sql(AssertSqlSafe(sql))
-                .execute(&mut *connection)
-                .await
-                .map_err(failed(doing))?;
+            let query = sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut *connection);
+            limit.run(doing, query).await?;
         }
-        sqlx::query(
+        let query = sqlx::query(
             "INSERT INTO event_projection (name, position, updated_at)
              SELECT ?1, position, ?3 FROM event_projection WHERE name = ?2
              ON CONFLICT (name) DO UPDATE SET position = excluded.position, updated_at = ?3",
@@ -186,14 +202,12 @@ impl SqliteQueue {
         .bind(name)
         .bind(shadow)
         .bind(now)
-        .execute(&mut *connection)
-        .await
-        .map_err(failed(doing))?;
-        sqlx::query("DELETE FROM event_projection WHERE name = ?")
+        .execute(&mut *connection);
+        limit.run(doing, query).await?;
+        let query = sqlx::query("DELETE FROM event_projection WHERE name = ?")
             .bind(shadow)
-            .execute(connection)
-            .await
-            .map_err(failed(doing))?;
+            .execute(connection);
+        limit.run(doing, query).await?;
         tx.commit().await?;
         Ok(true)
     }

@@ -8,8 +8,8 @@ use tidegate_store::{posting, sqlx};
 
 use super::super::COMPONENT;
 use super::{SqliteQueue, json};
-use crate::QueueError;
 use crate::event::{NewEvent, headers_text};
+use crate::{QueueError, limit};
 
 #[derive(Serialize)]
 struct Row<'a> {
@@ -22,6 +22,7 @@ struct Row<'a> {
 
 impl SqliteQueue {
     pub(super) async fn publish_own(&self, events: &[NewEvent]) -> Result<Vec<i64>, QueueError> {
+        limit::check_events(events)?;
         let (events, now) = (events.to_vec(), self.sqlite.now_ms());
         let ids = self
             .sqlite

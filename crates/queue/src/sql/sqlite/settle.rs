@@ -1,14 +1,16 @@
 //! Settling: a lease that is not ours any more changes nothing.
 
+use std::collections::BTreeSet;
+
 use serde::Serialize;
 use sqlx::SqliteConnection;
 use tidegate_core::EventId;
-use tidegate_store::{posting, sqlx};
+use tidegate_store::{StoreError, posting, sqlx};
 
 use super::super::COMPONENT;
 use super::super::columns::{Goal, goal, keys_of, postings_of};
 use super::claim::{UNFINISHED, release};
-use super::{SqliteQueue, failed, json, publish};
+use super::{SqliteQueue, json, publish};
 use crate::QueueError;
 use crate::port::{HandlerCommit, HandlerState, Held, Move, Settlement};
 use crate::tx::Tx;
@@ -46,9 +48,12 @@ impl SqliteQueue {
         let now = self.sqlite.now_ms();
         let is_ours = match tx {
             Some(mut tx) => {
+                let limit = tx.limit()?;
                 let connection = tx.sqlite().ok_or(QueueError::ForeignTransaction)?;
-                let recorded = record(connection, commit, now).await;
-                if !recorded.map_err(failed("record a result"))? {
+                let recorded = record(connection, commit, now);
+                // The commit is not asked for yet, so a failure is known to have changed nothing.
+                let recorded = limit.run("record a result", recorded).await;
+                if !recorded.map_err(StoreError::undone)? {
                     tx.rollback().await?;
                     return Ok(false);
                 }
@@ -98,7 +103,21 @@ impl SqliteQueue {
     }
 }
 
-/// How often the event of a claim was claimed, if the claim still holds.
+/// Which of these events are finished or have a row of their own: their batch goes on listing them, and
+/// they are not its own any more.
+async fn settled(
+    connection: &mut SqliteConnection,
+    ids: &[i64],
+) -> Result<BTreeSet<i64>, sqlx::Error> {
+    let sql = format!("SELECT i.value FROM json_each(?) i WHERE NOT ({UNFINISHED})");
+    let settled: Vec<i64> = sqlx::query_scalar(sqlx::AssertSqlSafe(sql))
+        .bind(json(&ids))
+        .fetch_all(connection)
+        .await?;
+    Ok(settled.into_iter().collect())
+}
+
+/// How often the events of a claim were claimed, if the claim still holds.
 async fn fence(connection: &mut SqliteConnection, held: Held) -> Result<Option<i64>, sqlx::Error> {
     match held {
         Held::Batch { batch, token } => {
@@ -130,6 +149,13 @@ async fn settle(
     let mut done: Vec<&Move> = Vec::new();
     let mut logged = Vec::new();
     let mut known: Option<(Held, Option<i64>)> = None;
+    let of_batch = |one: &&Move| matches!(one.claim.held, Held::Batch { .. });
+    let listed = settlement.moves.iter().filter(of_batch);
+    let listed: Vec<i64> = listed.map(|one| one.claim.id).collect();
+    let settled = match listed.is_empty() {
+        true => BTreeSet::new(),
+        false => settled(connection, &listed).await?,
+    };
     for one in &settlement.moves {
         let held = one.claim.held;
         let attempts = match known {
@@ -137,6 +163,7 @@ async fn settle(
             _ => fence(connection, held).await?,
         };
         known = Some((held, attempts));
+        let attempts = attempts.filter(|_| !of_batch(&one) || !settled.contains(&one.claim.id));
         let Some(attempts) = attempts else {
             stale.push(one.claim.id);
             continue;
@@ -292,6 +319,10 @@ async fn record(
     now: i64,
 ) -> Result<bool, sqlx::Error> {
     if fence(connection, commit.claim.held).await?.is_none() {
+        return Ok(false);
+    }
+    let is_of_batch = matches!(commit.claim.held, Held::Batch { .. });
+    if is_of_batch && !settled(connection, &[commit.claim.id]).await?.is_empty() {
         return Ok(false);
     }
     remember(connection, commit.claim.id, &commit.state, now).await?;

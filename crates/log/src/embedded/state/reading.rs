@@ -1,0 +1,89 @@
+//! What a group does on a topic.
+
+use tidegate_core::books::{Books, Place, Posting};
+use tidegate_core::{GroupName, Offset};
+
+use super::{NO_TOPIC, Nonsense, State};
+use crate::embedded::repair::DAMAGED;
+use crate::port::Committed;
+
+/// What a group does on a topic.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(in crate::embedded) struct Reading {
+    /// Where the group began in each partition: where the partition started when the group was
+    /// registered, or behind what it did not want.
+    pub(in crate::embedded) starts: Vec<i64>,
+    /// What is committed, by partition.
+    pub(in crate::embedded) committed: Vec<Option<Committed>>,
+    /// What became of the records it read.
+    pub(in crate::embedded) posted: Books,
+    /// What had been removed or lost before it was registered, or lay before its beginning: it never
+    /// had those.
+    pub(in crate::embedded) before: Books,
+}
+
+impl Reading {
+    /// The offset below which this group needs nothing any more.
+    pub(in crate::embedded) fn needs(&self, partition: usize) -> i64 {
+        let committed = self.committed.get(partition).and_then(Option::as_ref);
+        let start = self.starts.get(partition).copied().unwrap_or(0);
+        committed.map_or(start, |committed| committed.next.0)
+    }
+
+    /// The group begins at `next` of a partition of which it has committed nothing, and never had
+    /// what lies before.
+    pub(super) fn skip(&mut self, partition: usize, next: i64, before: &[Posting]) {
+        let slots = (
+            self.starts.get_mut(partition),
+            self.committed.get_mut(partition),
+        );
+        if let (Some(start), Some(committed @ None)) = slots {
+            *start = next;
+            *committed = Some(Committed {
+                next: Offset(next),
+                metadata: String::new(),
+            });
+            before.iter().for_each(|posting| self.before.post(posting));
+        }
+    }
+}
+
+impl State {
+    /// What a group does on a topic; registered from here on if it was not.
+    pub(super) fn reading(
+        &mut self,
+        group: GroupName,
+        number: u32,
+    ) -> Result<&mut Reading, Nonsense> {
+        let topic = self.topics.get(number as usize).ok_or(NO_TOPIC)?;
+        let readings = self.groups.entry(group).or_default();
+        Ok(readings.entry(number).or_insert_with(|| Reading {
+            starts: topic.partitions.iter().map(|p| p.start).collect(),
+            committed: vec![None; topic.partitions.len()],
+            posted: Books::default(),
+            before: gone(&topic.books),
+        }))
+    }
+}
+
+/// What was removed from a topic or lost of it, as books in which it is queued.
+fn gone(books: &Books) -> Books {
+    let mut gone = removed(books);
+    for (bucket, tally) in books.tallies(&Place::Lost(DAMAGED)) {
+        gone.move_tally(bucket, None, Some(Place::Queued), tally);
+    }
+    gone
+}
+
+/// The removed part of books, as books of their own in which it is queued.
+pub(in crate::embedded) fn removed(books: &Books) -> Books {
+    let rows = books.rows();
+    let rows: Vec<_> = rows
+        .into_iter()
+        .filter_map(|mut row| {
+            row.column = row.column.strip_prefix("removed:")?.to_owned();
+            Some(row)
+        })
+        .collect();
+    Books::from_rows(&rows).unwrap_or_default()
+}

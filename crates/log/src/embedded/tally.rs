@@ -1,0 +1,201 @@
+//! What the records of a range of offsets add to the books.
+
+use tidegate_core::GroupName;
+use tidegate_core::books::{Bucket, Place, Posting, Tally};
+use tidegate_core::env::OpenMode;
+
+use super::chunk::{Head, Records, count_id};
+use super::files::{self, Doing};
+use super::hub::Hub;
+use super::scan::{Scan, Seen};
+use super::segment::{Minutes, Segment};
+use super::state::Fresh;
+use crate::error::LogError;
+use crate::record::TopicPartition;
+
+/// What the records from `from` up to `to` add to the books. They are all in segments.
+pub(super) fn of_range(
+    hub: &Hub,
+    at: &TopicPartition,
+    (topic, partition): (u32, u32),
+    (from, to): (i64, i64),
+) -> Result<Minutes, LogError> {
+    let segments: Vec<Segment> = {
+        let state = hub.state();
+        let found = state.partition(topic, partition);
+        let segments = found.map(|p| p.segments.iter()).into_iter().flatten();
+        segments.map(Segment::without_index).collect()
+    };
+    of_segments(hub, at, &segments, (from, to))
+}
+
+fn of_segments(
+    hub: &Hub,
+    at: &TopicPartition,
+    segments: &[Segment],
+    (from, to): (i64, i64),
+) -> Result<Minutes, LogError> {
+    let mut minutes = Minutes::new();
+    for segment in segments.iter().filter(|s| s.end > from && s.base < to) {
+        if segment.base >= from && segment.end <= to {
+            add_all(&mut minutes, segment.minutes.iter().map(|(m, t)| (*m, *t)));
+        } else {
+            of_part(hub, &mut minutes, at, segment, (from, to))?;
+        }
+    }
+    Ok(minutes)
+}
+
+fn of_part(
+    hub: &Hub,
+    minutes: &mut Minutes,
+    at: &TopicPartition,
+    segment: &Segment,
+    range: (i64, i64),
+) -> Result<(), LogError> {
+    let number = u32::try_from(at.partition.0).unwrap_or(0);
+    let path = hub.topic_dir(&at.topic).join(segment.name(number));
+    let file = match hub.disk.open(&path, OpenMode::Read).doing("open", &path) {
+        // As with any damage, what cannot be read is missing in the books.
+        Err(error) if files::is_missing(&error) => return Ok(()),
+        opened => opened?,
+    };
+    let cluster = hub.state().cluster.clone();
+    let mut scan = Scan::whole(segment);
+    while let Some(seen) = scan.next(&*file, &path)? {
+        if let Seen::Chunk { head, bytes, .. } = seen {
+            of_chunk(minutes, &head, &bytes, &cluster, at, range);
+        }
+    }
+    Ok(())
+}
+
+fn of_chunk(
+    minutes: &mut Minutes,
+    head: &Head,
+    bytes: &bytes::Bytes,
+    cluster: &str,
+    at: &TopicPartition,
+    (from, to): (i64, i64),
+) {
+    if head.base >= from && head.end() <= to {
+        add_all(minutes, head.tallies.iter().copied());
+    } else if head.base < to && head.end() > from {
+        add_all(minutes, part(head, bytes, cluster, at, (from, to)));
+    }
+}
+
+/// What a partition holds that a group begins behind, at one moment.
+#[derive(Debug)]
+pub(super) struct Held {
+    at: TopicPartition,
+    start: i64,
+    /// Where the group begins.
+    pub(super) end: i64,
+    segments: Vec<Segment>,
+    fresh: Vec<Fresh>,
+    /// Offsets that were lost to damage, of which no ids are known.
+    lost: Vec<(Bucket, Tally)>,
+}
+
+impl Held {
+    /// All that a partition holds; none where the group has committed something of it.
+    pub(super) fn of(hub: &Hub, group: &GroupName, (topic, number): (u32, u32)) -> Option<Self> {
+        let state = hub.state();
+        let reading = state.groups.get(group).and_then(|of| of.get(&topic));
+        let committed =
+            reading.and_then(|reading| reading.committed.get(number as usize)?.as_ref());
+        if committed.is_some() {
+            return None;
+        }
+        let partition = state.partition(topic, number)?;
+        let at = state.name(topic, number)?;
+        let books = &state.topics.get(topic as usize)?.books;
+        let queued = books.tallies(&Place::Queued).into_iter();
+        let is_here = |bucket: &Bucket| matches!(bucket, Bucket::Offsets { partition, .. } if *partition == at.partition);
+        let lost = queued.filter(|(bucket, _)| is_here(bucket)).collect();
+        Some(Self {
+            start: partition.start,
+            end: partition.end,
+            segments: partition
+                .segments
+                .iter()
+                .map(Segment::without_index)
+                .collect(),
+            fresh: partition.fresh.iter().cloned().collect(),
+            lost,
+            at,
+        })
+    }
+
+    /// What the group never had, as postings of what is queued.
+    pub(super) fn postings(&self, hub: &Hub) -> Result<Vec<Posting>, LogError> {
+        let range = (self.start, self.end);
+        let mut minutes = of_segments(hub, &self.at, &self.segments, range)?;
+        let cluster = hub.state().cluster.clone();
+        for fresh in &self.fresh {
+            of_chunk(
+                &mut minutes,
+                &fresh.head,
+                &fresh.bytes,
+                &cluster,
+                &self.at,
+                range,
+            );
+        }
+        let minutes = minutes
+            .iter()
+            .map(|(minute, tally)| (Bucket::Minute(*minute), *tally));
+        let all = minutes.chain(self.lost.iter().copied());
+        Ok(all
+            .map(|(bucket, tally)| posting(bucket, tally, None, Some(Place::Queued)))
+            .collect())
+    }
+}
+
+/// The tallies of some records of a chunk.
+fn part(
+    head: &Head,
+    bytes: &bytes::Bytes,
+    cluster: &str,
+    at: &TopicPartition,
+    (from, to): (i64, i64),
+) -> Vec<(u64, Tally)> {
+    let mut tallies = Vec::new();
+    let Some(body) = head.body(bytes) else {
+        return tallies;
+    };
+    let mut records = Records::new(head, body);
+    while let Ok(Some(stored)) = records.next_from(from) {
+        if stored.offset.0 >= to {
+            break;
+        }
+        count_id(&mut tallies, stored.event_id(cluster, at));
+    }
+    tallies
+}
+
+pub(super) fn add_all(minutes: &mut Minutes, tallies: impl IntoIterator<Item = (u64, Tally)>) {
+    for (minute, tally) in tallies {
+        let sum = minutes.entry(minute).or_default();
+        *sum = sum.plus(tally);
+    }
+}
+
+/// The postings of records that are removed.
+pub(super) fn removed(minutes: &Minutes) -> Vec<Posting> {
+    minutes
+        .iter()
+        .map(|(minute, tally)| posting(Bucket::Minute(*minute), *tally, Some(Place::Queued), None))
+        .collect()
+}
+
+fn posting(bucket: Bucket, tally: Tally, from: Option<Place>, to: Option<Place>) -> Posting {
+    Posting {
+        bucket,
+        from,
+        to,
+        count: u64::try_from(tally.count).unwrap_or(0),
+        id_sum: tally.id_sum,
+    }
+}

@@ -1,0 +1,183 @@
+//! A directory that an earlier version wrote, with every kind of change in its journal and every
+//! kind of row in its manifest, is read by this one.
+
+use std::path::{Path, PathBuf};
+
+use tidegate_core::env::system::SystemDisk;
+use tidegate_core::env::{Disk, OpenMode};
+use tidegate_core::{GroupName, Offset};
+use tidegate_sim::SimDisk;
+
+use super::desk::{Desk, append, at, dir, id, offset, small};
+use crate::EmbeddedConfig;
+use crate::embedded::change::Change;
+use crate::embedded::{Problem, check};
+use crate::error::LogError;
+use crate::local::Write;
+use crate::topic::TopicConfig;
+
+fn kept() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/log-v1b")
+}
+
+fn config() -> EmbeddedConfig {
+    EmbeddedConfig {
+        journal_size: 16 * 1024,
+        ..small()
+    }
+}
+
+fn open(disk: &SimDisk) -> Desk {
+    Desk::open(disk, config()).unwrap()
+}
+
+/// Copies the files of one directory.
+fn copy(from: &dyn Disk, source: &Path, to: &dyn Disk, target: &Path) {
+    to.create_dir_all(target).unwrap();
+    for entry in from.list(source).unwrap() {
+        let (source, target) = (source.join(&entry.name), target.join(&entry.name));
+        if entry.name.starts_with("topic-") {
+            copy(from, &source, to, &target);
+        } else {
+            let bytes = from.read(&source, 1 << 20).unwrap();
+            let mut file = to.open(&target, OpenMode::CreateNew).unwrap();
+            file.append(&bytes).unwrap();
+        }
+    }
+}
+
+fn keyed(n: u64) -> crate::port::Append {
+    let mut append = append("keyed", 0, n);
+    append.record.key = Some(format!("key {}", n % 3).into());
+    append
+}
+
+fn commit(group: &str, partition: i32, next: i64, n: u64) -> Write {
+    Write {
+        appends: Vec::new(),
+        offsets: vec![offset(group, at("a", partition), next, [id(n)])],
+    }
+}
+
+/// A log whose manifest has offsets that were lost, records that were removed, and groups that
+/// began late; and whose journal has one change of each kind behind it.
+fn play(disk: &SimDisk) {
+    let mut desk = open(disk);
+    desk.create("a", TopicConfig::new(2)).unwrap();
+    let compact = TopicConfig {
+        compact: true,
+        retention_bytes: Some(1 << 20),
+        ..TopicConfig::new(1)
+    };
+    desk.create("keyed", compact).unwrap();
+    desk.register("g", vec![0]).unwrap();
+    desk.register("forgotten", vec![0]).unwrap();
+    for n in 0..8 {
+        desk.append(vec![append("a", 0, n), append("a", 1, 100 + n)])
+            .unwrap();
+    }
+    drop(desk);
+    let as_disk: &dyn Disk = disk;
+    let journal = dir().join("journal-0000000000000001");
+    let bytes = as_disk.read(&journal, 1 << 20).unwrap();
+    let value = b"value 3 ";
+    let place = bytes.windows(value.len()).position(|w| w == value);
+    disk.flip_bit(&journal, place.unwrap() as u64, 1);
+    let mut desk = open(disk);
+    desk.write(commit("g", 0, 1, 0)).unwrap();
+    desk.write(commit("g", 1, 1, 100)).unwrap();
+    desk.write(commit("forgotten", 1, 1, 100)).unwrap();
+    desk.delete_before(&at("a", 1), 1).unwrap();
+    desk.skip("late", &[(0, 1)]).unwrap();
+    (0..40).for_each(|n| {
+        desk.append(vec![keyed(200 + n)]).unwrap();
+    });
+    desk.opened.keeper.checkpoint().unwrap();
+    // From here on everything is only in the journal.
+    desk.create("b", TopicConfig::new(3)).unwrap();
+    desk.register("h", vec![0, 2]).unwrap();
+    desk.append(vec![append("b", 2, 300), append("a", 1, 301)])
+        .unwrap();
+    desk.write(commit("g", 1, 2, 101)).unwrap();
+    let forgotten = GroupName::new("forgotten").unwrap();
+    let forget = Change::Forget { group: forgotten };
+    desk.opened.writer.change(&[forget]).unwrap();
+    desk.skip("h", &[(0, 1)]).unwrap();
+    let removal = desk
+        .opened
+        .keeper
+        .delete_before(&at("keyed", 0), 2)
+        .unwrap();
+    assert!(desk.opened.writer.remove(removal.unwrap()).unwrap());
+    let switch = desk.opened.keeper.compaction().unwrap().unwrap();
+    assert!(matches!(switch, Change::Switch { .. }));
+    assert!(desk.opened.writer.remove(switch).unwrap());
+    drop(desk);
+    disk.end_process();
+}
+
+/// Writes the fixture where there is none. When the format gets a new version, name a new directory
+/// above and run `cargo test -p tidegate-log --lib write_the_fixture -- --ignored`.
+#[test]
+#[ignore = "not a test: writes the fixture that is kept, where it is missing"]
+fn write_the_fixture_of_all_changes() {
+    let system: &dyn Disk = &SystemDisk;
+    if system.list(&kept()).is_ok() {
+        return;
+    }
+    let disk = SimDisk::new(1);
+    play(&disk);
+    copy(&disk, dir(), system, &kept());
+}
+
+#[test]
+fn every_kind_of_change_and_row_of_version_1_is_read() {
+    let disk = SimDisk::new(1);
+    copy(&SystemDisk, &kept(), &disk, dir());
+    let checked = check(&disk, dir()).unwrap();
+    assert!(checked.groups >= 8, "{checked:?}");
+    let is_hole = |problem: &Problem| match problem {
+        Problem::Records {
+            at: found,
+            from,
+            to,
+            ..
+        } => found.topic == at("a", 0).topic && (*from, *to) == (Offset(3), Offset(4)),
+        Problem::Books { .. } => true,
+        Problem::Journal(_) | Problem::Torn { .. } | Problem::Index { .. } => false,
+    };
+    assert!(checked.problems.iter().all(is_hole), "{checked:?}");
+    let mut desk = open(&disk);
+    let damaged = desk.read(&at("a", 0), 3).unwrap_err();
+    assert!(matches!(damaged, LogError::Damaged { .. }), "{damaged}");
+    assert_eq!(
+        desk.all(&at("b", 2)).unwrap()[0].record,
+        append("b", 2, 300).record
+    );
+    assert_eq!(desk.end(&at("a", 1)), 9);
+    assert_eq!(desk.start(&at("keyed", 0)), 2);
+    let keys = desk.all(&at("keyed", 0)).unwrap();
+    assert!(keys.len() < 38, "{} were left by compaction", keys.len());
+    {
+        let state = desk.opened.hub.state();
+        let names: Vec<&str> = state.groups.keys().map(GroupName::as_str).collect();
+        assert_eq!(names, ["g", "h", "late"]);
+        let needs = |name: &str, partition| {
+            state.groups[&GroupName::new(name).unwrap()][&0].needs(partition)
+        };
+        assert_eq!((needs("g", 0), needs("g", 1)), (1, 2));
+        assert_eq!((needs("h", 0), needs("h", 1)), (0, 9));
+        assert_eq!((needs("late", 0), needs("late", 1)), (0, 8));
+    }
+    // One record of each partition of `a` is lost, and nobody has posted it yet.
+    for audited in desk.audit() {
+        let group = audited.group.as_ref().map(GroupName::as_str);
+        let missing = match (audited.topic.as_str(), group) {
+            ("a", None | Some("g")) => 2,
+            ("a", Some(_)) => 1,
+            _ => 0,
+        };
+        assert_eq!(audited.unaccounted(), missing, "{audited:?}");
+        assert!(audited.books.account().is_balanced(), "{audited:?}");
+    }
+}

@@ -1,0 +1,148 @@
+//! Rules of what is too long, malformed or refused: one event never stops others.
+
+use std::time::Duration;
+
+use tidegate_core::{Classify, Code, Failure, FailureClass};
+
+use super::dispatchers::{Calls, Running, quick};
+use super::{LONG, World, completed, lane};
+use crate::port::{Disposition, Held, Move, Settlement, Status};
+use crate::{Dispatcher, Handled};
+
+/// A text that no compression makes short.
+fn long_text(bytes: usize) -> String {
+    let mut state = 7_u64;
+    let letter = |_| {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        char::from(b'a' + u8::try_from((state >> 33) % 26).unwrap())
+    };
+    (0..bytes).map(letter).collect()
+}
+
+/// A zero byte in what a handler says is replaced, and the event ends like another.
+pub async fn a_failure_with_a_zero_byte_in_its_text_harms_nobody(world: &World) {
+    let ids = world.publish("a", 5).await;
+    let bad = ids[2];
+    let calls = Calls::default();
+    let counted = calls.clone();
+    let builder = Dispatcher::builder(world.queue()).options(quick());
+    let builder = builder.register_raw("one", "a", move |event, _| {
+        let number = event.number();
+        counted.add("one", u32::try_from(number).unwrap());
+        Box::pin(async move {
+            if number != bad {
+                return Handled::Success;
+            }
+            let text = format!("nul: \0 {}", long_text(100_000));
+            let failure = Failure::permanent(Code::from_static("test.bad"), text);
+            Handled::UnrecoverableError(failure)
+        })
+    });
+    let running = Running::start(world, builder.unwrap());
+    world.finalized(5).await;
+    running.stop().await;
+    for id in ids {
+        assert_eq!(calls.of("one", u32::try_from(id).unwrap()), 1);
+    }
+    let shown = world.store.show(bad).await.unwrap().unwrap();
+    assert_eq!(shown.status, Status::CompletedWithErrors);
+    let text = shown.errors[0].error.clone().unwrap();
+    assert!(text.contains("nul: \u{fffd}"), "{}", &text[..40]);
+    assert!(text.len() < 20_000, "{}", text.len());
+    world.audit().await;
+}
+
+/// Keys and types that no index holds are refused where they come in.
+pub async fn a_key_or_type_that_is_too_long_is_refused(world: &World) {
+    let refused = [
+        world.event("a").with_key(long_text(4_000)),
+        world.event("a").with_key("a\0b"),
+        world.event(&long_text(1_000)),
+    ];
+    for event in refused {
+        let good = world.event("a");
+        let published = world.store.publish(&[good, event.clone()]).await;
+        assert_eq!(published.unwrap_err().class(), FailureClass::Permanent);
+        let mut tx = world.store.begin().await.unwrap();
+        let published = world.store.publish_in(&mut tx, &[event]).await;
+        assert_eq!(published.unwrap_err().class(), FailureClass::Permanent);
+        tx.rollback().await.unwrap();
+    }
+    assert_eq!(world.store.account().await.unwrap().accepted, 0);
+    // The longest that is allowed goes all the way.
+    let longest = world.event(&long_text(255)).with_key(long_text(1_024));
+    world.store.publish(&[longest]).await.unwrap();
+    let claimed = world.claim(1, LONG).await;
+    let retry = Disposition::Retry {
+        after: Duration::ZERO,
+        lane: crate::port::Lane::new(&claimed[0].type_name, ["one"]),
+    };
+    assert_eq!(world.settle(&claimed, &retry).await, [0_i64; 0]);
+    let again = world.claim(1, LONG).await;
+    assert_eq!(again.len(), 1);
+    assert_eq!(world.settle(&again, &completed()).await, [0_i64; 0]);
+    world.audit().await;
+}
+
+/// However many keys wait for good reason: one whose release was lost comes free.
+pub async fn a_lost_release_is_found_among_many_parked_keys(world: &World) {
+    const KEYS: usize = 1_200;
+    let mut events = Vec::new();
+    for n in 0..KEYS {
+        for _ in 0..2 {
+            events.push(world.event("a").with_key(format!("k{n:05}")));
+        }
+    }
+    for n in 0..5 {
+        for _ in 0..2 {
+            events.push(world.event("a").with_key(format!("z{n}")));
+        }
+    }
+    let count = events.len();
+    world.store.publish(&events).await.unwrap();
+    let claimed = world.claim(u32::try_from(count).unwrap(), LONG).await;
+    assert_eq!(claimed.len(), count);
+    // The second of each key is parked behind the first, which stays claimed.
+    let second = claimed.iter().skip(1).step_by(2);
+    let parked = second.map(|event| Move {
+        claim: event.claim.clone(),
+        key: event.key.clone(),
+        to: Disposition::Park { lane: lane() },
+        states: Vec::new(),
+    });
+    let parked = Settlement {
+        moves: parked.collect(),
+        finished: Vec::new(),
+    };
+    assert_eq!(world.store.settle(&parked).await.unwrap(), [0_i64; 0]);
+    // The first of the last keys is finished by somebody who dies before the release.
+    let is_last = |key: &Option<String>| key.as_ref().is_some_and(|key| key.starts_with('z'));
+    let firsts = claimed
+        .iter()
+        .step_by(2)
+        .filter(|event| is_last(&event.key));
+    let died = firsts.map(|event| Move {
+        claim: event.claim.clone(),
+        key: None,
+        to: completed(),
+        states: Vec::new(),
+    });
+    let died = Settlement {
+        moves: died.collect(),
+        finished: Vec::new(),
+    };
+    assert_eq!(world.store.settle(&died).await.unwrap(), [0_i64; 0]);
+    let mut freed = Vec::new();
+    for _ in 0..10 {
+        freed.extend(world.claim(100, LONG).await);
+        if freed.len() == 5 {
+            break;
+        }
+    }
+    assert_eq!(freed.len(), 5, "of 5 keys whose release was lost");
+    assert!(freed.iter().all(|event| is_last(&event.key)));
+    assert!(matches!(freed[0].claim.held, Held::Row { .. }));
+    world.audit().await;
+}

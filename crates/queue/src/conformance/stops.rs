@@ -1,0 +1,104 @@
+//! Rules of how dispatchers stop.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate_core::{Code, Failure, FailureClass};
+
+use super::World;
+use super::dispatchers::{Calls, Placed, Running, placed, quick};
+use crate::{Delivery, Dispatcher, DispatcherOptions, Handled};
+
+/// A dispatcher that stops gives back what it did not begin, at once and without a lease to wait
+/// for.
+pub async fn stopping_gives_back_what_was_not_begun(world: &World) {
+    let queue = world.queue();
+    let options = DispatcherOptions {
+        concurrency: 1,
+        lease: Duration::from_secs(60),
+        ..quick()
+    };
+    let clock = Arc::clone(&world.env.clock);
+    let slow = move |_: Delivery<Placed>| {
+        let clock = Arc::clone(&clock);
+        async move {
+            clock.sleep(Duration::from_millis(100)).await;
+            Handled::Success
+        }
+    };
+    let builder = Dispatcher::builder(queue.clone()).options(options);
+    let running = Running::start(world, builder.register_fn("slow", slow).unwrap());
+    for n in 0..8 {
+        queue.publish(&placed(n)).await.unwrap();
+    }
+    for _ in 0..2_000 {
+        if world.store.stats().await.unwrap().processing > 1 {
+            break;
+        }
+        world.wait(Duration::from_millis(2)).await;
+    }
+    let report = running.stop().await;
+    assert!(report.finalized >= 1, "what ran was settled: {report:?}");
+    let act = |_: Delivery<Placed>| async { Handled::Success };
+    let builder = Dispatcher::builder(queue).options(quick());
+    let running = Running::start(world, builder.register_fn("slow", act).unwrap());
+    world.finalized(8).await;
+    running.stop().await;
+    world.audit().await;
+}
+
+/// A handler that fails with class System stops its dispatcher, whose health says so; no attempt is
+/// used up, what was not begun is given back at once, and a dispatcher that works finishes it all.
+pub async fn a_system_failure_stops_the_dispatcher_and_loses_nothing(world: &World) {
+    let queue = world.queue();
+    let mut options = DispatcherOptions {
+        concurrency: 2,
+        lease: Duration::from_secs(60),
+        ..quick()
+    };
+    options.policy.retry.attempts = Some(1);
+    for n in 0..15_u32 {
+        let key = n.is_multiple_of(3).then(|| "k".to_owned());
+        queue.publish(&Placed { n, key }).await.unwrap();
+    }
+    let calls = Calls::default();
+    let seen = calls.clone();
+    let wrong = move |event: Delivery<Placed>| {
+        seen.add("wrong", event.event.n);
+        let code = Code::from_static("http.unauthorized");
+        async { Failure::new(FailureClass::System, code, "the token is wrong").into() }
+    };
+    let builder = Dispatcher::builder(queue.clone()).options(options.clone());
+    let broken = Running::start(world, builder.register_fn("mail", wrong).unwrap());
+    for _ in 0..2_000 {
+        if !broken.handle.health().is_up {
+            break;
+        }
+        world.wait(Duration::from_millis(5)).await;
+    }
+    world.wait(Duration::from_millis(100)).await;
+    let (health, report) = (broken.handle.health(), broken.handle.report());
+    assert_eq!(health.class, Some(FailureClass::System));
+    let problem = health.problem.unwrap_or_default();
+    assert!(
+        problem.contains("`mail`") && problem.contains("the token is wrong"),
+        "{problem}"
+    );
+    let called: u32 = (0..15).map(|n| calls.of("wrong", n)).sum();
+    assert!((1..=2).contains(&called), "{called} calls");
+    // It takes nothing more, also when there is room and it is told.
+    queue.publish(&placed(15)).await.unwrap();
+    world.wait(Duration::from_millis(50)).await;
+    assert_eq!(broken.handle.report(), report);
+    assert!((1..16).contains(&report.claimed), "{report:?}");
+    world.audit().await;
+    // Another goes on at once, though the first has not ended and its leases would be long.
+    let right = |_: Delivery<Placed>| async { Handled::Success };
+    let builder = Dispatcher::builder(queue).options(options);
+    let running = Running::start(world, builder.register_fn("mail", right).unwrap());
+    world.finalized(16).await;
+    running.stop().await;
+    assert_eq!(broken.stop().await.finalized, 0);
+    assert_eq!(world.store.account().await.unwrap().delivered, 16);
+    world.audit().await;
+}

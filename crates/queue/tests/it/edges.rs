@@ -1,0 +1,325 @@
+//! What the databases refuse, and what people write into the tables by hand.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tidegate_core::env::Env;
+use tidegate_core::{Code, Failure};
+use tidegate_queue::conformance::dispatchers::{Running, quick};
+use tidegate_queue::conformance::{LONG, World};
+use tidegate_queue::port::Status;
+use tidegate_queue::{Dispatcher, Handled, sql};
+use tidegate_store::{Store, sqlx};
+
+use crate::stores::{runtime, sqlite};
+
+/// One of five events whose result the store refuses, as it refuses it on and on.
+async fn one_refused_result(world: &World) {
+    let ids = world.publish("a", 5).await;
+    let bad = ids[2];
+    let called = Arc::new(Mutex::new(Vec::new()));
+    let calls = Arc::clone(&called);
+    let builder = Dispatcher::builder(world.queue()).options(quick());
+    let builder = builder.register_raw("one", "a", move |event, _| {
+        let number = event.number();
+        calls.lock().unwrap().push(number);
+        Box::pin(async move {
+            if number != bad {
+                return Handled::Success;
+            }
+            let failure = Failure::transient(Code::from_static("test.bad"), "poison");
+            Handled::TransientError(failure)
+        })
+    });
+    let running = Running::start(world, builder.unwrap());
+    world.finalized(5).await;
+    running.stop().await;
+    let mut called = called.lock().unwrap().clone();
+    called.sort_unstable();
+    assert_eq!(called, ids, "each of them once");
+    let shown = world.store.show(bad).await.unwrap().unwrap();
+    assert_eq!(shown.status, Status::CompletedWithErrors);
+    let text = shown.errors[0].error.clone().unwrap();
+    assert!(text.contains("refused"), "{text}");
+    world.audit().await;
+}
+
+async fn on_sqlite(dir: &tempfile::TempDir) -> (Store, World) {
+    let store = sqlite(dir).await;
+    let queue = sql::queue_store(store.clone(), &Env::system()).await;
+    (store, World::new(queue.unwrap()))
+}
+
+async fn write(store: &Store, sql: &'static str) -> Result<(), tidegate_store::StoreError> {
+    let Store::Sqlite(file) = store else {
+        panic!("it is SQLite");
+    };
+    let written = file.write("write by hand", move |connection| {
+        Box::pin(async move { sqlx::raw_sql(sql).execute(connection).await })
+    });
+    written.await.map(drop)
+}
+
+#[test]
+fn a_result_that_is_refused_harms_no_other_event() {
+    runtime().block_on(async {
+        let dir = tempfile::tempdir().unwrap();
+        let (store, world) = on_sqlite(&dir).await;
+        let refuse = "CREATE TRIGGER refuse BEFORE INSERT ON tidegate_handler_state
+            WHEN NEW.error LIKE '%poison%' BEGIN SELECT RAISE(ABORT, 'not this'); END";
+        write(&store, refuse).await.unwrap();
+        one_refused_result(&world).await;
+    });
+}
+
+#[test]
+fn what_could_not_be_claimed_is_refused_by_the_table() {
+    runtime().block_on(async {
+        let dir = tempfile::tempdir().unwrap();
+        let (store, world) = on_sqlite(&dir).await;
+        let bad = [
+            "INSERT INTO event_queue (type, payload, event_id) VALUES ('a', '{}', 'seven')",
+            "INSERT INTO event_queue (type, payload, event_id)
+             VALUES ('a', '{}', '019a8f3e-5c00-7abc-8def-0123456789ag')",
+            "INSERT INTO event_queue (type, payload, event_id)
+             VALUES ('a', '{}', '019a8f3e5c007abc8def0123456789abcdef')",
+            "INSERT INTO event_queue (type, payload, created_at) VALUES ('a', '{}', 'today')",
+            "INSERT INTO event_queue (type, payload, key) VALUES ('a', '{}', x'ff00')",
+            "INSERT INTO event_queue (type, payload) VALUES (x'ff00', '{}')",
+            "INSERT INTO event_queue (type, payload) VALUES ('', '{}')",
+            "INSERT INTO event_queue (type, payload, headers) VALUES ('a', '{}', 'x: 1')",
+            "INSERT INTO event_queue (type, payload, key)
+             VALUES ('a', '{}', hex(zeroblob(600)))",
+        ];
+        for sql in bad {
+            assert!(write(&store, sql).await.is_err(), "{sql}");
+        }
+        let good = "INSERT INTO event_queue (type, payload, headers) VALUES ('a', '{}', '{}')";
+        write(&store, good).await.unwrap();
+        assert_eq!(world.claim(10, LONG).await.len(), 1);
+        world.audit().await;
+    });
+}
+
+mod needs_postgres {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use tidegate_queue::port::{HandlerCommit, HandlerResult, HandlerState};
+    use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+    use tokio::net::{TcpListener, TcpStream};
+
+    use super::*;
+    use crate::stores::{postgres, run};
+
+    #[test]
+    #[ignore = "needs PostgreSQL"]
+    fn a_result_that_is_refused_harms_no_other_event() {
+        runtime().block_on(async {
+            let (store, schema) = postgres().await;
+            let queue = sql::queue_store(store.clone(), &Env::system()).await;
+            let refuse = "ALTER TABLE tidegate_handler_state ADD CHECK (error NOT LIKE '%poison%')";
+            run(&store, refuse.to_owned()).await;
+            one_refused_result(&World::new(queue.unwrap())).await;
+            run(&store, format!("DROP SCHEMA {schema} CASCADE")).await;
+        });
+    }
+
+    #[test]
+    #[ignore = "needs PostgreSQL"]
+    fn what_could_not_be_read_is_refused_by_the_table() {
+        runtime().block_on(async {
+            let (store, schema) = postgres().await;
+            let Store::Postgres(server) = &store else {
+                panic!("it is PostgreSQL");
+            };
+            let queue = sql::queue_store(store.clone(), &Env::system()).await;
+            let world = World::new(queue.unwrap());
+            let bad = [
+                "INSERT INTO event_queue (type, payload, created_at) VALUES ('a', '{}', 'infinity')",
+                "INSERT INTO event_queue (type, payload, key) VALUES ('a', '{}', repeat('k', 1025))",
+                "INSERT INTO event_queue (type, payload) VALUES (repeat('t', 256), '{}')",
+                "INSERT INTO event_queue (type, payload) VALUES ('', '{}')",
+            ];
+            for sql in bad {
+                let written = server.run("write by hand", move |connection| {
+                    Box::pin(async move { sqlx::raw_sql(sql).execute(connection).await })
+                });
+                assert!(written.await.is_err(), "{sql}");
+            }
+            assert!(world.claim(10, LONG).await.is_empty());
+            run(&store, format!("DROP SCHEMA {schema} CASCADE")).await;
+        });
+    }
+
+    #[test]
+    #[ignore = "needs PostgreSQL"]
+    fn a_handler_that_overlooks_an_error_of_its_transaction_is_told() {
+        runtime().block_on(async {
+            let (store, schema) = postgres().await;
+            let queue = sql::queue_store(store.clone(), &Env::system()).await;
+            let world = World::new(queue.unwrap());
+            let id = world.publish("a", 1).await[0];
+            let mut options = quick();
+            options.lease = LONG;
+            let builder = Dispatcher::builder(world.queue()).options(options);
+            let builder = builder.register_raw("one", "a", |event, context| {
+                let attempt = event.attempt;
+                Box::pin(async move {
+                    let tx = context.transaction().await.unwrap();
+                    if attempt == 1 {
+                        let sql = "SELECT 1 / 0";
+                        let connection = tx.postgres().unwrap();
+                        assert!(sqlx::raw_sql(sql).execute(connection).await.is_err());
+                    }
+                    Handled::Success
+                })
+            });
+            let running = Running::start(&world, builder.unwrap());
+            world.finalized(1).await;
+            running.stop().await;
+            let shown = world.store.show(id).await.unwrap().unwrap();
+            assert_eq!((shown.status, shown.attempts), (Status::Completed, 2));
+            run(&store, format!("DROP SCHEMA {schema} CASCADE")).await;
+        });
+    }
+
+    /// A server that stands still: what is sent to it stays on the way once `is_still` is set.
+    async fn standing(to: String, is_still: Arc<AtomicBool>) -> u16 {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                let server = TcpStream::connect(&to).await.unwrap();
+                let (from_client, to_client) = client.into_split();
+                let (from_server, to_server) = server.into_split();
+                tokio::spawn(pass_on(from_client, to_server, Arc::clone(&is_still)));
+                tokio::spawn(pass_on(from_server, to_client, Arc::clone(&is_still)));
+            }
+        });
+        port
+    }
+
+    async fn pass_on(
+        mut from: impl AsyncRead + Unpin,
+        mut to: impl AsyncWrite + Unpin,
+        is_still: Arc<AtomicBool>,
+    ) {
+        let mut bytes = vec![0; 64 * 1024];
+        while let Ok(count @ 1..) = from.read(&mut bytes).await {
+            while is_still.load(Ordering::SeqCst) {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            if to.write_all(&bytes[..count]).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    #[test]
+    #[ignore = "needs PostgreSQL"]
+    fn a10_every_call_of_a_transaction_ends_though_the_server_stands_still() {
+        const LIMIT: Duration = Duration::from_millis(300);
+        runtime().block_on(async {
+            let (store, schema) = postgres().await;
+            let url = std::env::var("DATABASE_URL").unwrap();
+            let (before, rest) = url.rsplit_once("127.0.0.1:").unwrap();
+            let (port, after) = rest.split_once('/').unwrap();
+            let is_still = Arc::new(AtomicBool::new(false));
+            let through = standing(format!("127.0.0.1:{port}"), Arc::clone(&is_still)).await;
+            let url = format!("{before}127.0.0.1:{through}/{after}");
+            let mut options = tidegate_store::StoreOptions::new(url);
+            options.schema = Some(schema.clone());
+            options.timeout = LIMIT;
+            let hasty = Store::open(&options, &Env::system()).await.unwrap();
+            let queue = sql::queue_store(hasty.clone(), &Env::system()).await;
+            let world = World::new(queue.unwrap());
+            world.publish("a", 1).await;
+            let claimed = world.claim(1, LONG).await;
+            let turn = world.store.take_turn("t", "me", LONG).await;
+            let turn = turn.unwrap().unwrap();
+            let mut publishing = world.store.begin().await.unwrap();
+            let recording = world.store.begin().await.unwrap();
+            let advancing = world.store.begin().await.unwrap();
+            let mut checking = hasty.begin().await.unwrap();
+            let commit = HandlerCommit {
+                claim: claimed[0].claim.clone(),
+                state: HandlerState {
+                    handler: "one".to_owned(),
+                    result: HandlerResult::Success,
+                    attempts: 1,
+                    error: None,
+                },
+                follow_ups: Vec::new(),
+                done: Vec::new(),
+                event_id: claimed[0].claim.event_id,
+            };
+            let lease = tidegate_store::lease::Lease {
+                name: turn.name.clone(),
+                token: turn.token,
+            };
+            let event = [world.event("a")];
+            is_still.store(true, Ordering::SeqCst);
+            let calls = async {
+                let published = world.store.publish_in(&mut publishing, &event).await;
+                assert!(published.is_err());
+                let recorded = world.store.record(Some(recording), &commit).await;
+                assert!(!recorded.unwrap_err().may_have_happened());
+                let advanced = world.store.advance(advancing, &turn, "p", 0, 0).await;
+                assert!(advanced.is_err());
+                assert!(
+                    tidegate_store::lease::holds(&mut checking, &lease)
+                        .await
+                        .is_err()
+                );
+                assert!(
+                    world
+                        .store
+                        .swap(&turn, "p", "p#rebuild", &[])
+                        .await
+                        .is_err()
+                );
+                assert!(world.store.cancel(1).await.is_err());
+            };
+            let ended = tokio::time::timeout(LIMIT * 20, calls).await;
+            assert!(ended.is_ok(), "a call did not end");
+            is_still.store(false, Ordering::SeqCst);
+            run(&store, format!("DROP SCHEMA {schema} CASCADE")).await;
+        });
+    }
+
+    #[test]
+    #[ignore = "needs PostgreSQL"]
+    fn a_handler_that_idles_in_its_transaction_is_told() {
+        runtime().block_on(async {
+            let (store, schema) = postgres().await;
+            let url = std::env::var("DATABASE_URL").unwrap();
+            let mut options = tidegate_store::StoreOptions::new(url);
+            options.schema = Some(schema.clone());
+            options.idle_transaction = Duration::from_millis(100);
+            let hasty = Store::open(&options, &Env::system()).await.unwrap();
+            let queue = sql::queue_store(hasty, &Env::system()).await;
+            let world = World::new(queue.unwrap());
+            let id = world.publish("a", 1).await[0];
+            let mut options = quick();
+            options.lease = LONG;
+            let clock = Arc::clone(&world.env.clock);
+            let builder = Dispatcher::builder(world.queue()).options(options);
+            let builder = builder.register_raw("one", "a", move |event, context| {
+                let (attempt, clock) = (event.attempt, Arc::clone(&clock));
+                Box::pin(async move {
+                    context.transaction().await.unwrap();
+                    if attempt == 1 {
+                        clock.sleep(Duration::from_millis(500)).await;
+                    }
+                    Handled::Success
+                })
+            });
+            let running = Running::start(&world, builder.unwrap());
+            world.finalized(1).await;
+            running.stop().await;
+            let shown = world.store.show(id).await.unwrap().unwrap();
+            assert_eq!((shown.status, shown.attempts), (Status::Completed, 2));
+            run(&store, format!("DROP SCHEMA {schema} CASCADE")).await;
+        });
+    }
+}

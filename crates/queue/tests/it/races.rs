@@ -1,0 +1,228 @@
+//! What goes wrong only beside somebody else, on a real server.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate_core::env::Env;
+use tidegate_queue::conformance::{LONG, World, completed, numbers};
+use tidegate_queue::port::{Disposition, HandlerResult, HandlerState, Move, Settlement, Status};
+use tidegate_queue::{Tx, sql};
+use tidegate_store::Store;
+use tidegate_store::sqlx::{self, AssertSqlSafe};
+
+use crate::stores::{postgres, run, runtime};
+
+async fn world(store: &Store) -> World {
+    let queue = sql::queue_store(store.clone(), &Env::system()).await;
+    World::new(queue.unwrap())
+}
+
+async fn execute(tx: &mut Tx, statement: String) {
+    let connection = tx.postgres().unwrap();
+    sqlx::raw_sql(AssertSqlSafe(statement))
+        .execute(connection)
+        .await
+        .unwrap();
+}
+
+/// Two transactions that have their ids, the first the lower one.
+async fn two_in_order(world: &World) -> (Tx, Tx) {
+    let mut first = world.store.begin().await.unwrap();
+    execute(&mut first, "SELECT pg_current_xact_id()".to_owned()).await;
+    let mut second = world.store.begin().await.unwrap();
+    execute(&mut second, "SELECT pg_current_xact_id()".to_owned()).await;
+    (first, second)
+}
+
+async fn number(store: &Store, sql: &'static str) -> i64 {
+    let Store::Postgres(postgres) = store else {
+        panic!("only for PostgreSQL");
+    };
+    let call = postgres.run("ask", move |connection| {
+        Box::pin(async move { sqlx::query_scalar(sql).fetch_one(connection).await })
+    });
+    call.await.unwrap()
+}
+
+/// What a settle of one event writes into the log, in a transaction that stays open.
+async fn log_by_hand(tx: &mut Tx, id: i64) {
+    let statement = format!(
+        "WITH together AS (
+             INSERT INTO tidegate_log_batch (ids) VALUES (ARRAY[{id}::int8]) RETURNING id)
+         INSERT INTO tidegate_log (id, batch, ordinal, attempts, is_failed)
+         SELECT {id}, id, 0, 1, false FROM together"
+    );
+    execute(tx, statement).await;
+}
+
+mod needs_postgres {
+    use super::*;
+
+    #[test]
+    #[ignore = "needs PostgreSQL"]
+    fn a_late_commit_of_the_newest_transaction_is_not_passed_over() {
+        runtime().block_on(async {
+            let (store, schema) = postgres().await;
+            let world = world(&store).await;
+            for round in 0..10 {
+                let (mut first, mut second) = two_in_order(&world).await;
+                // The one with the higher transaction id takes the lower number, and stays open.
+                let late = [world.event("a")];
+                let late = world.store.publish_in(&mut second, &late).await.unwrap();
+                let early = [world.event("a")];
+                let early = world.store.publish_in(&mut first, &early).await.unwrap();
+                assert!(late < early);
+                first.commit().await.unwrap();
+                assert_eq!(numbers(&world.claim(10, LONG).await), early);
+                for _ in 0..4 {
+                    assert!(world.claim(10, LONG).await.is_empty());
+                }
+                second.commit().await.unwrap();
+                let claimed = numbers(&world.claim(10, LONG).await);
+                assert_eq!(claimed, late, "round {round}");
+            }
+            world.audit().await;
+            run(&store, format!("DROP SCHEMA {schema} CASCADE")).await;
+        });
+    }
+
+    #[test]
+    #[ignore = "needs PostgreSQL"]
+    fn numbers_that_were_rolled_back_are_forgotten() {
+        runtime().block_on(async {
+            let (store, schema) = postgres().await;
+            let world = world(&store).await;
+            for _ in 0..3 {
+                let mut tx = world.store.begin().await.unwrap();
+                let never = [world.event("a"), world.event("a")];
+                world.store.publish_in(&mut tx, &never).await.unwrap();
+                world.publish("a", 1).await;
+                tx.rollback().await.unwrap();
+            }
+            assert_eq!(world.claim(10, LONG).await.len(), 3);
+            assert_eq!(number(&store, "SELECT count(*) FROM tidegate_gap").await, 3);
+            // Other tests on this server may have transactions open that ran then.
+            for _ in 0..600 {
+                assert!(world.claim(10, LONG).await.is_empty());
+                if number(&store, "SELECT count(*) FROM tidegate_gap").await == 0 {
+                    break;
+                }
+                world.wait(Duration::from_millis(100)).await;
+            }
+            assert_eq!(number(&store, "SELECT count(*) FROM tidegate_gap").await, 0);
+            run(&store, format!("DROP SCHEMA {schema} CASCADE")).await;
+        });
+    }
+
+    #[test]
+    #[ignore = "needs PostgreSQL"]
+    fn q19_a_late_settle_of_the_newest_transaction_has_its_positions() {
+        runtime().block_on(async {
+            let (store, schema) = postgres().await;
+            let world = world(&store).await;
+            let ids = world.publish("a", 2).await;
+            world.claim(2, LONG).await;
+            let (mut first, mut second) = two_in_order(&world).await;
+            // The one with the higher transaction id takes the lower group, and stays open.
+            log_by_hand(&mut second, ids[0]).await;
+            log_by_hand(&mut first, ids[1]).await;
+            first.commit().await.unwrap();
+            for _ in 0..5 {
+                world.store.sequence(100).await.unwrap();
+            }
+            second.commit().await.unwrap();
+            world.store.sequence(100).await.unwrap();
+            let page = world.store.read_log(0, 10).await.unwrap();
+            let read: Vec<(i64, i64)> = page.events.iter().map(|e| (e.position, e.id)).collect();
+            assert_eq!(read, [(1, ids[1]), (2, ids[0])]);
+            // And the mark does move on, once nobody can come below it.
+            for _ in 0..3 {
+                assert_eq!(world.store.sequence(100).await.unwrap(), 0);
+            }
+            run(&store, format!("DROP SCHEMA {schema} CASCADE")).await;
+        });
+    }
+
+    #[test]
+    #[ignore = "needs PostgreSQL"]
+    fn an_event_given_back_beside_retention_is_not_removed() {
+        runtime().block_on(async {
+            let (store, schema) = postgres().await;
+            let world = Arc::new(world(&store).await);
+            let id = world.publish("a", 1).await[0];
+            let claimed = world.claim(1, LONG).await;
+            let error = HandlerState {
+                handler: "one".to_owned(),
+                result: HandlerResult::UnrecoverableError,
+                attempts: 1,
+                error: Some("broken".to_owned()),
+            };
+            let failed = Settlement {
+                moves: vec![Move {
+                    claim: claimed[0].claim.clone(),
+                    key: None,
+                    to: Disposition::Finalize {
+                        errors: vec![error.clone()],
+                        handlers: None,
+                    },
+                    states: vec![error],
+                }],
+                finished: vec![claimed[0].claim.held],
+            };
+            world.store.settle(&failed).await.unwrap();
+            world.store.sequence(100).await.unwrap();
+            // Giving back stands still after it has taken the log row, and before it commits.
+            let mut busy = world.store.begin().await.unwrap();
+            let lock = "SELECT 1 FROM tidegate_handler_state FOR UPDATE";
+            execute(&mut busy, lock.to_owned()).await;
+            let giving = Arc::clone(&world);
+            let giving = tokio::spawn(async move { giving.store.redrive(id).await });
+            world.wait(Duration::from_millis(500)).await;
+            let cleaning = Arc::clone(&world);
+            let cleaning =
+                tokio::spawn(async move { cleaning.store.clean(Some(Duration::ZERO)).await });
+            world.wait(Duration::from_millis(500)).await;
+            assert!(!giving.is_finished());
+            busy.rollback().await.unwrap();
+            giving.await.unwrap().unwrap();
+            assert_eq!(cleaning.await.unwrap().unwrap().events, 0);
+            let shown = world.store.show(id).await.unwrap().unwrap();
+            assert_eq!(shown.status, Status::Pending);
+            world.audit().await;
+            let again = world.claim(1, LONG).await;
+            assert_eq!(numbers(&again), [id]);
+            assert_eq!(world.settle(&again, &completed()).await, [0_i64; 0]);
+            world.audit().await;
+            run(&store, format!("DROP SCHEMA {schema} CASCADE")).await;
+        });
+    }
+
+    #[test]
+    #[ignore = "needs PostgreSQL"]
+    fn two_settles_of_one_event_at_once_finalize_it_once() {
+        runtime().block_on(async {
+            let (store, schema) = postgres().await;
+            let world = Arc::new(world(&store).await);
+            let ids = world.publish("a", 3).await;
+            let claimed = world.claim(3, LONG).await;
+            // The batch is settled in part before, and its row is locked by somebody for a while,
+            // so that both settles wait with the snapshot they have.
+            assert_eq!(world.settle(&claimed[2..], &completed()).await, [0_i64; 0]);
+            let mut busy = world.store.begin().await.unwrap();
+            let lock = "SELECT 1 FROM tidegate_batch FOR UPDATE";
+            execute(&mut busy, lock.to_owned()).await;
+            let settle = |world: &Arc<World>| {
+                let (world, event) = (Arc::clone(world), claimed[0].clone());
+                tokio::spawn(async move { world.settle(&[event], &completed()).await })
+            };
+            let (one, two) = (settle(&world), settle(&world));
+            world.wait(Duration::from_millis(500)).await;
+            busy.rollback().await.unwrap();
+            let mut stale = one.await.unwrap();
+            stale.extend(two.await.unwrap());
+            assert_eq!(stale, [ids[0]]);
+            world.audit().await;
+            run(&store, format!("DROP SCHEMA {schema} CASCADE")).await;
+        });
+    }
+}
