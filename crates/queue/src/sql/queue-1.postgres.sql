@@ -426,8 +426,11 @@ BEGIN
     DELETE FROM tidegate_event_row r WHERE r.id = p_id AND r.locked_by IS NULL
     RETURNING r.place, r.attempts, r.key INTO v_place, v_attempts, v_key;
     IF NOT FOUND THEN
+        -- Whoever settles takes no lock of ours: a row that came since is for the next try.
         INSERT INTO tidegate_canceled SELECT q.id FROM event_queue q
-        WHERE q.id = p_id AND q.status = 'PENDING' ON CONFLICT DO NOTHING;
+        WHERE q.id = p_id AND q.status = 'PENDING'
+            AND NOT EXISTS (SELECT FROM tidegate_event_row r WHERE r.id = p_id)
+        ON CONFLICT DO NOTHING;
         IF NOT FOUND THEN RETURN false; END IF;
         v_place := 'queued';
         v_attempts := 0;
