@@ -140,7 +140,14 @@ impl Writer {
     /// Writes full batches while there are any and nobody asks for anything else, and says whether
     /// there was one.
     async fn spill_many(&mut self) -> Result<bool, SpillError> {
-        let lent = self.spool.lend()?;
+        let lent = match self.spool.lend() {
+            Ok(lent) => lent,
+            Err(error) => {
+                // A process that may open no more files can still write to the one it has.
+                tracing::debug!(%error, "batches are written and synced one by one");
+                return Ok(false);
+            }
+        };
         self.helper.give(Job::Begin(lent)).await?;
         let mut ends = self.spool.mark();
         let (mut given, mut skip) = (0, 0);

@@ -12,7 +12,7 @@ const EVENTS: u64 = 8_000;
 
 /// A disk that fails once while many batches are on their way; the power is cut when nothing moves
 /// any more, and the next process sends what is there.
-fn played(seed: u64, operation: Operation, kind: FaultKind) -> World {
+fn played(seed: u64, operation: Operation, nth: u64, kind: FaultKind) -> World {
     let mut world = World::down(seed);
     world.start(
         spilling()
@@ -23,7 +23,7 @@ fn played(seed: u64, operation: Operation, kind: FaultKind) -> World {
     world.disk().fail(Fault {
         operation,
         path: ACTIVE.into(),
-        nth: 1 + seed % 8,
+        nth,
         kind,
     });
     world.log(1..EVENTS);
@@ -43,7 +43,12 @@ fn played(seed: u64, operation: Operation, kind: FaultKind) -> World {
 #[test]
 fn l25_a_failed_sync_loses_nothing_of_what_was_written_behind_it() {
     seeds!(16, |seed| {
-        let world = played(seed, Operation::Sync, FaultKind::SyncDropsDirty);
+        let world = played(
+            seed,
+            Operation::Sync,
+            1 + seed % 8,
+            FaultKind::SyncDropsDirty,
+        );
         assert_eq!(world.losses.reasons(), [""; 0]);
         world.assert_arrived(0..EVENTS);
     });
@@ -52,7 +57,7 @@ fn l25_a_failed_sync_loses_nothing_of_what_was_written_behind_it() {
 #[test]
 fn l27_a_refused_write_loses_its_batch_alone_and_says_so() {
     seeds!(16, |seed| {
-        let world = played(seed, Operation::Write, FaultKind::ShortWrite);
+        let world = played(seed, Operation::Write, 1 + seed % 8, FaultKind::ShortWrite);
         let reasons: BTreeSet<String> = world.losses.reasons().into_iter().collect();
         assert_eq!(
             reasons,
@@ -72,4 +77,12 @@ fn l27_a_refused_write_loses_its_batch_alone_and_says_so() {
         assert!(lost.len() <= 1_000, "one batch: {}", lost.len());
         assert_eq!(&unique | &lost, expected);
     });
+}
+
+#[test]
+fn a_process_that_may_open_no_more_files_writes_to_the_one_it_has() {
+    // The first one is opened by replay, before anything waits.
+    let world = played(1, Operation::Open, 2, FaultKind::IoError);
+    assert_eq!(world.losses.reasons(), [""; 0]);
+    world.assert_arrived(0..EVENTS);
 }
