@@ -4,13 +4,15 @@ mod accounts;
 mod failure;
 mod find;
 mod lag;
+#[cfg(test)]
+mod needs_kafka;
 mod opened;
 mod reach;
 mod remote;
 mod settings;
 mod witness;
 
-pub(crate) use accounts::{audited, component};
+pub(crate) use accounts::{audited, component, doubted};
 pub(crate) use failure::report;
 pub(crate) use lag::watch_lag;
 pub(crate) use opened::{Opened, Scope};

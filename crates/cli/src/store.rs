@@ -34,6 +34,14 @@ impl Opened {
     pub(crate) fn report(&self, error: &tidegate_queue::QueueError) -> Report {
         report(&self.shown, error)
     }
+
+    /// Ends the use of it: SQLite's file alone is the whole database then. Whoever opens it next does the
+    /// same, so that a failure is not worth a word to people.
+    pub(crate) async fn close(&self) {
+        if let Err(error) = self.store.close().await {
+            tracing::debug!(%error, "the journal stays beside the file");
+        }
+    }
 }
 
 /// The store that a command line means: that of the configuration.

@@ -69,12 +69,38 @@ pub(crate) fn grid(header: &[&str], rows: Vec<Vec<String>>) -> String {
     let mut table = Table::new();
     table.load_style(presets::UTF8_HORIZONTAL_ONLY);
     table.set_header(header);
-    table.add_rows(rows);
+    let rows = rows.into_iter();
+    table.add_rows(rows.map(|row| row.into_iter().map(|cell| plain(&cell)).collect::<Vec<_>>()));
     table.to_string()
+}
+
+/// A text that does nothing to a terminal: whoever publishes chooses types and keys.
+pub(crate) fn plain(text: &str) -> String {
+    let mut plain = String::with_capacity(text.len());
+    for letter in text.chars() {
+        match letter {
+            '\n' => plain.push(letter),
+            _ if letter.is_control() => plain.extend(letter.escape_default()),
+            _ => plain.push(letter),
+        }
+    }
+    plain
 }
 
 /// A time in milliseconds since 1970 as text.
 pub(crate) fn time(ms: u64) -> Option<String> {
     let time = jiff::Timestamp::from_millisecond(i64::try_from(ms).ok()?).ok()?;
     Some(time.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_others_wrote_does_nothing_to_the_terminal() {
+        let shown = grid(&["type"], vec![vec!["a\u{1b}[31mb\u{7}\u{9b}".to_owned()]]);
+        assert!(shown.contains("a\\u{1b}[31mb\\u{7}\\u{9b}"), "{shown}");
+        assert!(!shown.contains('\u{1b}'));
+    }
 }

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use tidegate_config::Config;
 use tidegate_core::{Backoff, Retry};
-use tidegate_queue::{DispatcherOptions, OnFatal, Policy, Unhandled};
+use tidegate_queue::{DispatcherOptions, OnFatal, Policy, ProjectorOptions, Unhandled};
 use tidegate_store::StoreOptions;
 
 /// The database of the section `store`.
@@ -44,10 +44,23 @@ pub fn dispatcher_options(config: &Config) -> DispatcherOptions {
         concurrency: concurrency.unwrap_or(usual.concurrency),
         lease: span("queue.abandonment-timeout", usual.lease),
         handler_timeout: span("queue.handler-timeout", usual.handler_timeout),
+        rescue_interval: span("queue.rescue-interval", usual.rescue_interval),
         stop_timeout: span("shutdown-timeout", usual.stop_timeout),
         cleanup_interval: span("queue.cleanup-interval", usual.cleanup_interval),
         retention: config.duration("queue.event-log-retention"),
         policy: policy(config, usual.policy),
+    }
+}
+
+/// How projections are run, by the section `queue`.
+#[must_use]
+pub fn projector_options(config: &Config) -> ProjectorOptions {
+    let usual = ProjectorOptions::default();
+    let span = |key: &str, usual: Duration| config.duration(key).unwrap_or(usual);
+    ProjectorOptions {
+        poll_delay: span("queue.poll-delay-ms", usual.poll_delay),
+        lease: span("queue.projection.lease", usual.lease),
+        timeout: span("queue.projection.timeout", usual.timeout),
     }
 }
 
@@ -104,6 +117,11 @@ mod tests {
             format!("{:?}", dispatcher_options(&config)),
             format!("{usual:?}")
         );
+        let usual = ProjectorOptions::default();
+        assert_eq!(
+            format!("{:?}", projector_options(&config)),
+            format!("{usual:?}")
+        );
         let options = store_options(&config);
         assert_eq!(options.url, "sqlite://./data/tidegate.db");
         assert_eq!(options.max_connections, 10);
@@ -113,8 +131,9 @@ mod tests {
     fn every_key_of_the_queue_and_the_store_changes_an_option() {
         let shown = |config: &Config| {
             format!(
-                "{:?} {:?}",
+                "{:?} {:?} {:?}",
                 dispatcher_options(config),
+                projector_options(config),
                 store_options(config)
             )
         };

@@ -7,10 +7,12 @@
 //!
 //! | after a crash, this | is |
 //! |---|---|
-//! | what the manifest speaks of | there: it was synced before |
+//! | what the manifest or its copy speaks of | there: it was synced before |
 //! | groups of the journal behind it, as far as each follows the one before | applied again |
 //! | a group that cannot be read, and none behind it that says it was synced | torn: kept aside, cut |
 //! | a group that cannot be read, and one behind it that says it was synced | damage: named, the rest is used |
+//! | records in a segment that the journal does not have | damage: they are taken in, and a doubt is noted |
+//! | a journal file that is shorter than its name says | damage: a doubt is noted |
 //! | a group that is whole and holds what only a later version writes | refused by name, nothing is touched |
 //! | any other file | a left-over, removed |
 
@@ -47,11 +49,12 @@ mod writer;
 #[cfg(test)]
 mod tests;
 
-pub use audit::{Audited, recount};
+pub use audit::{Audited, doubts, recount};
 pub use config::EmbeddedConfig;
 pub use inspect::{Checked, ListedGroup, ListedPartition, Listing, Problem, check, ls};
 pub use kept::Kept;
 pub use log::EmbeddedLog;
 pub use recover::JournalDamage;
-pub use repair::{DAMAGED, Repaired, repair};
+pub use repair::{COMMIT_DAMAGED, DAMAGED, Repaired, repair};
 pub use shelf::EmbeddedShelf;
+pub use state::Doubt;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use tidegate_core::{Classify, Code, FailureClass, Offset, Topic};
 
-use crate::record::TopicPartition;
+use crate::record::{TopicPartition, Unfit};
 
 /// Why a log does not do what it is asked.
 #[derive(Debug, thiserror::Error)]
@@ -44,6 +44,14 @@ pub enum LogError {
         size: u64,
         /// The limit.
         limit: u64,
+    },
+    /// A header of a record is longer than a log can hold, or its name is no text; nothing is ever cut.
+    #[error("a record for `{topic}` cannot be held: {why}")]
+    HeaderTooLong {
+        /// The topic.
+        topic: Topic,
+        /// What does not fit.
+        why: Unfit,
     },
     /// A commit is larger than the log takes at once.
     #[error("a commit has {size} bytes and may have at most {limit} (`max-commit-size`)")]
@@ -103,9 +111,11 @@ pub enum LogError {
         /// What is committed.
         committed: Offset,
     },
-    /// An earlier commit of the partition was not done, and this one was called before that was known;
-    /// nothing was changed.
-    #[error("an earlier commit of {at} was not done, so this one was not either")]
+    /// An earlier commit of the partition was not done, and this one was called before its caller was
+    /// told; nothing was changed.
+    #[error(
+        "an earlier commit of {at} was not done, so this one was not either; go on from what is committed"
+    )]
     OutOfTurn {
         /// The partition.
         at: TopicPartition,
@@ -159,6 +169,16 @@ pub enum LogError {
         /// What it said.
         why: String,
     },
+    /// The process that has the log says no, or nothing, when it is asked for it over its HTTP door.
+    #[error("{why} (the process at {process} has the log)")]
+    Elsewhere {
+        /// Where that process answers.
+        process: String,
+        /// The code of its own error.
+        code: Code,
+        /// What it said.
+        why: String,
+    },
     /// Another process has the directory.
     #[error("log directory `{dir}` is used by another process{holder}")]
     Locked {
@@ -202,6 +222,7 @@ impl LogError {
             Self::UnknownPartition { .. } => "log.unknown-partition",
             Self::TopicConfig { .. } => "log.topic-config",
             Self::RecordTooLarge { .. } => "log.record-too-large",
+            Self::HeaderTooLong { .. } => "log.header-too-long",
             Self::CommitTooLarge { .. } => "log.commit-too-large",
             Self::MetadataTooLong { .. } => "log.metadata-too-long",
             Self::MetadataNotAscii { .. } => "log.metadata-not-ascii",
@@ -216,6 +237,7 @@ impl LogError {
             Self::Unknown { .. } => "log.unknown",
             Self::Away { .. } => "log.away",
             Self::Refused { .. } => "log.refused",
+            Self::Elsewhere { code, .. } => return code.clone(),
             Self::Locked { .. } => "log.locked",
             Self::Format { .. } => "log.format",
             Self::Disk { .. } => "log.disk",
@@ -235,6 +257,7 @@ impl Classify for LogError {
             | Self::Unknown { .. }
             | Self::Away { .. } => FailureClass::Transient,
             Self::RecordTooLarge { .. }
+            | Self::HeaderTooLong { .. }
             | Self::CommitTooLarge { .. }
             | Self::MetadataTooLong { .. }
             | Self::MetadataNotAscii { .. }
@@ -249,6 +272,20 @@ impl Classify for LogError {
             | Self::Format { .. }
             | Self::Disk { .. }
             | Self::Stopped { .. } => FailureClass::System,
+            Self::Elsewhere { code, .. } => class_elsewhere(code.as_str()),
         }
+    }
+}
+
+/// The class of an error of another process, of which only the code is known.
+fn class_elsewhere(code: &str) -> FailureClass {
+    match code {
+        "log.full" | "log.busy" | "log.closed" | "log.away" | "log.unknown" => {
+            FailureClass::Transient
+        }
+        "log.record-too-large" | "log.commit-too-large" | "http.body-too-large" => {
+            FailureClass::Permanent
+        }
+        _ => FailureClass::System,
     }
 }

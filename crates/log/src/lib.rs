@@ -1,7 +1,4 @@
-//! The log: topics of partitions of records, embedded in a directory or on Kafka.
-//!
-//! Nobody above can tell which but by configuration: [`Log`] and [`Session`] are the port, and one
-//! suite of rules holds every implementation to it.
+#![doc = include_str!("../README.md")]
 
 #[cfg(feature = "conformance")]
 #[expect(clippy::unwrap_used, reason = "these are the bodies of tests")]
@@ -22,5 +19,5 @@ pub use port::{
     Append, Assignment, Batch, Call, Commit, Committed, Fence, Happening, Join, Lag, Log,
     MAX_METADATA, OffsetCommit, Position, Read, Session, StartAt,
 };
-pub use record::{EVENT_ID, Headers, Record, Stored, TopicPartition, partition_of};
+pub use record::{EVENT_ID, Headers, Record, Stored, TopicPartition, Unfit, partition_of};
 pub use topic::{PartitionDescription, TopicConfig, TopicDescription};

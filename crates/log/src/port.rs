@@ -79,7 +79,7 @@ pub trait Log: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// [`LogError::UnknownTopic`], [`LogError::UnknownPartition`], [`LogError::RecordTooLarge`],
-    /// [`LogError::CommitTooLarge`], [`LogError::Full`], [`LogError::Busy`] (too much waits for the
+    /// [`LogError::HeaderTooLong`], [`LogError::CommitTooLarge`], [`LogError::Full`], [`LogError::Busy`] (too much waits for the
     /// disk) and [`LogError::Disk`] (the disk has no room): none was added.
     fn append(&self, records: Vec<Append>) -> Call<'_, Vec<Position>>;
 
@@ -180,15 +180,20 @@ pub trait Session: Send + Sync + fmt::Debug {
     ///
     /// Commits may be called one behind the other without waiting. Those of one partition are done in
     /// the order in which they are first polled, and none past a gap: when one fails, or nobody knows,
-    /// those that were called before its error was returned are refused ([`LogError::OutOfTurn`]). So
-    /// each may bring just the postings since the one before it. Whoever heard of the error goes on from
-    /// what is [committed](Log::committed).
+    /// those that are called before its error was returned are refused ([`LogError::OutOfTurn`]),
+    /// whether they were called before it failed or after. So each may bring just the postings since the
+    /// one before it. Whoever heard of the error goes on from what is [committed](Log::committed).
+    ///
+    /// Of a call that was dropped nobody hears. If it was not done, the next commit of each of its
+    /// partitions is refused ([`LogError::OutOfTurn`]) and so tells of it, whatever was asked or sought
+    /// meanwhile; the one after that goes on from what is committed. A new assignment begins without
+    /// any of this.
     ///
     /// # Errors
     /// Nothing was changed by [`LogError::Fenced`] (not the owner under that fence),
     /// [`LogError::WentBack`], [`LogError::OutOfTurn`], [`LogError::MetadataTooLong`], [`LogError::MetadataNotAscii`],
-    /// [`LogError::RecordTooLarge`], [`LogError::CommitTooLarge`], [`LogError::UnknownTopic`],
-    /// [`LogError::UnknownPartition`], [`LogError::OutOfRange`] (behind the end). A full log takes
+    /// [`LogError::RecordTooLarge`], [`LogError::HeaderTooLong`], [`LogError::CommitTooLarge`],
+    /// [`LogError::UnknownTopic`], [`LogError::UnknownPartition`], [`LogError::OutOfRange`] (behind the end). A full log takes
     /// commits that bring offsets from its reserve, so that it can be drained.
     fn commit(&self, commit: Commit) -> Call<'_, Vec<Position>>;
 
@@ -246,9 +251,9 @@ pub struct Read {
     pub at: TopicPartition,
     /// The first offset.
     pub from: Offset,
-    /// At most so many records.
+    /// At most so many records; 0 is as 1.
     pub max_records: usize,
-    /// About so many bytes.
+    /// About so many bytes, and one record however few.
     pub max_bytes: usize,
     /// How long to wait for a record when there is none.
     pub wait: Duration,

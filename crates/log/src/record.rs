@@ -87,7 +87,8 @@ impl Record {
         self
     }
 
-    /// Adds a header behind those it has.
+    /// Adds a header behind those it has. One that [does not fit](Headers::push) makes every log refuse
+    /// the record.
     #[must_use]
     pub fn header(mut self, name: &str, value: impl AsRef<[u8]>) -> Self {
         self.headers.push(name, Some(value.as_ref()));
@@ -133,57 +134,130 @@ impl Stored {
 /// Kept as the bytes they have on disk, so that reading a record does not take them apart:
 /// per header the length of the name (u16), the name, the length of the value (u32, all ones for
 /// an absent one) and the value, all little-endian.
+///
+/// ```
+/// use tidegate_log::Headers;
+///
+/// let mut headers = Headers::default();
+/// headers.push("source", Some(b"shop"));
+/// assert!(headers.check().is_ok());
+/// headers.push(&"n".repeat(Headers::LONGEST_NAME + 1), None);
+/// assert!(headers.check().is_err(), "it is not cut, and no log takes it");
+/// ```
 #[derive(Clone, PartialEq, Eq, Default)]
-pub struct Headers(Bytes);
+pub struct Headers {
+    bytes: Bytes,
+    unfit: Option<Unfit>,
+}
+
+/// Why headers cannot be written to a log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Unfit {
+    /// A name is longer than [`Headers::LONGEST_NAME`].
+    #[error(
+        "the name of a header has {0} bytes and may have at most {limit}",
+        limit = Headers::LONGEST_NAME
+    )]
+    Name(u32),
+    /// A value is longer than [`Headers::LONGEST_VALUE`].
+    #[error(
+        "the value of a header has more bytes than it may have, {limit}",
+        limit = Headers::LONGEST_VALUE
+    )]
+    Value,
+    /// A name is not UTF-8.
+    #[error("the name of a header is not UTF-8")]
+    NotText,
+}
 
 /// Stands for the length of an absent value.
 const ABSENT: u32 = u32::MAX;
-/// Longest name of a header, in bytes.
-const LONGEST_NAME: usize = u16::MAX as usize;
 
 impl Headers {
+    /// Longest name of a header, in bytes.
+    pub const LONGEST_NAME: usize = u16::MAX as usize;
+    /// Longest value of a header, in bytes.
+    pub const LONGEST_VALUE: usize = ABSENT as usize - 1;
+
     /// Takes bytes that [`as_bytes`](Self::as_bytes) gave; none if they are not whole.
     #[must_use]
     pub fn from_bytes(bytes: Bytes) -> Option<Self> {
+        Self::from_stored(bytes).filter(|headers| headers.unfit.is_none())
+    }
+
+    /// Takes bytes that a log holds; none if they are not whole. One name that is not UTF-8 does not make
+    /// its record unreadable: it is shown up to where it is none, and is not written again.
+    pub(crate) fn from_stored(bytes: Bytes) -> Option<Self> {
+        let mut unfit = None;
         let mut rest = &bytes[..];
         while !rest.is_empty() {
-            rest = split_header(rest)?.2;
+            let (name, _, behind) = split_bytes(rest)?;
+            if std::str::from_utf8(name).is_err() {
+                unfit = Some(Unfit::NotText);
+            }
+            rest = behind;
         }
-        Some(Self(bytes))
+        Some(Self { bytes, unfit })
     }
 
     /// The bytes that hold them.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
-        &self.0
+        &self.bytes
     }
 
-    /// Adds a header behind the others. A name is cut at 65,535 bytes.
+    /// Adds a header behind the others. One whose name or value is longer than it may be is left out, and
+    /// no log takes these headers any more: [`check`](Self::check) says why.
     pub fn push(&mut self, name: &str, value: Option<&[u8]>) {
         let one = std::iter::once((name, value));
-        let mut bytes = BytesMut::with_capacity(self.0.len() + Self::length(one.clone()));
-        bytes.extend_from_slice(&self.0);
-        *self = Self::write(one, &mut bytes);
+        if let Some(unfit) = Self::unfit(one.clone()) {
+            self.unfit.get_or_insert(unfit);
+            return;
+        }
+        let mut bytes = BytesMut::with_capacity(self.bytes.len() + Self::length(one.clone()));
+        bytes.extend_from_slice(&self.bytes);
+        self.bytes = Self::write(one, &mut bytes).bytes;
+    }
+
+    /// Whether a log can hold them.
+    ///
+    /// # Errors
+    /// What does not fit.
+    pub fn check(&self) -> Result<(), Unfit> {
+        self.unfit.map_or(Ok(()), Err)
+    }
+
+    /// What of these headers does not fit.
+    pub(crate) fn unfit<'a>(
+        mut headers: impl Iterator<Item = (&'a str, Option<&'a [u8]>)>,
+    ) -> Option<Unfit> {
+        headers.find_map(|(name, value)| {
+            if name.len() > Self::LONGEST_NAME {
+                return Some(Unfit::Name(u32::try_from(name.len()).unwrap_or(u32::MAX)));
+            }
+            let is_too_long = value.is_some_and(|value| value.len() > Self::LONGEST_VALUE);
+            is_too_long.then_some(Unfit::Value)
+        })
     }
 
     /// Bytes that hold these headers.
     pub(crate) fn length<'a>(headers: impl Iterator<Item = (&'a str, Option<&'a [u8]>)>) -> usize {
-        let length = |(name, value): (&str, Option<&[u8]>)| {
-            6 + name.len().min(LONGEST_NAME) + value.map_or(0, <[u8]>::len)
-        };
+        let length =
+            |(name, value): (&str, Option<&[u8]>)| 6 + name.len() + value.map_or(0, <[u8]>::len);
         headers.map(length).sum()
     }
 
-    /// Writes headers behind what is in `bytes`, and takes all of that as headers.
+    /// Writes headers, all of which [fit](Self::unfit), behind what is in `bytes`, and takes all of that as
+    /// headers.
     pub(crate) fn write<'a>(
         headers: impl Iterator<Item = (&'a str, Option<&'a [u8]>)>,
         bytes: &mut BytesMut,
     ) -> Self {
         for (name, value) in headers {
-            let name = &name.as_bytes()[..name.len().min(LONGEST_NAME)];
             let length = u16::try_from(name.len()).unwrap_or(u16::MAX);
             bytes.extend_from_slice(&length.to_le_bytes());
-            bytes.extend_from_slice(name);
+            bytes.extend_from_slice(name.as_bytes());
             let length = value.map_or(Ok(ABSENT), |value| u32::try_from(value.len()));
             bytes.extend_from_slice(&length.unwrap_or(ABSENT).to_le_bytes());
             bytes.extend_from_slice(value.unwrap_or_default());
@@ -191,12 +265,15 @@ impl Headers {
         if bytes.is_empty() {
             return Self::default();
         }
-        Self(bytes.split().freeze())
+        Self {
+            bytes: bytes.split().freeze(),
+            unfit: None,
+        }
     }
 
     /// All headers in their order, by name and value.
     pub fn iter(&self) -> impl Iterator<Item = (&str, Option<&[u8]>)> {
-        let mut rest = &self.0[..];
+        let mut rest = &self.bytes[..];
         std::iter::from_fn(move || {
             let (name, value, behind) = split_header(rest)?;
             rest = behind;
@@ -216,7 +293,7 @@ impl Headers {
     pub fn event_id(&self) -> Option<EventId> {
         // Asked of every record that is written, so names are compared as the bytes they are.
         let mut found = None;
-        let mut rest = &self.0[..];
+        let mut rest = &self.bytes[..];
         while let Some((name, value, behind)) = split_bytes(rest) {
             if name == EVENT_ID.as_bytes() {
                 found = value;
@@ -229,7 +306,7 @@ impl Headers {
     /// Whether there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.bytes.is_empty()
     }
 }
 
@@ -238,7 +315,11 @@ type Split<'a, Name> = (&'a Name, Option<&'a [u8]>, &'a [u8]);
 
 fn split_header(bytes: &[u8]) -> Option<Split<'_, str>> {
     let (name, value, rest) = split_bytes(bytes)?;
-    Some((std::str::from_utf8(name).ok()?, value, rest))
+    let name = match std::str::from_utf8(name) {
+        Ok(name) => name,
+        Err(error) => std::str::from_utf8(&name[..error.valid_up_to()]).unwrap_or_default(),
+    };
+    Some((name, value, rest))
 }
 
 fn split_bytes(bytes: &[u8]) -> Option<Split<'_, [u8]>> {
@@ -333,9 +414,44 @@ mod tests {
         );
         assert_eq!(headers.get("a"), Some(&b""[..]));
         assert_eq!(
-            Headers::from_bytes(headers.0.clone()),
+            Headers::from_bytes(headers.bytes.clone()),
             Some(headers.clone())
         );
-        assert_eq!(Headers::from_bytes(headers.0.slice(1..)), None);
+        assert_eq!(Headers::from_bytes(headers.bytes.slice(1..)), None);
+    }
+
+    #[test]
+    fn a_name_that_does_not_fit_is_left_out_and_said() {
+        let longest = "n".repeat(Headers::LONGEST_NAME);
+        let mut headers = Headers::default();
+        headers.push(&longest, None);
+        assert_eq!(headers.check(), Ok(()));
+        let whole = headers.as_bytes().to_vec();
+        headers.push(&format!("{longest}n"), Some(b"x"));
+        assert_eq!(headers.check(), Err(Unfit::Name(65_536)));
+        assert_eq!(headers.as_bytes(), whole);
+        headers.push("behind", Some(b"it"));
+        assert_eq!(headers.get("behind"), Some(&b"it"[..]));
+        assert!(headers.check().is_err(), "it stays so");
+    }
+
+    #[test]
+    fn a_stored_name_that_is_no_text_hides_no_other_header() {
+        // As a name that was cut in the middle of a character.
+        let mut bytes = b"\x03\x00ab\xc3\x01\x00\x00\x00z".to_vec();
+        let mut behind = Headers::default();
+        behind.push("behind", Some(b"it"));
+        bytes.extend_from_slice(behind.as_bytes());
+        let bytes = Bytes::from(bytes);
+        assert_eq!(Headers::from_bytes(bytes.clone()), None);
+        let stored = Headers::from_stored(bytes.clone()).unwrap();
+        let found: Vec<_> = stored.iter().collect();
+        assert_eq!(
+            found,
+            [("ab", Some(&b"z"[..])), ("behind", Some(&b"it"[..]))]
+        );
+        assert_eq!(stored.as_bytes(), bytes);
+        assert_eq!(stored.check(), Err(Unfit::NotText));
+        assert_eq!(Headers::from_stored(bytes.slice(..9)), None);
     }
 }

@@ -4,11 +4,15 @@
 //! makes one test of each. The same rules run on PostgreSQL, on SQLite and on the model that
 //! simulations use. Rules whose name begins with a number keep the promise of that number.
 
+pub mod abandoned;
 pub mod claims;
 pub mod dispatchers;
+pub mod keys;
+pub mod latecomers;
 pub mod limits;
 pub mod operators;
 pub mod projections;
+pub mod rebuilds;
 pub mod recounts;
 pub mod settles;
 pub mod stops;
@@ -87,6 +91,7 @@ impl World {
             serves,
             rescue: true,
             rows: true,
+            suspects: true,
         };
         self.store.claim(&request).await.unwrap().events
     }
@@ -100,6 +105,7 @@ impl World {
             states: Vec::new(),
         });
         let mut settlement = Settlement {
+            registry: None,
             moves: moves.collect(),
             finished: Vec::new(),
         };
@@ -107,6 +113,22 @@ impl World {
         let batches: BTreeSet<Held> = events.iter().map(|event| event.claim.held).collect();
         settlement.finished.extend(batches);
         self.store.settle(&settlement).await.unwrap()
+    }
+
+    /// Settles one event of a batch, of which others are left.
+    pub async fn settle_part(&self, event: &ClaimedEvent, to: &Disposition) {
+        let settlement = Settlement {
+            registry: None,
+            moves: vec![Move {
+                claim: event.claim.clone(),
+                key: event.key.clone(),
+                to: to.clone(),
+                states: Vec::new(),
+            }],
+            finished: vec![event.claim.held],
+        };
+        let stale = self.store.settle(&settlement).await.unwrap();
+        assert_eq!(stale, [0_i64; 0]);
     }
 
     /// Waits.
@@ -183,6 +205,7 @@ macro_rules! queue_conformance {
         $crate::queue_conformance!(@ [$(#[$attribute])*] $run, settles, [
             q06_finalizing_moves_an_event_to_the_log,
             q06_finalizing_twice_gives_one_row,
+            q06_an_unknown_number_is_an_error,
             q07_what_left_its_batch_is_not_settled_by_it_again,
             a04_q07_a_stale_claim_settles_nothing,
             q07_a_stale_claim_renews_and_records_nothing,
@@ -200,6 +223,7 @@ macro_rules! queue_conformance {
             canceling_an_event_releases_its_key,
             a_claimed_event_cannot_be_canceled,
             events_are_listed_and_found,
+            an_id_that_was_published_twice_is_found_twice,
             q22_stats_count_what_is_there,
             retention_never_passes_a_projection,
             a_turn_has_one_owner_at_a_time,
@@ -211,6 +235,7 @@ macro_rules! queue_conformance {
             every_handler_gets_every_event,
             q05_a_slow_handler_keeps_its_lease,
             q09_only_the_handler_that_failed_runs_again,
+            q10_each_wait_is_longer_and_none_is_the_lease,
             q11_attempts_that_are_used_up_end_the_event,
             q12_a_fatal_error_ends_the_event,
             q13_a_panic_or_a_hang_is_a_transient_failure,
@@ -222,18 +247,45 @@ macro_rules! queue_conformance {
         ]);
         $crate::queue_conformance!(@ [$(#[$attribute])*] $run, stops, [
             stopping_gives_back_what_was_not_begun,
-            a_system_failure_stops_the_dispatcher_and_loses_nothing,
+            a_dispatcher_that_is_dropped_calls_no_more_handlers,
+            handlers_with_a_transaction_do_not_wait_for_each_other,
+            a06_a_system_failure_stops_the_dispatcher_and_loses_nothing,
+        ]);
+        $crate::queue_conformance!(@ [$(#[$attribute])*] $run, abandoned, [
+            q11_an_event_that_kills_its_process_is_ended,
+            an_event_that_kills_its_process_holds_nobody_up,
+            what_was_abandoned_twice_is_handed_out_one_at_a_time,
+            what_was_given_back_or_never_heard_of_is_not_abandoned,
+            a_row_that_was_abandoned_twice_is_a_suspect_until_somebody_answers,
+        ]);
+        $crate::queue_conformance!(@ [$(#[$attribute])*] $run, latecomers, [
+            a_handler_that_registers_late_gets_what_is_not_finalized,
+            a_handler_that_is_unregistered_while_it_fails_did_not_succeed,
+        ]);
+        $crate::queue_conformance!(@ [$(#[$attribute])*] $run, keys, [
+            what_is_given_back_keeps_the_order_of_its_key,
+            what_is_given_back_waits_for_whoever_is_at_work_on_its_key,
+            what_was_canceled_unclaimed_comes_back_behind_the_earlier_ones,
+            what_waits_behind_an_event_that_nobody_wants_is_counted,
         ]);
         $crate::queue_conformance!(@ [$(#[$attribute])*] $run, limits, [
+            a_header_with_a_zero_byte_is_refused,
             a_failure_with_a_zero_byte_in_its_text_harms_nobody,
+            one_stale_event_does_not_cost_its_batch,
             a_key_or_type_that_is_too_long_is_refused,
             a_lost_release_is_found_among_many_parked_keys,
         ]);
         $crate::queue_conformance!(@ [$(#[$attribute])*] $run, projections, [
             q18_q20_a_projection_applies_every_event_exactly_once,
+            q18_an_event_that_is_retried_while_others_go_by_is_not_passed_over,
+            retention_waits_for_a_projection_that_never_came_far,
             q21_a_rebuild_swaps_the_view_whole,
             a_rebuild_without_removed_events_is_done_only_when_that_is_asked_for,
             q21_a_rebuild_that_is_asked_for_is_done_by_whoever_runs_the_projection,
+        ]);
+        $crate::queue_conformance!(@ [$(#[$attribute])*] $run, rebuilds, [
+            a_rebuild_is_touched_only_by_whoever_has_its_turn,
+            a_projection_that_was_forgotten_is_built_anew,
         ]);
         $crate::queue_conformance!(@ [$(#[$attribute])*] $run, recounts, [
             a01_a_recount_finds_every_event_wherever_it_is,

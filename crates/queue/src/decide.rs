@@ -2,6 +2,12 @@
 //!
 //! **Invariant:** an event is finalized only when every registered handler is terminal, or one of
 //! them failed for good and the policy does not wait for the others; otherwise it comes back.
+//!
+//! **Invariant:** an event of which a handler last said an error is never COMPLETED, also where that
+//! handler was unregistered since: what it said stands, and can be given back.
+//!
+//! **Invariant:** whoever was in a batch with an event that takes processes down is never given up on for
+//! it: only leases that ran out on an event alone are counted against it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -9,7 +15,11 @@ use std::time::Duration;
 use tidegate_core::env::Entropy;
 use tidegate_core::{Backoff, Retry};
 
-use crate::port::{Disposition, HandlerResult, HandlerState, Lane};
+use crate::port::{Disposition, HandlerResult, HandlerState, Lane, SUSPECT};
+
+/// So often at least must an event be alone with a lease that runs out before it is given up on: a
+/// process has other events beside a suspect, and one of them may have been the reason once.
+const ALONE_AT_LEAST: u32 = 2;
 
 /// When an event with an error that nobody can mend is finalized.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -100,6 +110,51 @@ fn progress(state: Option<&HandlerState>, retry: &Retry) -> Progress {
     }
 }
 
+/// What is thought of an event by the leases of it that ran out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// Nothing: it was one among others.
+    Trusted,
+    /// It may be what takes processes down, and is handled with no other suspect beside it.
+    Suspect,
+    /// Its attempts are used up, alone: it is not handled again.
+    GivenUp,
+}
+
+/// How often an event was alone with a lease that ran out, of so many that did.
+#[must_use]
+pub(crate) fn alone(abandoned: u32) -> u32 {
+    // From there on it is handed out alone, so each one counts.
+    abandoned.saturating_sub(SUSPECT)
+}
+
+/// What is thought of an event of which so many leases ran out.
+#[must_use]
+pub(crate) fn standing(abandoned: u32, retry: &Retry) -> Standing {
+    if abandoned < SUSPECT {
+        return Standing::Trusted;
+    }
+    match retry.attempts {
+        Some(limit) if alone(abandoned) >= limit.max(ALONE_AT_LEAST) => Standing::GivenUp,
+        Some(_) | None => Standing::Suspect,
+    }
+}
+
+/// What is written down for a handler that never answered for an event.
+#[must_use]
+pub(crate) fn never_answered(handler: &str, abandoned: u32) -> HandlerState {
+    let alone = alone(abandoned);
+    HandlerState {
+        handler: handler.to_owned(),
+        result: HandlerResult::UnrecoverableError,
+        attempts: alone,
+        error: Some(format!(
+            "queue.abandoned: no answer ever came, and {abandoned} leases ran out, {alone} of them on \
+             this event alone: it seems to take its process down"
+        )),
+    }
+}
+
 /// Which of these handlers of ours are to be called for an event.
 pub fn to_call<'a>(
     mine: &'a BTreeSet<String>,
@@ -119,17 +174,6 @@ pub fn to_call<'a>(
 /// Decides where an event goes.
 #[must_use]
 pub fn decide(facts: &Facts<'_>, policy: &Policy, entropy: &mut dyn Entropy) -> Disposition {
-    if facts.registered.is_empty() && facts.states.is_empty() {
-        return match policy.unhandled {
-            Unhandled::Keep => Disposition::Leave {
-                lane: Lane::new(facts.type_name, []),
-            },
-            Unhandled::Complete => Disposition::Finalize {
-                errors: Vec::new(),
-                handlers: None,
-            },
-        };
-    }
     let states: BTreeMap<&str, &HandlerState> = facts
         .states
         .iter()
@@ -139,17 +183,30 @@ pub fn decide(facts: &Facts<'_>, policy: &Policy, entropy: &mut dyn Entropy) -> 
     let is_failed = |handler: &&str| of(handler) == Progress::Failed;
     let failed = states.keys().copied().filter(|handler| is_failed(handler));
     let has_failed = failed.count() > 0;
+    let is_retrying = |handler: &&str| of(handler) == Progress::Retrying;
+    let is_unfinished = states.is_empty() || states.keys().any(is_retrying);
+    let is_unhandled = facts.registered.is_empty() && is_unfinished && !has_failed;
+    if is_unhandled && policy.unhandled == Unhandled::Complete {
+        return finalize(facts);
+    }
     let open = facts.registered.iter().map(String::as_str);
     let open = open.filter(|h| matches!(of(h), Progress::Pending | Progress::Retrying));
     let open: Vec<&str> = open.collect();
-    if open.is_empty() || (has_failed && policy.on_fatal == OnFatal::Finalize) {
-        return finalize(facts, has_failed);
+    let is_over = open.is_empty() && !is_unhandled;
+    if is_over || (has_failed && policy.on_fatal == OnFatal::Finalize) {
+        return finalize(facts);
     }
+    // Where nobody is registered any more, whoever failed last may be on its way to another version:
+    // nobody has done what it is there for, and a process that still has it tries again.
+    let waiting: Vec<&str> = match is_unhandled {
+        true => states.keys().copied().filter(is_retrying).collect(),
+        false => open.clone(),
+    };
     let lane = Lane::new(facts.type_name, open.iter().copied());
     // The handler that waits the shortest decides when the event is due. One that was not called
     // yet, because it is another process's, waits with them: due at once, the event would come
     // straight back to us, and our handler would have no back-off at all.
-    let waits = open.iter().filter_map(|handler| {
+    let waits = waiting.iter().filter_map(|handler| {
         let state = states.get(handler)?;
         Some(
             policy
@@ -164,14 +221,13 @@ pub fn decide(facts: &Facts<'_>, policy: &Policy, entropy: &mut dyn Entropy) -> 
     }
 }
 
-fn finalize(facts: &Facts<'_>, has_failed: bool) -> Disposition {
-    if has_failed {
-        let errors = facts
-            .states
-            .iter()
-            .filter(|s| s.result != HandlerResult::Success);
+fn finalize(facts: &Facts<'_>) -> Disposition {
+    let errors = facts.states.iter();
+    let errors = errors.filter(|s| s.result != HandlerResult::Success);
+    let errors: Vec<HandlerState> = errors.cloned().collect();
+    if !errors.is_empty() {
         return Disposition::Finalize {
-            errors: errors.cloned().collect(),
+            errors,
             handlers: None,
         };
     }

@@ -18,7 +18,7 @@ use std::marker::PhantomData;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tidegate_core::env::{BoxFuture, Env};
+use tidegate_core::env::{BoxFuture, Env, Task};
 use tidegate_core::{Classify, FailureClass};
 
 use crate::decide::Policy;
@@ -43,6 +43,8 @@ pub struct DispatcherOptions {
     pub lease: Duration,
     /// The deadline of one call: `handler-timeout`.
     pub handler_timeout: Duration,
+    /// How often claims that ran out are looked for, at least twice per lease: `rescue-interval`.
+    pub rescue_interval: Duration,
     /// How long running handlers may go on after the stop.
     pub stop_timeout: Duration,
     /// The pause between clean-ups: `cleanup-interval`.
@@ -61,6 +63,7 @@ impl Default for DispatcherOptions {
             concurrency: 16,
             lease: Duration::from_secs(60),
             handler_timeout: Duration::from_secs(300),
+            rescue_interval: Duration::from_secs(1),
             stop_timeout: Duration::from_secs(30),
             cleanup_interval: Duration::from_secs(60),
             retention: None,
@@ -309,18 +312,19 @@ impl Dispatcher {
     /// A handler that fails with class System stops it in the same way, because whatever it took
     /// next would fail too. It then waits for the shutdown, and its health says why.
     ///
-    /// If canceled, leases run out by themselves and somebody else goes on.
+    /// If canceled, its handlers are cut short with it, leases run out by themselves and somebody else
+    /// goes on.
     pub async fn run(self, shutdown: impl Future<Output = ()> + Send) -> Report {
         let shared = self.shared;
-        let workers: Vec<_> = (0..shared.options.concurrency.max(1))
-            .map(|number| {
-                let task: BoxFuture = Box::pin(worker::work(Arc::clone(&shared)));
-                shared
-                    .env
-                    .spawn
-                    .spawn(&format!("queue-worker-{number}"), task)
-            })
-            .collect();
+        let workers = (0..shared.options.concurrency.max(1)).map(|number| {
+            let task: BoxFuture = Box::pin(worker::work(Arc::clone(&shared)));
+            shared
+                .env
+                .spawn
+                .spawn(&format!("queue-worker-{number}"), task)
+        });
+        // Those that still run at the end are past the stop timeout; their events come back.
+        let _workers = Workers(workers.collect());
         let stop = async {
             // Also after a failure that stopped it: its gauges are looked at most of all then.
             tokio::select! {
@@ -336,13 +340,18 @@ impl Dispatcher {
                 settler::settle(&shared),
                 renewer::renew(&shared),
             );
-            for worker in &workers {
-                // Those that still run are past the stop timeout; their events come back.
-                worker.abort();
-            }
         };
         tokio::join!(stop, working);
         shared.hub().report
+    }
+}
+
+/// Workers that end with whoever started them: nobody would settle what they do, or keep their leases.
+struct Workers(Vec<Task>);
+
+impl Drop for Workers {
+    fn drop(&mut self) {
+        self.0.iter().for_each(Task::abort);
     }
 }
 

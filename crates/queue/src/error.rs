@@ -55,6 +55,12 @@ pub enum QueueError {
         /// The name.
         name: String,
     },
+    /// The projection is being built by some process.
+    #[error("projection `{name}` is run by a process")]
+    ProjectionRuns {
+        /// The name.
+        name: String,
+    },
     /// A name that cannot be used.
     #[error("{what} `{name}` cannot be used: {why}")]
     Name {
@@ -83,6 +89,9 @@ pub enum QueueError {
         /// How long it may be.
         limit: usize,
     },
+    /// Handlers came or went since it was decided where events go; nothing happened.
+    #[error("the handlers that are registered are others by now")]
+    RegistryChanged,
     /// The transaction is of another database than the queue.
     #[error("the transaction is not one of the queue's database")]
     ForeignTransaction,
@@ -95,11 +104,13 @@ impl QueueError {
         match self {
             Self::Store(error) => error.may_have_happened(),
             Self::Unanswered { .. } => true,
-            Self::Unknown { .. }
+            Self::RegistryChanged
+            | Self::Unknown { .. }
             | Self::Busy { .. }
             | Self::Misplaced { .. }
             | Self::Encode { .. }
             | Self::UnknownProjection { .. }
+            | Self::ProjectionRuns { .. }
             | Self::Name { .. }
             | Self::Removed { .. }
             | Self::TooLong { .. }
@@ -112,7 +123,10 @@ impl Classify for QueueError {
     fn class(&self) -> FailureClass {
         match self {
             Self::Store(error) => error.class(),
-            Self::Unanswered { .. } | Self::Busy { .. } => FailureClass::Transient,
+            Self::Unanswered { .. }
+            | Self::Busy { .. }
+            | Self::ProjectionRuns { .. }
+            | Self::RegistryChanged => FailureClass::Transient,
             Self::Unknown { .. }
             | Self::Misplaced { .. }
             | Self::Encode { .. }

@@ -142,10 +142,11 @@ impl Context {
             return Ok(false);
         }
         let store = Arc::clone(&self.store);
-        if store
-            .is_done(&self.handler, self.event_id, sub_task)
-            .await?
-        {
+        // In the transaction where there is one: handlers that each hold a connection and wait for a
+        // second one would wait for each other.
+        let tx = self.tx.as_mut();
+        let is_done = store.is_done(tx, &self.handler, self.event_id, sub_task);
+        if is_done.await? {
             return Ok(false);
         }
         self.done.push(sub_task.to_owned());

@@ -53,6 +53,15 @@ pub(crate) fn check_events(events: &[NewEvent]) -> Result<(), QueueError> {
             None | Some("") => {}
             Some(key) => check("key", key, MAX_KEY)?,
         }
+        let has_zero =
+            |(name, value): &(&String, &String)| name.contains('\0') || value.contains('\0');
+        if let Some((name, _)) = event.headers.iter().find(has_zero) {
+            return Err(QueueError::Name {
+                what: "header",
+                name: name.escape_debug().to_string(),
+                why: "it holds a zero byte",
+            });
+        }
     }
     Ok(())
 }

@@ -194,7 +194,7 @@ impl QueueStore for Model {
 
     fn renew<'a>(&'a self, held: &'a [Held], lease: Duration) -> Answer<'a, Vec<Held>> {
         self.call("renew", move |state, now| {
-            Ok(state.renew(held, now + ms(lease)))
+            Ok(state.renew(held, now, ms(lease)))
         })
     }
 
@@ -203,7 +203,13 @@ impl QueueStore for Model {
     }
 
     fn settle<'a>(&'a self, settlement: &'a Settlement) -> Answer<'a, Vec<i64>> {
-        self.call("settle", |state, now| Ok(state.settle(settlement, now)))
+        self.call("settle", |state, now| {
+            let version = state.registry.version;
+            if settlement.registry.is_some_and(|by| by != version) {
+                return Err(QueueError::RegistryChanged);
+            }
+            Ok(state.settle(settlement, now))
+        })
     }
 
     fn record<'a>(&'a self, tx: Option<Tx>, commit: &'a HandlerCommit) -> Answer<'a, bool> {
@@ -227,6 +233,7 @@ impl QueueStore for Model {
 
     fn is_done<'a>(
         &'a self,
+        _tx: Option<&'a mut Tx>,
         handler: &'a str,
         event: EventId,
         sub_task: &'a str,
@@ -316,13 +323,21 @@ impl QueueStore for Model {
         })
     }
 
-    fn forget_projection<'a>(&'a self, name: &'a str, tables: &'a [String]) -> Answer<'a, ()> {
+    fn forget_projection<'a>(
+        &'a self,
+        turn: Option<&'a Turn>,
+        name: &'a str,
+        tables: &'a [String],
+    ) -> Answer<'a, bool> {
         self.call("forget_projection", move |state, _| {
+            if turn.is_some_and(|turn| !state.holds(turn)) {
+                return Ok(false);
+            }
             state.projections.remove(name);
             for table in tables {
                 state.tables.remove(&format!("{table}__rebuild"));
             }
-            Ok(())
+            Ok(true)
         })
     }
 

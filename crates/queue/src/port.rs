@@ -23,7 +23,7 @@ use std::time::Duration;
 use tidegate_core::EventId;
 use tidegate_core::books::Account;
 
-pub use claim::{Claim, ClaimRequest, Claimed, ClaimedEvent, Held, Serves};
+pub use claim::{Claim, ClaimRequest, Claimed, ClaimedEvent, Held, SUSPECT, Serves};
 pub use listing::{
     Cleaned, Filter, Listed, LogEvent, LogPage, Sighting, SightingState, Stats, Status,
 };
@@ -65,7 +65,8 @@ pub trait QueueStore: Send + Sync + fmt::Debug {
     /// Claims events that are due, oldest first, never more than asked for.
     fn claim<'a>(&'a self, request: &'a ClaimRequest) -> Answer<'a, Claimed>;
 
-    /// Extends leases by `lease` from now, and gives those that were lost.
+    /// Extends leases by `lease` from now, and gives those that were lost. A lease of zero gives them
+    /// back: others take them at once, and they did not run out.
     fn renew<'a>(&'a self, held: &'a [Held], lease: Duration) -> Answer<'a, Vec<Held>>;
 
     /// Gives a batch a new token, where `token` is still its newest, and says which of its events
@@ -73,7 +74,9 @@ pub trait QueueStore: Send + Sync + fmt::Debug {
     fn reopen(&self, batch: i64, token: i64) -> Answer<'_, Option<(i64, Vec<i64>)>>;
 
     /// Moves claimed events on, each only where its claim still holds, and gives the numbers of
-    /// those that were not ours any more.
+    /// those that were not ours any more. Nothing moves, and the answer is
+    /// [`RegistryChanged`](QueueError::RegistryChanged), where the registry is not the one that the
+    /// settlement names.
     fn settle<'a>(&'a self, settlement: &'a Settlement) -> Answer<'a, Vec<i64>>;
 
     /// Writes the result of one handler together with what it published and which of its side
@@ -81,9 +84,11 @@ pub trait QueueStore: Send + Sync + fmt::Debug {
     /// nothing is written otherwise.
     fn record<'a>(&'a self, tx: Option<Tx>, commit: &'a HandlerCommit) -> Answer<'a, bool>;
 
-    /// Whether a side effect was recorded before.
+    /// Whether a side effect was recorded before; looked up in `tx` if there is one, which needs no
+    /// second connection.
     fn is_done<'a>(
         &'a self,
+        tx: Option<&'a mut Tx>,
         handler: &'a str,
         event: EventId,
         sub_task: &'a str,
@@ -138,11 +143,18 @@ pub trait QueueStore: Send + Sync + fmt::Debug {
         to: i64,
     ) -> Answer<'a, bool>;
 
-    /// Forgets a projection, and drops what is left of a rebuild of these tables.
-    fn forget_projection<'a>(&'a self, name: &'a str, tables: &'a [String]) -> Answer<'a, ()>;
+    /// Forgets a projection, and drops what is left of a rebuild of these tables. Says whether the turn,
+    /// if one is given, still held; nothing happens otherwise.
+    fn forget_projection<'a>(
+        &'a self,
+        turn: Option<&'a Turn>,
+        name: &'a str,
+        tables: &'a [String],
+    ) -> Answer<'a, bool>;
 
     /// Puts the projection `shadow`, its tables with it, in the place of `name`, and commits. Says
-    /// whether the turn still held; nothing happens otherwise.
+    /// whether it did: nothing happens where the turn does not hold any more, or `shadow` has no
+    /// position.
     fn swap<'a>(
         &'a self,
         turn: &'a Turn,

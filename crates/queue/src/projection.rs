@@ -80,7 +80,7 @@ pub struct Projection {
     name: String,
     tables: Vec<String>,
     batch_size: u32,
-    timeout: Duration,
+    timeout: Option<Duration>,
     create: Arc<Create>,
     apply: Arc<Apply>,
 }
@@ -92,7 +92,7 @@ impl Projection {
             name: name.into(),
             tables: Vec::new(),
             batch_size: 200,
-            timeout: Duration::from_secs(300),
+            timeout: None,
             create: Arc::new(|_, _| Box::pin(async { Ok(()) })),
             apply: None,
         }
@@ -117,7 +117,7 @@ pub struct ProjectionBuilder {
     name: String,
     tables: Vec<String>,
     batch_size: u32,
-    timeout: Duration,
+    timeout: Option<Duration>,
     create: Arc<Create>,
     apply: Option<Arc<Apply>>,
 }
@@ -135,10 +135,10 @@ impl ProjectionBuilder {
         self
     }
 
-    /// How long one batch may take: five minutes, where nothing is said. One that takes longer is
-    /// taken back and tried again; the other projections of the process wait for it so long.
+    /// How long one batch, or making its tables, may take; where nothing is said, as long as the
+    /// projector's options say. What takes longer is taken back and tried again.
     pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = timeout;
+        self.timeout = Some(timeout);
         self
     }
 

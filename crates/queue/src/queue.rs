@@ -210,6 +210,7 @@ impl Queue {
             serves: Serves::All,
             rescue: true,
             rows: true,
+            suspects: true,
         };
         let claimed = self.store.claim(&request).await?.events;
         let (blocked, free): (Vec<_>, Vec<_>) =
@@ -261,6 +262,7 @@ impl Queue {
             states: Vec::new(),
         });
         let settlement = Settlement {
+            registry: None,
             moves: moves.collect(),
             // Whoever polls by hand may settle in any order; a batch ends with its last event.
             finished: events.iter().map(|event| event.claim.held).collect(),

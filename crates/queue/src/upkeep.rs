@@ -9,10 +9,6 @@ use crate::port::QueueStore;
 use crate::queue::Queue;
 use crate::telemetry;
 
-/// Rounds of one clean-up at most: each removes a bounded number of events, so that none of them
-/// holds others up, and all of them together keep pace with what is published.
-const ROUNDS: u32 = 200;
-
 /// How the tables are kept tidy; keys of the section `queue`.
 #[derive(Debug, Clone)]
 pub struct UpkeepOptions {
@@ -60,7 +56,8 @@ impl Upkeep {
         let cleaning = async {
             loop {
                 self.clock.sleep(self.options.cleanup_interval).await;
-                clean(&*self.store, self.options.retention).await;
+                let every = self.options.cleanup_interval;
+                clean(&*self.store, &*self.clock, every, self.options.retention).await;
             }
         };
         let counting = async {
@@ -78,11 +75,18 @@ impl Upkeep {
     }
 }
 
-/// Removes what may go, in as many rounds as it takes.
-pub(crate) async fn clean(store: &dyn QueueStore, retention: Option<Duration>) {
-    for _ in 0..ROUNDS {
+/// Removes what may go. It goes on while there is something, and no longer than the pause between
+/// clean-ups, so that whatever else its caller does has its turn.
+pub(crate) async fn clean(
+    store: &dyn QueueStore,
+    clock: &dyn Clock,
+    every: Duration,
+    retention: Option<Duration>,
+) {
+    let until = clock.elapsed() + every;
+    loop {
         match store.clean(retention).await {
-            Ok(cleaned) if cleaned.events > 0 => {}
+            Ok(cleaned) if cleaned.events > 0 && clock.elapsed() < until => {}
             Ok(_) => return,
             Err(error) => {
                 tracing::warn!(%error, "the queue could not be cleaned up");

@@ -87,7 +87,7 @@ pub struct ServerBuilder {
     health: Option<Health>,
     exporter: Option<Exporter>,
     accounts: Vec<Arc<dyn Accounts>>,
-    routers: Vec<OpenApiRouter>,
+    routers: Vec<(OpenApiRouter, Option<usize>)>,
 }
 
 impl ServerBuilder {
@@ -123,7 +123,15 @@ impl ServerBuilder {
     /// task of its own.
     #[must_use]
     pub fn routes(mut self, router: OpenApiRouter) -> Self {
-        self.routers.push(router);
+        self.routers.push((router, None));
+        self
+    }
+
+    /// The same, for routes that take bodies of another size than
+    /// [`Limits::max_body`](crate::Limits::max_body).
+    #[must_use]
+    pub fn routes_with_bodies(mut self, router: OpenApiRouter, max_body: usize) -> Self {
+        self.routers.push((router, Some(max_body)));
         self
     }
 
@@ -191,10 +199,17 @@ impl ServerBuilder {
             timeout: limits.request_timeout,
         };
         telemetry::describe();
-        let router = api::router(sources, self.routers)
-            // The layer below limits every body, not only those that extractors read.
+        // A layer limits every body, not only those that extractors read.
+        let own = self.routers.iter().filter_map(|(_, max_body)| *max_body);
+        let longest = own.fold(limits.max_body, usize::max);
+        let limited = self.routers.into_iter().map(|(router, max_body)| {
+            router.layer(RequestBodyLimitLayer::new(
+                max_body.unwrap_or(limits.max_body),
+            ))
+        });
+        let router = api::router(sources, limited.collect())
             .layer(DefaultBodyLimit::disable())
-            .layer(RequestBodyLimitLayer::new(limits.max_body))
+            .layer(RequestBodyLimitLayer::new(longest))
             .layer(from_fn_with_state(Arc::new(gate), request::pass));
         Server {
             listener,

@@ -109,6 +109,25 @@ impl StoreError {
         }
     }
 
+    /// The same for each of those whose commit failed together: an error that is shared cannot be moved,
+    /// so what is beneath is its text.
+    pub(crate) fn like(doing: &'static str, shared: &sqlx::Error) -> Self {
+        let source = sqlx::Error::Io(std::io::Error::other(shared.to_string()));
+        let code = shared.as_database_error().and_then(|error| error.code());
+        let code = code.and_then(|code| code.parse::<u32>().ok());
+        // A disk that fails in the middle of a commit tells nobody what it has kept.
+        if code.is_some_and(|code| code & 0xff == 10) {
+            return Self::Away { doing, source };
+        }
+        match kind(shared) {
+            Kind::Away => Self::Away { doing, source },
+            Kind::Conflict => Self::Conflict { doing, source },
+            Kind::Schema => Self::Schema { doing, source },
+            Kind::Refused => Self::Refused { doing, source },
+            Kind::Broken => Self::Broken { doing, source },
+        }
+    }
+
     /// The driver's error in our words.
     pub fn of(doing: &'static str, source: sqlx::Error) -> Self {
         match kind(&source) {
@@ -206,5 +225,33 @@ fn sqlite_kind(code: &str, message: &str) -> Kind {
         8 | 10 | 11 | 13 | 14 | 26 => Kind::Broken,
         1 if message.starts_with("no such") => Kind::Schema,
         _ => Kind::Refused,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sqlx::{Connection, SqliteConnection};
+
+    use super::*;
+
+    #[test]
+    fn a_commit_that_failed_for_many_is_told_to_each_by_its_kind() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build();
+        let failure = runtime.map(|runtime| {
+            runtime.block_on(async {
+                let mut connection = SqliteConnection::connect("sqlite::memory:").await?;
+                let full = "PRAGMA max_page_count = 2; CREATE TABLE a (b); CREATE TABLE c (d)";
+                sqlx::raw_sql(full).execute(&mut connection).await
+            })
+        });
+        let Ok(Err(full)) = failure else {
+            panic!("a full database took it");
+        };
+        let told = StoreError::like("commit", &full);
+        assert!(matches!(told, StoreError::Broken { .. }), "{told:?}");
+        assert_eq!(told.class(), FailureClass::System);
+        assert!(!told.may_have_happened());
+        let lost = sqlx::Error::WorkerCrashed;
+        assert!(StoreError::like("commit", &lost).may_have_happened());
     }
 }

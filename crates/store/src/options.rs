@@ -33,7 +33,9 @@ impl fmt::Display for Dialect {
 pub struct StoreOptions {
     /// `sqlite://./data/tidegate.db` or `postgres://user:password@host/database`.
     pub url: String,
-    /// Connections at most; `store.max-connections`.
+    /// Connections at most; `store.max-connections`. PostgreSQL lends out all but one of them as
+    /// transactions, so that a claim, a settle and a renewal never wait for a handler. With one alone
+    /// they do.
     pub max_connections: u32,
     /// How long one call may take, and how long a connection may be waited for.
     pub timeout: Duration,

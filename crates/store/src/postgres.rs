@@ -34,6 +34,9 @@ struct Pool {
     clock: Arc<dyn Clock>,
     timeout: Duration,
     room: Arc<Semaphore>,
+    /// What of that may be lent out as transactions: all but one. Whoever has a transaction may need a
+    /// call beside it, and somebody must keep the leases meanwhile.
+    lent: Arc<Semaphore>,
     idle: Mutex<Vec<PgConnection>>,
 }
 
@@ -57,6 +60,8 @@ impl Postgres {
         // The server gives up on its own as well, so that a client that went away or stands still
         // leaves nothing running and nothing locked.
         let mut settings = vec![
+            // What a database or a role prefers by default would change what our statements mean.
+            ("default_transaction_isolation", "read committed".to_owned()),
             ("statement_timeout", ms(options.timeout)),
             (
                 "idle_in_transaction_session_timeout",
@@ -80,6 +85,7 @@ impl Postgres {
             clock: Arc::clone(&env.clock),
             timeout: options.timeout,
             room: Arc::new(Semaphore::new(room)),
+            lent: Arc::new(Semaphore::new(room.saturating_sub(1).max(1))),
             idle: Mutex::default(),
         };
         let postgres = Self {
@@ -209,6 +215,7 @@ impl Postgres {
     /// Begins a transaction in the caller's hands.
     pub(crate) async fn begin(&self) -> Result<PgTx, StoreError> {
         let doing = "begin a transaction";
+        let lent = self.permit(&self.pool.lent, doing).await?;
         let mut taken = self.take(doing).await?;
         let begin = sqlx::raw_sql("BEGIN").execute(&mut taken.connection);
         let begun = within(&*self.pool.clock, self.pool.timeout, begin).await;
@@ -216,6 +223,7 @@ impl Postgres {
         Ok(PgTx {
             postgres: self.clone(),
             taken,
+            _lent: lent,
         })
     }
 
@@ -253,6 +261,18 @@ impl Postgres {
         self.judge(doing, outcome)
     }
 
+    /// Closes the connections that nobody uses just now.
+    pub(crate) async fn close(&self) {
+        let idle = std::mem::take(&mut *self.idle());
+        let closing = async {
+            for connection in idle {
+                // The server ends it by itself otherwise.
+                connection.close().await.ok();
+            }
+        };
+        within(&*self.pool.clock, self.pool.timeout, closing).await;
+    }
+
     fn judge<T>(
         &self,
         doing: &'static str,
@@ -271,20 +291,26 @@ impl Postgres {
         outcome
     }
 
+    async fn permit(
+        &self,
+        room: &Arc<Semaphore>,
+        doing: &'static str,
+    ) -> Result<OwnedSemaphorePermit, StoreError> {
+        let acquire = Arc::clone(room).acquire_owned();
+        match within(&*self.pool.clock, self.pool.timeout, acquire).await {
+            Some(Ok(permit)) => Ok(permit),
+            Some(Err(_)) | None => Err(StoreError::of(doing, sqlx::Error::PoolTimedOut)),
+        }
+    }
+
     async fn take(&self, doing: &'static str) -> Result<Taken, StoreError> {
         let pool = &self.pool;
-        let room = Arc::clone(&pool.room).acquire_owned();
-        let permit = match within(&*pool.clock, pool.timeout, room).await {
-            Some(Ok(permit)) => permit,
-            Some(Err(_)) | None => {
-                return Err(StoreError::of(doing, sqlx::Error::PoolTimedOut));
-            }
-        };
+        let permit = self.permit(&pool.room, doing).await?;
         let idle = self.idle().pop();
         let connection = match idle {
             Some(connection) => connection,
             None => {
-                let connect = PgConnection::connect_with(&pool.options);
+                let connect = connect(&pool.options);
                 match within(&*pool.clock, pool.timeout, connect).await {
                     Some(Ok(connection)) => connection,
                     // Nothing was sent yet, so nothing can have happened.
@@ -316,6 +342,16 @@ impl Postgres {
     }
 }
 
+/// A database that acknowledges before it has synced is told not to for us; what waits for replicas
+/// as well stays as it is.
+async fn connect(options: &PgConnectOptions) -> Result<PgConnection, sqlx::Error> {
+    let mut connection = PgConnection::connect_with(options).await?;
+    let durable = "SELECT set_config('synchronous_commit', 'on', false)
+        WHERE current_setting('synchronous_commit') = 'off'";
+    sqlx::raw_sql(durable).execute(&mut connection).await?;
+    Ok(connection)
+}
+
 impl std::fmt::Debug for Postgres {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Postgres({})", self.pool.options.get_host())
@@ -328,6 +364,7 @@ impl std::fmt::Debug for Postgres {
 pub struct PgTx {
     postgres: Postgres,
     taken: Taken,
+    _lent: OwnedSemaphorePermit,
 }
 
 impl PgTx {

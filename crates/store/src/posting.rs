@@ -3,7 +3,7 @@
 //! A posting is a row of `tidegate_posting`, written in the transaction of the move it describes.
 //! Rows are only ever added; [`fold`] sums up what piled up, and old minutes into hours and days.
 
-use std::collections::BTreeMap;
+mod fold;
 
 use sqlx::postgres::PgRow;
 use sqlx::sqlite::SqliteRow;
@@ -11,14 +11,13 @@ use sqlx::types::Uuid;
 use sqlx::{PgConnection, Row, SqliteConnection};
 use tidegate_core::books::{Books, Bucket, Place, Posting, Tally};
 
-use crate::{Store, StoreError};
+pub use fold::fold;
 
-/// Rows that one round of [`fold`] takes, and that are read at once, at most.
-const FOLD_LIMIT: i64 = 20_000;
-/// Rounds of one [`fold`] at most. What is left then, a million rows on, is left to the next one.
-const FOLD_ROUNDS: i64 = 50;
-/// Fewer rows than this are not worth summing up.
-const FOLD_FLOOR: i64 = 200;
+/// Rows that are read at once, at most.
+const PAGE: i64 = 20_000;
+/// Pages of the server's table that one statement goes through, at most: a statement has the time limit
+/// of a call, however large the table is.
+const BLOCKS: i64 = 512;
 
 /// Postings as columns, the way a statement for many rows takes them.
 #[derive(Debug, Default, Clone)]
@@ -111,7 +110,8 @@ pub async fn write_sqlite(
 
 /// The books of `component`, as the transaction of `connection` sees them.
 ///
-/// The server sums up what piled up, so that few rows come over however many there are.
+/// The server sums up what piled up, a stretch of the table at a time, so that few rows come over and
+/// every statement is short however many there are.
 ///
 /// # Errors
 /// The database refused, or a row cannot be read.
@@ -119,21 +119,51 @@ pub async fn books_postgres(
     connection: &mut PgConnection,
     component: &str,
 ) -> Result<Books, sqlx::Error> {
-    let rows = sqlx::query(
-        "SELECT bucket, from_place, to_place, sum(count)::int8,
-             sum(('x' || substr(t, 1, 8))::bit(32)::int8)::int8,
-             sum(('x' || substr(t, 9, 8))::bit(32)::int8)::int8,
-             sum(('x' || substr(t, 17, 8))::bit(32)::int8)::int8,
-             sum(('x' || substr(t, 25, 8))::bit(32)::int8)::int8
-         FROM (SELECT bucket, from_place, to_place, count, replace(id_sum::text, '-', '') AS t
-               FROM tidegate_posting WHERE component = $1) p
-         GROUP BY bucket, from_place, to_place",
-    )
-    .bind(component)
-    .fetch_all(connection)
-    .await?;
     let mut books = Books::default();
-    for row in &rows {
+    let blocks = blocks(connection).await?;
+    for first in stretches(blocks) {
+        let rows = sqlx::query(
+            "SELECT bucket, from_place, to_place, sum(count)::int8,
+                 sum(('x' || substr(t, 1, 8))::bit(32)::int8)::int8,
+                 sum(('x' || substr(t, 9, 8))::bit(32)::int8)::int8,
+                 sum(('x' || substr(t, 17, 8))::bit(32)::int8)::int8,
+                 sum(('x' || substr(t, 25, 8))::bit(32)::int8)::int8
+             FROM (SELECT bucket, from_place, to_place, count, replace(id_sum::text, '-', '') AS t
+                   FROM tidegate_posting
+                   WHERE component = $1 AND ctid >= $2::tid AND ctid < $3::tid) p
+             GROUP BY bucket, from_place, to_place",
+        )
+        .bind(component)
+        .bind(block(first))
+        .bind(block(first + BLOCKS))
+        .fetch_all(&mut *connection)
+        .await?;
+        add_sums(&mut books, &rows)?;
+    }
+    Ok(books)
+}
+
+/// How many blocks the table has. Whatever the transaction sees is in one of them.
+async fn blocks(connection: &mut PgConnection) -> Result<i64, sqlx::Error> {
+    sqlx::query_scalar(
+        "SELECT pg_relation_size('tidegate_posting') / current_setting('block_size')::int8",
+    )
+    .fetch_one(connection)
+    .await
+}
+
+/// The first block of each stretch.
+fn stretches(blocks: i64) -> impl Iterator<Item = i64> {
+    (0..=(blocks - 1) / BLOCKS).map(|stretch| stretch * BLOCKS)
+}
+
+/// The place before the first row of a block.
+fn block(number: i64) -> String {
+    format!("({number},0)")
+}
+
+fn add_sums(books: &mut Books, rows: &[PgRow]) -> Result<(), sqlx::Error> {
+    for row in rows {
         // Four sums of 32 bits each, which carry into one another.
         let mut id_sum = 0_u128;
         for column in 4..8 {
@@ -143,12 +173,9 @@ pub async fn books_postgres(
         }
         let id_sum = Uuid::from_u128(id_sum);
         let (bucket, from, to) = (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
-        add(
-            &mut books,
-            entry(bucket, from, to, row.try_get(3)?, id_sum)?,
-        );
+        add(books, entry(bucket, from, to, row.try_get(3)?, id_sum)?);
     }
-    Ok(books)
+    Ok(())
 }
 
 /// The books of `component`, as the transaction of `connection` sees them. They are read a page at a
@@ -169,7 +196,7 @@ pub async fn books_sqlite(
         )
         .bind(component)
         .bind(after)
-        .bind(FOLD_LIMIT)
+        .bind(PAGE)
         .fetch_all(&mut *connection)
         .await?;
         let Some(last) = rows.last() else {
@@ -191,14 +218,22 @@ pub async fn counts_postgres(
     connection: &mut PgConnection,
     component: &str,
 ) -> Result<Books, sqlx::Error> {
-    let rows: Vec<CountRow> = sqlx::query_as(
-        "SELECT bucket, from_place, to_place, sum(count)::int8 FROM tidegate_posting
-         WHERE component = $1 GROUP BY bucket, from_place, to_place",
-    )
-    .bind(component)
-    .fetch_all(connection)
-    .await?;
-    counts(rows)
+    let mut all = Vec::new();
+    let blocks = blocks(connection).await?;
+    for first in stretches(blocks) {
+        let rows: Vec<CountRow> = sqlx::query_as(
+            "SELECT bucket, from_place, to_place, sum(count)::int8 FROM tidegate_posting
+             WHERE component = $1 AND ctid >= $2::tid AND ctid < $3::tid
+             GROUP BY bucket, from_place, to_place",
+        )
+        .bind(component)
+        .bind(block(first))
+        .bind(block(first + BLOCKS))
+        .fetch_all(&mut *connection)
+        .await?;
+        all.extend(rows);
+    }
+    counts(all)
 }
 
 /// The same on SQLite.
@@ -230,121 +265,6 @@ fn counts(rows: Vec<CountRow>) -> Result<Books, sqlx::Error> {
         add(&mut books, entry);
     }
     Ok(books)
-}
-
-/// Sums up the postings of `component` that piled up, old buckets into coarser ones; gives how many
-/// rows fewer there are. The books stay what they are, whatever runs beside it.
-///
-/// It goes once through all that is there when it begins, in rounds that are transactions of their
-/// own. If canceled, the rounds before stand.
-///
-/// # Errors
-/// The database is away or refused; the rounds before stand.
-pub async fn fold(store: &Store, component: &str, now_ms: u64) -> Result<u64, StoreError> {
-    let piled = count(store, component).await?;
-    if piled < FOLD_FLOOR {
-        return Ok(0);
-    }
-    // What a round has summed up is added behind the rest, so as many rounds as this come by
-    // everything; going on until nothing gets fewer would write the same sums again and again.
-    let rounds = (piled - 1) / FOLD_LIMIT + 1;
-    let mut fewer = 0;
-    for _ in 0..rounds.min(FOLD_ROUNDS) {
-        fewer += fold_once(store, component, now_ms).await?;
-    }
-    Ok(fewer)
-}
-
-async fn count(store: &Store, component: &str) -> Result<i64, StoreError> {
-    let doing = "count postings";
-    let component = component.to_owned();
-    match store {
-        Store::Postgres(postgres) => {
-            let ask = "SELECT count(*) FROM tidegate_posting WHERE component = $1";
-            let ask = sqlx::query_scalar(ask).bind(component);
-            postgres
-                .run(doing, move |connection| Box::pin(ask.fetch_one(connection)))
-                .await
-        }
-        Store::Sqlite(sqlite) => {
-            let ask = "SELECT count(*) FROM tidegate_posting WHERE component = ?";
-            let ask = sqlx::query_scalar(ask).bind(component);
-            sqlite
-                .read(doing, move |connection| Box::pin(ask.fetch_one(connection)))
-                .await
-        }
-    }
-}
-
-/// One round: the first rows there are become few.
-async fn fold_once(store: &Store, component: &str, now_ms: u64) -> Result<u64, StoreError> {
-    let doing = "sum up postings";
-    let component = component.to_owned();
-    match store {
-        Store::Postgres(postgres) => {
-            postgres
-                .transact(doing, move |connection| {
-                    Box::pin(async move { fold_postgres(connection, &component, now_ms).await })
-                })
-                .await
-        }
-        Store::Sqlite(sqlite) => {
-            sqlite
-                .write(doing, move |connection| {
-                    Box::pin(async move { fold_sqlite(connection, &component, now_ms).await })
-                })
-                .await
-        }
-    }
-}
-
-async fn fold_postgres(
-    connection: &mut PgConnection,
-    component: &str,
-    now_ms: u64,
-) -> Result<u64, sqlx::Error> {
-    let taken = sqlx::query(
-        "WITH piled AS MATERIALIZED (
-             SELECT ctid FROM tidegate_posting WHERE component = $1
-             LIMIT $2 FOR UPDATE SKIP LOCKED
-         )
-         DELETE FROM tidegate_posting p USING piled
-         WHERE p.ctid = piled.ctid AND (SELECT count(*) FROM piled) >= $3
-         RETURNING bucket, from_place, to_place, count, id_sum",
-    )
-    .bind(component)
-    .bind(FOLD_LIMIT)
-    .bind(FOLD_FLOOR)
-    .fetch_all(&mut *connection)
-    .await?;
-    let entries: Vec<Entry> = taken.iter().map(of_postgres).collect::<Result<_, _>>()?;
-    let before = entries.len();
-    let sums = folded(entries, now_ms);
-    write_postgres(connection, component, &sums).await?;
-    Ok((before - sums.len()) as u64)
-}
-
-async fn fold_sqlite(
-    connection: &mut SqliteConnection,
-    component: &str,
-    now_ms: u64,
-) -> Result<u64, sqlx::Error> {
-    let taken = sqlx::query(
-        "DELETE FROM tidegate_posting WHERE rowid IN
-             (SELECT rowid FROM tidegate_posting WHERE component = ?1 LIMIT ?2)
-         AND (SELECT count(*) FROM tidegate_posting WHERE component = ?1) >= ?3
-         RETURNING bucket, from_place, to_place, count, id_sum",
-    )
-    .bind(component)
-    .bind(FOLD_LIMIT)
-    .bind(FOLD_FLOOR)
-    .fetch_all(&mut *connection)
-    .await?;
-    let entries: Vec<Entry> = taken.iter().map(of_sqlite).collect::<Result<_, _>>()?;
-    let before = entries.len();
-    let sums = folded(entries, now_ms);
-    write_sqlite(connection, component, &sums).await?;
-    Ok((before - sums.len()) as u64)
 }
 
 struct Entry {
@@ -401,22 +321,4 @@ fn entry(
 
 fn add(books: &mut Books, entry: Entry) {
     books.move_tally(entry.bucket, entry.from, entry.to, entry.tally);
-}
-
-fn folded(entries: Vec<Entry>, now_ms: u64) -> Vec<Posting> {
-    let mut sums: BTreeMap<(Bucket, Option<Place>, Option<Place>), Tally> = BTreeMap::new();
-    for entry in entries {
-        let key = (entry.bucket.folded(now_ms), entry.from, entry.to);
-        let tally = sums.entry(key).or_default();
-        *tally = tally.plus(entry.tally);
-    }
-    sums.into_iter()
-        .map(|((bucket, from, to), tally)| Posting {
-            bucket,
-            from,
-            to,
-            count: u64::try_from(tally.count).unwrap_or(0),
-            id_sum: tally.id_sum,
-        })
-        .collect()
 }

@@ -6,7 +6,12 @@
 //!
 //! **Invariant:** an operation is answered with success only after the commit that covers it, which
 //! is synced (`synchronous=FULL`).
+//!
+//! **Invariant:** the writer commits when it is told to, and at no other time. SQLite ends a transaction
+//! by itself when the disk is full or a statement says `OR ROLLBACK`; what follows on the connection
+//! would be committed statement by statement. A commit that was not asked for is refused instead.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex as PlainMutex, PoisonError};
 use std::time::Duration;
 
@@ -37,6 +42,8 @@ struct Writer {
     connection: SqliteConnection,
     /// Whether a transaction was left open: its owner was dropped in the middle of it.
     is_open: bool,
+    /// Whether the commit that comes next is asked for.
+    may_commit: Arc<AtomicBool>,
 }
 
 struct Readers {
@@ -63,12 +70,18 @@ impl Sqlite {
             .busy_timeout(options.timeout)
             .disable_statement_logging();
         let doing = "open the database";
-        let connection = SqliteConnection::connect_with(&connect)
-            .await
-            .map_err(|error| StoreError::of(doing, error))?;
+        let failed = |error| StoreError::of(doing, error);
+        let connecting = SqliteConnection::connect_with(&connect);
+        let mut connection = connecting.await.map_err(failed)?;
+        let may_commit = Arc::new(AtomicBool::new(false));
+        let is_asked_for = Arc::clone(&may_commit);
+        let mut handle = connection.lock_handle().await.map_err(failed)?;
+        handle.set_commit_hook(move || is_asked_for.load(Ordering::SeqCst));
+        drop(handle);
         let writer = Writer {
             connection,
             is_open: false,
+            may_commit,
         };
         let writer = Arc::new(Mutex::new(writer));
         let (operations, waiting) = mpsc::channel(WAITING);
@@ -207,6 +220,32 @@ impl Sqlite {
         }
     }
 
+    /// Puts what is in the journal into the file, as far as no reader needs the journal.
+    ///
+    /// # Errors
+    /// The database cannot write, or took too long.
+    pub async fn checkpoint(&self) -> Result<(), StoreError> {
+        let doing = "put the journal into the file";
+        let checkpoint = async {
+            let mut writer = self.writer.lock().await;
+            // The other kinds would wait for readers, and everybody who writes would wait for us.
+            writer.execute("PRAGMA wal_checkpoint(PASSIVE)").await
+        };
+        match within(&*self.clock, self.timeout, checkpoint).await {
+            Some(outcome) => outcome.map_err(|error| StoreError::of(doing, error)),
+            None => Err(self.late(doing)),
+        }
+    }
+
+    pub(crate) async fn close(&self) -> Result<(), StoreError> {
+        let idle = std::mem::take(&mut *self.idle());
+        for reader in idle {
+            // It is closed in any case, at the latest with the process.
+            reader.close().await.ok();
+        }
+        self.checkpoint().await
+    }
+
     pub(crate) async fn ping(&self) -> Result<(), StoreError> {
         self.read("ask for a sign of life", |connection| {
             Box::pin(async move { connection.ping().await })
@@ -237,6 +276,8 @@ impl std::fmt::Debug for Sqlite {
 
 impl Writer {
     async fn begin(&mut self) -> Result<(), sqlx::Error> {
+        // A commit whose caller went away may be on its way still, and is turned into a rollback.
+        self.may_commit.store(false, Ordering::SeqCst);
         if std::mem::replace(&mut self.is_open, true) {
             // Whoever left it never heard of a commit.
             self.execute("ROLLBACK").await.ok();
@@ -245,7 +286,9 @@ impl Writer {
     }
 
     async fn end(&mut self, how: &'static str) -> Result<(), sqlx::Error> {
+        self.may_commit.store(how == "COMMIT", Ordering::SeqCst);
         let ended = self.execute(how).await;
+        self.may_commit.store(false, Ordering::SeqCst);
         if ended.is_ok() {
             self.is_open = false;
         }
@@ -331,21 +374,11 @@ where
             (Some(Err(error)), _) => Err(StoreError::of(self.doing, error)),
             (Some(Ok(value)), Ok(())) => Ok(value),
             // An error that is shared cannot be moved; its text and kind are what counts.
-            (_, Err(error)) => Err(StoreError::of(self.doing, shared(error))),
+            (_, Err(error)) => Err(StoreError::like(self.doing, error)),
             (None, Ok(())) => Err(StoreError::of(self.doing, sqlx::Error::WorkerCrashed)),
         };
         // A caller that went away needs no answer.
         self.tell.send(answer).ok();
-    }
-}
-
-/// An error for each of those whose commit failed.
-fn shared(error: &Arc<sqlx::Error>) -> sqlx::Error {
-    let code = error.as_database_error().and_then(|error| error.code());
-    let code: u32 = code.and_then(|code| code.parse().ok()).unwrap_or(0);
-    match code & 0xff {
-        5 | 6 => sqlx::Error::PoolTimedOut,
-        _ => sqlx::Error::Io(std::io::Error::other(error.to_string())),
     }
 }
 

@@ -37,7 +37,9 @@ pub struct Summary {
 pub async fn run(url: &str, orders: i64) -> Result<Summary, Box<dyn Error + Send + Sync>> {
     let env = Env::system();
     let store = Store::open(&StoreOptions::new(url), &env).await?;
-    let queue = Queue::open(store, &env).await?.named("orders-example");
+    let queue = Queue::open(store.clone(), &env)
+        .await?
+        .named("orders-example");
     shop::create(&queue).await?;
 
     let confirmations = SendConfirmation::default();
@@ -71,12 +73,15 @@ pub async fn run(url: &str, orders: i64) -> Result<Summary, Box<dyn Error + Send
         outcome
     };
     let (_, (), totals) = tokio::join!(dispatching, projecting, shopping);
-    Ok(Summary {
+    let summary = Summary {
         totals: totals?,
         sent: confirmations.sent.load(Ordering::Relaxed),
         account: queue.account().await?,
         unaccounted: queue.store().recount().await?.unaccounted(),
-    })
+    };
+    // From here on SQLite's file alone is the whole database.
+    store.close().await?;
+    Ok(summary)
 }
 
 async fn shop_until_done(

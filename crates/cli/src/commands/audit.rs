@@ -13,7 +13,7 @@ use crate::args::{Books, Output, StoreAt};
 use crate::commands::spill;
 use crate::log::{self, Backend, Opened, Reached};
 use crate::report::{Exit, Report, print, print_json, say};
-use crate::store::{self, StoreSettings};
+use crate::store;
 use crate::table;
 
 /// How often a directory that seems to lack events is looked at, and the wait between two looks:
@@ -93,26 +93,26 @@ impl Asked {
     }
 }
 
-/// The database that is named, else that of the configuration.
-pub(super) fn store_settings(arguments: &Books) -> Result<StoreSettings, Report> {
-    store::named(&StoreAt {
+/// The queue that is meant, if there is one. One that is named or configured must be there: a file
+/// that is gone, or whose tables are, looks like one in which nothing was published, and tells nothing
+/// of any event.
+pub(super) async fn open_queue(arguments: &Books) -> Result<Option<store::Opened>, Report> {
+    let settings = store::named(&StoreAt {
         file: arguments.spills.file.clone(),
         store: arguments.store.clone(),
-    })
+    })?;
+    let env = Env::system();
+    if settings.is_given {
+        store::open(&settings, &env).await.map(Some)
+    } else {
+        store::open_if_there(&settings, &env).await
+    }
 }
 
 /// Audits the queue in the tables themselves, whoever works on them meanwhile: what is counted is of
-/// one moment. Says whether there is one. One that is named or configured must be there: a file that
-/// is gone, or whose tables are, looks like one in which nothing was published, and proves nothing.
+/// one moment. Says whether there is one.
 async fn audit_queue(arguments: &Books, into: &mut Vec<Audited>) -> Result<bool, Report> {
-    let settings = store_settings(arguments)?;
-    let env = Env::system();
-    let opened = if settings.is_given {
-        Some(store::open(&settings, &env).await?)
-    } else {
-        store::open_if_there(&settings, &env).await?
-    };
-    let Some(opened) = opened else {
+    let Some(opened) = open_queue(arguments).await? else {
         return Ok(false);
     };
     let recount = opened.queue.store().recount().await;
@@ -153,22 +153,30 @@ async fn audit_log(arguments: &Books, into: &mut Vec<Audited>) -> Result<bool, R
         into.extend(remote.audit().await.map_err(failed)?.components);
         return Ok(true);
     }
-    let counted = look_at_log(dir).map_err(failed)?;
+    let (counted, doubts) = look_at_log(dir).map_err(failed)?;
     into.extend(counted.into_iter().map(log::audited));
+    into.extend(log::doubted(&doubts));
+    for doubt in &doubts {
+        say(&format!("journal: {}", doubt.what));
+    }
     Ok(true)
 }
 
 /// Counts a log, again while it seems to lack events: somebody may be writing who cannot be asked.
-fn look_at_log(dir: &Path) -> Result<Vec<embedded::Audited>, LogError> {
+fn look_at_log(dir: &Path) -> Result<(Vec<embedded::Audited>, Vec<embedded::Doubt>), LogError> {
     let is_held = Opened::holder(dir)?.is_some();
-    let mut last = embedded::recount(&SystemDisk, dir)?;
+    let look = || {
+        let counted = embedded::recount(&SystemDisk, dir)?;
+        Ok((counted, embedded::doubts(&SystemDisk, dir)?))
+    };
+    let mut last: (Vec<embedded::Audited>, Vec<embedded::Doubt>) = look()?;
     for _ in 1..LOOKS {
-        let is_clean = last.iter().all(|audited| audited.missing.is_empty());
-        if is_clean || !is_held {
+        let is_clean = last.0.iter().all(|audited| audited.missing.is_empty());
+        if (is_clean && last.1.is_empty()) || !is_held {
             break;
         }
         std::thread::sleep(PAUSE);
-        last = embedded::recount(&SystemDisk, dir)?;
+        last = look()?;
     }
     Ok(last)
 }

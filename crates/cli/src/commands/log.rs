@@ -263,6 +263,19 @@ fn repaired_text(done: &Repaired) -> String {
             }
         }
         Repaired::Index { file } => format!("index `{file}` was made again"),
+        Repaired::Manifest { file } => format!("`{file}` was made again from the other one"),
+        Repaired::Commits {
+            group,
+            topic,
+            events,
+        } => format!(
+            "{group}@{topic}: what became of {} is lost with a commit",
+            table::counted(*events, "event")
+        ),
+        Repaired::MadeUp { topic } => {
+            format!("a topic whose name was lost is called `{topic}` from now on")
+        }
+        Repaired::Doubt(doubt) => format!("taken note of: {doubt}"),
         other => format!("{other:?}"),
     }
 }

@@ -162,7 +162,10 @@ fn unserved(name: &str, rebuild: Rebuild) -> Report {
 async fn forget(name: &str, yes: bool, at: &StoreAt, output: Output) -> Result<Exit, Report> {
     let opened = open(at).await?;
     state_of(&opened, name).await?;
-    let what = format!("`{name}` loses its position, and the log is not kept for it any more");
+    let what = format!(
+        "`{name}` loses its position, and the log is not kept for it any more; its tables stay, and \
+         should it run again, it is rebuilt from what the log has by then"
+    );
     let unconfirmed = format!("{what}; this was not confirmed");
     let unconfirmed = Report::new("forget.unconfirmed", unconfirmed).with_hint("give `--yes`");
     confirm(&what, yes, unconfirmed)?;

@@ -57,8 +57,9 @@ pub(crate) async fn run(
     let checked = opened.clone();
     health.register("log", move || {
         let opened = checked.clone();
-        async move { finding(opened.trouble().await) }
+        async move { finding(opened.trouble().await, opened.no_room()) }
     });
+    let body = log_settings.longest_body().max(limits(&config).max_body);
     let desk = LogDesk {
         log: opened.log(),
         ids: EventIds::new(Arc::clone(&env.clock), env.entropy.fork("ids")),
@@ -68,7 +69,7 @@ pub(crate) async fn run(
         .health(health.clone())
         .metrics(exporter)
         .accounts(Arc::clone(&witness) as _)
-        .routes(log_routes(desk));
+        .routes_with_bodies(log_routes(desk), body);
     if let Some(stored) = &store {
         stored.watch(&health);
         builder = builder.accounts(QueueWitness::of(&stored.opened));
@@ -166,10 +167,12 @@ fn not_closed() -> Report {
     .with_hint("nothing that was acknowledged is lost; the next start reads the journal")
 }
 
-fn finding(trouble: Option<String>) -> Finding {
-    match trouble {
-        None => Finding::up(),
-        Some(why) => Finding::down(why),
+/// A log that has no room is ready for everything but appends, which are refused by name.
+fn finding(trouble: Option<String>, no_room: Option<String>) -> Finding {
+    match (trouble, no_room) {
+        (Some(why), _) => Finding::down(why),
+        (None, Some(why)) => Finding::degraded(format!("appends are refused: {why}")),
+        (None, None) => Finding::up(),
     }
 }
 

@@ -166,10 +166,8 @@ impl Sender<'_> {
 /// is to look for them has seen no id.
 fn failed(error: &LogError, ids: &[EventId]) -> Report {
     let report = log::report(error);
-    let is_in_doubt = matches!(
-        error,
-        LogError::Unknown { .. } | LogError::Stopped { .. } | LogError::Closed
-    );
+    let code = error.code();
+    let is_in_doubt = matches!(code.as_str(), "log.unknown" | "log.stopped" | "log.closed");
     if !is_in_doubt {
         return report;
     }
@@ -183,6 +181,7 @@ fn failed(error: &LogError, ids: &[EventId]) -> Report {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tidegate_core::Code;
 
     #[test]
     fn records_in_doubt_are_named() {
@@ -197,6 +196,13 @@ mod tests {
         };
         assert!(names(&unknown));
         assert!(names(&LogError::Closed));
+        let elsewhere = |code| LogError::Elsewhere {
+            process: "http://127.0.0.1:9".to_owned(),
+            code: Code::from_static(code),
+            why: "no".to_owned(),
+        };
+        assert!(names(&elsewhere("log.stopped")));
+        assert!(!names(&elsewhere("log.disk")));
         // Nothing was added, so there is nothing to look for.
         let full = LogError::Full { used: 1, limit: 1 };
         assert!(!names(&full));

@@ -14,7 +14,7 @@ use crate::commands::audit::{self, Asked};
 use crate::commands::spill;
 use crate::log::{self, Backend, Opened, Reached};
 use crate::report::{Exit, Report, print, print_json};
-use crate::{store, table};
+use crate::table;
 
 /// Where an event is.
 #[derive(Debug, Serialize)]
@@ -61,6 +61,8 @@ struct Queued {
     position: Option<i64>,
     /// What its handlers said.
     handlers: Vec<HandlerState>,
+    /// The numbers of other events with the same id.
+    others: Vec<i64>,
 }
 
 impl Queued {
@@ -80,6 +82,7 @@ impl Queued {
             locked_until: seen.locked_until_ms.and_then(time),
             position: seen.position,
             handlers: seen.states,
+            others: seen.others,
         }
     }
 }
@@ -227,13 +230,7 @@ async fn find_in_queue(
     arguments: &Books,
     looked: &mut Vec<String>,
 ) -> Result<Option<Queued>, Report> {
-    let settings = audit::store_settings(arguments)?;
-    let env = Env::system();
-    let opened = match &arguments.store {
-        Some(_) => Some(store::open(&settings, &env).await?),
-        None => store::open_if_there(&settings, &env).await?,
-    };
-    let Some(opened) = opened else {
+    let Some(opened) = audit::open_queue(arguments).await? else {
         return Ok(None);
     };
     looked.push(format!("the queue in `{}`", opened.shown));
@@ -242,11 +239,26 @@ async fn find_in_queue(
     Ok(found.map(Queued::of))
 }
 
+/// The place of an event in a topic; where its group has put events of that time in several, all of
+/// them: nobody but the group can say which.
+fn lying_place(lying: &Lying) -> String {
+    if lying.among.is_empty() {
+        return lying.place.to_string();
+    }
+    let among: Vec<String> = lying.among.iter().map(ToString::to_string).collect();
+    format!("settled, as one of {}", among.join(", "))
+}
+
 fn text(located: &Located) -> String {
+    let place = located.history.iter().rev().find_map(|step| match step {
+        Step::Lying(lying) if lying.component == located.component => Some(lying_place(lying)),
+        Step::Lying(_) | Step::Spilled(_) | Step::Queued(_) => None,
+    });
+    let place = place.unwrap_or_else(|| located.place.to_string());
     let mut lines = vec![format!(
         "{} is {} at {}, since {}",
         located.id,
-        located.place.to_string().replace('_', " "),
+        place.replace('_', " "),
         located.component,
         located.at.as_deref().unwrap_or("an unknown time")
     )];
@@ -255,7 +267,11 @@ fn text(located: &Located) -> String {
             Step::Spilled(spilled) => lines.push(spilled_line(spilled)),
             Step::Lying(lying) => lines.push(format!(
                 "  {}  {} in {}-{} at {}",
-                lying.place, lying.component, lying.topic, lying.partition, lying.offset
+                lying_place(lying),
+                lying.component,
+                lying.topic,
+                lying.partition,
+                lying.offset
             )),
             Step::Queued(queued) => lines.extend(queued_lines(queued)),
         }
@@ -322,5 +338,9 @@ fn queued_lines(queued: &Queued) -> Vec<String> {
             error.unwrap_or_default()
         )
     });
-    std::iter::once(line).chain(handlers).collect()
+    let others = queued.others.iter().map(|other| {
+        format!("    number {other} was published with the same id: `tidegate queue show {other}`")
+    });
+    let lines = std::iter::once(line).chain(handlers).chain(others);
+    lines.map(|line| table::plain(&line)).collect()
 }

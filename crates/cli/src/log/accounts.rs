@@ -2,12 +2,13 @@
 //! group on a topic.
 
 use tidegate_core::books::{
-    Audited, Books, Bucket, Component, ComponentKind, Place, Tally, difference,
+    Audited, Books, Bucket, Component, ComponentKind, Discrepancy, Place, Tally, difference,
 };
 use tidegate_core::{GroupName, Offset, Topic};
 use tidegate_log::kafka::{GroupBooks, KafkaLog, PartitionRecount, recount_group};
 use tidegate_log::{
-    Committed, EmbeddedShelf, Log, LogError, TopicDescription, TopicPartition, embedded,
+    Committed, EmbeddedShelf, Log, LogError, PartitionDescription, Read, TopicDescription,
+    TopicPartition, embedded,
 };
 
 use super::Scope;
@@ -39,11 +40,30 @@ pub(super) fn of_shelf(shelf: &EmbeddedShelf) -> Vec<Component> {
 pub(crate) fn audited(found: embedded::Audited) -> Audited {
     let (name, kind) = component(&found.topic, found.group.as_ref());
     let missing = found.missing;
-    Audited::new(name, kind, &found.books, &found.recount, missing)
+    Audited::new(name, kind, &found.books, &found.recount, missing).unverifiable(found.unverifiable)
 }
 
+/// What was lost with the journal of an embedded log and is in no books, as it is shown: at least so
+/// many events are missing.
+pub(crate) fn doubted(doubts: &[embedded::Doubt]) -> Option<Audited> {
+    let events: u64 = doubts.iter().map(|doubt| doubt.events).sum();
+    let missing = Discrepancy {
+        bucket: Bucket::Minute(0),
+        place: Place::Queued,
+        count: i64::try_from(events).unwrap_or(i64::MAX),
+        id: None,
+    };
+    let (name, nothing) = (JOURNAL.to_owned(), Books::default());
+    let kind = ComponentKind::Topic;
+    (events > 0).then(|| Audited::new(name, kind, &nothing, &nothing, vec![missing]))
+}
+
+/// What stands for the journal among the components; no topic is called so.
+const JOURNAL: &str = "(journal)";
+
 /// The books of the groups on these topics of Kafka: what each has settled since its books began,
-/// and what it has still to read.
+/// and what it has still to read. What waits is counted by offsets from the first record on, so that it is
+/// an upper bound: the ends of transactions and what compaction removed are offsets without a record.
 pub(super) async fn of_kafka(log: &KafkaLog, scope: &Scope) -> Result<Vec<Component>, LogError> {
     let mut components = Vec::new();
     for topic in &scope.topics {
@@ -62,7 +82,9 @@ pub(super) async fn of_kafka(log: &KafkaLog, scope: &Scope) -> Result<Vec<Compon
             is_read = true;
             let kept = log.books(group, &partitions).await?;
             let (name, kind) = component(topic, Some(group));
-            let account = kept_by(&described, &committed, &kept).account();
+            let next = |index: usize| committed.get(index)?.as_ref().map(|done| done.next);
+            let waits = waiting(log, &described, next).await?;
+            let account = kept_by(&waits, &committed, &kept).account();
             components.push(Component {
                 name,
                 kind,
@@ -71,7 +93,8 @@ pub(super) async fn of_kafka(log: &KafkaLog, scope: &Scope) -> Result<Vec<Compon
         }
         if !is_read {
             let (name, kind) = component(topic, None);
-            let account = unread(&described).account();
+            let waits = waiting(log, &described, |_| None).await?;
+            let account = unread(&waits).account();
             components.push(Component {
                 name,
                 kind,
@@ -82,22 +105,61 @@ pub(super) async fn of_kafka(log: &KafkaLog, scope: &Scope) -> Result<Vec<Compon
     Ok(components)
 }
 
-/// The books of a group on a topic, by what it has committed of each partition and what it keeps there.
-/// Of a partition of which it has committed nothing, everything waits.
-fn kept_by(
+/// What waits in each partition of a topic: from the first record at or behind what is committed, or
+/// without that behind the start, up to the end.
+async fn waiting(
+    log: &KafkaLog,
     described: &TopicDescription,
+    next: impl Fn(usize) -> Option<Offset>,
+) -> Result<Vec<PartitionDescription>, LogError> {
+    let mut waits = described.partitions.clone();
+    for (index, partition) in waits.iter_mut().enumerate() {
+        let at = TopicPartition {
+            topic: described.topic.clone(),
+            partition: partition.partition,
+        };
+        partition.start = next(index).map_or(partition.start, |next| next.max(partition.start));
+        while partition.start < partition.end {
+            let one = Read {
+                max_records: 1,
+                ..Read::new(at.clone(), partition.start)
+            };
+            partition.start = match log.read(one).await {
+                Ok(batch) => {
+                    let first = batch.records.first().map(|first| first.offset);
+                    first.unwrap_or(partition.end)
+                }
+                // Removed since we looked.
+                Err(LogError::OutOfRange { start, .. }) if start > partition.start => {
+                    partition.start = start;
+                    continue;
+                }
+                // It is there, whatever it is.
+                Err(LogError::Damaged { from, .. }) => from,
+                Err(error) => return Err(error),
+            };
+            break;
+        }
+    }
+    Ok(waits)
+}
+
+/// The books of a group on a topic, by what waits in each partition, what it has committed of it and what
+/// it keeps there. Of a partition of which it has committed nothing, everything waits.
+fn kept_by(
+    waits: &[PartitionDescription],
     committed: &[Option<Committed>],
     kept: &[Option<GroupBooks>],
 ) -> Books {
     let mut books = Books::default();
-    let found = committed.iter().zip(kept).zip(&described.partitions);
+    let found = committed.iter().zip(kept).zip(waits);
     for ((committed, kept), partition) in found {
         let number = partition.partition.0;
         let next = committed.as_ref().map_or(partition.start, |done| done.next);
-        let settled = kept.map_or(0, |kept| i64::try_from(kept.count).unwrap_or(i64::MAX));
+        let settled = kept.map_or(0, |kept| i64::try_from(kept.settled()).unwrap_or(i64::MAX));
         let before = span(number, Offset(0), next);
         add(&mut books, before, Place::Delivered, settled, 0);
-        wait(&mut books, number, next, partition.end);
+        wait(&mut books, number, partition.start, partition.end);
     }
     books
 }
@@ -123,12 +185,19 @@ pub(super) async fn audit_kafka(log: &KafkaLog, scope: &Scope) -> Result<Vec<Aud
             }
             is_read = true;
             let (name, kind) = component(topic, Some(group));
-            audited.push(compare((name, kind), &recount.partitions, &described));
+            let next = |index: usize| {
+                let number = described.partitions.get(index)?.partition;
+                let mut counted = recount.partitions.iter();
+                let found = counted.find(|counted| counted.at.partition == number);
+                found.map(|counted| counted.committed)
+            };
+            let waits = waiting(log, &described, next).await?;
+            audited.push(compare((name, kind), &recount.partitions, &waits));
         }
         if !is_read {
             // Nobody has committed anything, so that there are no books to hold the topic against.
             let (name, kind) = component(topic, None);
-            let books = unread(&described);
+            let books = unread(&waiting(log, &described, |_| None).await?);
             let count = u64::try_from(books.account().queued).unwrap_or(0);
             let found = Audited::new(name, kind, &books, &books, Vec::new());
             audited.push(found.unverifiable(count));
@@ -141,25 +210,25 @@ pub(super) async fn audit_kafka(log: &KafkaLog, scope: &Scope) -> Result<Vec<Aud
 fn compare(
     (name, kind): (String, ComponentKind),
     partitions: &[PartitionRecount],
-    described: &TopicDescription,
+    waits: &[PartitionDescription],
 ) -> Audited {
     let (mut books, mut recount) = (Books::default(), Books::default());
     let mut unverifiable = 0;
+    for there in waits {
+        for side in [&mut books, &mut recount] {
+            wait(side, there.partition.0, there.start, there.end);
+        }
+    }
     for counted in partitions {
         let number = counted.at.partition.0;
-        let mut ends = described.partitions.iter();
-        let end = ends.find(|partition| partition.partition == counted.at.partition);
-        let end = end.map_or(counted.committed, |partition| partition.end);
-        for side in [&mut books, &mut recount] {
-            wait(side, number, counted.committed, end);
-        }
         let Some(kept) = counted.books.filter(|_| counted.is_verifiable()) else {
             // The broker removed what the books speak of, or the group keeps none.
-            let settled = counted.books.map(|kept| kept.count);
+            let settled = counted.books.map(|kept| kept.settled());
             let passed = (counted.committed.0 - counted.start.0).max(0);
             unverifiable += settled.unwrap_or(u64::try_from(passed).unwrap_or(0));
             continue;
         };
+        unverifiable += kept.earlier;
         let settled = span(number, kept.base, counted.committed);
         let count = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
         add(
@@ -177,24 +246,14 @@ fn compare(
             counted.id_sum,
         );
     }
-    for there in &described.partitions {
-        let mut counted = partitions.iter();
-        if counted.any(|counted| counted.at.partition == there.partition) {
-            continue;
-        }
-        // Nothing is committed of it yet, so all of it waits.
-        for side in [&mut books, &mut recount] {
-            wait(side, there.partition.0, there.start, there.end);
-        }
-    }
     let missing = difference(&books, &recount);
     Audited::new(name, kind, &books, &recount, missing).unverifiable(unverifiable)
 }
 
 /// The books of a topic that nobody reads: all of it waits.
-fn unread(described: &TopicDescription) -> Books {
+fn unread(waits: &[PartitionDescription]) -> Books {
     let mut books = Books::default();
-    for partition in &described.partitions {
+    for partition in waits {
         let number = partition.partition.0;
         wait(&mut books, number, partition.start, partition.end);
     }
@@ -232,19 +291,15 @@ fn partitions(described: &TopicDescription) -> Vec<TopicPartition> {
 mod tests {
     use super::*;
     use tidegate_core::{EventId, Partition};
-    use tidegate_log::{PartitionDescription, TopicConfig};
 
     const ID: u128 = 0x019a_8f3e_5c00_7abc_8def_0123_4567_89ab;
 
-    fn described(start: i64) -> TopicDescription {
-        TopicDescription {
-            topic: Topic::new("t").unwrap(),
-            config: TopicConfig::new(1),
-            partitions: vec![PartitionDescription {
-                partition: Partition(0),
-                start: Offset(start),
-                end: Offset(12),
-            }],
+    /// What waits in a partition that ends at 12.
+    fn waits(number: i32, from: i64) -> PartitionDescription {
+        PartitionDescription {
+            partition: Partition(number),
+            start: Offset(from),
+            end: Offset(12),
         }
     }
 
@@ -256,6 +311,7 @@ mod tests {
                 base: Offset(5),
                 count: in_books,
                 id_sum: u128::from(in_books) * ID,
+                earlier: 0,
             }),
             is_compacted: false,
             start: Offset(start),
@@ -267,37 +323,42 @@ mod tests {
     #[test]
     fn what_a_group_settled_is_held_against_the_topic() {
         let named = || ("g@t".to_owned(), ComponentKind::Group);
-        let fine = compare(named(), &[counted(0, 5, 5)], &described(0));
+        let fine = compare(named(), &[counted(0, 5, 5)], &[waits(0, 10)]);
         assert_eq!((fine.unaccounted, fine.unverifiable), (0, 0));
         assert_eq!(
             (fine.books.accepted, fine.books.queued, fine.books.delivered),
             (7, 2, 5)
         );
         for (in_topic, in_books) in [(5, 4), (4, 5)] {
-            let found = compare(named(), &[counted(0, in_topic, in_books)], &described(0));
+            let found = compare(named(), &[counted(0, in_topic, in_books)], &[waits(0, 10)]);
             assert_eq!(found.unaccounted, 1, "{in_topic} {in_books}");
             assert_eq!(found.missing[0].id, Some(EventId::from_u128(ID)));
             assert_eq!(found.missing[0].bucket, span(0, Offset(5), Offset(10)));
         }
     }
 
-    /// Three partitions, of which the group has committed something of the first.
-    fn three() -> TopicDescription {
-        let mut three = described(0);
-        three.partitions = [(0, 2), (1, 0), (2, 4)]
-            .map(|(number, start)| PartitionDescription {
-                partition: Partition(number),
-                start: Offset(start),
-                end: Offset(12),
-            })
-            .to_vec();
-        three
+    #[test]
+    fn what_was_settled_before_the_books_began_is_counted_and_unverifiable() {
+        let mut counted = counted(0, 5, 5);
+        counted.books.as_mut().unwrap().earlier = 3;
+        let named = ("g@t".to_owned(), ComponentKind::Group);
+        let kept = [counted.books];
+        let found = compare(named, &[counted], &[waits(0, 10)]);
+        assert_eq!((found.unaccounted, found.unverifiable), (0, 3));
+        let committed = Committed {
+            next: Offset(10),
+            metadata: String::new(),
+        };
+        let account = kept_by(&[waits(0, 10)], &[Some(committed)], &kept).account();
+        assert_eq!((account.queued, account.delivered), (2, 8));
     }
 
     #[test]
     fn what_a_group_has_not_committed_yet_waits_for_it() {
         let named = ("g@t".to_owned(), ComponentKind::Group);
-        let found = compare(named, &[counted(2, 5, 5)], &three());
+        // Three partitions, of which the group has committed something of the first.
+        let three = [waits(0, 10), waits(1, 0), waits(2, 4)];
+        let found = compare(named, &[counted(2, 5, 5)], &three);
         assert_eq!((found.unaccounted, found.unverifiable), (0, 0));
         assert_eq!(found.books.queued, 2 + 12 + 8);
         assert_eq!(found.books.accepted, 5 + 2 + 12 + 8);
@@ -306,7 +367,7 @@ mod tests {
             metadata: String::new(),
         };
         let kept = [counted(2, 5, 5).books, None, None];
-        let account = kept_by(&three(), &[Some(committed), None, None], &kept).account();
+        let account = kept_by(&three, &[Some(committed), None, None], &kept).account();
         assert_eq!((account.queued, account.delivered), (2 + 12 + 8, 5));
     }
 
@@ -318,7 +379,7 @@ mod tests {
                 is_compacted: true,
                 ..counted(0, in_topic, 5)
             };
-            let found = compare(named(), &[counted], &described(0));
+            let found = compare(named(), &[counted], &[waits(0, 10)]);
             assert_eq!(
                 (found.unaccounted, found.unverifiable),
                 (unaccounted, unverifiable),
@@ -330,7 +391,7 @@ mod tests {
     #[test]
     fn what_the_broker_removed_is_unverifiable() {
         let named = ("g@t".to_owned(), ComponentKind::Group);
-        let found = compare(named, &[counted(7, 0, 5)], &described(7));
+        let found = compare(named, &[counted(7, 0, 5)], &[waits(0, 10)]);
         assert_eq!((found.unaccounted, found.unverifiable), (0, 5));
     }
 }

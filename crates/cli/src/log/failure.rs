@@ -26,13 +26,27 @@ fn hint(error: &LogError) -> Option<String> {
         LogError::Away { .. } => {
             "is the broker up? see `log.clusters.default.bootstrap-servers`".to_owned()
         }
-        LogError::Damaged { .. } | LogError::Format { .. } => {
+        LogError::Damaged { .. } => {
             "see what `tidegate log check` finds; nothing was changed".to_owned()
+        }
+        LogError::Format { .. } => {
+            "nothing was changed; use the version that wrote it, or put back a backup of the \
+             directory: without its manifest nobody can say what is missing"
+                .to_owned()
         }
         LogError::Full { .. } => {
             "let the groups read on, shorten `retention`, or raise `log.embedded.max-size`"
                 .to_owned()
         }
+        LogError::Elsewhere { code, .. } => match code.as_str() {
+            "log.away" => "is `tidegate run` still running there?".to_owned(),
+            "log.full" => {
+                "let the groups read on, shorten `retention`, or raise `log.embedded.max-size`"
+                    .to_owned()
+            }
+            "http.unauthorized" => "give its token by `--token` or `server.token`".to_owned(),
+            _ => "that process tells more in its own log and under `/health`".to_owned(),
+        },
         LogError::Unknown { .. } => {
             "look with `tidegate where ID` before sending again: it may be there".to_owned()
         }

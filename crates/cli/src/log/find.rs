@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use tidegate_core::books::Place;
+use tidegate_core::books::{Books, Bucket, Place};
 use tidegate_core::{EventId, GroupName, Offset, Topic};
+use tidegate_log::kafka::KafkaLog;
 use tidegate_log::{Log, LogError, Read, Stored, TopicPartition};
 use tidegate_server::log::{Located, Sighting};
 
@@ -12,8 +13,46 @@ use super::opened::Scope;
 use crate::table;
 
 /// The groups of which the log itself knows that they read a topic, whether or not they have committed
-/// anything, and where each began, by partition.
+/// anything, and where each began, by partition; where that is not known, at the first record.
 pub(super) type Readers = BTreeMap<(Topic, GroupName), Vec<Offset>>;
+
+/// Who tells where a group began to read a topic.
+#[derive(Debug)]
+pub(super) struct Begins<'a> {
+    pub(super) readers: Readers,
+    /// What the groups have posted, as far as the log itself keeps that.
+    pub(super) posted: BTreeMap<(Topic, GroupName), Books>,
+    /// On Kafka the books of a group say where they begin: what lies before was never in them.
+    pub(super) kafka: Option<&'a KafkaLog>,
+}
+
+impl Begins<'_> {
+    /// The places that a group has put events in that were born when this one was, the least finished
+    /// first; where nobody knows, what it passed is delivered.
+    fn places(&self, group: &GroupName, topic: &Topic, id: EventId) -> Vec<Place> {
+        let posted = self.posted.get(&(topic.clone(), group.clone()));
+        let found = posted.map(|books| settled(books, id)).unwrap_or_default();
+        match found.is_empty() {
+            true => vec![Place::Delivered],
+            false => found,
+        }
+    }
+
+    /// Where a group began to read a partition; none if nobody knows that it reads it.
+    async fn of(&self, group: &GroupName, at: &TopicPartition) -> Result<Option<Offset>, LogError> {
+        if let Some(kafka) = self.kafka {
+            let books = kafka.books(group, std::slice::from_ref(at)).await?;
+            if let Some(books) = books.into_iter().flatten().next() {
+                // Books that were begun anew speak of what was settled before as well.
+                let is_begun_anew = books.earlier > 0;
+                return Ok(Some(if is_begun_anew { Offset(0) } else { books.base }));
+            }
+        }
+        let known = self.readers.get(&(at.topic.clone(), group.clone()));
+        let index = usize::try_from(at.partition.0).unwrap_or(usize::MAX);
+        Ok(known.map(|begins| begins.get(index).copied().unwrap_or(Offset(0))))
+    }
+}
 
 /// Every record of an event, and what became of it in each group that reads its topic.
 ///
@@ -23,7 +62,7 @@ pub(super) async fn find(
     log: &dyn Log,
     id: EventId,
     scope: Option<&Scope>,
-    readers: &Readers,
+    begins: &Begins<'_>,
 ) -> Result<Vec<Sighting>, LogError> {
     let mut sightings = Vec::new();
     let topics = match scope {
@@ -62,7 +101,7 @@ pub(super) async fn find(
                 };
                 let is_it = |stored: &&Stored| stored.event_id(log.cluster(), &at) == id;
                 for stored in batch.records.iter().filter(is_it) {
-                    sightings.extend(seen(log, (&groups, readers), &at, stored).await?);
+                    sightings.extend(seen(log, (&groups, begins), &at, stored).await?);
                 }
                 if batch.next <= from {
                     break;
@@ -78,44 +117,84 @@ pub(super) async fn find(
 /// topic where no group has committed anything.
 async fn seen(
     log: &dyn Log,
-    (groups, readers): (&[GroupName], &Readers),
+    (groups, begins): (&[GroupName], &Begins<'_>),
     at: &TopicPartition,
     stored: &Stored,
 ) -> Result<Vec<Sighting>, LogError> {
-    let sighting = |topic: &Topic, group: Option<&GroupName>, place: Place| Sighting {
+    let sighting = |topic: &Topic, group: Option<&GroupName>, mut places: Vec<Place>| Sighting {
         component: component(topic, group).0,
-        place,
+        place: places.first().cloned().unwrap_or(Place::Queued),
         topic: topic.to_string(),
         partition: at.partition.0,
         offset: stored.offset.0,
         at: table::time(stored.record.timestamp_ms),
+        among: match places.len() {
+            0 | 1 => Vec::new(),
+            _ => std::mem::take(&mut places),
+        },
     };
+    let id = stored.event_id(log.cluster(), at);
     let mut sightings = Vec::new();
     for group in groups {
         let committed = log.committed(group, std::slice::from_ref(at)).await?;
         let next = committed.into_iter().flatten().next();
-        let begins = readers.get(&(at.topic.clone(), group.clone()));
-        let index = usize::try_from(at.partition.0).unwrap_or(usize::MAX);
-        let begins = begins.and_then(|begins| begins.get(index)).copied();
-        let place = place(next.map(|committed| committed.next), stored.offset, begins);
-        sightings.extend(place.map(|place| sighting(&at.topic, Some(group), place)));
+        let begin = begins.of(group, at).await?;
+        let place = place(next.map(|committed| committed.next), stored.offset, begin);
+        sightings.extend(place.map(|place| {
+            let places = match place {
+                Passed::Yes => begins.places(group, &at.topic, id),
+                Passed::NotYet => vec![Place::Queued],
+            };
+            sighting(&at.topic, Some(group), places)
+        }));
     }
     if sightings.is_empty() {
-        sightings.push(sighting(&at.topic, None, Place::Queued));
+        sightings.push(sighting(&at.topic, None, vec![Place::Queued]));
     }
     Ok(sightings)
 }
 
+/// Whether a group is done with a record, whatever it did with it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Passed {
+    Yes,
+    NotYet,
+}
+
+/// The places in which books have events that were born when this one was, but for those that wait; the
+/// least finished first.
+fn settled(books: &Books, id: EventId) -> Vec<Place> {
+    let rows = books.rows().into_iter();
+    let here = rows.filter(|row| row.count > 0);
+    let here = here.filter(|row| {
+        let bucket = row.bucket.parse::<Bucket>();
+        bucket.is_ok_and(|bucket| bucket.may_hold(id))
+    });
+    let places = here.filter_map(|row| row.column.parse::<Place>().ok());
+    let mut places: Vec<Place> = places.filter(|place| *place != Place::Queued).collect();
+    places.sort_by_key(|place| match place {
+        Place::Queued | Place::InFlight => 0,
+        Place::Retrying => 1,
+        Place::Parked => 2,
+        Place::Spilled => 3,
+        Place::DeadLettered => 4,
+        Place::Lost(_) => 5,
+        Place::Delivered => 6,
+    });
+    places.dedup();
+    places
+}
+
 /// Where a record is for a group; none if the group has nothing to do with it, because it lies before
 /// where the group began. One that reads the topic and has committed nothing has still to read it.
-fn place(committed: Option<Offset>, offset: Offset, begins: Option<Offset>) -> Option<Place> {
+fn place(committed: Option<Offset>, offset: Offset, begins: Option<Offset>) -> Option<Passed> {
     if begins.is_some_and(|begins| offset < begins) {
         return None;
     }
     match committed {
-        Some(next) if next > offset => Some(Place::Delivered),
-        Some(_) => Some(Place::Queued),
-        None => begins.map(|_| Place::Queued),
+        Some(next) if next > offset => Some(Passed::Yes),
+        Some(_) => Some(Passed::NotYet),
+        None => begins.map(|_| Passed::NotYet),
     }
 }
 
@@ -147,10 +226,10 @@ mod tests {
     #[test]
     fn a_group_that_has_committed_nothing_has_still_to_read_what_it_reads() {
         for (committed, begins, expected) in [
-            (Some(4), Some(0), Some(Place::Delivered)),
-            (Some(3), Some(3), Some(Place::Queued)),
-            (Some(3), None, Some(Place::Queued)),
-            (None, Some(2), Some(Place::Queued)),
+            (Some(4), Some(0), Some(Passed::Yes)),
+            (Some(3), Some(3), Some(Passed::NotYet)),
+            (Some(3), None, Some(Passed::NotYet)),
+            (None, Some(2), Some(Passed::NotYet)),
             (None, None, None),
             (Some(4), Some(4), None),
             (None, Some(4), None),
@@ -158,6 +237,22 @@ mod tests {
             let found = place(committed.map(Offset), Offset(3), begins.map(Offset));
             assert_eq!(found, expected, "{committed:?} {begins:?}");
         }
+    }
+
+    #[test]
+    fn a_group_says_of_what_it_passed_where_it_put_it_and_no_more() {
+        let id = EventId::from_u128(0x019a_8f3e_5c00_7abc_8def_0123_4567_89ab);
+        let other = EventId::from_u128(0x019a_8f3e_5c01_7abc_8def_0123_4567_89ab);
+        let mut books = Books::default();
+        books.move_one(id, None, Some(Place::Queued));
+        books.move_one(other, None, Some(Place::Queued));
+        assert_eq!(settled(&books, id), []);
+        books.move_one(id, Some(Place::Queued), Some(Place::Parked));
+        assert_eq!(settled(&books, id), [Place::Parked]);
+        books.move_one(other, Some(Place::Queued), Some(Place::Delivered));
+        assert_eq!(settled(&books, id), [Place::Parked, Place::Delivered]);
+        let much_later = EventId::from_u128(0x029a_8f3e_5c00_7abc_8def_0123_4567_89ab);
+        assert_eq!(settled(&books, much_later), []);
     }
 
     #[test]
@@ -230,6 +325,7 @@ mod tests {
             partition: 0,
             offset: 3,
             at: None,
+            among: Vec::new(),
         };
         let place = |history| located(id, history).map(|found| (found.place, found.component));
         assert_eq!(place(vec![]), None);

@@ -42,7 +42,7 @@ pub(crate) async fn watch_lag(opened: Opened, clock: Arc<dyn Clock>) {
 
 /// What can be read, and why the rest cannot: one partition that is not readable says nothing about the
 /// others.
-async fn look(
+pub(super) async fn look(
     log: &dyn Log,
     clock: &dyn Clock,
     scope: Option<&Scope>,
@@ -53,7 +53,7 @@ async fn look(
         Some(scope) => Ok(scope.clone()),
         None => everything(log).await,
     };
-    let Scope { topics, groups } = scope.unwrap_or_else(|error| {
+    let Scope { topics, groups, .. } = scope.unwrap_or_else(|error| {
         errors.push(error);
         Scope::default()
     });
@@ -116,14 +116,15 @@ async fn everything(log: &dyn Log) -> Result<Scope, LogError> {
     Ok(Scope {
         topics: log.topics().await?,
         groups: log.groups().await?,
+        ..Scope::default()
     })
 }
 
 /// How far a group is behind.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Lag {
-    records: i64,
-    age: Duration,
+pub(super) struct Lag {
+    pub(super) records: i64,
+    pub(super) age: Duration,
     /// Of the retention, if there is one.
     ratio: Option<f64>,
 }
@@ -138,7 +139,7 @@ async fn lag(
     let mut ends = described.partitions.iter();
     let end = ends.find(|found| found.partition == at.partition);
     let end = end.map_or(next, |found| found.end);
-    let records = (end.0 - next.0).max(0);
+    let mut records = (end.0 - next.0).max(0);
     let (mut age, mut is_gone) = (Duration::ZERO, false);
     if records > 0 {
         let one = |from| Read {
@@ -152,10 +153,14 @@ async fn lag(
             }
             batch => batch?,
         };
-        age = batch.records.first().map_or(age, |oldest| {
+        // What lies in front of the first record is no record: the end of a transaction, for instance.
+        // Behind it such holes are counted.
+        records = 0;
+        if let Some(oldest) = batch.records.first() {
+            records = (end.0 - oldest.offset.0).max(1);
             let born = oldest.record.timestamp_ms;
-            Duration::from_millis(clock.now_ms().saturating_sub(born))
-        });
+            age = Duration::from_millis(clock.now_ms().saturating_sub(born));
+        }
     }
     Ok(Lag {
         records,
@@ -234,6 +239,8 @@ mod tests {
         for (committed, begins, expected) in [
             ([None, None], None, vec![]),
             ([None, None], Some(&begins[..]), vec![4, 6]),
+            // A binding says that it reads the topic, and nobody knows where it began.
+            ([None, None], Some(&begins[..0]), vec![2, 3]),
             ([done.clone(), None], None, vec![5, 3]),
             ([done, None], Some(&begins[..]), vec![5, 6]),
         ] {
@@ -321,6 +328,7 @@ mod tests {
             let scope = Scope {
                 topics: vec![Topic::new("missing").unwrap(), topic],
                 groups: vec![group],
+                ..Scope::default()
             };
             let readers = Readers::new();
             let (found, errors) = look(&log, &*env.clock, Some(&scope), &readers).await;

@@ -1,10 +1,11 @@
 //! A log that is open in this process.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use tidegate_core::books::{Audit, Audited, Component};
+use tidegate_core::books::{Audit, Audited, Books, Component};
 use tidegate_core::env::system::SystemDisk;
 use tidegate_core::env::{Disk, Env};
 use tidegate_core::{EventId, GroupName, Topic};
@@ -13,7 +14,7 @@ use tidegate_log::{EmbeddedLog, Log, LogError, TopicConfig};
 
 use tidegate_server::log::Located;
 
-use super::find::{Readers, find, located};
+use super::find::{Begins, Readers, find, located};
 use super::{Backend, Holder, LogSettings, accounts};
 
 /// A log that is open in this process. Clones are the same log.
@@ -30,6 +31,8 @@ pub(crate) struct Scope {
     pub(crate) topics: Vec<Topic>,
     /// The groups of its bindings.
     pub(crate) groups: Vec<GroupName>,
+    /// Which of them read which topic.
+    pub(crate) bindings: BTreeSet<(Topic, GroupName)>,
 }
 
 impl Opened {
@@ -48,10 +51,13 @@ impl Opened {
             }
             Backend::Kafka(config) => {
                 let topics = settings.topics.iter().map(|(topic, _)| topic.clone());
+                let groups = settings.bindings.iter().map(|(_, group)| group.clone());
+                let groups: BTreeSet<GroupName> = groups.collect();
                 Self::Kafka {
                     scope: Scope {
                         topics: topics.collect(),
-                        groups: settings.groups.clone(),
+                        groups: groups.into_iter().collect(),
+                        bindings: settings.bindings.iter().cloned().collect(),
                     },
                     log: KafkaLog::connect((**config).clone(), env.fork("kafka")).await?,
                 }
@@ -109,7 +115,9 @@ impl Opened {
         let components: Vec<Audited> = match self {
             Self::Embedded(log) => {
                 let audited = log.shelf().audit().await?;
-                audited.into_iter().map(accounts::audited).collect()
+                let doubted = accounts::doubted(&log.shelf().doubts());
+                let audited = audited.into_iter().map(accounts::audited);
+                audited.chain(doubted).collect()
             }
             Self::Kafka { log, scope } => accounts::audit_kafka(log, scope).await?,
         };
@@ -119,7 +127,17 @@ impl Opened {
     /// Where an event is; none if no topic has it.
     pub(crate) async fn find(&self, id: EventId) -> Result<Option<Located>, LogError> {
         let (scope, readers) = (self.scope(), self.readers());
-        let sightings = find(&*self.log(), id, scope.as_ref(), &readers).await?;
+        let kafka = match self {
+            Self::Embedded(_) => None,
+            Self::Kafka { log, .. } => Some(log),
+        };
+        let posted = self.posted();
+        let begins = Begins {
+            readers,
+            posted,
+            kafka,
+        };
+        let sightings = find(&*self.log(), id, scope.as_ref(), &begins).await?;
         Ok(located(id, sightings))
     }
 
@@ -132,9 +150,23 @@ impl Opened {
                     books.filter_map(|kept| Some(((kept.topic, kept.group?), kept.begins)));
                 groups.collect()
             }
-            // A broker knows only of groups that have committed something.
-            Self::Kafka { .. } => Readers::new(),
+            // A broker knows only of groups that have committed something, so that others are known by the
+            // configuration alone.
+            Self::Kafka { scope, .. } => {
+                let bindings = scope.bindings.iter().cloned();
+                bindings.map(|binding| (binding, Vec::new())).collect()
+            }
         }
+    }
+
+    /// What the groups have posted, where the log itself keeps that by place.
+    fn posted(&self) -> BTreeMap<(Topic, GroupName), Books> {
+        let Self::Embedded(log) = self else {
+            return BTreeMap::new();
+        };
+        let books = log.shelf().books().into_iter();
+        let posted = books.filter_map(|kept| Some(((kept.topic, kept.group?), kept.books)));
+        posted.collect()
     }
 
     /// What is looked at, where that is not everything.
@@ -151,6 +183,14 @@ impl Opened {
             Self::Embedded(log) => log.shelf().stopped(),
             // A broker that answers is there.
             Self::Kafka { log, .. } => log.topics().await.err().map(|error| error.to_string()),
+        }
+    }
+
+    /// Why the log takes no appends for now, while everything else goes on.
+    pub(crate) fn no_room(&self) -> Option<String> {
+        match self {
+            Self::Embedded(log) => log.shelf().no_room(),
+            Self::Kafka { .. } => None,
         }
     }
 
@@ -176,6 +216,15 @@ impl Opened {
                     dir: dir.to_owned(),
                     holder: String::from_utf8_lossy(&text).trim().to_owned(),
                 }))
+            }
+            // Nobody writes to a directory that cannot be written to, or we may not know.
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::PermissionDenied
+                ) =>
+            {
+                Ok(None)
             }
             Err(source) => Err(LogError::Disk {
                 doing: "lock",

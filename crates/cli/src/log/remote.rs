@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_core::books::Audit;
-use tidegate_core::{EventId, GroupName, Offset, Partition, Topic};
+use tidegate_core::{Code, EventId, GroupName, Offset, Partition, Topic};
 use tidegate_log::{
     Append, Batch, Call, Committed, Join, Log, LogError, PartitionDescription, Position, Read,
     Session, TopicConfig, TopicDescription, TopicPartition,
@@ -94,9 +94,7 @@ impl RemoteLog {
             return Ok(Vec::new());
         };
         let at = TopicPartition::new(topic.clone(), 0);
-        let new = NewRecords {
-            records: records.iter().map(NewRecord::of).collect(),
-        };
+        let new = new_records(&records)?;
         let path = format!("/tidegate/log/{topic}");
         let placed: Result<PlacedRecords, _> = self.target.post(&path, &new).await;
         let placed = placed.map_err(|error| self.failed("an append", Some(&at), error))?;
@@ -142,21 +140,16 @@ fn failed(
     error: AskError,
 ) -> LogError {
     let (code, message, details) = match error {
+        // The request may have got through.
+        AskError::Unreachable { source, .. } if doing == "an append" && !source.is_connect() => {
+            return LogError::Unknown {
+                doing,
+                why: format!("{}: {source}", target.shown()),
+            };
+        }
         AskError::Unreachable { source, .. } => {
-            let why = match doing {
-                // The request may have got through.
-                "an append" if !source.is_connect() => {
-                    return LogError::Unknown {
-                        doing,
-                        why: format!("{}: {source}", target.shown()),
-                    };
-                }
-                _ => chain(&source),
-            };
-            return LogError::Away {
-                servers: target.shown(),
-                why,
-            };
+            let why = format!("no answer: {}", chain(&source));
+            return elsewhere(target, "log.away", why);
         }
         AskError::Refused {
             code,
@@ -166,7 +159,9 @@ fn failed(
         } => (code, message, details),
     };
     let number = |name: &str| details[name].as_i64().map(Offset);
-    match (code.as_str(), at) {
+    // A few codes of the door stand for many of the log; the cause is the log's own.
+    let code = details["cause"].as_str().unwrap_or(&code);
+    match (code, at) {
         ("log.unknown-topic", Some(at)) => LogError::UnknownTopic {
             topic: at.topic.clone(),
         },
@@ -185,10 +180,17 @@ fn failed(
             doing,
             why: message,
         },
-        _ => LogError::Refused {
-            doing,
-            why: message,
-        },
+        (code, _) => elsewhere(target, code, message),
+    }
+}
+
+/// What a process says, in its own words and under its own code.
+fn elsewhere(target: &Target, code: &str, why: String) -> LogError {
+    let unnamed = Code::from_static("log.refused");
+    LogError::Elsewhere {
+        process: target.shown(),
+        code: Code::new(code).unwrap_or(unnamed),
+        why,
     }
 }
 
@@ -272,5 +274,71 @@ impl Log for RemoteLog {
 
     fn join(&self, _: Join) -> Call<'_, Arc<dyn Session>> {
         Box::pin(async { not_here("to join a group") })
+    }
+}
+
+/// Records as they are sent. What no log can hold is refused here, for it would be left out on the way.
+fn new_records(records: &[Append]) -> Result<NewRecords, LogError> {
+    for append in records {
+        if let Err(why) = append.record.headers.check() {
+            let topic = append.topic.clone();
+            return Err(LogError::HeaderTooLong { topic, why });
+        }
+    }
+    Ok(NewRecords {
+        records: records.iter().map(NewRecord::of).collect(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+    use tidegate_log::{Headers, Record};
+
+    #[test]
+    fn a_header_that_no_log_can_hold_is_not_left_out_on_the_way() {
+        let append = |length: usize| {
+            let record = Record::new("v").header(&"n".repeat(length), "z");
+            Append::new(Topic::new("t").unwrap(), record)
+        };
+        let longest = Headers::LONGEST_NAME;
+        assert!(new_records(&[append(longest)]).is_ok());
+        let refused = new_records(&[append(1), append(longest + 1)]).unwrap_err();
+        assert_eq!(refused.code().as_str(), "log.header-too-long");
+    }
+
+    #[test]
+    fn what_a_process_says_keeps_its_code_and_its_words() {
+        let target = Target {
+            url: "http://127.0.0.1:9".to_owned(),
+            token: None,
+        };
+        let at = TopicPartition::new(Topic::new("t").unwrap(), 0);
+        for (code, cause, expected) in [
+            ("log.unavailable", Some("log.disk"), "log.disk"),
+            ("log.unavailable", Some("log.busy"), "log.busy"),
+            ("log.full", Some("log.full"), "log.full"),
+            (
+                "log.record-too-large",
+                Some("log.record-too-large"),
+                "log.record-too-large",
+            ),
+            ("http.unauthorized", None, "http.unauthorized"),
+            ("", None, "log.refused"),
+        ] {
+            let refused = AskError::Refused {
+                shown: target.shown(),
+                status: 503,
+                code: code.to_owned(),
+                message: "the disk says no".to_owned(),
+                details: json!({ "cause": cause }),
+            };
+            let error = failed(&target, "an append", Some(&at), refused);
+            assert_eq!(error.code().as_str(), expected, "{code}");
+            let told = error.to_string();
+            assert!(told.contains("the disk says no") && told.contains("http://127.0.0.1:9"));
+            assert!(!told.contains("broker"), "{told}");
+        }
     }
 }

@@ -20,8 +20,9 @@ pub(crate) struct LogSettings {
     pub(crate) backend: Backend,
     /// Topics that are made where they are missing.
     pub(crate) topics: Vec<(Topic, TopicConfig)>,
-    /// The groups of the bindings. A cluster has others, which are no business of ours.
-    pub(crate) groups: Vec<GroupName>,
+    /// Which groups read which topics by the bindings. A cluster has others, which are no business of
+    /// ours.
+    pub(crate) bindings: Vec<(Topic, GroupName)>,
 }
 
 /// Where the log is.
@@ -41,15 +42,25 @@ impl LogSettings {
         let topics = config.names("log.topics").into_iter();
         let topics = topics.map(|name| Ok((named(name)?, topic(config, name))));
         let bindings = config.names("eventbus.bindings").into_iter();
-        let groups = bindings.filter_map(|name| {
-            let group = config.text(&format!("eventbus.bindings.\"{name}\".group-id"))?;
-            GroupName::new(group).ok()
+        let bindings = bindings.filter_map(|name| {
+            let key = |key: &str| config.text(&format!("eventbus.bindings.\"{name}\".{key}"));
+            let topic = Topic::new(key("topic")?).ok()?;
+            Some((topic, GroupName::new(key("group-id")?).ok()?))
         });
         Ok(Self {
             backend,
             topics: topics.collect::<Result<_, Report>>()?,
-            groups: groups.collect(),
+            bindings: bindings.collect(),
         })
+    }
+
+    /// The longest body in which any record comes that a topic takes: each of its bytes is written as six
+    /// at most.
+    pub(crate) fn longest_body(&self) -> usize {
+        const AROUND: u64 = 64 * 1024;
+        let limits = self.topics.iter().map(|(_, topic)| topic.max_record_size);
+        let longest = limits.fold(TopicConfig::MAX_RECORD_SIZE, u64::max);
+        usize::try_from(longest.saturating_mul(6).saturating_add(AROUND)).unwrap_or(usize::MAX)
     }
 
     /// The same log in another directory.

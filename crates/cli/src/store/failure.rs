@@ -11,7 +11,10 @@ pub(crate) fn report(shown: &str, error: &QueueError) -> Report {
         QueueError::Store(error) => of_store(shown, error),
         QueueError::Unanswered { .. } => unanswered(&format!("{error} at `{shown}`")),
         QueueError::Unknown { .. } => Report::new("queue.unknown", error.to_string())
-            .with_hint("`tidegate queue ls` lists what waits, `ls --status completed` the log"),
+            .with_hint(
+                "`tidegate queue ls` lists what waits, `ls --status completed` the log; retention removes \
+                 events for good, and `tidegate audit` names one that was lost",
+            ),
         QueueError::Busy { .. } => Report::new("queue.busy", error.to_string())
             .with_hint("wait until its handlers have ended, or its lease has"),
         QueueError::Misplaced { .. } => Report::new("queue.misplaced", error.to_string()),
@@ -20,6 +23,8 @@ pub(crate) fn report(shown: &str, error: &QueueError) -> Report {
             Report::new("projection.unknown", error.to_string())
                 .with_hint("`tidegate projection ls` lists those that have")
         }
+        QueueError::ProjectionRuns { .. } => Report::new("projection.runs", error.to_string())
+            .with_hint("stop the process that runs it first; its turn ends with `queue.projection.lease`"),
         QueueError::Removed { .. } => Report::new("projection.removed", error.to_string())
             .with_hint("`--partial` builds it from the events that are left"),
         QueueError::Name { .. } | QueueError::TooLong { .. } => {

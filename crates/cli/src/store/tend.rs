@@ -5,12 +5,12 @@ use std::sync::Arc;
 use tidegate_config::Config;
 use tidegate_core::books::{Component, ComponentKind};
 use tidegate_core::env::{Env, Task};
-use tidegate_queue::{Projector, ProjectorOptions, QueueError, Upkeep, UpkeepOptions, telemetry};
+use tidegate_queue::{Projector, QueueError, Upkeep, UpkeepOptions, telemetry};
 use tidegate_server::{Accounts, AccountsFuture, AccountsUnavailable, Finding};
 use tokio::sync::watch;
 
 use super::{Opened, StoreSettings};
-use tidegate::wiring::dispatcher_options;
+use tidegate::wiring::{dispatcher_options, projector_options};
 
 /// The name of the queue in the books.
 const NAME: &str = "queue";
@@ -21,6 +21,7 @@ const NAME: &str = "queue";
 pub(crate) struct Tending {
     stop: watch::Sender<bool>,
     tasks: Vec<Task>,
+    opened: Opened,
 }
 
 impl Tending {
@@ -42,17 +43,19 @@ impl Tending {
             ..UpkeepOptions::default()
         };
         let upkeep = Upkeep::new(&opened.queue, upkeep, env).run(until_stopped());
-        let order = ProjectorOptions {
-            poll_delay: options.poll_delay,
-            ..ProjectorOptions::default()
-        };
+        let order = projector_options(config);
         // Without projections it only gives positions, which retention waits for.
         let order = Projector::new(&opened.queue, Vec::new(), order, env).run(until_stopped());
         let tasks = vec![
             env.spawn.spawn("queue-upkeep", Box::pin(upkeep)),
             env.spawn.spawn("queue-order", Box::pin(order)),
         ];
-        Self { stop, tasks }
+        let opened = opened.clone();
+        Self {
+            stop,
+            tasks,
+            opened,
+        }
     }
 
     /// Ends them. If canceled, they end with the runtime, and nothing is lost by that.
@@ -61,6 +64,7 @@ impl Tending {
         for task in self.tasks {
             task.join().await;
         }
+        self.opened.close().await;
     }
 }
 

@@ -48,7 +48,7 @@ pub(crate) fn run_in(dir: &Path, arguments: &[&str]) -> Ran {
 }
 
 /// Runs it to its end with this on standard input, which is a pipe.
-pub(crate) fn run_with_input(dir: &Path, arguments: &[&str], input: &str) -> Ran {
+pub(crate) fn run_with_input(dir: &Path, arguments: &[&str], input: impl AsRef<[u8]>) -> Ran {
     let mut child = tidegate(dir, arguments)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -57,7 +57,7 @@ pub(crate) fn run_with_input(dir: &Path, arguments: &[&str], input: &str) -> Ran
         .unwrap();
     let mut stdin = child.stdin.take().unwrap();
     // One that has failed by then does not read the rest.
-    match stdin.write_all(input.as_bytes()) {
+    match stdin.write_all(input.as_ref()) {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => panic!("{error}"),
         Ok(()) | Err(_) => {}
     }

@@ -334,6 +334,9 @@ fn what_is_not_there_is_named_and_nothing_is_made() {
         "{}",
         ran.stderr
     );
+    let header = format!("{}=z", "n".repeat(65_536));
+    let long = ["send", "orders", "--value", "x", "--header", &header];
+    assert_eq!(json(&long), (Some(1), "log.header-too-long".to_owned()));
     for arguments in [
         &["send", "a b"][..],
         &["send", "orders", "--header", "x"],
@@ -364,7 +367,7 @@ fn a_full_log_refuses_by_name() {
     let ran = run_with_input(
         dir.path(),
         &["send", "orders", "-o", "json"],
-        &line.repeat(20),
+        line.repeat(20),
     );
     assert_eq!(ran.code, Some(1));
     assert!(ran.stderr.contains("log.full"), "{}", ran.stderr);

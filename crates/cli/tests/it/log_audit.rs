@@ -147,7 +147,9 @@ fn a_directory_that_cannot_be_read_is_said_and_left_alone() {
     let dir = configured(CONFIG);
     send_one(dir.path(), "x");
     let manifest = dir.path().join("log/manifest");
-    std::fs::write(&manifest, b"something else").unwrap();
+    for file in [&manifest, &dir.path().join("log/manifest.copy")] {
+        std::fs::write(file, b"something else").unwrap();
+    }
     for arguments in [
         &["send", "orders", "--value", "y"][..],
         &["tail", "orders", "--until", "end"],
@@ -218,6 +220,32 @@ fn what_was_lost_with_the_journal_is_missing_until_it_is_repaired() {
     let ran = audit();
     assert_eq!(ran.code, Some(0), "{}", ran.stdout);
     assert_eq!(topic(&ran)["books"]["lost"]["damaged"], 2);
+}
+
+#[test]
+fn a_journal_that_was_cut_is_doubted_until_it_is_repaired() {
+    let dir = configured(CONFIG);
+    let dir = dir.path();
+    send_one(dir, "one");
+    let entries = std::fs::read_dir(dir.join("log")).unwrap();
+    let paths = entries.map(|entry| entry.unwrap().path());
+    let is_journal = |path: &PathBuf| path.to_string_lossy().contains("/journal-");
+    for path in paths.filter(is_journal) {
+        std::fs::write(path, b"").unwrap();
+    }
+    for _ in 0..2 {
+        let ran = run_in(dir, &["audit"]);
+        assert_eq!(ran.code, Some(4), "{}", ran.stdout);
+        assert!(ran.stdout.contains("(journal)"), "{}", ran.stdout);
+        assert_eq!(run_in(dir, &["log", "check"]).code, Some(3));
+        // A start does not hide it.
+        send_one(dir, "two");
+    }
+    assert_eq!(run_in(dir, &["log", "repair", "--yes"]).code, Some(0));
+    for command in [&["audit"][..], &["log", "check"]] {
+        let ran = run_in(dir, command);
+        assert_eq!(ran.code, Some(0), "{}", ran.stdout);
+    }
 }
 
 fn copy(from: &Path, to: &Path) {

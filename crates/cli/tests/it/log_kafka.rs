@@ -91,7 +91,8 @@ mod needs_kafka {
         let ran = run_in(dir, &["where", id, "-o", "json"]);
         assert_eq!(
             (ran.code, &ran.json()["component"]),
-            (Some(0), &topic.as_str().into())
+            (Some(0), &format!("g-{unique}@{topic}").into()),
+            "it waits for the group that is bound to the topic"
         );
         let ran = run_in(dir, &["audit", "-o", "json"]);
         assert_eq!(ran.code, Some(0), "{}", ran.stdout);

@@ -131,6 +131,30 @@ fn the_token_guards_the_log() {
 }
 
 #[test]
+fn a_log_without_room_can_be_seen_from_outside() {
+    let dir = configured(
+        "log:\n  embedded: {path: log, journal-size: 1MiB, segment-size: 1MiB, max-size: 1MiB, \
+         reserve: 64KiB}\n  topics: {orders: {partitions: 1}}\n",
+    );
+    let running = Running::start(dir.path(), &[]);
+    assert!(running.get("/readyz").contains("\"status\":\"UP\""));
+    let line = format!("{}\n", "x".repeat(100_000));
+    let ran = run_with_input(dir.path(), &["send", "orders"], line.repeat(20));
+    assert_eq!(ran.code, Some(1), "{}", ran.stdout);
+    // What was found a moment ago is answered for a while.
+    let is_said = || running.get("/readyz").contains("DEGRADED");
+    within(is_said, "nobody says that the log is full");
+    let ready = running.get("/readyz");
+    // Everything but appends goes on.
+    assert!(ready.starts_with("HTTP/1.1 200"), "{ready}");
+    assert!(ready.contains("\"status\":\"DEGRADED\""), "{ready}");
+    assert!(
+        ready.contains("appends are refused: the log is full"),
+        "{ready}"
+    );
+}
+
+#[test]
 fn the_server_shows_the_log() {
     let dir = configured(CONFIG);
     let running = Running::start(dir.path(), &[]);
@@ -278,7 +302,28 @@ fn a_tail_ends_with_an_error_when_its_process_is_gone() {
     assert_eq!(output.status.code(), Some(1));
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert!(stderr.contains("error[log.away]"), "{stderr}");
+    assert!(!stderr.contains("broker"), "{stderr}");
+    assert!(stderr.contains("tidegate run"), "{stderr}");
     assert!(free(dir.path()));
+}
+
+#[test]
+fn a_record_that_the_topic_takes_passes_the_door_and_one_that_it_does_not_is_named() {
+    let dir = configured(CONFIG);
+    let dir = dir.path();
+    let running = Running::start(dir, &[]);
+    // Every byte of it is written as six, in a body that is far longer than `server.max-body`.
+    let control = format!("{}\n", "\u{1}".repeat(3 * 1024 * 1024));
+    let ran = run_with_input(dir, &["send", "orders", "-o", "json"], &control);
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    let long = format!("{}\n", "x".repeat(5 * 1024 * 1024));
+    let ran = run_with_input(dir, &["send", "orders", "-o", "json"], &long);
+    assert_eq!(ran.code, Some(1), "{}", ran.stdout);
+    let code = &ran.json()["error"]["code"];
+    assert_eq!(code, "log.record-too-large", "{}", ran.stderr);
+    assert!(ran.stderr.contains("max-record-size"), "{}", ran.stderr);
+    assert!(ran.stderr.contains(&running.address), "{}", ran.stderr);
+    assert!(!ran.stderr.contains("broker"), "{}", ran.stderr);
 }
 
 /// Whether the directory can be opened by somebody else.

@@ -242,6 +242,33 @@ fn a_line_that_is_no_json_ends_publishing_and_what_was_before_it_stands() {
 }
 
 #[test]
+fn a_line_that_is_no_utf8_is_refused_and_never_changed() {
+    let dir = migrated();
+    let dir = dir.path();
+    let input = b"{\"a\":1}\n\n{\"a\":2}\n{\"a\":\"\xff\"}\n{\"a\":3}\n";
+    let ran = run_with_input(dir, &["queue", "publish", "A"], input);
+    assert_eq!(ran.code, Some(1), "{}", ran.stdout);
+    assert!(
+        ran.stderr
+            .contains("error[queue.payload]: line 4 is no UTF-8")
+            && ran.stderr.contains("the 2 events before it are published"),
+        "{}",
+        ran.stderr
+    );
+    assert_eq!(ran.stdout.lines().count(), 2, "{}", ran.stdout);
+    assert_eq!(ok(dir, &["queue", "stats"])["pending"], 2);
+    // Of a first line nothing is published, and that is said.
+    let ran = run_with_input(dir, &["queue", "publish", "A"], b"\xff\n{}\n");
+    assert_eq!(ran.code, Some(1), "{}", ran.stdout);
+    assert!(
+        ran.stderr.contains("nothing was published"),
+        "{}",
+        ran.stderr
+    );
+    assert_eq!(ok(dir, &["queue", "stats"])["pending"], 2);
+}
+
+#[test]
 fn what_was_canceled_is_given_back_and_refusals_are_told_one_by_one() {
     let dir = migrated();
     let dir = dir.path();

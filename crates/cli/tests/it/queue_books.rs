@@ -62,6 +62,7 @@ impl Tables {
 
     fn settle(&self, event: &ClaimedEvent, to: Disposition, states: Vec<HandlerState>) {
         let settlement = Settlement {
+            registry: None,
             moves: vec![Move {
                 claim: event.claim.clone(),
                 key: event.key.clone(),
@@ -77,6 +78,7 @@ impl Tables {
     /// Says that nothing is left of these batches.
     fn end_batches(&self, events: &[ClaimedEvent]) {
         let settlement = Settlement {
+            registry: None,
             moves: Vec::new(),
             finished: events.iter().map(|event| event.claim.held).collect(),
         };
@@ -417,6 +419,10 @@ fn the_configured_database_is_audited_with_the_rest() {
     let ran = run_in(dir.path(), &["audit", "-o", "json"]);
     assert_eq!(ran.code, Some(1), "{}", ran.stderr);
     assert_eq!(ran.json()["error"]["code"], "store.missing");
+    let someone = EventId::from_u128(7).to_string();
+    let ran = run_in(dir.path(), &["where", &someone, "-o", "json"]);
+    assert_eq!(ran.code, Some(1), "{}", ran.stderr);
+    assert_eq!(ran.json()["error"]["code"], "store.missing");
     assert!(!dir.path().join("queue.db").try_exists().unwrap());
     let tables = Tables::on_sqlite(dir.path());
     let ids = tables.publish(3);
@@ -430,6 +436,9 @@ fn the_configured_database_is_audited_with_the_rest() {
     let tables = Tables::on_sqlite(dir.path());
     tables.define("ALTER TABLE tidegate_migration RENAME TO gone");
     let ran = run_in(dir.path(), &["audit", "-o", "json"]);
+    assert_eq!(ran.code, Some(1), "{}", ran.stderr);
+    assert_eq!(ran.json()["error"]["code"], "store.schema");
+    let ran = run_in(dir.path(), &["where", &ids[1].to_string(), "-o", "json"]);
     assert_eq!(ran.code, Some(1), "{}", ran.stderr);
     assert_eq!(ran.json()["error"]["code"], "store.schema");
     tables.define("ALTER TABLE gone RENAME TO tidegate_migration");

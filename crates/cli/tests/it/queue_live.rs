@@ -318,6 +318,40 @@ pub(crate) fn a_rebuild_is_asked_for_and_done_by_the_application(app: &Applicati
     );
 }
 
+pub(crate) fn a_rebuild_after_retention_is_done_only_when_it_is_asked_for_as_it_is(
+    app: &Application,
+) {
+    for n in ["1", "2", "3"] {
+        app.ok(&["queue", "publish", "A", n]);
+    }
+    let (dispatching, projecting) = (app.dispatch(), app.project());
+    let is_at = |app: &Application, position: i64| {
+        app.ok(&["projection", "ls"])["projections"][0]["position"] == position
+    };
+    app.until("it has read all", |app| is_at(app, 3));
+    app.until("retention took all of it", |app| {
+        let store = app.queue.store();
+        let cleaned = app.runtime.block_on(store.clean(Some(Duration::ZERO)));
+        cleaned.unwrap();
+        app.ok(&["queue", "ls", "--status", "completed"])["events"] == json!([])
+    });
+    app.ok(&["queue", "publish", "A", "4"]);
+    app.until("it has read the next one", |app| is_at(app, 4));
+    assert_eq!(app.rows(), 4);
+    let ran = run_in(app.dir.path(), &["projection", "rebuild", "seen"]);
+    assert_eq!(ran.code, Some(1), "{}", ran.stdout);
+    assert!(
+        ran.stderr.contains("error[projection.removed]") && ran.stderr.contains("--partial"),
+        "{}",
+        ran.stderr
+    );
+    assert_eq!(app.rows(), 4, "readers see what they saw");
+    let rebuilt = app.ok(&["projection", "rebuild", "seen", "--partial"]);
+    assert_eq!(rebuilt["state"], "rebuilt");
+    assert_eq!(app.rows(), 1, "only what is left");
+    drop((dispatching, projecting));
+}
+
 pub(crate) fn a_forgotten_projection_is_not_listed(app: &Application) {
     app.ok(&["queue", "publish", "A", "1"]);
     let (dispatching, projecting) = (app.dispatch(), app.project());
@@ -351,6 +385,7 @@ on_sqlite!(
     an_operator_mends_what_failed,
     a_handler_that_is_gone_is_unregistered,
     a_rebuild_is_asked_for_and_done_by_the_application,
+    a_rebuild_after_retention_is_done_only_when_it_is_asked_for_as_it_is,
     a_forgotten_projection_is_not_listed,
 );
 
@@ -391,6 +426,7 @@ pub(crate) mod needs_postgres {
         an_operator_mends_what_failed,
         a_handler_that_is_gone_is_unregistered,
         a_rebuild_is_asked_for_and_done_by_the_application,
+        a_rebuild_after_retention_is_done_only_when_it_is_asked_for_as_it_is,
         a_forgotten_projection_is_not_listed,
     );
 

@@ -23,6 +23,12 @@ pub(super) static QUEUE: &[Key] = &[
         "5m",
         "The deadline of one handler call.",
     ),
+    key(
+        "rescue-interval",
+        SPAN_ABOVE_ZERO,
+        "1s",
+        "How often claims that ran out are looked for, at least twice per lease.",
+    ),
     section("retry", RETRY, "What happens after a transient failure."),
     optional(
         "max-attempts",
@@ -51,6 +57,26 @@ pub(super) static QUEUE: &[Key] = &[
         "event-log-retention",
         SPAN_ABOVE_ZERO,
         "How long finalized events are kept; never past a projection.",
+    ),
+    section(
+        "projection",
+        PROJECTION,
+        "Projections, and the order of finalized events.",
+    ),
+];
+
+static PROJECTION: &[Key] = &[
+    key(
+        "lease",
+        SPAN_ABOVE_ZERO,
+        "10s",
+        "How long a turn holds without renewal, and stands still after a crash.",
+    ),
+    key(
+        "timeout",
+        SPAN_ABOVE_ZERO,
+        "5m",
+        "How long one batch may take, where the projection says nothing else.",
     ),
 ];
 

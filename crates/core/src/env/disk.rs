@@ -87,8 +87,8 @@ pub trait Disk: Send + Sync + fmt::Debug {
     /// The directory could not be synced; what was created in it may vanish.
     fn sync_dir(&self, dir: &Path) -> io::Result<()>;
 
-    /// Takes the exclusive lock on `path`, making the file where it is missing. It is held until
-    /// the guard is dropped or the process ends, however it ends.
+    /// Takes the exclusive lock on `path`, making the file where it is missing; a directory that is
+    /// there can be locked as well. It is held until the guard is dropped or the process ends, however it ends.
     ///
     /// # Errors
     /// `WouldBlock` when somebody holds it.

@@ -114,7 +114,11 @@ impl Disk for SystemDisk {
             let Ok(name) = entry.file_name().into_string() else {
                 continue;
             };
-            let metadata = entry.metadata()?;
+            let metadata = match entry.metadata() {
+                // It was removed while we looked.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                metadata => metadata?,
+            };
             let is_dir = metadata.is_dir();
             entries.push(Entry {
                 name,
@@ -175,12 +179,15 @@ impl Disk for SystemDisk {
     }
 
     fn lock(&self, path: &Path) -> io::Result<Box<dyn DiskLock>> {
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(path)?;
+        let file = match path.is_dir() {
+            true => File::open(path)?,
+            false => OpenOptions::new()
+                .read(true)
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .open(path)?,
+        };
         match file.try_lock() {
             Ok(()) => Ok(Box::new(SystemLock { _file: file })),
             Err(TryLockError::WouldBlock) => Err(io::Error::from(io::ErrorKind::WouldBlock)),

@@ -10,7 +10,7 @@ use super::scene::{Scene, append_to, code, offsets};
 use crate::{Append, Headers, Read, Record, TopicConfig, TopicPartition, partition_of};
 
 /// Records lie in the order in which they were appended, within a call and from call to call.
-pub async fn records_lie_in_the_order_of_their_appends(scene: Scene) {
+pub async fn t01_records_lie_in_the_order_of_their_appends(scene: Scene) {
     let at = TopicPartition::new(scene.topic(2).await, 1);
     let mut given = Vec::new();
     for batch in [&["a", "b", "c"][..], &["d"], &["e", "f"]] {
@@ -24,7 +24,7 @@ pub async fn records_lie_in_the_order_of_their_appends(scene: Scene) {
 }
 
 /// What was appended is there after a restart, with offsets that go on.
-pub async fn what_was_appended_is_there_after_a_restart(scene: Scene) {
+pub async fn t02_what_was_appended_is_there_after_a_restart(scene: Scene) {
     let at = TopicPartition::new(scene.topic(1).await, 0);
     let before = scene.append(&at, &["a", "b"]).await;
     let scene = scene.reopened().await;
@@ -81,7 +81,7 @@ pub async fn an_explicit_partition_is_kept(scene: Scene) {
 }
 
 /// A record without a partition goes where its key's hash says, as with Kafka's own clients.
-pub async fn a_key_decides_about_the_partition(scene: Scene) {
+pub async fn t03_a_key_decides_about_the_partition(scene: Scene) {
     let topic = scene.topic(5).await;
     let keys: Vec<String> = (0..40).map(|number| format!("key-{number}")).collect();
     let append = |key: &String| Append::new(topic.clone(), Record::new("x").key(key.clone()));
@@ -180,7 +180,7 @@ pub async fn a_value_of_one_mebibyte_comes_back_whole(scene: Scene) {
 
 /// A record above the limit of its topic is refused by name with everything beside it, and one at
 /// the limit is taken.
-pub async fn a_record_above_the_limit_is_refused_by_name(scene: Scene) {
+pub async fn t04_a_record_above_the_limit_is_refused_by_name(scene: Scene) {
     let config = TopicConfig {
         max_record_size: 10_000,
         ..TopicConfig::new(1)
@@ -194,6 +194,51 @@ pub async fn a_record_above_the_limit_is_refused_by_name(scene: Scene) {
         .append(vec![append_to(&at, "small"), append_to(&at, &larger)]);
     assert_eq!(code(refused.await), "log.record-too-large");
     assert_eq!(scene.values(&at).await, [fits]);
+}
+
+/// A header whose name is longer than a record can hold is refused by name with everything beside it, in an
+/// append and in a commit; one at the limit comes back whole. Nothing is ever cut.
+pub async fn a_header_above_the_limit_is_refused_by_name(scene: Scene) {
+    let at = TopicPartition::new(scene.topic(1).await, 0);
+    let named = |name: &str| {
+        let record = Record::new("x").header(name, "z").header("behind", "it");
+        Append::new(at.topic.clone(), record).partition(0)
+    };
+    let longest = "n".repeat(Headers::LONGEST_NAME);
+    scene.log.append(vec![named(&longest)]).await.unwrap();
+    let mut member = scene.join(&scene.group(), &at.topic).await;
+    member.until_seen(1).await;
+    // The limit falls behind a character, into one, and far before the end.
+    let split = format!("{}\u{e9}", &longest[1..]);
+    for name in [format!("{longest}n"), split, longest.repeat(2)] {
+        let appends = || {
+            vec![
+                append_to(&at, "beside"),
+                named(&name),
+                append_to(&at, "behind"),
+            ]
+        };
+        assert_eq!(
+            code(scene.log.append(appends()).await),
+            "log.header-too-long"
+        );
+        let offsets = vec![member.offset(&at, scene.partition(&at).await.end, "")];
+        let refused = member.commit(appends(), offsets).await;
+        assert_eq!(code(refused), "log.header-too-long");
+    }
+    drop(member);
+    let mut scene = scene;
+    for _ in 0..2 {
+        let found = scene.everything(&at).await;
+        assert_eq!(found.len(), 1);
+        let headers: Vec<_> = found[0].record.headers.iter().collect();
+        let expected = [
+            (longest.as_str(), Some(&b"z"[..])),
+            ("behind", Some(&b"it"[..])),
+        ];
+        assert!(headers == expected, "the headers come back whole");
+        scene = scene.reopened().await;
+    }
 }
 
 /// A topic or a partition that is not there is refused by name, with everything beside it.

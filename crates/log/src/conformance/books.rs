@@ -4,8 +4,11 @@ use tidegate_core::books::{Place, Tally};
 use tidegate_core::{EventId, GroupName, Offset, Topic};
 
 use super::member::Member;
-use super::scene::{Scene, append_to, code};
-use crate::{Append, Commit, Fence, Join, MAX_METADATA, OffsetCommit, StartAt, TopicPartition};
+use super::scene::{Scene, append_to, code, once};
+use crate::{
+    Append, Call, Commit, Fence, Join, MAX_METADATA, OffsetCommit, Position, StartAt,
+    TopicPartition,
+};
 
 type Events = Vec<(Offset, EventId)>;
 
@@ -30,7 +33,7 @@ async fn set_out(scene: &Scene) -> (GroupName, Member, [TopicPartition; 2], [Eve
 
 /// Postings are booked with the commit they come with, of offsets alone and with records, and are
 /// there after a restart.
-pub async fn postings_are_booked_with_their_commit(scene: Scene) {
+pub async fn t26_postings_are_booked_with_their_commit(scene: Scene) {
     let (group, member, all, events) = set_out(&scene).await;
     let topic = &all[0].topic;
     let out = TopicPartition::new(scene.topic(1).await, 0);
@@ -97,7 +100,7 @@ pub async fn a_refused_commit_posts_nothing(scene: Scene) {
 /// A commit that is called before an earlier one of its partition is known to have failed is refused
 /// too: its offset would pass what the earlier one was to post. Other partitions go on, and so does this
 /// one once the failure was told.
-pub async fn what_follows_a_failed_commit_is_refused_too(scene: Scene) {
+pub async fn t23_what_follows_a_failed_commit_is_refused_too(scene: Scene) {
     let (group, member, all, events) = set_out(&scene).await;
     let topic = &all[0].topic;
     let (at, events) = (&all[0], &events);
@@ -145,6 +148,178 @@ pub async fn what_follows_a_failed_commit_is_refused_too(scene: Scene) {
     let settled = scene.settled(&group, topic).await;
     assert_eq!(settled, tally(events[0][..9].iter().chain(&events[1][..4])));
     assert_eq!(scene.everything(at).await.len(), 10);
+}
+
+/// Commits these events of both partitions, and fails once it was handed over: by the stage or, where that
+/// cannot be arranged, by an offset behind the end of the second one, which is found out late.
+async fn doomed(
+    scene: &Scene,
+    member: &Member,
+    all: &[TopicPartition; 2],
+    events: [&[(Offset, EventId)]; 2],
+) -> Vec<OffsetCommit> {
+    let mut second = member.settling(&all[1], events[1], Place::Delivered);
+    if !scene.stage.refuse_next_commit() {
+        second.next = Offset(scene.partition(&all[1]).await.end.0 + 1);
+    }
+    let first = member.settling(&all[0], events[0], Place::DeadLettered);
+    vec![first, second]
+}
+
+/// A commit that was handed over and fails, and whose caller has not heard of it. Threads may be so fast
+/// that the caller is told at once: then it is done again.
+async fn untold<'a>(
+    scene: &Scene,
+    member: &'a Member,
+    all: &[TopicPartition; 2],
+    events: [&[(Offset, EventId)]; 2],
+    appends: &[Append],
+) -> Call<'a, Vec<Position>> {
+    for _ in 0..1_000 {
+        let mut call = member.session.commit(Commit {
+            offsets: doomed(scene, member, all, events).await,
+            appends: appends.to_vec(),
+        });
+        match once(&mut call).await {
+            Some(told) => assert!(told.is_err()),
+            None => return call,
+        }
+    }
+    panic!("whoever calls is always told at once");
+}
+
+/// A commit that has failed while its caller was at other work holds up its partitions until that caller
+/// was told: whatever is called meanwhile is refused, for it would pass what was not posted.
+pub async fn a_failure_that_was_not_told_holds_up_its_partitions(scene: Scene) {
+    let (group, member, all, events) = set_out(&scene).await;
+    let topic = &all[0].topic;
+    let out = TopicPartition::new(scene.topic(1).await, 0);
+    let of = [&events[0][..3], &events[1][..1]];
+    let dead_letter = [append_to(&out, "dead letter")];
+    let first = untold(&scene, &member, &all, of, &dead_letter).await;
+    // Whoever asks what is committed waits for it, so it has failed by now.
+    assert_eq!(scene.committed(&group, &all[0]).await, None);
+    for appends in [Vec::new(), vec![append_to(&out, "never")]] {
+        let behind = member.settling(&all[0], &events[0][3..6], Place::Delivered);
+        let refused = member.commit(appends.clone(), vec![behind]).await;
+        assert_eq!(code(refused), "log.out-of-turn");
+        let beside = member.settling(&all[1], &events[1][1..4], Place::Delivered);
+        let refused = member.commit(appends, vec![beside]).await;
+        assert_eq!(code(refused), "log.out-of-turn");
+    }
+    let found = scene.log.committed(&group, &all).await.unwrap();
+    assert_eq!(found, [None, None]);
+    assert_eq!(scene.settled(&group, topic).await, Tally::default());
+    assert!(first.await.is_err());
+    let both = vec![
+        member.settling(&all[0], &events[0][..6], Place::Delivered),
+        member.settling(&all[1], &events[1][..4], Place::Delivered),
+    ];
+    member.commit(Vec::new(), both).await.unwrap();
+    let expected = tally(events[0][..6].iter().chain(&events[1][..4]));
+    assert_eq!(scene.settled(&group, topic).await, expected);
+    assert_eq!(scene.values(&out).await, Vec::<String>::new());
+}
+
+/// Of a call that was dropped nobody is told how it ended. If it was not done, the next commit of each of
+/// its partitions is refused, which tells of it; the one after that goes on from what is committed.
+pub async fn what_became_of_a_dropped_commit_is_told_by_the_next_one(scene: Scene) {
+    let (group, member, all, events) = set_out(&scene).await;
+    let topic = &all[0].topic;
+    let call = |number: usize, from: usize, to: usize| {
+        let events = &events[number][from..to];
+        let offsets = vec![member.settling(&all[number], events, Place::Delivered)];
+        member.session.commit(Commit {
+            appends: Vec::new(),
+            offsets,
+        })
+    };
+    // It was never begun.
+    drop(call(0, 0, 3));
+    assert_eq!(code(call(0, 3, 6).await), "log.out-of-turn");
+    call(0, 0, 6).await.unwrap();
+    // It has failed by the time it is dropped.
+    let of = [&events[0][6..8], &events[1][..1]];
+    let dropped = untold(&scene, &member, &all, of, &[]).await;
+    assert_eq!(scene.committed(&group, &all[1]).await, None);
+    drop(dropped);
+    assert_eq!(code(call(0, 8, 9).await), "log.out-of-turn");
+    assert_eq!(code(call(1, 1, 4).await), "log.out-of-turn");
+    call(0, 6, 9).await.unwrap();
+    call(1, 0, 4).await.unwrap();
+    let mut expected = tally(events[0][..9].iter().chain(&events[1][..4]));
+    assert_eq!(scene.settled(&group, topic).await, expected);
+    // It is done or not, and what is committed tells which.
+    let mut dropped = call(1, 4, 6);
+    drop(once(&mut dropped).await);
+    drop(dropped);
+    let committed = scene.committed(&group, &all[1]).await.unwrap().next;
+    if committed == Offset(events[1][5].0.0 + 1) {
+        call(1, 6, 8).await.unwrap();
+    } else {
+        assert_eq!(code(call(1, 6, 8).await), "log.out-of-turn");
+        call(1, 4, 8).await.unwrap();
+    }
+    expected = expected.plus(tally(&events[1][4..8]));
+    assert_eq!(scene.settled(&group, topic).await, expected);
+}
+
+/// A commit that is refused for one of its partitions is not done for the others either, so that what
+/// was called behind it there is refused too.
+pub async fn a_commit_out_of_turn_holds_up_its_other_partitions(scene: Scene) {
+    let (group, member, all, events) = set_out(&scene).await;
+    let call = |offsets: Vec<OffsetCommit>| {
+        let appends = Vec::new();
+        member.session.commit(Commit { appends, offsets })
+    };
+    let delivered = |number: usize, from: usize, to: usize| {
+        member.settling(&all[number], &events[number][from..to], Place::Delivered)
+    };
+    let behind = OffsetCommit {
+        next: Offset(scene.partition(&all[1]).await.end.0 + 1),
+        ..delivered(1, 0, 3)
+    };
+    let first = call(vec![behind]);
+    let both = call(vec![delivered(0, 0, 3), delivered(1, 3, 6)]);
+    let third = call(vec![delivered(0, 3, 6)]);
+    let (first, both, third) = tokio::join!(first, both, third);
+    assert_eq!(code(first), "log.out-of-range");
+    assert_eq!(code(both), "log.out-of-turn");
+    assert_eq!(code(third), "log.out-of-turn");
+    let found = scene.log.committed(&group, &all).await.unwrap();
+    assert_eq!(found, [None, None]);
+    let all_of_it = vec![delivered(0, 0, 6), delivered(1, 0, 6)];
+    call(all_of_it).await.unwrap();
+    let expected = tally(events[0][..6].iter().chain(&events[1][..6]));
+    assert_eq!(scene.settled(&group, &all[0].topic).await, expected);
+}
+
+/// Records that a commit passes without a posting are missed, and named where it is one; nobody's books
+/// begin anew behind them. A commit that passes no record keeps the books as they are.
+pub async fn what_is_passed_without_a_posting_is_missed(scene: Scene) {
+    let (group, member, all, events) = set_out(&scene).await;
+    let (at, events) = (&all[0], &events[0]);
+    let topic = &at.topic;
+    let delivered =
+        |from: usize, to: usize| vec![member.settling(at, &events[from..to], Place::Delivered)];
+    member.commit(Vec::new(), delivered(0, 3)).await.unwrap();
+    let same = vec![member.offset(at, Offset(events[2].0.0 + 1), "again")];
+    member.commit(Vec::new(), same).await.unwrap();
+    assert_eq!(scene.settled(&group, topic).await, tally(&events[..3]));
+    let silent = vec![member.offset(at, events[5].0, "")];
+    member.commit(Vec::new(), silent).await.unwrap();
+    member.commit(Vec::new(), delivered(5, 10)).await.unwrap();
+    drop(member);
+    let mut scene = scene;
+    for _ in 0..2 {
+        let account = scene.stage.account(&group, topic).await.unwrap();
+        assert!(!account.is_confirmed, "two events are missing: {account:?}");
+        assert_eq!(
+            account.settled,
+            tally(events[..3].iter().chain(&events[5..]))
+        );
+        scene = scene.reopened().await;
+    }
 }
 
 /// What a zombie posts is not booked; what whoever took its place posts is, once.

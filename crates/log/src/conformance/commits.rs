@@ -81,7 +81,7 @@ pub async fn metadata_has_a_limit_with_a_name(scene: Scene) {
 
 /// Records and offsets of one commit are there together, in the order of the call, also after a
 /// restart.
-pub async fn records_and_offsets_are_committed_together(scene: Scene) {
+pub async fn t20_records_and_offsets_are_committed_together(scene: Scene) {
     let (group, member, all, given) = set_out(&scene).await;
     let out: Topic = scene.topic(2).await;
     let to = [0, 1].map(|number| TopicPartition::new(out.clone(), number));
@@ -170,7 +170,7 @@ pub async fn a_refused_commit_does_not_end_the_session(scene: Scene) {
 }
 
 /// A commit below what is committed is refused by name and changes nothing.
-pub async fn a_commit_never_goes_back(scene: Scene) {
+pub async fn t22_a_commit_never_goes_back(scene: Scene) {
     let (group, member, all, given) = set_out(&scene).await;
     member.commit_to(&all[0], given[6]).await.unwrap();
     let back = vec![
@@ -216,7 +216,7 @@ pub async fn a_commit_of_records_alone_adds_them(scene: Scene) {
 
 /// Of two commits under way the later one stays, and one that would go back behind an earlier one is
 /// refused, whichever is done first.
-pub async fn commits_under_way_keep_their_order(scene: Scene) {
+pub async fn t23_commits_under_way_keep_their_order(scene: Scene) {
     let (group, member, all, given) = set_out(&scene).await;
     for (first, second) in [(1, 3), (4, 6), (7, 9)] {
         let one = member.commit_to(&all[0], given[first]);
@@ -239,7 +239,7 @@ pub async fn commits_under_way_keep_their_order(scene: Scene) {
 
 /// A commit that brings records is not overtaken by one behind it that brings none, also when its topic
 /// is heard of for the first time; and whoever asks what is committed waits for both.
-pub async fn a_commit_with_records_is_not_overtaken(scene: Scene) {
+pub async fn t23_a_commit_with_records_is_not_overtaken(scene: Scene) {
     let out = TopicPartition::new(scene.topic(1).await, 0);
     let scene = scene.reopened().await;
     let (group, member, all, given) = set_out(&scene).await;
@@ -273,7 +273,7 @@ pub async fn a_commit_with_records_is_not_overtaken(scene: Scene) {
 }
 
 /// Reading what is committed waits for commits that began before.
-pub async fn a_committed_read_waits_for_commits_under_way(scene: Scene) {
+pub async fn t24_a_committed_read_waits_for_commits_under_way(scene: Scene) {
     let (group, member, all, given) = set_out(&scene).await;
     for next in &given {
         let settled = vec![member.offset(&all[0], *next, "")];
@@ -294,7 +294,7 @@ pub async fn a_committed_read_waits_for_commits_under_way(scene: Scene) {
 
 /// Whatever becomes of a commit that was canceled, it is whole or not there, and what is committed
 /// says which.
-pub async fn a_canceled_commit_is_whole_or_not_there(scene: Scene) {
+pub async fn t20_a_canceled_commit_is_whole_or_not_there(scene: Scene) {
     let (group, member, all, given) = set_out(&scene).await;
     for (count, next) in given.iter().enumerate() {
         let value = format!("out {count}");

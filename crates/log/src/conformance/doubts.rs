@@ -9,7 +9,7 @@ use crate::{LogError, OffsetCommit, Position, TopicPartition};
 
 /// An append whose answer is lost adds its record once, and if it is answered in the end, that is
 /// where it lies.
-pub async fn a_lost_answer_repeats_no_record(scene: Scene) {
+pub async fn t25_a_lost_answer_repeats_no_record(scene: Scene) {
     let mut scene = scene.over_a_bad_line().await;
     let at = TopicPartition::new(scene.topic(1).await, 0);
     for value in ["a", "b", "c"] {

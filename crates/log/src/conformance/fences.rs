@@ -4,7 +4,7 @@ use super::scene::{Scene, append_to, code};
 use crate::{Commit, Happening, Join, LogError, TopicPartition};
 
 /// A second member of the same instance name fences the first: nothing that it commits is there.
-pub async fn a_zombie_commits_nothing(scene: Scene) {
+pub async fn t21_a_zombie_commits_nothing(scene: Scene) {
     let topic = scene.topic(1).await;
     let at = TopicPartition::new(topic.clone(), 0);
     let out = TopicPartition::new(scene.topic(1).await, 0);

@@ -68,7 +68,7 @@ pub async fn a_group_starts_where_it_says(scene: Scene) {
 /// A group that starts behind the last record does so once in each partition, whatever it has
 /// committed of others and whoever is a member already: what comes later is handed out until it is
 /// committed.
-pub async fn where_a_group_starts_last_is_remembered_for_each_partition(scene: Scene) {
+pub async fn t13_where_a_group_starts_last_is_remembered_for_each_partition(scene: Scene) {
     let (one, two) = (scene.topic(2).await, scene.topic(1).await);
     let all = [(&one, 0), (&one, 1), (&two, 0)]
         .map(|(topic, number)| TopicPartition::new(topic.clone(), number));
@@ -119,7 +119,7 @@ pub async fn where_a_group_starts_last_is_remembered_for_each_partition(scene: S
 }
 
 /// The next owner goes on at the committed offset; what was seen and not committed comes again.
-pub async fn the_next_owner_goes_on_at_the_committed_offset(scene: Scene) {
+pub async fn t11_the_next_owner_goes_on_at_the_committed_offset(scene: Scene) {
     let at = TopicPartition::new(scene.topic(1).await, 0);
     let group = scene.group();
     let given = scene.append_numbers(&at, 10).await;

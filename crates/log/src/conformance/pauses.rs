@@ -10,7 +10,7 @@ use super::scene::{Scene, code, once, text};
 use crate::{Fence, Happening, Join, TopicPartition};
 
 /// A paused partition hands out nothing, the others do, and it goes on without a gap.
-pub async fn a_paused_partition_rests_and_goes_on_without_a_gap(scene: Scene) {
+pub async fn t14_a_paused_partition_rests_and_goes_on_without_a_gap(scene: Scene) {
     let topic = scene.topic(2).await;
     let [one, two] = [0, 1].map(|number| TopicPartition::new(topic.clone(), number));
     scene.append(&one, &["a"]).await;
@@ -173,7 +173,7 @@ pub async fn a_seek_needs_the_present_fence(scene: Scene) {
 }
 
 /// A position that is not there is told once and stops its partition alone, until it is sought.
-pub async fn a_position_that_is_not_there_stops_its_partition_alone(scene: Scene) {
+pub async fn t15_a_position_that_is_not_there_stops_its_partition_alone(scene: Scene) {
     let topic = scene.topic(2).await;
     let [one, two] = [0, 1].map(|number| TopicPartition::new(topic.clone(), number));
     let given = scene.append_numbers(&one, 3).await;

@@ -8,7 +8,7 @@ use super::scene::{Scene, code, text};
 use crate::{Append, Read, Record, TopicPartition};
 
 /// Small helpings add up to everything, in order.
-pub async fn small_helpings_add_up_to_everything(scene: Scene) {
+pub async fn t05_small_helpings_add_up_to_everything(scene: Scene) {
     let at = TopicPartition::new(scene.topic(1).await, 0);
     let given = scene.append_numbers(&at, 50).await;
     let end = scene.partition(&at).await.end;
@@ -58,8 +58,38 @@ pub async fn a_record_larger_than_asked_for_is_handed_out(scene: Scene) {
     assert_eq!(batch.next, given[1]);
 }
 
+/// Whoever asks for no records, or no bytes, gets one record if there is one: nothing is passed over, whether
+/// it was written a moment or a life ago.
+pub async fn a_read_for_nothing_gets_one_record(scene: Scene) {
+    let at = TopicPartition::new(scene.topic(1).await, 0);
+    let mut given = scene.append_numbers(&at, 3).await;
+    let mut scene = scene;
+    for _ in 0..2 {
+        let end = scene.partition(&at).await.end;
+        for (max_records, max_bytes) in [(0, 0), (0, 1_000), (1_000, 0)] {
+            let mut found = Vec::new();
+            let mut from = given[0];
+            while from < end {
+                let read = Read {
+                    max_records,
+                    max_bytes,
+                    ..Read::new(at.clone(), from)
+                };
+                let batch = scene.log.read(read).await.unwrap();
+                assert!(batch.records.len() <= 1, "{batch:?}");
+                found.extend(batch.records.iter().map(|stored| stored.offset));
+                assert!(batch.next > from);
+                from = batch.next;
+            }
+            assert_eq!(found, given, "{max_records} records, {max_bytes} bytes");
+        }
+        scene = scene.reopened().await;
+        given.extend(scene.append_numbers(&at, 2).await);
+    }
+}
+
 /// At the end there is nothing; behind it and before the start, the offset is out of range.
-pub async fn an_offset_that_is_not_there_is_out_of_range(scene: Scene) {
+pub async fn t06_an_offset_that_is_not_there_is_out_of_range(scene: Scene) {
     let at = TopicPartition::new(scene.topic(1).await, 0);
     let given = scene.append_numbers(&at, 5).await;
     let end = scene.partition(&at).await.end;
@@ -162,7 +192,7 @@ pub async fn deleting_moves_the_start(scene: Scene) {
 
 /// What a registered group has still to read is kept where that is promised, and a group whose
 /// position was deleted is told where it is not.
-pub async fn deleting_does_not_skip_a_group_in_silence(scene: Scene) {
+pub async fn t32_deleting_does_not_skip_a_group_in_silence(scene: Scene) {
     let at = TopicPartition::new(scene.topic(1).await, 0);
     let group = scene.group();
     let given = scene.append_numbers(&at, 6).await;

@@ -12,7 +12,7 @@ fn names(member: &Member) -> BTreeSet<TopicPartition> {
 }
 
 /// A second member gets its share once the first lets go, and everything is owned once.
-pub async fn members_share_the_partitions(scene: Scene) {
+pub async fn t10_members_share_the_partitions(scene: Scene) {
     let topic = scene.topic(4).await;
     let group = scene.group();
     let mut one = scene.join(&group, &topic).await;
@@ -45,7 +45,7 @@ pub async fn members_share_the_partitions(scene: Scene) {
 
 /// What was handed out and not committed is handed out again to the next owner, and nothing is
 /// skipped.
-pub async fn records_in_flight_are_handed_out_again_after_a_rebalance(scene: Scene) {
+pub async fn t12_records_in_flight_are_handed_out_again_after_a_rebalance(scene: Scene) {
     let topic = scene.topic(2).await;
     let group = scene.group();
     let all = [0, 1].map(|number| TopicPartition::new(topic.clone(), number));

@@ -8,29 +8,31 @@ macro_rules! with_log_rules {
         $with! {
             [$($args)*]
             appends:
-                records_lie_in_the_order_of_their_appends,
-                what_was_appended_is_there_after_a_restart,
+                t01_records_lie_in_the_order_of_their_appends,
+                t02_what_was_appended_is_there_after_a_restart,
                 appends_of_many_tasks_are_all_there_once,
                 an_explicit_partition_is_kept,
-                a_key_decides_about_the_partition,
+                t03_a_key_decides_about_the_partition,
                 a_record_without_a_key_lies_where_the_answer_says,
                 absent_and_empty_are_told_apart,
                 headers_come_back_as_they_were,
                 a_value_of_one_mebibyte_comes_back_whole,
-                a_record_above_the_limit_is_refused_by_name,
+                t04_a_record_above_the_limit_is_refused_by_name,
+                a_header_above_the_limit_is_refused_by_name,
                 an_unknown_topic_or_partition_is_refused_by_name,
                 a_record_has_a_time,
                 appending_nothing_adds_nothing;
             reads:
-                small_helpings_add_up_to_everything,
+                t05_small_helpings_add_up_to_everything,
                 a_read_begins_where_it_is_asked_to,
                 a_record_larger_than_asked_for_is_handed_out,
-                an_offset_that_is_not_there_is_out_of_range,
+                a_read_for_nothing_gets_one_record,
+                t06_an_offset_that_is_not_there_is_out_of_range,
                 a_waiting_read_gets_the_record_that_comes,
                 a_read_that_waits_in_vain_ends_in_time,
                 an_offset_is_found_by_time,
                 deleting_moves_the_start,
-                deleting_does_not_skip_a_group_in_silence;
+                t32_deleting_does_not_skip_a_group_in_silence;
             topics:
                 a_topic_is_described_as_it_was_made,
                 making_a_topic_again_changes_its_settings,
@@ -39,8 +41,8 @@ macro_rules! with_log_rules {
             groups:
                 the_only_member_gets_everything_in_order,
                 a_group_starts_where_it_says,
-                where_a_group_starts_last_is_remembered_for_each_partition,
-                the_next_owner_goes_on_at_the_committed_offset,
+                t13_where_a_group_starts_last_is_remembered_for_each_partition,
+                t11_the_next_owner_goes_on_at_the_committed_offset,
                 two_groups_do_not_disturb_each_other,
                 a_group_is_registered_until_it_is_forgotten,
                 a_poll_hands_out_no_more_than_asked_for,
@@ -50,16 +52,16 @@ macro_rules! with_log_rules {
                 a_closed_session_says_so,
                 closing_ends_a_waiting_poll;
             pauses:
-                a_paused_partition_rests_and_goes_on_without_a_gap,
+                t14_a_paused_partition_rests_and_goes_on_without_a_gap,
                 a_pause_holds_once_it_has_returned,
                 a_pause_outlasts_a_rebalance,
                 a_seek_says_what_comes_next,
                 a_poll_under_way_does_not_undo_a_seek,
                 a_seek_needs_the_present_fence,
-                a_position_that_is_not_there_stops_its_partition_alone;
+                t15_a_position_that_is_not_there_stops_its_partition_alone;
             rebalances:
-                members_share_the_partitions,
-                records_in_flight_are_handed_out_again_after_a_rebalance,
+                t10_members_share_the_partitions,
+                t12_records_in_flight_are_handed_out_again_after_a_rebalance,
                 a_commit_before_letting_go_counts,
                 whoever_let_go_commits_nothing,
                 what_is_not_let_go_in_time_moves_on,
@@ -70,30 +72,34 @@ macro_rules! with_log_rules {
             commits:
                 an_offset_reads_back_with_its_metadata,
                 metadata_has_a_limit_with_a_name,
-                records_and_offsets_are_committed_together,
+                t20_records_and_offsets_are_committed_together,
                 a_refused_commit_leaves_nothing,
                 a_refused_commit_does_not_end_the_session,
-                a_commit_never_goes_back,
+                t22_a_commit_never_goes_back,
                 an_empty_commit_does_nothing,
                 a_commit_of_records_alone_adds_them,
-                commits_under_way_keep_their_order,
-                a_commit_with_records_is_not_overtaken,
-                a_committed_read_waits_for_commits_under_way,
-                a_canceled_commit_is_whole_or_not_there;
+                t23_commits_under_way_keep_their_order,
+                t23_a_commit_with_records_is_not_overtaken,
+                t24_a_committed_read_waits_for_commits_under_way,
+                t20_a_canceled_commit_is_whole_or_not_there;
             doubts:
-                a_lost_answer_repeats_no_record,
+                t25_a_lost_answer_repeats_no_record,
                 a_commit_of_records_whose_answer_is_lost_is_done_once,
                 a_commit_of_offsets_whose_answer_is_lost_is_counted_once,
                 commits_behind_one_whose_answer_is_lost_leave_no_hole_in_the_books;
             books:
-                postings_are_booked_with_their_commit,
+                t26_postings_are_booked_with_their_commit,
                 the_next_owner_goes_on_with_the_books,
                 a_refused_commit_posts_nothing,
-                what_follows_a_failed_commit_is_refused_too,
+                t23_what_follows_a_failed_commit_is_refused_too,
+                a_failure_that_was_not_told_holds_up_its_partitions,
+                what_became_of_a_dropped_commit_is_told_by_the_next_one,
+                a_commit_out_of_turn_holds_up_its_other_partitions,
+                what_is_passed_without_a_posting_is_missed,
                 a_zombie_posts_nothing,
                 what_lies_before_the_start_of_a_group_is_not_in_its_books;
             fences:
-                a_zombie_commits_nothing,
+                t21_a_zombie_commits_nothing,
                 a_zombie_is_told;
         }
     };

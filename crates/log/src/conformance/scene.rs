@@ -52,6 +52,10 @@ pub trait Stage: Send + Sync + fmt::Debug {
     /// How many answers were lost.
     fn answers_lost(&self) -> u64;
 
+    /// The next commit is handed over and then refused; nothing of it is done, and the log goes on. False
+    /// where that cannot be arranged.
+    fn refuse_next_commit(&self) -> bool;
+
     /// What the books of a group on a topic say, and whether the records say the same.
     fn account<'a>(&'a self, group: &'a GroupName, topic: &'a Topic) -> Call<'a, Account>;
 }

@@ -1,21 +1,20 @@
 //! Counts the log from its records and compares that with its books.
 
-use std::collections::BTreeMap;
-use std::io;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
 use tidegate_core::books::{Books, Bucket, Discrepancy, Place, Tally, difference};
-use tidegate_core::env::{Disk, OpenMode};
+use tidegate_core::env::Disk;
 use tidegate_core::{GroupName, Topic};
 
 use super::chunk::{Head, Records, minute_of};
-use super::files::{self, Doing};
+use super::files;
 use super::hub::Hub;
 use super::recover;
 use super::repair::DAMAGED;
-use super::scan::{Scan, Seen};
-use super::state::{PartitionState, Reading, State, TopicState};
+use super::scan::{Scan, Seen, open_segment};
+use super::state::{Doubt, PartitionState, Reading, State, TopicState};
 use crate::error::LogError;
 use crate::record::TopicPartition;
 
@@ -29,8 +28,11 @@ pub struct Audited {
     pub group: Option<GroupName>,
     /// The books, with what was removed.
     pub books: Books,
-    /// What the records say. Of a group they say what is queued; the rest is as it was posted.
+    /// What the records say. Of a group they say what is queued, and which dead letters are in the
+    /// topic for them; the rest nobody but the group can tell.
     pub recount: Books,
+    /// Events that a group says it has put elsewhere and that nobody found there.
+    pub unverifiable: u64,
     /// What the books have and the records do not, or the reverse.
     pub missing: Vec<Discrepancy>,
     /// Records that cannot be read.
@@ -58,6 +60,16 @@ pub fn recount(disk: &dyn Disk, dir: &Path) -> Result<Vec<Audited>, LogError> {
         Some(found) => count(disk, dir, &found.state),
         None => Ok(Vec::new()),
     }
+}
+
+/// What was lost with the journal of a directory and is in no books: an audit that finds nothing else
+/// proves nothing as long as there are any. `log repair` takes note of them.
+///
+/// # Errors
+/// The directory or a file in it cannot be read.
+pub fn doubts(disk: &dyn Disk, dir: &Path) -> Result<Vec<Doubt>, LogError> {
+    let found = recover::look(disk, dir)?;
+    Ok(found.map(|found| found.state.doubts).unwrap_or_default())
 }
 
 /// Counts a running log at one cut.
@@ -110,8 +122,9 @@ pub(super) fn count(disk: &dyn Disk, dir: &Path, state: &State) -> Result<Vec<Au
             counting.partition(dir, &at, partition, &needs)?;
         }
         audited.push(counting.topic(topic));
+        let dead = dead_letters(state, topic, &groups);
         for (index, (group, reading)) in groups.iter().enumerate() {
-            audited.push(counting.group(topic, index, group, reading));
+            audited.push(counting.group(topic, (index, group, reading), &dead));
         }
     }
     Ok(audited)
@@ -146,13 +159,10 @@ impl Counting<'_> {
             .filter(|segment| !segment.is_empty())
         {
             let path = files::topic_dir(dir, &at.topic).join(segment.name(number));
-            let file = match self.disk.open(&path, OpenMode::Read) {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                    let from = segment.base.max(partition.start);
-                    self.unreadable += segment.end.abs_diff(from.min(segment.end));
-                    continue;
-                }
-                opened => opened.doing("open", &path)?,
+            let Some(file) = open_segment(self.disk, &path)? else {
+                let from = segment.base.max(partition.start);
+                self.unreadable += segment.end.abs_diff(from.min(segment.end));
+                continue;
             };
             let mut scan = Scan::whole(segment);
             let mut expected = segment.base;
@@ -212,12 +222,22 @@ impl Counting<'_> {
     fn group(
         &self,
         topic: &TopicState,
-        index: usize,
-        group: &GroupName,
-        reading: &Reading,
+        (index, group, reading): (usize, &GroupName, &Reading),
+        dead: &BTreeSet<Bucket>,
     ) -> Audited {
         let books = group_books(topic, reading);
-        self.compare(topic, Some(group.clone()), books, &self.queued[index])
+        let mut audited = self.compare(topic, Some(group.clone()), books, &self.queued[index]);
+        for (bucket, tally) in audited.books.tallies(&Place::DeadLettered) {
+            if dead.contains(&bucket) {
+                let place = Some(Place::DeadLettered);
+                audited.recount.move_tally(bucket, None, place, tally);
+            }
+        }
+        let (books, found) = (audited.books.account(), audited.recount.account());
+        let elsewhere = books.dead_lettered - found.dead_lettered
+            + (books.in_flight + books.retrying + books.parked + books.spilled);
+        audited.unverifiable = u64::try_from(elsewhere).unwrap_or(0);
+        audited
     }
 
     /// Records say what is queued; what became of the others stands in the books alone.
@@ -228,24 +248,48 @@ impl Counting<'_> {
         books: Books,
         counted: &Minutes,
     ) -> Audited {
-        let mut recount = queued(counted);
-        let is_posted = |column: &str| {
-            let place = column.parse::<Place>();
-            place.is_ok_and(|place| place != Place::Queued)
-        };
-        let rows = books.rows().into_iter();
-        let posted: Vec<_> = rows.filter(|row| is_posted(&row.column)).collect();
-        recount.merge(&Books::from_rows(&posted).unwrap_or_default());
+        let recount = queued(counted);
+        let mut missing = difference(&books, &recount);
+        missing.retain(|missing| missing.place == Place::Queued);
         Audited {
             topic: topic.name.clone(),
             group,
-            missing: difference(&books, &recount),
+            missing,
             books,
             recount,
+            unverifiable: 0,
             unreadable: self.unreadable,
         }
     }
 }
+
+/// The buckets in which all that the groups of a topic gave up on was ever put into its topic of dead
+/// letters, event by event, and nothing else.
+fn dead_letters(
+    state: &State,
+    topic: &TopicState,
+    groups: &[(&GroupName, &Reading)],
+) -> BTreeSet<Bucket> {
+    let kept = Topic::new(format!("{}{DEAD_LETTERS}", topic.name));
+    let kept = kept.ok().and_then(|name| state.topic(&name));
+    let Some((_, kept)) = kept else {
+        return BTreeSet::new();
+    };
+    let kept = kept.books.tallies(&Place::Queued);
+    let mut posted: BTreeMap<Bucket, Tally> = BTreeMap::new();
+    for (_, reading) in groups {
+        for (bucket, tally) in reading.posted.tallies(&Place::DeadLettered) {
+            let sum = posted.entry(bucket).or_default();
+            *sum = sum.plus(tally);
+        }
+    }
+    let posted = posted.into_iter();
+    let found = posted.filter(|(bucket, tally)| kept.get(bucket) == Some(tally));
+    found.map(|(bucket, _)| bucket).collect()
+}
+
+/// How the name of a topic of dead letters ends.
+const DEAD_LETTERS: &str = ".DLT";
 
 /// The books of a group on a topic. What a repair posted as lost of the topic is lost to the group
 /// only where it had not read it; that was posted for the group as well.

@@ -66,7 +66,14 @@ pub(super) enum Change {
         segments: Vec<Segment>,
         removed: Vec<Posting>,
     },
+    /// How many offsets all partitions together have given with this group, and where those ended that
+    /// were written to lately. Changes nothing, unless groups before it are lost: then it tells what
+    /// they held.
+    Ends { given: u64, ends: Vec<End> },
 }
+
+/// Where a partition ended: topic, partition, the offset behind its last one.
+pub(super) type End = (u32, u32, i64);
 
 const CHUNK: u8 = 1;
 const OFFSET: u8 = 2;
@@ -76,6 +83,7 @@ const FORGET: u8 = 5;
 const START: u8 = 6;
 const SWITCH: u8 = 7;
 const SKIP: u8 = 8;
+const ENDS: u8 = 9;
 
 /// Bytes in front of the content of a change.
 pub(super) const LEAD: usize = 5;
@@ -229,6 +237,7 @@ impl Change {
                 put_postings(out, removed);
                 finish(out, content);
             }
+            Self::Ends { given, ends } => put_ends(out, *given, ends),
         }
     }
 
@@ -241,7 +250,7 @@ impl Change {
         let mut at = 0;
         while at < payload.len() {
             let (tag, content) = part(payload, at).ok_or(Unread::Senseless)?;
-            if !(CHUNK..=SKIP).contains(&tag) {
+            if !(CHUNK..=ENDS).contains(&tag) {
                 return Err(Unread::Unknown(tag));
             }
             at += LEAD + content.len();
@@ -310,6 +319,12 @@ impl Change {
                     .collect::<Option<_>>()?,
                 removed: decoder.postings()?,
             },
+            ENDS => Self::Ends {
+                given: decoder.u64()?,
+                ends: (0..decoder.count(16)?)
+                    .map(|_| Some((decoder.u32()?, decoder.u32()?, decoder.i64()?)))
+                    .collect::<Option<_>>()?,
+            },
             _ => return None,
         };
         decoder.is_empty().then_some(change)
@@ -349,5 +364,18 @@ pub(super) fn put_offset(
     put_u32(out, partition);
     put_committed(out, committed);
     put_postings(out, postings);
+    finish(out, content);
+}
+
+/// Adds to a payload how many offsets were given, and where partitions end.
+pub(super) fn put_ends(out: &mut Vec<u8>, given: u64, ends: &[End]) {
+    let content = begin(out, ENDS);
+    put_u64(out, given);
+    put_u32(out, length(ends.len()));
+    for (topic, partition, end) in ends {
+        put_u32(out, *topic);
+        put_u32(out, *partition);
+        put_i64(out, *end);
+    }
     finish(out, content);
 }

@@ -40,7 +40,7 @@ pub(super) const TARGET: usize = 128 * 1024;
 const MAX_TALLIES: usize = 1 << 20;
 
 /// What the header of a chunk says.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Head {
     pub(super) body_crc: u32,
     pub(super) body_len: usize,
@@ -218,7 +218,7 @@ impl Records {
             headers: if headers == 0 {
                 Headers::default()
             } else {
-                Headers::from_bytes(self.body.slice(headers_at..end))?
+                Headers::from_stored(self.body.slice(headers_at..end))?
             },
             timestamp_ms: self.base_ms.wrapping_add_signed(since),
         };

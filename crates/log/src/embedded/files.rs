@@ -3,34 +3,60 @@
 //! ```text
 //! lock                        who has the directory
 //! manifest                    the last checkpoint
-//! journal-0000000000000007    journal files by number; the last ones count
+//! manifest.copy               the same, or a later one that was put in place half
+//! journal-0000000000000007-67108864    journal files by number, and how long each was made
 //! spare-0000000000000002      zero-filled, to become a journal file
 //! topic-NAME/0-00000000000000000000-0.seg    partition, first offset, generation
 //! topic-NAME/0-00000000000000000000-0.idx    the index of that segment
 //! aside-…                     bytes that are not part of the log any more, kept for people
 //! ```
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use tidegate_core::Topic;
-use tidegate_core::env::{Disk, OpenMode};
+use tidegate_core::env::{Disk, DiskFile, OpenMode};
 
 use crate::error::LogError;
 
 pub(super) const LOCK: &str = "lock";
 pub(super) const MANIFEST: &str = "manifest";
+pub(super) const MANIFEST_COPY: &str = "manifest.copy";
 pub(super) const MANIFEST_NEW: &str = "manifest.new";
 const JOURNAL: &str = "journal-";
 const SPARE: &str = "spare-";
 const TOPIC: &str = "topic-";
 
-pub(super) fn journal(number: u64) -> String {
-    format!("{JOURNAL}{number:016}")
+/// The name of a journal file that is made so long. A shorter file of that name was cut.
+pub(super) fn journal(number: u64, len: u64) -> String {
+    format!("{JOURNAL}{number:016}-{len}")
 }
 
 pub(super) fn journal_number(name: &str) -> Option<u64> {
-    name.strip_prefix(JOURNAL)?.parse().ok()
+    let rest = name.strip_prefix(JOURNAL)?;
+    let number = rest.split_once('-').map_or(rest, |(number, _)| number);
+    number.parse().ok()
+}
+
+/// How long a journal file was made; none where its name does not tell, as in version 1.
+pub(super) fn journal_len(name: &str) -> Option<u64> {
+    let (_, len) = name.strip_prefix(JOURNAL)?.split_once('-')?;
+    len.parse().ok()
+}
+
+/// The names of the journal files, by their numbers. Of two with one number the one that tells its
+/// length counts: it was put in place of the other.
+pub(super) fn journals(disk: &dyn Disk, dir: &Path) -> Result<BTreeMap<u64, String>, LogError> {
+    let mut names = BTreeMap::new();
+    let mut entries = disk.list(dir).doing("list", dir)?;
+    entries.sort_unstable_by_key(|entry| journal_len(&entry.name).is_some());
+    for entry in entries {
+        if let Some(number) = journal_number(&entry.name) {
+            names.insert(number, entry.name);
+        }
+    }
+    Ok(names)
 }
 
 pub(super) fn spare(number: u64) -> String {
@@ -50,6 +76,11 @@ pub(super) fn is_topic_dir(name: &str) -> bool {
     name.starts_with(TOPIC)
 }
 
+/// The topic whose directory has this name.
+pub(super) fn topic_of(name: &str) -> Option<Topic> {
+    Topic::new(name.strip_prefix(TOPIC)?).ok()
+}
+
 /// The name of the index beside a segment.
 pub(super) fn index_of(segment: &str) -> String {
     segment.replace(".seg", ".idx")
@@ -67,6 +98,17 @@ impl<T> Doing<T> for io::Result<T> {
             path: path.to_owned(),
             source,
         })
+    }
+}
+
+/// Opens a file to read it; none where it is not there.
+pub(super) fn open_if_there(
+    disk: &dyn Disk,
+    path: &Path,
+) -> Result<Option<Box<dyn DiskFile>>, LogError> {
+    match disk.open(path, OpenMode::Read) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        opened => opened.doing("open", path).map(Some),
     }
 }
 

@@ -38,6 +38,10 @@ pub(super) struct Status {
     pub(super) stopped: Option<String>,
     /// Why records cannot go to their segments for now.
     pub(super) full: Option<String>,
+    /// Why the last write to the journal found no room.
+    pub(super) unwritten: Option<String>,
+    /// Why the last append was refused by the log's own limit.
+    pub(super) refused: Option<String>,
     pub(super) is_closed: bool,
     /// Where the journal begins that is still needed.
     pub(super) checkpoint: JournalPlace,

@@ -5,13 +5,13 @@ use std::fmt;
 use std::io;
 use std::path::Path;
 
-use tidegate_core::env::{Disk, OpenMode};
-use tidegate_core::{GroupName, Offset};
+use tidegate_core::env::Disk;
+use tidegate_core::{GroupName, Offset, Topic};
 
 use super::audit::{self, Audited};
 use super::files::{self, Doing};
 use super::recover::{self, JournalDamage};
-use super::scan::{Scan, Seen};
+use super::scan::{Scan, Seen, has_magic, open_segment};
 use super::segment::{MAGIC, Segment, read_index_file};
 use super::state::State;
 use crate::error::LogError;
@@ -153,6 +153,30 @@ pub enum Problem {
     },
     /// A part of the journal that was acknowledged cannot be read.
     Journal(JournalDamage),
+    /// What was lost with a part of the journal and is in no books, until a repair takes note of it.
+    Doubt(String),
+    /// The creation of a topic was lost, and with it its name: what was written to it since is kept
+    /// under this one.
+    MadeUp {
+        /// The name it has now.
+        topic: Topic,
+    },
+    /// Records that cannot be read and are counted as lost.
+    Posted {
+        /// The partition.
+        at: TopicPartition,
+        /// The first offset.
+        from: Offset,
+        /// The offset behind the last.
+        to: Offset,
+    },
+    /// Of the manifest and its copy one cannot be used. Both say the same.
+    Manifest {
+        /// The file.
+        file: String,
+        /// What is wrong with it.
+        why: String,
+    },
     /// The journal ends in a write that was never acknowledged. The next start keeps it aside.
     Torn {
         /// The file.
@@ -167,6 +191,11 @@ pub enum Problem {
         /// The file.
         file: String,
     },
+    /// A segment does not begin as one does. Its records can be read: each is checked by itself.
+    Beginning {
+        /// The file.
+        file: String,
+    },
     /// Books and records differ.
     Books {
         /// The topic, or the group on it.
@@ -177,12 +206,20 @@ pub enum Problem {
 }
 
 impl Problem {
-    /// Whether something is lost; the others mend themselves.
+    /// Whether something is lost that nobody has taken note of; the others mend themselves.
     #[must_use]
     pub fn is_loss(&self) -> bool {
         match self {
-            Self::Records { .. } | Self::Journal(_) | Self::Books { .. } => true,
-            Self::Torn { .. } | Self::Index { .. } => false,
+            Self::Records { .. }
+            | Self::Journal(_)
+            | Self::Doubt(_)
+            | Self::MadeUp { .. }
+            | Self::Books { .. } => true,
+            Self::Posted { .. }
+            | Self::Manifest { .. }
+            | Self::Torn { .. }
+            | Self::Beginning { .. }
+            | Self::Index { .. } => false,
         }
     }
 }
@@ -202,15 +239,26 @@ impl fmt::Display for Problem {
                     None => Ok(()),
                 }
             }
-            Self::Journal(damage) => write!(
+            Self::Journal(damage) => write!(f, "journal: {damage}"),
+            Self::Doubt(doubt) => write!(f, "journal: {doubt}"),
+            Self::MadeUp { topic } => write!(
                 f,
-                "journal: groups {} up to {} are lost (`{}` at byte {}): {}",
-                damage.sequences.0, damage.sequences.1, damage.file, damage.at, damage.why
+                "{topic}: the creation of this topic was lost, and with it its name; its records are \
+                 read under this one"
+            ),
+            Self::Posted { at, from, to } => write!(
+                f,
+                "{at}: offsets {from} up to {to} were lost to damage and are posted as lost"
+            ),
+            Self::Manifest { file, why } => write!(
+                f,
+                "`{file}` cannot be used: {why}; the next start makes it again from the other one"
             ),
             Self::Torn { file, at, bytes } => write!(
                 f,
                 "journal: {bytes} bytes of `{file}` from byte {at} were never acknowledged"
             ),
+            Self::Beginning { file } => write!(f, "`{file}` does not begin as a segment does"),
             Self::Index { file } => write!(f, "index `{file}` is missing or damaged"),
             Self::Books { component, events } => {
                 write!(
@@ -245,28 +293,50 @@ pub fn check(disk: &dyn Disk, dir: &Path) -> Result<Checked, LogError> {
         return Ok(checked);
     };
     checked.groups = found.replayed;
+    if let Some((file, why)) = found.manifest {
+        let file = file.to_owned();
+        checked.problems.push(Problem::Manifest { file, why });
+    }
+    // What was found just now is said once.
+    let doubts = found.state.doubts.iter();
+    let is_new = |what: &&String| found.damage.iter().any(|new| new.to_string() == **what);
+    let doubts = doubts.map(|doubt| &doubt.what);
+    let doubts = doubts.filter(|what| !is_new(what)).cloned();
+    checked.problems.extend(doubts.map(Problem::Doubt));
     checked
         .problems
         .extend(found.damage.into_iter().map(Problem::Journal));
     if let Some(torn) = found.torn {
         checked.problems.push(Problem::Torn {
-            file: files::journal(torn.place.file),
-            at: torn.place.at,
+            file: torn.file,
+            at: torn.at,
             bytes: torn.bytes.len() as u64,
         });
     }
+    let made_up = found.state.topics.iter().filter(|topic| topic.is_made_up);
+    checked
+        .problems
+        .extend(made_up.map(|topic| Problem::MadeUp {
+            topic: topic.name.clone(),
+        }));
     let mut is_readable = true;
     for (topic, number, partition) in found.state.all() {
         let Some(at) = found.state.name(topic, number) else {
             continue;
         };
         for (from, to) in &partition.damaged {
-            checked.problems.push(Problem::Records {
-                at: at.clone(),
-                from: Offset(*from),
-                to: Offset(*to),
-                place: None,
-            });
+            let (at, from, to) = (at.clone(), Offset(*from), Offset(*to));
+            checked
+                .problems
+                .push(match found.state.is_posted(&at, from, to) {
+                    true => Problem::Posted { at, from, to },
+                    false => Problem::Records {
+                        at,
+                        from,
+                        to,
+                        place: None,
+                    },
+                });
         }
         for segment in &partition.segments {
             checked.segments += 1;
@@ -279,6 +349,13 @@ pub fn check(disk: &dyn Disk, dir: &Path) -> Result<Checked, LogError> {
                 place: Some((segment.name(number), part.bytes.0)),
             };
             checked.problems.extend(found.into_iter().map(named));
+            let path = segment_path(dir, &at, segment);
+            if let Some(file) = open_segment(disk, &path)?
+                && !has_magic(&*file, &path)?
+            {
+                let file = segment.name(number);
+                checked.problems.push(Problem::Beginning { file });
+            }
             if segment.is_sealed && read_index(disk, dir, &at, segment).is_none() {
                 let file = files::index_of(&segment.name(number));
                 checked.problems.push(Problem::Index { file });
@@ -323,14 +400,11 @@ pub(super) fn damaged_parts(
     segment: &Segment,
 ) -> Result<Vec<DamagedPart>, LogError> {
     let path = segment_path(dir, at, segment);
-    let file = match disk.open(&path, OpenMode::Read) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            return Ok(vec![DamagedPart {
-                bytes: (0, segment.len),
-                offsets: (segment.base, segment.end),
-            }]);
-        }
-        opened => opened.doing("open", &path)?,
+    let Some(file) = open_segment(disk, &path)? else {
+        return Ok(vec![DamagedPart {
+            bytes: (0, segment.len),
+            offsets: (segment.base, segment.end),
+        }]);
     };
     let mut parts = Vec::new();
     let mut scan = Scan::whole(segment);

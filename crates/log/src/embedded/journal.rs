@@ -1,7 +1,7 @@
 //! The journal: files of commit groups, one of which is written.
 //!
 //! Files are filled with zeros before they are used and used again once a checkpoint has passed
-//! them, so that a sync writes data only.
+//! them, so that a sync writes data only. A file gets its name when it is as long as the name says.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -14,6 +14,29 @@ use super::planted::{self, Bug};
 use super::state::JournalPlace;
 use crate::error::LogError;
 
+/// What is to be written, by how much it is needed on a disk without room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Use {
+    /// Adds records.
+    Records,
+    /// Takes groups on, so that records can go.
+    Commits,
+    /// Takes records out.
+    Removal,
+}
+
+impl Use {
+    /// How far a file of this size may be written. The rest is kept for what makes room: without it
+    /// nothing could be removed once the disk has no room for another file.
+    fn limit(self, size: u64) -> u64 {
+        match self {
+            Self::Records => size - size / 16,
+            Self::Commits => size - size / 64,
+            Self::Removal => size,
+        }
+    }
+}
+
 /// The journal as its one writer has it.
 #[derive(Debug)]
 pub(super) struct Journal {
@@ -21,6 +44,8 @@ pub(super) struct Journal {
     dir: PathBuf,
     size: u64,
     file: Option<Box<dyn DiskFile>>,
+    /// The path of that file.
+    path: PathBuf,
     /// Where the next group goes.
     place: JournalPlace,
     /// Whether nothing more goes to this file, whatever room it has.
@@ -35,12 +60,14 @@ impl Journal {
         size: u64,
         place: JournalPlace,
     ) -> Result<Self, LogError> {
-        let path = dir.join(files::journal(place.file));
-        let file = match disk.open(&path, OpenMode::Write) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-            opened => Some(opened.doing("open", &path)?),
+        let name = files::journals(&*disk, dir)?.remove(&place.file);
+        let path = dir.join(name.as_deref().unwrap_or_default());
+        let file = match name {
+            None => None,
+            Some(_) => Some(disk.open(&path, OpenMode::Write).doing("open", &path)?),
         };
         Ok(Self {
+            path,
             disk,
             dir: dir.to_owned(),
             size,
@@ -60,16 +87,12 @@ impl Journal {
         self.place
     }
 
-    fn path(&self, number: u64) -> PathBuf {
-        self.dir.join(files::journal(number))
-    }
-
     /// Whether so many bytes need another file.
-    pub(super) fn needs_file(&self, bytes: usize) -> bool {
+    pub(super) fn needs_file(&self, bytes: usize, use_: Use) -> bool {
         let is_begun = self.place.at > 0;
         self.file.is_none()
             || self.is_left
-            || (is_begun && self.place.at + bytes as u64 > self.size)
+            || (is_begun && self.place.at + bytes as u64 > use_.limit(self.size))
     }
 
     /// Begins another file: one of the names of `pool`, or a new one. What was begun is given back
@@ -78,34 +101,31 @@ impl Journal {
     /// # Errors
     /// The disk has no room or fails; the journal is as it was.
     pub(super) fn begin_file(&mut self, pool: &mut Vec<String>) -> Result<(), LogError> {
-        let number = match &self.file {
-            Some(_) => self.place.file + 1,
-            None => self.place.file,
+        let number = match self.file.is_some() || self.is_left {
+            true => self.place.file + 1,
+            false => self.place.file,
         };
-        let path = self.path(number);
-        let name = files::journal(number);
-        // A file of that very name was begun by a process that died before it wrote to it.
-        let taken = pool.iter().position(|free| *free == name);
-        match taken.or(pool.len().checked_sub(1)) {
-            Some(index) => {
-                let from = self.dir.join(&pool[index]);
-                if from == path {
-                    self.disk.sync_dir(&self.dir).doing("sync", &self.dir)?;
-                } else {
-                    self.disk.replace(&from, &path).doing("rename", &from)?;
-                }
-                pool.remove(index);
-            }
-            None => {
-                make(&*self.disk, &path, self.size)?;
-                self.disk.sync_dir(&self.dir).doing("sync", &self.dir)?;
-            }
+        // A file of that very number was begun by a process that died before it wrote to it.
+        let begun = files::journals(&*self.disk, &self.dir)?.remove(&number);
+        let name = begun.or_else(|| pool.last().cloned());
+        let name = name.unwrap_or_else(|| files::spare(NEXT));
+        let from = self.dir.join(&name);
+        // One that was made for a smaller journal, or not to its end, is completed first.
+        let len = make(&*self.disk, &from, self.size)?;
+        let path = self.dir.join(files::journal(number, len));
+        if from == path {
+            self.disk.sync_dir(&self.dir).doing("sync", &self.dir)?;
+        } else {
+            // It syncs the directory as well, and a sync that fails is final.
+            self.disk.replace(&from, &path).doing("sync", &path)?;
         }
+        pool.retain(|free| *free != name);
         let file = self
             .disk
             .open(&path, OpenMode::Write)
             .doing("open", &path)?;
         self.file = Some(file);
+        self.path = path;
         self.is_left = false;
         self.place = JournalPlace {
             file: number,
@@ -119,12 +139,12 @@ impl Journal {
     /// # Errors
     /// The disk has no room or fails; any part may have been written, and none of it counts.
     pub(super) fn write(&mut self, bytes: &[u8]) -> Result<(), LogError> {
-        let path = self.path(self.place.file);
         let Some(file) = &mut self.file else {
             let source = io::Error::from(io::ErrorKind::NotFound);
-            return Err(source).doing("write", &path);
+            return Err(source).doing("write", &self.path);
         };
-        file.write_at(self.place.at, bytes).doing("write", &path)
+        file.write_at(self.place.at, bytes)
+            .doing("write", &self.path)
     }
 
     /// Makes what was written durable and part of the journal.
@@ -132,11 +152,10 @@ impl Journal {
     /// # Errors
     /// Final: the journal takes nothing any more.
     pub(super) fn sync(&mut self, bytes: usize) -> Result<(), LogError> {
-        let path = self.path(self.place.file);
         if let Some(file) = &mut self.file
             && !planted::is(Bug::AnswerBeforeSync)
         {
-            file.sync().doing("sync", &path)?;
+            file.sync().doing("sync", &self.path)?;
         }
         self.place.at += bytes as u64;
         Ok(())
@@ -145,23 +164,37 @@ impl Journal {
     /// Writes the last groups once more, where they are, and syncs them: a process that was killed
     /// before its sync left them unsynced, and one whose sync failed left them looking well.
     pub(super) fn rewrite(&mut self, at: u64, bytes: &[u8]) -> Result<(), LogError> {
-        let path = self.path(self.place.file);
         if let Some(file) = &mut self.file {
-            file.write_at(at, bytes).doing("write", &path)?;
-            file.sync().doing("sync", &path)?;
+            file.write_at(at, bytes).doing("write", &self.path)?;
+            file.sync().doing("sync", &self.path)?;
         }
         Ok(())
     }
 }
 
-/// Makes a file of zeros, durably but for its name. What is there of it is completed.
-pub(super) fn make(disk: &dyn Disk, path: &Path, size: u64) -> Result<(), LogError> {
+/// The number of the spare file that the journal makes for itself; those of the keeper count from 1.
+const NEXT: u64 = 0;
+
+/// Makes a file of zeros, durably but for its name, and gives its length. What is there of it is
+/// completed.
+///
+/// # Errors
+/// The disk has no room, of which nothing is taken then; or it fails.
+pub(super) fn make(disk: &dyn Disk, path: &Path, size: u64) -> Result<u64, LogError> {
     let mut file = match disk.open(path, OpenMode::CreateNew) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             disk.open(path, OpenMode::Write).doing("open", path)?
         }
         opened => opened.doing("make", path)?,
     };
-    file.preallocate(size).doing("fill", path)?;
-    file.sync().doing("sync", path)
+    let len = file.len().doing("measure", path)?;
+    if let Err(error) = file.preallocate(size).doing("fill", path) {
+        // What there is of it would be missing elsewhere.
+        drop(file);
+        disk.remove(path).doing("remove", path)?;
+        return Err(error);
+    }
+    // Also of a file that is long enough: who made it may have died before this.
+    file.sync().doing("sync", path)?;
+    Ok(len.max(size))
 }

@@ -9,6 +9,7 @@
 
 mod clean;
 mod compact;
+mod room;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -47,6 +48,8 @@ pub(super) struct Keeper {
     /// The first journal file that is not in the pool.
     oldest: u64,
     next_spare: u64,
+    /// Partitions whose segments cannot be compacted as they are, because they are damaged.
+    damaged: BTreeMap<(u32, u32), Vec<Segment>>,
 }
 
 impl Keeper {
@@ -57,6 +60,7 @@ impl Keeper {
             dirs: BTreeSet::new(),
             oldest,
             next_spare,
+            damaged: BTreeMap::new(),
         }
     }
 
@@ -351,20 +355,39 @@ impl Keeper {
     fn free_journals(&mut self, snapshot: &State) {
         let freed = self.oldest..snapshot.journal.file;
         self.oldest = self.oldest.max(snapshot.journal.file);
+        let dir = &self.hub.config.dir;
+        let names = match files::journals(&*self.hub.disk, dir) {
+            Ok(names) => names,
+            Err(error) => {
+                // The next start finds them.
+                tracing::warn!(%error, "journal files were not let go of");
+                return;
+            }
+        };
         let mut pool = self.hub.pool();
-        for name in freed.map(files::journal) {
+        for (_, name) in names
+            .into_iter()
+            .filter(|(number, _)| freed.contains(number))
+        {
             if pool.len() < MAX_POOL {
                 pool.push(name);
                 continue;
             }
-            let path = self.hub.config.dir.join(name);
-            if let Err(error) = self.hub.disk.remove(&path) {
-                tracing::warn!(path = %path.display(), %error, "a journal file was not removed");
-            }
+            self.remove_file(&dir.join(name));
         }
     }
 
-    /// Removes segments that no manifest speaks of any more, unless somebody looks at them.
+    /// Removes a file that is nobody's by now; the next start removes what is left.
+    fn remove_file(&self, path: &Path) {
+        match self.hub.disk.remove(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                tracing::warn!(path = %path.display(), %error, "a file was not removed");
+            }
+            Ok(()) | Err(_) => {}
+        }
+    }
+
+    /// Removes segments that were taken out up to this group, unless somebody looks at them.
     fn remove_garbage(&self, sequence: u64) {
         if self.hub.status().pins > 0 {
             return;
@@ -385,26 +408,23 @@ impl Keeper {
         };
         for path in garbage {
             let index = path.with_extension("idx");
-            for path in [path, index] {
-                match self.hub.disk.remove(&path) {
-                    // It is nobody's by now; the next start removes what is left.
-                    Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                        tracing::warn!(path = %path.display(), %error, "a file was not removed");
-                    }
-                    Ok(()) | Err(_) => {}
-                }
-            }
+            [path, index].iter().for_each(|path| self.remove_file(path));
         }
     }
 
-    /// Keeps a zero-filled file ready for the journal.
+    /// Whether the journal needs another file soon: one that is just begun lasts for a while, and a
+    /// log that is not used needs none.
+    fn is_file_due(&self) -> bool {
+        self.hub.state().journal.at >= self.hub.config.journal_size / 2
+    }
+
+    /// Keeps a zero-filled file ready for the journal, where there is room for it.
     ///
     /// # Errors
     /// The disk has no room or fails; the journal makes its own file when it needs one.
     pub(super) fn make_spare(&mut self) -> Result<(), LogError> {
-        // A file that is just begun lasts for a while, and a log that is not used needs none.
-        let is_soon = self.hub.state().journal.at >= self.hub.config.journal_size / 2;
-        if !is_soon || !self.hub.pool().is_empty() {
+        let is_there = !self.hub.pool().is_empty();
+        if !self.is_file_due() || is_there || !self.has_room_for_a_file() {
             return Ok(());
         }
         let dir = &self.hub.config.dir;

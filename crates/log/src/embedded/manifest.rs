@@ -4,11 +4,16 @@
 //! the place that it names. Files that neither speaks of are left-overs.
 //!
 //! ```text
-//! "TGMAN\x01\0\0", u32 CRC32C of what follows
+//! "TGMAN\x02\0\0", u32 CRC32C of what follows
 //! cluster; u64 sequence, u32 CRC of the last group; u64 journal file, u64 place in it
-//! topics: name, configuration, books, partitions: {start, end, damaged ranges, segments}
+//! topics: name, configuration, whether it is made up, books, partitions: {start, end, damaged ranges, segments}
 //! groups: name, topics: {number, starts, committed offsets, postings, what was gone before}
+//! doubts: what was lost and is in no books, at least how many events
+//! unposted: commits of groups before which others were lost
 //! ```
+//!
+//! It is written twice, the copy first, and nothing is given up before both are there. So either of
+//! them can be used alone: the copy is as new as the manifest, or newer.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -18,13 +23,17 @@ use tidegate_core::env::Disk;
 use tidegate_core::{GroupName, Topic};
 
 use super::change::{put_committed, put_topic_config, read_committed, read_topic_config};
-use super::codec::{Decoder, length, put_books, put_bytes, put_i64, put_u32, put_u64};
-use super::files::{self, Doing, MANIFEST, MANIFEST_NEW};
+use super::codec::{
+    Decoder, length, put_books, put_bytes, put_i64, put_postings, put_u32, put_u64,
+};
+use super::files::{self, Doing, MANIFEST, MANIFEST_COPY, MANIFEST_NEW};
 use super::segment::Segment;
-use super::state::{JournalPlace, PartitionState, Reading, State, TopicState};
+use super::state::{Doubt, JournalPlace, PartitionState, Reading, State, TopicState, Unposted};
 use crate::error::LogError;
 
-const MAGIC: [u8; 8] = *b"TGMAN\x01\0\0";
+const MAGIC: [u8; 8] = *b"TGMAN\x02\0\0";
+/// Without doubts, and without a copy.
+const MAGIC_1: [u8; 8] = *b"TGMAN\x01\0\0";
 /// More than any manifest has.
 const LIMIT: u64 = 1 << 30;
 
@@ -35,15 +44,86 @@ pub(super) fn write(disk: &dyn Disk, dir: &Path, state: &State) -> Result<(), Lo
     let mut bytes = MAGIC.to_vec();
     put_u32(&mut bytes, crc32c::crc32c(&content));
     bytes.extend_from_slice(&content);
+    files::replace(disk, dir, (MANIFEST_NEW, MANIFEST_COPY), &bytes)?;
     files::replace(disk, dir, (MANIFEST_NEW, MANIFEST), &bytes)
+}
+
+/// A checkpoint as it was found.
+#[derive(Debug)]
+pub(super) struct Checkpoint {
+    pub(super) state: State,
+    /// The file that cannot be used, while the other one can, and why.
+    pub(super) damage: Option<(&'static str, String)>,
+    /// Whether it is of version 1.
+    pub(super) is_old: bool,
 }
 
 /// Reads the checkpoint; none where there is none yet.
 ///
 /// # Errors
-/// It is damaged, or of another version.
-pub(super) fn read(disk: &dyn Disk, dir: &Path) -> Result<Option<State>, LogError> {
-    let path = dir.join(MANIFEST);
+/// The manifest and its copy are damaged, or of another version.
+pub(super) fn read(disk: &dyn Disk, dir: &Path) -> Result<Option<Checkpoint>, LogError> {
+    let whole = |state, is_old, damage| {
+        Ok(Some(Checkpoint {
+            state,
+            damage,
+            is_old,
+        }))
+    };
+    let missing = || "it is missing".to_owned();
+    match (
+        read_one(disk, dir, MANIFEST),
+        read_one(disk, dir, MANIFEST_COPY),
+    ) {
+        (Ok(None), Ok(None)) => Ok(None),
+        (Ok(Some((state, true))), Ok(None)) => whole(state, true, None),
+        (Ok(Some((state, is_old))), Ok(Some(_))) => whole(state, is_old, None),
+        (Ok(Some((state, is_old))), Ok(None)) => {
+            whole(state, is_old, Some((MANIFEST_COPY, missing())))
+        }
+        (Ok(Some((state, is_old))), Err(LogError::Format { why, .. })) => {
+            whole(state, is_old, Some((MANIFEST_COPY, why)))
+        }
+        (Ok(None), Ok(Some((state, is_old)))) => whole(state, is_old, Some((MANIFEST, missing()))),
+        (Err(LogError::Format { why, .. }), Ok(Some((state, is_old)))) => {
+            whole(state, is_old, Some((MANIFEST, why)))
+        }
+        (Err(LogError::Format { path, why }), Ok(None)) => Err(LogError::Format {
+            path,
+            why: format!("{why}, and `{MANIFEST_COPY}` is missing"),
+        }),
+        (Err(LogError::Format { path, why }), Err(LogError::Format { why: copy, .. })) => {
+            Err(LogError::Format {
+                path,
+                why: format!("{why}; of `{MANIFEST_COPY}`: {copy}"),
+            })
+        }
+        (Err(error), _) | (_, Err(error)) => Err(error),
+    }
+}
+
+/// Writes both files anew from the one that can be read, as this version writes them. What cannot be
+/// read is kept aside.
+///
+/// # Errors
+/// The disk has no room or fails; both are as they were, or one of them is right.
+pub(super) fn mend(disk: &dyn Disk, dir: &Path, found: &Checkpoint) -> Result<(), LogError> {
+    let damaged = found.damage.as_ref().map(|(name, _)| *name);
+    if let Some(name) = damaged {
+        match disk.read(&dir.join(name), LIMIT) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            read => {
+                let bytes = read.doing("read", &dir.join(name))?;
+                files::keep_aside(disk, dir, &format!("damaged-{name}"), &bytes)?;
+            }
+        }
+    }
+    write(disk, dir, &found.state)
+}
+
+/// Reads one of the two files, and says whether it is of version 1.
+fn read_one(disk: &dyn Disk, dir: &Path, name: &str) -> Result<Option<(State, bool)>, LogError> {
+    let path = dir.join(name);
     let bytes = match disk.read(&path, LIMIT) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         read => read.doing("read", &path)?,
@@ -52,16 +132,42 @@ pub(super) fn read(disk: &dyn Disk, dir: &Path) -> Result<Option<State>, LogErro
         path: path.clone(),
         why: why.to_owned(),
     };
-    let content = bytes
-        .strip_prefix(&MAGIC[..])
-        .ok_or_else(|| format("it is not a manifest of version 1"))?;
+    let is_old = bytes.starts_with(&MAGIC_1);
+    let content = bytes.get(MAGIC.len()..);
+    let content = content
+        .filter(|_| is_old || bytes.starts_with(&MAGIC))
+        .ok_or_else(|| format("it is not a manifest of version 1 or 2"))?;
     let mut decoder = Decoder(content);
     let crc = decoder.u32();
     if crc != Some(crc32c::crc32c(decoder.0)) {
         return Err(format("its checksum does not match"));
     }
-    let state = read_state(&mut decoder).filter(|_| decoder.is_empty());
-    state.map(Some).ok_or_else(|| format("it makes no sense"))
+    let mut state = read_state(&mut decoder, is_old);
+    if let Some(state) = state.as_mut().filter(|_| !is_old) {
+        read_losses(&mut decoder, state).ok_or_else(|| format("it makes no sense"))?;
+    }
+    let state = state.filter(|_| decoder.is_empty());
+    let state = state.ok_or_else(|| format("it makes no sense"))?;
+    Ok(Some((state, is_old)))
+}
+
+/// What was lost, as far as no books tell it.
+fn read_losses(decoder: &mut Decoder<'_>, state: &mut State) -> Option<()> {
+    for _ in 0..decoder.count(12)? {
+        let (what, events) = (decoder.text()?, decoder.u64()?);
+        state.doubts.push(Doubt { what, events });
+    }
+    for _ in 0..decoder.count(32)? {
+        state.unposted.push(Unposted {
+            group: GroupName::new(decoder.text()?).ok()?,
+            topic: decoder.u32()?,
+            partition: decoder.u32()?,
+            from: decoder.i64()?,
+            to: decoder.i64()?,
+            postings: decoder.postings()?,
+        });
+    }
+    Some(())
 }
 
 fn put_state(out: &mut Vec<u8>, state: &State) {
@@ -74,6 +180,7 @@ fn put_state(out: &mut Vec<u8>, state: &State) {
     for topic in &state.topics {
         put_bytes(out, topic.name.as_str().as_bytes());
         put_topic_config(out, &topic.config);
+        out.push(u8::from(topic.is_made_up));
         put_books(out, &topic.books);
         for partition in &topic.partitions {
             put_partition(out, partition);
@@ -87,6 +194,20 @@ fn put_state(out: &mut Vec<u8>, state: &State) {
             put_u32(out, *topic);
             put_reading(out, reading);
         }
+    }
+    put_u32(out, length(state.doubts.len()));
+    for doubt in &state.doubts {
+        put_bytes(out, doubt.what.as_bytes());
+        put_u64(out, doubt.events);
+    }
+    put_u32(out, length(state.unposted.len()));
+    for unposted in &state.unposted {
+        put_bytes(out, unposted.group.as_str().as_bytes());
+        put_u32(out, unposted.topic);
+        put_u32(out, unposted.partition);
+        put_i64(out, unposted.from);
+        put_i64(out, unposted.to);
+        put_postings(out, &unposted.postings);
     }
 }
 
@@ -118,7 +239,7 @@ fn put_reading(out: &mut Vec<u8>, reading: &Reading) {
     put_books(out, &reading.before);
 }
 
-fn read_state(decoder: &mut Decoder<'_>) -> Option<State> {
+fn read_state(decoder: &mut Decoder<'_>, is_old: bool) -> Option<State> {
     let mut state = State {
         cluster: decoder.text()?,
         sequence: decoder.u64()?,
@@ -132,6 +253,10 @@ fn read_state(decoder: &mut Decoder<'_>) -> Option<State> {
     for number in 0..length(decoder.count(1)?) {
         let name = Topic::new(decoder.text()?).ok()?;
         let config = read_topic_config(decoder)?;
+        let is_made_up = match is_old {
+            true => false,
+            false => decoder.flag()?,
+        };
         let books = decoder.books()?;
         let partitions: Option<Vec<_>> = (0..config.partitions)
             .map(|_| read_partition(decoder))
@@ -142,7 +267,7 @@ fn read_state(decoder: &mut Decoder<'_>) -> Option<State> {
             config,
             books,
             partitions: partitions?,
-            is_made_up: false,
+            is_made_up,
         });
     }
     for _ in 0..decoder.count(1)? {
@@ -155,6 +280,7 @@ fn read_state(decoder: &mut Decoder<'_>) -> Option<State> {
     }
     let lengths = state.all().flat_map(|(.., partition)| &partition.segments);
     state.used = lengths.map(|segment| segment.len).sum();
+    state.count_given();
     Some(state)
 }
 

@@ -27,7 +27,15 @@ pub(super) struct Opened {
     pub(super) hub: Arc<Hub>,
     pub(super) writer: Writer,
     pub(super) keeper: Keeper,
-    pub(super) lock: Box<dyn DiskLock>,
+    pub(super) lock: Locks,
+}
+
+/// What keeps others away: the lock file, which says who has the directory, and the directory itself,
+/// which nobody removes.
+#[derive(Debug)]
+pub(super) struct Locks {
+    _file: Box<dyn DiskLock>,
+    _dir: Option<Box<dyn DiskLock>>,
 }
 
 /// Opens a directory. `write` is a random number, from which writes are counted.
@@ -54,13 +62,17 @@ pub(super) fn open(
             "the log keeps the name it was made with"
         );
     }
+    mend_manifest(&*disk, &dir)?;
     let is_tail_kept = report(&*disk, &dir, &found)?;
-    if let Some(behind) = found.lost_end.take() {
-        begin_behind(&*disk, &dir, &mut found, &behind)?;
+    let is_end_lost = found.lost_end.is_some();
+    for name in found.lost_end.iter().flatten() {
+        // By its number it would be used again.
+        let kept = files::rename_aside(&*disk, &dir, name)?;
+        tracing::error!(kept = %kept.display(), "a journal file follows one that is missing");
     }
     let place = found.state.journal;
     let mut journal = Journal::open(Arc::clone(&disk), &dir, config.journal_size, place)?;
-    if !is_tail_kept {
+    if !is_tail_kept || is_end_lost {
         journal.leave_file();
     }
     if let Some((at, bytes)) = &found.unproven {
@@ -72,8 +84,22 @@ pub(super) fn open(
         dir: &dir,
         is_damaged: !found.damage.is_empty(),
     };
-    leftovers.clear(&found.state)?;
-    let (checkpoint, checkpoint_sequence) = found.checkpoint;
+    // Records that only a segment has stay where they are until a checkpoint has them.
+    if !found.is_rescued {
+        leftovers.clear(&found.state)?;
+    }
+    let is_in_doubt = found.is_in_doubt;
+    let (checkpoint, mut checkpoint_sequence) = found.checkpoint;
+    if is_end_lost {
+        found.state.journal = JournalPlace {
+            file: place.file + 1,
+            at: 0,
+        };
+    }
+    if is_in_doubt {
+        // No checkpoint has what was found.
+        checkpoint_sequence = u64::MAX;
+    }
     let status = Status {
         checkpoint,
         checkpoint_sequence,
@@ -81,30 +107,96 @@ pub(super) fn open(
     };
     let hub = Hub::new(config, disk, clock, found.state, status, pool.names);
     let hub = Arc::new(hub);
-    Ok(Opened {
+    let mut opened = Opened {
         writer: Writer::new(Arc::clone(&hub), journal, write),
         keeper: Keeper::new(Arc::clone(&hub), checkpoint.file, pool.next_spare),
         hub,
         lock,
-    })
+    };
+    if is_in_doubt {
+        // The journal goes on as if nothing had been there; from here on the manifest knows better.
+        if_there_is_room(opened.keeper.checkpoint())?;
+    }
+    if checkpoint.at == 0 || is_end_lost {
+        if_there_is_room(opened.begin_journal())?;
+    }
+    Ok(opened)
 }
 
-fn take_lock(disk: &dyn Disk, config: &EmbeddedConfig) -> Result<Box<dyn DiskLock>, LogError> {
-    let path = config.dir.join(LOCK);
-    let lock = match disk.lock(&path) {
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-            let text = disk.read(&path, HOLDER_LIMIT).unwrap_or_default();
-            let text = String::from_utf8_lossy(&text).trim().to_owned();
-            let holder = match text.is_empty() {
-                true => String::new(),
-                false => format!(" ({text})"),
-            };
-            return Err(LogError::Locked {
-                dir: config.dir.clone(),
-                holder,
-            });
+impl Opened {
+    /// Has the manifest speak of a group in the journal's file: from here on a file that is missing is
+    /// missed, also where the process ends before its next checkpoint.
+    fn begin_journal(&mut self) -> Result<(), LogError> {
+        if self.hub.state().journal.at == 0 {
+            self.writer.change(&[])?;
         }
+        self.keeper.checkpoint()
+    }
+}
+
+/// A disk without room is no reason not to open: what could not be written is written later.
+fn if_there_is_room(done: Result<(), LogError>) -> Result<(), LogError> {
+    match done {
+        Err(error) if files::is_full(&error) => {
+            tracing::warn!(%error, "what was found could not be written down yet");
+            Ok(())
+        }
+        done => done,
+    }
+}
+
+/// Puts the manifest and its copy right, where one of them is damaged or of an earlier version. Does
+/// without where the disk has no room.
+fn mend_manifest(disk: &dyn Disk, dir: &Path) -> Result<(), LogError> {
+    let Some(found) = manifest::read(disk, dir)? else {
+        return Ok(());
+    };
+    if let Some((name, why)) = &found.damage {
+        tracing::error!(file = name, %why, "of two manifests one cannot be used");
+    }
+    if found.damage.is_none() && !found.is_old {
+        return Ok(());
+    }
+    match manifest::mend(disk, dir, &found) {
+        Err(error) if files::is_full(&error) => {
+            tracing::warn!(%error, "the manifest could not be put right yet");
+            Ok(())
+        }
+        done => done,
+    }
+}
+
+fn take_lock(disk: &dyn Disk, config: &EmbeddedConfig) -> Result<Locks, LogError> {
+    let path = config.dir.join(LOCK);
+    let locked = || {
+        let text = disk.read(&path, HOLDER_LIMIT).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text).trim().to_owned();
+        let holder = match text.is_empty() {
+            true => String::new(),
+            false => format!(" ({text})"),
+        };
+        LogError::Locked {
+            dir: config.dir.clone(),
+            holder,
+        }
+    };
+    let is_held = |error: &io::Error| error.kind() == io::ErrorKind::WouldBlock;
+    let file = match disk.lock(&path) {
+        Err(error) if is_held(&error) => return Err(locked()),
         taken => taken.doing("lock", &path)?,
+    };
+    // Whoever removed the lock file has not freed the directory.
+    let dir = match disk.lock(&config.dir) {
+        Err(error) if is_held(&error) => return Err(locked()),
+        Err(error) => {
+            tracing::debug!(%error, "this file system locks no directories");
+            None
+        }
+        Ok(taken) => Some(taken),
+    };
+    let lock = Locks {
+        _file: file,
+        _dir: dir,
     };
     let mut text = format!("process {}", std::process::id());
     if let Some(holder) = &config.holder {
@@ -138,33 +230,11 @@ fn begin(disk: &dyn Disk, config: &EmbeddedConfig) -> Result<Found, LogError> {
         torn: None,
         damage: Vec::new(),
         lost_end: None,
+        is_rescued: false,
+        is_in_doubt: false,
+        manifest: None,
         replayed: 0,
     })
-}
-
-/// Goes on in a file of a number that none has, where the one in which the journal ended is
-/// missing. Nothing was read from the journal, so that the state is what the manifest says but for
-/// that place. Files behind the missing one are kept aside first: by their numbers they would be
-/// used again.
-fn begin_behind(
-    disk: &dyn Disk,
-    dir: &Path,
-    found: &mut Found,
-    behind: &[u64],
-) -> Result<(), LogError> {
-    for number in behind {
-        let kept = files::rename_aside(disk, dir, &files::journal(*number))?;
-        tracing::error!(kept = %kept.display(), "a journal file follows one that is missing");
-    }
-    let last = behind.last().copied();
-    let last = last.unwrap_or(found.state.journal.file);
-    found.state.journal = JournalPlace {
-        file: last + 1,
-        at: 0,
-    };
-    manifest::write(disk, dir, &found.state)?;
-    found.checkpoint = (found.state.journal, found.state.sequence);
-    Ok(())
 }
 
 /// Keeps a torn tail aside and says what was found. False where there was no room for that: then
@@ -172,7 +242,7 @@ fn begin_behind(
 fn report(disk: &dyn Disk, dir: &Path, found: &Found) -> Result<bool, LogError> {
     let mut is_tail_kept = true;
     if let Some(torn) = &found.torn {
-        let what = format!("journal-{:016}-{}", torn.place.file, torn.place.at);
+        let what = format!("{}-{}", torn.file, torn.at);
         match files::keep_aside(disk, dir, &what, &torn.bytes) {
             Err(error) if files::is_full(&error) => {
                 tracing::warn!(%error, "the journal ended in a write that was never acknowledged; it stays in its file");
@@ -201,10 +271,15 @@ fn report(disk: &dyn Disk, dir: &Path, found: &Found) -> Result<bool, LogError> 
             }
             read => read.doing("read", &path)?,
         };
-        let rest = file.get(usize::try_from(damage.at).unwrap_or(usize::MAX)..);
-        let what = format!("damaged-{}-{}", damage.file, damage.at);
         // Of a file that was cut off before that place, all that there is.
-        let kept = files::keep_aside(disk, dir, &what, rest.unwrap_or(&file))?;
+        let rest = file.get(usize::try_from(damage.at).unwrap_or(usize::MAX)..);
+        let rest = rest.unwrap_or(&file);
+        if rest.is_empty() {
+            tracing::error!(%damage, "a part of the journal is gone; `tidegate log check` tells more");
+            continue;
+        }
+        let what = format!("damaged-{}-{}", damage.file, damage.at);
+        let kept = files::keep_aside(disk, dir, &what, rest)?;
         tracing::error!(
             kept = %kept.display(),
             file = %damage.file,
@@ -235,7 +310,8 @@ fn pool(disk: &dyn Disk, dir: &Path, found: &Found, end: JournalPlace) -> Result
     let first = found.checkpoint.0.file;
     let mut pool = Pool {
         names: Vec::new(),
-        next_spare: 0,
+        // That of number 0 belongs to the journal.
+        next_spare: 1,
     };
     for entry in disk.list(dir).doing("list", dir)? {
         let number = files::journal_number(&entry.name);

@@ -18,6 +18,9 @@ use crate::port::{Append, Position};
 use crate::record::TopicPartition;
 use crate::turn::Turn;
 
+/// More than what the writer adds to a group takes.
+const ROOM: usize = 640;
+
 /// A commit group without its offsets.
 #[derive(Debug)]
 pub(super) struct Pending {
@@ -55,7 +58,8 @@ pub(super) fn encode(
     now_ms: u64,
 ) -> Result<(Pending, Placing), LogError> {
     let plan = plan(write, catalog, config)?;
-    let mut bytes = Vec::with_capacity(plan.size + group::HEADER);
+    // The writer adds what all groups end with.
+    let mut bytes = Vec::with_capacity(plan.size + group::HEADER + ROOM);
     bytes.resize(group::HEADER, 0);
     for offset in &write.offsets {
         let at = catalog.find(&offset.at)?;
@@ -130,6 +134,8 @@ fn plan(write: &Write, catalog: &Catalog, config: &EmbeddedConfig) -> Result<Pla
         };
         last = Some((topic, number, limit, partitions));
         let size = append.record.size() as u64;
+        // What is larger than the whole log never fits, however much is removed.
+        let limit = limit.min(config.max_size);
         if size > limit {
             let topic = append.topic.clone();
             return Err(LogError::RecordTooLarge { topic, size, limit });

@@ -3,17 +3,15 @@
 mod times;
 
 use std::collections::BTreeMap;
-use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use tidegate_core::Offset;
-use tidegate_core::env::{DiskFile, OpenMode};
+use tidegate_core::env::DiskFile;
 
 use super::chunk::{Head, Records};
-use super::files::Doing;
 use super::hub::Hub;
-use super::scan::{Scan, Seen, rebuild_index};
+use super::scan::{Scan, Seen, open_segment, rebuild_index};
 use super::segment::{MAGIC, Segment, read_index_file};
 use super::state::{Fresh, State};
 use crate::error::LogError;
@@ -80,7 +78,8 @@ pub(super) fn locate(state: &State, read: &Read) -> Result<(Source, Lost), LogEr
     }
     let mut bytes = 0;
     let wanted = |fresh: &&Fresh| {
-        let is_wanted = bytes < read.max_bytes;
+        // The first one always: at least one record is handed out.
+        let is_wanted = bytes == 0 || bytes < read.max_bytes;
         bytes += fresh.bytes.len();
         is_wanted
     };
@@ -358,15 +357,15 @@ impl Reader {
     ) -> Result<Option<Cursor>, LogError> {
         let number = u32::try_from(at.partition.0).unwrap_or(0);
         let path = self.hub.topic_dir(&at.topic).join(segment.name(number));
-        let file = match self.hub.disk.open(&path, OpenMode::Read) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+        let file = match open_segment(&*self.hub.disk, &path)? {
+            None => {
                 return match self.is_gone(at, segment) {
                     true => Ok(None),
                     // What it held is lost; what lies behind it is not.
                     false => Err(damage(at, from, segment.end)),
                 };
             }
-            opened => opened.doing("open", &path)?,
+            Some(file) => file,
         };
         let place = match place {
             Some(place) => place,

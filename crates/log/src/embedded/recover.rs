@@ -2,6 +2,11 @@
 //!
 //! Looking changes nothing, so that a directory can be looked at beside the process that has it.
 
+mod beyond;
+mod told;
+
+use std::collections::BTreeMap;
+use std::fmt;
 use std::io;
 use std::path::Path;
 
@@ -11,9 +16,10 @@ use tidegate_core::env::{Disk, OpenMode};
 use super::change::{Change, Unread};
 use super::files::{self, Doing};
 use super::group::{ALIGN, Frame, HEADER};
-use super::manifest;
-use super::state::{JournalPlace, State};
+use super::manifest::{self, Checkpoint};
+use super::state::{Doubt, JournalPlace, State};
 use crate::error::LogError;
+use told::Told;
 
 /// What was found in a directory.
 #[derive(Debug)]
@@ -29,9 +35,15 @@ pub(super) struct Found {
     pub(super) torn: Option<Torn>,
     /// Groups that were acknowledged and cannot be read.
     pub(super) damage: Vec<JournalDamage>,
-    /// Set where the file in which the journal ends is missing: the numbers of the files behind it,
-    /// in which nothing was found that follows.
-    pub(super) lost_end: Option<Vec<u64>>,
+    /// Set where the file in which the journal ends is missing or was cut: the names of the files
+    /// behind it, in which nothing was found that follows.
+    pub(super) lost_end: Option<Vec<String>>,
+    /// Whether records were found that only their segments have.
+    pub(super) is_rescued: bool,
+    /// Whether doubts were found that no checkpoint has.
+    pub(super) is_in_doubt: bool,
+    /// The manifest or its copy, where only the other one can be used, and why.
+    pub(super) manifest: Option<(&'static str, String)>,
     /// How many groups were read from the journal.
     pub(super) replayed: u64,
 }
@@ -39,7 +51,9 @@ pub(super) struct Found {
 /// Bytes of groups that were never acknowledged.
 #[derive(Debug)]
 pub(super) struct Torn {
-    pub(super) place: JournalPlace,
+    /// The name of the file, and where in it they begin.
+    pub(super) file: String,
+    pub(super) at: u64,
     pub(super) bytes: Bytes,
 }
 
@@ -50,10 +64,22 @@ pub struct JournalDamage {
     pub file: String,
     /// Where it begins.
     pub at: u64,
-    /// The sequences that are lost: the first, and the one behind the last.
+    /// The sequences that are lost: the first, and the one behind the last; the same twice where
+    /// nobody can say whether there were any.
     pub sequences: (u64, u64),
     /// What is wrong.
     pub why: String,
+}
+
+impl fmt::Display for JournalDamage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (first, behind) = self.sequences;
+        match first == behind {
+            true => write!(f, "groups from {first} on may be lost")?,
+            false => write!(f, "groups {first} up to {behind} are lost")?,
+        }
+        write!(f, " (`{}` at byte {}): {}", self.file, self.at, self.why)
+    }
 }
 
 /// Looks at a directory; none where there is no log yet.
@@ -61,9 +87,12 @@ pub struct JournalDamage {
 /// # Errors
 /// The directory or a file in it cannot be read, or is of another version.
 pub(super) fn look(disk: &dyn Disk, dir: &Path) -> Result<Option<Found>, LogError> {
-    let Some(state) = manifest::read(disk, dir)? else {
+    let Some(Checkpoint { state, damage, .. }) = manifest::read(disk, dir)? else {
         return none_or_broken(disk, dir);
     };
+    // Before the journal is read: whatever a running process puts into segments meanwhile is in the
+    // journal by then.
+    let beyond = beyond::look(disk, dir, &state)?;
     let mut replay = Replay {
         disk,
         dir,
@@ -74,11 +103,18 @@ pub(super) fn look(disk: &dyn Disk, dir: &Path) -> Result<Option<Found>, LogErro
             torn: None,
             damage: Vec::new(),
             lost_end: None,
+            is_rescued: false,
+            is_in_doubt: false,
+            manifest: damage,
             replayed: 0,
         },
+        names: files::journals(disk, dir)?,
         tail: Vec::new(),
+        told: Told::default(),
     };
     replay.run()?;
+    replay.rescue(&beyond)?;
+    replay.settle_damage();
     Ok(Some(replay.found))
 }
 
@@ -102,8 +138,11 @@ struct Replay<'a> {
     disk: &'a dyn Disk,
     dir: &'a Path,
     found: Found,
+    /// The journal files by number.
+    names: BTreeMap<u64, String>,
     /// The groups read from the last file: where each begins, and its frame.
     tail: Vec<(u64, Frame)>,
+    told: Told,
 }
 
 impl Replay<'_> {
@@ -115,11 +154,11 @@ impl Replay<'_> {
             self.read_file(&bytes)?;
             // The next group lies here, or at the beginning of the next file, or nowhere.
             match self.file(number + 1)? {
-                Some(next) if self.follows(&next, 0).is_some() => {
+                Some((next, is_short)) if self.follows(&next, 0).is_some() => {
                     number += 1;
                     self.begin(number);
                     bytes = next;
-                    missing = None;
+                    missing = is_short.then_some(Missing::End);
                 }
                 Some(_) | None => {
                     let place = self.found.state.journal;
@@ -128,16 +167,16 @@ impl Replay<'_> {
                             self.skip_damage(&later);
                             if later.place.file != number {
                                 number = later.place.file;
-                                let Some(next) = self.file(number)? else {
+                                let Some((next, is_short)) = self.file(number)? else {
                                     return Ok(());
                                 };
                                 bytes = next;
-                                missing = None;
+                                missing = is_short.then_some(Missing::End);
                                 self.tail.clear();
                             }
                         }
                         None => match missing {
-                            Some(missing) => return self.end_without_file(missing),
+                            Some(missing) => return self.end_without_file(&bytes, missing),
                             None => {
                                 self.end(&bytes);
                                 return Ok(());
@@ -153,15 +192,26 @@ impl Replay<'_> {
     fn first_file(&self, number: u64) -> Result<(Bytes, Option<Missing>), LogError> {
         Ok(match self.file(number)? {
             None => (Bytes::new(), Some(Missing::File)),
-            Some(bytes) if (bytes.len() as u64) < self.found.state.journal.at => {
+            Some((bytes, _)) if (bytes.len() as u64) < self.found.state.journal.at => {
                 (Bytes::new(), Some(Missing::End))
             }
-            Some(bytes) => (bytes, None),
+            Some((bytes, is_short)) => (bytes, is_short.then_some(Missing::End)),
         })
     }
 
-    fn file(&self, number: u64) -> Result<Option<Bytes>, LogError> {
-        let path = self.dir.join(files::journal(number));
+    /// The name of a journal file, also of one that is not there.
+    fn name(&self, number: u64) -> String {
+        let name = self.names.get(&number);
+        name.cloned()
+            .unwrap_or_else(|| format!("journal-{number:016}"))
+    }
+
+    /// What a file holds, and whether it is shorter than it was made.
+    fn file(&self, number: u64) -> Result<Option<(Bytes, bool)>, LogError> {
+        let Some(name) = self.names.get(&number) else {
+            return Ok(None);
+        };
+        let path = self.dir.join(name);
         let file = match self.disk.open(&path, OpenMode::Read) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             opened => opened.doing("open", &path)?,
@@ -170,7 +220,8 @@ impl Replay<'_> {
         let mut bytes = vec![0; len];
         let read = file.read_at(0, &mut bytes).doing("read", &path)?;
         bytes.truncate(read);
-        Ok(Some(Bytes::from(bytes)))
+        let is_short = files::journal_len(name).is_some_and(|made| (bytes.len() as u64) < made);
+        Ok(Some((Bytes::from(bytes), is_short)))
     }
 
     fn begin(&mut self, number: u64) {
@@ -205,21 +256,25 @@ impl Replay<'_> {
         let from = usize::try_from(at).unwrap_or(usize::MAX);
         let payload = frame.payload(&bytes.slice(from..));
         let is_damaged = !self.found.damage.is_empty();
+        let number = self.found.state.journal.file;
         let state = &mut self.found.state;
         let applied = match Change::read_all(&payload) {
-            Ok(changes) => {
+            Ok(changes) if is_damaged => {
                 // What these speak of may have been made by a group that was lost.
-                let made_up = match is_damaged {
-                    true => state.make_up(&changes),
-                    false => Ok(()),
-                };
+                let made_up = state.make_up(&changes);
+                let unposted = self.told.take(&changes, state);
                 let applied = made_up.and_then(|()| state.apply(frame.sequence, changes));
+                state.unposted.extend(unposted);
+                applied.map_err(|nonsense| nonsense.0)
+            }
+            Ok(changes) => {
+                let applied = state.apply(frame.sequence, changes);
                 applied.map_err(|nonsense| nonsense.0)
             }
             // Nothing is wrong with the group: a later version wrote it, and should read it.
             Err(Unread::Unknown(tag)) => {
                 return Err(LogError::Format {
-                    path: self.dir.join(files::journal(state.journal.file)),
+                    path: self.dir.join(self.name(number)),
                     why: format!(
                         "a commit group at byte {at} holds a change of kind {tag}, which a later \
                          version wrote"
@@ -228,17 +283,19 @@ impl Replay<'_> {
             }
             Err(Unread::Senseless) => Err("its content makes no sense"),
         };
+        state.sequence = frame.sequence;
+        state.crc = frame.crc;
+        state.journal.at = at + frame.size() as u64;
         if let Err(why) = applied {
+            self.told.begin();
+            let file = self.name(number);
             self.found.damage.push(JournalDamage {
-                file: files::journal(state.journal.file),
+                file,
                 at,
                 sequences: (frame.sequence, frame.sequence + 1),
                 why: why.to_owned(),
             });
         }
-        state.sequence = frame.sequence;
-        state.crc = frame.crc;
-        state.journal.at = at + frame.size() as u64;
         self.found.replayed += 1;
         self.tail.push((at, *frame));
         Ok(())
@@ -253,8 +310,8 @@ impl Replay<'_> {
         if let Some(found) = find_later(bytes, at, missing) {
             return Ok(Some(Later::new(file, found)));
         }
-        for number in journals_behind(self.disk, self.dir, file)? {
-            let bytes = self.file(number)?.unwrap_or_default();
+        for number in self.behind(file) {
+            let (bytes, _) = self.file(number)?.unwrap_or_default();
             if let Some(found) = find_later(&bytes, 0, missing) {
                 return Ok(Some(Later::new(number, found)));
             }
@@ -264,36 +321,114 @@ impl Replay<'_> {
 
     /// The file in which the journal ends is not there, or cut off before its end. That is as it
     /// should be only where nothing was written to it yet.
-    fn end_without_file(&mut self, missing: Missing) -> Result<(), LogError> {
+    fn end_without_file(&mut self, bytes: &Bytes, missing: Missing) -> Result<(), LogError> {
         let state = &self.found.state;
-        let behind = journals_behind(self.disk, self.dir, state.journal.file)?;
-        if state.journal.at == 0 && behind.is_empty() {
+        let behind: Vec<u64> = self.behind(state.journal.file).collect();
+        let is_begun = state.journal.at > 0 || missing == Missing::End;
+        if !is_begun && behind.is_empty() {
             return Ok(());
         }
+        self.end(bytes);
         let what = match missing {
             Missing::File => "the file is missing",
             Missing::End => "the file is shorter than it was",
         };
+        let why = format!("{what}, and nobody can say whether it held more");
+        let names = behind.iter().map(|number| self.name(*number)).collect();
+        self.found.lost_end = Some(names);
+        self.doubt(why);
+        Ok(())
+    }
+
+    /// Takes note of groups that may have followed the last one.
+    fn doubt(&mut self, why: String) {
+        let name = self.name(self.found.state.journal.file);
+        let state = &mut self.found.state;
         let next = state.sequence + 1;
-        self.found.damage.push(JournalDamage {
-            file: files::journal(state.journal.file),
+        let damage = JournalDamage {
+            file: name,
             at: state.journal.at,
             sequences: (next, next),
-            why: format!("{what}, and nobody can say whether it held more"),
-        });
-        self.found.lost_end = Some(behind);
+            why,
+        };
+        state.doubts.push(Doubt::new(damage.to_string()));
+        self.found.is_in_doubt = true;
+        self.found.damage.push(damage);
+    }
+
+    /// Takes note of what was lost with damaged groups and is in no partition's books.
+    fn settle_damage(&mut self) {
+        let state = &mut self.found.state;
+        let lost = state.unplaced();
+        if lost > 0 {
+            state.doubts.push(Doubt {
+                what: format!(
+                    "{lost} records were lost with damaged groups, and nobody can say of which \
+                     partitions"
+                ),
+                events: lost,
+            });
+            state.step_over(&self.told.ends);
+            self.found.is_in_doubt = true;
+        }
+        if self.told.is_open {
+            let damage = self.found.damage.iter().map(ToString::to_string);
+            let what = damage.collect::<Vec<_>>().join("; ");
+            let what = format!("{what}; and no group behind them says what they held");
+            state.doubts.push(Doubt::new(what));
+            self.found.is_in_doubt = true;
+        }
+    }
+
+    /// The numbers of the journal files behind this one, in their order.
+    fn behind(&self, file: u64) -> impl Iterator<Item = u64> {
+        self.names.range(file + 1..).map(|(number, _)| *number)
+    }
+
+    /// Takes in the records that a segment has and the journal does not have any more: they were
+    /// acknowledged, for only then are they written to a segment.
+    fn rescue(&mut self, beyond: &[beyond::Beyond]) -> Result<(), LogError> {
+        for found in beyond {
+            let state = &mut self.found.state;
+            let Some((topic, number)) = state.find(&found.at) else {
+                continue;
+            };
+            let end = state.partition(topic, number).map(|p| p.end);
+            if end.is_none_or(|end| found.head.base < end) {
+                continue;
+            }
+            let Some(bytes) = found.bytes(self.disk)? else {
+                continue;
+            };
+            let chunk = Change::Chunk {
+                topic,
+                partition: number,
+                head: found.head.clone(),
+                bytes,
+            };
+            if state.apply(state.sequence, vec![chunk]).is_ok() {
+                self.found.is_rescued = true;
+            }
+        }
+        if self.found.is_rescued {
+            let why = "records that came later were found in their segments, and nobody can say \
+                       what else there was";
+            self.doubt(why.to_owned());
+        }
         Ok(())
     }
 
     /// Goes on at a later group: what lies between was acknowledged, and is lost.
     fn skip_damage(&mut self, later: &Later) {
+        let name = self.name(self.found.state.journal.file);
         let state = &mut self.found.state;
         self.found.damage.push(JournalDamage {
-            file: files::journal(state.journal.file),
+            file: name,
             at: state.journal.at,
             sequences: (state.sequence + 1, later.frame.sequence),
             why: "it cannot be read, and a later group says that it was synced".to_owned(),
         });
+        self.told.begin();
         state.sequence = later.frame.sequence - 1;
         state.crc = later.frame.previous;
         state.journal = later.place;
@@ -302,7 +437,7 @@ impl Replay<'_> {
     /// Says what of the last file is in doubt.
     fn end(&mut self, bytes: &Bytes) {
         let state = &self.found.state;
-        let (place, end) = (state.journal, state.journal.at);
+        let end = state.journal.at;
         let part = |from: u64, to: u64| {
             let at = |at: u64| usize::try_from(at).unwrap_or(usize::MAX).min(bytes.len());
             bytes.slice(at(from)..at(to))
@@ -311,9 +446,11 @@ impl Replay<'_> {
         let last = self.tail.last().map_or(0, |(_, last)| last.synced);
         let unproven = self.tail.iter().find(|(_, frame)| frame.sequence > last);
         self.found.unproven = unproven.map(|(at, _)| (*at, part(*at, end)));
-        self.found.torn = torn.map(|to| Torn {
-            place,
-            bytes: part(end, to),
+        let torn = torn.map(|to| (self.name(state.journal.file), part(end, to)));
+        self.found.torn = torn.map(|(file, bytes)| Torn {
+            file,
+            at: end,
+            bytes,
         });
     }
 }
@@ -325,17 +462,6 @@ enum Missing {
     File,
     /// What it held up to the checkpoint, and whatever came later.
     End,
-}
-
-/// The numbers of the journal files behind this one, in their order.
-fn journals_behind(disk: &dyn Disk, dir: &Path, file: u64) -> Result<Vec<u64>, LogError> {
-    let entries = disk.list(dir).doing("list", dir)?;
-    let numbers = entries
-        .iter()
-        .filter_map(|entry| files::journal_number(&entry.name));
-    let mut behind: Vec<u64> = numbers.filter(|number| *number > file).collect();
-    behind.sort_unstable();
-    Ok(behind)
 }
 
 /// A group behind damage.

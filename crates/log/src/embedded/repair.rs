@@ -2,12 +2,15 @@
 
 mod losses;
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use tidegate_core::books::LossReason;
+use tidegate_core::books::{LossReason, Place};
 use tidegate_core::env::{Clock, Disk, OpenMode};
+use tidegate_core::{GroupName, Topic};
+
+use losses::Harm;
 
 use super::config::EmbeddedConfig;
 use super::files::{self, Doing};
@@ -23,6 +26,10 @@ use crate::record::TopicPartition;
 /// Why records are lost that a repair could not read.
 pub const DAMAGED: LossReason = LossReason::from_static("damaged");
 
+/// Why events are lost that a group passed with a commit that was damaged: the records are there, and
+/// nobody can say what became of them.
+pub const COMMIT_DAMAGED: LossReason = LossReason::from_static("commit_damaged");
+
 /// One thing that a repair did.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -36,6 +43,28 @@ pub enum Repaired {
         /// Where the bytes are now; none if their file was missing, or they were lost with a part of
         /// the journal.
         aside: Option<String>,
+    },
+    /// The manifest or its copy was made again from the other one.
+    Manifest {
+        /// The file.
+        file: String,
+    },
+    /// What an earlier start left in doubt was taken note of: nobody can say whether it was lost.
+    Doubt(String),
+    /// A topic whose creation was lost, and with it its name, keeps the one under which it was found.
+    MadeUp {
+        /// That name.
+        topic: Topic,
+    },
+    /// A group passed events with commits that were damaged: what became of them nobody can say, and
+    /// they are posted as lost to the group. Their records are there.
+    Commits {
+        /// The group.
+        group: GroupName,
+        /// The topic.
+        topic: Topic,
+        /// How many events.
+        events: u64,
     },
     /// An index was made again.
     Index {
@@ -57,6 +86,7 @@ pub fn repair(
     write: u64,
 ) -> Result<Vec<Repaired>, LogError> {
     let config = EmbeddedConfig::new(dir);
+    let damaged = manifest::read(&**disk, dir)?.and_then(|found| found.damage);
     let opened = open(Arc::clone(disk), Arc::clone(clock), config, write)?;
     let Opened {
         hub,
@@ -68,10 +98,19 @@ pub fn repair(
     keeper.checkpoint()?;
     let mut state = hub.state().clone();
     let mut repaired = Vec::new();
-    let mut damaged = BTreeSet::new();
+    repaired.extend(damaged.map(|(file, _)| Repaired::Manifest {
+        file: file.to_owned(),
+    }));
+    let doubts = state.doubts.drain(..);
+    repaired.extend(doubts.map(|doubt| Repaired::Doubt(doubt.what)));
+    for topic in state.topics.iter_mut().filter(|topic| topic.is_made_up) {
+        topic.is_made_up = false;
+        let name = topic.name.clone();
+        repaired.push(Repaired::MadeUp { topic: name });
+    }
+    let mut harms = Vec::new();
     for topic in 0..state.topics.len() {
         let topic = u32::try_from(topic).unwrap_or(u32::MAX);
-        let before = repaired.len();
         let holes = losses::holes(&state.topics[topic as usize]);
         repaired.extend(holes);
         let partitions = state.topics[topic as usize].partitions.len();
@@ -82,20 +121,52 @@ pub fn repair(
                 state: &mut state,
                 at: (topic, number),
                 repaired: &mut repaired,
+                harms: &mut harms,
             };
             repair.partition()?;
         }
-        let is_loss = |one: &Repaired| matches!(one, Repaired::Records { .. });
-        if repaired[before..].iter().any(is_loss) {
-            damaged.insert(topic);
-        }
     }
-    if !damaged.is_empty() {
-        losses::post(&**disk, dir, &mut state, &damaged, clock.now_ms())?;
+    let is_loss = |one: &Repaired| matches!(one, Repaired::Records { .. });
+    if repaired.iter().any(is_loss) || !state.unposted.is_empty() {
+        let before = settled_blindly(&state);
+        losses::post(&**disk, dir, &mut state, &harms, clock.now_ms())?;
+        repaired.extend(before.lost_since(&state));
     }
     manifest::write(&**disk, dir, &state)?;
     drop(lock);
     Ok(repaired)
+}
+
+/// How many events groups have passed with commits that were damaged, by group and topic.
+fn settled_blindly(state: &State) -> Blind {
+    let mut blind = BTreeMap::new();
+    for (group, readings) in &state.groups {
+        for (topic, reading) in readings {
+            let lost = reading.posted.in_place(&Place::Lost(COMMIT_DAMAGED));
+            let name = state.topics.get(*topic as usize).map(|topic| &topic.name);
+            blind.extend(name.map(|name| ((group.clone(), name.clone()), lost)));
+        }
+    }
+    Blind(blind)
+}
+
+struct Blind(BTreeMap<(GroupName, Topic), i64>);
+
+impl Blind {
+    /// What was added to that.
+    fn lost_since(&self, state: &State) -> Vec<Repaired> {
+        let now = settled_blindly(state).0.into_iter();
+        now.filter_map(|((group, topic), now)| {
+            let before = self.0.get(&(group.clone(), topic.clone())).copied();
+            let events = u64::try_from(now - before.unwrap_or(0)).unwrap_or(0);
+            (events > 0).then_some(Repaired::Commits {
+                group,
+                topic,
+                events,
+            })
+        })
+        .collect()
+    }
 }
 
 struct Repair<'a> {
@@ -104,6 +175,7 @@ struct Repair<'a> {
     state: &'a mut State,
     at: (u32, u32),
     repaired: &'a mut Vec<Repaired>,
+    harms: &'a mut Vec<Harm>,
 }
 
 impl Repair<'_> {
@@ -184,6 +256,18 @@ impl Repair<'_> {
             });
         }
         let (topic, number) = self.at;
+        let mut minutes = segment.minutes.clone();
+        for (minute, tally) in &rest.minutes {
+            let held = minutes.entry(*minute).or_default();
+            *held = held.minus(*tally);
+        }
+        let to = parts.iter().map(|part| part.offsets.1).max();
+        self.harms.push(Harm {
+            topic,
+            partition: number,
+            to: to.unwrap_or(segment.end),
+            minutes,
+        });
         if let Some(partition) = self.state.partition_mut(topic, number) {
             let damaged = parts.iter().map(|part| part.offsets);
             partition.damaged.extend(damaged);

@@ -3,12 +3,48 @@
 use std::path::Path;
 
 use bytes::Bytes;
-use tidegate_core::env::DiskFile;
+use tidegate_core::env::{Disk, DiskFile};
 
 use super::chunk::{FIXED, Head};
-use super::files::Doing;
+use super::files::{self, Doing};
 use super::segment::{Entry, Index, MAGIC, Segment};
 use crate::error::LogError;
+
+/// Opens a segment to read it; none where it is not there.
+///
+/// # Errors
+/// A later version wrote it, or it cannot be opened.
+pub(super) fn open_segment(
+    disk: &dyn Disk,
+    path: &Path,
+) -> Result<Option<Box<dyn DiskFile>>, LogError> {
+    let Some(file) = files::open_if_there(disk, path)? else {
+        return Ok(None);
+    };
+    let magic = magic(&*file, path)?;
+    let is_segment = magic.starts_with(&MAGIC[..KIND]);
+    if is_segment && magic != MAGIC {
+        return Err(LogError::Format {
+            path: path.to_owned(),
+            why: "a later version wrote it".to_owned(),
+        });
+    }
+    Ok(Some(file))
+}
+
+/// Whether a segment begins as one does. Where it does not, its chunks still tell what they are.
+pub(super) fn has_magic(file: &dyn DiskFile, path: &Path) -> Result<bool, LogError> {
+    Ok(magic(file, path)? == MAGIC)
+}
+
+fn magic(file: &dyn DiskFile, path: &Path) -> Result<[u8; MAGIC.len()], LogError> {
+    let mut magic = [0; MAGIC.len()];
+    file.read_at(0, &mut magic).doing("read", path)?;
+    Ok(magic)
+}
+
+/// The bytes of the magic that tell the kind of the file; the rest is its version.
+const KIND: usize = 5;
 
 /// How much is read at a time.
 pub(super) const WINDOW: usize = 512 * 1024;
@@ -35,7 +71,7 @@ pub(super) enum Seen {
     Damage {
         at: u64,
         to: u64,
-        /// The offsets that it is known to have held, where its header can be read.
+        /// The offsets that it held, where they are known: else what lies between its neighbours.
         held: Option<(i64, i64)>,
         /// The first offset of the next chunk; none at the end of the segment.
         next: Option<i64>,
@@ -83,12 +119,18 @@ impl Scan {
                 Ok(Some(Seen::Chunk { at, head, bytes }))
             }
             Read::Body(head) => {
-                self.at += head.len() as u64;
-                let next = match self.at < self.len {
-                    true => self.resync(file, path, self.at)?,
+                let behind = at + head.len() as u64;
+                let next = match behind < self.len {
+                    true => self.resync(file, path, behind)?,
                     false => None,
                 };
-                Ok(Some(self.damage(at, Some((head.base, head.end())), next)))
+                // What follows the chunk may be damaged as well, and then it is said with it.
+                let held = match next {
+                    Some((found, base)) if found > behind => Some((head.base, base)),
+                    None if behind < self.len => None,
+                    Some(_) | None => Some((head.base, head.end())),
+                };
+                Ok(Some(self.damage(at, held, next)))
             }
             Read::Nothing => {
                 let next = self.resync(file, path, at + 1)?;

@@ -135,6 +135,15 @@ impl Segment {
     }
 }
 
+/// The partition, first offset and generation that the name of a segment tells.
+pub(super) fn parse_name(name: &str) -> Option<(u32, i64, u32)> {
+    let mut parts = name.strip_suffix(".seg")?.splitn(3, '-');
+    let partition = parts.next()?.parse().ok()?;
+    let base = parts.next()?.parse().ok()?;
+    let generation = parts.next()?.parse().ok()?;
+    Some((partition, base, generation))
+}
+
 /// Where the chunk with an offset begins in a segment, or lies a little further on.
 ///
 /// It may know only the end of the segment, after the segment was found on disk; then it is

@@ -15,6 +15,7 @@ use super::kept::{Kept, kept};
 use super::open::{Opened, open};
 use super::pending::{encode, place, unplaced};
 use super::reader::{Reader, Source, from_memory, locate, unknown};
+use super::state::Doubt;
 use super::telemetry;
 use super::threads::{
     Answer, Chore, Order, Question, run_auditor, run_keeper, run_reader, run_writer,
@@ -177,6 +178,13 @@ impl EmbeddedShelf {
         kept(&self.hub.state())
     }
 
+    /// What was lost with the journal, at a start, and is in no books, until `log repair` takes note of
+    /// it.
+    #[must_use]
+    pub fn doubts(&self) -> Vec<Doubt> {
+        self.hub.state().doubts.clone()
+    }
+
     /// Bytes that the records of all topics take.
     #[must_use]
     pub fn used(&self) -> u64 {
@@ -187,6 +195,15 @@ impl EmbeddedShelf {
     #[must_use]
     pub fn stopped(&self) -> Option<String> {
         self.hub.status().stopped.clone()
+    }
+
+    /// Why appends are refused for want of room, on the disk or by `max_size`; none while they are
+    /// taken. Reads go on, commits do as long as they can, and what makes room is tried again.
+    #[must_use]
+    pub fn no_room(&self) -> Option<String> {
+        let status = self.hub.status();
+        let found = [&status.full, &status.unwritten, &status.refused];
+        found.into_iter().flatten().next().cloned()
     }
 
     fn lines(&self) -> Result<Lines, LogError> {

@@ -4,6 +4,7 @@
 //! again, so that a recovered log is the log that was lost.
 
 mod fit;
+mod lost;
 mod made_up;
 mod reading;
 
@@ -11,7 +12,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use tidegate_core::books::{Books, Bucket, Place, Tally};
+use tidegate_core::books::{Books, Bucket, Place, Posting, Tally};
 use tidegate_core::{GroupName, Offset, Partition, Topic};
 use tokio::sync::Notify;
 
@@ -21,6 +22,8 @@ use super::segment::Segment;
 use crate::record::TopicPartition;
 use crate::topic::{PartitionDescription, TopicConfig, TopicDescription};
 
+pub use lost::Doubt;
+pub(super) use lost::Unposted;
 pub(super) use reading::{Reading, removed};
 
 /// A place in the journal.
@@ -51,6 +54,14 @@ pub(super) struct State {
     pub(super) fresh_bytes: u64,
     /// Segments that are not part of the log any more and wait to be removed.
     pub(super) garbage: Vec<Garbage>,
+    /// What was lost, and nobody can say of which partition, until a repair takes note of it.
+    pub(super) doubts: Vec<Doubt>,
+    /// Commits of groups before which others were lost, until a repair.
+    pub(super) unposted: Vec<Unposted>,
+    /// Offsets that all partitions together have given.
+    pub(super) given: u64,
+    /// What the last group says of that: more, where groups before it are lost.
+    pub(super) said: u64,
 }
 
 /// A file that is not part of the log any more.
@@ -70,7 +81,7 @@ pub(super) struct TopicState {
     pub(super) books: Books,
     pub(super) partitions: Vec<PartitionState>,
     /// Whether it stands for a topic whose creation was lost to damage, so that its name and the
-    /// number of its partitions are not known. Not part of what is written down.
+    /// number of its partitions are not known.
     pub(super) is_made_up: bool,
 }
 
@@ -127,6 +138,19 @@ impl State {
         self.topics.iter().zip(0..).flat_map(|(topic, number)| {
             let partitions = topic.partitions.iter().zip(0..);
             partitions.map(move |(partition, p)| (number, p, partition))
+        })
+    }
+
+    /// Whether offsets that were lost to damage are posted as lost: the books have none of them as
+    /// queued any more.
+    pub(super) fn is_posted(&self, at: &TopicPartition, from: Offset, to: Offset) -> bool {
+        let queued = self
+            .topic(&at.topic)
+            .map(|(_, topic)| topic.books.tallies(&Place::Queued));
+        let mut buckets = queued.into_iter().flat_map(BTreeMap::into_keys);
+        !buckets.any(|bucket| {
+            matches!(bucket, Bucket::Offsets { partition, first, last }
+                if partition == at.partition && first < to && last >= from)
         })
     }
 
@@ -242,15 +266,17 @@ impl State {
                 self.post(topic, &removed)?;
                 self.switch(sequence, (topic, partition), end, segments)?;
             }
+            Change::Ends { given, ends } => {
+                for (topic, partition, end) in ends {
+                    self.reach((topic, partition), end)?;
+                }
+                self.said = given;
+            }
         }
         Ok(())
     }
 
-    fn post(
-        &mut self,
-        topic: u32,
-        postings: &[tidegate_core::books::Posting],
-    ) -> Result<(), Nonsense> {
+    fn post(&mut self, topic: u32, postings: &[Posting]) -> Result<(), Nonsense> {
         let topic = self.topics.get_mut(topic as usize).ok_or(NO_TOPIC)?;
         postings
             .iter()
@@ -271,6 +297,7 @@ impl State {
                 .move_tally(bucket, None, Some(Place::Queued), *tally);
         }
         let len = fresh.bytes.len() as u64;
+        self.given += fresh.head.end().abs_diff(partition.end);
         partition.end = fresh.head.end();
         partition.fresh_bytes += len;
         partition.fresh.push_back(fresh);
@@ -303,6 +330,7 @@ impl State {
             .books
             .move_tally(bucket, None, Some(Place::Queued), lost);
         partition.damaged.push((partition.end, offset));
+        self.given += offset.abs_diff(partition.end);
         partition.end = offset;
         Ok(())
     }
@@ -416,6 +444,9 @@ impl State {
             topics: topics.collect(),
             numbers: self.numbers.clone(),
             groups: self.groups.clone(),
+            doubts: self.doubts.clone(),
+            unposted: self.unposted.clone(),
+            given: self.given,
             ..Self::default()
         }
     }

@@ -1,73 +1,107 @@
 //! What the records of a range of offsets add to the books.
 
+use std::path::Path;
+
 use tidegate_core::GroupName;
 use tidegate_core::books::{Bucket, Place, Posting, Tally};
-use tidegate_core::env::OpenMode;
+use tidegate_core::env::Disk;
 
 use super::chunk::{Head, Records, count_id};
-use super::files::{self, Doing};
+use super::files;
 use super::hub::Hub;
-use super::scan::{Scan, Seen};
+use super::scan::{Scan, Seen, open_segment};
 use super::segment::{Minutes, Segment};
 use super::state::Fresh;
 use crate::error::LogError;
 use crate::record::TopicPartition;
 
-/// What the records from `from` up to `to` add to the books. They are all in segments.
+/// What the records from `from` up to `to` add to the books, wherever they are.
 pub(super) fn of_range(
     hub: &Hub,
     at: &TopicPartition,
     (topic, partition): (u32, u32),
     (from, to): (i64, i64),
 ) -> Result<Minutes, LogError> {
-    let segments: Vec<Segment> = {
+    let (segments, fresh, cluster) = {
         let state = hub.state();
         let found = state.partition(topic, partition);
         let segments = found.map(|p| p.segments.iter()).into_iter().flatten();
-        segments.map(Segment::without_index).collect()
+        let segments: Vec<Segment> = segments.map(Segment::without_index).collect();
+        let fresh = found.map(|p| p.fresh.iter()).into_iter().flatten();
+        let fresh = fresh.take_while(|fresh| fresh.head.base < to);
+        (
+            segments,
+            fresh.cloned().collect::<Vec<Fresh>>(),
+            state.cluster.clone(),
+        )
     };
-    of_segments(hub, at, &segments, (from, to))
-}
-
-fn of_segments(
-    hub: &Hub,
-    at: &TopicPartition,
-    segments: &[Segment],
-    (from, to): (i64, i64),
-) -> Result<Minutes, LogError> {
-    let mut minutes = Minutes::new();
-    for segment in segments.iter().filter(|s| s.end > from && s.base < to) {
-        if segment.base >= from && segment.end <= to {
-            add_all(&mut minutes, segment.minutes.iter().map(|(m, t)| (*m, *t)));
-        } else {
-            of_part(hub, &mut minutes, at, segment, (from, to))?;
-        }
+    let place = Shelved {
+        disk: &*hub.disk,
+        dir: &hub.config.dir,
+        cluster: &cluster,
+        at,
+    };
+    let mut minutes = place.of_segments(&segments, (from, to))?;
+    for fresh in &fresh {
+        of_chunk(
+            &mut minutes,
+            &fresh.head,
+            &fresh.bytes,
+            &cluster,
+            at,
+            (from, to),
+        );
     }
     Ok(minutes)
 }
 
-fn of_part(
-    hub: &Hub,
-    minutes: &mut Minutes,
-    at: &TopicPartition,
-    segment: &Segment,
-    range: (i64, i64),
-) -> Result<(), LogError> {
-    let number = u32::try_from(at.partition.0).unwrap_or(0);
-    let path = hub.topic_dir(&at.topic).join(segment.name(number));
-    let file = match hub.disk.open(&path, OpenMode::Read).doing("open", &path) {
-        // As with any damage, what cannot be read is missing in the books.
-        Err(error) if files::is_missing(&error) => return Ok(()),
-        opened => opened?,
-    };
-    let cluster = hub.state().cluster.clone();
-    let mut scan = Scan::whole(segment);
-    while let Some(seen) = scan.next(&*file, &path)? {
-        if let Seen::Chunk { head, bytes, .. } = seen {
-            of_chunk(minutes, &head, &bytes, &cluster, at, range);
+/// Where the segments of a partition are.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Shelved<'a> {
+    pub(super) disk: &'a dyn Disk,
+    pub(super) dir: &'a Path,
+    pub(super) cluster: &'a str,
+    pub(super) at: &'a TopicPartition,
+}
+
+impl Shelved<'_> {
+    /// What the records of these segments from `from` up to `to` add to the books.
+    pub(super) fn of_segments(
+        &self,
+        segments: &[Segment],
+        (from, to): (i64, i64),
+    ) -> Result<Minutes, LogError> {
+        let mut minutes = Minutes::new();
+        for segment in segments.iter().filter(|s| s.end > from && s.base < to) {
+            if segment.base >= from && segment.end <= to {
+                add_all(&mut minutes, segment.minutes.iter().map(|(m, t)| (*m, *t)));
+            } else {
+                self.of_part(&mut minutes, segment, (from, to))?;
+            }
         }
+        Ok(minutes)
     }
-    Ok(())
+
+    fn of_part(
+        &self,
+        minutes: &mut Minutes,
+        segment: &Segment,
+        range: (i64, i64),
+    ) -> Result<(), LogError> {
+        let number = u32::try_from(self.at.partition.0).unwrap_or(0);
+        let path = files::topic_dir(self.dir, &self.at.topic).join(segment.name(number));
+        // As with any damage, what cannot be read is missing in the books.
+        let Some(file) = open_segment(self.disk, &path)? else {
+            return Ok(());
+        };
+        let mut scan = Scan::whole(segment);
+        while let Some(seen) = scan.next(&*file, &path)? {
+            if let Seen::Chunk { head, bytes, .. } = seen {
+                of_chunk(minutes, &head, &bytes, self.cluster, self.at, range);
+            }
+        }
+        Ok(())
+    }
 }
 
 fn of_chunk(
@@ -131,8 +165,14 @@ impl Held {
     /// What the group never had, as postings of what is queued.
     pub(super) fn postings(&self, hub: &Hub) -> Result<Vec<Posting>, LogError> {
         let range = (self.start, self.end);
-        let mut minutes = of_segments(hub, &self.at, &self.segments, range)?;
         let cluster = hub.state().cluster.clone();
+        let place = Shelved {
+            disk: &*hub.disk,
+            dir: &hub.config.dir,
+            cluster: &cluster,
+            at: &self.at,
+        };
+        let mut minutes = place.of_segments(&self.segments, range)?;
         for fresh in &self.fresh {
             of_chunk(
                 &mut minutes,

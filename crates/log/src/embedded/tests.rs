@@ -5,5 +5,7 @@ mod damage;
 mod desk;
 mod faults;
 mod fixture;
+mod losses;
 mod recovery;
 mod rules;
+mod traces;

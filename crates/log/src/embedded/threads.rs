@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_core::env::DiskLock;
 use tidegate_core::{GroupName, Offset, Topic};
 use tokio::sync::{mpsc, oneshot};
 
@@ -12,6 +11,7 @@ use super::change::Change;
 use super::files;
 use super::hub::Hub;
 use super::keeper::Keeper;
+use super::open::Locks;
 use super::pending::Pending;
 use super::reader::Reader;
 use super::telemetry;
@@ -237,7 +237,7 @@ pub(super) async fn run_keeper(
     mut chores: mpsc::Receiver<Chore>,
     removals: mpsc::Sender<Removal>,
     mut drained: oneshot::Receiver<()>,
-    lock: Box<dyn DiskLock>,
+    lock: Locks,
 ) {
     let hub = Arc::clone(&keeper.hub);
     let mut is_asked = true;
@@ -292,11 +292,59 @@ fn settle(hub: &Hub, done: Result<(), LogError>) {
     hub.writer_bell.notify_one();
 }
 
-/// Does what is due.
+/// Does what is due, and on a disk without room what makes some.
 async fn look_around(
     keeper: &mut Keeper,
     removals: &mpsc::Sender<Removal>,
 ) -> Result<(), LogError> {
+    let is_refused = {
+        let status = keeper.hub.status();
+        status.full.is_some() || status.unwritten.is_some()
+    };
+    if is_refused {
+        make_room(keeper, removals).await?;
+    }
+    match tend(keeper, removals).await {
+        Err(error) if files::is_full(&error) && !is_refused => {
+            make_room(keeper, removals).await?;
+        }
+        done => done?,
+    }
+    keeper.check_journal()
+}
+
+/// Makes room on a disk that has none. Removals come first: they need only what the journal has
+/// kept for them. Everything else needs room itself.
+async fn make_room(keeper: &mut Keeper, removals: &mpsc::Sender<Removal>) -> Result<(), LogError> {
+    let removed = apply_retention(keeper, removals, true).await;
+    keeper.remove_now();
+    let done = match keeper.checkpoint() {
+        Err(error) if files::is_full(&error) => {
+            keeper.give_up_files();
+            keeper.checkpoint()
+        }
+        done => done,
+    };
+    done.and(removed)
+}
+
+/// Has everything removed that is past its retention.
+async fn apply_retention(
+    keeper: &mut Keeper,
+    removals: &mpsc::Sender<Removal>,
+    is_full: bool,
+) -> Result<(), LogError> {
+    while let Some(change) = keeper.retention(is_full)? {
+        if !remove(removals, change).await? {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Does what is due. What may go goes first: it needs not be written anywhere else.
+async fn tend(keeper: &mut Keeper, removals: &mpsc::Sender<Removal>) -> Result<(), LogError> {
+    apply_retention(keeper, removals, false).await?;
     let fresh = keeper.hub.state().fresh_bytes;
     if fresh > keeper.hub.config.cache_size {
         keeper.fill(false)?;
@@ -310,11 +358,8 @@ async fn look_around(
         keeper.checkpoint()?;
     }
     keeper.make_spare()?;
-    while let Some(change) = keeper.retention()? {
-        if !remove(removals, change).await? {
-            break;
-        }
-    }
+    // By now more of it is in segments.
+    apply_retention(keeper, removals, false).await?;
     if let Some(change) = keeper.compaction()? {
         remove(removals, change).await?;
     }

@@ -7,18 +7,18 @@
 //! | a disk without room | refuses what it was about to write | goes on |
 //! | a write or a sync that fails | refuses it and everything later | reads go on |
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use tidegate_core::{GroupName, Topic};
 
-use super::change::Change;
+use super::change::{Change, End, put_ends};
 use super::files;
 use super::group;
 use super::hub::Hub;
-use super::journal::Journal;
+use super::journal::{Journal, Use};
 use super::pending::Pending;
 use super::state::{JournalPlace, State};
 use super::tally;
@@ -35,6 +35,10 @@ pub(super) struct Writer {
     /// The number of the next write.
     write: u64,
     cluster: String,
+    /// The partitions that were written to lately, the last one behind the others.
+    lately: VecDeque<(u32, u32)>,
+    /// Whether the last write found no room, or the last append was refused for want of it.
+    is_refusing: bool,
 }
 
 /// Groups on their way to the disk.
@@ -47,12 +51,19 @@ struct Framed {
 impl Writer {
     /// A writer that goes on where the state ends. `write` must never have been used before.
     pub(super) fn new(hub: Arc<Hub>, journal: Journal, write: u64) -> Self {
-        let cluster = hub.state().cluster.clone();
+        let (cluster, lately) = {
+            let state = hub.state();
+            let fresh = state.all().filter(|(.., p)| !p.fresh.is_empty());
+            let lately = fresh.map(|(topic, number, _)| (topic, number));
+            (state.cluster.clone(), lately.take(LATELY).collect())
+        };
         Self {
             hub,
             journal,
             write,
             cluster,
+            lately,
+            is_refusing: false,
         }
     }
 
@@ -67,19 +78,27 @@ impl Writer {
         let mut answers: Vec<Result<Vec<i64>, LogError>> = Vec::with_capacity(batch.len());
         let mut framed = Vec::with_capacity(batch.len());
         let mut turns = Vec::new();
+        let mut use_ = Use::Commits;
         let mut next = Next::new(&self.hub.state());
         self.write = self.write.wrapping_add(1);
         for mut pending in batch {
             match self.admit(&pending, &next) {
                 Err(refused) => {
+                    self.note_refusal(&refused);
                     // Before those behind it are looked at.
-                    turn::fail(&pending.turns, &refused);
+                    turn::fail(&pending.turns);
                     answers.push(Err(refused));
                 }
                 Ok(()) => {
                     next.used += pending.bytes.len() as u64;
+                    if !pending.chunks.is_empty() {
+                        use_ = Use::Records;
+                    }
+                    let is_first = framed.is_empty();
                     let bases = pending.place(&self.cluster, |chunk| {
                         let at = (chunk.topic, chunk.partition);
+                        note(&mut self.lately, at);
+                        next.given += chunk.span();
                         let end = next.ends.entry(at).or_insert_with(|| {
                             let state = self.hub.state();
                             state.partition(at.0, at.1).map_or(0, |p| p.end)
@@ -89,7 +108,8 @@ impl Writer {
                         base
                     });
                     turns.append(&mut pending.turns);
-                    framed.push(next.frame(pending.bytes, self.write));
+                    let ends = self.ends(&next, is_first);
+                    framed.push(next.frame(pending.bytes, self.write, &ends));
                     answers.push(Ok(bases));
                 }
             }
@@ -97,8 +117,8 @@ impl Writer {
         if framed.is_empty() {
             return answers;
         }
-        if let Err(error) = self.make_durable(framed) {
-            turn::fail(&turns, &error);
+        if let Err(error) = self.make_durable(framed, use_) {
+            turn::fail(&turns);
             for answer in answers.iter_mut().filter(|answer| answer.is_ok()) {
                 *answer = Err(self.refusal(&error));
             }
@@ -108,14 +128,33 @@ impl Writer {
 
     /// Makes changes that are no records durable, as one group.
     pub(super) fn change(&mut self, changes: &[Change]) -> Result<(), LogError> {
+        self.change_for(changes, Use::Commits)
+    }
+
+    fn change_for(&mut self, changes: &[Change], use_: Use) -> Result<(), LogError> {
         self.hub.check_running()?;
         let mut bytes = vec![0; group::HEADER];
         changes.iter().for_each(|change| change.write(&mut bytes));
         self.write = self.write.wrapping_add(1);
         let mut next = Next::new(&self.hub.state());
-        let framed = next.frame(bytes, self.write);
-        self.make_durable(vec![framed])
+        let ends = self.ends(&next, true);
+        let framed = next.frame(bytes, self.write, &ends);
+        self.make_durable(vec![framed], use_)
             .map_err(|error| self.refusal(&error))
+    }
+
+    /// Where the partitions end that were written to lately, for the first group of a write.
+    fn ends(&self, next: &Next, is_first: bool) -> Vec<End> {
+        if !is_first {
+            return Vec::new();
+        }
+        let state = self.hub.state();
+        let ends = self.lately.iter().map(|at| {
+            let known = || state.partition(at.0, at.1).map_or(0, |p| p.end);
+            let end = next.ends.get(at).copied().unwrap_or_else(known);
+            (at.0, at.1, end)
+        });
+        ends.collect()
     }
 
     /// Makes or changes a topic.
@@ -201,13 +240,42 @@ impl Writer {
                 | Change::Topic { .. }
                 | Change::Register { .. }
                 | Change::Skip { .. }
+                | Change::Ends { .. }
                 | Change::Forget { .. } => true,
             }
         };
         if is_stale {
             return Ok(false);
         }
-        self.change(&[change]).map(|()| true)
+        self.change_for(&[change], Use::Removal)?;
+        self.hub.status().refused = None;
+        Ok(true)
+    }
+
+    /// Lets others see that appends are refused by the log's own limit.
+    fn note_refusal(&mut self, refused: &LogError) {
+        if matches!(refused, LogError::Full { .. }) {
+            self.is_refusing = true;
+            self.hub.status().refused = Some(refused.to_string());
+        }
+    }
+
+    /// Lets others see whether there is room for what is written.
+    fn note_room(&mut self, written: &Result<(), LogError>, use_: Use) {
+        match written {
+            Err(error) if files::is_full(error) => {
+                self.is_refusing = true;
+                self.hub.status().unwritten = Some(error.to_string());
+                self.hub.keeper_bell.notify_one();
+            }
+            Ok(()) if self.is_refusing && use_ == Use::Records => {
+                self.is_refusing = false;
+                let mut status = self.hub.status();
+                status.unwritten = None;
+                status.refused = None;
+            }
+            Ok(()) | Err(_) => {}
+        }
     }
 
     /// Whether a write may be done.
@@ -238,7 +306,7 @@ impl Writer {
     }
 
     /// Writes the groups in one piece, syncs once, and applies them.
-    fn make_durable(&mut self, mut groups: Vec<Framed>) -> Result<(), LogError> {
+    fn make_durable(&mut self, mut groups: Vec<Framed>, use_: Use) -> Result<(), LogError> {
         let sizes: Vec<(u64, u32, usize)> = groups
             .iter()
             .map(|group| (group.sequence, group.crc, group.bytes.len()))
@@ -255,7 +323,9 @@ impl Writer {
             }
         };
         drop(groups);
-        if let Err(error) = self.write_and_sync(&bytes) {
+        let written = self.write_and_sync(&bytes, use_);
+        self.note_room(&written, use_);
+        if let Err(error) = written {
             if !files::is_full(&error) {
                 self.hub.stop(&error);
             }
@@ -265,8 +335,8 @@ impl Writer {
         Ok(())
     }
 
-    fn write_and_sync(&mut self, bytes: &[u8]) -> Result<(), LogError> {
-        if self.journal.needs_file(bytes.len()) {
+    fn write_and_sync(&mut self, bytes: &[u8], use_: Use) -> Result<(), LogError> {
+        if self.journal.needs_file(bytes.len(), use_) {
             let begun = self.journal.begin_file(&mut self.hub.pool());
             if let Err(error) = begun {
                 // The name or the length of the file may not last, and groups would go with it.
@@ -349,12 +419,30 @@ impl Writer {
     }
 }
 
+/// How many partitions a group tells the ends of.
+const LATELY: usize = 32;
+
+/// Takes note that a partition is written to.
+fn note(lately: &mut VecDeque<(u32, u32)>, at: (u32, u32)) {
+    if lately.back() == Some(&at) {
+        return;
+    }
+    if let Some(known) = lately.iter().position(|known| *known == at) {
+        lately.remove(known);
+    } else if lately.len() >= LATELY {
+        lately.pop_front();
+    }
+    lately.push_back(at);
+}
+
 /// What the next groups follow.
 struct Next {
     sequence: u64,
     crc: u32,
     synced: u64,
     used: u64,
+    /// Offsets that all partitions together have given.
+    given: u64,
     /// The ends of partitions that were written to in this batch.
     ends: BTreeMap<(u32, u32), i64>,
 }
@@ -366,11 +454,13 @@ impl Next {
             crc: state.crc,
             synced: state.sequence,
             used: state.used,
+            given: state.given,
             ends: BTreeMap::new(),
         }
     }
 
-    fn frame(&mut self, mut bytes: Vec<u8>, write: u64) -> Framed {
+    fn frame(&mut self, mut bytes: Vec<u8>, write: u64, ends: &[End]) -> Framed {
+        put_ends(&mut bytes, self.given, ends);
         self.sequence += 1;
         self.crc = group::frame(&mut bytes, self.sequence, self.crc, write, self.synced);
         Framed {

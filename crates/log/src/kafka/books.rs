@@ -2,11 +2,13 @@
 //!
 //! ```text
 //! t1;<base>;<count>;<id sum>;<what the caller wrote>
+//! t2;<earlier>;<base>;<count>;<id sum>;<what the caller wrote>
 //! ```
 //!
 //! `base` is the offset at which counting began, `count` how many records between it and the
 //! committed offset were settled, `id sum` the wrapping 128-bit sum of their event ids as 32 hex
-//! digits. All of it is ASCII; `docs/formats/kafka.md` is the specification.
+//! digits, `earlier` how many were settled before `base`; version 1 is written where there are none. All
+//! of it is ASCII; `docs/formats/kafka.md` is the specification.
 //!
 //! **Invariant:** the books change only in the same commit as the offset they belong to.
 
@@ -16,7 +18,8 @@ use tidegate_core::books::{Place, Posting};
 use crate::port::MAX_METADATA;
 use crate::{LogError, TopicPartition};
 
-const VERSION: &str = "t1;";
+const VERSION_1: &str = "t1;";
+const VERSION_2: &str = "t2;";
 
 /// What a group has settled of a partition since counting began.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,6 +30,8 @@ pub struct GroupBooks {
     pub count: u64,
     /// The wrapping sum of their ids.
     pub id_sum: u128,
+    /// How many were settled before counting began here: nobody can verify them any more.
+    pub earlier: u64,
 }
 
 impl GroupBooks {
@@ -37,23 +42,36 @@ impl GroupBooks {
             base,
             count: 0,
             id_sum: 0,
+            earlier: 0,
         }
     }
 
-    /// The books after a commit that takes the group from `before` to `next`.
-    ///
-    /// Postings that take records out of the group's hands are counted. A commit that moves on
-    /// without any posting comes from somebody who keeps no books: they begin anew behind it,
-    /// because nobody could vouch for what lies before.
+    /// How many records the group has settled, ever. It never falls.
     #[must_use]
-    pub(super) fn after(self, before: Offset, next: Offset, postings: &[Posting]) -> Self {
-        let mut settled = postings
-            .iter()
-            .filter(|posting| settles(posting))
-            .peekable();
-        if settled.peek().is_none() && next > before {
-            return Self::begin(next);
+    pub fn settled(&self) -> u64 {
+        self.earlier.saturating_add(self.count)
+    }
+
+    /// The same books for an owner that finds the partition beginning at `start`. What they cover must be
+    /// there to be verified: if the broker has removed some of it, counting begins anew at `next`.
+    #[must_use]
+    pub(super) fn handed_on(self, start: Offset, next: Offset) -> Self {
+        if self.base >= start {
+            return self;
         }
+        Self {
+            earlier: self.settled(),
+            ..Self::begin(next)
+        }
+    }
+
+    /// The books after a commit that brings these postings.
+    ///
+    /// Postings that take records out of the group's hands are counted. A record that is passed without
+    /// one is not: it lies in the topic and not in the books, and whoever counts misses it.
+    #[must_use]
+    pub(super) fn after(self, postings: &[Posting]) -> Self {
+        let settled = postings.iter().filter(|posting| settles(posting));
         settled.fold(self, |books, posting| Self {
             count: books.count.saturating_add(posting.count),
             id_sum: books.id_sum.wrapping_add(posting.id_sum),
@@ -77,14 +95,25 @@ pub(super) fn write(books: GroupBooks, metadata: &str) -> String {
         base,
         count,
         id_sum,
+        earlier,
     } = books;
-    format!("{VERSION}{base};{count};{id_sum:032x};{metadata}")
+    match earlier {
+        0 => format!("{VERSION_1}{base};{count};{id_sum:032x};{metadata}"),
+        _ => format!("{VERSION_2}{earlier};{base};{count};{id_sum:032x};{metadata}"),
+    }
 }
 
 /// Takes metadata apart. Text that we did not write has no books and is the caller's whole.
 pub(super) fn read(text: &str) -> (Option<GroupBooks>, &str) {
     fn parse(text: &str) -> Option<(GroupBooks, &str)> {
-        let mut parts = text.strip_prefix(VERSION)?.splitn(4, ';');
+        let (earlier, rest) = match text.strip_prefix(VERSION_1) {
+            Some(rest) => (0, rest),
+            None => {
+                let (earlier, rest) = text.strip_prefix(VERSION_2)?.split_once(';')?;
+                (earlier.parse().ok()?, rest)
+            }
+        };
+        let mut parts = rest.splitn(4, ';');
         let base = Offset(parts.next()?.parse().ok()?);
         let count = parts.next()?.parse().ok()?;
         let id_sum = parts.next().filter(|digits| digits.len() == 32)?;
@@ -93,6 +122,7 @@ pub(super) fn read(text: &str) -> (Option<GroupBooks>, &str) {
             base,
             count,
             id_sum,
+            earlier,
         };
         Some((books, parts.next()?))
     }
@@ -122,16 +152,40 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read_back_and_fits_a_broker() {
-        let books = GroupBooks {
+        let mut books = GroupBooks {
             base: Offset(i64::MAX),
             count: u64::MAX,
             id_sum: u128::MAX,
+            earlier: 0,
         };
-        for metadata in ["", "a;b;;c", "t1;1;2;3;4"] {
-            let text = write(books, metadata);
-            assert_eq!(read(&text), (Some(books), metadata));
+        for earlier in [0, u64::MAX] {
+            books.earlier = earlier;
+            for metadata in ["", "a;b;;c", "t1;1;2;3;4", "t2;1;2;3;4;5"] {
+                let text = write(books, metadata);
+                assert_eq!(read(&text), (Some(books), metadata));
+            }
         }
         assert!(write(books, &"x".repeat(MAX_METADATA)).len() <= 4_096);
+    }
+
+    #[test]
+    fn books_of_both_versions_are_read() {
+        let sum = "00000000000000000000000000000007";
+        let first = GroupBooks {
+            count: 2,
+            id_sum: 7,
+            ..GroupBooks::begin(Offset(1))
+        };
+        let text = format!("t1;1;2;{sum};x");
+        assert_eq!(read(&text), (Some(first), "x"));
+        assert_eq!(write(first, "x"), text);
+        let second = GroupBooks {
+            earlier: 9,
+            ..first
+        };
+        let text = format!("t2;9;1;2;{sum};x");
+        assert_eq!(read(&text), (Some(second), "x"));
+        assert_eq!(write(second, "x"), text);
     }
 
     #[test]
@@ -144,6 +198,8 @@ mod tests {
             "t1;1;2;7;x",
             "t1;x;2;7;",
             "t2;1;2;3;",
+            "t2;1;2;3;4;5",
+            "t3;1;2;3;4;5",
             long,
         ] {
             assert_eq!(read(text), (None, text));
@@ -158,24 +214,25 @@ mod tests {
         let mut all = moved(Some(Place::InFlight), Some(Place::Delivered));
         all.extend(moved(Some(Place::Queued), Some(Place::InFlight)));
         all.extend(moved(Some(Place::Parked), Some(Place::Delivered)));
-        let books = begin.after(Offset(10), Offset(12), &all);
+        let books = begin.after(&all);
         assert_eq!((books.base, books.count, books.id_sum), (Offset(10), 2, 7));
         let tier = moved(Some(Place::Queued), Some(Place::Retrying));
-        assert_eq!(books.after(Offset(12), Offset(14), &tier).count, 4);
+        assert_eq!(books.after(&tier).count, 4);
     }
 
     #[test]
-    fn a_commit_without_postings_begins_the_books_anew_only_when_it_moves_on() {
+    fn books_whose_beginning_was_removed_begin_anew_and_forget_no_count() {
         let books = GroupBooks {
             base: Offset(1),
             count: 5,
             id_sum: 9,
+            earlier: 2,
         };
-        assert_eq!(books.after(Offset(6), Offset(6), &[]), books);
-        assert_eq!(
-            books.after(Offset(6), Offset(8), &[]),
-            GroupBooks::begin(Offset(8))
-        );
+        assert_eq!(books.after(&[]), books, "without postings nothing changes");
+        assert_eq!(books.handed_on(Offset(1), Offset(8)), books);
+        let anew = books.handed_on(Offset(2), Offset(8));
+        assert_eq!((anew.base, anew.count, anew.id_sum), (Offset(8), 0, 0));
+        assert_eq!(anew.settled(), books.settled());
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Topics: how many partitions they have, what they take, and how they are made.
 
+mod look;
 mod ranges;
 mod settled;
 
@@ -13,8 +14,8 @@ use rdkafka::admin::{
 };
 use rdkafka::config::FromClientConfigAndContext;
 use rdkafka::consumer::{BaseConsumer, Consumer};
-use rdkafka::error::RDKafkaErrorCode;
-use tidegate_core::{Offset, Partition, Topic};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use tidegate_core::{Partition, Topic};
 
 use crate::error::LogError;
 use crate::record::TopicPartition;
@@ -24,6 +25,7 @@ use super::ear::{Ear, listen};
 use super::workers::within;
 use super::{Inner, KafkaConfig, failure, settings};
 
+pub(super) use look::{Look, watermarks};
 use settled::{config_of, properties_of};
 
 /// How long what is known about a topic is taken for true, as in Kafka's own clients.
@@ -76,50 +78,31 @@ impl Catalog {
 /// Asks for the number of partitions of a topic.
 fn count_partitions(
     asker: &BaseConsumer<Ear>,
-    config: &KafkaConfig,
+    look: &Look,
     topic: &Topic,
 ) -> Result<u32, LogError> {
     listen(asker);
-    let servers = &config.bootstrap_servers;
-    let metadata = asker
-        .fetch_metadata(Some(topic.as_str()), config.request_timeout)
-        .map_err(|error| failure::of_question("a look at a topic", servers, Some(topic), &error))?;
-    let found = metadata
-        .topics()
-        .iter()
-        .find(|found| found.name() == topic.as_str());
-    let unknown = || LogError::UnknownTopic {
-        topic: topic.clone(),
-    };
-    let found = found.ok_or_else(unknown)?;
-    if let Some(error) = found.error() {
-        let error = rdkafka::error::KafkaError::MetadataFetch(error.into());
-        return Err(failure::of_question(
-            "a look at a topic",
-            servers,
-            Some(topic),
-            &error,
-        ));
-    }
-    match u32::try_from(found.partitions().len()) {
-        Ok(0) | Err(_) => Err(unknown()),
+    let count = look.ask(|limit| {
+        let metadata = asker.fetch_metadata(Some(topic.as_str()), limit)?;
+        let mut topics = metadata.topics().iter();
+        let found = topics.find(|found| found.name() == topic.as_str());
+        let error = found.and_then(rdkafka::metadata::MetadataTopic::error);
+        match error.map(|error| KafkaError::MetadataFetch(error.into())) {
+            // A topic that is not there is an answer: most of those who ask want to know just that.
+            Some(error) if failure::is_no_topic(&error) => Ok(0),
+            Some(error) => Err(error),
+            None => Ok(found.map_or(0, |found| found.partitions().len())),
+        }
+    });
+    let count = count.map_err(|error| {
+        failure::of_question("a look at a topic", &look.servers, Some(topic), &error)
+    })?;
+    match u32::try_from(count) {
+        Ok(0) | Err(_) => Err(LogError::UnknownTopic {
+            topic: topic.clone(),
+        }),
         Ok(count) => Ok(count),
     }
-}
-
-/// Asks where a partition begins and ends, for readers that see only what is committed.
-pub(super) fn watermarks<C: rdkafka::consumer::ConsumerContext>(
-    asker: &BaseConsumer<C>,
-    servers: &str,
-    at: &TopicPartition,
-    limit: Duration,
-) -> Result<(Offset, Offset), LogError> {
-    let (start, end) = asker
-        .fetch_watermarks(at.topic.as_str(), at.partition.0, limit)
-        .map_err(|error| {
-            failure::of_question("a look at a partition", servers, Some(&at.topic), &error)
-        })?;
-    Ok((Offset(start), Offset(end)))
 }
 
 impl Inner {
@@ -169,10 +152,10 @@ impl Inner {
     }
 
     async fn partitions(&self, topic: &Topic) -> Result<u32, LogError> {
-        let (asker, config) = (Arc::clone(&self.catalog.asker), self.config.clone());
+        let (asker, look) = (Arc::clone(&self.catalog.asker), self.look());
         let asked = topic.clone();
         self.ask("kafka-metadata", move || {
-            count_partitions(&asker, &config, &asked)
+            count_partitions(&asker, &look, &asked)
         })
         .await
     }
@@ -234,9 +217,15 @@ impl Inner {
         let made = self.administer("a new topic", None, call).await?.pop();
         self.catalog.forget(topic);
         match made {
-            Some(Ok(_)) => self.await_topic(topic).await,
+            Some(Ok(_)) => {
+                self.await_topic(topic).await?;
+                self.await_leaders(topic, count).await
+            }
             Some(Err((_, RDKafkaErrorCode::TopicAlreadyExists))) => {
-                self.adapt_topic(topic, &config, &properties).await
+                // Somebody else may have made it this very moment.
+                self.await_topic(topic).await?;
+                self.adapt_topic(topic, &config, &properties).await?;
+                self.await_leaders(topic, count).await
             }
             Some(Err((_, code))) => match failure::meaning(code) {
                 failure::Meaning::Refusal => Err(LogError::Refused {
@@ -367,7 +356,7 @@ impl Inner {
     pub(super) async fn describe(&self, topic: &Topic) -> Result<TopicDescription, LogError> {
         let count = self.partitions(topic).await?;
         let config = config_of(count, &self.configuration(topic).await?);
-        let (asker, settings) = (Arc::clone(&self.catalog.asker), self.config.clone());
+        let (asker, look) = (Arc::clone(&self.catalog.asker), self.look());
         let asked = topic.clone();
         let partitions = self
             .ask("kafka-describe", move || {
@@ -375,9 +364,7 @@ impl Inner {
                 numbers
                     .map(|number| {
                         let at = TopicPartition::new(asked.clone(), number);
-                        let servers = &settings.bootstrap_servers;
-                        let limit = settings.request_timeout;
-                        let (start, end) = watermarks(&asker, servers, &at, limit)?;
+                        let (start, end) = watermarks(&asker, &look, &at)?;
                         Ok(PartitionDescription {
                             partition: Partition(number),
                             start,

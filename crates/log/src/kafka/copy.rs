@@ -18,7 +18,7 @@ const LAST_PIECE: usize = 64 * 1_024;
 /// What is larger gets memory of its own.
 const ALONE: usize = LAST_PIECE / 4;
 
-/// A message could not be copied: a name of a header is not UTF-8.
+/// A message could not be copied: a name of a header is not UTF-8, or longer than our headers can be.
 #[derive(Debug)]
 pub(super) struct Unreadable {
     pub(super) offset: Offset,
@@ -44,7 +44,9 @@ impl Copier {
             Some(found) => catch_unwind(AssertUnwindSafe(|| {
                 self.headers(|| found.iter().map(|header| (header.key, header.value)))
             }))
-            .map_err(|_| Unreadable { offset })?,
+            .ok()
+            .flatten()
+            .ok_or(Unreadable { offset })?,
         };
         let timestamp = message.timestamp().to_millis().unwrap_or(0);
         Ok(Stored {
@@ -59,17 +61,22 @@ impl Copier {
     }
 
     /// Goes over the headers twice. Whatever is wrong with them is found the first time, when nothing
-    /// has been written.
-    fn headers<'a, I>(&mut self, headers: impl Fn() -> I) -> Headers
+    /// has been written; none if something does not fit.
+    fn headers<'a, I>(&mut self, headers: impl Fn() -> I) -> Option<Headers>
     where
         I: Iterator<Item = (&'a str, Option<&'a [u8]>)>,
     {
         let length = Headers::length(headers());
+        // Whatever does not fit is longer than that.
+        if length > Headers::LONGEST_NAME && Headers::unfit(headers()).is_some() {
+            return None;
+        }
         if length > ALONE {
-            return Headers::write(headers(), &mut BytesMut::with_capacity(length));
+            let mut alone = BytesMut::with_capacity(length);
+            return Some(Headers::write(headers(), &mut alone));
         }
         self.make_room(length);
-        Headers::write(headers(), &mut self.piece)
+        Some(Headers::write(headers(), &mut self.piece))
     }
 
     fn bytes(&mut self, bytes: &[u8]) -> Bytes {
@@ -140,13 +147,17 @@ mod tests {
         for (name, value) in headers {
             pushed.push(name, value);
         }
-        let long = "n".repeat(LAST_PIECE + 3);
+        let long = "n".repeat(ALONE + 3);
         let large = [(long.as_str(), Some(&b"v"[..]))];
         let mut pushed_large = Headers::default();
         pushed_large.push(&long, Some(b"v"));
         let mut copier = Copier::default();
-        assert_eq!(copier.headers(|| headers.into_iter()), pushed);
-        assert_eq!(copier.headers(|| large.into_iter()), pushed_large);
-        assert_eq!(copier.headers(|| [].into_iter()), Headers::default());
+        assert_eq!(copier.headers(|| headers.into_iter()), Some(pushed));
+        assert_eq!(copier.headers(|| large.into_iter()), Some(pushed_large));
+        let none = copier.headers(|| [].into_iter());
+        assert_eq!(none, Some(Headers::default()));
+        let longer = "n".repeat(Headers::LONGEST_NAME + 1);
+        let unfit = [("a", None), (longer.as_str(), None)];
+        assert_eq!(copier.headers(|| unfit.into_iter()), None);
     }
 }

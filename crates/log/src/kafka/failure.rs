@@ -1,5 +1,7 @@
 //! What an error of the client means for whoever called.
 
+use std::time::Duration;
+
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use tidegate_core::Topic;
 
@@ -71,6 +73,24 @@ pub(super) fn meaning(code: Code) -> Meaning {
     }
 }
 
+/// Whether it says that there is no such topic or partition.
+pub(super) fn is_no_topic(error: &KafkaError) -> bool {
+    code_of(error).map(meaning) == Some(Meaning::NoTopic)
+}
+
+/// How long a question that got this error is worth asking again, because the answer is about to change: a
+/// partition whose leader is just being found has one in a moment, and a topic that was just made may be
+/// unknown to whoever is asked, but not for long.
+pub(super) fn patience(error: &KafkaError) -> Duration {
+    match code_of(error) {
+        Some(Code::NotLeaderForPartition | Code::LeaderNotAvailable) => Duration::MAX,
+        Some(Code::UnknownTopicOrPartition | Code::UnknownTopic | Code::UnknownPartition) => {
+            Duration::from_secs(2)
+        }
+        Some(_) | None => Duration::ZERO,
+    }
+}
+
 /// The code of an error, also of those that the client's own function forgets.
 pub(super) fn code_of(error: &KafkaError) -> Option<Code> {
     if let KafkaError::AdminOp(code) = error {
@@ -138,6 +158,10 @@ mod tests {
             assert_eq!(of(error).to_string(), code, "{shown}");
         }
         assert_eq!(meaning(Code::IllegalGeneration), Meaning::Stale);
+        let patience = |code| patience(&KafkaError::MetadataFetch(code));
+        assert_eq!(patience(Code::NotLeaderForPartition), Duration::MAX);
+        assert_eq!(patience(Code::UnknownPartition), Duration::from_secs(2));
+        assert_eq!(patience(Code::OperationTimedOut), Duration::ZERO);
         assert_eq!(meaning(Code::MessageSizeTooLarge), Meaning::TooLarge);
     }
 }

@@ -176,6 +176,10 @@ impl Inner {
                     limit: known.max_record_size,
                 });
             }
+            if let Err(why) = append.record.headers.check() {
+                let topic = append.topic;
+                return Err(LogError::HeaderTooLong { topic, why });
+            }
             let partition = append.partition.unwrap_or_else(|| {
                 match &append.record.key {
                     Some(key) => partition_of(key, known.partitions),

@@ -17,7 +17,7 @@ use crate::error::LogError;
 use crate::port::{Batch, Read};
 use crate::record::TopicPartition;
 
-use super::catalog::watermarks;
+use super::catalog::{Look, watermarks};
 use super::copy::{Copier, Unreadable};
 use super::ear::Ear;
 use super::{Inner, KafkaConfig, failure, settings};
@@ -99,13 +99,12 @@ impl Readers {
     }
 
     fn range(&self, reader: &Reader, read: &Read) -> Result<(Offset, Offset), LogError> {
-        let limit = self.config.request_timeout;
-        watermarks(
-            &reader.consumer,
-            &self.config.bootstrap_servers,
-            &read.at,
-            limit,
-        )
+        let look = Look {
+            clock: Arc::clone(&self.clock),
+            servers: self.config.bootstrap_servers.clone(),
+            limit: self.config.request_timeout,
+        };
+        watermarks(&reader.consumer, &look, &read.at)
     }
 
     fn read_with(&self, reader: &mut Reader, read: &Read) -> Result<Batch, LogError> {

@@ -155,6 +155,7 @@ mod tests {
             base: Offset(5),
             count: 2,
             id_sum: 30,
+            earlier: 0,
         };
         let mut recount = PartitionRecount {
             at: TopicPartition::new(Topic::new("t").unwrap(), 0),
@@ -190,6 +191,7 @@ mod tests {
                     base: Offset(5),
                     count: 3,
                     id_sum: 37,
+                    earlier: 0,
                 }),
                 is_compacted,
                 start: Offset(0),

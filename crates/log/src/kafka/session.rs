@@ -244,12 +244,11 @@ impl KafkaSession {
                 .collect()
         });
         let (readers, asker) = (Arc::clone(&self.inner.readers), self.inner.asker());
-        let (config, now) = (self.inner.config.clone(), self.inner.clock.now_ms());
+        let (look, now) = (self.inner.look(), self.inner.clock.now_ms());
         self.inner
             .ask("kafka-lag", move || {
                 let lag = |(at, from): (TopicPartition, Offset)| {
-                    let limit = config.request_timeout;
-                    let (start, end) = watermarks(&asker, &config.bootstrap_servers, &at, limit)?;
+                    let (start, end) = watermarks(&asker, &look, &at)?;
                     let from = from.max(start);
                     let mut lag = Lag {
                         at: at.clone(),

@@ -168,8 +168,8 @@ fn begin(
         Box::pin(async move {
             let answer = writing.await;
             // Whoever waits may be gone, and those behind it must know all the same.
-            if let Err(error) = &answer {
-                turn::fail(&held, error);
+            if answer.is_err() {
+                turn::fail(&held);
             }
             end(&inner, &name, &partitions, ticket);
             // Nobody may be waiting any more.

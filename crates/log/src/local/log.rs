@@ -106,7 +106,8 @@ impl Inner {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives each record its partition, or says which topic or partition is not there.
+    /// Gives each record its partition, or says which topic or partition is not there, or what cannot be
+    /// held.
     pub(super) fn place(&self, mut appends: Vec<Append>) -> Result<Vec<Append>, LogError> {
         let mut known: BTreeMap<Topic, u32> = BTreeMap::new();
         for append in &mut appends {
@@ -136,6 +137,10 @@ impl Inner {
                     at: TopicPartition::new(append.topic.clone(), partition.0),
                     partitions,
                 });
+            }
+            if let Err(why) = append.record.headers.check() {
+                let topic = append.topic.clone();
+                return Err(LogError::HeaderTooLong { topic, why });
             }
             append.partition = Some(partition);
         }

@@ -133,6 +133,11 @@ impl Stage for Embedded {
         self.losses.lost()
     }
 
+    fn refuse_next_commit(&self) -> bool {
+        self.losses.refuse_next();
+        true
+    }
+
     fn account<'a>(&'a self, group: &'a GroupName, topic: &'a Topic) -> Call<'a, Account> {
         let shelf = Arc::clone(&self.life.lock().unwrap().shelf);
         Box::pin(async move {

@@ -83,7 +83,7 @@ impl Stage for Kafka {
     fn times(&self) -> Times {
         Times {
             settle: Duration::from_secs(60),
-            quiet: Duration::from_secs(2),
+            quiet: Duration::from_secs(1),
         }
     }
 
@@ -114,6 +114,10 @@ impl Stage for Kafka {
 
     fn answers_lost(&self) -> u64 {
         self.line().map_or(0, |line| line.lost())
+    }
+
+    fn refuse_next_commit(&self) -> bool {
+        false
     }
 
     fn account<'a>(&'a self, group: &'a GroupName, topic: &'a Topic) -> Call<'a, Account> {

@@ -8,10 +8,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use tidegate_core::env::{Disk, DiskFile, DiskLock, Entry, OpenMode};
 
-/// Which syncs of journals are done and said to have failed.
+/// Which syncs of journals are done and said to have failed, and which writes find no room.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Losses {
     is_next: Arc<AtomicBool>,
+    is_refused: Arc<AtomicBool>,
     lost: Arc<AtomicU64>,
 }
 
@@ -19,6 +20,11 @@ impl Losses {
     /// The next one.
     pub(crate) fn lose_next(&self) {
         self.is_next.store(true, Ordering::SeqCst);
+    }
+
+    /// There is no room for the next write, and there is for the one after it.
+    pub(crate) fn refuse_next(&self) {
+        self.is_refused.store(true, Ordering::SeqCst);
     }
 
     /// How many have been.
@@ -94,6 +100,9 @@ impl DiskFile for LossyFile {
     }
 
     fn write_at(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        if self.losses.is_refused.swap(false, Ordering::SeqCst) {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
         self.file.write_at(offset, bytes)
     }
 

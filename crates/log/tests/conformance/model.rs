@@ -75,6 +75,11 @@ impl Stage for Model {
         self.injected.load(Ordering::Relaxed) - self.log.faults_left()
     }
 
+    fn refuse_next_commit(&self) -> bool {
+        self.log.inject(LogFault::LoseRequest);
+        true
+    }
+
     fn account<'a>(&'a self, group: &'a GroupName, topic: &'a Topic) -> Call<'a, Account> {
         let books = self.log.books(group, topic);
         let account = Account::new(&books, true);

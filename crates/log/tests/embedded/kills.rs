@@ -48,7 +48,7 @@ impl Promises {
 }
 
 #[test]
-fn killed_at_any_moment_the_log_keeps_what_it_acknowledged() {
+fn t30_killed_at_any_moment_the_log_keeps_what_it_acknowledged() {
     let kills = scaled(100);
     let draw: &mut dyn Entropy = &mut Stream::new(0x6b69_6c6c);
     let dir = tempfile::tempdir().unwrap();

@@ -95,7 +95,7 @@ async fn check(shelf: Arc<EmbeddedShelf>, promised: Promised) {
 }
 
 #[test]
-fn whatever_goes_next_and_whenever_the_power_goes_nothing_promised_is_lost() {
+fn t31_whatever_goes_next_and_whenever_the_power_goes_nothing_promised_is_lost() {
     let made = AtomicU64::new(0);
     seeds!(scaled(600), |seed| {
         let mut sim = Sim::new(seed);

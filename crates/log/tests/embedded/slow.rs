@@ -23,6 +23,8 @@ struct Held {
     /// Files whose names begin so.
     prefix: Option<&'static str>,
     waiting: u32,
+    /// The names of the files that were read from, one for each read.
+    reads: Vec<String>,
 }
 
 impl SlowDisk {
@@ -35,6 +37,13 @@ impl SlowDisk {
     pub(crate) fn let_go(&self) {
         self.0.state.lock().unwrap().prefix = None;
         self.0.opened.notify_all();
+    }
+
+    /// How often files whose names begin so were read from.
+    pub(crate) fn reads(&self, prefix: &str) -> usize {
+        let held = self.0.state.lock().unwrap();
+        let reads = held.reads.iter();
+        reads.filter(|name| name.starts_with(prefix)).count()
     }
 
     pub(crate) async fn wait_until_somebody_is_held(&self) {
@@ -52,6 +61,7 @@ impl Gate {
     fn pass(&self, name: &str) {
         let mut held = self.state.lock().unwrap();
         held.waiting += 1;
+        held.reads.push(name.to_owned());
         while held.prefix.is_some_and(|prefix| name.starts_with(prefix)) {
             held = self.opened.wait(held).unwrap();
         }

@@ -190,6 +190,52 @@ async fn reads_go_on_while_the_log_is_counted() {
     shelf.close().await;
 }
 
+/// Whoever does not wait any more costs nothing, and a log that is closed counts for nobody.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn audits_that_nobody_waits_for_are_not_done() {
+    for is_closed in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let disk = SlowDisk::default();
+        let mut env = Env::system();
+        env.disk = Arc::new(disk.clone());
+        let shelf = Arc::new(EmbeddedShelf::open(&env, config(dir.path())).unwrap());
+        let one = TopicConfig::new(1);
+        shelf.create_topic(&topic("a"), one).await.unwrap();
+        shelf.write(write(vec![append("a", 0, "x")])).await.unwrap();
+        shelf.tidy().await.unwrap();
+        disk.hold("0-");
+        let audit = || {
+            let shelf = Arc::clone(&shelf);
+            tokio::spawn(async move { shelf.audit().await })
+        };
+        let first = audit();
+        disk.wait_until_somebody_is_held().await;
+        let read = disk.reads("0-");
+        let waiting: Vec<_> = (0..20).map(|_| audit()).collect();
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        if is_closed {
+            let shelf = Arc::clone(&shelf);
+            let closing = tokio::spawn(async move { shelf.close().await });
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            disk.let_go();
+            closing.await.unwrap();
+            for audit in waiting {
+                let refused = audit.await.unwrap().unwrap_err();
+                assert!(matches!(refused, LogError::Closed), "{refused}");
+            }
+        } else {
+            waiting.iter().for_each(|audit| audit.abort());
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            disk.let_go();
+            first.await.unwrap().unwrap();
+            shelf.close().await;
+        }
+        // The segment is small: an audit reads how it begins, where the first one was held, and then all
+        // of it.
+        assert_eq!(disk.reads("0-"), read + 1, "{is_closed}");
+    }
+}
+
 /// A partition that cannot be read keeps no other one waiting: where its file is gone it rests until
 /// it is sought, where the disk fails it is tried again in its turn.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -234,4 +280,18 @@ async fn a_partition_that_cannot_be_read_does_not_starve_the_others() {
         assert_eq!(failures == 1, is_gone, "{failures}");
         log.close().await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_removes_the_lock_file_does_not_get_the_directory() {
+    let dir = tempfile::tempdir().unwrap();
+    let shelf = EmbeddedShelf::open(&Env::system(), config(dir.path())).unwrap();
+    std::fs::remove_file(dir.path().join("lock")).unwrap();
+    for _ in 0..2 {
+        let second = EmbeddedShelf::open(&Env::system(), config(dir.path()));
+        assert!(matches!(second, Err(LogError::Locked { .. })), "{second:?}");
+    }
+    shelf.close().await;
+    let again = EmbeddedShelf::open(&Env::system(), config(dir.path())).unwrap();
+    again.close().await;
 }

@@ -3,11 +3,15 @@
 mod needs_kafka {
     use std::time::{Duration, Instant};
 
+    use tidegate_core::Offset;
     use tidegate_core::env::Env;
     use tidegate_log::kafka::{KafkaConfig, KafkaLog};
-    use tidegate_log::{Log, LogError, TopicPartition};
+    use tidegate_log::{Commit, Join, Log, LogError, OffsetCommit, TopicPartition};
 
-    use crate::scene::{append, config, numbers, open, run, topic, variable};
+    use crate::broker::{Broker, USER};
+    use crate::scene::{
+        append, append_of, assigned, config, group, numbers, open, run, topic, variable,
+    };
 
     async fn refusal(config: KafkaConfig) -> LogError {
         KafkaLog::connect(config, Env::system()).await.unwrap_err()
@@ -72,7 +76,7 @@ mod needs_kafka {
 
     #[test]
     #[ignore = "needs Kafka"]
-    fn the_right_password_opens_and_a_wrong_one_is_a_refusal() {
+    fn t44_the_right_password_opens_and_a_wrong_one_is_a_refusal() {
         run(async {
             let log = open(sasl(&variable("KAFKA_SASL_PASSWORD"))).await;
             let at = TopicPartition::new(topic(&log, 1).await, 0);
@@ -87,7 +91,7 @@ mod needs_kafka {
 
     #[test]
     #[ignore = "needs Kafka"]
-    fn tls_opens_with_the_right_authority_and_is_a_refusal_without() {
+    fn t44_tls_opens_with_the_right_authority_and_is_a_refusal_without() {
         run(async {
             let tls = with(
                 config(&variable("KAFKA_SSL_BOOTSTRAP")),
@@ -101,6 +105,53 @@ mod needs_kafka {
             assert!(log.topics().await.is_ok());
             let error = refusal(tls).await;
             assert!(matches!(error, LogError::Refused { .. }), "{error}");
+        });
+    }
+
+    #[test]
+    #[ignore = "needs Kafka"]
+    fn t44_records_go_through_tls_with_a_password_and_so_do_transactions() {
+        let broker = Broker::start();
+        run(async move {
+            let authority = Broker::authority();
+            let guarded = |mechanism: &str, password: &str| {
+                with(
+                    config(&broker.guarded_servers()),
+                    &[
+                        ("security.protocol", "sasl_ssl"),
+                        ("ssl.ca.location", &authority.display().to_string()),
+                        ("sasl.mechanism", mechanism),
+                        ("sasl.username", USER.0),
+                        ("sasl.password", password),
+                    ],
+                )
+            };
+            for mechanism in ["SCRAM-SHA-512", "PLAIN"] {
+                let log = open(guarded(mechanism, USER.1)).await;
+                let at = TopicPartition::new(topic(&log, 1).await, 0);
+                append(&log, &at, 0..3).await;
+                // The clients of a group and of a transaction find the same door.
+                let join = Join::new(group(), vec![at.topic.clone()]);
+                let session = log.join(join).await.unwrap();
+                let fence = assigned(&*session).await[&at].fence;
+                let offset = OffsetCommit {
+                    at: at.clone(),
+                    fence,
+                    next: Offset(3),
+                    metadata: String::new(),
+                    postings: vec![],
+                };
+                let commit = Commit {
+                    appends: vec![append_of(&at, 3)],
+                    offsets: vec![offset],
+                };
+                session.commit(commit).await.unwrap();
+                assert_eq!(numbers(&log, &at).await, [0, 1, 2, 3], "{mechanism}");
+                session.close().await.unwrap();
+                let error = refusal(guarded(mechanism, "wrong-password")).await;
+                assert!(matches!(error, LogError::Refused { .. }), "{error}");
+                assert!(!error.to_string().contains("wrong-password"), "{error}");
+            }
         });
     }
 

@@ -47,7 +47,7 @@ mod needs_kafka {
 
     #[test]
     #[ignore = "needs Kafka"]
-    fn whichever_answer_of_a_commit_is_lost_it_is_done_once() {
+    fn t25_whichever_answer_of_a_commit_is_lost_it_is_done_once() {
         run(async {
             let line = line();
             let log = open(config(&line.servers())).await;
@@ -97,7 +97,8 @@ mod needs_kafka {
             let log = open(config(&line.servers())).await;
             let at = TopicPartition::new(topic(&log, 1).await, 0);
             append(&log, &at, 0..1).await;
-            for number in 1..30 {
+            let rounds = tidegate_sim::scaled(160).max(5);
+            for number in 1..=rounds {
                 let lost = line.lost();
                 line.lose_next_answer(&[PRODUCE], Loss::Cut);
                 // Several requests are on their way when the connection breaks.
@@ -110,7 +111,7 @@ mod needs_kafka {
                 assert_eq!(line.lost(), lost + 1);
             }
             let found = numbers(&log, &at).await;
-            let expected: Vec<u64> = (0..1).chain(4..120).collect();
+            let expected: Vec<u64> = (0..1).chain(4..(rounds + 1) * 4).collect();
             assert_eq!(found, expected);
         });
     }
@@ -173,7 +174,7 @@ mod needs_kafka {
 
     #[test]
     #[ignore = "needs Kafka"]
-    fn a_client_that_gets_no_records_any_more_is_given_up_aloud() {
+    fn t43_a_client_that_gets_no_records_any_more_is_given_up_aloud() {
         run(async {
             let line = line();
             let mut config = config(&line.servers());
@@ -202,7 +203,7 @@ mod needs_kafka {
 
     #[test]
     #[ignore = "needs Kafka"]
-    fn a_producer_that_failed_for_good_is_replaced() {
+    fn t43_a_producer_that_failed_for_good_is_replaced() {
         run(async {
             let line = line();
             let log = open(config(&line.servers())).await;

@@ -15,6 +15,7 @@ mod broker;
 mod child;
 mod doors;
 mod flow;
+mod fresh;
 mod isolation;
 mod leaving;
 mod line;

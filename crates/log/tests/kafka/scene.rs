@@ -63,9 +63,14 @@ pub(crate) async fn topic(log: &KafkaLog, partitions: u32) -> Topic {
 }
 
 pub(crate) async fn topic_with(log: &KafkaLog, config: TopicConfig) -> Topic {
-    let topic = Topic::new(unique("topic")).unwrap();
+    let topic = topic_name();
     log.create_topic(&topic, config).await.unwrap();
     topic
+}
+
+/// A name that no topic has.
+pub(crate) fn topic_name() -> Topic {
+    Topic::new(unique("topic")).unwrap()
 }
 
 /// A record with a number and an id that follows from it.

@@ -133,7 +133,7 @@ mod needs_kafka {
 
     #[test]
     #[ignore = "needs Kafka"]
-    fn a_stopped_member_that_wakes_up_writes_and_commits_nothing() {
+    fn t21_a_stopped_member_that_wakes_up_writes_and_commits_nothing() {
         run(async { println!("{}", stop_and_go_on(Role::Copies).await) });
     }
 

@@ -13,7 +13,7 @@ use crate::{append, open, topic};
 const MIB: u64 = 1024 * 1024;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_paused_group_fills_the_log_and_draining_it_lets_appends_flow_again() {
+async fn t33_a_paused_group_fills_the_log_and_draining_it_lets_appends_flow_again() {
     let dir = tempfile::tempdir().unwrap();
     let log = open(EmbeddedConfig {
         segment_size: MIB,
@@ -51,6 +51,7 @@ async fn a_paused_group_fills_the_log_and_draining_it_lets_appends_flow_again() 
     };
     assert!(matches!(refused, LogError::Full { .. }), "{refused}");
     assert_eq!(refused.code().as_str(), "log.full");
+    assert_eq!(log.shelf().no_room(), Some(refused.to_string()));
 
     session.resume(std::slice::from_ref(&at)).await.unwrap();
     let mut seen = 0;
@@ -81,6 +82,7 @@ async fn a_paused_group_fills_the_log_and_draining_it_lets_appends_flow_again() 
     log.shelf().tidy().await.unwrap();
     let batch = (accepted..accepted + 100).map(|n| append("orders", n, 1_000));
     log.append(batch.collect()).await.unwrap();
+    assert_eq!(log.shelf().no_room(), None);
     for audited in log.shelf().audit().await.unwrap() {
         assert_eq!(audited.missing, [], "{}", audited.topic);
     }

@@ -12,7 +12,7 @@ const DEAD: u64 = 10_000;
 const RECORD: usize = 1_000;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn ten_times_what_is_kept_goes_through_and_every_dead_letter_stays() {
+async fn t32_ten_times_what_is_kept_goes_through_and_every_dead_letter_stays() {
     // 10 GiB through a topic that keeps 1 GiB, or the same in small.
     let through = scaled(10 * 1024) * MIB;
     let kept = through / 10;

@@ -2,9 +2,14 @@
 
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
-use tidegate_core::Offset;
-use tidegate_log::{EmbeddedConfig, Log, Read, TopicConfig, TopicPartition};
+use tidegate_core::books::{Place, postings};
+use tidegate_core::{GroupName, Offset};
+use tidegate_log::{
+    Commit, EmbeddedConfig, EmbeddedLog, Happening, Join, Log, LogError, OffsetCommit, Read,
+    TopicConfig, TopicPartition,
+};
 
 use crate::{append, number, open, topic};
 
@@ -12,13 +17,31 @@ const MIB: u64 = 1024 * 1024;
 /// Names the small file system to the process that works on it.
 const ROOM: &str = "TIDEGATE_TEST_ROOM";
 
-/// Runs the test below in a process that has a small file system of its own to itself.
 #[test]
 fn a_full_file_system_loses_nothing_that_was_acknowledged() {
+    run_in_small_room("room::on_a_small_file_system");
+}
+
+#[test]
+fn retention_makes_room_on_a_full_file_system() {
+    run_in_small_room("room::with_short_retention");
+}
+
+#[test]
+fn a_group_that_catches_up_makes_room_on_a_full_file_system() {
+    run_in_small_room("room::with_a_late_group");
+}
+
+/// Runs a test below in a process that has a small file system of its own to itself.
+#[expect(
+    clippy::print_stdout,
+    reason = "whoever reads the output of a test learns that it was skipped"
+)]
+fn run_in_small_room(test: &str) {
     let dir = tempfile::tempdir().unwrap();
     let script = format!(
-        "mount -t tmpfs -o size=24m tidegate {0} || exit 77; exec {1} --exact \
-         room::on_a_small_file_system --ignored --nocapture",
+        "mount -t tmpfs -o size=24m tidegate {0} || exit 77; exec {1} --exact {test} \
+         --ignored --nocapture",
         dir.path().display(),
         std::env::current_exe().unwrap().display(),
     );
@@ -51,20 +74,140 @@ fn a_full_file_system_loses_nothing_that_was_acknowledged() {
 #[test]
 #[ignore = "not a test: what the one above runs in a process of its own"]
 fn on_a_small_file_system() {
+    in_room(fill);
+}
+
+#[test]
+#[ignore = "not a test: what one above runs in a process of its own"]
+fn with_short_retention() {
+    in_room(flood);
+}
+
+#[test]
+#[ignore = "not a test: what one above runs in a process of its own"]
+fn with_a_late_group() {
+    in_room(catch_up);
+}
+
+fn in_room(work: impl AsyncFnOnce(&Path)) {
     let Ok(room) = std::env::var(ROOM) else {
         return;
     };
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    runtime.block_on(fill(Path::new(&room)));
+    runtime.block_on(work(Path::new(&room)));
 }
 
-async fn fill(room: &Path) {
-    let config = EmbeddedConfig {
+fn config(room: &Path) -> EmbeddedConfig {
+    EmbeddedConfig {
         segment_size: 2 * MIB,
         journal_size: 2 * MIB,
         cache_size: MIB,
         ..EmbeddedConfig::new(room.join("log"))
-    };
+    }
+}
+
+/// How long a log may refuse everything before it has made room.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Appends ten records of 10 kB to each of two partitions, again and again where there is no room.
+async fn append_all(log: &dyn Log, from: u64) -> Result<(), LogError> {
+    let begun = Instant::now();
+    loop {
+        let batch = (from..from + 10).flat_map(|n| {
+            let other = append("orders", n, 10_000).partition(1);
+            [append("orders", n, 10_000), other]
+        });
+        match log.append(batch.collect()).await {
+            Ok(_) => return Ok(()),
+            Err(error) => {
+                assert_eq!(error.code().as_str(), "log.disk", "{error}");
+                if begun.elapsed() > PATIENCE {
+                    return Err(error);
+                }
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        }
+    }
+}
+
+fn short() -> TopicConfig {
+    TopicConfig {
+        retention_bytes: Some(2 * MIB),
+        ..TopicConfig::new(2)
+    }
+}
+
+/// Far more than fits goes through a topic that keeps little, faster than anybody tidies.
+async fn flood(room: &Path) {
+    let log = open(config(room));
+    log.create_topic(&topic("orders"), short()).await.unwrap();
+    // Somebody else takes a part of it as well.
+    let mut other = std::fs::File::create(room.join("other")).unwrap();
+    std::io::Write::write_all(&mut other, &vec![1; 4 * MIB as usize]).unwrap();
+    for n in 0..500 {
+        append_all(&log, n * 10).await.unwrap();
+    }
+    audit(&log).await;
+    log.close().await;
+}
+
+/// A group that has not read keeps everything; once it has, there is room again.
+async fn catch_up(room: &Path) {
+    let log = open(config(room));
+    log.create_topic(&topic("orders"), short()).await.unwrap();
+    let group = GroupName::new("billing").unwrap();
+    let session = log
+        .join(Join::new(group, vec![topic("orders")]))
+        .await
+        .unwrap();
+    let mut written = 0;
+    while append_all(&log, written * 10).await.is_ok() {
+        written += 1;
+        assert!(written < 1_000, "the file system is never full");
+    }
+    assert!(log.shelf().no_room().is_some(), "nobody could see it");
+    assert_eq!(log.shelf().stopped(), None);
+    let mut seen = 0;
+    while seen < written * 20 {
+        let happening = tokio::time::timeout(Duration::from_secs(20), session.poll()).await;
+        let Happening::Records { fence, batch } = happening.unwrap().unwrap() else {
+            continue;
+        };
+        let ids = batch
+            .records
+            .iter()
+            .map(|stored| stored.event_id(log.cluster(), &batch.at));
+        let offset = OffsetCommit {
+            at: batch.at.clone(),
+            fence,
+            next: batch.next,
+            metadata: String::new(),
+            postings: postings(ids, Some(Place::Queued), Some(Place::Delivered)),
+        };
+        seen += batch.records.len() as u64;
+        let commit = Commit {
+            appends: Vec::new(),
+            offsets: vec![offset],
+        };
+        session.commit(commit).await.unwrap();
+    }
+    for n in 0..20 {
+        append_all(&log, (written + n) * 10).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert_eq!(log.shelf().no_room(), None);
+    audit(&log).await;
+    log.close().await;
+}
+
+async fn audit(log: &EmbeddedLog) {
+    for audited in log.shelf().audit().await.unwrap() {
+        assert_eq!(audited.missing, [], "{}", audited.topic);
+    }
+}
+
+async fn fill(room: &Path) {
+    let config = config(room);
     let log = open(config.clone());
     let kept = TopicConfig::new(1);
     log.create_topic(&topic("orders"), kept).await.unwrap();

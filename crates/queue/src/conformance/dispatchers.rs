@@ -247,6 +247,50 @@ pub async fn q09_only_the_handler_that_failed_runs_again(world: &World) {
     world.audit().await;
 }
 
+/// The waits between attempts are those of the back-off, each longer than the one before, and the
+/// lease, which is longer than the rule, has no part in them.
+pub async fn q10_each_wait_is_longer_and_none_is_the_lease(world: &World) {
+    let waits = [Duration::from_millis(40), Duration::from_millis(160)];
+    let queue = world.queue();
+    let mut options = DispatcherOptions {
+        lease: super::LONG,
+        ..quick()
+    };
+    options.policy.retry.backoff = Backoff::steps(waits);
+    let called: Arc<Mutex<Vec<Duration>>> = Arc::default();
+    let (seen, clock) = (Arc::clone(&called), Arc::clone(&world.env.clock));
+    let act = move |_: Delivery<Placed>| {
+        let mut seen = seen.lock().unwrap();
+        seen.push(clock.elapsed());
+        let is_early = seen.len() < 3;
+        async move {
+            if is_early {
+                Handled::TransientError(broken())
+            } else {
+                Handled::Success
+            }
+        }
+    };
+    let builder = Dispatcher::builder(queue.clone()).options(options);
+    let running = Running::start(world, builder.register_fn("shaky", act).unwrap());
+    queue.publish(&placed(1)).await.unwrap();
+    world.finalized(1).await;
+    running.stop().await;
+    let called = called.lock().unwrap().clone();
+    let waited: Vec<Duration> = called.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    assert_eq!(waited.len(), waits.len());
+    // The store's clock may count whole milliseconds.
+    let early = Duration::from_millis(2);
+    assert!(
+        waited
+            .iter()
+            .zip(waits)
+            .all(|(waited, wait)| *waited + early >= wait),
+        "{waited:?}"
+    );
+    world.audit().await;
+}
+
 /// After `max-attempts` the event is completed with its errors.
 pub async fn q11_attempts_that_are_used_up_end_the_event(world: &World) {
     let queue = world.queue();
@@ -438,7 +482,13 @@ pub async fn q16_follow_ups_come_with_the_success(world: &World) {
     world.finalized(2).await;
     running.stop().await;
     assert_eq!((calls.of("ship", 3), calls.of("shipped", 3)), (2, 1));
-    assert!(world.store.is_done("ship", id, "label").await.unwrap());
+    assert!(
+        world
+            .store
+            .is_done(None, "ship", id, "label")
+            .await
+            .unwrap()
+    );
     assert_eq!(world.store.account().await.unwrap().delivered, 2);
     world.audit().await;
 }

@@ -1,13 +1,15 @@
 //! Rules of what is too long, malformed or refused: one event never stops others.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_core::{Classify, Code, Failure, FailureClass};
+use tidegate_core::books::Place;
+use tidegate_core::{Classify, Code, EventId, Failure, FailureClass};
 
 use super::dispatchers::{Calls, Running, quick};
 use super::{LONG, World, completed, lane};
-use crate::port::{Disposition, Held, Move, Settlement, Status};
-use crate::{Dispatcher, Handled};
+use crate::port::{Claim, Disposition, Held, Move, QueueStore, Settlement, Status};
+use crate::{Dispatcher, DispatcherOptions, Handled, QueueError};
 
 /// A text that no compression makes short.
 fn long_text(bytes: usize) -> String {
@@ -52,6 +54,71 @@ pub async fn a_failure_with_a_zero_byte_in_its_text_harms_nobody(world: &World) 
     assert!(text.contains("nul: \u{fffd}"), "{}", &text[..40]);
     assert!(text.len() < 20_000, "{}", text.len());
     world.audit().await;
+}
+
+/// An event that left its batch behind the dispatcher's back is dropped; the others of the batch are
+/// handled once and settled, long before the lease ends.
+pub async fn one_stale_event_does_not_cost_its_batch(world: &World) {
+    let events: Vec<_> = (0..5).map(|_| world.event("a")).collect();
+    let ids = world.store.publish(&events).await.unwrap();
+    let (gone, gone_id) = (ids[0], events[0].event_id);
+    let calls = Calls::default();
+    let counted = calls.clone();
+    let (store, clock) = (Arc::clone(&world.store), Arc::clone(&world.env.clock));
+    let options = DispatcherOptions {
+        concurrency: 1,
+        lease: LONG,
+        ..quick()
+    };
+    let builder = Dispatcher::builder(world.queue()).options(options);
+    let builder = builder.register_raw("one", "a", move |event, _| {
+        let number = event.number();
+        counted.add("one", u32::try_from(number).unwrap());
+        let (store, clock) = (Arc::clone(&store), Arc::clone(&clock));
+        Box::pin(async move {
+            if number == gone {
+                finalize_behind_the_back(&*store, number, gone_id).await;
+            } else {
+                // So that the first one is settled alone.
+                clock.sleep(Duration::from_millis(50)).await;
+            }
+            Handled::Success
+        })
+    });
+    let running = Running::start(world, builder.unwrap());
+    world.finalized(5).await;
+    let report = running.stop().await;
+    assert_eq!((report.stale, report.finalized), (1, 4), "{report:?}");
+    for id in ids {
+        assert_eq!(calls.of("one", u32::try_from(id).unwrap()), 1);
+    }
+    world.audit().await;
+}
+
+/// Finalizes an event by the right of whoever holds it in a batch.
+async fn finalize_behind_the_back(store: &dyn QueueStore, id: i64, event_id: EventId) {
+    for (batch, token) in (1..=20).flat_map(|batch| (1..=20).map(move |token| (batch, token))) {
+        let claim = Claim {
+            id,
+            event_id,
+            held: Held::Batch { batch, token },
+            place: Place::Queued,
+        };
+        let settlement = Settlement {
+            registry: None,
+            moves: vec![Move {
+                claim,
+                key: None,
+                to: completed(),
+                states: Vec::new(),
+            }],
+            finished: Vec::new(),
+        };
+        if store.settle(&settlement).await.unwrap().is_empty() {
+            return;
+        }
+    }
+    panic!("no batch holds event {id}");
 }
 
 /// Keys and types that no index holds are refused where they come in.
@@ -113,6 +180,7 @@ pub async fn a_lost_release_is_found_among_many_parked_keys(world: &World) {
         states: Vec::new(),
     });
     let parked = Settlement {
+        registry: None,
         moves: parked.collect(),
         finished: Vec::new(),
     };
@@ -130,6 +198,7 @@ pub async fn a_lost_release_is_found_among_many_parked_keys(world: &World) {
         states: Vec::new(),
     });
     let died = Settlement {
+        registry: None,
         moves: died.collect(),
         finished: Vec::new(),
     };
@@ -145,4 +214,17 @@ pub async fn a_lost_release_is_found_among_many_parked_keys(world: &World) {
     assert!(freed.iter().all(|event| is_last(&event.key)));
     assert!(matches!(freed[0].claim.held, Held::Row { .. }));
     world.audit().await;
+}
+
+/// What PostgreSQL cannot keep is refused everywhere, and says which header it is.
+pub async fn a_header_with_a_zero_byte_is_refused(world: &World) {
+    for (name, value) in [("trace", "a\0b"), ("tr\0ace", "b")] {
+        let mut event = world.event("a");
+        event.headers.insert(name.to_owned(), value.to_owned());
+        let refused = world.store.publish(&[event]).await.unwrap_err();
+        let text = refused.to_string();
+        assert!(matches!(refused, QueueError::Name { .. }), "{text}");
+        assert!(text.contains("tr") && text.contains("zero byte"), "{text}");
+    }
+    assert_eq!(world.store.account().await.unwrap().accepted, 0);
 }

@@ -13,7 +13,7 @@ use crate::port::{
     Settlement, Status,
 };
 
-fn failed() -> Disposition {
+pub(super) fn failed() -> Disposition {
     Disposition::Finalize {
         errors: vec![HandlerState {
             handler: "one".to_owned(),
@@ -38,6 +38,7 @@ pub async fn an_event_with_errors_is_given_back(world: &World) {
         error: None,
     };
     let settlement = Settlement {
+        registry: None,
         moves: vec![Move {
             claim: claimed[0].claim.clone(),
             key: None,
@@ -158,6 +159,7 @@ pub async fn canceling_an_event_releases_its_key(world: &World) {
         lane: lane(),
     };
     let settlement = Settlement {
+        registry: None,
         moves: vec![
             to(&claimed[0], retry),
             to(&claimed[1], Disposition::Park { lane: lane() }),
@@ -174,6 +176,7 @@ pub async fn canceling_an_event_releases_its_key(world: &World) {
         serves: Serves::All,
         rescue: false,
         rows: true,
+        suspects: true,
     };
     let claimed = world.store.claim(&request).await.unwrap().events;
     assert_eq!(numbers(&claimed), [second]);
@@ -225,6 +228,20 @@ pub async fn events_are_listed_and_found(world: &World) {
     assert_eq!(find(world.ids.mint()).await, None);
 }
 
+/// An id that was published twice is two events, and whoever looks for it is told of both.
+pub async fn an_id_that_was_published_twice_is_found_twice(world: &World) {
+    let event = world.event("a");
+    let twice = [event.clone(), event.clone()];
+    let ids = world.store.publish(&twice).await.unwrap();
+    let find = async || world.store.find(event.event_id).await.unwrap().unwrap();
+    let seen = find().await;
+    assert_eq!((seen.number, seen.others), (ids[0], vec![ids[1]]));
+    let claimed = world.claim(1, LONG).await;
+    world.settle(&claimed, &completed()).await;
+    let seen = find().await;
+    assert_eq!((seen.number, seen.others), (ids[1], vec![ids[0]]));
+}
+
 /// Depth by state, retries, ages, the size of the log, handler states and the lag.
 pub async fn q22_stats_count_what_is_there(world: &World) {
     let old = EventId::from_u128(0x0190_0000_0000_7000_8000_0000_0000_0001);
@@ -252,6 +269,7 @@ pub async fn q22_stats_count_what_is_there(world: &World) {
     };
     // One is tried again, one waits behind others, one is finished.
     let settlement = Settlement {
+        registry: None,
         moves: vec![
             to(&claimed[0], retry, &[error]),
             to(&claimed[1], parked, &[]),
@@ -263,6 +281,7 @@ pub async fn q22_stats_count_what_is_there(world: &World) {
     // A batch is claimed, of which one event is not finished; and a row.
     let claimed = world.claim(2, LONG).await;
     let one = Settlement {
+        registry: None,
         moves: vec![to(&claimed[0], completed(), &[])],
         finished: Vec::new(),
     };
@@ -362,6 +381,7 @@ pub async fn handlers_are_registered_and_unregistered(world: &World) {
         serves: crate::port::Serves::All,
         rescue: false,
         rows: false,
+        suspects: true,
     };
     let claimed = world.store.claim(&request).await.unwrap();
     assert_eq!(claimed.registry, second.version);

@@ -14,13 +14,13 @@ use crate::{
     Target, Tx,
 };
 
-const TABLE: &str = "seen";
+pub(super) const TABLE: &str = "seen";
 
 fn failure(error: impl std::fmt::Display) -> Failure {
     Failure::transient(Code::from_static("test.sql"), error.to_string())
 }
 
-async fn create(tx: &mut Tx, target: Target) -> Result<(), Failure> {
+pub(super) async fn create(tx: &mut Tx, target: Target) -> Result<(), Failure> {
     let table = target.table(TABLE);
     let sql = format!("CREATE TABLE IF NOT EXISTS {table} (n integer PRIMARY KEY, times integer)");
     let sql = sqlx::AssertSqlSafe(sql);
@@ -38,7 +38,7 @@ async fn create(tx: &mut Tx, target: Target) -> Result<(), Failure> {
     Ok(())
 }
 
-async fn add(tx: &mut Tx, target: Target, n: u32) -> Result<(), Failure> {
+pub(super) async fn add(tx: &mut Tx, target: Target, n: u32) -> Result<(), Failure> {
     let table = target.table(TABLE);
     let sql = format!(
         "INSERT INTO {table} AS t (n, times) VALUES ({n}, 1)
@@ -65,7 +65,7 @@ async fn add(tx: &mut Tx, target: Target, n: u32) -> Result<(), Failure> {
 }
 
 /// How often an event was applied, as a reader sees it.
-async fn times(world: &World, n: u32) -> u32 {
+pub(super) async fn times(world: &World, n: u32) -> u32 {
     let mut tx = world.store.begin().await.unwrap();
     let sql = format!("SELECT times FROM {TABLE} WHERE n = {n}");
     let sql = sqlx::AssertSqlSafe(sql);
@@ -117,24 +117,47 @@ fn counting(calls: &Calls) -> Projection {
         .unwrap()
 }
 
-fn projector(world: &World, calls: &Calls) -> Projector {
+pub(super) fn projector(world: &World, calls: &Calls) -> Projector {
     let options = ProjectorOptions {
         poll_delay: Duration::from_millis(5),
         lease: Duration::from_millis(300),
+        ..ProjectorOptions::default()
     };
     let queue = world.queue();
     Projector::new(&queue, vec![counting(calls)], options, &world.env)
 }
 
-fn start(world: &World, calls: &Calls) -> oneshot::Sender<()> {
-    let projector = projector(world, calls);
-    let (stop, stopped) = oneshot::channel::<()>();
-    let run = async move { projector.run(async { drop(stopped.await) }).await };
-    drop(world.env.spawn.spawn("projector", Box::pin(run)));
-    stop
+/// A projector that runs.
+pub(super) struct Projecting {
+    stop: oneshot::Sender<()>,
+    done: oneshot::Receiver<()>,
 }
 
-async fn caught_up(world: &World) {
+impl Projecting {
+    /// Starts a projector.
+    fn start(world: &World, projector: Projector) -> Self {
+        let (stop, stopped) = oneshot::channel::<()>();
+        let (tell, done) = oneshot::channel();
+        let run = async move {
+            projector.run(async { drop(stopped.await) }).await;
+            tell.send(()).ok();
+        };
+        drop(world.env.spawn.spawn("projector", Box::pin(run)));
+        Self { stop, done }
+    }
+
+    /// Stops it and waits for its end: nothing of it is at the store afterwards.
+    pub(super) async fn stop(self) {
+        self.stop.send(()).ok();
+        self.done.await.unwrap();
+    }
+}
+
+pub(super) fn start(world: &World, calls: &Calls) -> Projecting {
+    Projecting::start(world, projector(world, calls))
+}
+
+pub(super) async fn caught_up(world: &World) {
     for _ in 0..2_000 {
         // The end of the log first: what has a position by then is what the lag is measured by.
         let head = world.store.read_log(0, 1).await.unwrap().head;
@@ -172,7 +195,7 @@ fn handling(world: &World, calls: &Calls) -> Running {
     Running::start(world, builder.register_fn("handler", act).unwrap())
 }
 
-async fn publish(world: &World, numbers: std::ops::Range<u32>) {
+pub(super) async fn publish(world: &World, numbers: std::ops::Range<u32>) {
     let queue = world.queue();
     for n in numbers {
         queue.publish(&placed(n)).await.unwrap();
@@ -195,8 +218,93 @@ pub async fn q18_q20_a_projection_applies_every_event_exactly_once(world: &World
     for n in 0..60 {
         assert_eq!(times(world, n).await, expected(n), "event {n}");
     }
-    drop((one, two));
+    one.stop().await;
+    two.stop().await;
     running.stop().await;
+    world.audit().await;
+}
+
+/// An event that is retried until the projection has read all that were published after it is applied
+/// all the same, and once.
+pub async fn q18_an_event_that_is_retried_while_others_go_by_is_not_passed_over(world: &World) {
+    let calls = Calls::default();
+    let seen = calls.clone();
+    let act = move |event: Delivery<super::dispatchers::Placed>| {
+        let is_late = event.event.n == 0 && seen.of("let go", 0) == 0;
+        async move {
+            if is_late {
+                Handled::TransientError(failure("not yet"))
+            } else {
+                Handled::Success
+            }
+        }
+    };
+    let builder = Dispatcher::builder(world.queue()).options(quick());
+    let running = Running::start(world, builder.register_fn("handler", act).unwrap());
+    let stop = start(world, &calls);
+    publish(world, 0..8).await;
+    world.finalized(7).await;
+    caught_up(world).await;
+    assert_eq!(world.store.projection("counting").await.unwrap(), 7);
+    assert_eq!(times(world, 0).await, 0);
+    calls.add("let go", 0);
+    world.finalized(8).await;
+    caught_up(world).await;
+    for n in 0..8 {
+        assert_eq!(times(world, n).await, 1, "event {n}");
+    }
+    stop.stop().await;
+    running.stop().await;
+    world.audit().await;
+}
+
+/// Retention waits for a projection whose first batch fails, for as long as it does.
+pub async fn retention_waits_for_a_projection_that_never_came_far(world: &World) {
+    let calls = Calls::default();
+    let seen = calls.clone();
+    let late = Projection::builder("late")
+        .create(|_, _| Box::pin(async { Ok(()) }))
+        .apply(move |_, _, events| {
+            let seen = seen.clone();
+            let count = u32::try_from(events.len()).unwrap();
+            Box::pin(async move {
+                match seen.of("let go", 0) {
+                    0 => Err(failure(format!("not now, {}", seen.add("tried", 0)))),
+                    _ => {
+                        for _ in 0..count {
+                            seen.add("seen", 0);
+                        }
+                        Ok(())
+                    }
+                }
+            })
+        })
+        .build()
+        .unwrap();
+    let options = ProjectorOptions {
+        poll_delay: Duration::from_millis(5),
+        ..ProjectorOptions::default()
+    };
+    let projector = Projector::new(&world.queue(), vec![late], options, &world.env);
+    let stop = Projecting::start(world, projector);
+    world.publish("a", 4).await;
+    let claimed = world.claim(4, super::LONG).await;
+    world.settle(&claimed, &super::completed()).await;
+    let until = async |what: &str, count: u32| {
+        for _ in 0..2_000 {
+            if calls.of(what, 0) >= count {
+                return;
+            }
+            world.wait(Duration::from_millis(5)).await;
+        }
+        panic!("it never came to {what}");
+    };
+    until("tried", 2).await;
+    let removed = world.store.clean(Some(Duration::ZERO)).await.unwrap();
+    assert_eq!(removed.events, 0);
+    calls.add("let go", 0);
+    until("seen", 4).await;
+    stop.stop().await;
     world.audit().await;
 }
 
@@ -210,7 +318,7 @@ pub async fn q21_a_rebuild_swaps_the_view_whole(world: &World) {
     publish(world, 0..20).await;
     world.finalized(20).await;
     caught_up(world).await;
-    stop.send(()).ok();
+    stop.stop().await;
     let rebuilder = projector(world, &calls);
     assert!(rebuilder.rebuild("unknown").await.is_err());
     let rebuild = rebuilder.rebuild("counting");
@@ -236,7 +344,7 @@ pub async fn q21_a_rebuild_swaps_the_view_whole(world: &World) {
     for n in 0..30 {
         assert_eq!(times(world, n).await, expected(n), "event {n}");
     }
-    stop.send(()).ok();
+    stop.stop().await;
     running.stop().await;
 }
 
@@ -249,7 +357,7 @@ pub async fn a_rebuild_without_removed_events_is_done_only_when_that_is_asked_fo
     publish(world, 0..5).await;
     world.finalized(5).await;
     caught_up(world).await;
-    stop.send(()).ok();
+    stop.stop().await;
     running.stop().await;
     world.wait(Duration::from_millis(5)).await;
     let cleaned = world.store.clean(Some(Duration::ZERO)).await.unwrap();
@@ -297,7 +405,8 @@ pub async fn q21_a_rebuild_that_is_asked_for_is_done_by_whoever_runs_the_project
     }
     let names = world.store.projections().await.unwrap();
     assert_eq!(names.len(), 1, "{names:?}");
-    drop((one, two));
+    one.stop().await;
+    two.stop().await;
     running.stop().await;
     // Whoever has the turn is the only one who could serve it.
     while world

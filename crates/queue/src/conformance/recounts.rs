@@ -22,6 +22,7 @@ fn failed() -> Disposition {
 /// Settles one event of a batch that goes on.
 async fn settle_one(world: &World, event: &ClaimedEvent, to: &Disposition) {
     let settlement = Settlement {
+        registry: None,
         moves: vec![Move {
             claim: event.claim.clone(),
             key: event.key.clone(),

@@ -1,6 +1,7 @@
 //! Rules of settling.
 
 use super::{LONG, SHORT, World, completed, lane, numbers};
+use crate::QueueError;
 use crate::port::{
     ClaimedEvent, Disposition, HandlerCommit, HandlerResult, HandlerState, Move, Settlement, Status,
 };
@@ -60,6 +61,24 @@ pub async fn q06_finalizing_twice_gives_one_row(world: &World) {
         (3, 0, 0)
     );
     assert_eq!(world.store.account().await.unwrap().delivered, 3);
+    world.audit().await;
+}
+
+/// By hand it is the same: the second time changes nothing and says so, and a number that no event
+/// has is an error.
+pub async fn q06_an_unknown_number_is_an_error(world: &World) {
+    let queue = world.queue();
+    world.publish("a", 1).await;
+    let mut event = queue.poll().await.unwrap().unwrap();
+    assert!(queue.finalize(&event, Vec::new()).await.unwrap());
+    assert!(!queue.finalize(&event, Vec::new()).await.unwrap());
+    event.claim.id = 99_999;
+    let unknown = queue.finalize(&event, Vec::new()).await;
+    assert!(
+        matches!(unknown, Err(QueueError::Unknown { id: 99_999 })),
+        "{unknown:?}"
+    );
+    assert_eq!(world.store.stats().await.unwrap().finalized, 1);
     world.audit().await;
 }
 
@@ -150,6 +169,7 @@ pub async fn q09_handler_states_are_kept_and_cleaned_up(world: &World) {
         state("two", HandlerResult::TransientError),
     ];
     let settlement = Settlement {
+        registry: None,
         moves: vec![Move {
             claim: claimed[0].claim.clone(),
             key: None,
@@ -169,6 +189,7 @@ pub async fn q09_handler_states_are_kept_and_cleaned_up(world: &World) {
         handlers: None,
     };
     let settlement = Settlement {
+        registry: None,
         moves: vec![Move {
             claim: again[0].claim.clone(),
             key: None,
@@ -198,14 +219,26 @@ pub async fn q16_result_guard_and_follow_up_come_together_or_not_at_all(world: &
     let follow_up = [world.event("next")];
     world.store.publish_in(&mut tx, &follow_up).await.unwrap();
     drop(tx);
-    assert!(!world.store.is_done("one", event, "mail").await.unwrap());
+    assert!(
+        !world
+            .store
+            .is_done(None, "one", event, "mail")
+            .await
+            .unwrap()
+    );
     assert!(world.claim(10, LONG).await.is_empty());
     // And one that reaches it, in its own transaction.
     let mut tx = world.store.begin().await.unwrap();
     world.store.publish_in(&mut tx, &follow_up).await.unwrap();
     let told = commit(&claimed[0], "one", world);
     assert!(world.store.record(Some(tx), &told).await.unwrap());
-    assert!(world.store.is_done("one", event, "mail").await.unwrap());
+    assert!(
+        world
+            .store
+            .is_done(None, "one", event, "mail")
+            .await
+            .unwrap()
+    );
     assert_eq!(world.claim(10, LONG).await.len(), 2);
     world.audit().await;
 }
@@ -218,10 +251,10 @@ pub async fn q17_a_guard_holds_for_its_own_sub_task_only(world: &World) {
     world.store.record(None, &told).await.unwrap();
     let (first, second) = (claimed[0].claim.event_id, claimed[1].claim.event_id);
     let store = &world.store;
-    assert!(store.is_done("one", first, "mail").await.unwrap());
-    assert!(!store.is_done("one", first, "invoice").await.unwrap());
-    assert!(!store.is_done("two", first, "mail").await.unwrap());
-    assert!(!store.is_done("one", second, "mail").await.unwrap());
+    assert!(store.is_done(None, "one", first, "mail").await.unwrap());
+    assert!(!store.is_done(None, "one", first, "invoice").await.unwrap());
+    assert!(!store.is_done(None, "two", first, "mail").await.unwrap());
+    assert!(!store.is_done(None, "one", second, "mail").await.unwrap());
 }
 
 /// Parts of a batch are settled while the rest goes on, and only the rest comes back.
@@ -229,6 +262,7 @@ pub async fn a_batch_is_settled_in_parts(world: &World) {
     let ids = world.publish("a", 4).await;
     let batch = world.claim(4, SHORT).await;
     let part = |events: &[ClaimedEvent], to: Disposition| Settlement {
+        registry: None,
         moves: events
             .iter()
             .map(|event| Move {
@@ -271,6 +305,7 @@ pub async fn a_batch_that_is_reopened_has_what_is_left(world: &World) {
     let ids = world.publish("a", 3).await;
     let batch = world.claim(3, LONG).await;
     let settlement = Settlement {
+        registry: None,
         moves: vec![Move {
             claim: batch[0].claim.clone(),
             key: None,
@@ -331,6 +366,7 @@ pub async fn a01_the_books_follow_every_move(world: &World) {
         states: Vec::new(),
     });
     let settlement = Settlement {
+        registry: None,
         moves: moves.collect(),
         finished: vec![batch[0].claim.held],
     };

@@ -49,7 +49,7 @@ pub async fn stopping_gives_back_what_was_not_begun(world: &World) {
 
 /// A handler that fails with class System stops its dispatcher, whose health says so; no attempt is
 /// used up, what was not begun is given back at once, and a dispatcher that works finishes it all.
-pub async fn a_system_failure_stops_the_dispatcher_and_loses_nothing(world: &World) {
+pub async fn a06_a_system_failure_stops_the_dispatcher_and_loses_nothing(world: &World) {
     let queue = world.queue();
     let mut options = DispatcherOptions {
         concurrency: 2,
@@ -100,5 +100,78 @@ pub async fn a_system_failure_stops_the_dispatcher_and_loses_nothing(world: &Wor
     running.stop().await;
     assert_eq!(broken.stop().await.finalized, 0);
     assert_eq!(world.store.account().await.unwrap().delivered, 16);
+    world.audit().await;
+}
+
+/// A dispatcher whose run is dropped takes its workers with it: nobody would keep their leases.
+pub async fn a_dispatcher_that_is_dropped_calls_no_more_handlers(world: &World) {
+    let queue = world.queue();
+    for n in 0..40 {
+        queue.publish(&placed(n)).await.unwrap();
+    }
+    let calls = Calls::default();
+    let (seen, clock) = (calls.clone(), Arc::clone(&world.env.clock));
+    let slow = move |event: Delivery<Placed>| {
+        seen.add("slow", event.event.n);
+        let clock = Arc::clone(&clock);
+        async move {
+            clock.sleep(Duration::from_millis(20)).await;
+            Handled::Success
+        }
+    };
+    let options = DispatcherOptions {
+        concurrency: 2,
+        ..quick()
+    };
+    let builder = Dispatcher::builder(queue).options(options);
+    let dispatcher = builder.register_fn("slow", slow).unwrap();
+    let running = dispatcher.build(&world.env).run(std::future::pending());
+    let called = || -> u32 { (0..40).map(|n| calls.of("slow", n)).sum() };
+    let begun = async {
+        while called() == 0 {
+            world.wait(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::select! {
+        biased;
+        () = begun => {}
+        _ = running => panic!("nobody told it to stop"),
+    }
+    world.wait(Duration::from_millis(30)).await;
+    let at_once = called();
+    world.wait(Duration::from_millis(300)).await;
+    assert_eq!(called(), at_once);
+}
+
+/// Handlers that each hold a transaction and then ask for a side effect need no second connection, however
+/// many of them run at once.
+pub async fn handlers_with_a_transaction_do_not_wait_for_each_other(world: &World) {
+    let queue = world.queue();
+    for n in 0..48 {
+        queue.publish(&placed(n)).await.unwrap();
+    }
+    let clock = Arc::clone(&world.env.clock);
+    let builder = Dispatcher::builder(queue).options(DispatcherOptions {
+        concurrency: 16,
+        handler_timeout: Duration::from_secs(30),
+        ..quick()
+    });
+    let builder = builder.register_raw("one", "placed", move |_, context| {
+        let clock = Arc::clone(&clock);
+        Box::pin(async move {
+            if let Err(error) = context.transaction().await {
+                return error.into();
+            }
+            clock.sleep(Duration::from_millis(10)).await;
+            match context.once("mail").await {
+                Ok(_) => Handled::Success,
+                Err(error) => error.into(),
+            }
+        })
+    });
+    let running = Running::start(world, builder.unwrap());
+    world.finalized(48).await;
+    running.stop().await;
+    assert_eq!(world.store.account().await.unwrap().delivered, 48);
     world.audit().await;
 }

@@ -139,6 +139,51 @@ fn waits_grow_with_the_attempts_of_the_handler() {
     assert_eq!([1, 2, 3, 9].map(wait), [100, 200, 400, 1000]);
 }
 
+fn retry(attempts: Option<u32>) -> Retry {
+    Retry {
+        attempts,
+        ..Policy::default().retry
+    }
+}
+
+#[test]
+fn q11_an_event_that_takes_its_process_down_is_given_up_on_when_it_was_alone_often_enough() {
+    let at = |abandoned| standing(abandoned, &retry(Some(3)));
+    use Standing::{GivenUp, Suspect, Trusted};
+    let expect = [Trusted, Trusted, Suspect, Suspect, Suspect, GivenUp];
+    assert_eq!([0, 1, 2, 3, 4, 5].map(at), expect);
+    // One lease that ran out on it alone may have been somebody else's fault.
+    let at = |abandoned| standing(abandoned, &retry(Some(1)));
+    assert_eq!([2, 3, 4].map(at), [Suspect, Suspect, GivenUp]);
+    let state = never_answered("one", 5);
+    assert_eq!((state.result, state.attempts), (Fatal, 3));
+    assert!(state.error.unwrap().starts_with("queue.abandoned: "));
+}
+
+#[test]
+fn a_handler_that_is_unregistered_after_an_error_did_not_succeed() {
+    // Somebody else is done: nobody is waited for, and the error stands.
+    let states = [state("gone", Transient, 1), state("one", Success, 1)];
+    let ended = decided(&["one"], &states, Finalize, None);
+    let Disposition::Finalize { errors, handlers } = ended else {
+        panic!("{ended:?}");
+    };
+    assert_eq!((errors.as_slice(), handlers), (&states[..1], None));
+    // Nobody is registered at all: it is kept until somebody registers, and tried again by a process that
+    // still has the handler, not at once.
+    let kept = decided(&[], &states[..1], Finalize, None);
+    let Disposition::Retry { after, lane } = kept else {
+        panic!("{kept:?}");
+    };
+    assert!(lane.wanted.is_empty() && after > Duration::ZERO);
+    // Whoever was done stays done.
+    let ended = decided(&[], &states[1..], Finalize, None);
+    assert!(matches!(ended, Disposition::Finalize { errors, .. } if errors.is_empty()));
+    // One that failed for good has failed.
+    let ended = decided(&[], &states[..1], Finalize, Some(1));
+    assert!(matches!(ended, Disposition::Finalize { errors, .. } if errors.len() == 1));
+}
+
 fn any_state() -> impl Strategy<Value = HandlerState> {
     let result = prop_oneof![Just(Success), Just(Transient), Just(Fatal)];
     ("[a-d]", result, 1_u32..6)
@@ -147,6 +192,57 @@ fn any_state() -> impl Strategy<Value = HandlerState> {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(3_000))]
+
+    /// Nobody is given up on for leases that ran out on others too; whoever is, used up its attempts
+    /// alone; with a limit that comes, and without one it never does.
+    #[test]
+    fn only_an_event_that_was_alone_is_given_up_on(
+        abandoned in 0_u32..50,
+        limit in prop::option::of(0_u32..20),
+    ) {
+        let standing = standing(abandoned, &retry(limit));
+        prop_assert_eq!(standing == Standing::Trusted, abandoned < SUSPECT);
+        match limit {
+            None => prop_assert_ne!(standing, Standing::GivenUp),
+            Some(limit) => {
+                let is_used_up = alone(abandoned) >= limit.max(ALONE_AT_LEAST);
+                prop_assert_eq!(standing == Standing::GivenUp, is_used_up);
+                prop_assert!(standing != Standing::GivenUp || abandoned > SUSPECT);
+                let later = super::standing(SUSPECT + limit + ALONE_AT_LEAST, &retry(Some(limit)));
+                prop_assert_eq!(later, Standing::GivenUp);
+            }
+        }
+    }
+
+    /// Its end is that of any event with a fatal error: at once, or when the others are terminal.
+    #[test]
+    fn who_never_answered_has_failed_like_another(
+        registered in prop::collection::btree_set("[a-d]", 1..4),
+        abandoned in 4_u32..50,
+        awaits in any::<bool>(),
+    ) {
+        let mine: BTreeSet<String> = registered.iter().take(1).cloned().collect();
+        let retry = retry(Some(2));
+        let states: Vec<HandlerState> = to_call(&mine, &[], &retry)
+            .into_iter().map(|handler| never_answered(handler, abandoned)).collect();
+        let policy = Policy {
+            retry,
+            on_fatal: if awaits { AwaitOthers } else { Finalize },
+            ..Policy::default()
+        };
+        let facts = Facts { type_name: "t", registered: &registered, states: &states, has_history: true };
+        match decide(&facts, &policy, &mut Stream::new(7)) {
+            Disposition::Finalize { errors, .. } => {
+                prop_assert!(!awaits || registered.len() == 1);
+                prop_assert_eq!(errors, states);
+            }
+            Disposition::Leave { lane } => {
+                prop_assert!(awaits);
+                prop_assert!(lane.wanted.is_disjoint(&mine));
+            }
+            Disposition::Retry { .. } | Disposition::Park { .. } => prop_assert!(false),
+        }
+    }
 
     /// An event ends only when every registered handler is terminal or one has failed; it never
     /// ends well with a handler that did not succeed; and while it goes on, somebody is wanted.
@@ -169,9 +265,11 @@ proptest! {
         match decide(&facts, &policy, &mut Stream::new(7)) {
             Disposition::Finalize { errors, .. } if errors.is_empty() => {
                 prop_assert!(registered.iter().all(succeeded));
+                prop_assert!(states.iter().all(|s| s.result == Success));
             }
             Disposition::Finalize { errors, .. } => {
-                prop_assert!(states.iter().any(failed));
+                let is_gone = |s: &HandlerState| s.result != Success && !registered.contains(&s.handler);
+                prop_assert!(states.iter().any(|s| failed(s) || is_gone(s)));
                 prop_assert!(errors.iter().all(|e| e.result != Success));
                 if awaits {
                     let terminal = |h: &String| by_handler.get(h).is_some_and(|s| failed(s) || s.result == Success);

@@ -5,13 +5,13 @@ use std::time::Duration;
 use tidegate_core::Classify;
 
 use super::Shared;
-use crate::port::{ClaimRequest, Claimed, ClaimedEvent, Held, Serves};
+use crate::port::{ClaimRequest, Claimed, ClaimedEvent, Held, SUSPECT, Serves};
 use crate::{QueueError, limit, telemetry};
 
-/// How often rows of their own are looked for while fresh events keep coming.
+/// How often rows of their own are looked for while fresh events keep coming: so long at most does a
+/// retry wait beyond its time. It has no key, because it is far below every poll delay and wait that
+/// one sets, and the look, by an index, is cheap beside the claims between two of them.
 const ROWS_EVERY: Duration = Duration::from_millis(20);
-/// How often claims that ran out are looked for, at most.
-const RESCUE_EVERY: Duration = Duration::from_secs(1);
 /// The longest pause after failures in a row.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
@@ -114,6 +114,8 @@ struct Looks {
     rows: Option<Duration>,
     rescue: Option<Duration>,
     rescue_every: Duration,
+    /// Whether the last that ran out was a suspect: there may be more, one after the other.
+    has_suspect: bool,
 }
 
 impl Looks {
@@ -121,7 +123,8 @@ impl Looks {
         Self {
             rows: None,
             rescue: None,
-            rescue_every: RESCUE_EVERY.min(shared.options.lease / 2),
+            rescue_every: shared.options.rescue_interval.min(shared.options.lease / 2),
+            has_suspect: false,
         }
     }
 
@@ -129,7 +132,9 @@ impl Looks {
         let now = shared.env.clock.elapsed();
         let is_due = |last: Option<Duration>, every| last.is_none_or(|last| now >= last + every);
         let rows = is_due(self.rows, ROWS_EVERY);
-        let rescue = is_due(self.rescue, self.rescue_every);
+        let suspects = !shared.hub().holds_abandoned();
+        let is_next = suspects && std::mem::take(&mut self.has_suspect);
+        let rescue = is_next || is_due(self.rescue, self.rescue_every);
         if rows {
             self.rows = Some(now);
         }
@@ -143,11 +148,16 @@ impl Looks {
             serves: Serves::Handlers(shared.mine.clone()),
             rescue,
             rows,
+            suspects: suspects && rescue,
         }
     }
 
     /// Whoever left one batch behind may have left more, which are not to wait for the next look.
     fn note(&mut self, claimed: &Result<Claimed, QueueError>) {
+        let is_suspect = |event: &ClaimedEvent| event.abandoned >= SUSPECT;
+        if let Ok(claimed) = claimed {
+            self.has_suspect |= claimed.events.iter().any(is_suspect);
+        }
         let is_rescued = |event: &ClaimedEvent| {
             matches!(event.claim.held, Held::Batch { .. }) && event.attempts > 1
         };
@@ -166,7 +176,7 @@ async fn take(shared: &Shared, claimed: Result<Claimed, QueueError>) -> Result<u
     let known = shared.hub().registry.version;
     if claimed.registry != known && claimed.registry != 0 {
         let registry = shared.queue.store().registry().await?;
-        shared.hub().registry = registry;
+        shared.hub().learn(registry);
     }
     let count = claimed.events.len();
     for event in &claimed.events {

@@ -1,5 +1,7 @@
 //! What the tasks of a dispatcher know together.
 
+mod said;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{MutexGuard, PoisonError};
 
@@ -9,7 +11,11 @@ use tokio::sync::Notify;
 
 use super::ready::Ready;
 use super::{Health, Report, Shared};
-use crate::port::{Claim, ClaimedEvent, Disposition, HandlerState, Held, Lane, Move, Registry};
+pub(super) use said::Said;
+
+use crate::port::{
+    Claim, ClaimedEvent, Disposition, HandlerState, Held, Lane, Move, Registry, SUSPECT,
+};
 
 /// Who is told when.
 #[derive(Default)]
@@ -38,6 +44,10 @@ struct Lease {
     open: usize,
     /// Events that are left to run out, because nobody knows what became of them.
     abandoned: usize,
+    /// How many leases of its events ran out before this one.
+    ran_out: u32,
+    /// What was said of its events, until it ends.
+    said: BTreeMap<i64, Said>,
 }
 
 pub(super) struct Hub {
@@ -106,6 +116,8 @@ impl Hub {
                 held,
                 open: 0,
                 abandoned: 0,
+                ran_out: event.abandoned,
+                said: BTreeMap::new(),
             });
             lease.open += 1;
             if self.is_stopping {
@@ -149,23 +161,27 @@ impl Hub {
         })
     }
 
-    /// A handler's word on an event.
+    /// Where an event goes by what its handlers said.
     pub(super) fn decided(
         &mut self,
-        event: &ClaimedEvent,
-        to: Disposition,
-        states: Vec<HandlerState>,
+        claim: Claim,
+        key: Option<String>,
+        (to, states): (Disposition, Vec<HandlerState>),
+        said: Said,
     ) {
         self.running -= 1;
         let is_finished = matches!(to, Disposition::Finalize { .. });
-        if let Some(key) = &event.key {
+        if let Some(key) = &key {
             for behind in self.ready.done(key, is_finished) {
                 self.park(behind);
             }
         }
+        if let Some(lease) = self.leases.get_mut(&claim.held) {
+            lease.said.insert(claim.id, said);
+        }
         self.outcomes.push(Move {
-            claim: event.claim.clone(),
-            key: event.key.clone(),
+            claim,
+            key,
             to,
             states,
         });
@@ -265,6 +281,18 @@ impl Hub {
         self.leases.retain(|key, _| !gone.contains(key));
         let dropped = self.ready.remove(|held| gone.contains(&held));
         self.report.stale += dropped.len() as u64;
+    }
+
+    /// Whether we hold something that ran out before. A suspect is not taken beside that, so that what
+    /// becomes of either tells something of it.
+    pub(super) fn holds_abandoned(&self) -> bool {
+        self.leases.values().any(|lease| lease.ran_out > 0)
+    }
+
+    /// Whether this lease is on a suspect.
+    pub(super) fn is_suspect(&self, key: Held) -> bool {
+        let lease = self.leases.get(&key);
+        lease.is_some_and(|lease| lease.ran_out >= SUSPECT)
     }
 
     /// What a lease is now, by what it was at the claim.

@@ -107,6 +107,7 @@ mod tests {
             headers: BTreeMap::new(),
             created_ms: 0,
             attempts: 1,
+            abandoned: 0,
             is_blocked: false,
             states: Vec::new(),
         }

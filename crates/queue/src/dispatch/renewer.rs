@@ -40,7 +40,8 @@ pub(super) async fn clean(shared: &Shared) {
         let every = shared.options.cleanup_interval;
         shared.env.clock.sleep(every).await;
         let store = shared.queue.store();
-        upkeep::clean(&**store, shared.options.retention).await;
+        let clock = &*shared.env.clock;
+        upkeep::clean(&**store, clock, every, shared.options.retention).await;
         upkeep::count(&**store).await;
     }
 }

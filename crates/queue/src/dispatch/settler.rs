@@ -68,18 +68,32 @@ async fn flush(shared: &Shared) {
 
 async fn settle_batch(shared: &Shared, key: Held, mut moves: Vec<Move>) {
     loop {
+        let policy = &shared.options.policy;
+        let registry = shared.hub().bring_up_to_date(Some(key), &mut moves, policy);
         let finished = shared.hub().ends_with(key, moves.len());
         let settlement = Settlement {
+            registry: Some(registry),
             finished: finished.into_iter().collect(),
             moves,
         };
         let error = match shared.queue.store().settle(&settlement).await {
             Ok(stale) => {
                 settled(shared, key, &settlement.moves, &stale);
-                if !stale.is_empty() {
-                    // The whole lease is somebody else's.
-                    shared.hub().give_up(key);
+                if settlement
+                    .moves
+                    .iter()
+                    .all(|one| stale.contains(&one.claim.id))
+                {
+                    look_after(shared, key).await;
                 }
+                return;
+            }
+            Err(QueueError::RegistryChanged) => {
+                moves = settlement.moves;
+                if read_registry(shared).await {
+                    continue;
+                }
+                shared.hub().give_up(key);
                 return;
             }
             Err(error) => error,
@@ -116,6 +130,20 @@ async fn settle_batch(shared: &Shared, key: Held, mut moves: Vec<Move>) {
             shared.hub().give_up(key);
             return;
         }
+    }
+}
+
+/// None of what was settled was ours any more. Either these events alone left the lease, and the
+/// others are still to be handled, or all of it is somebody else's; asking for more time tells.
+async fn look_after(shared: &Shared, key: Held) {
+    let Some(held) = shared.hub().newest(key) else {
+        return;
+    };
+    let store = shared.queue.store();
+    match store.renew(&[held], shared.options.lease).await {
+        Ok(lost) => shared.hub().lose(&lost),
+        // The next renewal asks again.
+        Err(error) => tracing::warn!(%error, "a lease could not be looked after"),
     }
 }
 
@@ -212,16 +240,25 @@ async fn reopen(shared: &Shared, key: Held, moves: Vec<Move>) -> Option<Vec<Move
 
 async fn settle_rows(shared: &Shared, moves: Vec<Move>) {
     let mut settlement = Settlement {
+        registry: None,
         moves,
         finished: Vec::new(),
     };
     loop {
+        let policy = &shared.options.policy;
+        let moves = &mut settlement.moves;
+        settlement.registry = Some(shared.hub().bring_up_to_date(None, moves, policy));
         match shared.queue.store().settle(&settlement).await {
             Ok(stale) => {
                 for one in &settlement.moves {
                     settled(shared, one.claim.held, std::slice::from_ref(one), &stale);
                 }
                 return;
+            }
+            Err(QueueError::RegistryChanged) => {
+                if !read_registry(shared).await {
+                    return;
+                }
             }
             Err(error) if error.class() == FailureClass::Permanent => {
                 if settlement.moves.len() > 1 {
@@ -251,6 +288,24 @@ async fn settle_rows(shared: &Shared, moves: Vec<Move>) {
     }
 }
 
+/// Handlers came or went while events were handled: reads who there is now. Says no when the time after
+/// the stop is over; the leases run out then.
+async fn read_registry(shared: &Shared) -> bool {
+    loop {
+        match shared.queue.store().registry().await {
+            Ok(registry) => {
+                shared.hub().learn(registry);
+                return true;
+            }
+            Err(error) => tracing::warn!(%error, "the registry could not be read"),
+        }
+        shared.env.clock.sleep(PAUSE).await;
+        if shared.is_past_stop() {
+            return false;
+        }
+    }
+}
+
 fn settled(shared: &Shared, key: Held, moves: &[Move], stale: &[i64]) {
     let mut hub = shared.hub();
     for one in moves {
@@ -264,8 +319,13 @@ fn settled(shared: &Shared, key: Held, moves: &[Move], stale: &[i64]) {
             Disposition::Leave { .. } | Disposition::Park { .. } => {}
         }
     }
+    let is_suspect = hub.is_suspect(key);
     hub.settled(key, moves.len());
     drop(hub);
+    if is_suspect {
+        // The next one goes now that this one is done.
+        shared.signals.rows.notify_one();
+    }
     // Behind a row with a key others may be parked, and the first of them is free now. They go one
     // at a time, and would go no faster than the polls.
     let is_row = matches!(key, Held::Row { .. });

@@ -7,8 +7,9 @@ use tidegate_core::{Failure, FailureClass};
 
 use super::Shared;
 use super::call::Guarded;
+use super::hub::Said;
 use super::settler::told;
-use crate::decide::{Facts, decide, to_call};
+use crate::decide::{Standing, never_answered, standing, to_call};
 use crate::handler::{AnyHandler, Context, Handled};
 use crate::port::{ClaimedEvent, HandlerResult, HandlerState};
 use crate::{limit, telemetry};
@@ -46,7 +47,21 @@ async fn handle(shared: &Arc<Shared>, event: ClaimedEvent) {
     let mut states = event.states.clone();
     let mut spoken: Vec<HandlerState> = Vec::new();
     let mut has_recorded = false;
+    let standing = standing(event.abandoned, &policy.retry);
+    if standing == Standing::Suspect && !confirm(shared, &event).await {
+        let_go(shared, &event);
+        return;
+    }
     for id in to_call(mine, &event.states, &policy.retry) {
+        if standing == Standing::GivenUp {
+            tracing::error!(
+                event = event.claim.id,
+                handler = id,
+                "it is not called again"
+            );
+            spoken.push(never_answered(id, event.abandoned));
+            continue;
+        }
         let Some(handler) = shared.handlers.get(id) else {
             continue;
         };
@@ -55,9 +70,7 @@ async fn handle(shared: &Arc<Shared>, event: ClaimedEvent) {
         match call(shared, handler.as_ref(), &event, attempt, &mut spoken).await {
             Called::Spoke { has_recorded: has } => has_recorded |= has,
             Called::Lost => {
-                shared.hub().abandon(&event);
-                // Nothing of it is settled, so nobody else says that there is room.
-                shared.signals.room.notify_one();
+                let_go(shared, &event);
                 return;
             }
         }
@@ -67,24 +80,43 @@ async fn handle(shared: &Arc<Shared>, event: ClaimedEvent) {
         states.push(state.clone());
     }
     let mut hub = shared.hub();
-    let hub = &mut *hub;
-    let registered = hub.registry.handlers.get(&event.type_name).unwrap_or(&none);
-    let facts = Facts {
-        type_name: &event.type_name,
-        registered,
-        states: &states,
+    let said = Said {
+        version: hub.registry.version,
+        type_name: event.type_name,
+        states,
+        spoken,
         has_history: had_states || has_recorded,
     };
-    let to = decide(&facts, policy, &mut *hub.entropy);
-    let is_plain = matches!(
-        &to,
-        crate::port::Disposition::Finalize { errors, handlers: Some(_) } if errors.is_empty()
-    );
-    if registered.is_empty() && states.is_empty() {
-        telemetry::unhandled(&event.type_name);
+    let (to, remembered) = hub.verdict(&said, policy);
+    if said.states.is_empty() && hub.registry.of(&said.type_name).next().is_none() {
+        telemetry::unhandled(&said.type_name);
     }
     telemetry::attempts(event.attempts, &to);
-    hub.decided(&event, to, if is_plain { Vec::new() } else { spoken });
+    hub.decided(event.claim, event.key, (to, remembered), said);
+}
+
+/// Nobody knows what became of an event, or it is not ours: its lease runs out.
+fn let_go(shared: &Shared, event: &ClaimedEvent) {
+    shared.hub().abandon(event);
+    // Nothing of it is settled, so nobody else says that there is room.
+    shared.signals.room.notify_one();
+}
+
+/// Says that the claim of a suspect was heard of and that its handlers are called now: should the lease
+/// run out from here on, that counts.
+async fn confirm(shared: &Shared, event: &ClaimedEvent) -> bool {
+    let current = shared.hub().current(&event.claim);
+    let Some(current) = current else {
+        return false;
+    };
+    let store = shared.queue.store();
+    match store.renew(&[current.held], shared.options.lease).await {
+        Ok(lost) => lost.is_empty(),
+        Err(error) => {
+            tracing::warn!(%error, "a suspect is left to run out");
+            false
+        }
+    }
 }
 
 async fn call(

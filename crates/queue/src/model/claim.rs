@@ -1,7 +1,7 @@
 //! Claiming in the model.
 
 use super::state::{Batch, RowState, State, Stored, Where};
-use crate::port::{Claim, ClaimRequest, Claimed, ClaimedEvent, Held, Lane};
+use crate::port::{Claim, ClaimRequest, Claimed, ClaimedEvent, Held, Lane, SUSPECT};
 use tidegate_core::books::Place;
 
 impl State {
@@ -17,13 +17,15 @@ impl State {
         if request.rows {
             let room = limit - taken.len();
             taken.extend(self.claim_rows(request, room, now, until));
+            let room = limit - taken.len();
+            taken.extend(self.claim_suspect_row(request, room, &taken, now, until));
         }
         let waiting = self.events.iter();
         let waiting = waiting.filter(|(_, stored)| matches!(stored.at, Where::Waiting));
         let room = limit - taken.len();
         let fresh: Vec<i64> = waiting.map(|(id, _)| *id).take(room).collect();
         if !fresh.is_empty() {
-            self.new_batch(&fresh, 1, &request.owner, until);
+            self.new_batch(&fresh, (1, 0), &request.owner, (now, until));
             taken.extend(fresh);
         }
         Claimed {
@@ -44,13 +46,19 @@ impl State {
         keys
     }
 
-    fn new_batch(&mut self, ids: &[i64], attempts: u32, owner: &str, until: i64) {
+    /// A batch with so many attempts, of which so many leases ran out.
+    fn new_batch(&mut self, ids: &[i64], counts: (u32, u32), owner: &str, times: (i64, i64)) {
         self.next_batch += 1;
+        let (attempts, abandoned) = counts;
+        let (since, until) = times;
         let batch = Batch {
             token: 1,
             attempts,
             owner: owner.to_owned(),
+            since,
             until,
+            abandoned,
+            is_confirmed: abandoned < SUSPECT,
         };
         self.batches.insert(self.next_batch, batch);
         for id in ids {
@@ -61,9 +69,18 @@ impl State {
     }
 
     fn rescue(&mut self, request: &ClaimRequest, limit: usize, now: i64, until: i64) -> Vec<i64> {
-        let expired = self.batches.iter().find(|(_, batch)| batch.until < now);
+        let expired = self.batches.iter().filter(|(_, batch)| {
+            batch.until < now && may_be_taken(batch.ran_out(), batch.until, request, now)
+        });
+        let expired = expired.min_by_key(|(id, batch)| (batch.ran_out() >= SUSPECT, **id));
         let Some((id, batch)) = expired.map(|(id, batch)| (*id, batch.clone())) else {
             return Vec::new();
+        };
+        let abandoned = batch.ran_out();
+        let limit = if abandoned >= SUSPECT {
+            limit.min(1)
+        } else {
+            limit
         };
         let mut ids = self.in_batch(id);
         if ids.is_empty() {
@@ -75,13 +92,17 @@ impl State {
             if let Some(batch) = self.batches.get_mut(&id) {
                 batch.token += 1;
             }
-            self.new_batch(&ids, batch.attempts + 1, &request.owner, until);
+            let counts = (batch.attempts + 1, abandoned);
+            self.new_batch(&ids, counts, &request.owner, (now, until));
             return ids;
         }
         if let Some(batch) = self.batches.get_mut(&id) {
             batch.token += 1;
             batch.attempts += 1;
+            batch.abandoned = abandoned;
+            batch.is_confirmed = abandoned < SUSPECT;
             batch.owner.clone_from(&request.owner);
+            batch.since = now;
             batch.until = until;
         }
         ids
@@ -100,10 +121,8 @@ impl State {
             .filter_map(|(id, stored)| match &stored.at {
                 Where::Row(row) => {
                     let due = row.due.filter(|due| *due <= now)?;
-                    let lane = Lane::parse(&row.lane);
-                    let is_served = lane.is_served_by(&request.serves)
-                        || (request.rescue && lane.is_left_to(&request.serves, &self.registry));
-                    is_served.then_some((due, *id))
+                    let is_wanted = row.ran_out() < SUSPECT && self.is_served(row, request);
+                    is_wanted.then_some((due, *id))
                 }
                 Where::Waiting | Where::Batch(_) | Where::Log(_) => None,
             });
@@ -111,14 +130,54 @@ impl State {
         due.sort_unstable();
         due.truncate(room);
         for (_, id) in &due {
-            if let Some(row) = self.row(*id) {
-                row.token += 1;
-                row.attempts += 1;
-                row.due = Some(until);
-                row.locked_by = Some(request.owner.clone());
-            }
+            self.take_row(*id, request, until);
         }
         due.into_iter().map(|(_, id)| id).collect()
+    }
+
+    fn is_served(&self, row: &RowState, request: &ClaimRequest) -> bool {
+        let lane = Lane::parse(&row.lane);
+        lane.is_served_by(&request.serves)
+            || (request.rescue && lane.is_left_to(&request.serves, &self.registry))
+    }
+
+    fn take_row(&mut self, id: i64, request: &ClaimRequest, until: i64) {
+        if let Some(row) = self.row(id) {
+            row.abandoned = row.ran_out();
+            row.is_confirmed = row.abandoned < SUSPECT;
+            row.token += 1;
+            row.attempts += 1;
+            row.due = Some(until);
+            row.locked_by = Some(request.owner.clone());
+        }
+    }
+
+    /// A row that is a suspect, where nothing that ran out was taken.
+    fn claim_suspect_row(
+        &mut self,
+        request: &ClaimRequest,
+        room: usize,
+        taken: &[i64],
+        now: i64,
+        until: i64,
+    ) -> Option<i64> {
+        let is_abandoned = |id: &i64| self.claimed(*id).is_some_and(|e| e.abandoned > 0);
+        if room == 0 || !request.suspects || taken.iter().any(is_abandoned) {
+            return None;
+        }
+        let due = self.events.iter().filter_map(|(id, stored)| {
+            let Where::Row(row) = &stored.at else {
+                return None;
+            };
+            let due = row.due.filter(|due| *due <= now)?;
+            let is_wanted = row.ran_out() >= SUSPECT
+                && may_be_taken(row.ran_out(), due, request, now)
+                && self.is_served(row, request);
+            is_wanted.then_some((due, *id))
+        });
+        let (_, id) = due.min()?;
+        self.take_row(id, request, until);
+        Some(id)
     }
 
     pub(super) fn row(&mut self, id: i64) -> Option<&mut RowState> {
@@ -133,21 +192,22 @@ impl State {
 
     fn claimed(&self, id: i64) -> Option<ClaimedEvent> {
         let stored = self.events.get(&id)?;
-        let (held, attempts, place, batch) = match &stored.at {
+        let (held, attempts, abandoned, place, batch) = match &stored.at {
             Where::Batch(batch) => {
                 let of = self.batches.get(batch)?;
                 let held = Held::Batch {
                     batch: *batch,
                     token: of.token,
                 };
-                (held, of.attempts, Place::Queued, Some(*batch))
+                let counts = (of.attempts, of.abandoned);
+                (held, counts.0, counts.1, Place::Queued, Some(*batch))
             }
             Where::Row(row) => {
                 let held = Held::Row {
                     id,
                     token: row.token,
                 };
-                (held, row.attempts, row.place.clone(), None)
+                (held, row.attempts, row.abandoned, row.place.clone(), None)
             }
             Where::Waiting | Where::Log(_) => return None,
         };
@@ -169,18 +229,24 @@ impl State {
             headers: stored.event.headers.clone(),
             created_ms: stored.created_ms,
             attempts,
+            abandoned,
             is_blocked,
             states: states.map(|(_, state)| state.clone()).collect(),
         })
     }
 
-    pub(super) fn renew(&mut self, held: &[Held], until: i64) -> Vec<Held> {
+    pub(super) fn renew(&mut self, held: &[Held], now: i64, lease: i64) -> Vec<Held> {
+        let (until, is_given_back) = (now + lease, lease == 0);
         let mut lost = Vec::new();
         for one in held {
             let is_kept = match *one {
                 Held::Batch { batch, token } => match self.batches.get_mut(&batch) {
                     Some(batch) if batch.token == token => {
                         batch.until = until;
+                        batch.is_confirmed = true;
+                        if is_given_back {
+                            batch.owner.clear();
+                        }
                         true
                     }
                     Some(_) | None => false,
@@ -188,6 +254,8 @@ impl State {
                 Held::Row { id, token } => match self.row(id) {
                     Some(row) if row.token == token && row.locked_by.is_some() => {
                         row.due = Some(until);
+                        row.is_confirmed = true;
+                        row.locked_by.take_if(|_| is_given_back);
                         true
                     }
                     Some(_) | None => false,
@@ -208,5 +276,17 @@ impl State {
         found.token += 1;
         let token = found.token;
         Some((token, self.in_batch(batch)))
+    }
+}
+
+/// Whether what was due at `since` may be taken now. A suspect comes each time one lease later, ten at
+/// most.
+fn may_be_taken(ran_out: u32, since: i64, request: &ClaimRequest, now: i64) -> bool {
+    match ran_out.checked_sub(SUSPECT) {
+        None => true,
+        Some(alone) => {
+            let pause = i64::from(alone.min(10)) * super::ms(request.lease);
+            request.suspects && since <= now - pause
+        }
     }
 }

@@ -114,16 +114,17 @@ impl State {
     }
 
     pub(super) fn find(&self, event: EventId) -> Option<Sighting> {
+        let of_id = self.events.iter();
+        let of_id = of_id.filter(|(_, stored)| stored.event.event_id == event);
+        let numbers: Vec<i64> = of_id.clone().map(|(id, _)| *id).collect();
         let mut found = None;
-        for (id, stored) in &self.events {
-            if stored.event.event_id != event {
-                continue;
-            }
+        for (id, stored) in of_id {
             let sighting = self.sight(*id, stored)?;
-            if !sighting.is_finalized() {
-                return Some(sighting);
+            let is_open = !sighting.is_finalized();
+            found = Some(sighting.among(&numbers));
+            if is_open {
+                break;
             }
-            found = Some(sighting);
         }
         found
     }
@@ -151,6 +152,7 @@ impl State {
             ..Stats::default()
         };
         let mut is_first = true;
+        let mut stopped = std::collections::BTreeSet::new();
         for stored in self.events.values() {
             match self.status(stored) {
                 Status::Pending => stats.pending += 1,
@@ -172,7 +174,12 @@ impl State {
                 let lane = Lane::parse(&row.lane);
                 let is_retried = row.place == Place::Retrying && row.locked_by.is_none();
                 stats.retrying += u64::from(is_retried);
-                if lane.wanted.is_empty() {
+                let key = stored.event.key.as_deref();
+                if !lane.wanted.is_empty() {
+                    let is_behind = key.is_some_and(|key| stopped.contains(key));
+                    stats.held_up += u64::from(is_behind && row.due.is_none());
+                } else {
+                    stopped.extend(key);
                     *stats.unhandled.entry(lane.type_name).or_default() += 1;
                 }
             }

@@ -98,14 +98,15 @@ impl State {
         if !self.holds(turn) {
             return false;
         }
+        let Some(position) = self.projections.remove(shadow) else {
+            return false;
+        };
         for table in tables {
             let rebuilt = self.tables.remove(&format!("{table}__rebuild"));
             self.tables
                 .insert(table.clone(), rebuilt.unwrap_or_default());
         }
-        if let Some(position) = self.projections.remove(shadow) {
-            self.projections.insert(name.to_owned(), position);
-        }
+        self.projections.insert(name.to_owned(), position);
         true
     }
 
@@ -172,6 +173,7 @@ impl State {
         }
         let attempts = log.attempts;
         let (event_id, type_name) = (stored.event.event_id, stored.event.type_name.clone());
+        let key = stored.event.key.clone();
         self.states
             .retain(|(of, _), state| *of != id || state.result == HandlerResult::Success);
         let is_done = |handler: &&str| self.states.contains_key(&(id, (*handler).to_owned()));
@@ -188,10 +190,14 @@ impl State {
                 place: Place::Queued,
                 attempts,
                 token: 0,
-                due: Some(now),
+                due: key.is_none().then_some(now),
+                since: now,
                 locked_by: None,
+                abandoned: 0,
+                is_confirmed: true,
             });
         }
+        self.release(key.as_deref(), now);
         Ok(())
     }
 

@@ -70,7 +70,10 @@ impl State {
                 attempts,
                 token,
                 due,
+                since: now,
                 locked_by: None,
+                abandoned: 0,
+                is_confirmed: true,
             })
         };
         let at = match &one.to {

@@ -54,7 +54,18 @@ pub(super) struct RowState {
     pub(super) token: i64,
     /// From when on it may be claimed; none while parked.
     pub(super) due: Option<i64>,
+    /// When it was written.
+    pub(super) since: i64,
     pub(super) locked_by: Option<String>,
+    pub(super) abandoned: u32,
+    pub(super) is_confirmed: bool,
+}
+
+impl RowState {
+    /// How many leases of it ran out by now, where it is due.
+    pub(super) fn ran_out(&self) -> u32 {
+        self.abandoned + u32::from(self.locked_by.is_some() && self.is_confirmed)
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -70,8 +81,20 @@ pub(super) struct Logged {
 pub(super) struct Batch {
     pub(super) token: i64,
     pub(super) attempts: u32,
+    /// Nobody, after it was given back.
     pub(super) owner: String,
+    /// When this owner got it.
+    pub(super) since: i64,
     pub(super) until: i64,
+    pub(super) abandoned: u32,
+    pub(super) is_confirmed: bool,
+}
+
+impl Batch {
+    /// How many leases of it ran out by now, where this one is over.
+    pub(super) fn ran_out(&self) -> u32 {
+        self.abandoned + u32::from(!self.owner.is_empty() && self.is_confirmed)
+    }
 }
 
 impl State {
@@ -119,13 +142,33 @@ impl State {
         })
     }
 
+    /// Whether an event of `key` is being handled that knew nothing of the row of `id`, which was given
+    /// back. What was claimed after the row was written is parked.
+    fn is_busy(&self, key: &str, id: i64) -> bool {
+        let Some(Where::Row(head)) = self.events.get(&id).map(|stored| &stored.at) else {
+            return false;
+        };
+        let of_key = self.events.iter();
+        let mut of_key = of_key.filter(|(_, stored)| stored.event.key.as_deref() == Some(key));
+        of_key.any(|(other, stored)| match &stored.at {
+            Where::Batch(batch) => {
+                let batch = self.batches.get(batch);
+                batch.is_some_and(|batch| batch.since <= head.since)
+            }
+            Where::Row(row) => row.locked_by.is_some(),
+            // That of an event that was canceled before it was claimed.
+            Where::Waiting => *other < id,
+            Where::Log(_) => false,
+        })
+    }
+
     /// Lets the first waiting event of each key go, and holds back the others.
     pub(super) fn release<'a>(&mut self, keys: impl IntoIterator<Item = &'a str>, now: i64) {
         for key in keys {
             let mut is_first = true;
             let of_key: Vec<i64> = self.with_key(key);
             for id in of_key {
-                let is_held_up = self.is_held_up(key, id, None);
+                let is_held_up = self.is_held_up(key, id, None) || self.is_busy(key, id);
                 let Some(Stored {
                     at: Where::Row(row),
                     ..

@@ -32,7 +32,14 @@ pub struct ClaimRequest {
     pub rescue: bool,
     /// Whether to look for events with a row of their own: retried, released, left by others.
     pub rows: bool,
+    /// Whether a suspect may be among it, where that look finds nothing else that ran out: an event of
+    /// which [`SUSPECT`] leases ran out. It comes alone, each time one lease later, ten at most.
+    pub suspects: bool,
 }
+
+/// So many leases of an event that ran out, one after the other, make it a suspect: it may be what takes
+/// processes down. Fewer happen to anybody who was in a batch with it, or on a host that stood still.
+pub const SUSPECT: u32 = 2;
 
 /// By which lease an event is claimed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -83,6 +90,10 @@ pub struct ClaimedEvent {
     pub created_ms: i64,
     /// How often it was claimed, this time included.
     pub attempts: u32,
+    /// How many of its leases ran out, one after the other, without an answer. A lease that was given
+    /// back did not run out, and that of a suspect counts only when it was renewed: otherwise its owner
+    /// may never have heard of it.
+    pub abandoned: u32,
     /// Whether an earlier event of its key is not finished yet. It must be parked.
     pub is_blocked: bool,
     /// What its handlers said before.

@@ -127,6 +127,8 @@ pub struct Sighting {
     pub position: Option<i64>,
     /// What its handlers said, the errors of the log included.
     pub states: Vec<HandlerState>,
+    /// The numbers of other events that were published with the same id.
+    pub others: Vec<i64>,
 }
 
 impl Sighting {
@@ -153,7 +155,15 @@ impl Sighting {
             locked_until_ms: shown.locked_until_ms,
             position: shown.position,
             states,
+            others: Vec::new(),
         }
+    }
+
+    /// The same, when these are the numbers of all events with its id.
+    pub(crate) fn among(mut self, numbers: &[i64]) -> Self {
+        let others = numbers.iter().filter(|number| **number != self.number);
+        self.others = others.copied().collect();
+        self
     }
 
     /// Whether it is in the log.
@@ -250,6 +260,8 @@ pub struct Stats {
     pub retrying: u64,
     /// Events that no handler wants, by type.
     pub unhandled: BTreeMap<String, u64>,
+    /// Events that were claimed and wait behind one of those, because they have the same key.
+    pub held_up: u64,
     /// Age of the oldest event that is not finalized, in seconds; that is the one with the lowest
     /// number.
     pub oldest_age_seconds: f64,

@@ -127,6 +127,9 @@ pub struct Move {
 /// Several events on their way, in one transaction per lease.
 #[derive(Debug, Clone, Default)]
 pub struct Settlement {
+    /// The version of the registry that the moves were decided by. Where it is another by now, nothing
+    /// happens: somebody may have registered who wants the events. None where it does not matter.
+    pub registry: Option<u64>,
     /// The events.
     pub moves: Vec<Move>,
     /// Batches of which nothing is left to do after this. Should something be left after all, the

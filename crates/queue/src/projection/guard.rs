@@ -1,5 +1,5 @@
-//! What a projection does with a batch, kept within bounds: its turn is renewed meanwhile, it is cut
-//! at its time limit, and a panic is a failure like another.
+//! What is a projection's own code, kept within bounds: its turn is renewed meanwhile, it is cut at
+//! its time limit, and a panic is a failure like another.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
@@ -19,7 +19,7 @@ impl Projector {
         &self,
         projection: &Projection,
         turn: &Turn,
-        applying: Applied<'_>,
+        working: Applied<'_>,
     ) -> Result<bool, RebuildError> {
         let name = projection.name();
         let renewing = async {
@@ -34,16 +34,18 @@ impl Projector {
                 }
             }
         };
-        let limit = projection.timeout;
-        let applied = tokio::select! {
+        let limit = projection.timeout.unwrap_or(self.options.timeout);
+        let worked = tokio::select! {
             biased;
-            applied = Caught(applying) => applied,
+            worked = Caught(working) => worked.unwrap_or_else(|panic| {
+                Err(Failure::transient(Code::from_static("projection.panic"), panic))
+            }),
             () = renewing => {
-                tracing::warn!(name, "a projection was taken over in the middle of a batch");
+                tracing::warn!(name, "a projection was taken over in the middle of its work");
                 return Ok(false);
             }
             () = self.clock.sleep(limit) => {
-                let text = format!("a batch took longer than {limit:?}");
+                let text = format!("it took longer than {limit:?}");
                 Err(Failure::transient(Code::from_static("timeout.projection"), text))
             }
         };
@@ -51,28 +53,24 @@ impl Projector {
             name: name.to_owned(),
             source,
         };
-        applied.map(|()| true).map_err(failed)
+        worked.map(|()| true).map_err(failed)
     }
 }
 
-/// Runs a projection's future.
-struct Caught<'a>(Applied<'a>);
+/// Runs a future, and gives what it panicked with.
+pub(super) struct Caught<'a, T>(pub(super) Pin<Box<dyn Future<Output = T> + Send + 'a>>);
 
-impl Future for Caught<'_> {
-    type Output = Result<(), Failure>;
+impl<T> Future for Caught<'_, T> {
+    type Output = Result<T, String>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let applying = &mut self.0;
-        match catch_unwind(AssertUnwindSafe(|| applying.as_mut().poll(context))) {
-            Ok(polled) => polled,
-            Err(payload) => {
-                let text = match Outcome::panicked(payload.as_ref()) {
-                    Outcome::Panicked(message) => message,
-                    Outcome::Completed | Outcome::Aborted => "ended without a result".to_owned(),
-                };
-                let code = Code::from_static("projection.panic");
-                Poll::Ready(Err(Failure::transient(code, text)))
-            }
+        let running = &mut self.0;
+        match catch_unwind(AssertUnwindSafe(|| running.as_mut().poll(context))) {
+            Ok(polled) => polled.map(Ok),
+            Err(payload) => Poll::Ready(Err(match Outcome::panicked(payload.as_ref()) {
+                Outcome::Panicked(message) => message,
+                Outcome::Completed | Outcome::Aborted => "ended without a result".to_owned(),
+            })),
         }
     }
 }

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use tidegate_core::{Classify, Failure, FailureClass};
 
-use super::request::{request_of, shadow_of};
-use super::run::{Projector, Step, Turns, Work, turn_name};
+use super::request::{forgotten_of, request_of, shadow_of};
+use super::run::{Begun, Projector, Step, Work, turn_name};
 use super::{Projection, Target};
 use crate::QueueError;
 use crate::port::Turn;
@@ -100,11 +100,11 @@ impl Projector {
             name: name.to_owned(),
             source,
         };
-        let mut turns = Turns::new();
+        let mut work = Work::default();
         // Whoever builds it now goes on until we have the turn.
         let turn = loop {
             match self
-                .turn(&turn_name(projection), &mut turns)
+                .turn(&turn_name(projection), &mut work)
                 .await
                 .map_err(failed)?
             {
@@ -114,11 +114,14 @@ impl Projector {
         };
         let shadow = shadow_of(name);
         let store = &self.store;
-        self.give_up(projection).await?;
-        self.create(projection, Target::Rebuild).await?;
         let taken_over = || RebuildError::TakenOver {
             name: name.to_owned(),
         };
+        let is_begun = self.give_up(projection, &turn).await?
+            && self.create(projection, Target::Rebuild, &turn).await?;
+        if !is_begun {
+            return Err(taken_over());
+        }
         loop {
             if !store
                 .keep_turn(&turn, self.options.lease)
@@ -127,8 +130,9 @@ impl Projector {
             {
                 return Err(taken_over());
             }
+            let from = store.projection(&shadow).await.map_err(failed)?;
             match self
-                .step(projection, &shadow, Target::Rebuild, &turn)
+                .step(projection, (&shadow, from), Target::Rebuild, &turn)
                 .await?
             {
                 Step::Moved => {}
@@ -140,6 +144,10 @@ impl Projector {
         if !swapped.map_err(failed)? {
             return Err(taken_over());
         }
+        // What was left of it when it was forgotten is gone.
+        let mark = forgotten_of(name);
+        let unmarked = store.forget_projection(Some(&turn), &mark, &[]).await;
+        unmarked.map_err(failed)?;
         store
             .keep_turn(&turn, Duration::ZERO)
             .await
@@ -147,35 +155,40 @@ impl Projector {
         Ok(())
     }
 
-    /// Goes on with a rebuild that is asked for, and drops one that is not any more.
+    /// Goes on with a rebuild that is asked for and has come to position `from`, and drops one that
+    /// is not any more.
     pub(super) async fn follow(
         &self,
         projection: &Projection,
         is_wanted: bool,
+        mut from: i64,
         turn: &Turn,
-        work: &mut Work,
+        begun: &mut Begun,
     ) -> Result<Step, RebuildError> {
         let name = projection.name();
-        let Some(begun) = work.begun.get_mut(name) else {
-            return Ok(Step::TakenOver);
-        };
         match (is_wanted, begun.is_rebuilding) {
             (false, false) => return Ok(Step::Idle),
             (false, true) => {
                 begun.is_rebuilding = false;
-                self.give_up(projection).await?;
-                return Ok(Step::Idle);
+                return match self.give_up(projection, turn).await? {
+                    true => Ok(Step::Idle),
+                    false => Ok(Step::TakenOver),
+                };
             }
             (true, false) => {
                 tracing::info!(projection = name, "a rebuild was asked for");
-                self.give_up(projection).await?;
-                self.create(projection, Target::Rebuild).await?;
+                let is_begun = self.give_up(projection, turn).await?
+                    && self.create(projection, Target::Rebuild, turn).await?;
+                if !is_begun {
+                    return Ok(Step::TakenOver);
+                }
                 begun.is_rebuilding = true;
+                from = 0;
             }
             (true, true) => {}
         }
         let shadow = shadow_of(name);
-        let step = self.step(projection, &shadow, Target::Rebuild, turn);
+        let step = self.step(projection, (&shadow, from), Target::Rebuild, turn);
         match step.await? {
             Step::Idle => {}
             step @ (Step::Moved | Step::TakenOver) => return Ok(step),
@@ -193,16 +206,20 @@ impl Projector {
             return Ok(Step::TakenOver);
         }
         // A crash before this rebuilds once more, which gives the same.
-        let served = self.store.forget_projection(&request_of(name), &[]).await;
-        served.map_err(failed)?;
+        for mark in [request_of(name), forgotten_of(name)] {
+            let served = self.store.forget_projection(Some(turn), &mark, &[]).await;
+            served.map_err(failed)?;
+        }
         tracing::info!(projection = name, "rebuilt");
         Ok(Step::Moved)
     }
 
-    /// Drops what there is of a rebuild.
-    async fn give_up(&self, projection: &Projection) -> Result<(), RebuildError> {
+    /// Drops what there is of a rebuild, and says whether the turn was still ours: what is there may be
+    /// the work of whoever has it now.
+    async fn give_up(&self, projection: &Projection, turn: &Turn) -> Result<bool, RebuildError> {
         let (shadow, tables) = (shadow_of(projection.name()), &projection.tables);
-        let dropped = self.store.forget_projection(&shadow, tables).await;
+        let dropped = self.store.forget_projection(Some(turn), &shadow, tables);
+        let dropped = dropped.await;
         dropped.map_err(|source| RebuildError::Store {
             name: projection.name.clone(),
             source,

@@ -4,6 +4,9 @@
 //! rebuild that is under way; no name of a projection holds a `#`. Its position is 0, so that nothing
 //! of the log is removed before the rebuild has read it. Whoever runs the projection finds the row,
 //! rebuilds, and takes it away; a crash in between leaves it, and the rebuild begins anew.
+//!
+//! A projection that was forgotten leaves a row `name#forgotten`: its tables still hold what it had
+//! built, so that whoever runs it again must not begin with the first event on top of them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -24,6 +27,17 @@ pub(super) fn shadow_of(name: &str) -> String {
 /// The name of a request to rebuild a projection.
 pub(super) fn request_of(name: &str) -> String {
     format!("{name}#wanted")
+}
+
+/// The name of the mark that a projection was forgotten. Its position is the last there can be, so that
+/// nothing of the log is kept for it.
+pub(super) fn forgotten_of(name: &str) -> String {
+    format!("{name}#forgotten")
+}
+
+/// The right to build a projection.
+pub(super) fn turn_of(name: &str) -> String {
+    format!("projection.{name}")
 }
 
 /// How far a projection is.
@@ -115,21 +129,41 @@ impl Queue {
     /// # Errors
     /// The database is away or refused.
     pub async fn withdraw_rebuild(&self, name: &str) -> Result<(), QueueError> {
-        self.store().forget_projection(&request_of(name), &[]).await
+        let store = self.store();
+        store
+            .forget_projection(None, &request_of(name), &[])
+            .await?;
+        Ok(())
     }
 
     /// Forgets a projection that is gone for good, so that the log is not kept for it any more. Its
-    /// tables stay; should it run again, it begins with the first event of the log.
+    /// tables stay; should it run again, it is rebuilt from the first event of the log beside them, and
+    /// swapped in. Where retention has removed events by then, it stands until a partial rebuild is asked
+    /// for.
     ///
     /// Returns once that would survive a power cut. Forgetting it twice changes nothing.
     ///
     /// # Errors
-    /// The database is away or refused.
+    /// A process runs it, or the database is away or refused.
     pub async fn forget_projection(&self, name: &str) -> Result<(), QueueError> {
+        let store = self.store();
+        let turn = store.take_turn(&turn_of(name), self.owner(), TURN).await?;
+        let Some(turn) = turn else {
+            return Err(QueueError::ProjectionRuns {
+                name: name.to_owned(),
+            });
+        };
+        let mark = forgotten_of(name);
+        let known = store.projections().await?;
+        if !known.iter().any(|(known, _)| *known == mark) {
+            let tx = store.begin().await?;
+            store.advance(tx, &turn, &mark, 0, i64::MAX).await?;
+        }
         // The projection itself goes last: a call that is cut short is repeated by its name.
         for name in [request_of(name), shadow_of(name), name.to_owned()] {
-            self.store().forget_projection(&name, &[]).await?;
+            store.forget_projection(Some(&turn), &name, &[]).await?;
         }
+        store.keep_turn(&turn, Duration::ZERO).await?;
         Ok(())
     }
 }

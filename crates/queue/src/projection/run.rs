@@ -1,13 +1,15 @@
-//! Runs projections: the sequencer, then each of them a batch at a time.
+//! Runs projections: the sequencer and each of them as a task of its own, so that none of them waits
+//! for another.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_core::env::{Clock, Env};
+use tidegate_core::env::{Clock, Env, Spawn, Task};
+use tokio::sync::watch;
 
+use super::guard::Caught;
 use super::rebuild::RebuildError;
-use super::request::request_of;
+use super::request::{forgotten_of, request_of, shadow_of, turn_of};
 use super::{Projection, Target};
 use crate::QueueError;
 use crate::port::{QueueStore, Turn};
@@ -21,13 +23,17 @@ const GROUPS: u32 = 1_000;
 /// How long giving turns back may take: a database that is away must not hold up the stop.
 const GIVING_BACK: Duration = Duration::from_secs(1);
 
-/// How projections are run.
+/// How projections are run; the keys of the section `queue.projection`.
 #[derive(Debug, Clone)]
 pub struct ProjectorOptions {
-    /// The wait when there is nothing to do.
+    /// The wait when there is nothing to do: `queue.poll-delay-ms`.
     pub poll_delay: Duration,
-    /// How long a turn holds without renewal.
+    /// How long a turn holds without renewal: `lease`. When a process dies, its projections and its
+    /// share of the order stand still for so long.
     pub lease: Duration,
+    /// How long one batch, or making the tables, may take: `timeout`. A projection may have a limit
+    /// of its own.
+    pub timeout: Duration,
 }
 
 impl Default for ProjectorOptions {
@@ -35,6 +41,7 @@ impl Default for ProjectorOptions {
         Self {
             poll_delay: Duration::from_millis(200),
             lease: Duration::from_secs(10),
+            timeout: Duration::from_secs(300),
         }
     }
 }
@@ -49,21 +56,18 @@ pub(super) enum Step {
     TakenOver,
 }
 
-/// What a projector holds and is at. Whoever dies takes it along, and the next one begins from what
-/// the store knows.
+/// What a task holds and is at. Whoever dies takes it along, and the next one begins from what the
+/// store knows.
 #[derive(Debug, Default)]
 pub(super) struct Work {
-    turns: Turns,
-    /// How far we are under each turn, by projection.
-    pub(super) begun: BTreeMap<String, Begun>,
+    turn: Option<OurTurn>,
+    /// How far a projection is under its turn.
+    pub(super) begun: Begun,
 }
-
-/// The turns that are ours, by name.
-pub(super) type Turns = BTreeMap<String, OurTurn>;
 
 /// A turn that is ours as far as we know: whatever it is a right to is fenced by its token.
 #[derive(Debug)]
-pub(super) struct OurTurn {
+struct OurTurn {
     turn: Turn,
     /// When it was last renewed, at the latest; none when it must be asked for at once.
     renewed: Option<Duration>,
@@ -77,6 +81,25 @@ pub(super) struct Begun {
     pub(super) is_rebuilding: bool,
 }
 
+/// What a task does.
+#[derive(Debug)]
+enum Part {
+    /// It gives positions.
+    Sequencer,
+    /// It builds a projection.
+    Projection(Projection),
+}
+
+impl Part {
+    /// The name of its turn.
+    fn turn_name(&self) -> String {
+        match self {
+            Self::Sequencer => SEQUENCER.to_owned(),
+            Self::Projection(projection) => turn_name(projection),
+        }
+    }
+}
+
 /// Builds projections for as long as it runs. Several processes may run the same ones: each has one
 /// owner at a time.
 #[derive(Debug)]
@@ -84,6 +107,7 @@ pub struct Projector {
     pub(super) store: Arc<dyn QueueStore>,
     owner: String,
     pub(super) clock: Arc<dyn Clock>,
+    spawn: Arc<dyn Spawn>,
     pub(super) options: ProjectorOptions,
     pub(super) projections: Vec<Projection>,
 }
@@ -101,6 +125,7 @@ impl Projector {
             store: Arc::clone(queue.store()),
             owner: queue.owner().to_owned(),
             clock: Arc::clone(&env.clock),
+            spawn: Arc::clone(&env.spawn),
             options,
             projections,
         }
@@ -108,64 +133,84 @@ impl Projector {
 
     /// Works until `shutdown` completes; then gives its turns back, so that others go on at once. If
     /// canceled, they run out and others go on after that.
+    ///
+    /// The sequencer and every projection are tasks of their own: one that hangs holds up itself
+    /// alone, until its time limit. On SQLite a batch that is open keeps everybody else from
+    /// writing.
     pub async fn run(self, shutdown: impl Future<Output = ()> + Send) {
-        let mut work = Work::default();
-        let working = async {
-            loop {
-                let is_busy = self.round(&mut work).await;
-                if !is_busy {
-                    self.clock.sleep(self.options.poll_delay).await;
-                }
-            }
-        };
+        let clock = Arc::clone(&self.clock);
+        let projector = Arc::new(self);
+        let (stop, stopped) = watch::channel(false);
+        let parts = projector.projections.iter().cloned();
+        let parts = parts.map(Part::Projection).chain([Part::Sequencer]);
+        let tasks = parts.map(|part| {
+            let name = part.turn_name();
+            let task = Arc::clone(&projector).serve(part, stopped.clone());
+            projector.spawn.spawn(&name, Box::pin(task))
+        });
+        let _tasks = Tasks(tasks.collect());
+        drop(stopped);
+        shutdown.await;
+        stop.send(true).ok();
         tokio::select! {
             biased;
-            () = shutdown => {}
-            () = working => {}
-        }
-        let giving_back = async {
-            for OurTurn { turn, .. } in work.turns.values() {
-                if let Err(error) = self.store.keep_turn(turn, Duration::ZERO).await {
-                    tracing::debug!(%error, turn = turn.name, "a turn is left to run out");
-                }
-            }
-        };
-        tokio::select! {
-            biased;
-            () = giving_back => {}
-            () = self.clock.sleep(GIVING_BACK) => {}
+            // Each task has an end of the channel until it is done.
+            () = stop.closed() => {}
+            () = clock.sleep(GIVING_BACK) => {}
         }
     }
 
-    /// One round of everything; says whether there may be more at once.
-    async fn round(&self, work: &mut Work) -> bool {
-        let mut is_busy = false;
-        match self.sequence(&mut work.turns).await {
-            Ok(count) => is_busy |= count >= u64::from(GROUPS),
-            Err(error) => tracing::warn!(%error, "positions could not be given"),
-        }
-        if self.projections.is_empty() {
-            return is_busy;
-        }
-        let known = match self.store.projections().await {
-            Ok(known) => known,
-            Err(error) => {
-                tracing::warn!(%error, "projections could not be read");
-                return is_busy;
-            }
-        };
-        for projection in &self.projections {
-            let request = request_of(projection.name());
-            let is_wanted = known.iter().any(|(name, _)| *name == request);
-            match self.attend(projection, is_wanted, work).await {
-                Ok(Step::Moved) => is_busy = true,
-                Ok(Step::Idle | Step::TakenOver) => {}
-                Err(error) => {
-                    tracing::warn!(%error, projection = projection.name(), "a projection stands");
+    /// One task: works until the stop, then gives its turn back.
+    async fn serve(self: Arc<Self>, part: Part, mut stopped: watch::Receiver<bool>) {
+        let mut work = Work::default();
+        let working = async {
+            loop {
+                let round = Caught(Box::pin(self.round(&part, &mut work))).await;
+                match round {
+                    Ok(true) => {}
+                    Ok(false) => self.clock.sleep(self.options.poll_delay).await,
+                    Err(panic) => {
+                        // Nobody knows how far it came; the store does.
+                        work = Work::default();
+                        tracing::error!(panic, name = part.turn_name(), "begins anew");
+                        self.clock.sleep(self.options.poll_delay).await;
+                    }
                 }
             }
+        };
+        tokio::select! {
+            biased;
+            // An error means that nobody is left to say stop.
+            _ = stopped.wait_for(|stop| *stop) => {}
+            () = working => {}
         }
-        is_busy
+        let Some(OurTurn { turn, .. }) = &work.turn else {
+            return;
+        };
+        if let Err(error) = self.store.keep_turn(turn, Duration::ZERO).await {
+            tracing::debug!(%error, turn = turn.name, "a turn is left to run out");
+        }
+    }
+
+    /// One round of a task; says whether there may be more at once.
+    async fn round(&self, part: &Part, work: &mut Work) -> bool {
+        match part {
+            Part::Sequencer => match self.sequence(work).await {
+                Ok(count) => count >= u64::from(GROUPS),
+                Err(error) => {
+                    tracing::warn!(%error, "positions could not be given");
+                    false
+                }
+            },
+            Part::Projection(projection) => match self.attend(projection, work).await {
+                Ok(Step::Moved) => true,
+                Ok(Step::Idle | Step::TakenOver) => false,
+                Err(error) => {
+                    tracing::warn!(%error, projection = projection.name(), "a projection stands");
+                    false
+                }
+            },
+        }
     }
 
     /// The turn of `name`, where it is ours or free. One that is ours is renewed three times per
@@ -173,11 +218,11 @@ impl Projector {
     pub(super) async fn turn(
         &self,
         name: &str,
-        turns: &mut Turns,
+        work: &mut Work,
     ) -> Result<Option<Turn>, QueueError> {
         // Before the call: the lease begins at some time within it.
         let now = self.clock.elapsed();
-        if let Some(ours) = turns.get_mut(name) {
+        if let Some(ours) = &mut work.turn {
             let is_fresh = |renewed: Duration| now < renewed + self.options.lease / 3;
             if ours.renewed.is_some_and(is_fresh) {
                 return Ok(Some(ours.turn.clone()));
@@ -186,29 +231,26 @@ impl Projector {
                 ours.renewed = Some(now);
                 return Ok(Some(ours.turn.clone()));
             }
-            turns.remove(name);
+            work.turn = None;
         }
         let taken = self
             .store
             .take_turn(name, &self.owner, self.options.lease)
             .await?;
-        if let Some(turn) = &taken {
-            let ours = OurTurn {
-                turn: turn.clone(),
-                renewed: Some(now),
-            };
-            turns.insert(name.to_owned(), ours);
-        }
+        work.turn = taken.clone().map(|turn| OurTurn {
+            turn,
+            renewed: Some(now),
+        });
         Ok(taken)
     }
 
-    async fn sequence(&self, turns: &mut Turns) -> Result<u64, QueueError> {
-        if self.turn(SEQUENCER, turns).await?.is_none() {
+    async fn sequence(&self, work: &mut Work) -> Result<u64, QueueError> {
+        if self.turn(SEQUENCER, work).await?.is_none() {
             return Ok(0);
         }
         let sequenced = self.store.sequence(GROUPS).await;
         if sequenced.is_err()
-            && let Some(ours) = turns.get_mut(SEQUENCER)
+            && let Some(ours) = &mut work.turn
         {
             // It may be because somebody else does it, so the next round asks.
             ours.renewed = None;
@@ -217,32 +259,71 @@ impl Projector {
     }
 
     /// One batch of what readers see, and one of its rebuild where that is asked for.
-    async fn attend(
-        &self,
-        projection: &Projection,
-        is_wanted: bool,
-        work: &mut Work,
-    ) -> Result<Step, RebuildError> {
+    async fn attend(&self, projection: &Projection, work: &mut Work) -> Result<Step, RebuildError> {
         let Some(turn) = self.hold(projection, work).await? else {
             return Ok(Step::TakenOver);
         };
-        let live = self
-            .step(projection, &projection.name, Target::Live, &turn)
-            .await;
+        let known = self.store.projections().await;
+        let known = known.map_err(|source| RebuildError::Store {
+            name: projection.name.clone(),
+            source,
+        })?;
+        let at = |name: &str| {
+            known
+                .iter()
+                .find(|(known, _)| known == name)
+                .map(|(_, at)| *at)
+        };
+        let from = at(projection.name()).unwrap_or(0);
+        let is_requested = at(&request_of(projection.name())).is_some();
+        // Its tables hold what it had built before: it is built beside them.
+        let is_forgotten = at(&forgotten_of(projection.name())).is_some();
+        let live = match is_forgotten {
+            true => self.may_come_back(projection, is_requested).await,
+            false => {
+                let at = (projection.name(), from);
+                self.step(projection, at, Target::Live, &turn).await
+            }
+        };
+        if is_forgotten && live.is_err() {
+            return live;
+        }
+        let is_wanted = is_requested || is_forgotten;
+        let shadow = at(&shadow_of(projection.name())).unwrap_or(0);
         // Also where that one stands: a rebuild may be what mends it.
-        let rebuilt = self.follow(projection, is_wanted, &turn, work).await;
+        let rebuilt = self
+            .follow(projection, is_wanted, shadow, &turn, &mut work.begun)
+            .await;
         let (live, rebuilt) = (live?, rebuilt?);
         let is_taken = |step: &Step| matches!(step, Step::TakenOver);
-        if is_taken(&live) || is_taken(&rebuilt) {
+        if (is_taken(&live) || is_taken(&rebuilt))
+            && let Some(ours) = &mut work.turn
+        {
             // Somebody knows better than we do, so the next round asks.
-            if let Some(ours) = work.turns.get_mut(&turn_name(projection)) {
-                ours.renewed = None;
-            }
+            ours.renewed = None;
         }
         Ok(match (live, rebuilt) {
             (Step::Moved, _) | (_, Step::Moved) => Step::Moved,
             (live, _) => live,
         })
+    }
+
+    /// Whether a projection that was forgotten may be built anew: not where the log lacks what its
+    /// tables hold, unless that is asked for.
+    async fn may_come_back(
+        &self,
+        projection: &Projection,
+        is_requested: bool,
+    ) -> Result<Step, RebuildError> {
+        let failed = |source| RebuildError::Store {
+            name: projection.name.clone(),
+            source,
+        };
+        if !is_requested && self.store.has_removed().await.map_err(failed)? {
+            let name = projection.name.clone();
+            return Err(failed(QueueError::Removed { name }));
+        }
+        Ok(Step::Idle)
     }
 
     /// The turn of a projection whose tables are there; none while somebody else has it.
@@ -251,52 +332,69 @@ impl Projector {
         projection: &Projection,
         work: &mut Work,
     ) -> Result<Option<Turn>, RebuildError> {
-        let held = self.turn(&turn_name(projection), &mut work.turns).await;
+        let held = self.turn(&turn_name(projection), work).await;
         let held = held.map_err(|source| RebuildError::Store {
             name: projection.name.clone(),
             source,
         })?;
         let Some(turn) = held else {
-            work.begun.remove(projection.name());
             return Ok(None);
         };
-        let begun = work.begun.entry(projection.name.clone()).or_default();
-        if begun.token != turn.token {
-            *begun = Begun {
+        if work.begun.token != turn.token {
+            work.begun = Begun {
                 token: turn.token,
                 ..Begun::default()
             };
         }
-        if !begun.is_created {
-            self.create(projection, Target::Live).await?;
-            begun.is_created = true;
+        if !work.begun.is_created {
+            if !self.create(projection, Target::Live, &turn).await? {
+                work.turn = None;
+                return Ok(None);
+            }
+            work.begun.is_created = true;
         }
         Ok(Some(turn))
     }
 
+    /// Makes the tables of a projection where they are missing, and says whether the turn was kept.
     pub(super) async fn create(
         &self,
         projection: &Projection,
         target: Target,
-    ) -> Result<(), RebuildError> {
+        turn: &Turn,
+    ) -> Result<bool, RebuildError> {
         let failed = |source| RebuildError::Store {
             name: projection.name.clone(),
             source,
         };
+        let name = match target {
+            Target::Live => projection.name.clone(),
+            Target::Rebuild => shadow_of(&projection.name),
+        };
+        let at = self.store.projection(&name).await.map_err(failed)?;
+        // Its position is there before its tables: from now on retention waits for it, also while
+        // making them, or its first batch, goes wrong.
+        let tx = self.store.begin().await.map_err(failed)?;
+        let kept = self.store.advance(tx, turn, &name, at, at).await;
+        if !kept.map_err(failed)? {
+            return Ok(false);
+        }
         let mut tx = self.store.begin().await.map_err(failed)?;
-        let created = (projection.create)(&mut tx, target).await;
-        created.map_err(|source| RebuildError::Failed {
-            name: projection.name.clone(),
-            source,
-        })?;
-        tx.commit().await.map_err(failed)
+        let lent = &mut tx;
+        let creating = Box::pin(async { (projection.create)(lent, target).await });
+        if !self.guard(projection, turn, creating).await? {
+            return Ok(false);
+        }
+        let kept = self.store.advance(tx, turn, &name, at, at).await;
+        kept.map_err(failed)
     }
 
-    /// One batch: the events, what they change, and the position, in one transaction.
+    /// One batch: the events, what they change, and the position, in one transaction. The position is
+    /// that of a name, and where it is.
     pub(super) async fn step(
         &self,
         projection: &Projection,
-        position_name: &str,
+        (name, from): (&str, i64),
         target: Target,
         turn: &Turn,
     ) -> Result<Step, RebuildError> {
@@ -304,7 +402,6 @@ impl Projector {
             name: projection.name.clone(),
             source,
         };
-        let from = self.store.projection(position_name).await.map_err(failed)?;
         let page = self
             .store
             .read_log(from, projection.batch_size)
@@ -323,20 +420,25 @@ impl Projector {
                 return Ok(Step::TakenOver);
             }
         }
-        let advanced = self
-            .store
-            .advance(tx, turn, position_name, from, page.last)
-            .await;
+        let advanced = self.store.advance(tx, turn, name, from, page.last).await;
         if advanced.map_err(failed)? {
             Ok(Step::Moved)
         } else {
-            let name = projection.name();
             tracing::warn!(name, "a batch was taken back: somebody else has the turn");
             Ok(Step::TakenOver)
         }
     }
 }
 
+/// Tasks that end with whoever started them.
+struct Tasks(Vec<Task>);
+
+impl Drop for Tasks {
+    fn drop(&mut self) {
+        self.0.iter().for_each(Task::abort);
+    }
+}
+
 pub(super) fn turn_name(projection: &Projection) -> String {
-    format!("projection.{}", projection.name)
+    turn_of(&projection.name)
 }

@@ -163,6 +163,25 @@ pub(super) fn place_of(text: &str) -> Place {
 }
 
 /// What stands in the log of an event that an operator ended.
+/// Events that one transaction of retention removes at most, or one group where that has more: it is
+/// short, so that it holds nobody up.
+pub(super) const REMOVED_AT_ONCE: i64 = 5_000;
+/// How long one clean-up goes on removing old events, one transaction after the other.
+pub(super) const REMOVING: Duration = Duration::from_secs(5);
+
+/// What is said of an event that no handler can be given.
+pub(super) fn unreadable_errors() -> String {
+    errors_text(&[HandlerState {
+        handler: STORE.to_owned(),
+        result: HandlerResult::UnrecoverableError,
+        attempts: 0,
+        error: Some("queue.unreadable: type, key, payload or headers are no UTF-8".to_owned()),
+    }])
+}
+
+/// Who is named where no handler failed, but what is stored cannot be used.
+const STORE: &str = "store";
+
 pub(super) fn canceled_errors() -> String {
     errors_text(&[HandlerState {
         handler: OPERATOR.to_owned(),

@@ -115,11 +115,12 @@ impl QueueStore for PostgresQueue {
 
     fn is_done<'a>(
         &'a self,
+        tx: Option<&'a mut Tx>,
         handler: &'a str,
         event: EventId,
         sub_task: &'a str,
     ) -> Answer<'a, bool> {
-        Box::pin(self.is_recorded(handler, event, sub_task))
+        Box::pin(self.is_recorded(tx, handler, event, sub_task))
     }
 
     fn register<'a>(&'a self, handlers: &'a [(String, String)]) -> Answer<'a, ()> {
@@ -184,8 +185,13 @@ impl QueueStore for PostgresQueue {
         Box::pin(projection::advance(tx, turn, name, from, to))
     }
 
-    fn forget_projection<'a>(&'a self, name: &'a str, tables: &'a [String]) -> Answer<'a, ()> {
-        Box::pin(self.forget(name, tables))
+    fn forget_projection<'a>(
+        &'a self,
+        turn: Option<&'a Turn>,
+        name: &'a str,
+        tables: &'a [String],
+    ) -> Answer<'a, bool> {
+        Box::pin(self.forget(turn, name, tables))
     }
 
     fn swap<'a>(

@@ -15,7 +15,7 @@ CREATE TABLE tidegate_event (
     type text NOT NULL CHECK (octet_length(type) BETWEEN 1 AND 255),
     key text CHECK (octet_length(key) <= 1024),
     payload json NOT NULL,
-    headers jsonb
+    headers jsonb CHECK (jsonb_typeof(headers) = 'object')
 );
 ALTER SEQUENCE tidegate_event_id OWNED BY tidegate_event.id;
 -- Ids grow with time, so a few bytes per thousand events are enough to find one.
@@ -53,11 +53,25 @@ CREATE TABLE tidegate_gap (
     horizon xid8
 );
 
+-- Who may still bring an id of a gap that was looked into: of the transactions below the horizons of
+-- the gaps from the last stretch up to this one, those that ran when the look began. Nothing comes
+-- into these gaps before one of them ends, so until then nobody looks. Gaps above the last stretch are
+-- looked into at each claim.
+CREATE TABLE tidegate_gap_look (
+    last_id bigint PRIMARY KEY,
+    awaited xid8[] NOT NULL
+);
+
 -- Claims: one lease for many events. Its token grows with every owner.
 CREATE TABLE tidegate_batch (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     token bigint NOT NULL DEFAULT 1,
     attempts integer NOT NULL DEFAULT 1,
+    -- How many of its leases ran out before this one.
+    abandoned integer NOT NULL DEFAULT 0,
+    -- Whether its owner is known to have heard of the claim: asked for of suspects only, by a renewal.
+    is_confirmed boolean NOT NULL DEFAULT true,
+    -- Empty after it was given back: that lease did not run out.
     locked_by text NOT NULL,
     locked_until timestamptz NOT NULL,
     claimed_at timestamptz NOT NULL DEFAULT clock_timestamp(),
@@ -74,6 +88,9 @@ CREATE TABLE tidegate_event_row (
     key text,
     place text NOT NULL,
     attempts integer NOT NULL,
+    -- As of a batch.
+    abandoned integer NOT NULL DEFAULT 0,
+    is_confirmed boolean NOT NULL DEFAULT true,
     token bigint NOT NULL DEFAULT 0,
     -- From when on it may be claimed: its retry, the end of its lease, or never while parked.
     due_at timestamptz NOT NULL,
@@ -160,6 +177,8 @@ CREATE TABLE event_inbox (
     created_at timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (handler_id, event_id, sub_task)
 );
+-- They are removed with their event.
+CREATE INDEX event_inbox_by_event_id ON event_inbox (event_id);
 
 CREATE FUNCTION tidegate_new_event_id() RETURNS uuid LANGUAGE sql VOLATILE AS $$
     SELECT encode(set_bit(set_bit(overlay(uuid_send(gen_random_uuid()) PLACING
@@ -184,8 +203,10 @@ LANGUAGE sql IMMUTABLE AS $$
 $$;
 
 -- One posting per statement and minute, for whoever adds events by SQL. Our own publish brings its
--- posting along and says so for the one statement that follows.
-CREATE FUNCTION tidegate_event_added() RETURNS trigger LANGUAGE plpgsql AS $$
+-- posting along and says so for the one statement that follows. Whoever may add an event need not see
+-- the books, nor have this schema in its search path.
+CREATE FUNCTION tidegate_event_added() RETURNS trigger LANGUAGE plpgsql
+SECURITY DEFINER SET search_path FROM CURRENT AS $$
 BEGIN
     IF current_setting('tidegate.posted', true) = 'yes' THEN
         PERFORM set_config('tidegate.posted', '', true);
@@ -203,6 +224,120 @@ END $$;
 CREATE TRIGGER tidegate_event_added AFTER INSERT ON tidegate_event
     REFERENCING NEW TABLE AS added FOR EACH STATEMENT EXECUTE FUNCTION tidegate_event_added();
 
+-- Stretches of ids with gaps that something may have come into: those of which somebody who was awaited
+-- has ended, and what is above all that were looked into before.
+CREATE FUNCTION tidegate_stretches(p_now pg_snapshot, OUT after_id bigint, OUT last_id bigint)
+RETURNS SETOF record LANGUAGE sql STABLE AS $$
+    WITH stretch AS MATERIALIZED (
+        SELECT coalesce(lag(l.last_id) OVER (ORDER BY l.last_id), 0) AS after_id, l.last_id,
+            l.awaited <@ ARRAY(SELECT pg_snapshot_xip(p_now)) AS is_quiet
+        FROM tidegate_gap_look l)
+    SELECT s.after_id, s.last_id FROM stretch s WHERE NOT s.is_quiet
+    UNION ALL
+    SELECT above.id, 9223372036854775807
+    FROM (SELECT coalesce(max(s.last_id), 0) AS id FROM stretch s) above
+    WHERE EXISTS (SELECT 1 FROM tidegate_gap g WHERE g.first_id > above.id)
+$$;
+
+-- What came late: the events in gaps, at most p_limit. Forgets gaps that nothing comes into any more,
+-- and notes who may still come into the others. The caller has the lock of the claim.
+CREATE FUNCTION tidegate_late(p_limit integer, p_new_gaps bigint[]) RETURNS bigint[]
+LANGUAGE plpgsql AS $$
+DECLARE
+    -- Read before the look, so that whatever ended by then is seen by the look.
+    v_now pg_snapshot := pg_current_snapshot();
+    v_firsts bigint[];
+    v_late bigint[];
+    v_last bigint;
+BEGIN
+    -- At most so many gaps, so that nobody waits long for the lock; the others are for the next claim.
+    SELECT coalesce(array_agg(g.first_id ORDER BY g.first_id), '{}'), max(g.last_id)
+    INTO v_firsts, v_last FROM (
+        SELECT g.first_id, g.last_id FROM tidegate_stretches(v_now) s
+        JOIN tidegate_gap g ON g.first_id > s.after_id AND g.first_id <= s.last_id
+        ORDER BY g.first_id LIMIT 5000) g;
+    IF cardinality(v_firsts) < 5000 THEN
+        v_last := 9223372036854775807;
+    END IF;
+    SELECT coalesce(array_agg(f.id ORDER BY f.id), '{}') INTO v_late FROM (
+        -- The inner limit keeps it to one range of the index per gap; as a plain join every event
+        -- there is would be read.
+        SELECT e.id FROM unnest(v_firsts) f(id) JOIN tidegate_gap g ON g.first_id = f.id
+        CROSS JOIN LATERAL (
+            SELECT i.id FROM tidegate_event i
+            WHERE i.id BETWEEN g.first_id AND g.last_id
+              AND NOT EXISTS (SELECT 1 FROM tidegate_canceled c WHERE c.id = i.id)
+            ORDER BY i.id LIMIT p_limit) e
+        ORDER BY e.id LIMIT p_limit) f;
+    IF cardinality(v_late) > 0 THEN
+        WITH touched AS (
+            DELETE FROM tidegate_gap g USING unnest(v_late) l(id)
+            WHERE l.id BETWEEN g.first_id AND g.last_id
+            RETURNING g.first_id, g.last_id, g.horizon, l.id),
+        gap AS (
+            -- A gap that several late events were in comes back once only.
+            SELECT g.first_id, g.last_id, g.horizon FROM touched g),
+        cut AS (
+            SELECT g.first_id, g.last_id, g.horizon, l.id FROM gap g
+            JOIN unnest(v_late) l(id) ON l.id BETWEEN g.first_id AND g.last_id),
+        part AS (
+            SELECT coalesce(lag(id) OVER w + 1, first_id) AS a, id - 1 AS b, horizon
+            FROM cut WINDOW w AS (PARTITION BY first_id ORDER BY id)
+            UNION ALL
+            SELECT max(id) + 1, last_id, horizon FROM cut GROUP BY first_id, last_id, horizon)
+        INSERT INTO tidegate_gap SELECT a, b, horizon FROM part WHERE a <= b;
+    END IF;
+    IF cardinality(v_late) < p_limit THEN
+        -- It came to the end of all these gaps, their parts included.
+        DELETE FROM tidegate_gap g USING tidegate_stretches(v_now) s
+        WHERE g.first_id > s.after_id AND g.first_id <= least(s.last_id, v_last)
+          AND g.horizon <= pg_snapshot_xmin(v_now);
+        IF EXISTS (SELECT 1 FROM tidegate_gap) OR EXISTS (SELECT 1 FROM tidegate_gap_look) THEN
+            PERFORM tidegate_looked(v_now, v_last);
+        END IF;
+    END IF;
+    IF p_new_gaps IS NOT NULL THEN
+        UPDATE tidegate_gap g SET horizon = pg_current_xact_id()
+        WHERE g.horizon IS NULL AND g.first_id = ANY (p_new_gaps);
+    END IF;
+    RETURN v_late;
+END $$;
+
+-- Notes a look, begun at p_now, that came to the end of all gaps up to p_last that needed one.
+CREATE FUNCTION tidegate_looked(p_now pg_snapshot, p_last bigint) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_running xid8[] := ARRAY(SELECT pg_snapshot_xip(p_now));
+    v_above bigint;
+    v_end bigint;
+    v_horizon xid8;
+BEGIN
+    SELECT coalesce(max(l.last_id), 0) INTO v_above FROM tidegate_gap_look l;
+    -- A stretch that was looked into in part is parted.
+    INSERT INTO tidegate_gap_look (last_id, awaited)
+    SELECT p_last, l.awaited FROM tidegate_gap_look l WHERE l.last_id > p_last
+    ORDER BY l.last_id LIMIT 1 ON CONFLICT DO NOTHING;
+    UPDATE tidegate_gap_look l
+    SET awaited = ARRAY(SELECT x FROM unnest(l.awaited) x WHERE x = ANY (v_running))
+    WHERE l.last_id <= p_last AND NOT l.awaited <@ v_running;
+    -- Whoever may bring an id of the gaps above runs, or has ended and was seen, where the horizon is
+    -- not above the snapshot. Those from the first one on of which that is not so wait for the next look.
+    SELECT max(g.last_id), max(g.horizon::text::numeric)::text::xid8 INTO v_end, v_horizon
+    FROM tidegate_gap g WHERE g.first_id > v_above AND g.first_id <= p_last
+      AND g.first_id < coalesce((
+          SELECT min(h.first_id) FROM tidegate_gap h WHERE h.first_id > v_above
+            AND (h.horizon IS NULL OR h.horizon > pg_snapshot_xmax(p_now))), 9223372036854775807);
+    IF v_end IS NOT NULL THEN
+        INSERT INTO tidegate_gap_look (last_id, awaited)
+        VALUES (v_end, ARRAY(SELECT x FROM unnest(v_running) x WHERE x < v_horizon));
+    END IF;
+    -- Neighbors that await the same are one, and where nobody is awaited there is no gap.
+    DELETE FROM tidegate_gap_look l USING (
+        SELECT n.last_id, n.awaited = lead(n.awaited) OVER (ORDER BY n.last_id) AS is_same
+        FROM tidegate_gap_look n) n
+    WHERE l.last_id = n.last_id AND (n.is_same OR l.awaited = '{}');
+END $$;
+
 -- Claims what waits: late events first, then fresh ones. One at a time, by the lock on the queue's
 -- row, and in one statement, so that a client that stands still never holds the lock. Where nothing
 -- waits, it takes no lock and writes nothing: most looks are such, and a lock is a commit to be
@@ -211,12 +346,16 @@ CREATE FUNCTION tidegate_claim(p_limit integer, p_owner text, p_lease_ms bigint,
     OUT batch bigint, OUT claimed bigint[], OUT registry bigint) LANGUAGE plpgsql AS $$
 DECLARE
     v_cursor bigint;
-    v_horizon xid8;
     v_new_gaps bigint[];
     v_late bigint[] := '{}';
     v_fresh bigint[];
     v_last bigint;
 BEGIN
+    -- With one snapshot for all statements it would not see what the claim before it did.
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        RAISE EXCEPTION 'tidegate_claim needs read committed, and this transaction is %',
+            current_setting('transaction_isolation');
+    END IF;
     claimed := '{}';
     SELECT q.registry INTO registry FROM tidegate_queue q WHERE q.name = 'queue';
     SELECT c.position INTO v_cursor FROM tidegate_cursor c ORDER BY c.id DESC LIMIT 1;
@@ -226,7 +365,11 @@ BEGIN
         -- Before the lock, which gives this transaction its id: gaps that are there by now may have
         -- that id as their horizon. A part of such a gap begins with its number or is left for later.
         IF pg_current_xact_id_if_assigned() IS NULL THEN
-            SELECT array_agg(g.first_id) INTO v_new_gaps FROM tidegate_gap g WHERE g.horizon IS NULL;
+            SELECT array_agg(g.first_id) INTO v_new_gaps FROM tidegate_gap g WHERE g.horizon IS NULL
+                AND g.first_id > coalesce((SELECT max(l.last_id) FROM tidegate_gap_look l), 0);
+        END IF;
+        IF v_last IS NULL AND NOT EXISTS (SELECT 1 FROM tidegate_stretches(pg_current_snapshot())) THEN
+            RETURN;
         END IF;
     ELSIF v_last IS NULL THEN
         RETURN;
@@ -234,42 +377,7 @@ BEGIN
     SELECT q.registry INTO registry FROM tidegate_queue q WHERE q.name = 'queue' FOR UPDATE;
     SELECT c.position INTO v_cursor FROM tidegate_cursor c ORDER BY c.id DESC LIMIT 1;
     IF EXISTS (SELECT 1 FROM tidegate_gap) THEN
-        -- Read before the look, so that whatever ended below it is seen by the look.
-        v_horizon := pg_snapshot_xmin(pg_current_snapshot());
-        SELECT coalesce(array_agg(f.id ORDER BY f.id), '{}') INTO v_late FROM (
-            -- The inner limit keeps it to one range of the index per gap; as a plain join every
-            -- event there is would be read.
-            SELECT e.id FROM tidegate_gap g CROSS JOIN LATERAL (
-                SELECT i.id FROM tidegate_event i
-                WHERE i.id BETWEEN g.first_id AND g.last_id
-                  AND NOT EXISTS (SELECT 1 FROM tidegate_canceled c WHERE c.id = i.id)
-                ORDER BY i.id LIMIT p_limit) e
-            ORDER BY e.id LIMIT p_limit) f;
-        IF cardinality(v_late) > 0 THEN
-            WITH touched AS (
-                DELETE FROM tidegate_gap g USING unnest(v_late) l(id)
-                WHERE l.id BETWEEN g.first_id AND g.last_id
-                RETURNING g.first_id, g.last_id, g.horizon, l.id),
-            gap AS (
-                -- A gap that several late events were in comes back once only.
-                SELECT g.first_id, g.last_id, g.horizon FROM touched g),
-            cut AS (
-                SELECT g.first_id, g.last_id, g.horizon, l.id FROM gap g
-                JOIN unnest(v_late) l(id) ON l.id BETWEEN g.first_id AND g.last_id),
-            part AS (
-                SELECT coalesce(lag(id) OVER w + 1, first_id) AS a, id - 1 AS b, horizon
-                FROM cut WINDOW w AS (PARTITION BY first_id ORDER BY id)
-                UNION ALL
-                SELECT max(id) + 1, last_id, horizon FROM cut GROUP BY first_id, last_id, horizon)
-            INSERT INTO tidegate_gap SELECT a, b, horizon FROM part WHERE a <= b;
-        END IF;
-        IF cardinality(v_late) < p_limit THEN
-            DELETE FROM tidegate_gap g WHERE g.horizon <= v_horizon;
-        END IF;
-        IF v_new_gaps IS NOT NULL THEN
-            UPDATE tidegate_gap g SET horizon = pg_current_xact_id()
-            WHERE g.horizon IS NULL AND g.first_id = ANY (v_new_gaps);
-        END IF;
+        v_late := tidegate_late(p_limit, v_new_gaps);
     END IF;
     SELECT array_agg(f.id ORDER BY f.id), max(f.id) INTO v_fresh, v_last FROM (
         SELECT e.id FROM tidegate_event e WHERE e.id > v_cursor
@@ -295,11 +403,13 @@ BEGIN
     END IF;
 END $$;
 
--- What of a batch is not finished and has no row of its own.
+-- What of a batch is not finished and has no row of its own. An event that is gone altogether is not
+-- waited for: nobody could settle it.
 CREATE FUNCTION tidegate_remaining(p_ids bigint[]) RETURNS bigint[] LANGUAGE sql STABLE AS $$
     SELECT coalesce(array_agg(i.id ORDER BY i.n), '{}') FROM unnest(p_ids) WITH ORDINALITY i(id, n)
     WHERE NOT EXISTS (SELECT 1 FROM tidegate_log l WHERE l.id = i.id)
       AND NOT EXISTS (SELECT 1 FROM tidegate_event_row r WHERE r.id = i.id)
+      AND EXISTS (SELECT 1 FROM tidegate_event e WHERE e.id = i.id)
 $$;
 
 -- Which of these events are finished or have a row of their own by now. Volatile, so that it looks with
@@ -314,29 +424,44 @@ END $$;
 
 -- Takes over one batch whose lease ran out, or at most p_limit events of it. Batches below p_floor
 -- are known to be gone, so their dead versions need not be looked at.
+--
+-- Where two leases ran out, the events are suspects: one of them may take processes down. They are handed
+-- out one at a time, to whoever asks for suspects, after everything else, and each time one lease later,
+-- ten at most. A lease of theirs counts when it was renewed: otherwise the answer may have been lost, and
+-- nobody handled them.
 CREATE FUNCTION tidegate_take_over(p_limit integer, p_owner text, p_lease_ms bigint, p_floor bigint,
-    OUT batch bigint, OUT new_token bigint, OUT new_attempts integer, OUT claimed bigint[])
+    p_suspects boolean, OUT batch bigint, OUT new_token bigint, OUT new_attempts integer,
+    OUT new_abandoned integer, OUT claimed bigint[])
 LANGUAGE plpgsql AS $$
 DECLARE
     v_rest bigint[];
     v_until timestamptz := clock_timestamp() + p_lease_ms * interval '1 millisecond';
+    v_limit integer := p_limit;
 BEGIN
-    SELECT b.id, b.token + 1, b.attempts + 1, b.ids INTO batch, new_token, new_attempts, claimed
-    FROM tidegate_batch b WHERE b.id >= p_floor AND b.locked_until < clock_timestamp()
-    ORDER BY b.id LIMIT 1 FOR UPDATE SKIP LOCKED;
+    SELECT b.id, b.token + 1, b.attempts + 1, a.n, b.ids
+    INTO batch, new_token, new_attempts, new_abandoned, claimed
+    FROM tidegate_batch b
+    CROSS JOIN LATERAL (
+        SELECT b.abandoned + (b.locked_by <> '' AND b.is_confirmed)::integer AS n) a
+    WHERE b.id >= p_floor AND b.locked_until < clock_timestamp()
+      AND (a.n < 2 OR p_suspects AND b.locked_until <=
+          clock_timestamp() - least(a.n - 2, 10) * p_lease_ms * interval '1 millisecond')
+    ORDER BY a.n >= 2, b.id LIMIT 1 FOR UPDATE OF b SKIP LOCKED;
     IF batch IS NULL THEN RETURN; END IF;
+    IF new_abandoned >= 2 THEN v_limit := least(p_limit, 1); END IF;
     claimed := tidegate_remaining(claimed);
     IF cardinality(claimed) = 0 THEN
         DELETE FROM tidegate_batch b WHERE b.id = batch;
-    ELSIF cardinality(claimed) > p_limit THEN
-        v_rest := claimed[p_limit + 1:];
-        claimed := claimed[:p_limit];
+    ELSIF cardinality(claimed) > v_limit THEN
+        v_rest := claimed[v_limit + 1:];
+        claimed := claimed[:v_limit];
         UPDATE tidegate_batch b SET ids = v_rest, is_parted = false, token = new_token
         WHERE b.id = batch;
-        INSERT INTO tidegate_batch (attempts, locked_by, locked_until, ids)
-        VALUES (new_attempts, p_owner, v_until, claimed) RETURNING id, token INTO batch, new_token;
+        INSERT INTO tidegate_batch (attempts, abandoned, is_confirmed, locked_by, locked_until, ids)
+        VALUES (new_attempts, new_abandoned, new_abandoned < 2, p_owner, v_until, claimed) RETURNING id, token INTO batch, new_token;
     ELSE
-        UPDATE tidegate_batch b SET token = new_token, attempts = new_attempts, locked_by = p_owner,
+        UPDATE tidegate_batch b SET token = new_token, attempts = new_attempts,
+            abandoned = new_abandoned, is_confirmed = new_abandoned < 2, locked_by = p_owner,
             locked_until = v_until, claimed_at = clock_timestamp(), is_parted = false, ids = claimed
         WHERE b.id = batch;
     END IF;
@@ -361,27 +486,64 @@ $$;
 
 -- Lets the first waiting event of each key go, and holds back the others. It takes the lock of the
 -- claim: an event is then either seen here or sees what was finished.
+--
+-- It waits for a later event of its key that is being handled: one that was given back has such. A batch
+-- that was claimed after the row was written knew of the row, and what it has of the key is parked.
 CREATE FUNCTION tidegate_release(p_keys text[]) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM 1 FROM tidegate_queue q WHERE q.name = 'queue' FOR UPDATE;
     WITH wanted AS MATERIALIZED (SELECT DISTINCT k.key FROM unnest(p_keys) k(key)),
     busy AS MATERIALIZED (
-        SELECT e.key, min(e.id) AS id FROM tidegate_batch b
+        SELECT e.key, min(e.id) AS id, min(b.claimed_at) AS since FROM tidegate_batch b
         CROSS JOIN LATERAL unnest(b.ids) i(id) JOIN tidegate_event e ON e.id = i.id
         WHERE e.key IN (SELECT w.key FROM wanted w)
           AND NOT EXISTS (SELECT 1 FROM tidegate_log l WHERE l.id = i.id)
           AND NOT EXISTS (SELECT 1 FROM tidegate_event_row r WHERE r.id = i.id)
         GROUP BY e.key),
     head AS MATERIALIZED (
-        SELECT w.key, h.id, h.due_at FROM wanted w CROSS JOIN LATERAL (
-            SELECT r.id, r.due_at FROM tidegate_event_row r WHERE r.key = w.key
+        SELECT w.key, h.id, h.due_at, h.updated_at FROM wanted w CROSS JOIN LATERAL (
+            SELECT r.id, r.due_at, r.updated_at FROM tidegate_event_row r WHERE r.key = w.key
             ORDER BY r.id LIMIT 1) h),
     freed AS (
         UPDATE tidegate_event_row r SET due_at = clock_timestamp() FROM head h
         LEFT JOIN busy USING (key)
-        WHERE r.id = h.id AND h.due_at = 'infinity' AND (busy.id IS NULL OR busy.id > h.id))
+        WHERE r.id = h.id AND h.due_at = 'infinity'
+          AND (busy.id IS NULL OR (busy.id > h.id AND busy.since > h.updated_at))
+          -- One that was canceled before it was claimed has nothing earlier left once the cursor is there.
+          AND h.id <= (SELECT c.position FROM tidegate_cursor c ORDER BY c.id DESC LIMIT 1)
+          AND NOT EXISTS (SELECT 1 FROM tidegate_event_row o WHERE o.key = h.key
+              AND o.due_at < 'infinity' AND o.locked_by IS NOT NULL))
     UPDATE tidegate_event_row r SET due_at = 'infinity' FROM head h
     WHERE r.key = h.key AND r.id > h.id AND r.due_at < 'infinity' AND r.locked_by IS NULL;
+END $$;
+
+-- Gives an event that was completed with errors back to the handlers that did not succeed, and says
+-- whether there was one. In one statement, as the claim. With a key it waits for its turn, like another.
+CREATE FUNCTION tidegate_give_back(p_id bigint) RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+    v_attempts integer;
+    v_event tidegate_event;
+    v_lane text;
+BEGIN
+    -- No claim is under way that would not see the row.
+    PERFORM 1 FROM tidegate_queue q WHERE q.name = 'queue' FOR UPDATE;
+    SELECT * INTO v_event FROM tidegate_event e WHERE e.id = p_id;
+    IF NOT FOUND THEN RETURN false; END IF;
+    DELETE FROM tidegate_log l WHERE l.id = p_id AND l.is_failed RETURNING l.attempts INTO v_attempts;
+    IF NOT FOUND THEN RETURN false; END IF;
+    DELETE FROM tidegate_handler_state s WHERE s.id = p_id AND s.result <> 'SUCCESS';
+    SELECT v_event.type || ':' || coalesce(string_agg(h.handler_id, ',' ORDER BY h.handler_id COLLATE "C"), '')
+    INTO v_lane FROM event_handler h
+    WHERE h.type = v_event.type AND NOT EXISTS (
+        SELECT 1 FROM tidegate_handler_state s WHERE s.id = p_id AND s.handler_id = h.handler_id);
+    INSERT INTO tidegate_event_row (id, lane, key, place, attempts, due_at)
+    VALUES (p_id, v_lane, v_event.key, 'queued', v_attempts,
+        CASE WHEN v_event.key IS NULL THEN clock_timestamp() ELSE 'infinity' END);
+    -- The sum of one id is the id.
+    INSERT INTO tidegate_posting (component, bucket, from_place, to_place, count, id_sum)
+    VALUES ('queue', tidegate_bucket(v_event.event_id), 'dead_lettered', 'queued', 1, v_event.event_id);
+    IF v_event.key IS NOT NULL THEN PERFORM tidegate_release(ARRAY[v_event.key]); END IF;
+    RETURN true;
 END $$;
 
 CREATE VIEW event_queue AS
@@ -447,12 +609,28 @@ BEGIN
     RETURN true;
 END $$;
 
+-- Says what may not be given to an insert into `event_queue`.
+CREATE FUNCTION tidegate_not_yours(p_column text) RETURNS text LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION 'event_queue: % cannot be set by an insert', p_column
+        USING ERRCODE = 'check_violation', HINT = 'The queue itself keeps id, status, attempts, '
+            'updated_at, next_attempt_at, locked_by and locked_until.';
+END $$;
+
 -- A rule and not a trigger: it turns the whole statement into one on the table, so that many rows
 -- make one posting.
 CREATE RULE event_queue_insert AS ON INSERT TO event_queue DO INSTEAD
     INSERT INTO tidegate_event (event_id, type, key, payload, headers, created_at)
-    VALUES (coalesce(NEW.event_id, tidegate_new_event_id()), NEW.type, NEW.key, NEW.payload,
-        NEW.headers, coalesce(NEW.created_at, now()))
+    VALUES (coalesce(NEW.event_id, tidegate_new_event_id()),
+        CASE WHEN NEW.id IS NOT NULL THEN tidegate_not_yours('id')
+            WHEN NEW.status <> 'PENDING' THEN tidegate_not_yours('status')
+            WHEN NEW.attempts <> 0 THEN tidegate_not_yours('attempts')
+            WHEN NEW.updated_at IS NOT NULL THEN tidegate_not_yours('updated_at')
+            WHEN NEW.next_attempt_at IS NOT NULL THEN tidegate_not_yours('next_attempt_at')
+            WHEN NEW.locked_by IS NOT NULL THEN tidegate_not_yours('locked_by')
+            WHEN NEW.locked_until IS NOT NULL THEN tidegate_not_yours('locked_until')
+            ELSE NEW.type END,
+        NEW.key, NEW.payload, NEW.headers, coalesce(NEW.created_at, now()))
     RETURNING id, event_id, type, key, payload, headers, 'PENDING'::text, 0, created_at, created_at,
         NULL::timestamptz, NULL::text, NULL::timestamptz;
 

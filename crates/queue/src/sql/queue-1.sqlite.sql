@@ -3,7 +3,8 @@
 CREATE TABLE tidegate_event (
     id integer PRIMARY KEY AUTOINCREMENT,
     -- What a claim could not read would stop every claim, so it does not come in.
-    event_id text NOT NULL CHECK (event_id GLOB '????????-????-????-????-????????????'
+    event_id text NOT NULL CHECK (typeof(event_id) = 'text' AND length(CAST(event_id AS blob)) = 36
+        AND event_id GLOB '????????-????-????-????-????????????'
         AND length(replace(event_id, '-', '')) = 32
         AND replace(event_id, '-', '') NOT GLOB '*[^0-9a-f]*'),
     created_at integer NOT NULL CHECK (typeof(created_at) = 'integer'),
@@ -11,7 +12,8 @@ CREATE TABLE tidegate_event (
         CHECK (typeof(type) = 'text' AND length(CAST(type AS blob)) BETWEEN 1 AND 255),
     key text CHECK (key IS NULL OR typeof(key) = 'text' AND length(CAST(key AS blob)) <= 1024),
     payload text NOT NULL CHECK (typeof(payload) = 'text' AND json_valid(payload)),
-    headers text CHECK (headers IS NULL OR typeof(headers) = 'text' AND json_valid(headers))
+    headers text CHECK (headers IS NULL OR typeof(headers) = 'text' AND json_valid(headers)
+        AND json_type(headers) = 'object')
 );
 CREATE INDEX tidegate_event_by_event_id ON tidegate_event (event_id);
 
@@ -27,6 +29,11 @@ CREATE TABLE tidegate_batch (
     id integer PRIMARY KEY AUTOINCREMENT,
     token integer NOT NULL DEFAULT 1,
     attempts integer NOT NULL DEFAULT 1,
+    -- How many of its leases ran out before this one.
+    abandoned integer NOT NULL DEFAULT 0,
+    -- Whether its owner is known to have heard of the claim: asked for of suspects only, by a renewal.
+    is_confirmed integer NOT NULL DEFAULT 1,
+    -- Empty after it was given back: that lease did not run out.
     locked_by text NOT NULL,
     locked_until integer NOT NULL,
     claimed_at integer NOT NULL,
@@ -39,6 +46,9 @@ CREATE TABLE tidegate_event_row (
     key text,
     place text NOT NULL,
     attempts integer NOT NULL,
+    -- As of a batch.
+    abandoned integer NOT NULL DEFAULT 0,
+    is_confirmed integer NOT NULL DEFAULT 1,
     token integer NOT NULL DEFAULT 0,
     -- From when on it may be claimed; null while parked.
     due_at integer,
@@ -113,6 +123,8 @@ CREATE TABLE event_inbox (
     created_at integer NOT NULL,
     PRIMARY KEY (handler_id, event_id, sub_task)
 ) WITHOUT ROWID;
+-- They are removed with their event.
+CREATE INDEX event_inbox_by_event_id ON event_inbox (event_id);
 
 CREATE VIEW event_queue AS
 SELECT e.id, e.event_id, e.type, e.key, e.payload, e.headers, s.status, s.attempts, e.created_at,
@@ -136,14 +148,27 @@ FROM (
 ) s JOIN tidegate_event e ON e.id = s.id;
 
 -- For whoever adds events by SQL: mints what is missing and writes the posting. The sum of one id
--- is the id.
+-- is the id. The SQLite of other programs may be older than ours: 3.38 will do.
 CREATE TRIGGER event_queue_insert INSTEAD OF INSERT ON event_queue BEGIN
+    SELECT RAISE(ABORT, 'event_queue: id cannot be set by an insert') WHERE NEW.id IS NOT NULL;
+    SELECT RAISE(ABORT, 'event_queue: status cannot be set by an insert')
+    WHERE NEW.status IS NOT NULL AND NEW.status <> 'PENDING';
+    SELECT RAISE(ABORT, 'event_queue: attempts cannot be set by an insert')
+    WHERE NEW.attempts IS NOT NULL AND NEW.attempts <> 0;
+    SELECT RAISE(ABORT, 'event_queue: updated_at cannot be set by an insert')
+    WHERE NEW.updated_at IS NOT NULL;
+    SELECT RAISE(ABORT, 'event_queue: next_attempt_at cannot be set by an insert')
+    WHERE NEW.next_attempt_at IS NOT NULL;
+    SELECT RAISE(ABORT, 'event_queue: locked_by cannot be set by an insert')
+    WHERE NEW.locked_by IS NOT NULL;
+    SELECT RAISE(ABORT, 'event_queue: locked_until cannot be set by an insert')
+    WHERE NEW.locked_until IS NOT NULL;
     INSERT INTO tidegate_event (event_id, created_at, type, key, payload, headers)
     SELECT lower(coalesce(NEW.event_id, printf('%08x-%04x-7%03x-%s%03x-%012x',
             t.ms >> 16, t.ms & 65535, abs(random() % 4096), substr('89ab', 1 + abs(random() % 4), 1),
             abs(random() % 4096), abs(random() % 281474976710656)))),
         coalesce(NEW.created_at, t.ms), NEW.type, NEW.key, NEW.payload, NEW.headers
-    FROM (SELECT CAST(unixepoch('subsec') * 1000 AS integer) AS ms) t;
+    FROM (SELECT CAST(round((julianday('now') - 2440587.5) * 86400000) AS integer) AS ms) t;
     INSERT INTO tidegate_posting (component, bucket, from_place, to_place, count, id_sum)
     SELECT 'queue', 'm' || CASE WHEN substr(x.t, 13, 1) = '7' THEN (
             WITH RECURSIVE digit(n, v) AS (

@@ -1,11 +1,13 @@
 //! The queue on SQLite: the same tables, one writer, the clock of this host.
 
 mod claim;
+mod held;
 mod inspect;
 mod maintain;
 mod projection;
 mod publish;
 mod settle;
+mod unreadable;
 
 use std::pin::Pin;
 use std::sync::Mutex;
@@ -91,11 +93,12 @@ impl QueueStore for SqliteQueue {
 
     fn is_done<'a>(
         &'a self,
+        tx: Option<&'a mut Tx>,
         handler: &'a str,
         event: EventId,
         sub_task: &'a str,
     ) -> Answer<'a, bool> {
-        Box::pin(self.is_recorded(handler, event, sub_task))
+        Box::pin(self.is_recorded(tx, handler, event, sub_task))
     }
 
     fn register<'a>(&'a self, handlers: &'a [(String, String)]) -> Answer<'a, ()> {
@@ -160,8 +163,13 @@ impl QueueStore for SqliteQueue {
         Box::pin(self.advance_in(tx, turn, name, from, to))
     }
 
-    fn forget_projection<'a>(&'a self, name: &'a str, tables: &'a [String]) -> Answer<'a, ()> {
-        Box::pin(self.forget(name, tables))
+    fn forget_projection<'a>(
+        &'a self,
+        turn: Option<&'a Turn>,
+        name: &'a str,
+        tables: &'a [String],
+    ) -> Answer<'a, bool> {
+        Box::pin(self.forget(turn, name, tables))
     }
 
     fn swap<'a>(
@@ -230,6 +238,14 @@ fn lease_of(turn: &Turn) -> lease::Lease {
 fn event_id(text: &str) -> Result<EventId, sqlx::Error> {
     text.parse()
         .map_err(|error: tidegate_core::ParseEventIdError| sqlx::Error::Decode(Box::new(error)))
+}
+
+/// A text as people are shown it, whatever a foreign program has written.
+fn lossy(bytes: Vec<u8>) -> String {
+    match String::from_utf8(bytes) {
+        Ok(text) => text,
+        Err(error) => String::from_utf8_lossy(error.as_bytes()).into_owned(),
+    }
 }
 
 /// A list as a statement takes it.

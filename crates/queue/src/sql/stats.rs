@@ -29,6 +29,8 @@ pub(super) struct Facts {
     pub(super) projections: Vec<(String, i64)>,
     /// How many events there are in each lane that wants nobody.
     pub(super) unwanted: Vec<(String, i64)>,
+    /// How many are parked behind those.
+    pub(super) held_up: i64,
 }
 
 impl Facts {
@@ -48,6 +50,7 @@ impl Facts {
             ages: ages(&self.books, unsigned(self.now_ms)),
             finalized: unsigned(ended - removed.delivered - removed.dead_lettered),
             handler_states: unsigned(self.handler_states),
+            held_up: unsigned(self.held_up),
             ..Stats::default()
         };
         for (name, at) in self.projections {
@@ -133,6 +136,7 @@ mod tests {
             head: 9,
             projections: vec![("p".to_owned(), 7)],
             unwanted: vec![("a:".to_owned(), 2)],
+            held_up: 5,
         };
         let stats = facts.stats();
         assert_eq!(
@@ -142,6 +146,6 @@ mod tests {
         assert_eq!((stats.finalized, stats.handler_states), (5, 4));
         assert!((stats.oldest_age_seconds - 1.5).abs() < 0.001);
         assert_eq!(stats.lag["p"], 2);
-        assert_eq!(stats.unhandled["a"], 2);
+        assert_eq!((stats.unhandled["a"], stats.held_up), (2, 5));
     }
 }

@@ -267,6 +267,7 @@ async fn live(
         ProjectorOptions {
             poll_delay: Duration::from_millis(50),
             lease,
+            ..ProjectorOptions::default()
         },
         env,
     );

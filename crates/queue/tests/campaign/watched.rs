@@ -53,8 +53,8 @@ impl QueueStore for Watched {
         fn renew<'a>(&'a self, held: &'a [Held], lease: Duration) -> Answer<'a, Vec<Held>>;
         fn reopen<'a>(&'a self, batch: i64, token: i64) -> Answer<'a, Option<(i64, Vec<i64>)>>;
         fn record<'a>(&'a self, tx: Option<Tx>, commit: &'a HandlerCommit) -> Answer<'a, bool>;
-        fn is_done<'a>(&'a self, handler: &'a str, event: EventId, sub_task: &'a str)
-            -> Answer<'a, bool>;
+        fn is_done<'a>(&'a self, tx: Option<&'a mut Tx>, handler: &'a str, event: EventId,
+            sub_task: &'a str) -> Answer<'a, bool>;
         fn register<'a>(&'a self, handlers: &'a [(String, String)]) -> Answer<'a, ()>;
         fn unregister<'a>(&'a self, type_name: &'a str, handler: &'a str) -> Answer<'a, bool>;
         fn registry<'a>(&'a self) -> Answer<'a, Registry>;
@@ -68,7 +68,8 @@ impl QueueStore for Watched {
         fn projections<'a>(&'a self) -> Answer<'a, Vec<(String, i64)>>;
         fn advance<'a>(&'a self, tx: Tx, turn: &'a Turn, name: &'a str, from: i64, to: i64)
             -> Answer<'a, bool>;
-        fn forget_projection<'a>(&'a self, name: &'a str, tables: &'a [String]) -> Answer<'a, ()>;
+        fn forget_projection<'a>(&'a self, turn: Option<&'a Turn>, name: &'a str,
+            tables: &'a [String]) -> Answer<'a, bool>;
         fn swap<'a>(&'a self, turn: &'a Turn, name: &'a str, shadow: &'a str,
             tables: &'a [String]) -> Answer<'a, bool>;
         fn clean<'a>(&'a self, retention: Option<Duration>) -> Answer<'a, Cleaned>;

@@ -153,6 +153,48 @@ mod needs_postgres {
 
     #[test]
     #[ignore = "needs PostgreSQL"]
+    fn who_may_only_add_events_adds_them_from_anywhere() {
+        runtime().block_on(async {
+            let (store, schema) = postgres().await;
+            let queue = sql::queue_store(store.clone(), &Env::system()).await;
+            let world = World::new(queue.unwrap());
+            let insert = format!(
+                "CREATE ROLE {schema}; GRANT USAGE ON SCHEMA {schema} TO {schema}; \
+                 GRANT INSERT ON event_queue TO {schema}; \
+                 GRANT USAGE ON SEQUENCE tidegate_event_id TO {schema}; \
+                 SET LOCAL ROLE {schema}; SET LOCAL search_path = pg_catalog; \
+                 INSERT INTO {schema}.event_queue (type, payload) VALUES ('a', '{{}}'), ('a', '{{}}')"
+            );
+            run(&store, insert).await;
+            assert_eq!(world.claim(10, LONG).await.len(), 2);
+            let recount = world.store.recount().await.unwrap();
+            assert_eq!(recount.unaccounted(), 0, "{recount:?}");
+            let end = format!("DROP SCHEMA {schema} CASCADE; DROP ROLE {schema}");
+            run(&store, end).await;
+        });
+    }
+
+    #[test]
+    #[ignore = "needs PostgreSQL"]
+    fn a_claim_that_could_not_see_its_rivals_is_refused() {
+        runtime().block_on(async {
+            let (store, schema) = postgres().await;
+            drop(sql::queue_store(store.clone(), &Env::system()).await.unwrap());
+            let Store::Postgres(server) = &store else {
+                panic!("it is PostgreSQL");
+            };
+            let blind = "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT tidegate_claim(1, 'a', 1000); COMMIT";
+            let claimed = server.run("claim", move |connection| {
+                Box::pin(async move { sqlx::raw_sql(blind).execute(connection).await })
+            });
+            let refused = format!("{:?}", claimed.await.unwrap_err());
+            assert!(refused.contains("needs read committed"), "{refused}");
+            run(&store, format!("ROLLBACK; DROP SCHEMA {schema} CASCADE")).await;
+        });
+    }
+
+    #[test]
+    #[ignore = "needs PostgreSQL"]
     fn a_handler_that_overlooks_an_error_of_its_transaction_is_told() {
         runtime().block_on(async {
             let (store, schema) = postgres().await;

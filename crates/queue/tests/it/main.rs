@@ -6,7 +6,14 @@
 )]
 
 mod answers;
+mod cleaning;
 mod edges;
+mod ended_transactions;
+mod foreign;
+mod gaps;
+mod held;
+mod metrics;
+mod poison;
 mod postgres;
 mod projector;
 mod races;

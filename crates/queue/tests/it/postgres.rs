@@ -12,7 +12,7 @@ use tidegate_queue::{Dispatcher, DispatcherOptions, Handled, sql};
 use tidegate_store::sqlx::{self, AssertSqlSafe, Row};
 use tidegate_store::{Store, StoreOptions};
 
-use crate::stores::{postgres, run, runtime};
+use crate::stores::{OnServer, postgres, run, runtime, with_postgres, world};
 
 /// A clock of a host that is five minutes ahead.
 #[derive(Debug)]
@@ -48,14 +48,9 @@ mod needs_postgres {
     #[test]
     #[ignore = "needs PostgreSQL"]
     fn q04_a_host_whose_clock_is_ahead_takes_no_live_claim() {
-        runtime().block_on(async {
-            let (store, schema) = postgres().await;
-            let queue = sql::queue_store(store.clone(), &Env::system())
-                .await
-                .unwrap();
-            let world = World::new(queue);
-            let mut options = StoreOptions::new(std::env::var("DATABASE_URL").unwrap());
-            options.schema = Some(schema.clone());
+        with_postgres(async |server: &OnServer| {
+            let world = &server.world;
+            let options = server.options();
             let mut env = Env::system();
             env.clock = Arc::new(Ahead(SystemClock::new()));
             let ahead = Store::open(&options, &env).await.unwrap();
@@ -69,27 +64,21 @@ mod needs_postgres {
             };
             assert!(other.claim(10, LONG).await.is_empty());
             assert_eq!(world.settle(&claimed, &completed()).await, [0_i64; 0]);
-            run(&store, format!("DROP SCHEMA {schema} CASCADE")).await;
         });
     }
 
     #[test]
     #[ignore = "needs PostgreSQL"]
     fn rows_added_by_sql_are_in_the_books_and_a_deleted_one_is_named() {
-        runtime().block_on(async {
-            let (store, schema) = postgres().await;
-            let queue = sql::queue_store(store.clone(), &Env::system())
-                .await
-                .unwrap();
-            let world = World::new(queue);
+        with_postgres(async |OnServer { store, world, .. }: &OnServer| {
             let add = "INSERT INTO event_queue (type, payload) \
                        SELECT 'a', '{}' FROM generate_series(1, 300)";
-            run(&store, add.to_owned()).await;
+            run(store, add.to_owned()).await;
             let one = "INSERT INTO event_queue (type, payload, key, event_id) VALUES \
                        ('b', '{}', 'k', '019a8f3e-5c00-7abc-8def-0123456789ab')";
-            run(&store, one.to_owned()).await;
+            run(store, one.to_owned()).await;
             assert_eq!(
-                number(&store, "SELECT count(*) FROM tidegate_posting").await,
+                number(store, "SELECT count(*) FROM tidegate_posting").await,
                 2
             );
             world.audit().await;
@@ -99,14 +88,13 @@ mod needs_postgres {
             world.audit().await;
             let lost = claimed[7].claim.event_id;
             run(
-                &store,
+                store,
                 format!("DELETE FROM tidegate_event WHERE event_id = '{lost}'"),
             )
             .await;
             let recount = world.store.recount().await.unwrap();
             assert_eq!(recount.unaccounted(), 1);
             assert_eq!(recount.missing[0].id, Some(lost));
-            run(&store, format!("DROP SCHEMA {schema} CASCADE")).await;
         });
     }
 
@@ -114,12 +102,7 @@ mod needs_postgres {
     #[ignore = "needs PostgreSQL"]
     fn q23_old_transactions_hold_up_nothing_and_leave_few_dead_rows() {
         const EVENTS: u64 = 20_000;
-        runtime().block_on(async {
-            let (store, schema) = postgres().await;
-            let queue_store = sql::queue_store(store.clone(), &Env::system())
-                .await
-                .unwrap();
-            let world = World::new(queue_store);
+        with_postgres(async |OnServer { store, world, .. }: &OnServer| {
             // One that reads and one that writes, both open for the whole run.
             let mut reading = world.store.begin().await.unwrap();
             let snapshot = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; SELECT 1";
@@ -146,7 +129,7 @@ mod needs_postgres {
             let builder = builder
                 .register_raw("one", "a", |_, _| Box::pin(async { Handled::Success }))
                 .unwrap();
-            let running = Running::start(&world, builder);
+            let running = Running::start(world, builder);
             world.finalized(EVENTS).await;
             writing.commit().await.unwrap();
             world.finalized(EVENTS + 1).await;
@@ -155,38 +138,35 @@ mod needs_postgres {
             // Statistics are sent when a connection is idle.
             world.wait(Duration::from_millis(1_500)).await;
             let dead = number(
-                &store,
+                store,
                 "SELECT coalesce(sum(n_dead_tup), 0)::int8 FROM pg_stat_user_tables
                  WHERE schemaname = current_schema()",
             )
             .await;
             assert!(dead <= (EVENTS / 100) as i64, "{dead} dead rows");
             reading.rollback().await.unwrap();
-            run(&store, format!("DROP SCHEMA {schema} CASCADE")).await;
         });
     }
 
     #[test]
     #[ignore = "needs PostgreSQL"]
     fn a_settle_stands_also_when_its_keys_cannot_be_released() {
-        runtime().block_on(async {
-            let (store, schema) = postgres().await;
-            let mut options = StoreOptions::new(std::env::var("DATABASE_URL").unwrap());
-            options.schema = Some(schema.clone());
+        with_postgres(async |server: &OnServer| {
+            let mut options = server.options();
             options.timeout = Duration::from_millis(300);
             let hasty = Store::open(&options, &Env::system()).await.unwrap();
-            let queue = sql::queue_store(hasty, &Env::system()).await.unwrap();
-            let world = World::new(queue);
+            let world = world(&hasty).await;
             for _ in 0..2 {
                 world.publish_keyed("a", "k").await;
             }
             let claimed = world.claim(2, LONG).await;
             // Somebody holds the lock that a release waits for.
-            let mut busy = store.begin().await.unwrap();
+            let mut busy = server.store.begin().await.unwrap();
             let lock = "SELECT 1 FROM tidegate_queue FOR UPDATE";
             let connection = busy.postgres().unwrap();
             sqlx::raw_sql(lock).execute(connection).await.unwrap();
             let one = Settlement {
+                registry: None,
                 moves: vec![Move {
                     claim: claimed[0].claim.clone(),
                     key: claimed[0].key.clone(),
@@ -199,7 +179,6 @@ mod needs_postgres {
             assert_eq!(stale.unwrap(), [0_i64; 0]);
             busy.rollback().await.unwrap();
             assert_eq!(world.store.account().await.unwrap().delivered, 1);
-            run(&store, format!("DROP SCHEMA {schema} CASCADE")).await;
         });
     }
 
@@ -217,28 +196,22 @@ mod needs_postgres {
     #[test]
     #[ignore = "needs PostgreSQL"]
     fn counting_costs_the_same_however_much_waits() {
-        runtime().block_on(async {
-            let (store, schema) = postgres().await;
-            let queue = sql::queue_store(store.clone(), &Env::system())
-                .await
-                .unwrap();
-            let world = World::new(queue);
+        with_postgres(async |OnServer { store, world, .. }: &OnServer| {
             for _ in 0..5 {
                 world.publish("a", 1_000).await;
             }
             let claimed = world.claim(500, LONG).await;
             world.settle(&claimed, &completed()).await;
             world.claim(10, LONG).await;
-            let before = rows_read(&world, &store).await;
+            let before = rows_read(world, store).await;
             let stats = world.store.stats().await.unwrap();
             assert_eq!(
                 (stats.pending, stats.processing, stats.finalized),
                 (4_490, 10, 500)
             );
             world.store.account().await.unwrap();
-            let read = rows_read(&world, &store).await - before;
+            let read = rows_read(world, store).await - before;
             assert!(read < 200, "{read} rows were read");
-            run(&store, format!("DROP SCHEMA {schema} CASCADE")).await;
         });
     }
 
@@ -258,12 +231,7 @@ mod needs_postgres {
     #[test]
     #[ignore = "needs PostgreSQL"]
     fn an_operator_who_stands_still_while_canceling_holds_nobody_up() {
-        runtime().block_on(async {
-            let (store, schema) = postgres().await;
-            let queue = sql::queue_store(store.clone(), &Env::system())
-                .await
-                .unwrap();
-            let world = World::new(queue);
+        with_postgres(async |OnServer { store, world, .. }: &OnServer| {
             let id = world.publish("a", 1).await[0];
             let mut canceling = world.store.cancel(id);
             let mut steps = 0;
@@ -276,13 +244,12 @@ mod needs_postgres {
                 world.wait(Duration::from_millis(100)).await;
                 let claim = "BEGIN; SET LOCAL lock_timeout = '300ms';
                              SELECT 1 FROM tidegate_queue FOR UPDATE; COMMIT";
-                run(&store, claim.to_owned()).await;
+                run(store, claim.to_owned()).await;
             };
             canceled.unwrap();
             assert!(steps > 0, "it was not done in one go");
             assert_eq!(world.store.account().await.unwrap().dead_lettered, 1);
             world.audit().await;
-            run(&store, format!("DROP SCHEMA {schema} CASCADE")).await;
         });
     }
 
@@ -328,33 +295,26 @@ mod needs_postgres {
     #[test]
     #[ignore = "needs PostgreSQL"]
     fn a_look_that_finds_nothing_writes_nothing() {
-        runtime().block_on(async {
-            let (store, schema) = postgres().await;
-            let queue = sql::queue_store(store.clone(), &Env::system())
-                .await
-                .unwrap();
-            let world = World::new(queue);
+        with_postgres(async |OnServer { store, world, .. }: &OnServer| {
             world.publish("a", 3).await;
             let claimed = world.claim(10, LONG).await;
             world.settle(&claimed, &completed()).await;
             // Whoever locks a row leaves his number in it.
             let locked = "SELECT xmax::text::int8 FROM tidegate_queue";
-            let before = number(&store, locked).await;
+            let before = number(store, locked).await;
             assert!(world.claim(10, LONG).await.is_empty());
-            assert_eq!(number(&store, locked).await, before);
+            assert_eq!(number(store, locked).await, before);
             world.publish("a", 1).await;
             assert_eq!(world.claim(10, LONG).await.len(), 1);
-            assert_ne!(number(&store, locked).await, before);
-            run(&store, format!("DROP SCHEMA {schema} CASCADE")).await;
+            assert_ne!(number(store, locked).await, before);
         });
     }
 
     #[test]
     #[ignore = "needs PostgreSQL"]
     fn the_tables_have_the_documented_columns() {
-        runtime().block_on(async {
-            let (store, schema) = postgres().await;
-            let Store::Postgres(postgres) = &store else {
+        with_postgres(async |OnServer { store, .. }: &OnServer| {
+            let Store::Postgres(postgres) = store else {
                 panic!("it is PostgreSQL");
             };
             let columns = postgres
@@ -386,7 +346,6 @@ mod needs_postgres {
             tidegate_lease: name text, owner text, token bigint, until timestamp with time zone
             tidegate_posting: component text, bucket text, from_place text, to_place text, count bigint, id_sum uuid
             ");
-            run(&store, format!("DROP SCHEMA {schema} CASCADE")).await;
         });
     }
 }

@@ -60,6 +60,7 @@ fn an_idle_projector_writes_nothing_to_sqlite() {
         let options = ProjectorOptions {
             poll_delay: Duration::from_millis(5),
             lease: Duration::from_secs(60),
+            ..ProjectorOptions::default()
         };
         let projector = Projector::new(&queue, Vec::new(), options, &env);
         let running = tokio::spawn(projector.run(std::future::pending()));

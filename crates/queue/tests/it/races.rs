@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_core::env::Env;
-use tidegate_queue::conformance::{LONG, World, completed, numbers};
+use tidegate_queue::conformance::{LONG, World, completed, lane, numbers};
 use tidegate_queue::port::{Disposition, HandlerResult, HandlerState, Move, Settlement, Status};
 use tidegate_queue::{Tx, sql};
 use tidegate_store::Store;
@@ -158,6 +158,7 @@ mod needs_postgres {
                 error: Some("broken".to_owned()),
             };
             let failed = Settlement {
+                registry: None,
                 moves: vec![Move {
                     claim: claimed[0].claim.clone(),
                     key: None,
@@ -221,6 +222,46 @@ mod needs_postgres {
             let mut stale = one.await.unwrap();
             stale.extend(two.await.unwrap());
             assert_eq!(stale, [ids[0]]);
+            world.audit().await;
+            run(&store, format!("DROP SCHEMA {schema} CASCADE")).await;
+        });
+    }
+
+    #[test]
+    #[ignore = "needs PostgreSQL"]
+    fn a_cancel_beside_a_settle_doubles_nothing() {
+        runtime().block_on(async {
+            let (store, schema) = postgres().await;
+            let world = Arc::new(world(&store).await);
+            let id = world.publish("a", 1).await[0];
+            let claimed = world.claim(1, LONG).await;
+            // The cancel has looked for a row of the event, found none, and now waits to look for it
+            // elsewhere.
+            let mut busy = world.store.begin().await.unwrap();
+            let lock = "LOCK TABLE tidegate_canceled IN SHARE ROW EXCLUSIVE MODE";
+            execute(&mut busy, lock.to_owned()).await;
+            let canceling = Arc::clone(&world);
+            let canceling = tokio::spawn(async move { canceling.store.cancel(id).await });
+            let waits = "SELECT count(*) FROM pg_locks WHERE NOT granted
+                         AND relation = 'tidegate_canceled'::regclass";
+            while number(&store, waits).await == 0 {
+                world.wait(Duration::from_millis(10)).await;
+            }
+            // Meanwhile the event gets its row.
+            let retry = Disposition::Retry {
+                after: LONG,
+                lane: lane(),
+            };
+            assert_eq!(world.settle(&claimed, &retry).await, [0_i64; 0]);
+            busy.rollback().await.unwrap();
+            assert!(canceling.await.unwrap().is_err());
+            let shown = world.store.show(id).await.unwrap().unwrap();
+            assert_eq!(shown.status, Status::Pending);
+            world.audit().await;
+            // The next try finds the row.
+            world.store.cancel(id).await.unwrap();
+            let shown = world.store.show(id).await.unwrap().unwrap();
+            assert_eq!(shown.status, Status::CompletedWithErrors);
             world.audit().await;
             run(&store, format!("DROP SCHEMA {schema} CASCADE")).await;
         });

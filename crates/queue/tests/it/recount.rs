@@ -4,19 +4,12 @@ use std::sync::Arc;
 
 use tidegate_core::EventId;
 use tidegate_core::books::Place;
-use tidegate_core::env::Env;
-use tidegate_queue::conformance::{LONG, World, completed, lane};
+use tidegate_queue::conformance::{LONG, completed, lane};
 use tidegate_queue::port::{Disposition, Filter, Status};
-use tidegate_queue::sql;
 use tidegate_store::sqlx::{self, AssertSqlSafe};
 use tidegate_store::{Store, Tx};
 
-use crate::stores::{postgres, run as run_sql, runtime, sqlite};
-
-async fn world(store: &Store) -> World {
-    let queue = sql::queue_store(store.clone(), &Env::system()).await;
-    World::new(queue.unwrap())
-}
+use crate::stores::{OnServer, runtime, sqlite, with_postgres, world};
 
 async fn execute(store: &Store, statement: String) -> u64 {
     let mut tx = store.begin().await.unwrap();
@@ -285,11 +278,7 @@ macro_rules! on_sqlite {
 
 macro_rules! on_postgres {
     ($rule:path) => {
-        runtime().block_on(async {
-            let (store, schema) = postgres().await;
-            $rule(store.clone()).await;
-            run_sql(&store, format!("DROP SCHEMA {schema} CASCADE")).await;
-        })
+        with_postgres(async |server: &OnServer| $rule(server.store.clone()).await)
     };
 }
 
@@ -339,6 +328,6 @@ mod on_sqlite_file {
 }
 
 mod needs_postgres {
-    use super::{postgres, run_sql, runtime};
+    use super::{OnServer, with_postgres};
     rules!(on_postgres, #[ignore = "needs PostgreSQL"]);
 }

@@ -182,6 +182,7 @@ fn start(node: &Node, model: &Model, witness: &Witness, handlers: &[&'static str
     let options = ProjectorOptions {
         poll_delay: Duration::from_millis(150),
         lease: Duration::from_secs(2),
+        ..ProjectorOptions::default()
     };
     let projector = Projector::new(&queue, vec![counting()], options, &env);
     drop(node.start("projector", projector.run(std::future::pending())));

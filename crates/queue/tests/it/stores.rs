@@ -27,6 +27,12 @@ pub(crate) async fn sqlite(dir: &tempfile::TempDir) -> Store {
     store
 }
 
+/// The world on the queue of a store.
+pub(crate) async fn world(store: &Store) -> World {
+    let queue = sql::queue_store(store.clone(), &Env::system()).await;
+    World::new(queue.unwrap())
+}
+
 /// A schema of its own on the server of the tests.
 pub(crate) async fn postgres() -> (Store, String) {
     let url = std::env::var("DATABASE_URL").expect("DATABASE_URL names the server");
@@ -60,6 +66,39 @@ pub(crate) async fn run(store: &Store, sql: String) {
         .unwrap();
 }
 
+/// A queue in a schema of its own.
+pub(crate) struct OnServer {
+    pub(crate) store: Store,
+    pub(crate) world: World,
+    pub(crate) schema: String,
+}
+
+impl OnServer {
+    /// How others reach the same tables.
+    pub(crate) fn options(&self) -> StoreOptions {
+        let url = std::env::var("DATABASE_URL").expect("DATABASE_URL names the server");
+        let mut options = StoreOptions::new(url);
+        options.schema = Some(self.schema.clone());
+        options
+    }
+}
+
+/// Runs a test on a schema of its own, which stays behind when the test fails.
+pub(crate) fn with_postgres(test: impl AsyncFnOnce(&OnServer)) {
+    runtime().block_on(async {
+        let (store, schema) = postgres().await;
+        let world = world(&store).await;
+        let server = OnServer {
+            store,
+            world,
+            schema,
+        };
+        test(&server).await;
+        let end = format!("DROP SCHEMA {} CASCADE", server.schema);
+        run(&server.store, end).await;
+    });
+}
+
 macro_rules! on_model {
     ($rule:expr) => {{
         runtime().block_on(async {
@@ -74,22 +113,14 @@ macro_rules! on_sqlite {
         runtime().block_on(async {
             let dir = tempfile::tempdir().unwrap();
             let store = sqlite(&dir).await;
-            let store = sql::queue_store(store, &Env::system()).await.unwrap();
-            $rule(&World::new(store)).await;
+            $rule(&world(&store).await).await;
         });
     }};
 }
 
 macro_rules! on_postgres {
     ($rule:expr) => {{
-        runtime().block_on(async {
-            let (store, schema) = postgres().await;
-            let queue = sql::queue_store(store.clone(), &Env::system())
-                .await
-                .unwrap();
-            $rule(&World::new(queue)).await;
-            run(&store, format!("DROP SCHEMA {schema} CASCADE")).await;
-        });
+        with_postgres(async |server: &OnServer| $rule(&server.world).await);
     }};
 }
 

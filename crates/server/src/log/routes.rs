@@ -254,7 +254,9 @@ fn problem(error: &LogError) -> Problem {
     let code = match error {
         LogError::UnknownTopic { .. } => ProblemCode::LogUnknownTopic,
         LogError::UnknownPartition { .. } => ProblemCode::LogUnknownPartition,
-        LogError::RecordTooLarge { .. } => ProblemCode::LogRecordTooLarge,
+        LogError::RecordTooLarge { .. } | LogError::HeaderTooLong { .. } => {
+            ProblemCode::LogRecordTooLarge
+        }
         LogError::CommitTooLarge { .. } => ProblemCode::LogCommitTooLarge,
         LogError::OutOfRange { .. } => ProblemCode::LogOutOfRange,
         LogError::Damaged { .. } => ProblemCode::LogDamaged,

@@ -380,6 +380,11 @@ pub struct Sighting {
     pub offset: i64,
     /// When the record was made.
     pub at: Option<String>,
+    /// The places that a group which has passed the record has put events of that time in, where they
+    /// are several: it is in one of them, and `place` is the least finished.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(value_type = Vec<String>)]
+    pub among: Vec<Place>,
 }
 
 #[cfg(test)]

@@ -5,6 +5,8 @@
     reason = "tests read addresses from the environment and run in real time"
 )]
 
+mod closing;
+
 use std::time::Duration;
 
 use tidegate_core::books::{Place, postings};
@@ -282,6 +284,72 @@ async fn folding_what_piled_up(store: &Store) {
     assert_eq!(counts.account(), books.account());
 }
 
+/// Rows that are alone in their sum stay where they are, however often it is summed up.
+async fn folding_again_writes_nothing(store: &Store) {
+    const MINUTES: u32 = 500;
+    let now_ms = Env::system().clock.now_ms();
+    let minute = now_ms / 60_000;
+    let many = format!(
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {MINUTES})
+         INSERT INTO tidegate_posting (component, bucket, from_place, to_place, count, id_sum)
+         SELECT 'folded', 'm' || ({minute} - i), NULL, 'queued', 1,
+             '00000000-0000-0000-0000-000000000001' FROM n"
+    );
+    // One more for the newest minute: two rows of hundreds become one.
+    let one = format!(
+        "INSERT INTO tidegate_posting (component, bucket, from_place, to_place, count, id_sum)
+         VALUES ('folded', 'm{}', NULL, 'queued', 1, '00000000-0000-0000-0000-000000000001')",
+        minute - 1
+    );
+    let many = match store {
+        Store::Sqlite(_) => many,
+        Store::Postgres(_) => many.replace("000001'", "000001'::uuid"),
+    };
+    let add = |sql: String| async move {
+        let sql = sqlx::raw_sql(sqlx::AssertSqlSafe(sql));
+        match store {
+            Store::Sqlite(file) => {
+                let add = file.write("add", move |c| Box::pin(sql.execute(c)));
+                add.await.map(drop).unwrap();
+            }
+            Store::Postgres(server) => {
+                let add = server.run("add", move |c| Box::pin(sql.execute(c)));
+                add.await.map(drop).unwrap();
+            }
+        }
+    };
+    let rows = || async move {
+        let rows: Vec<(String, String)> = match store {
+            Store::Sqlite(file) => {
+                let read = file.read("read", |c| {
+                    let sql = "SELECT CAST(rowid AS text), bucket FROM tidegate_posting
+                               WHERE component = 'folded' ORDER BY 1";
+                    Box::pin(sqlx::query_as(sql).fetch_all(c))
+                });
+                read.await.unwrap()
+            }
+            Store::Postgres(server) => {
+                let read = server.run("read", |c| {
+                    let sql = "SELECT ctid::text, bucket FROM tidegate_posting
+                               WHERE component = 'folded' ORDER BY 1";
+                    Box::pin(sqlx::query_as(sql).fetch_all(c))
+                });
+                read.await.unwrap()
+            }
+        };
+        rows
+    };
+    add(many).await;
+    let before = rows().await;
+    assert_eq!(posting::fold(store, "folded", now_ms).await.unwrap(), 0);
+    assert_eq!(rows().await, before);
+    add(one).await;
+    assert_eq!(posting::fold(store, "folded", now_ms).await.unwrap(), 1);
+    let after = rows().await;
+    let kept = before.iter().filter(|row| after.contains(row)).count();
+    assert_eq!((kept, after.len()), (before.len() - 1, before.len()));
+}
+
 #[test]
 fn a_lease_has_one_owner_and_its_token_fences_on_sqlite() {
     runtime().block_on(async {
@@ -290,6 +358,7 @@ fn a_lease_has_one_owner_and_its_token_fences_on_sqlite() {
         leases(&store).await;
         folding(&store).await;
         folding_what_piled_up(&store).await;
+        folding_again_writes_nothing(&store).await;
         assert_eq!(
             migrate::migrate(&store, "test", &[]).await.unwrap(),
             0,
@@ -344,10 +413,90 @@ mod needs_postgres {
             leases(&store).await;
             folding(&store).await;
             folding_what_piled_up(&store).await;
+            folding_again_writes_nothing(&store).await;
             assert_eq!(migrate::migrate(&store, "test", &[]).await.unwrap(), 0);
             execute(&store, format!("DROP SCHEMA {schema} CASCADE"))
                 .await
                 .unwrap();
+        });
+    }
+
+    #[test]
+    #[ignore = "needs PostgreSQL"]
+    fn books_of_any_size_are_read_in_short_statements() {
+        const ROWS: i64 = 1_000_000;
+        runtime().block_on(async {
+            let (_, schema) = postgres().await;
+            let rows = format!(
+                "SET statement_timeout = 0;
+                 INSERT INTO tidegate_posting (component, bucket, to_place, count, id_sum)
+                 SELECT 'large', 'm' || n % 1000, 'queued', 1, lpad(n::text, 32, '0')::uuid
+                 FROM generate_series(1, {ROWS}) n"
+            );
+            let url = std::env::var("DATABASE_URL").unwrap();
+            let mut options = StoreOptions::new(url);
+            options.schema = Some(schema.clone());
+            options.timeout = Duration::from_secs(120);
+            let patient = Store::open(&options, &Env::system()).await.unwrap();
+            execute(&patient, rows).await.unwrap();
+            options.timeout = Duration::from_millis(600);
+            let hasty = Store::open(&options, &Env::system()).await.unwrap();
+            let Store::Postgres(server) = &hasty else {
+                panic!("it is PostgreSQL");
+            };
+            let books = server.long_snapshot("read", |c| {
+                Box::pin(async move {
+                    let counts = posting::counts_postgres(c, "large").await?;
+                    Ok((posting::books_postgres(c, "large").await?, counts))
+                })
+            });
+            let (books, counts) = books.await.unwrap();
+            let queued = books.tallies(&Place::Queued);
+            assert_eq!(queued.len(), 1_000);
+            assert_eq!(queued.values().map(|one| one.count).sum::<i64>(), ROWS);
+            assert_eq!(counts.account(), books.account());
+            execute(&patient, format!("DROP SCHEMA {schema} CASCADE"))
+                .await
+                .unwrap();
+        });
+    }
+
+    #[test]
+    #[ignore = "needs PostgreSQL"]
+    fn what_a_database_prefers_by_default_does_not_weaken_us() {
+        runtime().block_on(async {
+            let (_, database) = postgres().await;
+            // A database is made and dropped with a checkpoint, which may take its time.
+            let url = std::env::var("DATABASE_URL").unwrap();
+            let mut options = StoreOptions::new(&url);
+            options.timeout = Duration::from_secs(60);
+            let store = Store::open(&options, &Env::system()).await.unwrap();
+            let defaults = format!(
+                "ALTER DATABASE {database} SET default_transaction_isolation = 'serializable'; \
+                 ALTER DATABASE {database} SET synchronous_commit = off"
+            );
+            execute(&store, format!("CREATE DATABASE {database}"))
+                .await
+                .unwrap();
+            execute(&store, defaults).await.unwrap();
+            let (server, _) = url.rsplit_once('/').unwrap();
+            let options = StoreOptions::new(format!("{server}/{database}"));
+            let relaxed = Store::open(&options, &Env::system()).await.unwrap();
+            for (setting, expected) in [
+                ("transaction_isolation", "read committed"),
+                ("synchronous_commit", "on"),
+            ] {
+                let check =
+                    format!("SELECT 1 / (current_setting('{setting}') = '{expected}')::int");
+                execute(&relaxed, check).await.expect(setting);
+            }
+            drop(relaxed);
+            for what in [
+                format!("DROP DATABASE {database} WITH (FORCE)"),
+                format!("DROP SCHEMA {database} CASCADE"),
+            ] {
+                execute(&store, what).await.unwrap();
+            }
         });
     }
 

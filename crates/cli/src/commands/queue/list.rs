@@ -95,6 +95,9 @@ fn stats_text(stats: &Stats) -> String {
     for (type_name, count) in &stats.unhandled {
         rows.push(row(&format!("without a handler: {type_name}"), *count));
     }
+    if stats.held_up > 0 {
+        rows.push(row("behind one of these, by their key", stats.held_up));
+    }
     let [minute, hour, older] = stats.ages;
     format!(
         "{}\noldest {:.1} s; born in the last minute {minute}, the last hour {hour}, before {older}",

@@ -101,6 +101,7 @@ pub(super) async fn retry(arguments: &QueueRetry, output: Output) -> Result<Exit
     }
     opened.queue.store().wake();
     opened.queue.wakes_sent().await;
+    opened.close().await;
     outcome.end("given back", output)
 }
 

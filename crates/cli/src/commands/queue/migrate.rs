@@ -12,6 +12,7 @@ use crate::{store, table};
 pub(super) async fn migrate(at: &StoreAt, output: Output) -> Result<Exit, Report> {
     let settings = store::named(at)?;
     let (opened, ran) = store::open_and_migrate(&settings, &Env::system()).await?;
+    opened.close().await;
     match output {
         Output::Json => print_json(&json!({ "store": opened.shown, "ran": ran }))?,
         Output::Table => write(&match ran {

@@ -42,6 +42,7 @@ pub(super) async fn publish(arguments: &QueuePublish, output: Output) -> Result<
     };
     // The process ends next, and dispatchers are not to wait for their poll because of it.
     opened.queue.wakes_sent().await;
+    opened.close().await;
     published?;
     Ok(Exit::Ok)
 }
@@ -54,11 +55,11 @@ struct Publisher<'a> {
 
 impl Publisher<'_> {
     /// Publishes every line. What has come so far is published before anything more is waited for,
-    /// and before a line that is no JSON ends it.
+    /// and before a line that is no JSON ends it; the report then says how many that were.
     async fn publish_lines(&self, input: impl Read) -> Result<(), Report> {
         let mut lines = BufReader::with_capacity(BYTES, input);
         let mut events = Vec::new();
-        let (mut number, mut bytes) = (0_u64, 0);
+        let (mut number, mut bytes, mut published) = (0_u64, 0, 0_u64);
         loop {
             let mut line = Vec::new();
             let read = lines.by_ref().take(LINE).read_until(b'\n', &mut line);
@@ -68,17 +69,18 @@ impl Publisher<'_> {
             number += 1;
             bytes += line.len();
             if !line.trim_ascii().is_empty() {
-                let text = String::from_utf8_lossy(line.trim_ascii());
-                match self.event(&text, &format!("line {number}")) {
+                match self.event_of_line(line.trim_ascii(), number) {
                     Ok(event) => events.push(event),
                     Err(report) => {
+                        published += events.len() as u64;
                         self.publish(events).await?;
-                        return Err(report);
+                        return Err(report.with_hint(before(published)));
                     }
                 }
             }
             let is_more_here = lines.buffer().contains(&b'\n');
             if read == 0 || !is_more_here || events.len() >= EVENTS || bytes >= BYTES {
+                published += events.len() as u64;
                 self.publish(std::mem::take(&mut events)).await?;
                 bytes = 0;
             }
@@ -86,6 +88,16 @@ impl Publisher<'_> {
                 return Ok(());
             }
         }
+    }
+
+    /// The event of a line. Bytes that are no text are refused: what would be published in their
+    /// place is not what was given.
+    fn event_of_line(&self, line: &[u8], number: u64) -> Result<NewEvent, Report> {
+        let what = format!("line {number}");
+        let text = std::str::from_utf8(line);
+        let text = text
+            .map_err(|error| Report::of("queue.payload", &format!("{what} is no UTF-8"), &error))?;
+        self.event(text, &what)
     }
 
     fn event(&self, payload: &str, what: &str) -> Result<NewEvent, Report> {
@@ -99,7 +111,6 @@ impl Publisher<'_> {
         let mut event = made.map_err(|error| {
             if let QueueError::Encode { source, .. } = &error {
                 Report::of("queue.payload", &format!("{what} is no JSON"), source)
-                    .with_hint("events before it, if any, are published and were printed")
             } else {
                 self.opened.report(&error)
             }
@@ -148,5 +159,16 @@ impl Publisher<'_> {
             text.push(b'\n');
         }
         print_bytes(&text)
+    }
+}
+
+/// What a line that ended the input is told with.
+fn before(published: u64) -> String {
+    match published {
+        0 => "nothing was published".to_owned(),
+        1 => "the event before it is published and was printed; nothing after it is".to_owned(),
+        count => format!(
+            "the {count} events before it are published and were printed; nothing after it is"
+        ),
     }
 }

@@ -89,6 +89,7 @@ async fn work(
     let turns = ProjectorOptions {
         poll_delay: POLL_DELAY,
         lease: LEASE,
+        ..ProjectorOptions::default()
     };
     let projector = Projector::new(&queue, vec![tally(TALLY)?], turns, env);
     // Nobody asks them to stop: they are killed.

@@ -1,10 +1,12 @@
 //! Retention: which segments may go, and which must not.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::Keeper;
 use crate::embedded::change::Change;
 use crate::embedded::segment::Segment;
+use crate::embedded::state::Fresh;
 use crate::embedded::tally::{of_range, removed};
 use crate::error::LogError;
 use crate::record::TopicPartition;
@@ -13,6 +15,11 @@ use crate::record::TopicPartition;
 #[derive(Debug)]
 struct Facts<'a> {
     segments: &'a [Segment],
+    /// Chunks that are in no segment yet, and their bytes.
+    fresh: &'a VecDeque<Fresh>,
+    fresh_bytes: u64,
+    /// Whether the disk has no room: then what is in no segment yet can go as well.
+    is_full: bool,
     start: i64,
     /// No group needs anything before this.
     needed_from: i64,
@@ -22,9 +29,11 @@ struct Facts<'a> {
 }
 
 /// Decides where a partition starts from now on: whole segments go, oldest first, while they are
-/// too old or too much, nothing is added to them, and no group needs them.
+/// too old or too much, nothing is added to them, and no group needs them. On a disk without room
+/// also one that is added to goes, and then chunks that are in no segment, while they are too much.
 fn new_start(facts: &Facts<'_>) -> i64 {
-    let mut bytes: u64 = facts.segments.iter().map(|segment| segment.len).sum();
+    let in_segments: u64 = facts.segments.iter().map(|segment| segment.len).sum();
+    let mut bytes = in_segments + facts.fresh_bytes;
     let mut start = facts.start;
     for segment in facts.segments {
         let is_old = facts
@@ -34,11 +43,22 @@ fn new_start(facts: &Facts<'_>) -> i64 {
             .retention_bytes
             .is_some_and(|kept| bytes - segment.len >= kept);
         let is_needed = segment.end > facts.needed_from;
-        if !(is_old || is_much) || is_needed || !segment.is_sealed {
-            break;
+        let may_go = segment.is_sealed || (is_much && facts.is_full);
+        if !(is_old || is_much) || is_needed || !may_go {
+            return start;
         }
         bytes -= segment.len;
-        start = segment.end;
+        start = start.max(segment.end);
+    }
+    let (true, Some(kept)) = (facts.is_full, facts.retention_bytes) else {
+        return start;
+    };
+    for chunk in facts.fresh {
+        bytes -= chunk.bytes.len() as u64;
+        if bytes < kept || chunk.head.end() > facts.needed_from {
+            return start;
+        }
+        start = chunk.head.end();
     }
     start
 }
@@ -59,8 +79,12 @@ fn is_to_seal(last: &Segment, retention: Option<Duration>, now_ms: u64) -> bool 
 }
 
 impl Keeper {
-    /// The next removal that retention asks for: of one partition at a time.
-    pub(in crate::embedded) fn retention(&mut self) -> Result<Option<Change>, LogError> {
+    /// The next removal that retention asks for: of one partition at a time. On a disk without room
+    /// it does not wait for records to be in segments.
+    pub(in crate::embedded) fn retention(
+        &mut self,
+        is_full: bool,
+    ) -> Result<Option<Change>, LogError> {
         let now_ms = self.hub.clock.now_ms();
         let found = {
             let mut state = self.hub.state();
@@ -69,6 +93,9 @@ impl Keeper {
                 let config = &state.topics.get(topic as usize)?.config;
                 let start = new_start(&Facts {
                     segments: &partition.segments,
+                    fresh: &partition.fresh,
+                    fresh_bytes: partition.fresh_bytes,
+                    is_full,
                     start: partition.start,
                     needed_from: state.needed_from(topic, number),
                     retention: config.retention,
@@ -97,18 +124,14 @@ impl Keeper {
                 let partition = state.partition(topic, number)?;
                 let needed = state.needed_from(topic, number);
                 let to = offset.min(partition.end).min(needed);
-                let is_fresh = partition.fresh.front().is_some_and(|f| f.head.base < to);
-                Some(((topic, number), partition.start, to, is_fresh))
+                Some(((topic, number), partition.start, to))
             })
         };
-        let Some((numbers, from, to, is_fresh)) = found else {
+        let Some((numbers, from, to)) = found else {
             return Ok(None);
         };
         if to <= from {
             return Ok(None);
-        }
-        if is_fresh {
-            self.fill(true)?;
         }
         self.removal(at, numbers, (from, to)).map(Some)
     }
@@ -132,6 +155,7 @@ impl Keeper {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::embedded::chunk::Head;
 
     fn segment(base: i64, len: u64, max_ms: u64) -> Segment {
         Segment {
@@ -156,6 +180,9 @@ mod tests {
         let check = |age: Option<u64>, bytes: Option<u64>, needed_from: i64, expect: i64| {
             let start = new_start(&Facts {
                 segments: &segments,
+                fresh: &VecDeque::new(),
+                fresh_bytes: 0,
+                is_full: false,
                 start: 0,
                 needed_from,
                 retention: age.map(Duration::from_millis),
@@ -174,5 +201,45 @@ mod tests {
         check(Some(0), Some(0), i64::MAX, 30);
         check(Some(0), Some(0), 25, 20);
         check(Some(5_000), Some(400), i64::MAX, 0);
+    }
+
+    #[test]
+    fn what_is_in_no_segment_counts_and_goes_where_there_is_no_room() {
+        let mut segments = vec![segment(0, 100, 1_000), segment(10, 100, 2_000)];
+        segments[1].is_sealed = false;
+        let chunk = |base: i64| Fresh {
+            head: Head {
+                base,
+                span: 10,
+                ..Head::default()
+            },
+            bytes: vec![0; 100].into(),
+        };
+        let fresh: VecDeque<Fresh> = [20, 30, 40].map(chunk).into();
+        let check = |is_full, bytes, needed_from, expect| {
+            let start = new_start(&Facts {
+                segments: &segments,
+                fresh: &fresh,
+                fresh_bytes: 300,
+                is_full,
+                start: 0,
+                needed_from,
+                retention: None,
+                retention_bytes: bytes,
+                now_ms: 5_000,
+            });
+            assert_eq!(start, expect, "{is_full} {bytes:?} {needed_from}");
+        };
+        check(false, Some(500), i64::MAX, 0);
+        check(false, Some(400), i64::MAX, 10);
+        check(false, Some(100), i64::MAX, 10);
+        check(true, Some(400), i64::MAX, 10);
+        check(true, Some(300), i64::MAX, 20);
+        check(true, Some(299), i64::MAX, 20);
+        check(true, Some(100), i64::MAX, 40);
+        check(true, Some(100), 35, 30);
+        check(true, Some(100), 19, 10);
+        check(true, Some(0), i64::MAX, 50);
+        check(true, None, i64::MAX, 0);
     }
 }

@@ -84,19 +84,29 @@ impl Keeper {
     /// The next switch to segments that hold less: of one partition at a time; none when nothing
     /// is worth it.
     pub(in crate::embedded) fn compaction(&mut self) -> Result<Option<Change>, LogError> {
-        let Some(mut job) = self.next_job() else {
-            return Ok(None);
-        };
-        let Some(keys) = self.survey(&mut job)? else {
-            return Ok(None);
-        };
-        self.rewrite(&job, &keys)
+        for mut job in self.jobs() {
+            let found = job.segments.clone();
+            // It was damaged as it is, and is not read again until it is another one.
+            if self.damaged.get(&job.numbers) == Some(&found) {
+                continue;
+            }
+            let switch = match self.survey(&mut job)? {
+                Some(keys) => self.rewrite(&job, &keys)?,
+                None => None,
+            };
+            if switch.is_some() {
+                self.damaged.remove(&job.numbers);
+                return Ok(switch);
+            }
+            self.damaged.insert(job.numbers, found);
+        }
+        Ok(None)
     }
 
-    /// A partition of which at least as much was never compacted as was.
-    fn next_job(&self) -> Option<Job> {
+    /// The partitions of which at least as much was never compacted as was.
+    fn jobs(&self) -> Vec<Job> {
         let state = self.hub.state();
-        state.all().find_map(|(topic, number, partition)| {
+        let jobs = state.all().filter_map(|(topic, number, partition)| {
             let config = &state.topics.get(topic as usize)?.config;
             let needed_from = state.needed_from(topic, number);
             let segments = partition.segments.iter();
@@ -121,7 +131,8 @@ impl Keeper {
                 size: self.hub.config.segment_size,
                 segments,
             })
-        })
+        });
+        jobs.collect()
     }
 
     fn open_segment(

@@ -77,6 +77,11 @@ impl<'a> Outlook<'a> {
                     self.partitions(*topic)?;
                 }
             }
+            Change::Ends { ends, .. } => {
+                for (topic, partition, end) in ends {
+                    self.reach((*topic, *partition), *end)?;
+                }
+            }
             Change::Forget { .. } => {}
         }
         Ok(())

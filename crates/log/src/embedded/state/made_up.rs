@@ -59,22 +59,30 @@ impl State {
                 }
                 | Change::Switch {
                     topic, partition, ..
-                } => {
-                    self.make_up_to(*topic as usize + 1)?;
-                    let is_made_up = self.topics[*topic as usize].is_made_up;
-                    let count = *partition as usize + 1;
-                    if is_made_up && count <= MOST {
-                        self.widen(*topic, count);
-                    }
-                }
+                } => self.make_up_partition(*topic, *partition)?,
                 Change::Register { topics, .. } => {
                     for topic in topics {
                         self.make_up_to(*topic as usize + 1)?;
                     }
                 }
                 Change::Topic { number, .. } => self.make_up_to(*number as usize)?,
+                Change::Ends { ends, .. } => {
+                    for (topic, partition, _) in ends {
+                        self.make_up_partition(*topic, *partition)?;
+                    }
+                }
                 Change::Forget { .. } => {}
             }
+        }
+        Ok(())
+    }
+
+    fn make_up_partition(&mut self, topic: u32, partition: u32) -> Result<(), Nonsense> {
+        self.make_up_to(topic as usize + 1)?;
+        let is_made_up = self.topics[topic as usize].is_made_up;
+        let count = partition as usize + 1;
+        if is_made_up && count <= MOST {
+            self.widen(topic, count);
         }
         Ok(())
     }

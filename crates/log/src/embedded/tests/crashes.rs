@@ -170,7 +170,8 @@ impl Script<'_> {
         for step in 0..steps {
             match self.below(12) {
                 0..6 => self.commit(),
-                6..10 => self.keep(),
+                6..9 => self.keep(),
+                9 => self.desk().make_room().unwrap(),
                 10 if step % 2 == 0 => {
                     // The process ends and another one goes on.
                     self.desk = None;

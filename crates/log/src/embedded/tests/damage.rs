@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use tidegate_core::books::Place;
-use tidegate_core::env::{Clock, Disk, OpenMode};
+use tidegate_core::env::{Clock, Disk, DiskFile, OpenMode};
 use tidegate_core::{GroupName, Offset};
 use tidegate_sim::SimDisk;
 
-use super::desk::{Desk, append, at, dir, id, offset, small};
+use super::desk::{Desk, append, at, dir, id, journal, offset, small};
 use crate::embedded::audit::Audited;
 use crate::embedded::group;
 use crate::embedded::{Problem, Repaired, check, ls, recount, repair};
@@ -33,10 +33,6 @@ fn written(count: u64) -> (SimDisk, Desk) {
         desk.append(vec![append("a", 0, n)]).unwrap();
     }
     (disk, desk)
-}
-
-fn journal() -> std::path::PathBuf {
-    dir().join("journal-0000000000000001")
 }
 
 /// Flips a bit of the last place where a file holds these bytes.
@@ -89,7 +85,7 @@ fn records_lost_with_the_journal_are_missing_until_a_repair_posts_them() {
     }
     drop(desk);
     assert_eq!(unaccounted(&disk), 0);
-    damage(&disk, &journal(), b"value 3 ");
+    damage(&disk, &journal(&disk, 1), b"value 3 ");
     // The topic and its group each miss one.
     assert_eq!(unaccounted(&disk), 2);
     for _ in 0..2 {
@@ -126,7 +122,7 @@ fn an_offset_that_was_committed_is_not_given_to_another_record() {
     };
     desk.write(write).unwrap();
     drop(desk);
-    damage(&disk, &journal(), b"value 4 ");
+    damage(&disk, &journal(&disk, 1), b"value 4 ");
     let mut desk = Desk::open(&disk, small()).unwrap();
     let written = desk.append(vec![append("a", 0, 9)]).unwrap();
     assert_eq!(written[0].offset, Offset(5), "the group would skip it");
@@ -180,6 +176,58 @@ fn a_repair_posts_the_damage_of_a_segment_that_was_removed_in_part() {
     assert_eq!(unaccounted(&disk), 1);
     assert_eq!(mend(&disk).len(), 1);
     assert_eq!(places(&disk), [(11, 0, 1)]);
+}
+
+#[test]
+fn damage_over_several_chunks_is_named_whole() {
+    let segment = dir().join("topic-a").join("0-00000000000000000000-0.seg");
+    let lost = |harm: &dyn Fn(&mut dyn DiskFile, &[u8])| {
+        let (disk, mut desk) = written(40);
+        desk.opened.keeper.checkpoint().unwrap();
+        drop(desk);
+        let as_disk: &dyn Disk = &disk;
+        let content = as_disk.read(&segment, 1 << 20).unwrap();
+        let mut file = as_disk.open(&segment, OpenMode::Write).unwrap();
+        harm(&mut *file, &content);
+        file.sync().unwrap();
+        drop(file);
+        let mut desk = Desk::open(&disk, small()).unwrap();
+        let (mut from, mut read, mut lost) = (0, 0, 0);
+        while from < 40 {
+            match desk.read(&at("a", 0), from) {
+                Ok(batch) => {
+                    assert_eq!(batch.records[0].offset.0, from, "nothing is jumped over");
+                    read += batch.records.len() as i64;
+                    from = batch.next.0;
+                }
+                Err(LogError::Damaged {
+                    from: first, to, ..
+                }) => {
+                    assert_eq!(first.0, from);
+                    lost += to.0 - from;
+                    from = to.0;
+                }
+                Err(error) => panic!("{error}"),
+            }
+        }
+        drop(desk);
+        assert_eq!(read + lost, 40);
+        assert_eq!(unaccounted(&disk), lost as u64);
+        mend(&disk);
+        assert_eq!(places(&disk), [(read, 0, lost)]);
+        lost
+    };
+    let of = |content: &[u8], text: &[u8]| {
+        let place = content.windows(text.len()).position(|w| w == text);
+        place.unwrap() as u64
+    };
+    let zeros = lost(&|file, content| {
+        let (from, to) = (of(content, b"value 3 "), of(content, b"value 5 "));
+        file.write_at(from, &vec![0; (to - from) as usize]).unwrap();
+    });
+    assert_eq!(zeros, 3);
+    let cut = lost(&|file, content| file.truncate(of(content, b"value 2 ")).unwrap());
+    assert!(cut > 3, "{cut}");
 }
 
 #[test]
@@ -244,7 +292,7 @@ fn where_the_creation_of_a_topic_is_lost_what_was_written_is_not() {
     .unwrap();
     desk.append(vec![append("b", 1, 7)]).unwrap();
     drop(desk);
-    damage(&disk, &journal(), b"dead");
+    damage(&disk, &journal(&disk, 1), b"dead");
     for _ in 0..2 {
         let mut desk = Desk::open(&disk, small()).unwrap();
         let found = desk.all(&at("b", 1)).unwrap();
@@ -312,10 +360,10 @@ fn a_change_of_a_later_version_is_refused_by_name_and_nothing_is_touched() {
     };
     drop(desk);
     let mut bytes = vec![0; group::HEADER];
-    bytes.extend_from_slice(&[9, 2, 0, 0, 0, 1, 2]);
+    bytes.extend_from_slice(&[10, 2, 0, 0, 0, 1, 2]);
     group::frame(&mut bytes, sequence + 1, crc, 1_234, sequence);
     let as_disk: &dyn Disk = &disk;
-    let mut file = as_disk.open(&journal(), OpenMode::Write).unwrap();
+    let mut file = as_disk.open(&journal(&disk, 1), OpenMode::Write).unwrap();
     file.write_at(place.at, &bytes).unwrap();
     file.sync().unwrap();
     drop(file);
@@ -327,7 +375,7 @@ fn a_change_of_a_later_version_is_refused_by_name_and_nothing_is_touched() {
     ] {
         let text = refused.to_string();
         assert!(matches!(refused, LogError::Format { .. }), "{text}");
-        assert!(text.contains("a change of kind 9"), "{text}");
+        assert!(text.contains("a change of kind 10"), "{text}");
     }
     assert_eq!(files(&disk), before);
 }
@@ -339,7 +387,7 @@ fn a_journal_file_that_was_cut_off_is_damage() {
     desk.append(vec![append("a", 0, 3)]).unwrap();
     drop(desk);
     let as_disk: &dyn Disk = &disk;
-    let mut file = as_disk.open(&journal(), OpenMode::Write).unwrap();
+    let mut file = as_disk.open(&journal(&disk, 1), OpenMode::Write).unwrap();
     file.truncate(0).unwrap();
     file.sync().unwrap();
     drop(file);

@@ -1,6 +1,6 @@
 //! A log without threads: its parts, stepped in the order that a test says.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -13,6 +13,7 @@ use tidegate_sim::SimDisk;
 use crate::embedded::audit::{self, Audited};
 use crate::embedded::change::Change;
 use crate::embedded::config::EmbeddedConfig;
+use crate::embedded::files::journals;
 use crate::embedded::open::{Opened, open};
 use crate::embedded::pending::{encode, place, unplaced};
 use crate::embedded::reader::Reader;
@@ -133,6 +134,7 @@ impl Desk {
 
     /// Does what the keeper does in its time.
     pub(super) fn keep(&mut self) -> Result<(), LogError> {
+        self.apply_retention(false)?;
         let Opened {
             keeper,
             writer,
@@ -146,7 +148,7 @@ impl Desk {
             keeper.checkpoint()?;
         }
         keeper.make_spare()?;
-        while let Some(change) = keeper.retention()? {
+        while let Some(change) = keeper.retention(false)? {
             if !writer.remove(change)? {
                 break;
             }
@@ -158,6 +160,25 @@ impl Desk {
             keeper.checkpoint()?;
         }
         Ok(())
+    }
+
+    fn apply_retention(&mut self, is_full: bool) -> Result<(), LogError> {
+        let Opened { keeper, writer, .. } = &mut self.opened;
+        while let Some(change) = keeper.retention(is_full)? {
+            if !writer.remove(change)? {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Does what the keeper does on a disk without room.
+    pub(super) fn make_room(&mut self) -> Result<(), LogError> {
+        self.apply_retention(true)?;
+        let keeper = &mut self.opened.keeper;
+        keeper.remove_now();
+        keeper.give_up_files();
+        keeper.checkpoint()
     }
 
     pub(super) fn delete_before(
@@ -266,6 +287,12 @@ pub(super) fn offset(
         postings: postings(delivered, Some(Place::Queued), Some(Place::Delivered)),
         turn: Turn::default(),
     }
+}
+
+/// The journal file with this number, which must be there.
+pub(super) fn journal(disk: &SimDisk, number: u64) -> PathBuf {
+    let names = journals(disk, dir()).unwrap();
+    dir().join(&names[&number])
 }
 
 pub(super) fn dir() -> &'static Path {

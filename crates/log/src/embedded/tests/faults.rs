@@ -8,6 +8,7 @@ use crate::error::LogError;
 use crate::local::{GroupOffset, Turn, Write};
 use crate::port::Append;
 use crate::topic::TopicConfig;
+use crate::turn::Turns;
 
 fn opened() -> (SimDisk, Desk) {
     let disk = SimDisk::new(1);
@@ -27,7 +28,7 @@ fn fault(operation: Operation, path: &str, kind: FaultKind) -> Fault {
     }
 }
 
-const JOURNAL: &str = "journal-0000000000000001";
+const JOURNAL: &str = "journal-0000000000000001-2048";
 const SEGMENT: &str = "0-00000000000000000000-0.seg";
 
 #[test]
@@ -94,7 +95,7 @@ fn a_short_write_is_refused_and_the_next_one_goes_on() {
 fn a_disk_without_room_refuses_and_goes_on_when_there_is_room() {
     let (disk, mut desk) = opened();
     desk.keep().unwrap();
-    disk.set_capacity(9_000);
+    disk.set_capacity(12_000);
     let mut acknowledged = 5;
     let mut refusals = 0;
     for n in 5..200 {
@@ -243,6 +244,7 @@ fn what_waits_behind_a_commit_that_fails_is_refused_too() {
         desk.register("g", vec![0]).unwrap();
         let turn = Turn::default();
         let first = commit(2, &turn, vec![append("a", 0, 9)]);
+        let failed = vec![(at("a", 0), first.offsets[0].turn.clone())];
         let second = commit(4, &turn, vec![]);
         let answers = if shares_batch {
             desk.opened.hub.status().full = Some("no room".to_owned());
@@ -257,8 +259,11 @@ fn what_waits_behind_a_commit_that_fails_is_refused_too() {
             .collect();
         assert_eq!(codes, ["log.disk", "log.out-of-turn"], "{shares_batch}");
         desk.opened.hub.status().full = None;
-        // Nothing of it is there; whoever brings all that is missing goes on.
+        // Nothing of it is there; whoever was told and brings all that is missing goes on.
         desk.assert_balanced();
+        let early = desk.write(commit(4, &turn, vec![])).unwrap_err();
+        assert_eq!(early.code().to_string(), "log.out-of-turn");
+        Turns::new(failed).told::<()>(&Err(LogError::Closed));
         let mut all = commit(4, &turn, vec![]);
         all.offsets[0].postings = offset("g", at("a", 0), 4, (0..4).map(id)).postings;
         desk.write(all).unwrap();

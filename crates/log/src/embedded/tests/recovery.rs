@@ -6,7 +6,7 @@ use tidegate_core::Offset;
 use tidegate_core::env::{Clock, Disk};
 use tidegate_sim::SimDisk;
 
-use super::desk::{Desk, append, at, dir, small};
+use super::desk::{Desk, append, at, dir, journal, small};
 use crate::embedded::{Problem, Repaired, check, ls, recount, repair};
 use crate::error::LogError;
 use crate::topic::TopicConfig;
@@ -21,10 +21,6 @@ fn written(count: u64) -> (SimDisk, Desk) {
     (disk, desk)
 }
 
-fn journal() -> std::path::PathBuf {
-    dir().join("journal-0000000000000001")
-}
-
 #[test]
 fn a_second_process_is_refused_and_told_who_has_it() {
     let (disk, desk) = written(1);
@@ -37,26 +33,12 @@ fn a_second_process_is_refused_and_told_who_has_it() {
 }
 
 #[test]
-fn a_damaged_or_missing_manifest_is_said_and_nothing_is_touched() {
-    let (disk, desk) = written(3);
-    drop(desk);
-    let as_disk: &dyn Disk = &disk;
-    let manifest = dir().join("manifest");
-    disk.flip_bit(&manifest, 20, 1);
-    let refused = Desk::open(&disk, small()).map(|_| ()).unwrap_err();
-    assert!(matches!(refused, LogError::Format { .. }), "{refused}");
-    as_disk.remove(&manifest).unwrap();
-    let refused = Desk::open(&disk, small()).map(|_| ()).unwrap_err();
-    assert!(matches!(refused, LogError::Format { .. }), "{refused}");
-}
-
-#[test]
 fn a_torn_tail_is_kept_aside() {
     let (disk, desk) = written(5);
     let place = desk.opened.hub.state().journal;
     drop(desk);
     // The last group was never acknowledged as far as anybody can tell.
-    disk.flip_bit(&journal(), place.at - 20, 1);
+    disk.flip_bit(&journal(&disk, 1), place.at - 20, 1);
     let as_disk: &dyn Disk = &disk;
     let checked = check(as_disk, dir()).unwrap();
     assert!(
@@ -79,10 +61,10 @@ fn damage_in_the_journal_is_named_and_the_rest_is_readable() {
     let (disk, desk) = written(8);
     drop(desk);
     let as_disk: &dyn Disk = &disk;
-    let bytes = as_disk.read(&journal(), 10_000).unwrap();
+    let bytes = as_disk.read(&journal(&disk, 1), 10_000).unwrap();
     let third = b"value 3 ";
     let place = bytes.windows(third.len()).position(|w| w == third).unwrap();
-    disk.flip_bit(&journal(), place as u64, 1);
+    disk.flip_bit(&journal(&disk, 1), place as u64, 1);
     let checked = check(as_disk, dir()).unwrap();
     assert!(
         checked
@@ -219,7 +201,7 @@ fn journal_damage(disk: &SimDisk) -> usize {
 
 fn remove_journal(disk: &SimDisk, number: u64) {
     let as_disk: &dyn Disk = disk;
-    let path = dir().join(crate::embedded::files::journal(number));
+    let path = journal(disk, number);
     as_disk.remove(&path).unwrap();
 }
 
@@ -264,7 +246,7 @@ fn where_the_last_journal_file_is_missing_another_one_is_begun() {
     drop(desk);
     remove_journal(&disk, 1);
     let as_disk: &dyn Disk = &disk;
-    let strange = dir().join(crate::embedded::files::journal(3));
+    let strange = dir().join(crate::embedded::files::journal(3, 20));
     let mut file = as_disk
         .open(&strange, tidegate_core::env::OpenMode::CreateNew)
         .unwrap();

@@ -1,10 +1,11 @@
 //! Where partitions begin and end, and what is taken away from them.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use rdkafka::TopicPartitionList;
 use rdkafka::consumer::{BaseConsumer, Consumer};
-use rdkafka::error::RDKafkaErrorCode;
+use rdkafka::error::{KafkaResult, RDKafkaErrorCode};
 use tidegate_core::Offset;
 
 use crate::error::LogError;
@@ -14,6 +15,12 @@ use crate::record::TopicPartition;
 
 use super::watermarks;
 
+/// The first error among these.
+fn check(list: &TopicPartitionList) -> KafkaResult<()> {
+    let elements = list.elements();
+    elements.iter().try_for_each(|element| element.error())
+}
+
 impl Inner {
     pub(in crate::kafka) async fn offset_at(
         &self,
@@ -22,34 +29,30 @@ impl Inner {
     ) -> Result<Offset, LogError> {
         const DOING: &str = "an offset by time";
         self.check_partition(at).await?;
-        let (asker, config, at) = (
-            Arc::clone(&self.catalog.asker),
-            self.config.clone(),
-            at.clone(),
-        );
+        let (asker, look, at) = (self.asker(), self.look(), at.clone());
         self.ask("kafka-offset-at", move || {
-            let servers = &config.bootstrap_servers;
-            let limit = config.request_timeout;
-            let failed = |error| failure::of_question(DOING, servers, Some(&at.topic), &error);
-            let when = i64::try_from(timestamp_ms).unwrap_or(i64::MAX);
-            let mut asked = TopicPartitionList::new();
-            asked
-                .add_partition_offset(
-                    at.topic.as_str(),
-                    at.partition.0,
-                    rdkafka::Offset::Offset(when),
-                )
-                .map_err(failed)?;
-            let found = asker.offsets_for_times(asked, limit).map_err(failed)?;
-            let elements = found.elements();
-            let element = elements.first();
-            if let Some(element) = element {
-                element.error().map_err(failed)?;
-                if let rdkafka::Offset::Offset(offset) = element.offset() {
-                    return Ok(Offset(offset));
-                }
+            let when = rdkafka::Offset::Offset(i64::try_from(timestamp_ms).unwrap_or(i64::MAX));
+            let found = look.ask(|limit| {
+                let mut asked = TopicPartitionList::new();
+                asked.add_partition_offset(at.topic.as_str(), at.partition.0, when)?;
+                let found = asker.offsets_for_times(asked, limit)?;
+                let elements = found.elements();
+                let Some(element) = elements.first() else {
+                    return Ok(None);
+                };
+                element.error()?;
+                let rdkafka::Offset::Offset(offset) = element.offset() else {
+                    return Ok(None);
+                };
+                Ok(Some(Offset(offset)))
+            });
+            let found = found.map_err(|error| {
+                failure::of_question(DOING, &look.servers, Some(&at.topic), &error)
+            })?;
+            match found {
+                Some(offset) => Ok(offset),
+                None => watermarks(&asker, &look, &at).map(|(_, end)| end),
             }
-            watermarks(&asker, servers, &at, limit).map(|(_, end)| end)
         })
         .await
     }
@@ -76,12 +79,19 @@ impl Inner {
             )
             .map_err(failed)?;
         let options = self.admin_options();
-        let call = self.catalog.admin.delete_records(&asked, &options);
-        let removed = self.administer(DOING, topic, call).await?;
-        for element in removed.elements() {
-            element.error().map_err(failed)?;
+        let begin = self.clock.elapsed();
+        loop {
+            let call = self.catalog.admin.delete_records(&asked, &options);
+            let removed = self.administer(DOING, topic, call).await?;
+            let Err(error) = check(&removed) else {
+                return Ok(before);
+            };
+            let patience = failure::patience(&error).min(self.config.request_timeout);
+            if self.clock.elapsed().saturating_sub(begin) >= patience {
+                return Err(failed(error));
+            }
+            self.clock.sleep(Duration::from_millis(20)).await;
         }
-        Ok(before)
     }
 
     /// Where a partition begins and ends.
@@ -90,20 +100,9 @@ impl Inner {
         at: &TopicPartition,
     ) -> Result<(Offset, Offset), LogError> {
         self.check_partition(at).await?;
-        let (asker, config, at) = (
-            Arc::clone(&self.catalog.asker),
-            self.config.clone(),
-            at.clone(),
-        );
-        self.ask("kafka-range", move || {
-            watermarks(
-                &asker,
-                &config.bootstrap_servers,
-                &at,
-                config.request_timeout,
-            )
-        })
-        .await
+        let (asker, look, at) = (self.asker(), self.look(), at.clone());
+        self.ask("kafka-range", move || watermarks(&asker, &look, &at))
+            .await
     }
 
     pub(in crate::kafka) fn asker(&self) -> Arc<BaseConsumer<Ear>> {

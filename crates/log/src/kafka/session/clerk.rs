@@ -16,7 +16,7 @@ use tidegate_core::env::Clock;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use crate::error::LogError;
-use crate::kafka::catalog::watermarks;
+use crate::kafka::catalog::{Look, watermarks};
 use crate::kafka::ear::Ear;
 use crate::kafka::failure::{self, Meaning};
 use crate::kafka::produce::{Parcel, Waiting};
@@ -97,14 +97,14 @@ impl Job {
             Ordering::Acquire,
         );
         if begun.is_err() {
-            self.turns.iter().for_each(|(_, turn)| turn.fail());
+            turn::fail(&self.turns);
         }
         begun.is_ok()
     }
 
     fn answer(self, answer: Result<Vec<Position>, LogError>) {
-        if let Err(error) = &answer {
-            turn::fail(&self.turns, error);
+        if answer.is_err() {
+            turn::fail(&self.turns);
         }
         // Whoever asked may have stopped waiting.
         self.reply.send(answer).ok();
@@ -253,7 +253,7 @@ impl Clerk {
                     Ok(()) => left.push(job),
                     Err(error) => {
                         // Before those behind it are looked at.
-                        turn::fail(&job.turns, &error);
+                        turn::fail(&job.turns);
                         refused.push((job, error));
                     }
                 }
@@ -346,10 +346,14 @@ impl Clerk {
             return Ok(done);
         }
         let limit = until.saturating_sub(self.clock.elapsed()).max(LOOK_UP);
-        let servers = &self.config.bootstrap_servers;
-        let committed = groups::committed(&self.member.consumer, servers, &asked, limit)?;
+        let look = Look {
+            clock: Arc::clone(&self.clock),
+            servers: self.config.bootstrap_servers.clone(),
+            limit,
+        };
+        let committed = groups::committed(&self.member.consumer, &look.servers, &asked, limit)?;
         for (at, committed) in asked.iter().zip(committed) {
-            let (_, end) = watermarks(&self.asker, servers, at, limit)?;
+            let (_, end) = watermarks(&self.asker, &look, at)?;
             self.board.with(|desk| {
                 let Some(held) = desk.held.get_mut(at) else {
                     return;

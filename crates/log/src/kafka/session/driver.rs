@@ -12,7 +12,7 @@ use tidegate_core::env::{Clock, Spawn};
 use tidegate_core::{Offset, Topic};
 
 use crate::error::LogError;
-use crate::kafka::catalog::watermarks;
+use crate::kafka::catalog::{Look, watermarks};
 use crate::kafka::copy::{Copier, Unreadable};
 use crate::kafka::ear::Ear;
 use crate::kafka::failure::{self, Meaning};
@@ -201,8 +201,12 @@ impl Driver {
     /// Whether a place can be read; if not, its partition is stopped. When nobody can tell, it is asked
     /// again.
     fn is_there(&self, at: &TopicPartition, offset: Offset) -> bool {
-        let servers = &self.config.bootstrap_servers;
-        match watermarks(&self.asker, servers, at, LOOK) {
+        let look = Look {
+            clock: Arc::clone(&self.clock),
+            servers: self.config.bootstrap_servers.clone(),
+            limit: LOOK,
+        };
+        match watermarks(&self.asker, &look, at) {
             Ok((start, end)) if offset < start || offset > end => {
                 let why = LogError::OutOfRange {
                     at: at.clone(),

@@ -104,10 +104,9 @@ pub(super) fn add(
         }
         books::check_metadata(at, &offset.metadata)?;
         let before = earlier.map_or(held.books, |entry| entry.books);
-        let from = committed.unwrap_or(held.begin);
         let entry = Entry {
             next: offset.next,
-            books: before.after(from, offset.next, &offset.postings),
+            books: before.after(&offset.postings),
             metadata: offset.metadata.clone(),
         };
         added.insert(at.clone(), entry);
@@ -310,13 +309,16 @@ mod tests {
         let (first, second) = (turns(), turns());
         let mut entries = Entries::new();
         let behind = add(&desk, &mut entries, &[offset(0, 1, 101)], &first).unwrap_err();
-        turn::fail(&first, &behind);
+        turn::fail(&first);
         let refused = add(&desk, &mut entries, &[offset(0, 1, 12)], &second).unwrap_err();
         assert!(matches!(refused, LogError::OutOfTurn { .. }), "{refused}");
         assert!(entries.is_empty());
         // Being somebody else's says more.
         let fenced = add(&desk, &mut entries, &[offset(0, 7, 12)], &second).unwrap_err();
         assert!(matches!(fenced, LogError::Fenced { .. }), "{fenced}");
+        let early = add(&desk, &mut entries, &[offset(0, 1, 12)], &turns()).unwrap_err();
+        assert!(matches!(early, LogError::OutOfTurn { .. }), "{early}");
+        turn::Turns::new(first).told::<()>(&Err(behind));
         add(&desk, &mut entries, &[offset(0, 1, 12)], &turns()).unwrap();
     }
 

@@ -11,6 +11,7 @@ use tidegate_core::Topic;
 use tidegate_core::env::{Clock, Spawn};
 
 use crate::error::LogError;
+use crate::kafka::catalog::Look;
 use crate::kafka::ear::Ear;
 use crate::kafka::{Inner, KafkaConfig};
 use crate::port::{Fence, Join};
@@ -161,14 +162,19 @@ impl Moves {
 
     fn look_up(&self, wanted: TopicPartitionList) -> Doing {
         let (tell, looking) = mpsc::channel();
-        let (member, config) = (Arc::clone(&self.member), self.config.clone());
+        let member = Arc::clone(&self.member);
+        let look = Look {
+            clock: Arc::clone(&self.clock),
+            servers: self.config.bootstrap_servers.clone(),
+            limit: LOOK,
+        };
         let (partitions, start) = (partitions_of(&wanted), self.join.start);
         let asker = Arc::clone(&self.asker);
         let wanting = Arc::new(Wanted::new());
         let wants = Arc::clone(&wanting);
         let task = async move {
             let start = (start, &*wants);
-            let looked = start::look_up(&member, &asker, &config, &partitions, start, LOOK);
+            let looked = start::look_up(&member, &asker, &look, &partitions, start);
             // The client is let go first: whoever hears of this may be about to end it.
             drop(member);
             tell.send(looked).ok();

@@ -1,17 +1,16 @@
 //! Where a partition begins for its new owner.
 
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
 
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
 use tidegate_core::Offset;
 
 use crate::error::LogError;
 use crate::kafka::books::GroupBooks;
-use crate::kafka::catalog::watermarks;
+use crate::kafka::catalog::{Look, watermarks};
 use crate::kafka::ear::Ear;
+use crate::kafka::failure;
 use crate::kafka::groups::{self, Found};
-use crate::kafka::{KafkaConfig, failure};
 use crate::port::{Committed, StartAt};
 use crate::record::TopicPartition;
 
@@ -58,51 +57,76 @@ impl Wanted {
 pub(super) fn look_up(
     member: &Member,
     asker: &BaseConsumer<Ear>,
-    config: &KafkaConfig,
+    look: &Look,
     partitions: &[TopicPartition],
     (start, wanted): (StartAt, &Wanted),
-    limit: Duration,
 ) -> Result<Vec<Start>, LogError> {
-    let servers = &config.bootstrap_servers;
-    let committed = groups::committed(&member.consumer, servers, partitions, limit)?;
+    let committed = groups::committed(&member.consumer, &look.servers, partitions, look.limit)?;
     let mut starts = partitions
         .iter()
         .zip(committed)
         .map(|(at, committed)| {
-            let range = watermarks(asker, servers, at, limit)?;
+            let range = watermarks(asker, look, at)?;
             Ok(decide(at, committed, range, start))
         })
         .collect::<Result<Vec<Start>, LogError>>()?;
     if start == StartAt::Latest {
-        wanted.then(|| remember(member, servers, &mut starts))?;
+        wanted.then(|| remember(member, look, &mut starts))?;
     }
     Ok(starts)
 }
 
 /// Commits where a group begins that starts behind the last record: whoever comes next, before
 /// anything was settled, would else begin behind what has come since, and skip it.
-fn remember(member: &Member, servers: &str, starts: &mut [Start]) -> Result<(), LogError> {
+///
+/// Asked once more right before: whatever somebody committed since the first look stays.
+fn remember(member: &Member, look: &Look, starts: &mut [Start]) -> Result<(), LogError> {
     const DOING: &str = "the beginning of a group";
-    let is_new = |start: &&mut Start| start.begin.committed.is_none();
+    let is_new = |start: &&Start| start.begin.committed.is_none();
+    let new: Vec<TopicPartition> = starts
+        .iter()
+        .filter(is_new)
+        .map(|start| start.begin.at.clone())
+        .collect();
+    if new.is_empty() {
+        return Ok(());
+    }
+    let now = groups::committed(&member.consumer, &look.servers, &new, look.limit)?;
+    let begun = begin_at_end(starts, &now)?;
+    entries::list(&begun)
+        .and_then(|list| member.consumer.commit(&list, CommitMode::Sync))
+        .map_err(|error| failure::of_question(DOING, &look.servers, None, &error))
+}
+
+/// What to commit for those that have no committed offset, of which `now` says what is committed by now.
+///
+/// # Errors
+/// [`LogError::WentBack`] if there is anything: then what was looked up before is not true any more.
+fn begin_at_end(starts: &mut [Start], now: &[Found]) -> Result<Entries, LogError> {
+    let new = starts
+        .iter_mut()
+        .filter(|start| start.begin.committed.is_none());
     let mut begun = Entries::new();
-    for start in starts.iter_mut().filter(is_new) {
+    for (start, now) in new.zip(now) {
         let entry = Entry {
             next: start.begin.position,
             books: start.begin.books,
             metadata: String::new(),
         };
+        if let Some((_, committed)) = now {
+            return Err(LogError::WentBack {
+                at: start.begin.at.clone(),
+                next: entry.next,
+                committed: committed.next,
+            });
+        }
         start.begin.committed = Some(Committed {
             next: entry.next,
             metadata: String::new(),
         });
         begun.insert(start.begin.at.clone(), entry);
     }
-    if begun.is_empty() {
-        return Ok(());
-    }
-    entries::list(&begun)
-        .and_then(|list| member.consumer.commit(&list, CommitMode::Sync))
-        .map_err(|error| failure::of_question(DOING, servers, None, &error))
+    Ok(begun)
 }
 
 /// Where to begin: at what is committed, without it where the group says. A committed offset that is
@@ -131,7 +155,7 @@ fn decide(
         end,
     });
     // Books whose beginning the broker has removed cannot be verified any more, so they begin anew.
-    let books = books.filter(|books| books.base >= first);
+    let books = books.map(|books| books.handed_on(first, position));
     Start {
         begin: Begin {
             at: at.clone(),
@@ -171,12 +195,45 @@ mod tests {
     }
 
     #[test]
+    fn the_beginning_of_a_group_is_committed_only_where_nothing_is() {
+        let start = |number, committed: Option<i64>| {
+            let at = TopicPartition::new(Topic::new("t").unwrap(), number);
+            let committed = committed.map(|next| {
+                let committed = Committed {
+                    next: Offset(next),
+                    metadata: String::new(),
+                };
+                (None, committed)
+            });
+            (
+                decide(
+                    &at,
+                    committed.clone(),
+                    (Offset(0), Offset(9)),
+                    StartAt::Latest,
+                ),
+                committed,
+            )
+        };
+        let mut starts = vec![start(0, None).0, start(1, Some(4)).0, start(2, None).0];
+        let begun = begin_at_end(&mut starts, &[None, None]).unwrap();
+        let next: Vec<_> = begun.values().map(|entry| entry.next).collect();
+        assert_eq!(next, [Offset(9), Offset(9)]);
+        assert!(starts.iter().all(|start| start.begin.committed.is_some()));
+        // Somebody committed meanwhile: it is looked up once more, and nothing is set back.
+        let mut starts = vec![start(0, None).0];
+        let error = begin_at_end(&mut starts, &[start(0, Some(7)).1]).unwrap_err();
+        assert!(matches!(error, LogError::WentBack { .. }), "{error}");
+    }
+
+    #[test]
     fn where_a_partition_begins() {
         let at = TopicPartition::new(Topic::new("t").unwrap(), 0);
         let books = GroupBooks {
             base: Offset(3),
             count: 2,
             id_sum: 9,
+            earlier: 1,
         };
         let committed = |next| {
             let committed = Committed {
@@ -205,6 +262,10 @@ mod tests {
         let kept = decide(&at, committed(5), (Offset(3), Offset(9)), StartAt::Earliest);
         assert_eq!(kept.begin.books, books);
         let removed = decide(&at, committed(5), (Offset(4), Offset(9)), StartAt::Earliest);
-        assert_eq!(removed.begin.books, GroupBooks::begin(Offset(5)));
+        let anew = GroupBooks {
+            earlier: 3,
+            ..GroupBooks::begin(Offset(5))
+        };
+        assert_eq!(removed.begin.books, anew);
     }
 }

@@ -23,6 +23,8 @@ struct Taken {
     held: BTreeMap<i64, (Held, u32, Place)>,
     order: Vec<i64>,
     batches: Vec<(i64, Vec<i64>)>,
+    /// Those of which leases ran out, and how many.
+    abandoned: BTreeMap<i64, u32>,
     registry: u64,
 }
 
@@ -116,6 +118,7 @@ async fn claim(
         held: BTreeMap::new(),
         order: Vec::new(),
         batches: Vec::new(),
+        abandoned: BTreeMap::new(),
         registry: 0,
     };
     let mut floor = floor;
@@ -123,7 +126,14 @@ async fn claim(
         floor = rescue(connection, request, floor, parked, &mut taken).await?;
     }
     if request.rows && room(request, &taken) > 0 {
-        rows(connection, request, &mut taken).await?;
+        let lanes = served_lanes(connection, request).await?;
+        if !lanes.is_empty() {
+            rows(connection, request, &lanes, Kind::Trusted, &mut taken).await?;
+            let is_free = request.suspects && taken.abandoned.is_empty();
+            if is_free && room(request, &taken) > 0 {
+                rows(connection, request, &lanes, Kind::Suspect, &mut taken).await?;
+            }
+        }
     }
     if room(request, &taken) > 0 {
         fresh(connection, request, &mut taken).await?;
@@ -158,12 +168,14 @@ async fn rescue(
             .await?;
     }
     let row = sqlx::query(
-        "SELECT batch, new_token, new_attempts, claimed FROM tidegate_take_over($1, $2, $3, $4)",
+        "SELECT batch, new_token, new_attempts, claimed, new_abandoned
+         FROM tidegate_take_over($1, $2, $3, $4, $5)",
     )
     .bind(room(request, taken))
     .bind(&request.owner)
     .bind(lease_ms(request.lease))
     .bind(floor)
+    .bind(request.suspects)
     .fetch_one(&mut *connection)
     .await?;
     let batch: Option<i64> = row.try_get(0)?;
@@ -171,6 +183,7 @@ async fn rescue(
     if let (Some(batch), Some(ids)) = (batch, ids) {
         let token = row.try_get(1)?;
         let attempts: i32 = row.try_get(2)?;
+        taken.ran_out(&ids, row.try_get(4)?);
         taken.batch(batch, token, attempts, ids);
     }
     let lowest: Option<i64> =
@@ -226,11 +239,11 @@ pub(super) async fn lanes(connection: &mut PgConnection) -> Result<Vec<String>, 
     .await
 }
 
-async fn rows(
+/// The lanes whose rows are for this claimer.
+async fn served_lanes(
     connection: &mut PgConnection,
     request: &ClaimRequest,
-    taken: &mut Taken,
-) -> Result<(), sqlx::Error> {
+) -> Result<Vec<String>, sqlx::Error> {
     let lanes = lanes(connection).await?;
     // A look for what others left behind finds also what was left for those who are unregistered.
     let registry = match request.rescue && !lanes.is_empty() {
@@ -242,26 +255,50 @@ async fn rows(
         let is_left = |registry| lane.is_left_to(&request.serves, registry);
         lane.is_served_by(&request.serves) || registry.as_ref().is_some_and(is_left)
     });
-    let lanes: Vec<String> = served.collect();
-    if lanes.is_empty() {
-        return Ok(());
-    }
+    Ok(served.collect())
+}
+
+/// Which rows are looked for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// Those of which fewer than two leases ran out.
+    Trusted,
+    /// One of the others.
+    Suspect,
+}
+
+async fn rows(
+    connection: &mut PgConnection,
+    request: &ClaimRequest,
+    lanes: &[String],
+    kind: Kind,
+    taken: &mut Taken,
+) -> Result<(), sqlx::Error> {
+    let limit = match kind {
+        Kind::Trusted => i64::from(room(request, taken)),
+        Kind::Suspect => 1,
+    };
     let found = sqlx::query(
         "WITH due AS MATERIALIZED (
              SELECT d.id FROM unnest($1::text[]) l(name) CROSS JOIN LATERAL (
                  SELECT r.id, r.due_at FROM tidegate_event_row r
                  WHERE r.lane = l.name AND r.due_at <= clock_timestamp()
+                   AND (r.abandoned + (r.locked_by IS NOT NULL AND r.is_confirmed)::integer >= 2) = $5
+                   AND (NOT $5 OR r.due_at <= clock_timestamp() - $4 * interval '1 millisecond'
+                       * least(r.abandoned + (r.locked_by IS NOT NULL AND r.is_confirmed)::integer - 2, 10))
                  ORDER BY r.due_at, r.id LIMIT $2 FOR UPDATE SKIP LOCKED) d
              ORDER BY d.due_at, d.id LIMIT $2)
          UPDATE tidegate_event_row r SET token = r.token + 1, attempts = r.attempts + 1,
-             locked_by = $3, due_at = clock_timestamp() + $4 * interval '1 millisecond',
+             abandoned = r.abandoned + (r.locked_by IS NOT NULL AND r.is_confirmed)::integer,
+             is_confirmed = NOT $5, locked_by = $3, due_at = clock_timestamp() + $4 * interval '1 millisecond',
              updated_at = clock_timestamp()
-         FROM due WHERE r.id = due.id RETURNING r.id, r.token, r.attempts, r.place",
+         FROM due WHERE r.id = due.id RETURNING r.id, r.token, r.attempts, r.place, r.abandoned",
     )
-    .bind(&lanes)
-    .bind(i64::from(room(request, taken)))
+    .bind(lanes)
+    .bind(limit)
     .bind(&request.owner)
     .bind(lease_ms(request.lease))
+    .bind(kind == Kind::Suspect)
     .fetch_all(connection)
     .await?;
     for row in found {
@@ -270,6 +307,7 @@ async fn rows(
         let attempts: i32 = row.try_get(2)?;
         let place = place_of(row.try_get(3)?);
         let held = Held::Row { id, token };
+        taken.ran_out(&[id], row.try_get(4)?);
         taken.held.insert(id, (held, small(attempts.into()), place));
         taken.order.push(id);
     }
@@ -295,6 +333,13 @@ async fn fresh(
 }
 
 impl Taken {
+    fn ran_out(&mut self, ids: &[i64], abandoned: i32) {
+        if abandoned > 0 {
+            let abandoned = small(abandoned.into());
+            self.abandoned.extend(ids.iter().map(|id| (*id, abandoned)));
+        }
+    }
+
     fn batch(&mut self, batch: i64, token: i64, attempts: i32, ids: Vec<i64>) {
         for id in &ids {
             let held = Held::Batch { batch, token };
@@ -350,6 +395,7 @@ async fn read(connection: &mut PgConnection, taken: Taken) -> Result<Claimed, sq
             headers: headers_of(row.try_get(5)?),
             created_ms: row.try_get(6)?,
             attempts,
+            abandoned: taken.abandoned.get(&id).copied().unwrap_or(0),
             is_blocked: false,
             states: Vec::new(),
         };
@@ -428,7 +474,8 @@ async fn renew(
     if !batches.is_empty() {
         let rows = sqlx::query(
             "UPDATE tidegate_batch b
-             SET locked_until = clock_timestamp() + $3 * interval '1 millisecond'
+             SET locked_until = clock_timestamp() + $3 * interval '1 millisecond',
+                 is_confirmed = true, locked_by = CASE WHEN $3 = 0 THEN '' ELSE b.locked_by END
              FROM unnest($1::int8[], $2::int8[]) w(id, token)
              WHERE b.id = w.id AND b.token = w.token RETURNING b.id, b.token",
         )
@@ -447,7 +494,8 @@ async fn renew(
     if !ids.is_empty() {
         let rows = sqlx::query(
             "UPDATE tidegate_event_row r
-             SET due_at = clock_timestamp() + $3 * interval '1 millisecond'
+             SET due_at = clock_timestamp() + $3 * interval '1 millisecond',
+                 is_confirmed = true, locked_by = CASE WHEN $3 = 0 THEN NULL ELSE r.locked_by END
              FROM unnest($1::int8[], $2::int8[]) w(id, token)
              WHERE r.id = w.id AND r.token = w.token AND r.locked_by IS NOT NULL
              RETURNING r.id, r.token",

@@ -183,14 +183,15 @@ async fn find(
             .fetch_all(&mut *connection)
             .await?;
     let mut found = None;
-    for id in ids {
-        let sighting = sight(connection, id).await?;
-        if sighting.as_ref().is_some_and(|seen| !seen.is_finalized()) {
-            return Ok(sighting);
-        }
+    for id in &ids {
+        let sighting = sight(connection, *id).await?;
+        let is_open = sighting.as_ref().is_some_and(|seen| !seen.is_finalized());
         found = sighting.or(found);
+        if is_open {
+            break;
+        }
     }
-    Ok(found)
+    Ok(found.map(|seen| seen.among(&ids)))
 }
 
 async fn sight(connection: &mut PgConnection, id: i64) -> Result<Option<Sighting>, sqlx::Error> {
@@ -251,8 +252,16 @@ async fn stats(connection: &mut PgConnection) -> Result<Stats, sqlx::Error> {
     let unwanted = sqlx::query_as(
         "SELECT lane, count(*) FROM tidegate_event_row WHERE lane = ANY ($1) GROUP BY lane",
     )
+    .bind(&lanes)
+    .fetch_all(&mut *connection)
+    .await?;
+    let held_up = sqlx::query_scalar(
+        "SELECT count(*) FROM tidegate_event_row r WHERE r.due_at = 'infinity'
+           AND r.lane <> ALL ($1) AND r.key IN (
+               SELECT u.key FROM tidegate_event_row u WHERE u.lane = ANY ($1) AND u.key IS NOT NULL)",
+    )
     .bind(lanes)
-    .fetch_all(connection)
+    .fetch_one(connection)
     .await?;
     let facts = Facts {
         books,
@@ -263,6 +272,7 @@ async fn stats(connection: &mut PgConnection) -> Result<Stats, sqlx::Error> {
         head,
         projections,
         unwanted,
+        held_up,
     };
     Ok(facts.stats())
 }

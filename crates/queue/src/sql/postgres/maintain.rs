@@ -2,19 +2,18 @@
 
 use std::time::Duration;
 
+use sqlx::types::Uuid;
 use sqlx::{PgConnection, Row};
 use tidegate_core::EventId;
 use tidegate_core::books::{Place, postings};
 use tidegate_store::{posting, sqlx};
 
 use super::super::COMPONENT;
-use super::super::columns::{canceled_errors, ms, unsigned};
+use super::super::columns::{REMOVED_AT_ONCE, REMOVING, canceled_errors, ms, unsigned};
 use super::{PostgresQueue, id_of};
 use crate::QueueError;
-use crate::port::{Cleaned, Lane, Registry};
+use crate::port::{Cleaned, Registry};
 
-/// Groups of events that one clean-up removes from the log, at most.
-const REMOVED_AT_ONCE: i64 = 50;
 /// Cursor rows that are kept; only the newest is read.
 const CURSORS_KEPT: i64 = 1_000;
 
@@ -92,17 +91,22 @@ impl PostgresQueue {
                 Box::pin(clean_states(connection))
             })
             .await?;
-        let events = match retention {
-            None => 0,
-            Some(retention) => {
-                let age = ms(retention);
-                self.postgres
+        let mut events = 0;
+        if let Some(retention) = retention {
+            let (age, until) = (ms(retention), self.env.clock.elapsed() + REMOVING);
+            loop {
+                let round = self
+                    .postgres
                     .transact("remove old events", move |connection| {
                         Box::pin(remove_old(connection, age))
-                    })
-                    .await?
+                    });
+                let round = round.await?;
+                events += round;
+                if round == 0 || self.env.clock.elapsed() >= until {
+                    break;
+                }
             }
-        };
+        }
         let now = self.env.clock.now_ms();
         let postings = posting::fold(&self.store, COMPONENT, now).await?;
         Ok(Cleaned {
@@ -113,11 +117,14 @@ impl PostgresQueue {
     }
 
     pub(super) async fn redrive_event(&self, id: i64) -> Result<(), QueueError> {
-        let registry = self.read_registry().await?;
         let found = self
             .postgres
-            .transact("give an event back", move |connection| {
-                Box::pin(redrive(connection, id, registry))
+            .run("give an event back", move |connection| {
+                Box::pin(async move {
+                    let given = sqlx::query_scalar("SELECT tidegate_give_back($1)").bind(id);
+                    let is_given: bool = given.fetch_one(&mut *connection).await?;
+                    Ok(is_given || hasten(connection, id).await?)
+                })
             })
             .await?;
         if !found {
@@ -213,6 +220,15 @@ async fn clean_states(connection: &mut PgConnection) -> Result<u64, sqlx::Error>
              (SELECT id - $1 FROM tidegate_cursor ORDER BY id DESC LIMIT 1)",
     )
     .bind(CURSORS_KEPT)
+    .execute(&mut *connection)
+    .await?;
+    // No claim comes upon these any more: the cursor has passed them, and they are in no gap.
+    sqlx::query(
+        "DELETE FROM tidegate_canceled c
+         WHERE c.id <= (SELECT position FROM tidegate_cursor ORDER BY id DESC LIMIT 1)
+           AND NOT coalesce((SELECT g.last_id >= c.id FROM tidegate_gap g
+               WHERE g.first_id <= c.id ORDER BY g.first_id DESC LIMIT 1), false)",
+    )
     .execute(connection)
     .await?;
     Ok(done.rows_affected())
@@ -224,11 +240,16 @@ async fn remove_old(connection: &mut PgConnection, age_ms: i64) -> Result<u64, s
     let rows = sqlx::query(
         "WITH last AS (SELECT batch FROM tidegate_sequence ORDER BY position DESC LIMIT 1),
          groups AS MATERIALIZED (
-             SELECT b.id, b.ids FROM tidegate_log_batch b JOIN tidegate_sequence s ON s.batch = b.id
-             WHERE b.finalized_at < clock_timestamp() - $1 * interval '1 millisecond'
-               AND s.position + s.count - 1 <= coalesce(
-                   (SELECT min(position) FROM event_projection), 9223372036854775807)
-             ORDER BY b.id LIMIT $2),
+             SELECT c.id, c.ids FROM (
+                 SELECT o.id, o.ids, sum(o.count) OVER (ORDER BY o.id) - o.count AS events_before
+                 FROM (
+                     SELECT b.id, b.ids, s.count FROM tidegate_log_batch b
+                     JOIN tidegate_sequence s ON s.batch = b.id
+                     WHERE b.finalized_at < clock_timestamp() - $1 * interval '1 millisecond'
+                       AND s.position + s.count - 1 <= coalesce(
+                           (SELECT min(position) FROM event_projection), 9223372036854775807)
+                     ORDER BY b.id LIMIT $2) o) c
+             WHERE c.events_before < $2),
          old AS MATERIALIZED (
              SELECT l.id FROM groups g CROSS JOIN LATERAL unnest(g.ids) i(id)
              JOIN tidegate_log l ON l.id = i.id AND l.batch = g.id),
@@ -250,6 +271,12 @@ async fn remove_old(connection: &mut PgConnection, age_ms: i64) -> Result<u64, s
     .bind(REMOVED_AT_ONCE)
     .fetch_all(&mut *connection)
     .await?;
+    let named = rows.iter().map(|row| row.try_get(0));
+    let named: Vec<Uuid> = named.collect::<Result<_, _>>()?;
+    sqlx::query("DELETE FROM event_inbox WHERE event_id = ANY ($1)")
+        .bind(named)
+        .execute(&mut *connection)
+        .await?;
     let (mut delivered, mut failed): (Vec<EventId>, Vec<EventId>) = (Vec::new(), Vec::new());
     for row in &rows {
         let is_failed: bool = row.try_get(1)?;
@@ -264,52 +291,6 @@ async fn remove_old(connection: &mut PgConnection, age_ms: i64) -> Result<u64, s
     written.extend(postings(failed, Some(Place::DeadLettered), None));
     posting::write_postgres(connection, COMPONENT, &written).await?;
     Ok(rows.len() as u64)
-}
-
-async fn redrive(
-    connection: &mut PgConnection,
-    id: i64,
-    registry: Registry,
-) -> Result<bool, sqlx::Error> {
-    let row = sqlx::query(
-        "WITH gone AS (DELETE FROM tidegate_log WHERE id = $1 AND is_failed RETURNING attempts)
-         SELECT e.event_id, e.type, e.key, gone.attempts FROM gone, tidegate_event e
-         WHERE e.id = $1",
-    )
-    .bind(id)
-    .fetch_optional(&mut *connection)
-    .await?;
-    let Some(row) = row else {
-        return hasten(connection, id).await;
-    };
-    let done: Vec<String> = sqlx::query_scalar(
-        "WITH gone AS (
-             DELETE FROM tidegate_handler_state WHERE id = $1 AND result <> 'SUCCESS')
-         SELECT handler_id FROM tidegate_handler_state WHERE id = $1 AND result = 'SUCCESS'",
-    )
-    .bind(id)
-    .fetch_all(&mut *connection)
-    .await?;
-    let (event_id, type_name) = (id_of(&row, 0)?, row.try_get::<String, _>(1)?);
-    let key: Option<String> = row.try_get(2)?;
-    let attempts: i32 = row.try_get(3)?;
-    let wanted = registry
-        .of(&type_name)
-        .filter(|h| !done.iter().any(|d| d == h));
-    let lane = Lane::new(&type_name, wanted);
-    sqlx::query(
-        "INSERT INTO tidegate_event_row (id, lane, key, place, attempts, due_at)
-         VALUES ($1, $2, $3, 'queued', $4, clock_timestamp())",
-    )
-    .bind(id)
-    .bind(lane.to_string())
-    .bind(key)
-    .bind(attempts)
-    .execute(&mut *connection)
-    .await?;
-    let written = postings([event_id], Some(Place::DeadLettered), Some(Place::Queued));
-    posting::write_postgres(connection, COMPONENT, &written).await?;
-    Ok(true)
 }
 
 /// Makes an event that waits for its next attempt due now. One that waits for an earlier event of its

@@ -165,26 +165,35 @@ impl PostgresQueue {
         Ok(rows)
     }
 
-    pub(super) async fn forget(&self, name: &str, tables: &[String]) -> Result<(), QueueError> {
-        let (name, tables) = (name.to_owned(), tables.to_vec());
-        self.postgres
-            .run("forget a projection", move |connection| {
-                Box::pin(async move {
-                    for table in tables {
-                        // The names were checked when the projection was built.
-                        let sql = format!("DROP TABLE IF EXISTS {table}__rebuild");
-                        sqlx::raw_sql(AssertSqlSafe(sql))
-                            .execute(&mut *connection)
-                            .await?;
-                    }
-                    sqlx::query("DELETE FROM event_projection WHERE name = $1")
-                        .bind(name)
-                        .execute(connection)
-                        .await
-                })
-            })
-            .await?;
-        Ok(())
+    pub(super) async fn forget(
+        &self,
+        turn: Option<&Turn>,
+        name: &str,
+        tables: &[String],
+    ) -> Result<bool, QueueError> {
+        let doing = "forget a projection";
+        let mut tx = self.store.begin().await?;
+        // What is dropped may be what the next owner of the turn is building.
+        if let Some(turn) = turn
+            && !lease::holds(&mut tx, &lease_of(turn)).await?
+        {
+            tx.rollback().await?;
+            return Ok(false);
+        }
+        let limit = tx.limit();
+        let connection = tx.postgres().ok_or(QueueError::ForeignTransaction)?;
+        for table in tables {
+            // The names were checked when the projection was built.
+            let sql = format!("DROP TABLE IF EXISTS {table}__rebuild");
+            let query = sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut *connection);
+            limit.run(doing, query).await?;
+        }
+        let query = sqlx::query("DELETE FROM event_projection WHERE name = $1")
+            .bind(name)
+            .execute(connection);
+        limit.run(doing, query).await?;
+        tx.commit().await?;
+        Ok(true)
     }
 
     pub(super) async fn swap_tables(
@@ -196,6 +205,7 @@ impl PostgresQueue {
     ) -> Result<bool, QueueError> {
         let mut tx = self.store.begin().await?;
         if !lease::holds(&mut tx, &lease_of(turn)).await? {
+            tx.rollback().await?;
             return Ok(false);
         }
         let doing = "swap a projection";
@@ -217,7 +227,12 @@ impl PostgresQueue {
         .bind(name)
         .bind(shadow)
         .execute(connection);
-        limit.run(doing, query).await?;
+        let done = limit.run(doing, query).await?;
+        if done.rows_affected() == 0 {
+            // What has no position was not built to its end.
+            tx.rollback().await?;
+            return Ok(false);
+        }
         tx.commit().await?;
         Ok(true)
     }

@@ -22,12 +22,15 @@ impl PostgresQueue {
         settlement: &Settlement,
     ) -> Result<Vec<i64>, QueueError> {
         let by = ByLease::of(settlement);
+        let registry = settlement.registry;
+        let registry = registry.map(|version| i64::try_from(version).unwrap_or(i64::MAX));
         let mut stale = Vec::new();
         for (batch, (token, moves, is_finished)) in by.batches {
             let lease = Lease {
                 batch,
                 token,
                 is_finished,
+                registry,
             };
             stale.extend(self.settle_lease(lease, moves).await?);
         }
@@ -40,9 +43,10 @@ impl PostgresQueue {
             let settled = self
                 .postgres
                 .run("settle events", move |connection| {
-                    Box::pin(settle_rows(connection, tokens, columns, postings))
+                    Box::pin(settle_rows(connection, tokens, columns, postings, registry))
                 })
-                .await?;
+                .await?
+                .ok_or(QueueError::RegistryChanged)?;
             stale.extend(moved.into_iter().filter(|id| !settled.contains(id)));
         }
         let keys = keys_of(settlement);
@@ -85,6 +89,7 @@ impl PostgresQueue {
                 stale.extend(moves.iter().map(|one| one.claim.id));
                 return Ok(stale);
             };
+            let settled = settled.ok_or(QueueError::RegistryChanged)?;
             if settled.is_empty() {
                 return Ok(stale);
             }
@@ -195,28 +200,27 @@ impl PostgresQueue {
 
     pub(super) async fn is_recorded(
         &self,
+        tx: Option<&mut Tx>,
         handler: &str,
         event: EventId,
         sub_task: &str,
     ) -> Result<bool, QueueError> {
-        let (handler, sub_task) = (handler.to_owned(), sub_task.to_owned());
-        let found: Option<i32> = self
-            .postgres
-            .run("look for a side effect", move |connection| {
-                Box::pin(async move {
-                    sqlx::query_scalar(
-                        "SELECT 1 FROM event_inbox
-                         WHERE handler_id = $1 AND event_id = $2 AND sub_task = $3",
-                    )
-                    .bind(handler)
-                    .bind(uuid(event))
-                    .bind(sub_task)
-                    .fetch_optional(connection)
-                    .await
-                })
-            })
-            .await?;
-        Ok(found.is_some())
+        let doing = "look for a side effect";
+        let sql = "SELECT EXISTS (SELECT 1 FROM event_inbox
+             WHERE handler_id = $1 AND event_id = $2 AND sub_task = $3)";
+        let query = sqlx::query_scalar(sql)
+            .bind(handler.to_owned())
+            .bind(uuid(event))
+            .bind(sub_task.to_owned());
+        if let Some(tx) = tx {
+            let limit = tx.limit()?;
+            let connection = tx.postgres().ok_or(QueueError::ForeignTransaction)?;
+            return Ok(limit.run(doing, query.fetch_one(connection)).await?);
+        }
+        let found = self.postgres.run(doing, move |connection| {
+            Box::pin(query.fetch_one(connection))
+        });
+        Ok(found.await?)
     }
 }
 
@@ -227,6 +231,8 @@ struct Lease {
     token: i64,
     /// Whether it ends with these events, unless others of it are open.
     is_finished: bool,
+    /// The version of the registry that was decided by, where that matters.
+    registry: Option<i64>,
 }
 
 /// Moves by what the statement does with them.
@@ -249,7 +255,7 @@ struct MoveColumns {
 }
 
 /// Settles all of these events, or none where some were settled before: those it gives. None where
-/// the lease is not ours any more.
+/// the lease is not ours any more, and none inside of that where the registry is another.
 ///
 /// An event that a batch lists and that is neither in the log nor in a row is the batch's own, and stays
 /// so while its row is locked: whoever settles it or takes it over needs the same lock, and nobody else
@@ -260,13 +266,15 @@ async fn settle_batch(
     lease: Lease,
     columns: MoveColumns,
     postings: Columns,
-) -> Result<Option<Vec<i64>>, sqlx::Error> {
+) -> Result<Option<Option<Vec<i64>>>, sqlx::Error> {
     sqlx::query_scalar(
         "WITH locked AS MATERIALIZED (
              SELECT attempts, ids, is_parted FROM tidegate_batch
              WHERE id = $1 AND token = $2 FOR UPDATE),
          held AS MATERIALIZED (
-             SELECT attempts, ids, is_parted, CASE WHEN is_parted
+             SELECT attempts, ids, is_parted, CASE
+                 WHEN (SELECT q.registry FROM tidegate_queue q WHERE q.name = 'queue') <> $24
+                 THEN NULL WHEN is_parted
                  THEN tidegate_settled($4::int8[] || $8::int8[]) ELSE '{}' END AS settled
              FROM locked),
          lease AS MATERIALIZED (
@@ -331,6 +339,7 @@ async fn settle_batch(
     .bind(postings.counts)
     .bind(postings.sums)
     .bind(COMPONENT)
+    .bind(lease.registry)
     .fetch_optional(connection)
     .await
 }
@@ -366,14 +375,18 @@ async fn settle_rows(
     tokens: Vec<(i64, i64)>,
     columns: MoveColumns,
     postings: RowPostings,
-) -> Result<BTreeSet<i64>, sqlx::Error> {
+    registry: Option<i64>,
+) -> Result<Option<BTreeSet<i64>>, sqlx::Error> {
     let (ids, tokens): (Vec<i64>, Vec<i64>) = tokens.into_iter().unzip();
-    let settled: Vec<i64> = sqlx::query_scalar(
-        "WITH held AS MATERIALIZED (
+    let settled: Option<Vec<i64>> = sqlx::query_scalar(
+        "WITH known AS MATERIALIZED (
+             SELECT coalesce(q.registry = $22, true) AS is_same FROM tidegate_queue q
+             WHERE q.name = 'queue'),
+         held AS MATERIALIZED (
              SELECT r.id FROM tidegate_event_row r
              JOIN unnest($1::int8[], $2::int8[]) w(id, token)
                  ON r.id = w.id AND r.token = w.token
-             WHERE r.locked_by IS NOT NULL FOR UPDATE OF r),
+             WHERE r.locked_by IS NOT NULL AND (SELECT is_same FROM known) FOR UPDATE OF r),
          gone AS (
              DELETE FROM tidegate_event_row r USING held, unnest($3::int8[]) f(id)
              WHERE r.id = held.id AND r.id = f.id RETURNING r.id, r.attempts),
@@ -388,7 +401,7 @@ async fn settle_rows(
                  f(id, handlers, is_failed, errors) ON f.id = gone.id, together),
          moved AS (
              UPDATE tidegate_event_row r SET lane = m.lane, place = m.place, token = r.token + 1,
-                 locked_by = NULL, updated_at = clock_timestamp(),
+                 abandoned = 0, is_confirmed = true, locked_by = NULL, updated_at = clock_timestamp(),
                  due_at = CASE WHEN m.after < 0 THEN 'infinity'
                      ELSE clock_timestamp() + m.after * interval '1 millisecond' END
              FROM held, unnest($7::int8[], $8::text[], $9::text[], $10::int8[])
@@ -407,7 +420,7 @@ async fn settle_rows(
              SELECT $21, p.bucket, p.from_place, p.to_place, 1, p.event_id
              FROM unnest($16::int8[], $17::text[], $18::text[], $19::text[], $20::uuid[])
                  p(id, bucket, from_place, to_place, event_id) JOIN held ON held.id = p.id)
-         SELECT id FROM held",
+         SELECT CASE WHEN is_same THEN ARRAY(SELECT id FROM held) END FROM known",
     )
     .bind(ids)
     .bind(tokens)
@@ -430,9 +443,10 @@ async fn settle_rows(
     .bind(postings.tos)
     .bind(postings.event_ids)
     .bind(COMPONENT)
-    .fetch_all(connection)
+    .bind(registry)
+    .fetch_one(connection)
     .await?;
-    Ok(settled.into_iter().collect())
+    Ok(settled.map(|settled| settled.into_iter().collect()))
 }
 
 /// The fence, the result, the follow-up events and the guards, in the transaction of `connection`.

@@ -2,30 +2,38 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{MutexGuard, PoisonError};
-use std::time::Duration;
 
 use sqlx::{Row, SqliteConnection};
 use tidegate_core::books::Place;
 use tidegate_store::sqlx;
 
-use super::super::columns::{PARKED_KEYS, ParkedKeys, ms, place_of, small, unsigned};
+use super::super::columns::{PARKED_KEYS, ParkedKeys, ms, place_of, small};
+use super::held::registry_version;
 use super::maintain::read_registry;
+use super::unreadable::{end_unreadable, texts};
 use super::{SqliteQueue, event_id, json};
 use crate::QueueError;
 use crate::event::headers_of;
 use crate::port::{
-    Claim, ClaimRequest, Claimed, ClaimedEvent, HandlerResult, HandlerState, Held, Lane,
+    Claim, ClaimRequest, Claimed, ClaimedEvent, HandlerResult, HandlerState, Held, Lane, SUSPECT,
 };
 
 /// Events of batches that are neither finished nor have a row of their own.
 pub(super) const UNFINISHED: &str = "NOT EXISTS (SELECT 1 FROM tidegate_log l WHERE l.id = i.value)
     AND NOT EXISTS (SELECT 1 FROM tidegate_event_row r WHERE r.id = i.value)";
+/// The same, without those that are gone altogether: nobody could settle them, so nobody waits for
+/// them.
+pub(super) const OPEN: &str = "NOT EXISTS (SELECT 1 FROM tidegate_log l WHERE l.id = i.value)
+    AND NOT EXISTS (SELECT 1 FROM tidegate_event_row r WHERE r.id = i.value)
+    AND EXISTS (SELECT 1 FROM tidegate_event e WHERE e.id = i.value)";
 
 #[derive(Default)]
 struct Taken {
     held: BTreeMap<i64, (Held, u32, Place)>,
     order: Vec<i64>,
     batches: Vec<i64>,
+    /// Those of which leases ran out, and how many.
+    abandoned: BTreeMap<i64, u32>,
 }
 
 impl Taken {
@@ -37,6 +45,13 @@ impl Taken {
             self.order.push(*id);
         }
         self.batches.push(batch);
+    }
+
+    fn ran_out(&mut self, ids: &[i64], abandoned: i64) {
+        if abandoned > 0 {
+            let abandoned = small(abandoned);
+            self.abandoned.extend(ids.iter().map(|id| (*id, abandoned)));
+        }
     }
 
     fn room(&self, request: &ClaimRequest) -> usize {
@@ -68,35 +83,6 @@ impl SqliteQueue {
         }
         Ok(claimed)
     }
-
-    pub(super) async fn renew_leases(
-        &self,
-        held: &[Held],
-        lease: Duration,
-    ) -> Result<Vec<Held>, QueueError> {
-        let (held, until) = (held.to_vec(), self.sqlite.now_ms() + ms(lease));
-        let lost = self
-            .sqlite
-            .write("renew claims", move |connection| {
-                Box::pin(renew(connection, held, until))
-            })
-            .await?;
-        Ok(lost)
-    }
-
-    pub(super) async fn reopen_batch(
-        &self,
-        batch: i64,
-        token: i64,
-    ) -> Result<Option<(i64, Vec<i64>)>, QueueError> {
-        let found = self
-            .sqlite
-            .write("reopen a batch", move |connection| {
-                Box::pin(reopen(connection, batch, token))
-            })
-            .await?;
-        Ok(found)
-    }
 }
 
 async fn claim(
@@ -113,19 +99,40 @@ async fn claim(
         rescue(connection, request, now, until, &mut taken).await?;
     }
     if request.rows && taken.room(request) > 0 {
-        rows(connection, request, now, until, &mut taken).await?;
-    }
-    let registry: i64 =
-        sqlx::query_scalar("SELECT registry FROM tidegate_queue WHERE name = 'queue'")
-            .fetch_one(&mut *connection)
+        let lanes = served_lanes(connection, request).await?;
+        if !lanes.is_empty() {
+            let times = (now, until);
+            rows(
+                connection,
+                request,
+                &lanes,
+                times,
+                Kind::Trusted,
+                &mut taken,
+            )
             .await?;
+            let is_free = request.suspects && taken.abandoned.is_empty();
+            if is_free && taken.room(request) > 0 {
+                rows(
+                    connection,
+                    request,
+                    &lanes,
+                    times,
+                    Kind::Suspect,
+                    &mut taken,
+                )
+                .await?;
+            }
+        }
+    }
+    let registry = registry_version(connection).await?;
     if taken.room(request) > 0 {
         fresh(connection, request, now, until, &mut taken).await?;
     }
-    let events = read(connection, taken).await?;
+    let events = read(connection, taken, now).await?;
     Ok(Claimed {
         events,
-        registry: unsigned(registry),
+        registry,
         now_ms: now,
     })
 }
@@ -172,8 +179,11 @@ async fn stuck_keys(
     Ok(stuck.map(|(key, _, _)| key).collect())
 }
 
-async fn remaining(connection: &mut SqliteConnection, ids: &str) -> Result<Vec<i64>, sqlx::Error> {
-    let sql = format!("SELECT i.value FROM json_each(?) i WHERE {UNFINISHED} ORDER BY i.key");
+pub(super) async fn remaining(
+    connection: &mut SqliteConnection,
+    ids: &str,
+) -> Result<Vec<i64>, sqlx::Error> {
+    let sql = format!("SELECT i.value FROM json_each(?) i WHERE {OPEN} ORDER BY i.key");
     sqlx::query_scalar(sqlx::AssertSqlSafe(sql))
         .bind(ids)
         .fetch_all(connection)
@@ -188,10 +198,15 @@ async fn rescue(
     taken: &mut Taken,
 ) -> Result<(), sqlx::Error> {
     let row = sqlx::query(
-        "SELECT id, token, attempts, ids FROM tidegate_batch WHERE locked_until < ?
-         ORDER BY id LIMIT 1",
+        "SELECT id, token, attempts, ids, n FROM (
+             SELECT *, abandoned + (locked_by <> '' AND is_confirmed) AS n FROM tidegate_batch)
+         WHERE locked_until < ?1
+           AND (n < 2 OR ?2 AND locked_until <= ?1 - min(n - 2, 10) * ?3)
+         ORDER BY n >= 2, id LIMIT 1",
     )
     .bind(now)
+    .bind(request.suspects)
+    .bind(ms(request.lease))
     .fetch_optional(&mut *connection)
     .await?;
     let Some(row) = row else {
@@ -207,7 +222,12 @@ async fn rescue(
             .await?;
         return Ok(());
     }
-    let room = taken.room(request);
+    let abandoned: i64 = row.try_get(4)?;
+    // Two leases that ran out make its events suspects, which are handed out one at a time.
+    let room = match abandoned >= i64::from(SUSPECT) {
+        true => taken.room(request).min(1),
+        false => taken.room(request),
+    };
     if ids.len() > room {
         let rest = ids.split_off(room);
         sqlx::query("UPDATE tidegate_batch SET ids = ?, token = token + 1 WHERE id = ?")
@@ -215,38 +235,48 @@ async fn rescue(
             .bind(batch)
             .execute(&mut *connection)
             .await?;
-        let batch = insert_batch(connection, request, attempts + 1, now, until, &ids).await?;
+        let counts = (attempts + 1, abandoned);
+        let batch = insert_batch(connection, request, counts, now, until, &ids).await?;
+        taken.ran_out(&ids, abandoned);
         taken.batch(batch, 1, attempts + 1, &ids);
         return Ok(());
     }
     sqlx::query(
         "UPDATE tidegate_batch SET token = token + 1, attempts = attempts + 1, locked_by = ?,
-             locked_until = ?, claimed_at = ?, ids = ? WHERE id = ?",
+             locked_until = ?, claimed_at = ?, ids = ?, abandoned = ?,
+             is_confirmed = ? WHERE id = ?",
     )
     .bind(&request.owner)
     .bind(until)
     .bind(now)
     .bind(json(&ids))
+    .bind(abandoned)
+    .bind(abandoned < i64::from(SUSPECT))
     .bind(batch)
     .execute(connection)
     .await?;
+    taken.ran_out(&ids, abandoned);
     taken.batch(batch, token + 1, attempts + 1, &ids);
     Ok(())
 }
 
+/// Adds a batch with so many attempts, of which so many leases ran out.
 async fn insert_batch(
     connection: &mut SqliteConnection,
     request: &ClaimRequest,
-    attempts: i64,
+    (attempts, abandoned): (i64, i64),
     now: i64,
     until: i64,
     ids: &[i64],
 ) -> Result<i64, sqlx::Error> {
     sqlx::query_scalar(
-        "INSERT INTO tidegate_batch (attempts, locked_by, locked_until, claimed_at, ids)
-         VALUES (?, ?, ?, ?, ?) RETURNING id",
+        "INSERT INTO tidegate_batch
+             (attempts, abandoned, is_confirmed, locked_by, locked_until, claimed_at, ids)
+         VALUES (?, ?, ?, ?, ?, ?, ?) RETURNING id",
     )
     .bind(attempts)
+    .bind(abandoned)
+    .bind(abandoned < i64::from(SUSPECT))
     .bind(&request.owner)
     .bind(until)
     .bind(now)
@@ -269,13 +299,11 @@ pub(super) async fn lanes(connection: &mut SqliteConnection) -> Result<Vec<Strin
     .await
 }
 
-async fn rows(
+/// The lanes whose rows are for this claimer.
+async fn served_lanes(
     connection: &mut SqliteConnection,
     request: &ClaimRequest,
-    now: i64,
-    until: i64,
-    taken: &mut Taken,
-) -> Result<(), sqlx::Error> {
+) -> Result<Vec<String>, sqlx::Error> {
     let lanes = lanes(connection).await?;
     // A look for what others left behind finds also what was left for those who are unregistered.
     let registry = match request.rescue && !lanes.is_empty() {
@@ -287,29 +315,56 @@ async fn rows(
         let is_left = |registry| lane.is_left_to(&request.serves, registry);
         lane.is_served_by(&request.serves) || registry.as_ref().is_some_and(is_left)
     });
-    let lanes: Vec<String> = served.collect();
-    if lanes.is_empty() {
-        return Ok(());
-    }
+    Ok(served.collect())
+}
+
+/// Which rows are looked for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// Those of which fewer than two leases ran out.
+    Trusted,
+    /// One of the others.
+    Suspect,
+}
+
+async fn rows(
+    connection: &mut SqliteConnection,
+    request: &ClaimRequest,
+    lanes: &[String],
+    (now, until): (i64, i64),
+    kind: Kind,
+    taken: &mut Taken,
+) -> Result<(), sqlx::Error> {
+    let limit = match kind {
+        Kind::Trusted => i64::try_from(taken.room(request)).unwrap_or(i64::MAX),
+        Kind::Suspect => 1,
+    };
     let found = sqlx::query(
-        "UPDATE tidegate_event_row SET token = token + 1, attempts = attempts + 1, locked_by = ?1,
-             due_at = ?2, updated_at = ?3
+        "UPDATE tidegate_event_row SET token = token + 1, attempts = attempts + 1,
+             abandoned = abandoned + (locked_by IS NOT NULL AND is_confirmed),
+             is_confirmed = NOT ?6, locked_by = ?1, due_at = ?2, updated_at = ?3
          WHERE id IN (SELECT id FROM tidegate_event_row
                       WHERE lane IN (SELECT value FROM json_each(?4)) AND due_at <= ?3
+                        AND (abandoned + (locked_by IS NOT NULL AND is_confirmed) >= 2) = ?6
+                        AND (NOT ?6 OR due_at <= ?3 - ?7
+                            * min(abandoned + (locked_by IS NOT NULL AND is_confirmed) - 2, 10))
                       ORDER BY due_at, id LIMIT ?5)
-         RETURNING id, token, attempts, place",
+         RETURNING id, token, attempts, place, abandoned",
     )
     .bind(&request.owner)
     .bind(until)
     .bind(now)
     .bind(json(&lanes))
-    .bind(i64::try_from(taken.room(request)).unwrap_or(i64::MAX))
+    .bind(limit)
+    .bind(kind == Kind::Suspect)
+    .bind(ms(request.lease))
     .fetch_all(connection)
     .await?;
     for row in found {
         let (id, token): (i64, i64) = (row.try_get(0)?, row.try_get(1)?);
         let place = place_of(row.try_get(3)?);
         let held = Held::Row { id, token };
+        taken.ran_out(&[id], row.try_get(4)?);
         taken.held.insert(id, (held, small(row.try_get(2)?), place));
         taken.order.push(id);
     }
@@ -342,7 +397,7 @@ async fn fresh(
     let ids = found.iter().filter(|(_, is_canceled)| !is_canceled);
     let ids: Vec<i64> = ids.map(|(id, _)| *id).collect();
     if !ids.is_empty() {
-        let batch = insert_batch(connection, request, 1, now, until, &ids).await?;
+        let batch = insert_batch(connection, request, (1, 0), now, until, &ids).await?;
         taken.batch(batch, 1, 1, &ids);
     }
     Ok(())
@@ -351,6 +406,7 @@ async fn fresh(
 async fn read(
     connection: &mut SqliteConnection,
     taken: Taken,
+    now: i64,
 ) -> Result<Vec<ClaimedEvent>, sqlx::Error> {
     if taken.order.is_empty() {
         return Ok(Vec::new());
@@ -369,19 +425,25 @@ async fn read(
         let Some((held, attempts, place)) = taken.held.get(&id).cloned() else {
             continue;
         };
+        let claim = Claim {
+            id,
+            event_id: event_id(row.try_get(1)?)?,
+            held,
+            place,
+        };
+        let Some((type_name, key, payload, headers)) = texts(row)? else {
+            end_unreadable(connection, &claim, attempts, now).await?;
+            continue;
+        };
         let event = ClaimedEvent {
-            claim: Claim {
-                id,
-                event_id: event_id(row.try_get(1)?)?,
-                held,
-                place,
-            },
-            type_name: row.try_get(2)?,
-            key: row.try_get(3)?,
-            payload: row.try_get(4)?,
-            headers: headers_of(row.try_get(5)?),
+            claim,
+            type_name,
+            key,
+            payload,
+            headers: headers_of(headers.as_deref()),
             created_ms: row.try_get(6)?,
             attempts,
+            abandoned: taken.abandoned.get(&id).copied().unwrap_or(0),
             is_blocked: false,
             states: Vec::new(),
         };
@@ -443,30 +505,41 @@ async fn blocked(
 }
 
 /// Lets the first waiting event of each key go, and holds back the others.
+///
+/// It waits for a later event of its key that is being handled: one that was given back has such. A batch
+/// that was claimed after the row was written knew of the row, and what it has of the key is parked. One
+/// that was canceled before it was claimed has nothing earlier left once the cursor is there.
 pub(super) async fn release(
     connection: &mut SqliteConnection,
     keys: &[String],
     now: i64,
 ) -> Result<(), sqlx::Error> {
     let busy = format!(
-        "SELECT min(e.id) FROM tidegate_batch b, json_each(b.ids) i
-         JOIN tidegate_event e ON e.id = i.value WHERE e.key = ? AND {UNFINISHED}"
+        "SELECT EXISTS (SELECT 1 FROM tidegate_event_row r
+             WHERE r.key = ?1 AND r.due_at IS NOT NULL AND r.locked_by IS NOT NULL)
+         OR EXISTS (SELECT 1 FROM tidegate_batch b, json_each(b.ids) i
+             JOIN tidegate_event e ON e.id = i.value
+             WHERE e.key = ?1 AND (e.id < ?2 OR b.claimed_at <= ?3) AND {UNFINISHED})
+         OR ?2 > (SELECT cursor FROM tidegate_queue WHERE name = 'queue')"
     );
     for key in keys {
-        let head: Option<(i64, Option<i64>)> = sqlx::query_as(
-            "SELECT id, due_at FROM tidegate_event_row WHERE key = ? ORDER BY id LIMIT 1",
+        let head: Option<(i64, Option<i64>, i64)> = sqlx::query_as(
+            "SELECT id, due_at, updated_at FROM tidegate_event_row WHERE key = ?
+             ORDER BY id LIMIT 1",
         )
         .bind(key)
         .fetch_optional(&mut *connection)
         .await?;
-        let Some((head, due)) = head else {
+        let Some((head, due, since)) = head else {
             continue;
         };
-        let busy: Option<i64> = sqlx::query_scalar(sqlx::AssertSqlSafe(busy.clone()))
+        let is_busy: bool = sqlx::query_scalar(sqlx::AssertSqlSafe(busy.clone()))
             .bind(key)
+            .bind(head)
+            .bind(since)
             .fetch_one(&mut *connection)
             .await?;
-        if due.is_none() && busy.is_none_or(|busy| busy > head) {
+        if due.is_none() && !is_busy {
             sqlx::query("UPDATE tidegate_event_row SET due_at = ? WHERE id = ?")
                 .bind(now)
                 .bind(head)
@@ -483,58 +556,4 @@ pub(super) async fn release(
         .await?;
     }
     Ok(())
-}
-
-async fn renew(
-    connection: &mut SqliteConnection,
-    held: Vec<Held>,
-    until: i64,
-) -> Result<Vec<Held>, sqlx::Error> {
-    let mut lost = Vec::new();
-    for one in held {
-        let done = match one {
-            Held::Batch { batch, token } => {
-                sqlx::query("UPDATE tidegate_batch SET locked_until = ? WHERE id = ? AND token = ?")
-                    .bind(until)
-                    .bind(batch)
-                    .bind(token)
-                    .execute(&mut *connection)
-                    .await?
-            }
-            Held::Row { id, token } => {
-                sqlx::query(
-                    "UPDATE tidegate_event_row SET due_at = ?
-                     WHERE id = ? AND token = ? AND locked_by IS NOT NULL",
-                )
-                .bind(until)
-                .bind(id)
-                .bind(token)
-                .execute(&mut *connection)
-                .await?
-            }
-        };
-        if done.rows_affected() == 0 {
-            lost.push(one);
-        }
-    }
-    Ok(lost)
-}
-
-async fn reopen(
-    connection: &mut SqliteConnection,
-    batch: i64,
-    token: i64,
-) -> Result<Option<(i64, Vec<i64>)>, sqlx::Error> {
-    let row: Option<(i64, String)> = sqlx::query_as(
-        "UPDATE tidegate_batch SET token = token + 1 WHERE id = ? AND token = ?
-         RETURNING token, ids",
-    )
-    .bind(batch)
-    .bind(token)
-    .fetch_optional(&mut *connection)
-    .await?;
-    let Some((token, ids)) = row else {
-        return Ok(None);
-    };
-    Ok(Some((token, remaining(connection, &ids).await?)))
 }

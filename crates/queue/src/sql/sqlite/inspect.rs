@@ -10,7 +10,7 @@ use super::super::COMPONENT;
 use super::super::columns::{errors_of, place_of, small};
 use super::super::stats::{Facts, unwanted};
 use super::claim::UNFINISHED;
-use super::{SqliteQueue, event_id, json};
+use super::{SqliteQueue, event_id, json, lossy};
 use crate::QueueError;
 use crate::event::headers_of;
 use crate::port::{
@@ -111,16 +111,16 @@ impl SqliteQueue {
 }
 
 fn listed(row: &SqliteRow) -> Result<Listed, sqlx::Error> {
-    let payload: String = row.try_get(4)?;
+    let payload = lossy(row.try_get(4)?);
     let payload = serde_json::value::RawValue::from_string(payload)
         .map_err(|error| sqlx::Error::Decode(error.into()))?;
     Ok(Listed {
         id: row.try_get(0)?,
         event_id: event_id(row.try_get(1)?)?,
-        type_name: row.try_get(2)?,
-        key: row.try_get(3)?,
+        type_name: lossy(row.try_get(2)?),
+        key: row.try_get::<Option<Vec<u8>>, _>(3)?.map(lossy),
         payload,
-        headers: headers_of(row.try_get(5)?),
+        headers: headers_of(row.try_get::<Option<Vec<u8>>, _>(5)?.map(lossy).as_deref()),
         status: Status::parse(row.try_get(6)?).unwrap_or(Status::Pending),
         attempts: small(row.try_get(7)?),
         created_ms: row.try_get(8)?,
@@ -181,14 +181,15 @@ async fn find(
             .fetch_all(&mut *connection)
             .await?;
     let mut found = None;
-    for id in ids {
-        let sighting = sight(connection, id).await?;
-        if sighting.as_ref().is_some_and(|seen| !seen.is_finalized()) {
-            return Ok(sighting);
-        }
+    for id in &ids {
+        let sighting = sight(connection, *id).await?;
+        let is_open = sighting.as_ref().is_some_and(|seen| !seen.is_finalized());
         found = sighting.or(found);
+        if is_open {
+            break;
+        }
     }
-    Ok(found)
+    Ok(found.map(|seen| seen.among(&ids)))
 }
 
 async fn sight(
@@ -250,7 +251,16 @@ async fn stats(connection: &mut SqliteConnection, now: i64) -> Result<Stats, sql
          WHERE lane IN (SELECT value FROM json_each(?)) GROUP BY lane",
     )
     .bind(json(&lanes))
-    .fetch_all(connection)
+    .fetch_all(&mut *connection)
+    .await?;
+    let held_up = sqlx::query_scalar(
+        "SELECT count(*) FROM tidegate_event_row r WHERE r.due_at IS NULL
+           AND r.lane NOT IN (SELECT value FROM json_each(?1)) AND r.key IN (
+               SELECT u.key FROM tidegate_event_row u
+               WHERE u.lane IN (SELECT value FROM json_each(?1)) AND u.key IS NOT NULL)",
+    )
+    .bind(json(&lanes))
+    .fetch_one(connection)
     .await?;
     let facts = Facts {
         books,
@@ -261,6 +271,7 @@ async fn stats(connection: &mut SqliteConnection, now: i64) -> Result<Stats, sql
         head,
         projections,
         unwanted,
+        held_up,
     };
     Ok(facts.stats())
 }

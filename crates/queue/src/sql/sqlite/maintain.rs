@@ -8,14 +8,11 @@ use tidegate_core::books::{Place, postings};
 use tidegate_store::{posting, sqlx};
 
 use super::super::COMPONENT;
-use super::super::columns::{canceled_errors, ms, place_of, unsigned};
+use super::super::columns::{REMOVED_AT_ONCE, REMOVING, canceled_errors, ms, place_of, unsigned};
 use super::claim::release;
-use super::{SqliteQueue, event_id, json};
+use super::{SqliteQueue, event_id, json, lossy};
 use crate::QueueError;
 use crate::port::{Cleaned, Lane, Registry};
-
-/// Groups of events that one clean-up removes from the log, at most.
-const REMOVED_AT_ONCE: i64 = 50;
 
 impl SqliteQueue {
     pub(super) async fn register_handlers(
@@ -88,18 +85,26 @@ impl SqliteQueue {
                 Box::pin(clean_states(connection, now))
             })
             .await?;
-        let events = match retention {
-            None => 0,
-            Some(retention) => {
-                let before = now - ms(retention);
-                self.sqlite
-                    .write("remove old events", move |connection| {
-                        Box::pin(remove_old(connection, before))
-                    })
-                    .await?
+        let mut events = 0;
+        if let Some(retention) = retention {
+            let before = now - ms(retention);
+            let until = now + ms(REMOVING);
+            loop {
+                let round = self.sqlite.write("remove old events", move |connection| {
+                    Box::pin(remove_old(connection, before))
+                });
+                let round = round.await?;
+                events += round;
+                if round == 0 || self.sqlite.now_ms() >= until {
+                    break;
+                }
             }
-        };
+        }
         let postings = posting::fold(&self.store, COMPONENT, unsigned(now)).await?;
+        // So that the file itself is never far behind its journal. The next time will do as well.
+        if let Err(error) = self.sqlite.checkpoint().await {
+            tracing::debug!(%error, "the journal stays");
+        }
         Ok(Cleaned {
             states,
             events,
@@ -197,8 +202,15 @@ async fn clean_states(connection: &mut SqliteConnection, now: i64) -> Result<u64
     .await?;
     sqlx::query("UPDATE tidegate_queue SET states_cleaned_until = ? WHERE name = 'queue'")
         .bind(now)
-        .execute(connection)
+        .execute(&mut *connection)
         .await?;
+    // No claim comes upon these any more.
+    sqlx::query(
+        "DELETE FROM tidegate_canceled
+         WHERE id <= (SELECT cursor FROM tidegate_queue WHERE name = 'queue')",
+    )
+    .execute(connection)
+    .await?;
     Ok(done.rows_affected())
 }
 
@@ -206,10 +218,14 @@ async fn clean_states(connection: &mut SqliteConnection, now: i64) -> Result<u64
 /// what was removed from where.
 async fn remove_old(connection: &mut SqliteConnection, before: i64) -> Result<u64, sqlx::Error> {
     let groups: Vec<i64> = sqlx::query_scalar(
-        "SELECT b.id FROM tidegate_log_batch b JOIN tidegate_sequence s ON s.batch = b.id
-         WHERE b.finalized_at < ?1 AND s.position + s.count - 1 <=
-             coalesce((SELECT min(position) FROM event_projection), 9223372036854775807)
-         ORDER BY b.id LIMIT ?2",
+        "SELECT id FROM (
+             SELECT id, sum(count) OVER (ORDER BY id) - count AS events_before FROM (
+                 SELECT b.id, s.count FROM tidegate_log_batch b
+                 JOIN tidegate_sequence s ON s.batch = b.id
+                 WHERE b.finalized_at < ?1 AND s.position + s.count - 1 <=
+                     coalesce((SELECT min(position) FROM event_projection), 9223372036854775807)
+                 ORDER BY b.id LIMIT ?2))
+         WHERE events_before < ?2",
     )
     .bind(before)
     .bind(REMOVED_AT_ONCE)
@@ -227,6 +243,11 @@ async fn remove_old(connection: &mut SqliteConnection, before: i64) -> Result<u6
     .await?;
     let ids: Vec<i64> = rows.iter().map(|(id, ..)| *id).collect();
     let ids = json(&ids);
+    let named: Vec<&str> = rows.iter().map(|(_, event, _)| event.as_str()).collect();
+    sqlx::query("DELETE FROM event_inbox WHERE event_id IN (SELECT value FROM json_each(?))")
+        .bind(json(&named))
+        .execute(&mut *connection)
+        .await?;
     for sql in [
         "DELETE FROM tidegate_handler_state WHERE id IN (SELECT value FROM json_each(?))",
         "DELETE FROM tidegate_log WHERE id IN (SELECT value FROM json_each(?))",
@@ -287,26 +308,30 @@ async fn redrive(
         .bind(id)
         .fetch_one(&mut *connection)
         .await?;
-    let type_name: String = row.try_get(1)?;
+    let type_name = lossy(row.try_get(1)?);
     let registry = read_registry(connection).await?;
     let wanted = registry
         .of(&type_name)
         .filter(|h| !done.iter().any(|d| d == h));
     let lane = Lane::new(&type_name, wanted);
+    let key = row.try_get::<Option<Vec<u8>>, _>(2)?.map(lossy);
+    // One with a key waits for its turn, like another.
     sqlx::query(
         "INSERT INTO tidegate_event_row (id, lane, key, place, attempts, due_at, updated_at)
-         VALUES (?1, ?2, ?3, 'queued', ?4, ?5, ?5)",
+         VALUES (?1, ?2, ?3, 'queued', ?4, ?6, ?5)",
     )
     .bind(id)
     .bind(lane.to_string())
-    .bind(row.try_get::<Option<String>, _>(2)?)
+    .bind(&key)
     .bind(attempts)
     .bind(now)
+    .bind(key.is_none().then_some(now))
     .execute(&mut *connection)
     .await?;
     let event_id = event_id(row.try_get(0)?)?;
     let written = postings([event_id], Some(Place::DeadLettered), Some(Place::Queued));
     posting::write_sqlite(connection, COMPONENT, &written).await?;
+    release(connection, key.as_slice(), now).await?;
     Ok(true)
 }
 
@@ -352,6 +377,21 @@ async fn cancel(connection: &mut SqliteConnection, id: i64, now: i64) -> Result<
         .bind(id)
         .fetch_one(&mut *connection)
         .await?;
+    let event = (id, event_id(&text)?);
+    finish_failed(connection, event, place, attempts, &canceled_errors(), now).await?;
+    release(connection, key.as_slice(), now).await?;
+    Ok(true)
+}
+
+/// Ends one event with these errors, in a group of its own.
+pub(super) async fn finish_failed(
+    connection: &mut SqliteConnection,
+    (id, event_id): (i64, EventId),
+    from: Place,
+    attempts: i64,
+    errors: &str,
+    now: i64,
+) -> Result<(), sqlx::Error> {
     let batch: i64 = sqlx::query_scalar(
         "INSERT INTO tidegate_log_batch (finalized_at, ids) VALUES (?, ?) RETURNING id",
     )
@@ -366,11 +406,9 @@ async fn cancel(connection: &mut SqliteConnection, id: i64, now: i64) -> Result<
     .bind(id)
     .bind(batch)
     .bind(attempts)
-    .bind(canceled_errors())
+    .bind(errors)
     .execute(&mut *connection)
     .await?;
-    let written = postings([event_id(&text)?], Some(place), Some(Place::DeadLettered));
-    posting::write_sqlite(connection, COMPONENT, &written).await?;
-    release(connection, key.as_slice(), now).await?;
-    Ok(true)
+    let written = postings([event_id], Some(from), Some(Place::DeadLettered));
+    posting::write_sqlite(connection, COMPONENT, &written).await
 }

@@ -105,26 +105,35 @@ impl SqliteQueue {
         Ok(rows)
     }
 
-    pub(super) async fn forget(&self, name: &str, tables: &[String]) -> Result<(), QueueError> {
-        let (name, tables) = (name.to_owned(), tables.to_vec());
-        self.sqlite
-            .write("forget a projection", move |connection| {
-                Box::pin(async move {
-                    for table in tables {
-                        // The names were checked when the projection was built.
-                        let sql = format!("DROP TABLE IF EXISTS {table}__rebuild");
-                        sqlx::raw_sql(AssertSqlSafe(sql))
-                            .execute(&mut *connection)
-                            .await?;
-                    }
-                    sqlx::query("DELETE FROM event_projection WHERE name = ?")
-                        .bind(name)
-                        .execute(connection)
-                        .await
-                })
-            })
-            .await?;
-        Ok(())
+    pub(super) async fn forget(
+        &self,
+        turn: Option<&Turn>,
+        name: &str,
+        tables: &[String],
+    ) -> Result<bool, QueueError> {
+        let doing = "forget a projection";
+        let mut tx = self.store.begin().await?;
+        // What is dropped may be what the next owner of the turn is building.
+        if let Some(turn) = turn
+            && !lease::holds(&mut tx, &lease_of(turn)).await?
+        {
+            tx.rollback().await?;
+            return Ok(false);
+        }
+        let limit = tx.limit();
+        let connection = tx.sqlite().ok_or(QueueError::ForeignTransaction)?;
+        for table in tables {
+            // The names were checked when the projection was built.
+            let sql = format!("DROP TABLE IF EXISTS {table}__rebuild");
+            let query = sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut *connection);
+            limit.run(doing, query).await?;
+        }
+        let query = sqlx::query("DELETE FROM event_projection WHERE name = ?1")
+            .bind(name)
+            .execute(connection);
+        limit.run(doing, query).await?;
+        tx.commit().await?;
+        Ok(true)
     }
 
     pub(super) async fn advance_in(
@@ -203,7 +212,12 @@ impl SqliteQueue {
         .bind(shadow)
         .bind(now)
         .execute(&mut *connection);
-        limit.run(doing, query).await?;
+        let done = limit.run(doing, query).await?;
+        if done.rows_affected() == 0 {
+            // What has no position was not built to its end.
+            tx.rollback().await?;
+            return Ok(false);
+        }
         let query = sqlx::query("DELETE FROM event_projection WHERE name = ?")
             .bind(shadow)
             .execute(connection);

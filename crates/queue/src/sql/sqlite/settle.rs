@@ -1,6 +1,6 @@
 //! Settling: a lease that is not ours any more changes nothing.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 use sqlx::SqliteConnection;
@@ -9,7 +9,8 @@ use tidegate_store::{StoreError, posting, sqlx};
 
 use super::super::COMPONENT;
 use super::super::columns::{Goal, goal, keys_of, postings_of};
-use super::claim::{UNFINISHED, release};
+use super::claim::{OPEN, UNFINISHED, release};
+use super::held::registry_version;
 use super::{SqliteQueue, json, publish};
 use crate::QueueError;
 use crate::port::{HandlerCommit, HandlerState, Held, Move, Settlement};
@@ -34,10 +35,17 @@ impl SqliteQueue {
         let stale = self
             .sqlite
             .write("settle events", move |connection| {
-                Box::pin(async move { settle(connection, &settlement, now).await })
+                Box::pin(async move {
+                    if let Some(version) = settlement.registry
+                        && version != registry_version(connection).await?
+                    {
+                        return Ok(None);
+                    }
+                    Ok(Some(settle(connection, &settlement, now).await?))
+                })
             })
             .await?;
-        Ok(stale)
+        stale.ok_or(QueueError::RegistryChanged)
     }
 
     pub(super) async fn record_result(
@@ -78,28 +86,27 @@ impl SqliteQueue {
 
     pub(super) async fn is_recorded(
         &self,
+        tx: Option<&mut Tx>,
         handler: &str,
         event: EventId,
         sub_task: &str,
     ) -> Result<bool, QueueError> {
-        let (handler, sub_task) = (handler.to_owned(), sub_task.to_owned());
-        let found: Option<i64> = self
-            .sqlite
-            .read("look for a side effect", move |connection| {
-                Box::pin(async move {
-                    sqlx::query_scalar(
-                        "SELECT 1 FROM event_inbox
-                         WHERE handler_id = ? AND event_id = ? AND sub_task = ?",
-                    )
-                    .bind(handler)
-                    .bind(event.to_string())
-                    .bind(sub_task)
-                    .fetch_optional(connection)
-                    .await
-                })
-            })
-            .await?;
-        Ok(found.is_some())
+        let doing = "look for a side effect";
+        let sql = "SELECT EXISTS (SELECT 1 FROM event_inbox
+             WHERE handler_id = ? AND event_id = ? AND sub_task = ?)";
+        let query = sqlx::query_scalar(sql)
+            .bind(handler.to_owned())
+            .bind(event.to_string())
+            .bind(sub_task.to_owned());
+        if let Some(tx) = tx {
+            let limit = tx.limit()?;
+            let connection = tx.sqlite().ok_or(QueueError::ForeignTransaction)?;
+            return Ok(limit.run(doing, query.fetch_one(connection)).await?);
+        }
+        let found = self.sqlite.read(doing, move |connection| {
+            Box::pin(query.fetch_one(connection))
+        });
+        Ok(found.await?)
     }
 }
 
@@ -148,6 +155,7 @@ async fn settle(
     let mut stale = Vec::new();
     let mut done: Vec<&Move> = Vec::new();
     let mut logged = Vec::new();
+    let mut sets = BTreeMap::new();
     let mut known: Option<(Held, Option<i64>)> = None;
     let of_batch = |one: &&Move| matches!(one.claim.held, Held::Batch { .. });
     let listed = settlement.moves.iter().filter(of_batch);
@@ -168,7 +176,8 @@ async fn settle(
             stale.push(one.claim.id);
             continue;
         };
-        apply(connection, one, attempts, now, &mut logged).await?;
+        let done_with = (&mut logged, &mut sets);
+        apply(connection, one, attempts, now, done_with).await?;
         for state in &one.states {
             remember(connection, one.claim.id, state, now).await?;
         }
@@ -181,7 +190,7 @@ async fn settle(
             // Should something be left in it after all, it comes back when the lease ends.
             let sql = format!(
                 "DELETE FROM tidegate_batch WHERE id = ? AND token = ?
-                 AND NOT EXISTS (SELECT 1 FROM json_each(ids) i WHERE {UNFINISHED})"
+                 AND NOT EXISTS (SELECT 1 FROM json_each(ids) i WHERE {OPEN})"
             );
             sqlx::query(sqlx::AssertSqlSafe(sql))
                 .bind(batch)
@@ -199,7 +208,7 @@ async fn apply(
     one: &Move,
     attempts: i64,
     now: i64,
-    logged: &mut Vec<Logged>,
+    (logged, sets): (&mut Vec<Logged>, &mut BTreeMap<String, i64>),
 ) -> Result<(), sqlx::Error> {
     let id = one.claim.id;
     let is_row = matches!(one.claim.held, Held::Row { .. });
@@ -212,7 +221,7 @@ async fn apply(
                     .await?;
             }
             let set = match handlers {
-                Some(handlers) => Some(set_of(connection, &handlers).await?),
+                Some(handlers) => Some(set_of(connection, handlers, sets).await?),
                 None => None,
             };
             logged.push(Logged {
@@ -229,7 +238,7 @@ async fn apply(
                 "INSERT INTO tidegate_event_row (id, lane, key, place, attempts, due_at, updated_at)
                  VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
                  ON CONFLICT (id) DO UPDATE SET lane = ?2, place = ?4, due_at = ?6, updated_at = ?7,
-                     token = token + 1, locked_by = NULL",
+                     token = token + 1, locked_by = NULL, abandoned = 0, is_confirmed = 1",
             )
             .bind(id)
             .bind(onward.lane)
@@ -274,19 +283,31 @@ async fn log(
     Ok(())
 }
 
-async fn set_of(connection: &mut SqliteConnection, handlers: &str) -> Result<i64, sqlx::Error> {
-    let known = "SELECT id FROM tidegate_handler_set WHERE handlers = ?";
-    let id: Option<i64> = sqlx::query_scalar(known)
-        .bind(handlers)
-        .fetch_optional(&mut *connection)
-        .await?;
-    if let Some(id) = id {
-        return Ok(id);
+/// The number of a set of handlers, made where it is missing. Most events of a settle have the same,
+/// and asking costs more than all the rest that is done for an event.
+async fn set_of(
+    connection: &mut SqliteConnection,
+    handlers: String,
+    known: &mut BTreeMap<String, i64>,
+) -> Result<i64, sqlx::Error> {
+    if let Some(id) = known.get(&handlers) {
+        return Ok(*id);
     }
-    sqlx::query_scalar("INSERT INTO tidegate_handler_set (handlers) VALUES (?) RETURNING id")
-        .bind(handlers)
-        .fetch_one(connection)
-        .await
+    let id: Option<i64> =
+        sqlx::query_scalar("SELECT id FROM tidegate_handler_set WHERE handlers = ?")
+            .bind(&handlers)
+            .fetch_optional(&mut *connection)
+            .await?;
+    let id = match id {
+        Some(id) => id,
+        None => {
+            let add = "INSERT INTO tidegate_handler_set (handlers) VALUES (?) RETURNING id";
+            let add = sqlx::query_scalar(add).bind(&handlers);
+            add.fetch_one(connection).await?
+        }
+    };
+    known.insert(handlers, id);
+    Ok(id)
 }
 
 async fn remember(

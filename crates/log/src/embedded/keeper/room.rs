@@ -1,0 +1,52 @@
+//! A disk without room: what can be given up, and what makes room.
+
+use std::io;
+
+use super::Keeper;
+use crate::error::LogError;
+
+impl Keeper {
+    /// Whether the disk has room for another journal file. Where it does not say, it is tried.
+    pub(super) fn has_room_for_a_file(&self) -> bool {
+        let left = self.hub.disk.space_left(&self.hub.config.dir);
+        !left.is_ok_and(|left| left < self.hub.config.journal_size)
+    }
+
+    /// Removes at once the segments that were taken out, without waiting for a manifest that does
+    /// not speak of them: their removal is durable in the journal, and whoever reads the manifest
+    /// reads that too.
+    pub(in crate::embedded) fn remove_now(&self) {
+        self.remove_garbage(u64::MAX);
+    }
+
+    /// Gives up the files that were kept for the journal, but for one that it needs soon.
+    pub(in crate::embedded) fn give_up_files(&self) {
+        let kept = usize::from(self.is_file_due());
+        // The writer takes its files under the same lock.
+        let mut pool = self.hub.pool();
+        while pool.len() > kept {
+            let name = pool.remove(0);
+            self.remove_file(&self.hub.config.dir.join(name));
+        }
+    }
+
+    /// Says whether a write that found no room would find some now.
+    ///
+    /// # Errors
+    /// [`LogError::Disk`] without room for another journal file.
+    pub(in crate::embedded) fn check_journal(&self) -> Result<(), LogError> {
+        let Some(why) = self.hub.status().unwritten.clone() else {
+            return Ok(());
+        };
+        let is_there = !self.hub.pool().is_empty();
+        if is_there || self.has_room_for_a_file() {
+            self.hub.status().unwritten = None;
+            return Ok(());
+        }
+        Err(LogError::Disk {
+            doing: "go on with the journal in",
+            path: self.hub.config.dir.clone(),
+            source: io::Error::new(io::ErrorKind::StorageFull, why),
+        })
+    }
+}

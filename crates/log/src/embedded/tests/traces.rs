@@ -1,0 +1,238 @@
+//! Damage that could pass for a log in order leaves a trace.
+
+use std::sync::Arc;
+
+use tidegate_core::env::{Clock, Disk, OpenMode};
+use tidegate_sim::SimDisk;
+
+use super::desk::{Desk, append, at, dir, id, journal, offset, small};
+use crate::embedded::files::journal_number;
+use crate::embedded::{Problem, check, repair};
+use crate::error::LogError;
+use crate::local::Write;
+use crate::topic::TopicConfig;
+
+fn written(count: u64) -> (SimDisk, Desk) {
+    let disk = SimDisk::new(1);
+    let config = crate::EmbeddedConfig {
+        journal_size: 1 << 16,
+        ..small()
+    };
+    let mut desk = Desk::open(&disk, config).unwrap();
+    desk.create("a", TopicConfig::new(1)).unwrap();
+    for n in 0..count {
+        desk.append(vec![append("a", 0, n)]).unwrap();
+    }
+    (disk, desk)
+}
+
+fn cut(disk: &SimDisk, file: &std::path::Path, len: u64) {
+    let as_disk: &dyn Disk = disk;
+    let mut file = as_disk.open(file, OpenMode::Write).unwrap();
+    file.truncate(len).unwrap();
+    file.sync().unwrap();
+}
+
+fn losses(disk: &SimDisk) -> Vec<Problem> {
+    let checked = check(disk, dir()).unwrap();
+    let losses = checked.problems.into_iter();
+    losses.filter(Problem::is_loss).collect()
+}
+
+fn mend(disk: &SimDisk) -> usize {
+    let as_disk: Arc<dyn Disk> = Arc::new(disk.clone());
+    let clock: Arc<dyn Clock> = Desk::open(disk, small()).unwrap().clock;
+    let repaired = repair(&as_disk, &clock, dir(), 77).unwrap();
+    assert_eq!(repair(&as_disk, &clock, dir(), 78).unwrap(), []);
+    repaired.len()
+}
+
+#[test]
+fn a_journal_cut_at_the_end_of_a_group_is_said_until_a_repair() {
+    for with_checkpoint in [false, true] {
+        let (disk, mut desk) = written(3);
+        if with_checkpoint {
+            desk.opened.keeper.checkpoint().unwrap();
+            desk.append(vec![append("a", 0, 3)]).unwrap();
+        }
+        let end = desk.opened.hub.state().journal.at;
+        desk.append(vec![append("a", 0, 4)]).unwrap();
+        drop(desk);
+        cut(&disk, &journal(&disk, 1), end);
+        assert_eq!(losses(&disk).len(), 1);
+        let kept = if with_checkpoint { 4 } else { 3 };
+        for more in 0..3 {
+            let mut desk = Desk::open(&disk, small()).unwrap();
+            assert_eq!(desk.all(&at("a", 0)).unwrap().len(), kept + more);
+            desk.append(vec![append("a", 0, 9)]).unwrap();
+            desk.assert_balanced();
+            drop(desk);
+            disk.end_process();
+            assert_eq!(losses(&disk).len(), 1, "a start does not hide it");
+        }
+        assert_eq!(mend(&disk), 1);
+        assert_eq!(losses(&disk), []);
+    }
+}
+
+#[test]
+fn a_journal_cut_to_nothing_before_any_checkpoint_is_said() {
+    let (disk, desk) = written(3);
+    drop(desk);
+    cut(&disk, &journal(&disk, 1), 0);
+    assert_eq!(losses(&disk).len(), 1);
+    let mut desk = Desk::open(&disk, small()).unwrap();
+    desk.create("b", TopicConfig::new(1)).unwrap();
+    drop(desk);
+    disk.end_process();
+    assert_eq!(losses(&disk).len(), 1);
+    let desk = Desk::open(&disk, small()).unwrap();
+    assert!(desk.opened.hub.state().find(&at("b", 0)).is_some());
+}
+
+/// A journal file that was all used is not missed for what it never held.
+#[test]
+fn a_journal_file_whose_successor_follows_may_be_short() {
+    let (disk, mut desk) = written(3);
+    let end = desk.opened.hub.state().journal.at;
+    drop(desk);
+    disk.end_process();
+    let config = crate::EmbeddedConfig {
+        journal_size: 64,
+        ..small()
+    };
+    desk = Desk::open(&disk, config).unwrap();
+    desk.append(vec![append("a", 0, 3)]).unwrap();
+    drop(desk);
+    assert!(disk_has(&disk, 2));
+    cut(&disk, &journal(&disk, 1), end);
+    assert_eq!(losses(&disk), []);
+}
+
+fn disk_has(disk: &SimDisk, number: u64) -> bool {
+    let as_disk: &dyn Disk = disk;
+    let entries = as_disk.list(dir()).unwrap();
+    entries
+        .iter()
+        .any(|entry| journal_number(&entry.name) == Some(number))
+}
+
+/// The last group cannot be read, and only the segment knows that it was acknowledged.
+#[test]
+fn records_that_only_a_segment_has_are_said_and_kept() {
+    for is_cut in [false, true] {
+        let (disk, mut desk) = written(30);
+        let before = desk.opened.hub.state().journal.at;
+        let offset = offset("g", at("a", 0), 2, [0, 1].map(id));
+        desk.write(Write {
+            appends: vec![append("a", 0, 30)],
+            offsets: vec![offset],
+        })
+        .unwrap();
+        desk.opened.keeper.fill(true).unwrap();
+        drop(desk);
+        disk.end_process();
+        let file = journal(&disk, 1);
+        match is_cut {
+            true => cut(&disk, &file, before),
+            false => disk.flip_bit(&file, before + 30, 1),
+        }
+        assert!(!losses(&disk).is_empty());
+        for _ in 0..2 {
+            let mut desk = Desk::open(&disk, small()).unwrap();
+            let found = desk.all(&at("a", 0)).unwrap();
+            assert_eq!(found.len(), 31);
+            assert_eq!(found[30].record, append("a", 0, 30).record);
+            desk.assert_balanced();
+            drop(desk);
+            disk.end_process();
+            assert!(!losses(&disk).is_empty(), "the offset of the group is gone");
+        }
+        mend(&disk);
+        assert_eq!(losses(&disk), []);
+        let mut desk = Desk::open(&disk, small()).unwrap();
+        assert_eq!(desk.all(&at("a", 0)).unwrap().len(), 31);
+    }
+}
+
+#[test]
+fn one_damaged_manifest_is_replaced_by_the_other() {
+    for (name, is_gone) in [
+        ("manifest", false),
+        ("manifest", true),
+        ("manifest.copy", false),
+        ("manifest.copy", true),
+    ] {
+        let (disk, mut desk) = written(3);
+        desk.opened.keeper.checkpoint().unwrap();
+        desk.append(vec![append("a", 0, 3)]).unwrap();
+        drop(desk);
+        disk.end_process();
+        let manifest = dir().join(name);
+        let as_disk: &dyn Disk = &disk;
+        match is_gone {
+            true => as_disk.remove(&manifest).unwrap(),
+            false => disk.flip_bit(&manifest, 20, 1),
+        }
+        let checked = check(as_disk, dir()).unwrap();
+        assert_eq!(checked.problems.len(), 1, "{name} {checked:?}");
+        assert_eq!(losses(&disk), [], "nothing is lost");
+        let mut desk = Desk::open(&disk, small()).unwrap();
+        assert_eq!(desk.all(&at("a", 0)).unwrap().len(), 4);
+        desk.assert_balanced();
+        drop(desk);
+        disk.end_process();
+        assert_eq!(check(as_disk, dir()).unwrap().problems, [], "it was mended");
+    }
+}
+
+#[test]
+fn two_damaged_manifests_are_said_and_nothing_is_touched() {
+    let (disk, desk) = written(3);
+    drop(desk);
+    for name in ["manifest", "manifest.copy"] {
+        disk.flip_bit(&dir().join(name), 20, 1);
+    }
+    let refused = Desk::open(&disk, small()).map(|_| ()).unwrap_err();
+    let text = refused.to_string();
+    assert!(matches!(refused, LogError::Format { .. }), "{text}");
+    assert!(text.contains("manifest.copy"), "{text}");
+    for name in ["manifest", "manifest.copy"] {
+        let as_disk: &dyn Disk = &disk;
+        as_disk.remove(&dir().join(name)).unwrap();
+    }
+    let refused = Desk::open(&disk, small()).map(|_| ()).unwrap_err();
+    assert!(matches!(refused, LogError::Format { .. }), "{refused}");
+}
+
+#[test]
+fn after_a_repair_a_check_has_nothing_but_notes() {
+    // Once with a segment, once with the journal.
+    for in_segment in [true, false] {
+        let (disk, mut desk) = written(12);
+        if in_segment {
+            desk.opened.keeper.checkpoint().unwrap();
+        }
+        drop(desk);
+        let file = match in_segment {
+            true => dir().join("topic-a").join("0-00000000000000000000-0.seg"),
+            false => journal(&disk, 1),
+        };
+        let as_disk: &dyn Disk = &disk;
+        let bytes = as_disk.read(&file, 1 << 20).unwrap();
+        let value = b"value 3 ";
+        let place = bytes.windows(value.len()).position(|w| w == value);
+        disk.flip_bit(&file, place.unwrap() as u64, 1);
+        assert!(!losses(&disk).is_empty());
+        if !in_segment {
+            let mut desk = Desk::open(&disk, small()).unwrap();
+            desk.opened.keeper.checkpoint().unwrap();
+            drop(desk);
+            disk.end_process();
+            assert!(!losses(&disk).is_empty(), "nobody has posted it yet");
+        }
+        mend(&disk);
+        assert_eq!(losses(&disk), []);
+        assert_eq!(check(as_disk, dir()).unwrap().problems.len(), 1);
+    }
+}

@@ -1,0 +1,101 @@
+//! What the handlers of an event said, kept until it is settled: whoever registers before that wants the
+//! event too, and then it is decided again where it goes.
+
+use std::collections::BTreeSet;
+
+use super::Hub;
+use crate::decide::{Facts, Policy, decide};
+use crate::port::{Disposition, HandlerState, Held, Move, Registry};
+
+/// What was said of one event.
+#[derive(Debug)]
+pub(in crate::dispatch) struct Said {
+    /// The version of the registry it was decided by.
+    pub(in crate::dispatch) version: u64,
+    /// Its type.
+    pub(in crate::dispatch) type_name: String,
+    /// What its handlers said, before and now.
+    pub(in crate::dispatch) states: Vec<HandlerState>,
+    /// What they said now.
+    pub(in crate::dispatch) spoken: Vec<HandlerState>,
+    /// Whether anything was written down about it before.
+    pub(in crate::dispatch) has_history: bool,
+}
+
+impl Hub {
+    /// Where an event goes as of the registry we know, and which states are to be remembered for it.
+    pub(in crate::dispatch) fn verdict(
+        &mut self,
+        said: &Said,
+        policy: &Policy,
+    ) -> (Disposition, Vec<HandlerState>) {
+        let none = BTreeSet::new();
+        let facts = Facts {
+            type_name: &said.type_name,
+            registered: self.registry.handlers.get(&said.type_name).unwrap_or(&none),
+            states: &said.states,
+            has_history: said.has_history,
+        };
+        let to = decide(&facts, policy, &mut *self.entropy);
+        let is_plain = matches!(
+            &to,
+            Disposition::Finalize { errors, handlers: Some(_) } if errors.is_empty()
+        );
+        let states = if is_plain {
+            Vec::new()
+        } else {
+            said.spoken.clone()
+        };
+        (to, states)
+    }
+
+    /// Takes note of the registry as it was read; a read that was on its way for long may be older than
+    /// what we know.
+    pub(in crate::dispatch) fn learn(&mut self, registry: Registry) {
+        if registry.version > self.registry.version {
+            self.registry = registry;
+        }
+    }
+
+    /// Decides again what was decided by an older registry than we know, and gives the version that all
+    /// of it is decided by now. `key` is the lease of the moves by what it was at the claim; none for
+    /// rows, each of which is its own.
+    pub(in crate::dispatch) fn bring_up_to_date(
+        &mut self,
+        key: Option<Held>,
+        moves: &mut [Move],
+        policy: &Policy,
+    ) -> u64 {
+        let version = self.registry.version;
+        for one in moves {
+            let key = key.unwrap_or(one.claim.held);
+            let lease = self.leases.get_mut(&key);
+            let Some(said) = lease.and_then(|lease| lease.said.get_mut(&one.claim.id)) else {
+                continue;
+            };
+            if said.version == version {
+                continue;
+            }
+            said.version = version;
+            let said = std::mem::replace(said, Said::none(version));
+            (one.to, one.states) = self.verdict(&said, policy);
+            if let Some(lease) = self.leases.get_mut(&key) {
+                lease.said.insert(one.claim.id, said);
+            }
+        }
+        version
+    }
+}
+
+impl Said {
+    /// Stands in for one that is being looked at.
+    fn none(version: u64) -> Self {
+        Self {
+            version,
+            type_name: String::new(),
+            states: Vec::new(),
+            spoken: Vec::new(),
+            has_history: false,
+        }
+    }
+}

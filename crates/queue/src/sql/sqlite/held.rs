@@ -1,0 +1,114 @@
+//! Leases that are held: kept, given back, reopened; and by which registry they are settled.
+
+use std::time::Duration;
+
+use sqlx::SqliteConnection;
+use tidegate_store::sqlx;
+
+use super::super::columns::{ms, unsigned};
+use super::SqliteQueue;
+use super::claim::remaining;
+use crate::QueueError;
+use crate::port::Held;
+
+impl SqliteQueue {
+    pub(super) async fn renew_leases(
+        &self,
+        held: &[Held],
+        lease: Duration,
+    ) -> Result<Vec<Held>, QueueError> {
+        let (held, until) = (held.to_vec(), self.sqlite.now_ms() + ms(lease));
+        let lost = self
+            .sqlite
+            .write("renew claims", move |connection| {
+                Box::pin(renew(connection, held, (until, lease.is_zero())))
+            })
+            .await?;
+        Ok(lost)
+    }
+
+    pub(super) async fn reopen_batch(
+        &self,
+        batch: i64,
+        token: i64,
+    ) -> Result<Option<(i64, Vec<i64>)>, QueueError> {
+        let found = self
+            .sqlite
+            .write("reopen a batch", move |connection| {
+                Box::pin(reopen(connection, batch, token))
+            })
+            .await?;
+        Ok(found)
+    }
+}
+
+async fn renew(
+    connection: &mut SqliteConnection,
+    held: Vec<Held>,
+    (until, is_given_back): (i64, bool),
+) -> Result<Vec<Held>, sqlx::Error> {
+    let mut lost = Vec::new();
+    for one in held {
+        let done = match one {
+            Held::Batch { batch, token } => {
+                sqlx::query(
+                    "UPDATE tidegate_batch SET locked_until = ?, is_confirmed = 1,
+                         locked_by = CASE WHEN ? THEN '' ELSE locked_by END
+                     WHERE id = ? AND token = ?",
+                )
+                .bind(until)
+                .bind(is_given_back)
+                .bind(batch)
+                .bind(token)
+                .execute(&mut *connection)
+                .await?
+            }
+            Held::Row { id, token } => {
+                sqlx::query(
+                    "UPDATE tidegate_event_row SET due_at = ?, is_confirmed = 1,
+                         locked_by = CASE WHEN ? THEN NULL ELSE locked_by END
+                     WHERE id = ? AND token = ? AND locked_by IS NOT NULL",
+                )
+                .bind(until)
+                .bind(is_given_back)
+                .bind(id)
+                .bind(token)
+                .execute(&mut *connection)
+                .await?
+            }
+        };
+        if done.rows_affected() == 0 {
+            lost.push(one);
+        }
+    }
+    Ok(lost)
+}
+
+async fn reopen(
+    connection: &mut SqliteConnection,
+    batch: i64,
+    token: i64,
+) -> Result<Option<(i64, Vec<i64>)>, sqlx::Error> {
+    let row: Option<(i64, String)> = sqlx::query_as(
+        "UPDATE tidegate_batch SET token = token + 1 WHERE id = ? AND token = ?
+         RETURNING token, ids",
+    )
+    .bind(batch)
+    .bind(token)
+    .fetch_optional(&mut *connection)
+    .await?;
+    let Some((token, ids)) = row else {
+        return Ok(None);
+    };
+    Ok(Some((token, remaining(connection, &ids).await?)))
+}
+
+/// The version of the registry.
+pub(super) async fn registry_version(
+    connection: &mut SqliteConnection,
+) -> Result<u64, sqlx::Error> {
+    let sql = "SELECT registry FROM tidegate_queue WHERE name = 'queue'";
+    Ok(unsigned(
+        sqlx::query_scalar(sql).fetch_one(connection).await?,
+    ))
+}

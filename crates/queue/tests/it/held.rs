@@ -1,0 +1,101 @@
+//! Old transactions of others, held for as long as a forgotten session is.
+
+mod needs_postgres {
+    use std::time::{Duration, Instant};
+
+    use tidegate_queue::conformance::World;
+    use tidegate_queue::conformance::dispatchers::{Running, quick};
+    use tidegate_queue::{Dispatcher, DispatcherOptions, Handled};
+    use tidegate_sim::is_long;
+    use tidegate_store::sqlx;
+
+    use crate::stores::{OnServer, with_postgres};
+
+    const BURST: u64 = 10_000;
+    const EVERY: Duration = Duration::from_secs(10);
+
+    /// Publishes a burst beside a dispatcher and says how many events per second came to their end.
+    async fn burst(world: &World, total: &mut u64) -> u64 {
+        let begun = Instant::now();
+        for _ in 0..BURST / 1_000 {
+            world.publish("a", 1_000).await;
+        }
+        *total += BURST;
+        world.finalized(*total).await;
+        (BURST as f64 / begun.elapsed().as_secs_f64()) as u64
+    }
+
+    fn median(rates: &[u64]) -> u64 {
+        let mut rates = rates.to_vec();
+        rates.sort_unstable();
+        rates[rates.len() / 2]
+    }
+
+    /// Half an hour in a long run. How fast it is is printed here and measured by the bench.
+    #[test]
+    #[ignore = "needs PostgreSQL"]
+    fn q23_transactions_held_for_long_leave_few_dead_rows() {
+        with_postgres(async |server: &OnServer| {
+            let world = &server.world;
+            let options = DispatcherOptions {
+                batch_size: 500,
+                ..quick()
+            };
+            let builder = Dispatcher::builder(world.queue()).options(options);
+            let builder =
+                builder.register_raw("one", "a", |_, _| Box::pin(async { Handled::Success }));
+            let running = Running::start(world, builder.unwrap());
+            let mut total = 0;
+            let mut before = Vec::new();
+            for _ in 0..5 {
+                before.push(burst(world, &mut total).await);
+            }
+
+            let mut reading = world.store.begin().await.unwrap();
+            let snapshot = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ;
+                 SET LOCAL idle_in_transaction_session_timeout = 0; SELECT 1";
+            let connection = reading.postgres().unwrap();
+            sqlx::raw_sql(snapshot).execute(connection).await.unwrap();
+            let mut writing = world.store.begin().await.unwrap();
+            let patient = "SET LOCAL idle_in_transaction_session_timeout = 0";
+            let connection = writing.postgres().unwrap();
+            sqlx::raw_sql(patient).execute(connection).await.unwrap();
+            let held = world.event("a");
+            let late = std::slice::from_ref(&held);
+            world.store.publish_in(&mut writing, late).await.unwrap();
+
+            let rounds = if is_long() { 180 } else { 2 };
+            let mut beside = Vec::new();
+            for _ in 0..rounds {
+                let begun = Instant::now();
+                beside.push(burst(world, &mut total).await);
+                if is_long() {
+                    world.wait(EVERY.saturating_sub(begun.elapsed())).await;
+                }
+            }
+            writing.commit().await.unwrap();
+            total += 1;
+            world.finalized(total).await;
+            running.stop().await;
+            // Statistics are sent when a connection is idle.
+            world.wait(Duration::from_millis(1_500)).await;
+            let dead = "SELECT coalesce(sum(n_dead_tup), 0)::int8 FROM pg_stat_user_tables
+                 WHERE schemaname = current_schema()";
+            let mut asking = world.store.begin().await.unwrap();
+            let connection = asking.postgres().unwrap();
+            let dead: i64 = sqlx::query_scalar(dead)
+                .fetch_one(connection)
+                .await
+                .unwrap();
+            asking.rollback().await.unwrap();
+            println!(
+                "{total} events, {dead} dead rows; {}/s before, {}/s in the last rounds",
+                median(&before),
+                median(&beside[beside.len().saturating_sub(10)..]),
+            );
+            assert!(dead <= (total / 100) as i64, "{dead} dead rows");
+            reading.rollback().await.unwrap();
+            world.audit().await;
+        });
+    }
+}

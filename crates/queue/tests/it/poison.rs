@@ -1,0 +1,238 @@
+//! Events that take down whatever process handles them, among many that do not, while calls are refused
+//! or lose their answer and handlers register late.
+//!
+//! At the end every event is finalized: those that kill with `queue.abandoned`, where attempts are limited,
+//! and all others completed by every handler that was registered before they were. Nobody is given up on
+//! for having been near.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tidegate_core::Backoff;
+use tidegate_core::env::{Entropy, Stream};
+use tidegate_queue::model::{Fault, Model};
+use tidegate_queue::port::{Filter, Listed, QueueStore, Status};
+use tidegate_queue::{Delivery, Dispatcher, DispatcherOptions, Event, Handled, Queue};
+use tidegate_sim::{Node, Sim, scaled, seeds};
+
+const EVENTS: u64 = 40;
+const PROCESSES: usize = 3;
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Placed {
+    n: u64,
+    key: Option<String>,
+}
+
+impl Event for Placed {
+    const TYPE: &'static str = "placed";
+
+    fn key(&self) -> Option<String> {
+        self.key.clone()
+    }
+}
+
+/// What happened, kept outside of the processes.
+#[derive(Clone, Default)]
+struct Witness {
+    /// Which processes are dead and were not taken away yet.
+    dead: Arc<Mutex<BTreeSet<usize>>>,
+    /// Which events kill.
+    killers: Arc<Mutex<BTreeSet<u64>>>,
+    handled: Arc<Mutex<BTreeSet<(&'static str, u64)>>>,
+    deaths: Arc<Mutex<BTreeMap<u64, u32>>>,
+}
+
+fn options(attempts: Option<u32>) -> DispatcherOptions {
+    let mut options = DispatcherOptions {
+        poll_delay: Duration::from_millis(100),
+        batch_size: 8,
+        concurrency: 3,
+        lease: Duration::from_secs(2),
+        handler_timeout: Duration::from_secs(600),
+        ..DispatcherOptions::default()
+    };
+    options.policy.retry.attempts = attempts;
+    options.policy.retry.backoff = Backoff::steps([Duration::from_millis(300)]);
+    options
+}
+
+fn start(
+    node: &Node,
+    number: usize,
+    model: &Model,
+    witness: &Witness,
+    handlers: &[&'static str],
+    attempts: Option<u32>,
+) {
+    let env = node.env();
+    let queue = Queue::on(Arc::new(model.clone()), &env).named(format!("process {number}"));
+    let mut builder = Dispatcher::builder(queue).options(options(attempts));
+    for id in handlers {
+        let (witness, id, clock) = (witness.clone(), *id, Arc::clone(&env.clock));
+        let act = move |event: Delivery<Placed>| {
+            let (witness, clock, n) = (witness.clone(), Arc::clone(&clock), event.event.n);
+            async move {
+                clock.sleep(Duration::from_millis(n * 37 % 400)).await;
+                if witness.dead.lock().unwrap().contains(&number) {
+                    return std::future::pending().await;
+                }
+                if id == "one" && witness.killers.lock().unwrap().contains(&n) {
+                    witness.dead.lock().unwrap().insert(number);
+                    *witness.deaths.lock().unwrap().entry(n).or_default() += 1;
+                    return std::future::pending().await;
+                }
+                witness.handled.lock().unwrap().insert((id, n));
+                Handled::Success
+            }
+        };
+        builder = builder.register_fn(id, act).unwrap();
+    }
+    let dispatcher = builder.build(&env);
+    drop(node.start("dispatcher", async move {
+        dispatcher.run(std::future::pending()).await;
+    }));
+}
+
+fn simulate(seed: u64) {
+    let mut sim = Sim::new(seed);
+    let mut script = sim.entropy("script");
+    let script: &mut dyn Entropy = &mut script;
+    let database = sim.node("database");
+    let model = Model::new(database.env().clock);
+    let witness = Witness::default();
+    let attempts = Some(1 + u32::try_from(script.below(4)).unwrap());
+    for _ in 0..=script.below(3) {
+        witness.killers.lock().unwrap().insert(script.below(EVENTS));
+    }
+    let is_calm = Arc::new(AtomicBool::new(false));
+    let mut random = Stream::new(seed).stream("faults");
+    let calm = Arc::clone(&is_calm);
+    model.set_faults(move |doing| {
+        let random: &mut dyn Entropy = &mut random;
+        match random.below(100) {
+            _ if calm.load(Ordering::Relaxed) => Fault::None,
+            0..3 => Fault::Refuse,
+            // Those of the claim above all: nobody has heard of what was claimed then.
+            3..8 if doing == "claim" => Fault::LoseAnswer,
+            8..20 => Fault::Delay(Duration::from_millis(random.below(60))),
+            _ => Fault::None,
+        }
+    });
+    let known = model.clone();
+    let queue = Queue::on(Arc::new(model.clone()), &database.env());
+    sim.block_on(&database, async move {
+        let one = [(Placed::TYPE.to_owned(), "one".to_owned())];
+        while known.register(&one).await.is_err() {}
+        for n in 0..EVENTS {
+            let key = (n % 5 == 0).then(|| "k".to_owned());
+            let event = Placed { n, key };
+            while queue.publish(&event).await.is_err() {}
+        }
+    });
+    let nodes: Vec<Node> = (0..PROCESSES)
+        .map(|n| sim.node(&format!("process {n}")))
+        .collect();
+    let mut sets: Vec<&[&'static str]> = vec![&["one"]; PROCESSES];
+    for (number, node) in nodes.iter().enumerate() {
+        start(node, number, &model, &witness, sets[number], attempts);
+    }
+    let late_at = script.below(200);
+    let mut before = None;
+    for round in 0..60_000_u64 {
+        sim.run_for(Duration::from_millis(20));
+        let dead = std::mem::take(&mut *witness.dead.lock().unwrap());
+        for number in dead {
+            sim.crash(&nodes[number]);
+            sim.restart(&nodes[number]);
+            start(
+                &nodes[number],
+                number,
+                &model,
+                &witness,
+                sets[number],
+                attempts,
+            );
+        }
+        if round == late_at {
+            // Somebody else registers; what is finalized before that it does not get.
+            let late = model.clone();
+            sim.block_on(&database, async move {
+                let late_one = [(Placed::TYPE.to_owned(), "late".to_owned())];
+                while late.register(&late_one).await.is_err() {}
+            });
+            let ended = sim.block_on(&database, list(model.clone()));
+            before = Some(ended.iter().map(|one| one.id).collect::<BTreeSet<i64>>());
+            sets[0] = &["one", "late"];
+            sim.crash(&nodes[0]);
+            sim.restart(&nodes[0]);
+            start(&nodes[0], 0, &model, &witness, sets[0], attempts);
+        }
+        is_calm.store(round > 2_000, Ordering::Relaxed);
+        let problems = model.problems();
+        assert!(problems.is_empty(), "at {:?}: {problems:?}", sim.now());
+        let account = model.audit().books.account();
+        let left = account.accepted - account.delivered - account.dead_lettered;
+        if left == 0 && round > late_at {
+            break;
+        }
+    }
+    let ended = sim.block_on(&database, list(model.clone()));
+    verify(&witness, &ended, &before.unwrap(), attempts);
+}
+
+fn verify(witness: &Witness, ended: &[Listed], before: &BTreeSet<i64>, attempts: Option<u32>) {
+    let killers = witness.killers.lock().unwrap().clone();
+    let handled = witness.handled.lock().unwrap().clone();
+    let deaths = witness.deaths.lock().unwrap().clone();
+    let mut seen = BTreeSet::new();
+    for one in ended {
+        let event: Placed = serde_json::from_str(one.payload.get()).unwrap();
+        let n = event.n;
+        seen.insert(n);
+        if killers.contains(&n) {
+            assert_eq!(one.status, Status::CompletedWithErrors, "event {n}");
+            let text = one.errors[0].error.clone().unwrap();
+            assert!(text.starts_with("queue.abandoned: "), "{text}");
+            let alone = attempts.unwrap_or(u32::MAX).max(2);
+            assert!(
+                deaths[&n] >= alone,
+                "{n} is given up on after {} deaths",
+                deaths[&n]
+            );
+            continue;
+        }
+        assert_eq!(one.status, Status::Completed, "event {n}: {:?}", one.errors);
+        assert!(handled.contains(&("one", n)), "event {n}");
+        let is_late = before.contains(&one.id) || handled.contains(&("late", n));
+        assert!(is_late, "event {n} was finalized without the late one");
+    }
+    assert_eq!(seen.len() as u64, EVENTS, "not all are finalized: {seen:?}");
+}
+
+async fn list(model: Model) -> Vec<Listed> {
+    let mut all = Vec::new();
+    for status in [Status::Completed, Status::CompletedWithErrors] {
+        let filter = Filter {
+            status: Some(status),
+            type_name: None,
+            after: 0,
+            limit: u32::MAX,
+        };
+        loop {
+            if let Ok(listed) = model.list(&filter).await {
+                all.extend(listed);
+                break;
+            }
+        }
+    }
+    all
+}
+
+#[test]
+fn a08_events_that_kill_their_process_are_ended_and_nobody_else() {
+    seeds!(scaled(1_000), simulate);
+}
