@@ -35,29 +35,34 @@ const PLAIN: &str = "a plain loop: append the same bytes, fdatasync as often";
 fn synced(name: &str, group: usize) {
     let scratch = Scratch::new("append");
     let dir = scratch.path();
-    let (ours, plain) = block_on(async {
+    let (alone, turns, plain) = block_on(async {
         let bench = Bench::open(&dir.join("log"));
         bench.topic(1).await;
         let mut records = Records::new();
         // The files of the journal are filled with zeros once, and used again from then on.
-        write(&bench, &mut records, group, WARM_UP).await;
+        for _ in 0..WARM_UP / ROUND {
+            write(&bench, &mut records, group, ROUND).await;
+        }
         let mut file = File::create(dir.join("plain")).expect("a file");
-        let (mut ours, mut raw) = (Vec::new(), Vec::new());
+        let (mut alone, mut turns, mut raw) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..ROUNDS {
             raw.push(plain_loop(&mut file, group, ROUND));
-            ours.push(write(&bench, &mut records, group, ROUND).await);
+            alone.push(write(&bench, &mut records, group, ROUND).await);
+            turns.push(write_in_turns(&bench, &mut records, group, ROUND).await);
         }
         bench.shelf.close().await;
-        (median(ours), median(raw))
+        (median(alone), median(turns), median(raw))
     });
-    Measurement {
-        bench: &format!("log append, synced groups of {name}"),
-        ours,
-        reference: plain,
-        reference_is: PLAIN,
-        unit: "MiB/s",
+    for (pace, ours) in [(Pace::OneByOne, alone), (Pace::InTurns, turns)] {
+        Measurement {
+            bench: &format!("log append, synced groups of {name}, {}", pace.name()),
+            ours,
+            reference: plain,
+            reference_is: PLAIN,
+            unit: "MiB/s",
+        }
+        .print();
     }
-    .print();
 }
 
 /// Writes so many bytes of records in groups, one after the other; MiB/s.
@@ -85,6 +90,15 @@ fn plain_loop(file: &mut File, group: usize, bytes: usize) -> f64 {
 enum Pace {
     OneByOne,
     InTurns,
+}
+
+impl Pace {
+    fn name(self) -> &'static str {
+        match self {
+            Self::OneByOne => "one by one",
+            Self::InTurns => "two in turns",
+        }
+    }
 }
 
 /// Two GiB. Handed over in turns, a few groups may share a sync, so syncs are counted.
@@ -118,10 +132,7 @@ fn sustained(pace: Pace) {
         let rate = rates.len() as f64 / rates.iter().map(|rate| 1.0 / rate).sum::<f64>();
         (rate, syncs)
     });
-    let name = match pace {
-        Pace::OneByOne => "one by one",
-        Pace::InTurns => "two in turns",
-    };
+    let name = pace.name();
     Measurement {
         bench: &format!("log append, 2 GiB in groups of 256 KiB, {name}"),
         ours,

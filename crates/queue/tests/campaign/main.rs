@@ -15,6 +15,7 @@
 mod child;
 mod events;
 mod evidence;
+mod held;
 mod pairs;
 mod publisher;
 mod server;

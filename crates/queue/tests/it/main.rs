@@ -11,7 +11,6 @@ mod edges;
 mod ended_transactions;
 mod foreign;
 mod gaps;
-mod held;
 mod metrics;
 mod poison;
 mod postgres;

@@ -1,15 +1,18 @@
-//! Old transactions of others, held for as long as a forgotten session is.
+//! Old transactions of others, held for as long as a forgotten session is. On a server of its own: what
+//! others do there would wait for them too.
 
 mod needs_postgres {
     use std::time::{Duration, Instant};
 
+    use tidegate_core::env::Env;
     use tidegate_queue::conformance::World;
     use tidegate_queue::conformance::dispatchers::{Running, quick};
-    use tidegate_queue::{Dispatcher, DispatcherOptions, Handled};
+    use tidegate_queue::{Dispatcher, DispatcherOptions, Handled, Queue};
     use tidegate_sim::is_long;
-    use tidegate_store::sqlx;
+    use tidegate_store::{Store, StoreOptions, sqlx};
+    use tokio::runtime::Runtime;
 
-    use crate::stores::{OnServer, with_postgres};
+    use crate::server::Server;
 
     const BURST: u64 = 10_000;
     const EVERY: Duration = Duration::from_secs(10);
@@ -35,8 +38,13 @@ mod needs_postgres {
     #[test]
     #[ignore = "needs PostgreSQL"]
     fn q23_transactions_held_for_long_leave_few_dead_rows() {
-        with_postgres(async |server: &OnServer| {
-            let world = &server.world;
+        let server = Server::start();
+        Runtime::new().unwrap().block_on(async {
+            let env = Env::system();
+            let options = StoreOptions::new(server.url("parent"));
+            let store = Store::open(&options, &env).await.unwrap();
+            let queue = Queue::open(store, &env).await.unwrap();
+            let world = &World::new(std::sync::Arc::clone(queue.store()));
             let options = DispatcherOptions {
                 batch_size: 500,
                 ..quick()
