@@ -205,8 +205,7 @@ $$;
 -- One posting per statement and minute, for whoever adds events by SQL. Our own publish brings its
 -- posting along and says so for the one statement that follows. Whoever may add an event need not see
 -- the books, nor have this schema in its search path.
-CREATE FUNCTION tidegate_event_added() RETURNS trigger LANGUAGE plpgsql
-SECURITY DEFINER SET search_path FROM CURRENT AS $$
+CREATE FUNCTION tidegate_event_added() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 BEGIN
     IF current_setting('tidegate.posted', true) = 'yes' THEN
         PERFORM set_config('tidegate.posted', '', true);
@@ -220,6 +219,10 @@ BEGIN
         sum(('x' || substr(event_id::text, 29, 8))::bit(32)::bigint)::bigint)
     FROM added GROUP BY 2;
     RETURN NULL;
+END $$;
+-- Temporary tables last: one of the same name, made by whoever adds, would take the posting.
+DO $$ BEGIN
+    EXECUTE format('ALTER FUNCTION tidegate_event_added() SET search_path = %I, pg_temp', current_schema());
 END $$;
 CREATE TRIGGER tidegate_event_added AFTER INSERT ON tidegate_event
     REFERENCING NEW TABLE AS added FOR EACH STATEMENT EXECUTE FUNCTION tidegate_event_added();

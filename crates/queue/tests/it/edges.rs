@@ -163,6 +163,8 @@ mod needs_postgres {
                  GRANT INSERT ON event_queue TO {schema}; \
                  GRANT USAGE ON SEQUENCE tidegate_event_id TO {schema}; \
                  SET LOCAL ROLE {schema}; SET LOCAL search_path = pg_catalog; \
+                 CREATE TEMP TABLE tidegate_posting (component text, bucket text, from_place text, \
+                 to_place text, count bigint, id_sum uuid) ON COMMIT DROP; \
                  INSERT INTO {schema}.event_queue (type, payload) VALUES ('a', '{{}}'), ('a', '{{}}')"
             );
             run(&store, insert).await;

@@ -1,7 +1,7 @@
 //! The rules of the queue on all three stores.
 
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tidegate_core::env::Env;
 use tidegate_queue::conformance::World;
@@ -46,6 +46,8 @@ pub(crate) async fn postgres() -> (Store, String) {
     run(&admin, format!("CREATE SCHEMA {schema}")).await;
     let mut options = StoreOptions::new(url);
     options.schema = Some(schema.clone());
+    // Many tests share the server, and dropping a schema waits for the disk.
+    options.timeout = Duration::from_secs(30);
     let store = Store::open(&options, &env).await.unwrap();
     sql::migrate(&store).await.unwrap();
     (store, schema)
