@@ -56,6 +56,26 @@ pub(crate) fn tail(log: &Path, count: usize) -> String {
     }
 }
 
+/// The last `count` lines of a log of cargo's that are no progress: a clean build names each of some
+/// hundred packages, behind which the one line that says what is wrong would be lost.
+pub(crate) fn complaints(log: &Path, count: usize) -> String {
+    match fs::read(log) {
+        Ok(bytes) => last_lines(&without_progress(&String::from_utf8_lossy(&bytes)), count),
+        Err(error) => format!("({} cannot be read: {error})", log.display()),
+    }
+}
+
+fn without_progress(text: &str) -> String {
+    const PROGRESS: [&str; 4] = ["Compiling ", "Checking ", "Downloading ", "Downloaded "];
+    let is_progress = |line: &&str| {
+        PROGRESS
+            .iter()
+            .any(|verb| line.trim_start().starts_with(verb))
+    };
+    let lines: Vec<&str> = text.lines().filter(|line| !is_progress(line)).collect();
+    lines.join("\n")
+}
+
 fn last_lines(text: &str, count: usize) -> String {
     let lines: Vec<&str> = text.trim_end().lines().collect();
     lines[lines.len().saturating_sub(count)..].join("\n")
@@ -77,6 +97,12 @@ mod tests {
             text.contains("out") && text.contains("why") && text.contains('3'),
             "{text}"
         );
+    }
+
+    #[test]
+    fn progress_does_not_hide_what_is_wrong() {
+        let log = "   Compiling a v1\nerror: no room\n  Downloaded b v2\n   Compiling c v3\n";
+        assert_eq!(last_lines(&without_progress(log), 5), "error: no room");
     }
 
     #[test]

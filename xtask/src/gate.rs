@@ -18,7 +18,7 @@ use anyhow::{Context, Result, bail};
 use cargo_metadata::{MetadataCommand, Package};
 
 use crate::arguments::TestOptions;
-use crate::command::tail;
+use crate::command::{complaints, tail};
 use crate::gate::checks::{begin, finish};
 use crate::gate::suite::Surroundings;
 use crate::gate::tally::Tally;
@@ -84,7 +84,7 @@ fn tests(
         .all(|package| build::is_complete(package, built.get(package.name.as_str())));
     finish(started, if is_whole { "ok" } else { "FAILED" });
     if !is_whole {
-        println!("{}", tail(&build_log, 200));
+        println!("{}", complaints(&build_log, 200));
     }
     for package in packages {
         let log = workspace.gate_logs().join(format!("{}.log", package.name));

@@ -250,10 +250,10 @@ impl Inner {
         if !self.under_way.wait(group, &*self.clock, limit).await {
             return Err(self.away("commits of this group have not ended"));
         }
-        let onlookers = Arc::clone(&self.onlookers);
+        let (onlookers, look) = (Arc::clone(&self.onlookers), self.look());
         let (group, partitions) = (group.clone(), partitions.to_vec());
         self.ask("kafka-committed", move || {
-            onlookers.committed(&group, &partitions)
+            onlookers.committed(&group, &partitions, &look)
         })
         .await
     }

@@ -79,11 +79,17 @@ pub(super) fn is_no_topic(error: &KafkaError) -> bool {
 }
 
 /// How long a question that got this error is worth asking again, because the answer is about to change: a
-/// partition whose leader is just being found has one in a moment, and a topic that was just made may be
-/// unknown to whoever is asked, but not for long.
+/// partition whose leader is just being found has one in a moment, as has a group its coordinator, and a
+/// topic that was just made may be unknown to whoever is asked, but not for long.
 pub(super) fn patience(error: &KafkaError) -> Duration {
     match code_of(error) {
-        Some(Code::NotLeaderForPartition | Code::LeaderNotAvailable) => Duration::MAX,
+        Some(
+            Code::NotLeaderForPartition
+            | Code::LeaderNotAvailable
+            | Code::NotCoordinator
+            | Code::CoordinatorNotAvailable
+            | Code::CoordinatorLoadInProgress,
+        ) => Duration::MAX,
         Some(Code::UnknownTopicOrPartition | Code::UnknownTopic | Code::UnknownPartition) => {
             Duration::from_secs(2)
         }
@@ -160,6 +166,8 @@ mod tests {
         assert_eq!(meaning(Code::IllegalGeneration), Meaning::Stale);
         let patience = |code| patience(&KafkaError::MetadataFetch(code));
         assert_eq!(patience(Code::NotLeaderForPartition), Duration::MAX);
+        // The very first group of a broker is asked for while the broker makes its topic of offsets.
+        assert_eq!(patience(Code::NotCoordinator), Duration::MAX);
         assert_eq!(patience(Code::UnknownPartition), Duration::from_secs(2));
         assert_eq!(patience(Code::OperationTimedOut), Duration::ZERO);
         assert_eq!(meaning(Code::MessageSizeTooLarge), Meaning::TooLarge);

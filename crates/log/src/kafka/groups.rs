@@ -2,7 +2,6 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use rdkafka::TopicPartitionList;
 use rdkafka::config::FromClientConfigAndContext;
@@ -14,6 +13,7 @@ use crate::port::Committed;
 use crate::record::TopicPartition;
 
 use super::books::{self, GroupBooks};
+use super::catalog::Look;
 use super::ear::{Ear, listen};
 use super::{Inner, KafkaConfig, failure, settings};
 
@@ -42,14 +42,14 @@ impl Onlookers {
         &self,
         group: &GroupName,
         partitions: &[TopicPartition],
+        look: &Look,
     ) -> Result<Vec<Found>, LogError> {
         if partitions.is_empty() {
             return Ok(Vec::new());
         }
         let consumer = self.onlooker(group)?;
         listen(&consumer);
-        let limit = self.config.request_timeout;
-        committed(&consumer, &self.config.bootstrap_servers, partitions, limit)
+        committed(&consumer, look, partitions)
     }
 
     fn onlooker(&self, group: &GroupName) -> Result<Arc<BaseConsumer<Ear>>, LogError> {
@@ -79,17 +79,18 @@ impl Onlookers {
 /// Asks for committed offsets by a client of the group, waiting for transactions that have not ended.
 pub(super) fn committed<C: ConsumerContext>(
     consumer: &BaseConsumer<C>,
-    servers: &str,
+    look: &Look,
     partitions: &[TopicPartition],
-    limit: Duration,
 ) -> Result<Vec<Found>, LogError> {
     const DOING: &str = "a look at committed offsets";
     let mut asked = TopicPartitionList::with_capacity(partitions.len());
     for at in partitions {
         asked.add_partition(at.topic.as_str(), at.partition.0);
     }
-    let failed = |error| failure::of_question(DOING, servers, None, &error);
-    let found = consumer.committed_offsets(asked, limit).map_err(failed)?;
+    let servers = &look.servers;
+    let found = look
+        .ask(|limit| consumer.committed_offsets(asked.clone(), limit))
+        .map_err(|error| failure::of_question(DOING, servers, None, &error))?;
     partitions
         .iter()
         .map(|at| {
@@ -118,18 +119,12 @@ pub(super) fn committed<C: ConsumerContext>(
 
 impl Inner {
     pub(super) async fn groups(&self) -> Result<Vec<GroupName>, LogError> {
-        let (asker, config) = (self.asker(), self.config.clone());
+        const DOING: &str = "a list of groups";
+        let (asker, look) = (self.asker(), self.look());
         self.ask("kafka-groups", move || {
-            let found = asker
-                .fetch_group_list(None, config.request_timeout)
-                .map_err(|error| {
-                    failure::of_question(
-                        "a list of groups",
-                        &config.bootstrap_servers,
-                        None,
-                        &error,
-                    )
-                })?;
+            let found = look
+                .ask(|limit| asker.fetch_group_list(None, limit))
+                .map_err(|error| failure::of_question(DOING, &look.servers, None, &error))?;
             // Groups of other kinds (connectors, for instance) commit no offsets.
             let mut groups: Vec<GroupName> = found
                 .groups()

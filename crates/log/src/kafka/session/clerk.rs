@@ -345,13 +345,8 @@ impl Clerk {
         if asked.is_empty() {
             return Ok(done);
         }
-        let limit = until.saturating_sub(self.clock.elapsed()).max(LOOK_UP);
-        let look = Look {
-            clock: Arc::clone(&self.clock),
-            servers: self.config.bootstrap_servers.clone(),
-            limit,
-        };
-        let committed = groups::committed(&self.member.consumer, &look.servers, &asked, limit)?;
+        let look = self.look(until);
+        let committed = groups::committed(&self.member.consumer, &look, &asked)?;
         for (at, committed) in asked.iter().zip(committed) {
             let (_, end) = watermarks(&self.asker, &look, at)?;
             self.board.with(|desk| {
@@ -433,6 +428,15 @@ impl Clerk {
         !self.member.consumer.assignment_lost() && holds(&self.board, &job.offsets)
     }
 
+    /// How partitions and offsets are asked for until then, with a little time in any case.
+    fn look(&self, until: Duration) -> Look {
+        Look {
+            clock: Arc::clone(&self.clock),
+            servers: self.config.bootstrap_servers.clone(),
+            limit: until.saturating_sub(self.clock.elapsed()).max(LOOK_UP),
+        }
+    }
+
     /// Finds out what became of a transaction whose end had no answer. The new producer has ended it one
     /// way or the other, and the group's offsets were in it.
     fn settle(
@@ -447,9 +451,8 @@ impl Clerk {
             return Err(Failure::Unknown(why));
         }
         let asked: Vec<TopicPartition> = entries.keys().cloned().collect();
-        let limit = until.saturating_sub(self.clock.elapsed()).max(LOOK_UP);
-        let servers = &self.config.bootstrap_servers;
-        let found = groups::committed(&self.member.consumer, servers, &asked, limit);
+        let look = self.look(until);
+        let found = groups::committed(&self.member.consumer, &look, &asked);
         let Ok(found) = found else {
             return Err(Failure::Unknown(why));
         };

@@ -61,7 +61,7 @@ pub(super) fn look_up(
     partitions: &[TopicPartition],
     (start, wanted): (StartAt, &Wanted),
 ) -> Result<Vec<Start>, LogError> {
-    let committed = groups::committed(&member.consumer, &look.servers, partitions, look.limit)?;
+    let committed = groups::committed(&member.consumer, look, partitions)?;
     let mut starts = partitions
         .iter()
         .zip(committed)
@@ -91,7 +91,7 @@ fn remember(member: &Member, look: &Look, starts: &mut [Start]) -> Result<(), Lo
     if new.is_empty() {
         return Ok(());
     }
-    let now = groups::committed(&member.consumer, &look.servers, &new, look.limit)?;
+    let now = groups::committed(&member.consumer, look, &new)?;
     let begun = begin_at_end(starts, &now)?;
     entries::list(&begun)
         .and_then(|list| member.consumer.commit(&list, CommitMode::Sync))
