@@ -14,6 +14,8 @@ pub mod operators;
 pub mod projections;
 pub mod rebuilds;
 pub mod recounts;
+pub mod removed;
+pub mod retention;
 pub mod settles;
 pub mod stops;
 
@@ -92,6 +94,7 @@ impl World {
             rescue: true,
             rows: true,
             suspects: true,
+            alone: false,
         };
         self.store.claim(&request).await.unwrap().events
     }
@@ -247,6 +250,7 @@ macro_rules! queue_conformance {
         ]);
         $crate::queue_conformance!(@ [$(#[$attribute])*] $run, stops, [
             stopping_gives_back_what_was_not_begun,
+            stopping_does_not_wait_for_what_a_handler_holds,
             a_dispatcher_that_is_dropped_calls_no_more_handlers,
             handlers_with_a_transaction_do_not_wait_for_each_other,
             a06_a_system_failure_stops_the_dispatcher_and_loses_nothing,
@@ -257,6 +261,7 @@ macro_rules! queue_conformance {
             what_was_abandoned_twice_is_handed_out_one_at_a_time,
             what_was_given_back_or_never_heard_of_is_not_abandoned,
             a_row_that_was_abandoned_twice_is_a_suspect_until_somebody_answers,
+            a_suspect_that_has_waited_for_long_comes_first_and_alone,
         ]);
         $crate::queue_conformance!(@ [$(#[$attribute])*] $run, latecomers, [
             a_handler_that_registers_late_gets_what_is_not_finalized,
@@ -286,6 +291,17 @@ macro_rules! queue_conformance {
         $crate::queue_conformance!(@ [$(#[$attribute])*] $run, rebuilds, [
             a_rebuild_is_touched_only_by_whoever_has_its_turn,
             a_projection_that_was_forgotten_is_built_anew,
+            what_is_removed_while_a_rebuild_waits_is_not_lost,
+            a_request_is_served_only_from_a_log_that_is_whole,
+            a_request_is_written_down_for_everybody_who_asks,
+            a_swap_takes_its_marks_away,
+        ]);
+        $crate::queue_conformance!(@ [$(#[$attribute])*] $run, retention, [
+            a_dispatcher_alone_removes_what_is_old,
+        ]);
+        $crate::queue_conformance!(@ [$(#[$attribute])*] $run, removed, [
+            q06_finalizing_again_after_retention_changes_nothing,
+            q17_a_guard_outlives_one_of_two_events_with_the_same_id,
         ]);
         $crate::queue_conformance!(@ [$(#[$attribute])*] $run, recounts, [
             a01_a_recount_finds_every_event_wherever_it_is,

@@ -8,6 +8,7 @@ mod call;
 mod claimer;
 mod hub;
 mod ready;
+mod registered;
 mod renewer;
 mod settler;
 mod worker;
@@ -18,7 +19,7 @@ use std::marker::PhantomData;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tidegate_core::env::{BoxFuture, Env, Task};
+use tidegate_core::env::{BoxFuture, Clock, Env, Task};
 use tidegate_core::{Classify, FailureClass};
 
 use crate::decide::Policy;
@@ -49,7 +50,8 @@ pub struct DispatcherOptions {
     pub stop_timeout: Duration,
     /// The pause between clean-ups: `cleanup-interval`.
     pub cleanup_interval: Duration,
-    /// How long finalized events are kept: `event-log-retention`.
+    /// How long finalized events are kept: `event-log-retention`. With it, each clean-up gives positions
+    /// too, unless a projector does: only what has its position is removed.
     pub retention: Option<Duration>,
     /// Retries, fatal errors and events nobody wants.
     pub policy: Policy,
@@ -323,8 +325,7 @@ impl Dispatcher {
                 .spawn
                 .spawn(&format!("queue-worker-{number}"), task)
         });
-        // Those that still run at the end are past the stop timeout; their events come back.
-        let _workers = Workers(workers.collect());
+        let mut workers = Workers(workers.collect());
         let stop = async {
             // Also after a failure that stopped it: its gauges are looked at most of all then.
             tokio::select! {
@@ -337,7 +338,7 @@ impl Dispatcher {
         let working = async {
             tokio::join!(
                 claimer::claim(&shared),
-                settler::settle(&shared),
+                settler::settle(&shared, &mut workers),
                 renewer::renew(&shared),
             );
         };
@@ -346,8 +347,30 @@ impl Dispatcher {
     }
 }
 
+/// How long workers that are cut short may take to end: a handler that holds its thread ends when it
+/// likes, and nobody waits for that.
+const CUT_SHORT: Duration = Duration::from_secs(1);
+
 /// Workers that end with whoever started them: nobody would settle what they do, or keep their leases.
 struct Workers(Vec<Task>);
+
+impl Workers {
+    /// Cuts short those that still run, and waits until they have let go of what they hold: on SQLite the
+    /// transaction of a handler keeps everybody else from writing.
+    async fn end(&mut self, clock: &dyn Clock) {
+        self.0.iter().for_each(Task::abort);
+        let ended = async {
+            for worker in self.0.drain(..) {
+                worker.join().await;
+            }
+        };
+        tokio::select! {
+            biased;
+            () = ended => {}
+            () = clock.sleep(CUT_SHORT) => {}
+        }
+    }
+}
 
 impl Drop for Workers {
     fn drop(&mut self) {

@@ -305,6 +305,21 @@ impl QueueStore for Model {
         })
     }
 
+    fn rebuilds<'a>(&'a self, name: &'a str) -> Answer<'a, u64> {
+        self.call("rebuilds", |state, _| {
+            Ok(state.rebuilds.get(name).copied().unwrap_or(0))
+        })
+    }
+
+    fn note_position<'a>(&'a self, name: &'a str, position: i64) -> Answer<'a, ()> {
+        self.call("note_position", move |state, _| {
+            let noted = state.projections.entry(name.to_owned());
+            let noted = noted.or_insert(position);
+            *noted = position.min(*noted);
+            Ok(())
+        })
+    }
+
     fn advance<'a>(
         &'a self,
         tx: Tx,
@@ -334,6 +349,7 @@ impl QueueStore for Model {
                 return Ok(false);
             }
             state.projections.remove(name);
+            state.rebuilds.remove(name);
             for table in tables {
                 state.tables.remove(&format!("{table}__rebuild"));
             }
@@ -347,11 +363,11 @@ impl QueueStore for Model {
         name: &'a str,
         shadow: &'a str,
         tables: &'a [String],
+        marks: &'a [String],
     ) -> Answer<'a, bool> {
-        self.call(
-            "swap",
-            |state, _| Ok(state.swap(turn, name, shadow, tables)),
-        )
+        self.call("swap", |state, _| {
+            Ok(state.swap(turn, name, shadow, tables, marks))
+        })
     }
 
     fn clean(&self, retention: Option<Duration>) -> Answer<'_, Cleaned> {

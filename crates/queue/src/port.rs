@@ -23,7 +23,7 @@ use std::time::Duration;
 use tidegate_core::EventId;
 use tidegate_core::books::Account;
 
-pub use claim::{Claim, ClaimRequest, Claimed, ClaimedEvent, Held, SUSPECT, Serves};
+pub use claim::{Claim, ClaimRequest, Claimed, ClaimedEvent, Held, PATIENCE, SUSPECT, Serves};
 pub use listing::{
     Cleaned, Filter, Listed, LogEvent, LogPage, Sighting, SightingState, Stats, Status,
 };
@@ -76,7 +76,8 @@ pub trait QueueStore: Send + Sync + fmt::Debug {
     /// Moves claimed events on, each only where its claim still holds, and gives the numbers of
     /// those that were not ours any more. Nothing moves, and the answer is
     /// [`RegistryChanged`](QueueError::RegistryChanged), where the registry is not the one that the
-    /// settlement names.
+    /// settlement names, or while somebody registers. Once [`register`](Self::register) has
+    /// returned, nothing is finalized any more that was decided without whom it added.
     fn settle<'a>(&'a self, settlement: &'a Settlement) -> Answer<'a, Vec<i64>>;
 
     /// Writes the result of one handler together with what it published and which of its side
@@ -131,6 +132,13 @@ pub trait QueueStore: Send + Sync + fmt::Debug {
     /// The positions of all projections.
     fn projections(&self) -> Answer<'_, Vec<(String, i64)>>;
 
+    /// How often a rebuild of a projection was swapped in.
+    fn rebuilds<'a>(&'a self, name: &'a str) -> Answer<'a, u64>;
+
+    /// Notes a position for `name`, unless one that is as low is noted: once it has returned, nothing
+    /// above is removed from the log. It needs no turn, and doing it again changes nothing.
+    fn note_position<'a>(&'a self, name: &'a str, position: i64) -> Answer<'a, ()>;
+
     /// Moves a projection from one position to the next in the transaction that changed its read
     /// model, and commits; nothing of either happens when the turn or the position is not ours any
     /// more. Says whether it did.
@@ -152,15 +160,16 @@ pub trait QueueStore: Send + Sync + fmt::Debug {
         tables: &'a [String],
     ) -> Answer<'a, bool>;
 
-    /// Puts the projection `shadow`, its tables with it, in the place of `name`, and commits. Says
-    /// whether it did: nothing happens where the turn does not hold any more, or `shadow` has no
-    /// position.
+    /// Puts the projection `shadow`, its tables with it, in the place of `name`, forgets the positions
+    /// `marks` by which that was asked for, and commits. Says whether it did: nothing happens where the
+    /// turn does not hold any more, or `shadow` has no position.
     fn swap<'a>(
         &'a self,
         turn: &'a Turn,
         name: &'a str,
         shadow: &'a str,
         tables: &'a [String],
+        marks: &'a [String],
     ) -> Answer<'a, bool>;
 
     /// Removes handler states of events that completed, and finalized events that are older than

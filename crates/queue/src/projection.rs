@@ -20,8 +20,10 @@ use crate::QueueError;
 use crate::port::LogEvent;
 use crate::tx::Tx;
 
+pub(crate) use guard::Caught;
 pub use rebuild::RebuildError;
 pub use request::{ProjectionState, Rebuild};
+pub(crate) use run::{GROUPS, SEQUENCER};
 pub use run::{Projector, ProjectorOptions};
 
 /// What the name of a table ends with while it is rebuilt.

@@ -211,6 +211,7 @@ impl Queue {
             rescue: true,
             rows: true,
             suspects: true,
+            alone: false,
         };
         let claimed = self.store.claim(&request).await?.events;
         let (blocked, free): (Vec<_>, Vec<_>) =

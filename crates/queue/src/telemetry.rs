@@ -75,7 +75,8 @@ pub(crate) fn attempts(attempts: u32, to: &Disposition) {
 
 pub(crate) fn picked_up(event: &ClaimedEvent, now_ms: i64) {
     if event.attempts == 1 {
-        let waited = u64::try_from(now_ms - event.created_ms).unwrap_or(0);
+        let waited = now_ms.saturating_sub(event.created_ms);
+        let waited = u64::try_from(waited).unwrap_or(0);
         let waited = Duration::from_millis(waited).as_secs_f64();
         metrics::histogram!(names::PICKUP, "component" => COMPONENT).record(waited);
     }

@@ -6,8 +6,12 @@ use std::time::Duration;
 use tidegate_core::env::{Clock, Env};
 
 use crate::port::QueueStore;
+use crate::projection::{Caught, GROUPS, SEQUENCER};
 use crate::queue::Queue;
-use crate::telemetry;
+use crate::{QueueError, telemetry};
+
+/// How long the turn to give positions is held without renewal.
+const TURN: Duration = Duration::from_secs(10);
 
 /// How the tables are kept tidy; keys of the section `queue`.
 #[derive(Debug, Clone)]
@@ -35,6 +39,7 @@ impl Default for UpkeepOptions {
 #[derive(Debug)]
 pub struct Upkeep {
     store: Arc<dyn QueueStore>,
+    owner: String,
     clock: Arc<dyn Clock>,
     options: UpkeepOptions,
 }
@@ -45,6 +50,7 @@ impl Upkeep {
     pub fn new(queue: &Queue, options: UpkeepOptions, env: &Env) -> Self {
         Self {
             store: Arc::clone(queue.store()),
+            owner: queue.owner().to_owned(),
             clock: Arc::clone(&env.clock),
             options,
         }
@@ -57,7 +63,8 @@ impl Upkeep {
             loop {
                 self.clock.sleep(self.options.cleanup_interval).await;
                 let every = self.options.cleanup_interval;
-                clean(&*self.store, &*self.clock, every, self.options.retention).await;
+                let (store, clock) = (&*self.store, &*self.clock);
+                clean(store, &self.owner, clock, every, self.options.retention).await;
             }
         };
         let counting = async {
@@ -79,11 +86,31 @@ impl Upkeep {
 /// clean-ups, so that whatever else its caller does has its turn.
 pub(crate) async fn clean(
     store: &dyn QueueStore,
+    owner: &str,
+    clock: &dyn Clock,
+    every: Duration,
+    retention: Option<Duration>,
+) {
+    let removing = remove(store, owner, clock, every, retention);
+    // A panic would take upkeep from the queue in silence, or a dispatcher with it.
+    if let Err(panic) = Caught(Box::pin(removing)).await {
+        tracing::error!(panic, "the clean-up of the queue panicked");
+    }
+}
+
+async fn remove(
+    store: &dyn QueueStore,
+    owner: &str,
     clock: &dyn Clock,
     every: Duration,
     retention: Option<Duration>,
 ) {
     let until = clock.elapsed() + every;
+    if retention.is_some()
+        && let Err(error) = give_positions(store, owner, clock, until).await
+    {
+        tracing::warn!(%error, "positions could not be given");
+    }
     loop {
         match store.clean(retention).await {
             Ok(cleaned) if cleaned.events > 0 && clock.elapsed() < until => {}
@@ -96,10 +123,35 @@ pub(crate) async fn clean(
     }
 }
 
+/// Gives positions to what has none, unless a projector does: retention removes only what has its
+/// position, because nobody can have read it before.
+async fn give_positions(
+    store: &dyn QueueStore,
+    owner: &str,
+    clock: &dyn Clock,
+    until: Duration,
+) -> Result<(), QueueError> {
+    let Some(turn) = store.take_turn(SEQUENCER, owner, TURN).await? else {
+        return Ok(());
+    };
+    let sequenced = async {
+        while store.sequence(GROUPS).await? >= u64::from(GROUPS) && clock.elapsed() < until {
+            if !store.keep_turn(&turn, TURN).await? {
+                break;
+            }
+        }
+        Ok(())
+    };
+    let sequenced = sequenced.await;
+    store.keep_turn(&turn, Duration::ZERO).await?;
+    sequenced
+}
+
 /// Sets the gauges.
 pub(crate) async fn count(store: &dyn QueueStore) {
-    match store.stats().await {
-        Ok(stats) => telemetry::stats(&stats),
-        Err(error) => tracing::warn!(%error, "the queue could not be counted"),
+    match Caught(store.stats()).await {
+        Ok(Ok(stats)) => telemetry::stats(&stats),
+        Ok(Err(error)) => tracing::warn!(%error, "the queue could not be counted"),
+        Err(panic) => tracing::error!(panic, "counting the queue panicked"),
     }
 }

@@ -18,5 +18,8 @@ async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
         "events: {} accepted, {} delivered, {} dead-lettered, {} missing",
         account.accepted, account.delivered, account.dead_lettered, summary.unaccounted
     );
+    for (type_name, count) in &summary.unhandled {
+        println!("without a handler: {count} of type {type_name}, which wait for one");
+    }
     Ok(())
 }

@@ -70,6 +70,8 @@ async fn rebuild(arguments: &ProjectionRebuild, output: Output) -> Result<Exit, 
         withdrawn.map_err(|error| opened.report(&error))?;
         "withdrawn"
     } else {
+        let before = opened.queue.rebuilds(name).await;
+        let before = before.map_err(|error| opened.report(&error))?;
         let requested = match arguments.partial {
             true => opened.queue.request_partial_rebuild(name).await,
             false => opened.queue.request_rebuild(name).await,
@@ -80,6 +82,11 @@ async fn rebuild(arguments: &ProjectionRebuild, output: Output) -> Result<Exit, 
             false => {
                 let env = Env::system();
                 wait(&opened, name, arguments.timeout, &*env.clock).await?;
+                let after = opened.queue.rebuilds(name).await;
+                let after = after.map_err(|error| opened.report(&error))?;
+                if after <= before {
+                    return Err(withdrawn(name));
+                }
                 "rebuilt"
             }
         }
@@ -102,7 +109,7 @@ async fn state_of(opened: &Opened, name: &str) -> Result<ProjectionState, Report
     found.await.map_err(|error| opened.report(&error))
 }
 
-/// Returns once the request was served.
+/// Returns once the request is gone: it was served, or taken back.
 async fn wait(
     opened: &Opened,
     name: &str,
@@ -157,6 +164,14 @@ fn unserved(name: &str, rebuild: Rebuild) -> Report {
         )
         .with_hint("`tidegate projection ls` shows how far it is"),
     }
+}
+
+fn withdrawn(name: &str) -> Report {
+    let text = format!("`{name}` was not rebuilt: the request is gone");
+    Report::new("projection.withdrawn", text).with_hint(
+        "somebody took it back, or the process that runs the projection refused it and says why in its \
+         log; ask again",
+    )
 }
 
 async fn forget(name: &str, yes: bool, at: &StoreAt, output: Output) -> Result<Exit, Report> {

@@ -248,6 +248,87 @@ fn a_journal_that_was_cut_is_doubted_until_it_is_repaired() {
     }
 }
 
+/// Removes what is in the directory of the log under one of these beginnings.
+fn take_away(dir: &Path, beginnings: &[&str]) {
+    for entry in std::fs::read_dir(dir.join("log")).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap();
+        if !beginnings
+            .iter()
+            .any(|beginning| name.starts_with(beginning))
+        {
+            continue;
+        }
+        match path.is_dir() {
+            true => std::fs::remove_dir_all(&path).unwrap(),
+            false => std::fs::remove_file(&path).unwrap(),
+        }
+    }
+}
+
+#[test]
+fn a_log_of_which_a_part_is_left_is_not_taken_for_none() {
+    let dir = configured(CONFIG);
+    let dir = dir.path();
+    send_one(dir, "one");
+    std::fs::remove_file(dir.join("log/manifest")).unwrap();
+    take_away(dir, &["journal-"]);
+    let ran = run_in(dir, &["audit", "-o", "json"]);
+    assert_eq!(ran.code, Some(4), "{}", ran.stderr);
+    let topic = &ran.json()["components"][0];
+    assert_eq!(topic["recount"]["queued"], 1, "{}", ran.stdout);
+    assert_eq!(run_in(dir, &["log", "check"]).code, Some(3));
+    // Only the records are left.
+    std::fs::remove_file(dir.join("log/manifest.copy")).unwrap();
+    for arguments in [
+        &["audit"][..],
+        &["log", "check"],
+        &["log", "repair", "--yes"],
+        &["send", "orders", "--value", "two"],
+        &["where", "019a8f3e-5c00-7abc-8def-0123456789ab"],
+    ] {
+        let ran = run_in(dir, arguments);
+        assert_eq!(ran.code, Some(1), "{arguments:?}: {}", ran.stdout);
+        assert!(ran.stderr.contains("log.format"), "{}", ran.stderr);
+    }
+}
+
+#[test]
+fn a_log_of_which_nothing_is_left_but_its_lock_is_missed() {
+    let dir = configured(CONFIG);
+    let dir = dir.path();
+    send_one(dir, "one");
+    take_away(dir, &["manifest", "journal-", "spare-", "topic-"]);
+    for arguments in [&["audit"][..], &["log", "check"], &["log", "ls"]] {
+        let ran = run_in(dir, arguments);
+        assert_eq!(ran.code, Some(1), "{arguments:?}: {}", ran.stdout);
+        assert!(ran.stderr.contains("log.missing"), "{}", ran.stderr);
+        assert!(
+            ran.stderr.contains("nothing of it is left"),
+            "{}",
+            ran.stderr
+        );
+    }
+    // Who sends is told, and a new one is made.
+    let ran = run_in(dir, &["send", "orders", "--value", "two"]);
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    assert!(ran.stderr.contains("a new one is made"), "{}", ran.stderr);
+    assert_eq!(run_in(dir, &["audit"]).code, Some(0));
+}
+
+#[test]
+fn a_repair_keeps_to_the_size_of_the_journal() {
+    let dir = configured(CONFIG);
+    let log = dir.path().join("log");
+    send_one(dir.path(), "one");
+    take_away(dir.path(), &["journal-", "spare-"]);
+    let repair = ["log", "repair", "--yes"];
+    assert_eq!(run_in(dir.path(), &repair).code, Some(0));
+    let entries = std::fs::read_dir(&log).unwrap();
+    let longest = entries.map(|entry| entry.unwrap().metadata().unwrap().len());
+    assert!(longest.max().unwrap() <= 1024 * 1024);
+}
+
 fn copy(from: &Path, to: &Path) {
     std::fs::create_dir_all(to).unwrap();
     for entry in std::fs::read_dir(from).unwrap() {

@@ -211,6 +211,8 @@ fn the_server_shows_the_log() {
         );
         assert!(answer.contains(code), "{path}: {answer}");
     }
+    let answer = running.get("/tidegate/log/orders/0?from=99");
+    assert!(answer.contains("\"asked\":99"), "{answer}");
 }
 
 #[test]

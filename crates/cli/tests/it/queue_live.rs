@@ -295,6 +295,20 @@ pub(crate) fn a_rebuild_is_asked_for_and_done_by_the_application(app: &Applicati
     assert_eq!(rebuild(app), requested);
     app.ok(&["projection", "rebuild", "seen", "--withdraw"]);
     assert_eq!(rebuild(app), Value::Null);
+    // Whoever waits is told that nothing was rebuilt when somebody takes the request back.
+    let waiting = {
+        let dir = app.dir.path().to_owned();
+        std::thread::spawn(move || run_in(&dir, &["projection", "rebuild", "seen"]))
+    };
+    app.until("it is asked for", |app| rebuild(app) == requested);
+    app.ok(&["projection", "rebuild", "seen", "--withdraw"]);
+    let ran = waiting.join().unwrap();
+    assert_eq!(ran.code, Some(1), "{}", ran.stdout);
+    assert!(
+        ran.stderr.contains("error[projection.withdrawn]"),
+        "{}",
+        ran.stderr
+    );
     let asked = app.ok(&["projection", "rebuild", "seen", "--no-wait"]);
     assert_eq!(asked["state"], "requested");
     let projecting = app.project();

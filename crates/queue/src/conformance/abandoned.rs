@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::dispatchers::{Calls, Placed, placed, quick};
 use super::{LONG, SHORT, World, completed, lane, numbers};
-use crate::port::{ClaimRequest, ClaimedEvent, Disposition, Held, Serves, Status};
+use crate::port::{ClaimRequest, ClaimedEvent, Disposition, Held, PATIENCE, Serves, Status};
 use crate::{Delivery, Dispatcher, DispatcherOptions, Handled};
 
 const LEASE: Duration = Duration::from_millis(150);
@@ -162,6 +162,7 @@ pub async fn what_was_abandoned_twice_is_handed_out_one_at_a_time(world: &World)
         rescue: true,
         rows: true,
         suspects: false,
+        alone: false,
     };
     let none = world.store.claim(&request).await.unwrap().events;
     assert!(none.is_empty(), "{none:?}");
@@ -247,5 +248,60 @@ pub async fn a_row_that_was_abandoned_twice_is_a_suspect_until_somebody_answers(
     let again = world.claim(9, LONG).await;
     assert_eq!(counts(&again), [(ids[0], 0), (ids[1], 2)]);
     assert_eq!(numbers(&world.claim(9, LONG).await), [ids[2]]);
+    world.audit().await;
+}
+
+/// Where something else goes on running out, a suspect that has waited for long comes first, and alone, to
+/// a claimer that holds nothing: otherwise its turn would never come. A row of its own is no different.
+pub async fn a_suspect_that_has_waited_for_long_comes_first_and_alone(world: &World) {
+    let innocent = world.publish("a", 2).await;
+    for _ in 0..2 {
+        assert_eq!(abandon(world, 9).await.len(), 2);
+        world.wait(SHORT * 2).await;
+    }
+    // One of them gets a row, and both are suspects.
+    let both = [world.claim(9, LONG).await, world.claim(9, LONG).await].concat();
+    assert_eq!(counts(&both), [(innocent[0], 2), (innocent[1], 2)]);
+    let retry = Disposition::Retry {
+        after: Duration::ZERO,
+        lane: lane(),
+    };
+    world.settle(&both[..1], &retry).await;
+    let give_back = async |events: &[ClaimedEvent]| {
+        let held: Vec<Held> = events.iter().map(|event| event.claim.held).collect();
+        world.store.renew(&held, Duration::ZERO).await.unwrap();
+    };
+    give_back(&both[1..]).await;
+    let request = |suspects, alone, lease| ClaimRequest {
+        owner: "tester".to_owned(),
+        limit: 9,
+        lease,
+        serves: Serves::All,
+        rescue: true,
+        rows: true,
+        suspects,
+        alone,
+    };
+    let claim = async |request: ClaimRequest| world.store.claim(&request).await.unwrap();
+    for count in [0, 1] {
+        world.wait(SHORT * 2).await;
+        let row = claim(request(false, true, SHORT)).await.events;
+        assert_eq!(counts(&row), [(innocent[0], count)]);
+    }
+    let other = world.publish("a", 1).await[0];
+    // By a lease that is long, they have not waited for long.
+    let early = claim(request(true, true, LONG)).await;
+    assert!(!early.is_alone && numbers(&early.events).contains(&other));
+    give_back(&early.events).await;
+    world.wait(SHORT * (PATIENCE + 3)).await;
+    for suspect in [innocent[1], innocent[0]] {
+        let first = claim(request(true, true, SHORT)).await;
+        assert_eq!(
+            (counts(&first.events), first.is_alone),
+            (vec![(suspect, 2)], true)
+        );
+    }
+    let next = claim(request(true, true, SHORT)).await;
+    assert!(!next.is_alone && numbers(&next.events).contains(&other));
     world.audit().await;
 }

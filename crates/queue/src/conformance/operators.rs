@@ -177,6 +177,7 @@ pub async fn canceling_an_event_releases_its_key(world: &World) {
         rescue: false,
         rows: true,
         suspects: true,
+        alone: false,
     };
     let claimed = world.store.claim(&request).await.unwrap().events;
     assert_eq!(numbers(&claimed), [second]);
@@ -382,6 +383,7 @@ pub async fn handlers_are_registered_and_unregistered(world: &World) {
         rescue: false,
         rows: false,
         suspects: true,
+        alone: false,
     };
     let claimed = world.store.claim(&request).await.unwrap();
     assert_eq!(claimed.registry, second.version);

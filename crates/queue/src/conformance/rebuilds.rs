@@ -1,13 +1,14 @@
 //! Rules of who may touch what a projection has built.
 
-use super::dispatchers::{Calls, quick};
-use super::projections::{TABLE, add, caught_up, create, publish, start, times};
-use super::{LONG, SHORT, World};
-use crate::conformance::dispatchers::{Placed, Running};
-use crate::port::Turn;
-use crate::{Delivery, Dispatcher, Handled, QueueError, Target};
+use std::time::Duration;
 
-async fn turn(world: &World, owner: &str, span: std::time::Duration) -> Turn {
+use super::dispatchers::{Calls, Placed, Running, quick};
+use super::projections::{TABLE, add, caught_up, create, projector, publish, start, times};
+use super::{LONG, SHORT, World, completed};
+use crate::port::Turn;
+use crate::{Delivery, Dispatcher, Handled, QueueError, RebuildError, Target};
+
+async fn turn(world: &World, owner: &str, span: Duration) -> Turn {
     let taken = world.store.take_turn("projection.counting", owner, span);
     taken.await.unwrap().unwrap()
 }
@@ -44,7 +45,7 @@ pub async fn a_rebuild_is_touched_only_by_whoever_has_its_turn(world: &World) {
     let mut tx = store.begin().await.unwrap();
     create(&mut tx, Target::Rebuild).await.unwrap();
     tx.commit().await.unwrap();
-    let swapped = store.swap(&ours, "counting", "counting#rebuild", &tables);
+    let swapped = store.swap(&ours, "counting", "counting#rebuild", &tables, &[]);
     assert!(!swapped.await.unwrap());
     assert_eq!(times(world, 7).await, 1, "readers see what they saw");
     assert_eq!(store.projection("counting").await.unwrap(), 1);
@@ -70,7 +71,7 @@ pub async fn a_projection_that_was_forgotten_is_built_anew(world: &World) {
     projecting.stop().await;
     for _ in 0..2 {
         // A turn that was given back is free from the next millisecond on.
-        world.wait(std::time::Duration::from_millis(5)).await;
+        world.wait(Duration::from_millis(5)).await;
         queue.forget_projection("counting").await.unwrap();
     }
     assert_eq!(queue.projections().await.unwrap(), []);
@@ -82,7 +83,7 @@ pub async fn a_projection_that_was_forgotten_is_built_anew(world: &World) {
         if known == [("counting".to_owned(), 8)] {
             break;
         }
-        world.wait(std::time::Duration::from_millis(5)).await;
+        world.wait(Duration::from_millis(5)).await;
     }
     projecting.stop().await;
     handling.stop().await;
@@ -95,4 +96,142 @@ pub async fn a_projection_that_was_forgotten_is_built_anew(world: &World) {
     for n in 0..8 {
         assert_eq!(times(world, n).await, 1, "event {n}");
     }
+}
+
+/// A rebuild waits for its turn, and what retention removes meanwhile would be missing in it: it is refused,
+/// and readers see what they saw.
+pub async fn what_is_removed_while_a_rebuild_waits_is_not_lost(world: &World) {
+    let calls = Calls::default();
+    let act = |_: Delivery<Placed>| async { Handled::Success };
+    let builder = Dispatcher::builder(world.queue()).options(quick());
+    let handling = Running::start(world, builder.register_fn("one", act).unwrap());
+    publish(world, 0..5).await;
+    world.finalized(5).await;
+    handling.stop().await;
+    let projecting = start(world, &calls);
+    caught_up(world).await;
+    let other = projector(world, &calls);
+    let removing = async {
+        // The other one asks for the turn by then.
+        world.wait(Duration::from_millis(100)).await;
+        let cleaned = world.store.clean(Some(Duration::ZERO)).await.unwrap();
+        assert_eq!(cleaned.events, 5);
+        projecting.stop().await;
+    };
+    let (rebuilt, ()) = tokio::join!(other.rebuild("counting"), removing);
+    let error = rebuilt.unwrap_err();
+    assert!(
+        matches!(
+            &error,
+            RebuildError::Store {
+                source: QueueError::Removed { .. },
+                ..
+            }
+        ),
+        "{error:?}"
+    );
+    for n in 0..5 {
+        assert_eq!(times(world, n).await, 1, "event {n}");
+    }
+    let known = world.store.projections().await.unwrap();
+    assert_eq!(
+        known,
+        [("counting".to_owned(), 5)],
+        "nothing is left of the rebuild"
+    );
+}
+
+/// A request that was written before retention removed something, and is found after that, is refused by
+/// whoever finds it; one that may do without what was removed is served.
+pub async fn a_request_is_served_only_from_a_log_that_is_whole(world: &World) {
+    let calls = Calls::default();
+    publish(world, 0..3).await;
+    let claimed = world.claim(3, LONG).await;
+    world.settle(&claimed, &completed()).await;
+    let projecting = start(world, &calls);
+    caught_up(world).await;
+    world.wait(Duration::from_millis(5)).await;
+    world.store.clean(Some(Duration::ZERO)).await.unwrap();
+    // As somebody leaves it who dies right after writing it.
+    let request = "counting#wanted";
+    world.store.note_position(request, 0).await.unwrap();
+    let is_gone = async || {
+        let known = world.store.projections().await.unwrap();
+        known.iter().all(|(name, _)| name == "counting")
+    };
+    let until_gone = async || {
+        for _ in 0..2_000 {
+            if is_gone().await {
+                return;
+            }
+            world.wait(Duration::from_millis(5)).await;
+        }
+        panic!("{:?}", world.store.projections().await);
+    };
+    until_gone().await;
+    assert_eq!(world.store.rebuilds("counting").await.unwrap(), 0);
+    assert_eq!(times(world, 0).await, 1);
+    let queue = world.queue();
+    queue.request_partial_rebuild("counting").await.unwrap();
+    until_gone().await;
+    assert_eq!(queue.rebuilds("counting").await.unwrap(), 1);
+    assert_eq!(times(world, 0).await, 0);
+    projecting.stop().await;
+}
+
+/// Whoever asks for a rebuild has written that down when it is told so, whatever others do who ask for the
+/// same; and what is asked for in spite of removed events stays so.
+pub async fn a_request_is_written_down_for_everybody_who_asks(world: &World) {
+    let store = &world.store;
+    let turn = turn(world, "ours", LONG).await;
+    let tx = store.begin().await.unwrap();
+    assert!(store.advance(tx, &turn, "counting", 0, 3).await.unwrap());
+    // Somebody else who asked, and died.
+    let asked = store.take_turn("request.counting", "dead", LONG).await;
+    asked.unwrap().unwrap();
+    let queue = world.queue();
+    let at = async || store.projections().await.unwrap();
+    queue.request_rebuild("counting").await.unwrap();
+    let known = [
+        ("counting".to_owned(), 3),
+        ("counting#wanted".to_owned(), 0),
+    ];
+    assert_eq!(at().await, known);
+    queue.request_partial_rebuild("counting").await.unwrap();
+    queue.request_rebuild("counting").await.unwrap();
+    assert_eq!(at().await[1], ("counting#wanted".to_owned(), -1));
+    queue.withdraw_rebuild("counting").await.unwrap();
+    assert_eq!(at().await, [("counting".to_owned(), 3)]);
+    assert_eq!(queue.rebuilds("counting").await.unwrap(), 0);
+}
+
+/// The marks by which a rebuild was asked for go with the swap, or not at all.
+pub async fn a_swap_takes_its_marks_away(world: &World) {
+    let (store, tables) = (&world.store, [TABLE.to_owned()]);
+    let marks = ["counting#wanted", "counting#forgotten"].map(str::to_owned);
+    let late = turn(world, "late", SHORT).await;
+    world.wait(SHORT * 2).await;
+    let ours = turn(world, "ours", LONG).await;
+    for (target, name) in [
+        (Target::Live, "counting"),
+        (Target::Rebuild, "counting#rebuild"),
+    ] {
+        let mut tx = store.begin().await.unwrap();
+        create(&mut tx, target).await.unwrap();
+        assert!(store.advance(tx, &ours, name, 0, 1).await.unwrap());
+    }
+    for mark in &marks {
+        store.note_position(mark, 0).await.unwrap();
+    }
+    let swap = async |turn| {
+        let swapped = store.swap(turn, "counting", "counting#rebuild", &tables, &marks);
+        swapped.await.unwrap()
+    };
+    assert!(!swap(&late).await);
+    assert_eq!(store.projections().await.unwrap().len(), 4);
+    assert_eq!(store.rebuilds("counting").await.unwrap(), 0);
+    assert!(swap(&ours).await);
+    let known = store.projections().await.unwrap();
+    assert_eq!(known, [("counting".to_owned(), 1)]);
+    assert_eq!(store.rebuilds("counting").await.unwrap(), 1);
 }

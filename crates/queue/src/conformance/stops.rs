@@ -47,6 +47,49 @@ pub async fn stopping_gives_back_what_was_not_begun(world: &World) {
     world.audit().await;
 }
 
+/// A handler that is past the stop timeout is cut short, and so is its transaction: on SQLite nobody else
+/// writes while it is open. Its event is given back at once, like the others.
+pub async fn stopping_does_not_wait_for_what_a_handler_holds(world: &World) {
+    let queue = world.queue();
+    let options = DispatcherOptions {
+        lease: Duration::from_secs(60),
+        stop_timeout: Duration::from_millis(200),
+        ..quick()
+    };
+    let calls = Calls::default();
+    let (seen, clock) = (calls.clone(), Arc::clone(&world.env.clock));
+    let builder = Dispatcher::builder(queue.clone()).options(options);
+    let builder = builder.register_raw("one", "placed", move |_, context| {
+        let (seen, clock) = (seen.clone(), Arc::clone(&clock));
+        Box::pin(async move {
+            context.transaction().await.unwrap();
+            seen.add("one", 0);
+            clock.sleep(Duration::from_secs(600)).await;
+            Handled::Success
+        })
+    });
+    let running = Running::start(world, builder.unwrap());
+    queue.publish(&placed(0)).await.unwrap();
+    for _ in 0..2_000 {
+        if calls.of("one", 0) > 0 {
+            break;
+        }
+        world.wait(Duration::from_millis(2)).await;
+    }
+    assert_eq!(calls.of("one", 0), 1);
+    let began = world.env.clock.elapsed();
+    running.stop().await;
+    let took = world.env.clock.elapsed().saturating_sub(began);
+    assert!(took < Duration::from_secs(5), "{took:?}");
+    queue.publish(&placed(1)).await.unwrap();
+    let act = |_: Delivery<Placed>| async { Handled::Success };
+    let builder = Dispatcher::builder(queue).options(quick());
+    let running = Running::start(world, builder.register_fn("one", act).unwrap());
+    world.finalized(2).await;
+    running.stop().await;
+    world.audit().await;
+}
+
 /// A handler that fails with class System stops its dispatcher, whose health says so; no attempt is
 /// used up, what was not begun is given back at once, and a dispatcher that works finishes it all.
 pub async fn a06_a_system_failure_stops_the_dispatcher_and_loses_nothing(world: &World) {

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use tidegate_core::Classify;
 
-use super::Shared;
+use super::{Shared, registered};
 use crate::port::{ClaimRequest, Claimed, ClaimedEvent, Held, SUSPECT, Serves};
-use crate::{QueueError, limit, telemetry};
+use crate::{QueueError, telemetry};
 
 /// How often rows of their own are looked for while fresh events keep coming: so long at most does a
 /// retry wait beyond its time. It has no key, because it is far below every poll delay and wait that
@@ -55,10 +55,7 @@ pub(super) async fn claim(shared: &Shared) {
                     looks.rows = None;
                 }
             }
-            Ok(_) => {
-                failures = 0;
-                shared.signals.work.notify_waiters();
-            }
+            Ok(_) => failures = 0,
             Err(error) => {
                 failures = failures.saturating_add(1);
                 failed(shared, &error, failures).await;
@@ -69,18 +66,9 @@ pub(super) async fn claim(shared: &Shared) {
 
 /// Writes our handlers into the registry; says no when the stop came first.
 async fn register(shared: &Shared) -> bool {
-    let all = shared.handlers.values();
-    let all = all.map(|handler| (handler.type_name().to_owned(), handler.id().to_owned()));
-    let all: Vec<(String, String)> = all.collect();
     let mut failures = 0_u32;
     while !shared.hub().is_stopping() {
-        let store = shared.queue.store();
-        let registered = async {
-            limit::check_lanes(&store.registry().await?, &all)?;
-            store.register(&all).await?;
-            store.registry().await
-        };
-        match registered.await {
+        match registered::register(shared).await {
             Ok(registry) => {
                 let mut hub = shared.hub();
                 hub.registry = registry;
@@ -97,10 +85,14 @@ async fn register(shared: &Shared) -> bool {
 }
 
 /// How many events may be claimed now: two batches may be in memory, and small claims wait until
-/// there is room for half of one.
+/// there is room for half of one. None beside a suspect that is to stay alone.
 fn room(shared: &Shared) -> u32 {
     let batch = shared.options.batch_size.max(1);
-    let in_memory = u32::try_from(shared.hub().in_memory()).unwrap_or(u32::MAX);
+    let hub = shared.hub();
+    if hub.is_alone() {
+        return 0;
+    }
+    let in_memory = u32::try_from(hub.in_memory()).unwrap_or(u32::MAX);
     let room = batch.saturating_mul(2).saturating_sub(in_memory);
     if room * 2 >= batch {
         room.min(batch)
@@ -132,7 +124,10 @@ impl Looks {
         let now = shared.env.clock.elapsed();
         let is_due = |last: Option<Duration>, every| last.is_none_or(|last| now >= last + every);
         let rows = is_due(self.rows, ROWS_EVERY);
-        let suspects = !shared.hub().holds_abandoned();
+        let (suspects, alone) = {
+            let hub = shared.hub();
+            (!hub.holds_abandoned(), hub.holds_nothing())
+        };
         let is_next = suspects && std::mem::take(&mut self.has_suspect);
         let rescue = is_next || is_due(self.rescue, self.rescue_every);
         if rows {
@@ -149,6 +144,7 @@ impl Looks {
             rescue,
             rows,
             suspects: suspects && rescue,
+            alone,
         }
     }
 
@@ -170,21 +166,30 @@ impl Looks {
     }
 }
 
-/// Takes what was claimed, with the registry as of the claim.
+/// Takes what was claimed, and has a look at the registry where it is another one by now.
 async fn take(shared: &Shared, claimed: Result<Claimed, QueueError>) -> Result<usize, QueueError> {
     let claimed = claimed?;
-    let known = shared.hub().registry.version;
-    if claimed.registry != known && claimed.registry != 0 {
-        let registry = shared.queue.store().registry().await?;
-        shared.hub().learn(registry);
-    }
     let count = claimed.events.len();
     for event in &claimed.events {
         telemetry::picked_up(event, claimed.now_ms);
     }
-    let mut hub = shared.hub();
-    hub.works();
-    hub.add(claimed.events);
+    let known = {
+        let mut hub = shared.hub();
+        hub.works();
+        hub.add(claimed.events, claimed.is_alone);
+        hub.registry.version
+    };
+    if count > 0 {
+        shared.signals.work.notify_waiters();
+    }
+    // They are ours whatever comes of this look. What is decided by an older registry is decided again
+    // when it is settled.
+    if claimed.registry != known
+        && claimed.registry != 0
+        && let Err(error) = registered::look(shared).await
+    {
+        tracing::warn!(%error, "the registry could not be read");
+    }
     Ok(count)
 }
 

@@ -56,6 +56,8 @@ pub(super) struct Hub {
     pub(super) entropy: Box<dyn Entropy>,
     pub(super) report: Report,
     leases: BTreeMap<Held, Lease>,
+    /// The lease of a suspect that is to stay alone, for as long as we hold it.
+    alone: Option<Held>,
     outcomes: Vec<Move>,
     running: usize,
     is_stopping: bool,
@@ -75,6 +77,7 @@ impl Hub {
             entropy,
             report: Report::default(),
             leases: BTreeMap::new(),
+            alone: None,
             outcomes: Vec::new(),
             running: 0,
             is_stopping: false,
@@ -108,7 +111,11 @@ impl Hub {
         self.is_claiming = false;
     }
 
-    pub(super) fn add(&mut self, events: Vec<ClaimedEvent>) {
+    /// Takes what was claimed. A suspect that `is_alone` stays so: whatever came beside it might take the
+    /// process down, and would be held against it.
+    pub(super) fn add(&mut self, events: Vec<ClaimedEvent>, is_alone: bool) {
+        let first = events.first().filter(|_| is_alone);
+        self.alone = first.map(|event| event.claim.held);
         self.report.claimed += events.len() as u64;
         for event in events {
             let held = event.claim.held;
@@ -287,6 +294,16 @@ impl Hub {
     /// becomes of either tells something of it.
     pub(super) fn holds_abandoned(&self) -> bool {
         self.leases.values().any(|lease| lease.ran_out > 0)
+    }
+
+    /// Whether we hold a suspect that is to stay alone.
+    pub(super) fn is_alone(&self) -> bool {
+        self.alone.is_some_and(|key| self.leases.contains_key(&key))
+    }
+
+    /// Whether we hold nothing at all.
+    pub(super) fn holds_nothing(&self) -> bool {
+        self.leases.is_empty()
     }
 
     /// Whether this lease is on a suspect.

@@ -41,7 +41,8 @@ pub(super) async fn clean(shared: &Shared) {
         shared.env.clock.sleep(every).await;
         let store = shared.queue.store();
         let clock = &*shared.env.clock;
-        upkeep::clean(&**store, clock, every, shared.options.retention).await;
+        let (owner, retention) = (shared.queue.owner(), shared.options.retention);
+        upkeep::clean(&**store, owner, clock, every, retention).await;
         upkeep::count(&**store).await;
     }
 }

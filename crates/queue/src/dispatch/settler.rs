@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::Shared;
+use super::{Shared, Workers, registered};
 use tidegate_core::{Classify, FailureClass};
 
 use crate::port::{Disposition, HandlerResult, HandlerState, Held, Move, Settlement};
@@ -18,7 +18,7 @@ const LINGER: Duration = Duration::from_millis(3);
 /// The pause after a settle that failed.
 const PAUSE: Duration = Duration::from_millis(50);
 
-pub(super) async fn settle(shared: &Shared) {
+pub(super) async fn settle(shared: &Shared, workers: &mut Workers) {
     loop {
         let (has_whole, has_some, is_stopping, is_idle) = {
             let hub = shared.hub();
@@ -47,6 +47,8 @@ pub(super) async fn settle(shared: &Shared) {
             () = shared.stopping(), if !is_stopping => {}
         }
     }
+    // Those that still run are past the stop timeout; their events come back.
+    workers.end(&*shared.env.clock).await;
     give_back(shared).await;
     shared.end();
 }
@@ -67,6 +69,7 @@ async fn flush(shared: &Shared) {
 }
 
 async fn settle_batch(shared: &Shared, key: Held, mut moves: Vec<Move>) {
+    let mut changes = 0_u32;
     loop {
         let policy = &shared.options.policy;
         let registry = shared.hub().bring_up_to_date(Some(key), &mut moves, policy);
@@ -90,7 +93,8 @@ async fn settle_batch(shared: &Shared, key: Held, mut moves: Vec<Move>) {
             }
             Err(QueueError::RegistryChanged) => {
                 moves = settlement.moves;
-                if read_registry(shared).await {
+                changes = changes.saturating_add(1);
+                if read_registry(shared, changes).await {
                     continue;
                 }
                 shared.hub().give_up(key);
@@ -244,6 +248,7 @@ async fn settle_rows(shared: &Shared, moves: Vec<Move>) {
         moves,
         finished: Vec::new(),
     };
+    let mut changes = 0_u32;
     loop {
         let policy = &shared.options.policy;
         let moves = &mut settlement.moves;
@@ -256,7 +261,8 @@ async fn settle_rows(shared: &Shared, moves: Vec<Move>) {
                 return;
             }
             Err(QueueError::RegistryChanged) => {
-                if !read_registry(shared).await {
+                changes = changes.saturating_add(1);
+                if !read_registry(shared, changes).await {
                     return;
                 }
             }
@@ -288,21 +294,22 @@ async fn settle_rows(shared: &Shared, moves: Vec<Move>) {
     }
 }
 
-/// Handlers came or went while events were handled: reads who there is now. Says no when the time after
-/// the stop is over; the leases run out then.
-async fn read_registry(shared: &Shared) -> bool {
+/// Handlers came or went while events were handled, so many times in a row: reads who there is now. Says
+/// no when the time after the stop is over; the leases run out then.
+async fn read_registry(shared: &Shared, changes: u32) -> bool {
+    let mut is_to_wait = changes > 1;
     loop {
-        match shared.queue.store().registry().await {
-            Ok(registry) => {
-                shared.hub().learn(registry);
-                return true;
-            }
-            Err(error) => tracing::warn!(%error, "the registry could not be read"),
+        if is_to_wait {
+            shared.env.clock.sleep(PAUSE).await;
         }
-        shared.env.clock.sleep(PAUSE).await;
         if shared.is_past_stop() {
             return false;
         }
+        match registered::look(shared).await {
+            Ok(()) => return true,
+            Err(error) => tracing::warn!(%error, "the registry could not be read"),
+        }
+        is_to_wait = true;
     }
 }
 

@@ -1,7 +1,7 @@
 //! Claiming in the model.
 
 use super::state::{Batch, RowState, State, Stored, Where};
-use crate::port::{Claim, ClaimRequest, Claimed, ClaimedEvent, Held, Lane, SUSPECT};
+use crate::port::{Claim, ClaimRequest, Claimed, ClaimedEvent, Held, Lane, PATIENCE, SUSPECT};
 use tidegate_core::books::Place;
 
 impl State {
@@ -12,13 +12,24 @@ impl State {
         if request.rescue {
             let keys: Vec<String> = self.parked_keys();
             self.release(keys.iter().map(String::as_str), now);
-            taken.extend(self.rescue(request, limit, now, until));
+            if request.alone && request.suspects {
+                taken.extend(self.rescue(request, limit, (now, until), PATIENCE));
+            }
+            if request.alone && taken.is_empty() && request.rows {
+                taken.extend(self.claim_suspect_row(request, limit, &[], (now, until), PATIENCE));
+            }
+        }
+        if !taken.is_empty() {
+            return self.gives(&taken, true, now);
+        }
+        if request.rescue {
+            taken.extend(self.rescue(request, limit, (now, until), 0));
         }
         if request.rows {
             let room = limit - taken.len();
             taken.extend(self.claim_rows(request, room, now, until));
             let room = limit - taken.len();
-            taken.extend(self.claim_suspect_row(request, room, &taken, now, until));
+            taken.extend(self.claim_suspect_row(request, room, &taken, (now, until), 0));
         }
         let waiting = self.events.iter();
         let waiting = waiting.filter(|(_, stored)| matches!(stored.at, Where::Waiting));
@@ -28,8 +39,13 @@ impl State {
             self.new_batch(&fresh, (1, 0), &request.owner, (now, until));
             taken.extend(fresh);
         }
+        self.gives(&taken, false, now)
+    }
+
+    fn gives(&self, taken: &[i64], is_alone: bool, now: i64) -> Claimed {
         Claimed {
             events: taken.iter().filter_map(|id| self.claimed(*id)).collect(),
+            is_alone,
             registry: self.registry.version,
             now_ms: now,
         }
@@ -68,9 +84,16 @@ impl State {
         }
     }
 
-    fn rescue(&mut self, request: &ClaimRequest, limit: usize, now: i64, until: i64) -> Vec<i64> {
+    fn rescue(
+        &mut self,
+        request: &ClaimRequest,
+        limit: usize,
+        (now, until): (i64, i64),
+        patience: u32,
+    ) -> Vec<i64> {
         let expired = self.batches.iter().filter(|(_, batch)| {
-            batch.until < now && may_be_taken(batch.ran_out(), batch.until, request, now)
+            let ran_out = (batch.ran_out(), batch.until);
+            batch.until < now && may_be_taken(ran_out, request, now, patience)
         });
         let expired = expired.min_by_key(|(id, batch)| (batch.ran_out() >= SUSPECT, **id));
         let Some((id, batch)) = expired.map(|(id, batch)| (*id, batch.clone())) else {
@@ -158,8 +181,8 @@ impl State {
         request: &ClaimRequest,
         room: usize,
         taken: &[i64],
-        now: i64,
-        until: i64,
+        (now, until): (i64, i64),
+        patience: u32,
     ) -> Option<i64> {
         let is_abandoned = |id: &i64| self.claimed(*id).is_some_and(|e| e.abandoned > 0);
         if room == 0 || !request.suspects || taken.iter().any(is_abandoned) {
@@ -171,7 +194,7 @@ impl State {
             };
             let due = row.due.filter(|due| *due <= now)?;
             let is_wanted = row.ran_out() >= SUSPECT
-                && may_be_taken(row.ran_out(), due, request, now)
+                && may_be_taken((row.ran_out(), due), request, now, patience)
                 && self.is_served(row, request);
             is_wanted.then_some((due, *id))
         });
@@ -280,12 +303,17 @@ impl State {
 }
 
 /// Whether what was due at `since` may be taken now. A suspect comes each time one lease later, ten at
-/// most.
-fn may_be_taken(ran_out: u32, since: i64, request: &ClaimRequest, now: i64) -> bool {
+/// most; with patience only a suspect may, and so many leases later.
+fn may_be_taken(
+    (ran_out, since): (u32, i64),
+    request: &ClaimRequest,
+    now: i64,
+    patience: u32,
+) -> bool {
     match ran_out.checked_sub(SUSPECT) {
-        None => true,
+        None => patience == 0,
         Some(alone) => {
-            let pause = i64::from(alone.min(10)) * super::ms(request.lease);
+            let pause = i64::from(alone.min(10) + patience) * super::ms(request.lease);
             request.suspects && since <= now - pause
         }
     }

@@ -1,5 +1,8 @@
 //! The registry, projections, clean-up and operators in the model.
 
+use std::collections::BTreeSet;
+
+use tidegate_core::EventId;
 use tidegate_core::books::{Place, postings};
 
 use super::state::{Logged, RowState, State, Where};
@@ -94,6 +97,7 @@ impl State {
         name: &str,
         shadow: &str,
         tables: &[String],
+        marks: &[String],
     ) -> bool {
         if !self.holds(turn) {
             return false;
@@ -107,6 +111,10 @@ impl State {
                 .insert(table.clone(), rebuilt.unwrap_or_default());
         }
         self.projections.insert(name.to_owned(), position);
+        *self.rebuilds.entry(name.to_owned()).or_default() += 1;
+        for mark in marks {
+            self.projections.remove(mark);
+        }
         true
     }
 
@@ -138,10 +146,12 @@ impl State {
                 Where::Log(_) | Where::Waiting | Where::Batch(_) | Where::Row(_) => None,
             });
         let old: Vec<i64> = old.collect();
+        let mut gone = BTreeSet::new();
         for id in &old {
             if let Some(stored) = self.events.remove(id)
                 && let Where::Log(log) = stored.at
             {
+                gone.insert(stored.event.event_id);
                 let place = if log.errors.is_empty() {
                     Place::Delivered
                 } else {
@@ -153,6 +163,11 @@ impl State {
             }
             self.states.retain(|(of, _), _| of != id);
         }
+        // Who published an id twice has it twice, and what guards one of the two guards the other.
+        let kept = self.events.values().map(|stored| stored.event.event_id);
+        let kept: BTreeSet<EventId> = kept.collect();
+        self.inbox
+            .retain(|(_, event, _)| kept.contains(event) || !gone.contains(event));
         old.len() as u64
     }
 

@@ -26,6 +26,8 @@ pub(super) struct State {
     pub(super) inbox: BTreeSet<(String, EventId, String)>,
     pub(super) turns: BTreeMap<String, (i64, i64)>,
     pub(super) projections: BTreeMap<String, i64>,
+    /// How often a rebuild of a projection was swapped in.
+    pub(super) rebuilds: BTreeMap<String, u64>,
     pub(super) tables: BTreeMap<String, BTreeMap<String, String>>,
     pub(super) books: Books,
 }

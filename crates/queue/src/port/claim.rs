@@ -35,7 +35,14 @@ pub struct ClaimRequest {
     /// Whether a suspect may be among it, where that look finds nothing else that ran out: an event of
     /// which [`SUSPECT`] leases ran out. It comes alone, each time one lease later, ten at most.
     pub suspects: bool,
+    /// Whether a suspect that has waited for [`PATIENCE`] leases more than it had to comes first, and
+    /// alone: for a claimer that holds nothing, and claims nothing while it has it. Where processes go
+    /// on dying, there is always something else that ran out, and suspects would wait for ever.
+    pub alone: bool,
 }
+
+/// So many leases does a suspect wait for what ran out otherwise.
+pub const PATIENCE: u32 = 10;
 
 /// So many leases of an event that ran out, one after the other, make it a suspect: it may be what takes
 /// processes down. Fewer happen to anybody who was in a batch with it, or on a host that stood still.
@@ -105,6 +112,8 @@ pub struct ClaimedEvent {
 pub struct Claimed {
     /// The events.
     pub events: Vec<ClaimedEvent>,
+    /// Whether it is a suspect that is to stay alone.
+    pub is_alone: bool,
     /// The version of the registry when they were claimed.
     pub registry: u64,
     /// The time of the store, in milliseconds since 1970.

@@ -58,7 +58,7 @@ impl Projector {
 }
 
 /// Runs a future, and gives what it panicked with.
-pub(super) struct Caught<'a, T>(pub(super) Pin<Box<dyn Future<Output = T> + Send + 'a>>);
+pub(crate) struct Caught<'a, T>(pub(crate) Pin<Box<dyn Future<Output = T> + Send + 'a>>);
 
 impl<T> Future for Caught<'_, T> {
     type Output = Result<T, String>;

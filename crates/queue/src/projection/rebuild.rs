@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tidegate_core::{Classify, Failure, FailureClass};
 
-use super::request::{forgotten_of, request_of, shadow_of};
+use super::request::{Wanted, forgotten_of, request_of, shadow_of};
 use super::run::{Begun, Projector, Step, Work, turn_name};
 use super::{Projection, Target};
 use crate::QueueError;
@@ -71,16 +71,7 @@ impl Projector {
     /// There is no such projection, retention has removed events that it had seen, it failed, the
     /// store failed, or another process took over.
     pub async fn rebuild(&self, name: &str) -> Result<(), RebuildError> {
-        let failed = |source| RebuildError::Store {
-            name: name.to_owned(),
-            source,
-        };
-        if self.store.has_removed().await.map_err(failed)? {
-            return Err(failed(QueueError::Removed {
-                name: name.to_owned(),
-            }));
-        }
-        self.rebuild_partial(name).await
+        self.rebuild_as(name, Wanted::Whole).await
     }
 
     /// The same for a projection that can do without the events that retention has removed: what is
@@ -89,6 +80,10 @@ impl Projector {
     /// # Errors
     /// There is no such projection, it failed, the store failed, or another process took over.
     pub async fn rebuild_partial(&self, name: &str) -> Result<(), RebuildError> {
+        self.rebuild_as(name, Wanted::Partial).await
+    }
+
+    async fn rebuild_as(&self, name: &str, wanted: Wanted) -> Result<(), RebuildError> {
         let found = self
             .projections
             .iter()
@@ -100,6 +95,8 @@ impl Projector {
             name: name.to_owned(),
             source,
         };
+        // Nobody is to wait for a refusal.
+        self.check_log(name, wanted).await?;
         let mut work = Work::default();
         // Whoever builds it now goes on until we have the turn.
         let turn = loop {
@@ -122,6 +119,15 @@ impl Projector {
         if !is_begun {
             return Err(taken_over());
         }
+        // What was removed while we waited is missing; from here on retention waits for us.
+        if let Err(error) = self.check_log(name, wanted).await {
+            self.give_up(projection, &turn).await?;
+            store
+                .keep_turn(&turn, Duration::ZERO)
+                .await
+                .map_err(failed)?;
+            return Err(error);
+        }
         loop {
             if !store
                 .keep_turn(&turn, self.options.lease)
@@ -140,14 +146,12 @@ impl Projector {
                 Step::TakenOver => return Err(taken_over()),
             }
         }
-        let swapped = store.swap(&turn, name, &shadow, &projection.tables).await;
-        if !swapped.map_err(failed)? {
+        // What was left of it when it was forgotten goes with the swap.
+        let marks = [forgotten_of(name)];
+        let swapped = store.swap(&turn, name, &shadow, &projection.tables, &marks);
+        if !swapped.await.map_err(failed)? {
             return Err(taken_over());
         }
-        // What was left of it when it was forgotten is gone.
-        let mark = forgotten_of(name);
-        let unmarked = store.forget_projection(Some(&turn), &mark, &[]).await;
-        unmarked.map_err(failed)?;
         store
             .keep_turn(&turn, Duration::ZERO)
             .await
@@ -160,32 +164,36 @@ impl Projector {
     pub(super) async fn follow(
         &self,
         projection: &Projection,
-        is_wanted: bool,
+        wanted: Option<Wanted>,
         mut from: i64,
         turn: &Turn,
         begun: &mut Begun,
     ) -> Result<Step, RebuildError> {
         let name = projection.name();
-        match (is_wanted, begun.is_rebuilding) {
-            (false, false) => return Ok(Step::Idle),
-            (false, true) => {
+        match (wanted, begun.is_rebuilding) {
+            (None, false) => return Ok(Step::Idle),
+            (None, true) => {
                 begun.is_rebuilding = false;
                 return match self.give_up(projection, turn).await? {
                     true => Ok(Step::Idle),
                     false => Ok(Step::TakenOver),
                 };
             }
-            (true, false) => {
+            (Some(wanted), false) => {
                 tracing::info!(projection = name, "a rebuild was asked for");
                 let is_begun = self.give_up(projection, turn).await?
                     && self.create(projection, Target::Rebuild, turn).await?;
                 if !is_begun {
                     return Ok(Step::TakenOver);
                 }
+                if let Err(error) = self.check_log(name, wanted).await {
+                    self.refuse(projection, turn).await?;
+                    return Err(error);
+                }
                 begun.is_rebuilding = true;
                 from = 0;
             }
-            (true, true) => {}
+            (Some(_), true) => {}
         }
         let shadow = shadow_of(name);
         let step = self.step(projection, (&shadow, from), Target::Rebuild, turn);
@@ -200,18 +208,45 @@ impl Projector {
         // It has read all that readers see: what they see is read first in each round. Should the
         // answer get lost, it begins anew.
         begun.is_rebuilding = false;
-        let tables = &projection.tables;
-        let swapped = self.store.swap(turn, name, &shadow, tables).await;
-        if !swapped.map_err(failed)? {
+        let (tables, marks) = (&projection.tables, [request_of(name), forgotten_of(name)]);
+        let swapped = self.store.swap(turn, name, &shadow, tables, &marks);
+        if !swapped.await.map_err(failed)? {
             return Ok(Step::TakenOver);
-        }
-        // A crash before this rebuilds once more, which gives the same.
-        for mark in [request_of(name), forgotten_of(name)] {
-            let served = self.store.forget_projection(Some(turn), &mark, &[]).await;
-            served.map_err(failed)?;
         }
         tracing::info!(projection = name, "rebuilt");
         Ok(Step::Moved)
+    }
+
+    /// Refuses what is to be built from the whole log, where retention has removed something of it.
+    ///
+    /// It says that nothing is missing only of what comes after a position that was noted before:
+    /// retention may go past whatever is noted later.
+    pub(super) async fn check_log(&self, name: &str, wanted: Wanted) -> Result<(), RebuildError> {
+        let failed = |source| RebuildError::Store {
+            name: name.to_owned(),
+            source,
+        };
+        match wanted {
+            Wanted::Partial => Ok(()),
+            Wanted::Whole if self.store.has_removed().await.map_err(failed)? => {
+                let name = name.to_owned();
+                Err(failed(QueueError::Removed { name }))
+            }
+            Wanted::Whole => Ok(()),
+        }
+    }
+
+    /// Takes away a request that cannot be served, and what there is of its rebuild: whoever asked is
+    /// told the same, and the log is not kept for it.
+    async fn refuse(&self, projection: &Projection, turn: &Turn) -> Result<(), RebuildError> {
+        self.give_up(projection, turn).await?;
+        let request = request_of(projection.name());
+        let taken = self.store.forget_projection(Some(turn), &request, &[]);
+        taken.await.map_err(|source| RebuildError::Store {
+            name: projection.name.clone(),
+            source,
+        })?;
+        Ok(())
     }
 
     /// Drops what there is of a rebuild, and says whether the turn was still ours: what is there may be

@@ -1,9 +1,10 @@
 //! Asking for a rebuild from a process that does not have the projection.
 //!
 //! A request is a row `name#wanted` of `event_projection`, beside `name` and the `name#rebuild` of a
-//! rebuild that is under way; no name of a projection holds a `#`. Its position is 0, so that nothing
-//! of the log is removed before the rebuild has read it. Whoever runs the projection finds the row,
-//! rebuilds, and takes it away; a crash in between leaves it, and the rebuild begins anew.
+//! rebuild that is under way; no name of a projection holds a `#`. Its position is below the first, so
+//! that nothing of the log is removed before the rebuild has read it. Whoever runs the projection finds
+//! the row, rebuilds, and takes it away with the swap; a crash before leaves it, and the rebuild begins
+//! anew.
 //!
 //! A projection that was forgotten leaves a row `name#forgotten`: its tables still hold what it had
 //! built, so that whoever runs it again must not begin with the first event on top of them.
@@ -16,8 +17,36 @@ use serde::Serialize;
 use crate::QueueError;
 use crate::queue::Queue;
 
-/// How long the turn to write a request is held: it is one statement.
+/// How long the turn of a projection is held to forget it: these are a few statements.
 const TURN: Duration = Duration::from_secs(5);
+
+/// What a rebuild is to be made from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wanted {
+    /// The whole log, or it is refused.
+    Whole,
+    /// What retention has left of it.
+    Partial,
+}
+
+impl Wanted {
+    /// The position by which it is asked for. The lower one stands, so that what was asked for in
+    /// spite of everything stays so.
+    fn position(self) -> i64 {
+        match self {
+            Self::Whole => 0,
+            Self::Partial => -1,
+        }
+    }
+
+    /// What is asked for by a position.
+    pub(super) fn of(position: i64) -> Self {
+        match position < 0 {
+            true => Self::Partial,
+            false => Self::Whole,
+        }
+    }
+}
 
 /// The name under which a projection is rebuilt.
 pub(super) fn shadow_of(name: &str) -> String {
@@ -87,13 +116,20 @@ impl Queue {
     /// No projection of this name has begun, retention has removed events that it had seen, or the
     /// database is away or refused.
     pub async fn request_rebuild(&self, name: &str) -> Result<(), QueueError> {
-        // From the request on nothing is removed.
+        let removed = || QueueError::Removed {
+            name: name.to_owned(),
+        };
         if self.store().has_removed().await? {
-            return Err(QueueError::Removed {
-                name: name.to_owned(),
-            });
+            return Err(removed());
         }
-        self.request_partial_rebuild(name).await
+        self.request(name, Wanted::Whole).await?;
+        // From the request on nothing is removed, but something may have been until then. A projector
+        // that finds the request asks the same.
+        if self.store().has_removed().await? {
+            self.withdraw_rebuild(name).await?;
+            return Err(removed());
+        }
+        Ok(())
     }
 
     /// The same for a projection that can do without the events that retention has removed: what is
@@ -102,26 +138,28 @@ impl Queue {
     /// # Errors
     /// No projection of this name has begun, or the database is away or refused.
     pub async fn request_partial_rebuild(&self, name: &str) -> Result<(), QueueError> {
-        let store = self.store();
-        let known = store.projections().await?;
-        let is_there = |wanted: &str| known.iter().any(|(known, _)| known == wanted);
-        if name.contains('#') || !is_there(name) {
+        self.request(name, Wanted::Partial).await
+    }
+
+    async fn request(&self, name: &str, wanted: Wanted) -> Result<(), QueueError> {
+        let known = self.store().projections().await?;
+        let is_there = known.iter().any(|(known, _)| known == name);
+        if name.contains('#') || !is_there {
             return Err(QueueError::UnknownProjection {
                 name: name.to_owned(),
             });
         }
-        if is_there(&request_of(name)) {
-            return Ok(());
-        }
-        let turn_name = format!("request.{name}");
-        let Some(turn) = store.take_turn(&turn_name, self.owner(), TURN).await? else {
-            // Somebody else asks for the same at this moment.
-            return Ok(());
-        };
-        let tx = store.begin().await?;
-        store.advance(tx, &turn, &request_of(name), 0, 0).await?;
-        store.keep_turn(&turn, Duration::ZERO).await?;
-        Ok(())
+        let (request, position) = (request_of(name), wanted.position());
+        self.store().note_position(&request, position).await
+    }
+
+    /// How often a rebuild of a projection was swapped in: whether one that was asked for is done, or
+    /// was taken back, is told by that.
+    ///
+    /// # Errors
+    /// The database is away or refused.
+    pub async fn rebuilds(&self, name: &str) -> Result<u64, QueueError> {
+        self.store().rebuilds(name).await
     }
 
     /// Takes a request back. A rebuild that is under way is given up, and readers see what they saw.
@@ -148,20 +186,21 @@ impl Queue {
     pub async fn forget_projection(&self, name: &str) -> Result<(), QueueError> {
         let store = self.store();
         let turn = store.take_turn(&turn_of(name), self.owner(), TURN).await?;
-        let Some(turn) = turn else {
-            return Err(QueueError::ProjectionRuns {
-                name: name.to_owned(),
-            });
+        let runs = || QueueError::ProjectionRuns {
+            name: name.to_owned(),
         };
+        let turn = turn.ok_or_else(runs)?;
         let mark = forgotten_of(name);
         let known = store.projections().await?;
         if !known.iter().any(|(known, _)| *known == mark) {
             let tx = store.begin().await?;
-            store.advance(tx, &turn, &mark, 0, i64::MAX).await?;
+            let is_kept = store.advance(tx, &turn, &mark, 0, i64::MAX).await?;
+            is_kept.then_some(()).ok_or_else(runs)?;
         }
         // The projection itself goes last: a call that is cut short is repeated by its name.
         for name in [request_of(name), shadow_of(name), name.to_owned()] {
-            store.forget_projection(Some(&turn), &name, &[]).await?;
+            let is_kept = store.forget_projection(Some(&turn), &name, &[]).await?;
+            is_kept.then_some(()).ok_or_else(runs)?;
         }
         store.keep_turn(&turn, Duration::ZERO).await?;
         Ok(())

@@ -9,16 +9,16 @@ use tokio::sync::watch;
 
 use super::guard::Caught;
 use super::rebuild::RebuildError;
-use super::request::{forgotten_of, request_of, shadow_of, turn_of};
+use super::request::{Wanted, forgotten_of, request_of, shadow_of, turn_of};
 use super::{Projection, Target};
 use crate::QueueError;
 use crate::port::{QueueStore, Turn};
 use crate::queue::Queue;
 
 /// The turn of the one who gives positions.
-const SEQUENCER: &str = "queue.sequencer";
+pub(crate) const SEQUENCER: &str = "queue.sequencer";
 /// Groups of events that get their positions at once.
-const GROUPS: u32 = 1_000;
+pub(crate) const GROUPS: u32 = 1_000;
 
 /// How long giving turns back may take: a database that is away must not hold up the stop.
 const GIVING_BACK: Duration = Duration::from_secs(1);
@@ -275,11 +275,17 @@ impl Projector {
                 .map(|(_, at)| *at)
         };
         let from = at(projection.name()).unwrap_or(0);
-        let is_requested = at(&request_of(projection.name())).is_some();
+        let requested = at(&request_of(projection.name())).map(Wanted::of);
         // Its tables hold what it had built before: it is built beside them.
         let is_forgotten = at(&forgotten_of(projection.name())).is_some();
+        let wanted = requested.or(is_forgotten.then_some(Wanted::Whole));
         let live = match is_forgotten {
-            true => self.may_come_back(projection, is_requested).await,
+            // Not where the log lacks what its tables hold, unless that is asked for.
+            true => {
+                let wanted = requested.unwrap_or(Wanted::Whole);
+                let checked = self.check_log(projection.name(), wanted).await;
+                checked.map(|()| Step::Idle)
+            }
             false => {
                 let at = (projection.name(), from);
                 self.step(projection, at, Target::Live, &turn).await
@@ -288,11 +294,10 @@ impl Projector {
         if is_forgotten && live.is_err() {
             return live;
         }
-        let is_wanted = is_requested || is_forgotten;
         let shadow = at(&shadow_of(projection.name())).unwrap_or(0);
         // Also where that one stands: a rebuild may be what mends it.
         let rebuilt = self
-            .follow(projection, is_wanted, shadow, &turn, &mut work.begun)
+            .follow(projection, wanted, shadow, &turn, &mut work.begun)
             .await;
         let (live, rebuilt) = (live?, rebuilt?);
         let is_taken = |step: &Step| matches!(step, Step::TakenOver);
@@ -306,24 +311,6 @@ impl Projector {
             (Step::Moved, _) | (_, Step::Moved) => Step::Moved,
             (live, _) => live,
         })
-    }
-
-    /// Whether a projection that was forgotten may be built anew: not where the log lacks what its
-    /// tables hold, unless that is asked for.
-    async fn may_come_back(
-        &self,
-        projection: &Projection,
-        is_requested: bool,
-    ) -> Result<Step, RebuildError> {
-        let failed = |source| RebuildError::Store {
-            name: projection.name.clone(),
-            source,
-        };
-        if !is_requested && self.store.has_removed().await.map_err(failed)? {
-            let name = projection.name.clone();
-            return Err(failed(QueueError::Removed { name }));
-        }
-        Ok(Step::Idle)
     }
 
     /// The turn of a projection whose tables are there; none while somebody else has it.

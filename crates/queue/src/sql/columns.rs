@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use serde_json::value::{RawValue, to_raw_value};
 use tidegate_core::books::{Bucket, Place, Posting, postings};
 
 use crate::port::{Disposition, HandlerResult, HandlerState, Held, Move, Settlement};
@@ -145,6 +146,14 @@ pub(super) fn errors_of(text: &str) -> Vec<HandlerState> {
     serde_json::from_str(text).unwrap_or_default()
 }
 
+/// A payload as it is shown. One that is no JSON stands as a text, so that it hides no other event from
+/// whoever looks.
+pub(super) fn shown_payload(payload: String) -> Box<RawValue> {
+    let shown = serde_json::from_str(&payload);
+    // A text always has a JSON form.
+    shown.unwrap_or_else(|_| to_raw_value(&payload).unwrap_or_default())
+}
+
 pub(super) fn ms(span: Duration) -> i64 {
     i64::try_from(span.as_millis()).unwrap_or(i64::MAX)
 }
@@ -162,7 +171,6 @@ pub(super) fn place_of(text: &str) -> Place {
     text.parse().unwrap_or(Place::Queued)
 }
 
-/// What stands in the log of an event that an operator ended.
 /// Events that one transaction of retention removes at most, or one group where that has more: it is
 /// short, so that it holds nobody up.
 pub(super) const REMOVED_AT_ONCE: i64 = 5_000;
@@ -182,6 +190,7 @@ pub(super) fn unreadable_errors() -> String {
 /// Who is named where no handler failed, but what is stored cannot be used.
 const STORE: &str = "store";
 
+/// What stands in the log of an event that an operator ended.
 pub(super) fn canceled_errors() -> String {
     errors_text(&[HandlerState {
         handler: OPERATOR.to_owned(),
@@ -197,6 +206,14 @@ pub(super) const OPERATOR: &str = "operator";
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_payload_that_is_no_json_is_shown_as_a_text() {
+        let shown = |payload: &str| shown_payload(payload.to_owned()).get().to_owned();
+        assert_eq!(shown(r#"{"n": 1.50}"#), r#"{"n": 1.50}"#);
+        assert_eq!(shown(" [1] "), "[1]");
+        assert_eq!(shown("{}\0garbage"), r#""{}\u0000garbage""#);
+    }
 
     #[test]
     fn a_canceled_event_lands_among_the_dead_letters() {

@@ -11,7 +11,8 @@ CREATE TABLE tidegate_event (
         CASE WHEN pg_current_xact_id() IS NOT NULL THEN nextval('tidegate_event_id') END,
     event_id uuid NOT NULL,
     -- What could not be read after a claim, or not be indexed at its settling, does not come in.
-    created_at timestamptz NOT NULL DEFAULT now() CHECK (isfinite(created_at)),
+    created_at timestamptz NOT NULL DEFAULT now() CHECK (
+        created_at BETWEEN '1970-01-01 00:00:00+00' AND '9999-12-31 23:59:59.999+00'),
     type text NOT NULL CHECK (octet_length(type) BETWEEN 1 AND 255),
     key text CHECK (octet_length(key) <= 1024),
     payload json NOT NULL,
@@ -167,7 +168,9 @@ CREATE TABLE event_handler (
 CREATE TABLE event_projection (
     name text PRIMARY KEY,
     position bigint NOT NULL,
-    updated_at timestamptz NOT NULL DEFAULT now()
+    updated_at timestamptz NOT NULL DEFAULT now(),
+    -- How often a rebuild was swapped in.
+    rebuilds bigint NOT NULL DEFAULT 0
 ) WITH (fillfactor = 50);
 
 CREATE TABLE event_inbox (
@@ -415,14 +418,31 @@ CREATE FUNCTION tidegate_remaining(p_ids bigint[]) RETURNS bigint[] LANGUAGE sql
       AND EXISTS (SELECT 1 FROM tidegate_event e WHERE e.id = i.id)
 $$;
 
--- Which of these events are finished or have a row of their own by now. Volatile, so that it looks with
--- a snapshot of its own: the caller holds the lock of their batch, may have waited for it, and would
+-- Which of these events are finished, have a row of their own, or were removed by now. Volatile, so that
+-- it looks with a snapshot of its own: the caller holds the lock of their batch, may have waited for it, and would
 -- not see what the one before it did.
 CREATE FUNCTION tidegate_settled(p_ids bigint[]) RETURNS bigint[] LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
     RETURN ARRAY(SELECT i.id FROM unnest(p_ids) i(id)
         WHERE EXISTS (SELECT 1 FROM tidegate_log l WHERE l.id = i.id)
-           OR EXISTS (SELECT 1 FROM tidegate_event_row r WHERE r.id = i.id));
+           OR EXISTS (SELECT 1 FROM tidegate_event_row r WHERE r.id = i.id)
+           OR NOT EXISTS (SELECT 1 FROM tidegate_event e WHERE e.id = i.id));
+END $$;
+
+-- The number of an advisory lock, other than that of a queue in another schema: `retention` is held by
+-- whoever removes events, shared by whoever notes how far a projection is for the first time; `registry`
+-- by whoever registers handlers, shared by whoever settles.
+CREATE FUNCTION tidegate_lock(p_what text) RETURNS bigint LANGUAGE sql STABLE AS $$
+    SELECT hashtextextended('tidegate.' || p_what, 'tidegate_queue'::regclass::oid::bigint)
+$$;
+
+-- The version of the registry, which stays what it is until this transaction ends; none while somebody
+-- registers. Volatile, so that it looks with a snapshot of its own: the caller may have waited for the
+-- lock of what it settles. It does not wait itself, because it has that lock.
+CREATE FUNCTION tidegate_registry() RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    IF NOT pg_try_advisory_xact_lock_shared(tidegate_lock('registry')) THEN RETURN NULL; END IF;
+    RETURN (SELECT q.registry FROM tidegate_queue q WHERE q.name = 'queue');
 END $$;
 
 -- Takes over one batch whose lease ran out, or at most p_limit events of it. Batches below p_floor
@@ -431,9 +451,9 @@ END $$;
 -- Where two leases ran out, the events are suspects: one of them may take processes down. They are handed
 -- out one at a time, to whoever asks for suspects, after everything else, and each time one lease later,
 -- ten at most. A lease of theirs counts when it was renewed: otherwise the answer may have been lost, and
--- nobody handled them.
+-- nobody handled them. With p_patience only suspects are looked for that have waited so many leases more.
 CREATE FUNCTION tidegate_take_over(p_limit integer, p_owner text, p_lease_ms bigint, p_floor bigint,
-    p_suspects boolean, OUT batch bigint, OUT new_token bigint, OUT new_attempts integer,
+    p_suspects boolean, p_patience integer, OUT batch bigint, OUT new_token bigint, OUT new_attempts integer,
     OUT new_abandoned integer, OUT claimed bigint[])
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -447,8 +467,8 @@ BEGIN
     CROSS JOIN LATERAL (
         SELECT b.abandoned + (b.locked_by <> '' AND b.is_confirmed)::integer AS n) a
     WHERE b.id >= p_floor AND b.locked_until < clock_timestamp()
-      AND (a.n < 2 OR p_suspects AND b.locked_until <=
-          clock_timestamp() - least(a.n - 2, 10) * p_lease_ms * interval '1 millisecond')
+      AND (a.n < 2 AND p_patience = 0 OR a.n >= 2 AND p_suspects AND b.locked_until <= clock_timestamp()
+          - (least(a.n - 2, 10) + p_patience) * p_lease_ms * interval '1 millisecond')
     ORDER BY a.n >= 2, b.id LIMIT 1 FOR UPDATE OF b SKIP LOCKED;
     IF batch IS NULL THEN RETURN; END IF;
     IF new_abandoned >= 2 THEN v_limit := least(p_limit, 1); END IF;

@@ -7,13 +7,18 @@ CREATE TABLE tidegate_event (
         AND event_id GLOB '????????-????-????-????-????????????'
         AND length(replace(event_id, '-', '')) = 32
         AND replace(event_id, '-', '') NOT GLOB '*[^0-9a-f]*'),
-    created_at integer NOT NULL CHECK (typeof(created_at) = 'integer'),
-    type text NOT NULL
-        CHECK (typeof(type) = 'text' AND length(CAST(type AS blob)) BETWEEN 1 AND 255),
-    key text CHECK (key IS NULL OR typeof(key) = 'text' AND length(CAST(key AS blob)) <= 1024),
-    payload text NOT NULL CHECK (typeof(payload) = 'text' AND json_valid(payload)),
+    -- From 1970 to the end of 9999.
+    created_at integer NOT NULL
+        CHECK (typeof(created_at) = 'integer' AND created_at BETWEEN 0 AND 253402300799999),
+    -- SQLite's own functions on texts end at a zero byte and would not see what is behind it.
+    type text NOT NULL CHECK (typeof(type) = 'text' AND length(CAST(type AS blob)) BETWEEN 1 AND 255
+        AND instr(CAST(type AS blob), x'00') = 0),
+    key text CHECK (key IS NULL OR typeof(key) = 'text' AND length(CAST(key AS blob)) <= 1024
+        AND instr(CAST(key AS blob), x'00') = 0),
+    payload text NOT NULL CHECK (typeof(payload) = 'text' AND json_valid(payload)
+        AND instr(CAST(payload AS blob), x'00') = 0),
     headers text CHECK (headers IS NULL OR typeof(headers) = 'text' AND json_valid(headers)
-        AND json_type(headers) = 'object')
+        AND json_type(headers) = 'object' AND instr(CAST(headers AS blob), x'00') = 0)
 );
 CREATE INDEX tidegate_event_by_event_id ON tidegate_event (event_id);
 
@@ -113,7 +118,9 @@ CREATE TABLE event_handler (
 CREATE TABLE event_projection (
     name text PRIMARY KEY,
     position integer NOT NULL,
-    updated_at integer NOT NULL
+    updated_at integer NOT NULL,
+    -- How often a rebuild was swapped in.
+    rebuilds integer NOT NULL DEFAULT 0
 ) WITHOUT ROWID;
 
 CREATE TABLE event_inbox (

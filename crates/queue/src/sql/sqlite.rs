@@ -152,6 +152,14 @@ impl QueueStore for SqliteQueue {
         Box::pin(self.positions())
     }
 
+    fn rebuilds<'a>(&'a self, name: &'a str) -> Answer<'a, u64> {
+        Box::pin(self.rebuilds_of(name))
+    }
+
+    fn note_position<'a>(&'a self, name: &'a str, position: i64) -> Answer<'a, ()> {
+        Box::pin(self.note(name, position))
+    }
+
     fn advance<'a>(
         &'a self,
         tx: Tx,
@@ -178,8 +186,9 @@ impl QueueStore for SqliteQueue {
         name: &'a str,
         shadow: &'a str,
         tables: &'a [String],
+        marks: &'a [String],
     ) -> Answer<'a, bool> {
-        Box::pin(self.swap_tables(turn, name, shadow, tables))
+        Box::pin(self.swap_tables(turn, name, shadow, tables, marks))
     }
 
     fn clean(&self, retention: Option<Duration>) -> Answer<'_, Cleaned> {

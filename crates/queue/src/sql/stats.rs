@@ -41,7 +41,9 @@ impl Facts {
         }
         let removed = self.books.removed();
         let ended = account.delivered + account.dead_lettered;
-        let age = self.oldest_ms.map_or(0, |at| self.now_ms - at);
+        let age = self
+            .oldest_ms
+            .map_or(0, |at| self.now_ms.saturating_sub(at));
         let mut stats = Stats {
             pending: unsigned(account.queued + account.retrying + account.parked),
             processing: unsigned(account.in_flight),
@@ -114,6 +116,24 @@ mod tests {
         };
         books.move_tally(Bucket::Hour(1), None, Some(Place::Queued), hour);
         assert_eq!(ages(&books, 1_000 * MINUTE_MS + 7), [3, 12, 176]);
+    }
+
+    #[test]
+    fn a_time_that_cannot_be_is_only_a_long_age() {
+        for at in [i64::MIN, i64::MAX] {
+            let facts = Facts {
+                books: Books::default(),
+                now_ms: 301_500,
+                claimed: Vec::new(),
+                oldest_ms: Some(at),
+                handler_states: 0,
+                head: 0,
+                projections: Vec::new(),
+                unwanted: Vec::new(),
+                held_up: 0,
+            };
+            assert_eq!(facts.stats().oldest_age_seconds > 0.0, at == i64::MIN);
+        }
     }
 
     #[test]

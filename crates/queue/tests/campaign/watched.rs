@@ -71,7 +71,9 @@ impl QueueStore for Watched {
         fn forget_projection<'a>(&'a self, turn: Option<&'a Turn>, name: &'a str,
             tables: &'a [String]) -> Answer<'a, bool>;
         fn swap<'a>(&'a self, turn: &'a Turn, name: &'a str, shadow: &'a str,
-            tables: &'a [String]) -> Answer<'a, bool>;
+            tables: &'a [String], marks: &'a [String]) -> Answer<'a, bool>;
+        fn rebuilds<'a>(&'a self, name: &'a str) -> Answer<'a, u64>;
+        fn note_position<'a>(&'a self, name: &'a str, position: i64) -> Answer<'a, ()>;
         fn clean<'a>(&'a self, retention: Option<Duration>) -> Answer<'a, Cleaned>;
         fn redrive<'a>(&'a self, id: i64) -> Answer<'a, ()>;
         fn cancel<'a>(&'a self, id: i64) -> Answer<'a, ()>;

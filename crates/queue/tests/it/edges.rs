@@ -7,7 +7,7 @@ use tidegate_core::env::Env;
 use tidegate_core::{Code, Failure};
 use tidegate_queue::conformance::dispatchers::{Running, quick};
 use tidegate_queue::conformance::{LONG, World};
-use tidegate_queue::port::Status;
+use tidegate_queue::port::{Filter, Status};
 use tidegate_queue::{Dispatcher, Handled, sql};
 use tidegate_store::{Store, sqlx};
 
@@ -84,6 +84,16 @@ fn what_could_not_be_claimed_is_refused_by_the_table() {
             "INSERT INTO event_queue (type, payload, event_id)
              VALUES ('a', '{}', '019a8f3e5c007abc8def0123456789abcdef')",
             "INSERT INTO event_queue (type, payload, created_at) VALUES ('a', '{}', 'today')",
+            "INSERT INTO event_queue (type, payload, created_at) VALUES ('a', '{}', -1)",
+            "INSERT INTO event_queue (type, payload, created_at)
+             VALUES ('a', '{}', -9223372036854775808)",
+            "INSERT INTO event_queue (type, payload, created_at)
+             VALUES ('a', '{}', 253402300800000)",
+            "INSERT INTO event_queue (type, payload) VALUES ('a' || char(0) || 'b', '{}')",
+            "INSERT INTO event_queue (type, payload, key) VALUES ('a', '{}', char(0))",
+            "INSERT INTO event_queue (type, payload) VALUES ('a', '{}' || char(0) || 'garbage')",
+            "INSERT INTO event_queue (type, payload, headers)
+             VALUES ('a', '{}', '{}' || char(0) || '{}')",
             "INSERT INTO event_queue (type, payload, key) VALUES ('a', '{}', x'ff00')",
             "INSERT INTO event_queue (type, payload) VALUES (x'ff00', '{}')",
             "INSERT INTO event_queue (type, payload) VALUES ('', '{}')",
@@ -97,6 +107,38 @@ fn what_could_not_be_claimed_is_refused_by_the_table() {
         let good = "INSERT INTO event_queue (type, payload, headers) VALUES ('a', '{}', '{}')";
         write(&store, good).await.unwrap();
         assert_eq!(world.claim(10, LONG).await.len(), 1);
+        world.audit().await;
+    });
+}
+
+/// Whoever switches the checks of SQLite off harms nobody but the event.
+#[test]
+fn what_the_table_should_have_refused_stops_nobody_and_hides_nobody() {
+    runtime().block_on(async {
+        let dir = tempfile::tempdir().unwrap();
+        let (store, world) = on_sqlite(&dir).await;
+        let unchecked = "PRAGMA ignore_check_constraints = on;
+            INSERT INTO event_queue (type, payload, created_at)
+            VALUES ('a', '{}', -9223372036854775808);
+            INSERT INTO event_queue (type, payload, created_at)
+            VALUES ('a', '{}', 9223372036854775807);
+            INSERT INTO event_queue (type, payload) VALUES ('a', '{}' || char(0) || 'garbage');
+            PRAGMA ignore_check_constraints = off";
+        write(&store, unchecked).await.unwrap();
+        world.publish("a", 1).await;
+        assert!(world.store.stats().await.unwrap().oldest_age_seconds > 0.0);
+        let filter = Filter {
+            limit: 10,
+            ..Filter::default()
+        };
+        let listed = world.store.list(&filter).await.unwrap();
+        assert_eq!(listed.len(), 4);
+        assert_eq!(listed[2].payload.get(), r#""{}\u0000garbage""#);
+        let builder = Dispatcher::builder(world.queue()).options(quick());
+        let act = builder.register_raw("one", "a", |_, _| Box::pin(async { Handled::Success }));
+        let running = Running::start(&world, act.unwrap());
+        world.finalized(4).await;
+        assert_eq!(running.stop().await.finalized, 4);
         world.audit().await;
     });
 }
@@ -136,6 +178,8 @@ mod needs_postgres {
             let world = World::new(queue.unwrap());
             let bad = [
                 "INSERT INTO event_queue (type, payload, created_at) VALUES ('a', '{}', 'infinity')",
+                "INSERT INTO event_queue (type, payload, created_at) VALUES ('a', '{}', '4713-01-01 BC')",
+                "INSERT INTO event_queue (type, payload, created_at) VALUES ('a', '{}', '10000-01-01+00')",
                 "INSERT INTO event_queue (type, payload, key) VALUES ('a', '{}', repeat('k', 1025))",
                 "INSERT INTO event_queue (type, payload) VALUES (repeat('t', 256), '{}')",
                 "INSERT INTO event_queue (type, payload) VALUES ('', '{}')",
@@ -169,6 +213,13 @@ mod needs_postgres {
             );
             run(&store, insert).await;
             assert_eq!(world.claim(10, LONG).await.len(), 2);
+            // To be told the number takes the right to read.
+            let returning = format!(
+                "GRANT SELECT ON event_queue TO {schema}; SET LOCAL ROLE {schema}; \
+                 INSERT INTO {schema}.event_queue (type, payload) VALUES ('a', '{{}}') RETURNING id"
+            );
+            run(&store, returning).await;
+            assert_eq!(world.claim(10, LONG).await.len(), 1);
             let recount = world.store.recount().await.unwrap();
             assert_eq!(recount.unaccounted(), 0, "{recount:?}");
             let end = format!("DROP SCHEMA {schema} CASCADE; DROP ROLE {schema}");
@@ -318,7 +369,7 @@ mod needs_postgres {
                 assert!(
                     world
                         .store
-                        .swap(&turn, "p", "p#rebuild", &[])
+                        .swap(&turn, "p", "p#rebuild", &[], &[])
                         .await
                         .is_err()
                 );

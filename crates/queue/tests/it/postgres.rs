@@ -341,7 +341,7 @@ mod needs_postgres {
             event_handler_state: id bigint, handler_id text, result text, attempts integer, error text, updated_at timestamp with time zone
             event_inbox: handler_id text, event_id uuid, sub_task text, created_at timestamp with time zone
             event_log: id bigint, event_id uuid, type text, key text, payload json, headers jsonb, status text, errors jsonb, attempts integer, created_at timestamp with time zone, finalized_at timestamp with time zone, position bigint
-            event_projection: name text, position bigint, updated_at timestamp with time zone
+            event_projection: name text, position bigint, updated_at timestamp with time zone, rebuilds bigint
             event_queue: id bigint, event_id uuid, type text, key text, payload json, headers jsonb, status text, attempts integer, created_at timestamp with time zone, updated_at timestamp with time zone, next_attempt_at timestamp with time zone, locked_by text, locked_until timestamp with time zone
             tidegate_lease: name text, owner text, token bigint, until timestamp with time zone
             tidegate_posting: component text, bucket text, from_place text, to_place text, count bigint, id_sum uuid

@@ -6,6 +6,7 @@
 )]
 
 mod closing;
+mod left_open;
 
 use std::time::Duration;
 

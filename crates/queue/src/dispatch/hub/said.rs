@@ -57,6 +57,17 @@ impl Hub {
         }
     }
 
+    /// Takes note of a registry whose version has gone back: what was decided by one of the same number
+    /// was decided by another.
+    pub(in crate::dispatch) fn begin_anew(&mut self, registry: Registry) {
+        self.registry = registry;
+        for lease in self.leases.values_mut() {
+            for said in lease.said.values_mut() {
+                said.version = 0;
+            }
+        }
+    }
+
     /// Decides again what was decided by an older registry than we know, and gives the version that all
     /// of it is decided by now. `key` is the lease of the moves by what it was at the claim; none for
     /// rows, each of which is its own.

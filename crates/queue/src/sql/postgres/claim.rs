@@ -15,7 +15,7 @@ use super::{PostgresQueue, id_of, lease_ms};
 use crate::QueueError;
 use crate::event::headers_of;
 use crate::port::{
-    Claim, ClaimRequest, Claimed, ClaimedEvent, HandlerResult, HandlerState, Held, Lane,
+    Claim, ClaimRequest, Claimed, ClaimedEvent, HandlerResult, HandlerState, Held, Lane, PATIENCE,
 };
 
 /// What was claimed, before the events are read.
@@ -122,26 +122,26 @@ async fn claim(
         registry: 0,
     };
     let mut floor = floor;
-    if request.rescue {
+    if request.rescue && request.alone && request.suspects {
+        take_over(connection, request, floor, PATIENCE, &mut taken).await?;
+        look_at_rows(connection, request, &[Kind::Patient], &mut taken).await?;
+    }
+    let is_alone = !taken.order.is_empty();
+    if request.rescue && !is_alone {
         floor = rescue(connection, request, floor, parked, &mut taken).await?;
     }
-    if request.rows && room(request, &taken) > 0 {
-        let lanes = served_lanes(connection, request).await?;
-        if !lanes.is_empty() {
-            rows(connection, request, &lanes, Kind::Trusted, &mut taken).await?;
-            let is_free = request.suspects && taken.abandoned.is_empty();
-            if is_free && room(request, &taken) > 0 {
-                rows(connection, request, &lanes, Kind::Suspect, &mut taken).await?;
-            }
-        }
+    if !is_alone {
+        let kinds = [Kind::Trusted, Kind::Suspect];
+        look_at_rows(connection, request, &kinds, &mut taken).await?;
     }
-    if room(request, &taken) > 0 {
+    if !is_alone && room(request, &taken) > 0 {
         fresh(connection, request, &mut taken).await?;
     } else {
         let sql = "SELECT registry FROM tidegate_queue WHERE name = 'queue'";
         taken.registry = unsigned(sqlx::query_scalar(sql).fetch_one(&mut *connection).await?);
     }
-    let claimed = read(connection, taken).await?;
+    let mut claimed = read(connection, taken).await?;
+    claimed.is_alone = is_alone;
     Ok((claimed, floor))
 }
 
@@ -167,16 +167,34 @@ async fn rescue(
             .execute(&mut *connection)
             .await?;
     }
+    take_over(connection, request, floor, 0, taken).await?;
+    let lowest: Option<i64> =
+        sqlx::query_scalar("SELECT min(id) FROM tidegate_batch WHERE id >= $1")
+            .bind(floor)
+            .fetch_one(connection)
+            .await?;
+    Ok(lowest.unwrap_or(floor))
+}
+
+/// Takes over one batch that ran out; with patience a suspect, which has waited so many leases more.
+async fn take_over(
+    connection: &mut PgConnection,
+    request: &ClaimRequest,
+    floor: i64,
+    patience: u32,
+    taken: &mut Taken,
+) -> Result<(), sqlx::Error> {
     let row = sqlx::query(
         "SELECT batch, new_token, new_attempts, claimed, new_abandoned
-         FROM tidegate_take_over($1, $2, $3, $4, $5)",
+         FROM tidegate_take_over($1, $2, $3, $4, $5, $6)",
     )
     .bind(room(request, taken))
     .bind(&request.owner)
     .bind(lease_ms(request.lease))
     .bind(floor)
     .bind(request.suspects)
-    .fetch_one(&mut *connection)
+    .bind(i32::try_from(patience).unwrap_or(i32::MAX))
+    .fetch_one(connection)
     .await?;
     let batch: Option<i64> = row.try_get(0)?;
     let ids: Option<Vec<i64>> = row.try_get(3)?;
@@ -186,12 +204,7 @@ async fn rescue(
         taken.ran_out(&ids, row.try_get(4)?);
         taken.batch(batch, token, attempts, ids);
     }
-    let lowest: Option<i64> =
-        sqlx::query_scalar("SELECT min(id) FROM tidegate_batch WHERE id >= $1")
-            .bind(floor)
-            .fetch_one(connection)
-            .await?;
-    Ok(lowest.unwrap_or(floor))
+    Ok(())
 }
 
 /// Of the parked keys that come next, those whose first event with a row is parked: it waits for a
@@ -265,6 +278,32 @@ enum Kind {
     Trusted,
     /// One of the others.
     Suspect,
+    /// One of those that have waited for long.
+    Patient,
+}
+
+/// Claims rows of these kinds, one after the other. Where something that ran out was taken, no suspect
+/// comes with it.
+async fn look_at_rows(
+    connection: &mut PgConnection,
+    request: &ClaimRequest,
+    kinds: &[Kind],
+    taken: &mut Taken,
+) -> Result<(), sqlx::Error> {
+    if !request.rows || room(request, taken) == 0 {
+        return Ok(());
+    }
+    let lanes = served_lanes(connection, request).await?;
+    for kind in kinds {
+        let is_free = match kind {
+            Kind::Trusted => true,
+            Kind::Suspect | Kind::Patient => request.suspects && taken.abandoned.is_empty(),
+        };
+        if is_free && !lanes.is_empty() && room(request, taken) > 0 {
+            rows(connection, request, &lanes, *kind, taken).await?;
+        }
+    }
+    Ok(())
 }
 
 async fn rows(
@@ -276,7 +315,7 @@ async fn rows(
 ) -> Result<(), sqlx::Error> {
     let limit = match kind {
         Kind::Trusted => i64::from(room(request, taken)),
-        Kind::Suspect => 1,
+        Kind::Suspect | Kind::Patient => 1,
     };
     let found = sqlx::query(
         "WITH due AS MATERIALIZED (
@@ -285,7 +324,8 @@ async fn rows(
                  WHERE r.lane = l.name AND r.due_at <= clock_timestamp()
                    AND (r.abandoned + (r.locked_by IS NOT NULL AND r.is_confirmed)::integer >= 2) = $5
                    AND (NOT $5 OR r.due_at <= clock_timestamp() - $4 * interval '1 millisecond'
-                       * least(r.abandoned + (r.locked_by IS NOT NULL AND r.is_confirmed)::integer - 2, 10))
+                       * ($6 + least(r.abandoned
+                           + (r.locked_by IS NOT NULL AND r.is_confirmed)::integer - 2, 10)))
                  ORDER BY r.due_at, r.id LIMIT $2 FOR UPDATE SKIP LOCKED) d
              ORDER BY d.due_at, d.id LIMIT $2)
          UPDATE tidegate_event_row r SET token = r.token + 1, attempts = r.attempts + 1,
@@ -298,7 +338,11 @@ async fn rows(
     .bind(limit)
     .bind(&request.owner)
     .bind(lease_ms(request.lease))
-    .bind(kind == Kind::Suspect)
+    .bind(kind != Kind::Trusted)
+    .bind(match kind {
+        Kind::Trusted | Kind::Suspect => 0,
+        Kind::Patient => i32::try_from(PATIENCE).unwrap_or(i32::MAX),
+    })
     .fetch_all(connection)
     .await?;
     for row in found {
@@ -446,6 +490,7 @@ async fn read(connection: &mut PgConnection, taken: Taken) -> Result<Claimed, sq
     let in_order = taken.order.iter().filter_map(|id| events.remove(id));
     Ok(Claimed {
         events: in_order.collect(),
+        is_alone: false,
         registry: taken.registry,
         now_ms,
     })

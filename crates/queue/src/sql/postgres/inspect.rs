@@ -7,7 +7,7 @@ use tidegate_core::books::Account;
 use tidegate_store::{posting, sqlx};
 
 use super::super::COMPONENT;
-use super::super::columns::{errors_of, place_of, small};
+use super::super::columns::{errors_of, place_of, shown_payload, small};
 use super::super::stats::{Facts, unwanted};
 use super::{PostgresQueue, id_of, uuid};
 use crate::QueueError;
@@ -115,15 +115,12 @@ impl PostgresQueue {
 
 fn listed(row: &PgRow) -> Result<Listed, sqlx::Error> {
     let attempts: i32 = row.try_get(7)?;
-    let payload: String = row.try_get(4)?;
-    let payload = serde_json::value::RawValue::from_string(payload)
-        .map_err(|error| sqlx::Error::Decode(error.into()))?;
     Ok(Listed {
         id: row.try_get(0)?,
         event_id: id_of(row, 1)?,
         type_name: row.try_get(2)?,
         key: row.try_get(3)?,
-        payload,
+        payload: shown_payload(row.try_get(4)?),
         headers: headers_of(row.try_get(5)?),
         status: Status::parse(row.try_get(6)?).unwrap_or(Status::Pending),
         attempts: small(attempts.into()),

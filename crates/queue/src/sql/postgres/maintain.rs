@@ -24,8 +24,23 @@ impl PostgresQueue {
     ) -> Result<(), QueueError> {
         let (types, names): (Vec<String>, Vec<String>) = handlers.iter().cloned().unzip();
         self.postgres
-            .run("register handlers", move |connection| {
+            .transact("register handlers", move |connection| {
                 Box::pin(async move {
+                    let is_known: bool = sqlx::query_scalar(
+                        "SELECT NOT EXISTS (SELECT * FROM unnest($1::text[], $2::text[])
+                         EXCEPT SELECT type, handler_id FROM event_handler)",
+                    )
+                    .bind(&types)
+                    .bind(&names)
+                    .fetch_one(&mut *connection)
+                    .await?;
+                    if is_known {
+                        return Ok(());
+                    }
+                    // Whoever settles by the registry as it was has committed before it changes.
+                    sqlx::query("SELECT pg_advisory_xact_lock(tidegate_lock('registry'))")
+                        .execute(&mut *connection)
+                        .await?;
                     sqlx::query(
                         "WITH added AS (
                              INSERT INTO event_handler (type, handler_id)
@@ -37,7 +52,8 @@ impl PostgresQueue {
                     .bind(types)
                     .bind(names)
                     .execute(connection)
-                    .await
+                    .await?;
+                    Ok(())
                 })
             })
             .await?;
@@ -237,6 +253,10 @@ async fn clean_states(connection: &mut PgConnection) -> Result<u64, sqlx::Error>
 /// Removes finalized events that are old enough and behind every projection, with a posting of
 /// what was removed from where.
 async fn remove_old(connection: &mut PgConnection, age_ms: i64) -> Result<u64, sqlx::Error> {
+    // A statement of its own, so that the next one sees every position that was noted before.
+    sqlx::query("SELECT pg_advisory_xact_lock(tidegate_lock('retention'))")
+        .execute(&mut *connection)
+        .await?;
     let rows = sqlx::query(
         "WITH last AS (SELECT batch FROM tidegate_sequence ORDER BY position DESC LIMIT 1),
          groups AS MATERIALIZED (
@@ -273,10 +293,7 @@ async fn remove_old(connection: &mut PgConnection, age_ms: i64) -> Result<u64, s
     .await?;
     let named = rows.iter().map(|row| row.try_get(0));
     let named: Vec<Uuid> = named.collect::<Result<_, _>>()?;
-    sqlx::query("DELETE FROM event_inbox WHERE event_id = ANY ($1)")
-        .bind(named)
-        .execute(&mut *connection)
-        .await?;
+    remove_guards(connection, named).await?;
     let (mut delivered, mut failed): (Vec<EventId>, Vec<EventId>) = (Vec::new(), Vec::new());
     for row in &rows {
         let is_failed: bool = row.try_get(1)?;
@@ -291,6 +308,36 @@ async fn remove_old(connection: &mut PgConnection, age_ms: i64) -> Result<u64, s
     written.extend(postings(failed, Some(Place::DeadLettered), None));
     posting::write_postgres(connection, COMPONENT, &written).await?;
     Ok(rows.len() as u64)
+}
+
+/// Removes the guards of events that are gone. Who published an id twice has it twice, and what guards one
+/// of the two guards the other.
+async fn remove_guards(connection: &mut PgConnection, gone: Vec<Uuid>) -> Result<(), sqlx::Error> {
+    let guarded = "SELECT DISTINCT event_id FROM event_inbox WHERE event_id = ANY ($1)";
+    let guarded: Vec<Uuid> = sqlx::query_scalar(guarded)
+        .bind(gone)
+        .fetch_all(&mut *connection)
+        .await?;
+    let (Some(first), Some(last)) = (guarded.iter().min(), guarded.iter().max()) else {
+        return Ok(());
+    };
+    // Ids grow with time, so those between the first and the last are few, and found with one look into
+    // the index; a look for each would read all of it each time.
+    let twins: Vec<Uuid> = sqlx::query_scalar(
+        "SELECT e.event_id FROM tidegate_event e JOIN unnest($3::uuid[]) g(id) ON g.id = e.event_id
+         WHERE e.event_id BETWEEN $1 AND $2",
+    )
+    .bind(*first)
+    .bind(*last)
+    .bind(&guarded)
+    .fetch_all(&mut *connection)
+    .await?;
+    sqlx::query("DELETE FROM event_inbox WHERE event_id = ANY ($1) AND event_id <> ALL ($2)")
+        .bind(&guarded)
+        .bind(twins)
+        .execute(connection)
+        .await?;
+    Ok(())
 }
 
 /// Makes an event that waits for its next attempt due now. One that waits for an earlier event of its

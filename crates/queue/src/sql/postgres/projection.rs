@@ -5,6 +5,7 @@ use std::sync::PoisonError;
 use sqlx::{AssertSqlSafe, PgConnection, Row};
 use tidegate_store::{lease, sqlx};
 
+use super::super::columns::unsigned;
 use super::{PostgresQueue, id_of, lease_of};
 use crate::QueueError;
 use crate::event::headers_of;
@@ -165,6 +166,44 @@ impl PostgresQueue {
         Ok(rows)
     }
 
+    pub(super) async fn rebuilds_of(&self, name: &str) -> Result<u64, QueueError> {
+        let name = name.to_owned();
+        let rebuilds: Option<i64> = self
+            .postgres
+            .run("count rebuilds", move |connection| {
+                Box::pin(async move {
+                    sqlx::query_scalar("SELECT rebuilds FROM event_projection WHERE name = $1")
+                        .bind(name)
+                        .fetch_optional(connection)
+                        .await
+                })
+            })
+            .await?;
+        Ok(unsigned(rebuilds.unwrap_or(0)))
+    }
+
+    pub(super) async fn note(&self, name: &str, position: i64) -> Result<(), QueueError> {
+        let name = name.to_owned();
+        self.postgres
+            .transact("note a position", move |connection| {
+                Box::pin(async move {
+                    hold_retention(connection).await?;
+                    sqlx::query(
+                        "INSERT INTO event_projection AS p (name, position) VALUES ($1, $2)
+                         ON CONFLICT (name) DO UPDATE
+                         SET position = excluded.position, updated_at = now()
+                         WHERE p.position > excluded.position",
+                    )
+                    .bind(name)
+                    .bind(position)
+                    .execute(connection)
+                    .await
+                })
+            })
+            .await?;
+        Ok(())
+    }
+
     pub(super) async fn forget(
         &self,
         turn: Option<&Turn>,
@@ -202,6 +241,7 @@ impl PostgresQueue {
         name: &str,
         shadow: &str,
         tables: &[String],
+        marks: &[String],
     ) -> Result<bool, QueueError> {
         let mut tx = self.store.begin().await?;
         if !lease::holds(&mut tx, &lease_of(turn)).await? {
@@ -221,18 +261,24 @@ impl PostgresQueue {
         }
         let query = sqlx::query(
             "WITH shadow AS (DELETE FROM event_projection WHERE name = $2 RETURNING position)
-             INSERT INTO event_projection (name, position) SELECT $1, position FROM shadow
-             ON CONFLICT (name) DO UPDATE SET position = excluded.position, updated_at = now()",
+             INSERT INTO event_projection AS p (name, position, rebuilds)
+             SELECT $1, position, 1 FROM shadow
+             ON CONFLICT (name) DO UPDATE SET position = excluded.position, updated_at = now(),
+                 rebuilds = p.rebuilds + 1",
         )
         .bind(name)
         .bind(shadow)
-        .execute(connection);
+        .execute(&mut *connection);
         let done = limit.run(doing, query).await?;
         if done.rows_affected() == 0 {
             // What has no position was not built to its end.
             tx.rollback().await?;
             return Ok(false);
         }
+        let query = sqlx::query("DELETE FROM event_projection WHERE name = ANY ($1)")
+            .bind(marks)
+            .execute(connection);
+        limit.run(doing, query).await?;
         tx.commit().await?;
         Ok(true)
     }
@@ -336,6 +382,15 @@ async fn read(
     })
 }
 
+/// Keeps retention off until this transaction ends: a removal that began before would not see the
+/// position that is noted in it, and would go past.
+async fn hold_retention(connection: &mut PgConnection) -> Result<(), sqlx::Error> {
+    sqlx::query("SELECT pg_advisory_xact_lock_shared(tidegate_lock('retention'))")
+        .execute(connection)
+        .await?;
+    Ok(())
+}
+
 pub(super) async fn advance(
     tx: Tx,
     turn: &Turn,
@@ -352,22 +407,27 @@ pub(super) async fn advance(
     let limit = tx.limit();
     let connection = tx.postgres().ok_or(QueueError::ForeignTransaction)?;
     let query = sqlx::query(
-        "INSERT INTO event_projection (name, position) VALUES ($1, 0)
-                 ON CONFLICT DO NOTHING",
-    )
-    .bind(name)
-    .execute(&mut *connection);
-    limit.run(doing, query).await?;
-    let query = sqlx::query(
         "UPDATE event_projection SET position = $3, updated_at = now()
          WHERE name = $1 AND position = $2",
     )
     .bind(name)
     .bind(from)
     .bind(to)
-    .execute(connection);
-    let done = limit.run(doing, query).await?;
-    if done.rows_affected() == 0 {
+    .execute(&mut *connection);
+    let mut moved = limit.run(doing, query).await?.rows_affected();
+    if moved == 0 && from == 0 {
+        // It may be its first.
+        limit.run(doing, hold_retention(connection)).await?;
+        let query = sqlx::query(
+            "INSERT INTO event_projection (name, position) VALUES ($1, $2)
+             ON CONFLICT DO NOTHING",
+        )
+        .bind(name)
+        .bind(to)
+        .execute(connection);
+        moved = limit.run(doing, query).await?.rows_affected();
+    }
+    if moved == 0 {
         tx.rollback().await?;
         return Ok(false);
     }

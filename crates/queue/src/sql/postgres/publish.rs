@@ -32,17 +32,26 @@ impl PostgresQueue {
     }
 }
 
-/// One statement: the events, their posting, and the word to the trigger that it is there. From
-/// [`COPY_FROM`] events on it is several, and the caller has a transaction around them.
+/// Adds events. From [`COPY_FROM`] of them on it is several statements, and the caller has a transaction
+/// around them.
 pub(in crate::sql) async fn insert(
+    connection: &mut PgConnection,
+    events: &[NewEvent],
+) -> Result<Vec<i64>, sqlx::Error> {
+    if events.len() >= COPY_FROM {
+        return copy(connection, events).await;
+    }
+    insert_at_once(connection, events).await
+}
+
+/// One statement, with a transaction around it or without: the events, their posting, and the word to the
+/// trigger that it is there.
+pub(in crate::sql) async fn insert_at_once(
     connection: &mut PgConnection,
     events: &[NewEvent],
 ) -> Result<Vec<i64>, sqlx::Error> {
     if events.is_empty() {
         return Ok(Vec::new());
-    }
-    if events.len() >= COPY_FROM {
-        return copy(connection, events).await;
     }
     let columns = posting_columns(events);
     let mut ids: Vec<i64> = sqlx::query_scalar(
@@ -94,7 +103,8 @@ fn posting_columns(events: &[NewEvent]) -> Columns {
 }
 
 /// Many events at once, in the transaction that the caller has begun and ends. Their numbers are taken
-/// first, so that they are known.
+/// first, so that they are known. Without a transaction they would be brought by another one than took
+/// them, and by then a claim may have given them up as rolled back.
 async fn copy(connection: &mut PgConnection, events: &[NewEvent]) -> Result<Vec<i64>, sqlx::Error> {
     let count = i64::try_from(events.len()).unwrap_or(i64::MAX);
     let ids: Vec<i64> = sqlx::query_scalar(

@@ -273,7 +273,7 @@ async fn settle_batch(
              WHERE id = $1 AND token = $2 FOR UPDATE),
          held AS MATERIALIZED (
              SELECT attempts, ids, is_parted, CASE
-                 WHEN (SELECT q.registry FROM tidegate_queue q WHERE q.name = 'queue') <> $24
+                 WHEN $24::int8 IS NOT NULL AND tidegate_registry() IS DISTINCT FROM $24
                  THEN NULL WHEN is_parted
                  THEN tidegate_settled($4::int8[] || $8::int8[]) ELSE '{}' END AS settled
              FROM locked),
@@ -379,14 +379,16 @@ async fn settle_rows(
 ) -> Result<Option<BTreeSet<i64>>, sqlx::Error> {
     let (ids, tokens): (Vec<i64>, Vec<i64>) = tokens.into_iter().unzip();
     let settled: Option<Vec<i64>> = sqlx::query_scalar(
-        "WITH known AS MATERIALIZED (
-             SELECT coalesce(q.registry = $22, true) AS is_same FROM tidegate_queue q
-             WHERE q.name = 'queue'),
-         held AS MATERIALIZED (
+        "WITH locked AS MATERIALIZED (
              SELECT r.id FROM tidegate_event_row r
              JOIN unnest($1::int8[], $2::int8[]) w(id, token)
                  ON r.id = w.id AND r.token = w.token
-             WHERE r.locked_by IS NOT NULL AND (SELECT is_same FROM known) FOR UPDATE OF r),
+             WHERE r.locked_by IS NOT NULL FOR UPDATE OF r),
+         known AS MATERIALIZED (
+             SELECT CASE WHEN $22::int8 IS NULL THEN true WHEN l.n >= 0
+                 THEN tidegate_registry() IS NOT DISTINCT FROM $22 END AS is_same
+             FROM (SELECT count(*) AS n FROM locked) l),
+         held AS MATERIALIZED (SELECT id FROM locked WHERE (SELECT is_same FROM known)),
          gone AS (
              DELETE FROM tidegate_event_row r USING held, unnest($3::int8[]) f(id)
              WHERE r.id = held.id AND r.id = f.id RETURNING r.id, r.attempts),

@@ -15,7 +15,8 @@ use super::{SqliteQueue, event_id, json};
 use crate::QueueError;
 use crate::event::headers_of;
 use crate::port::{
-    Claim, ClaimRequest, Claimed, ClaimedEvent, HandlerResult, HandlerState, Held, Lane, SUSPECT,
+    Claim, ClaimRequest, Claimed, ClaimedEvent, HandlerResult, HandlerState, Held, Lane, PATIENCE,
+    SUSPECT,
 };
 
 /// Events of batches that are neither finished nor have a row of their own.
@@ -92,46 +93,32 @@ async fn claim(
     now: i64,
 ) -> Result<Claimed, sqlx::Error> {
     let until = now + ms(request.lease);
+    let times = (now, until);
     let mut taken = Taken::default();
     if request.rescue {
         let keys = stuck_keys(connection, parked).await?;
         release(connection, &keys, now).await?;
-        rescue(connection, request, now, until, &mut taken).await?;
-    }
-    if request.rows && taken.room(request) > 0 {
-        let lanes = served_lanes(connection, request).await?;
-        if !lanes.is_empty() {
-            let times = (now, until);
-            rows(
-                connection,
-                request,
-                &lanes,
-                times,
-                Kind::Trusted,
-                &mut taken,
-            )
-            .await?;
-            let is_free = request.suspects && taken.abandoned.is_empty();
-            if is_free && taken.room(request) > 0 {
-                rows(
-                    connection,
-                    request,
-                    &lanes,
-                    times,
-                    Kind::Suspect,
-                    &mut taken,
-                )
-                .await?;
-            }
+        if request.alone && request.suspects {
+            rescue(connection, request, times, PATIENCE, &mut taken).await?;
+            look_at_rows(connection, request, times, &[Kind::Patient], &mut taken).await?;
         }
     }
+    let is_alone = !taken.order.is_empty();
+    if request.rescue && !is_alone {
+        rescue(connection, request, times, 0, &mut taken).await?;
+    }
+    if !is_alone {
+        let kinds = [Kind::Trusted, Kind::Suspect];
+        look_at_rows(connection, request, times, &kinds, &mut taken).await?;
+    }
     let registry = registry_version(connection).await?;
-    if taken.room(request) > 0 {
+    if !is_alone && taken.room(request) > 0 {
         fresh(connection, request, now, until, &mut taken).await?;
     }
     let events = read(connection, taken, now).await?;
     Ok(Claimed {
         events,
+        is_alone,
         registry,
         now_ms: now,
     })
@@ -190,23 +177,26 @@ pub(super) async fn remaining(
         .await
 }
 
+/// Takes over one batch that ran out; with patience a suspect, which has waited so many leases more.
 async fn rescue(
     connection: &mut SqliteConnection,
     request: &ClaimRequest,
-    now: i64,
-    until: i64,
+    (now, until): (i64, i64),
+    patience: u32,
     taken: &mut Taken,
 ) -> Result<(), sqlx::Error> {
     let row = sqlx::query(
         "SELECT id, token, attempts, ids, n FROM (
              SELECT *, abandoned + (locked_by <> '' AND is_confirmed) AS n FROM tidegate_batch)
          WHERE locked_until < ?1
-           AND (n < 2 OR ?2 AND locked_until <= ?1 - min(n - 2, 10) * ?3)
+           AND (n < 2 AND ?4 = 0
+             OR n >= 2 AND ?2 AND locked_until <= ?1 - (min(n - 2, 10) + ?4) * ?3)
          ORDER BY n >= 2, id LIMIT 1",
     )
     .bind(now)
     .bind(request.suspects)
     .bind(ms(request.lease))
+    .bind(i64::from(patience))
     .fetch_optional(&mut *connection)
     .await?;
     let Some(row) = row else {
@@ -325,6 +315,33 @@ enum Kind {
     Trusted,
     /// One of the others.
     Suspect,
+    /// One of those that have waited for long.
+    Patient,
+}
+
+/// Claims rows of these kinds, one after the other. Where something that ran out was taken, no suspect
+/// comes with it.
+async fn look_at_rows(
+    connection: &mut SqliteConnection,
+    request: &ClaimRequest,
+    times: (i64, i64),
+    kinds: &[Kind],
+    taken: &mut Taken,
+) -> Result<(), sqlx::Error> {
+    if !request.rows || taken.room(request) == 0 {
+        return Ok(());
+    }
+    let lanes = served_lanes(connection, request).await?;
+    for kind in kinds {
+        let is_free = match kind {
+            Kind::Trusted => true,
+            Kind::Suspect | Kind::Patient => request.suspects && taken.abandoned.is_empty(),
+        };
+        if is_free && !lanes.is_empty() && taken.room(request) > 0 {
+            rows(connection, request, &lanes, times, *kind, taken).await?;
+        }
+    }
+    Ok(())
 }
 
 async fn rows(
@@ -337,7 +354,7 @@ async fn rows(
 ) -> Result<(), sqlx::Error> {
     let limit = match kind {
         Kind::Trusted => i64::try_from(taken.room(request)).unwrap_or(i64::MAX),
-        Kind::Suspect => 1,
+        Kind::Suspect | Kind::Patient => 1,
     };
     let found = sqlx::query(
         "UPDATE tidegate_event_row SET token = token + 1, attempts = attempts + 1,
@@ -346,8 +363,8 @@ async fn rows(
          WHERE id IN (SELECT id FROM tidegate_event_row
                       WHERE lane IN (SELECT value FROM json_each(?4)) AND due_at <= ?3
                         AND (abandoned + (locked_by IS NOT NULL AND is_confirmed) >= 2) = ?6
-                        AND (NOT ?6 OR due_at <= ?3 - ?7
-                            * min(abandoned + (locked_by IS NOT NULL AND is_confirmed) - 2, 10))
+                        AND (NOT ?6 OR due_at <= ?3 - ?7 * (?8
+                            + min(abandoned + (locked_by IS NOT NULL AND is_confirmed) - 2, 10)))
                       ORDER BY due_at, id LIMIT ?5)
          RETURNING id, token, attempts, place, abandoned",
     )
@@ -356,8 +373,12 @@ async fn rows(
     .bind(now)
     .bind(json(&lanes))
     .bind(limit)
-    .bind(kind == Kind::Suspect)
+    .bind(kind != Kind::Trusted)
     .bind(ms(request.lease))
+    .bind(i64::from(match kind {
+        Kind::Trusted | Kind::Suspect => 0,
+        Kind::Patient => PATIENCE,
+    }))
     .fetch_all(connection)
     .await?;
     for row in found {

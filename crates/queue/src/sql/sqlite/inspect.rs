@@ -7,7 +7,7 @@ use tidegate_core::books::Account;
 use tidegate_store::{posting, sqlx};
 
 use super::super::COMPONENT;
-use super::super::columns::{errors_of, place_of, small};
+use super::super::columns::{errors_of, place_of, shown_payload, small};
 use super::super::stats::{Facts, unwanted};
 use super::claim::UNFINISHED;
 use super::{SqliteQueue, event_id, json, lossy};
@@ -111,15 +111,12 @@ impl SqliteQueue {
 }
 
 fn listed(row: &SqliteRow) -> Result<Listed, sqlx::Error> {
-    let payload = lossy(row.try_get(4)?);
-    let payload = serde_json::value::RawValue::from_string(payload)
-        .map_err(|error| sqlx::Error::Decode(error.into()))?;
     Ok(Listed {
         id: row.try_get(0)?,
         event_id: event_id(row.try_get(1)?)?,
         type_name: lossy(row.try_get(2)?),
         key: row.try_get::<Option<Vec<u8>>, _>(3)?.map(lossy),
-        payload,
+        payload: shown_payload(lossy(row.try_get(4)?)),
         headers: headers_of(row.try_get::<Option<Vec<u8>>, _>(5)?.map(lossy).as_deref()),
         status: Status::parse(row.try_get(6)?).unwrap_or(Status::Pending),
         attempts: small(row.try_get(7)?),

@@ -243,11 +243,6 @@ async fn remove_old(connection: &mut SqliteConnection, before: i64) -> Result<u6
     .await?;
     let ids: Vec<i64> = rows.iter().map(|(id, ..)| *id).collect();
     let ids = json(&ids);
-    let named: Vec<&str> = rows.iter().map(|(_, event, _)| event.as_str()).collect();
-    sqlx::query("DELETE FROM event_inbox WHERE event_id IN (SELECT value FROM json_each(?))")
-        .bind(json(&named))
-        .execute(&mut *connection)
-        .await?;
     for sql in [
         "DELETE FROM tidegate_handler_state WHERE id IN (SELECT value FROM json_each(?))",
         "DELETE FROM tidegate_log WHERE id IN (SELECT value FROM json_each(?))",
@@ -258,6 +253,16 @@ async fn remove_old(connection: &mut SqliteConnection, before: i64) -> Result<u6
             .execute(&mut *connection)
             .await?;
     }
+    // Who published an id twice has it twice, and what guards one of the two guards the other.
+    let named: Vec<&str> = rows.iter().map(|(_, event, _)| event.as_str()).collect();
+    sqlx::query(
+        "DELETE FROM event_inbox WHERE event_id IN (
+             SELECT j.value FROM json_each(?) j
+             WHERE NOT EXISTS (SELECT 1 FROM tidegate_event e WHERE e.event_id = j.value))",
+    )
+    .bind(json(&named))
+    .execute(&mut *connection)
+    .await?;
     for sql in [
         "DELETE FROM tidegate_log_batch WHERE id IN (SELECT value FROM json_each(?))
          AND id <> (SELECT batch FROM tidegate_sequence ORDER BY position DESC LIMIT 1)",

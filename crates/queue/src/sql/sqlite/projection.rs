@@ -4,7 +4,8 @@ use sqlx::sqlite::SqliteRow;
 use sqlx::{AssertSqlSafe, Row, SqliteConnection};
 use tidegate_store::{lease, sqlx};
 
-use super::{SqliteQueue, event_id, lease_of};
+use super::super::columns::unsigned;
+use super::{SqliteQueue, event_id, json, lease_of};
 use crate::QueueError;
 use crate::event::headers_of;
 use crate::port::{LogEvent, LogPage, Turn};
@@ -105,6 +106,44 @@ impl SqliteQueue {
         Ok(rows)
     }
 
+    pub(super) async fn rebuilds_of(&self, name: &str) -> Result<u64, QueueError> {
+        let name = name.to_owned();
+        let rebuilds: Option<i64> = self
+            .sqlite
+            .read("count rebuilds", move |connection| {
+                Box::pin(async move {
+                    sqlx::query_scalar("SELECT rebuilds FROM event_projection WHERE name = ?")
+                        .bind(name)
+                        .fetch_optional(connection)
+                        .await
+                })
+            })
+            .await?;
+        Ok(unsigned(rebuilds.unwrap_or(0)))
+    }
+
+    pub(super) async fn note(&self, name: &str, position: i64) -> Result<(), QueueError> {
+        let (name, now) = (name.to_owned(), self.sqlite.now_ms());
+        self.sqlite
+            .write("note a position", move |connection| {
+                Box::pin(async move {
+                    sqlx::query(
+                        "INSERT INTO event_projection AS p (name, position, updated_at)
+                         VALUES (?, ?, ?) ON CONFLICT (name) DO UPDATE
+                         SET position = excluded.position, updated_at = excluded.updated_at
+                         WHERE p.position > excluded.position",
+                    )
+                    .bind(name)
+                    .bind(position)
+                    .bind(now)
+                    .execute(connection)
+                    .await
+                })
+            })
+            .await?;
+        Ok(())
+    }
+
     pub(super) async fn forget(
         &self,
         turn: Option<&Turn>,
@@ -185,6 +224,7 @@ impl SqliteQueue {
         name: &str,
         shadow: &str,
         tables: &[String],
+        marks: &[String],
     ) -> Result<bool, QueueError> {
         let doing = "swap a projection";
         let now = self.sqlite.now_ms();
@@ -204,9 +244,10 @@ impl SqliteQueue {
             limit.run(doing, query).await?;
         }
         let query = sqlx::query(
-            "INSERT INTO event_projection (name, position, updated_at)
-             SELECT ?1, position, ?3 FROM event_projection WHERE name = ?2
-             ON CONFLICT (name) DO UPDATE SET position = excluded.position, updated_at = ?3",
+            "INSERT INTO event_projection AS p (name, position, updated_at, rebuilds)
+             SELECT ?1, position, ?3, 1 FROM event_projection WHERE name = ?2
+             ON CONFLICT (name) DO UPDATE SET position = excluded.position, updated_at = ?3,
+                 rebuilds = p.rebuilds + 1",
         )
         .bind(name)
         .bind(shadow)
@@ -218,9 +259,13 @@ impl SqliteQueue {
             tx.rollback().await?;
             return Ok(false);
         }
-        let query = sqlx::query("DELETE FROM event_projection WHERE name = ?")
-            .bind(shadow)
-            .execute(connection);
+        let query = sqlx::query(
+            "DELETE FROM event_projection
+             WHERE name = ? OR name IN (SELECT value FROM json_each(?))",
+        )
+        .bind(shadow)
+        .bind(json(&marks))
+        .execute(connection);
         limit.run(doing, query).await?;
         tx.commit().await?;
         Ok(true)

@@ -9,7 +9,7 @@ use tidegate_store::{StoreError, posting, sqlx};
 
 use super::super::COMPONENT;
 use super::super::columns::{Goal, goal, keys_of, postings_of};
-use super::claim::{OPEN, UNFINISHED, release};
+use super::claim::{OPEN, release};
 use super::held::registry_version;
 use super::{SqliteQueue, json, publish};
 use crate::QueueError;
@@ -110,13 +110,13 @@ impl SqliteQueue {
     }
 }
 
-/// Which of these events are finished or have a row of their own: their batch goes on listing them, and
-/// they are not its own any more.
+/// Which of these events are finished, have a row of their own, or were removed since: their batch goes on
+/// listing them, and they are not its own any more.
 async fn settled(
     connection: &mut SqliteConnection,
     ids: &[i64],
 ) -> Result<BTreeSet<i64>, sqlx::Error> {
-    let sql = format!("SELECT i.value FROM json_each(?) i WHERE NOT ({UNFINISHED})");
+    let sql = format!("SELECT i.value FROM json_each(?) i WHERE NOT ({OPEN})");
     let settled: Vec<i64> = sqlx::query_scalar(sqlx::AssertSqlSafe(sql))
         .bind(json(&ids))
         .fetch_all(connection)

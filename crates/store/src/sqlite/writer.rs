@@ -1,0 +1,220 @@
+//! The one connection that writes, and who has it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use sqlx::SqliteConnection;
+use tokio::sync::{Mutex, Notify, OwnedMutexGuard, mpsc, oneshot};
+
+use crate::{BoxFuture, StoreError};
+
+/// Operations in one commit at most, so that the first one never waits long for the last.
+const GROUP: usize = 256;
+
+/// The writer of a file. Cloning gives another handle on the same one.
+#[derive(Clone)]
+pub(super) struct Writer {
+    connection: Arc<Mutex<WriterConnection>>,
+    /// Says that somebody left a transaction open.
+    left: Arc<Notify>,
+}
+
+struct WriterConnection {
+    connection: SqliteConnection,
+    /// Whether a transaction is open, or may be: it was begun, and no end of it was heard of.
+    is_open: bool,
+    /// Whether the commit that comes next is asked for.
+    may_commit: Arc<AtomicBool>,
+}
+
+impl Writer {
+    pub(super) async fn new(mut connection: SqliteConnection) -> Result<Self, sqlx::Error> {
+        let may_commit = Arc::new(AtomicBool::new(false));
+        let is_asked_for = Arc::clone(&may_commit);
+        let mut handle = connection.lock_handle().await?;
+        handle.set_commit_hook(move || is_asked_for.load(Ordering::SeqCst));
+        drop(handle);
+        let connection = WriterConnection {
+            connection,
+            is_open: false,
+            may_commit,
+        };
+        Ok(Self {
+            connection: Arc::new(Mutex::new(connection)),
+            left: Arc::new(Notify::new()),
+        })
+    }
+
+    /// Waits until nobody else has the connection, and takes it.
+    pub(super) async fn turn(&self) -> Turn {
+        Turn {
+            writer: Arc::clone(&self.connection).lock_owned().await,
+            left: Arc::clone(&self.left),
+        }
+    }
+
+    /// Takes whatever waits, commits it together, and answers; and takes back what others left open.
+    pub(super) async fn write(self, mut waiting: mpsc::Receiver<Box<dyn Operation>>) {
+        let mut group = Vec::new();
+        loop {
+            tokio::select! {
+                biased;
+                () = self.left.notified() => self.turn().await.take_back().await,
+                count = waiting.recv_many(&mut group, GROUP) => {
+                    if count == 0 {
+                        return;
+                    }
+                    let mut turn = self.turn().await;
+                    let committed = commit(&mut turn, &mut group).await.map_err(Arc::new);
+                    // What was refused at its commit is open still.
+                    turn.take_back().await;
+                    drop(turn);
+                    for operation in group.drain(..) {
+                        operation.answer(&committed);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The connection in somebody's hands. Whoever drops it in the middle of a transaction (by an error, or
+/// because its caller went away) changes nothing, and the transaction is rolled back at once: until
+/// then no other process could write.
+pub(super) struct Turn {
+    writer: OwnedMutexGuard<WriterConnection>,
+    left: Arc<Notify>,
+}
+
+impl Turn {
+    pub(super) fn connection(&mut self) -> &mut SqliteConnection {
+        &mut self.writer.connection
+    }
+
+    pub(super) async fn begin(&mut self) -> Result<(), sqlx::Error> {
+        self.take_back().await;
+        self.writer.is_open = true;
+        self.execute("BEGIN IMMEDIATE").await
+    }
+
+    pub(super) async fn end(&mut self, how: &'static str) -> Result<(), sqlx::Error> {
+        let is_commit = how == "COMMIT";
+        self.writer.may_commit.store(is_commit, Ordering::SeqCst);
+        let ended = self.execute(how).await;
+        self.writer.may_commit.store(false, Ordering::SeqCst);
+        if ended.is_ok() {
+            self.writer.is_open = false;
+        }
+        ended
+    }
+
+    /// Rolls back what is open: whoever left it never heard of a commit.
+    pub(super) async fn take_back(&mut self) {
+        // A commit whose caller went away may be on its way still, and is turned into a rollback.
+        self.writer.may_commit.store(false, Ordering::SeqCst);
+        if self.writer.is_open {
+            // It fails where SQLite has rolled back by itself; then there is nothing left to do.
+            self.execute("ROLLBACK").await.ok();
+            self.writer.is_open = false;
+        }
+    }
+
+    pub(super) async fn execute(&mut self, sql: &'static str) -> Result<(), sqlx::Error> {
+        sqlx::raw_sql(sql).execute(self.connection()).await?;
+        Ok(())
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        if self.writer.is_open {
+            // The task that writes does it, because a drop cannot wait. Where it has ended already, nobody
+            // else has the connection either: it is closed with us, and its transaction goes with it.
+            self.left.notify_one();
+        }
+    }
+}
+
+async fn commit(turn: &mut Turn, group: &mut [Box<dyn Operation>]) -> Result<(), sqlx::Error> {
+    turn.begin().await?;
+    for operation in group {
+        // Nobody waits for it any more: carrying it out would surprise.
+        if operation.is_forgotten() {
+            continue;
+        }
+        turn.execute("SAVEPOINT operation").await?;
+        let end = if operation.run(turn.connection()).await {
+            "RELEASE operation"
+        } else {
+            "ROLLBACK TO operation; RELEASE operation"
+        };
+        turn.execute(end).await?;
+    }
+    turn.end("COMMIT").await
+}
+
+/// One operation that waits for the writer.
+pub(super) trait Operation: Send {
+    fn is_forgotten(&self) -> bool;
+    /// Runs it and says whether what it did stays.
+    fn run<'a>(&'a mut self, connection: &'a mut SqliteConnection) -> BoxFuture<'a, bool>;
+    fn answer(self: Box<Self>, committed: &Result<(), Arc<sqlx::Error>>);
+}
+
+pub(super) struct Job<T, F> {
+    doing: &'static str,
+    call: Option<F>,
+    outcome: Option<Result<T, sqlx::Error>>,
+    tell: oneshot::Sender<Result<T, StoreError>>,
+}
+
+impl<T, F> Job<T, F> {
+    pub(super) fn new(
+        doing: &'static str,
+        call: F,
+        tell: oneshot::Sender<Result<T, StoreError>>,
+    ) -> Self {
+        Self {
+            doing,
+            call: Some(call),
+            outcome: None,
+            tell,
+        }
+    }
+}
+
+impl<T, F> Operation for Job<T, F>
+where
+    T: Send + 'static,
+    F: for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, Result<T, sqlx::Error>>
+        + Send
+        + 'static,
+{
+    fn is_forgotten(&self) -> bool {
+        self.tell.is_closed()
+    }
+
+    fn run<'a>(&'a mut self, connection: &'a mut SqliteConnection) -> BoxFuture<'a, bool> {
+        Box::pin(async move {
+            let Some(call) = self.call.take() else {
+                return false;
+            };
+            let outcome = call(connection).await;
+            let is_good = outcome.is_ok();
+            self.outcome = Some(outcome);
+            is_good
+        })
+    }
+
+    fn answer(self: Box<Self>, committed: &Result<(), Arc<sqlx::Error>>) {
+        let answer = match (self.outcome, committed) {
+            (Some(Err(error)), _) => Err(StoreError::of(self.doing, error)),
+            (Some(Ok(value)), Ok(())) => Ok(value),
+            // An error that is shared cannot be moved; its text and kind are what counts.
+            (_, Err(error)) => Err(StoreError::like(self.doing, error)),
+            (None, Ok(())) => Err(StoreError::of(self.doing, sqlx::Error::WorkerCrashed)),
+        };
+        // A caller that went away needs no answer.
+        self.tell.send(answer).ok();
+    }
+}
