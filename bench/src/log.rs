@@ -73,6 +73,11 @@ impl Bench {
         }
     }
 
+    /// Lets the keeper do all that is left to be done.
+    async fn rest(&self) {
+        self.shelf.tidy().await.expect("the log is tidied up");
+    }
+
     async fn topic(&self, partitions: u32) {
         let topic = topic();
         let made = self

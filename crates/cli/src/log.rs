@@ -16,6 +16,8 @@ pub(crate) use accounts::{audited, component, doubted};
 pub(crate) use failure::report;
 pub(crate) use lag::watch_lag;
 pub(crate) use opened::{Opened, Scope};
-pub(crate) use reach::{Holder, Reached, configured, holding, missing, must_be_there, reach};
+pub(crate) use reach::{
+    Holder, Reached, configured, holding, must_be_there, must_hold_a_log, reach,
+};
 pub(crate) use settings::{Backend, LogSettings};
 pub(crate) use witness::LogWitness;

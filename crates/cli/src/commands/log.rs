@@ -1,6 +1,5 @@
 //! `tidegate log`: the directory of an embedded log.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,12 +7,12 @@ use serde_json::json;
 use tidegate_config::{format_duration, format_size};
 use tidegate_core::env::system::{SystemClock, SystemDisk, system_entropy};
 use tidegate_core::env::{Clock, Disk, Entropy};
-use tidegate_log::LogError;
 use tidegate_log::embedded::{self, Listing, Problem, Repaired};
+use tidegate_log::{EmbeddedConfig, LogError};
 
 use crate::args::{LogDir, Output};
 use crate::confirm::confirm;
-use crate::log::{Backend, Opened, configured, missing, report};
+use crate::log::{Backend, configured, must_hold_a_log, report};
 use crate::report::{Exit, Report, print, print_json};
 use crate::table;
 
@@ -21,8 +20,8 @@ use crate::table;
 /// file while they are read.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// The directory that is meant, which must hold a log.
-fn directory(arguments: &LogDir) -> Result<PathBuf, Report> {
+/// The directory that is meant, which must hold a log, and how that is set up.
+fn directory(arguments: &LogDir) -> Result<EmbeddedConfig, Report> {
     let (settings, _) = configured(&arguments.file, arguments.dir.as_deref())?;
     let Backend::Embedded(embedded) = settings.backend else {
         return Err(Report::new(
@@ -31,16 +30,13 @@ fn directory(arguments: &LogDir) -> Result<PathBuf, Report> {
         )
         .with_hint("name a directory: `tidegate log ls DIR`"));
     };
-    match Opened::is_log(&embedded.dir) {
-        Ok(true) => Ok(embedded.dir.clone()),
-        Ok(false) => Err(missing(&embedded.dir)),
-        Err(error) => Err(report(&error)),
-    }
+    must_hold_a_log(&embedded.dir)?;
+    Ok(*embedded)
 }
 
 /// `tidegate log ls`.
 pub(crate) fn list(arguments: &LogDir, output: Output) -> Result<Exit, Report> {
-    let dir = directory(arguments)?;
+    let dir = directory(arguments)?.dir;
     let listing = embedded::ls(&SystemDisk, &dir).map_err(|error| report(&error))?;
     let listing = listing.ok_or_else(|| {
         report(&LogError::Format {
@@ -151,7 +147,7 @@ fn listing_text(listing: &Listing) -> String {
 
 /// `tidegate log check`.
 pub(crate) fn check(arguments: &LogDir, output: Output) -> Result<Exit, Report> {
-    let dir = directory(arguments)?;
+    let dir = directory(arguments)?.dir;
     let look = || embedded::check(&SystemDisk, &dir).map_err(|error| report(&error));
     let mut checked = look()?;
     if !checked.problems.is_empty() {
@@ -214,7 +210,8 @@ fn finding_json(problem: &Problem) -> serde_json::Value {
 
 /// `tidegate log repair`.
 pub(crate) fn repair(arguments: &LogDir, yes: bool, output: Output) -> Result<Exit, Report> {
-    let dir = directory(arguments)?;
+    let config = directory(arguments)?;
+    let dir = config.dir.clone();
     let what = format!(
         "repairing `{}` gives up what cannot be read: such records are kept aside and counted as lost",
         dir.display()
@@ -229,7 +226,8 @@ pub(crate) fn repair(arguments: &LogDir, yes: bool, output: Output) -> Result<Ex
     let disk: Arc<dyn Disk> = Arc::new(SystemDisk);
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let write = system_entropy().next_u64();
-    let repaired = embedded::repair(&disk, &clock, &dir, write).map_err(|error| report(&error))?;
+    let repaired = embedded::repair(&disk, &clock, config, write);
+    let repaired = repaired.map_err(|error| report(&error))?;
     match output {
         Output::Json => {
             let repaired: Vec<_> = repaired.iter().map(repaired_json).collect();
@@ -270,6 +268,10 @@ fn repaired_text(done: &Repaired) -> String {
             events,
         } => format!(
             "{group}@{topic}: what became of {} is lost with a commit",
+            table::counted(*events, "event")
+        ),
+        Repaired::Removed { topic, events } => format!(
+            "{topic}: {} had been removed in time, which is in the books from now on; none of them is lost",
             table::counted(*events, "event")
         ),
         Repaired::MadeUp { topic } => {

@@ -9,10 +9,13 @@ use tidegate_core::books::{Audit, Audited, Books, Component};
 use tidegate_core::env::system::SystemDisk;
 use tidegate_core::env::{Disk, Env};
 use tidegate_core::{EventId, GroupName, Topic};
+use tidegate_log::embedded::{Presence, presence};
 use tidegate_log::kafka::KafkaLog;
 use tidegate_log::{EmbeddedLog, Log, LogError, TopicConfig};
 
 use tidegate_server::log::Located;
+
+use crate::report::say;
 
 use super::find::{Begins, Readers, find, located};
 use super::{Backend, Holder, LogSettings, accounts};
@@ -47,6 +50,7 @@ impl Opened {
             Backend::Embedded(config) => {
                 let mut config = (**config).clone();
                 config.holder = answers_at;
+                warn_if_emptied(&config.dir)?;
                 Self::Embedded(EmbeddedLog::open(env, config)?)
             }
             Backend::Kafka(config) => {
@@ -203,7 +207,9 @@ impl Opened {
 
     /// Who holds the log in this directory; none if nobody does, or there is no log.
     pub(crate) fn holder(dir: &Path) -> Result<Option<Holder>, LogError> {
-        if !Self::is_log(dir)? {
+        // Whoever looks does not make a lock file where there is none; and whoever emptied a directory
+        // has not ended the process that has it.
+        if Self::presence(dir)? == Presence::Absent {
             return Ok(None);
         }
         let path = dir.join("lock");
@@ -234,18 +240,20 @@ impl Opened {
         }
     }
 
-    /// Whether there is a log in this directory.
-    pub(crate) fn is_log(dir: &Path) -> Result<bool, LogError> {
-        match SystemDisk.list(dir) {
-            Ok(entries) => Ok(entries
-                .iter()
-                .any(|entry| entry.name == "manifest" || entry.name.starts_with("journal-"))),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-            Err(source) => Err(LogError::Disk {
-                doing: "list",
-                path: dir.to_owned(),
-                source,
-            }),
-        }
+    /// Whether there is a log in this directory, or was one.
+    pub(crate) fn presence(dir: &Path) -> Result<Presence, LogError> {
+        presence(&SystemDisk, dir)
     }
+}
+
+/// Says so where a new log is about to be made in place of one that is gone.
+fn warn_if_emptied(dir: &Path) -> Result<(), LogError> {
+    let is_emptied = Opened::presence(dir)? == Presence::Emptied;
+    if is_emptied && Opened::holder(dir)?.is_none() {
+        say(&format!(
+            "a log was opened in `{}` before, and nothing of it is left; a new one is made",
+            dir.display()
+        ));
+    }
+    Ok(())
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use tidegate_config::Config;
 use tidegate_core::Topic;
 use tidegate_core::env::Env;
+use tidegate_log::embedded::Presence;
 use tidegate_log::{Log, LogError};
 
 use super::{Backend, LogSettings, Opened, remote::RemoteLog, report};
@@ -18,6 +19,9 @@ use crate::settings;
 /// How long a directory that another command holds is waited for, and the pause between two looks.
 const PATIENCE: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(50);
+
+/// The wait before a second look for a log that seems to be gone.
+const A_MOMENT: Duration = Duration::from_millis(200);
 
 /// How long somebody at a terminal waits for a broker.
 const BROKER_PATIENCE: Duration = Duration::from_secs(10);
@@ -87,7 +91,8 @@ pub(crate) async fn reach(
     }
     let (settings, config) = configured(file, at.dir.as_deref())?;
     if let (Backend::Embedded(embedded), Some(topic)) = (&settings.backend, topic) {
-        let is_there = Opened::is_log(&embedded.dir).map_err(|error| report(&error))?;
+        let found = Opened::presence(&embedded.dir).map_err(|error| report(&error))?;
+        let is_there = found == Presence::There;
         let is_configured = settings.topics.iter().any(|(known, _)| known == topic);
         if !is_there && !is_configured {
             let topic = topic.clone();
@@ -130,22 +135,60 @@ async fn there(target: Target) -> Result<Reached, Report> {
 }
 
 /// Whether there is a log in a directory. A named one must be there; a configured one need not:
-/// nothing was ever sent then.
+/// nothing was ever sent then. Where all of it but a trace is gone nobody can say that.
 pub(crate) fn must_be_there(dir: &Path, at: &LogAt) -> Result<bool, Report> {
-    let is_there = Opened::is_log(dir).map_err(|error| report(&error))?;
-    if !is_there && at.dir.is_some() {
-        return Err(missing(dir));
+    match settled_presence(dir)? {
+        Presence::There => Ok(true),
+        Presence::Emptied => Err(emptied(dir)),
+        Presence::Absent if at.dir.is_some() => Err(missing(dir)),
+        Presence::Absent => Ok(false),
     }
-    Ok(is_there)
+}
+
+/// The directory must hold a log.
+pub(crate) fn must_hold_a_log(dir: &Path) -> Result<(), Report> {
+    match settled_presence(dir)? {
+        Presence::There => Ok(()),
+        Presence::Emptied => Err(emptied(dir)),
+        Presence::Absent => Err(missing(dir)),
+    }
+}
+
+/// Looks for a log, and twice where one seems to be gone: a process that is just making it needs a
+/// moment.
+fn settled_presence(dir: &Path) -> Result<Presence, Report> {
+    let look = || Opened::presence(dir).map_err(|error| report(&error));
+    match look()? {
+        Presence::Emptied => {
+            std::thread::sleep(A_MOMENT);
+            look()
+        }
+        found @ (Presence::There | Presence::Absent) => Ok(found),
+    }
 }
 
 /// The report of a directory without a log.
-pub(crate) fn missing(dir: &Path) -> Report {
+fn missing(dir: &Path) -> Report {
     Report::new(
         "log.missing",
         format!("there is no log in `{}`", dir.display()),
     )
     .with_hint("it is made by `tidegate run`, or by the first `tidegate send`")
+}
+
+/// The report of a directory of whose log nothing is left.
+fn emptied(dir: &Path) -> Report {
+    let dir = dir.display();
+    Report::new(
+        "log.missing",
+        format!(
+            "a log was opened in `{dir}`, and nothing of it is left: what it held nobody can say"
+        ),
+    )
+    .with_hint(
+        "put back a backup of the directory; if nothing was ever sent to it, or what was may be \
+         forgotten, remove the directory",
+    )
 }
 
 /// Who holds a directory.

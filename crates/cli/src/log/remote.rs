@@ -309,6 +309,30 @@ mod tests {
     }
 
     #[test]
+    fn an_offset_that_is_not_there_is_the_one_that_was_asked_for() {
+        let target = Target {
+            url: "http://127.0.0.1:9".to_owned(),
+            token: None,
+        };
+        let at = TopicPartition::new(Topic::new("t").unwrap(), 0);
+        let refused = AskError::Refused {
+            shown: target.shown(),
+            status: 416,
+            code: "log.out-of-range".to_owned(),
+            message: "no".to_owned(),
+            details: json!({ "asked": 99, "start": 3, "end": 7 }),
+        };
+        let error = failed(&target, "to read", Some(&at), refused);
+        let expected = LogError::OutOfRange {
+            at,
+            asked: Offset(99),
+            start: Offset(3),
+            end: Offset(7),
+        };
+        assert_eq!(error.to_string(), expected.to_string());
+    }
+
+    #[test]
     fn what_a_process_says_keeps_its_code_and_its_words() {
         let target = Target {
             url: "http://127.0.0.1:9".to_owned(),

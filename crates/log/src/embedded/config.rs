@@ -1,6 +1,6 @@
 //! How an embedded log is set up.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 const MIB: u64 = 1024 * 1024;
@@ -58,5 +58,11 @@ impl EmbeddedConfig {
             compaction_memory: 64 * MIB,
             holder: None,
         }
+    }
+}
+
+impl From<&Path> for EmbeddedConfig {
+    fn from(dir: &Path) -> Self {
+        Self::new(dir)
     }
 }

@@ -27,6 +27,7 @@ pub(super) const MANIFEST_NEW: &str = "manifest.new";
 const JOURNAL: &str = "journal-";
 const SPARE: &str = "spare-";
 const TOPIC: &str = "topic-";
+const ASIDE: &str = "aside-";
 
 /// The name of a journal file that is made so long. A shorter file of that name was cut.
 pub(super) fn journal(number: u64, len: u64) -> String {
@@ -74,6 +75,18 @@ pub(super) fn topic_dir(dir: &Path, topic: &Topic) -> PathBuf {
 
 pub(super) fn is_topic_dir(name: &str) -> bool {
     name.starts_with(TOPIC)
+}
+
+/// Whether something of this name is a part of a log that tells of records, or may hold some.
+pub(super) fn is_log(name: &str) -> bool {
+    [MANIFEST, MANIFEST_COPY].contains(&name)
+        || journal_number(name).is_some()
+        || is_topic_dir(name)
+}
+
+/// Whether something of this name tells that a log was opened here, and no more.
+pub(super) fn is_trace(name: &str) -> bool {
+    [LOCK, MANIFEST_NEW].contains(&name) || spare_number(name).is_some() || name.starts_with(ASIDE)
 }
 
 /// The topic whose directory has this name.
@@ -185,9 +198,19 @@ pub(super) fn keep_aside(
 
 /// Keeps a whole file aside under a name that none has, durably.
 pub(super) fn rename_aside(disk: &dyn Disk, dir: &Path, name: &str) -> Result<PathBuf, LogError> {
+    rename_aside_as(disk, dir, name, name)
+}
+
+/// The same, under a name that tells more.
+pub(super) fn rename_aside_as(
+    disk: &dyn Disk,
+    dir: &Path,
+    name: &str,
+    what: &str,
+) -> Result<PathBuf, LogError> {
     let entries = disk.list(dir).doing("list", dir)?;
     let is_free = |aside: &String| entries.iter().all(|entry| entry.name != *aside);
-    let mut asides = (0_u64..).map(|attempt| format!("aside-{name}-{attempt}"));
+    let mut asides = (0_u64..).map(|attempt| format!("aside-{what}-{attempt}"));
     let aside = asides.find(is_free).unwrap_or_default();
     let (from, to) = (dir.join(name), dir.join(aside));
     disk.replace(&from, &to).doing("rename", &from)?;

@@ -23,6 +23,8 @@ pub(super) struct Hub {
     status: Mutex<Status>,
     /// Journal files that may be used again.
     pool: Mutex<Vec<String>>,
+    /// Held while the journal is synced.
+    journal_sync: Mutex<()>,
     /// Rings when the keeper has something to do.
     pub(super) keeper_bell: Notify,
     /// Rings when the keeper has made room.
@@ -70,6 +72,7 @@ impl Hub {
             state: Mutex::new(state),
             status: Mutex::new(status),
             pool: Mutex::new(pool),
+            journal_sync: Mutex::new(()),
             keeper_bell: Notify::new(),
             writer_bell: Notify::new(),
             end_bell: Notify::new(),
@@ -99,6 +102,18 @@ impl Hub {
 
     pub(super) fn pool(&self) -> MutexGuard<'_, Vec<String>> {
         self.pool.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Held while the journal is synced.
+    pub(super) fn journal_sync(&self) -> MutexGuard<'_, ()> {
+        let sync = self.journal_sync.lock();
+        sync.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until no sync of the journal is under way, for others who are about to use the disk: the next
+    /// one may be a while away, and commits wait for those syncs only.
+    pub(super) fn let_journal_pass(&self) {
+        drop(self.journal_sync());
     }
 
     pub(super) fn topic_dir(&self, topic: &tidegate_core::Topic) -> PathBuf {

@@ -338,7 +338,7 @@ pub fn check(disk: &dyn Disk, dir: &Path) -> Result<Checked, LogError> {
                     },
                 });
         }
-        for segment in &partition.segments {
+        for segment in partition.segments.iter().filter(|s| !s.is_empty()) {
             checked.segments += 1;
             let found = damaged_parts(disk, dir, &at, segment)?;
             is_readable &= found.is_empty();
@@ -350,9 +350,11 @@ pub fn check(disk: &dyn Disk, dir: &Path) -> Result<Checked, LogError> {
             };
             checked.problems.extend(found.into_iter().map(named));
             let path = segment_path(dir, &at, segment);
-            if let Some(file) = open_segment(disk, &path)?
-                && !has_magic(&*file, &path)?
-            {
+            // Of one that is missing everything was said.
+            let Some(file) = open_segment(disk, &path)? else {
+                continue;
+            };
+            if !has_magic(&*file, &path)? {
                 let file = segment.name(number);
                 checked.problems.push(Problem::Beginning { file });
             }
@@ -392,7 +394,8 @@ pub(super) struct DamagedPart {
     pub(super) offsets: (i64, i64),
 }
 
-/// The parts of a segment that cannot be read; all of it where its file is missing.
+/// The parts of a segment that cannot be read; all of it where its file is missing. One that was begun
+/// and holds nothing misses nothing.
 pub(super) fn damaged_parts(
     disk: &dyn Disk,
     dir: &Path,
@@ -400,6 +403,9 @@ pub(super) fn damaged_parts(
     segment: &Segment,
 ) -> Result<Vec<DamagedPart>, LogError> {
     let path = segment_path(dir, at, segment);
+    if segment.is_empty() {
+        return Ok(Vec::new());
+    }
     let Some(file) = open_segment(disk, &path)? else {
         return Ok(vec![DamagedPart {
             bytes: (0, segment.len),

@@ -2,13 +2,15 @@
 //!
 //! | when | it does | what makes that safe |
 //! |---|---|---|
-//! | fresh records take much memory | writes them to their segments | they are in the journal as well |
+//! | fresh records take much memory | writes them to their segments, and syncs them piece by piece | they are in the journal as well |
 //! | the journal has begun another file | syncs segments, then writes the manifest | only then are journal files used again |
 //! | records are past their retention | has their removal written to the journal | files go after the next manifest |
 //! | a compacted topic repeats its keys | writes new segments, syncs them, has the switch journaled | the same |
 
 mod clean;
 mod compact;
+mod last;
+mod pace;
 mod room;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,14 +20,15 @@ use std::sync::Arc;
 
 use tidegate_core::env::{DiskFile, OpenMode};
 
+use self::pace::Pace;
 use super::files::{self, Doing};
 use super::hub::Hub;
 use super::journal;
 use super::manifest;
 use super::planted::{self, Bug};
 use super::scan::rebuild_index;
-use super::segment::{self, MAGIC, Segment};
-use super::state::{Fresh, State};
+use super::segment::{self, Segment};
+use super::state::{Fresh, Garbage, State};
 use crate::error::LogError;
 
 /// Fresh bytes of one partition that are worth a write of their own.
@@ -48,6 +51,7 @@ pub(super) struct Keeper {
     /// The first journal file that is not in the pool.
     oldest: u64,
     next_spare: u64,
+    pace: Pace,
     /// Partitions whose segments cannot be compacted as they are, because they are damaged.
     damaged: BTreeMap<(u32, u32), Vec<Segment>>,
 }
@@ -60,6 +64,7 @@ impl Keeper {
             dirs: BTreeSet::new(),
             oldest,
             next_spare,
+            pace: Pace::new(),
             damaged: BTreeMap::new(),
         }
     }
@@ -113,71 +118,6 @@ impl Keeper {
         Ok(())
     }
 
-    /// The segment that the next chunk goes to, begun if need be, and how large it may grow.
-    fn segment_for(
-        &mut self,
-        (topic, number): (u32, u32),
-        first: &Fresh,
-    ) -> Result<(PathBuf, Segment, u64), LogError> {
-        let mut state = self.hub.state();
-        let found = state.topics.get(topic as usize);
-        let config = found.map(|topic| topic.config.clone()).unwrap_or_default();
-        let name = found.map(|topic| topic.name.clone());
-        let Some((partition, name)) = state.partition_mut(topic, number).zip(name) else {
-            return Err(LogError::Stopped {
-                why: "records for a partition that is not there".to_owned(),
-            });
-        };
-        let dir = self.hub.topic_dir(&name);
-        let size = segment_size(self.hub.config.segment_size, config.retention_bytes);
-        let chunk = first.bytes.len() as u64;
-        let last = partition.segments.last_mut();
-        let is_open = |s: &Segment| !s.is_sealed && (s.is_empty() || s.len + chunk <= size);
-        if let Some(open) = last.filter(|segment| is_open(segment)) {
-            let mut open = open.clone();
-            open.index = segment::Index::whole();
-            return Ok((dir, open, size));
-        }
-        let sealed = partition.segments.last_mut().map(|last| {
-            last.is_sealed = true;
-            last.clone()
-        });
-        drop(state);
-        if let Some(sealed) = sealed {
-            self.write_index(&dir, number, &sealed);
-        }
-        let begun = Segment::new(first.head.base, 0);
-        self.begin_segment(&dir, number, &begun)?;
-        let mut state = self.hub.state();
-        state.used += begun.len;
-        if let Some(partition) = state.partition_mut(topic, number) {
-            partition.segments.push(begun.clone());
-        }
-        Ok((dir, begun, size))
-    }
-
-    /// Makes the file of a segment. One of that name is a left-over of an attempt without room.
-    fn begin_segment(
-        &mut self,
-        dir: &Path,
-        partition: u32,
-        begun: &Segment,
-    ) -> Result<(), LogError> {
-        let disk = Arc::clone(&self.hub.disk);
-        disk.create_dir_all(dir).doing("make", dir)?;
-        let path = dir.join(begun.name(partition));
-        let mut file = match disk.open(&path, OpenMode::CreateNew) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                disk.open(&path, OpenMode::Write).doing("open", &path)?
-            }
-            opened => opened.doing("make", &path)?,
-        };
-        self.dirs.insert(dir.to_owned());
-        file.write_at(0, &MAGIC).doing("write", &path)?;
-        self.open.insert(path, file);
-        Ok(())
-    }
-
     fn write_chunks(&mut self, path: PathBuf, at: u64, chunks: &[Fresh]) -> Result<(), LogError> {
         if self.open.len() >= MAX_OPEN && !self.open.contains_key(&path) {
             self.sync_segments()?;
@@ -194,10 +134,18 @@ impl Keeper {
             }
         };
         let mut at = at;
+        let mut synced = at;
         let mut gathered: Vec<u8> = Vec::new();
         let mut put = |bytes: &[u8]| {
             file.write_at(at, bytes).doing("write", &path)?;
             at += bytes.len() as u64;
+            if self.pace.is_due(at - synced) && !planted::is(Bug::UnsyncedSegments) {
+                self.hub.let_journal_pass();
+                let before = self.hub.now();
+                self.hub.synced(file.sync().doing("sync", &path))?;
+                self.pace.note(self.hub.now().saturating_sub(before));
+                synced = at;
+            }
             Ok::<(), LogError>(())
         };
         for chunk in chunks {
@@ -233,7 +181,10 @@ impl Keeper {
         if let Some(segment) = partition.segments.last_mut() {
             filled.iter().for_each(|fresh| segment.add(&fresh.head));
         }
-        partition.fresh.drain(..filled.len());
+        let filled: Vec<Fresh> = partition.fresh.drain(..filled.len()).collect();
+        // Many large pieces of memory are given back, for which nobody has to wait.
+        drop(state);
+        drop(filled);
     }
 
     /// Writes the index of a segment beside it. Without it, it is made again from the segment; so
@@ -285,6 +236,7 @@ impl Keeper {
     fn sync_segments(&mut self) -> Result<(), LogError> {
         while let Some(mut open) = self.open.first_entry() {
             if !planted::is(Bug::UnsyncedSegments) {
+                self.hub.let_journal_pass();
                 let done = open.get_mut().sync().doing("sync", open.key());
                 self.hub.synced(done)?;
             }
@@ -388,7 +340,7 @@ impl Keeper {
     }
 
     /// Removes segments that were taken out up to this group, unless somebody looks at them.
-    fn remove_garbage(&self, sequence: u64) {
+    fn remove_garbage(&mut self, sequence: u64) {
         if self.hub.status().pins > 0 {
             return;
         }
@@ -399,14 +351,17 @@ impl Keeper {
                 .into_iter()
                 .partition(|garbage| garbage.sequence <= sequence);
             state.garbage = kept;
-            let topics = &state.topics;
-            let path = |garbage: super::state::Garbage| {
-                let topic = topics.get(garbage.topic as usize)?;
-                Some(self.hub.topic_dir(&topic.name).join(garbage.name))
+            let path = |garbage: &Garbage| {
+                let topic = state.topics.get(garbage.topic as usize)?;
+                Some(self.hub.topic_dir(&topic.name).join(&garbage.name))
             };
-            gone.into_iter().filter_map(path).collect()
+            // Whatever brought its name here: a file that is in use stays.
+            let gone = gone.iter().filter(|garbage| !state.uses(garbage));
+            gone.filter_map(path).collect()
         };
         for path in garbage {
+            // What was written to it last is nobody's either, and holds no room from here on.
+            self.open.remove(&path);
             let index = path.with_extension("idx");
             [path, index].iter().for_each(|path| self.remove_file(path));
         }
@@ -440,11 +395,4 @@ impl Keeper {
         self.hub.pool().push(name);
         Ok(())
     }
-}
-
-/// How large a segment of a topic grows: small enough that whole segments can go when the topic
-/// keeps few bytes.
-fn segment_size(usual: u64, retention_bytes: Option<u64>) -> u64 {
-    const LEAST: u64 = 4_096;
-    retention_bytes.map_or(usual, |kept| usual.min((kept / 4).max(LEAST)))
 }

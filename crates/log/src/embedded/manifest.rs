@@ -121,6 +121,19 @@ pub(super) fn mend(disk: &dyn Disk, dir: &Path, found: &Checkpoint) -> Result<()
     write(disk, dir, &found.state)
 }
 
+/// Has the checkpoint know of doubts, and of nothing else that came later: before the files are moved
+/// that they were found in.
+///
+/// # Errors
+/// The disk has no room or fails; the checkpoint is as it was.
+pub(super) fn doubt(disk: &dyn Disk, dir: &Path, doubts: &[Doubt]) -> Result<(), LogError> {
+    let Some(Checkpoint { mut state, .. }) = read(disk, dir)? else {
+        return Ok(());
+    };
+    state.doubts = doubts.to_vec();
+    write(disk, dir, &state)
+}
+
 /// Reads one of the two files, and says whether it is of version 1.
 fn read_one(disk: &dyn Disk, dir: &Path, name: &str) -> Result<Option<(State, bool)>, LogError> {
     let path = dir.join(name);

@@ -64,7 +64,15 @@ pub(super) fn open(
     }
     mend_manifest(&*disk, &dir)?;
     let is_tail_kept = report(&*disk, &dir, &found)?;
+    let is_damaged = !found.damage.is_empty();
+    if is_damaged {
+        found.state.leave_segments();
+    }
     let is_end_lost = found.lost_end.is_some();
+    if found.is_in_doubt {
+        // Of some doubts the files that are moved below are all that tells.
+        if_there_is_room(manifest::doubt(&*disk, &dir, &found.state.doubts))?;
+    }
     for name in found.lost_end.iter().flatten() {
         // By its number it would be used again.
         let kept = files::rename_aside(&*disk, &dir, name)?;
@@ -82,12 +90,9 @@ pub(super) fn open(
     let leftovers = Leftovers {
         disk: &*disk,
         dir: &dir,
-        is_damaged: !found.damage.is_empty(),
+        is_damaged,
     };
-    // Records that only a segment has stay where they are until a checkpoint has them.
-    if !found.is_rescued {
-        leftovers.clear(&found.state)?;
-    }
+    leftovers.clear(&found.state)?;
     let is_in_doubt = found.is_in_doubt;
     let (checkpoint, mut checkpoint_sequence) = found.checkpoint;
     if is_end_lost {
@@ -230,7 +235,6 @@ fn begin(disk: &dyn Disk, config: &EmbeddedConfig) -> Result<Found, LogError> {
         torn: None,
         damage: Vec::new(),
         lost_end: None,
-        is_rescued: false,
         is_in_doubt: false,
         manifest: None,
         replayed: 0,
@@ -368,18 +372,43 @@ impl Leftovers<'_> {
                 }
             }
         }
+        match self.is_damaged {
+            true => self.leave_topics(state),
+            false => Ok(()),
+        }
+    }
+
+    /// Keeps segments of topics aside that were lost to damage: should a topic of that name be made
+    /// again, they are none of its own.
+    fn leave_topics(&self, state: &State) -> Result<(), LogError> {
+        let entries = self.disk.list(self.dir).doing("list", self.dir)?;
+        let topics = entries
+            .iter()
+            .filter_map(|entry| files::topic_of(&entry.name));
+        for topic in topics.filter(|topic| state.topic(topic).is_none()) {
+            let dir = files::topic_dir(self.dir, &topic);
+            for entry in self.disk.list(&dir).doing("list", &dir)? {
+                if is_segment(&entry.name) {
+                    let what = format!("{LOST}{}", entry.name);
+                    files::rename_aside_as(self.disk, &dir, &entry.name, &what)?;
+                }
+            }
+        }
         Ok(())
     }
 
     fn clear_one(&self, dir: &Path, name: &str) -> Result<(), LogError> {
         let path = dir.join(name);
         if self.is_damaged {
-            let aside = dir.join(format!("aside-{name}"));
-            return self.disk.replace(&path, &aside).doing("rename", &path);
+            // Its records are found there as well, until a checkpoint has them.
+            return files::rename_aside(self.disk, dir, name).map(drop);
         }
         self.disk.remove(&path).doing("remove", &path)
     }
 }
+
+/// What is said of segments that are kept aside because nobody knows their topic.
+const LOST: &str = "of-a-lost-topic-";
 
 fn is_segment(name: &str) -> bool {
     let path = Path::new(name);

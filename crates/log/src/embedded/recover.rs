@@ -3,6 +3,8 @@
 //! Looking changes nothing, so that a directory can be looked at beside the process that has it.
 
 mod beyond;
+mod later;
+mod lost;
 mod told;
 
 use std::collections::BTreeMap;
@@ -15,10 +17,14 @@ use tidegate_core::env::{Disk, OpenMode};
 
 use super::change::{Change, Unread};
 use super::files::{self, Doing};
-use super::group::{ALIGN, Frame, HEADER};
+use super::group::Frame;
 use super::manifest::{self, Checkpoint};
-use super::state::{Doubt, JournalPlace, State};
+use super::presence::{Presence, presence};
+use super::state::{JournalPlace, Nonsense, State};
 use crate::error::LogError;
+use beyond::Beyond;
+use later::{Later, find_later, torn};
+use lost::Missing;
 use told::Told;
 
 /// What was found in a directory.
@@ -35,11 +41,9 @@ pub(super) struct Found {
     pub(super) torn: Option<Torn>,
     /// Groups that were acknowledged and cannot be read.
     pub(super) damage: Vec<JournalDamage>,
-    /// Set where the file in which the journal ends is missing or was cut: the names of the files
-    /// behind it, in which nothing was found that follows.
+    /// Set where the file in which the journal ends is missing or was cut, or one behind it was cut: the
+    /// names of the files behind it, in which nothing was found that follows.
     pub(super) lost_end: Option<Vec<String>>,
-    /// Whether records were found that only their segments have.
-    pub(super) is_rescued: bool,
     /// Whether doubts were found that no checkpoint has.
     pub(super) is_in_doubt: bool,
     /// The manifest or its copy, where only the other one can be used, and why.
@@ -87,8 +91,8 @@ impl fmt::Display for JournalDamage {
 /// # Errors
 /// The directory or a file in it cannot be read, or is of another version.
 pub(super) fn look(disk: &dyn Disk, dir: &Path) -> Result<Option<Found>, LogError> {
-    let Some(Checkpoint { state, damage, .. }) = manifest::read(disk, dir)? else {
-        return none_or_broken(disk, dir);
+    let Some(Checkpoint { state, damage, .. }) = checkpoint(disk, dir)? else {
+        return Ok(None);
     };
     // Before the journal is read: whatever a running process puts into segments meanwhile is in the
     // journal by then.
@@ -103,7 +107,6 @@ pub(super) fn look(disk: &dyn Disk, dir: &Path) -> Result<Option<Found>, LogErro
             torn: None,
             damage: Vec::new(),
             lost_end: None,
-            is_rescued: false,
             is_in_doubt: false,
             manifest: damage,
             replayed: 0,
@@ -111,27 +114,31 @@ pub(super) fn look(disk: &dyn Disk, dir: &Path) -> Result<Option<Found>, LogErro
         names: files::journals(disk, dir)?,
         tail: Vec::new(),
         told: Told::default(),
+        beyond,
     };
     replay.run()?;
-    replay.rescue(&beyond)?;
+    replay.rescue()?;
     replay.settle_damage();
     Ok(Some(replay.found))
 }
 
-/// A directory without a manifest is new, unless it holds what only a manifest explains.
-fn none_or_broken(disk: &dyn Disk, dir: &Path) -> Result<Option<Found>, LogError> {
-    let entries = match disk.list(dir) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        listed => listed.doing("list", dir)?,
-    };
-    let is_ours = |name: &str| files::journal_number(name).is_some() || files::is_topic_dir(name);
-    if entries.iter().any(|entry| is_ours(&entry.name)) {
-        return Err(LogError::Format {
-            path: dir.join(files::MANIFEST),
-            why: "it is missing, and there are records".to_owned(),
-        });
+/// The last checkpoint. A directory without a manifest is new, unless it holds what only a manifest
+/// explains.
+fn checkpoint(disk: &dyn Disk, dir: &Path) -> Result<Option<Checkpoint>, LogError> {
+    if let Some(found) = manifest::read(disk, dir)? {
+        return Ok(Some(found));
     }
-    Ok(None)
+    match presence(disk, dir)? {
+        Presence::Absent | Presence::Emptied => Ok(None),
+        // Or somebody has made the log just now: its manifest comes before anything else.
+        Presence::There => match manifest::read(disk, dir)? {
+            Some(found) => Ok(Some(found)),
+            None => Err(LogError::Format {
+                path: dir.join(files::MANIFEST),
+                why: "it is missing, and there are records".to_owned(),
+            }),
+        },
+    }
 }
 
 struct Replay<'a> {
@@ -143,6 +150,8 @@ struct Replay<'a> {
     /// The groups read from the last file: where each begins, and its frame.
     tail: Vec<(u64, Frame)>,
     told: Told,
+    /// What segments hold behind the checkpoint.
+    beyond: Beyond,
 }
 
 impl Replay<'_> {
@@ -175,13 +184,14 @@ impl Replay<'_> {
                                 self.tail.clear();
                             }
                         }
-                        None => match missing {
-                            Some(missing) => return self.end_without_file(&bytes, missing),
-                            None => {
-                                self.end(&bytes);
-                                return Ok(());
+                        None => {
+                            let cut = self.cut_behind(number)?;
+                            match missing.or(cut) {
+                                Some(missing) => self.end_without_file(&bytes, missing),
+                                None => self.end(&bytes),
                             }
-                        },
+                            return Ok(());
+                        }
                     }
                 }
             }
@@ -257,20 +267,9 @@ impl Replay<'_> {
         let payload = frame.payload(&bytes.slice(from..));
         let is_damaged = !self.found.damage.is_empty();
         let number = self.found.state.journal.file;
-        let state = &mut self.found.state;
         let applied = match Change::read_all(&payload) {
-            Ok(changes) if is_damaged => {
-                // What these speak of may have been made by a group that was lost.
-                let made_up = state.make_up(&changes);
-                let unposted = self.told.take(&changes, state);
-                let applied = made_up.and_then(|()| state.apply(frame.sequence, changes));
-                state.unposted.extend(unposted);
-                applied.map_err(|nonsense| nonsense.0)
-            }
-            Ok(changes) => {
-                let applied = state.apply(frame.sequence, changes);
-                applied.map_err(|nonsense| nonsense.0)
-            }
+            Ok(changes) if is_damaged => self.apply_behind_damage(frame.sequence, changes)?,
+            Ok(changes) => self.found.state.apply(frame.sequence, changes),
             // Nothing is wrong with the group: a later version wrote it, and should read it.
             Err(Unread::Unknown(tag)) => {
                 return Err(LogError::Format {
@@ -281,12 +280,13 @@ impl Replay<'_> {
                     ),
                 });
             }
-            Err(Unread::Senseless) => Err("its content makes no sense"),
+            Err(Unread::Senseless) => Err(Nonsense("its content makes no sense")),
         };
+        let state = &mut self.found.state;
         state.sequence = frame.sequence;
         state.crc = frame.crc;
         state.journal.at = at + frame.size() as u64;
-        if let Err(why) = applied {
+        if let Err(Nonsense(why)) = applied {
             self.told.begin();
             let file = self.name(number);
             self.found.damage.push(JournalDamage {
@@ -319,119 +319,9 @@ impl Replay<'_> {
         Ok(None)
     }
 
-    /// The file in which the journal ends is not there, or cut off before its end. That is as it
-    /// should be only where nothing was written to it yet.
-    fn end_without_file(&mut self, bytes: &Bytes, missing: Missing) -> Result<(), LogError> {
-        let state = &self.found.state;
-        let behind: Vec<u64> = self.behind(state.journal.file).collect();
-        let is_begun = state.journal.at > 0 || missing == Missing::End;
-        if !is_begun && behind.is_empty() {
-            return Ok(());
-        }
-        self.end(bytes);
-        let what = match missing {
-            Missing::File => "the file is missing",
-            Missing::End => "the file is shorter than it was",
-        };
-        let why = format!("{what}, and nobody can say whether it held more");
-        let names = behind.iter().map(|number| self.name(*number)).collect();
-        self.found.lost_end = Some(names);
-        self.doubt(why);
-        Ok(())
-    }
-
-    /// Takes note of groups that may have followed the last one.
-    fn doubt(&mut self, why: String) {
-        let name = self.name(self.found.state.journal.file);
-        let state = &mut self.found.state;
-        let next = state.sequence + 1;
-        let damage = JournalDamage {
-            file: name,
-            at: state.journal.at,
-            sequences: (next, next),
-            why,
-        };
-        state.doubts.push(Doubt::new(damage.to_string()));
-        self.found.is_in_doubt = true;
-        self.found.damage.push(damage);
-    }
-
-    /// Takes note of what was lost with damaged groups and is in no partition's books.
-    fn settle_damage(&mut self) {
-        let state = &mut self.found.state;
-        let lost = state.unplaced();
-        if lost > 0 {
-            state.doubts.push(Doubt {
-                what: format!(
-                    "{lost} records were lost with damaged groups, and nobody can say of which \
-                     partitions"
-                ),
-                events: lost,
-            });
-            state.step_over(&self.told.ends);
-            self.found.is_in_doubt = true;
-        }
-        if self.told.is_open {
-            let damage = self.found.damage.iter().map(ToString::to_string);
-            let what = damage.collect::<Vec<_>>().join("; ");
-            let what = format!("{what}; and no group behind them says what they held");
-            state.doubts.push(Doubt::new(what));
-            self.found.is_in_doubt = true;
-        }
-    }
-
     /// The numbers of the journal files behind this one, in their order.
     fn behind(&self, file: u64) -> impl Iterator<Item = u64> {
         self.names.range(file + 1..).map(|(number, _)| *number)
-    }
-
-    /// Takes in the records that a segment has and the journal does not have any more: they were
-    /// acknowledged, for only then are they written to a segment.
-    fn rescue(&mut self, beyond: &[beyond::Beyond]) -> Result<(), LogError> {
-        for found in beyond {
-            let state = &mut self.found.state;
-            let Some((topic, number)) = state.find(&found.at) else {
-                continue;
-            };
-            let end = state.partition(topic, number).map(|p| p.end);
-            if end.is_none_or(|end| found.head.base < end) {
-                continue;
-            }
-            let Some(bytes) = found.bytes(self.disk)? else {
-                continue;
-            };
-            let chunk = Change::Chunk {
-                topic,
-                partition: number,
-                head: found.head.clone(),
-                bytes,
-            };
-            if state.apply(state.sequence, vec![chunk]).is_ok() {
-                self.found.is_rescued = true;
-            }
-        }
-        if self.found.is_rescued {
-            let why = "records that came later were found in their segments, and nobody can say \
-                       what else there was";
-            self.doubt(why.to_owned());
-        }
-        Ok(())
-    }
-
-    /// Goes on at a later group: what lies between was acknowledged, and is lost.
-    fn skip_damage(&mut self, later: &Later) {
-        let name = self.name(self.found.state.journal.file);
-        let state = &mut self.found.state;
-        self.found.damage.push(JournalDamage {
-            file: name,
-            at: state.journal.at,
-            sequences: (state.sequence + 1, later.frame.sequence),
-            why: "it cannot be read, and a later group says that it was synced".to_owned(),
-        });
-        self.told.begin();
-        state.sequence = later.frame.sequence - 1;
-        state.crc = later.frame.previous;
-        state.journal = later.place;
     }
 
     /// Says what of the last file is in doubt.
@@ -453,63 +343,4 @@ impl Replay<'_> {
             bytes,
         });
     }
-}
-
-/// What of a journal file is not there.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Missing {
-    /// All of it.
-    File,
-    /// What it held up to the checkpoint, and whatever came later.
-    End,
-}
-
-/// A group behind damage.
-struct Later {
-    place: JournalPlace,
-    frame: Frame,
-}
-
-impl Later {
-    fn new(file: u64, (at, frame): (u64, Frame)) -> Self {
-        let place = JournalPlace { file, at };
-        Self { place, frame }
-    }
-}
-
-/// The first group from `at` on that is whole, comes later than `missing`, and says that `missing`
-/// was synced.
-fn find_later(bytes: &Bytes, at: u64, missing: u64) -> Option<(u64, Frame)> {
-    groups(bytes, at).find(|(_, frame)| frame.sequence > missing && frame.synced >= missing)
-}
-
-/// All whole groups from `at` on, whatever lies between them.
-fn groups(bytes: &Bytes, at: u64) -> impl Iterator<Item = (u64, Frame)> {
-    let mut at = usize::try_from(at).unwrap_or(usize::MAX);
-    std::iter::from_fn(move || {
-        while at + HEADER <= bytes.len() {
-            let here = at;
-            match Frame::read(&bytes[here..]) {
-                Some(frame) => {
-                    at += frame.size();
-                    return Some((here as u64, frame));
-                }
-                None => at += ALIGN,
-            }
-        }
-        None
-    })
-}
-
-/// Where the bytes end that belong to a write which was never acknowledged; none if there are none.
-fn torn(bytes: &Bytes, at: u64, sequence: u64, previous: u32) -> Option<u64> {
-    let rest = bytes.get(usize::try_from(at).ok()?..)?;
-    let begun = Frame::peek(rest)
-        .filter(|frame| frame.sequence == sequence && frame.previous == previous)
-        .map(|frame| at + frame.size().min(rest.len()) as u64);
-    let behind = groups(bytes, at)
-        .filter(|(_, frame)| frame.sequence >= sequence)
-        .map(|(at, frame)| at + frame.size() as u64)
-        .max();
-    begun.max(behind)
 }

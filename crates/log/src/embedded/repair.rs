@@ -1,6 +1,7 @@
 //! Makes a directory whole again: nothing is thrown away, and what is lost is said and posted.
 
 mod losses;
+mod settle;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,13 +11,14 @@ use tidegate_core::books::{LossReason, Place};
 use tidegate_core::env::{Clock, Disk, OpenMode};
 use tidegate_core::{GroupName, Topic};
 
-use losses::Harm;
+use losses::{Damage, Harm};
 
 use super::config::EmbeddedConfig;
 use super::files::{self, Doing};
 use super::inspect::{DamagedPart, damaged_parts, read_index, segment_path};
 use super::manifest;
 use super::open::{Opened, open};
+use super::presence::{Presence, presence};
 use super::scan::{Scan, Seen, rebuild_index};
 use super::segment::{MAGIC, Segment, index_file};
 use super::state::State;
@@ -66,6 +68,14 @@ pub enum Repaired {
         /// How many events.
         events: u64,
     },
+    /// Events that were removed in their time, which only damage kept from the books: they are not
+    /// lost.
+    Removed {
+        /// The topic.
+        topic: Topic,
+        /// How many events.
+        events: u64,
+    },
     /// An index was made again.
     Index {
         /// Its file.
@@ -75,17 +85,20 @@ pub enum Repaired {
 
 /// Makes a directory whole: what a start does, then indexes are made again, and segments that are
 /// damaged are written anew without the damage, which is kept aside and posted as lost. Returns
-/// when all of it is durable. Repairing twice changes nothing more.
+/// when all of it is durable. Repairing twice changes nothing more. What `config` says of the size of
+/// the journal holds where no file of it tells.
 ///
 /// # Errors
 /// [`LogError::Locked`] while a process has the directory; [`LogError::Disk`].
 pub fn repair(
     disk: &Arc<dyn Disk>,
     clock: &Arc<dyn Clock>,
-    dir: &Path,
+    config: impl Into<EmbeddedConfig>,
     write: u64,
 ) -> Result<Vec<Repaired>, LogError> {
-    let config = EmbeddedConfig::new(dir);
+    let mut config = config.into();
+    let dir = &config.dir.clone();
+    config.journal_size = journal_size(&**disk, dir)?.unwrap_or(config.journal_size);
     let damaged = manifest::read(&**disk, dir)?.and_then(|found| found.damage);
     let opened = open(Arc::clone(disk), Arc::clone(clock), config, write)?;
     let Opened {
@@ -97,6 +110,7 @@ pub fn repair(
     // From here on everything is in segments, and the manifest is all there is.
     keeper.checkpoint()?;
     let mut state = hub.state().clone();
+    let is_journal_damaged = losses::is_journal_damaged(&state);
     let mut repaired = Vec::new();
     repaired.extend(damaged.map(|(file, _)| Repaired::Manifest {
         file: file.to_owned(),
@@ -111,8 +125,6 @@ pub fn repair(
     let mut harms = Vec::new();
     for topic in 0..state.topics.len() {
         let topic = u32::try_from(topic).unwrap_or(u32::MAX);
-        let holes = losses::holes(&state.topics[topic as usize]);
-        repaired.extend(holes);
         let partitions = state.topics[topic as usize].partitions.len();
         for number in 0..u32::try_from(partitions).unwrap_or(0) {
             let mut repair = Repair {
@@ -126,15 +138,29 @@ pub fn repair(
             repair.partition()?;
         }
     }
-    let is_loss = |one: &Repaired| matches!(one, Repaired::Records { .. });
-    if repaired.iter().any(is_loss) || !state.unposted.is_empty() {
+    if is_journal_damaged || !harms.is_empty() {
+        let damage = Damage {
+            harms: &harms,
+            is_journal_damaged,
+            now_ms: clock.now_ms(),
+        };
         let before = settled_blindly(&state);
-        losses::post(&**disk, dir, &mut state, &harms, clock.now_ms())?;
+        repaired.extend(losses::post(&**disk, dir, &mut state, &damage)?);
         repaired.extend(before.lost_since(&state));
     }
     manifest::write(&**disk, dir, &state)?;
     drop(lock);
     Ok(repaired)
+}
+
+/// How long the files of the journal were made, but for one that a large commit made longer. Whoever
+/// repairs a log may not know how it is configured, and its disk may have no room for larger ones.
+fn journal_size(disk: &dyn Disk, dir: &Path) -> Result<Option<u64>, LogError> {
+    if presence(disk, dir)? == Presence::Absent {
+        return Ok(None);
+    }
+    let names = files::journals(disk, dir)?.into_values();
+    Ok(names.filter_map(|name| files::journal_len(&name)).min())
 }
 
 /// How many events groups have passed with commits that were damaged, by group and topic.
@@ -261,11 +287,12 @@ impl Repair<'_> {
             let held = minutes.entry(*minute).or_default();
             *held = held.minus(*tally);
         }
+        let from = parts.iter().map(|part| part.offsets.0).min();
         let to = parts.iter().map(|part| part.offsets.1).max();
         self.harms.push(Harm {
             topic,
             partition: number,
-            to: to.unwrap_or(segment.end),
+            offsets: (from.unwrap_or(segment.base), to.unwrap_or(segment.end)),
             minutes,
         });
         if let Some(partition) = self.state.partition_mut(topic, number) {

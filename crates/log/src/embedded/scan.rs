@@ -21,26 +21,47 @@ pub(super) fn open_segment(
     let Some(file) = files::open_if_there(disk, path)? else {
         return Ok(None);
     };
-    let magic = magic(&*file, path)?;
-    let is_segment = magic.starts_with(&MAGIC[..KIND]);
-    if is_segment && magic != MAGIC {
-        return Err(LogError::Format {
+    match is_of_later_version(&*file, path)? {
+        true => Err(LogError::Format {
             path: path.to_owned(),
             why: "a later version wrote it".to_owned(),
-        });
+        }),
+        false => Ok(Some(file)),
     }
-    Ok(Some(file))
 }
 
 /// Whether a segment begins as one does. Where it does not, its chunks still tell what they are.
 pub(super) fn has_magic(file: &dyn DiskFile, path: &Path) -> Result<bool, LogError> {
-    Ok(magic(file, path)? == MAGIC)
+    Ok(magic(file, path)? == Some(MAGIC))
 }
 
-fn magic(file: &dyn DiskFile, path: &Path) -> Result<[u8; MAGIC.len()], LogError> {
+/// Whether a segment says that a later version wrote it, and holds nothing that this one reads. A
+/// flipped bit may say that as well, but it leaves the chunks as they were; and the manifest of a
+/// later version is refused by itself.
+fn is_of_later_version(file: &dyn DiskFile, path: &Path) -> Result<bool, LogError> {
+    let Some(magic) = magic(file, path)? else {
+        return Ok(false);
+    };
+    if !magic.starts_with(&MAGIC[..KIND]) || version(magic) <= version(MAGIC) {
+        return Ok(false);
+    }
+    let (first, len) = (MAGIC.len() as u64, file.len().doing("measure", path)?);
+    let mut scan = Scan::new(first, len);
+    // Mostly the first chunk tells, and the others need not be read.
+    Ok(len > first
+        && matches!(scan.chunk(file, path, first)?, Read::Nothing)
+        && scan.resync(file, path, first)?.is_none())
+}
+
+/// What a file begins with; none where it is too short.
+fn magic(file: &dyn DiskFile, path: &Path) -> Result<Option<[u8; MAGIC.len()]>, LogError> {
     let mut magic = [0; MAGIC.len()];
-    file.read_at(0, &mut magic).doing("read", path)?;
-    Ok(magic)
+    let read = file.read_at(0, &mut magic).doing("read", path)?;
+    Ok((read == magic.len()).then_some(magic))
+}
+
+fn version(magic: [u8; MAGIC.len()]) -> u32 {
+    u32::from_le_bytes([magic[5], magic[6], magic[7], 0])
 }
 
 /// The bytes of the magic that tell the kind of the file; the rest is its version.

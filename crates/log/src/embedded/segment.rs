@@ -80,6 +80,12 @@ impl Segment {
         self.len <= MAGIC.len() as u64
     }
 
+    /// Whether all that it holds lies before an offset. One that was begun and holds nothing has
+    /// nothing to give up: it is the one that the next chunk goes to, whatever was removed.
+    pub(super) fn is_before(&self, offset: i64) -> bool {
+        !self.is_empty() && self.end <= offset
+    }
+
     /// Takes note of a chunk that was written at its end.
     pub(super) fn add(&mut self, head: &Head) {
         if self.is_empty() {

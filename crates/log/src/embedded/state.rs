@@ -347,7 +347,7 @@ impl State {
         partition.damaged.retain(|(_, to)| *to > start);
         let (gone, kept) = std::mem::take(&mut partition.segments)
             .into_iter()
-            .partition(|segment| segment.end <= start);
+            .partition(|segment| segment.is_before(start));
         partition.segments = kept;
         self.drop_fresh((topic, number), start);
         self.discard(sequence, (topic, number), gone);
@@ -364,7 +364,7 @@ impl State {
         let partition = self.partition_mut(topic, number).ok_or(NO_PARTITION)?;
         let (gone, kept): (Vec<_>, Vec<_>) = std::mem::take(&mut partition.segments)
             .into_iter()
-            .partition(|segment| segment.end <= end);
+            .partition(|segment| segment.is_before(end));
         let added: u64 = segments.iter().map(|segment| segment.len).sum();
         segments.extend(kept);
         partition.segments = segments;
@@ -459,6 +459,17 @@ impl State {
                 partition.segments = segments.collect();
             }
         }
+    }
+
+    /// Whether a segment has the name of a file that waits to be removed.
+    pub(super) fn uses(&self, garbage: &Garbage) -> bool {
+        let topic = self.topics.get(garbage.topic as usize);
+        let partitions = topic.map(|topic| topic.partitions.iter().zip(0..));
+        let mut partitions = partitions.into_iter().flatten();
+        partitions.any(|(partition, number)| {
+            let mut segments = partition.segments.iter();
+            segments.any(|segment| segment.name(number) == garbage.name)
+        })
     }
 
     /// Seals the last segments of which `is_to_seal` says so.

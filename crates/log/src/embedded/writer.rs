@@ -350,7 +350,11 @@ impl Writer {
         }
         self.journal.write(bytes)?;
         let before = self.hub.now();
-        if let Err(error) = self.journal.sync(bytes.len()) {
+        let synced = {
+            let _others_wait = self.hub.journal_sync();
+            self.journal.sync(bytes.len())
+        };
+        if let Err(error) = synced {
             // A failed sync is final, also when it says that there is no room.
             self.hub.stop(&error);
             return Err(error);

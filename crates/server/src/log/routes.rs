@@ -279,7 +279,11 @@ fn problem(error: &LogError) -> Problem {
         | _ => ProblemCode::LogUnavailable,
     };
     let problem = Problem::new(code, error.to_string()).with("cause", error.code().as_str());
-    if let LogError::OutOfRange { start, end, .. } = error {
+    if let LogError::OutOfRange {
+        asked, start, end, ..
+    } = error
+    {
+        let problem = problem.with("asked", asked.0);
         return problem.with("start", start.0).with("end", end.0);
     }
     if let LogError::Damaged { from, to, .. } = error {
@@ -291,6 +295,20 @@ fn problem(error: &LogError) -> Problem {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_offset_that_is_not_there_is_told_with_those_that_are() {
+        let told = problem(&LogError::OutOfRange {
+            at: TopicPartition::new(Topic::new("orders").unwrap(), 0),
+            asked: Offset(99),
+            start: Offset(3),
+            end: Offset(7),
+        });
+        let told = serde_json::to_value(&told).unwrap();
+        for (name, offset) in [("asked", 99), ("start", 3), ("end", 7)] {
+            assert_eq!(told["details"][name], offset, "{told}");
+        }
+    }
 
     #[test]
     fn a_beginning_is_a_word_an_offset_or_a_time() {

@@ -15,7 +15,7 @@ impl Keeper {
     /// Removes at once the segments that were taken out, without waiting for a manifest that does
     /// not speak of them: their removal is durable in the journal, and whoever reads the manifest
     /// reads that too.
-    pub(in crate::embedded) fn remove_now(&self) {
+    pub(in crate::embedded) fn remove_now(&mut self) {
         self.remove_garbage(u64::MAX);
     }
 

@@ -3,12 +3,12 @@
 //! The keeper writes to segments what is durable in the journal, and to the same places after a crash.
 //! So a chunk there proves that its group was acknowledged, whatever became of the journal.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
-use tidegate_core::env::Disk;
+use tidegate_core::env::{Disk, DiskFile};
 
 use crate::embedded::chunk::Head;
 use crate::embedded::files::{self, Doing};
@@ -18,16 +18,28 @@ use crate::embedded::state::{State, TopicState};
 use crate::error::LogError;
 use crate::record::TopicPartition;
 
+/// What segments hold behind the last checkpoint, by partition.
+#[derive(Debug, Default)]
+pub(super) struct Beyond(BTreeMap<TopicPartition, Behind>);
+
+/// What the segments of a partition hold behind the last checkpoint.
+#[derive(Debug, Default)]
+struct Behind {
+    /// By offset.
+    chunks: VecDeque<Kept>,
+    /// The end of what was there, as headers of chunks tell that cannot be read otherwise.
+    proven: i64,
+}
+
 /// A chunk that lies in a segment behind the last checkpoint.
 #[derive(Debug)]
-pub(super) struct Beyond {
-    pub(super) at: TopicPartition,
+pub(super) struct Kept {
     pub(super) head: Head,
     path: PathBuf,
     position: u64,
 }
 
-impl Beyond {
+impl Kept {
     /// Its bytes; none where they are not there any more.
     pub(super) fn bytes(&self, disk: &dyn Disk) -> Result<Option<Bytes>, LogError> {
         let Some(file) = files::open_if_there(disk, &self.path)? else {
@@ -42,12 +54,67 @@ impl Beyond {
     }
 }
 
+impl Beyond {
+    /// The next chunk of a partition that ends at `end`, if all of it lies before `limit`. Chunks that
+    /// the partition has are let go of.
+    pub(super) fn next(&mut self, at: &TopicPartition, end: i64, limit: i64) -> Option<Kept> {
+        let chunks = &mut self.0.get_mut(at)?.chunks;
+        while chunks.front().is_some_and(|first| first.head.base < end) {
+            chunks.pop_front();
+        }
+        let is_before = chunks.front()?.head.end() <= limit;
+        is_before.then(|| chunks.pop_front())?
+    }
+
+    /// The partitions of which something was found, and up to where each of them had records for
+    /// certain.
+    pub(super) fn partitions(&self) -> Vec<(TopicPartition, i64)> {
+        let found = self.0.iter();
+        let found = found.filter(|(_, found)| !found.chunks.is_empty() || found.proven > 0);
+        found
+            .map(|(at, found)| (at.clone(), found.proven))
+            .collect()
+    }
+
+    /// Reads a segment from the first byte of which the checkpoint does not speak.
+    fn read(
+        &mut self,
+        file: &dyn DiskFile,
+        path: &Path,
+        at: TopicPartition,
+        unread: &Unread,
+    ) -> Result<(), LogError> {
+        let len = file.len().doing("measure", path)?;
+        let mut scan = Scan::new(unread.from, len);
+        let behind = self.0.entry(at).or_default();
+        while let Some(seen) = scan.next(file, path)? {
+            match seen {
+                Seen::Chunk { at, head, .. } if head.base >= unread.end => {
+                    behind.chunks.push_back(Kept {
+                        head,
+                        path: path.to_owned(),
+                        position: at,
+                    });
+                }
+                Seen::Chunk { .. } => {}
+                // It may have been on its way when the process ended: then the journal has it. Where
+                // the journal does not, its header still proves that it was there.
+                Seen::Damage { held, .. } => {
+                    let to = held.map_or(0, |(_, to)| to);
+                    behind.proven = behind.proven.max(to);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
 /// The chunks behind the ends of the partitions, as a checkpoint has them, by partition and offset.
 ///
 /// # Errors
 /// A directory or a file cannot be read.
-pub(super) fn look(disk: &dyn Disk, dir: &Path, state: &State) -> Result<Vec<Beyond>, LogError> {
-    let mut found = Vec::new();
+pub(super) fn look(disk: &dyn Disk, dir: &Path, state: &State) -> Result<Beyond, LogError> {
+    let mut found = Beyond::default();
     let entries = disk.list(dir).doing("list", dir)?;
     let topics = entries
         .iter()
@@ -61,26 +128,19 @@ pub(super) fn look(disk: &dyn Disk, dir: &Path, state: &State) -> Result<Vec<Bey
             listed => listed.doing("list", &place)?,
         };
         let names = entries.into_iter().map(|entry| entry.name);
-        for ((number, _), unread) in unread(topic, names) {
-            let number = i32::try_from(number).unwrap_or(i32::MAX);
-            let path = place.join(unread.name);
+        for unread in unread(topic, names) {
+            let number = i32::try_from(unread.partition).unwrap_or(i32::MAX);
+            let path = place.join(&unread.name);
             let Some(file) = files::open_if_there(disk, &path)? else {
                 continue;
             };
-            let len = file.len().doing("measure", &path)?;
-            let mut scan = Scan::new(unread.from, len);
-            // What cannot be read was on its way when the process ended.
-            while let Some(Seen::Chunk { at, head, .. }) = scan.next(&*file, &path)? {
-                if head.base >= unread.end {
-                    found.push(Beyond {
-                        at: TopicPartition::new(name.clone(), number),
-                        head,
-                        path: path.clone(),
-                        position: at,
-                    });
-                }
-            }
+            let at = TopicPartition::new(name.clone(), number);
+            found.read(&*file, &path, at, &unread)?;
         }
+    }
+    for behind in found.0.values_mut() {
+        let chunks = behind.chunks.make_contiguous();
+        chunks.sort_by_key(|kept| kept.head.base);
     }
     Ok(found)
 }
@@ -88,20 +148,18 @@ pub(super) fn look(disk: &dyn Disk, dir: &Path, state: &State) -> Result<Vec<Bey
 /// A segment that may hold more than a checkpoint says.
 struct Unread {
     name: String,
+    partition: u32,
     /// The first byte of which the checkpoint does not speak.
     from: u64,
     /// Where the partition ends, as the checkpoint has it.
     end: i64,
 }
 
-/// The segments that may hold more than the checkpoint says, by partition and first offset.
-fn unread(
-    topic: Option<&TopicState>,
-    names: impl Iterator<Item = String>,
-) -> BTreeMap<(u32, i64), Unread> {
-    let mut unread = BTreeMap::new();
+/// The segments that may hold more than the checkpoint says.
+fn unread(topic: Option<&TopicState>, names: impl Iterator<Item = String>) -> Vec<Unread> {
+    let mut unread = Vec::new();
     for name in names {
-        let Some((number, base, generation)) = segment::parse_name(&name) else {
+        let Some((number, base, generation)) = segment::parse_name(kept_name(&name)) else {
             continue;
         };
         let partition = topic.and_then(|topic| topic.partitions.get(number as usize));
@@ -115,7 +173,21 @@ fn unread(
             None if generation > 0 || base < end => continue,
             None => MAGIC.len() as u64,
         };
-        unread.insert((number, base), Unread { name, from, end });
+        unread.push(Unread {
+            name,
+            partition: number,
+            from,
+            end,
+        });
     }
     unread
+}
+
+/// The name that a segment had before a start put it aside. It did so before any checkpoint had what the
+/// segment holds, and may have died then.
+fn kept_name(name: &str) -> &str {
+    let kept = name
+        .strip_prefix("aside-")
+        .and_then(|name| name.rsplit_once('-'));
+    kept.map_or(name, |(name, _)| name)
 }

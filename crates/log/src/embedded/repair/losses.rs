@@ -1,4 +1,4 @@
-//! What a repair posts as lost.
+//! What a repair posts: what is lost, and what is gone without being lost.
 //!
 //! What the books of a topic expect and its records do not have is lost, as far as what was damaged
 //! held it. A group loses of that what it had still to read.
@@ -6,48 +6,44 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use tidegate_core::GroupName;
 use tidegate_core::books::{Books, Bucket, LossReason, Place, Tally};
 use tidegate_core::env::Disk;
-use tidegate_core::{GroupName, Topic};
 
+use super::settle::{Facts, Settled, Sums, is_hole, settle};
 use super::{COMMIT_DAMAGED, DAMAGED, Repaired};
-use crate::embedded::audit::{self, Audited};
+use crate::embedded::audit::{self, Audited, group_books};
 use crate::embedded::segment::Minutes;
-use crate::embedded::state::{State, TopicState, removed};
+use crate::embedded::state::{Reading, State, TopicState, Unposted, removed};
 use crate::embedded::tally::{self, add_all};
 use crate::error::LogError;
 use crate::record::TopicPartition;
-
-/// The offsets of a topic that were lost with a part of the journal and that nobody has posted yet.
-pub(super) fn holes(topic: &TopicState) -> Vec<Repaired> {
-    let queued = topic.books.tallies(&Place::Queued).into_keys();
-    queued
-        .filter_map(|bucket| match bucket {
-            Bucket::Offsets {
-                partition,
-                first,
-                last,
-            } => Some(Repaired::Records {
-                at: TopicPartition::new(topic.name.clone(), partition.0),
-                offsets: (first.0, last.0 + 1),
-                aside: None,
-            }),
-            Bucket::Minute(_) | Bucket::Hour(_) | Bucket::Day(_) => None,
-        })
-        .collect()
-}
-
-/// Sums of ids by bucket.
-type Sums = BTreeMap<Bucket, Tally>;
 
 /// What a damaged segment held and cannot be read any more.
 #[derive(Debug)]
 pub(super) struct Harm {
     pub(super) topic: u32,
     pub(super) partition: u32,
-    /// The offset behind the last one that is damaged.
-    pub(super) to: i64,
+    /// The first offset that is damaged, and the one behind the last.
+    pub(super) offsets: (i64, i64),
     pub(super) minutes: Minutes,
+}
+
+impl Harm {
+    fn is_in(&self, lost: &Unposted) -> bool {
+        let is_there = (self.topic, self.partition) == (lost.topic, lost.partition);
+        is_there && self.offsets.0 < lost.to && lost.from < self.offsets.1
+    }
+}
+
+/// Whether groups of the journal were lost, as far as anybody knows.
+pub(super) fn is_journal_damaged(state: &State) -> bool {
+    let has_holes = |topic: &TopicState| {
+        let queued = topic.books.tallies(&Place::Queued);
+        queued.keys().any(is_hole)
+    };
+    let is_in_doubt = !state.doubts.is_empty() || !state.unposted.is_empty();
+    is_in_doubt || state.topics.iter().any(has_holes)
 }
 
 /// Posts what was lost with damage, for topics and for the groups that read them: of what the books
@@ -57,72 +53,192 @@ pub(super) fn post(
     disk: &dyn Disk,
     dir: &Path,
     state: &mut State,
-    harms: &[Harm],
-    now_ms: u64,
-) -> Result<(), LogError> {
+    damage: &Damage<'_>,
+) -> Result<Vec<Repaired>, LogError> {
     // Minutes that are folded in the books are folded in what is compared with them.
-    state.fold(now_ms);
-    let unposted = unposted(disk, dir, state, now_ms)?;
+    state.fold(damage.now_ms);
+    let passed = passed(disk, dir, state, damage)?;
     let counted = audit::count(disk, dir, state)?;
-    let numbers: BTreeMap<Topic, u32> = state.numbers.clone();
+    let mut repaired = Vec::new();
+    // A topic comes before its groups, which have to do with what it settled.
     for audited in counted {
-        let Some(number) = numbers.get(&audited.topic) else {
+        let Some(number) = state.numbers.get(&audited.topic).copied() else {
             continue;
         };
-        let mut missing = missing(&audited, now_ms);
-        let harms = harms.iter().filter(|harm| harm.topic == *number);
         match &audited.group {
             None => {
-                let held = folded(harms, now_ms);
-                if let Some(topic) = state.topics.get_mut(*number as usize) {
-                    lose(
-                        &mut topic.books,
-                        &DAMAGED,
-                        within(positive(&missing), &held),
-                    );
+                if let Some(topic) = state.topics.get_mut(number as usize) {
+                    repaired.extend(damage.post_topic(number, topic, &audited));
                 }
             }
             Some(group) => {
+                let topic = state.topics.get(number as usize);
                 let readings = state.groups.get_mut(group);
-                let Some(reading) = readings.and_then(|of| of.get_mut(number)) else {
-                    continue;
-                };
-                let passed = unposted.get(&(group.clone(), *number));
-                let mut passed = within(positive(&missing), passed.unwrap_or(&BTreeMap::new()));
-                passed.retain(|(bucket, _)| !is_hole(bucket));
-                for (bucket, tally) in &passed {
-                    let rest = missing.entry(*bucket).or_default();
-                    *rest = rest.minus(*tally);
+                let reading = readings.and_then(|of| of.get_mut(&number));
+                let passed = passed.get(&(group.clone(), number));
+                if let (Some(topic), Some(reading)) = (topic, reading) {
+                    let passed = passed.cloned().unwrap_or_default();
+                    damage.post_group((number, topic), reading, passed, &audited);
                 }
-                lose(&mut reading.posted, &COMMIT_DAMAGED, passed);
-                let had_to_read = |harm: &&Harm| harm.to > reading.needs(harm.partition as usize);
-                let held = folded(harms.filter(had_to_read), now_ms);
-                let Settled { never_had, lost } = settle(&missing);
-                for (bucket, tally) in never_had {
-                    let queued = Some(Place::Queued);
-                    reading.before.move_tally(bucket, None, queued, tally);
-                }
-                lose(&mut reading.posted, &DAMAGED, within(lost, &held));
             }
         }
     }
     state.unposted.clear();
-    Ok(())
+    Ok(repaired)
+}
+
+/// What is known of the damage.
+#[derive(Debug)]
+pub(super) struct Damage<'a> {
+    pub(super) harms: &'a [Harm],
+    pub(super) is_journal_damaged: bool,
+    pub(super) now_ms: u64,
+}
+
+impl Damage<'_> {
+    fn post_topic(&self, number: u32, topic: &mut TopicState, audited: &Audited) -> Vec<Repaired> {
+        let missing = self.missing(&topic.books, audited);
+        let holes = missing.keys().filter(|bucket| is_hole(bucket));
+        let removed = holes.map(|bucket| (*bucket, removed_of(topic, bucket)));
+        let Settled {
+            known, lost, gone, ..
+        } = settle(&Facts {
+            harmed: self.harmed(|harm| harm.topic == number),
+            is_journal_damaged: self.is_journal_damaged,
+            gone: removed_unposted(topic),
+            removed: removed.collect(),
+            missing,
+            ..Facts::default()
+        });
+        let removed = [&known, &gone].into_iter().flatten();
+        let removed = removed.filter(|(bucket, _)| is_hole(bucket));
+        let in_holes: i64 = removed.map(|(_, tally)| tally.count).sum();
+        let in_minutes = gone.iter().filter(|(bucket, _)| !is_hole(bucket));
+        let in_minutes: i64 = in_minutes.map(|(_, tally)| tally.count).sum();
+        let mut repaired = Vec::new();
+        if let Ok(events @ 1..) = u64::try_from(in_holes + in_minutes) {
+            let topic = topic.name.clone();
+            repaired.push(Repaired::Removed { topic, events });
+        }
+        for (bucket, tally) in known {
+            // In its minute it counts from now on, and among the lost offsets no more.
+            let (queued, tally) = (Some(Place::Queued), Tally::default().minus(tally));
+            topic.books.move_tally(bucket, None, queued, tally);
+        }
+        for (bucket, tally) in gone {
+            let queued = Some(Place::Queued);
+            topic.books.move_tally(bucket, queued, None, tally);
+        }
+        let holes = lost.iter().filter_map(|(bucket, _)| offsets(bucket));
+        repaired.extend(holes.map(|(partition, offsets)| Repaired::Records {
+            at: TopicPartition::new(topic.name.clone(), partition),
+            offsets,
+            aside: None,
+        }));
+        lose(&mut topic.books, &DAMAGED, lost);
+        repaired
+    }
+
+    fn post_group(
+        &self,
+        (number, topic): (u32, &TopicState),
+        reading: &mut Reading,
+        passed: Passed,
+        audited: &Audited,
+    ) {
+        let missing = self.missing(&group_books(topic, reading), audited);
+        let had_to_read = |harm: &Harm| {
+            harm.topic == number && harm.offsets.1 > reading.needs(harm.partition as usize)
+        };
+        // Retention waits for a group: what it removed the group had passed, with a commit that was
+        // lost where it seems to need it still.
+        let needed = topic.partitions.iter().enumerate();
+        let needed = needed.map(|(p, partition)| (partition.start - reading.needs(p)).max(0));
+        let Settled {
+            known,
+            lost,
+            passed,
+            gone,
+        } = settle(&Facts {
+            harmed: self.harmed(had_to_read),
+            passed: passed.books.tallies(&Place::Queued),
+            is_journal_damaged: self.is_journal_damaged,
+            gone: passed.removed + needed.sum::<i64>(),
+            gone_from: Some(removed(&topic.books).tallies(&Place::Queued)),
+            missing,
+            ..Facts::default()
+        });
+        for (bucket, tally) in known {
+            // The group keeps what it posted, and has to do with the lost offsets no more.
+            let queued = Some(Place::Queued);
+            reading.before.move_tally(bucket, None, queued, tally);
+        }
+        lose(&mut reading.posted, &COMMIT_DAMAGED, passed);
+        lose(&mut reading.posted, &COMMIT_DAMAGED, gone);
+        lose(&mut reading.posted, &DAMAGED, lost);
+    }
+
+    /// What damaged segments held, by bucket.
+    fn harmed(&self, is_meant: impl Fn(&Harm) -> bool) -> Sums {
+        let mut sums = Minutes::new();
+        for harm in self.harms.iter().filter(|harm| is_meant(harm)) {
+            add_all(&mut sums, harm.minutes.iter().map(|(m, t)| (*m, *t)));
+        }
+        fold(in_minutes(sums), self.now_ms)
+    }
+
+    /// What books have as queued, by bucket, and the records do not have.
+    fn missing(&self, books: &Books, audited: &Audited) -> Sums {
+        let mut recount = audited.recount.clone();
+        recount.fold(self.now_ms);
+        let mut missing = books.tallies(&Place::Queued);
+        for found in [removed(books), recount] {
+            for (bucket, tally) in found.tallies(&Place::Queued) {
+                let rest = missing.entry(bucket).or_default();
+                *rest = rest.minus(tally);
+            }
+        }
+        missing
+    }
+}
+
+/// The partition and the offsets of a bucket of lost ones: the first, and the one behind the last.
+fn offsets(bucket: &Bucket) -> Option<(i32, (i64, i64))> {
+    match bucket {
+        Bucket::Offsets {
+            partition,
+            first,
+            last,
+        } => Some((partition.0, (first.0, last.0 + 1))),
+        Bucket::Minute(_) | Bucket::Hour(_) | Bucket::Day(_) => None,
+    }
+}
+
+/// How many offsets of a bucket lie before the start of their partition.
+fn removed_of(topic: &TopicState, bucket: &Bucket) -> i64 {
+    let found = offsets(bucket).and_then(|(partition, offsets)| {
+        let partition = topic.partitions.get(usize::try_from(partition).ok()?)?;
+        Some(partition.start.min(offsets.1) - offsets.0)
+    });
+    found.unwrap_or(0).max(0)
+}
+
+/// How many records were removed from a topic, at most, of which the books do not tell. Of a topic that
+/// is compacted nobody can say.
+fn removed_unposted(topic: &TopicState) -> i64 {
+    if topic.config.compact {
+        return i64::MAX;
+    }
+    let removed: i64 = topic.partitions.iter().map(|p| p.start).sum();
+    (removed - topic.books.removed().accepted).max(0)
+}
+
+fn in_minutes(minutes: Minutes) -> impl Iterator<Item = (Bucket, Tally)> {
+    let minutes = minutes.into_iter();
+    minutes.map(|(minute, tally)| (Bucket::Minute(minute), tally))
 }
 
 /// Sums by bucket, as the books have them by now.
-fn folded<'a>(harms: impl Iterator<Item = &'a Harm>, now_ms: u64) -> Sums {
-    let mut sums = Minutes::new();
-    for harm in harms {
-        add_all(&mut sums, harm.minutes.iter().map(|(m, t)| (*m, *t)));
-    }
-    let sums = sums.into_iter();
-    fold(
-        sums.map(|(minute, tally)| (Bucket::Minute(minute), tally)),
-        now_ms,
-    )
-}
-
 fn fold(sums: impl IntoIterator<Item = (Bucket, Tally)>, now_ms: u64) -> Sums {
     let mut books = Books::default();
     for (bucket, tally) in sums {
@@ -132,37 +248,32 @@ fn fold(sums: impl IntoIterator<Item = (Bucket, Tally)>, now_ms: u64) -> Sums {
     books.tallies(&Place::Queued)
 }
 
-/// Of what is missing, no more than was held. Offsets that were lost with the journal are in a bucket of
-/// their own, which holds nothing else.
-fn within(missing: impl IntoIterator<Item = (Bucket, Tally)>, held: &Sums) -> Vec<(Bucket, Tally)> {
-    let missing = missing.into_iter();
-    missing
-        .filter_map(|(bucket, tally)| {
-            if is_hole(&bucket) {
-                return Some((bucket, tally));
-            }
-            let held = held.get(&bucket).filter(|held| held.count > 0)?;
-            Some((
-                bucket,
-                if held.count < tally.count {
-                    *held
-                } else {
-                    tally
-                },
-            ))
-        })
-        .collect()
+/// What a group passed, without a posting, in its first commits behind groups that were lost. Those
+/// posted it.
+#[derive(Debug, Clone, Default)]
+struct Passed {
+    /// As queued.
+    books: Books,
+    /// How many of the offsets have been removed since.
+    removed: i64,
 }
 
-/// By group and topic: what the group passed, without a posting, in its first commit behind groups that
-/// were lost. Those posted it.
-fn unposted(
+impl Passed {
+    fn add(&mut self, sums: impl IntoIterator<Item = (Bucket, Tally)>) {
+        for (bucket, tally) in sums {
+            let queued = Some(Place::Queued);
+            self.books.move_tally(bucket, None, queued, tally);
+        }
+    }
+}
+
+fn passed(
     disk: &dyn Disk,
     dir: &Path,
     state: &State,
-    now_ms: u64,
-) -> Result<BTreeMap<(GroupName, u32), Sums>, LogError> {
-    let mut found: BTreeMap<(GroupName, u32), Vec<(Bucket, Tally)>> = BTreeMap::new();
+    damage: &Damage<'_>,
+) -> Result<BTreeMap<(GroupName, u32), Passed>, LogError> {
+    let mut found: BTreeMap<(GroupName, u32), Passed> = BTreeMap::new();
     for lost in &state.unposted {
         let range = (lost.from, lost.to);
         let Some((at, partition)) = state
@@ -177,13 +288,15 @@ fn unposted(
             cluster: &state.cluster,
             at: &at,
         };
-        let passed = place.of_segments(&partition.segments, range)?;
-        let sums = found.entry((lost.group.clone(), lost.topic)).or_default();
-        let passed = passed.into_iter();
-        sums.extend(passed.map(|(minute, tally)| (Bucket::Minute(minute), tally)));
+        let passed = found.entry((lost.group.clone(), lost.topic)).or_default();
+        passed.removed += (partition.start.min(lost.to) - lost.from).max(0);
+        passed.add(in_minutes(place.of_segments(&partition.segments, range)?));
+        for harm in damage.harms.iter().filter(|harm| harm.is_in(lost)) {
+            passed.add(in_minutes(harm.minutes.clone()));
+        }
         let posted = lost.postings.iter();
         let posted = posted.filter(|posting| posting.from == Some(Place::Queued));
-        sums.extend(posted.map(|posting| {
+        passed.add(posted.map(|posting| {
             let tally = Tally {
                 count: i64::try_from(posting.count).unwrap_or(i64::MAX),
                 id_sum: posting.id_sum,
@@ -191,119 +304,15 @@ fn unposted(
             (posting.bucket, Tally::default().minus(tally))
         }));
     }
-    let found = found.into_iter();
-    Ok(found.map(|(of, sums)| (of, fold(sums, now_ms))).collect())
+    for passed in found.values_mut() {
+        passed.books.fold(damage.now_ms);
+    }
+    Ok(found)
 }
 
 fn lose(books: &mut Books, reason: &LossReason, lost: impl IntoIterator<Item = (Bucket, Tally)>) {
     for (bucket, tally) in lost {
         let (from, to) = (Some(Place::Queued), Some(Place::Lost(reason.clone())));
         books.move_tally(bucket, from, to, tally);
-    }
-}
-
-/// What the books have as queued, by bucket, and the records do not have.
-fn missing(audited: &Audited, now_ms: u64) -> Sums {
-    let mut recount = audited.recount.clone();
-    recount.fold(now_ms);
-    let mut missing = audited.books.tallies(&Place::Queued);
-    for found in [removed(&audited.books), recount] {
-        for (bucket, tally) in found.tallies(&Place::Queued) {
-            let rest = missing.entry(bucket).or_default();
-            *rest = rest.minus(tally);
-        }
-    }
-    missing
-}
-
-/// Whether a bucket is of offsets that were lost with a part of the journal.
-fn is_hole(bucket: &Bucket) -> bool {
-    matches!(bucket, Bucket::Offsets { .. })
-}
-
-fn positive(missing: &Sums) -> Vec<(Bucket, Tally)> {
-    let found = missing.iter().filter(|(_, tally)| tally.count > 0);
-    found.map(|(bucket, tally)| (*bucket, *tally)).collect()
-}
-
-/// How the books of a group are brought in line.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Settled {
-    /// What counts from now on as what the group never had.
-    never_had: Vec<(Bucket, Tally)>,
-    /// What it had still to read.
-    lost: Vec<(Bucket, Tally)>,
-}
-
-/// Decides what of the missing records a group has lost.
-///
-/// It may have settled records that the topic lost with a part of the journal: then its own postings
-/// tell their ids and minutes, in which the topic has too few by now, and the topic has as many too
-/// many in the buckets of lost offsets. The group keeps what it posted.
-fn settle(missing: &Sums) -> Settled {
-    let mut settled = Settled::default();
-    let mut known = 0;
-    let has_holes = positive(missing).iter().any(|(bucket, _)| is_hole(bucket));
-    let too_few = missing.iter().filter(|(_, tally)| tally.count < 0);
-    for (bucket, tally) in too_few.filter(|_| has_holes) {
-        known -= tally.count;
-        settled.never_had.push((*bucket, *tally));
-    }
-    for (bucket, tally) in positive(missing) {
-        let mut rest = tally;
-        if is_hole(&bucket) {
-            let of_them = Tally {
-                count: known.min(tally.count),
-                id_sum: 0,
-            };
-            known -= of_them.count;
-            rest = tally.minus(of_them);
-            if of_them.count > 0 {
-                settled.never_had.push((bucket, of_them));
-            }
-        }
-        if rest.count > 0 {
-            settled.lost.push((bucket, rest));
-        }
-    }
-    settled
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use tidegate_core::{Offset, Partition};
-
-    #[test]
-    fn a_group_loses_what_it_had_still_to_read_and_keeps_what_it_posted() {
-        let tally = |count, id_sum| Tally { count, id_sum };
-        let minute = Bucket::Minute(7);
-        let hole = |first, last| Bucket::Offsets {
-            partition: Partition(0),
-            first: Offset(first),
-            last: Offset(last),
-        };
-        let gone = tally(-2, 5_u128.wrapping_neg());
-        let settle = |missing: &[(Bucket, Tally)]| settle(&missing.iter().copied().collect());
-        let settled = |never_had: &[_], lost: &[_]| Settled {
-            never_had: never_had.to_vec(),
-            lost: lost.to_vec(),
-        };
-        assert_eq!(settle(&[]), Settled::default());
-        assert_eq!(
-            settle(&[(minute, tally(1, 9)), (hole(3, 4), tally(2, 0))]),
-            settled(&[], &[(minute, tally(1, 9)), (hole(3, 4), tally(2, 0))])
-        );
-        assert_eq!(
-            settle(&[(minute, gone), (hole(3, 4), tally(2, 0))]),
-            settled(&[(minute, gone), (hole(3, 4), tally(2, 0))], &[])
-        );
-        assert_eq!(
-            settle(&[(minute, gone), (hole(3, 5), tally(3, 0))]),
-            settled(
-                &[(minute, gone), (hole(3, 5), tally(2, 0))],
-                &[(hole(3, 5), tally(1, 0))]
-            )
-        );
     }
 }

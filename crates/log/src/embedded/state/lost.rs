@@ -39,6 +39,30 @@ pub(in crate::embedded) struct Unposted {
 }
 
 impl State {
+    /// Takes note of a doubt, once.
+    pub(in crate::embedded) fn doubt(&mut self, doubt: Doubt) {
+        if !self.doubts.contains(&doubt) {
+            self.doubts.push(doubt);
+        }
+    }
+
+    /// Leaves the segments that are still written to as they are: what lies in their files behind what is
+    /// known of them may be all that is left of records. What comes next goes to other files.
+    pub(in crate::embedded) fn leave_segments(&mut self) {
+        for partition in self
+            .topics
+            .iter_mut()
+            .flat_map(|topic| &mut topic.partitions)
+        {
+            if let Some(last) = partition.segments.last_mut() {
+                last.is_sealed = true;
+            }
+            if let Some(empty) = partition.segments.pop_if(|last| last.is_empty()) {
+                self.used = self.used.saturating_sub(empty.len);
+            }
+        }
+    }
+
     /// How many offsets were given that no partition has.
     pub(in crate::embedded) fn unplaced(&self) -> u64 {
         self.said.saturating_sub(self.given)

@@ -1,9 +1,10 @@
 //! Damage that could pass for a log in order leaves a trace.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use tidegate_core::env::{Clock, Disk, OpenMode};
-use tidegate_sim::SimDisk;
+use tidegate_sim::{SimDisk, Survivors};
 
 use super::desk::{Desk, append, at, dir, id, journal, offset, small};
 use crate::embedded::files::journal_number;
@@ -31,6 +32,26 @@ fn cut(disk: &SimDisk, file: &std::path::Path, len: u64) {
     let mut file = as_disk.open(file, OpenMode::Write).unwrap();
     file.truncate(len).unwrap();
     file.sync().unwrap();
+}
+
+/// Begins a start again and again, takes the power from it at each of its operations, and checks what any
+/// of the survivors make of the disk.
+fn after_a_start_that_crashes(disk: &SimDisk, check: impl Fn(&SimDisk)) {
+    for operation in 1.. {
+        let begun = disk.after_crash(&Survivors::Everything);
+        begun.kill_at(begun.operations() + operation);
+        let open = || drop(Desk::open(&begun, small()));
+        let ended = catch_unwind(AssertUnwindSafe(open));
+        let first = (0..begun.unsynced()).map(Survivors::First);
+        let random = (0..3).map(|seed| Survivors::Random(seed + operation));
+        for survivors in first.chain(random).chain([Survivors::Everything]) {
+            check(&begun.after_crash(&survivors));
+        }
+        if ended.is_ok() {
+            assert!(operation > 10, "a start does more than that");
+            return;
+        }
+    }
 }
 
 fn losses(disk: &SimDisk) -> Vec<Problem> {
@@ -88,6 +109,129 @@ fn a_journal_cut_to_nothing_before_any_checkpoint_is_said() {
     assert_eq!(losses(&disk).len(), 1);
     let desk = Desk::open(&disk, small()).unwrap();
     assert!(desk.opened.hub.state().find(&at("b", 0)).is_some());
+}
+
+/// The last file was cut before its first group, and the one before it ends as it should.
+#[test]
+fn a_journal_file_that_was_cut_behind_the_last_group_is_said_until_a_repair() {
+    for left in [0, 100] {
+        let disk = SimDisk::new(1);
+        let mut desk = Desk::open(&disk, small()).unwrap();
+        desk.create("a", TopicConfig::new(1)).unwrap();
+        let mut written = 0;
+        while desk.opened.hub.state().journal.file < 3 {
+            desk.append(vec![append("a", 0, written)]).unwrap();
+            written += 1;
+        }
+        drop(desk);
+        disk.end_process();
+        cut(&disk, &journal(&disk, 3), left);
+        assert_eq!(losses(&disk).len(), 1);
+        // Also where the next process dies at any point of its start.
+        after_a_start_that_crashes(&disk, |disk| assert_eq!(losses(disk).len(), 1));
+        for more in 0..3 {
+            let mut desk = Desk::open(&disk, small()).unwrap();
+            let found = desk.all(&at("a", 0)).unwrap().len() as u64;
+            assert_eq!(found, written - 1 + more);
+            desk.append(vec![append("a", 0, 90 + more)]).unwrap();
+            drop(desk);
+            disk.end_process();
+            assert_eq!(losses(&disk).len(), 1, "a start does not hide it");
+        }
+        let as_disk: &dyn Disk = &disk;
+        let entries = as_disk.list(dir()).unwrap();
+        let is_kept = |name: &str| name.starts_with("aside-journal-0000000000000003-");
+        assert!(entries.iter().any(|entry| is_kept(&entry.name)));
+        assert_eq!(mend(&disk), 1);
+        assert_eq!(losses(&disk), []);
+    }
+}
+
+/// One bit of the journal costs nothing that a segment has.
+#[test]
+fn a_record_that_was_lost_with_the_journal_is_taken_from_its_segment() {
+    // In the file that the checkpoint knows, or in one that was begun since.
+    for is_known in [true, false] {
+        let (disk, mut desk) = written(2);
+        if is_known {
+            desk.opened.keeper.checkpoint().unwrap();
+        }
+        for n in 2..8 {
+            desk.append(vec![append("a", 0, n)]).unwrap();
+        }
+        desk.opened.keeper.fill(true).unwrap();
+        desk.append(vec![append("a", 0, 8)]).unwrap();
+        drop(desk);
+        disk.end_process();
+        let file = journal(&disk, 1);
+        let as_disk: &dyn Disk = &disk;
+        let bytes = as_disk.read(&file, 1 << 20).unwrap();
+        for value in [&b"value 3 "[..], b"value 6 "] {
+            let place = bytes.windows(value.len()).position(|w| w == value);
+            disk.flip_bit(&file, place.unwrap() as u64, 1);
+        }
+        after_a_start_that_crashes(&disk, |disk| {
+            let mut desk = Desk::open(disk, small()).unwrap();
+            assert_eq!(desk.all(&at("a", 0)).unwrap().len(), 9);
+            drop(desk);
+            assert_eq!(losses(disk).len(), 1);
+        });
+        for more in 0..3 {
+            let mut desk = Desk::open(&disk, small()).unwrap();
+            let found = desk.all(&at("a", 0)).unwrap();
+            for (stored, n) in found.iter().zip(0..9) {
+                assert_eq!(stored.record, append("a", 0, n).record);
+            }
+            assert_eq!(found.len(), 9 + more);
+            desk.append(vec![append("a", 0, 9)]).unwrap();
+            desk.assert_balanced();
+            drop(desk);
+            disk.end_process();
+            assert_eq!(losses(&disk).len(), 1, "what else there was nobody can say");
+        }
+        assert_eq!(mend(&disk), 1);
+        assert_eq!(losses(&disk), []);
+    }
+}
+
+/// Records of which only the end is left were there: their offsets are not given to others.
+#[test]
+fn what_lies_behind_damage_in_a_segment_was_acknowledged_too() {
+    for is_header in [true, false] {
+        let (disk, mut desk) = written(3);
+        desk.opened.keeper.checkpoint().unwrap();
+        let before = desk.opened.hub.state().journal.at;
+        for n in 3..6 {
+            desk.append(vec![append("a", 0, n)]).unwrap();
+        }
+        desk.opened.keeper.fill(true).unwrap();
+        drop(desk);
+        disk.end_process();
+        cut(&disk, &journal(&disk, 1), before);
+        let segment = dir().join("topic-a").join("0-00000000000000000000-0.seg");
+        let as_disk: &dyn Disk = &disk;
+        let bytes = as_disk.read(&segment, 1 << 20).unwrap();
+        let value: &[u8] = if is_header { b"value 3 " } else { b"value 5 " };
+        let place = bytes.windows(value.len()).position(|w| w == value).unwrap();
+        let header = bytes[..place].windows(4).rposition(|w| w == b"TGC1");
+        let place = if is_header {
+            header.unwrap() + 30
+        } else {
+            place
+        };
+        disk.flip_bit(&segment, place as u64, 1);
+        let told = losses(&disk).len();
+        for next in 6..9 {
+            let mut desk = Desk::open(&disk, small()).unwrap();
+            assert_eq!(desk.end(&at("a", 0)), next);
+            desk.append(vec![append("a", 0, 9)]).unwrap();
+            drop(desk);
+            disk.end_process();
+            assert!(losses(&disk).len() >= told.min(2), "{:?}", losses(&disk));
+        }
+        mend(&disk);
+        assert_eq!(losses(&disk), []);
+    }
 }
 
 /// A journal file that was all used is not missed for what it never held.

@@ -1,0 +1,175 @@
+//! The segment that the next chunk of a partition goes to.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tidegate_core::env::OpenMode;
+
+use super::Keeper;
+use crate::embedded::files::{self, Doing};
+use crate::embedded::segment::{MAGIC, Segment};
+use crate::embedded::state::Fresh;
+use crate::error::LogError;
+
+/// What becomes of the last segment of a partition when there is another chunk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Step {
+    /// The chunk goes there.
+    Add,
+    /// Its file is made, again or for the first time: it holds nothing yet.
+    Begin,
+    /// It takes nothing any more, and another one is begun.
+    Seal,
+}
+
+/// Decides that. `len` is how long its file is; none where there is none.
+fn next_step(last: &Segment, len: Option<u64>, chunk: u64, size: u64) -> Step {
+    let is_whole = len.is_some_and(|len| len >= last.len);
+    match last.is_sealed {
+        true => Step::Seal,
+        false if last.is_empty() && is_whole => Step::Add,
+        false if last.is_empty() => Step::Begin,
+        // Somebody removed it or cut it off. Behind its old end a chunk would stand alone in it, and
+        // into a file that is not there nothing can be written: what is lost stays what it is.
+        false if !is_whole => Step::Seal,
+        false if last.len + chunk <= size => Step::Add,
+        false => Step::Seal,
+    }
+}
+
+impl Keeper {
+    /// The segment that the next chunk goes to, begun if need be, and how large it may grow.
+    pub(super) fn segment_for(
+        &mut self,
+        (topic, number): (u32, u32),
+        first: &Fresh,
+    ) -> Result<(PathBuf, Segment, u64), LogError> {
+        let (name, config, last) = {
+            let state = self.hub.state();
+            let found = state.topics.get(topic as usize).and_then(|topic| {
+                let partition = topic.partitions.get(number as usize)?;
+                let last = partition.segments.last().map(Segment::without_index);
+                Some((topic.name.clone(), topic.config.clone(), last))
+            });
+            found.ok_or_else(|| LogError::Stopped {
+                why: "records for a partition that is not there".to_owned(),
+            })?
+        };
+        let dir = self.hub.topic_dir(&name);
+        let size = segment_size(self.hub.config.segment_size, config.retention_bytes);
+        if let Some(last) = last {
+            let path = dir.join(last.name(number));
+            let len = self.len(&path)?;
+            match next_step(&last, len, first.bytes.len() as u64, size) {
+                Step::Add => return Ok((dir, last, size)),
+                Step::Begin => {
+                    self.begin_segment(&dir, number, &last)?;
+                    return Ok((dir, last, size));
+                }
+                Step::Seal => {
+                    if len.is_none_or(|len| len < last.len) {
+                        tracing::error!(
+                            file = %path.display(),
+                            expected = last.len,
+                            found = len,
+                            "a segment is missing or was cut off; `tidegate log check` tells more"
+                        );
+                    }
+                    self.seal_last((topic, number), &dir);
+                }
+            }
+        }
+        let begun = Segment::new(first.head.base, 0);
+        self.begin_segment(&dir, number, &begun)?;
+        let mut state = self.hub.state();
+        state.used += begun.len;
+        if let Some(partition) = state.partition_mut(topic, number) {
+            partition.segments.push(begun.clone());
+        }
+        Ok((dir, begun, size))
+    }
+
+    /// How long the file of a segment is; none where there is none.
+    fn len(&self, path: &Path) -> Result<Option<u64>, LogError> {
+        let len = match self.open.get(path) {
+            Some(file) => Some(file.len()),
+            None => files::open_if_there(&*self.hub.disk, path)?.map(|file| file.len()),
+        };
+        len.map(|len| len.doing("measure", path)).transpose()
+    }
+
+    /// Has the last segment of a partition take nothing more.
+    fn seal_last(&self, (topic, number): (u32, u32), dir: &Path) {
+        let sealed = {
+            let mut state = self.hub.state();
+            let partition = state.partition_mut(topic, number);
+            partition.and_then(|p| p.segments.last_mut()).map(|last| {
+                last.is_sealed = true;
+                last.clone()
+            })
+        };
+        if let Some(sealed) = sealed {
+            self.write_index(dir, number, &sealed);
+        }
+    }
+
+    /// Makes the file of a segment. One of that name is a left-over of an attempt without room.
+    fn begin_segment(
+        &mut self,
+        dir: &Path,
+        partition: u32,
+        begun: &Segment,
+    ) -> Result<(), LogError> {
+        let disk = Arc::clone(&self.hub.disk);
+        disk.create_dir_all(dir).doing("make", dir)?;
+        let path = dir.join(begun.name(partition));
+        let mut file = match disk.open(&path, OpenMode::CreateNew) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                disk.open(&path, OpenMode::Write).doing("open", &path)?
+            }
+            opened => opened.doing("make", &path)?,
+        };
+        self.dirs.insert(dir.to_owned());
+        file.write_at(0, &MAGIC).doing("write", &path)?;
+        self.open.insert(path, file);
+        Ok(())
+    }
+}
+
+/// How large a segment of a topic grows: small enough that whole segments can go when the topic
+/// keeps few bytes.
+fn segment_size(usual: u64, retention_bytes: Option<u64>) -> u64 {
+    const LEAST: u64 = 4_096;
+    retention_bytes.map_or(usual, |kept| usual.min((kept / 4).max(LEAST)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_chunk_goes_to_the_last_segment_if_that_is_all_there_and_has_room() {
+        let of = |len: u64, is_sealed: bool| Segment {
+            len,
+            is_sealed,
+            ..Segment::new(0, 0)
+        };
+        for (last, len, chunk, expect) in [
+            (of(100, false), Some(100), 100, Step::Add),
+            (of(100, false), Some(150), 100, Step::Add),
+            (of(100, false), Some(100), 101, Step::Seal),
+            (of(100, false), Some(99), 1, Step::Seal),
+            (of(100, false), Some(0), 1, Step::Seal),
+            (of(100, false), None, 1, Step::Seal),
+            (of(100, true), Some(100), 1, Step::Seal),
+            // A chunk that is larger than a segment has one of its own.
+            (of(8, false), Some(8), 900, Step::Add),
+            (of(8, false), Some(7), 1, Step::Begin),
+            (of(8, false), None, 1, Step::Begin),
+        ] {
+            let step = next_step(&last, len, chunk, 200);
+            assert_eq!(step, expect, "{last:?} {len:?} {chunk}");
+        }
+    }
+}

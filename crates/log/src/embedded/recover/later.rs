@@ -1,0 +1,56 @@
+//! Groups that lie behind the last one that follows.
+
+use bytes::Bytes;
+
+use crate::embedded::group::{ALIGN, Frame, HEADER};
+use crate::embedded::state::JournalPlace;
+
+/// A group behind damage.
+pub(super) struct Later {
+    pub(super) place: JournalPlace,
+    pub(super) frame: Frame,
+}
+
+impl Later {
+    pub(super) fn new(file: u64, (at, frame): (u64, Frame)) -> Self {
+        let place = JournalPlace { file, at };
+        Self { place, frame }
+    }
+}
+
+/// The first group from `at` on that is whole, comes later than `missing`, and says that `missing`
+/// was synced.
+pub(super) fn find_later(bytes: &Bytes, at: u64, missing: u64) -> Option<(u64, Frame)> {
+    groups(bytes, at).find(|(_, frame)| frame.sequence > missing && frame.synced >= missing)
+}
+
+/// All whole groups from `at` on, whatever lies between them.
+fn groups(bytes: &Bytes, at: u64) -> impl Iterator<Item = (u64, Frame)> {
+    let mut at = usize::try_from(at).unwrap_or(usize::MAX);
+    std::iter::from_fn(move || {
+        while at + HEADER <= bytes.len() {
+            let here = at;
+            match Frame::read(&bytes[here..]) {
+                Some(frame) => {
+                    at += frame.size();
+                    return Some((here as u64, frame));
+                }
+                None => at += ALIGN,
+            }
+        }
+        None
+    })
+}
+
+/// Where the bytes end that belong to a write which was never acknowledged; none if there are none.
+pub(super) fn torn(bytes: &Bytes, at: u64, sequence: u64, previous: u32) -> Option<u64> {
+    let rest = bytes.get(usize::try_from(at).ok()?..)?;
+    let begun = Frame::peek(rest)
+        .filter(|frame| frame.sequence == sequence && frame.previous == previous)
+        .map(|frame| at + frame.size().min(rest.len()) as u64);
+    let behind = groups(bytes, at)
+        .filter(|(_, frame)| frame.sequence >= sequence)
+        .map(|(at, frame)| at + frame.size() as u64)
+        .max();
+    begun.max(behind)
+}

@@ -1,0 +1,274 @@
+//! What is made of a journal that has lost something.
+//!
+//! What an intact segment still has is taken in, what is missing for certain is in the books, and
+//! whatever else there may have been is a doubt.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+
+use super::later::Later;
+use super::{JournalDamage, Replay};
+use crate::embedded::change::Change;
+use crate::embedded::state::{Doubt, Nonsense};
+use crate::error::LogError;
+
+/// What of the journal's last files is not there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Missing {
+    /// The file in which the journal ends.
+    File,
+    /// What that file held up to the checkpoint, and whatever came later.
+    End,
+    /// The end of a file behind it, of which so many bytes are left and none that follows.
+    Behind { number: u64, len: u64 },
+}
+
+/// Damages that a doubt names one by one.
+const NAMED: usize = 5;
+
+impl Replay<'_> {
+    /// Goes on at a later group: what lies between was acknowledged, and is lost.
+    pub(super) fn skip_damage(&mut self, later: &Later) {
+        let name = self.name(self.found.state.journal.file);
+        let state = &mut self.found.state;
+        self.found.damage.push(JournalDamage {
+            file: name,
+            at: state.journal.at,
+            sequences: (state.sequence + 1, later.frame.sequence),
+            why: "it cannot be read, and a later group says that it was synced".to_owned(),
+        });
+        self.told.begin();
+        state.sequence = later.frame.sequence - 1;
+        state.crc = later.frame.previous;
+        state.journal = later.place;
+    }
+
+    /// Applies a group behind others that are lost. What it speaks of may have been made by those; and
+    /// the records before it may be in their segments.
+    pub(super) fn apply_behind_damage(
+        &mut self,
+        sequence: u64,
+        changes: Vec<Change>,
+    ) -> Result<Result<(), Nonsense>, LogError> {
+        if let Err(nonsense) = self.found.state.make_up(&changes) {
+            return Ok(Err(nonsense));
+        }
+        for (at, before) in ends_before(&changes) {
+            self.take_in(at, before)?;
+        }
+        let state = &mut self.found.state;
+        let unposted = self.told.take(&changes, state);
+        let applied = state.apply(sequence, changes);
+        if applied.is_ok() {
+            state.unposted.extend(unposted);
+        }
+        Ok(applied)
+    }
+
+    /// Takes in what segments have of a partition behind its end and before `limit`; says whether there
+    /// was any.
+    fn take_in(&mut self, (topic, partition): (u32, u32), limit: i64) -> Result<bool, LogError> {
+        let mut is_any = false;
+        let Some(name) = self.found.state.name(topic, partition) else {
+            return Ok(false);
+        };
+        loop {
+            let state = &mut self.found.state;
+            let end = state.partition(topic, partition).map_or(0, |p| p.end);
+            let Some(kept) = self.beyond.next(&name, end, limit) else {
+                return Ok(is_any);
+            };
+            let Some(bytes) = kept.bytes(self.disk)? else {
+                continue;
+            };
+            let chunk = Change::Chunk {
+                topic,
+                partition,
+                head: kept.head,
+                bytes,
+            };
+            is_any |= state.apply(state.sequence, vec![chunk]).is_ok();
+        }
+    }
+
+    /// Takes in the records that a segment has and the journal does not have any more: they were
+    /// acknowledged, for only then are they written to a segment. So were those whose place in it is
+    /// known, whatever became of them.
+    pub(super) fn rescue(&mut self) -> Result<(), LogError> {
+        let mut is_any = false;
+        let mut unknown = BTreeSet::new();
+        for (name, proven) in self.beyond.partitions() {
+            let Some((topic, partition)) = self.found.state.find(&name) else {
+                unknown.insert(name.topic);
+                continue;
+            };
+            is_any |= self.take_in((topic, partition), i64::MAX)?;
+            let state = &mut self.found.state;
+            let end = state.partition(topic, partition).map_or(0, |p| p.end);
+            if proven > end {
+                let ends = Change::Ends {
+                    given: state.said,
+                    ends: vec![(topic, partition, proven)],
+                };
+                is_any |= state.apply(state.sequence, vec![ends]).is_ok();
+            }
+        }
+        if is_any {
+            let why = "records that came later were found in their segments, and nobody can say \
+                       what else there was";
+            self.doubt(self.place(), why.to_owned());
+        }
+        for topic in unknown {
+            let why = format!("there are records of a topic `{topic}` that nobody knows any more");
+            self.doubt(self.place(), why);
+        }
+        Ok(())
+    }
+
+    /// Where the journal ends.
+    fn place(&self) -> (u64, u64) {
+        let place = self.found.state.journal;
+        (place.file, place.at)
+    }
+
+    /// The first file behind this one that was cut. One that was begun is as long as its name says, also
+    /// where nothing was written to it.
+    pub(super) fn cut_behind(&self, number: u64) -> Result<Option<Missing>, LogError> {
+        for number in self.behind(number) {
+            if let Some((bytes, true)) = self.file(number)? {
+                let len = bytes.len() as u64;
+                return Ok(Some(Missing::Behind { number, len }));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The file in which the journal ends is not there, or cut off before its end, or one behind it is.
+    /// That is as it should be only where nothing was written to it yet.
+    pub(super) fn end_without_file(&mut self, bytes: &Bytes, missing: Missing) {
+        let place = self.found.state.journal;
+        let behind: Vec<u64> = self.behind(place.file).collect();
+        let is_begun = place.at > 0 || missing != Missing::File;
+        if !is_begun && behind.is_empty() {
+            return;
+        }
+        self.end(bytes);
+        let (what, place) = match missing {
+            Missing::File => ("the file is missing", (place.file, place.at)),
+            Missing::End => ("the file is shorter than it was", (place.file, place.at)),
+            Missing::Behind { number, len } => ("the file is shorter than it was", (number, len)),
+        };
+        let why = format!("{what}, and nobody can say whether it held more");
+        let names = behind.iter().map(|number| self.name(*number)).collect();
+        self.found.lost_end = Some(names);
+        self.doubt(place, why);
+    }
+
+    /// Takes note of groups that may have followed the last one, in this file at this place.
+    fn doubt(&mut self, (file, at): (u64, u64), why: String) {
+        let file = self.name(file);
+        let next = self.found.state.sequence + 1;
+        let damage = JournalDamage {
+            file,
+            at,
+            sequences: (next, next),
+            why,
+        };
+        self.found.state.doubt(Doubt::new(damage.to_string()));
+        self.found.is_in_doubt = true;
+        self.found.damage.push(damage);
+    }
+
+    /// Takes note of what was lost with damaged groups and is in no books. Of records it is known how
+    /// many there were; of commits and of changes of topics and groups nothing is known.
+    pub(super) fn settle_damage(&mut self) {
+        let state = &mut self.found.state;
+        let lost: Vec<(u64, u64)> = self.found.damage.iter().map(|d| d.sequences).collect();
+        let lost: Vec<_> = lost.into_iter().filter(|(from, to)| from < to).collect();
+        let unplaced = state.unplaced();
+        if lost.is_empty() && unplaced == 0 {
+            return;
+        }
+        let named = lost.iter().take(NAMED);
+        let named: Vec<_> = named
+            .map(|(from, to)| format!("{from} up to {to}"))
+            .collect();
+        let mut what = format!("groups {} of the journal", named.join(", "));
+        if let Some(more) = lost.len().checked_sub(NAMED).filter(|more| *more > 0) {
+            what.push_str(&format!(" and others in {more} places"));
+        }
+        what.push_str(
+            " are lost; commits, and changes of topics and groups that were among them are undone",
+        );
+        if self.told.is_open {
+            what.push_str("; no group behind them says how many records they held");
+        }
+        if unplaced > 0 {
+            what.push_str(&format!(
+                "; {unplaced} of their records were of partitions that nobody can tell"
+            ));
+            state.step_over(&self.told.ends);
+        }
+        state.doubt(Doubt {
+            what,
+            events: unplaced.max(1),
+        });
+        self.found.is_in_doubt = true;
+    }
+}
+
+/// Where each partition that a group speaks of ended, at least, before that group.
+fn ends_before(changes: &[Change]) -> BTreeMap<(u32, u32), i64> {
+    let mut chunks = BTreeMap::new();
+    let mut spoken: BTreeMap<(u32, u32), i64> = BTreeMap::new();
+    let mut speak = |topic: u32, partition: u32, end: i64| {
+        let known = spoken.entry((topic, partition)).or_default();
+        *known = end.max(*known);
+    };
+    for change in changes {
+        match change {
+            Change::Chunk {
+                topic,
+                partition,
+                head,
+                ..
+            } => {
+                chunks.entry((*topic, *partition)).or_insert(head.base);
+            }
+            Change::Offset {
+                topic,
+                partition,
+                committed,
+                ..
+            } => speak(*topic, *partition, committed.next.0),
+            Change::Skip {
+                topic,
+                partition,
+                next,
+                ..
+            } => speak(*topic, *partition, *next),
+            Change::Start {
+                topic,
+                partition,
+                start,
+                ..
+            } => speak(*topic, *partition, *start),
+            Change::Switch {
+                topic,
+                partition,
+                end,
+                ..
+            } => speak(*topic, *partition, *end),
+            Change::Ends { ends, .. } => {
+                for (topic, partition, end) in ends {
+                    speak(*topic, *partition, *end);
+                }
+            }
+            Change::Topic { .. } | Change::Register { .. } | Change::Forget { .. } => {}
+        }
+    }
+    // What it says of a partition that it writes to counts its own records.
+    spoken.extend(chunks);
+    spoken
+}

@@ -1,0 +1,455 @@
+//! After one repair the books are in line with the records, whatever was damaged: what is lost is posted
+//! as lost, what retention removed is not, and a second repair has nothing to do.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tidegate_core::books::Place;
+use tidegate_core::env::{Clock, Disk, Entropy, OpenMode, Stream};
+use tidegate_sim::{SimDisk, scaled, seeds};
+
+use super::desk::{Desk, append, at, dir, id, journal, offset, small};
+use crate::EmbeddedConfig;
+use crate::embedded::group::Frame;
+use crate::embedded::{
+    Audited, COMMIT_DAMAGED, DAMAGED, Presence, Repaired, check, doubts, files, presence, recount,
+    repair,
+};
+use crate::local::Write;
+use crate::topic::TopicConfig;
+
+/// One journal file, so that a later group is never far.
+fn config() -> EmbeddedConfig {
+    EmbeddedConfig {
+        journal_size: 1 << 16,
+        ..small()
+    }
+}
+
+fn open(disk: &SimDisk) -> Desk {
+    Desk::open(disk, config()).unwrap()
+}
+
+/// Flips a bit of the first place where a file holds these bytes.
+fn damage(disk: &SimDisk, file: &Path, bytes: &[u8]) {
+    let as_disk: &dyn Disk = disk;
+    let content = as_disk.read(file, 1 << 20).unwrap();
+    let place = content.windows(bytes.len()).position(|w| w == bytes);
+    disk.flip_bit(file, place.unwrap() as u64, 1);
+}
+
+/// Says what an audit finds: how many events are missing, and how many doubts there are.
+fn found(disk: &SimDisk) -> (u64, usize) {
+    let counted = recount(disk, dir()).unwrap();
+    let missing = counted.iter().map(Audited::unaccounted).sum();
+    (missing, doubts(disk, dir()).unwrap().len())
+}
+
+/// Repairs, and sees to it that nothing is left to repair.
+fn mend(disk: &SimDisk) -> Vec<Repaired> {
+    let as_disk: Arc<dyn Disk> = Arc::new(disk.clone());
+    let clock: Arc<dyn Clock> = open(disk).clock;
+    let repaired = repair(&as_disk, &clock, dir(), 77).unwrap();
+    let counted = recount(disk, dir()).unwrap();
+    let left: Vec<_> = counted
+        .iter()
+        .flat_map(|audited| &audited.missing)
+        .collect();
+    assert!(left.is_empty(), "{left:?} after {repaired:?}");
+    assert_eq!(doubts(disk, dir()).unwrap(), []);
+    for audited in &counted {
+        assert!(audited.books.is_balanced(), "{audited:?}");
+    }
+    assert_eq!(repair(&as_disk, &clock, dir(), 78).unwrap(), []);
+    let problems = check(disk, dir()).unwrap().problems;
+    let losses: Vec<_> = problems.iter().filter(|found| found.is_loss()).collect();
+    assert!(losses.is_empty(), "{losses:?}");
+    repaired
+}
+
+/// How many events a topic, or a group on it, has lost for this reason.
+fn lost(disk: &SimDisk, group: Option<&str>, place: &Place) -> i64 {
+    let counted = recount(disk, dir()).unwrap();
+    let is_it = |audited: &&Audited| {
+        let name = audited.group.as_ref().map(|group| group.as_str());
+        audited.topic.as_str() == "a" && name == group
+    };
+    let audited = counted.iter().find(is_it).unwrap();
+    audited.books.in_place(place)
+}
+
+/// A group that has delivered all of a partition up to `next`, from `from` on.
+fn deliver(desk: &mut Desk, from: u64, next: u64) {
+    let to = i64::try_from(next).unwrap();
+    desk.write(Write {
+        appends: Vec::new(),
+        offsets: vec![offset("g", at("a", 0), to, (from..next).map(id))],
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_record_that_retention_removed_is_not_lost_with_its_journal() {
+    let disk = SimDisk::new(1);
+    let mut desk = open(&disk);
+    desk.create("a", TopicConfig::new(1)).unwrap();
+    for n in 0..6 {
+        desk.append(vec![append("a", 0, n)]).unwrap();
+    }
+    desk.delete_before(&at("a", 0), 3).unwrap();
+    drop(desk);
+    // One that had been removed, and one that had not.
+    for n in [1, 4] {
+        damage(&disk, &journal(&disk, 1), format!("value {n} ").as_bytes());
+    }
+    assert!(found(&disk).0 > 0);
+    let repaired = mend(&disk);
+    let removed = Repaired::Removed {
+        topic: at("a", 0).topic,
+        events: 1,
+    };
+    assert!(repaired.contains(&removed), "{repaired:?}");
+    assert_eq!(lost(&disk, None, &Place::Lost(DAMAGED)), 1);
+}
+
+#[test]
+fn a_removal_whose_posting_is_lost_loses_nothing() {
+    let disk = SimDisk::new(1);
+    let mut desk = open(&disk);
+    desk.create("a", TopicConfig::new(1)).unwrap();
+    for n in 0..6 {
+        desk.append(vec![append("a", 0, n)]).unwrap();
+    }
+    desk.opened.keeper.checkpoint().unwrap();
+    let before = desk.opened.hub.state().journal.at;
+    desk.delete_before(&at("a", 0), 2).unwrap();
+    desk.delete_before(&at("a", 0), 4).unwrap();
+    desk.append(vec![append("a", 0, 6)]).unwrap();
+    drop(desk);
+    disk.flip_bit(&journal(&disk, 1), before + 50, 1);
+    mend(&disk);
+    assert_eq!(lost(&disk, None, &Place::Lost(DAMAGED)), 0);
+}
+
+#[test]
+fn what_a_group_passed_with_a_lost_commit_is_settled_also_where_retention_removed_it_since() {
+    let disk = SimDisk::new(1);
+    let mut desk = open(&disk);
+    desk.create("a", TopicConfig::new(1)).unwrap();
+    for n in 0..40 {
+        desk.append(vec![append("a", 0, n)]).unwrap();
+    }
+    // In several segments, which can go.
+    desk.opened.keeper.checkpoint().unwrap();
+    deliver(&mut desk, 0, 5);
+    deliver(&mut desk, 5, 10);
+    deliver(&mut desk, 10, 36);
+    desk.delete_before(&at("a", 0), 36).unwrap();
+    drop(desk);
+    damage(&disk, &journal(&disk, 1), b"up to 10");
+    assert_eq!(found(&disk).0, 5);
+    mend(&disk);
+    assert_eq!(lost(&disk, Some("g"), &Place::Lost(COMMIT_DAMAGED)), 5);
+    assert_eq!(lost(&disk, Some("g"), &Place::Delivered), 31);
+    assert_eq!(lost(&disk, None, &Place::Lost(DAMAGED)), 0);
+}
+
+#[test]
+fn a_commit_that_is_lost_for_good_is_settled_where_retention_relied_on_it() {
+    let disk = SimDisk::new(1);
+    let mut desk = open(&disk);
+    desk.create("a", TopicConfig::new(1)).unwrap();
+    desk.append((0..8).map(|n| append("a", 0, n)).collect())
+        .unwrap();
+    deliver(&mut desk, 0, 2);
+    deliver(&mut desk, 2, 4);
+    desk.delete_before(&at("a", 0), 4).unwrap();
+    drop(desk);
+    damage(&disk, &journal(&disk, 1), b"up to 4");
+    mend(&disk);
+    assert_eq!(lost(&disk, Some("g"), &Place::Lost(COMMIT_DAMAGED)), 2);
+    assert_eq!(lost(&disk, Some("g"), &Place::Delivered), 2);
+}
+
+#[test]
+fn damage_of_a_segment_and_of_the_journal_in_one_minute_is_settled() {
+    let disk = SimDisk::new(1);
+    let mut desk = open(&disk);
+    desk.create("a", TopicConfig::new(2)).unwrap();
+    // All of one minute. The group has settled what the journal loses, and not what the segment loses:
+    // its books have as many of that minute as the records, and not the same ones.
+    desk.append(vec![append("a", 1, 7)]).unwrap();
+    desk.opened.keeper.checkpoint().unwrap();
+    for n in [14, 21] {
+        desk.append(vec![append("a", 0, n)]).unwrap();
+    }
+    desk.write(Write {
+        appends: Vec::new(),
+        offsets: vec![offset("g", at("a", 0), 1, [id(14)])],
+    })
+    .unwrap();
+    desk.append(vec![append("a", 0, 28)]).unwrap();
+    drop(desk);
+    damage(&disk, &journal(&disk, 1), b"value 14 ");
+    let segment = dir().join("topic-a").join("1-00000000000000000000-0.seg");
+    damage(&disk, &segment, b"value 7 ");
+    mend(&disk);
+    assert_eq!(lost(&disk, None, &Place::Lost(DAMAGED)), 2);
+    assert_eq!(lost(&disk, Some("g"), &Place::Lost(DAMAGED)), 1);
+    assert_eq!(lost(&disk, Some("g"), &Place::Delivered), 1);
+}
+
+#[test]
+fn a_repair_makes_no_journal_file_that_is_larger_than_the_others() {
+    for is_one_left in [true, false] {
+        let disk = SimDisk::new(1);
+        let as_disk: &dyn Disk = &disk;
+        let mut desk = open(&disk);
+        desk.create("a", TopicConfig::new(1)).unwrap();
+        desk.append(vec![append("a", 0, 0)]).unwrap();
+        let clock: Arc<dyn Clock> = desk.clock.clone();
+        drop(desk);
+        let path = journal(&disk, 1);
+        if is_one_left {
+            let mut file = as_disk.open(&path, OpenMode::Write).unwrap();
+            file.truncate(0).unwrap();
+        } else {
+            as_disk.remove(&path).unwrap();
+        }
+        let configured = EmbeddedConfig {
+            journal_size: if is_one_left { 1 << 20 } else { 1 << 16 },
+            ..small()
+        };
+        let shared: Arc<dyn Disk> = Arc::new(disk.clone());
+        repair(&shared, &clock, configured, 77).unwrap();
+        let names = files::journals(&disk, dir()).unwrap().into_values();
+        let longest = names.filter_map(|name| files::journal_len(&name)).max();
+        assert_eq!(longest, Some(1 << 16));
+    }
+}
+
+#[test]
+fn whatever_is_left_of_a_log_is_found() {
+    let disk = SimDisk::new(1);
+    let as_disk: &dyn Disk = &disk;
+    assert_eq!(presence(&disk, dir()).unwrap(), Presence::Absent);
+    let mut desk = open(&disk);
+    desk.create("a", TopicConfig::new(1)).unwrap();
+    desk.append(vec![append("a", 0, 0)]).unwrap();
+    desk.opened.keeper.checkpoint().unwrap();
+    drop(desk);
+    let journal = journal(&disk, 1);
+    let segment = dir().join("topic-a").join("0-00000000000000000000-0.seg");
+    as_disk.remove(&journal).unwrap();
+    for name in ["manifest", "manifest.copy"] {
+        assert_eq!(presence(&disk, dir()).unwrap(), Presence::There, "{name}");
+        assert!(recount(&disk, dir()).is_ok());
+        as_disk.remove(&dir().join(name)).unwrap();
+    }
+    // Records without a manifest are no new log.
+    assert_eq!(presence(&disk, dir()).unwrap(), Presence::There);
+    assert!(as_disk.read(&segment, 1 << 20).is_ok());
+    assert!(recount(&disk, dir()).is_err());
+    assert!(Desk::open(&disk, config()).is_err());
+}
+
+#[test]
+fn a_lock_alone_tells_that_a_log_was_opened() {
+    let disk = SimDisk::new(1);
+    let as_disk: &dyn Disk = &disk;
+    drop(open(&disk));
+    for entry in as_disk.list(dir()).unwrap() {
+        if entry.name != "lock" {
+            as_disk.remove(&dir().join(entry.name)).unwrap();
+        }
+    }
+    assert_eq!(presence(&disk, dir()).unwrap(), Presence::Emptied);
+    // As after a crash before the first manifest: a new log is made.
+    drop(open(&disk));
+    assert_eq!(presence(&disk, dir()).unwrap(), Presence::There);
+}
+
+const PARTITIONS: u64 = 3;
+
+/// Random work on a log.
+struct Work {
+    desk: Desk,
+    draw: Stream,
+    /// The numbers of the records, by partition and offset.
+    sent: BTreeMap<(i32, i64), u64>,
+    passed: BTreeMap<i32, i64>,
+    next: u64,
+}
+
+impl Work {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.draw.next_u64() % limit
+    }
+
+    fn partition(&mut self) -> i32 {
+        i32::try_from(self.below(PARTITIONS)).unwrap()
+    }
+
+    fn step(&mut self) {
+        match self.below(20) {
+            0..9 => self.send(),
+            9..13 => self.commit(),
+            13..15 => self.desk.opened.keeper.fill(true).unwrap(),
+            15 => self.desk.opened.keeper.checkpoint().unwrap(),
+            16..18 => self.desk.keep().unwrap(),
+            18 => self.remove(),
+            _ => self.desk.pass(60_000),
+        }
+    }
+
+    fn send(&mut self) {
+        let count = 1 + self.below(3);
+        let numbers: Vec<u64> = (0..count).map(|n| self.next + n).collect();
+        self.next += count;
+        let partitions: Vec<i32> = numbers.iter().map(|_| self.partition()).collect();
+        let appends = numbers.iter().zip(partitions);
+        let appends = appends.map(|(n, partition)| append("a", partition, *n));
+        let placed = self.desk.append(appends.collect()).unwrap();
+        for (placed, n) in placed.iter().zip(numbers) {
+            let key = (placed.at.partition.0, placed.offset.0);
+            self.sent.insert(key, n);
+        }
+    }
+
+    fn commit(&mut self) {
+        let partition = self.partition();
+        let from = self.passed.get(&partition).copied().unwrap_or(0);
+        let end = self.desk.end(&at("a", partition));
+        if end == from {
+            return;
+        }
+        let to = from + 1 + i64::try_from(self.below(end.abs_diff(from))).unwrap();
+        let passed = self.sent.range((partition, from)..(partition, to));
+        let ids: Vec<_> = passed.map(|(_, n)| id(*n)).collect();
+        let appends = match self.below(2) {
+            0 => vec![append("b", 0, self.next)],
+            _ => Vec::new(),
+        };
+        self.next += 1;
+        let offsets = vec![offset("g", at("a", partition), to, ids)];
+        self.desk.write(Write { appends, offsets }).unwrap();
+        self.passed.insert(partition, to);
+    }
+
+    fn remove(&mut self) {
+        let partition = self.partition();
+        let to = self.passed.get(&partition).copied().unwrap_or(0);
+        if self.below(2) == 0 {
+            self.desk.delete_before(&at("a", partition), to).unwrap();
+        }
+    }
+}
+
+/// All files that hold something, and where the last write of the journal begins: what lies there may
+/// have been under way.
+fn damageable(disk: &SimDisk) -> Vec<(PathBuf, u64)> {
+    let as_disk: &dyn Disk = disk;
+    let len = |path: &Path| as_disk.read(path, 1 << 24).unwrap().len() as u64;
+    let mut found = Vec::new();
+    for name in ["topic-a", "topic-b"] {
+        let place = dir().join(name);
+        let entries = as_disk.list(&place).unwrap_or_default().into_iter();
+        let segments = entries.filter(|entry| entry.name.ends_with(".seg"));
+        found.extend(segments.map(|entry| place.join(entry.name)));
+    }
+    let mut found: Vec<(PathBuf, u64)> = found.into_iter().map(|p| (p.clone(), len(&p))).collect();
+    let mut frames = Vec::new();
+    for (number, name) in files::journals(disk, dir()).unwrap() {
+        let path = dir().join(name);
+        let bytes = as_disk.read(&path, 1 << 24).unwrap();
+        let mut at = 0;
+        while at < bytes.len() {
+            match Frame::read(&bytes[at..]) {
+                Some(frame) => {
+                    frames.push((frame.sequence, frame.synced, number, at as u64));
+                    at += frame.size();
+                }
+                None => at += 8,
+            }
+        }
+        found.push((path, 0));
+    }
+    let last = frames.iter().max().copied().unwrap_or_default();
+    for (path, limit) in &mut found {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap();
+        let Some(number) = files::journal_number(name) else {
+            continue;
+        };
+        // Up to the end of the last group that a later one says to be synced.
+        let proven = frames
+            .iter()
+            .filter(|frame| frame.2 == number && frame.0 <= last.1);
+        *limit = proven.map(|frame| frame.3 + 40).max().unwrap_or(0);
+    }
+    found.retain(|(_, limit)| *limit > 8);
+    found
+}
+
+/// Random work, damage in one or two files, and one repair.
+fn play(seed: u64) {
+    let mut draw = Stream::new(seed).stream("play");
+    let disk = SimDisk::new(seed);
+    let config = EmbeddedConfig {
+        journal_size: [2_048, 8_192, 1 << 16][(draw.next_u64() % 3) as usize],
+        cache_size: [600, 4_000][(draw.next_u64() % 2) as usize],
+        ..small()
+    };
+    let mut desk = Desk::open(&disk, config.clone()).unwrap();
+    desk.create("a", TopicConfig::new(3)).unwrap();
+    desk.create("b", TopicConfig::new(1)).unwrap();
+    desk.register("g", vec![0]).unwrap();
+    // Whoever loses the names of topics as well writes to others.
+    desk.opened.keeper.checkpoint().unwrap();
+    let mut work = Work {
+        desk,
+        draw: draw.stream("work"),
+        sent: BTreeMap::new(),
+        passed: BTreeMap::new(),
+        next: 0,
+    };
+    for _ in 0..10 + draw.next_u64() % 60 {
+        work.step();
+    }
+    drop(work);
+    disk.end_process();
+    assert_eq!(found(&disk), (0, 0));
+    for _ in 0..1 + draw.next_u64() % 2 {
+        let files = damageable(&disk);
+        if files.is_empty() {
+            continue;
+        }
+        let (path, limit) = &files[(draw.next_u64() % files.len() as u64) as usize];
+        let place = 8 + draw.next_u64() % (limit - 8);
+        let as_disk: &dyn Disk = &disk;
+        match draw.next_u64() % 4 {
+            0 | 1 => disk.flip_bit(path, place, (draw.next_u64() % 8) as u8),
+            2 => {
+                let mut file = as_disk.open(path, OpenMode::Write).unwrap();
+                let zeros = (1 + draw.next_u64() % 300).min(limit - place);
+                file.write_at(place, &vec![0; zeros as usize]).unwrap();
+            }
+            _ => as_disk.remove(path).unwrap(),
+        }
+    }
+    disk.end_process();
+    if draw.next_u64().is_multiple_of(2) {
+        // A start comes before the repair, and more work.
+        let mut desk = Desk::open(&disk, config).unwrap();
+        desk.append(vec![append("a", 0, 100_000)]).unwrap();
+        desk.keep().unwrap();
+        drop(desk);
+        disk.end_process();
+    }
+    mend(&disk);
+}
+
+#[test]
+fn after_any_damage_one_repair_brings_the_books_in_line() {
+    seeds!(scaled(6_000), play);
+}
