@@ -239,6 +239,37 @@ fn a_journal_file_that_is_missing_is_damage_and_what_follows_is_kept() {
     }
 }
 
+/// Its creation was in the journal and nowhere else.
+#[test]
+fn records_of_a_topic_that_is_lost_are_kept_aside_from_one_of_the_same_name() {
+    let (disk, mut desk) = written(5);
+    desk.opened.keeper.fill(true).unwrap();
+    drop(desk);
+    disk.end_process();
+    remove_journal(&disk, 1);
+    let told = |disk: &SimDisk| check(disk, dir()).unwrap().problems.len();
+    assert_eq!(told(&disk), 2, "the journal is gone, and so is a topic");
+    for n in 0..3 {
+        let mut desk = Desk::open(&disk, small()).unwrap();
+        desk.create("a", TopicConfig::new(1)).unwrap();
+        desk.append(vec![append("a", 0, 10 + n)]).unwrap();
+        desk.opened.keeper.fill(true).unwrap();
+        let found = desk.all(&at("a", 0)).unwrap();
+        assert_eq!(found.len() as u64, n + 1);
+        drop(desk);
+        disk.end_process();
+        assert_eq!(told(&disk), 2);
+    }
+    let as_disk: &dyn Disk = &disk;
+    let aside = ls(as_disk, dir()).unwrap().unwrap().aside;
+    let kept = aside
+        .iter()
+        .map(|name| as_disk.read(name.as_ref(), 10_000).unwrap());
+    let value = b"value 4 ";
+    let is_it = |bytes: &Vec<u8>| bytes.windows(value.len()).any(|w| w == value);
+    assert_eq!(kept.filter(is_it).count(), 1, "{aside:?}");
+}
+
 #[test]
 fn where_the_last_journal_file_is_missing_another_one_is_begun() {
     let (disk, mut desk) = written(5);
