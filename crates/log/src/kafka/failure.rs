@@ -86,6 +86,8 @@ pub(super) fn patience(error: &KafkaError) -> Duration {
         Some(
             Code::NotLeaderForPartition
             | Code::LeaderNotAvailable
+            | Code::UnknownLeaderEpoch
+            | Code::FencedLeaderEpoch
             | Code::NotCoordinator
             | Code::CoordinatorNotAvailable
             | Code::CoordinatorLoadInProgress,
@@ -166,6 +168,7 @@ mod tests {
         assert_eq!(meaning(Code::IllegalGeneration), Meaning::Stale);
         let patience = |code| patience(&KafkaError::MetadataFetch(code));
         assert_eq!(patience(Code::NotLeaderForPartition), Duration::MAX);
+        assert_eq!(patience(Code::UnknownLeaderEpoch), Duration::MAX);
         // The very first group of a broker is asked for while the broker makes its topic of offsets.
         assert_eq!(patience(Code::NotCoordinator), Duration::MAX);
         assert_eq!(patience(Code::UnknownPartition), Duration::from_secs(2));
