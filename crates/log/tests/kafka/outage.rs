@@ -51,17 +51,17 @@ mod needs_kafka {
     impl Copier {
         async fn run(self, join: Join) {
             let session = self.log.join(join).await.unwrap();
-            loop {
-                // At the end nothing happens any more, so the wait is cut now and then.
+            let mut reached = 0;
+            // Where the end is may be known only after it was reached, when nothing happens any more; so
+            // the wait is cut now and then.
+            while reached < self.end.load(Ordering::Relaxed) {
                 let polled = tokio::time::timeout(Duration::from_millis(200), session.poll()).await;
                 let Ok(happening) = polled else {
                     continue;
                 };
                 if let Happening::Records { fence, batch } = happening.unwrap() {
                     self.settle(&*session, fence, &batch).await;
-                    if batch.next.0 >= self.end.load(Ordering::Relaxed) {
-                        break;
-                    }
+                    reached = batch.next.0;
                 }
             }
             session.close().await.unwrap();
