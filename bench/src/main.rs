@@ -22,6 +22,10 @@ const BENCHES: [(&str, fn()); 5] = [
     ("queue", queue::run),
 ];
 
+/// As in the `tidegate` program.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     let names: Vec<String> = std::env::args().skip(1).collect();
     if names.is_empty() || names == ["--list"] {

@@ -13,7 +13,7 @@ use crate::measure::{Measurement, median, peak_resident_mib};
 
 /// Bytes per round, and rounds: ours and the plain loop take turns, since the disk is not ours alone.
 const ROUND: usize = 32 * MIB;
-const ROUNDS: usize = 5;
+const ROUNDS: usize = 15;
 /// Three files of the journal: as many as there are while a checkpoint lags behind by one.
 const WARM_UP: usize = 3 * 64 * MIB;
 const SUSTAINED: usize = 2 * 1024 * MIB;
@@ -48,7 +48,7 @@ fn synced(name: &str, group: usize) {
         for _ in 0..ROUNDS {
             // What the rounds before have left to the keeper is not to be paid by the plain loop.
             bench.rest().await;
-            raw.push(plain_loop(&mut file, group, ROUND));
+            raw.push(plain_loop(&mut file, group));
             alone.push(write(&bench, &mut records, group, ROUND).await);
             bench.rest().await;
             turns.push(write_in_turns(&bench, &mut records, group, ROUND).await);
@@ -78,14 +78,21 @@ async fn write(bench: &Bench, records: &mut Records, group: usize, bytes: usize)
     bytes as f64 / MIB as f64 / began.elapsed().as_secs_f64()
 }
 
-fn plain_loop(file: &mut File, group: usize, bytes: usize) -> f64 {
+/// Appends a round of bytes, which lie ready as our records do: all of them made before the clock starts.
+fn plain_loop(file: &mut File, group: usize) -> f64 {
     let chunk = vec![b'x'; group / RECORD * RECORD];
+    let chunks = vec![chunk; ROUND / group];
     let began = Instant::now();
-    for _ in 0..bytes / group {
-        file.write_all(&chunk).expect("it is written");
+    for chunk in &chunks {
+        file.write_all(chunk).expect("it is written");
         file.sync_data().expect("it is synced");
     }
-    bytes as f64 / MIB as f64 / began.elapsed().as_secs_f64()
+    ROUND as f64 / MIB as f64 / began.elapsed().as_secs_f64()
+}
+
+/// The rate of rounds that are equally large, all together.
+fn of_all(rates: &[f64]) -> f64 {
+    rates.len() as f64 / rates.iter().map(|rate| 1.0 / rate).sum::<f64>()
 }
 
 /// Whether the next group is encoded while one is synced.
@@ -111,9 +118,10 @@ fn sustained(pace: Pace) {
     let plain = || {
         let path = scratch.path().join("plain");
         let mut file = File::create(&path).expect("a file");
-        let rate = plain_loop(&mut file, GROUP, SUSTAINED);
+        let rounds = 0..SUSTAINED / ROUND;
+        let rates: Vec<_> = rounds.map(|_| plain_loop(&mut file, GROUP)).collect();
         drop(std::fs::remove_file(path));
-        rate
+        of_all(&rates)
     };
     // The better one of a run before and a run after, since the machine is not ours alone.
     let before = plain();
@@ -131,9 +139,7 @@ fn sustained(pace: Pace) {
         }
         bench.shelf.close().await;
         let syncs = bench.disk.journal_syncs() - syncs;
-        // Rounds are equally large, so the rate of all is their harmonic mean.
-        let rate = rates.len() as f64 / rates.iter().map(|rate| 1.0 / rate).sum::<f64>();
-        (rate, syncs)
+        (of_all(&rates), syncs)
     });
     let name = pace.name();
     Measurement {

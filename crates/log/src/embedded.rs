@@ -42,6 +42,7 @@ mod scan;
 mod segment;
 mod shelf;
 mod state;
+mod syncing;
 mod tally;
 mod telemetry;
 mod threads;

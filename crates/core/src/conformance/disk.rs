@@ -69,6 +69,22 @@ pub fn a_gap_reads_as_zeros(disk: &dyn Disk, dir: &Path) {
     assert_eq!(content(disk, &path), b"a\0\0\0ef");
 }
 
+/// Bytes that are on their way out read back as before, also those behind the end, and a sync takes them
+/// along.
+pub fn bytes_on_their_way_out_read_back(disk: &dyn Disk, dir: &Path) {
+    let path = dir.join("file");
+    let mut file = create(disk, &path);
+    let bytes: Vec<u8> = (0..=u8::MAX).cycle().take(100_000).collect();
+    file.append(&bytes).unwrap();
+    file.begin_sync(0, 50_000);
+    file.begin_sync(50_000, 1_000_000);
+    file.begin_sync(0, 0);
+    assert_eq!(content(disk, &path), bytes);
+    file.append(b"more").unwrap();
+    file.sync().unwrap();
+    assert_eq!(content(disk, &path), [bytes.as_slice(), b"more"].concat());
+}
+
 /// A file can be cut and grown, and appends go to its new end.
 pub fn a_file_can_be_cut_and_grown(disk: &dyn Disk, dir: &Path) {
     let path = dir.join("file");
@@ -215,6 +231,7 @@ macro_rules! disk_conformance {
                 two_handles_append_at_the_one_end,
                 a_read_past_the_end_gives_what_there_is,
                 a_gap_reads_as_zeros,
+                bytes_on_their_way_out_read_back,
                 a_file_can_be_cut_and_grown,
                 opening_says_what_is_wrong,
                 replacing_swaps_the_whole_file,

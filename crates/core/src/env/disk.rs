@@ -158,6 +158,11 @@ pub trait DiskFile: Send + fmt::Debug {
         Ok(self.len()? == 0)
     }
 
+    /// Lets the system begin to write these bytes out, and does not wait for it: then the next sync has
+    /// less to do. A hint: it promises nothing, and not every system takes it. What goes wrong with it,
+    /// the next sync of this handle says.
+    fn begin_sync(&mut self, offset: u64, len: u64);
+
     /// Cuts the file to `len` bytes, or grows it with zeros. Durable with the next sync.
     ///
     /// # Errors

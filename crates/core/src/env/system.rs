@@ -244,6 +244,17 @@ impl DiskFile for SystemFile {
         Ok(self.file.metadata()?.len())
     }
 
+    #[cfg(target_os = "linux")]
+    fn begin_sync(&mut self, offset: u64, len: u64) {
+        use rustix::fs::{Advice, fadvise};
+        // Linux begins to write such bytes out, and forgets them only where that has already ended.
+        // What it does not take is left to the sync.
+        fadvise(&self.file, offset, len.try_into().ok(), Advice::DontNeed).ok();
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn begin_sync(&mut self, _offset: u64, _len: u64) {}
+
     fn truncate(&mut self, len: u64) -> io::Result<()> {
         self.file.set_len(len)
     }

@@ -10,6 +10,7 @@ use tokio::sync::Notify;
 use super::catalog::Catalog;
 use super::config::EmbeddedConfig;
 use super::state::{JournalPlace, State};
+use super::syncing::Syncing;
 use crate::error::LogError;
 
 /// What the threads of a log and its callers have in common.
@@ -23,8 +24,8 @@ pub(super) struct Hub {
     status: Mutex<Status>,
     /// Journal files that may be used again.
     pool: Mutex<Vec<String>>,
-    /// Held while the journal is synced.
-    journal_sync: Mutex<()>,
+    /// Whether the journal is being synced.
+    pub(super) syncing: Syncing,
     /// Rings when the keeper has something to do.
     pub(super) keeper_bell: Notify,
     /// Rings when the keeper has made room.
@@ -72,7 +73,7 @@ impl Hub {
             state: Mutex::new(state),
             status: Mutex::new(status),
             pool: Mutex::new(pool),
-            journal_sync: Mutex::new(()),
+            syncing: Syncing::default(),
             keeper_bell: Notify::new(),
             writer_bell: Notify::new(),
             end_bell: Notify::new(),
@@ -102,18 +103,6 @@ impl Hub {
 
     pub(super) fn pool(&self) -> MutexGuard<'_, Vec<String>> {
         self.pool.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Held while the journal is synced.
-    pub(super) fn journal_sync(&self) -> MutexGuard<'_, ()> {
-        let sync = self.journal_sync.lock();
-        sync.unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Waits until no sync of the journal is under way, for others who are about to use the disk: the next
-    /// one may be a while away, and commits wait for those syncs only.
-    pub(super) fn let_journal_pass(&self) {
-        drop(self.journal_sync());
     }
 
     pub(super) fn topic_dir(&self, topic: &tidegate_core::Topic) -> PathBuf {

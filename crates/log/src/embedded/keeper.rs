@@ -10,7 +10,6 @@
 mod clean;
 mod compact;
 mod last;
-mod pace;
 mod room;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,7 +19,6 @@ use std::sync::Arc;
 
 use tidegate_core::env::{DiskFile, OpenMode};
 
-use self::pace::Pace;
 use super::files::{self, Doing};
 use super::hub::Hub;
 use super::journal;
@@ -37,6 +35,10 @@ const FILL: u64 = 256 * 1024;
 const LARGE: usize = 64 * 1024;
 /// Files that are open for writing at a time.
 const MAX_OPEN: usize = 256;
+/// How much of a segment the system is told to write out at a time, between two syncs of the journal.
+/// Were everything left for the checkpoint, the journal's own sync would stand behind all of it: for
+/// milliseconds in which no commit ends.
+const PIECE: u64 = 512 * 1024;
 /// Journal files that are kept for later use.
 const MAX_POOL: usize = 2;
 
@@ -51,7 +53,6 @@ pub(super) struct Keeper {
     /// The first journal file that is not in the pool.
     oldest: u64,
     next_spare: u64,
-    pace: Pace,
     /// Partitions whose segments cannot be compacted as they are, because they are damaged.
     damaged: BTreeMap<(u32, u32), Vec<Segment>>,
 }
@@ -64,7 +65,6 @@ impl Keeper {
             dirs: BTreeSet::new(),
             oldest,
             next_spare,
-            pace: Pace::new(),
             damaged: BTreeMap::new(),
         }
     }
@@ -134,17 +134,15 @@ impl Keeper {
             }
         };
         let mut at = at;
-        let mut synced = at;
+        let mut begun = at;
         let mut gathered: Vec<u8> = Vec::new();
         let mut put = |bytes: &[u8]| {
             file.write_at(at, bytes).doing("write", &path)?;
             at += bytes.len() as u64;
-            if self.pace.is_due(at - synced) && !planted::is(Bug::UnsyncedSegments) {
-                self.hub.let_journal_pass();
-                let before = self.hub.now();
-                self.hub.synced(file.sync().doing("sync", &path))?;
-                self.pace.note(self.hub.now().saturating_sub(before));
-                synced = at;
+            if at - begun >= PIECE {
+                self.hub.syncing.let_pass();
+                file.begin_sync(begun, at - begun);
+                begun = at;
             }
             Ok::<(), LogError>(())
         };
@@ -236,7 +234,7 @@ impl Keeper {
     fn sync_segments(&mut self) -> Result<(), LogError> {
         while let Some(mut open) = self.open.first_entry() {
             if !planted::is(Bug::UnsyncedSegments) {
-                self.hub.let_journal_pass();
+                self.hub.syncing.let_pass();
                 let done = open.get_mut().sync().doing("sync", open.key());
                 self.hub.synced(done)?;
             }

@@ -351,7 +351,7 @@ impl Writer {
         self.journal.write(bytes)?;
         let before = self.hub.now();
         let synced = {
-            let _others_wait = self.hub.journal_sync();
+            let _others_give_way = self.hub.syncing.begin();
             self.journal.sync(bytes.len())
         };
         if let Err(error) = synced {

@@ -114,6 +114,10 @@ impl DiskFile for LossyFile {
         self.file.len()
     }
 
+    fn begin_sync(&mut self, offset: u64, len: u64) {
+        self.file.begin_sync(offset, len);
+    }
+
     fn truncate(&mut self, len: u64) -> io::Result<()> {
         self.file.truncate(len)
     }

@@ -133,6 +133,10 @@ impl DiskFile for SlowFile {
         self.file.len()
     }
 
+    fn begin_sync(&mut self, offset: u64, len: u64) {
+        self.file.begin_sync(offset, len);
+    }
+
     fn truncate(&mut self, len: u64) -> io::Result<()> {
         self.file.truncate(len)
     }

@@ -97,6 +97,11 @@ impl DiskFile for ProbedFile {
         self.file.len()
     }
 
+    fn begin_sync(&mut self, offset: u64, len: u64) {
+        (self.probe)("begin_sync", &self.path);
+        self.file.begin_sync(offset, len);
+    }
+
     fn truncate(&mut self, len: u64) -> io::Result<()> {
         (self.probe)("truncate", &self.path);
         self.file.truncate(len)
