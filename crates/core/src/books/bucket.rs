@@ -72,6 +72,21 @@ impl Bucket {
         }
     }
 
+    /// The time from which on everything that belongs here is folded into this bucket; 0 for one that
+    /// nothing is folded into.
+    #[must_use]
+    pub fn folded_from(self) -> u64 {
+        let hours = |count: u64| count.saturating_mul(MINUTES_PER_HOUR * MINUTE_MS);
+        match self {
+            Self::Minute(_) | Self::Offsets { .. } => 0,
+            Self::Hour(hour) => hours(hour.saturating_add(1)).saturating_add(MINUTES_KEPT_MS),
+            Self::Day(day) => {
+                let end = day.saturating_add(1).saturating_mul(HOURS_PER_DAY);
+                hours(end).saturating_add(HOURS_KEPT_MS)
+            }
+        }
+    }
+
     /// The next coarser bucket that holds this one.
     pub(super) fn coarser(self) -> Option<Self> {
         match self {
@@ -190,6 +205,9 @@ mod tests {
             minute.folded(end_ms + HOURS_KEPT_MS + 60 * MINUTE_MS),
             Bucket::Day(100)
         );
+        for folded in [hour, Bucket::Day(100)] {
+            assert_eq!(minute.folded(folded.folded_from()), folded);
+        }
         let offsets = Bucket::Offsets {
             partition: Partition(0),
             first: Offset(0),

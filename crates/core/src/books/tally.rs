@@ -159,6 +159,14 @@ impl Books {
         }
     }
 
+    /// The time as of which others must be folded to be folded as far as these, which may have been
+    /// folded by a clock that was ahead.
+    #[must_use]
+    pub fn folded_from(&self) -> u64 {
+        let buckets = self.buckets.keys();
+        buckets.map(|b| b.folded_from()).max().unwrap_or(0)
+    }
+
     /// Whether `accepted` equals the sum of all places in each bucket, in number and in ids, and no
     /// place has fewer than no events: an event that left a place twice shows there.
     ///

@@ -13,7 +13,8 @@
 //! ```
 //!
 //! It is written twice, the copy first, and nothing is given up before both are there. So either of
-//! them can be used alone: the copy is as new as the manifest, or newer.
+//! them can be used alone: the copy is as new as the manifest, or newer. Where it is newer a start makes
+//! it as old again, before it gives up what only the copy speaks of.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -56,6 +57,8 @@ pub(super) struct Checkpoint {
     pub(super) damage: Option<(&'static str, String)>,
     /// Whether it is of version 1.
     pub(super) is_old: bool,
+    /// Whether the copy says something else: a checkpoint ended between the two.
+    pub(super) is_copy_newer: bool,
 }
 
 /// Reads the checkpoint; none where there is none yet.
@@ -63,11 +66,12 @@ pub(super) struct Checkpoint {
 /// # Errors
 /// The manifest and its copy are damaged, or of another version.
 pub(super) fn read(disk: &dyn Disk, dir: &Path) -> Result<Option<Checkpoint>, LogError> {
-    let whole = |state, is_old, damage| {
+    let whole = |one: One, damage| {
         Ok(Some(Checkpoint {
-            state,
+            state: one.state,
             damage,
-            is_old,
+            is_old: one.is_old,
+            is_copy_newer: false,
         }))
     };
     let missing = || "it is missing".to_owned();
@@ -76,18 +80,19 @@ pub(super) fn read(disk: &dyn Disk, dir: &Path) -> Result<Option<Checkpoint>, Lo
         read_one(disk, dir, MANIFEST_COPY),
     ) {
         (Ok(None), Ok(None)) => Ok(None),
-        (Ok(Some((state, true))), Ok(None)) => whole(state, true, None),
-        (Ok(Some((state, is_old))), Ok(Some(_))) => whole(state, is_old, None),
-        (Ok(Some((state, is_old))), Ok(None)) => {
-            whole(state, is_old, Some((MANIFEST_COPY, missing())))
+        (Ok(Some(one)), Ok(None)) if one.is_old => whole(one, None),
+        (Ok(Some(one)), Ok(Some(copy))) => Ok(Some(Checkpoint {
+            is_copy_newer: one.bytes != copy.bytes,
+            state: one.state,
+            damage: None,
+            is_old: one.is_old,
+        })),
+        (Ok(Some(one)), Ok(None)) => whole(one, Some((MANIFEST_COPY, missing()))),
+        (Ok(Some(one)), Err(LogError::Format { why, .. })) => {
+            whole(one, Some((MANIFEST_COPY, why)))
         }
-        (Ok(Some((state, is_old))), Err(LogError::Format { why, .. })) => {
-            whole(state, is_old, Some((MANIFEST_COPY, why)))
-        }
-        (Ok(None), Ok(Some((state, is_old)))) => whole(state, is_old, Some((MANIFEST, missing()))),
-        (Err(LogError::Format { why, .. }), Ok(Some((state, is_old)))) => {
-            whole(state, is_old, Some((MANIFEST, why)))
-        }
+        (Ok(None), Ok(Some(copy))) => whole(copy, Some((MANIFEST, missing()))),
+        (Err(LogError::Format { why, .. }), Ok(Some(copy))) => whole(copy, Some((MANIFEST, why))),
         (Err(LogError::Format { path, why }), Ok(None)) => Err(LogError::Format {
             path,
             why: format!("{why}, and `{MANIFEST_COPY}` is missing"),
@@ -102,8 +107,8 @@ pub(super) fn read(disk: &dyn Disk, dir: &Path) -> Result<Option<Checkpoint>, Lo
     }
 }
 
-/// Writes both files anew from the one that can be read, as this version writes them. What cannot be
-/// read is kept aside.
+/// Writes both files anew from the one that can be read, or from the older one, as this version writes
+/// them. What cannot be read is kept aside.
 ///
 /// # Errors
 /// The disk has no room or fails; both are as they were, or one of them is right.
@@ -121,6 +126,17 @@ pub(super) fn mend(disk: &dyn Disk, dir: &Path, found: &Checkpoint) -> Result<()
     write(disk, dir, &found.state)
 }
 
+/// Gives up a copy that is newer than the manifest, where there is no room to write it again: what only
+/// the copy speaks of will be given up as well.
+///
+/// # Errors
+/// The disk fails.
+pub(super) fn remove_copy(disk: &dyn Disk, dir: &Path) -> Result<(), LogError> {
+    let path = dir.join(MANIFEST_COPY);
+    disk.remove(&path).doing("remove", &path)?;
+    disk.sync_dir(dir).doing("sync", dir)
+}
+
 /// Has the checkpoint know of doubts, and of nothing else that came later: before the files are moved
 /// that they were found in.
 ///
@@ -134,8 +150,16 @@ pub(super) fn doubt(disk: &dyn Disk, dir: &Path, doubts: &[Doubt]) -> Result<(),
     write(disk, dir, &state)
 }
 
-/// Reads one of the two files, and says whether it is of version 1.
-fn read_one(disk: &dyn Disk, dir: &Path, name: &str) -> Result<Option<(State, bool)>, LogError> {
+/// One of the two files.
+struct One {
+    state: State,
+    /// Whether it is of version 1.
+    is_old: bool,
+    bytes: Vec<u8>,
+}
+
+/// Reads one of the two files.
+fn read_one(disk: &dyn Disk, dir: &Path, name: &str) -> Result<Option<One>, LogError> {
     let path = dir.join(name);
     let bytes = match disk.read(&path, LIMIT) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -161,7 +185,11 @@ fn read_one(disk: &dyn Disk, dir: &Path, name: &str) -> Result<Option<(State, bo
     }
     let state = state.filter(|_| decoder.is_empty());
     let state = state.ok_or_else(|| format("it makes no sense"))?;
-    Ok(Some((state, is_old)))
+    Ok(Some(One {
+        state,
+        is_old,
+        bytes,
+    }))
 }
 
 /// What was lost, as far as no books tell it.

@@ -150,8 +150,8 @@ fn if_there_is_room(done: Result<(), LogError>) -> Result<(), LogError> {
     }
 }
 
-/// Puts the manifest and its copy right, where one of them is damaged or of an earlier version. Does
-/// without where the disk has no room.
+/// Puts the manifest and its copy right, where one of them is damaged, newer, or of an earlier version.
+/// Does without where the disk has no room.
 fn mend_manifest(disk: &dyn Disk, dir: &Path) -> Result<(), LogError> {
     let Some(found) = manifest::read(disk, dir)? else {
         return Ok(());
@@ -159,13 +159,16 @@ fn mend_manifest(disk: &dyn Disk, dir: &Path) -> Result<(), LogError> {
     if let Some((name, why)) = &found.damage {
         tracing::error!(file = name, %why, "of two manifests one cannot be used");
     }
-    if found.damage.is_none() && !found.is_old {
+    if found.damage.is_none() && !found.is_old && !found.is_copy_newer {
         return Ok(());
     }
     match manifest::mend(disk, dir, &found) {
         Err(error) if files::is_full(&error) => {
             tracing::warn!(%error, "the manifest could not be put right yet");
-            Ok(())
+            match found.is_copy_newer {
+                true => manifest::remove_copy(disk, dir),
+                false => Ok(()),
+            }
         }
         done => done,
     }

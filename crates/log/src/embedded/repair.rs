@@ -142,7 +142,7 @@ pub fn repair(
         let damage = Damage {
             harms: &harms,
             is_journal_damaged,
-            now_ms: clock.now_ms(),
+            now_ms: clock.now_ms().max(state.folded_from()),
         };
         let before = settled_blindly(&state);
         repaired.extend(losses::post(&**disk, dir, &mut state, &damage)?);

@@ -423,6 +423,16 @@ impl State {
         }
     }
 
+    /// When the books were folded as they are, or later: what is to be compared with them is folded as
+    /// of then, also by a clock that is behind.
+    pub(super) fn folded_from(&self) -> u64 {
+        let topics = self.topics.iter().map(|topic| &topic.books);
+        let readings = self.groups.values().flat_map(BTreeMap::values);
+        let readings = readings.flat_map(|reading| [&reading.posted, &reading.before]);
+        let books = topics.chain(readings);
+        books.map(|books| books.folded_from()).max().unwrap_or(0)
+    }
+
     /// The state without its segments and without what is in no segment yet.
     pub(super) fn checkpoint(&self) -> Self {
         let topics = self.topics.iter().map(|topic| TopicState {

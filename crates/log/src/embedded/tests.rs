@@ -7,6 +7,7 @@ mod faults;
 mod fixture;
 mod havoc;
 mod losses;
+mod manifests;
 mod recovery;
 mod repairs;
 mod rules;

@@ -201,6 +201,29 @@ fn damage_of_a_segment_and_of_the_journal_in_one_minute_is_settled() {
 }
 
 #[test]
+fn a_repair_settles_by_a_clock_that_is_behind_the_books() {
+    for days in [3, 40] {
+        let disk = SimDisk::new(1);
+        let mut desk = open(&disk);
+        desk.create("a", TopicConfig::new(1)).unwrap();
+        desk.register("g", vec![0]).unwrap();
+        for n in 0..10 {
+            desk.append(vec![append("a", 0, n)]).unwrap();
+        }
+        // By then minutes are folded into hours, and hours into days.
+        desk.pass(days * 86_400_000);
+        desk.opened.keeper.checkpoint().unwrap();
+        drop(desk);
+        disk.end_process();
+        let segment = dir().join("topic-a/0-00000000000000000000-0.seg");
+        damage(&disk, &segment, b"value 3 ");
+        mend(&disk);
+        assert_eq!(lost(&disk, None, &Place::Lost(DAMAGED)), 1);
+        assert_eq!(lost(&disk, Some("g"), &Place::Lost(DAMAGED)), 1);
+    }
+}
+
+#[test]
 fn a_repair_makes_no_journal_file_that_is_larger_than_the_others() {
     for is_one_left in [true, false] {
         let disk = SimDisk::new(1);
