@@ -39,6 +39,7 @@ mod reader;
 mod recover;
 mod repair;
 mod scan;
+mod seal;
 mod segment;
 mod shelf;
 mod state;

@@ -14,6 +14,7 @@ use super::hub::Hub;
 use super::recover;
 use super::repair::DAMAGED;
 use super::scan::{Scan, Seen, open_segment};
+use super::seal::Seal;
 use super::state::{Doubt, PartitionState, Reading, State, TopicState};
 use crate::error::LogError;
 use crate::record::TopicPartition;
@@ -108,6 +109,7 @@ pub(super) fn count(disk: &dyn Disk, dir: &Path, state: &State) -> Result<Vec<Au
             .collect();
         let mut counting = Counting {
             disk,
+            seal: state.seal,
             cluster: &state.cluster,
             all: BTreeMap::new(),
             queued: vec![BTreeMap::new(); groups.len()],
@@ -134,6 +136,7 @@ type Minutes = BTreeMap<u64, Tally>;
 
 struct Counting<'a> {
     disk: &'a dyn Disk,
+    seal: Seal,
     cluster: &'a str,
     all: Minutes,
     /// What each group has still to read.
@@ -159,12 +162,12 @@ impl Counting<'_> {
             .filter(|segment| !segment.is_empty())
         {
             let path = files::topic_dir(dir, &at.topic).join(segment.name(number));
-            let Some(file) = open_segment(self.disk, &path)? else {
+            let Some(file) = open_segment(self.disk, &path, self.seal)? else {
                 let from = segment.base.max(partition.start);
                 self.unreadable += segment.end.abs_diff(from.min(segment.end));
                 continue;
             };
-            let mut scan = Scan::whole(segment);
+            let mut scan = Scan::whole(segment, self.seal);
             let mut expected = segment.base;
             while let Some(seen) = scan.next(&*file, &path)? {
                 match seen {

@@ -10,6 +10,7 @@ use super::chunk::Head;
 use super::codec::{
     Decoder, length, put_bytes, put_i64, put_optional, put_postings, put_u32, put_u64,
 };
+use super::seal::Seal;
 use super::segment::Segment;
 use crate::port::Committed;
 use crate::topic::TopicConfig;
@@ -245,7 +246,7 @@ impl Change {
     ///
     /// # Errors
     /// The payload is whole, and this version cannot read it.
-    pub(super) fn read_all(payload: &Bytes) -> Result<Vec<Self>, Unread> {
+    pub(super) fn read_all(payload: &Bytes, seal: Seal) -> Result<Vec<Self>, Unread> {
         let mut changes = Vec::new();
         let mut at = 0;
         while at < payload.len() {
@@ -254,19 +255,19 @@ impl Change {
                 return Err(Unread::Unknown(tag));
             }
             at += LEAD + content.len();
-            changes.push(Self::read(tag, &content).ok_or(Unread::Senseless)?);
+            changes.push(Self::read(tag, &content, seal).ok_or(Unread::Senseless)?);
         }
         Ok(changes)
     }
 
-    fn read(tag: u8, content: &Bytes) -> Option<Self> {
+    fn read(tag: u8, content: &Bytes, seal: Seal) -> Option<Self> {
         let mut decoder = Decoder(content);
         let change = match tag {
             CHUNK => {
                 let topic = decoder.u32()?;
                 let partition = decoder.u32()?;
                 let bytes = content.slice(CHUNK_LEAD..);
-                let head = Head::read(&bytes)?;
+                let head = Head::read(&bytes, seal)?;
                 decoder.0 = &[];
                 (head.len() == bytes.len()).then_some(())?;
                 Self::Chunk {

@@ -2,8 +2,8 @@
 //! segments.
 //!
 //! ```text
-//!  0  u32  magic "TGC1"
-//!  4  u32  CRC32C of the header from byte 8, tallies included
+//!  0  u32  magic "TGC1", XOR the upper half of the seal of the log
+//!  4  u32  CRC32C of the header from byte 8, tallies included, begun with the lower half of the seal
 //!  8  u32  CRC32C of the records
 //! 12  u32  length of the records
 //! 16  u32  number of tallies
@@ -26,9 +26,10 @@ use tidegate_core::books::{Bucket, Tally};
 use tidegate_core::{EventId, Offset, Topic};
 
 use super::codec::{Decoder, length, put_u32, put_u64, put_varint, unzigzag, zigzag};
+use super::seal::Seal;
 use crate::record::{Headers, Record, Stored, TopicPartition};
 
-const MAGIC: u32 = u32::from_le_bytes(*b"TGC1");
+const MAGIC: [u8; 4] = *b"TGC1";
 /// Bytes of a header without its tallies.
 pub(super) const FIXED: usize = 56;
 /// Bytes of one tally.
@@ -70,9 +71,9 @@ impl Head {
     }
 
     /// Writes the header into its place.
-    pub(super) fn write(&self, out: &mut [u8]) {
+    pub(super) fn write(&self, out: &mut [u8], seal: Seal) {
         let mut header = Vec::with_capacity(Self::size(self.tallies.len()));
-        put_u32(&mut header, MAGIC);
+        put_u32(&mut header, seal.magic(MAGIC));
         put_u32(&mut header, 0);
         put_u32(&mut header, self.body_crc);
         put_u32(&mut header, length(self.body_len));
@@ -87,15 +88,15 @@ impl Head {
             put_u32(&mut header, u32::try_from(tally.count).unwrap_or(u32::MAX));
             header.extend_from_slice(&tally.id_sum.to_le_bytes());
         }
-        let crc = crc32c::crc32c(&header[8..]);
+        let crc = seal.crc(&header[8..]);
         header[4..8].copy_from_slice(&crc.to_le_bytes());
         out[..header.len()].copy_from_slice(&header);
     }
 
     /// How many bytes the header at the front of `bytes` has; none if it is none.
-    pub(super) fn measure(bytes: &[u8]) -> Option<usize> {
+    pub(super) fn measure(bytes: &[u8], seal: Seal) -> Option<usize> {
         let mut decoder = Decoder(bytes.get(..FIXED)?);
-        if decoder.u32()? != MAGIC {
+        if decoder.u32()? != seal.magic(MAGIC) {
             return None;
         }
         decoder.take(12)?;
@@ -103,11 +104,16 @@ impl Head {
         (tallies <= MAX_TALLIES).then(|| Self::size(tallies))
     }
 
+    /// The first byte of every header of a log.
+    pub(super) fn first_byte(seal: Seal) -> u8 {
+        seal.magic(MAGIC).to_le_bytes()[0]
+    }
+
     /// Reads the header at the front of `bytes` if it is whole.
-    pub(super) fn read(bytes: &[u8]) -> Option<Self> {
-        let header = bytes.get(..Self::measure(bytes)?)?;
+    pub(super) fn read(bytes: &[u8], seal: Seal) -> Option<Self> {
+        let header = bytes.get(..Self::measure(bytes, seal)?)?;
         let mut decoder = Decoder(&header[4..]);
-        if decoder.u32()? != crc32c::crc32c(&header[8..]) {
+        if decoder.u32()? != seal.crc(&header[8..]) {
             return None;
         }
         let body_crc = decoder.u32()?;
@@ -271,6 +277,7 @@ pub(super) fn count_id(tallies: &mut Vec<(u64, Tally)>, id: EventId) {
 
 /// Builds a whole chunk of records with holes between them; for those who copy records.
 pub(super) fn rebuild(
+    seal: Seal,
     cluster: &str,
     at: &TopicPartition,
     head: &Head,
@@ -300,7 +307,7 @@ pub(super) fn rebuild(
         tallies,
     };
     let mut bytes = vec![0; Head::size(rebuilt.tallies.len())];
-    rebuilt.write(&mut bytes);
+    rebuilt.write(&mut bytes, seal);
     bytes.extend_from_slice(&body);
     Some((rebuilt, bytes))
 }
@@ -314,6 +321,10 @@ pub(super) fn foreign_id(cluster: &str, topic: &Topic, partition: u32, offset: i
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn seal() -> Seal {
+        Seal::draw(3)
+    }
 
     fn at() -> TopicPartition {
         TopicPartition::new(Topic::new("t").unwrap(), 0)
@@ -346,10 +357,12 @@ mod tests {
             stored(9, Record::tombstone().key("").timestamp_ms(7)),
             stored(10, Record::new("").header("a", "b").timestamp_ms(2_000)),
         ];
-        let (head, bytes) = rebuild("c", &at(), &empty(), &records).unwrap();
+        let (head, bytes) = rebuild(seal(), "c", &at(), &empty(), &records).unwrap();
         let bytes = Bytes::from(bytes);
-        let read = Head::read(&bytes).unwrap();
+        let read = Head::read(&bytes, seal()).unwrap();
         assert_eq!(read, head);
+        assert_eq!(Head::read(&bytes, Seal::default()), None);
+        assert_eq!(Head::read(&bytes, Seal::draw(4)), None);
         assert_eq!((read.base, read.end(), read.max_ms), (5, 11, 2_000));
         assert_eq!(read.len(), bytes.len());
         let mut found = Vec::new();
@@ -363,12 +376,12 @@ mod tests {
     #[test]
     fn every_flipped_bit_is_noticed() {
         let records = [stored(0, Record::new("value").key("k").timestamp_ms(1_000))];
-        let (_, bytes) = rebuild("c", &at(), &empty(), &records).unwrap();
+        let (_, bytes) = rebuild(seal(), "c", &at(), &empty(), &records).unwrap();
         for bit in 0..bytes.len() * 8 {
             let mut damaged = bytes.clone();
             damaged[bit / 8] ^= 1 << (bit % 8);
             let damaged = Bytes::from(damaged);
-            let body = Head::read(&damaged).and_then(|head| head.checked_body(&damaged));
+            let body = Head::read(&damaged, seal()).and_then(|head| head.checked_body(&damaged));
             assert_eq!(body, None, "bit {bit}");
         }
     }

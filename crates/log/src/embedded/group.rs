@@ -1,11 +1,11 @@
 //! A commit group: what happens together or not at all, framed for the journal.
 //!
 //! ```text
-//!  0  u32  magic "TGJ1"
+//!  0  u32  magic "TGJ1", XOR the upper half of the seal of the log
 //!  4  u32  length of the payload
 //!  8  u64  sequence, one more than that of the group before
 //! 16  u32  CRC32C of the group before
-//! 20  u32  CRC32C of this group, with zeros here
+//! 20  u32  CRC32C of this group, with zeros here, begun with the lower half of the seal
 //! 24  u64  number of the write, never used twice
 //! 32  u64  sequence up to which everything was synced when this was written
 //! 40  payload: changes
@@ -21,8 +21,9 @@
 use bytes::Bytes;
 
 use super::codec::Decoder;
+use super::seal::Seal;
 
-const MAGIC: u32 = u32::from_le_bytes(*b"TGJ1");
+const MAGIC: [u8; 4] = *b"TGJ1";
 /// Bytes in front of the payload.
 pub(super) const HEADER: usize = 40;
 /// Groups begin at multiples of this.
@@ -46,20 +47,21 @@ pub(super) fn size(payload: usize) -> usize {
 /// Frames the payload that follows the first [`HEADER`] bytes of `group`, and pads it. Gives the CRC.
 pub(super) fn frame(
     group: &mut Vec<u8>,
+    seal: Seal,
     sequence: u64,
     previous: u32,
     write: u64,
     synced: u64,
 ) -> u32 {
     let payload = u32::try_from(group.len() - HEADER).unwrap_or(u32::MAX);
-    group[0..4].copy_from_slice(&MAGIC.to_le_bytes());
+    group[0..4].copy_from_slice(&seal.magic(MAGIC).to_le_bytes());
     group[4..8].copy_from_slice(&payload.to_le_bytes());
     group[8..16].copy_from_slice(&sequence.to_le_bytes());
     group[16..20].copy_from_slice(&previous.to_le_bytes());
     group[20..24].copy_from_slice(&[0; 4]);
     group[24..32].copy_from_slice(&write.to_le_bytes());
     group[32..40].copy_from_slice(&synced.to_le_bytes());
-    let crc = crc32c::crc32c(group);
+    let crc = seal.crc(group);
     group[20..24].copy_from_slice(&crc.to_le_bytes());
     group.resize(group.len().next_multiple_of(ALIGN), 0);
     crc
@@ -67,9 +69,9 @@ pub(super) fn frame(
 
 impl Frame {
     /// Reads the frame at the front of `bytes`, without looking at the payload.
-    pub(super) fn peek(bytes: &[u8]) -> Option<Self> {
+    pub(super) fn peek(bytes: &[u8], seal: Seal) -> Option<Self> {
         let mut decoder = Decoder(bytes.get(..HEADER)?);
-        if decoder.u32()? != MAGIC {
+        if decoder.u32()? != seal.magic(MAGIC) {
             return None;
         }
         Some(Self {
@@ -85,10 +87,10 @@ impl Frame {
     }
 
     /// Reads the group at the front of `bytes` if it is whole.
-    pub(super) fn read(bytes: &[u8]) -> Option<Self> {
-        let frame = Self::peek(bytes)?;
+    pub(super) fn read(bytes: &[u8], seal: Seal) -> Option<Self> {
+        let frame = Self::peek(bytes, seal)?;
         let group = bytes.get(..HEADER.checked_add(frame.payload_len)?)?;
-        let crc = crc32c::crc32c(&group[..20]);
+        let crc = seal.crc(&group[..20]);
         let crc = crc32c::crc32c_append(crc, &[0; 4]);
         let crc = crc32c::crc32c_append(crc, &group[24..]);
         (crc == frame.crc || super::planted::is(super::planted::Bug::UncheckedTail))
@@ -112,20 +114,23 @@ mod tests {
 
     #[test]
     fn a_group_reads_back_and_every_flipped_bit_is_noticed() {
+        let seal = Seal::draw(5);
         let mut group = vec![0; HEADER];
         group.extend_from_slice(b"payload");
-        let crc = frame(&mut group, 7, 99, 3, 6);
+        let crc = frame(&mut group, seal, 7, 99, 3, 6);
         assert_eq!(group.len() % ALIGN, 0);
-        let read = Frame::read(&group).unwrap();
+        let read = Frame::read(&group, seal).unwrap();
         assert_eq!(
             (read.sequence, read.previous, read.crc, read.synced),
             (7, 99, crc, 6)
         );
         assert_eq!(&read.payload(&Bytes::from(group.clone()))[..], b"payload");
+        assert_eq!(Frame::read(&group, Seal::default()), None);
+        assert_eq!(Frame::read(&group, Seal::draw(6)), None);
         for bit in 0..(HEADER + 7) * 8 {
             let mut damaged = group.clone();
             damaged[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(Frame::read(&damaged), None, "bit {bit}");
+            assert_eq!(Frame::read(&damaged, seal), None, "bit {bit}");
         }
     }
 }

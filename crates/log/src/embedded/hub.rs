@@ -9,6 +9,7 @@ use tokio::sync::Notify;
 
 use super::catalog::Catalog;
 use super::config::EmbeddedConfig;
+use super::seal::Seal;
 use super::state::{JournalPlace, State};
 use super::syncing::Syncing;
 use crate::error::LogError;
@@ -19,6 +20,7 @@ pub(super) struct Hub {
     pub(super) config: EmbeddedConfig,
     pub(super) disk: Arc<dyn Disk>,
     pub(super) clock: Arc<dyn Clock>,
+    pub(super) seal: Seal,
     state: Mutex<State>,
     catalog: Mutex<Arc<Catalog>>,
     status: Mutex<Status>,
@@ -70,6 +72,7 @@ impl Hub {
             disk,
             clock,
             catalog: Mutex::new(Arc::new(Catalog::of(&state))),
+            seal: state.seal,
             state: Mutex::new(state),
             status: Mutex::new(status),
             pool: Mutex::new(pool),

@@ -12,6 +12,7 @@ use super::audit::{self, Audited};
 use super::files::{self, Doing};
 use super::recover::{self, JournalDamage};
 use super::scan::{Scan, Seen, has_magic, open_segment};
+use super::seal::Seal;
 use super::segment::{MAGIC, Segment, read_index_file};
 use super::state::State;
 use crate::error::LogError;
@@ -320,6 +321,7 @@ pub fn check(disk: &dyn Disk, dir: &Path) -> Result<Checked, LogError> {
             topic: topic.name.clone(),
         }));
     let mut is_readable = true;
+    let seal = found.state.seal;
     for (topic, number, partition) in found.state.all() {
         let Some(at) = found.state.name(topic, number) else {
             continue;
@@ -340,7 +342,7 @@ pub fn check(disk: &dyn Disk, dir: &Path) -> Result<Checked, LogError> {
         }
         for segment in partition.segments.iter().filter(|s| !s.is_empty()) {
             checked.segments += 1;
-            let found = damaged_parts(disk, dir, &at, segment)?;
+            let found = damaged_parts(disk, dir, (&at, segment), seal)?;
             is_readable &= found.is_empty();
             let named = |part: DamagedPart| Problem::Records {
                 at: at.clone(),
@@ -351,7 +353,7 @@ pub fn check(disk: &dyn Disk, dir: &Path) -> Result<Checked, LogError> {
             checked.problems.extend(found.into_iter().map(named));
             let path = segment_path(dir, &at, segment);
             // Of one that is missing everything was said.
-            let Some(file) = open_segment(disk, &path)? else {
+            let Some(file) = open_segment(disk, &path, seal)? else {
                 continue;
             };
             if !has_magic(&*file, &path)? {
@@ -399,21 +401,21 @@ pub(super) struct DamagedPart {
 pub(super) fn damaged_parts(
     disk: &dyn Disk,
     dir: &Path,
-    at: &TopicPartition,
-    segment: &Segment,
+    (at, segment): (&TopicPartition, &Segment),
+    seal: Seal,
 ) -> Result<Vec<DamagedPart>, LogError> {
     let path = segment_path(dir, at, segment);
     if segment.is_empty() {
         return Ok(Vec::new());
     }
-    let Some(file) = open_segment(disk, &path)? else {
+    let Some(file) = open_segment(disk, &path, seal)? else {
         return Ok(vec![DamagedPart {
             bytes: (0, segment.len),
             offsets: (segment.base, segment.end),
         }]);
     };
     let mut parts = Vec::new();
-    let mut scan = Scan::whole(segment);
+    let mut scan = Scan::whole(segment, seal);
     let mut expected = segment.base;
     while let Some(seen) = scan.next(&*file, &path)? {
         match seen {

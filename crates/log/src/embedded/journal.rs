@@ -44,8 +44,9 @@ pub(super) struct Journal {
     dir: PathBuf,
     size: u64,
     file: Option<Box<dyn DiskFile>>,
-    /// The path of that file.
+    /// The path of that file, and how long it was made: behind that a cut would go unnoticed.
     path: PathBuf,
+    len: u64,
     /// Where the next group goes.
     place: JournalPlace,
     /// Whether nothing more goes to this file, whatever room it has.
@@ -62,12 +63,17 @@ impl Journal {
     ) -> Result<Self, LogError> {
         let name = files::journals(&*disk, dir)?.remove(&place.file);
         let path = dir.join(name.as_deref().unwrap_or_default());
-        let file = match name {
-            None => None,
-            Some(_) => Some(disk.open(&path, OpenMode::Write).doing("open", &path)?),
+        let (file, len) = match &name {
+            None => (None, 0),
+            Some(name) => {
+                let file = disk.open(&path, OpenMode::Write).doing("open", &path)?;
+                let len = file.len().doing("measure", &path)?;
+                (Some(file), files::journal_len(name).unwrap_or(len))
+            }
         };
         Ok(Self {
             path,
+            len,
             disk,
             dir: dir.to_owned(),
             size,
@@ -90,17 +96,23 @@ impl Journal {
     /// Whether so many bytes need another file.
     pub(super) fn needs_file(&self, bytes: usize, use_: Use) -> bool {
         let is_begun = self.place.at > 0;
+        let end = self.place.at + bytes as u64;
         self.file.is_none()
             || self.is_left
-            || (is_begun && self.place.at + bytes as u64 > use_.limit(self.size))
+            || end > self.len
+            || (is_begun && end > use_.limit(self.len))
     }
 
-    /// Begins another file: one of the names of `pool`, or a new one. What was begun is given back
-    /// by [`place`](Self::place).
+    /// Begins another file that takes so many bytes: one of the names of `pool`, or a new one. What was
+    /// begun is given back by [`place`](Self::place).
     ///
     /// # Errors
     /// The disk has no room or fails; the journal is as it was.
-    pub(super) fn begin_file(&mut self, pool: &mut Vec<String>) -> Result<(), LogError> {
+    pub(super) fn begin_file(
+        &mut self,
+        bytes: usize,
+        pool: &mut Vec<String>,
+    ) -> Result<(), LogError> {
         let number = match self.file.is_some() || self.is_left {
             true => self.place.file + 1,
             false => self.place.file,
@@ -111,7 +123,7 @@ impl Journal {
         let name = name.unwrap_or_else(|| files::spare(NEXT));
         let from = self.dir.join(&name);
         // One that was made for a smaller journal, or not to its end, is completed first.
-        let len = make(&*self.disk, &from, self.size)?;
+        let len = make(&*self.disk, &from, self.size.max(bytes as u64))?;
         let path = self.dir.join(files::journal(number, len));
         if from == path {
             self.disk.sync_dir(&self.dir).doing("sync", &self.dir)?;
@@ -126,6 +138,7 @@ impl Journal {
             .doing("open", &path)?;
         self.file = Some(file);
         self.path = path;
+        self.len = len;
         self.is_left = false;
         self.place = JournalPlace {
             file: number,

@@ -200,9 +200,12 @@ impl Keeper {
         if !indexed.index.is_whole() {
             // It was found on disk at the start, and nobody has looked in it since.
             let file = disk.open(path, OpenMode::Read).doing("open", path)?;
-            indexed
-                .index
-                .complete(rebuild_index(&*file, path, segment.len)?);
+            indexed.index.complete(rebuild_index(
+                &*file,
+                path,
+                (segment, segment.len),
+                self.hub.seal,
+            )?);
         }
         let path = path.with_extension("idx");
         match disk.remove(&path) {

@@ -4,8 +4,8 @@
 //! the place that it names. Files that neither speaks of are left-overs.
 //!
 //! ```text
-//! "TGMAN\x02\0\0", u32 CRC32C of what follows
-//! cluster; u64 sequence, u32 CRC of the last group; u64 journal file, u64 place in it
+//! "TGMAN\x03\0\0", u32 CRC32C of what follows
+//! cluster; u64 seal; u64 sequence, u32 CRC of the last group; u64 journal file, u64 place in it
 //! topics: name, configuration, whether it is made up, books, partitions: {start, end, damaged ranges, segments}
 //! groups: name, topics: {number, starts, committed offsets, postings, what was gone before}
 //! doubts: what was lost and is in no books, at least how many events
@@ -28,13 +28,15 @@ use super::codec::{
     Decoder, length, put_books, put_bytes, put_i64, put_postings, put_u32, put_u64,
 };
 use super::files::{self, Doing, MANIFEST, MANIFEST_COPY, MANIFEST_NEW};
+use super::seal::Seal;
 use super::segment::Segment;
 use super::state::{Doubt, JournalPlace, PartitionState, Reading, State, TopicState, Unposted};
 use crate::error::LogError;
 
-const MAGIC: [u8; 8] = *b"TGMAN\x02\0\0";
-/// Without doubts, and without a copy.
-const MAGIC_1: [u8; 8] = *b"TGMAN\x01\0\0";
+/// What a manifest begins with, by version: the last one is what is written. The first one has no copy
+/// and no doubts, the second one no seal.
+const MAGICS: [[u8; 8]; 3] = [*b"TGMAN\x01\0\0", *b"TGMAN\x02\0\0", *b"TGMAN\x03\0\0"];
+const VERSION: usize = MAGICS.len();
 /// More than any manifest has.
 const LIMIT: u64 = 1 << 30;
 
@@ -42,7 +44,7 @@ const LIMIT: u64 = 1 << 30;
 pub(super) fn write(disk: &dyn Disk, dir: &Path, state: &State) -> Result<(), LogError> {
     let mut content = Vec::new();
     put_state(&mut content, state);
-    let mut bytes = MAGIC.to_vec();
+    let mut bytes = MAGICS[VERSION - 1].to_vec();
     put_u32(&mut bytes, crc32c::crc32c(&content));
     bytes.extend_from_slice(&content);
     files::replace(disk, dir, (MANIFEST_NEW, MANIFEST_COPY), &bytes)?;
@@ -55,7 +57,7 @@ pub(super) struct Checkpoint {
     pub(super) state: State,
     /// The file that cannot be used, while the other one can, and why.
     pub(super) damage: Option<(&'static str, String)>,
-    /// Whether it is of version 1.
+    /// Whether it is of an earlier version.
     pub(super) is_old: bool,
     /// Whether the copy says something else: a checkpoint ended between the two.
     pub(super) is_copy_newer: bool,
@@ -70,7 +72,7 @@ pub(super) fn read(disk: &dyn Disk, dir: &Path) -> Result<Option<Checkpoint>, Lo
         Ok(Some(Checkpoint {
             state: one.state,
             damage,
-            is_old: one.is_old,
+            is_old: one.version < VERSION,
             is_copy_newer: false,
         }))
     };
@@ -80,12 +82,12 @@ pub(super) fn read(disk: &dyn Disk, dir: &Path) -> Result<Option<Checkpoint>, Lo
         read_one(disk, dir, MANIFEST_COPY),
     ) {
         (Ok(None), Ok(None)) => Ok(None),
-        (Ok(Some(one)), Ok(None)) if one.is_old => whole(one, None),
+        (Ok(Some(one)), Ok(None)) if one.version == 1 => whole(one, None),
         (Ok(Some(one)), Ok(Some(copy))) => Ok(Some(Checkpoint {
             is_copy_newer: one.bytes != copy.bytes,
             state: one.state,
             damage: None,
-            is_old: one.is_old,
+            is_old: one.version < VERSION,
         })),
         (Ok(Some(one)), Ok(None)) => whole(one, Some((MANIFEST_COPY, missing()))),
         (Ok(Some(one)), Err(LogError::Format { why, .. })) => {
@@ -153,8 +155,7 @@ pub(super) fn doubt(disk: &dyn Disk, dir: &Path, doubts: &[Doubt]) -> Result<(),
 /// One of the two files.
 struct One {
     state: State,
-    /// Whether it is of version 1.
-    is_old: bool,
+    version: usize,
     bytes: Vec<u8>,
 }
 
@@ -169,25 +170,24 @@ fn read_one(disk: &dyn Disk, dir: &Path, name: &str) -> Result<Option<One>, LogE
         path: path.clone(),
         why: why.to_owned(),
     };
-    let is_old = bytes.starts_with(&MAGIC_1);
-    let content = bytes.get(MAGIC.len()..);
-    let content = content
-        .filter(|_| is_old || bytes.starts_with(&MAGIC))
-        .ok_or_else(|| format("it is not a manifest of version 1 or 2"))?;
+    let version = MAGICS.iter().position(|magic| bytes.starts_with(magic));
+    let version = version.map(|earlier| earlier + 1);
+    let version = version.ok_or_else(|| format("it is not a manifest of version 1 to 3"))?;
+    let content = bytes.get(MAGICS[0].len()..).unwrap_or_default();
     let mut decoder = Decoder(content);
     let crc = decoder.u32();
     if crc != Some(crc32c::crc32c(decoder.0)) {
         return Err(format("its checksum does not match"));
     }
-    let mut state = read_state(&mut decoder, is_old);
-    if let Some(state) = state.as_mut().filter(|_| !is_old) {
+    let mut state = read_state(&mut decoder, version);
+    if let Some(state) = state.as_mut().filter(|_| version > 1) {
         read_losses(&mut decoder, state).ok_or_else(|| format("it makes no sense"))?;
     }
     let state = state.filter(|_| decoder.is_empty());
     let state = state.ok_or_else(|| format("it makes no sense"))?;
     Ok(Some(One {
         state,
-        is_old,
+        version,
         bytes,
     }))
 }
@@ -213,6 +213,7 @@ fn read_losses(decoder: &mut Decoder<'_>, state: &mut State) -> Option<()> {
 
 fn put_state(out: &mut Vec<u8>, state: &State) {
     put_bytes(out, state.cluster.as_bytes());
+    put_u64(out, state.seal.number());
     put_u64(out, state.sequence);
     put_u32(out, state.crc);
     put_u64(out, state.journal.file);
@@ -280,9 +281,13 @@ fn put_reading(out: &mut Vec<u8>, reading: &Reading) {
     put_books(out, &reading.before);
 }
 
-fn read_state(decoder: &mut Decoder<'_>, is_old: bool) -> Option<State> {
+fn read_state(decoder: &mut Decoder<'_>, version: usize) -> Option<State> {
     let mut state = State {
         cluster: decoder.text()?,
+        seal: match version {
+            3.. => Seal::of_number(decoder.u64()?),
+            _ => Seal::default(),
+        },
         sequence: decoder.u64()?,
         crc: decoder.u32()?,
         journal: JournalPlace {
@@ -294,9 +299,9 @@ fn read_state(decoder: &mut Decoder<'_>, is_old: bool) -> Option<State> {
     for number in 0..length(decoder.count(1)?) {
         let name = Topic::new(decoder.text()?).ok()?;
         let config = read_topic_config(decoder)?;
-        let is_made_up = match is_old {
-            true => false,
-            false => decoder.flag()?,
+        let is_made_up = match version {
+            2.. => decoder.flag()?,
+            _ => false,
         };
         let books = decoder.books()?;
         let partitions: Option<Vec<_>> = (0..config.partitions)

@@ -5,7 +5,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use tidegate_core::env::{Clock, Disk, DiskLock, OpenMode};
+use tidegate_core::env::{Clock, Disk, DiskLock, Entropy, OpenMode, Stream};
 
 use super::config::EmbeddedConfig;
 use super::files::{self, Doing, LOCK};
@@ -14,6 +14,7 @@ use super::journal::Journal;
 use super::keeper::Keeper;
 use super::manifest;
 use super::recover::{self, Found};
+use super::seal::Seal;
 use super::state::{JournalPlace, State};
 use super::writer::Writer;
 use crate::error::LogError;
@@ -38,7 +39,8 @@ pub(super) struct Locks {
     _dir: Option<Box<dyn DiskLock>>,
 }
 
-/// Opens a directory. `write` is a random number, from which writes are counted.
+/// Opens a directory. `random` is a number from which writes are counted, and from which the seal of a new
+/// log is drawn.
 ///
 /// # Errors
 /// Another process has it, it is of another version, or the disk fails.
@@ -46,14 +48,14 @@ pub(super) fn open(
     disk: Arc<dyn Disk>,
     clock: Arc<dyn Clock>,
     config: EmbeddedConfig,
-    write: u64,
+    random: u64,
 ) -> Result<Opened, LogError> {
     let dir = config.dir.clone();
     disk.create_dir_all(&dir).doing("make", &dir)?;
     let lock = take_lock(&*disk, &config)?;
     let mut found = match recover::look(&*disk, &dir)? {
         Some(found) => found,
-        None => begin(&*disk, &config)?,
+        None => begin(&*disk, &config, random)?,
     };
     if found.state.cluster != config.cluster {
         tracing::warn!(
@@ -113,7 +115,7 @@ pub(super) fn open(
     let hub = Hub::new(config, disk, clock, found.state, status, pool.names);
     let hub = Arc::new(hub);
     let mut opened = Opened {
-        writer: Writer::new(Arc::clone(&hub), journal, write),
+        writer: Writer::new(Arc::clone(&hub), journal, random),
         keeper: Keeper::new(Arc::clone(&hub), checkpoint.file, pool.next_spare),
         hub,
         lock,
@@ -224,9 +226,11 @@ fn take_lock(disk: &dyn Disk, config: &EmbeddedConfig) -> Result<Locks, LogError
 }
 
 /// Makes a new log: the manifest comes first, so that whatever follows can be explained.
-fn begin(disk: &dyn Disk, config: &EmbeddedConfig) -> Result<Found, LogError> {
+fn begin(disk: &dyn Disk, config: &EmbeddedConfig, random: u64) -> Result<Found, LogError> {
     let state = State {
         cluster: config.cluster.clone(),
+        // Not the number itself: writes are counted from there, in their groups.
+        seal: Seal::draw(Stream::new(random).next_u64()),
         journal: JournalPlace { file: 1, at: 0 },
         ..State::default()
     };

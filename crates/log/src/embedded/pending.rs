@@ -12,6 +12,7 @@ use super::chunk::{self, Head, TARGET, count_id, put_record};
 use super::codec::length;
 use super::config::EmbeddedConfig;
 use super::group;
+use super::seal::Seal;
 use crate::error::LogError;
 use crate::local::Write;
 use crate::port::{Append, Position};
@@ -284,14 +285,14 @@ impl PendingChunk {
     }
 
     /// Gives it its offset.
-    fn place(&mut self, group: &mut [u8], cluster: &str, base: i64) {
+    fn place(&mut self, group: &mut [u8], seal: Seal, cluster: &str, base: i64) {
         self.head.base = base;
         for index in &self.foreign {
             let offset = base.saturating_add_unsigned(u64::from(*index));
             let id = chunk::foreign_id(cluster, &self.name, self.partition, offset);
             count_id(&mut self.head.tallies, id);
         }
-        self.head.write(&mut group[self.at..]);
+        self.head.write(&mut group[self.at..], seal);
     }
 }
 
@@ -299,13 +300,14 @@ impl Pending {
     /// Gives the chunks their offsets, from what `next` says about their partitions.
     pub(super) fn place(
         &mut self,
+        seal: Seal,
         cluster: &str,
         mut next: impl FnMut(&PendingChunk) -> i64,
     ) -> Vec<i64> {
         let mut bases = Vec::with_capacity(self.chunks.len());
         for chunk in &mut self.chunks {
             let base = next(chunk);
-            chunk.place(&mut self.bytes, cluster, base);
+            chunk.place(&mut self.bytes, seal, cluster, base);
             bases.push(base);
         }
         bases

@@ -280,7 +280,7 @@ impl Reader {
         };
         let mut cursor = match known.filter(is_it) {
             Some(mut cursor) => {
-                cursor.scan.grow(segment.len);
+                cursor.scan.grow(&segment);
                 cursor
             }
             None => match self.begin(&read.at, &segment, at, from)? {
@@ -357,7 +357,7 @@ impl Reader {
     ) -> Result<Option<Cursor>, LogError> {
         let number = u32::try_from(at.partition.0).unwrap_or(0);
         let path = self.hub.topic_dir(&at.topic).join(segment.name(number));
-        let file = match open_segment(&*self.hub.disk, &path)? {
+        let file = match open_segment(&*self.hub.disk, &path, self.hub.seal)? {
             None => {
                 return match self.is_gone(at, segment) {
                     true => Ok(None),
@@ -382,7 +382,7 @@ impl Reader {
             segment: (segment.base, segment.generation),
             path,
             file,
-            scan: Scan::new(place, segment.len),
+            scan: Scan::within(segment, self.hub.seal, place),
             rest: None,
             used: 0,
         }))
@@ -419,7 +419,7 @@ impl Reader {
         let entries = written.and_then(|bytes| read_index_file(&bytes, segment.len));
         let entries = match entries {
             Some(entries) => entries,
-            None => rebuild_index(file, path, until)?,
+            None => rebuild_index(file, path, (segment, until), self.hub.seal)?,
         };
         let mut state = self.hub.state();
         let Some((topic, number)) = state.find(at) else {

@@ -246,9 +246,9 @@ impl Replay<'_> {
     fn follows(&self, bytes: &Bytes, at: u64) -> Option<Frame> {
         let rest = bytes.get(usize::try_from(at).ok()?..)?;
         let state = &self.found.state;
-        let frame = Frame::peek(rest)?;
+        let frame = Frame::peek(rest, state.seal)?;
         let is_next = frame.sequence == state.sequence + 1 && frame.previous == state.crc;
-        is_next.then(|| Frame::read(rest))?
+        is_next.then(|| Frame::read(rest, state.seal))?
     }
 
     /// Applies the groups that follow, as far as they go.
@@ -267,7 +267,7 @@ impl Replay<'_> {
         let payload = frame.payload(&bytes.slice(from..));
         let is_damaged = !self.found.damage.is_empty();
         let number = self.found.state.journal.file;
-        let applied = match Change::read_all(&payload) {
+        let applied = match Change::read_all(&payload, self.found.state.seal) {
             Ok(changes) if is_damaged => self.apply_behind_damage(frame.sequence, changes)?,
             Ok(changes) => self.found.state.apply(frame.sequence, changes),
             // Nothing is wrong with the group: a later version wrote it, and should read it.
@@ -306,13 +306,14 @@ impl Replay<'_> {
     /// Files are found by the listing of the directory: one that is missing hides none behind it.
     fn later(&self, bytes: &Bytes, at: u64) -> Result<Option<Later>, LogError> {
         let missing = self.found.state.sequence + 1;
+        let seal = self.found.state.seal;
         let file = self.found.state.journal.file;
-        if let Some(found) = find_later(bytes, at, missing) {
+        if let Some(found) = find_later(bytes, seal, at, missing) {
             return Ok(Some(Later::new(file, found)));
         }
         for number in self.behind(file) {
             let (bytes, _) = self.file(number)?.unwrap_or_default();
-            if let Some(found) = find_later(&bytes, 0, missing) {
+            if let Some(found) = find_later(&bytes, seal, 0, missing) {
                 return Ok(Some(Later::new(number, found)));
             }
         }
@@ -332,7 +333,7 @@ impl Replay<'_> {
             let at = |at: u64| usize::try_from(at).unwrap_or(usize::MAX).min(bytes.len());
             bytes.slice(at(from)..at(to))
         };
-        let torn = torn(bytes, end, state.sequence + 1, state.crc);
+        let torn = torn(bytes, state.seal, end, (state.sequence + 1, state.crc));
         let last = self.tail.last().map_or(0, |(_, last)| last.synced);
         let unproven = self.tail.iter().find(|(_, frame)| frame.sequence > last);
         self.found.unproven = unproven.map(|(at, _)| (*at, part(*at, end)));

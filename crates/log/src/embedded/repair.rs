@@ -138,7 +138,8 @@ pub fn repair(
             repair.partition()?;
         }
     }
-    if is_journal_damaged || !harms.is_empty() {
+    let is_unposted = state.topics.iter().any(losses::is_removal_unposted);
+    if is_journal_damaged || is_unposted || !harms.is_empty() {
         let damage = Damage {
             harms: &harms,
             is_journal_damaged,
@@ -216,7 +217,7 @@ impl Repair<'_> {
             .unwrap_or_default();
         let mut kept = Vec::new();
         for segment in segments {
-            let parts = damaged_parts(self.disk, self.dir, &at, &segment)?;
+            let parts = damaged_parts(self.disk, self.dir, (&at, &segment), self.state.seal)?;
             let segment = match parts.is_empty() {
                 true => Some(segment),
                 false => self.rewrite(&at, &segment, &parts)?,
@@ -259,7 +260,7 @@ impl Repair<'_> {
                 .open(&to, OpenMode::CreateNew)
                 .doing("make", &to)?;
             out.append(&MAGIC).doing("write", &to)?;
-            let mut scan = Scan::whole(segment);
+            let mut scan = Scan::whole(segment, self.state.seal);
             while let Some(seen) = scan.next(&*file, &path)? {
                 if let Seen::Chunk { head, bytes, .. } = seen {
                     out.append(&bytes).doing("write", &to)?;
@@ -325,9 +326,12 @@ impl Repair<'_> {
         let path = segment_path(self.dir, at, segment);
         let file = self.disk.open(&path, OpenMode::Read).doing("open", &path)?;
         let mut indexed = segment.clone();
-        indexed
-            .index
-            .complete(rebuild_index(&*file, &path, segment.len)?);
+        indexed.index.complete(rebuild_index(
+            &*file,
+            &path,
+            (segment, segment.len),
+            self.state.seal,
+        )?);
         let name = segment.name(self.at.1);
         let index = files::index_of(&name);
         let dir = files::topic_dir(self.dir, &at.topic);

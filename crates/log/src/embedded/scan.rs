@@ -7,6 +7,7 @@ use tidegate_core::env::{Disk, DiskFile};
 
 use super::chunk::{FIXED, Head};
 use super::files::{self, Doing};
+use super::seal::Seal;
 use super::segment::{Entry, Index, MAGIC, Segment};
 use crate::error::LogError;
 
@@ -17,11 +18,12 @@ use crate::error::LogError;
 pub(super) fn open_segment(
     disk: &dyn Disk,
     path: &Path,
+    seal: Seal,
 ) -> Result<Option<Box<dyn DiskFile>>, LogError> {
     let Some(file) = files::open_if_there(disk, path)? else {
         return Ok(None);
     };
-    match is_of_later_version(&*file, path)? {
+    match is_of_later_version(&*file, path, seal)? {
         true => Err(LogError::Format {
             path: path.to_owned(),
             why: "a later version wrote it".to_owned(),
@@ -38,7 +40,7 @@ pub(super) fn has_magic(file: &dyn DiskFile, path: &Path) -> Result<bool, LogErr
 /// Whether a segment says that a later version wrote it, and holds nothing that this one reads. A
 /// flipped bit may say that as well, but it leaves the chunks as they were; and the manifest of a
 /// later version is refused by itself.
-fn is_of_later_version(file: &dyn DiskFile, path: &Path) -> Result<bool, LogError> {
+fn is_of_later_version(file: &dyn DiskFile, path: &Path, seal: Seal) -> Result<bool, LogError> {
     let Some(magic) = magic(file, path)? else {
         return Ok(false);
     };
@@ -46,7 +48,7 @@ fn is_of_later_version(file: &dyn DiskFile, path: &Path) -> Result<bool, LogErro
         return Ok(false);
     }
     let (first, len) = (MAGIC.len() as u64, file.len().doing("measure", path)?);
-    let mut scan = Scan::new(first, len);
+    let mut scan = Scan::new(seal, (first, len), ANY);
     // Mostly the first chunk tells, and the others need not be read.
     Ok(len > first
         && matches!(scan.chunk(file, path, first)?, Read::Nothing)
@@ -81,7 +83,14 @@ pub(super) struct Scan {
     window_at: u64,
     /// How much is read at a time.
     step: usize,
+    seal: Seal,
+    /// The offsets that the next chunks can have: what is not among them is no chunk of this segment, but
+    /// lies within a record.
+    offsets: (i64, i64),
 }
+
+/// Where nobody knows which offsets the chunks can have.
+pub(super) const ANY: (i64, i64) = (0, i64::MAX);
 
 /// What lies at a place.
 #[derive(Debug)]
@@ -100,25 +109,34 @@ pub(super) enum Seen {
 }
 
 impl Scan {
-    /// Begins at a place where a chunk begins.
-    pub(super) fn new(at: u64, len: u64) -> Self {
+    /// Begins at a place where a chunk begins, and ends at another one; the chunks between have some of
+    /// these offsets.
+    pub(super) fn new(seal: Seal, (at, len): (u64, u64), offsets: (i64, i64)) -> Self {
         Self {
             len,
             at,
             window: Bytes::new(),
             window_at: at,
             step: WINDOW,
+            seal,
+            offsets,
         }
     }
 
     /// Begins with the first chunk.
-    pub(super) fn whole(segment: &Segment) -> Self {
-        Self::new(MAGIC.len() as u64, segment.len)
+    pub(super) fn whole(segment: &Segment, seal: Seal) -> Self {
+        Self::within(segment, seal, MAGIC.len() as u64)
+    }
+
+    /// Begins at a place of a segment where a chunk begins.
+    pub(super) fn within(segment: &Segment, seal: Seal, at: u64) -> Self {
+        Self::new(seal, (at, segment.len), (segment.base, segment.end))
     }
 
     /// The segment has grown.
-    pub(super) fn grow(&mut self, len: u64) {
-        self.len = self.len.max(len);
+    pub(super) fn grow(&mut self, segment: &Segment) {
+        self.len = self.len.max(segment.len);
+        self.offsets.1 = self.offsets.1.max(segment.end);
     }
 
     /// The next chunk or damage; none at the end.
@@ -137,9 +155,11 @@ impl Scan {
         match self.chunk(file, path, at)? {
             Read::Whole(head, bytes) => {
                 self.at += bytes.len() as u64;
+                self.offsets.0 = self.offsets.0.max(head.end());
                 Ok(Some(Seen::Chunk { at, head, bytes }))
             }
             Read::Body(head) => {
+                self.offsets.0 = self.offsets.0.max(head.end());
                 let behind = at + head.len() as u64;
                 let next = match behind < self.len {
                     true => self.resync(file, path, behind)?,
@@ -172,11 +192,11 @@ impl Scan {
 
     fn chunk(&mut self, file: &dyn DiskFile, path: &Path, at: u64) -> Result<Read, LogError> {
         let bytes = self.window(file, path, at, FIXED)?;
-        let Some(size) = Head::measure(&bytes) else {
+        let Some(size) = Head::measure(&bytes, self.seal) else {
             return Ok(Read::Nothing);
         };
         let bytes = self.window(file, path, at, size)?;
-        let Some(head) = Head::read(&bytes) else {
+        let Some(head) = Head::read(&bytes, self.seal) else {
             return Ok(Read::Nothing);
         };
         if at + head.len() as u64 > self.len {
@@ -223,7 +243,7 @@ impl Scan {
         Ok(self.window.clone())
     }
 
-    /// The next place from `at` on where a header can be read.
+    /// The next place from `at` on where a header can be read that is one of this segment.
     fn resync(
         &self,
         file: &dyn DiskFile,
@@ -235,9 +255,11 @@ impl Scan {
         let mut bytes = vec![0; left];
         let read = file.read_at(at, &mut bytes).doing("read", path)?;
         bytes.truncate(read);
+        let (first, (from, to)) = (Head::first_byte(self.seal), self.offsets);
+        let is_one = |head: &Head| from <= head.base && head.end() <= to;
         let found = (0..bytes.len())
-            .filter(|from| bytes[*from] == b'T')
-            .find_map(|from| Head::read(&bytes[from..]).map(|head| (from, head)));
+            .filter(|at| bytes[*at] == first)
+            .find_map(|at| Some((at, Head::read(&bytes[at..], self.seal).filter(is_one)?)));
         Ok(found.map(|(from, head)| (at + from as u64, head.base)))
     }
 }
@@ -253,9 +275,11 @@ enum Read {
 pub(super) fn rebuild_index(
     file: &dyn DiskFile,
     path: &Path,
-    until: u64,
+    (segment, until): (&Segment, u64),
+    seal: Seal,
 ) -> Result<Vec<Entry>, LogError> {
-    let mut scan = Scan::new(MAGIC.len() as u64, until);
+    let (first, offsets) = (MAGIC.len() as u64, (segment.base, segment.end));
+    let mut scan = Scan::new(seal, (first, until), offsets);
     let mut index = Index::whole();
     let mut max_ms = 0;
     while let Some(seen) = scan.next(file, path)? {

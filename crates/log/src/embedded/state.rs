@@ -18,6 +18,7 @@ use tokio::sync::Notify;
 
 use super::change::Change;
 use super::chunk::Head;
+use super::seal::Seal;
 use super::segment::Segment;
 use crate::record::TopicPartition;
 use crate::topic::{PartitionDescription, TopicConfig, TopicDescription};
@@ -39,6 +40,7 @@ pub(super) struct JournalPlace {
 #[derive(Debug, Clone, Default)]
 pub(super) struct State {
     pub(super) cluster: String,
+    pub(super) seal: Seal,
     /// The sequence and the CRC of the last group.
     pub(super) sequence: u64,
     pub(super) crc: u32,
@@ -448,6 +450,7 @@ impl State {
         });
         Self {
             cluster: self.cluster.clone(),
+            seal: self.seal,
             sequence: self.sequence,
             crc: self.crc,
             journal: self.journal,

@@ -10,6 +10,7 @@ use super::chunk::{Head, Records, count_id};
 use super::files;
 use super::hub::Hub;
 use super::scan::{Scan, Seen, open_segment};
+use super::seal::Seal;
 use super::segment::{Minutes, Segment};
 use super::state::Fresh;
 use crate::error::LogError;
@@ -38,6 +39,7 @@ pub(super) fn of_range(
     let place = Shelved {
         disk: &*hub.disk,
         dir: &hub.config.dir,
+        seal: hub.seal,
         cluster: &cluster,
         at,
     };
@@ -60,6 +62,7 @@ pub(super) fn of_range(
 pub(super) struct Shelved<'a> {
     pub(super) disk: &'a dyn Disk,
     pub(super) dir: &'a Path,
+    pub(super) seal: Seal,
     pub(super) cluster: &'a str,
     pub(super) at: &'a TopicPartition,
 }
@@ -91,10 +94,10 @@ impl Shelved<'_> {
         let number = u32::try_from(self.at.partition.0).unwrap_or(0);
         let path = files::topic_dir(self.dir, &self.at.topic).join(segment.name(number));
         // As with any damage, what cannot be read is missing in the books.
-        let Some(file) = open_segment(self.disk, &path)? else {
+        let Some(file) = open_segment(self.disk, &path, self.seal)? else {
             return Ok(());
         };
-        let mut scan = Scan::whole(segment);
+        let mut scan = Scan::whole(segment, self.seal);
         while let Some(seen) = scan.next(&*file, &path)? {
             if let Seen::Chunk { head, bytes, .. } = seen {
                 of_chunk(minutes, &head, &bytes, self.cluster, self.at, range);
@@ -169,6 +172,7 @@ impl Held {
         let place = Shelved {
             disk: &*hub.disk,
             dir: &hub.config.dir,
+            seal: hub.seal,
             cluster: &cluster,
             at: &self.at,
         };

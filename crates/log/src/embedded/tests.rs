@@ -5,6 +5,7 @@ mod damage;
 mod desk;
 mod faults;
 mod fixture;
+mod forged;
 mod havoc;
 mod losses;
 mod manifests;

@@ -20,6 +20,7 @@ use super::group;
 use super::hub::Hub;
 use super::journal::{Journal, Use};
 use super::pending::Pending;
+use super::seal::Seal;
 use super::state::{JournalPlace, State};
 use super::tally;
 use super::telemetry;
@@ -35,6 +36,7 @@ pub(super) struct Writer {
     /// The number of the next write.
     write: u64,
     cluster: String,
+    seal: Seal,
     /// The partitions that were written to lately, the last one behind the others.
     lately: VecDeque<(u32, u32)>,
     /// Whether the last write found no room, or the last append was refused for want of it.
@@ -51,17 +53,22 @@ struct Framed {
 impl Writer {
     /// A writer that goes on where the state ends. `write` must never have been used before.
     pub(super) fn new(hub: Arc<Hub>, journal: Journal, write: u64) -> Self {
-        let (cluster, lately) = {
+        let (cluster, seal, lately) = {
             let state = hub.state();
             let fresh = state.all().filter(|(.., p)| !p.fresh.is_empty());
             let lately = fresh.map(|(topic, number, _)| (topic, number));
-            (state.cluster.clone(), lately.take(LATELY).collect())
+            (
+                state.cluster.clone(),
+                state.seal,
+                lately.take(LATELY).collect(),
+            )
         };
         Self {
             hub,
             journal,
             write,
             cluster,
+            seal,
             lately,
             is_refusing: false,
         }
@@ -95,7 +102,7 @@ impl Writer {
                         use_ = Use::Records;
                     }
                     let is_first = framed.is_empty();
-                    let bases = pending.place(&self.cluster, |chunk| {
+                    let bases = pending.place(self.seal, &self.cluster, |chunk| {
                         let at = (chunk.topic, chunk.partition);
                         note(&mut self.lately, at);
                         next.given += chunk.span();
@@ -337,7 +344,7 @@ impl Writer {
 
     fn write_and_sync(&mut self, bytes: &[u8], use_: Use) -> Result<(), LogError> {
         if self.journal.needs_file(bytes.len(), use_) {
-            let begun = self.journal.begin_file(&mut self.hub.pool());
+            let begun = self.journal.begin_file(bytes.len(), &mut self.hub.pool());
             if let Err(error) = begun {
                 // The name or the length of the file may not last, and groups would go with it.
                 if files::is_failed_sync(&error) {
@@ -373,8 +380,8 @@ impl Writer {
             let group = bytes.slice(at..at + size);
             at += size;
             place.at += *size as u64;
-            let payload = group::Frame::peek(&group).map(|frame| frame.payload(&group));
-            let changes = payload.and_then(|payload| Change::read_all(&payload).ok());
+            let payload = group::Frame::peek(&group, self.seal).map(|frame| frame.payload(&group));
+            let changes = payload.and_then(|payload| Change::read_all(&payload, self.seal).ok());
             // We wrote it ourselves a moment ago: whatever does not read back is a mistake of ours.
             let changes = changes.expect("a group that was just written reads back");
             for change in &changes {
@@ -441,6 +448,7 @@ fn note(lately: &mut VecDeque<(u32, u32)>, at: (u32, u32)) {
 
 /// What the next groups follow.
 struct Next {
+    seal: Seal,
     sequence: u64,
     crc: u32,
     synced: u64,
@@ -454,6 +462,7 @@ struct Next {
 impl Next {
     fn new(state: &State) -> Self {
         Self {
+            seal: state.seal,
             sequence: state.sequence,
             crc: state.crc,
             synced: state.sequence,
@@ -466,7 +475,14 @@ impl Next {
     fn frame(&mut self, mut bytes: Vec<u8>, write: u64, ends: &[End]) -> Framed {
         put_ends(&mut bytes, self.given, ends);
         self.sequence += 1;
-        self.crc = group::frame(&mut bytes, self.sequence, self.crc, write, self.synced);
+        self.crc = group::frame(
+            &mut bytes,
+            self.seal,
+            self.sequence,
+            self.crc,
+            write,
+            self.synced,
+        );
         Framed {
             sequence: self.sequence,
             crc: self.crc,

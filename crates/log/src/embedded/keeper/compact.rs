@@ -206,7 +206,7 @@ impl Keeper {
             Err(error) if files::is_missing(&error) => return Ok(false),
             opened => opened?,
         };
-        let mut scan = Scan::whole(segment);
+        let mut scan = Scan::whole(segment, self.hub.seal);
         while let Some(seen) = scan.next(&*file, &path)? {
             let Some((.., records)) = records_of(seen, job.start) else {
                 return Ok(false);
@@ -226,7 +226,7 @@ impl Keeper {
         let mut output = Output::new(self, job);
         for segment in &job.segments {
             let (path, file) = self.open_segment(job, segment)?;
-            let mut scan = Scan::whole(segment);
+            let mut scan = Scan::whole(segment, self.hub.seal);
             while let Some(seen) = scan.next(&*file, &path)? {
                 let Some((head, bytes, records)) = records_of(seen, job.start) else {
                     output.give_up();
@@ -246,7 +246,9 @@ impl Keeper {
                 add_all(&mut gone, tallies);
                 if lost.is_empty() && is_whole {
                     output.add(&head, &bytes)?;
-                } else if let Some((head, bytes)) = rebuild(&cluster, &job.at, &head, &kept) {
+                } else if let Some((head, bytes)) =
+                    rebuild(self.hub.seal, &cluster, &job.at, &head, &kept)
+                {
                     output.add(&head, &Bytes::from(bytes))?;
                 }
             }

@@ -100,7 +100,7 @@ impl Reader {
         let Some(place) = place else {
             return Ok(None);
         };
-        let mut scan = Scan::new(place, segment.len);
+        let mut scan = Scan::within(segment, self.hub.seal, place);
         while let Some(seen) = scan.next(&*cursor.file, &cursor.path)? {
             let Seen::Chunk { head, bytes, .. } = seen else {
                 continue;

@@ -13,6 +13,7 @@ use tidegate_core::env::{Disk, DiskFile};
 use crate::embedded::chunk::Head;
 use crate::embedded::files::{self, Doing};
 use crate::embedded::scan::{Scan, Seen};
+use crate::embedded::seal::Seal;
 use crate::embedded::segment::{self, MAGIC};
 use crate::embedded::state::{State, TopicState};
 use crate::error::LogError;
@@ -83,9 +84,11 @@ impl Beyond {
         path: &Path,
         at: TopicPartition,
         unread: &Unread,
+        seal: Seal,
     ) -> Result<(), LogError> {
         let len = file.len().doing("measure", path)?;
-        let mut scan = Scan::new(unread.from, len);
+        // Which offsets they can have, the journal tells only later.
+        let mut scan = Scan::new(seal, (unread.from, len), (unread.end, i64::MAX));
         let behind = self.0.entry(at).or_default();
         while let Some(seen) = scan.next(file, path)? {
             match seen {
@@ -135,7 +138,7 @@ pub(super) fn look(disk: &dyn Disk, dir: &Path, state: &State) -> Result<Beyond,
                 continue;
             };
             let at = TopicPartition::new(name.clone(), number);
-            found.read(&*file, &path, at, &unread)?;
+            found.read(&*file, &path, at, &unread, state.seal)?;
         }
     }
     for behind in found.0.values_mut() {

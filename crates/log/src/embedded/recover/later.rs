@@ -3,6 +3,7 @@
 use bytes::Bytes;
 
 use crate::embedded::group::{ALIGN, Frame, HEADER};
+use crate::embedded::seal::Seal;
 use crate::embedded::state::JournalPlace;
 
 /// A group behind damage.
@@ -20,17 +21,17 @@ impl Later {
 
 /// The first group from `at` on that is whole, comes later than `missing`, and says that `missing`
 /// was synced.
-pub(super) fn find_later(bytes: &Bytes, at: u64, missing: u64) -> Option<(u64, Frame)> {
-    groups(bytes, at).find(|(_, frame)| frame.sequence > missing && frame.synced >= missing)
+pub(super) fn find_later(bytes: &Bytes, seal: Seal, at: u64, missing: u64) -> Option<(u64, Frame)> {
+    groups(bytes, seal, at).find(|(_, frame)| frame.sequence > missing && frame.synced >= missing)
 }
 
 /// All whole groups from `at` on, whatever lies between them.
-fn groups(bytes: &Bytes, at: u64) -> impl Iterator<Item = (u64, Frame)> {
+fn groups(bytes: &Bytes, seal: Seal, at: u64) -> impl Iterator<Item = (u64, Frame)> {
     let mut at = usize::try_from(at).unwrap_or(usize::MAX);
     std::iter::from_fn(move || {
         while at + HEADER <= bytes.len() {
             let here = at;
-            match Frame::read(&bytes[here..]) {
+            match Frame::read(&bytes[here..], seal) {
                 Some(frame) => {
                     at += frame.size();
                     return Some((here as u64, frame));
@@ -43,12 +44,17 @@ fn groups(bytes: &Bytes, at: u64) -> impl Iterator<Item = (u64, Frame)> {
 }
 
 /// Where the bytes end that belong to a write which was never acknowledged; none if there are none.
-pub(super) fn torn(bytes: &Bytes, at: u64, sequence: u64, previous: u32) -> Option<u64> {
+pub(super) fn torn(
+    bytes: &Bytes,
+    seal: Seal,
+    at: u64,
+    (sequence, previous): (u64, u32),
+) -> Option<u64> {
     let rest = bytes.get(usize::try_from(at).ok()?..)?;
-    let begun = Frame::peek(rest)
+    let begun = Frame::peek(rest, seal)
         .filter(|frame| frame.sequence == sequence && frame.previous == previous)
         .map(|frame| at + frame.size().min(rest.len()) as u64);
-    let behind = groups(bytes, at)
+    let behind = groups(bytes, seal, at)
         .filter(|(_, frame)| frame.sequence >= sequence)
         .map(|(at, frame)| at + frame.size() as u64)
         .max();

@@ -104,7 +104,7 @@ impl Damage<'_> {
             known, lost, gone, ..
         } = settle(&Facts {
             harmed: self.harmed(|harm| harm.topic == number),
-            is_journal_damaged: self.is_journal_damaged,
+            may_be_gone: self.is_journal_damaged || is_removal_unposted(topic),
             gone: removed_unposted(topic),
             removed: removed.collect(),
             missing,
@@ -162,7 +162,7 @@ impl Damage<'_> {
         } = settle(&Facts {
             harmed: self.harmed(had_to_read),
             passed: passed.books.tallies(&Place::Queued),
-            is_journal_damaged: self.is_journal_damaged,
+            may_be_gone: self.is_journal_damaged,
             gone: passed.removed + needed.sum::<i64>(),
             gone_from: Some(removed(&topic.books).tallies(&Place::Queued)),
             missing,
@@ -221,6 +221,11 @@ fn removed_of(topic: &TopicState, bucket: &Bucket) -> i64 {
         Some(partition.start.min(offsets.1) - offsets.0)
     });
     found.unwrap_or(0).max(0)
+}
+
+/// Whether records were removed of which the books do not tell: a removal posts what it can read.
+pub(super) fn is_removal_unposted(topic: &TopicState) -> bool {
+    !topic.config.compact && removed_unposted(topic) > 0
 }
 
 /// How many records were removed from a topic, at most, of which the books do not tell. Of a topic that
@@ -285,6 +290,7 @@ fn passed(
         let place = tally::Shelved {
             disk,
             dir,
+            seal: state.seal,
             cluster: &state.cluster,
             at: &at,
         };

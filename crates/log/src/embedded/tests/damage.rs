@@ -354,14 +354,14 @@ fn files(disk: &SimDisk) -> Vec<(String, Vec<u8>)> {
 #[test]
 fn a_change_of_a_later_version_is_refused_by_name_and_nothing_is_touched() {
     let (disk, desk) = written(3);
-    let (place, sequence, crc) = {
+    let (place, sequence, crc, seal) = {
         let state = desk.opened.hub.state();
-        (state.journal, state.sequence, state.crc)
+        (state.journal, state.sequence, state.crc, state.seal)
     };
     drop(desk);
     let mut bytes = vec![0; group::HEADER];
     bytes.extend_from_slice(&[10, 2, 0, 0, 0, 1, 2]);
-    group::frame(&mut bytes, sequence + 1, crc, 1_234, sequence);
+    group::frame(&mut bytes, seal, sequence + 1, crc, 1_234, sequence);
     let as_disk: &dyn Disk = &disk;
     let mut file = as_disk.open(&journal(&disk, 1), OpenMode::Write).unwrap();
     file.write_at(place.at, &bytes).unwrap();

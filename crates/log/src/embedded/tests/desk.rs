@@ -14,9 +14,11 @@ use crate::embedded::audit::{self, Audited};
 use crate::embedded::change::Change;
 use crate::embedded::config::EmbeddedConfig;
 use crate::embedded::files::journals;
+use crate::embedded::manifest;
 use crate::embedded::open::{Opened, open};
 use crate::embedded::pending::{encode, place, unplaced};
 use crate::embedded::reader::Reader;
+use crate::embedded::seal::Seal;
 use crate::error::LogError;
 use crate::local::{GroupOffset, Turn, Write};
 use crate::port::{Append, Batch, Committed, Position, Read};
@@ -287,6 +289,11 @@ pub(super) fn offset(
         postings: postings(delivered, Some(Place::Queued), Some(Place::Delivered)),
         turn: Turn::default(),
     }
+}
+
+/// The seal of the log.
+pub(super) fn seal(disk: &dyn Disk) -> Seal {
+    manifest::read(disk, dir()).unwrap().unwrap().state.seal
 }
 
 /// The journal file with this number, which must be there.

@@ -16,8 +16,12 @@ use crate::error::LogError;
 use crate::local::Write;
 use crate::topic::TopicConfig;
 
-fn kept() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/log-v1b")
+/// What each version wrote, the last one this version.
+const VERSIONS: [&str; 3] = ["log-v1b", "log-v2", "log-v3"];
+
+fn kept(version: &str) -> PathBuf {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
+    fixtures.join(version)
 }
 
 fn config() -> EmbeddedConfig {
@@ -122,18 +126,23 @@ fn play(disk: &SimDisk) {
 #[ignore = "not a test: writes the fixture that is kept, where it is missing"]
 fn write_the_fixture_of_all_changes() {
     let system: &dyn Disk = &SystemDisk;
-    if system.list(&kept()).is_ok() {
+    let kept = kept(VERSIONS[VERSIONS.len() - 1]);
+    if system.list(&kept).is_ok() {
         return;
     }
     let disk = SimDisk::new(1);
     play(&disk);
-    copy(&disk, dir(), system, &kept());
+    copy(&disk, dir(), system, &kept);
 }
 
 #[test]
-fn every_kind_of_change_and_row_of_version_1_is_read() {
+fn every_kind_of_change_and_row_of_every_version_is_read() {
+    VERSIONS.iter().for_each(|version| read(version));
+}
+
+fn read(version: &str) {
     let disk = SimDisk::new(1);
-    copy(&SystemDisk, &kept(), &disk, dir());
+    copy(&SystemDisk, &kept(version), &disk, dir());
     let checked = check(&disk, dir()).unwrap();
     assert!(checked.groups >= 8, "{checked:?}");
     let is_hole = |problem: &Problem| match problem {
@@ -144,8 +153,9 @@ fn every_kind_of_change_and_row_of_version_1_is_read() {
             ..
         } => found.topic == at("a", 0).topic && (*from, *to) == (Offset(3), Offset(4)),
         Problem::Books { .. } => true,
+        // The first version did not tell that something was lost with the journal.
+        Problem::Doubt(_) => version != VERSIONS[0],
         Problem::Journal(_)
-        | Problem::Doubt(_)
         | Problem::MadeUp { .. }
         | Problem::Beginning { .. }
         | Problem::Posted { .. }

@@ -9,7 +9,7 @@ use tidegate_core::Offset;
 use tidegate_core::env::{Clock, Disk, Entropy, OpenMode, Stream};
 use tidegate_sim::{SimDisk, scaled, seeds};
 
-use super::desk::{Desk, append, at, dir, id, offset, small};
+use super::desk::{Desk, append, at, dir, id, offset, seal, small};
 use crate::EmbeddedConfig;
 use crate::embedded::files::{journal_number, journals};
 use crate::embedded::group::{ALIGN, Frame, HEADER};
@@ -162,7 +162,7 @@ fn last_write(disk: &dyn Disk) -> (u64, u64) {
         let bytes = disk.read(&dir().join(name), 1 << 24).unwrap();
         let mut place = 0;
         while place + HEADER <= bytes.len() {
-            let frame = Frame::read(&bytes[place..]);
+            let frame = Frame::read(&bytes[place..], seal(disk));
             groups.extend(frame.map(|frame| (frame.sequence, frame.synced, number, place as u64)));
             place += frame.map_or(ALIGN, |frame| frame.size());
         }

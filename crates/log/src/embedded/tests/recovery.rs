@@ -3,10 +3,12 @@
 use std::sync::Arc;
 
 use tidegate_core::Offset;
-use tidegate_core::env::{Clock, Disk};
+use tidegate_core::env::{Clock, Disk, OpenMode};
 use tidegate_sim::SimDisk;
 
-use super::desk::{Desk, append, at, dir, journal, small};
+use super::desk::{Desk, append, at, dir, journal, seal, small};
+use crate::embedded::chunk::Head;
+use crate::embedded::files;
 use crate::embedded::{Problem, Repaired, check, ls, recount, repair};
 use crate::error::LogError;
 use crate::topic::TopicConfig;
@@ -119,10 +121,9 @@ fn a_damaged_segment_is_named_by_offsets_read_around_and_repaired() {
         let bytes = as_disk.read(&segment, 10_000).unwrap();
         let value = b"value 3 ";
         let place = bytes.windows(value.len()).position(|w| w == value).unwrap();
-        let header = bytes[..place]
-            .windows(4)
-            .rposition(|w| w == b"TGC1")
-            .unwrap();
+        let seal = seal(as_disk);
+        let headers = (0..place).filter(|from| Head::read(&bytes[*from..], seal).is_some());
+        let header = headers.last().unwrap();
         let at_byte = if in_header { header + 30 } else { place };
         disk.flip_bit(&segment, at_byte as u64, 1);
         let checked = check(as_disk, dir()).unwrap();
@@ -298,4 +299,48 @@ fn where_the_last_journal_file_is_missing_another_one_is_begun() {
     let kept = aside.iter().map(|name| as_disk.read(name.as_ref(), 100));
     let kept: Vec<_> = kept.map(Result::unwrap).collect();
     assert_eq!(kept, [b"what nobody can read"]);
+}
+
+/// The last journal file, and how long its name says that it was made.
+fn last_journal(disk: &SimDisk) -> (std::path::PathBuf, u64) {
+    let (_, name) = files::journals(disk, dir()).unwrap().pop_last().unwrap();
+    let len = files::journal_len(&name).unwrap();
+    (dir().join(name), len)
+}
+
+#[test]
+fn a_journal_file_holds_nothing_behind_the_length_in_its_name_so_that_every_cut_is_noticed() {
+    for is_large in [false, true] {
+        let (disk, desk) = written(1);
+        drop(desk);
+        disk.end_process();
+        // The journal is made larger, or a commit is larger than a file of it.
+        let journal_size = if is_large { 2_048 } else { 1 << 16 };
+        let config = crate::EmbeddedConfig {
+            journal_size,
+            ..small()
+        };
+        let mut desk = Desk::open(&disk, config.clone()).unwrap();
+        let more: Vec<_> = (1..60).map(|n| append("a", 0, n)).collect();
+        match is_large {
+            true => drop(desk.append(more).unwrap()),
+            false => more
+                .into_iter()
+                .for_each(|append| drop(desk.append(vec![append]).unwrap())),
+        }
+        drop(desk);
+        disk.end_process();
+        let as_disk: &dyn Disk = &disk;
+        for (_, name) in files::journals(as_disk, dir()).unwrap() {
+            let len = as_disk.read(&dir().join(&name), 1 << 20).unwrap().len();
+            assert_eq!(files::journal_len(&name), Some(len as u64));
+        }
+        let (last, len) = last_journal(&disk);
+        let mut file = as_disk.open(&last, OpenMode::Write).unwrap();
+        file.truncate(len / 2).unwrap();
+        file.sync().unwrap();
+        drop(file);
+        let checked = check(as_disk, dir()).unwrap();
+        assert!(checked.problems.iter().any(Problem::is_loss), "{checked:?}");
+    }
 }

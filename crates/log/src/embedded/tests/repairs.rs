@@ -9,7 +9,7 @@ use tidegate_core::books::Place;
 use tidegate_core::env::{Clock, Disk, Entropy, OpenMode, Stream};
 use tidegate_sim::{SimDisk, scaled, seeds};
 
-use super::desk::{Desk, append, at, dir, id, journal, offset, small};
+use super::desk::{Desk, append, at, dir, id, journal, offset, seal, small};
 use crate::EmbeddedConfig;
 use crate::embedded::group::Frame;
 use crate::embedded::{
@@ -201,6 +201,40 @@ fn damage_of_a_segment_and_of_the_journal_in_one_minute_is_settled() {
 }
 
 #[test]
+fn what_retention_took_with_a_damaged_segment_is_removed_and_not_missing() {
+    for is_missing in [false, true] {
+        let disk = SimDisk::new(1);
+        let mut desk = open(&disk);
+        desk.create("a", TopicConfig::new(1)).unwrap();
+        desk.register("g", vec![0]).unwrap();
+        for n in 0..40 {
+            desk.append(vec![append("a", 0, n)]).unwrap();
+        }
+        deliver(&mut desk, 0, 40);
+        desk.opened.keeper.checkpoint().unwrap();
+        desk.delete_before(&at("a", 0), 3).unwrap();
+        desk.opened.keeper.checkpoint().unwrap();
+        drop(desk);
+        disk.end_process();
+        let segment = dir().join("topic-a/0-00000000000000000000-0.seg");
+        let as_disk: &dyn Disk = &disk;
+        match is_missing {
+            true => as_disk.remove(&segment).unwrap(),
+            false => damage(&disk, &segment, b"value 4 "),
+        }
+        let mut desk = open(&disk);
+        desk.delete_before(&at("a", 0), 30).unwrap();
+        desk.opened.keeper.checkpoint().unwrap();
+        drop(desk);
+        disk.end_process();
+        let repaired = mend(&disk);
+        let is_removed = |done: &Repaired| matches!(done, Repaired::Removed { .. });
+        assert!(repaired.iter().any(is_removed), "{repaired:?}");
+        assert_eq!(lost(&disk, None, &Place::Lost(DAMAGED)), 0);
+    }
+}
+
+#[test]
 fn a_repair_settles_by_a_clock_that_is_behind_the_books() {
     for days in [3, 40] {
         let disk = SimDisk::new(1);
@@ -388,7 +422,7 @@ fn damageable(disk: &SimDisk) -> Vec<(PathBuf, u64)> {
         let bytes = as_disk.read(&path, 1 << 24).unwrap();
         let mut at = 0;
         while at < bytes.len() {
-            match Frame::read(&bytes[at..]) {
+            match Frame::read(&bytes[at..], seal(disk)) {
                 Some(frame) => {
                     frames.push((frame.sequence, frame.synced, number, at as u64));
                     at += frame.size();

@@ -1,0 +1,206 @@
+//! Records hold what their senders like, also what looks like a part of a log. Nobody ever takes it for
+//! one.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use tidegate_core::Offset;
+use tidegate_core::env::Disk;
+use tidegate_sim::{SimDisk, Survivors};
+
+use super::desk::{Desk, append, at, dir, id, seal, small, topic};
+use crate::EmbeddedConfig;
+use crate::embedded::change::Change;
+use crate::embedded::chunk::{Head, rebuild};
+use crate::embedded::group::{self, ALIGN};
+use crate::embedded::seal::Seal;
+use crate::embedded::{Audited, doubts, recount};
+use crate::error::LogError;
+use crate::port::Append;
+use crate::record::{Record, Stored};
+use crate::topic::TopicConfig;
+
+fn config() -> EmbeddedConfig {
+    EmbeddedConfig {
+        journal_size: 1 << 14,
+        segment_size: 1 << 14,
+        cache_size: 1 << 13,
+        ..small()
+    }
+}
+
+fn open(disk: &SimDisk) -> Desk {
+    Desk::open(disk, config()).unwrap()
+}
+
+fn carrier(n: u64, value: Vec<u8>) -> Append {
+    Append::new(topic("a"), Record::new(value).event_id(id(n))).partition(0)
+}
+
+/// A chunk that says to be far ahead, as another log would write it.
+fn chunk(seal: Seal, base: i64) -> Vec<u8> {
+    let record = Record::new("forged").event_id(id(77));
+    let offset = Offset(base);
+    let stored = Stored { offset, record };
+    let (_, bytes) = rebuild(seal, "other", &at("a", 0), &Head::default(), &[stored]).unwrap();
+    bytes
+}
+
+/// A group that says to be far ahead and takes out all records before `start`; at each place where one
+/// could begin.
+fn groups(start: i64) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for seal in strangers() {
+        let mut group = vec![0; group::HEADER];
+        let (topic, partition, removed) = (0, 0, Vec::new());
+        let change = Change::Start {
+            topic,
+            partition,
+            start,
+            removed,
+        };
+        change.write(&mut group);
+        group::frame(&mut group, seal, 1 << 60, 7, 9, 1 << 60);
+        for shift in 0..ALIGN {
+            let len = bytes.len() + (ALIGN + shift - bytes.len() % ALIGN) % ALIGN;
+            bytes.resize(len, b'x');
+            bytes.extend_from_slice(&group);
+        }
+    }
+    bytes
+}
+
+/// What somebody may try who does not know the seal of the log.
+fn strangers() -> [Seal; 2] {
+    [Seal::default(), Seal::draw(0x5eed)]
+}
+
+/// How many events an audit misses, and how many doubts there are.
+fn told(disk: &SimDisk) -> (u64, usize) {
+    let counted = recount(disk, dir()).unwrap();
+    let missing = counted.iter().map(Audited::unaccounted).sum();
+    (missing, doubts(disk, dir()).unwrap().len())
+}
+
+/// The offsets of the records that can be read, around what cannot.
+fn offsets(desk: &mut Desk) -> Vec<i64> {
+    let (mut from, mut found) = (0, Vec::new());
+    loop {
+        match desk.read(&at("a", 0), from) {
+            Ok(batch) if batch.records.is_empty() => return found,
+            Ok(batch) => {
+                found.extend(batch.records.iter().map(|stored| stored.offset.0));
+                from = batch.next.0;
+            }
+            Err(LogError::Damaged { to, .. }) => from = to.0,
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+#[test]
+fn a_chunk_within_a_value_is_not_believed_where_the_power_went_before_a_sync() {
+    for seed in 0..200 {
+        let disk = SimDisk::new(1);
+        let mut desk = open(&disk);
+        desk.create("a", TopicConfig::new(1)).unwrap();
+        desk.append(vec![append("a", 0, 0)]).unwrap();
+        desk.opened.keeper.checkpoint().unwrap();
+        let mut value = vec![b'x'; 3_000];
+        let forged = strangers().map(|seal| chunk(seal, 1_000_000));
+        value.extend(forged.concat());
+        value.extend([b'x'; 600]);
+        desk.append(vec![carrier(1, value)]).unwrap();
+        desk.opened.keeper.fill(true).unwrap();
+        drop(desk);
+        disk.crash(&Survivors::Random(seed));
+        assert_eq!(told(&disk), (0, 0), "seed {seed}");
+        assert_eq!(open(&disk).end(&at("a", 0)), 2, "seed {seed}");
+    }
+}
+
+#[test]
+fn a_chunk_within_a_value_is_not_believed_where_the_one_around_it_is_damaged() {
+    let disk = SimDisk::new(1);
+    let mut desk = open(&disk);
+    desk.create("a", TopicConfig::new(1)).unwrap();
+    let own = desk.opened.hub.state().seal;
+    assert_ne!(own, Seal::default());
+    for n in 0..3 {
+        desk.append(vec![append("a", 0, n)]).unwrap();
+    }
+    let mut value = vec![b'#'; 50];
+    for seal in strangers() {
+        value.extend([4, 1_000_000].map(|base| chunk(seal, base)).concat());
+    }
+    // Also what somebody copied from the log itself: that it has already, or it is not there yet.
+    value.extend([2, 1_000_000].map(|base| chunk(own, base)).concat());
+    desk.append(vec![carrier(3, value)]).unwrap();
+    desk.append(vec![append("a", 0, 4)]).unwrap();
+    desk.opened.keeper.checkpoint().unwrap();
+    drop(desk);
+    disk.end_process();
+    assert_eq!(seal(&disk), own);
+    let segment = dir().join("topic-a/0-00000000000000000000-0.seg");
+    let as_disk: &dyn Disk = &disk;
+    let bytes = as_disk.read(&segment, 1 << 20).unwrap();
+    let place = bytes.windows(50).position(|w| w == [b'#'; 50]).unwrap();
+    let headers = (0..place).filter(|from| Head::read(&bytes[*from..], own).is_some());
+    disk.flip_bit(&segment, headers.last().unwrap() as u64 + 10, 1);
+    assert_eq!(offsets(&mut open(&disk)), [0, 1, 2, 4]);
+    assert_eq!(told(&disk), (1, 0));
+}
+
+#[test]
+fn groups_within_values_are_not_believed_where_a_journal_file_is_used_again() {
+    let disk = SimDisk::new(1);
+    let mut desk = open(&disk);
+    desk.create("a", TopicConfig::new(1)).unwrap();
+    let mut written = 0;
+    while desk.opened.hub.state().journal.file < 4 {
+        desk.append(vec![carrier(written, groups(30).repeat(3))])
+            .unwrap();
+        written += 1;
+        desk.keep().unwrap();
+    }
+    for _ in 0..20 {
+        for _ in 0..5 {
+            desk.append(vec![append("a", 0, written)]).unwrap();
+            written += 1;
+            desk.keep().unwrap();
+        }
+        // An end as it should be.
+        desk.opened.keeper.checkpoint().unwrap();
+        let sequence = desk.opened.hub.state().sequence;
+        drop(desk);
+        disk.end_process();
+        assert_eq!(told(&disk), (0, 0), "after {written}");
+        desk = open(&disk);
+        assert_eq!(desk.opened.hub.state().sequence, sequence);
+        assert_eq!(desk.start(&at("a", 0)), 0);
+    }
+    let count = i64::try_from(written).unwrap();
+    assert_eq!(offsets(&mut desk), (0..count).collect::<Vec<_>>());
+}
+
+#[test]
+fn groups_within_a_value_are_not_believed_where_their_write_was_torn() {
+    for operation in 1..3 {
+        for seed in 0..100 {
+            let disk = SimDisk::new(1);
+            let mut desk = open(&disk);
+            desk.create("a", TopicConfig::new(1)).unwrap();
+            for n in 0..20 {
+                desk.append(vec![append("a", 0, n)]).unwrap();
+            }
+            disk.kill_at(disk.operations() + operation);
+            let value = groups(20).repeat(3);
+            let torn = catch_unwind(AssertUnwindSafe(|| desk.append(vec![carrier(20, value)])));
+            assert!(torn.is_err(), "the process was killed");
+            drop(desk);
+            disk.crash(&Survivors::Random(seed));
+            assert_eq!(told(&disk), (0, 0), "{operation}, seed {seed}");
+            let found = offsets(&mut open(&disk));
+            assert_eq!(found[..20], (0..20).collect::<Vec<_>>(), "seed {seed}");
+        }
+    }
+}
