@@ -7,6 +7,7 @@
 pub mod abandoned;
 pub mod claims;
 pub mod dispatchers;
+pub mod fences;
 pub mod keys;
 pub mod latecomers;
 pub mod limits;
@@ -218,6 +219,11 @@ macro_rules! queue_conformance {
             a_batch_is_settled_in_parts,
             a_batch_that_is_reopened_has_what_is_left,
             a01_the_books_follow_every_move,
+        ]);
+        $crate::queue_conformance!(@ [$(#[$attribute])*] $run, fences, [
+            a04_q07_of_two_claims_of_one_event_only_the_newest_is_settled,
+            a04_q07_of_two_claims_of_one_batch_only_the_newest_is_settled,
+            a04_q07_a_claim_that_is_settled_twice_at_once_moves_its_event_once,
         ]);
         $crate::queue_conformance!(@ [$(#[$attribute])*] $run, operators, [
             an_event_with_errors_is_given_back,

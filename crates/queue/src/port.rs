@@ -74,7 +74,8 @@ pub trait QueueStore: Send + Sync + fmt::Debug {
     fn reopen(&self, batch: i64, token: i64) -> Answer<'_, Option<(i64, Vec<i64>)>>;
 
     /// Moves claimed events on, each only where its claim still holds, and gives the numbers of
-    /// those that were not ours any more. Nothing moves, and the answer is
+    /// those that were not ours any more. Of several claims of one event each is looked at by itself,
+    /// and one at most holds; the numbers do not tell them apart. Nothing moves, and the answer is
     /// [`RegistryChanged`](QueueError::RegistryChanged), where the registry is not the one that the
     /// settlement names, or while somebody registers. Once [`register`](Self::register) has
     /// returned, nothing is finalized any more that was decided without whom it added.

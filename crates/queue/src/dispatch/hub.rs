@@ -1,6 +1,8 @@
 //! What the tasks of a dispatcher know together.
 
 mod said;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{MutexGuard, PoisonError};
@@ -119,6 +121,9 @@ impl Hub {
         self.report.claimed += events.len() as u64;
         for event in events {
             let held = event.claim.held;
+            if !self.leases.contains_key(&held) {
+                self.supersede(held);
+            }
             let lease = self.leases.entry(held).or_insert(Lease {
                 held,
                 open: 0,
@@ -136,6 +141,28 @@ impl Hub {
             } else {
                 self.ready.push(event);
             }
+        }
+    }
+
+    /// What is claimed now was lost before, though nobody has told us: by a process that stood still for
+    /// longer than its lease. What is left of the older claims has no say any more, and is never settled
+    /// together with the newer one.
+    fn supersede(&mut self, claimed: Held) {
+        let first = match claimed {
+            Held::Batch { batch, .. } => Held::Batch {
+                batch,
+                token: i64::MIN,
+            },
+            Held::Row { id, .. } => Held::Row {
+                id,
+                token: i64::MIN,
+            },
+        };
+        let older = self.leases.range(first..claimed);
+        let older = older.filter(|(_, lease)| lease.held < claimed);
+        let older: Vec<Held> = older.map(|(key, _)| *key).collect();
+        for key in older {
+            self.give_up(key);
         }
     }
 

@@ -1,5 +1,6 @@
 //! Settling: where claimed events go.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -135,6 +136,17 @@ pub struct Settlement {
     /// Batches of which nothing is left to do after this. Should something be left after all, the
     /// batch stays, and comes back when its lease ends.
     pub finished: Vec<Held>,
+}
+
+impl Settlement {
+    /// The moves, each claim once, and the events of those that are left out: what is said of a claim a
+    /// second time comes when the event has moved on, and is stale.
+    pub(crate) fn once_each(&self) -> (Vec<&Move>, Vec<i64>) {
+        let mut seen = BTreeSet::new();
+        let is_first = |one: &&Move| seen.insert((one.claim.held, one.claim.id));
+        let (first, again): (Vec<&Move>, Vec<&Move>) = self.moves.iter().partition(is_first);
+        (first, again.iter().map(|one| one.claim.id).collect())
+    }
 }
 
 /// What a handler did in one go: its result, what it published, which side effects it did.

@@ -11,29 +11,31 @@ use crate::port::{Disposition, HandlerResult, HandlerState, Held, Move, Settleme
 /// The moves of a settlement by the lease they are held by.
 #[derive(Default)]
 pub(super) struct ByLease<'a> {
-    /// By batch: token, moves, and whether the batch is finished after this.
-    pub(super) batches: BTreeMap<i64, (i64, Vec<&'a Move>, bool)>,
-    pub(super) rows: Vec<(i64, &'a Move)>,
+    /// By batch and token: moves, and whether the batch is finished after this.
+    pub(super) batches: BTreeMap<(i64, i64), (Vec<&'a Move>, bool)>,
+    pub(super) rows: Vec<&'a Move>,
+    /// Events of which the same claim was settled twice.
+    pub(super) again: Vec<i64>,
 }
 
 impl<'a> ByLease<'a> {
     pub(super) fn of(settlement: &'a Settlement) -> Self {
-        let mut by = Self::default();
-        for one in &settlement.moves {
+        let (moves, again) = settlement.once_each();
+        let mut by = Self {
+            again,
+            ..Self::default()
+        };
+        for one in moves {
             match one.claim.held {
                 Held::Batch { batch, token } => {
-                    let entry = by.batches.entry(batch);
-                    entry.or_insert((token, Vec::new(), false)).1.push(one);
+                    by.batches.entry((batch, token)).or_default().0.push(one);
                 }
-                Held::Row { token, .. } => by.rows.push((token, one)),
+                Held::Row { .. } => by.rows.push(one),
             }
         }
         for held in &settlement.finished {
             if let Held::Batch { batch, token } = *held {
-                by.batches
-                    .entry(batch)
-                    .or_insert((token, Vec::new(), false))
-                    .2 = true;
+                by.batches.entry((batch, token)).or_default().1 = true;
             }
         }
         by

@@ -1,20 +1,21 @@
 //! Settling: one statement per lease, which does nothing where the lease is not ours any more.
 
-use std::collections::BTreeSet;
+mod rows;
+
 use std::sync::PoisonError;
 
 use sqlx::PgConnection;
-use sqlx::types::Uuid;
 use tidegate_core::EventId;
 use tidegate_store::posting::Columns;
 use tidegate_store::{StoreError, sqlx};
 
 use super::super::COMPONENT;
-use super::super::columns::{ByLease, Goal, goal, keys_of, posting_of, postings_of};
+use super::super::columns::{ByLease, Goal, goal, keys_of, postings_of};
 use super::{PostgresQueue, publish, uuid};
 use crate::QueueError;
 use crate::port::{HandlerCommit, Held, Move, Settlement};
 use crate::tx::Tx;
+use rows::{RowPostings, settle_rows};
 
 impl PostgresQueue {
     pub(super) async fn settle_moves(
@@ -24,8 +25,8 @@ impl PostgresQueue {
         let by = ByLease::of(settlement);
         let registry = settlement.registry;
         let registry = registry.map(|version| i64::try_from(version).unwrap_or(i64::MAX));
-        let mut stale = Vec::new();
-        for (batch, (token, moves, is_finished)) in by.batches {
+        let mut stale = by.again;
+        for ((batch, token), (moves, is_finished)) in by.batches {
             let lease = Lease {
                 batch,
                 token,
@@ -35,19 +36,19 @@ impl PostgresQueue {
             stale.extend(self.settle_lease(lease, moves).await?);
         }
         if !by.rows.is_empty() {
-            let columns = self.columns(by.rows.iter().map(|(_, one)| *one)).await?;
-            let tokens = by.rows.iter().map(|(token, one)| (one.claim.id, *token));
-            let tokens: Vec<(i64, i64)> = tokens.collect();
+            let columns = self.columns(by.rows.iter().copied()).await?;
+            let claims: Vec<(i64, i64)> = by.rows.iter().map(|one| claim_of(one)).collect();
             let postings = RowPostings::of(&by.rows);
-            let moved: Vec<i64> = tokens.iter().map(|(id, _)| *id).collect();
+            let wanted = claims.clone();
             let settled = self
                 .postgres
                 .run("settle events", move |connection| {
-                    Box::pin(settle_rows(connection, tokens, columns, postings, registry))
+                    Box::pin(settle_rows(connection, wanted, columns, postings, registry))
                 })
                 .await?
                 .ok_or(QueueError::RegistryChanged)?;
-            stale.extend(moved.into_iter().filter(|id| !settled.contains(id)));
+            let lost = claims.iter().filter(|claim| !settled.contains(claim));
+            stale.extend(lost.map(|(id, _)| *id));
         }
         let keys = keys_of(settlement);
         if !keys.is_empty() {
@@ -107,7 +108,7 @@ impl PostgresQueue {
         // Collected first, because the loop waits for the database.
         let moves: Vec<&Move> = moves.collect();
         for one in moves {
-            let id = one.claim.id;
+            let (id, token) = claim_of(one);
             match goal(one) {
                 Goal::Log { errors, handlers } => {
                     let set = match handlers {
@@ -115,12 +116,14 @@ impl PostgresQueue {
                         None => None,
                     };
                     columns.final_ids.push(id);
+                    columns.final_tokens.push(token);
                     columns.sets.push(set);
                     columns.are_failed.push(errors.is_some());
                     columns.errors.push(errors);
                 }
                 Goal::Row(onward) => {
                     columns.row_ids.push(id);
+                    columns.row_tokens.push(token);
                     columns.lanes.push(onward.lane);
                     columns.keys.push(one.key.clone());
                     columns.places.push(onward.place.to_string());
@@ -129,6 +132,7 @@ impl PostgresQueue {
             }
             for state in &one.states {
                 columns.state_ids.push(id);
+                columns.state_tokens.push(token);
                 columns.handlers.push(state.handler.clone());
                 columns.results.push(state.result.as_str());
                 columns
@@ -235,19 +239,31 @@ struct Lease {
     registry: Option<i64>,
 }
 
-/// Moves by what the statement does with them.
+/// By which claim an event is moved: its number and the token.
+fn claim_of(one: &Move) -> (i64, i64) {
+    let token = match one.claim.held {
+        Held::Batch { token, .. } | Held::Row { token, .. } => token,
+    };
+    (one.claim.id, token)
+}
+
+/// Moves by what the statement does with them. Those of rows go by number and token together: a process
+/// that stood still for longer than its lease may settle an old and a new claim of the same event at once.
 #[derive(Default)]
 struct MoveColumns {
     final_ids: Vec<i64>,
+    final_tokens: Vec<i64>,
     sets: Vec<Option<i32>>,
     are_failed: Vec<bool>,
     errors: Vec<Option<String>>,
     row_ids: Vec<i64>,
+    row_tokens: Vec<i64>,
     lanes: Vec<String>,
     keys: Vec<Option<String>>,
     places: Vec<String>,
     afters: Vec<i64>,
     state_ids: Vec<i64>,
+    state_tokens: Vec<i64>,
     handlers: Vec<String>,
     results: Vec<&'static str>,
     attempts: Vec<i32>,
@@ -342,113 +358,6 @@ async fn settle_batch(
     .bind(lease.registry)
     .fetch_optional(connection)
     .await
-}
-
-/// Postings of rows, one by one, because each counts only where its own token still holds.
-#[derive(Default)]
-struct RowPostings {
-    ids: Vec<i64>,
-    buckets: Vec<String>,
-    froms: Vec<String>,
-    tos: Vec<String>,
-    event_ids: Vec<Uuid>,
-}
-
-impl RowPostings {
-    fn of(rows: &[(i64, &Move)]) -> Self {
-        let mut postings = Self::default();
-        for (_, one) in rows {
-            if let Some((bucket, from, to)) = posting_of(one) {
-                postings.ids.push(one.claim.id);
-                postings.buckets.push(bucket.to_string());
-                postings.froms.push(from.to_string());
-                postings.tos.push(to.to_string());
-                postings.event_ids.push(uuid(one.claim.event_id));
-            }
-        }
-        postings
-    }
-}
-
-async fn settle_rows(
-    connection: &mut PgConnection,
-    tokens: Vec<(i64, i64)>,
-    columns: MoveColumns,
-    postings: RowPostings,
-    registry: Option<i64>,
-) -> Result<Option<BTreeSet<i64>>, sqlx::Error> {
-    let (ids, tokens): (Vec<i64>, Vec<i64>) = tokens.into_iter().unzip();
-    let settled: Option<Vec<i64>> = sqlx::query_scalar(
-        "WITH locked AS MATERIALIZED (
-             SELECT r.id FROM tidegate_event_row r
-             JOIN unnest($1::int8[], $2::int8[]) w(id, token)
-                 ON r.id = w.id AND r.token = w.token
-             WHERE r.locked_by IS NOT NULL FOR UPDATE OF r),
-         known AS MATERIALIZED (
-             SELECT CASE WHEN $22::int8 IS NULL THEN true WHEN l.n >= 0
-                 THEN tidegate_registry() IS NOT DISTINCT FROM $22 END AS is_same
-             FROM (SELECT count(*) AS n FROM locked) l),
-         held AS MATERIALIZED (SELECT id FROM locked WHERE (SELECT is_same FROM known)),
-         gone AS (
-             DELETE FROM tidegate_event_row r USING held, unnest($3::int8[]) f(id)
-             WHERE r.id = held.id AND r.id = f.id RETURNING r.id, r.attempts),
-         together AS (
-             INSERT INTO tidegate_log_batch (ids)
-             SELECT array_agg(id ORDER BY id) FROM gone HAVING count(*) > 0 RETURNING id),
-         logged AS (
-             INSERT INTO tidegate_log (id, batch, ordinal, attempts, handlers, is_failed, errors)
-             SELECT gone.id, together.id, row_number() OVER (ORDER BY gone.id) - 1, gone.attempts,
-                 f.handlers, f.is_failed, f.errors::jsonb
-             FROM gone JOIN unnest($3::int8[], $4::int4[], $5::bool[], $6::text[])
-                 f(id, handlers, is_failed, errors) ON f.id = gone.id, together),
-         moved AS (
-             UPDATE tidegate_event_row r SET lane = m.lane, place = m.place, token = r.token + 1,
-                 abandoned = 0, is_confirmed = true, locked_by = NULL, updated_at = clock_timestamp(),
-                 due_at = CASE WHEN m.after < 0 THEN 'infinity'
-                     ELSE clock_timestamp() + m.after * interval '1 millisecond' END
-             FROM held, unnest($7::int8[], $8::text[], $9::text[], $10::int8[])
-                 m(id, lane, place, after)
-             WHERE r.id = held.id AND r.id = m.id),
-         stated AS (
-             INSERT INTO tidegate_handler_state AS h (id, handler_id, result, attempts, error)
-             SELECT s.* FROM
-                 unnest($11::int8[], $12::text[], $13::text[], $14::int4[], $15::text[])
-                 s(id, handler_id, result, attempts, error) JOIN held ON held.id = s.id
-             ON CONFLICT (id, handler_id) DO UPDATE SET result = excluded.result,
-                 attempts = excluded.attempts, error = excluded.error,
-                 updated_at = clock_timestamp()),
-         posted AS (
-             INSERT INTO tidegate_posting (component, bucket, from_place, to_place, count, id_sum)
-             SELECT $21, p.bucket, p.from_place, p.to_place, 1, p.event_id
-             FROM unnest($16::int8[], $17::text[], $18::text[], $19::text[], $20::uuid[])
-                 p(id, bucket, from_place, to_place, event_id) JOIN held ON held.id = p.id)
-         SELECT CASE WHEN is_same THEN ARRAY(SELECT id FROM held) END FROM known",
-    )
-    .bind(ids)
-    .bind(tokens)
-    .bind(columns.final_ids)
-    .bind(columns.sets)
-    .bind(columns.are_failed)
-    .bind(columns.errors)
-    .bind(columns.row_ids)
-    .bind(columns.lanes)
-    .bind(columns.places)
-    .bind(columns.afters)
-    .bind(columns.state_ids)
-    .bind(columns.handlers)
-    .bind(columns.results)
-    .bind(columns.attempts)
-    .bind(columns.state_errors)
-    .bind(postings.ids)
-    .bind(postings.buckets)
-    .bind(postings.froms)
-    .bind(postings.tos)
-    .bind(postings.event_ids)
-    .bind(COMPONENT)
-    .bind(registry)
-    .fetch_one(connection)
-    .await?;
-    Ok(settled.map(|settled| settled.into_iter().collect()))
 }
 
 /// The fence, the result, the follow-up events and the guards, in the transaction of `connection`.

@@ -152,19 +152,19 @@ async fn settle(
     settlement: &Settlement,
     now: i64,
 ) -> Result<Vec<i64>, sqlx::Error> {
-    let mut stale = Vec::new();
+    let (moves, mut stale) = settlement.once_each();
     let mut done: Vec<&Move> = Vec::new();
     let mut logged = Vec::new();
     let mut sets = BTreeMap::new();
     let mut known: Option<(Held, Option<i64>)> = None;
     let of_batch = |one: &&Move| matches!(one.claim.held, Held::Batch { .. });
-    let listed = settlement.moves.iter().filter(of_batch);
+    let listed = moves.iter().copied().filter(of_batch);
     let listed: Vec<i64> = listed.map(|one| one.claim.id).collect();
     let settled = match listed.is_empty() {
         true => BTreeSet::new(),
         false => settled(connection, &listed).await?,
     };
-    for one in &settlement.moves {
+    for one in moves {
         let held = one.claim.held;
         let attempts = match known {
             Some((of, attempts)) if of == held => attempts,

@@ -1,0 +1,153 @@
+//! Rules of settlements in which one event comes twice: of a process that stood still for longer than
+//! its lease, and has an old and a new claim of the same event.
+
+use std::time::Duration;
+
+use super::{LONG, SHORT, World, lane, numbers};
+use crate::port::{
+    ClaimedEvent, Disposition, HandlerResult, HandlerState, Move, Settlement, Status,
+};
+
+/// Completed, with the handlers' own states to say who did it.
+fn completed() -> Disposition {
+    Disposition::Finalize {
+        errors: Vec::new(),
+        handlers: None,
+    }
+}
+
+fn retried() -> Disposition {
+    Disposition::Retry {
+        after: LONG,
+        lane: lane(),
+    }
+}
+
+/// Moves an event, and remembers that `handler` succeeded.
+fn moved(event: &ClaimedEvent, to: &Disposition, handler: &str) -> Move {
+    Move {
+        claim: event.claim.clone(),
+        key: event.key.clone(),
+        to: to.clone(),
+        states: vec![HandlerState {
+            handler: handler.to_owned(),
+            result: HandlerResult::Success,
+            attempts: 1,
+            error: None,
+        }],
+    }
+}
+
+async fn settle(world: &World, moves: Vec<Move>) -> Vec<i64> {
+    let finished = moves.iter().map(|one| one.claim.held).collect();
+    let settlement = Settlement {
+        registry: None,
+        moves,
+        finished,
+    };
+    world.store.settle(&settlement).await.unwrap()
+}
+
+/// Every way in which two claims can disagree, and the order they come in.
+fn disagreements() -> impl Iterator<Item = (Disposition, Disposition, bool)> {
+    let verdicts = [
+        (completed(), retried()),
+        (retried(), completed()),
+        (completed(), completed()),
+        (retried(), retried()),
+    ];
+    let both = verdicts
+        .into_iter()
+        .map(|(old, new)| [(old.clone(), new.clone(), true), (old, new, false)]);
+    both.flatten()
+}
+
+fn status_after(to: &Disposition) -> Status {
+    match to {
+        Disposition::Finalize { .. } => Status::Completed,
+        Disposition::Retry { .. } | Disposition::Leave { .. } | Disposition::Park { .. } => {
+            Status::Pending
+        }
+    }
+}
+
+/// Settles an old and a new claim of these events at once: what the new one says is done, and nothing of
+/// what the old one says.
+async fn settle_both(
+    world: &World,
+    (old, new): (&[ClaimedEvent], &[ClaimedEvent]),
+    (first, second, is_old_first): (Disposition, Disposition, bool),
+) {
+    assert_eq!(numbers(old), numbers(new));
+    let mut moves: Vec<Move> = old.iter().map(|one| moved(one, &first, "old")).collect();
+    moves.extend(new.iter().map(|one| moved(one, &second, "new")));
+    if !is_old_first {
+        moves.reverse();
+    }
+    let mut stale = settle(world, moves).await;
+    stale.sort_unstable();
+    assert_eq!(stale, numbers(old), "{first:?}, then {second:?}");
+    for id in numbers(new) {
+        let shown = world.store.show(id).await.unwrap().unwrap();
+        assert_eq!(shown.status, status_after(&second));
+        let spoke: Vec<&str> = shown.states.iter().map(|s| s.handler.as_str()).collect();
+        assert_eq!(spoke, ["new"]);
+    }
+    world.audit().await;
+}
+
+/// Of two claims of one row, each counts by its own token.
+pub async fn a04_q07_of_two_claims_of_one_event_only_the_newest_is_settled(world: &World) {
+    for disagreement in disagreements() {
+        world.publish("a", 2).await;
+        let fresh = world.claim(2, LONG).await;
+        let again = Disposition::Retry {
+            after: Duration::ZERO,
+            lane: lane(),
+        };
+        assert_eq!(world.settle(&fresh, &again).await, [0_i64; 0]);
+        world.wait(Duration::from_millis(5)).await;
+        let old = world.claim(2, SHORT).await;
+        world.wait(SHORT * 2).await;
+        let new = world.claim(2, LONG).await;
+        settle_both(world, (&old, &new), disagreement).await;
+    }
+}
+
+/// And so it is with two claims of one batch.
+pub async fn a04_q07_of_two_claims_of_one_batch_only_the_newest_is_settled(world: &World) {
+    for disagreement in disagreements() {
+        world.publish("a", 2).await;
+        let old = world.claim(2, SHORT).await;
+        world.wait(SHORT * 2).await;
+        let new = world.claim(2, LONG).await;
+        settle_both(world, (&old, &new), disagreement).await;
+    }
+}
+
+/// The same claim twice in one settlement: the first counts, and the second is stale.
+pub async fn a04_q07_a_claim_that_is_settled_twice_at_once_moves_its_event_once(world: &World) {
+    for (first, second, is_row) in disagreements() {
+        let ids = world.publish("a", 1).await;
+        let mut claimed = world.claim(1, LONG).await;
+        if is_row {
+            let again = Disposition::Retry {
+                after: Duration::ZERO,
+                lane: lane(),
+            };
+            assert_eq!(world.settle(&claimed, &again).await, [0_i64; 0]);
+            world.wait(Duration::from_millis(5)).await;
+            claimed = world.claim(1, LONG).await;
+        }
+        let moves = vec![
+            moved(&claimed[0], &first, "first"),
+            moved(&claimed[0], &second, "second"),
+        ];
+        assert_eq!(settle(world, moves).await, ids);
+        let shown = world.store.show(ids[0]).await.unwrap().unwrap();
+        assert_eq!(shown.status, status_after(&first));
+        assert_eq!(shown.states.len(), 1);
+        assert_eq!(shown.states[0].handler, "first");
+        world.audit().await;
+    }
+}
