@@ -301,6 +301,8 @@ macro_rules! queue_conformance {
             a_request_is_served_only_from_a_log_that_is_whole,
             a_request_is_written_down_for_everybody_who_asks,
             a_swap_takes_its_marks_away,
+            a_rebuild_that_failed_leaves_nothing_behind,
+            what_is_left_of_a_rebuild_that_nobody_makes_is_dropped,
         ]);
         $crate::queue_conformance!(@ [$(#[$attribute])*] $run, retention, [
             a_dispatcher_alone_removes_what_is_old,

@@ -235,3 +235,56 @@ pub async fn a_swap_takes_its_marks_away(world: &World) {
     assert_eq!(known, [("counting".to_owned(), 1)]);
     assert_eq!(store.rebuilds("counting").await.unwrap(), 1);
 }
+
+/// Events that are finalized, have a position, and were seen by the projection.
+async fn seen(world: &World, numbers: std::ops::Range<u32>) {
+    let count = numbers.len();
+    publish(world, numbers).await;
+    let claimed = world.claim(u32::try_from(count).unwrap(), LONG).await;
+    assert_eq!(world.settle(&claimed, &completed()).await, [0_i64; 0]);
+    let projecting = start(world, &Calls::default());
+    caught_up(world).await;
+    projecting.stop().await;
+    // Retention removes what is older than now, and a turn that was given back is free by then.
+    world.wait(Duration::from_millis(5)).await;
+}
+
+/// A rebuild that failed in its middle is gone, and retention does not wait for it.
+pub async fn a_rebuild_that_failed_leaves_nothing_behind(world: &World) {
+    seen(world, 0..20).await;
+    // One that has not seen number 13 fails there, after its first batch.
+    let failed = projector(world, &Calls::default())
+        .rebuild("counting")
+        .await;
+    assert!(
+        matches!(failed, Err(RebuildError::Failed { .. })),
+        "{failed:?}"
+    );
+    let known = world.store.projections().await.unwrap();
+    assert_eq!(known, [("counting".to_owned(), 20)]);
+    let cleaned = world.store.clean(Some(Duration::ZERO)).await.unwrap();
+    assert_eq!(cleaned.events, 20);
+}
+
+/// What a process that died has left of a rebuild that nobody asks for goes when the projection is run:
+/// retention would wait for it for ever.
+pub async fn what_is_left_of_a_rebuild_that_nobody_makes_is_dropped(world: &World) {
+    seen(world, 0..5).await;
+    let store = &world.store;
+    let mut tx = store.begin().await.unwrap();
+    create(&mut tx, Target::Rebuild).await.unwrap();
+    tx.commit().await.unwrap();
+    store.note_position("counting#rebuild", 2).await.unwrap();
+    let projecting = start(world, &Calls::default());
+    for _ in 0..2_000 {
+        if store.projections().await.unwrap().len() == 1 {
+            break;
+        }
+        world.wait(Duration::from_millis(5)).await;
+    }
+    projecting.stop().await;
+    let known = store.projections().await.unwrap();
+    assert_eq!(known, [("counting".to_owned(), 5)]);
+    let cleaned = store.clean(Some(Duration::ZERO)).await.unwrap();
+    assert_eq!(cleaned.events, 5);
+}

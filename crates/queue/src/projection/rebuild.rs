@@ -65,7 +65,8 @@ impl Projector {
     /// [`Queue::request_rebuild`](crate::Queue::request_rebuild): a projector that runs goes on with what readers see meanwhile.
     ///
     /// Returns once the new one is what readers see. If canceled, or if it fails, they see the old
-    /// one; calling it again begins anew.
+    /// one; calling it again begins anew. What there is of one that was canceled is dropped by whoever
+    /// runs or rebuilds the projection next, and until then the log is kept for it.
     ///
     /// # Errors
     /// There is no such projection, retention has removed events that it had seen, it failed, the
@@ -109,28 +110,45 @@ impl Projector {
                 None => self.clock.sleep(self.options.poll_delay).await,
             }
         };
+        let built = self.build_anew(projection, wanted, &turn).await;
+        if built.is_err()
+            && let Err(error) = self.give_up(projection, &turn).await
+        {
+            // The log is kept for it until somebody runs the projection.
+            tracing::warn!(%error, projection = name, "something is left of a rebuild");
+        }
+        let given_back = self.store.keep_turn(&turn, Duration::ZERO).await;
+        built?;
+        given_back.map_err(failed)?;
+        Ok(())
+    }
+
+    /// Builds a projection under its turn, and swaps it in.
+    async fn build_anew(
+        &self,
+        projection: &Projection,
+        wanted: Wanted,
+        turn: &Turn,
+    ) -> Result<(), RebuildError> {
+        let (name, store) = (projection.name(), &self.store);
         let shadow = shadow_of(name);
-        let store = &self.store;
+        let failed = |source| RebuildError::Store {
+            name: name.to_owned(),
+            source,
+        };
         let taken_over = || RebuildError::TakenOver {
             name: name.to_owned(),
         };
-        let is_begun = self.give_up(projection, &turn).await?
-            && self.create(projection, Target::Rebuild, &turn).await?;
+        let is_begun = self.give_up(projection, turn).await?
+            && self.create(projection, Target::Rebuild, turn).await?;
         if !is_begun {
             return Err(taken_over());
         }
         // What was removed while we waited is missing; from here on retention waits for us.
-        if let Err(error) = self.check_log(name, wanted).await {
-            self.give_up(projection, &turn).await?;
-            store
-                .keep_turn(&turn, Duration::ZERO)
-                .await
-                .map_err(failed)?;
-            return Err(error);
-        }
+        self.check_log(name, wanted).await?;
         loop {
             if !store
-                .keep_turn(&turn, self.options.lease)
+                .keep_turn(turn, self.options.lease)
                 .await
                 .map_err(failed)?
             {
@@ -138,7 +156,7 @@ impl Projector {
             }
             let from = store.projection(&shadow).await.map_err(failed)?;
             match self
-                .step(projection, (&shadow, from), Target::Rebuild, &turn)
+                .step(projection, (&shadow, from), Target::Rebuild, turn)
                 .await?
             {
                 Step::Moved => {}
@@ -148,31 +166,29 @@ impl Projector {
         }
         // What was left of it when it was forgotten goes with the swap.
         let marks = [forgotten_of(name)];
-        let swapped = store.swap(&turn, name, &shadow, &projection.tables, &marks);
+        let swapped = store.swap(turn, name, &shadow, &projection.tables, &marks);
         if !swapped.await.map_err(failed)? {
             return Err(taken_over());
         }
-        store
-            .keep_turn(&turn, Duration::ZERO)
-            .await
-            .map_err(failed)?;
         Ok(())
     }
 
     /// Goes on with a rebuild that is asked for and has come to position `from`, and drops one that
-    /// is not any more.
+    /// is not any more, also where somebody else had begun with it: retention would wait for it for
+    /// ever.
     pub(super) async fn follow(
         &self,
         projection: &Projection,
         wanted: Option<Wanted>,
-        mut from: i64,
+        from: Option<i64>,
         turn: &Turn,
         begun: &mut Begun,
     ) -> Result<Step, RebuildError> {
         let name = projection.name();
+        let (is_there, mut from) = (from.is_some(), from.unwrap_or(0));
         match (wanted, begun.is_rebuilding) {
-            (None, false) => return Ok(Step::Idle),
-            (None, true) => {
+            (None, false) if !is_there => return Ok(Step::Idle),
+            (None, _) => {
                 begun.is_rebuilding = false;
                 return match self.give_up(projection, turn).await? {
                     true => Ok(Step::Idle),

@@ -294,7 +294,7 @@ impl Projector {
         if is_forgotten && live.is_err() {
             return live;
         }
-        let shadow = at(&shadow_of(projection.name())).unwrap_or(0);
+        let shadow = at(&shadow_of(projection.name()));
         // Also where that one stands: a rebuild may be what mends it.
         let rebuilt = self
             .follow(projection, wanted, shadow, &turn, &mut work.begun)
