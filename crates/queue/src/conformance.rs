@@ -7,6 +7,7 @@
 pub mod abandoned;
 pub mod claims;
 pub mod dispatchers;
+pub mod endless;
 pub mod fences;
 pub mod keys;
 pub mod latecomers;
@@ -140,6 +141,17 @@ impl World {
         self.env.clock.sleep(span).await;
     }
 
+    /// Waits until something is so, ten seconds at most.
+    pub async fn until(&self, is_so: impl AsyncFn() -> bool) {
+        for _ in 0..2_000 {
+            if is_so().await {
+                return;
+            }
+            self.wait(Duration::from_millis(5)).await;
+        }
+        panic!("{:?}", self.store.account().await);
+    }
+
     /// Checks that books and tables agree.
     pub async fn audit(&self) {
         let recount = self.store.recount().await.unwrap();
@@ -219,6 +231,12 @@ macro_rules! queue_conformance {
             a_batch_is_settled_in_parts,
             a_batch_that_is_reopened_has_what_is_left,
             a01_the_books_follow_every_move,
+        ]);
+        $crate::queue_conformance!(@ [$(#[$attribute])*] $run, endless, [
+            a_lease_may_have_no_end,
+            a_retry_may_wait_for_ever,
+            a_retention_may_have_no_end,
+            a_dispatcher_may_have_no_limits,
         ]);
         $crate::queue_conformance!(@ [$(#[$attribute])*] $run, fences, [
             a04_q07_of_two_claims_of_one_event_only_the_newest_is_settled,

@@ -326,6 +326,7 @@ impl Dispatcher {
                 .spawn(&format!("queue-worker-{number}"), task)
         });
         let mut workers = Workers(workers.collect());
+        let _stopped = Stopped(&shared);
         let stop = async {
             // Also after a failure that stopped it: its gauges are looked at most of all then.
             tokio::select! {
@@ -344,6 +345,15 @@ impl Dispatcher {
         };
         tokio::join!(stop, working);
         shared.hub().report
+    }
+}
+
+/// However the run ends, also by being dropped: nothing is claimed any more, and the health says so.
+struct Stopped<'a>(&'a Shared);
+
+impl Drop for Stopped<'_> {
+    fn drop(&mut self) {
+        self.0.stop();
     }
 }
 

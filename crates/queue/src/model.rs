@@ -22,6 +22,7 @@ use std::time::Duration;
 use tidegate_core::EventId;
 use tidegate_core::books::Account;
 use tidegate_core::env::Clock;
+use tidegate_store::span_ms;
 use tokio::sync::Notify;
 
 use crate::event::NewEvent;
@@ -194,7 +195,7 @@ impl QueueStore for Model {
 
     fn renew<'a>(&'a self, held: &'a [Held], lease: Duration) -> Answer<'a, Vec<Held>> {
         self.call("renew", move |state, now| {
-            Ok(state.renew(held, now, ms(lease)))
+            Ok(state.renew(held, now, span_ms(lease)))
         })
     }
 
@@ -266,13 +267,13 @@ impl QueueStore for Model {
         span: Duration,
     ) -> Answer<'a, Option<Turn>> {
         self.call("take_turn", move |state, now| {
-            Ok(state.take_turn(name, now, now + ms(span)))
+            Ok(state.take_turn(name, now, now + span_ms(span)))
         })
     }
 
     fn keep_turn<'a>(&'a self, turn: &'a Turn, span: Duration) -> Answer<'a, bool> {
         self.call("keep_turn", move |state, now| {
-            Ok(state.keep_turn(turn, now + ms(span)))
+            Ok(state.keep_turn(turn, now + span_ms(span)))
         })
     }
 
@@ -372,7 +373,7 @@ impl QueueStore for Model {
 
     fn clean(&self, retention: Option<Duration>) -> Answer<'_, Cleaned> {
         self.call("clean", move |state, now| {
-            Ok(state.clean(retention.map(|retention| now - ms(retention)), now))
+            Ok(state.clean(retention.map(|retention| now - span_ms(retention)), now))
         })
     }
 
@@ -416,8 +417,4 @@ impl QueueStore for Model {
     fn woken(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
         Box::pin(self.wakes.notified())
     }
-}
-
-fn ms(span: Duration) -> i64 {
-    i64::try_from(span.as_millis()).unwrap_or(i64::MAX)
 }

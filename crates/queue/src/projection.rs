@@ -20,7 +20,6 @@ use crate::QueueError;
 use crate::port::LogEvent;
 use crate::tx::Tx;
 
-pub(crate) use guard::Caught;
 pub use rebuild::RebuildError;
 pub use request::{ProjectionState, Rebuild};
 pub(crate) use run::{GROUPS, SEQUENCER};

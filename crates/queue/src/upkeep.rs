@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_core::env::{Clock, Env};
+use tidegate_core::env::{Caught, Clock, Env};
 
 use crate::port::QueueStore;
-use crate::projection::{Caught, GROUPS, SEQUENCER};
+use crate::projection::{GROUPS, SEQUENCER};
 use crate::queue::Queue;
 use crate::{QueueError, telemetry};
 
@@ -105,7 +105,7 @@ async fn remove(
     every: Duration,
     retention: Option<Duration>,
 ) {
-    let until = clock.elapsed() + every;
+    let until = clock.elapsed().saturating_add(every);
     if retention.is_some()
         && let Err(error) = give_positions(store, owner, clock, until).await
     {

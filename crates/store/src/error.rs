@@ -128,6 +128,12 @@ impl StoreError {
         }
     }
 
+    /// An operation panicked before its commit, and nothing of it happened. It would do so again.
+    pub(crate) fn panicked(doing: &'static str, panic: String) -> Self {
+        let source = sqlx::Error::Io(std::io::Error::other(panic));
+        Self::Refused { doing, source }
+    }
+
     /// The driver's error in our words.
     pub fn of(doing: &'static str, source: sqlx::Error) -> Self {
         match kind(&source) {

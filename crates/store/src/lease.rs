@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use crate::{Store, StoreError, Tx};
+use crate::{Store, StoreError, Tx, span_ms};
 
 /// A lease that was taken.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,7 +34,7 @@ pub async fn acquire(
 ) -> Result<Option<Lease>, StoreError> {
     let doing = "take a lease";
     let (name, owner) = (name.to_owned(), owner.to_owned());
-    let span = ms(span);
+    let span = span_ms(span);
     let token: Option<i64> = match store {
         Store::Postgres(postgres) => {
             let (name, owner) = (name.clone(), owner);
@@ -92,7 +92,7 @@ pub async fn acquire(
 pub async fn renew(store: &Store, lease: &Lease, span: Duration) -> Result<bool, StoreError> {
     let doing = "renew a lease";
     let (name, token) = (lease.name.clone(), lease.token);
-    let span = ms(span);
+    let span = span_ms(span);
     let changed = match store {
         Store::Postgres(postgres) => {
             postgres
@@ -170,8 +170,4 @@ pub async fn holds(tx: &mut Tx, lease: &Lease) -> Result<bool, StoreError> {
         }
     };
     Ok(found == Some(lease.token))
-}
-
-fn ms(span: Duration) -> i64 {
-    i64::try_from(span.as_millis()).unwrap_or(i64::MAX)
 }

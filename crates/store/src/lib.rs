@@ -2,6 +2,7 @@
 
 mod error;
 mod options;
+mod span;
 mod within;
 
 mod postgres;
@@ -16,6 +17,7 @@ pub mod posting;
 pub use error::StoreError;
 pub use options::{Dialect, StoreOptions};
 pub use postgres::{PgTx, Postgres};
+pub use span::span_ms;
 pub use sqlite::{Sqlite, SqliteTx};
 pub use store::Store;
 pub use tx::Tx;

@@ -56,7 +56,12 @@ impl Postgres {
             .url
             .parse()
             .map_err(|error: sqlx::Error| address(error.to_string()))?;
-        let ms = |span: Duration| span.as_millis().to_string();
+        // The server refuses a session whose limits are larger than this number.
+        let ms = |span: Duration| {
+            span.as_millis()
+                .min(i32::MAX.unsigned_abs().into())
+                .to_string()
+        };
         // The server gives up on its own as well, so that a client that went away or stands still
         // leaves nothing running and nothing locked.
         let mut settings = vec![

@@ -168,7 +168,9 @@ pub async fn a_dispatcher_that_is_dropped_calls_no_more_handlers(world: &World) 
     };
     let builder = Dispatcher::builder(queue).options(options);
     let dispatcher = builder.register_fn("slow", slow).unwrap();
-    let running = dispatcher.build(&world.env).run(std::future::pending());
+    let dispatcher = dispatcher.build(&world.env);
+    let handle = dispatcher.handle();
+    let running = dispatcher.run(std::future::pending());
     let called = || -> u32 { (0..40).map(|n| calls.of("slow", n)).sum() };
     let begun = async {
         while called() == 0 {
@@ -180,6 +182,7 @@ pub async fn a_dispatcher_that_is_dropped_calls_no_more_handlers(world: &World) 
         () = begun => {}
         _ = running => panic!("nobody told it to stop"),
     }
+    assert!(!handle.health().is_up, "nobody works any more");
     world.wait(Duration::from_millis(30)).await;
     let at_once = called();
     world.wait(Duration::from_millis(300)).await;

@@ -94,7 +94,7 @@ fn room(shared: &Shared) -> u32 {
     }
     let in_memory = u32::try_from(hub.in_memory()).unwrap_or(u32::MAX);
     let room = batch.saturating_mul(2).saturating_sub(in_memory);
-    if room * 2 >= batch {
+    if room >= batch.div_ceil(2) {
         room.min(batch)
     } else {
         0
@@ -122,7 +122,9 @@ impl Looks {
 
     fn request(&mut self, shared: &Shared, limit: u32) -> ClaimRequest {
         let now = shared.env.clock.elapsed();
-        let is_due = |last: Option<Duration>, every| last.is_none_or(|last| now >= last + every);
+        let is_due = |last: Option<Duration>, every| {
+            last.is_none_or(|last| now >= last.saturating_add(every))
+        };
         let rows = is_due(self.rows, ROWS_EVERY);
         let (suspects, alone) = {
             let hub = shared.hub();

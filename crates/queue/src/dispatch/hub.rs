@@ -405,7 +405,7 @@ impl Shared {
     pub(super) fn is_past_stop(&self) -> bool {
         let stopped_at = self.hub().stopped_at;
         let now = self.env.clock.elapsed();
-        stopped_at.is_some_and(|at| now >= at + self.options.stop_timeout)
+        stopped_at.is_some_and(|at| now >= at.saturating_add(self.options.stop_timeout))
     }
 
     /// Completes once the stop was asked for.

@@ -3,10 +3,11 @@
 use super::state::{Batch, RowState, State, Stored, Where};
 use crate::port::{Claim, ClaimRequest, Claimed, ClaimedEvent, Held, Lane, PATIENCE, SUSPECT};
 use tidegate_core::books::Place;
+use tidegate_store::span_ms;
 
 impl State {
     pub(super) fn claim(&mut self, request: &ClaimRequest, now: i64) -> Claimed {
-        let until = now + super::ms(request.lease);
+        let until = now + span_ms(request.lease);
         let limit = usize::try_from(request.limit).unwrap_or(usize::MAX);
         let mut taken: Vec<i64> = Vec::new();
         if request.rescue {
@@ -313,7 +314,7 @@ fn may_be_taken(
     match ran_out.checked_sub(SUSPECT) {
         None => patience == 0,
         Some(alone) => {
-            let pause = i64::from(alone.min(10) + patience) * super::ms(request.lease);
+            let pause = i64::from(alone.min(10) + patience) * span_ms(request.lease);
             request.suspects && since <= now - pause
         }
     }

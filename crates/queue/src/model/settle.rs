@@ -1,5 +1,7 @@
 //! Settling in the model.
 
+use tidegate_store::span_ms;
+
 use super::state::{Logged, RowState, State, Where};
 use super::tx::Pending;
 use crate::port::{Claim, Disposition, HandlerCommit, Held, Move, Settlement, Turn};
@@ -87,7 +89,7 @@ impl State {
                     finalized_ms: now,
                 })
             }
-            Disposition::Retry { after, lane } => row(lane, Some(now + super::ms(*after))),
+            Disposition::Retry { after, lane } => row(lane, Some(now + span_ms(*after))),
             Disposition::Leave { lane } => row(lane, one.key.is_none().then_some(now)),
             Disposition::Park { lane } => row(lane, None),
         };

@@ -1,11 +1,7 @@
 //! What is a projection's own code, kept within bounds: its turn is renewed meanwhile, it is cut at
 //! its time limit, and a panic is a failure like another.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::Pin;
-use std::task::{Context, Poll};
-
-use tidegate_core::env::Outcome;
+use tidegate_core::env::Caught;
 use tidegate_core::{Code, Failure};
 
 use super::rebuild::RebuildError;
@@ -54,23 +50,5 @@ impl Projector {
             source,
         };
         worked.map(|()| true).map_err(failed)
-    }
-}
-
-/// Runs a future, and gives what it panicked with.
-pub(crate) struct Caught<'a, T>(pub(crate) Pin<Box<dyn Future<Output = T> + Send + 'a>>);
-
-impl<T> Future for Caught<'_, T> {
-    type Output = Result<T, String>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let running = &mut self.0;
-        match catch_unwind(AssertUnwindSafe(|| running.as_mut().poll(context))) {
-            Ok(polled) => polled.map(Ok),
-            Err(payload) => Poll::Ready(Err(match Outcome::panicked(payload.as_ref()) {
-                Outcome::Panicked(message) => message,
-                Outcome::Completed | Outcome::Aborted => "ended without a result".to_owned(),
-            })),
-        }
     }
 }

@@ -4,10 +4,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_core::env::{Clock, Env, Spawn, Task};
+use tidegate_core::env::{Caught, Clock, Env, Spawn, Task};
 use tokio::sync::watch;
 
-use super::guard::Caught;
 use super::rebuild::RebuildError;
 use super::request::{Wanted, forgotten_of, request_of, shadow_of, turn_of};
 use super::{Projection, Target};

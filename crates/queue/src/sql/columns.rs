@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde_json::value::{RawValue, to_raw_value};
 use tidegate_core::books::{Bucket, Place, Posting, postings};
+use tidegate_store::span_ms;
 
 use crate::port::{Disposition, HandlerResult, HandlerState, Held, Move, Settlement};
 
@@ -97,7 +98,7 @@ pub(super) fn goal(one: &Move) -> Goal {
         Disposition::Retry { after, lane } => Goal::Row(Onward {
             lane: lane.to_string(),
             place,
-            after_ms: Some(ms(*after)),
+            after_ms: Some(span_ms(*after)),
         }),
         Disposition::Leave { lane } => Goal::Row(Onward {
             lane: lane.to_string(),
@@ -154,10 +155,6 @@ pub(super) fn shown_payload(payload: String) -> Box<RawValue> {
     let shown = serde_json::from_str(&payload);
     // A text always has a JSON form.
     shown.unwrap_or_else(|_| to_raw_value(&payload).unwrap_or_default())
-}
-
-pub(super) fn ms(span: Duration) -> i64 {
-    i64::try_from(span.as_millis()).unwrap_or(i64::MAX)
 }
 
 pub(super) fn small(number: i64) -> u32 {

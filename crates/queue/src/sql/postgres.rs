@@ -20,7 +20,7 @@ use tidegate_core::books::Account;
 use tidegate_core::env::Env;
 use tidegate_store::{Postgres, Store, lease, sqlx};
 
-use super::columns::{ParkedKeys, ms};
+use super::columns::ParkedKeys;
 use crate::event::NewEvent;
 use crate::port::{
     Answer, ClaimRequest, Claimed, Cleaned, Filter, HandlerCommit, Held, Listed, LogPage,
@@ -277,8 +277,4 @@ fn id_of(row: &sqlx::postgres::PgRow, column: usize) -> Result<EventId, sqlx::Er
 
 fn uuid(id: EventId) -> sqlx::types::Uuid {
     sqlx::types::Uuid::from_u128(id.as_u128())
-}
-
-fn lease_ms(lease: Duration) -> i64 {
-    ms(lease)
 }

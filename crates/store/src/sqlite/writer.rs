@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use sqlx::SqliteConnection;
+use tidegate_core::env::Caught;
 use tokio::sync::{Mutex, Notify, OwnedMutexGuard, mpsc, oneshot};
 
 use crate::{BoxFuture, StoreError};
@@ -156,7 +157,8 @@ async fn commit(turn: &mut Turn, group: &mut [Box<dyn Operation>]) -> Result<(),
 /// One operation that waits for the writer.
 pub(super) trait Operation: Send {
     fn is_forgotten(&self) -> bool;
-    /// Runs it and says whether what it did stays.
+    /// Runs it and says whether what it did stays. A panic is its failure alone: the task that writes
+    /// goes on for everybody else.
     fn run<'a>(&'a mut self, connection: &'a mut SqliteConnection) -> BoxFuture<'a, bool>;
     fn answer(self: Box<Self>, committed: &Result<(), Arc<sqlx::Error>>);
 }
@@ -164,7 +166,7 @@ pub(super) trait Operation: Send {
 pub(super) struct Job<T, F> {
     doing: &'static str,
     call: Option<F>,
-    outcome: Option<Result<T, sqlx::Error>>,
+    outcome: Option<Result<T, StoreError>>,
     tell: oneshot::Sender<Result<T, StoreError>>,
 }
 
@@ -199,7 +201,16 @@ where
             let Some(call) = self.call.take() else {
                 return false;
             };
-            let outcome = call(connection).await;
+            // Making the future is the caller's code too, so that it is made where panics are caught.
+            let called = Caught(Box::pin(async move { call(connection).await })).await;
+            let doing = self.doing;
+            let outcome = match called {
+                Ok(outcome) => outcome.map_err(|error| StoreError::of(doing, error)),
+                Err(panic) => {
+                    tracing::error!(panic, doing, "an operation is taken back");
+                    Err(StoreError::panicked(doing, panic))
+                }
+            };
             let is_good = outcome.is_ok();
             self.outcome = Some(outcome);
             is_good
@@ -208,7 +219,7 @@ where
 
     fn answer(self: Box<Self>, committed: &Result<(), Arc<sqlx::Error>>) {
         let answer = match (self.outcome, committed) {
-            (Some(Err(error)), _) => Err(StoreError::of(self.doing, error)),
+            (Some(Err(error)), _) => Err(error),
             (Some(Ok(value)), Ok(())) => Ok(value),
             // An error that is shared cannot be moved; its text and kind are what counts.
             (_, Err(error)) => Err(StoreError::like(self.doing, error)),

@@ -129,6 +129,49 @@ fn an_operation_that_fails_takes_back_itself_and_nobody_else() {
 }
 
 #[test]
+fn an_operation_that_panics_takes_back_itself_and_nobody_else() {
+    runtime().block_on(async {
+        let dir = tempfile::tempdir().unwrap();
+        let store = sqlite(&dir).await;
+        let Store::Sqlite(file) = &store else {
+            panic!("it is SQLite");
+        };
+        let run = |sql: &'static str| {
+            file.write("test", move |connection| {
+                Box::pin(async move { sqlx::raw_sql(sql).execute(connection).await })
+            })
+        };
+        run("CREATE TABLE t (n integer PRIMARY KEY)").await.unwrap();
+        let panics = file.write::<(), _>("test", |connection| {
+            Box::pin(async move {
+                let insert = sqlx::raw_sql("INSERT INTO t VALUES (2)");
+                insert.execute(connection).await?;
+                panic!("a number that is too large");
+            })
+        });
+        let panics_at_once = file.write::<(), _>("test", |_| panic!("before it began"));
+        let (one, two, three, four) = tokio::join!(
+            run("INSERT INTO t VALUES (1)"),
+            panics,
+            panics_at_once,
+            run("INSERT INTO t VALUES (3)"),
+        );
+        assert!(one.is_ok() && four.is_ok());
+        for panicked in [two, three] {
+            let error = panicked.unwrap_err();
+            assert!(matches!(error, StoreError::Refused { .. }), "{error:?}");
+            assert!(!error.may_have_happened());
+        }
+        run("INSERT INTO t VALUES (4)").await.unwrap();
+        let sum = file.read("sum", |connection| {
+            Box::pin(sqlx::query_scalar("SELECT sum(n) FROM t").fetch_one(connection))
+        });
+        let sum: i64 = sum.await.unwrap();
+        assert_eq!(sum, 8);
+    });
+}
+
+#[test]
 fn a_transaction_that_is_dropped_or_idle_changes_nothing_and_holds_nothing_for_ever() {
     runtime().block_on(async {
         let dir = tempfile::tempdir().unwrap();

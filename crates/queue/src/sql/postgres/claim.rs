@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use sqlx::{PgConnection, Row};
 use tidegate_core::books::Place;
-use tidegate_store::sqlx;
+use tidegate_store::{span_ms, sqlx};
 
 use super::super::columns::{PARKED_KEYS, ParkedKeys, place_of, small, unsigned};
 use super::maintain::read_registry;
-use super::{PostgresQueue, id_of, lease_ms};
+use super::{PostgresQueue, id_of};
 use crate::QueueError;
 use crate::event::headers_of;
 use crate::port::{
@@ -64,7 +64,7 @@ impl PostgresQueue {
         let lost = self
             .postgres
             .run("renew claims", move |connection| {
-                Box::pin(async move { renew(connection, held, lease_ms(lease)).await })
+                Box::pin(async move { renew(connection, held, span_ms(lease)).await })
             })
             .await?;
         Ok(lost)
@@ -190,7 +190,7 @@ async fn take_over(
     )
     .bind(room(request, taken))
     .bind(&request.owner)
-    .bind(lease_ms(request.lease))
+    .bind(span_ms(request.lease))
     .bind(floor)
     .bind(request.suspects)
     .bind(i32::try_from(patience).unwrap_or(i32::MAX))
@@ -337,7 +337,7 @@ async fn rows(
     .bind(lanes)
     .bind(limit)
     .bind(&request.owner)
-    .bind(lease_ms(request.lease))
+    .bind(span_ms(request.lease))
     .bind(kind != Kind::Trusted)
     .bind(match kind {
         Kind::Trusted | Kind::Suspect => 0,
@@ -366,7 +366,7 @@ async fn fresh(
     let row = sqlx::query("SELECT batch, claimed, registry FROM tidegate_claim($1, $2, $3)")
         .bind(room(request, taken))
         .bind(&request.owner)
-        .bind(lease_ms(request.lease))
+        .bind(span_ms(request.lease))
         .fetch_one(connection)
         .await?;
     taken.registry = unsigned(row.try_get(2)?);

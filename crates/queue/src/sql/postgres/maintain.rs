@@ -6,10 +6,10 @@ use sqlx::types::Uuid;
 use sqlx::{PgConnection, Row};
 use tidegate_core::EventId;
 use tidegate_core::books::{Place, postings};
-use tidegate_store::{posting, sqlx};
+use tidegate_store::{posting, span_ms, sqlx};
 
 use super::super::COMPONENT;
-use super::super::columns::{REMOVED_AT_ONCE, REMOVING, canceled_errors, ms, unsigned};
+use super::super::columns::{REMOVED_AT_ONCE, REMOVING, canceled_errors, unsigned};
 use super::{PostgresQueue, id_of};
 use crate::QueueError;
 use crate::port::{Cleaned, Registry};
@@ -109,7 +109,7 @@ impl PostgresQueue {
             .await?;
         let mut events = 0;
         if let Some(retention) = retention {
-            let (age, until) = (ms(retention), self.env.clock.elapsed() + REMOVING);
+            let (age, until) = (span_ms(retention), self.env.clock.elapsed() + REMOVING);
             loop {
                 let round = self
                     .postgres

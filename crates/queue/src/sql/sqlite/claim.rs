@@ -5,9 +5,9 @@ use std::sync::{MutexGuard, PoisonError};
 
 use sqlx::{Row, SqliteConnection};
 use tidegate_core::books::Place;
-use tidegate_store::sqlx;
+use tidegate_store::{span_ms, sqlx};
 
-use super::super::columns::{PARKED_KEYS, ParkedKeys, ms, place_of, small};
+use super::super::columns::{PARKED_KEYS, ParkedKeys, place_of, small};
 use super::held::registry_version;
 use super::maintain::read_registry;
 use super::unreadable::{end_unreadable, texts};
@@ -92,7 +92,7 @@ async fn claim(
     parked: &mut ParkedKeys,
     now: i64,
 ) -> Result<Claimed, sqlx::Error> {
-    let until = now + ms(request.lease);
+    let until = now + span_ms(request.lease);
     let times = (now, until);
     let mut taken = Taken::default();
     if request.rescue {
@@ -195,7 +195,7 @@ async fn rescue(
     )
     .bind(now)
     .bind(request.suspects)
-    .bind(ms(request.lease))
+    .bind(span_ms(request.lease))
     .bind(i64::from(patience))
     .fetch_optional(&mut *connection)
     .await?;
@@ -374,7 +374,7 @@ async fn rows(
     .bind(json(&lanes))
     .bind(limit)
     .bind(kind != Kind::Trusted)
-    .bind(ms(request.lease))
+    .bind(span_ms(request.lease))
     .bind(i64::from(match kind {
         Kind::Trusted | Kind::Suspect => 0,
         Kind::Patient => PATIENCE,

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use sqlx::SqliteConnection;
-use tidegate_store::sqlx;
+use tidegate_store::{span_ms, sqlx};
 
-use super::super::columns::{ms, unsigned};
+use super::super::columns::unsigned;
 use super::SqliteQueue;
 use super::claim::remaining;
 use crate::QueueError;
@@ -17,7 +17,7 @@ impl SqliteQueue {
         held: &[Held],
         lease: Duration,
     ) -> Result<Vec<Held>, QueueError> {
-        let (held, until) = (held.to_vec(), self.sqlite.now_ms() + ms(lease));
+        let (held, until) = (held.to_vec(), self.sqlite.now_ms() + span_ms(lease));
         let lost = self
             .sqlite
             .write("renew claims", move |connection| {

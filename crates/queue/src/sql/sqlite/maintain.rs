@@ -5,10 +5,10 @@ use std::time::Duration;
 use sqlx::{Row, SqliteConnection};
 use tidegate_core::EventId;
 use tidegate_core::books::{Place, postings};
-use tidegate_store::{posting, sqlx};
+use tidegate_store::{posting, span_ms, sqlx};
 
 use super::super::COMPONENT;
-use super::super::columns::{REMOVED_AT_ONCE, REMOVING, canceled_errors, ms, place_of, unsigned};
+use super::super::columns::{REMOVED_AT_ONCE, REMOVING, canceled_errors, place_of, unsigned};
 use super::claim::release;
 use super::{SqliteQueue, event_id, json, lossy};
 use crate::QueueError;
@@ -87,8 +87,8 @@ impl SqliteQueue {
             .await?;
         let mut events = 0;
         if let Some(retention) = retention {
-            let before = now - ms(retention);
-            let until = now + ms(REMOVING);
+            let before = now - span_ms(retention);
+            let until = now + span_ms(REMOVING);
             loop {
                 let round = self.sqlite.write("remove old events", move |connection| {
                     Box::pin(remove_old(connection, before))

@@ -1,0 +1,44 @@
+//! Futures whose panics are answers.
+
+use std::fmt;
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use super::Outcome;
+
+/// Runs a future, and gives what it panicked with: for a task that must go on when one of those it
+/// works for does not. A future that has panicked is not polled again.
+///
+/// ```
+/// use tidegate_core::env::Caught;
+/// # let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+/// # runtime.block_on(async {
+/// assert_eq!(Caught(Box::pin(async { 7 })).await, Ok(7));
+/// # });
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[must_use = "a future does nothing by itself"]
+pub struct Caught<'a, T>(pub Pin<Box<dyn Future<Output = T> + Send + 'a>>);
+
+impl<T> Future for Caught<'_, T> {
+    type Output = Result<T, String>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let running = &mut self.0;
+        match catch_unwind(AssertUnwindSafe(|| running.as_mut().poll(context))) {
+            Ok(polled) => polled.map(Ok),
+            Err(payload) => Poll::Ready(Err(match Outcome::panicked(payload.as_ref()) {
+                Outcome::Panicked(message) => message,
+                Outcome::Completed | Outcome::Aborted => "ended without a result".to_owned(),
+            })),
+        }
+    }
+}
+
+impl<T> fmt::Debug for Caught<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Caught")
+    }
+}
