@@ -249,6 +249,7 @@ macro_rules! queue_conformance {
             a_waiting_event_can_be_canceled,
             canceling_an_event_releases_its_key,
             a_claimed_event_cannot_be_canceled,
+            an_event_whose_lease_is_over_can_be_canceled,
             events_are_listed_and_found,
             an_id_that_was_published_twice_is_found_twice,
             q22_stats_count_what_is_there,

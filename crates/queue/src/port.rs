@@ -181,7 +181,8 @@ pub trait QueueStore: Send + Sync + fmt::Debug {
     /// that waits for its next attempt due now.
     fn redrive(&self, id: i64) -> Answer<'_, ()>;
 
-    /// Ends an event that nobody handles just now, as completed with errors.
+    /// Ends an event that nobody handles just now, as completed with errors; also one whose lease is
+    /// over. Whoever had it settles nothing of it any more.
     fn cancel(&self, id: i64) -> Answer<'_, ()>;
 
     /// Events of the queue or of its log, oldest first.

@@ -193,6 +193,46 @@ pub async fn a_claimed_event_cannot_be_canceled(world: &World) {
     assert_eq!(world.settle(&claimed, &completed()).await, [0_i64; 0]);
 }
 
+/// An event that takes its processes down can be ended between two of them: once its lease is over it is
+/// nobody's, and whoever had it settles nothing of it any more. By batch, of which the others go on, and by
+/// row.
+pub async fn an_event_whose_lease_is_over_can_be_canceled(world: &World) {
+    let first = world.publish_keyed("a", "k").await;
+    let second = world.publish_keyed("a", "k").await;
+    let other = world.publish("a", 1).await[0];
+    let dead = world.claim(10, SHORT).await;
+    assert_eq!(numbers(&dead), [first, second, other]);
+    world.wait(SHORT * 2).await;
+    world.store.cancel(first).await.unwrap();
+    world.audit().await;
+    let canceled = world.store.show(first).await.unwrap().unwrap();
+    assert_eq!(canceled.status, Status::CompletedWithErrors);
+    assert_eq!(canceled.attempts, 1);
+    let again = world.store.cancel(first).await;
+    assert!(
+        matches!(again, Err(QueueError::Misplaced { .. })),
+        "{again:?}"
+    );
+    // Nobody has taken the rest over, so that it is still its owner's, late as it is.
+    let retry = Disposition::Retry {
+        after: std::time::Duration::ZERO,
+        lane: super::lane(),
+    };
+    assert_eq!(world.settle(&dead, &retry).await, [first]);
+    world.audit().await;
+    world.wait(std::time::Duration::from_millis(5)).await;
+    let rows = world.claim(10, SHORT).await;
+    assert_eq!(numbers(&rows), [second, other]);
+    world.wait(SHORT * 2).await;
+    world.store.cancel(second).await.unwrap();
+    world.store.cancel(other).await.unwrap();
+    assert_eq!(world.settle(&rows, &completed()).await, [second, other]);
+    assert!(world.claim(10, LONG).await.is_empty());
+    let account = world.store.account().await.unwrap();
+    assert_eq!((account.dead_lettered, account.delivered), (3, 0));
+    world.audit().await;
+}
+
 /// Events are listed by state and type, and found by their id wherever they are.
 pub async fn events_are_listed_and_found(world: &World) {
     world.publish("a", 2).await;

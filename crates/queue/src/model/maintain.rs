@@ -221,17 +221,19 @@ impl State {
         let (place, attempts) = match &stored.at {
             Where::Waiting => (Place::Queued, 0),
             Where::Row(row) => match &row.locked_by {
-                None => (row.place.clone(), row.attempts),
-                Some(owner) => {
+                Some(owner) if row.due.is_none_or(|until| until >= now) => {
                     let owner = owner.clone();
                     return Err(QueueError::Busy { id, owner });
                 }
+                Some(_) | None => (row.place.clone(), row.attempts),
             },
-            Where::Batch(batch) => {
-                let owner = self.batches.get(batch).map(|batch| batch.owner.clone());
-                let owner = owner.unwrap_or_default();
-                return Err(QueueError::Busy { id, owner });
-            }
+            Where::Batch(batch) => match self.batches.get(batch) {
+                Some(batch) if batch.until >= now => {
+                    let owner = batch.owner.clone();
+                    return Err(QueueError::Busy { id, owner });
+                }
+                batch => (Place::Queued, batch.map_or(0, |batch| batch.attempts)),
+            },
             Where::Log(_) => return Err(misplaced(id, "COMPLETED", "canceled")),
         };
         let key = stored.event.key.clone();

@@ -597,10 +597,11 @@ FROM (
     FROM tidegate_event_row r
 ) s JOIN tidegate_event e ON e.id = s.id;
 
--- Ends an event that waits, with a row of its own or not claimed yet, and says whether it did. In one
--- statement, as the claim: it holds the claim's lock.
+-- Ends an event that nobody handles, and says whether it did: one that waits, with a row of its own or not
+-- claimed yet, and one whose lease is over. In one statement, as the claim: it holds the claim's lock.
 CREATE FUNCTION tidegate_cancel(p_id bigint, p_errors jsonb) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
+    v_batch bigint;
     v_place text;
     v_attempts integer;
     v_key text;
@@ -608,9 +609,21 @@ DECLARE
 BEGIN
     -- The claim waits for us, so nobody takes the event meanwhile.
     PERFORM 1 FROM tidegate_queue q WHERE q.name = 'queue' FOR UPDATE;
-    DELETE FROM tidegate_event_row r WHERE r.id = p_id AND r.locked_by IS NULL
+    SELECT e.event_id INTO v_event_id FROM tidegate_event e WHERE e.id = p_id;
+    DELETE FROM tidegate_event_row r WHERE r.id = p_id
+        AND (r.locked_by IS NULL OR r.due_at < clock_timestamp())
     RETURNING r.place, r.attempts, r.key INTO v_place, v_attempts, v_key;
     IF NOT FOUND THEN
+        -- Whoever has it late needs the lock of the batch, and finds then that it has left the batch.
+        SELECT b.id, b.attempts INTO v_batch, v_attempts FROM tidegate_batch b
+        WHERE p_id = ANY (b.ids) AND b.locked_until < clock_timestamp() FOR UPDATE;
+        IF FOUND AND tidegate_settled(ARRAY[p_id]) = '{}' THEN
+            UPDATE tidegate_batch b SET is_parted = true WHERE b.id = v_batch;
+            SELECT e.key INTO v_key FROM tidegate_event e WHERE e.id = p_id;
+            v_place := 'queued';
+        END IF;
+    END IF;
+    IF v_place IS NULL THEN
         -- Whoever settles takes no lock of ours: a row that came since is for the next try.
         INSERT INTO tidegate_canceled SELECT q.id FROM event_queue q
         WHERE q.id = p_id AND q.status = 'PENDING'
@@ -620,7 +633,6 @@ BEGIN
         v_place := 'queued';
         v_attempts := 0;
     END IF;
-    SELECT e.event_id INTO v_event_id FROM tidegate_event e WHERE e.id = p_id;
     WITH together AS (
         INSERT INTO tidegate_log_batch (ids) VALUES (ARRAY[p_id]) RETURNING id)
     INSERT INTO tidegate_log (id, batch, ordinal, attempts, is_failed, errors)

@@ -9,7 +9,7 @@ use tidegate_store::{posting, span_ms, sqlx};
 
 use super::super::COMPONENT;
 use super::super::columns::{REMOVED_AT_ONCE, REMOVING, canceled_errors, place_of, unsigned};
-use super::claim::release;
+use super::claim::{OPEN, release};
 use super::{SqliteQueue, event_id, json, lossy};
 use crate::QueueError;
 use crate::port::{Cleaned, Lane, Registry};
@@ -356,14 +356,19 @@ async fn hasten(connection: &mut SqliteConnection, id: i64, now: i64) -> Result<
 
 async fn cancel(connection: &mut SqliteConnection, id: i64, now: i64) -> Result<bool, sqlx::Error> {
     let row: Option<(String, i64, Option<String>)> = sqlx::query_as(
-        "DELETE FROM tidegate_event_row WHERE id = ? AND locked_by IS NULL
+        "DELETE FROM tidegate_event_row WHERE id = ? AND (locked_by IS NULL OR due_at < ?)
          RETURNING place, attempts, key",
     )
     .bind(id)
+    .bind(now)
     .fetch_optional(&mut *connection)
     .await?;
+    let row = match row {
+        Some((place, attempts, key)) => Some((place_of(&place), attempts, key)),
+        None => abandoned(connection, id, now).await?,
+    };
     let (place, attempts, key) = match row {
-        Some((place, attempts, key)) => (place_of(&place), attempts, key),
+        Some(row) => row,
         None => {
             let waits = sqlx::query(
                 "INSERT INTO tidegate_canceled SELECT id FROM event_queue
@@ -386,6 +391,30 @@ async fn cancel(connection: &mut SqliteConnection, id: i64, now: i64) -> Result<
     finish_failed(connection, event, place, attempts, &canceled_errors(), now).await?;
     release(connection, key.as_slice(), now).await?;
     Ok(true)
+}
+
+/// Where an event is, how often it was claimed and its key, where its batch's lease is over: it is nobody's,
+/// and once it is in the log it has left the batch.
+async fn abandoned(
+    connection: &mut SqliteConnection,
+    id: i64,
+    now: i64,
+) -> Result<Option<(Place, i64, Option<String>)>, sqlx::Error> {
+    let sql = format!(
+        "SELECT b.attempts, e.key FROM tidegate_batch b, json_each(b.ids) i
+         JOIN tidegate_event e ON e.id = i.value
+         WHERE i.value = ? AND b.locked_until < ? AND {OPEN}"
+    );
+    let row = sqlx::query(sqlx::AssertSqlSafe(sql))
+        .bind(id)
+        .bind(now)
+        .fetch_optional(connection)
+        .await?;
+    let Some(row) = row else {
+        return Ok(None);
+    };
+    let key = row.try_get::<Option<Vec<u8>>, _>(1)?.map(lossy);
+    Ok(Some((Place::Queued, row.try_get(0)?, key)))
 }
 
 /// Ends one event with these errors, in a group of its own.
