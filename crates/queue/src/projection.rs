@@ -28,6 +28,16 @@ pub use run::{Projector, ProjectorOptions};
 /// What the name of a table ends with while it is rebuilt.
 const REBUILD: &str = "__rebuild";
 
+/// What the queue has in the database under other names than `tidegate_…`.
+const OURS: [&str; 6] = [
+    "event_queue",
+    "event_log",
+    "event_handler",
+    "event_handler_state",
+    "event_projection",
+    "event_inbox",
+];
+
 /// Which tables a projection writes to: those that readers see, or those that are being rebuilt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Target {
@@ -191,7 +201,14 @@ impl ProjectionBuilder {
             let why = "lowercase letters, digits and `_` are allowed";
             return Err(refuse("table", table, why));
         }
-        for table in &self.tables {
+        for (n, table) in self.tables.iter().enumerate() {
+            if table.starts_with("tidegate_") || OURS.contains(&table.as_str()) {
+                let why = "it is a table of the queue, which a swap would drop";
+                return Err(refuse("table", table, why));
+            }
+            if self.tables[..n].contains(table) {
+                return Err(refuse("table", table, "it is named twice"));
+            }
             crate::limit::check("table", table, crate::limit::MAX_TABLE)?;
             if table.ends_with(REBUILD) {
                 let why = "tables that end so are those of rebuilds";
@@ -240,5 +257,25 @@ mod tests {
         let error = with_table(&"t".repeat(55)).unwrap_err();
         assert_eq!(error.to_string(), "table has 55 bytes; 54 are allowed");
         assert!(with_table("totals__rebuild").is_err());
+    }
+
+    #[test]
+    fn a_table_of_the_queue_is_not_taken_for_one_of_a_projection() {
+        for table in ["tidegate_event", "tidegate_mine"].into_iter().chain(OURS) {
+            let refused = with_table(table).unwrap_err().to_string();
+            assert!(refused.contains("a table of the queue"), "{refused}");
+        }
+        with_table("event_totals").unwrap();
+    }
+
+    #[test]
+    fn a_table_is_named_once() {
+        let builder = Projection::builder("totals")
+            .table("a")
+            .table("b")
+            .table("a");
+        let built = builder.apply(|_, _, _| Box::pin(async { Ok(()) })).build();
+        let refused = built.unwrap_err().to_string();
+        assert!(refused.contains("it is named twice"), "{refused}");
     }
 }
