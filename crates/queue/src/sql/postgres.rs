@@ -10,8 +10,8 @@ mod wake;
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
-use std::sync::atomic::AtomicI64;
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use sqlx::Row;
@@ -39,6 +39,10 @@ pub struct PostgresQueue {
     wakes: Arc<wake::Wakes>,
     /// Batches below are known to be gone.
     floor: AtomicI64,
+    /// The last number of a batch that was seen to be given out.
+    last_batch: AtomicI64,
+    /// The newest version of the registry that was read.
+    registry: AtomicU64,
     /// The numbers of handler sets, which never change.
     sets: Mutex<BTreeMap<String, i32>>,
     sequencer: Mutex<projection::Below>,
@@ -67,10 +71,26 @@ impl PostgresQueue {
             postgres,
             env,
             floor: AtomicI64::new(0),
+            last_batch: AtomicI64::new(0),
+            registry: AtomicU64::new(0),
             sets: Mutex::default(),
             sequencer: Mutex::default(),
             parked: Mutex::default(),
         })
+    }
+}
+
+impl PostgresQueue {
+    /// Forgets what is known of the tables: they have less than they had, from a backup or as a copy that
+    /// was behind. Numbers are given out again then, and what is known of the old ones is about others. The
+    /// sequencer finds out by itself.
+    fn begin_anew(&self) {
+        tracing::warn!("the tables have gone back; what was known of them is forgotten");
+        self.floor.store(0, Ordering::Relaxed);
+        self.sets
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clear();
     }
 }
 

@@ -144,8 +144,10 @@ fn what_was_claimed_is_handled_also_where_the_registry_cannot_be_read() {
 mod needs_postgres {
     use super::*;
     use tidegate_queue::QueueError;
-    use tidegate_queue::conformance::{LONG, completed};
+    use tidegate_queue::conformance::{LONG, SHORT, completed};
     use tidegate_queue::port::{Move, Settlement};
+
+    use crate::stores::run;
 
     fn handler(id: &str) -> [(String, String); 1] {
         [("a".to_owned(), id.to_owned())]
@@ -155,6 +157,47 @@ mod needs_postgres {
     #[ignore = "needs PostgreSQL"]
     fn a_registry_that_has_gone_back_holds_nothing_up_on_postgres() {
         with_postgres(async |server: &OnServer| goes_back(&server.store).await);
+    }
+
+    #[test]
+    #[ignore = "needs PostgreSQL"]
+    fn what_is_left_behind_in_tables_that_have_gone_back_is_taken_over() {
+        with_postgres(async |server: &OnServer| {
+            let world = &server.world;
+            for _ in 0..20 {
+                world.publish("a", 1).await;
+                let claimed = world.claim(1, LONG).await;
+                world.settle(&claimed, &completed()).await;
+                // By now no batch is below.
+                assert!(world.claim(1, LONG).await.is_empty());
+            }
+            for _ in 0..3 {
+                world.store.sequence(100).await.unwrap();
+            }
+            // As a copy has it that was made when the queue was empty.
+            run(
+                &server.store,
+                "TRUNCATE tidegate_batch, tidegate_log, tidegate_log_batch, tidegate_sequence,
+                     tidegate_event, tidegate_posting, tidegate_cursor, tidegate_event_row,
+                     tidegate_handler_set RESTART IDENTITY;
+                 INSERT INTO tidegate_cursor (position) VALUES (0);
+                 UPDATE tidegate_queue SET sequenced_below = 0"
+                    .to_owned(),
+            )
+            .await;
+            assert!(world.claim(1, LONG).await.is_empty());
+            world.publish("a", 1).await;
+            assert_eq!(world.claim(1, SHORT).await.len(), 1);
+            world.wait(SHORT * 2).await;
+            let again = world.claim(1, LONG).await;
+            assert_eq!(again.len(), 1, "its lease ran out");
+            world.settle(&again, &completed()).await;
+            let shown = world.store.show(again[0].claim.id).await.unwrap().unwrap();
+            let handlers: Vec<&str> = shown.states.iter().map(|s| s.handler.as_str()).collect();
+            assert_eq!(handlers, ["one"]);
+            assert_eq!(world.store.sequence(100).await.unwrap(), 1);
+            world.audit().await;
+        });
     }
 
     /// Settles one event that is claimed, in a row of its own or not, while somebody has the lock that it

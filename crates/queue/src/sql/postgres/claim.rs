@@ -28,6 +28,14 @@ struct Taken {
     registry: u64,
 }
 
+/// What a look for claims that ran out saw of the numbers of batches.
+struct Numbers {
+    /// There is none below.
+    floor: i64,
+    /// The last that was given out.
+    last: i64,
+}
+
 impl PostgresQueue {
     fn parked(&self) -> MutexGuard<'_, ParkedKeys> {
         self.parked.lock().unwrap_or_else(PoisonError::into_inner)
@@ -36,22 +44,34 @@ impl PostgresQueue {
     pub(super) async fn claim_due(&self, request: &ClaimRequest) -> Result<Claimed, QueueError> {
         let request = request.clone();
         let floor = self.floor.load(Ordering::Relaxed);
+        let known = self.last_batch.load(Ordering::Relaxed);
         let mut parked = self.parked().clone();
         let is_rescue = request.rescue;
-        let (claimed, floor, parked) = self
+        let (claimed, numbers, parked) = self
             .postgres
             .run("claim events", move |connection| {
                 Box::pin(async move {
-                    let (claimed, floor) = claim(connection, &request, floor, &mut parked).await?;
-                    Ok((claimed, floor, parked))
+                    let claimed = claim(connection, &request, floor, &mut parked).await?;
+                    Ok((claimed.0, claimed.1, parked))
                 })
             })
             .await?;
         if is_rescue {
             *self.parked() = parked;
         }
-        // Numbers of batches are given out under the lock of the claim, so none comes below.
-        self.floor.fetch_max(floor, Ordering::Relaxed);
+        match numbers {
+            // What was seen before the call is given out a second time.
+            Some(numbers) if numbers.last < known => {
+                self.last_batch.store(numbers.last, Ordering::Relaxed);
+                self.begin_anew();
+            }
+            // Numbers of batches are given out under the lock of the claim, so none comes below.
+            Some(numbers) => {
+                self.last_batch.fetch_max(numbers.last, Ordering::Relaxed);
+                self.floor.fetch_max(numbers.floor, Ordering::Relaxed);
+            }
+            None => {}
+        }
         Ok(claimed)
     }
 
@@ -113,7 +133,7 @@ async fn claim(
     request: &ClaimRequest,
     floor: i64,
     parked: &mut ParkedKeys,
-) -> Result<(Claimed, i64), sqlx::Error> {
+) -> Result<(Claimed, Option<Numbers>), sqlx::Error> {
     let mut taken = Taken {
         held: BTreeMap::new(),
         order: Vec::new(),
@@ -121,14 +141,14 @@ async fn claim(
         abandoned: BTreeMap::new(),
         registry: 0,
     };
-    let mut floor = floor;
+    let mut numbers = None;
     if request.rescue && request.alone && request.suspects {
         take_over(connection, request, floor, PATIENCE, &mut taken).await?;
         look_at_rows(connection, request, &[Kind::Patient], &mut taken).await?;
     }
     let is_alone = !taken.order.is_empty();
     if request.rescue && !is_alone {
-        floor = rescue(connection, request, floor, parked, &mut taken).await?;
+        numbers = Some(rescue(connection, request, floor, parked, &mut taken).await?);
     }
     if !is_alone {
         let kinds = [Kind::Trusted, Kind::Suspect];
@@ -142,7 +162,7 @@ async fn claim(
     }
     let mut claimed = read(connection, taken).await?;
     claimed.is_alone = is_alone;
-    Ok((claimed, floor))
+    Ok((claimed, numbers))
 }
 
 fn room(request: &ClaimRequest, taken: &Taken) -> i32 {
@@ -158,7 +178,7 @@ async fn rescue(
     floor: i64,
     parked: &mut ParkedKeys,
     taken: &mut Taken,
-) -> Result<i64, sqlx::Error> {
+) -> Result<Numbers, sqlx::Error> {
     let keys = stuck_keys(connection, parked).await?;
     if !keys.is_empty() {
         // It takes the lock of the claim, so it is not called for nothing.
@@ -168,12 +188,15 @@ async fn rescue(
             .await?;
     }
     take_over(connection, request, floor, 0, taken).await?;
-    let lowest: Option<i64> =
-        sqlx::query_scalar("SELECT min(id) FROM tidegate_batch WHERE id >= $1")
-            .bind(floor)
-            .fetch_one(connection)
-            .await?;
-    Ok(lowest.unwrap_or(floor))
+    let (lowest, last): (Option<i64>, i64) = sqlx::query_as(
+        "SELECT (SELECT min(id) FROM tidegate_batch WHERE id >= $1), last_value
+         FROM tidegate_batch_id_seq",
+    )
+    .bind(floor)
+    .fetch_one(connection)
+    .await?;
+    let floor = lowest.unwrap_or(floor);
+    Ok(Numbers { floor, last })
 }
 
 /// Takes over one batch that ran out; with patience a suspect, which has waited so many leases more.

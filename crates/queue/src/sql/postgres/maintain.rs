@@ -1,5 +1,6 @@
 //! The registry of handlers, clean-up, and what operators do.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use sqlx::types::Uuid;
@@ -88,12 +89,20 @@ impl PostgresQueue {
     }
 
     pub(super) async fn read_registry(&self) -> Result<Registry, QueueError> {
+        let known = self.registry.load(Ordering::Relaxed);
         let registry = self
             .postgres
             .run("read the registry", |connection| {
                 Box::pin(read_registry(connection))
             })
             .await?;
+        // It only grows.
+        if registry.version < known {
+            self.registry.store(registry.version, Ordering::Relaxed);
+            self.begin_anew();
+        } else {
+            self.registry.fetch_max(registry.version, Ordering::Relaxed);
+        }
         Ok(registry)
     }
 

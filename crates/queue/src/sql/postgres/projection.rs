@@ -31,6 +31,16 @@ pub(super) struct Below {
 }
 
 impl Below {
+    /// A look began from here. It is below what is known where the tables have gone back: what was noted
+    /// is then of transactions that never were.
+    fn load(&mut self, below: i64) {
+        if below < self.below {
+            self.noted = None;
+        }
+        self.is_loaded = true;
+        self.below = below;
+    }
+
     fn look(&mut self, look: &Look) {
         match (self.noted, look.after) {
             (Some((horizon, highest)), _) if look.oldest >= horizon => {
@@ -77,8 +87,7 @@ impl PostgresQueue {
                 .sequencer
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner);
-            known.is_loaded = true;
-            known.below = known.below.max(loaded);
+            known.load(loaded);
             let before = known.below;
             // A full round may have left some out.
             if count < u64::from(limit) {
@@ -306,7 +315,10 @@ async fn sequence(
         after: None,
     };
     let stored: i64 = row.try_get(2)?;
-    let below = below.unwrap_or(stored).max(stored);
+    // The highest group that was seen is there still, unless the tables have less than they had, or retention
+    // has removed it; what stands in the tables holds in either case.
+    let known = below.filter(|below| look.highest >= *below);
+    let below = known.unwrap_or(stored).max(stored);
     // Two at once would give the same positions twice, and the table allows it to one of them.
     let done = sqlx::query(
         "INSERT INTO tidegate_sequence (batch, position, count)
@@ -438,6 +450,17 @@ pub(super) async fn advance(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_was_known_of_tables_that_have_gone_back_is_forgotten() {
+        let mut below = Below::default();
+        below.load(400);
+        below.noted = Some((50, 500));
+        below.load(400);
+        assert_eq!(below.noted, Some((50, 500)));
+        below.load(70);
+        assert_eq!((below.below, below.noted), (70, None));
+    }
 
     #[test]
     fn the_mark_moves_only_after_those_who_ran_have_ended() {
