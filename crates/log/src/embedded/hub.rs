@@ -1,5 +1,6 @@
 //! What the threads of a log and its callers have in common.
 
+use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -45,6 +46,9 @@ pub(super) struct Status {
     pub(super) full: Option<String>,
     /// Why the last write to the journal found no room.
     pub(super) unwritten: Option<String>,
+    /// Why what the start found is in no checkpoint yet. Until it is, nothing is written behind it: the
+    /// next start would take that for what was there before, and the rest for lost.
+    pub(super) owed: Option<String>,
     /// Why the last append was refused by the log's own limit.
     pub(super) refused: Option<String>,
     pub(super) is_closed: bool,
@@ -131,6 +135,18 @@ impl Hub {
             return Err(LogError::Closed);
         }
         Ok(())
+    }
+
+    /// Refuses whatever goes to the journal before what the start found is written down.
+    pub(super) fn check_owed(&self) -> Result<(), LogError> {
+        match &self.status().owed {
+            Some(why) => Err(LogError::Disk {
+                doing: "write down what was found in",
+                path: self.config.dir.clone(),
+                source: io::Error::new(io::ErrorKind::StorageFull, why.clone()),
+            }),
+            None => Ok(()),
+        }
     }
 
     /// A sync that fails is final, also when it says that there is no room: what it was to make

@@ -10,6 +10,7 @@
 mod clean;
 mod compact;
 mod last;
+mod owed;
 mod room;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,6 +29,7 @@ use super::scan::rebuild_index;
 use super::segment::{self, Segment};
 use super::state::{Fresh, Garbage, State};
 use crate::error::LogError;
+pub(super) use owed::Owed;
 
 /// Fresh bytes of one partition that are worth a write of their own.
 const FILL: u64 = 256 * 1024;
@@ -55,10 +57,12 @@ pub(super) struct Keeper {
     next_spare: u64,
     /// Partitions whose segments cannot be compacted as they are, because they are damaged.
     damaged: BTreeMap<(u32, u32), Vec<Segment>>,
+    /// What the start found and nobody has written down yet.
+    owed: Option<Owed>,
 }
 
 impl Keeper {
-    pub(super) fn new(hub: Arc<Hub>, oldest: u64, next_spare: u64) -> Self {
+    pub(super) fn new(hub: Arc<Hub>, oldest: u64, next_spare: u64, owed: Option<Owed>) -> Self {
         Self {
             hub,
             open: BTreeMap::new(),
@@ -66,6 +70,7 @@ impl Keeper {
             oldest,
             next_spare,
             damaged: BTreeMap::new(),
+            owed,
         }
     }
 
@@ -74,6 +79,7 @@ impl Keeper {
     /// # Errors
     /// The disk has no room, and it can be tried again; or it fails, and the log must stop.
     pub(super) fn fill(&mut self, everything: bool) -> Result<(), LogError> {
+        self.write_down()?;
         let is_due = |fresh_bytes: u64| fresh_bytes > 0 && (everything || fresh_bytes >= FILL);
         let due: Vec<(u32, u32)> = {
             let state = self.hub.state();
@@ -255,10 +261,13 @@ impl Keeper {
         Ok(())
     }
 
-    /// Whether a checkpoint would let go of a journal file.
+    /// Whether a checkpoint would let go of a journal file; or is owed; or the last one speaks of the
+    /// beginning of a file to which something was written since, so that nobody would miss that file.
     pub(super) fn is_checkpoint_due(&self) -> bool {
         let place = self.hub.state().journal;
-        place.file > self.hub.status().checkpoint.file
+        let status = self.hub.status();
+        let last = status.checkpoint;
+        place.file > last.file || status.owed.is_some() || (last.at == 0 && place.at > 0)
     }
 
     /// Puts everything that is durable into synced segments and writes the manifest.
@@ -267,6 +276,7 @@ impl Keeper {
     /// As for [`fill`](Self::fill); or the log has stopped, and what its segments hold is not known.
     pub(super) fn checkpoint(&mut self) -> Result<(), LogError> {
         self.hub.check_running()?;
+        self.write_down()?;
         let now_ms = self.hub.clock.now_ms();
         // From here on nobody but this thread changes segments or starts: what is filled below is
         // exactly what the snapshot speaks of.
@@ -297,6 +307,7 @@ impl Keeper {
             let mut status = self.hub.status();
             status.checkpoint = snapshot.journal;
             status.checkpoint_sequence = snapshot.sequence;
+            status.owed = None;
         }
         self.free_journals(&snapshot);
         self.remove_garbage(snapshot.sequence);

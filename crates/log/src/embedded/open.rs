@@ -1,6 +1,6 @@
 //! Opens a directory: takes the lock, finds what is there, and makes it whole.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use super::config::EmbeddedConfig;
 use super::files::{self, Doing, LOCK};
 use super::hub::{Hub, Status};
 use super::journal::Journal;
-use super::keeper::Keeper;
+use super::keeper::{Keeper, Owed};
 use super::manifest;
 use super::recover::{self, Found};
 use super::seal::Seal;
@@ -71,15 +71,7 @@ pub(super) fn open(
         found.state.leave_segments();
     }
     let is_end_lost = found.lost_end.is_some();
-    if found.is_in_doubt {
-        // Of some doubts the files that are moved below are all that tells.
-        if_there_is_room(manifest::doubt(&*disk, &dir, &found.state.doubts))?;
-    }
-    for name in found.lost_end.iter().flatten() {
-        // By its number it would be used again.
-        let kept = files::rename_aside(&*disk, &dir, name)?;
-        tracing::error!(kept = %kept.display(), "a journal file follows one that is missing");
-    }
+    let is_owed = is_damaged || found.is_in_doubt;
     let place = found.state.journal;
     let mut journal = Journal::open(Arc::clone(&disk), &dir, config.journal_size, place)?;
     if !is_tail_kept || is_end_lost {
@@ -89,13 +81,14 @@ pub(super) fn open(
         journal.rewrite(*at, bytes)?;
     }
     let pool = pool(&*disk, &dir, &found, place)?;
-    let leftovers = Leftovers {
-        disk: &*disk,
-        dir: &dir,
-        is_damaged,
-    };
-    leftovers.clear(&found.state)?;
-    let is_in_doubt = found.is_in_doubt;
+    if !is_owed {
+        let leftovers = Leftovers {
+            disk: &*disk,
+            dir: &dir,
+            is_damaged,
+        };
+        leftovers.clear(&found.state)?;
+    }
     let (checkpoint, mut checkpoint_sequence) = found.checkpoint;
     if is_end_lost {
         found.state.journal = JournalPlace {
@@ -103,7 +96,7 @@ pub(super) fn open(
             at: 0,
         };
     }
-    if is_in_doubt {
+    if is_owed {
         // No checkpoint has what was found.
         checkpoint_sequence = u64::MAX;
     }
@@ -112,25 +105,42 @@ pub(super) fn open(
         checkpoint_sequence,
         ..Status::default()
     };
+    let owed = is_owed.then(|| Owed {
+        unread: found.unread,
+        behind: found.lost_end.unwrap_or_default(),
+        is_doubted: !found.is_in_doubt,
+    });
     let hub = Hub::new(config, disk, clock, found.state, status, pool.names);
     let hub = Arc::new(hub);
     let mut opened = Opened {
         writer: Writer::new(Arc::clone(&hub), journal, random),
-        keeper: Keeper::new(Arc::clone(&hub), checkpoint.file, pool.next_spare),
+        keeper: Keeper::new(Arc::clone(&hub), checkpoint.file, pool.next_spare, owed),
         hub,
         lock,
     };
-    if is_in_doubt {
-        // The journal goes on as if nothing had been there; from here on the manifest knows better.
-        if_there_is_room(opened.keeper.checkpoint())?;
+    if is_owed {
+        opened.write_down()?;
     }
-    if checkpoint.at == 0 || is_end_lost {
+    let is_written_down = opened.hub.status().owed.is_none();
+    if is_written_down && (checkpoint.at == 0 || is_end_lost) {
         if_there_is_room(opened.begin_journal())?;
     }
     Ok(opened)
 }
 
 impl Opened {
+    /// Has the manifest know what was found: the journal goes on as if nothing had been there. Where the
+    /// disk has no room for that, nothing is taken until it has.
+    fn write_down(&mut self) -> Result<(), LogError> {
+        let done = self.keeper.checkpoint();
+        if let Err(error) = &done
+            && files::is_full(error)
+        {
+            self.hub.status().owed = Some(error.to_string());
+        }
+        if_there_is_room(done)
+    }
+
     /// Has the manifest speak of a group in the journal's file: from here on a file that is missing is
     /// missed, also where the process ends before its next checkpoint.
     fn begin_journal(&mut self) -> Result<(), LogError> {
@@ -241,6 +251,7 @@ fn begin(disk: &dyn Disk, config: &EmbeddedConfig, random: u64) -> Result<Found,
         unproven: None,
         torn: None,
         damage: Vec::new(),
+        unread: BTreeMap::new(),
         lost_end: None,
         is_in_doubt: false,
         manifest: None,
@@ -267,38 +278,13 @@ fn report(disk: &dyn Disk, dir: &Path, found: &Found) -> Result<bool, LogError> 
         }
     }
     for damage in &found.damage {
-        let path = dir.join(&damage.file);
-        // The rest of that file, before anybody writes to it again.
-        let file = match disk.read(&path, u64::MAX) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                tracing::error!(
-                    file = %damage.file,
-                    first = damage.sequences.0,
-                    behind = damage.sequences.1,
-                    why = %damage.why,
-                    "a journal file is missing; `tidegate log check` tells more"
-                );
-                continue;
-            }
-            read => read.doing("read", &path)?,
-        };
-        // Of a file that was cut off before that place, all that there is.
-        let rest = file.get(usize::try_from(damage.at).unwrap_or(usize::MAX)..);
-        let rest = rest.unwrap_or(&file);
-        if rest.is_empty() {
-            tracing::error!(%damage, "a part of the journal is gone; `tidegate log check` tells more");
-            continue;
-        }
-        let what = format!("damaged-{}-{}", damage.file, damage.at);
-        let kept = files::keep_aside(disk, dir, &what, rest)?;
         tracing::error!(
-            kept = %kept.display(),
             file = %damage.file,
             at = damage.at,
             first = damage.sequences.0,
             behind = damage.sequences.1,
             why = %damage.why,
-            "a part of the journal is damaged; `tidegate log check` tells more"
+            "a part of the journal is damaged or missing; `tidegate log check` tells more"
         );
     }
     if found.replayed > 0 {
@@ -331,8 +317,9 @@ fn pool(disk: &dyn Disk, dir: &Path, found: &Found, end: JournalPlace) -> Result
             pool.next_spare = pool.next_spare.max(spare + 1);
         }
         let is_free = number.is_some_and(|n| n < first || n > end.file) || spare.is_some();
-        // Damage in the journal is looked at by people; nothing of it is used again.
-        if is_free && found.damage.is_empty() {
+        // Damage in the journal is looked at by people; nothing of it is used again. What was made ready
+        // never held anything.
+        if is_free && (spare.is_some() || found.damage.is_empty()) {
             pool.names.push(entry.name);
         }
     }
@@ -340,17 +327,17 @@ fn pool(disk: &dyn Disk, dir: &Path, found: &Found, end: JournalPlace) -> Result
 }
 
 /// Files of segments that nobody speaks of.
-struct Leftovers<'a> {
-    disk: &'a dyn Disk,
-    dir: &'a Path,
+pub(super) struct Leftovers<'a> {
+    pub(super) disk: &'a dyn Disk,
+    pub(super) dir: &'a Path,
     /// Whether they may hold what was lost elsewhere; then they are kept.
-    is_damaged: bool,
+    pub(super) is_damaged: bool,
 }
 
 impl Leftovers<'_> {
     /// Removes what the journal replaces: segments that were begun, or given up, after the last
     /// checkpoint.
-    fn clear(&self, state: &State) -> Result<(), LogError> {
+    pub(super) fn clear(&self, state: &State) -> Result<(), LogError> {
         for (topic, number) in state.topics.iter().zip(0..) {
             let dir = files::topic_dir(self.dir, &topic.name);
             let entries = match self.disk.list(&dir) {

@@ -41,6 +41,8 @@ pub(super) struct Found {
     pub(super) torn: Option<Torn>,
     /// Groups that were acknowledged and cannot be read.
     pub(super) damage: Vec<JournalDamage>,
+    /// The names of the journal files they lay in, and from where on each of these cannot be read.
+    pub(super) unread: BTreeMap<String, u64>,
     /// Set where the file in which the journal ends is missing or was cut, or one behind it was cut: the
     /// names of the files behind it, in which nothing was found that follows.
     pub(super) lost_end: Option<Vec<String>>,
@@ -106,6 +108,7 @@ pub(super) fn look(disk: &dyn Disk, dir: &Path) -> Result<Option<Found>, LogErro
             unproven: None,
             torn: None,
             damage: Vec::new(),
+            unread: BTreeMap::new(),
             lost_end: None,
             is_in_doubt: false,
             manifest: damage,
@@ -269,7 +272,10 @@ impl Replay<'_> {
         let number = self.found.state.journal.file;
         let applied = match Change::read_all(&payload, self.found.state.seal) {
             Ok(changes) if is_damaged => self.apply_behind_damage(frame.sequence, changes)?,
-            Ok(changes) => self.found.state.apply(frame.sequence, changes),
+            Ok(changes) => {
+                self.take_in_before(&changes)?;
+                self.found.state.apply(frame.sequence, changes)
+            }
             // Nothing is wrong with the group: a later version wrote it, and should read it.
             Err(Unread::Unknown(tag)) => {
                 return Err(LogError::Format {
@@ -288,6 +294,7 @@ impl Replay<'_> {
         state.journal.at = at + frame.size() as u64;
         if let Err(Nonsense(why)) = applied {
             self.told.begin();
+            self.leave_unread(number, at);
             let file = self.name(number);
             self.found.damage.push(JournalDamage {
                 file,

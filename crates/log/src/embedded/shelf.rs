@@ -202,7 +202,12 @@ impl EmbeddedShelf {
     #[must_use]
     pub fn no_room(&self) -> Option<String> {
         let status = self.hub.status();
-        let found = [&status.full, &status.unwritten, &status.refused];
+        let found = [
+            &status.full,
+            &status.unwritten,
+            &status.owed,
+            &status.refused,
+        ];
         found.into_iter().flatten().next().cloned()
     }
 

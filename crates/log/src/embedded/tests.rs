@@ -6,6 +6,7 @@ mod desk;
 mod faults;
 mod fixture;
 mod forged;
+mod full_starts;
 mod havoc;
 mod losses;
 mod manifests;

@@ -135,7 +135,8 @@ fn may_write(hub: &Hub, writer: &Writer) -> bool {
     let behind = writer.place().file.saturating_sub(status.checkpoint.file);
     let is_behind =
         behind >= MAX_JOURNALS || fresh > hub.config.cache_size.saturating_mul(MAX_FRESH);
-    !is_behind || status.full.is_some() || status.stopped.is_some()
+    let is_refused = status.full.is_some() || status.owed.is_some();
+    !is_behind || is_refused || status.stopped.is_some()
 }
 
 /// Does one order, and the writes that wait behind it along with it.
@@ -292,11 +293,16 @@ fn settle(hub: &Hub, done: Result<(), LogError>) {
     hub.writer_bell.notify_one();
 }
 
-/// Does what is due, and on a disk without room what makes some.
+/// Does what is due, and on a disk without room what makes some. What the start found comes first:
+/// nothing can be removed before it is written down.
 async fn look_around(
     keeper: &mut Keeper,
     removals: &mpsc::Sender<Removal>,
 ) -> Result<(), LogError> {
+    let is_owed = keeper.hub.status().owed.is_some();
+    if is_owed {
+        checkpoint(keeper)?;
+    }
     let is_refused = {
         let status = keeper.hub.status();
         status.full.is_some() || status.unwritten.is_some()
@@ -318,14 +324,18 @@ async fn look_around(
 async fn make_room(keeper: &mut Keeper, removals: &mpsc::Sender<Removal>) -> Result<(), LogError> {
     let removed = apply_retention(keeper, removals, true).await;
     keeper.remove_now();
-    let done = match keeper.checkpoint() {
+    checkpoint(keeper).and(removed)
+}
+
+/// Writes a checkpoint, and gives up for it what is only kept for later.
+fn checkpoint(keeper: &mut Keeper) -> Result<(), LogError> {
+    match keeper.checkpoint() {
         Err(error) if files::is_full(&error) => {
             keeper.give_up_files();
             keeper.checkpoint()
         }
         done => done,
-    };
-    done.and(removed)
+    }
 }
 
 /// Has everything removed that is past its retention.

@@ -140,6 +140,7 @@ impl Writer {
 
     fn change_for(&mut self, changes: &[Change], use_: Use) -> Result<(), LogError> {
         self.hub.check_running()?;
+        self.hub.check_owed()?;
         let mut bytes = vec![0; group::HEADER];
         changes.iter().for_each(|change| change.write(&mut bytes));
         self.write = self.write.wrapping_add(1);
@@ -289,6 +290,7 @@ impl Writer {
     fn admit(&self, pending: &Pending, next: &Next) -> Result<(), LogError> {
         self.hub.check_running()?;
         turn::check(&pending.turns)?;
+        self.hub.check_owed()?;
         let config = &self.hub.config;
         if let Some(why) = &self.hub.status().full
             && !pending.chunks.is_empty()

@@ -67,6 +67,11 @@ impl Beyond {
         is_before.then(|| chunks.pop_front())?
     }
 
+    /// Whether segments hold nothing behind the checkpoint.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.values().all(|found| found.chunks.is_empty())
+    }
+
     /// The partitions of which something was found, and up to where each of them had records for
     /// certain.
     pub(super) fn partitions(&self) -> Vec<(TopicPartition, i64)> {

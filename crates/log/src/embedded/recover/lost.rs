@@ -30,11 +30,20 @@ const NAMED: usize = 5;
 impl Replay<'_> {
     /// Goes on at a later group: what lies between was acknowledged, and is lost.
     pub(super) fn skip_damage(&mut self, later: &Later) {
-        let name = self.name(self.found.state.journal.file);
+        let place = self.found.state.journal;
+        self.leave_unread(place.file, place.at);
+        let behind = self.behind(place.file);
+        let behind: Vec<u64> = behind.take_while(|n| *n <= later.place.file).collect();
+        for number in behind {
+            if (number, 0) != (later.place.file, later.place.at) {
+                self.leave_unread(number, 0);
+            }
+        }
+        let file = self.name(place.file);
         let state = &mut self.found.state;
         self.found.damage.push(JournalDamage {
-            file: name,
-            at: state.journal.at,
+            file,
+            at: place.at,
             sequences: (state.sequence + 1, later.frame.sequence),
             why: "it cannot be read, and a later group says that it was synced".to_owned(),
         });
@@ -42,6 +51,30 @@ impl Replay<'_> {
         state.sequence = later.frame.sequence - 1;
         state.crc = later.frame.previous;
         state.journal = later.place;
+    }
+
+    /// Takes note that a journal file cannot be read from this place on.
+    pub(super) fn leave_unread(&mut self, number: u64, at: u64) {
+        let first = self.found.unread.entry(self.name(number)).or_insert(at);
+        *first = at.min(*first);
+    }
+
+    /// Takes in the records before a group that only segments have, though no group before it is lost. The
+    /// one writer leaves no holes: it knew of them, and died before any checkpoint did.
+    pub(super) fn take_in_before(&mut self, changes: &[Change]) -> Result<(), LogError> {
+        if self.beyond.is_empty() {
+            return Ok(());
+        }
+        let mut is_any = false;
+        for (at, before) in ends_before(changes) {
+            is_any |= self.take_in(at, before)?;
+        }
+        if is_any {
+            let why = "records before the next group were found in their segments, and nobody can say \
+                       what else there was";
+            self.doubt(self.place(), why.to_owned());
+        }
+        Ok(())
     }
 
     /// Applies a group behind others that are lost. What it speaks of may have been made by those; and
@@ -167,6 +200,7 @@ impl Replay<'_> {
 
     /// Takes note of groups that may have followed the last one, in this file at this place.
     fn doubt(&mut self, (file, at): (u64, u64), why: String) {
+        self.leave_unread(file, at);
         let file = self.name(file);
         let next = self.found.state.sequence + 1;
         let damage = JournalDamage {

@@ -1,0 +1,90 @@
+//! What a start found and has to write down before anything else is written.
+//!
+//! | it is | done by | why in this order |
+//! |---|---|---|
+//! | parts of the journal that nobody can read | a copy, kept aside | the checkpoint lets go of their files |
+//! | doubts | a manifest that says nothing else new | the files that are moved next are all that tells of some |
+//! | files that nothing follows | another name | by their numbers they would be used again |
+//! | the log as it was found | a checkpoint | what is written behind it speaks of it |
+//!
+//! A disk without room is no reason not to open. Then all of it is tried again, and until it is done the
+//! log takes nothing: a group behind what only this process knows would be taken by the next start for
+//! proof that something is lost.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+
+use tidegate_core::env::Disk;
+
+use super::Keeper;
+use crate::embedded::files::{self, Doing};
+use crate::embedded::manifest;
+use crate::embedded::open::Leftovers;
+use crate::error::LogError;
+
+/// What a start found and has to write down; what is done is taken out.
+#[derive(Debug)]
+pub(in crate::embedded) struct Owed {
+    /// The journal files that cannot be read, and from where on.
+    pub(in crate::embedded) unread: BTreeMap<String, u64>,
+    /// The names of journal files behind the end of the journal, in which nothing was found that follows.
+    pub(in crate::embedded) behind: Vec<String>,
+    /// Whether the manifest knows of the doubts.
+    pub(in crate::embedded) is_doubted: bool,
+}
+
+impl Keeper {
+    /// Does what comes before a checkpoint. Done twice, it changes nothing more.
+    ///
+    /// # Errors
+    /// The disk has no room, and it goes on from there the next time; or it fails.
+    pub(super) fn write_down(&mut self) -> Result<(), LogError> {
+        let Some(owed) = &mut self.owed else {
+            return Ok(());
+        };
+        let (disk, dir) = (&*self.hub.disk, &*self.hub.config.dir);
+        while let Some((name, at)) = owed.unread.first_key_value() {
+            keep_unread(disk, dir, name, *at)?;
+            owed.unread.pop_first();
+        }
+        let state = self.hub.state().clone();
+        if !owed.is_doubted {
+            manifest::doubt(disk, dir, &state.doubts)?;
+            owed.is_doubted = true;
+        }
+        while let Some(name) = owed.behind.last() {
+            let kept = files::rename_aside(disk, dir, name)?;
+            tracing::error!(kept = %kept.display(), "a journal file follows one that is missing");
+            owed.behind.pop();
+        }
+        let leftovers = Leftovers {
+            disk,
+            dir,
+            is_damaged: true,
+        };
+        leftovers.clear(&state)?;
+        self.owed = None;
+        Ok(())
+    }
+}
+
+/// Keeps a journal file aside from this place on, once and whatever lies behind it. Zeros at its end tell
+/// nothing.
+fn keep_unread(disk: &dyn Disk, dir: &Path, name: &str, at: u64) -> Result<(), LogError> {
+    let path = dir.join(name);
+    let file = match disk.read(&path, u64::MAX) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        read => read.doing("read", &path)?,
+    };
+    // Of a file that was cut off before that place, all that there is.
+    let rest = file.get(usize::try_from(at).unwrap_or(usize::MAX)..);
+    let rest = rest.unwrap_or(&file);
+    let end = rest.iter().rposition(|byte| *byte != 0);
+    let Some(rest) = end.and_then(|end| rest.get(..=end)) else {
+        return Ok(());
+    };
+    let kept = files::keep_aside(disk, dir, &format!("damaged-{name}-{at}"), rest)?;
+    tracing::error!(kept = %kept.display(), "a part of the journal that cannot be read is kept aside");
+    Ok(())
+}

@@ -1,0 +1,382 @@
+//! Starts on a disk without room: what they found is not lost with them, and nothing is written behind it
+//! before it is written down.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate_core::Offset;
+use tidegate_core::env::{Disk, Env, OpenMode};
+use tidegate_sim::{SimDisk, Survivors};
+
+use super::desk::{Desk, append, at, dir, journal, small, topic};
+use crate::embedded::{Audited, Problem, check, doubts, recount, repair};
+use crate::error::LogError;
+use crate::local::{Shelf, Write};
+use crate::topic::TopicConfig;
+use crate::{EmbeddedConfig, EmbeddedShelf};
+
+fn config() -> EmbeddedConfig {
+    EmbeddedConfig {
+        journal_size: 1 << 16,
+        ..small()
+    }
+}
+
+fn open(disk: &SimDisk) -> Desk {
+    Desk::open(disk, config()).unwrap()
+}
+
+/// Leaves so many bytes of room.
+fn leave_room(disk: &SimDisk, room: u64) {
+    const ALL: u64 = 1 << 40;
+    disk.set_capacity(ALL);
+    let left = (disk as &dyn Disk).space_left(dir()).unwrap();
+    disk.set_capacity(ALL - left + room);
+}
+
+fn flip(disk: &SimDisk, file: &Path, bytes: &[u8]) {
+    let content = (disk as &dyn Disk).read(file, 1 << 20).unwrap();
+    let place = content.windows(bytes.len()).position(|w| w == bytes);
+    disk.flip_bit(file, place.unwrap() as u64, 1);
+}
+
+fn unaccounted(disk: &SimDisk) -> u64 {
+    let counted = recount(disk, dir()).unwrap();
+    counted.iter().map(Audited::unaccounted).sum()
+}
+
+/// How many events are missing, and how many each doubt has.
+fn told(disk: &SimDisk) -> (u64, Vec<u64>) {
+    let found = doubts(disk, dir()).unwrap();
+    let events = found.into_iter().map(|doubt| doubt.events);
+    (unaccounted(disk), events.collect())
+}
+
+/// How many records of all partitions of `a` can be read.
+fn readable(desk: &mut Desk) -> usize {
+    let partitions = {
+        let state = desk.opened.hub.state();
+        let found = state.topic(&topic("a"));
+        found.map_or(0, |(_, topic)| topic.partitions.len())
+    };
+    let mut count = 0;
+    for partition in 0..i32::try_from(partitions).unwrap() {
+        let place = at("a", partition);
+        let mut from = desk.start(&place);
+        loop {
+            match desk.read(&place, from) {
+                Ok(batch) if batch.records.is_empty() => break,
+                Ok(batch) => {
+                    count += batch.records.len();
+                    from = batch.next.0;
+                }
+                Err(LogError::Damaged { to, .. }) if to.0 > from => from = to.0,
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+    count
+}
+
+/// The last write is gone from the journal, and its record is in a segment.
+fn without_its_end() -> SimDisk {
+    let disk = SimDisk::new(1);
+    let mut desk = open(&disk);
+    desk.create("a", TopicConfig::new(1)).unwrap();
+    for n in 0..30 {
+        desk.append(vec![append("a", 0, n)]).unwrap();
+    }
+    let from = desk.opened.hub.state().journal.at;
+    desk.append(vec![append("a", 0, 30)]).unwrap();
+    let to = desk.opened.hub.state().journal.at;
+    desk.opened.keeper.fill(true).unwrap();
+    drop(desk);
+    disk.end_process();
+    let as_disk: &dyn Disk = &disk;
+    let mut file = as_disk.open(&journal(&disk, 1), OpenMode::Write).unwrap();
+    file.write_at(from, &vec![0; (to - from) as usize]).unwrap();
+    file.sync().unwrap();
+    disk
+}
+
+/// Records are lost of which nobody can tell the partition.
+fn without_its_middle() -> SimDisk {
+    let disk = SimDisk::new(1);
+    let mut desk = open(&disk);
+    desk.create("a", TopicConfig::new(80)).unwrap();
+    for n in 0..70 {
+        let partition = i32::try_from(n).unwrap();
+        desk.append(vec![append("a", partition, n)]).unwrap();
+    }
+    drop(desk);
+    disk.end_process();
+    for n in 1..69 {
+        flip(&disk, &journal(&disk, 1), format!("value {n} ").as_bytes());
+    }
+    disk
+}
+
+/// A file was cut behind the one in which the journal ends.
+fn with_a_cut_file(len: u64) -> SimDisk {
+    let disk = SimDisk::new(1);
+    let mut desk = Desk::open(&disk, small()).unwrap();
+    desk.create("a", TopicConfig::new(1)).unwrap();
+    let mut n = 0;
+    while desk.opened.hub.state().journal.file < 3 {
+        desk.append(vec![append("a", 0, n)]).unwrap();
+        n += 1;
+    }
+    drop(desk);
+    disk.end_process();
+    let as_disk: &dyn Disk = &disk;
+    let mut file = as_disk.open(&journal(&disk, 3), OpenMode::Write).unwrap();
+    file.truncate(len).unwrap();
+    file.sync().unwrap();
+    disk
+}
+
+/// The creation of a topic is lost, and records of it are in a segment.
+fn without_its_topic() -> SimDisk {
+    let disk = SimDisk::new(1);
+    let mut desk = open(&disk);
+    desk.create("a", TopicConfig::new(1)).unwrap();
+    desk.append(vec![append("a", 0, 0)]).unwrap();
+    desk.opened.keeper.fill(true).unwrap();
+    drop(desk);
+    disk.end_process();
+    (&disk as &dyn Disk).remove(&journal(&disk, 1)).unwrap();
+    disk
+}
+
+/// What a start can find, by name.
+fn scenes() -> Vec<(&'static str, SimDisk)> {
+    vec![
+        ("without its end", without_its_end()),
+        ("without its middle", without_its_middle()),
+        ("with an empty file", with_a_cut_file(0)),
+        ("with a short file", with_a_cut_file(100)),
+        ("without its topic", without_its_topic()),
+    ]
+}
+
+fn is_full(error: &LogError) -> bool {
+    crate::embedded::files::is_full(error)
+}
+
+/// How much room the starts below have: none, and then more until everything fits.
+fn rooms() -> impl Iterator<Item = u64> {
+    let little = (0..2_000).step_by(61);
+    little.chain((2_000..150_000).step_by(2_477))
+}
+
+#[test]
+fn whatever_room_a_damaged_start_has_the_next_one_is_told_the_same_and_misses_nothing() {
+    for (scene, disk) in scenes() {
+        let before = told(&disk);
+        assert_ne!(before, (0, vec![]), "{scene}");
+        let (mut refused, mut done) = (0, 0);
+        for room in rooms() {
+            let disk = disk.after_crash(&Survivors::Everything);
+            leave_room(&disk, room);
+            let mut desk = open(&disk);
+            let found = readable(&mut desk);
+            // With the topic its creation may be lost.
+            let made = match scene {
+                "without its topic" => desk.create("a", TopicConfig::new(1)),
+                _ => Ok(()),
+            };
+            let written = made.and_then(|()| desk.append(vec![append("a", 0, 100)]));
+            match &written {
+                Ok(_) => done += 1,
+                Err(error) => {
+                    assert!(is_full(error), "{error}");
+                    refused += 1;
+                }
+            }
+            drop(desk);
+            disk.end_process();
+            leave_room(&disk, 1 << 20);
+            assert_eq!(told(&disk), before, "{scene}, {room} bytes of room");
+            let mut desk = open(&disk);
+            let now = readable(&mut desk);
+            let expected = found + usize::from(written.is_ok());
+            assert_eq!(now, expected, "{scene}, {room} bytes of room");
+            drop(desk);
+            disk.end_process();
+            assert_eq!(told(&disk), before, "{scene}, {room} bytes of room");
+        }
+        assert!(refused > 0 && done > 0, "{scene}: {refused} {done}");
+    }
+}
+
+#[test]
+fn what_a_start_found_is_written_down_when_there_is_room_and_only_then_more_is_taken() {
+    for (scene, disk) in scenes() {
+        let before = told(&disk);
+        leave_room(&disk, 0);
+        let mut desk = open(&disk);
+        let found = readable(&mut desk);
+        let refused = [
+            desk.append(vec![append("a", 0, 100)]).map(drop),
+            desk.create("b", TopicConfig::new(1)),
+            desk.register("g", vec![]),
+            desk.opened.keeper.checkpoint(),
+        ];
+        for (number, refused) in refused.into_iter().enumerate() {
+            match refused {
+                Err(error) if is_full(&error) => {}
+                // The topic is not there to be written to.
+                Err(LogError::UnknownTopic { .. }) if number == 0 => {}
+                other => panic!("{scene}, {number}: {other:?}"),
+            }
+        }
+        assert!(desk.opened.keeper.is_checkpoint_due(), "{scene}");
+        assert_eq!(told(&disk), before, "{scene}");
+        leave_room(&disk, 1 << 20);
+        desk.opened.keeper.checkpoint().unwrap();
+        assert_eq!(told(&disk), before, "{scene}");
+        desk.create("b", TopicConfig::new(1)).unwrap();
+        desk.append(vec![append("b", 0, 100)]).unwrap();
+        desk.keep().unwrap();
+        drop(desk);
+        disk.crash(&Survivors::Nothing);
+        assert_eq!(told(&disk), before, "{scene}");
+        let mut desk = open(&disk);
+        assert_eq!(readable(&mut desk), found, "{scene}");
+        assert_eq!(desk.all(&at("b", 0)).unwrap().len(), 1, "{scene}");
+    }
+}
+
+/// A group that was written behind records of which no checkpoint knew yet: earlier versions did so.
+#[test]
+fn records_that_only_a_segment_has_are_found_also_behind_a_later_group() {
+    let disk = without_its_end();
+    leave_room(&disk, 0);
+    let mut desk = open(&disk);
+    desk.opened.hub.status().owed = None;
+    let written = desk.append(vec![append("a", 0, 31)]).unwrap();
+    assert_eq!(written[0].offset, Offset(31));
+    drop(desk);
+    disk.end_process();
+    leave_room(&disk, 1 << 20);
+    assert_eq!(told(&disk), (0, vec![1]));
+    for _ in 0..2 {
+        let mut desk = open(&disk);
+        assert_eq!(desk.all(&at("a", 0)).unwrap().len(), 32);
+        desk.assert_balanced();
+        drop(desk);
+        disk.end_process();
+        assert_eq!(told(&disk), (0, vec![1]));
+    }
+}
+
+#[test]
+fn a_damaged_journal_on_a_full_disk_does_not_keep_the_log_closed() {
+    let disk = SimDisk::new(1);
+    let mut desk = open(&disk);
+    desk.create("a", TopicConfig::new(1)).unwrap();
+    for n in 0..10 {
+        desk.append(vec![append("a", 0, n)]).unwrap();
+    }
+    drop(desk);
+    disk.end_process();
+    let file = journal(&disk, 1);
+    flip(&disk, &file, b"value 3 ");
+    let damaged = (&disk as &dyn Disk).read(&file, 1 << 20).unwrap();
+    let losses = |disk: &SimDisk| {
+        let problems = check(disk, dir()).unwrap().problems;
+        problems.into_iter().filter(Problem::is_loss).count()
+    };
+    let before = losses(&disk);
+    leave_room(&disk, 0);
+    for _ in 0..3 {
+        let mut desk = open(&disk);
+        assert_eq!(readable(&mut desk), 9);
+        let refused = desk.append(vec![append("a", 0, 10)]).unwrap_err();
+        assert!(is_full(&refused), "{refused}");
+        drop(desk);
+        disk.end_process();
+        assert_eq!(losses(&disk), before);
+        let now = (&disk as &dyn Disk).read(&file, 1 << 20).unwrap();
+        assert!(now == damaged, "the file is as it was");
+    }
+    // A repair needs room too, and says so.
+    let as_disk: Arc<dyn Disk> = Arc::new(disk.clone());
+    let clock: Arc<dyn tidegate_core::env::Clock> = open(&disk).clock;
+    disk.end_process();
+    let refused = repair(&as_disk, &clock, config(), 1).unwrap_err();
+    assert!(is_full(&refused), "{refused}");
+    disk.end_process();
+    leave_room(&disk, 1 << 20);
+    repair(&as_disk, &clock, config(), 2).unwrap();
+    disk.end_process();
+    assert_eq!(losses(&disk), 0);
+    let mut desk = open(&disk);
+    assert_eq!(readable(&mut desk), 9);
+}
+
+/// Opened without room for a group of its own, the manifest speaks of the beginning of a file: were the file
+/// missing later, nobody would miss it.
+#[test]
+fn a_file_that_was_begun_without_room_is_spoken_of_once_something_is_in_it() {
+    let disk = with_a_cut_file(0);
+    leave_room(&disk, 0);
+    let mut desk = open(&disk);
+    leave_room(&disk, 1 << 20);
+    desk.opened.keeper.checkpoint().unwrap();
+    assert!(!desk.opened.keeper.is_checkpoint_due());
+    desk.append(vec![append("a", 0, 100)]).unwrap();
+    assert!(desk.opened.keeper.is_checkpoint_due());
+    desk.keep().unwrap();
+    assert!(!desk.opened.keeper.is_checkpoint_due());
+    drop(desk);
+    disk.end_process();
+    let before = told(&disk).1.len();
+    let number = crate::embedded::files::journals(&disk, dir()).unwrap();
+    let (last, _) = number.last_key_value().unwrap();
+    (&disk as &dyn Disk).remove(&journal(&disk, *last)).unwrap();
+    assert_eq!(told(&disk).1.len(), before + 1);
+}
+
+#[test]
+fn the_keeper_tries_again_and_nobody_has_to_ask_it() {
+    let disk = without_its_end();
+    leave_room(&disk, 0);
+    let env = Env {
+        disk: Arc::new(disk.clone()),
+        ..Env::system()
+    };
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let shelf = EmbeddedShelf::open(&env, config()).unwrap();
+        let write = |n| Write {
+            appends: vec![append("a", 0, n)],
+            offsets: Vec::new(),
+        };
+        for n in 31..40 {
+            let refused = shelf.write(write(n)).await.unwrap_err();
+            assert!(is_full(&refused), "{refused}");
+            assert!(shelf.no_room().is_some());
+            env.clock.sleep(Duration::from_millis(200)).await;
+        }
+        assert_eq!(shelf.stopped(), None);
+        leave_room(&disk, 1 << 20);
+        let begun = env.clock.elapsed();
+        while shelf.no_room().is_some() {
+            let waited = env.clock.elapsed() - begun;
+            assert!(waited < Duration::from_secs(20), "it never ends");
+            env.clock.sleep(Duration::from_millis(20)).await;
+        }
+        let written = shelf.write(write(31)).await.unwrap();
+        assert_eq!(written[0].offset, Offset(31));
+        assert_eq!(shelf.no_room(), None);
+        shelf.close().await;
+    });
+    disk.end_process();
+    let mut desk = open(&disk);
+    assert_eq!(desk.all(&at("a", 0)).unwrap().len(), 32);
+}
