@@ -100,7 +100,7 @@ impl Journal {
         self.file.is_none()
             || self.is_left
             || end > self.len
-            || (is_begun && end > use_.limit(self.len))
+            || (is_begun && end > use_.limit(self.len.min(self.size)))
     }
 
     /// Begins another file that takes so many bytes: one of the names of `pool`, or a new one. What was
