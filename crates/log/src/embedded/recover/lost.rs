@@ -131,6 +131,7 @@ impl Replay<'_> {
     pub(super) fn rescue(&mut self) -> Result<(), LogError> {
         let mut is_any = false;
         let mut unknown = BTreeSet::new();
+        let given = self.found.state.given;
         for (name, proven) in self.beyond.partitions() {
             let Some((topic, partition)) = self.found.state.find(&name) else {
                 unknown.insert(name.topic);
@@ -147,6 +148,10 @@ impl Replay<'_> {
                 is_any |= state.apply(state.sequence, vec![ends]).is_ok();
             }
         }
+        // They may have come later than the last group. Were they taken for some of those that it says were
+        // given, others that are lost would be in no doubt, and their offsets would be given again.
+        let state = &mut self.found.state;
+        state.said = state.said.saturating_add(state.given.saturating_sub(given));
         if is_any {
             let why = "records that came later were found in their segments, and nobody can say \
                        what else there was";
@@ -240,7 +245,8 @@ impl Replay<'_> {
         }
         if unplaced > 0 {
             what.push_str(&format!(
-                "; {unplaced} of their records were of partitions that nobody can tell"
+                "; {unplaced} of their records were of partitions that nobody can tell, unless some of \
+                 them were found in segments"
             ));
             state.step_over(&self.told.ends);
         }

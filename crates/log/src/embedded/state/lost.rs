@@ -13,7 +13,8 @@ use super::State;
 pub struct Doubt {
     /// What it is.
     pub what: String,
-    /// How many events it is at least.
+    /// How many events it is at least; or fewer, where some of them may be among records that were found
+    /// in segments.
     pub events: u64,
 }
 

@@ -132,6 +132,59 @@ fn records_that_no_group_tells_the_partition_of_are_counted_and_their_offsets_le
     assert_eq!((unaccounted(&disk), doubtful(&disk)), (0, vec![]));
 }
 
+/// Records that only a segment has may have come later than the last group. They are none of those that it
+/// says were given.
+#[test]
+fn records_that_are_found_in_segments_do_not_stand_for_others_that_are_lost() {
+    // In one chunk, and in fewer than are lost elsewhere.
+    for (writes, of) in [(0, 0), (1, 50), (5, 1)] {
+        let disk = SimDisk::new(1);
+        let mut desk = open(&disk);
+        desk.create("a", TopicConfig::new(80)).unwrap();
+        desk.create("b", TopicConfig::new(1)).unwrap();
+        for n in 0..70 {
+            let partition = i32::try_from(n).unwrap();
+            desk.append(vec![append("a", partition, n)]).unwrap();
+        }
+        let from = desk.opened.hub.state().journal.at;
+        for write in 0..writes {
+            let numbers = (0..of).map(|n| append("b", 0, 1_000 + write * of + n));
+            desk.append(numbers.collect()).unwrap();
+        }
+        let to = desk.opened.hub.state().journal.at;
+        desk.opened.keeper.fill(true).unwrap();
+        drop(desk);
+        disk.end_process();
+        let as_disk: &dyn Disk = &disk;
+        let place = dir().join("topic-a");
+        for entry in as_disk.list(&place).unwrap() {
+            as_disk.remove(&place.join(entry.name)).unwrap();
+        }
+        for n in 1..69 {
+            damage(&disk, &journal(&disk, 1), format!("value {n} ").as_bytes());
+        }
+        let mut file = as_disk.open(&journal(&disk, 1), OpenMode::Write).unwrap();
+        file.write_at(from, &vec![0; (to - from) as usize]).unwrap();
+        drop(file);
+        let (missing, doubted) = (unaccounted(&disk), doubtful(&disk));
+        assert_eq!(missing + doubted.iter().max().unwrap(), 68, "{doubted:?}");
+        let mut desk = open(&disk);
+        let first = desk.append(vec![append("a", 1, 2_000)]).unwrap()[0]
+            .offset
+            .0;
+        assert!(
+            first > 0,
+            "its first offset was given to a record that is lost"
+        );
+        if writes > 0 {
+            let found = desk
+                .all(&at("b", 0))
+                .unwrap_or_else(|_| desk.read(&at("b", 0), 0).unwrap().records);
+            assert!(!found.is_empty());
+        }
+    }
+}
+
 #[test]
 fn a_journal_that_is_gone_is_doubted_from_the_first_acknowledged_write_on() {
     for (is_removed, with_checkpoint) in
