@@ -1,6 +1,7 @@
 //! Starts on a disk without room: what they found is not lost with them, and nothing is written behind it
 //! before it is written down.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -245,6 +246,42 @@ fn what_a_start_found_is_written_down_when_there_is_room_and_only_then_more_is_t
         let mut desk = open(&disk);
         assert_eq!(readable(&mut desk), found, "{scene}");
         assert_eq!(desk.all(&at("b", 0)).unwrap().len(), 1, "{scene}");
+    }
+}
+
+#[test]
+fn a_start_that_has_to_wait_for_room_can_lose_its_power_at_any_time() {
+    for (scene, disk) in scenes() {
+        let before = told(&disk);
+        for (room, operation) in [0, 700, 3_000, 20_000]
+            .into_iter()
+            .flat_map(|room| (1..200).map(move |operation| (room, operation)))
+        {
+            let begun = disk.after_crash(&Survivors::Everything);
+            leave_room(&begun, room);
+            begun.kill_at(begun.operations() + operation);
+            let ended = catch_unwind(AssertUnwindSafe(|| {
+                let mut desk = open(&begun);
+                leave_room(&begun, 1 << 20);
+                desk.opened.keeper.checkpoint().unwrap();
+                desk.create("b", TopicConfig::new(1)).unwrap();
+                desk.append(vec![append("b", 0, 100)]).unwrap();
+            }));
+            let random = Survivors::Random(operation);
+            for survivors in [Survivors::Nothing, random, Survivors::Everything] {
+                let after = begun.after_crash(&survivors);
+                leave_room(&after, 1 << 20);
+                let now = told(&after);
+                assert_eq!(now, before, "{scene} {room} {operation} {survivors:?}");
+                drop(open(&after));
+                after.end_process();
+                let now = told(&after);
+                assert_eq!(now, before, "{scene} {room} {operation} {survivors:?}");
+            }
+            if ended.is_ok() {
+                assert!(operation > 20, "a start does more than that");
+            }
+        }
     }
 }
 
