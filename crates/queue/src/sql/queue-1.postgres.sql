@@ -445,6 +445,21 @@ BEGIN
     RETURN (SELECT q.registry FROM tidegate_queue q WHERE q.name = 'queue');
 END $$;
 
+-- Adds handlers; those that are there stay. In one statement, as the claim: it holds the claim's lock, and
+-- the one that every settle asks for.
+CREATE FUNCTION tidegate_register(p_types text[], p_handlers text[]) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    IF NOT EXISTS (SELECT * FROM unnest(p_types, p_handlers)
+        EXCEPT SELECT h.type, h.handler_id FROM event_handler h) THEN RETURN; END IF;
+    -- Whoever settles by the registry as it was has committed before it changes.
+    PERFORM pg_advisory_xact_lock(tidegate_lock('registry'));
+    INSERT INTO event_handler (type, handler_id) SELECT * FROM unnest(p_types, p_handlers)
+    ON CONFLICT DO NOTHING;
+    IF FOUND THEN
+        UPDATE tidegate_queue q SET registry = q.registry + 1 WHERE q.name = 'queue';
+    END IF;
+END $$;
+
 -- Takes over one batch whose lease ran out, or at most p_limit events of it. Batches below p_floor
 -- are known to be gone, so their dead versions need not be looked at.
 --

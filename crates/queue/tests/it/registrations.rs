@@ -298,6 +298,32 @@ mod needs_postgres {
 
     #[test]
     #[ignore = "needs PostgreSQL"]
+    fn whoever_stands_still_while_it_registers_holds_nobody_up() {
+        with_postgres(async |server: &OnServer| {
+            let other = crate::stores::world(&server.store).await;
+            let new = handler("late");
+            let mut registering = other.store.register(&new);
+            let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+            // It stands still wherever it waits for the server.
+            for _ in 0..1_000 {
+                if registering.as_mut().poll(&mut context).is_ready() {
+                    let registry = server.world.store.registry().await.unwrap();
+                    assert!(registry.of("a").any(|id| id == "late"));
+                    return;
+                }
+                server.world.wait(Duration::from_millis(20)).await;
+                let mut tx = server.world.store.begin().await.unwrap();
+                let locks = "SELECT 1 / pg_try_advisory_xact_lock(tidegate_lock('registry'))::int
+                         FROM tidegate_queue FOR UPDATE NOWAIT";
+                execute(&mut tx, locks).await;
+                tx.rollback().await.unwrap();
+            }
+            panic!("it is not registered");
+        });
+    }
+
+    #[test]
+    #[ignore = "needs PostgreSQL"]
     fn a_registration_that_takes_for_ever_does_not_hold_up_the_stop() {
         with_postgres(async |server: &OnServer| {
             let env = Env::system();

@@ -25,36 +25,13 @@ impl PostgresQueue {
     ) -> Result<(), QueueError> {
         let (types, names): (Vec<String>, Vec<String>) = handlers.iter().cloned().unzip();
         self.postgres
-            .transact("register handlers", move |connection| {
+            .run("register handlers", move |connection| {
                 Box::pin(async move {
-                    let is_known: bool = sqlx::query_scalar(
-                        "SELECT NOT EXISTS (SELECT * FROM unnest($1::text[], $2::text[])
-                         EXCEPT SELECT type, handler_id FROM event_handler)",
-                    )
-                    .bind(&types)
-                    .bind(&names)
-                    .fetch_one(&mut *connection)
-                    .await?;
-                    if is_known {
-                        return Ok(());
-                    }
-                    // Whoever settles by the registry as it was has committed before it changes.
-                    sqlx::query("SELECT pg_advisory_xact_lock(tidegate_lock('registry'))")
-                        .execute(&mut *connection)
-                        .await?;
-                    sqlx::query(
-                        "WITH added AS (
-                             INSERT INTO event_handler (type, handler_id)
-                             SELECT * FROM unnest($1::text[], $2::text[])
-                             ON CONFLICT DO NOTHING RETURNING 1)
-                         UPDATE tidegate_queue SET registry = registry + 1
-                         WHERE name = 'queue' AND EXISTS (SELECT 1 FROM added)",
-                    )
-                    .bind(types)
-                    .bind(names)
-                    .execute(connection)
-                    .await?;
-                    Ok(())
+                    sqlx::query("SELECT tidegate_register($1, $2)")
+                        .bind(types)
+                        .bind(names)
+                        .execute(connection)
+                        .await
                 })
             })
             .await?;
