@@ -228,6 +228,7 @@ macro_rules! queue_conformance {
             q09_handler_states_are_kept_and_cleaned_up,
             q16_result_guard_and_follow_up_come_together_or_not_at_all,
             q17_a_guard_holds_for_its_own_sub_task_only,
+            q17_of_two_events_with_the_same_id_one_does_the_side_effect,
             a_batch_is_settled_in_parts,
             a_batch_that_is_reopened_has_what_is_left,
             a01_the_books_follow_every_move,

@@ -1,6 +1,6 @@
 //! What can go wrong with the queue as a whole.
 
-use tidegate_core::{Classify, FailureClass};
+use tidegate_core::{Classify, EventId, FailureClass};
 use tidegate_store::StoreError;
 
 /// An operation of the queue that did not work.
@@ -29,6 +29,15 @@ pub enum QueueError {
         id: i64,
         /// Who handles it.
         owner: String,
+    },
+    /// A side effect was done meanwhile for another event of the same id: nothing of this one happened, and
+    /// the next attempt finds it done.
+    #[error(
+        "a side effect for event `{event_id}` was done meanwhile for another one of the same id"
+    )]
+    Guarded {
+        /// The id.
+        event_id: EventId,
     },
     /// The event is not in a state in which this can be done.
     #[error("event {id} is {state} and cannot be {wanted}")]
@@ -107,6 +116,7 @@ impl QueueError {
             Self::RegistryChanged
             | Self::Unknown { .. }
             | Self::Busy { .. }
+            | Self::Guarded { .. }
             | Self::Misplaced { .. }
             | Self::Encode { .. }
             | Self::UnknownProjection { .. }
@@ -125,6 +135,7 @@ impl Classify for QueueError {
             Self::Store(error) => error.class(),
             Self::Unanswered { .. }
             | Self::Busy { .. }
+            | Self::Guarded { .. }
             | Self::ProjectionRuns { .. }
             | Self::RegistryChanged => FailureClass::Transient,
             Self::Unknown { .. }

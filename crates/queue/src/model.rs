@@ -220,10 +220,7 @@ impl QueueStore for Model {
                 Some(tx) => Some(tx.model().ok_or(QueueError::ForeignTransaction)?.take()),
                 None => None,
             };
-            let recorded = self.call(
-                "record",
-                |state, now| Ok(state.record(commit, pending, now)),
-            );
+            let recorded = self.call("record", |state, now| state.record(commit, pending, now));
             let is_ours = recorded.await?;
             if is_ours && !commit.follow_ups.is_empty() {
                 self.wake();

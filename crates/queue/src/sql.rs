@@ -26,6 +26,16 @@ use crate::{QueueError, limit};
 /// The name under which the books and the migrations of the queue stand.
 pub const COMPONENT: &str = "queue";
 
+/// What came of recording a result.
+enum Recorded {
+    /// All of it stands, once it is committed.
+    Whole,
+    /// The claim did not hold any more.
+    Nothing,
+    /// Another event of the same id has done one of the side effects meanwhile.
+    Guarded,
+}
+
 /// The tables of the queue.
 pub const MIGRATIONS: &[Migration] = &[Migration {
     version: 1,

@@ -9,16 +9,25 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
-use sqlx::{ConnectOptions, Connection, PgConnection};
+use sqlx::{ConnectOptions, Connection, PgConnection, Row};
 use tidegate_core::env::{Clock, Env};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use crate::error::is_forgetful;
+use crate::store::Hands;
 use crate::within::{CallLimit, within};
 use crate::{BoxFuture, StoreError, StoreOptions};
 
 /// In a transaction in which a statement failed, `COMMIT` takes everything back and calls that a
 /// success. Whatever stands before it fails there, and the commit is not even begun.
 const COMMIT: &str = "SELECT; COMMIT";
+/// The same for a transaction that others had: what they set for it must not make the commit be answered
+/// before it is synced.
+const COMMIT_LENT: &str = "SELECT set_config('synchronous_commit', 'on', true)
+    WHERE current_setting('synchronous_commit') = 'off'; COMMIT";
+/// Makes a session what it was at its beginning, except for what was prepared, which the driver knows of.
+const RESET: &str = "RESET SESSION AUTHORIZATION; RESET ROLE; RESET ALL; UNLISTEN *; CLOSE ALL;
+    SELECT pg_advisory_unlock_all(); DISCARD TEMP; DISCARD SEQUENCES";
 const SNAPSHOT: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
 /// How long reading whole tables may take.
 pub(crate) const LONG_READ: Duration = Duration::from_secs(3_600);
@@ -127,10 +136,16 @@ impl Postgres {
         let mut taken = self.take(doing).await?;
         let outcome = within(&*self.pool.clock, limit, call(&mut taken.connection)).await;
         let outcome = self.judge(doing, outcome);
-        if !matches!(
-            outcome,
-            Err(StoreError::Away { .. } | StoreError::Timeout { .. })
-        ) {
+        let is_lost = |error: &StoreError| match error {
+            StoreError::Away { .. } | StoreError::Timeout { .. } => true,
+            StoreError::Conflict { source, .. } => is_forgetful(source),
+            StoreError::Address { .. }
+            | StoreError::Schema { .. }
+            | StoreError::Refused { .. }
+            | StoreError::Undone { .. }
+            | StoreError::Broken { .. } => false,
+        };
+        if !outcome.as_ref().is_err_and(is_lost) {
             self.give_back(taken);
         }
         outcome
@@ -218,7 +233,7 @@ impl Postgres {
     }
 
     /// Begins a transaction in the caller's hands.
-    pub(crate) async fn begin(&self) -> Result<PgTx, StoreError> {
+    pub(crate) async fn begin(&self, hands: Hands) -> Result<PgTx, StoreError> {
         let doing = "begin a transaction";
         let lent = self.permit(&self.pool.lent, doing).await?;
         let mut taken = self.take(doing).await?;
@@ -228,6 +243,7 @@ impl Postgres {
         Ok(PgTx {
             postgres: self.clone(),
             taken,
+            hands,
             _lent: lent,
         })
     }
@@ -351,10 +367,22 @@ impl Postgres {
 /// as well stays as it is.
 async fn connect(options: &PgConnectOptions) -> Result<PgConnection, sqlx::Error> {
     let mut connection = PgConnection::connect_with(options).await?;
-    let durable = "SELECT set_config('synchronous_commit', 'on', false)
-        WHERE current_setting('synchronous_commit') = 'off'";
-    sqlx::raw_sql(durable).execute(&mut connection).await?;
+    sqlx::raw_sql(DURABLE).execute(&mut connection).await?;
     Ok(connection)
+}
+
+const DURABLE: &str = "SELECT set_config('synchronous_commit', 'on', false)
+    WHERE current_setting('synchronous_commit') = 'off'";
+
+/// Makes a connection what it was before somebody had it, and says whether that was possible: where fewer
+/// statements are prepared than the driver has prepared, it would go on calling those that are gone.
+async fn reset(connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
+    let known = connection.cached_statements_size();
+    sqlx::raw_sql(RESET).execute(&mut *connection).await?;
+    sqlx::raw_sql(DURABLE).execute(&mut *connection).await?;
+    let prepared = sqlx::raw_sql("SELECT count(*) FROM pg_prepared_statements");
+    let prepared: i64 = prepared.fetch_one(connection).await?.try_get(0)?;
+    Ok(usize::try_from(prepared).is_ok_and(|prepared| prepared >= known))
 }
 
 impl std::fmt::Debug for Postgres {
@@ -369,6 +397,7 @@ impl std::fmt::Debug for Postgres {
 pub struct PgTx {
     postgres: Postgres,
     taken: Taken,
+    hands: Hands,
     _lent: OwnedSemaphorePermit,
 }
 
@@ -384,7 +413,11 @@ impl PgTx {
     }
 
     pub(crate) async fn commit(self) -> Result<(), StoreError> {
-        self.end("commit a transaction", COMMIT).await
+        let how = match self.hands {
+            Hands::Ours => COMMIT,
+            Hands::Anybodys => COMMIT_LENT,
+        };
+        self.end("commit a transaction", how).await
     }
 
     pub(crate) async fn rollback(self) -> Result<(), StoreError> {
@@ -396,7 +429,18 @@ impl PgTx {
         let end = sqlx::raw_sql(how).execute(&mut self.taken.connection);
         let ended = within(&*pool.clock, pool.timeout, end).await;
         self.postgres.judge(doing, ended)?;
-        self.postgres.give_back(self.taken);
+        let is_clean = match self.hands {
+            Hands::Ours => true,
+            Hands::Anybodys => {
+                let clean = reset(&mut self.taken.connection);
+                let clean = within(&*pool.clock, pool.timeout, clean).await;
+                matches!(clean, Some(Ok(true)))
+            }
+        };
+        // One that cannot be made what it was is closed; the transaction has ended all the same.
+        if is_clean {
+            self.postgres.give_back(self.taken);
+        }
         Ok(())
     }
 }

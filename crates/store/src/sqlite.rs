@@ -24,6 +24,7 @@ use sqlx::{ConnectOptions, Connection, SqliteConnection};
 use tidegate_core::env::{Clock, Env};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
+use crate::store::Hands;
 use crate::within::{CallLimit, within};
 use crate::{BoxFuture, StoreError, StoreOptions};
 use writer::{Job, Operation, Turn, Writer};
@@ -183,13 +184,16 @@ impl Sqlite {
         }
     }
 
-    pub(crate) async fn begin(&self) -> Result<SqliteTx, StoreError> {
+    pub(crate) async fn begin(&self, hands: Hands) -> Result<SqliteTx, StoreError> {
         let doing = "begin a transaction";
         let begin = async {
             let mut turn = self.writer.turn().await;
             turn.begin()
                 .await
                 .map_err(|error| StoreError::of(doing, error))?;
+            if hands == Hands::Anybodys {
+                turn.lend();
+            }
             let limit = CallLimit::new(&self.clock, self.timeout);
             Ok(SqliteTx { turn, limit })
         };

@@ -4,6 +4,15 @@ use tidegate_core::env::Env;
 
 use crate::{Dialect, Postgres, Sqlite, StoreError, StoreOptions, Tx};
 
+/// Who has a transaction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Hands {
+    /// Statements of ours, which leave the session as it is.
+    Ours,
+    /// Anybody, with statements that we do not know.
+    Anybodys,
+}
+
 /// A database. Cloning gives another handle on the same connections.
 #[derive(Debug, Clone)]
 pub enum Store {
@@ -47,12 +56,27 @@ impl Store {
     /// On SQLite it is the only one that writes until it ends: whoever holds it must not wait for
     /// another write of the same process.
     ///
+    /// What its statements change of the session (settings, temporary tables, locks) ends with it. A
+    /// commit waits for the disk, whatever the session says.
+    ///
     /// # Errors
     /// The database is away, or no connection was free in time.
     pub async fn begin(&self) -> Result<Tx, StoreError> {
         match self {
-            Self::Sqlite(sqlite) => sqlite.begin().await.map(Tx::Sqlite),
-            Self::Postgres(postgres) => postgres.begin().await.map(Tx::Postgres),
+            Self::Sqlite(sqlite) => sqlite.begin(Hands::Anybodys).await.map(Tx::Sqlite),
+            Self::Postgres(postgres) => postgres.begin(Hands::Anybodys).await.map(Tx::Postgres),
+        }
+    }
+
+    /// The same for statements that are known to leave the session as it is: nothing is put back after
+    /// it.
+    ///
+    /// # Errors
+    /// The database is away, or no connection was free in time.
+    pub async fn begin_own(&self) -> Result<Tx, StoreError> {
+        match self {
+            Self::Sqlite(sqlite) => sqlite.begin(Hands::Ours).await.map(Tx::Sqlite),
+            Self::Postgres(postgres) => postgres.begin(Hands::Ours).await.map(Tx::Postgres),
         }
     }
 

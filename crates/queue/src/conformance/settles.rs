@@ -1,5 +1,7 @@
 //! Rules of settling.
 
+use tidegate_core::{Classify, FailureClass};
+
 use super::{LONG, SHORT, World, completed, lane, numbers};
 use crate::QueueError;
 use crate::port::{
@@ -255,6 +257,40 @@ pub async fn q17_a_guard_holds_for_its_own_sub_task_only(world: &World) {
     assert!(!store.is_done(None, "one", first, "invoice").await.unwrap());
     assert!(!store.is_done(None, "two", first, "mail").await.unwrap());
     assert!(!store.is_done(None, "one", second, "mail").await.unwrap());
+}
+
+/// Who published an id twice has it twice. Of two that are handled at once, both are told that a side effect is
+/// to be done; one records it, and of the other nothing happens, so that its next attempt finds it done.
+pub async fn q17_of_two_events_with_the_same_id_one_does_the_side_effect(world: &World) {
+    let event = world.event("a");
+    let twins = [event.clone(), event];
+    world.store.publish(&twins).await.unwrap();
+    let claimed = world.claim(2, LONG).await;
+    let first = commit(&claimed[0], "one", world);
+    assert!(world.store.record(None, &first).await.unwrap());
+    for is_in_tx in [false, true] {
+        let tx = match is_in_tx {
+            true => Some(world.store.begin().await.unwrap()),
+            false => None,
+        };
+        let second = commit(&claimed[1], "one", world);
+        let refused = world.store.record(tx, &second).await.unwrap_err();
+        assert!(
+            matches!(refused, QueueError::Guarded { event_id } if event_id == second.event_id),
+            "{refused:?}"
+        );
+        assert_eq!(refused.class(), FailureClass::Transient);
+        assert!(!refused.may_have_happened());
+    }
+    let shown = world
+        .store
+        .show(claimed[1].claim.id)
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!(shown.states, []);
+    assert_eq!(world.claim(10, LONG).await.len(), 1, "one follow-up");
+    world.audit().await;
 }
 
 /// Parts of a batch are settled while the rest goes on, and only the rest comes back.

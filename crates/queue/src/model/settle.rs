@@ -4,6 +4,7 @@ use tidegate_store::span_ms;
 
 use super::state::{Logged, RowState, State, Where};
 use super::tx::Pending;
+use crate::QueueError;
 use crate::port::{Claim, Disposition, HandlerCommit, Held, Move, Settlement, Turn};
 
 impl State {
@@ -103,9 +104,14 @@ impl State {
         commit: &HandlerCommit,
         pending: Option<Pending>,
         now: i64,
-    ) -> bool {
+    ) -> Result<bool, QueueError> {
         if self.fence(&commit.claim).is_none() {
-            return false;
+            return Ok(false);
+        }
+        let (handler, event_id) = (&commit.state.handler, commit.event_id);
+        let guard = |sub_task: &String| (handler.clone(), event_id, sub_task.clone());
+        if commit.done.iter().any(|s| self.inbox.contains(&guard(s))) {
+            return Err(QueueError::Guarded { event_id });
         }
         let key = (commit.claim.id, commit.state.handler.clone());
         self.states.insert(key, commit.state.clone());
@@ -118,7 +124,7 @@ impl State {
         if let Some(pending) = pending {
             self.apply_pending(pending, now);
         }
-        true
+        Ok(true)
     }
 
     pub(super) fn holds(&self, turn: &Turn) -> bool {

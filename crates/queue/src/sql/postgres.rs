@@ -30,6 +30,10 @@ use crate::tx::Tx;
 
 pub(super) use publish::{insert, insert_at_once};
 
+/// Names in a transaction that was lent mean what they mean to us again: where our tables are stands in the
+/// session from its beginning.
+const OUR_TABLES: &str = "RESET search_path";
+
 /// The queue's tables on PostgreSQL.
 #[derive(Debug)]
 pub struct PostgresQueue {

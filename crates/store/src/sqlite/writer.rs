@@ -24,6 +24,10 @@ struct WriterConnection {
     connection: SqliteConnection,
     /// Whether a transaction is open, or may be: it was begun, and no end of it was heard of.
     is_open: bool,
+    /// How long it waits for another process, in milliseconds.
+    patience: i64,
+    /// Whether others had it since it was last put in order.
+    is_lent: bool,
     /// Whether the commit that comes next is asked for.
     may_commit: Arc<AtomicBool>,
 }
@@ -32,12 +36,16 @@ impl Writer {
     pub(super) async fn new(mut connection: SqliteConnection) -> Result<Self, sqlx::Error> {
         let may_commit = Arc::new(AtomicBool::new(false));
         let is_asked_for = Arc::clone(&may_commit);
+        let patience = sqlx::query_scalar("PRAGMA busy_timeout");
+        let patience = patience.fetch_one(&mut connection).await?;
         let mut handle = connection.lock_handle().await?;
         handle.set_commit_hook(move || is_asked_for.load(Ordering::SeqCst));
         drop(handle);
         let connection = WriterConnection {
             connection,
             is_open: false,
+            patience,
+            is_lent: false,
             may_commit,
         };
         Ok(Self {
@@ -94,8 +102,22 @@ impl Turn {
 
     pub(super) async fn begin(&mut self) -> Result<(), sqlx::Error> {
         self.take_back().await;
+        if self.writer.is_lent {
+            // Dropping temporary tables is a commit of its own.
+            self.writer.may_commit.store(true, Ordering::SeqCst);
+            let patience = self.writer.patience;
+            let tidied = tidy(self.connection(), patience).await;
+            self.writer.may_commit.store(false, Ordering::SeqCst);
+            tidied?;
+            self.writer.is_lent = false;
+        }
         self.writer.is_open = true;
         self.execute("BEGIN IMMEDIATE").await
+    }
+
+    /// Others have the transaction that was begun, with statements that we do not know.
+    pub(super) fn lend(&mut self) {
+        self.writer.is_lent = true;
     }
 
     pub(super) async fn end(&mut self, how: &'static str) -> Result<(), sqlx::Error> {
@@ -134,6 +156,29 @@ impl Drop for Turn {
             self.left.notify_one();
         }
     }
+}
+
+/// Puts the connection in order after others had it. A temporary table stands before one of the file that has
+/// the same name, and would take what is written to that.
+async fn tidy(connection: &mut SqliteConnection, patience: i64) -> Result<(), sqlx::Error> {
+    let settings = format!(
+        "PRAGMA query_only = 0; PRAGMA ignore_check_constraints = 0; PRAGMA busy_timeout = {patience}"
+    );
+    let settings = sqlx::raw_sql(sqlx::AssertSqlSafe(settings));
+    settings.execute(&mut *connection).await?;
+    let left: Vec<String> = sqlx::query_scalar(
+        "SELECT 'DROP ' || type || ' IF EXISTS temp.\"' || replace(name, '\"', '\"\"') || '\"'
+         FROM sqlite_temp_schema
+         WHERE type IN ('table', 'view', 'trigger') AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\'
+         ORDER BY type = 'table'",
+    )
+    .fetch_all(&mut *connection)
+    .await?;
+    for drop in left {
+        let drop = sqlx::raw_sql(sqlx::AssertSqlSafe(drop));
+        drop.execute(&mut *connection).await?;
+    }
+    Ok(())
 }
 
 async fn commit(turn: &mut Turn, group: &mut [Box<dyn Operation>]) -> Result<(), sqlx::Error> {

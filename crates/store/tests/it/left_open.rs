@@ -96,6 +96,28 @@ fn whatever_leaves_a_transaction_open_others_write_at_once() {
 }
 
 #[test]
+fn what_somebody_left_in_the_session_of_a_transaction_harms_nobody() {
+    runtime().block_on(async {
+        let dir = tempfile::tempdir().unwrap();
+        let store = sqlite(&dir).await;
+        write(&store, TABLES).await.unwrap();
+        for is_committed in [true, false] {
+            let mut tx = store.begin().await.unwrap();
+            run(&mut tx, "CREATE TEMP TABLE t (n integer)").await;
+            run(&mut tx, "CREATE TEMP VIEW \"a \"\"view\" AS SELECT 1").await;
+            run(&mut tx, "PRAGMA query_only = 1").await;
+            match is_committed {
+                true => tx.commit().await.unwrap(),
+                false => drop(tx),
+            }
+            write(&store, "INSERT INTO t VALUES (1)").await.unwrap();
+            assert_eq!(count(&store).await, 1, "it is in the file");
+            write(&store, "DELETE FROM t").await.unwrap();
+        }
+    });
+}
+
+#[test]
 fn a_store_closes_after_a_transaction_that_was_dropped() {
     runtime().block_on(async {
         let dir = tempfile::tempdir().unwrap();

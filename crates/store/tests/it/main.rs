@@ -467,6 +467,63 @@ mod needs_postgres {
 
     #[test]
     #[ignore = "needs PostgreSQL"]
+    fn what_somebody_set_in_a_transaction_ends_with_it() {
+        runtime().block_on(async {
+            let (store, schema) = postgres().await;
+            let Store::Postgres(server) = &store else {
+                panic!("it is PostgreSQL");
+            };
+            let session = async || -> String {
+                let session = server.run("look", |connection| {
+                    let sql = "SELECT concat_ws(' ', current_schema(), current_user,
+                         current_setting('synchronous_commit'), current_setting('work_mem'),
+                         to_regclass('pg_temp.mine'), (SELECT count(*) FROM pg_locks
+                             WHERE locktype = 'advisory' AND pid = pg_backend_pid()))";
+                    Box::pin(sqlx::query_scalar(sql).fetch_one(connection))
+                });
+                session.await.unwrap()
+            };
+            // What a commit waits for is told by what runs at its end.
+            let told = "CREATE TABLE told (what text);
+                CREATE FUNCTION tell() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+                    UPDATE told SET what = current_setting('synchronous_commit'); RETURN NULL;
+                END $$;
+                CREATE CONSTRAINT TRIGGER tell AFTER INSERT ON told DEFERRABLE INITIALLY DEFERRED
+                    FOR EACH ROW EXECUTE FUNCTION tell()";
+            execute(&store, told.to_owned()).await.unwrap();
+            let before = session().await;
+            for is_committed in [true, false] {
+                let mut tx = store.begin().await.unwrap();
+                let connection = tx.postgres().unwrap();
+                let set = "INSERT INTO told VALUES ('nothing'); SET synchronous_commit TO off;
+                    CREATE TEMP TABLE mine (n integer); SELECT pg_advisory_lock(7);
+                    SET work_mem TO '1MB'; DEALLOCATE ALL";
+                sqlx::raw_sql(set).execute(connection).await.unwrap();
+                match is_committed {
+                    true => tx.commit().await.unwrap(),
+                    false => tx.rollback().await.unwrap(),
+                }
+                assert_eq!(session().await, before);
+            }
+            let told = server.run("look", |connection| {
+                Box::pin(sqlx::query_scalar("SELECT what FROM told").fetch_one(connection))
+            });
+            let told: String = told.await.unwrap();
+            assert_eq!(told, "on");
+            let mut tx = store.begin().await.unwrap();
+            let away = "SET search_path TO pg_catalog; SET SESSION AUTHORIZATION pg_read_all_data";
+            let away = sqlx::raw_sql(away).execute(tx.postgres().unwrap());
+            away.await.unwrap();
+            tx.commit().await.unwrap();
+            assert_eq!(session().await, before);
+            execute(&store, format!("DROP SCHEMA {schema} CASCADE"))
+                .await
+                .unwrap();
+        });
+    }
+
+    #[test]
+    #[ignore = "needs PostgreSQL"]
     fn books_of_any_size_are_read_in_short_statements() {
         const ROWS: i64 = 1_000_000;
         runtime().block_on(async {

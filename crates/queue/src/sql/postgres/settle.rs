@@ -9,9 +9,9 @@ use tidegate_core::EventId;
 use tidegate_store::posting::Columns;
 use tidegate_store::{StoreError, sqlx};
 
-use super::super::COMPONENT;
 use super::super::columns::{ByLease, Goal, goal, keys_of, postings_of};
-use super::{PostgresQueue, publish, uuid};
+use super::super::{COMPONENT, Recorded};
+use super::{OUR_TABLES, PostgresQueue, publish, uuid};
 use crate::QueueError;
 use crate::port::{HandlerCommit, Held, Move, Settlement};
 use crate::tx::Tx;
@@ -182,20 +182,32 @@ impl PostgresQueue {
         tx: Option<Tx>,
         commit: &HandlerCommit,
     ) -> Result<bool, QueueError> {
+        let is_lent = tx.is_some();
         let mut tx = match tx {
             Some(tx) => tx,
-            None => Tx::Sql(self.store.begin().await?),
+            None => Tx::Sql(self.store.begin_own().await?),
         };
         let doing = "record a result";
         let limit = tx.limit()?;
         let connection = tx.postgres().ok_or(QueueError::ForeignTransaction)?;
         // The commit is not asked for yet, so a failure here is known to have changed nothing.
-        let recorded = limit.run(doing, record(connection, commit)).await;
-        if !recorded.map_err(StoreError::undone)? {
-            tx.rollback().await?;
-            return Ok(false);
+        if is_lent {
+            let ours = sqlx::raw_sql(OUR_TABLES).execute(&mut *connection);
+            limit.run(doing, ours).await.map_err(StoreError::undone)?;
         }
-        tx.commit().await?;
+        let recorded = limit.run(doing, record(connection, commit)).await;
+        match recorded.map_err(StoreError::undone)? {
+            Recorded::Whole => tx.commit().await?,
+            Recorded::Nothing => {
+                tx.rollback().await?;
+                return Ok(false);
+            }
+            Recorded::Guarded => {
+                tx.rollback().await?;
+                let event_id = commit.event_id;
+                return Err(QueueError::Guarded { event_id });
+            }
+        }
         if !commit.follow_ups.is_empty() {
             super::wake::send(&self.wakes, &self.postgres, &self.env);
         }
@@ -364,7 +376,7 @@ async fn settle_batch(
 async fn record(
     connection: &mut PgConnection,
     commit: &HandlerCommit,
-) -> Result<bool, sqlx::Error> {
+) -> Result<Recorded, sqlx::Error> {
     let fence: Option<i64> = match commit.claim.held {
         Held::Batch { batch, token } => {
             sqlx::query_scalar(
@@ -391,7 +403,7 @@ async fn record(
         }
     };
     if fence.is_none() {
-        return Ok(false);
+        return Ok(Recorded::Nothing);
     }
     let state = &commit.state;
     sqlx::query(
@@ -408,7 +420,8 @@ async fn record(
     .execute(&mut *connection)
     .await?;
     if !commit.done.is_empty() {
-        sqlx::query(
+        // It waits for whoever is about to write the same.
+        let guards = sqlx::query(
             "INSERT INTO event_inbox (handler_id, event_id, sub_task)
              SELECT $1, $2, * FROM unnest($3::text[]) ON CONFLICT DO NOTHING",
         )
@@ -417,7 +430,10 @@ async fn record(
         .bind(&commit.done)
         .execute(&mut *connection)
         .await?;
+        if guards.rows_affected() < commit.done.len() as u64 {
+            return Ok(Recorded::Guarded);
+        }
     }
     publish::insert(connection, &commit.follow_ups).await?;
-    Ok(true)
+    Ok(Recorded::Whole)
 }

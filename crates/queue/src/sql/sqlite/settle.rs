@@ -7,8 +7,8 @@ use sqlx::SqliteConnection;
 use tidegate_core::EventId;
 use tidegate_store::{StoreError, posting, sqlx};
 
-use super::super::COMPONENT;
 use super::super::columns::{Goal, goal, keys_of, postings_of};
+use super::super::{COMPONENT, Recorded};
 use super::claim::{OPEN, release};
 use super::held::registry_version;
 use super::{SqliteQueue, json, publish};
@@ -54,19 +54,19 @@ impl SqliteQueue {
         commit: &HandlerCommit,
     ) -> Result<bool, QueueError> {
         let now = self.sqlite.now_ms();
-        let is_ours = match tx {
+        let recorded = match tx {
             Some(mut tx) => {
                 let limit = tx.limit()?;
                 let connection = tx.sqlite().ok_or(QueueError::ForeignTransaction)?;
                 let recorded = record(connection, commit, now);
                 // The commit is not asked for yet, so a failure is known to have changed nothing.
                 let recorded = limit.run("record a result", recorded).await;
-                if !recorded.map_err(StoreError::undone)? {
-                    tx.rollback().await?;
-                    return Ok(false);
+                let recorded = recorded.map_err(StoreError::undone)?;
+                match recorded {
+                    Recorded::Whole => tx.commit().await?,
+                    Recorded::Nothing | Recorded::Guarded => tx.rollback().await?,
                 }
-                tx.commit().await?;
-                true
+                recorded
             }
             None => {
                 let commit = commit.clone();
@@ -77,11 +77,19 @@ impl SqliteQueue {
                     .await?
             }
         };
-        if is_ours && !commit.follow_ups.is_empty() {
+        match recorded {
+            Recorded::Whole => {}
+            Recorded::Nothing => return Ok(false),
+            Recorded::Guarded => {
+                let event_id = commit.event_id;
+                return Err(QueueError::Guarded { event_id });
+            }
+        }
+        if !commit.follow_ups.is_empty() {
             self.wakes.notify_waiters();
             self.wakes.notify_one();
         }
-        Ok(is_ours)
+        Ok(true)
     }
 
     pub(super) async fn is_recorded(
@@ -338,19 +346,32 @@ async fn record(
     connection: &mut SqliteConnection,
     commit: &HandlerCommit,
     now: i64,
-) -> Result<bool, sqlx::Error> {
+) -> Result<Recorded, sqlx::Error> {
     if fence(connection, commit.claim.held).await?.is_none() {
-        return Ok(false);
+        return Ok(Recorded::Nothing);
     }
     let is_of_batch = matches!(commit.claim.held, Held::Batch { .. });
     if is_of_batch && !settled(connection, &[commit.claim.id]).await?.is_empty() {
-        return Ok(false);
+        return Ok(Recorded::Nothing);
+    }
+    // Before anything is written: nobody else writes meanwhile.
+    let is_guarded: bool = sqlx::query_scalar(
+        "SELECT EXISTS (SELECT 1 FROM event_inbox WHERE handler_id = ? AND event_id = ?
+             AND sub_task IN (SELECT value FROM json_each(?)))",
+    )
+    .bind(&commit.state.handler)
+    .bind(commit.event_id.to_string())
+    .bind(json(&commit.done))
+    .fetch_one(&mut *connection)
+    .await?;
+    if is_guarded {
+        return Ok(Recorded::Guarded);
     }
     remember(connection, commit.claim.id, &commit.state, now).await?;
     for sub_task in &commit.done {
         sqlx::query(
             "INSERT INTO event_inbox (handler_id, event_id, sub_task, created_at)
-             VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
+             VALUES (?, ?, ?, ?)",
         )
         .bind(&commit.state.handler)
         .bind(commit.event_id.to_string())
@@ -360,5 +381,5 @@ async fn record(
         .await?;
     }
     publish::insert(connection, &commit.follow_ups, now).await?;
-    Ok(true)
+    Ok(Recorded::Whole)
 }
