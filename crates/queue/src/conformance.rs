@@ -323,6 +323,8 @@ macro_rules! queue_conformance {
             a_swap_takes_its_marks_away,
             a_rebuild_that_failed_leaves_nothing_behind,
             what_is_left_of_a_rebuild_that_nobody_makes_is_dropped,
+            a_projection_that_was_forgotten_and_is_rebuilt_by_hand_is_whole_again,
+            a_request_beside_a_forgetting_leaves_nothing_behind,
         ]);
         $crate::queue_conformance!(@ [$(#[$attribute])*] $run, retention, [
             a_dispatcher_alone_removes_what_is_old,

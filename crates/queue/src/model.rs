@@ -309,12 +309,15 @@ impl QueueStore for Model {
         })
     }
 
-    fn note_position<'a>(&'a self, name: &'a str, position: i64) -> Answer<'a, ()> {
+    fn note_position<'a>(&'a self, of: &'a str, name: &'a str, position: i64) -> Answer<'a, bool> {
         self.call("note_position", move |state, _| {
+            if !state.projections.contains_key(of) {
+                return Ok(false);
+            }
             let noted = state.projections.entry(name.to_owned());
             let noted = noted.or_insert(position);
             *noted = position.min(*noted);
-            Ok(())
+            Ok(true)
         })
     }
 
@@ -339,15 +342,17 @@ impl QueueStore for Model {
     fn forget_projection<'a>(
         &'a self,
         turn: Option<&'a Turn>,
-        name: &'a str,
+        names: &'a [String],
         tables: &'a [String],
     ) -> Answer<'a, bool> {
         self.call("forget_projection", move |state, _| {
             if turn.is_some_and(|turn| !state.holds(turn)) {
                 return Ok(false);
             }
-            state.projections.remove(name);
-            state.rebuilds.remove(name);
+            for name in names {
+                state.projections.remove(name);
+                state.rebuilds.remove(name);
+            }
             for table in tables {
                 state.tables.remove(&format!("{table}__rebuild"));
             }

@@ -136,9 +136,11 @@ pub trait QueueStore: Send + Sync + fmt::Debug {
     /// How often a rebuild of a projection was swapped in.
     fn rebuilds<'a>(&'a self, name: &'a str) -> Answer<'a, u64>;
 
-    /// Notes a position for `name`, unless one that is as low is noted: once it has returned, nothing
-    /// above is removed from the log. It needs no turn, and doing it again changes nothing.
-    fn note_position<'a>(&'a self, name: &'a str, position: i64) -> Answer<'a, ()>;
+    /// Notes a position for the mark `name` of the projection `of`, unless one that is as low is noted:
+    /// once it has returned, nothing above is removed from the log. Says whether the projection has a
+    /// position; nothing is noted otherwise, since nobody would take the mark away. It needs no turn, and
+    /// doing it again changes nothing.
+    fn note_position<'a>(&'a self, of: &'a str, name: &'a str, position: i64) -> Answer<'a, bool>;
 
     /// Moves a projection from one position to the next in the transaction that changed its read
     /// model, and commits; nothing of either happens when the turn or the position is not ours any
@@ -152,12 +154,13 @@ pub trait QueueStore: Send + Sync + fmt::Debug {
         to: i64,
     ) -> Answer<'a, bool>;
 
-    /// Forgets a projection, and drops what is left of a rebuild of these tables. Says whether the turn,
-    /// if one is given, still held; nothing happens otherwise.
+    /// Forgets these positions at once, and drops what is left of a rebuild of these tables. A projection
+    /// comes before its marks: whoever notes one beside that is waited for, or finds no projection. Says
+    /// whether the turn, if one is given, still held; nothing happens otherwise.
     fn forget_projection<'a>(
         &'a self,
         turn: Option<&'a Turn>,
-        name: &'a str,
+        names: &'a [String],
         tables: &'a [String],
     ) -> Answer<'a, bool>;
 

@@ -30,8 +30,9 @@ pub async fn a_rebuild_is_touched_only_by_whoever_has_its_turn(world: &World) {
         add(&mut tx, target, 7).await.unwrap();
         assert!(store.advance(tx, &ours, name, 0, 1).await.unwrap());
     }
+    let shadow = ["counting#rebuild".to_owned()];
     let forget = async |turn| {
-        let forgotten = store.forget_projection(turn, "counting#rebuild", &tables);
+        let forgotten = store.forget_projection(turn, &shadow, &tables);
         forgotten.await.unwrap()
     };
     assert!(!forget(Some(&late)).await);
@@ -154,7 +155,8 @@ pub async fn a_request_is_served_only_from_a_log_that_is_whole(world: &World) {
     world.store.clean(Some(Duration::ZERO)).await.unwrap();
     // As somebody leaves it who dies right after writing it.
     let request = "counting#wanted";
-    world.store.note_position(request, 0).await.unwrap();
+    let noted = world.store.note_position("counting", request, 0).await;
+    assert!(noted.unwrap());
     let is_gone = async || {
         let known = world.store.projections().await.unwrap();
         known.iter().all(|(name, _)| name == "counting")
@@ -221,7 +223,7 @@ pub async fn a_swap_takes_its_marks_away(world: &World) {
         assert!(store.advance(tx, &ours, name, 0, 1).await.unwrap());
     }
     for mark in &marks {
-        store.note_position(mark, 0).await.unwrap();
+        assert!(store.note_position("counting", mark, 0).await.unwrap());
     }
     let swap = async |turn| {
         let swapped = store.swap(turn, "counting", "counting#rebuild", &tables, &marks);
@@ -274,7 +276,8 @@ pub async fn what_is_left_of_a_rebuild_that_nobody_makes_is_dropped(world: &Worl
     let mut tx = store.begin().await.unwrap();
     create(&mut tx, Target::Rebuild).await.unwrap();
     tx.commit().await.unwrap();
-    store.note_position("counting#rebuild", 2).await.unwrap();
+    let noted = store.note_position("counting", "counting#rebuild", 2).await;
+    assert!(noted.unwrap());
     let projecting = start(world, &Calls::default());
     for _ in 0..2_000 {
         if store.projections().await.unwrap().len() == 1 {
@@ -287,4 +290,49 @@ pub async fn what_is_left_of_a_rebuild_that_nobody_makes_is_dropped(world: &Worl
     assert_eq!(known, [("counting".to_owned(), 5)]);
     let cleaned = store.clean(Some(Duration::ZERO)).await.unwrap();
     assert_eq!(cleaned.events, 5);
+}
+
+/// A projection that was forgotten is built beside its tables by hand as well, and is one like another then.
+pub async fn a_projection_that_was_forgotten_and_is_rebuilt_by_hand_is_whole_again(world: &World) {
+    seen(world, 0..5).await;
+    let queue = world.queue();
+    queue.forget_projection("counting").await.unwrap();
+    world.wait(Duration::from_millis(5)).await;
+    let rebuilt = projector(world, &Calls::default())
+        .rebuild("counting")
+        .await;
+    rebuilt.unwrap();
+    let known = world.store.projections().await.unwrap();
+    assert_eq!(known, [("counting".to_owned(), 5)]);
+    for n in 0..5 {
+        assert_eq!(times(world, n).await, 1, "event {n}");
+    }
+}
+
+/// Whoever asks for a rebuild while the projection is forgotten is refused, or forgotten with it.
+pub async fn a_request_beside_a_forgetting_leaves_nothing_behind(world: &World) {
+    let store = &world.store;
+    let queue = world.queue();
+    for round in 0..60 {
+        let turn = turn(world, "ours", LONG).await;
+        let tx = store.begin().await.unwrap();
+        assert!(store.advance(tx, &turn, "counting", 0, 3).await.unwrap());
+        store.keep_turn(&turn, Duration::ZERO).await.unwrap();
+        world.wait(Duration::from_millis(5)).await;
+        let asking = async {
+            world.wait(Duration::from_micros(100 * round)).await;
+            queue.request_rebuild("counting").await
+        };
+        let (asked, forgotten) = tokio::join!(asking, queue.forget_projection("counting"));
+        forgotten.unwrap();
+        if let Err(error) = asked {
+            assert!(
+                matches!(error, QueueError::UnknownProjection { .. }),
+                "{error:?}"
+            );
+        }
+        let known = store.projections().await.unwrap();
+        assert_eq!(known, [("counting#forgotten".to_owned(), i64::MAX)]);
+        world.wait(Duration::from_millis(5)).await;
+    }
 }

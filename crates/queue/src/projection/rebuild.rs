@@ -57,6 +57,11 @@ impl Classify for RebuildError {
     }
 }
 
+/// Whether a swap changed nothing and may work the next time.
+fn is_to_wait(error: &QueueError) -> bool {
+    error.class() == FailureClass::Transient && !error.may_have_happened()
+}
+
 impl Projector {
     /// Builds a projection anew beside what readers see, from the first event of the log, and swaps
     /// it in whole.
@@ -166,11 +171,24 @@ impl Projector {
         }
         // What was left of it when it was forgotten goes with the swap.
         let marks = [forgotten_of(name)];
-        let swapped = store.swap(turn, name, &shadow, &projection.tables, &marks);
-        if !swapped.await.map_err(failed)? {
-            return Err(taken_over());
+        let until = self.clock.elapsed().saturating_add(self.options.timeout);
+        loop {
+            let swapped = store.swap(turn, name, &shadow, &projection.tables, &marks);
+            match swapped.await {
+                Ok(true) => return Ok(()),
+                Ok(false) => return Err(taken_over()),
+                // Somebody reads the table just now.
+                Err(error) if is_to_wait(&error) && self.clock.elapsed() < until => {
+                    tracing::debug!(%error, projection = name, "the swap waits");
+                }
+                Err(error) => return Err(failed(error)),
+            }
+            self.clock.sleep(self.options.poll_delay).await;
+            let kept = store.keep_turn(turn, self.options.lease);
+            if !kept.await.map_err(failed)? {
+                return Err(taken_over());
+            }
         }
-        Ok(())
     }
 
     /// Goes on with a rebuild that is asked for and has come to position `from`, and drops one that
@@ -222,11 +240,13 @@ impl Projector {
             source,
         };
         // It has read all that readers see: what they see is read first in each round. Should the
-        // answer get lost, it begins anew.
+        // answer get lost, it begins anew; where somebody reads the table just now, only the swap is tried
+        // again.
         begun.is_rebuilding = false;
         let (tables, marks) = (&projection.tables, [request_of(name), forgotten_of(name)]);
-        let swapped = self.store.swap(turn, name, &shadow, tables, &marks);
-        if !swapped.await.map_err(failed)? {
+        let swapped = self.store.swap(turn, name, &shadow, tables, &marks).await;
+        begun.is_rebuilding = swapped.as_ref().is_err_and(is_to_wait);
+        if !swapped.map_err(failed)? {
             return Ok(Step::TakenOver);
         }
         tracing::info!(projection = name, "rebuilt");
@@ -256,7 +276,7 @@ impl Projector {
     /// told the same, and the log is not kept for it.
     async fn refuse(&self, projection: &Projection, turn: &Turn) -> Result<(), RebuildError> {
         self.give_up(projection, turn).await?;
-        let request = request_of(projection.name());
+        let request = [request_of(projection.name())];
         let taken = self.store.forget_projection(Some(turn), &request, &[]);
         taken.await.map_err(|source| RebuildError::Store {
             name: projection.name.clone(),
@@ -268,7 +288,7 @@ impl Projector {
     /// Drops what there is of a rebuild, and says whether the turn was still ours: what is there may be
     /// the work of whoever has it now.
     async fn give_up(&self, projection: &Projection, turn: &Turn) -> Result<bool, RebuildError> {
-        let (shadow, tables) = (shadow_of(projection.name()), &projection.tables);
+        let (shadow, tables) = ([shadow_of(projection.name())], &projection.tables);
         let dropped = self.store.forget_projection(Some(turn), &shadow, tables);
         let dropped = dropped.await;
         dropped.map_err(|source| RebuildError::Store {

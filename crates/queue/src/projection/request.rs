@@ -9,7 +9,7 @@
 //! A projection that was forgotten leaves a row `name#forgotten`: its tables still hold what it had
 //! built, so that whoever runs it again must not begin with the first event on top of them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use serde::Serialize;
@@ -142,15 +142,15 @@ impl Queue {
     }
 
     async fn request(&self, name: &str, wanted: Wanted) -> Result<(), QueueError> {
-        let known = self.store().projections().await?;
-        let is_there = known.iter().any(|(known, _)| known == name);
-        if name.contains('#') || !is_there {
-            return Err(QueueError::UnknownProjection {
-                name: name.to_owned(),
-            });
+        let unknown = || QueueError::UnknownProjection {
+            name: name.to_owned(),
+        };
+        if name.contains('#') {
+            return Err(unknown());
         }
         let (request, position) = (request_of(name), wanted.position());
-        self.store().note_position(&request, position).await
+        let noted = self.store().note_position(name, &request, position);
+        noted.await?.then_some(()).ok_or_else(unknown)
     }
 
     /// How often a rebuild of a projection was swapped in: whether one that was asked for is done, or
@@ -169,7 +169,7 @@ impl Queue {
     pub async fn withdraw_rebuild(&self, name: &str) -> Result<(), QueueError> {
         let store = self.store();
         store
-            .forget_projection(None, &request_of(name), &[])
+            .forget_projection(None, &[request_of(name)], &[])
             .await?;
         Ok(())
     }
@@ -197,11 +197,9 @@ impl Queue {
             let is_kept = store.advance(tx, &turn, &mark, 0, i64::MAX).await?;
             is_kept.then_some(()).ok_or_else(runs)?;
         }
-        // The projection itself goes last: a call that is cut short is repeated by its name.
-        for name in [request_of(name), shadow_of(name), name.to_owned()] {
-            let is_kept = store.forget_projection(Some(&turn), &name, &[]).await?;
-            is_kept.then_some(()).ok_or_else(runs)?;
-        }
+        let names = [name.to_owned(), request_of(name), shadow_of(name)];
+        let is_kept = store.forget_projection(Some(&turn), &names, &[]).await?;
+        is_kept.then_some(()).ok_or_else(runs)?;
         store.keep_turn(&turn, Duration::ZERO).await?;
         Ok(())
     }
@@ -209,14 +207,23 @@ impl Queue {
 
 /// The projections among these positions, with what is asked for and under way beside them.
 fn states(positions: &BTreeMap<String, i64>, head: i64) -> Vec<ProjectionState> {
-    let plain = positions.iter().filter(|(name, _)| !name.contains('#'));
-    let state = plain.map(|(name, position)| {
+    // Also one that has no position itself: what was begun of it holds retention back.
+    let names = positions
+        .keys()
+        .filter_map(|name| match name.split_once('#') {
+            None => Some(name.as_str()),
+            Some((of, "rebuild" | "wanted")) => Some(of),
+            Some(_) => None,
+        });
+    let names: BTreeSet<&str> = names.collect();
+    let state = names.into_iter().map(|name| {
+        let position = positions.get(name).copied().unwrap_or(0);
         let running = positions.get(&shadow_of(name));
         let running = running.map(|at| Rebuild::Running { position: *at });
         let is_requested = positions.contains_key(&request_of(name));
         ProjectionState {
-            name: name.clone(),
-            position: *position,
+            name: name.to_owned(),
+            position,
             lag: (head - position).max(0),
             rebuild: running.or(is_requested.then_some(Rebuild::Requested)),
         }
@@ -237,6 +244,9 @@ mod tests {
             ("b", 9),
             ("b#wanted", 0),
             ("c", 10),
+            ("d#forgotten", i64::MAX),
+            ("e#forgotten", i64::MAX),
+            ("e#rebuild", 4),
         ];
         let positions = rows.map(|(name, at)| (name.to_owned(), at));
         let states = states(&positions.into_iter().collect(), 9);
@@ -250,6 +260,7 @@ mod tests {
                 ("a", 2, Some(Rebuild::Running { position: 3 })),
                 ("b", 0, Some(Rebuild::Requested)),
                 ("c", 0, None),
+                ("e", 9, Some(Rebuild::Running { position: 4 })),
             ]
         );
     }

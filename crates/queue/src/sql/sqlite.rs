@@ -156,8 +156,8 @@ impl QueueStore for SqliteQueue {
         Box::pin(self.rebuilds_of(name))
     }
 
-    fn note_position<'a>(&'a self, name: &'a str, position: i64) -> Answer<'a, ()> {
-        Box::pin(self.note(name, position))
+    fn note_position<'a>(&'a self, of: &'a str, name: &'a str, position: i64) -> Answer<'a, bool> {
+        Box::pin(self.note(of, name, position))
     }
 
     fn advance<'a>(
@@ -174,10 +174,10 @@ impl QueueStore for SqliteQueue {
     fn forget_projection<'a>(
         &'a self,
         turn: Option<&'a Turn>,
-        name: &'a str,
+        names: &'a [String],
         tables: &'a [String],
     ) -> Answer<'a, bool> {
-        Box::pin(self.forget(turn, name, tables))
+        Box::pin(self.forget(turn, names, tables))
     }
 
     fn swap<'a>(

@@ -68,12 +68,12 @@ impl QueueStore for Watched {
         fn projections<'a>(&'a self) -> Answer<'a, Vec<(String, i64)>>;
         fn advance<'a>(&'a self, tx: Tx, turn: &'a Turn, name: &'a str, from: i64, to: i64)
             -> Answer<'a, bool>;
-        fn forget_projection<'a>(&'a self, turn: Option<&'a Turn>, name: &'a str,
+        fn forget_projection<'a>(&'a self, turn: Option<&'a Turn>, names: &'a [String],
             tables: &'a [String]) -> Answer<'a, bool>;
         fn swap<'a>(&'a self, turn: &'a Turn, name: &'a str, shadow: &'a str,
             tables: &'a [String], marks: &'a [String]) -> Answer<'a, bool>;
         fn rebuilds<'a>(&'a self, name: &'a str) -> Answer<'a, u64>;
-        fn note_position<'a>(&'a self, name: &'a str, position: i64) -> Answer<'a, ()>;
+        fn note_position<'a>(&'a self, of: &'a str, name: &'a str, position: i64) -> Answer<'a, bool>;
         fn clean<'a>(&'a self, retention: Option<Duration>) -> Answer<'a, Cleaned>;
         fn redrive<'a>(&'a self, id: i64) -> Answer<'a, ()>;
         fn cancel<'a>(&'a self, id: i64) -> Answer<'a, ()>;

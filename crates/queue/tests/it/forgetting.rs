@@ -18,7 +18,11 @@ fn whoever_forgets_a_projection_says_so_where_its_turn_was_lost() {
         let model = Model::new(database.env().clock);
         let noted = model.clone();
         sim.block_on(&database, async move {
-            noted.note_position("p", 3).await.unwrap();
+            let turn = noted.take_turn("projection.p", "one", SECOND).await;
+            let turn = turn.unwrap().unwrap();
+            let tx = noted.begin().await.unwrap();
+            assert!(noted.advance(tx, &turn, "p", 0, 3).await.unwrap());
+            noted.keep_turn(&turn, Duration::ZERO).await.unwrap();
         });
         // It stands still for longer than its turn.
         let mut is_slow = true;

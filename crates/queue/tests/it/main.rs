@@ -26,3 +26,4 @@ mod sqlite;
 mod starving;
 mod stores;
 mod suite;
+mod swaps;

@@ -378,11 +378,19 @@ mod needs_postgres {
             let lock = "SELECT pg_advisory_xact_lock(tidegate_lock('retention'))";
             execute(&mut removing, lock).await;
             let notes = Arc::clone(&world);
-            let noting = tokio::spawn(async move { notes.store.note_position("q", 0).await });
+            let noting = tokio::spawn(async move { notes.store.note_position("p", "q", 0).await });
+            // Whoever begins to build a projection notes one too.
+            let begins = Arc::clone(&world);
+            let beginning = tokio::spawn(async move {
+                let turn = begins.store.take_turn("r", "one", LONG).await;
+                let tx = begins.store.begin().await?;
+                begins.store.advance(tx, &turn?.unwrap(), "r", 0, 0).await
+            });
             world.wait(Duration::from_millis(300)).await;
-            assert!(!noting.is_finished());
+            assert!(!noting.is_finished() && !beginning.is_finished());
             removing.rollback().await.unwrap();
-            noting.await.unwrap().unwrap();
+            assert!(noting.await.unwrap().unwrap());
+            assert!(beginning.await.unwrap().unwrap());
         });
     }
 }

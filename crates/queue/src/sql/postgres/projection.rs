@@ -3,14 +3,18 @@
 use std::sync::PoisonError;
 
 use sqlx::{AssertSqlSafe, PgConnection, Row};
-use tidegate_store::{lease, sqlx};
+use tidegate_store::{StoreError, lease, sqlx};
 
 use super::super::columns::unsigned;
-use super::{PostgresQueue, id_of, lease_of};
+use super::{OUR_TABLES, PostgresQueue, id_of, lease_of};
 use crate::QueueError;
 use crate::event::headers_of;
 use crate::port::{LogEvent, LogPage, Turn};
 use crate::tx::Tx;
+
+/// How long a swap waits for those who read the table: everybody who begins to read it meanwhile waits behind
+/// the swap. It is tried again.
+const SWAP_PATIENCE: &str = "SET LOCAL lock_timeout = '500ms'";
 
 /// Below which group everything has its position or was rolled back.
 ///
@@ -191,36 +195,48 @@ impl PostgresQueue {
         Ok(unsigned(rebuilds.unwrap_or(0)))
     }
 
-    pub(super) async fn note(&self, name: &str, position: i64) -> Result<(), QueueError> {
-        let name = name.to_owned();
-        self.postgres
+    pub(super) async fn note(
+        &self,
+        of: &str,
+        name: &str,
+        position: i64,
+    ) -> Result<bool, QueueError> {
+        let (of, name) = (of.to_owned(), name.to_owned());
+        let is_there = self
+            .postgres
             .transact("note a position", move |connection| {
                 Box::pin(async move {
                     hold_retention(connection).await?;
-                    sqlx::query(
-                        "INSERT INTO event_projection AS p (name, position) VALUES ($1, $2)
-                         ON CONFLICT (name) DO UPDATE
-                         SET position = excluded.position, updated_at = now()
-                         WHERE p.position > excluded.position",
+                    // By the lock whoever forgets the projection waits, and takes the mark away too.
+                    sqlx::query_scalar(
+                        "WITH there AS MATERIALIZED (
+                             SELECT 1 FROM event_projection WHERE name = $3 FOR KEY SHARE),
+                         noted AS (
+                             INSERT INTO event_projection AS p (name, position)
+                             SELECT $1, $2 FROM there ON CONFLICT (name) DO UPDATE
+                             SET position = excluded.position, updated_at = now()
+                             WHERE p.position > excluded.position)
+                         SELECT EXISTS (SELECT 1 FROM there)",
                     )
                     .bind(name)
                     .bind(position)
-                    .execute(connection)
+                    .bind(of)
+                    .fetch_one(connection)
                     .await
                 })
             })
             .await?;
-        Ok(())
+        Ok(is_there)
     }
 
     pub(super) async fn forget(
         &self,
         turn: Option<&Turn>,
-        name: &str,
+        names: &[String],
         tables: &[String],
     ) -> Result<bool, QueueError> {
         let doing = "forget a projection";
-        let mut tx = self.store.begin().await?;
+        let mut tx = self.store.begin_own().await?;
         // What is dropped may be what the next owner of the turn is building.
         if let Some(turn) = turn
             && !lease::holds(&mut tx, &lease_of(turn)).await?
@@ -236,10 +252,12 @@ impl PostgresQueue {
             let query = sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut *connection);
             limit.run(doing, query).await?;
         }
-        let query = sqlx::query("DELETE FROM event_projection WHERE name = $1")
-            .bind(name)
-            .execute(connection);
-        limit.run(doing, query).await?;
+        for name in names {
+            let query = sqlx::query("DELETE FROM event_projection WHERE name = $1")
+                .bind(name)
+                .execute(&mut *connection);
+            limit.run(doing, query).await?;
+        }
         tx.commit().await?;
         Ok(true)
     }
@@ -252,7 +270,7 @@ impl PostgresQueue {
         tables: &[String],
         marks: &[String],
     ) -> Result<bool, QueueError> {
-        let mut tx = self.store.begin().await?;
+        let mut tx = self.store.begin_own().await?;
         if !lease::holds(&mut tx, &lease_of(turn)).await? {
             tx.rollback().await?;
             return Ok(false);
@@ -260,13 +278,15 @@ impl PostgresQueue {
         let doing = "swap a projection";
         let limit = tx.limit();
         let connection = tx.postgres().ok_or(QueueError::ForeignTransaction)?;
+        let query = sqlx::raw_sql(SWAP_PATIENCE).execute(&mut *connection);
+        limit.run(doing, query).await.map_err(StoreError::undone)?;
         for table in tables {
             // The names were checked when the projection was built.
             let sql = format!(
                 "DROP TABLE IF EXISTS {table}; ALTER TABLE {table}__rebuild RENAME TO {table}"
             );
             let query = sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut *connection);
-            limit.run(doing, query).await?;
+            limit.run(doing, query).await.map_err(StoreError::undone)?;
         }
         let query = sqlx::query(
             "WITH shadow AS (DELETE FROM event_projection WHERE name = $2 RETURNING position)
@@ -412,11 +432,15 @@ pub(super) async fn advance(
 ) -> Result<bool, QueueError> {
     let doing = "move a projection on";
     let mut tx = tx.into_sql()?;
+    let limit = tx.limit();
+    let connection = tx.postgres().ok_or(QueueError::ForeignTransaction)?;
+    // Whoever had the transaction may have looked at tables elsewhere.
+    let ours = sqlx::raw_sql(OUR_TABLES).execute(connection);
+    limit.run(doing, ours).await?;
     if !lease::holds(&mut tx, &lease_of(turn)).await? {
         tx.rollback().await?;
         return Ok(false);
     }
-    let limit = tx.limit();
     let connection = tx.postgres().ok_or(QueueError::ForeignTransaction)?;
     let query = sqlx::query(
         "UPDATE event_projection SET position = $3, updated_at = now()

@@ -122,11 +122,23 @@ impl SqliteQueue {
         Ok(unsigned(rebuilds.unwrap_or(0)))
     }
 
-    pub(super) async fn note(&self, name: &str, position: i64) -> Result<(), QueueError> {
-        let (name, now) = (name.to_owned(), self.sqlite.now_ms());
-        self.sqlite
+    pub(super) async fn note(
+        &self,
+        of: &str,
+        name: &str,
+        position: i64,
+    ) -> Result<bool, QueueError> {
+        let (of, name, now) = (of.to_owned(), name.to_owned(), self.sqlite.now_ms());
+        let is_there = self
+            .sqlite
             .write("note a position", move |connection| {
                 Box::pin(async move {
+                    let there = "SELECT EXISTS (SELECT 1 FROM event_projection WHERE name = ?)";
+                    let there = sqlx::query_scalar(there).bind(of);
+                    let is_there: bool = there.fetch_one(&mut *connection).await?;
+                    if !is_there {
+                        return Ok(false);
+                    }
                     sqlx::query(
                         "INSERT INTO event_projection AS p (name, position, updated_at)
                          VALUES (?, ?, ?) ON CONFLICT (name) DO UPDATE
@@ -137,21 +149,22 @@ impl SqliteQueue {
                     .bind(position)
                     .bind(now)
                     .execute(connection)
-                    .await
+                    .await?;
+                    Ok(true)
                 })
             })
             .await?;
-        Ok(())
+        Ok(is_there)
     }
 
     pub(super) async fn forget(
         &self,
         turn: Option<&Turn>,
-        name: &str,
+        names: &[String],
         tables: &[String],
     ) -> Result<bool, QueueError> {
         let doing = "forget a projection";
-        let mut tx = self.store.begin().await?;
+        let mut tx = self.store.begin_own().await?;
         // What is dropped may be what the next owner of the turn is building.
         if let Some(turn) = turn
             && !lease::holds(&mut tx, &lease_of(turn)).await?
@@ -167,10 +180,12 @@ impl SqliteQueue {
             let query = sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut *connection);
             limit.run(doing, query).await?;
         }
-        let query = sqlx::query("DELETE FROM event_projection WHERE name = ?1")
-            .bind(name)
-            .execute(connection);
-        limit.run(doing, query).await?;
+        for name in names {
+            let query = sqlx::query("DELETE FROM event_projection WHERE name = ?1")
+                .bind(name)
+                .execute(&mut *connection);
+            limit.run(doing, query).await?;
+        }
         tx.commit().await?;
         Ok(true)
     }
@@ -228,7 +243,7 @@ impl SqliteQueue {
     ) -> Result<bool, QueueError> {
         let doing = "swap a projection";
         let now = self.sqlite.now_ms();
-        let mut tx = self.store.begin().await?;
+        let mut tx = self.store.begin_own().await?;
         if !lease::holds(&mut tx, &lease_of(turn)).await? {
             tx.rollback().await?;
             return Ok(false);
