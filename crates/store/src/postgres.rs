@@ -25,9 +25,6 @@ const COMMIT: &str = "SELECT; COMMIT";
 /// before it is synced.
 const COMMIT_LENT: &str = "SELECT set_config('synchronous_commit', 'on', true)
     WHERE current_setting('synchronous_commit') = 'off'; COMMIT";
-/// Makes a session what it was at its beginning, except for what was prepared, which the driver knows of.
-const RESET: &str = "RESET SESSION AUTHORIZATION; RESET ROLE; RESET ALL; UNLISTEN *; CLOSE ALL;
-    SELECT pg_advisory_unlock_all(); DISCARD TEMP; DISCARD SEQUENCES";
 const SNAPSHOT: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
 /// How long reading whole tables may take.
 pub(crate) const LONG_READ: Duration = Duration::from_secs(3_600);
@@ -374,15 +371,21 @@ async fn connect(options: &PgConnectOptions) -> Result<PgConnection, sqlx::Error
 const DURABLE: &str = "SELECT set_config('synchronous_commit', 'on', false)
     WHERE current_setting('synchronous_commit') = 'off'";
 
+/// Makes a session what it was at its beginning, except for what was prepared, and counts that.
+const RESET: &str = "RESET SESSION AUTHORIZATION; RESET ROLE; RESET ALL; UNLISTEN *; CLOSE ALL;
+    SELECT pg_advisory_unlock_all(); DISCARD TEMP; DISCARD SEQUENCES;
+    SELECT set_config('synchronous_commit', 'on', false)
+        WHERE current_setting('synchronous_commit') = 'off';
+    SELECT count(*) FROM pg_prepared_statements";
+
 /// Makes a connection what it was before somebody had it, and says whether that was possible: where fewer
 /// statements are prepared than the driver has prepared, it would go on calling those that are gone.
 async fn reset(connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
     let known = connection.cached_statements_size();
-    sqlx::raw_sql(RESET).execute(&mut *connection).await?;
-    sqlx::raw_sql(DURABLE).execute(&mut *connection).await?;
-    let prepared = sqlx::raw_sql("SELECT count(*) FROM pg_prepared_statements");
-    let prepared: i64 = prepared.fetch_one(connection).await?.try_get(0)?;
-    Ok(usize::try_from(prepared).is_ok_and(|prepared| prepared >= known))
+    let rows = sqlx::raw_sql(RESET).fetch_all(connection).await?;
+    let prepared: Option<i64> = rows.last().map(|row| row.try_get(0)).transpose()?;
+    let prepared = prepared.and_then(|count| usize::try_from(count).ok());
+    Ok(prepared.is_some_and(|prepared| prepared >= known))
 }
 
 impl std::fmt::Debug for Postgres {
