@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use tidegate_core::env::Env;
 use tidegate_queue::conformance::{LONG, World, completed, lane, numbers};
-use tidegate_queue::port::{Disposition, HandlerResult, HandlerState, Move, Settlement, Status};
+use tidegate_queue::port::{
+    Disposition, HandlerResult, HandlerState, Held, Move, Settlement, Status,
+};
 use tidegate_queue::{Tx, sql};
 use tidegate_store::Store;
 use tidegate_store::sqlx::{self, AssertSqlSafe};
@@ -222,6 +224,54 @@ mod needs_postgres {
             let mut stale = one.await.unwrap();
             stale.extend(two.await.unwrap());
             assert_eq!(stale, [ids[0]]);
+            world.audit().await;
+            run(&store, format!("DROP SCHEMA {schema} CASCADE")).await;
+        });
+    }
+
+    #[test]
+    #[ignore = "needs PostgreSQL"]
+    fn rows_are_locked_in_the_order_of_their_numbers() {
+        runtime().block_on(async {
+            let (store, schema) = postgres().await;
+            let world = Arc::new(world(&store).await);
+            let ids = world.publish("a", 3).await;
+            let fresh = world.claim(3, LONG).await;
+            let again = Disposition::Retry {
+                after: Duration::ZERO,
+                lane: lane(),
+            };
+            assert_eq!(world.settle(&fresh, &again).await, [0_i64; 0]);
+            world.wait(Duration::from_millis(5)).await;
+            let mut rows = world.claim(3, LONG).await;
+            rows.sort_by_key(|row| std::cmp::Reverse(row.claim.id));
+            let waits = "SELECT count(*) FROM pg_locks l WHERE NOT l.granted AND EXISTS (
+                             SELECT 1 FROM pg_locks h WHERE h.pid = l.pid
+                               AND h.relation = 'tidegate_event_row'::regclass)";
+            for is_settle in [false, true] {
+                let mut first = world.store.begin().await.unwrap();
+                let lock = |id: i64, how: &str| {
+                    format!("SELECT 1 FROM tidegate_event_row WHERE id = {id} FOR UPDATE {how}")
+                };
+                execute(&mut first, lock(ids[0], "")).await;
+                let (other, rows) = (Arc::clone(&world), rows.clone());
+                let waiting = tokio::spawn(async move {
+                    if is_settle {
+                        assert_eq!(other.settle(&rows, &completed()).await, [0_i64; 0]);
+                    } else {
+                        let held: Vec<Held> = rows.iter().map(|row| row.claim.held).collect();
+                        assert_eq!(other.store.renew(&held, LONG).await.unwrap(), []);
+                    }
+                });
+                while number(&store, waits).await == 0 {
+                    world.wait(Duration::from_millis(10)).await;
+                }
+                // It has none of the others, so that nobody waits for it who has the first.
+                execute(&mut first, lock(ids[1], "NOWAIT")).await;
+                execute(&mut first, lock(ids[2], "NOWAIT")).await;
+                first.rollback().await.unwrap();
+                waiting.await.unwrap();
+            }
             world.audit().await;
             run(&store, format!("DROP SCHEMA {schema} CASCADE")).await;
         });

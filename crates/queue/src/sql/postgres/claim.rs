@@ -561,12 +561,15 @@ async fn renew(
     }
     if !ids.is_empty() {
         let rows = sqlx::query(
-            "UPDATE tidegate_event_row r
+            "WITH held AS MATERIALIZED (
+                 SELECT r.id FROM tidegate_event_row r
+                 JOIN unnest($1::int8[], $2::int8[]) w(id, token)
+                     ON r.id = w.id AND r.token = w.token
+                 WHERE r.locked_by IS NOT NULL ORDER BY r.id FOR UPDATE OF r)
+             UPDATE tidegate_event_row r
              SET due_at = clock_timestamp() + $3 * interval '1 millisecond',
                  is_confirmed = true, locked_by = CASE WHEN $3 = 0 THEN NULL ELSE r.locked_by END
-             FROM unnest($1::int8[], $2::int8[]) w(id, token)
-             WHERE r.id = w.id AND r.token = w.token AND r.locked_by IS NOT NULL
-             RETURNING r.id, r.token",
+             FROM held WHERE r.id = held.id RETURNING r.id, r.token",
         )
         .bind(ids)
         .bind(tokens)

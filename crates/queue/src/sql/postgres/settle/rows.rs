@@ -43,6 +43,9 @@ impl RowPostings {
 
 /// Settles those of the claims that still hold, and gives them; none where the registry is another.
 ///
+/// They are locked in the order of their numbers, as by a renewal beside it: otherwise the two might wait for
+/// each other.
+///
 /// What is held is known by number and token, and everything that is written joins it by both. What the
 /// row's own token is does not matter after that: the lock keeps it.
 pub(super) async fn settle_rows(
@@ -58,7 +61,7 @@ pub(super) async fn settle_rows(
              SELECT r.id, r.token FROM tidegate_event_row r
              JOIN unnest($1::int8[], $2::int8[]) w(id, token)
                  ON r.id = w.id AND r.token = w.token
-             WHERE r.locked_by IS NOT NULL FOR UPDATE OF r),
+             WHERE r.locked_by IS NOT NULL ORDER BY r.id FOR UPDATE OF r),
          known AS MATERIALIZED (
              SELECT CASE WHEN $26::int8 IS NULL THEN true WHEN l.n >= 0
                  THEN tidegate_registry() IS NOT DISTINCT FROM $26 END AS is_same
