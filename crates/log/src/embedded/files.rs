@@ -171,11 +171,14 @@ pub(super) fn keep_aside(
         let path = dir.join(format!("aside-{what}-{attempt}"));
         match disk.open(&path, OpenMode::CreateNew) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                // The same bytes, kept by a process that died before it could go on.
+                // The same bytes, kept by a process that died before it could go on, or sync them.
                 if disk
                     .read(&path, bytes.len() as u64)
                     .is_ok_and(|b| b == bytes)
                 {
+                    let mut file = disk.open(&path, OpenMode::Write).doing("open", &path)?;
+                    file.sync().doing("sync", &path)?;
+                    disk.sync_dir(dir).doing("sync", dir)?;
                     return Ok(path);
                 }
             }

@@ -2,7 +2,7 @@
 //!
 //! | when | it does | what makes that safe |
 //! |---|---|---|
-//! | fresh records take much memory | writes them to their segments, and syncs them piece by piece | they are in the journal as well |
+//! | fresh records take much memory | writes them to their segments, and lets the system begin to write them out | they are in the journal as well |
 //! | the journal has begun another file | syncs segments, then writes the manifest | only then are journal files used again |
 //! | records are past their retention | has their removal written to the journal | files go after the next manifest |
 //! | a compacted topic repeats its keys | writes new segments, syncs them, has the switch journaled | the same |

@@ -177,9 +177,10 @@ fn mend_manifest(disk: &dyn Disk, dir: &Path) -> Result<(), LogError> {
     match manifest::mend(disk, dir, &found) {
         Err(error) if files::is_full(&error) => {
             tracing::warn!(%error, "the manifest could not be put right yet");
-            match found.is_copy_newer {
-                true => manifest::remove_copy(disk, dir),
-                false => Ok(()),
+            // It may have been put right, and only the manifest found no room.
+            match manifest::read(disk, dir)? {
+                Some(now) if now.is_copy_newer => manifest::remove_copy(disk, dir),
+                Some(_) | None => Ok(()),
             }
         }
         done => done,
@@ -316,10 +317,11 @@ fn pool(disk: &dyn Disk, dir: &Path, found: &Found, end: JournalPlace) -> Result
         if let Some(spare) = spare {
             pool.next_spare = pool.next_spare.max(spare + 1);
         }
-        let is_free = number.is_some_and(|n| n < first || n > end.file) || spare.is_some();
-        // Damage in the journal is looked at by people; nothing of it is used again. What was made ready
-        // never held anything.
-        if is_free && (spare.is_some() || found.damage.is_empty()) {
+        // What was made ready never held anything; what lies before the checkpoint was let go of.
+        let is_before = spare.is_some() || number.is_some_and(|n| n < first);
+        // Damage in the journal is looked at by people; nothing of it is used again.
+        let is_behind = number.is_some_and(|n| n > end.file) && found.damage.is_empty();
+        if is_before || is_behind {
             pool.names.push(entry.name);
         }
     }

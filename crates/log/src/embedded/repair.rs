@@ -138,8 +138,9 @@ pub fn repair(
             repair.partition()?;
         }
     }
-    let is_unposted = state.topics.iter().any(losses::is_removal_unposted);
-    if is_journal_damaged || is_unposted || !harms.is_empty() {
+    let is_unread = |topic| losses::removed_unread(topic) > 0;
+    let is_removed = state.topics.iter().any(is_unread);
+    if is_journal_damaged || is_removed || !harms.is_empty() {
         let damage = Damage {
             harms: &harms,
             is_journal_damaged,

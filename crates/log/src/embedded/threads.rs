@@ -301,6 +301,7 @@ async fn look_around(
 ) -> Result<(), LogError> {
     let is_owed = keeper.hub.status().owed.is_some();
     if is_owed {
+        keeper.remove_now();
         checkpoint(keeper)?;
     }
     let is_refused = {

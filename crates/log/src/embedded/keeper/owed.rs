@@ -54,8 +54,14 @@ impl Keeper {
             owed.is_doubted = true;
         }
         while let Some(name) = owed.behind.last() {
-            let kept = files::rename_aside(disk, dir, name)?;
-            tracing::error!(kept = %kept.display(), "a journal file follows one that is missing");
+            match files::rename_aside(disk, dir, name) {
+                // It was renamed, and only the sync of that found no room.
+                Err(error) if files::is_missing(&error) => {}
+                kept => {
+                    let kept = kept?;
+                    tracing::error!(kept = %kept.display(), "a journal file follows one that is missing");
+                }
+            }
             owed.behind.pop();
         }
         let leftovers = Leftovers {

@@ -104,8 +104,11 @@ impl Damage<'_> {
             known, lost, gone, ..
         } = settle(&Facts {
             harmed: self.harmed(|harm| harm.topic == number),
-            may_be_gone: self.is_journal_damaged || is_removal_unposted(topic),
-            gone: removed_unposted(topic),
+            is_journal_damaged: self.is_journal_damaged,
+            gone: match self.is_journal_damaged {
+                true => removed_unposted(topic),
+                false => removed_unread(topic),
+            },
             removed: removed.collect(),
             missing,
             ..Facts::default()
@@ -154,6 +157,10 @@ impl Damage<'_> {
         // lost where it seems to need it still.
         let needed = topic.partitions.iter().enumerate();
         let needed = needed.map(|(p, partition)| (partition.start - reading.needs(p)).max(0));
+        let gone = match self.is_journal_damaged {
+            true => passed.removed + needed.sum::<i64>(),
+            false => 0,
+        };
         let Settled {
             known,
             lost,
@@ -162,8 +169,8 @@ impl Damage<'_> {
         } = settle(&Facts {
             harmed: self.harmed(had_to_read),
             passed: passed.books.tallies(&Place::Queued),
-            may_be_gone: self.is_journal_damaged,
-            gone: passed.removed + needed.sum::<i64>(),
+            is_journal_damaged: self.is_journal_damaged,
+            gone,
             gone_from: Some(removed(&topic.books).tallies(&Place::Queued)),
             missing,
             ..Facts::default()
@@ -223,9 +230,14 @@ fn removed_of(topic: &TopicState, bucket: &Bucket) -> i64 {
     found.unwrap_or(0).max(0)
 }
 
-/// Whether records were removed of which the books do not tell: a removal posts what it can read.
-pub(super) fn is_removal_unposted(topic: &TopicState) -> bool {
-    !topic.config.compact && removed_unposted(topic) > 0
+/// How many records were removed, at least, that could not be read then: a removal posts what it can
+/// read. Those that a repair posted as lost are none of them.
+pub(super) fn removed_unread(topic: &TopicState) -> i64 {
+    if topic.config.compact {
+        return 0;
+    }
+    let lost = topic.books.in_place(&Place::Lost(DAMAGED));
+    (removed_unposted(topic) - lost).max(0)
 }
 
 /// How many records were removed from a topic, at most, of which the books do not tell. Of a topic that

@@ -20,10 +20,9 @@ pub(super) struct Facts {
     pub(super) harmed: Sums,
     /// What was passed with commits of which the postings are lost.
     pub(super) passed: Sums,
-    /// Whether events may be gone whose posting is lost, or was never made: groups of the journal were
-    /// lost, or what was removed could not be read.
-    pub(super) may_be_gone: bool,
-    /// At most so many such events.
+    /// Whether groups of the journal were lost.
+    pub(super) is_journal_damaged: bool,
+    /// At most so many events are gone whose posting is lost, or was never made.
     pub(super) gone: i64,
     /// The buckets that such events may be in; all where none are named.
     pub(super) gone_from: Option<Sums>,
@@ -99,7 +98,7 @@ impl Settling<'_> {
             self.settled.passed.push((bucket, tally));
         } else if is_in(&self.facts.harmed) {
             self.settled.lost.push((bucket, tally));
-        } else if self.facts.may_be_gone && self.may_be_gone_from(&bucket) {
+        } else if self.facts.is_journal_damaged && self.may_be_gone_from(&bucket) {
             self.settled.gone.push((bucket, tally));
         }
     }
@@ -120,8 +119,7 @@ impl Settling<'_> {
                 rest = rest.minus(part);
             }
         }
-        let is_gone = self.facts.may_be_gone && self.may_be_gone_from(&bucket);
-        if is_gone && rest.count > 0 && rest.count <= self.gone {
+        if self.may_be_gone_from(&bucket) && rest.count > 0 && rest.count <= self.gone {
             self.gone -= rest.count;
             self.settled.gone.push((bucket, rest));
         }
@@ -259,7 +257,7 @@ mod tests {
     fn what_retention_removed_is_not_lost() {
         // Two of three lost offsets had been removed; a posting tells one of them.
         let facts = Facts {
-            may_be_gone: true,
+            is_journal_damaged: true,
             gone: 1,
             removed: BTreeMap::from([(hole(3, 5), 2)]),
             ..missing(&[
@@ -270,12 +268,9 @@ mod tests {
         let found = settle(&facts);
         assert_eq!(found.gone, [(hole(3, 5), tally(1, 0))]);
         assert_eq!(found.lost, [(hole(3, 5), tally(1, 0))]);
-        // A removal whose posting is lost; but no more than were removed, and none without damage.
-        for (may_be_gone, gone, is_settled) in
-            [(true, 3, true), (true, 2, false), (false, 3, false)]
-        {
+        // A removal whose posting is lost; but no more than were removed.
+        for (gone, is_settled) in [(3, true), (2, false), (0, false)] {
             let facts = Facts {
-                may_be_gone,
                 gone,
                 ..missing(&[(SEVEN, tally(3, 9))])
             };

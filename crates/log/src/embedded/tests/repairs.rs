@@ -235,6 +235,45 @@ fn what_retention_took_with_a_damaged_segment_is_removed_and_not_missing() {
 }
 
 #[test]
+fn what_was_posted_as_lost_and_then_removed_explains_no_other_loss() {
+    let disk = SimDisk::new(1);
+    let mut desk = open(&disk);
+    desk.create("a", TopicConfig::new(1)).unwrap();
+    for n in 0..40 {
+        desk.append(vec![append("a", 0, n)]).unwrap();
+    }
+    desk.opened.keeper.checkpoint().unwrap();
+    drop(desk);
+    disk.end_process();
+    let segment = dir().join("topic-a/0-00000000000000000000-0.seg");
+    damage(&disk, &segment, b"value 3 ");
+    damage(&disk, &segment, b"value 4 ");
+    mend(&disk);
+    assert_eq!(lost(&disk, None, &Place::Lost(DAMAGED)), 2);
+    let mut desk = open(&disk);
+    desk.delete_before(&at("a", 0), 20).unwrap();
+    desk.opened.keeper.checkpoint().unwrap();
+    // One more event than there is in the records, and nothing that explains it.
+    let book = |state: &mut crate::embedded::state::State| {
+        let books = &mut state.topics[0].books;
+        let (bucket, _) = books.tallies(&Place::Queued).pop_last().unwrap();
+        let tally = tidegate_core::books::Tally::of(id(99));
+        books.move_tally(bucket, None, Some(Place::Queued), tally);
+    };
+    book(&mut desk.opened.hub.state());
+    desk.append(vec![append("a", 0, 40)]).unwrap();
+    desk.opened.keeper.checkpoint().unwrap();
+    drop(desk);
+    disk.end_process();
+    assert_eq!(found(&disk).0, 1);
+    let as_disk: Arc<dyn Disk> = Arc::new(disk.clone());
+    let clock: Arc<dyn Clock> = open(&disk).clock;
+    disk.end_process();
+    repair(&as_disk, &clock, dir(), 78).unwrap();
+    assert_eq!(found(&disk).0, 1, "a repair explains only what it knows");
+}
+
+#[test]
 fn a_repair_settles_by_a_clock_that_is_behind_the_books() {
     for days in [3, 40] {
         let disk = SimDisk::new(1);
