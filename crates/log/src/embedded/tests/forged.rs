@@ -98,7 +98,7 @@ fn offsets(desk: &mut Desk) -> Vec<i64> {
 }
 
 #[test]
-fn t45_a_chunk_within_a_value_is_not_believed_where_the_power_went_before_a_sync() {
+fn t34_a_chunk_within_a_value_is_not_believed_where_the_power_went_before_a_sync() {
     for seed in 0..200 {
         let disk = SimDisk::new(1);
         let mut desk = open(&disk);
@@ -119,7 +119,7 @@ fn t45_a_chunk_within_a_value_is_not_believed_where_the_power_went_before_a_sync
 }
 
 #[test]
-fn t45_a_chunk_within_a_value_is_not_believed_where_the_one_around_it_is_damaged() {
+fn t34_a_chunk_within_a_value_is_not_believed_where_the_one_around_it_is_damaged() {
     let disk = SimDisk::new(1);
     let mut desk = open(&disk);
     desk.create("a", TopicConfig::new(1)).unwrap();
@@ -151,7 +151,7 @@ fn t45_a_chunk_within_a_value_is_not_believed_where_the_one_around_it_is_damaged
 }
 
 #[test]
-fn t45_groups_within_values_are_not_believed_where_a_journal_file_is_used_again() {
+fn t34_groups_within_values_are_not_believed_where_a_journal_file_is_used_again() {
     let disk = SimDisk::new(1);
     let mut desk = open(&disk);
     desk.create("a", TopicConfig::new(1)).unwrap();
@@ -183,7 +183,7 @@ fn t45_groups_within_values_are_not_believed_where_a_journal_file_is_used_again(
 }
 
 #[test]
-fn t45_groups_within_a_value_are_not_believed_where_their_write_was_torn() {
+fn t34_groups_within_a_value_are_not_believed_where_their_write_was_torn() {
     for operation in 1..3 {
         for seed in 0..100 {
             let disk = SimDisk::new(1);

@@ -172,7 +172,7 @@ fn rooms() -> impl Iterator<Item = u64> {
 }
 
 #[test]
-fn t46_whatever_room_a_damaged_start_has_the_next_one_is_told_the_same_and_misses_nothing() {
+fn t35_whatever_room_a_damaged_start_has_the_next_one_is_told_the_same_and_misses_nothing() {
     for (scene, disk) in scenes() {
         let before = told(&disk);
         assert_ne!(before, (0, vec![]), "{scene}");
@@ -212,7 +212,7 @@ fn t46_whatever_room_a_damaged_start_has_the_next_one_is_told_the_same_and_misse
 }
 
 #[test]
-fn t46_what_a_start_found_is_written_down_when_there_is_room_and_only_then_more_is_taken() {
+fn t35_what_a_start_found_is_written_down_when_there_is_room_and_only_then_more_is_taken() {
     for (scene, disk) in scenes() {
         let before = told(&disk);
         leave_room(&disk, 0);
@@ -250,7 +250,7 @@ fn t46_what_a_start_found_is_written_down_when_there_is_room_and_only_then_more_
 }
 
 #[test]
-fn t46_a_start_that_has_to_wait_for_room_can_lose_its_power_at_any_time() {
+fn t35_a_start_that_has_to_wait_for_room_can_lose_its_power_at_any_time() {
     for (scene, disk) in scenes() {
         let before = told(&disk);
         for (room, operation) in [0, 700, 3_000, 20_000]
@@ -309,7 +309,7 @@ fn records_that_only_a_segment_has_are_found_also_behind_a_later_group() {
 }
 
 #[test]
-fn t46_a_damaged_journal_on_a_full_disk_does_not_keep_the_log_closed() {
+fn t35_a_damaged_journal_on_a_full_disk_does_not_keep_the_log_closed() {
     let disk = SimDisk::new(1);
     let mut desk = open(&disk);
     desk.create("a", TopicConfig::new(1)).unwrap();
