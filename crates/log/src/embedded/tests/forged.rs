@@ -144,8 +144,8 @@ fn t34_a_chunk_within_a_value_is_not_believed_where_the_one_around_it_is_damaged
     let as_disk: &dyn Disk = &disk;
     let bytes = as_disk.read(&segment, 1 << 20).unwrap();
     let place = bytes.windows(50).position(|w| w == [b'#'; 50]).unwrap();
-    let headers = (0..place).filter(|from| Head::read(&bytes[*from..], own).is_some());
-    disk.flip_bit(&segment, headers.last().unwrap() as u64 + 10, 1);
+    let mut headers = (0..place).filter(|from| Head::read(&bytes[*from..], own).is_some());
+    disk.flip_bit(&segment, headers.next_back().unwrap() as u64 + 10, 1);
     assert_eq!(offsets(&mut open(&disk)), [0, 1, 2, 4]);
     assert_eq!(told(&disk), (1, 0));
 }

@@ -122,8 +122,8 @@ fn a_damaged_segment_is_named_by_offsets_read_around_and_repaired() {
         let value = b"value 3 ";
         let place = bytes.windows(value.len()).position(|w| w == value).unwrap();
         let seal = seal(as_disk);
-        let headers = (0..place).filter(|from| Head::read(&bytes[*from..], seal).is_some());
-        let header = headers.last().unwrap();
+        let mut headers = (0..place).filter(|from| Head::read(&bytes[*from..], seal).is_some());
+        let header = headers.next_back().unwrap();
         let at_byte = if in_header { header + 30 } else { place };
         disk.flip_bit(&segment, at_byte as u64, 1);
         let checked = check(as_disk, dir()).unwrap();
