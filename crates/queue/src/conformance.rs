@@ -243,6 +243,7 @@ macro_rules! queue_conformance {
             a04_q07_of_two_claims_of_one_event_only_the_newest_is_settled,
             a04_q07_of_two_claims_of_one_batch_only_the_newest_is_settled,
             a04_q07_a_claim_that_is_settled_twice_at_once_moves_its_event_once,
+            a04_q07_a_claim_from_before_an_event_was_given_back_is_stale,
         ]);
         $crate::queue_conformance!(@ [$(#[$attribute])*] $run, operators, [
             an_event_with_errors_is_given_back,

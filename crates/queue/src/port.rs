@@ -23,6 +23,7 @@ use std::time::Duration;
 use tidegate_core::EventId;
 use tidegate_core::books::Account;
 
+pub(crate) use claim::first_token;
 pub use claim::{Claim, ClaimRequest, Claimed, ClaimedEvent, Held, PATIENCE, SUSPECT, Serves};
 pub use listing::{
     Cleaned, Filter, Listed, LogEvent, LogPage, Sighting, SightingState, Stats, Status,

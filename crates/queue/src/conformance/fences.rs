@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use super::settles::commit;
 use super::{LONG, SHORT, World, lane, numbers};
 use crate::port::{
     ClaimedEvent, Disposition, HandlerResult, HandlerState, Move, Settlement, Status,
@@ -150,4 +151,44 @@ pub async fn a04_q07_a_claim_that_is_settled_twice_at_once_moves_its_event_once(
         assert_eq!(shown.states[0].handler, "first");
         world.audit().await;
     }
+}
+
+/// An event of which the lease was over is canceled and given back: whoever had it, by batch or by row,
+/// changes nothing of it any more, whatever the claims of it are called since.
+pub async fn a04_q07_a_claim_from_before_an_event_was_given_back_is_stale(world: &World) {
+    let ids = world.publish("a", 1).await;
+    let mut earlier = world.claim(1, LONG).await;
+    let again = Disposition::Retry {
+        after: Duration::ZERO,
+        lane: lane(),
+    };
+    assert_eq!(world.settle(&earlier, &again).await, [0_i64; 0]);
+    world.wait(Duration::from_millis(5)).await;
+    for _ in 0..2 {
+        let late = world.claim(1, SHORT).await;
+        assert_eq!(numbers(&late), ids);
+        earlier.extend(late);
+        world.wait(SHORT * 2).await;
+        world.store.cancel(ids[0]).await.unwrap();
+        world.store.redrive(ids[0]).await.unwrap();
+    }
+    let newest = world.claim(1, LONG).await;
+    assert_eq!(numbers(&newest), ids);
+    for old in &earlier {
+        let held = old.claim.held;
+        assert_eq!(world.store.renew(&[held], LONG).await.unwrap(), [held]);
+        let record = commit(old, "one", world);
+        assert!(!world.store.record(None, &record).await.unwrap());
+        let moves = vec![moved(old, &completed(), "old")];
+        assert_eq!(settle(world, moves).await, ids);
+    }
+    world.audit().await;
+    let held = newest[0].claim.held;
+    assert_eq!(world.store.renew(&[held], LONG).await.unwrap(), []);
+    let moves = vec![moved(&newest[0], &completed(), "new")];
+    assert_eq!(settle(world, moves).await, [0_i64; 0]);
+    let shown = world.store.show(ids[0]).await.unwrap().unwrap();
+    let spoke: Vec<&str> = shown.states.iter().map(|s| s.handler.as_str()).collect();
+    assert_eq!((shown.status, spoke), (Status::Completed, vec!["new"]));
+    world.audit().await;
 }

@@ -17,7 +17,7 @@ fn state(handler: &str, result: HandlerResult) -> HandlerState {
     }
 }
 
-fn commit(event: &ClaimedEvent, handler: &str, world: &World) -> HandlerCommit {
+pub(super) fn commit(event: &ClaimedEvent, handler: &str, world: &World) -> HandlerCommit {
     HandlerCommit {
         claim: event.claim.clone(),
         state: state(handler, HandlerResult::Success),

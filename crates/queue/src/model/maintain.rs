@@ -8,7 +8,9 @@ use tidegate_core::books::{Place, postings};
 use super::state::{Logged, RowState, State, Where};
 use super::tx::Pending;
 use crate::QueueError;
-use crate::port::{Cleaned, HandlerResult, HandlerState, Lane, LogEvent, LogPage, Turn};
+use crate::port::{
+    Cleaned, HandlerResult, HandlerState, Lane, LogEvent, LogPage, Turn, first_token,
+};
 
 impl State {
     pub(super) fn register(&mut self, handlers: &[(String, String)]) {
@@ -204,7 +206,7 @@ impl State {
                 lane,
                 place: Place::Queued,
                 attempts,
-                token: 0,
+                token: first_token(now),
                 due: key.is_none().then_some(now),
                 since: now,
                 locked_by: None,

@@ -67,6 +67,12 @@ pub enum Held {
     },
 }
 
+/// What the tokens of an event that is given back go on from: the time in microseconds. It may have had a row
+/// before, and whoever stood still may have a claim of that; no count of claims comes so far.
+pub(crate) fn first_token(now_ms: i64) -> i64 {
+    now_ms.saturating_mul(1_000)
+}
+
 /// The right to settle one event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {

@@ -574,8 +574,11 @@ BEGIN
     INTO v_lane FROM event_handler h
     WHERE h.type = v_event.type AND NOT EXISTS (
         SELECT 1 FROM tidegate_handler_state s WHERE s.id = p_id AND s.handler_id = h.handler_id);
-    INSERT INTO tidegate_event_row (id, lane, key, place, attempts, due_at)
+    -- It may have had a row before, and whoever stood still may have a claim of that. Tokens go on from the
+    -- time in microseconds, so that they are above all earlier ones.
+    INSERT INTO tidegate_event_row (id, lane, key, place, attempts, token, due_at)
     VALUES (p_id, v_lane, v_event.key, 'queued', v_attempts,
+        (extract(epoch FROM clock_timestamp()) * 1000000)::bigint,
         CASE WHEN v_event.key IS NULL THEN clock_timestamp() ELSE 'infinity' END);
     -- The sum of one id is the id.
     INSERT INTO tidegate_posting (component, bucket, from_place, to_place, count, id_sum)

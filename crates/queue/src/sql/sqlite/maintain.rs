@@ -12,7 +12,7 @@ use super::super::columns::{REMOVED_AT_ONCE, REMOVING, canceled_errors, place_of
 use super::claim::{OPEN, release};
 use super::{SqliteQueue, event_id, json, lossy};
 use crate::QueueError;
-use crate::port::{Cleaned, Lane, Registry};
+use crate::port::{Cleaned, Lane, Registry, first_token};
 
 impl SqliteQueue {
     pub(super) async fn register_handlers(
@@ -322,8 +322,8 @@ async fn redrive(
     let key = row.try_get::<Option<Vec<u8>>, _>(2)?.map(lossy);
     // One with a key waits for its turn, like another.
     sqlx::query(
-        "INSERT INTO tidegate_event_row (id, lane, key, place, attempts, due_at, updated_at)
-         VALUES (?1, ?2, ?3, 'queued', ?4, ?6, ?5)",
+        "INSERT INTO tidegate_event_row (id, lane, key, place, attempts, token, due_at, updated_at)
+         VALUES (?1, ?2, ?3, 'queued', ?4, ?7, ?6, ?5)",
     )
     .bind(id)
     .bind(lane.to_string())
@@ -331,6 +331,7 @@ async fn redrive(
     .bind(attempts)
     .bind(now)
     .bind(key.is_none().then_some(now))
+    .bind(first_token(now))
     .execute(&mut *connection)
     .await?;
     let event_id = event_id(row.try_get(0)?)?;
