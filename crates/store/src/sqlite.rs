@@ -32,6 +32,9 @@ use writer::{Job, Operation, Turn, Writer};
 /// Operations that may wait for the writer.
 const WAITING: usize = 4096;
 
+/// The longest that SQLite itself waits for another process: it counts milliseconds in 31 bits.
+const LONGEST_PATIENCE: Duration = Duration::from_millis(i32::MAX as u64);
+
 /// A database in a file. Cloning gives another handle on the same connections.
 #[derive(Clone)]
 pub struct Sqlite {
@@ -63,13 +66,11 @@ impl Sqlite {
             .journal_mode(SqliteJournalMode::Wal)
             .synchronous(SqliteSynchronous::Full)
             .foreign_keys(true)
-            .busy_timeout(options.timeout)
+            .busy_timeout(options.timeout.min(LONGEST_PATIENCE))
             .disable_statement_logging();
         let doing = "open the database";
         let failed = |error| StoreError::of(doing, error);
-        let connecting = SqliteConnection::connect_with(&connect);
-        let connection = connecting.await.map_err(failed)?;
-        let writer = Writer::new(connection).await.map_err(failed)?;
+        let writer = Writer::open(connect.clone()).await.map_err(failed)?;
         let (operations, waiting) = mpsc::channel(WAITING);
         let task = writer.clone().write(waiting);
         // It ends with the last handle, whose sender is what keeps it.

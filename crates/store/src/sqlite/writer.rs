@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use sqlx::SqliteConnection;
+use sqlx::sqlite::SqliteConnectOptions;
+use sqlx::{ConnectOptions, Connection, SqliteConnection};
 use tidegate_core::env::Caught;
 use tokio::sync::{Mutex, Notify, OwnedMutexGuard, mpsc, oneshot};
 
@@ -22,6 +23,8 @@ pub(super) struct Writer {
 
 struct WriterConnection {
     connection: SqliteConnection,
+    /// How to get another one.
+    options: SqliteConnectOptions,
     /// Whether a transaction is open, or may be: it was begun, and no end of it was heard of.
     is_open: bool,
     /// How long it waits for another process, in milliseconds.
@@ -33,16 +36,14 @@ struct WriterConnection {
 }
 
 impl Writer {
-    pub(super) async fn new(mut connection: SqliteConnection) -> Result<Self, sqlx::Error> {
+    pub(super) async fn open(options: SqliteConnectOptions) -> Result<Self, sqlx::Error> {
         let may_commit = Arc::new(AtomicBool::new(false));
-        let is_asked_for = Arc::clone(&may_commit);
+        let mut connection = connect(&options, &may_commit).await?;
         let patience = sqlx::query_scalar("PRAGMA busy_timeout");
         let patience = patience.fetch_one(&mut connection).await?;
-        let mut handle = connection.lock_handle().await?;
-        handle.set_commit_hook(move || is_asked_for.load(Ordering::SeqCst));
-        drop(handle);
         let connection = WriterConnection {
             connection,
+            options,
             is_open: false,
             patience,
             is_lent: false,
@@ -108,11 +109,23 @@ impl Turn {
             let patience = self.writer.patience;
             let tidied = tidy(self.connection(), patience).await;
             self.writer.may_commit.store(false, Ordering::SeqCst);
-            tidied?;
+            if let Err(error) = tidied {
+                tracing::warn!(%error, "a connection that was lent is given up for another one");
+                self.renew().await?;
+            }
             self.writer.is_lent = false;
         }
         self.writer.is_open = true;
         self.execute("BEGIN IMMEDIATE").await
+    }
+
+    /// Closes the connection and takes another one: nobody is to be held up by what others did with it.
+    async fn renew(&mut self) -> Result<(), sqlx::Error> {
+        let fresh = connect(&self.writer.options, &self.writer.may_commit).await?;
+        let old = std::mem::replace(&mut self.writer.connection, fresh);
+        // What it says is of no use to anybody.
+        old.close_hard().await.ok();
+        Ok(())
     }
 
     /// Others have the transaction that was begun, with statements that we do not know.
@@ -158,11 +171,28 @@ impl Drop for Turn {
     }
 }
 
+/// A connection that commits only while that is asked for.
+async fn connect(
+    options: &SqliteConnectOptions,
+    may_commit: &Arc<AtomicBool>,
+) -> Result<SqliteConnection, sqlx::Error> {
+    let mut connection = options.connect().await?;
+    let is_asked_for = Arc::clone(may_commit);
+    let mut handle = connection.lock_handle().await?;
+    handle.set_commit_hook(move || is_asked_for.load(Ordering::SeqCst));
+    drop(handle);
+    Ok(connection)
+}
+
 /// Puts the connection in order after others had it. A temporary table stands before one of the file that has
-/// the same name, and would take what is written to that.
+/// the same name, and would take what is written to that. Such tables may refer to each other, and are
+/// dropped in whatever order they come.
 async fn tidy(connection: &mut SqliteConnection, patience: i64) -> Result<(), sqlx::Error> {
     let settings = format!(
-        "PRAGMA query_only = 0; PRAGMA ignore_check_constraints = 0; PRAGMA busy_timeout = {patience}"
+        "PRAGMA query_only = 0; PRAGMA ignore_check_constraints = 0; PRAGMA busy_timeout = {patience};
+         PRAGMA locking_mode = NORMAL; PRAGMA writable_schema = 0; PRAGMA recursive_triggers = 0;
+         PRAGMA legacy_alter_table = 0; PRAGMA wal_autocheckpoint = 1000;
+         PRAGMA max_page_count = 4294967294; PRAGMA foreign_keys = 0"
     );
     let settings = sqlx::raw_sql(sqlx::AssertSqlSafe(settings));
     settings.execute(&mut *connection).await?;
@@ -178,6 +208,8 @@ async fn tidy(connection: &mut SqliteConnection, patience: i64) -> Result<(), sq
         let drop = sqlx::raw_sql(sqlx::AssertSqlSafe(drop));
         drop.execute(&mut *connection).await?;
     }
+    let keys = sqlx::raw_sql("PRAGMA foreign_keys = 1");
+    keys.execute(connection).await?;
     Ok(())
 }
 

@@ -118,6 +118,83 @@ fn what_somebody_left_in_the_session_of_a_transaction_harms_nobody() {
 }
 
 #[test]
+fn temporary_tables_that_refer_to_each_other_harm_nobody() {
+    runtime().block_on(async {
+        let dir = tempfile::tempdir().unwrap();
+        let store = sqlite(&dir).await;
+        write(&store, TABLES).await.unwrap();
+        let mut tx = store.begin().await.unwrap();
+        run(
+            &mut tx,
+            "CREATE TEMP TABLE parent (n integer PRIMARY KEY);
+             CREATE TEMP TABLE child (n integer REFERENCES parent (n));
+             INSERT INTO parent VALUES (1); INSERT INTO child VALUES (1)",
+        )
+        .await;
+        tx.commit().await.unwrap();
+        write(&store, "INSERT INTO t VALUES (1)").await.unwrap();
+        assert_eq!(count(&store).await, 1);
+        let refused = write(&store, "INSERT INTO u VALUES (7)").await;
+        assert!(refused.is_err(), "it refers to nothing");
+    });
+}
+
+#[test]
+fn settings_of_a_session_end_with_its_transaction() {
+    runtime().block_on(async {
+        let dir = tempfile::tempdir().unwrap();
+        let store = sqlite(&dir).await;
+        write(&store, TABLES).await.unwrap();
+        let mut tx = store.begin().await.unwrap();
+        run(
+            &mut tx,
+            "PRAGMA locking_mode = EXCLUSIVE; PRAGMA recursive_triggers = 1;
+             PRAGMA legacy_alter_table = 1; PRAGMA wal_autocheckpoint = 0; PRAGMA max_page_count = 1",
+        )
+        .await;
+        tx.commit().await.unwrap();
+        for n in 0..3 {
+            let other = another_process(&dir).await;
+            let statement = ["INSERT INTO t VALUES (1)", "DELETE FROM t", "CREATE TABLE more (n)"][n];
+            write(&store, statement).await.unwrap();
+            write(&other, "INSERT INTO t VALUES (7); DELETE FROM t WHERE n = 7")
+                .await
+                .unwrap();
+        }
+        let mut tx = store.begin().await.unwrap();
+        let connection = tx.sqlite().unwrap();
+        for (setting, wanted) in [
+            ("PRAGMA recursive_triggers", 0),
+            ("PRAGMA legacy_alter_table", 0),
+            ("PRAGMA wal_autocheckpoint", 1_000),
+            ("PRAGMA foreign_keys", 1),
+        ] {
+            let is: i64 = sqlx::query_scalar(setting)
+                .fetch_one(&mut *connection)
+                .await
+                .unwrap();
+            assert_eq!(is, wanted, "{setting}");
+        }
+    });
+}
+
+#[test]
+fn a_file_is_opened_however_long_one_is_willing_to_wait() {
+    runtime().block_on(async {
+        let dir = tempfile::tempdir().unwrap();
+        let url = format!("sqlite://{}", dir.path().join("store.db").display());
+        let mut options = StoreOptions::new(url);
+        for days in [25, 100 * 365] {
+            options.timeout = Duration::from_secs(days * 24 * 60 * 60);
+            let store = Store::open(&options, &Env::system()).await.unwrap();
+            write(&store, "CREATE TABLE IF NOT EXISTS t (n integer)")
+                .await
+                .unwrap();
+        }
+    });
+}
+
+#[test]
 fn a_store_closes_after_a_transaction_that_was_dropped() {
     runtime().block_on(async {
         let dir = tempfile::tempdir().unwrap();
