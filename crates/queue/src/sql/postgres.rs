@@ -47,6 +47,8 @@ pub struct PostgresQueue {
     last_batch: AtomicI64,
     /// The newest version of the registry that was read.
     registry: AtomicU64,
+    /// The table of side effects with its schema, which means the same whatever somebody has set.
+    inbox: String,
     /// The numbers of handler sets, which never change.
     sets: Mutex<BTreeMap<String, i32>>,
     sequencer: Mutex<projection::Below>,
@@ -59,12 +61,17 @@ impl PostgresQueue {
     /// # Errors
     /// The database is away.
     pub async fn new(postgres: Postgres, env: &Env) -> Result<Self, crate::QueueError> {
-        let schema: String = postgres
+        let (schema, inbox): (String, String) = postgres
             .run("ask for the schema", |connection| {
                 Box::pin(async move {
-                    sqlx::query_scalar("SELECT coalesce(current_schema(), 'public')::text")
-                        .fetch_one(connection)
-                        .await
+                    sqlx::query_as(
+                        "SELECT coalesce(current_schema(), 'public')::text,
+                             coalesce((SELECT c.relnamespace::regnamespace::text || '.event_inbox'
+                                 FROM pg_class c WHERE c.oid = to_regclass('event_inbox')),
+                                 'event_inbox')",
+                    )
+                    .fetch_one(connection)
+                    .await
                 })
             })
             .await?;
@@ -77,6 +84,7 @@ impl PostgresQueue {
             floor: AtomicI64::new(0),
             last_batch: AtomicI64::new(0),
             registry: AtomicU64::new(0),
+            inbox,
             sets: Mutex::default(),
             sequencer: Mutex::default(),
             parked: Mutex::default(),
@@ -86,8 +94,7 @@ impl PostgresQueue {
 
 impl PostgresQueue {
     /// Forgets what is known of the tables: they have less than they had, from a backup or as a copy that
-    /// was behind. Numbers are given out again then, and what is known of the old ones is about others. The
-    /// sequencer finds out by itself.
+    /// was behind. Numbers are given out again then, and what is known of the old ones is about others.
     fn begin_anew(&self) {
         tracing::warn!("the tables have gone back; what was known of them is forgotten");
         self.floor.store(0, Ordering::Relaxed);
@@ -95,6 +102,10 @@ impl PostgresQueue {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clear();
+        self.sequencer
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .begin_anew();
     }
 }
 

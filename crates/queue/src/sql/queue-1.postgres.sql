@@ -616,7 +616,8 @@ FROM (
 ) s JOIN tidegate_event e ON e.id = s.id;
 
 -- Ends an event that nobody handles, and says whether it did: one that waits, with a row of its own or not
--- claimed yet, and one whose lease is over. In one statement, as the claim: it holds the claim's lock.
+-- claimed yet, and one whose lease is over. In one statement, as the claim: it holds the claim's lock, and so
+-- waits for nobody who has the event locked, late as that may be: such an event is somebody's still.
 CREATE FUNCTION tidegate_cancel(p_id bigint, p_errors jsonb) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     v_batch bigint;
@@ -628,13 +629,14 @@ BEGIN
     -- The claim waits for us, so nobody takes the event meanwhile.
     PERFORM 1 FROM tidegate_queue q WHERE q.name = 'queue' FOR UPDATE;
     SELECT e.event_id INTO v_event_id FROM tidegate_event e WHERE e.id = p_id;
-    DELETE FROM tidegate_event_row r WHERE r.id = p_id
-        AND (r.locked_by IS NULL OR r.due_at < clock_timestamp())
+    DELETE FROM tidegate_event_row r WHERE r.id = (
+        SELECT o.id FROM tidegate_event_row o WHERE o.id = p_id
+            AND (o.locked_by IS NULL OR o.due_at < clock_timestamp()) FOR UPDATE SKIP LOCKED)
     RETURNING r.place, r.attempts, r.key INTO v_place, v_attempts, v_key;
     IF NOT FOUND THEN
         -- Whoever has it late needs the lock of the batch, and finds then that it has left the batch.
         SELECT b.id, b.attempts INTO v_batch, v_attempts FROM tidegate_batch b
-        WHERE p_id = ANY (b.ids) AND b.locked_until < clock_timestamp() FOR UPDATE;
+        WHERE p_id = ANY (b.ids) AND b.locked_until < clock_timestamp() FOR UPDATE SKIP LOCKED;
         IF FOUND AND tidegate_settled(ARRAY[p_id]) = '{}' THEN
             UPDATE tidegate_batch b SET is_parted = true WHERE b.id = v_batch;
             SELECT e.key INTO v_key FROM tidegate_event e WHERE e.id = p_id;

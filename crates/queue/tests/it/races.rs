@@ -4,15 +4,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_core::env::Env;
-use tidegate_queue::conformance::{LONG, World, completed, lane, numbers};
+use tidegate_queue::conformance::{LONG, SHORT, World, completed, lane, numbers};
 use tidegate_queue::port::{
-    Disposition, HandlerResult, HandlerState, Held, Move, Settlement, Status,
+    Disposition, HandlerCommit, HandlerResult, HandlerState, Held, Move, Settlement, Status,
 };
-use tidegate_queue::{Tx, sql};
+use tidegate_queue::{QueueError, Tx, sql};
 use tidegate_store::Store;
 use tidegate_store::sqlx::{self, AssertSqlSafe};
 
-use crate::stores::{postgres, run, runtime};
+use crate::stores::{postgres, run, runtime, with_postgres};
 
 async fn world(store: &Store) -> World {
     let queue = sql::queue_store(store.clone(), &Env::system()).await;
@@ -314,6 +314,108 @@ mod needs_postgres {
             assert_eq!(shown.status, Status::CompletedWithErrors);
             world.audit().await;
             run(&store, format!("DROP SCHEMA {schema} CASCADE")).await;
+        });
+    }
+
+    /// A transaction that locks these rows as a record does, and stays open.
+    async fn recording(world: &World, table: &str) -> Tx {
+        let mut tx = world.store.begin().await.unwrap();
+        execute(&mut tx, format!("SELECT 1 FROM {table} FOR SHARE")).await;
+        tx
+    }
+
+    #[test]
+    #[ignore = "needs PostgreSQL"]
+    fn a_cancel_does_not_wait_for_whoever_records_late() {
+        with_postgres(async |server| {
+            let world = &server.world;
+            let ids = world.publish("a", 1).await;
+            for table in ["tidegate_batch", "tidegate_event_row"] {
+                let late = world.claim(1, SHORT).await;
+                assert_eq!(numbers(&late), ids);
+                world.wait(SHORT * 2).await;
+                let tx = recording(world, table).await;
+                let cancel = world.store.cancel(ids[0]);
+                let cancel = tokio::time::timeout(Duration::from_secs(2), cancel).await;
+                let refused = cancel.expect("it does not wait").unwrap_err();
+                assert!(matches!(refused, QueueError::Busy { .. }), "{refused:?}");
+                tx.rollback().await.unwrap();
+                world.store.cancel(ids[0]).await.unwrap();
+                world.store.redrive(ids[0]).await.unwrap();
+            }
+            world.audit().await;
+        });
+    }
+
+    #[test]
+    #[ignore = "needs PostgreSQL"]
+    fn a_side_effect_is_found_whatever_the_transaction_has_set() {
+        with_postgres(async |server| {
+            let world = &server.world;
+            world.publish("a", 1).await;
+            let claimed = world.claim(1, LONG).await;
+            let event = claimed[0].claim.event_id;
+            let commit = HandlerCommit {
+                claim: claimed[0].claim.clone(),
+                state: HandlerState {
+                    handler: "one".to_owned(),
+                    result: HandlerResult::Success,
+                    attempts: 1,
+                    error: None,
+                },
+                follow_ups: Vec::new(),
+                done: vec!["mail".to_owned()],
+                event_id: event,
+            };
+            assert!(world.store.record(None, &commit).await.unwrap());
+            let mut tx = world.store.begin().await.unwrap();
+            let elsewhere = "SET LOCAL search_path = pg_temp;
+                CREATE TEMP TABLE event_inbox (handler_id text, event_id uuid, sub_task text)";
+            execute(&mut tx, elsewhere.to_owned()).await;
+            let is_done = world.store.is_done(Some(&mut tx), "one", event, "mail");
+            assert!(is_done.await.unwrap());
+            // What was set for the statements of the handler is so still.
+            execute(
+                &mut tx,
+                "SELECT 1 / (current_setting('search_path') = 'pg_temp')::int".to_owned(),
+            )
+            .await;
+            tx.rollback().await.unwrap();
+        });
+    }
+
+    #[test]
+    #[ignore = "needs PostgreSQL"]
+    fn groups_that_come_after_the_tables_went_back_have_their_positions() {
+        with_postgres(async |server| {
+            let (world, store) = (&server.world, &server.store);
+            let handler = [("a".to_owned(), "one".to_owned())];
+            world.store.register(&handler).await.unwrap();
+            world.store.registry().await.unwrap();
+            world.publish("a", 3).await;
+            for event in world.claim(3, LONG).await {
+                world.settle_part(&event, &completed()).await;
+            }
+            // The last look knows that nothing comes below any more. Other tests on this server may have
+            // transactions open that ran before.
+            for _ in 0..20 {
+                world.store.sequence(100).await.unwrap();
+                world.wait(Duration::from_millis(100)).await;
+            }
+            let back =
+                "TRUNCATE tidegate_sequence, tidegate_log, tidegate_log_batch RESTART IDENTITY;
+                UPDATE tidegate_queue SET sequenced_below = 0, registry = 0";
+            run(store, back.to_owned()).await;
+            let ids = world.publish("a", 5).await;
+            for id in ids {
+                let mut tx = world.store.begin().await.unwrap();
+                log_by_hand(&mut tx, id).await;
+                tx.commit().await.unwrap();
+            }
+            world.store.registry().await.unwrap();
+            world.store.sequence(100).await.unwrap();
+            let positions = number(store, "SELECT count(*) FROM tidegate_sequence").await;
+            assert_eq!(positions, 5);
         });
     }
 }

@@ -32,9 +32,19 @@ pub(super) struct Below {
     is_loaded: bool,
     below: i64,
     noted: Option<(i64, i64)>,
+    /// How often it was begun anew: a look that was under way meanwhile tells nothing.
+    begun: u64,
 }
 
 impl Below {
+    /// Forgets what is known, because the tables have gone back.
+    pub(super) fn begin_anew(&mut self) {
+        *self = Self {
+            begun: self.begun + 1,
+            ..Self::default()
+        };
+    }
+
     /// A look began from here. It is below what is known where the tables have gone back: what was noted
     /// is then of transactions that never were.
     fn load(&mut self, below: i64) {
@@ -70,12 +80,13 @@ struct Look {
 
 impl PostgresQueue {
     pub(super) async fn give_positions(&self, limit: u32) -> Result<u64, QueueError> {
-        let (is_loaded, below, is_noted) = {
+        let (is_loaded, below, is_noted, begun) = {
             let known = self
                 .sequencer
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner);
-            (known.is_loaded, known.below, known.noted.is_some())
+            let is_noted = known.noted.is_some();
+            (known.is_loaded, known.below, is_noted, known.begun)
         };
         let (count, look, loaded) = self
             .postgres
@@ -91,6 +102,9 @@ impl PostgresQueue {
                 .sequencer
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner);
+            if known.begun != begun {
+                return Ok(count);
+            }
             known.load(loaded);
             let before = known.below;
             // A full round may have left some out.

@@ -222,9 +222,12 @@ impl PostgresQueue {
         sub_task: &str,
     ) -> Result<bool, QueueError> {
         let doing = "look for a side effect";
-        let sql = "SELECT EXISTS (SELECT 1 FROM event_inbox
-             WHERE handler_id = $1 AND event_id = $2 AND sub_task = $3)";
-        let query = sqlx::query_scalar(sql)
+        let inbox = &self.inbox;
+        let sql = format!(
+            "SELECT EXISTS (SELECT 1 FROM {inbox}
+             WHERE handler_id = $1 AND event_id = $2 AND sub_task = $3)"
+        );
+        let query = sqlx::query_scalar(sqlx::AssertSqlSafe(sql))
             .bind(handler.to_owned())
             .bind(uuid(event))
             .bind(sub_task.to_owned());
