@@ -203,15 +203,22 @@ mod needs_postgres {
             let claimed = world.claim(500, LONG).await;
             world.settle(&claimed, &completed()).await;
             world.claim(10, LONG).await;
-            let before = rows_read(world, store).await;
-            let stats = world.store.stats().await.unwrap();
-            assert_eq!(
-                (stats.pending, stats.processing, stats.finalized),
-                (4_490, 10, 500)
-            );
-            world.store.account().await.unwrap();
-            let read = rows_read(world, store).await - before;
-            assert!(read < 200, "{read} rows were read");
+            let mut least = i64::MAX;
+            // Another connection may tell late what it had read before.
+            for _ in 0..3 {
+                let before = rows_read(world, store).await;
+                let stats = world.store.stats().await.unwrap();
+                assert_eq!(
+                    (stats.pending, stats.processing, stats.finalized),
+                    (4_490, 10, 500)
+                );
+                world.store.account().await.unwrap();
+                least = least.min(rows_read(world, store).await - before);
+                if least < 200 {
+                    return;
+                }
+            }
+            panic!("{least} rows were read");
         });
     }
 
