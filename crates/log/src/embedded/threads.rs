@@ -293,8 +293,8 @@ fn settle(hub: &Hub, done: Result<(), LogError>) {
     hub.writer_bell.notify_one();
 }
 
-/// Does what is due, and on a disk without room what makes some. What the start found comes first:
-/// nothing can be removed before it is written down.
+/// Does what is due, and on a disk without room what makes some. What the start found comes first: until it
+/// is written down nothing more can be taken out, and only files go whose removal is in the journal already.
 async fn look_around(
     keeper: &mut Keeper,
     removals: &mpsc::Sender<Removal>,
