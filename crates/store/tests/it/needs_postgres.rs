@@ -1,0 +1,268 @@
+//! What only a real server shows.
+
+use super::*;
+
+async fn postgres() -> (Store, String) {
+    let url = std::env::var("DATABASE_URL").expect("DATABASE_URL names the server");
+    let store = Store::open(&StoreOptions::new(&url), &Env::system())
+        .await
+        .unwrap();
+    let nanos = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .unwrap();
+    let schema = format!("store_test_{}_{}", nanos.as_nanos(), std::process::id());
+    execute(&store, format!("CREATE SCHEMA {schema}"))
+        .await
+        .unwrap();
+    let mut options = StoreOptions::new(url);
+    options.schema = Some(schema.clone());
+    options.timeout = Duration::from_secs(2);
+    options.idle_transaction = Duration::from_millis(500);
+    let store = Store::open(&options, &Env::system()).await.unwrap();
+    migrate::migrate(&store, "test", &[]).await.unwrap();
+    (store, schema)
+}
+
+async fn execute(store: &Store, sql: String) -> Result<(), StoreError> {
+    let Store::Postgres(server) = store else {
+        panic!("it is PostgreSQL");
+    };
+    server
+        .run("test", move |connection| {
+            Box::pin(async move {
+                let sql = sqlx::raw_sql(sqlx::AssertSqlSafe(sql));
+                sql.execute(connection).await.map(drop)
+            })
+        })
+        .await
+}
+
+#[test]
+#[ignore = "needs PostgreSQL"]
+fn a_lease_has_one_owner_and_its_token_fences() {
+    runtime().block_on(async {
+        let (store, schema) = postgres().await;
+        leases(&store).await;
+        folding(&store).await;
+        folding_what_piled_up(&store).await;
+        folding_again_writes_nothing(&store).await;
+        assert_eq!(migrate::migrate(&store, "test", &[]).await.unwrap(), 0);
+        execute(&store, format!("DROP SCHEMA {schema} CASCADE"))
+            .await
+            .unwrap();
+    });
+}
+
+#[test]
+#[ignore = "needs PostgreSQL"]
+fn what_somebody_set_in_a_transaction_ends_with_it() {
+    runtime().block_on(async {
+        let (store, schema) = postgres().await;
+        let Store::Postgres(server) = &store else {
+            panic!("it is PostgreSQL");
+        };
+        let session = async || -> String {
+            let session = server.run("look", |connection| {
+                let sql = "SELECT concat_ws(' ', current_schema(), current_user,
+                     current_setting('synchronous_commit'), current_setting('work_mem'),
+                     to_regclass('pg_temp.mine'), (SELECT count(*) FROM pg_locks
+                         WHERE locktype = 'advisory' AND pid = pg_backend_pid()))";
+                Box::pin(sqlx::query_scalar(sql).fetch_one(connection))
+            });
+            session.await.unwrap()
+        };
+        // What a commit waits for is told by what runs at its end.
+        let told = "CREATE TABLE told (what text);
+            CREATE FUNCTION tell() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+                UPDATE told SET what = current_setting('synchronous_commit'); RETURN NULL;
+            END $$;
+            CREATE CONSTRAINT TRIGGER tell AFTER INSERT ON told DEFERRABLE INITIALLY DEFERRED
+                FOR EACH ROW EXECUTE FUNCTION tell()";
+        execute(&store, told.to_owned()).await.unwrap();
+        let before = session().await;
+        for is_committed in [true, false] {
+            let mut tx = store.begin().await.unwrap();
+            let connection = tx.postgres().unwrap();
+            let set = "INSERT INTO told VALUES ('nothing'); SET synchronous_commit TO off;
+                CREATE TEMP TABLE mine (n integer); SELECT pg_advisory_lock(7);
+                SET work_mem TO '1MB'; DEALLOCATE ALL";
+            sqlx::raw_sql(set).execute(connection).await.unwrap();
+            match is_committed {
+                true => tx.commit().await.unwrap(),
+                false => tx.rollback().await.unwrap(),
+            }
+            assert_eq!(session().await, before);
+        }
+        let told = server.run("look", |connection| {
+            Box::pin(sqlx::query_scalar("SELECT what FROM told").fetch_one(connection))
+        });
+        let told: String = told.await.unwrap();
+        assert_eq!(told, "on");
+        let mut tx = store.begin().await.unwrap();
+        let away = "SET search_path TO pg_catalog; SET SESSION AUTHORIZATION pg_read_all_data";
+        let away = sqlx::raw_sql(away).execute(tx.postgres().unwrap());
+        away.await.unwrap();
+        tx.commit().await.unwrap();
+        assert_eq!(session().await, before);
+        execute(&store, format!("DROP SCHEMA {schema} CASCADE"))
+            .await
+            .unwrap();
+    });
+}
+
+#[test]
+#[ignore = "needs PostgreSQL"]
+fn books_of_any_size_are_read_in_short_statements() {
+    const ROWS: i64 = 1_000_000;
+    runtime().block_on(async {
+        let (_, schema) = postgres().await;
+        let rows = format!(
+            "SET statement_timeout = 0;
+             INSERT INTO tidegate_posting (component, bucket, to_place, count, id_sum)
+             SELECT 'large', 'm' || n % 1000, 'queued', 1, lpad(n::text, 32, '0')::uuid
+             FROM generate_series(1, {ROWS}) n"
+        );
+        let url = std::env::var("DATABASE_URL").unwrap();
+        let mut options = StoreOptions::new(url);
+        options.schema = Some(schema.clone());
+        options.timeout = Duration::from_secs(120);
+        let patient = Store::open(&options, &Env::system()).await.unwrap();
+        execute(&patient, rows).await.unwrap();
+        options.timeout = Duration::from_millis(600);
+        let hasty = Store::open(&options, &Env::system()).await.unwrap();
+        let Store::Postgres(server) = &hasty else {
+            panic!("it is PostgreSQL");
+        };
+        let books = server.long_snapshot("read", |c| {
+            Box::pin(async move {
+                let counts = posting::counts_postgres(c, "large").await?;
+                Ok((posting::books_postgres(c, "large").await?, counts))
+            })
+        });
+        let (books, counts) = books.await.unwrap();
+        let queued = books.tallies(&Place::Queued);
+        assert_eq!(queued.len(), 1_000);
+        assert_eq!(queued.values().map(|one| one.count).sum::<i64>(), ROWS);
+        assert_eq!(counts.account(), books.account());
+        execute(&patient, format!("DROP SCHEMA {schema} CASCADE"))
+            .await
+            .unwrap();
+    });
+}
+
+#[test]
+#[ignore = "needs PostgreSQL"]
+fn what_a_database_prefers_by_default_does_not_weaken_us() {
+    runtime().block_on(async {
+        let (_, database) = postgres().await;
+        // A database is made and dropped with a checkpoint, which may take its time.
+        let url = std::env::var("DATABASE_URL").unwrap();
+        let mut options = StoreOptions::new(&url);
+        options.timeout = Duration::from_secs(60);
+        let store = Store::open(&options, &Env::system()).await.unwrap();
+        let defaults = format!(
+            "ALTER DATABASE {database} SET default_transaction_isolation = 'serializable'; \
+             ALTER DATABASE {database} SET synchronous_commit = off"
+        );
+        execute(&store, format!("CREATE DATABASE {database}"))
+            .await
+            .unwrap();
+        execute(&store, defaults).await.unwrap();
+        let (server, _) = url.rsplit_once('/').unwrap();
+        let options = StoreOptions::new(format!("{server}/{database}"));
+        let relaxed = Store::open(&options, &Env::system()).await.unwrap();
+        for (setting, expected) in [
+            ("transaction_isolation", "read committed"),
+            ("synchronous_commit", "on"),
+        ] {
+            let check = format!("SELECT 1 / (current_setting('{setting}') = '{expected}')::int");
+            execute(&relaxed, check).await.expect(setting);
+        }
+        drop(relaxed);
+        for what in [
+            format!("DROP DATABASE {database} WITH (FORCE)"),
+            format!("DROP SCHEMA {database} CASCADE"),
+        ] {
+            execute(&store, what).await.unwrap();
+        }
+    });
+}
+
+#[test]
+#[ignore = "needs PostgreSQL"]
+fn a_commit_after_a_statement_that_failed_says_that_nothing_happened() {
+    runtime().block_on(async {
+        let (store, schema) = postgres().await;
+        let Store::Postgres(server) = &store else {
+            panic!("it is PostgreSQL");
+        };
+        execute(&store, "CREATE TABLE mine (id integer)".to_owned())
+            .await
+            .unwrap();
+        let add = "INSERT INTO mine VALUES (1)";
+        let mut tx = store.begin().await.unwrap();
+        let connection = tx.postgres().unwrap();
+        sqlx::raw_sql(add).execute(&mut *connection).await.unwrap();
+        let failed = sqlx::raw_sql("SELECT 1 / 0").execute(connection).await;
+        assert!(failed.is_err());
+        let error = tx.commit().await.unwrap_err();
+        assert!(!error.may_have_happened(), "{error:?}");
+        assert_eq!(error.class(), FailureClass::Permanent, "{error:?}");
+        // The same where the transaction is ours and the caller kept the error to itself.
+        for _ in 0..20 {
+            let done = server.transact("add", move |connection| {
+                Box::pin(async move {
+                    sqlx::raw_sql(add).execute(&mut *connection).await?;
+                    let failed = sqlx::raw_sql("SELECT 1 / 0").execute(connection).await;
+                    assert!(failed.is_err());
+                    Ok(())
+                })
+            });
+            let error = done.await.unwrap_err();
+            assert!(!error.may_have_happened(), "{error:?}");
+        }
+        // Its connection is as good as new.
+        execute(&store, add.to_owned()).await.unwrap();
+        let count = server.run("count", |connection| {
+            Box::pin(async move {
+                sqlx::query_scalar("SELECT count(*) FROM mine")
+                    .fetch_one(connection)
+                    .await
+            })
+        });
+        let count: i64 = count.await.unwrap();
+        assert_eq!(count, 1);
+        execute(&store, format!("DROP SCHEMA {schema} CASCADE"))
+            .await
+            .unwrap();
+    });
+}
+
+#[test]
+#[ignore = "needs PostgreSQL"]
+fn connections_that_died_are_replaced_and_slow_statements_are_cut() {
+    runtime().block_on(async {
+        let (store, schema) = postgres().await;
+        let killed = "SELECT pg_terminate_backend(pg_backend_pid())".to_owned();
+        let error = execute(&store, killed).await.unwrap_err();
+        assert!(matches!(error, StoreError::Away { .. }), "{error:?}");
+        store.ping().await.unwrap();
+        let error = execute(&store, "SELECT pg_sleep(60)".to_owned())
+            .await
+            .unwrap_err();
+        assert_eq!(error.class(), FailureClass::Transient, "{error:?}");
+        store.ping().await.unwrap();
+        // An idle transaction is ended by the server, and its end says so.
+        let mut tx = store.begin().await.unwrap();
+        sqlx::raw_sql("SELECT 1")
+            .execute(tx.postgres().unwrap())
+            .await
+            .unwrap();
+        tokio::time::sleep(Duration::from_millis(900)).await;
+        let error = tx.commit().await.unwrap_err();
+        assert!(matches!(error, StoreError::Away { .. }), "{error:?}");
+        execute(&store, format!("DROP SCHEMA {schema} CASCADE"))
+            .await
+            .unwrap();
+    });
+}
