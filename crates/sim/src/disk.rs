@@ -198,6 +198,16 @@ impl SimDisk {
         }
     }
 
+    /// A disk of its own with the same content, the same changes at risk, and no open handles.
+    pub(crate) fn fork(&self) -> Self {
+        let mut inner = self.inner().clone();
+        inner.begin_life();
+        Self {
+            inner: Arc::new(Mutex::new(inner)),
+            life: None,
+        }
+    }
+
     /// Makes an operation fail, see [`Fault`].
     pub fn fail(&self, fault: Fault) {
         self.inner().faults.add(fault);

@@ -10,11 +10,11 @@ mod stray;
 mod time;
 mod trace;
 
-pub use crash_points::{Explored, crash_points};
+pub use crash_points::{Explored, crash_points, crash_points_of_two_lives};
 pub use disk::{Fault, FaultKind, Operation, SimDisk, Survivors};
 pub use executor::Sim;
 pub use log::{LogFault, LogRates, SimLog};
 pub use node::{Node, SimSpawn};
-pub use seed::{for_each_seed, is_long, scaled};
+pub use seed::{for_each_seed, is_long, is_one_seed, scaled};
 pub use time::SimClock;
 pub use trace::Trace;

@@ -20,6 +20,28 @@ pub fn scaled(full: u64) -> u64 {
     if is_long() { full } else { full.div_ceil(20) }
 }
 
+/// Whether `TIDEGATE_SEED` names the one seed to play.
+///
+/// A test that judges the sum over its seeds ("some run was fenced") does so only when this is false:
+/// one seed is played to repeat a failure, and must pass once the failure is mended.
+///
+/// ```
+/// use std::sync::atomic::{AtomicU64, Ordering};
+/// let heads = AtomicU64::new(0);
+/// tidegate_sim::seeds!(20, |seed| {
+///     heads.fetch_add(seed & 1, Ordering::Relaxed);
+/// });
+/// assert!(tidegate_sim::is_one_seed() || heads.into_inner() > 0);
+/// ```
+#[must_use]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "tests are steered by their environment"
+)]
+pub fn is_one_seed() -> bool {
+    std::env::var_os("TIDEGATE_SEED").is_some()
+}
+
 /// Runs `test` for `count` seeds, or for the one that `TIDEGATE_SEED` names. Use
 /// [`seeds!`](crate::seeds), which fills in the package.
 ///

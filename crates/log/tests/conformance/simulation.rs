@@ -11,7 +11,7 @@ use std::time::Duration;
 use tidegate_core::books::Place;
 use tidegate_core::env::{Entropy, Stream};
 use tidegate_log::{Log, TopicConfig};
-use tidegate_sim::{LogRates, Node, Sim, SimLog, scaled, seeds};
+use tidegate_sim::{LogRates, Node, Sim, SimLog, is_one_seed, scaled, seeds};
 
 use super::work::{Job, Witness, copy, is_drained, produce, recount};
 
@@ -182,7 +182,10 @@ fn whatever_happens_each_record_is_settled_once() {
         "log crash",
         "node crash",
     ] {
-        assert!(counts.contains_key(what), "no run had `{what}`: {counts:?}");
+        assert!(
+            is_one_seed() || counts.contains_key(what),
+            "no run had `{what}`: {counts:?}"
+        );
     }
 }
 

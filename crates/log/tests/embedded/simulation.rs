@@ -13,7 +13,7 @@ use tidegate_log::local::{Shelf, Write};
 use tidegate_log::{
     Append, EmbeddedConfig, EmbeddedShelf, Read, Record, TopicConfig, TopicPartition,
 };
-use tidegate_sim::{FaultKind, Operation, Sim, scaled, seeds};
+use tidegate_sim::{FaultKind, Operation, Sim, is_one_seed, scaled, seeds};
 
 use crate::child::topic;
 
@@ -158,5 +158,8 @@ fn t31_whatever_goes_next_and_whenever_the_power_goes_nothing_promised_is_lost()
     });
     let made = made.into_inner();
     println!("{made} records were promised");
-    assert!(made > 1_000, "{made} promises are no proof");
+    assert!(
+        is_one_seed() || made > 1_000,
+        "{made} promises are no proof"
+    );
 }
