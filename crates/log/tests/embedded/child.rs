@@ -31,7 +31,7 @@ pub(crate) fn config(dir: &Path) -> EmbeddedConfig {
 /// Starts a child on the directory.
 pub(crate) fn start(dir: &Path) -> (Child, Lines) {
     let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["child::is_this_program_with_a_role", "--exact"])
+        .args(["child::child_process_entry", "--exact"])
         .args(["--nocapture", "--test-threads=1"])
         .env(DIR, dir)
         .stdout(Stdio::piped())
@@ -72,7 +72,7 @@ fn say(text: &str) {
 
 /// Not a test of its own: without a directory it does nothing.
 #[test]
-fn is_this_program_with_a_role() {
+fn child_process_entry() {
     let Ok(dir) = std::env::var(DIR) else {
         return;
     };

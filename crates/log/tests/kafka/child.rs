@@ -36,7 +36,7 @@ pub(crate) fn start(
     out: &Topic,
 ) -> (Child, Lines) {
     let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["child::is_this_program_with_a_role", "--exact"])
+        .args(["child::child_process_entry", "--exact"])
         .args(["--nocapture", "--test-threads=1"])
         .env(
             ROLE,
@@ -93,8 +93,9 @@ fn say(text: &str) {
     output.flush().unwrap();
 }
 
+/// Not a test of its own: without a role it does nothing.
 #[test]
-fn is_this_program_with_a_role() {
+fn child_process_entry() {
     let Ok(role) = std::env::var(ROLE) else {
         return;
     };

@@ -19,17 +19,17 @@ const ROOM: &str = "TIDEGATE_TEST_ROOM";
 
 #[test]
 fn a_full_file_system_loses_nothing_that_was_acknowledged() {
-    run_in_small_room("room::on_a_small_file_system");
+    run_in_small_room("room::child_process_entry::on_a_small_file_system");
 }
 
 #[test]
 fn retention_makes_room_on_a_full_file_system() {
-    run_in_small_room("room::with_short_retention");
+    run_in_small_room("room::child_process_entry::with_short_retention");
 }
 
 #[test]
 fn a_group_that_catches_up_makes_room_on_a_full_file_system() {
-    run_in_small_room("room::with_a_late_group");
+    run_in_small_room("room::child_process_entry::with_a_late_group");
 }
 
 /// Runs a test below in a process that has a small file system of its own to itself.
@@ -71,22 +71,27 @@ fn run_in_small_room(test: &str) {
     assert!(text.contains("1 passed"), "{text}\n{errors}");
 }
 
-#[test]
-#[ignore = "not a test: what the one above runs in a process of its own"]
-fn on_a_small_file_system() {
-    in_room(fill);
-}
+/// What the tests above run in a process of its own.
+mod child_process_entry {
+    use super::{catch_up, fill, flood, in_room};
 
-#[test]
-#[ignore = "not a test: what one above runs in a process of its own"]
-fn with_short_retention() {
-    in_room(flood);
-}
+    #[test]
+    #[ignore = "not a test: does nothing without a room"]
+    fn on_a_small_file_system() {
+        in_room(fill);
+    }
 
-#[test]
-#[ignore = "not a test: what one above runs in a process of its own"]
-fn with_a_late_group() {
-    in_room(catch_up);
+    #[test]
+    #[ignore = "not a test: does nothing without a room"]
+    fn with_short_retention() {
+        in_room(flood);
+    }
+
+    #[test]
+    #[ignore = "not a test: does nothing without a room"]
+    fn with_a_late_group() {
+        in_room(catch_up);
+    }
 }
 
 fn in_room(work: impl AsyncFnOnce(&Path)) {

@@ -250,10 +250,10 @@ fn l28_a_second_opening_of_the_directory_is_refused_and_harms_nothing() {
     );
 }
 
-/// Runs `child_process` in a process of its own and gives what it said.
+/// Runs `child_process_entry` in a process of its own and gives what it said.
 fn child(what: &str, path: &Path) -> String {
     let output = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "real::child_process", "--ignored", "--nocapture"])
+        .args(["--exact", "real::child_process_entry", "--ignored", "--nocapture"])
         .env("TIDEGATE_CHILD", format!("{what} {}", path.display()))
         .output()
         .unwrap();
@@ -265,7 +265,7 @@ fn child(what: &str, path: &Path) -> String {
 
 #[test]
 #[ignore = "not a test: what others run in a process of its own"]
-fn child_process() {
+fn child_process_entry() {
     let Ok(asked) = std::env::var("TIDEGATE_CHILD") else {
         return;
     };
@@ -323,7 +323,7 @@ fn a_logger_that_gets_no_runtime_is_not_started() {
     let output = Command::new("sh")
         .args(["-c", "ulimit -n 64; exec \"$0\" \"$@\""])
         .arg(test)
-        .args(["--exact", "real::child_process", "--ignored", "--nocapture"])
+        .args(["--exact", "real::child_process_entry", "--ignored", "--nocapture"])
         .env("TIDEGATE_CHILD", "starved /nowhere")
         .output()
         .unwrap();

@@ -24,7 +24,7 @@ const NAME: &str = "TIDEGATE_OUTSIDE_NAME";
 /// of what it logs.
 pub(crate) fn start(role: &str, dir: &Path, api: &str, name: &str) -> (Child, Lines) {
     let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["child::is_this_program_with_a_role", "--exact"])
+        .args(["child::child_process_entry", "--exact"])
         .args(["--nocapture", "--test-threads=1"])
         .env(ROLE, role)
         .env(DIR, dir)
@@ -86,7 +86,7 @@ pub(crate) fn http(url: &str) -> Arc<HttpApi> {
 
 /// Not a test of its own: without a role it does nothing.
 #[test]
-fn is_this_program_with_a_role() {
+fn child_process_entry() {
     let Ok(role) = std::env::var(ROLE) else {
         return;
     };

@@ -71,7 +71,7 @@ impl Process {
     /// Starts a child against the database at `url`.
     pub(crate) fn start(role: Role, url: &str, lines: &Lines) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["child::is_this_program_with_a_role", "--exact"])
+            .args(["child::child_process_entry", "--exact"])
             .args(["--nocapture", "--test-threads=1"])
             .env(ROLE, role.write())
             .env(URL, url)
@@ -177,7 +177,7 @@ impl Clock for Ahead {
 
 /// Not a test of its own: without a role it does nothing.
 #[test]
-fn is_this_program_with_a_role() {
+fn child_process_entry() {
     let Ok(role) = std::env::var(ROLE) else {
         return;
     };
