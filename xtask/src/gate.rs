@@ -5,6 +5,7 @@
 //! after the need (`needs_kafka`, …) and are marked `#[ignore]`, so that a plain `cargo test` leaves
 //! them out. The gate includes them wherever the machine has what they need.
 
+mod budget;
 mod build;
 mod checks;
 mod needs;
@@ -12,21 +13,19 @@ mod suite;
 mod tally;
 
 use std::fs;
-use std::time::{Duration, Instant};
+use std::path::Path;
+use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use cargo_metadata::{MetadataCommand, Package};
 
 use crate::arguments::TestOptions;
 use crate::command::{complaints, tail};
-use crate::gate::checks::{begin, finish};
+use crate::gate::checks::{begin, finish, finish_within};
 use crate::gate::suite::Surroundings;
 use crate::gate::tally::Tally;
 use crate::services;
 use crate::workspace::Workspace;
-
-/// Above this a package's tests make everybody wait, and belong behind `--long`.
-const PATIENCE: Duration = Duration::from_secs(4 * 60);
 
 /// Runs the gate and says whether it is passed.
 pub(crate) fn run(workspace: &Workspace, options: &TestOptions) -> Result<bool> {
@@ -86,33 +85,45 @@ fn tests(
     if !is_whole {
         println!("{}", complaints(&build_log, 200));
     }
+    let begun = Instant::now();
     for package in packages {
         let log = workspace.gate_logs().join(format!("{}.log", package.name));
         let started = begin(&package.name)?;
         let binaries = built.get(package.name.as_str());
         let tally = suite::run_package(package, binaries, surroundings, &log)?;
-        report(&package.name, started, tally, &log);
+        report(&package.name, started, tally, surroundings.long, &log);
         total += tally;
     }
     let log = workspace.gate_logs().join("doctests.log");
     let started = begin("doctests")?;
     let tally = suite::run_doctests(workspace, packages, whole, surroundings, &log)?;
     let tally = tally.unwrap_or_default();
-    report("doctests", started, tally, &log);
+    report("doctests", started, tally, surroundings.long, &log);
     total += tally;
+    if whole {
+        begin(budget::TOGETHER)?;
+        finish_tests(budget::TOGETHER, begun, total, surroundings.long);
+    }
     Ok(total)
 }
 
-fn report(name: &str, started: Instant, tally: Tally, log: &std::path::Path) {
-    finish(started, &tally.to_string());
+fn report(name: &str, started: Instant, tally: Tally, long: bool, log: &Path) {
+    finish_tests(name, started, tally, long);
     if tally.failed > 0 {
         println!("{}\n({} has it all)", tail(log, 200), log.display());
     }
-    if started.elapsed() > PATIENCE {
-        println!(
-            "warning: {name} took more than {} minutes",
-            PATIENCE.as_secs() / 60
-        );
+}
+
+fn finish_tests(name: &str, started: Instant, tally: Tally, long: bool) {
+    // The full counts take what they take.
+    if long {
+        finish(started, &tally.to_string());
+        return;
+    }
+    let (took, budget) = (started.elapsed(), budget::of(name));
+    finish_within(took, &tally.to_string(), budget);
+    if let Some(warning) = budget::warning(name, took, budget) {
+        println!("{warning}");
     }
 }
 

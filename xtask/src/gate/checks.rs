@@ -2,7 +2,7 @@
 
 use std::io::Write as _;
 use std::process::Command;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
@@ -58,6 +58,15 @@ pub(crate) fn begin(name: &str) -> Result<Instant> {
 /// Ends the line with what came out and how long it took.
 pub(crate) fn finish(begin: Instant, outcome: &str) {
     println!("{outcome:<40} {:>7.1} s", begin.elapsed().as_secs_f64());
+}
+
+/// Ends the line of something that may take no longer than `budget`.
+pub(crate) fn finish_within(took: Duration, outcome: &str, budget: Duration) {
+    println!(
+        "{outcome:<40} {:>7.1} s of {}",
+        took.as_secs_f64(),
+        budget.as_secs()
+    );
 }
 
 fn step(workspace: &Workspace, name: &str, command: &mut Command) -> Result<Tally> {

@@ -1,0 +1,76 @@
+//! How long the tests of each part may take.
+//!
+//! Everybody waits for all of them, so a part that grows takes the time from the others. Over budget
+//! is a warning and no failure: a busy machine is not a defect.
+
+use std::time::Duration;
+
+/// Seconds for all tests together, on two cores and without the build.
+const ALL: u64 = 6 * 60;
+/// Seconds of a part that is not in the table.
+const NEW: u64 = 60;
+/// Seconds by part. What goes over here belongs behind `--long`.
+const PARTS: &[(&str, u64)] = &[
+    ("tidegate-core", 15),
+    ("tidegate-config", 5),
+    ("tidegate-sim", 20),
+    ("tidegate-log", 100),
+    ("tidegate-store", 15),
+    ("tidegate-logger", 60),
+    ("tidegate-queue", 60),
+    ("tidegate-testkit", 5),
+    ("tidegate-server", 15),
+    ("tidegate", 35),
+    ("order-groups", 3),
+    ("orders", 3),
+    ("pet-resort", 3),
+    ("tidegate-bench", 1),
+    ("xtask", 10),
+    ("doctests", 10),
+];
+
+/// The name of all tests, where that of a part is asked for.
+pub(crate) const TOGETHER: &str = "all tests";
+
+/// What the tests of `part` may take.
+pub(crate) fn of(part: &str) -> Duration {
+    let listed = PARTS.iter().find(|(name, _)| *name == part);
+    let seconds = match listed {
+        Some((_, seconds)) => *seconds,
+        None if part == TOGETHER => ALL,
+        None => NEW,
+    };
+    Duration::from_secs(seconds)
+}
+
+/// What to say about `name` when it took longer than it may.
+pub(crate) fn warning(name: &str, took: Duration, budget: Duration) -> Option<String> {
+    (took > budget).then(|| {
+        format!(
+            "warning: {name} took {:.1} s more than its {} s",
+            (took - budget).as_secs_f64(),
+            budget.as_secs()
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_parts_fit_into_the_whole() {
+        let sum: u64 = PARTS.iter().map(|(_, seconds)| seconds).sum();
+        assert!(sum <= ALL, "{sum} s of {ALL}");
+    }
+
+    #[test]
+    fn a_part_over_its_budget_is_named() {
+        let (less, more) = (Duration::from_secs(59), Duration::from_millis(61_500));
+        assert_eq!(warning("a", less, of("unlisted")), None);
+        assert_eq!(
+            warning("a", more, of("unlisted")).unwrap(),
+            "warning: a took 1.5 s more than its 60 s"
+        );
+    }
+}
