@@ -1,6 +1,6 @@
 //! What was asked for, read from the command line.
 //!
-//! Four commands with a handful of flags do not repay the compile time of an argument parser that
+//! Five commands with a handful of flags do not repay the compile time of an argument parser that
 //! every clean checkout would wait for before its first test.
 
 /// What `cargo xtask help` prints.
@@ -11,6 +11,9 @@ usage: cargo xtask COMMAND
   test [--long] [--only PACKAGE]   the gate: fmt, clippy, tidy, doc, every test
   bench [NAME...] [--json]         measure ours beside the reference; no name lists the benches
   tidy                             layering, links, promises, error pages, names
+  mutants [--minutes N] [--sample N] [--seed N] [--only PACKAGE] [--again]
+                                   small mistakes that the tests must notice; before a release.
+                                   Goes on where the last run ended; --again judges survivors anew
 
 Set DATABASE_URL, REDIS_URL or KAFKA_BOOTSTRAP to use a server of your own.
 With CI=true a skipped test fails the gate and services are stopped at its end.";
@@ -23,6 +26,7 @@ pub(crate) enum Command {
     Test(TestOptions),
     Bench(BenchOptions),
     Tidy,
+    Mutants(MutantsOptions),
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -47,6 +51,31 @@ pub(crate) struct BenchOptions {
     pub(crate) json: bool,
 }
 
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct MutantsOptions {
+    /// After these no further mutant is begun.
+    pub(crate) minutes: u64,
+    /// How many mutants that compile are to be judged, over all packages and runs.
+    pub(crate) sample: usize,
+    pub(crate) seed: u64,
+    /// The packages to look at; empty means all of them.
+    pub(crate) only: Vec<String>,
+    /// Judge once more what survived an earlier run: there may be a test now.
+    pub(crate) again: bool,
+}
+
+impl Default for MutantsOptions {
+    fn default() -> Self {
+        Self {
+            minutes: 40,
+            sample: 150,
+            seed: 1,
+            only: Vec::new(),
+            again: false,
+        }
+    }
+}
+
 /// Reads the arguments after the program's name.
 pub(crate) fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Command, String> {
     let Some(command) = arguments.next() else {
@@ -58,6 +87,7 @@ pub(crate) fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Comma
         "test" => test(arguments),
         "bench" => bench(arguments),
         "tidy" => nothing_more(arguments).map(|()| Command::Tidy),
+        "mutants" => mutants(arguments),
         other => Err(format!("`{other}` is not a command")),
     }
 }
@@ -103,6 +133,30 @@ fn bench(arguments: impl Iterator<Item = String>) -> Result<Command, String> {
     Ok(Command::Bench(options))
 }
 
+fn mutants(mut arguments: impl Iterator<Item = String>) -> Result<Command, String> {
+    let mut options = MutantsOptions::default();
+    while let Some(argument) = arguments.next() {
+        let mut value = || {
+            arguments
+                .next()
+                .ok_or(format!("mutants: {argument} takes a value"))
+        };
+        match argument.as_str() {
+            "--minutes" => options.minutes = number(&value()?)?,
+            "--sample" => options.sample = number(&value()?)?,
+            "--seed" => options.seed = number(&value()?)?,
+            "--only" => options.only.push(value()?),
+            "--again" => options.again = true,
+            other => return Err(format!("mutants: `{other}` is not known")),
+        }
+    }
+    Ok(Command::Mutants(options))
+}
+
+fn number<T: std::str::FromStr>(text: &str) -> Result<T, String> {
+    text.parse().map_err(|_| format!("`{text}` is no number"))
+}
+
 fn nothing_more(mut arguments: impl Iterator<Item = String>) -> Result<(), String> {
     match arguments.next() {
         Some(extra) => Err(format!("`{extra}` is one argument too many")),
@@ -139,6 +193,15 @@ mod tests {
                 json: true
             }))
         );
+        assert_eq!(
+            parsed("mutants --seed 7 --only tidegate-core --again"),
+            Ok(Command::Mutants(MutantsOptions {
+                seed: 7,
+                only: vec!["tidegate-core".to_owned()],
+                again: true,
+                ..MutantsOptions::default()
+            }))
+        );
     }
 
     #[test]
@@ -151,6 +214,8 @@ mod tests {
             "test --only",
             "tidy now",
             "bench -x",
+            "mutants --seed",
+            "mutants --minutes soon",
         ] {
             assert!(parsed(line).is_err(), "{line}");
         }

@@ -9,6 +9,7 @@ mod bench;
 mod command;
 mod gate;
 mod java;
+mod mutants;
 mod services;
 mod table;
 mod tidy;
@@ -51,5 +52,6 @@ fn run(command: Command) -> anyhow::Result<bool> {
         Command::Test(options) => gate::run(&workspace, &options),
         Command::Bench(options) => bench::run(&workspace, &options),
         Command::Tidy => tidy::run(&workspace),
+        Command::Mutants(options) => mutants::run(&workspace, &options),
     }
 }

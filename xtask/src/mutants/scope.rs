@@ -1,0 +1,125 @@
+//! Where a mistake loses or doubles an event, and which tests must notice it.
+
+/// The files of one package and the tests that judge them.
+#[derive(Debug)]
+pub(crate) struct Scope {
+    pub(crate) package: &'static str,
+    /// Globs below the package's `src`; each must name a file.
+    pub(crate) files: &'static [&'static str],
+    /// Test programs, the fastest first; the next is asked only about what the one before let pass.
+    pub(crate) stages: &'static [Stage],
+}
+
+/// One test program.
+#[derive(Debug)]
+pub(crate) struct Stage {
+    /// What cargo is asked to build.
+    pub(crate) target: &'static [&'static str],
+    /// Tests that take long and tell no more than the others.
+    pub(crate) skip: &'static [&'static str],
+}
+
+/// Mutants that these tests cannot judge, by what cargo-mutants calls them: without a server nothing
+/// of PostgreSQL runs, and what `Debug` prints is read by people only.
+pub(crate) const NOT_JUDGED: &[&str] = &["_postgres", "impl Debug for"];
+
+const LIBRARY: Stage = Stage {
+    target: &["--lib"],
+    skip: &[],
+};
+const ACCEPTANCE: Stage = Stage {
+    target: &["--test", "it"],
+    skip: &[],
+};
+
+/// Every package, the cheapest to judge first.
+///
+/// What only runs beside a server is not here: `queue/src/sql/postgres` and all of `log/src/kafka`
+/// that talks to a broker. Its tests need that server, and a judgment would be one about its speed.
+pub(crate) const SCOPES: &[Scope] = &[
+    Scope {
+        package: "tidegate-core",
+        files: &[
+            "books/*.rs",
+            "decide.rs",
+            "backoff.rs",
+            "breaker.rs",
+            "breaker/*.rs",
+            "pause.rs",
+            "poison.rs",
+            "dead_letter.rs",
+            "dead_letter/*.rs",
+        ],
+        stages: &[LIBRARY, ACCEPTANCE],
+    },
+    Scope {
+        package: "tidegate-store",
+        files: &["posting.rs", "posting/*.rs", "lease.rs"],
+        stages: &[LIBRARY, ACCEPTANCE],
+    },
+    Scope {
+        package: "tidegate-queue",
+        files: &[
+            "decide.rs",
+            "dispatch/hub.rs",
+            "dispatch/hub/said.rs",
+            "dispatch/settler.rs",
+            "dispatch/claimer.rs",
+            "dispatch/ready.rs",
+            "sql/sqlite.rs",
+            "sql/sqlite/*.rs",
+        ],
+        stages: &[LIBRARY, ACCEPTANCE],
+    },
+    Scope {
+        package: "tidegate-logger",
+        files: &[
+            "spill.rs",
+            "spill/**/*.rs",
+            "sender.rs",
+            "hand.rs",
+            "held.rs",
+            "state.rs",
+            "replayer.rs",
+            "writer.rs",
+            "writer/keep.rs",
+        ],
+        stages: &[LIBRARY, ACCEPTANCE],
+    },
+    Scope {
+        package: "tidegate-log",
+        files: &[
+            "turn.rs",
+            "embedded/journal.rs",
+            "embedded/writer.rs",
+            "embedded/recover.rs",
+            "embedded/recover/*.rs",
+            "embedded/state.rs",
+            "embedded/state/*.rs",
+            "embedded/pending.rs",
+            "embedded/change.rs",
+            "embedded/chunk.rs",
+            "embedded/segment.rs",
+            "embedded/manifest.rs",
+            "embedded/scan.rs",
+            "embedded/seal.rs",
+            "embedded/keeper/clean.rs",
+            "embedded/keeper/compact.rs",
+            "local/group.rs",
+            "local/commit.rs",
+            "local/team.rs",
+            "local/session.rs",
+            "kafka/session/outcome.rs",
+            "kafka/session/desk.rs",
+            "kafka/session/moves.rs",
+            "kafka/session/entries.rs",
+        ],
+        stages: &[
+            LIBRARY,
+            Stage {
+                target: &["--test", "conformance"],
+                skip: &[],
+            },
+        ],
+    },
+];
