@@ -239,6 +239,23 @@ mod tests {
         assert_eq!(waits, Duration::from_secs(1_110));
     }
 
+    #[test]
+    fn waits_with_jitter_swing_to_both_sides_and_waits_without_are_exact() {
+        let plain = ms(1_000);
+        let exact = Backoff::steps([plain]);
+        let mut entropy = Stream::new(1);
+        let mut waits = |backoff: &Backoff| -> Vec<Duration> {
+            (0..100).map(|_| backoff.wait(0, &mut entropy)).collect()
+        };
+        assert!(waits(&exact).iter().all(|wait| *wait == plain));
+        let swinging = waits(&exact.clone().with_jitter(0.5));
+        assert!(swinging.iter().any(|wait| *wait < ms(750)), "{swinging:?}");
+        assert!(
+            swinging.iter().any(|wait| *wait > ms(1_250)),
+            "{swinging:?}"
+        );
+    }
+
     proptest! {
         #[test]
         fn a_wait_stays_within_its_jitter_and_never_overflows(

@@ -136,4 +136,22 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn reasons_are_told_by_their_names_in_their_order() {
+        let mut paused = PauseReasons::default();
+        assert_eq!(paused.to_string(), "");
+        for reason in PauseReason::ALL.into_iter().rev() {
+            paused.add(reason);
+        }
+        assert_eq!(
+            paused.to_string(),
+            "operator, breaker, delay, back-pressure, shutdown"
+        );
+        paused.remove(PauseReason::Breaker);
+        assert_eq!(
+            serde_json::to_string(&paused).unwrap(),
+            r#"["operator","delay","back-pressure","shutdown"]"#
+        );
+    }
 }

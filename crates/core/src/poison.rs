@@ -157,6 +157,18 @@ mod tests {
         );
     }
 
+    #[test]
+    fn a_key_whose_window_is_over_is_let_go_and_not_counted() {
+        let mut window = PoisonWindow::new(1, Duration::from_secs(60)).with_max_keys(1);
+        let mut forgotten_after = |key: &[u8], seconds| {
+            assert!(!window.failed(key, Duration::from_secs(seconds)));
+            window.forgotten()
+        };
+        assert_eq!(forgotten_after(b"a", 0), 0);
+        assert_eq!(forgotten_after(b"b", 60), 0, "the window of a is over");
+        assert_eq!(forgotten_after(b"c", 119), 1, "that of b is not");
+    }
+
     proptest! {
         #[test]
         fn it_agrees_with_a_list_of_all_failures(

@@ -322,3 +322,19 @@ fn entry(
 fn add(books: &mut Books, entry: Entry) {
     books.move_tally(entry.bucket, entry.from, entry.to, entry.tally);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stretches_hold_every_block_once() {
+        for blocks in [0, 1, BLOCKS - 1, BLOCKS, BLOCKS + 1, 3 * BLOCKS] {
+            let held: Vec<i64> = stretches(blocks)
+                .flat_map(|first| first..first + BLOCKS)
+                .take_while(|block| *block < blocks)
+                .collect();
+            assert_eq!(held, (0..blocks).collect::<Vec<_>>(), "{blocks} blocks");
+        }
+    }
+}

@@ -216,4 +216,39 @@ mod tests {
         assert_eq!(offsets.folded(u64::MAX), offsets);
         assert_eq!(Bucket::Minute(u64::MAX).folded(0), Bucket::Minute(u64::MAX));
     }
+
+    #[test]
+    fn a_bucket_holds_the_ids_that_were_born_in_it_and_no_others() {
+        const MINUTE: u64 = 60 * 24 * 100 + 61;
+        let version_7 = (7 << 76) | (0b10 << 62);
+        let born = |ms: u64| EventId::from_u128((u128::from(ms) << 80) | version_7);
+        let ids = [
+            born(MINUTE * MINUTE_MS),
+            born((MINUTE + 1) * MINUTE_MS - 1),
+            born((MINUTE + 1) * MINUTE_MS),
+            born((MINUTE + 60) * MINUTE_MS),
+            born((MINUTE + 60 * 24) * MINUTE_MS),
+            // One that does not tell its birth, and a sum that is no id at all.
+            EventId::of_bytes(0, b"foreign"),
+            EventId::from_u128(5),
+        ];
+        let offsets = Bucket::Offsets {
+            partition: Partition(0),
+            first: Offset(0),
+            last: Offset(9),
+        };
+        for (bucket, held) in [
+            (Bucket::Minute(MINUTE), [1, 1, 0, 0, 0, 0, 0]),
+            (Bucket::Minute(0), [0, 0, 0, 0, 0, 1, 0]),
+            (Bucket::Hour(MINUTE / 60), [1, 1, 1, 0, 0, 1, 0]),
+            (Bucket::Day(MINUTE / 60 / 24), [1, 1, 1, 1, 0, 1, 0]),
+            (offsets, [1, 1, 1, 1, 1, 1, 0]),
+        ] {
+            assert_eq!(
+                ids.map(|id| i32::from(bucket.may_hold(id))),
+                held,
+                "{bucket}"
+            );
+        }
+    }
 }
