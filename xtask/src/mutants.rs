@@ -40,8 +40,8 @@ pub(crate) fn run(workspace: &Workspace, options: &MutantsOptions) -> Result<boo
     let place = Place::new(workspace, &home);
     copy::refresh(workspace.root(), &place.tree)?;
     let mut mutants = Vec::new();
-    for scope in SCOPES {
-        mutants.extend(list::list(&tool, &place.tree, scope)?);
+    for (number, scope) in SCOPES.iter().enumerate() {
+        mutants.extend(list::list(&tool, &place.tree, number, scope)?);
     }
     let mut results = Results::load(home.join("results.json"))?;
     println!(
@@ -70,7 +70,7 @@ pub(crate) fn run(workspace: &Workspace, options: &MutantsOptions) -> Result<boo
 /// Returns how many mutants are left when the time is up.
 fn judge_sample(
     place: &Place,
-    scopes: &[&'static Scope],
+    scopes: &[(usize, &'static Scope)],
     mutants: &[Mutant],
     results: &mut Results,
     options: &MutantsOptions,
@@ -82,7 +82,7 @@ fn judge_sample(
         BTreeSet::new()
     };
     let mut left = 0;
-    for scope in scopes {
+    for (number, scope) in scopes {
         let mut judge = None;
         loop {
             // One that does not compile says nothing about the tests, so another takes its place.
@@ -90,7 +90,7 @@ fn judge_sample(
                 results.verdict(&mutant.key) == Some(Verdict::Unviable)
             });
             let mut waiting = sample.into_iter().filter(|mutant| {
-                mutant.package == scope.package
+                mutant.scope == *number
                     && (again.contains(&mutant.key) || results.verdict(&mutant.key).is_none())
             });
             let Some(mutant) = waiting.next() else {
@@ -113,16 +113,18 @@ fn judge_sample(
     Ok(left)
 }
 
-fn select(only: &[String]) -> Result<Vec<&'static Scope>> {
+fn select(only: &[String]) -> Result<Vec<(usize, &'static Scope)>> {
     for name in only {
         if !SCOPES.iter().any(|scope| scope.package == name) {
-            let known: Vec<&str> = SCOPES.iter().map(|scope| scope.package).collect();
+            let mut known: Vec<&str> = SCOPES.iter().map(|scope| scope.package).collect();
+            known.dedup();
             bail!(
                 "no file of `{name}` is mutated; there are {}",
                 known.join(", ")
             );
         }
     }
-    let wanted = |scope: &&Scope| only.is_empty() || only.iter().any(|name| name == scope.package);
-    Ok(SCOPES.iter().filter(wanted).collect())
+    let wanted = |scope: &Scope| only.is_empty() || only.iter().any(|name| name == scope.package);
+    let scopes = SCOPES.iter().enumerate();
+    Ok(scopes.filter(|(_, scope)| wanted(scope)).collect())
 }

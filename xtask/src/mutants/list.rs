@@ -17,7 +17,8 @@ use crate::workspace::Workspace;
 pub(crate) struct Mutant {
     /// File and description. No line is in it, so that a judgment outlives a change further up.
     pub(crate) key: String,
-    pub(crate) package: String,
+    /// Where in the table of scopes it comes from.
+    pub(crate) scope: usize,
     pub(crate) file: String,
     pub(crate) line: usize,
     pub(crate) what: String,
@@ -29,7 +30,6 @@ pub(crate) struct Mutant {
 #[derive(Debug, Deserialize)]
 struct Listed {
     name: String,
-    package: String,
     file: String,
     span: Span,
     replacement: String,
@@ -68,8 +68,8 @@ pub(crate) fn tool(workspace: &Workspace) -> Result<PathBuf> {
     Ok(own)
 }
 
-/// The mutants of `scope` in the checkout at `tree`.
-pub(crate) fn list(tool: &Path, tree: &Path, scope: &Scope) -> Result<Vec<Mutant>> {
+/// The mutants of the scope number `number` in the checkout at `tree`.
+pub(crate) fn list(tool: &Path, tree: &Path, number: usize, scope: &Scope) -> Result<Vec<Mutant>> {
     let directory = directory(scope);
     let mut command = Command::new(tool);
     command
@@ -84,7 +84,7 @@ pub(crate) fn list(tool: &Path, tree: &Path, scope: &Scope) -> Result<Vec<Mutant
         command.args(["--exclude-re", pattern]);
     }
     let output = output_of(&mut command).context("could not list the mutants")?;
-    let mutants = read(&output)?;
+    let mutants = read(&output, number)?;
     for file in scope.files.iter().filter(|file| !file.contains('*')) {
         let path = format!("{directory}/{file}");
         if !tree.join(&path).is_file() {
@@ -102,7 +102,7 @@ fn directory(scope: &Scope) -> String {
     format!("crates/{name}/src")
 }
 
-fn read(output: &str) -> Result<Vec<Mutant>> {
+fn read(output: &str, scope: usize) -> Result<Vec<Mutant>> {
     let listed: Vec<Listed> =
         serde_json::from_str(output).context("could not read what cargo-mutants printed")?;
     let mut seen: BTreeMap<String, usize> = BTreeMap::new();
@@ -119,7 +119,7 @@ fn read(output: &str) -> Result<Vec<Mutant>> {
         };
         Mutant {
             key,
-            package: listed.package,
+            scope,
             file: listed.file,
             line,
             what,
@@ -157,7 +157,7 @@ impl Mutant {
         let start = Position { line: 1, column: 1 };
         Self {
             key: format!("{file}: {what}"),
-            package: "p".to_owned(),
+            scope: 0,
             file: file.to_owned(),
             line: 1,
             what: what.to_owned(),
@@ -196,7 +196,7 @@ mod tests {
 
     #[test]
     fn mutants_have_keys_that_differ_and_know_no_line() {
-        let keys: Vec<String> = read(LIST).unwrap().into_iter().map(|m| m.key).collect();
+        let keys: Vec<String> = read(LIST, 0).unwrap().into_iter().map(|m| m.key).collect();
         assert_eq!(
             keys,
             [
@@ -208,7 +208,7 @@ mod tests {
 
     #[test]
     fn a_mutant_replaces_its_span_and_nothing_else() {
-        let mutants = read(LIST).unwrap();
+        let mutants = read(LIST, 0).unwrap();
         let text = "fn add() {\n    ä + b + c\n}\n";
         let mark = "/* changed by cargo xtask mutants */";
         assert_eq!(

@@ -1,6 +1,6 @@
 //! Where a mistake loses or doubles an event, and which tests must notice it.
 
-/// The files of one package and the tests that judge them.
+/// Files of one package and the tests that judge them.
 #[derive(Debug)]
 pub(crate) struct Scope {
     pub(crate) package: &'static str,
@@ -31,8 +31,13 @@ const ACCEPTANCE: Stage = Stage {
     target: &["--test", "it"],
     skip: &[],
 };
+const CONFORMANCE: Stage = Stage {
+    target: &["--test", "conformance"],
+    skip: &[],
+};
 
-/// Every package, the cheapest to judge first.
+/// Every file, those that are the cheapest to judge first. A program that has no test of a file is not
+/// asked about it.
 ///
 /// What only runs beside a server is not here: `queue/src/sql/postgres` and all of `log/src/kafka`
 /// that talks to a broker. Its tests need that server, and a judgment would be one about its speed.
@@ -63,19 +68,28 @@ pub(crate) const SCOPES: &[Scope] = &[
             "decide.rs",
             "dispatch/hub.rs",
             "dispatch/hub/said.rs",
+            "dispatch/ready.rs",
+        ],
+        stages: &[LIBRARY, ACCEPTANCE],
+    },
+    Scope {
+        package: "tidegate-queue",
+        files: &[
             "dispatch/settler.rs",
             "dispatch/claimer.rs",
-            "dispatch/ready.rs",
             "sql/sqlite.rs",
             "sql/sqlite/*.rs",
         ],
+        stages: &[ACCEPTANCE],
+    },
+    Scope {
+        package: "tidegate-logger",
+        files: &["spill.rs", "spill/**/*.rs"],
         stages: &[LIBRARY, ACCEPTANCE],
     },
     Scope {
         package: "tidegate-logger",
         files: &[
-            "spill.rs",
-            "spill/**/*.rs",
             "sender.rs",
             "hand.rs",
             "held.rs",
@@ -84,7 +98,7 @@ pub(crate) const SCOPES: &[Scope] = &[
             "writer.rs",
             "writer/keep.rs",
         ],
-        stages: &[LIBRARY, ACCEPTANCE],
+        stages: &[ACCEPTANCE],
     },
     Scope {
         package: "tidegate-log",
@@ -106,20 +120,22 @@ pub(crate) const SCOPES: &[Scope] = &[
             "embedded/keeper/clean.rs",
             "embedded/keeper/compact.rs",
             "local/group.rs",
-            "local/commit.rs",
-            "local/team.rs",
-            "local/session.rs",
+        ],
+        stages: &[LIBRARY, CONFORMANCE],
+    },
+    Scope {
+        package: "tidegate-log",
+        files: &["local/commit.rs", "local/team.rs", "local/session.rs"],
+        stages: &[CONFORMANCE],
+    },
+    Scope {
+        package: "tidegate-log",
+        files: &[
             "kafka/session/outcome.rs",
             "kafka/session/desk.rs",
             "kafka/session/moves.rs",
             "kafka/session/entries.rs",
         ],
-        stages: &[
-            LIBRARY,
-            Stage {
-                target: &["--test", "conformance"],
-                skip: &[],
-            },
-        ],
+        stages: &[LIBRARY],
     },
 ];
