@@ -5,13 +5,19 @@
 pub mod conformance;
 pub mod embedded;
 mod error;
+#[cfg(test)]
+mod interleavings;
 #[cfg(feature = "kafka")]
 pub mod kafka;
 pub mod local;
 mod port;
 mod record;
+mod sync;
 mod topic;
 mod turn;
+#[cfg(test)]
+#[path = "turn/tests.rs"]
+mod turn_tests;
 
 pub use embedded::{EmbeddedConfig, EmbeddedLog, EmbeddedShelf};
 pub use error::LogError;

@@ -15,6 +15,8 @@ mod clerk;
 mod desk;
 mod driver;
 mod entries;
+#[cfg(test)]
+mod interleavings;
 mod member;
 mod moves;
 mod nudges;
@@ -36,6 +38,7 @@ use crate::port::{
     Call, Commit, Fence, Happening, Join, Lag, OffsetCommit, Position, Read, Session,
 };
 use crate::record::TopicPartition;
+use crate::sync;
 use crate::turn::Turns;
 
 use super::catalog::watermarks;
@@ -153,14 +156,7 @@ impl Inner {
 impl KafkaSession {
     async fn next(&self) -> Result<Happening, LogError> {
         let _turn = self.polling.lock().await;
-        loop {
-            // Asked for before the look, so that what happens in between is not missed.
-            let happened = self.board.happened();
-            if let Some(next) = self.board.next(self.max_poll_records) {
-                return next;
-            }
-            happened.await;
-        }
+        self.board.handed_out(self.max_poll_records).await
     }
 
     /// The turns of a commit that is called now. A partition that is not held has none, and its commit

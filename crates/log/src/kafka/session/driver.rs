@@ -98,11 +98,11 @@ impl Driver {
         while !self.board.is_over() {
             self.moves.step();
             let now = self.clock.elapsed();
-            let orders = self.board.with(|desk| desk.orders(now));
+            let (orders, stirs) = self.board.orders(now);
             let hold = orders.hold;
             self.carry_out(orders);
             if hold {
-                self.board.rest(POLL);
+                self.board.rest_since(stirs, POLL);
                 continue;
             }
             self.take();
