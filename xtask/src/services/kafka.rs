@@ -204,7 +204,7 @@ fn locks(home: &Home) -> String {
     for door in ["ssl", "sasl_ssl"] {
         for (name, value) in [
             ("keystore.type", "PKCS12"),
-            ("keystore.location", &keys),
+            ("keystore.location", keys.as_str()),
             ("keystore.password", secret),
             ("key.password", secret),
         ] {
