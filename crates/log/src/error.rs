@@ -161,7 +161,17 @@ pub enum LogError {
         /// What is known.
         why: String,
     },
-    /// The broker refuses us: credentials, rights or version. Asking again will not help.
+    /// The broker does not believe who we are, or we do not believe who it is. Asking again will not help.
+    #[error("the login at {servers} fails: {why}")]
+    Login {
+        /// The addresses that were tried.
+        servers: String,
+        /// What was said.
+        why: String,
+        /// The settings of the client that decide about it, as text.
+        settings: &'static str,
+    },
+    /// The broker refuses us: settings, rights or version. Asking again will not help.
     #[error("the broker refuses {doing}: {why}")]
     Refused {
         /// What was being done.
@@ -236,6 +246,7 @@ impl LogError {
             Self::Closed => "log.closed",
             Self::Unknown { .. } => "log.unknown",
             Self::Away { .. } => "log.away",
+            Self::Login { .. } => "log.login",
             Self::Refused { .. } => "log.refused",
             Self::Elsewhere { code, .. } => return code.clone(),
             Self::Locked { .. } => "log.locked",
@@ -267,6 +278,7 @@ impl Classify for LogError {
             | Self::TopicConfig { .. }
             | Self::OutOfRange { .. }
             | Self::Damaged { .. }
+            | Self::Login { .. }
             | Self::Refused { .. }
             | Self::Locked { .. }
             | Self::Format { .. }

@@ -149,8 +149,9 @@ impl KafkaLog {
     /// Connects to a cluster. Returns when a broker has answered, knows what we need and takes us.
     ///
     /// # Errors
-    /// [`LogError::Away`] when none answers within the deadline of a call, [`LogError::Refused`] for
-    /// settings that cannot be, credentials, certificates, and brokers before 2.5.
+    /// [`LogError::Away`] when none answers within the deadline of a call, [`LogError::Login`] for
+    /// credentials and certificates, [`LogError::Refused`] for settings that cannot be and brokers before
+    /// 2.5.
     pub async fn connect(config: KafkaConfig, env: Env) -> Result<Self, LogError> {
         settings::check(&config.properties)?;
         let workers = Workers::new(Arc::clone(&env.clock), Arc::clone(&env.spawn));

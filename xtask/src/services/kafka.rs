@@ -1,7 +1,7 @@
 //! One Apache Kafka node, broker and controller in one, from jars that Maven resolves.
 //!
-//! Three doors for clients: PLAINTEXT, SASL_PLAINTEXT with one user, and SSL under a certificate
-//! authority of our own.
+//! Four doors for clients: PLAINTEXT, SASL_PLAINTEXT with one user, SSL under a certificate authority of
+//! our own, and SASL_SSL, which wants both. The user comes in by PLAIN and by SCRAM.
 
 mod tls;
 
@@ -25,6 +25,9 @@ const SASL_USER: &str = "tidegate";
 const SASL_PASSWORD: &str = "tidegate-secret";
 /// Any 16 bytes in URL-safe base64 do for a cluster of one.
 const CLUSTER_ID: &str = "VGlkZWdhdGVTZXJ2aWNlcw";
+/// The ways of SCRAM. The broker keeps their passwords in its storage, so they are put there when it is
+/// formatted.
+const SCRAMS: [&str; 2] = ["SCRAM-SHA-256", "SCRAM-SHA-512"];
 
 /// The one broker of this checkout.
 #[derive(Debug)]
@@ -57,11 +60,18 @@ impl Server for Kafka {
     }
 
     fn prepare(&self, home: &Home) -> Result<()> {
-        fs::create_dir_all(home.path("data")).context("could not create Kafka's directory")
+        let data = home.path("data");
+        // Storage that was formatted otherwise lacks something; it holds nothing but what tests wrote.
+        let is_ours =
+            fs::read_to_string(home.path("format")).is_ok_and(|noted| noted == formatting());
+        if !is_ours && data.is_dir() {
+            fs::remove_dir_all(&data).context("could not clear old storage away")?;
+        }
+        fs::create_dir_all(data).context("could not create Kafka's directory")
     }
 
     fn port_count(&self) -> usize {
-        4
+        5
     }
 
     fn launch(&self, home: &Home, ports: &[u16]) -> Result<Launch> {
@@ -71,14 +81,18 @@ impl Server for Kafka {
         let program = find_program("java").context("java is not installed")?;
         let classes = home.path("libs").join("*");
         if !home.path("data/meta.properties").is_file() {
-            output_of(
-                Command::new(&program)
-                    .arg("-cp")
-                    .arg(&classes)
-                    .args(["kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c"])
-                    .arg(&properties),
-            )
-            .context("could not format the broker's storage")?;
+            let mut format = Command::new(&program);
+            format
+                .arg("-cp")
+                .arg(&classes)
+                .args(["kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c"])
+                .arg(&properties);
+            for user in users() {
+                format.args(["--add-scram", &user]);
+            }
+            output_of(&mut format).context("could not format the broker's storage")?;
+            fs::write(home.path("format"), formatting())
+                .context("could not note how the storage was formatted")?;
         }
         let mut arguments: Vec<_> = [
             "-Xms1g",
@@ -128,6 +142,7 @@ impl Server for Kafka {
             ("KAFKA_SASL_USERNAME", SASL_USER.to_owned()),
             ("KAFKA_SASL_PASSWORD", SASL_PASSWORD.to_owned()),
             ("KAFKA_SSL_BOOTSTRAP", at(ports[2])),
+            ("KAFKA_SASL_SSL_BOOTSTRAP", at(ports[3])),
             (
                 "KAFKA_SSL_CA",
                 home.path("tls/ca.pem").display().to_string(),
@@ -158,14 +173,56 @@ fn metadata_request() -> Vec<u8> {
     request
 }
 
-fn settings(home: &Home, ports: &[u16]) -> String {
-    let (plain, sasl, ssl, controller) = (ports[0], ports[1], ports[2], ports[3]);
-    let doors = format!(
-        "PLAINTEXT://127.0.0.1:{plain},SASL_PLAINTEXT://127.0.0.1:{sasl},SSL://127.0.0.1:{ssl}"
-    );
-    let data = escaped(&home.path("data"));
+/// The user of each way of SCRAM, as the broker's own tool wants it.
+fn users() -> [String; 2] {
+    SCRAMS.map(|scram| format!("{scram}=[name={SASL_USER},password={SASL_PASSWORD}]"))
+}
+
+/// What storage is formatted with. It is noted beside the storage.
+fn formatting() -> String {
+    format!("{CLUSTER_ID} {}\n", users().join(" "))
+}
+
+/// The ways in at the doors that want a password, and the keys at those that speak TLS.
+fn locks(home: &Home) -> String {
+    let modules = "org.apache.kafka.common.security";
     let keys = escaped(&home.path("tls/server.p12"));
     let secret = tls::PASSWORD;
+    let mut text = format!("sasl.enabled.mechanisms=PLAIN,{}\n", SCRAMS.join(","));
+    for door in ["sasl_plaintext", "sasl_ssl"] {
+        text += &format!(
+            "listener.name.{door}.plain.sasl.jaas.config={modules}.plain.PlainLoginModule required \
+             user_{SASL_USER}=\"{SASL_PASSWORD}\";\n"
+        );
+        for scram in SCRAMS.map(str::to_lowercase) {
+            text += &format!(
+                "listener.name.{door}.{scram}.sasl.jaas.config={modules}.scram.ScramLoginModule \
+                 required;\n"
+            );
+        }
+    }
+    for door in ["ssl", "sasl_ssl"] {
+        for (name, value) in [
+            ("keystore.type", "PKCS12"),
+            ("keystore.location", keys.as_str()),
+            ("keystore.password", secret),
+            ("key.password", secret),
+        ] {
+            text += &format!("listener.name.{door}.ssl.{name}={value}\n");
+        }
+    }
+    text
+}
+
+fn settings(home: &Home, ports: &[u16]) -> String {
+    let names = ["PLAINTEXT", "SASL_PLAINTEXT", "SSL", "SASL_SSL"];
+    let door = |(name, port): (&str, &u16)| format!("{name}://127.0.0.1:{port}");
+    let doors: Vec<String> = names.into_iter().zip(ports).map(door).collect();
+    let doors = doors.join(",");
+    let protocols = names.map(|name| format!("{name}:{name}")).join(",");
+    let controller = ports[names.len()];
+    let locks = locks(home);
+    let data = escaped(&home.path("data"));
     format!(
         "process.roles=broker,controller
 node.id=1
@@ -174,14 +231,8 @@ listeners={doors},CONTROLLER://127.0.0.1:{controller}
 advertised.listeners={doors}
 controller.listener.names=CONTROLLER
 inter.broker.listener.name=PLAINTEXT
-listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT,SSL:SSL
-sasl.enabled.mechanisms=PLAIN
-listener.name.sasl_plaintext.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required user_{SASL_USER}=\"{SASL_PASSWORD}\";
-listener.name.ssl.ssl.keystore.type=PKCS12
-listener.name.ssl.ssl.keystore.location={keys}
-listener.name.ssl.ssl.keystore.password={secret}
-listener.name.ssl.ssl.key.password={secret}
-log.dirs={data}
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,{protocols}
+{locks}log.dirs={data}
 auto.create.topics.enable=false
 # One node is all there is: without these the first group or transaction waits for ever.
 offsets.topic.replication.factor=1

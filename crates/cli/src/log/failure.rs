@@ -26,6 +26,9 @@ fn hint(error: &LogError) -> Option<String> {
         LogError::Away { .. } => {
             "is the broker up? see `log.clusters.default.bootstrap-servers`".to_owned()
         }
+        LogError::Login { settings, .. } => {
+            format!("check {settings} under `log.clusters.default.properties`")
+        }
         LogError::Damaged { .. } => {
             "see what `tidegate log check` finds; nothing was changed".to_owned()
         }

@@ -224,7 +224,7 @@ fn a_tail_follows_until_ctrl_c_and_ends_well() {
     stdout.read_line(&mut line).unwrap();
     assert!(line.contains("before"), "{line}");
     signal(&child, "-INT");
-    let limit = Instant::now() + Duration::from_secs(10);
+    let limit = Instant::now() + Duration::from_secs(60);
     while child.try_wait().unwrap().is_none() {
         assert!(Instant::now() < limit, "it does not end");
         std::thread::sleep(Duration::from_millis(10));
@@ -260,11 +260,15 @@ fn a_directory_that_another_command_holds_is_waited_for_and_then_refused() {
     let process = format!("process {}", child.id());
     assert!(ran.stderr.contains(&process), "{}", ran.stderr);
     // One that waits gets its turn.
-    let waiting = tidegate(dir.path(), &["send", "orders", "--value", "y"])
+    let mut waiting = tidegate(dir.path(), &["send", "orders", "--value", "y"])
         .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    std::thread::sleep(Duration::from_millis(300));
+    line.clear();
+    let mut stderr = BufReader::new(waiting.stderr.take().unwrap());
+    stderr.read_line(&mut line).unwrap();
+    assert!(line.contains("waiting for it"), "{line}");
     child.kill().unwrap();
     child.wait().unwrap();
     assert_eq!(waiting.wait_with_output().unwrap().status.code(), Some(0));

@@ -59,13 +59,24 @@ mod needs_kafka {
     use crate::log::{configured, lines};
     use crate::running::Running;
 
+    mod guarded;
+    mod needs_kcat;
+
+    fn variable(name: &str) -> String {
+        std::env::var(name).unwrap_or_else(|_| panic!("{name} is not set: cargo xtask services up"))
+    }
+
+    /// A topic of its own: the broker outlives the test.
+    fn topic(what: &str) -> String {
+        format!("cli.{what}.{}", std::process::id())
+    }
+
     #[test]
     #[ignore = "needs Kafka"]
     fn the_commands_are_the_same_on_kafka() {
-        let servers = std::env::var("KAFKA_BOOTSTRAP").unwrap();
-        // A topic of its own: the broker outlives the test.
+        let servers = variable("KAFKA_BOOTSTRAP");
         let unique = std::process::id();
-        let topic = format!("cli.{unique}");
+        let topic = topic("same");
         // The broker has the groups of other tests; those of the bindings are ours.
         let bindings =
             format!("eventbus: {{bindings: {{b: {{topic: {topic}, group-id: g-{unique}}}}}}}\n");

@@ -58,7 +58,7 @@ impl Application {
 
     /// Waits for a fact.
     pub(crate) fn until(&self, what: &str, mut is_so: impl FnMut(&Self) -> bool) {
-        let limit = Instant::now() + Duration::from_secs(30);
+        let limit = Instant::now() + Duration::from_secs(60);
         while !is_so(self) {
             assert!(Instant::now() < limit, "never: {what}");
             std::thread::sleep(Duration::from_millis(20));

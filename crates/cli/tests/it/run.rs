@@ -144,7 +144,7 @@ fn a_signal_before_the_first_line_drains() {
         .stderr(stderr)
         .spawn()
         .unwrap();
-    let limit = Instant::now() + Duration::from_secs(10);
+    let limit = Instant::now() + Duration::from_secs(60);
     while TcpStream::connect(&address).is_err() {
         assert!(Instant::now() < limit, "it does not listen");
         std::thread::sleep(Duration::from_millis(5));
@@ -218,18 +218,16 @@ fn the_limits_of_the_server_are_keys() {
     let mut silent: Vec<TcpStream> = (0..20)
         .map(|_| TcpStream::connect(&running.address).unwrap())
         .collect();
+    // Sooner than without the key, on any machine: the usual header timeout is ten seconds.
+    let sooner = Duration::from_secs(9);
     let begun = Instant::now();
     assert!(running.get("/livez").starts_with("HTTP/1.1 200"));
-    assert!(
-        begun.elapsed() < Duration::from_secs(1),
-        "{:?}",
-        begun.elapsed()
-    );
+    assert!(begun.elapsed() < sooner, "{:?}", begun.elapsed());
     // The last of them is closed by the header timeout.
     let last = silent.last_mut().unwrap();
-    last.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    last.set_read_timeout(Some(sooner)).unwrap();
     assert_eq!(last.read(&mut [0; 16]).unwrap(), 0);
-    assert!(begun.elapsed() < Duration::from_secs(5));
+    assert!(begun.elapsed() < sooner, "{:?}", begun.elapsed());
     let mut large = TcpStream::connect(&running.address).unwrap();
     write!(
         large,

@@ -55,9 +55,9 @@ impl Running {
         signal(&self.child, name);
     }
 
-    /// Waits for its end, at most ten seconds, and gives code, standard output and error.
+    /// Waits for its end, at most a minute, and gives code, standard output and error.
     pub(crate) fn end(mut self) -> (Option<i32>, String, String) {
-        let limit = Instant::now() + Duration::from_secs(10);
+        let limit = Instant::now() + Duration::from_secs(60);
         let status = loop {
             match self.child.try_wait().unwrap() {
                 Some(status) => break status,

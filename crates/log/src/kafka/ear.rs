@@ -19,15 +19,15 @@ pub(super) struct Ear {
 
 #[derive(Debug, Default)]
 struct Heard {
-    refusal: Option<String>,
+    refusal: Option<(RDKafkaErrorCode, String)>,
     last: Option<String>,
     /// The highest version of each request that a broker knows, by the number of the request.
     requests: BTreeMap<i16, i16>,
 }
 
 impl Ear {
-    /// What the broker said when it refused us.
-    pub(super) fn refusal(&self) -> Option<String> {
+    /// What was said when we were refused, and by which code.
+    pub(super) fn refusal(&self) -> Option<(RDKafkaErrorCode, String)> {
         self.heard().refusal.clone()
     }
 
@@ -77,8 +77,10 @@ impl Ear {
     pub(super) fn failure(&self, error: &KafkaError, reason: &str) {
         tracing::debug!(target: "tidegate_log::kafka", "{error}: {reason}");
         let mut heard = self.heard();
-        if failure::code_of(error).map(failure::meaning) == Some(Meaning::Refusal) {
-            heard.refusal = Some(reason.to_owned());
+        if let Some(code) = failure::code_of(error)
+            && failure::meaning(code) == Meaning::Refusal
+        {
+            heard.refusal = Some((code, reason.to_owned()));
         }
         // That all are down says less than why the last one is.
         let says_little = failure::code_of(error) == Some(RDKafkaErrorCode::AllBrokersDown);

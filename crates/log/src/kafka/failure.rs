@@ -99,6 +99,23 @@ pub(super) fn patience(error: &KafkaError) -> Duration {
     }
 }
 
+/// The settings that decide about a login that fails with this code; none for other errors.
+pub(super) fn login_settings(code: Code) -> Option<&'static str> {
+    const SASL: [Code; 4] = [
+        Code::Authentication,
+        Code::SaslAuthenticationFailed,
+        Code::UnsupportedSASLMechanism,
+        Code::IllegalSASLState,
+    ];
+    if SASL.contains(&code) {
+        Some("`sasl.username`, `sasl.password` and `sasl.mechanism`")
+    } else if code == Code::SSL {
+        Some("`ssl.ca.location` and `security.protocol`")
+    } else {
+        None
+    }
+}
+
 /// The code of an error, also of those that the client's own function forgets.
 pub(super) fn code_of(error: &KafkaError) -> Option<Code> {
     if let KafkaError::AdminOp(code) = error {
@@ -174,5 +191,9 @@ mod tests {
         assert_eq!(patience(Code::UnknownPartition), Duration::from_secs(2));
         assert_eq!(patience(Code::OperationTimedOut), Duration::ZERO);
         assert_eq!(meaning(Code::MessageSizeTooLarge), Meaning::TooLarge);
+        let names = |code, name| login_settings(code).is_some_and(|all| all.contains(name));
+        assert!(names(Code::Authentication, "`sasl.password`"));
+        assert!(names(Code::SSL, "`ssl.ca.location`"));
+        assert_eq!(login_settings(Code::TopicAuthorizationFailed), None);
     }
 }

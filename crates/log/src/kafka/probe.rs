@@ -72,8 +72,15 @@ fn ask(config: &KafkaConfig, clock: &dyn Clock) -> Result<(), LogError> {
             known = Some(ear.requests().len());
             drop(consumer.poll(LISTEN));
         }
-        if let Some(why) = ear.refusal() {
-            return Err(refused(why));
+        if let Some((code, why)) = ear.refusal() {
+            return Err(match failure::login_settings(code) {
+                Some(settings) => LogError::Login {
+                    servers: config.bootstrap_servers.clone(),
+                    why,
+                    settings,
+                },
+                None => refused(why),
+            });
         }
         let why = match answer {
             // The lines about requests may still be on their way.

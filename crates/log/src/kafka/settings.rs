@@ -128,9 +128,12 @@ pub(super) const BATCH_SIZE: u64 = 1_000_000;
 /// of a batch, at most 31 of a record, and what a header takes more than in our own form.
 pub(super) const OVERHEAD: u64 = 1_024;
 
-/// Refuses settings that are ours, and those that this program was not built for.
+/// The ways to say who we are that this program knows.
+const MECHANISMS: [&str; 3] = ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"];
+
+/// Refuses settings that are ours, and those that this program cannot keep.
 pub(super) fn check(properties: &BTreeMap<String, String>) -> Result<(), LogError> {
-    check_tls(properties, cfg!(feature = "kafka-tls"))?;
+    check_mechanism(properties)?;
     for name in properties.keys() {
         if let Some((_, why)) = OURS.iter().find(|(ours, _)| ours == name) {
             return Err(LogError::Refused {
@@ -142,31 +145,30 @@ pub(super) fn check(properties: &BTreeMap<String, String>) -> Result<(), LogErro
     Ok(())
 }
 
-/// Refuses settings that need TLS where there is none. The client would say so too, in words that do
-/// not tell what to do.
-fn check_tls(properties: &BTreeMap<String, String>, has_tls: bool) -> Result<(), LogError> {
-    let needs_tls = |(name, value): &(&String, &String)| {
-        let value = value.to_ascii_lowercase();
-        match name.as_str() {
-            "security.protocol" => value.ends_with("ssl"),
-            // Without OpenSSL the client has no hash functions for these.
-            "sasl.mechanism" | "sasl.mechanisms" => {
-                value.starts_with("scram") || value.starts_with("oauthbearer")
-            }
-            name => name.starts_with("ssl."),
+/// Refuses ways to say who we are that need a part which was not built in. The client would say so too,
+/// in words that do not tell what to do; and left alone it takes Kerberos, which it does not know.
+fn check_mechanism(properties: &BTreeMap<String, String>) -> Result<(), LogError> {
+    let names = ["sasl.mechanism", "sasl.mechanisms"];
+    let asked = names
+        .iter()
+        .find_map(|name| Some((name, properties.get(*name)?)));
+    let protocol = properties.get("security.protocol");
+    let wants_sasl = protocol.is_some_and(|it| it.to_ascii_lowercase().starts_with("sasl"));
+    let known = MECHANISMS.join(", ");
+    let why = match asked {
+        Some((_, value)) if MECHANISMS.contains(&value.as_str()) => return Ok(()),
+        Some((name, value)) => {
+            format!("`{name}` is `{value}`, and this program knows {known}")
         }
+        None if wants_sasl => {
+            format!("`security.protocol` asks for SASL, so `sasl.mechanism` must be one of {known}")
+        }
+        None => return Ok(()),
     };
-    let asked = properties.iter().find(needs_tls).filter(|_| !has_tls);
-    match asked {
-        None => Ok(()),
-        Some((name, _)) => Err(LogError::Refused {
-            doing: "the client settings",
-            why: format!(
-                "`{name}` asks for TLS or SCRAM, and this program was built without them: build it \
-                 with `--features kafka-tls`"
-            ),
-        }),
-    }
+    Err(LogError::Refused {
+        doing: "the client settings",
+        why,
+    })
 }
 
 /// What every client of a cluster is told.
@@ -178,6 +180,10 @@ pub(super) fn client(config: &KafkaConfig) -> ClientConfig {
     client.set("reconnect.backoff.ms", "100");
     client.set("reconnect.backoff.max.ms", "1000");
     client.set_log_level(RDKafkaLogLevel::Info);
+    // Our OpenSSL comes with us and does not know where this machine keeps the authorities that it trusts.
+    if !config.properties.contains_key("ssl.ca.pem") {
+        client.set("ssl.ca.location", "probe");
+    }
     for (name, value) in &config.properties {
         client.set(name, value);
     }
@@ -312,24 +318,55 @@ mod tests {
     }
 
     #[test]
-    fn without_tls_whoever_asks_for_it_is_told_what_to_do() {
-        for (name, value, needs) in [
-            ("security.protocol", "SASL_SSL", true),
-            ("security.protocol", "ssl", true),
-            ("security.protocol", "SASL_PLAINTEXT", false),
-            ("sasl.mechanism", "SCRAM-SHA-512", true),
-            ("sasl.mechanisms", "PLAIN", false),
-            ("ssl.ca.location", "/ca.pem", true),
-            ("client.id", "ssl", false),
+    fn a_mechanism_that_is_not_built_in_is_refused_by_name() {
+        for (settings, refused) in [
+            (
+                &[("security.protocol", "SASL_SSL")][..],
+                Some("sasl.mechanism"),
+            ),
+            (&[("security.protocol", "ssl")], None),
+            (&[("sasl.mechanism", "SCRAM-SHA-512")], None),
+            (&[("sasl.mechanisms", "PLAIN")], None),
+            (
+                &[
+                    ("security.protocol", "sasl_plaintext"),
+                    ("sasl.mechanism", "SCRAM-SHA-256"),
+                ],
+                None,
+            ),
+            (&[("sasl.mechanism", "OAUTHBEARER")], Some("OAUTHBEARER")),
+            (&[("sasl.mechanisms", "GSSAPI")], Some("sasl.mechanisms")),
+            (&[("ssl.ca.location", "/ca.pem")], None),
         ] {
-            let set = BTreeMap::from([(name.to_owned(), value.to_owned())]);
-            assert!(check_tls(&set, true).is_ok());
-            let refused = check_tls(&set, false).err().map(|error| error.to_string());
-            assert_eq!(refused.is_some(), needs, "{name}: {value}");
-            if let Some(refused) = refused {
-                assert!(refused.contains(name) && refused.contains("kafka-tls"));
+            let set = settings
+                .iter()
+                .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+            let said = check(&set.collect()).err().map(|error| error.to_string());
+            assert_eq!(said.is_some(), refused.is_some(), "{settings:?}: {said:?}");
+            if let (Some(said), Some(named)) = (said, refused) {
+                assert!(
+                    said.contains(named) && said.contains("SCRAM-SHA-512"),
+                    "{said}"
+                );
             }
         }
+    }
+
+    #[test]
+    fn authorities_are_those_of_the_machine_unless_others_are_named() {
+        let location = |properties: &[(&str, &str)]| {
+            let mut config = KafkaConfig::new("test", "127.0.0.1:1");
+            for (name, value) in properties {
+                let (name, value) = ((*name).to_owned(), (*value).to_owned());
+                config.properties.insert(name, value);
+            }
+            let told = client(&config);
+            told.get("ssl.ca.location").map(str::to_owned)
+        };
+        assert_eq!(location(&[]).as_deref(), Some("probe"));
+        let named = location(&[("ssl.ca.location", "/ca.pem")]);
+        assert_eq!(named.as_deref(), Some("/ca.pem"));
+        assert_eq!(location(&[("ssl.ca.pem", "-----BEGIN")]), None);
     }
 
     #[test]
@@ -348,6 +385,7 @@ mod tests {
             "queued.max.messages.kbytes",
             "reconnect.backoff.max.ms",
             "reconnect.backoff.ms",
+            "ssl.ca.location",
         ];
         let clients = [
             member(&config, &join),

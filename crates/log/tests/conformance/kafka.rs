@@ -18,7 +18,7 @@ use crate::proxy::{END_TXN, Loss, OFFSET_COMMIT, PRODUCE, Proxy};
 
 #[derive(Debug)]
 struct Kafka {
-    servers: String,
+    config: KafkaConfig,
     log: Mutex<KafkaLog>,
     env: Env,
     /// Made where a rule wants it; whatever is opened from then on goes over it.
@@ -27,20 +27,33 @@ struct Kafka {
 
 impl Kafka {
     /// Connects to the broker that the environment names.
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "tests are told by their environment where the broker is"
-    )]
     async fn connect() -> Self {
-        let servers = std::env::var("KAFKA_BOOTSTRAP").expect("KAFKA_BOOTSTRAP names a broker");
-        let log = Mutex::new(open(&servers).await);
-        let env = Env::system();
-        let line = Mutex::default();
+        Self::open(KafkaConfig::new("conformance", variable("KAFKA_BOOTSTRAP"))).await
+    }
+
+    /// The same by the door that wants TLS and a password.
+    async fn connect_guarded() -> Self {
+        let servers = variable("KAFKA_SASL_SSL_BOOTSTRAP");
+        let mut config = KafkaConfig::new("conformance", servers);
+        config.properties = [
+            ("security.protocol", "SASL_SSL".to_owned()),
+            ("ssl.ca.location", variable("KAFKA_SSL_CA")),
+            ("sasl.mechanism", "SCRAM-SHA-512".to_owned()),
+            ("sasl.username", variable("KAFKA_SASL_USERNAME")),
+            ("sasl.password", variable("KAFKA_SASL_PASSWORD")),
+        ]
+        .map(|(name, value)| (name.to_owned(), value))
+        .into();
+        Self::open(config).await
+    }
+
+    async fn open(config: KafkaConfig) -> Self {
+        let log = KafkaLog::connect(config.clone(), Env::system()).await;
         Self {
-            servers,
-            log,
-            env,
-            line,
+            config,
+            log: Mutex::new(log.unwrap()),
+            env: Env::system(),
+            line: Mutex::default(),
         }
     }
 
@@ -49,18 +62,22 @@ impl Kafka {
     }
 
     async fn open_again(&self) -> Arc<dyn Log> {
-        let servers = self
-            .line()
-            .map_or_else(|| self.servers.clone(), |line| line.servers());
-        let log = open(&servers).await;
+        let mut config = self.config.clone();
+        if let Some(line) = self.line() {
+            config.bootstrap_servers = line.servers();
+        }
+        let log = KafkaLog::connect(config, Env::system()).await.unwrap();
         *self.log.lock().unwrap() = log.clone();
         Arc::new(log)
     }
 }
 
-async fn open(servers: &str) -> KafkaLog {
-    let config = KafkaConfig::new("conformance", servers);
-    KafkaLog::connect(config, Env::system()).await.unwrap()
+#[expect(
+    clippy::disallowed_methods,
+    reason = "tests are told by their environment where the broker is"
+)]
+fn variable(name: &str) -> String {
+    std::env::var(name).unwrap_or_else(|_| panic!("{name} is not set: cargo xtask services up"))
 }
 
 impl Stage for Kafka {
@@ -99,7 +116,7 @@ impl Stage for Kafka {
     }
 
     fn over_a_bad_line(&self) -> Pin<Box<dyn Future<Output = Arc<dyn Log>> + Send + '_>> {
-        *self.line.lock().unwrap() = Some(Arc::new(Proxy::start(&self.servers)));
+        *self.line.lock().unwrap() = Some(Arc::new(Proxy::start(&self.config.bootstrap_servers)));
         Box::pin(self.open_again())
     }
 
@@ -157,4 +174,52 @@ pub(crate) mod needs_kafka {
     }
 
     tidegate_log::log_conformance!(run, #[ignore = "needs Kafka"]);
+}
+
+/// A part of the rules once more, by the door that real clusters have: what each client of ours does
+/// there is in it, from a read to a transaction of a group.
+mod guarded {
+    mod needs_kafka {
+        use std::sync::Arc;
+
+        use tidegate_log::conformance::Scene;
+
+        use crate::kafka::Kafka;
+
+        macro_rules! run {
+            ($rule:path) => {
+                tokio::runtime::Builder::new_multi_thread()
+                    .enable_all()
+                    .worker_threads(2)
+                    .build()
+                    .unwrap()
+                    .block_on(async {
+                        $rule(Scene::new(Arc::new(Kafka::connect_guarded().await))).await
+                    })
+            };
+        }
+
+        macro_rules! some {
+            ($($module:ident: $($rule:ident),+;)+) => {
+                $($(tidegate_log::log_conformance_test!(
+                    run, [#[ignore = "needs Kafka"]], $module, $rule
+                );)+)+
+            };
+        }
+
+        some! {
+            appends:
+                t01_records_lie_in_the_order_of_their_appends,
+                t02_what_was_appended_is_there_after_a_restart,
+                a_value_of_one_mebibyte_comes_back_whole;
+            groups: t11_the_next_owner_goes_on_at_the_committed_offset;
+            rebalances: t10_members_share_the_partitions;
+            commits:
+                an_offset_reads_back_with_its_metadata,
+                t20_records_and_offsets_are_committed_together,
+                t24_a_committed_read_waits_for_commits_under_way;
+            books: t26_postings_are_booked_with_their_commit;
+            fences: t21_a_zombie_commits_nothing;
+        }
+    }
 }

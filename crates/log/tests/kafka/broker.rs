@@ -5,15 +5,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Who is let in by the door that wants TLS and a password, by PLAIN and by SCRAM.
-pub(crate) const USER: (&str, &str) = ("tidegate", "tidegate-scram");
-/// Opens the key store that `cargo xtask services up` has made.
-const KEYS: &str = "tidegate-tls";
-
 /// A broker that belongs to one test. Dropping it kills it; its directory stays when the test fails.
 pub(crate) struct Broker {
     directory: PathBuf,
-    ports: [u16; 3],
+    ports: [u16; 2],
     process: Option<Child>,
 }
 
@@ -25,7 +20,7 @@ impl Broker {
         std::fs::create_dir_all(&directory).unwrap();
         let mut broker = Self {
             directory,
-            ports: [free_port(), free_port(), free_port()],
+            ports: [free_port(), free_port()],
             process: None,
         };
         std::fs::write(broker.settings(), broker.properties()).unwrap();
@@ -36,12 +31,9 @@ impl Broker {
             "VGlkZWdhdGVTZXJ2aWNlcw",
             "-c",
         ];
-        let (user, password) = USER;
         let status = java()
             .args(format)
             .arg(broker.settings())
-            .arg("--add-scram")
-            .arg(format!("SCRAM-SHA-512=[name={user},password={password}]"))
             .stdout(Stdio::null())
             .status();
         assert!(
@@ -54,16 +46,6 @@ impl Broker {
 
     pub(crate) fn servers(&self) -> String {
         format!("127.0.0.1:{}", self.ports[0])
-    }
-
-    /// The door that wants TLS and a password.
-    pub(crate) fn guarded_servers(&self) -> String {
-        format!("127.0.0.1:{}", self.ports[2])
-    }
-
-    /// Whose certificates are to be trusted there.
-    pub(crate) fn authority() -> PathBuf {
-        tls().join("ca.pem")
     }
 
     /// Starts it on the data it has, and waits until it listens.
@@ -100,26 +82,17 @@ impl Broker {
     }
 
     fn properties(&self) -> String {
-        let [broker, controller, guarded] = self.ports;
+        let [broker, controller] = self.ports;
         let data = self.directory.join("data").display().to_string();
-        let keys = tls().join("server.p12").display().to_string();
-        let (user, password) = USER;
         format!(
             "process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:{controller}
-listeners=PLAINTEXT://127.0.0.1:{broker},SASL_SSL://127.0.0.1:{guarded},CONTROLLER://127.0.0.1:{controller}
-advertised.listeners=PLAINTEXT://127.0.0.1:{broker},SASL_SSL://127.0.0.1:{guarded}
+listeners=PLAINTEXT://127.0.0.1:{broker},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners=PLAINTEXT://127.0.0.1:{broker}
 controller.listener.names=CONTROLLER
 inter.broker.listener.name=PLAINTEXT
-listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL_SSL:SASL_SSL
-sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-512
-listener.name.sasl_ssl.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required user_{user}=\"{password}\";
-listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required;
-listener.name.sasl_ssl.ssl.keystore.type=PKCS12
-listener.name.sasl_ssl.ssl.keystore.location={keys}
-listener.name.sasl_ssl.ssl.keystore.password={KEYS}
-listener.name.sasl_ssl.ssl.key.password={KEYS}
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT
 log.dirs={data}
 auto.create.topics.enable=false
 offsets.topic.replication.factor=1
@@ -161,24 +134,16 @@ fn java() -> Command {
     java
 }
 
-/// What `cargo xtask services up` has fetched and made: beside the certificates of the broker that the
-/// environment names, or where it usually is.
-fn home() -> PathBuf {
+/// The jars that `cargo xtask services up` has fetched: beside the certificates of the broker that the
+/// environment names, or where they usually are.
+fn jars() -> PathBuf {
     let by_variable = std::env::var("KAFKA_SSL_CA").ok();
     let home = by_variable
         .as_deref()
         .map(Path::new)
         .and_then(|ca| ca.parent()?.parent());
     let usual = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/services/kafka");
-    home.unwrap_or(&usual).to_owned()
-}
-
-fn tls() -> PathBuf {
-    home().join("tls")
-}
-
-fn jars() -> PathBuf {
-    let jars = home().join("libs");
+    let jars = home.unwrap_or(&usual).join("libs");
     assert!(
         jars.is_dir(),
         "{} is not there: cargo xtask services up",

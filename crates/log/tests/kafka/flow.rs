@@ -11,15 +11,17 @@ mod needs_kafka {
         TopicConfig, TopicPartition,
     };
 
+    use crate::heard;
     use crate::scene::{
-        append, append_of, assigned, committed, config, everything, group, log, number, numbers,
-        open, poll, run, topic, topic_with, variable,
+        LIMIT, append, append_of, assigned, committed, config, everything, group, log, number,
+        numbers, open, poll, run, topic, topic_with, variable,
     };
 
     #[test]
     #[ignore = "needs Kafka"]
     fn a_slow_reader_with_a_small_buffer_gets_everything_once_in_order() {
         run(async {
+            heard::listen();
             let mut config = config(&variable("KAFKA_BOOTSTRAP"));
             config.session_buffer = 20_000;
             let log = open(config).await;
@@ -34,7 +36,7 @@ mod needs_kafka {
             };
             let session = log.join(join).await.unwrap();
             let mut next = [0_u64; 2];
-            let mut polls = 0;
+            let mut is_first = true;
             while next != [5_000; 2] {
                 if let Happening::Records { batch, .. } = poll(&*session).await.unwrap() {
                     let seen = &mut next[usize::try_from(batch.at.partition.0).unwrap()];
@@ -42,10 +44,11 @@ mod needs_kafka {
                         assert_eq!(number(stored), *seen, "in order, each once");
                         *seen += 1;
                     }
-                    polls += 1;
-                    if polls % 25 == 0 {
-                        // Long enough for the client to be paused.
-                        tokio::time::sleep(Duration::from_millis(700)).await;
+                    if std::mem::take(&mut is_first) {
+                        // Each has more than fits, so nothing flows until we go on.
+                        for at in &all {
+                            heard::until_said(&format!("pauses {at},")).await;
+                        }
                     }
                 }
             }
@@ -181,47 +184,57 @@ mod needs_kafka {
     #[ignore = "needs Kafka"]
     fn a_session_that_commits_all_the_time_survives_members_that_come_and_go() {
         run(async {
+            const GUESTS: u64 = 4;
+            const MORE: u64 = 50;
             let log = log().await;
             let topic = topic(&log, 4).await;
             let out = TopicPartition::new(self::topic(&log, 1).await, 0);
-            for number in 0..4 {
-                let at = TopicPartition::new(topic.clone(), number);
-                let from = u64::try_from(number).unwrap() * 1_000;
-                append(&log, &at, from..from + 200).await;
-            }
+            let all = [0, 1, 2, 3].map(|number| TopicPartition::new(topic.clone(), number));
             let group = group();
             let join = Join {
                 max_poll_records: 5,
                 ..Join::new(group.clone(), vec![topic.clone()])
             };
             let done = Arc::new(tokio::sync::Notify::new());
-            let worker = |join: Join| {
+            let worker = |begun: Arc<tokio::sync::Notify>| {
                 let (log, out, done) = (log.clone(), out.clone(), Arc::clone(&done));
+                let join = join.clone();
                 async move {
                     let session = log.join(join).await.unwrap();
                     loop {
                         tokio::select! {
                             () = done.notified() => break,
-                            happening = session.poll() => copy(&*session, happening.unwrap(), &out).await,
+                            happening = session.poll() => {
+                                let happening = happening.unwrap();
+                                if matches!(happening, Happening::Assigned(_)) {
+                                    begun.notify_one();
+                                }
+                                copy(&*session, happening, &out).await;
+                            }
                         }
                     }
                     session.close().await.unwrap();
                 }
             };
-            let steady = tokio::spawn(worker(join.clone()));
-            // Others come for a while and leave without a word.
-            for _ in 0..4 {
-                let guest = tokio::spawn(worker(join.clone()));
-                tokio::time::sleep(Duration::from_millis(1_500)).await;
+            let steady = tokio::spawn(worker(Arc::default()));
+            for guest in 0..GUESTS {
+                for (at, number) in all.iter().zip(0..) {
+                    let from = number * 1_000 + guest * MORE;
+                    append(&log, at, from..from + MORE).await;
+                }
+                // Others come, get their share and leave without a word.
+                let begun = Arc::new(tokio::sync::Notify::new());
+                let guest = tokio::spawn(worker(Arc::clone(&begun)));
+                tokio::time::timeout(LIMIT, begun.notified())
+                    .await
+                    .expect("a guest gets its share");
                 guest.abort();
             }
-            let all: Vec<TopicPartition> = (0..4)
-                .map(|number| TopicPartition::new(topic.clone(), number))
-                .collect();
-            tokio::time::timeout(crate::scene::LIMIT, async {
+            let last = Offset((GUESTS * MORE).try_into().unwrap());
+            tokio::time::timeout(LIMIT, async {
                 for at in &all {
-                    while committed(&log, &group, at).await != Some(Offset(200)) {
-                        tokio::time::sleep(Duration::from_millis(100)).await;
+                    while committed(&log, &group, at).await != Some(last) {
+                        tokio::time::sleep(Duration::from_millis(20)).await;
                     }
                 }
             })
@@ -232,7 +245,7 @@ mod needs_kafka {
             let mut found = numbers(&log, &out).await;
             found.sort_unstable();
             let expected: Vec<u64> = (0..4)
-                .flat_map(|number| number * 1_000..number * 1_000 + 200)
+                .flat_map(|number| number * 1_000..number * 1_000 + GUESTS * MORE)
                 .collect();
             assert_eq!(found, expected, "each record was copied exactly once");
         });

@@ -174,6 +174,64 @@ mod needs_kafka {
 
     #[test]
     #[ignore = "needs Kafka"]
+    fn t21_whoever_lets_go_while_its_records_are_delivered_commits_nothing() {
+        run(async {
+            let line = line();
+            let mut config = config(&line.servers());
+            // Longer than a rebalance takes on any machine: the commit must be refused, not be late.
+            config.request_timeout = Duration::from_secs(240);
+            let log = open(config).await;
+            let topic = topic(&log, 2).await;
+            let all = [0, 1].map(|number| TopicPartition::new(topic.clone(), number));
+            for at in &all {
+                append(&log, at, 0..10).await;
+            }
+            let out = TopicPartition::new(self::topic(&log, 1).await, 0);
+            let group = group();
+            let join = Join {
+                session_timeout: Duration::from_secs(180),
+                release_timeout: Duration::from_secs(120),
+                ..Join::new(group.clone(), vec![topic])
+            };
+            let session = log.join(join.clone()).await.unwrap();
+            let ours = assigned(&*session).await;
+            assert_eq!(ours.len(), 2);
+            let commit = Commit {
+                appends: vec![append_of(&out, 1)],
+                offsets: ours.values().map(|ours| settling(ours, 0..10)).collect(),
+            };
+            line.hold(PRODUCE);
+            let committing = tokio::spawn({
+                let session = std::sync::Arc::clone(&session);
+                async move { session.commit(commit).await }
+            });
+            line.wait_until_held();
+            // The broker has the record, and the group wants a partition back before we hear of it.
+            let next = log.join(join).await.unwrap();
+            let asked = loop {
+                if let Happening::Revoking(asked) = poll(&*session).await.unwrap() {
+                    break asked;
+                }
+            };
+            session.release(&asked).await.unwrap();
+            line.let_through();
+            let error = committing.await.unwrap().unwrap_err();
+            assert!(matches!(error, LogError::Fenced { .. }), "{error}");
+            for at in &all {
+                assert_eq!(committed(&log, &group, at).await, None, "{at}");
+            }
+            assert_eq!(
+                numbers(&log, &out).await,
+                [0_u64; 0],
+                "nor is its record there"
+            );
+            let begun = assigned(&*next).await;
+            assert_eq!(begun[&asked[0]].position, Offset(0));
+        });
+    }
+
+    #[test]
+    #[ignore = "needs Kafka"]
     fn t43_a_client_that_gets_no_records_any_more_is_given_up_aloud() {
         run(async {
             let line = line();

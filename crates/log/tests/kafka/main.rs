@@ -13,9 +13,11 @@
 mod accounts;
 mod broker;
 mod child;
+mod codecs;
 mod doors;
 mod flow;
 mod fresh;
+mod heard;
 mod isolation;
 mod leaving;
 mod line;

@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
 
 /// Requests by their number in the protocol.
 pub(crate) const PRODUCE: i16 = 0;
@@ -47,6 +48,18 @@ struct Line {
     is_over: AtomicBool,
     open: Mutex<Vec<TcpStream>>,
     rewrite: Mutex<Option<Rewrite>>,
+    holding: Mutex<Holding>,
+    /// What is held has changed.
+    held: Condvar,
+}
+
+/// Answers that are kept on the line.
+#[derive(Debug, Default)]
+struct Holding {
+    /// Answers to this request are kept.
+    request: Option<i16>,
+    /// How many were.
+    count: u64,
 }
 
 /// Changes an answer: by the number of its request, its version and its bytes behind the length.
@@ -69,6 +82,8 @@ impl Proxy {
             is_over: AtomicBool::new(false),
             open: Mutex::default(),
             rewrite: Mutex::default(),
+            holding: Mutex::default(),
+            held: Condvar::new(),
         });
         let accepting = Arc::clone(&line);
         std::thread::spawn(move || accepting.accept(&listener));
@@ -109,6 +124,32 @@ impl Proxy {
         self.line.dry_before.store(connections, Ordering::SeqCst);
     }
 
+    /// Answers to this request stay on the line, after the broker has done what was asked.
+    #[allow(dead_code, reason = "not every test program holds answers")]
+    pub(crate) fn hold(&self, request: i16) {
+        self.line.holding.lock().unwrap().request = Some(request);
+    }
+
+    /// Returns once an answer is held.
+    #[allow(dead_code, reason = "not every test program holds answers")]
+    pub(crate) fn wait_until_held(&self) {
+        let holding = self.line.holding.lock().unwrap();
+        let limit = Duration::from_secs(90);
+        let none = |holding: &mut Holding| holding.count == 0;
+        let (holding, _) = self
+            .line
+            .held
+            .wait_timeout_while(holding, limit, none)
+            .unwrap();
+        assert!(holding.count > 0, "no answer came that could be held");
+    }
+
+    /// What was held goes on, and so does what comes.
+    pub(crate) fn let_through(&self) {
+        *self.line.holding.lock().unwrap() = Holding::default();
+        self.line.held.notify_all();
+    }
+
     /// The line works again.
     #[allow(dead_code, reason = "not every test program lets the line die")]
     pub(crate) fn mend(&self) {
@@ -120,6 +161,7 @@ impl Proxy {
 impl Drop for Proxy {
     fn drop(&mut self) {
         self.line.is_over.store(true, Ordering::SeqCst);
+        self.let_through();
         // The listener looks up and sees that it is over.
         drop(TcpStream::connect(("127.0.0.1", self.port)));
         self.line.hang_up();
@@ -197,6 +239,7 @@ impl Line {
         if request == FETCH && call.number < self.dry_before.load(Ordering::SeqCst) {
             return Fate::Vanishes;
         }
+        self.wait_while_held(request);
         let is_it = |(requests, _): &mut (Vec<i16>, Loss)| requests.contains(&request);
         let loss = self.loss.lock().unwrap().take_if(is_it);
         if let Some((_, loss)) = loss {
@@ -219,6 +262,17 @@ impl Line {
             return Fate::Cuts;
         }
         Fate::Passes
+    }
+
+    /// Waits for as long as answers to this request are held.
+    fn wait_while_held(&self, request: i16) {
+        let mut holding = self.holding.lock().unwrap();
+        if holding.request == Some(request) {
+            holding.count += 1;
+            self.held.notify_all();
+            let is_held = |holding: &mut Holding| holding.request == Some(request);
+            drop(self.held.wait_while(holding, is_held).unwrap());
+        }
     }
 
     /// Puts the line in the place of the broker. In every version an address is the name of the host

@@ -41,6 +41,15 @@ pub(crate) fn config(servers: &str) -> KafkaConfig {
     KafkaConfig::new("test", servers)
 }
 
+/// The same with these settings of the client.
+pub(crate) fn with(mut config: KafkaConfig, properties: &[(&str, &str)]) -> KafkaConfig {
+    let properties = properties
+        .iter()
+        .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+    config.properties.extend(properties);
+    config
+}
+
 /// The log of the broker that all tests use.
 pub(crate) async fn log() -> KafkaLog {
     open(config(&variable("KAFKA_BOOTSTRAP"))).await

@@ -42,6 +42,19 @@ impl Door {
         }
     }
 
+    /// Both locks: the password by SCRAM, and TLS.
+    fn sasl_ssl(mechanism: &str) -> Self {
+        let mut door = Self::ssl();
+        door.bootstrap = variable("KAFKA_SASL_SSL_BOOTSTRAP");
+        door.settings[0] = "security.protocol=SASL_SSL".to_owned();
+        door.settings.extend([
+            format!("sasl.mechanisms={mechanism}"),
+            format!("sasl.username={}", variable("KAFKA_SASL_USERNAME")),
+            format!("sasl.password={}", variable("KAFKA_SASL_PASSWORD")),
+        ]);
+        door
+    }
+
     fn kcat(&self, arguments: &[&str]) -> Output {
         let settings = self
             .settings
@@ -133,4 +146,12 @@ fn ssl_is_refused_without_our_authority() {
         .retain(|setting| !setting.starts_with("ssl.ca.location"));
     let refused = door.kcat(&["-L", "-m", "3"]);
     assert!(!refused.status.success(), "{}", said(&refused));
+}
+
+#[test]
+#[ignore = "needs kafka"]
+fn sasl_ssl_carries_a_record_by_every_mechanism() {
+    for mechanism in ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] {
+        Door::sasl_ssl(mechanism).carries_a_record("sasl-ssl");
+    }
 }

@@ -171,6 +171,9 @@ impl Driver {
                     desk.flowing(at, false, now);
                 }
             });
+            for at in &orders.pause {
+                tracing::debug!("a Kafka client pauses {at}, because its records are not taken");
+            }
         }
         if !orders.resume.is_empty() {
             let partitions = list(orders.resume.iter().map(|(at, _)| at));
@@ -269,7 +272,7 @@ impl Driver {
             let heard = self.member.consumer.context().ear.refusal();
             let why = LogError::Refused {
                 doing: "reading as a member of a group",
-                why: heard.unwrap_or_else(|| error.to_string()),
+                why: heard.map_or_else(|| error.to_string(), |(_, said)| said),
             };
             self.board.with(|desk| desk.tell(why));
             self.board.tell();

@@ -73,6 +73,28 @@ fn all_partitions_get_their_turn() {
 }
 
 #[test]
+fn a_long_partition_does_not_starve_a_short_one() {
+    const LONG: i64 = 20_000;
+    // Whichever of them comes first by its name.
+    for (long, short) in [(0, 1), (1, 0)] {
+        let mut desk = desk(2);
+        desk.accept(&at(long), stored(0..LONG), NOW);
+        let first = batch(&mut desk, 500).unwrap();
+        assert_eq!((first.0, first.1.len()), (long, 500));
+        desk.accept(&at(short), stored([0]), NOW);
+        assert_eq!(batch(&mut desk, 500), Some((short, vec![0], 1)));
+        // It goes on where it was, and the next short one is not held up either.
+        assert_eq!(batch(&mut desk, 500).unwrap().1[0], 500);
+        desk.accept(&at(short), stored([1]), NOW);
+        assert_eq!(batch(&mut desk, 500), Some((short, vec![1], 2)));
+        // The long one is stopped at its own limit, and the short one flows.
+        let orders = desk.orders(NOW);
+        assert!(orders.hold && orders.pause.is_empty(), "{orders:?}");
+        assert_eq!(desk.orders(NOW + PATIENCE).pause, [at(long)]);
+    }
+}
+
+#[test]
 fn a_pause_holds_across_a_rebalance_and_resuming_goes_on_where_it_began() {
     let mut desk = desk(1);
     desk.accept(&at(0), stored(0..2), NOW);
