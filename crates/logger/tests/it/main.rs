@@ -38,6 +38,7 @@ mod fixture;
 mod golden;
 mod hanging;
 mod http;
+mod judgments;
 mod losses;
 mod probed_disk;
 mod queue;
