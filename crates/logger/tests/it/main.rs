@@ -35,6 +35,7 @@ mod ahead;
 mod audit;
 mod breaker;
 mod fixture;
+mod gate;
 mod golden;
 mod hanging;
 mod http;
