@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use tidegate_core::Code;
 use tidegate_core::env::{Clock, Entropy};
-use tidegate_logger::{Answer, Api, ApiFailure, Payload, ResponseBody, Sending, classify};
+use tidegate_logger::{
+    Answer, Api, ApiFailure, Judgment, Payload, ResponseBody, Sending, classify,
+};
 
 use crate::reply::{Reply, post_many, post_one};
 use crate::stored::Stored;
@@ -39,6 +41,9 @@ pub enum Script {
     AnswerLost,
     /// The events at these places of the batch are not stored this time, the others are.
     Partial(Vec<usize>),
+    /// The events are stored, and the answer has this many judgments, however many events there are:
+    /// what the `Api` of a user may do wrong.
+    Judgments(usize),
     /// What comes next, after this time.
     After(Duration, Box<Script>),
 }
@@ -213,6 +218,10 @@ impl ScriptedApi {
                     reason: "the script cut it",
                 };
                 classify(reply.status, None, body, batch.len())
+            }
+            Script::Judgments(count) => {
+                let _stored = self.post(batch, &[]);
+                Answer::Judged(vec![Judgment::Stored; count])
             }
             Script::AnswerLost => {
                 let _stored = self.post(batch, &[]);

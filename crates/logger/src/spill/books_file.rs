@@ -88,8 +88,8 @@ impl BooksFile {
                 file
             }
             Err(error) => return at("open", &path, Err(error)),
-            // The last word of a process was synced, or it would not say so.
-            Ok(file) if newest(file.as_ref()).is_some_and(|written| written.is_clean) => file,
+            // Nothing says that it is synced: a process may be killed while it syncs its last word,
+            // and after a sync that failed only a copy is sure to be written.
             Ok(_) => {
                 rewrite(disk, &path)?;
                 at("open", &path, disk.open(&path, OpenMode::Write))?
@@ -206,7 +206,7 @@ fn newest(file: &dyn DiskFile) -> Option<Written> {
 #[cfg(test)]
 mod tests {
     use tidegate_core::books::{Bucket, Place, Tally};
-    use tidegate_sim::{SimDisk, crash_points};
+    use tidegate_sim::{SimDisk, crash_points, crash_points_of_two_lives, scaled, seeds};
 
     use super::*;
 
@@ -225,6 +225,12 @@ mod tests {
         books
     }
 
+    /// The minutes of the books that are found.
+    fn found(disk: &SimDisk) -> u64 {
+        let found = BooksFile::peek(disk, dir()).map(|found| found.books());
+        found.map_or(0, |books| u64::try_from(books.account().accepted).unwrap())
+    }
+
     #[test]
     fn the_newest_books_are_found_at_any_operation_also_while_they_grow() {
         // What was written last, and what is being written.
@@ -240,14 +246,49 @@ mod tests {
             }
         };
         let explored = crash_points(1, scenario, |disk, (written, writing): &Obligations| {
-            let found = BooksFile::peek(disk, dir()).map(|found| found.books());
-            let found = found.map_or(0, |books| u64::try_from(books.account().accepted).unwrap());
+            let found = found(disk);
             if found == *written || found == *writing {
                 return Ok(());
             }
             Err(format!("{found} minutes, and {written} were written"))
         });
         assert!(explored.operations > 20, "{explored:?}");
+    }
+
+    /// A kill leaves books that nobody synced. Whoever opens them next writes over the other slot,
+    /// and a power cut then would take both.
+    #[test]
+    fn books_of_a_killed_process_survive_a_power_cut_in_the_next_one() {
+        let write = |disk: &SimDisk, written: &mut u64, lengths: &[u64]| {
+            disk.create_dir_all(dir()).unwrap();
+            let (mut file, found) = BooksFile::open(disk, dir()).unwrap();
+            // What a process found when it opened them, it builds on.
+            let found = found.map_or(0, |found| found.books().account().accepted);
+            *written = u64::try_from(found).unwrap();
+            for minutes in lengths {
+                let last = Written {
+                    is_clean: Some(minutes) == lengths.last(),
+                    ..Written::default()
+                };
+                file.write(disk, last, &books(*minutes)).unwrap();
+                *written = *minutes;
+            }
+        };
+        // Each takes several sectors, so that it can tear; the last outgrows its slot.
+        for lengths in [&[20, 30, 40][..], &[20, 30, 500]] {
+            seeds!(scaled(40), |seed| {
+                let explored = crash_points_of_two_lives(
+                    seed,
+                    |disk, written| write(disk, written, lengths),
+                    |disk, written| write(disk, written, &[600]),
+                    |disk, written| match found(disk) {
+                        found if found >= *written => Ok(()),
+                        found => Err(format!("{found} minutes, and {written} were written")),
+                    },
+                );
+                assert!(explored.operations > 60, "{explored:?}");
+            });
+        }
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::Path;
+use std::sync::mpsc;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -31,20 +32,34 @@ fn killed_at_any_moment_everything_promised_arrives_once() {
         set_the_scene(&stub, draw);
         let (mut process, mut lines) =
             child::start("log-durably", &spill_dir, &stub.url(), &life.to_string());
-        // One in eight dies while it recovers what the last one left.
-        let is_early = draw.below(8) == 0;
+        // One in eight dies while it recovers what the last one left, the others after so many
+        // promises.
+        let promises = match draw.below(8) {
+            0 => 0,
+            _ => 1 + draw.below(400),
+        };
+        let turns_after = (draw.below(3) == 0).then(|| draw.below(promises + 1));
+        let pause = Duration::from_millis(draw.below(if promises == 0 { 40 } else { 5 }));
         let read = std::thread::scope(|scope| {
-            let reader = scope.spawn(|| lines.by_ref().collect::<Vec<_>>());
-            let patience = if is_early { 40 } else { 250 };
-            std::thread::sleep(Duration::from_millis(5 + draw.below(patience)));
-            // The API changes its mind while the process lives.
-            if draw.below(3) == 0 {
-                turn(&stub, draw);
+            let (tell, told) = mpsc::channel();
+            scope.spawn(move || lines.try_for_each(|line| tell.send(line)));
+            let mut read = Vec::new();
+            for promised in 0..=promises {
+                // The API changes its mind while the process lives.
+                if turns_after == Some(promised) {
+                    turn(&stub, draw);
+                }
+                // The first line says that it is open.
+                if promises > 0 {
+                    read.push(told.recv_timeout(LIMIT).expect("it says something"));
+                }
             }
-            std::thread::sleep(Duration::from_millis(draw.below(60)));
+            // At any moment, also in the middle of something.
+            std::thread::sleep(pause);
             process.kill().unwrap();
             process.wait().unwrap();
-            reader.join().unwrap()
+            read.extend(told);
+            read
         });
         obligations.add(read.into_iter().filter(|line| line != "open"));
         let counted = spill::recount(&SystemDisk, &spill_dir).unwrap();

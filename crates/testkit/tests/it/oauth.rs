@@ -1,7 +1,8 @@
 //! Tokens by client credentials.
 
+use std::future::poll_fn;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::task::Poll;
 
 use axum::Router;
 use axum::extract::State;
@@ -10,6 +11,7 @@ use axum::response::IntoResponse;
 use axum::routing::post;
 use tidegate_logger::{Api, ClientCredentials, HttpApi};
 use tidegate_testkit::{Fault, StubApi};
+use tokio::sync::{Semaphore, watch};
 
 use super::{HandClock, events, words};
 
@@ -17,8 +19,9 @@ use super::{HandClock, events, words};
 const LOGIN: &str = "Basic cGV0JTIwcmVzb3J0OnMzJTJGY3JldA==";
 
 /// Gives out the tokens `t1`, `t2` and so on.
-#[derive(Default)]
 struct Login {
+    /// Whether it answers; until then, whoever asks waits.
+    answers: watch::Sender<bool>,
     given: u32,
     forms: Vec<String>,
     /// What the answer says of the life of a token.
@@ -29,9 +32,21 @@ struct Login {
 
 type Shared = Arc<Mutex<Login>>;
 
+impl Default for Login {
+    fn default() -> Self {
+        Self {
+            answers: watch::Sender::new(true),
+            given: 0,
+            forms: Vec::new(),
+            life: None,
+            broken: None,
+        }
+    }
+}
+
 async fn login(State(login): State<Shared>, headers: HeaderMap, form: String) -> impl IntoResponse {
-    // Long enough for a second request to come in, if the client made one.
-    tokio::time::sleep(Duration::from_millis(20)).await;
+    let mut answers = login.lock().unwrap().answers.subscribe();
+    answers.wait_for(|answers| *answers).await.unwrap();
     let mut login = login.lock().unwrap();
     login.forms.push(form);
     if let Some((status, body)) = login.broken {
@@ -104,6 +119,35 @@ async fn send(api: &HttpApi) -> String {
     words(&api.send(&events(1)).await).remove(0)
 }
 
+/// Sends from many tasks at once, and lets the login answer when all of them have begun: each has a
+/// request for a token on its way by then, or waits for that of another.
+async fn send_together(world: &World) -> Vec<String> {
+    const SENDERS: usize = 8;
+    world.login.lock().unwrap().answers.send_replace(false);
+    let api = Arc::new(world.client("s3/cret"));
+    let begun = Arc::new(Semaphore::new(0));
+    let senders: Vec<_> = (0..SENDERS)
+        .map(|_| {
+            let (api, begun) = (Arc::clone(&api), Arc::clone(&begun));
+            tokio::spawn(async move {
+                let mut sending = std::pin::pin!(send(&api));
+                let first = poll_fn(|context| Poll::Ready(sending.as_mut().poll(context))).await;
+                assert!(first.is_pending(), "there is no token yet");
+                begun.add_permits(1);
+                sending.await
+            })
+        })
+        .collect();
+    let all = u32::try_from(SENDERS).unwrap();
+    drop(begun.acquire_many(all).await.unwrap());
+    world.login.lock().unwrap().answers.send_replace(true);
+    let mut said = Vec::new();
+    for sender in senders {
+        said.push(sender.await.unwrap());
+    }
+    said
+}
+
 #[tokio::test]
 async fn a_token_is_fetched_once_and_kept() {
     let world = World::new(Some("300")).await;
@@ -150,16 +194,7 @@ async fn a_short_life_is_used_for_its_first_half() {
 #[tokio::test]
 async fn many_senders_fetch_one_token() {
     let world = World::new(Some("300")).await;
-    let api = Arc::new(world.client("s3/cret"));
-    let senders: Vec<_> = (0..8)
-        .map(|_| {
-            let api = Arc::clone(&api);
-            tokio::spawn(async move { send(&api).await })
-        })
-        .collect();
-    for sender in senders {
-        assert_eq!(sender.await.unwrap(), "stored");
-    }
+    assert_eq!(send_together(&world).await, ["stored"; 8]);
     assert_eq!(world.asked(), 1);
 }
 
@@ -233,13 +268,6 @@ async fn an_old_token_is_used_up_while_the_login_is_down() {
 async fn many_senders_share_one_failure_of_the_login() {
     let world = World::new(None).await;
     world.login.lock().unwrap().broken = Some((503, ""));
-    let api = Arc::new(world.client("s3/cret"));
-    let sends = (0..8).map(|_| {
-        let api = Arc::clone(&api);
-        tokio::spawn(async move { send(&api).await })
-    });
-    for sender in sends.collect::<Vec<_>>() {
-        assert_eq!(sender.await.unwrap(), "failed auth.unavailable");
-    }
+    assert_eq!(send_together(&world).await, ["failed auth.unavailable"; 8]);
     assert_eq!(world.asked(), 1);
 }

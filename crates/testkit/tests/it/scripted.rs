@@ -63,6 +63,14 @@ fn bad_events_are_rejected_one_by_one() {
 }
 
 #[test]
+fn a_script_judges_as_many_events_as_it_says() {
+    for count in [0, 1, 4] {
+        let (words, _, api) = play(Script::Judgments(count), events(3));
+        assert_eq!((words, api.count()), (vec!["stored".to_owned(); count], 3));
+    }
+}
+
+#[test]
 fn waiting_is_on_the_clock_it_was_given() {
     let hour = Duration::from_secs(3600);
     let (words, took, api) = play(Script::slow(hour), events(2));
