@@ -13,7 +13,7 @@ use tidegate_core::env::{Entropy, Stream};
 use tidegate_log::embedded::Audited;
 use tidegate_log::local::LocalLog;
 use tidegate_log::{EmbeddedConfig, EmbeddedShelf, Log, TopicConfig};
-use tidegate_sim::{Fault, FaultKind, Node, Operation, Sim, scaled, seeds};
+use tidegate_sim::{Fault, FaultKind, Node, Operation, Sim, is_one_seed, scaled, seeds};
 
 use super::embedded::small;
 use super::work::{Job, Witness, copy, is_drained, produce, recount};
@@ -249,6 +249,9 @@ fn whatever_fails_each_record_is_settled_once() {
         "lost",
         "power cut",
     ] {
-        assert!(counts.contains_key(what), "no run had `{what}`: {counts:?}");
+        assert!(
+            is_one_seed() || counts.contains_key(what),
+            "no run had `{what}`: {counts:?}"
+        );
     }
 }
