@@ -101,7 +101,7 @@ fn play(seed: u64) -> Explored {
 #[test]
 fn t31_a_kill_and_then_a_power_cut_lose_nothing_that_was_answered() {
     let mut explored = Explored::default();
-    let seeds = scaled(40);
+    let seeds = scaled(20);
     for seed in 0..seeds {
         explored += play(seed);
     }
