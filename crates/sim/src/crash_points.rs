@@ -123,8 +123,8 @@ pub fn crash_points<O: Default>(
 ///     let found = disk.read(Path::new("/f"), 100);
 ///     if *is_kept && found.is_err() { Err("the file is gone".to_owned()) } else { Ok(()) }
 /// });
-/// // Four operations and the end of the first life, three and the end of the second.
-/// assert_eq!(explored.operations, (4 + 1) * (3 + 1));
+/// // Four operations and the end of each life: the second one tries to make the file, too.
+/// assert_eq!(explored.operations, (4 + 1) * (4 + 1));
 /// ```
 ///
 /// # Panics

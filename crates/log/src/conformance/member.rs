@@ -1,7 +1,9 @@
 //! A member of a group as rules use it: it does what it is told and remembers what it saw.
 
 use std::collections::BTreeMap;
+use std::future::poll_fn;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use tidegate_core::books::{Place, postings};
@@ -12,9 +14,6 @@ use crate::{
     Append, Assignment, Commit, Fence, Happening, LogError, OffsetCommit, Position, Session,
     Stored, TopicPartition,
 };
-
-/// How long one of several members is looked at before the next.
-const SLICE: Duration = Duration::from_millis(20);
 
 /// A member of a group.
 #[derive(Debug)]
@@ -60,11 +59,16 @@ impl Member {
     /// # Errors
     /// Those of the poll.
     pub async fn step(&mut self, limit: Duration) -> Result<bool, LogError> {
-        let polled = self.scene.within(limit, self.session.poll()).await;
-        let Some(polled) = polled else {
-            return Ok(false);
-        };
-        match polled? {
+        match self.scene.within(limit, self.session.poll()).await {
+            Some(polled) => self.hear(polled?).await,
+            None => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// Does and remembers what a member does about something that happened.
+    async fn hear(&mut self, happening: Happening) {
+        match happening {
             Happening::Assigned(assigned) => {
                 for assignment in assigned {
                     let at = assignment.at.clone();
@@ -102,7 +106,6 @@ impl Member {
                 seen.extend(batch.records);
             }
         }
-        Ok(true)
     }
 
     /// Polls until something is so; past the time of the stage, `what` did not happen.
@@ -213,7 +216,7 @@ impl Member {
     }
 }
 
-/// Polls two members in turns until something is so.
+/// Polls two members at a time until something is so.
 pub async fn together(
     what: &str,
     one: &mut Member,
@@ -222,12 +225,26 @@ pub async fn together(
 ) {
     let clock = one.scene.stage.clock();
     let end = clock.elapsed() + one.scene.stage.times().settle;
+    let sessions = [Arc::clone(&one.session), Arc::clone(&two.session)];
+    let mut turn = 0;
     while !is_so(one, two) {
-        assert!(
-            clock.elapsed() < end,
-            "{what} did not happen: {one:?} {two:?}"
-        );
-        one.step(SLICE).await.unwrap();
-        two.step(SLICE).await.unwrap();
+        let left = end.saturating_sub(clock.elapsed());
+        assert!(!left.is_zero(), "{what} did not happen: {one:?} {two:?}");
+        // Neither is given up before something has happened: so they get on however slow the log is.
+        let mut polls = [sessions[0].poll(), sessions[1].poll()];
+        let happening = poll_fn(|context| {
+            for index in [turn, 1 - turn] {
+                if let Poll::Ready(polled) = polls[index].as_mut().poll(context) {
+                    return Poll::Ready((index, polled));
+                }
+            }
+            Poll::Pending
+        });
+        if let Some((index, polled)) = one.scene.within(left, happening).await {
+            drop(polls);
+            turn = 1 - index;
+            let member = if index == 0 { &mut *one } else { &mut *two };
+            member.hear(polled.unwrap()).await;
+        }
     }
 }

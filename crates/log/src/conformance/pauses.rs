@@ -150,6 +150,7 @@ pub async fn a_poll_under_way_does_not_undo_a_seek(scene: Scene) {
     if values[0] == "10" {
         values.remove(0);
     }
+    member.until_seen(18 - values.len()).await;
     member.until_quiet().await;
     values.extend(member.values(&at).drain(10..));
     assert_eq!(values, ["3", "4", "5", "6", "7", "8", "9", "10"]);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tidegate_core::Offset;
 
-use super::scene::{Scene, code, text};
+use super::scene::{Scene, code, once, text};
 use crate::{Append, Read, Record, TopicPartition};
 
 /// Small helpings add up to everything, in order.
@@ -102,24 +102,16 @@ pub async fn t06_an_offset_that_is_not_there_is_out_of_range(scene: Scene) {
     assert_eq!(code(before.await), "log.out-of-range");
 }
 
-/// A read that waits at the end gets the record that comes.
+/// A read that waits at the end gets the record that comes, and is not left to its end.
 pub async fn a_waiting_read_gets_the_record_that_comes(scene: Scene) {
     let at = TopicPartition::new(scene.topic(1).await, 0);
     let mut read = Read::new(at.clone(), scene.partition(&at).await.end);
-    read.wait = scene.stage.times().settle;
-    let clock = scene.stage.clock();
-    let begun = clock.elapsed();
-    let late = async {
-        clock.sleep(Duration::from_millis(50)).await;
-        scene.append(&at, &["late"]).await;
-    };
-    let (batch, ()) = tokio::join!(scene.log.read(read), late);
+    read.wait = scene.stage.times().settle * 2;
+    let mut reading = scene.log.read(read);
+    assert!(once(&mut reading).await.is_none(), "there is nothing yet");
+    let both = async { tokio::join!(reading, scene.append(&at, &["late"])) };
+    let (batch, _) = scene.soon("the record", both).await;
     assert_eq!(text(&batch.unwrap().records[0]), "late");
-    let waited = clock.elapsed() - begun;
-    assert!(
-        waited < scene.stage.times().settle,
-        "it was woken, and not at its end"
-    );
 }
 
 /// A read that waits in vain ends with nothing when its time is up.

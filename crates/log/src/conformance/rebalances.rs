@@ -164,7 +164,7 @@ pub async fn what_is_not_let_go_in_time_moves_on(scene: Scene) {
     assert_eq!(scene.committed(&group, &asked[0]).await, None);
 }
 
-/// A commit that comes after the time is up is refused, also when nobody asked for anything in
+/// A commit that comes after the time is up is refused, also when its member has asked for nothing in
 /// between.
 pub async fn a_commit_after_the_time_is_up_is_refused(scene: Scene) {
     let topic = scene.topic(2).await;
@@ -184,7 +184,7 @@ pub async fn a_commit_after_the_time_is_up_is_refused(scene: Scene) {
     together("the request", &mut one, &mut two, has_asked).await;
     let asked = one.asked.clone();
     let late = one.offset(&asked[0], scene.partition(&asked[0]).await.end, "late");
-    scene.stage.clock().sleep(Duration::from_secs(2)).await;
+    two.until_owning(1).await;
     let refused = one.commit(Vec::new(), vec![late]).await;
     assert_eq!(code(refused), "log.fenced");
     assert_eq!(scene.committed(&group, &asked[0]).await, None);

@@ -13,6 +13,8 @@ pub(super) enum Bug {
     UnsyncedSwitch,
     /// A checkpoint claims groups whose records are not in the segments.
     CheckpointAhead,
+    /// A journal file that a killed process has named is written to without syncing its name.
+    UnsyncedName,
 }
 
 #[cfg(test)]

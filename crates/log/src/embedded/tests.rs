@@ -9,6 +9,7 @@ mod fixture;
 mod forged;
 mod full_starts;
 mod havoc;
+mod lives;
 mod losses;
 mod manifests;
 mod recovery;

@@ -196,7 +196,7 @@ pub(crate) mod directory {
         ($rule:path) => {{
             let dir = tempfile::tempdir().unwrap();
             let times = Times {
-                settle: Duration::from_secs(20),
+                settle: Duration::from_secs(60),
                 quiet: Duration::from_millis(200),
             };
             let runtime = tokio::runtime::Builder::new_multi_thread()

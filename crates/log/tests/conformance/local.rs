@@ -5,9 +5,12 @@ use std::time::Duration;
 use tidegate_core::env::Env;
 use tidegate_core::{GroupName, Offset, Topic};
 use tidegate_log::{
-    Append, Commit, Happening, Join, Log, OffsetCommit, Record, TopicConfig, TopicPartition,
+    Append, Commit, EmbeddedLog, Happening, Join, Log, OffsetCommit, Record, TopicConfig,
+    TopicPartition,
 };
 use tidegate_sim::{LogFault, LogRates, Sim, SimLog};
+
+use super::embedded::small;
 
 /// A log whose reads take a while, with one record that a member has not seen yet.
 async fn slow_log(env: &Env) -> (SimLog, Join, TopicPartition) {
@@ -56,6 +59,106 @@ fn a_poll_under_way_heeds_a_pause() {
             );
         });
     }
+}
+
+/// The partition and the length of each batch that a member gets of one partition with much to read and
+/// two with little.
+async fn batches(log: &dyn Log) -> Vec<(i32, usize)> {
+    let topic = Topic::new("topic").unwrap();
+    log.create_topic(&topic, TopicConfig::new(3)).await.unwrap();
+    for (partition, count) in [(0, 500), (1, 30), (2, 30)] {
+        let append =
+            |n: usize| Append::new(topic.clone(), Record::new(n.to_string())).partition(partition);
+        log.append((0..count).map(append).collect()).await.unwrap();
+    }
+    let join = Join {
+        max_poll_records: 20,
+        ..Join::new(GroupName::new("group").unwrap(), vec![topic])
+    };
+    let session = log.join(join).await.unwrap();
+    let mut batches = Vec::new();
+    let mut seen = 0;
+    while seen < 560 {
+        if let Happening::Records { batch, .. } = session.poll().await.unwrap() {
+            seen += batch.records.len();
+            batches.push((batch.at.partition.0, batch.records.len()));
+        }
+    }
+    batches
+}
+
+/// While others have something to read, no partition has two turns one behind the other.
+fn assert_in_turn(batches: &[(i32, usize)]) {
+    let last = batches.iter().rposition(|(partition, _)| *partition != 0);
+    let mixed = &batches[..=last.unwrap()];
+    let is_repeated = mixed.windows(2).any(|pair| pair[0].0 == pair[1].0);
+    assert!(!is_repeated, "{batches:?}");
+    assert!(mixed.len() + 10 < batches.len(), "the long one is longer");
+}
+
+#[test]
+fn a_long_partition_does_not_starve_a_short_one() {
+    for seed in 0..5 {
+        let mut sim = Sim::new(seed);
+        let node = sim.node("a");
+        let env = node.env();
+        let batches = sim.block_on(&node, async move { batches(&SimLog::new(&env)).await });
+        assert_in_turn(&batches);
+    }
+}
+
+#[test]
+fn a_long_partition_of_an_embedded_log_does_not_starve_a_short_one() {
+    for seed in 0..5 {
+        let mut sim = Sim::new(seed);
+        let node = sim.node("a");
+        let env = node.env();
+        let batches = sim.block_on(&node, async move {
+            let log = EmbeddedLog::open(&env, small("/log".as_ref())).unwrap();
+            batches(&log).await
+        });
+        assert_in_turn(&batches);
+    }
+}
+
+/// The time decides, and not whether somebody has looked at it.
+#[test]
+fn a_commit_after_the_time_is_up_is_refused_though_nobody_has_asked_since() {
+    let mut sim = Sim::new(1);
+    let node = sim.node("a");
+    let env = node.env();
+    sim.block_on(&node, async move {
+        let (log, join, at) = slow_log(&env).await;
+        let timeout = join.release_timeout;
+        let session = log.join(join.clone()).await.unwrap();
+        let Happening::Assigned(ours) = session.poll().await.unwrap() else {
+            panic!("it is assigned first");
+        };
+        log.rebalance(&join.group);
+        let asked = loop {
+            match session.poll().await.unwrap() {
+                Happening::Revoking(asked) => break asked,
+                Happening::Records { .. } => {}
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(asked, std::slice::from_ref(&at));
+        env.clock.sleep(timeout).await;
+        let late = Commit {
+            appends: Vec::new(),
+            offsets: vec![OffsetCommit {
+                at: at.clone(),
+                fence: ours[0].fence,
+                next: Offset(1),
+                metadata: String::new(),
+                postings: Vec::new(),
+            }],
+        };
+        let refused = session.commit(late).await.unwrap_err();
+        assert_eq!(refused.code().to_string(), "log.fenced");
+        let found = log.committed(&join.group, &[at]).await.unwrap();
+        assert_eq!(found, [None]);
+    });
 }
 
 #[test]

@@ -47,7 +47,7 @@ impl SlowDisk {
     }
 
     pub(crate) async fn wait_until_somebody_is_held(&self) {
-        for _ in 0..1_000 {
+        for _ in 0..6_000 {
             if self.0.state.lock().unwrap().waiting > 0 {
                 return;
             }

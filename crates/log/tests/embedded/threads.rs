@@ -1,6 +1,9 @@
 //! The log with its real threads.
 
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use tidegate_core::env::Env;
@@ -23,6 +26,14 @@ fn write(appends: Vec<Append>) -> Write {
         appends,
         offsets: Vec::new(),
     }
+}
+
+/// Past this, something never happens.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Begins a call: it has done all that it does before it waits. Says whether it waits now.
+async fn waits<T>(mut call: Pin<&mut impl Future<Output = T>>) -> bool {
+    poll_fn(|context| Poll::Ready(call.as_mut().poll(context).is_pending())).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -71,26 +82,23 @@ async fn many_writers_share_the_journal_and_all_records_are_there() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whoever_waits_for_records_is_woken_by_them_and_by_the_end() {
     let dir = tempfile::tempdir().unwrap();
-    let shelf = Arc::new(EmbeddedShelf::open(&Env::system(), config(dir.path())).unwrap());
+    let shelf = EmbeddedShelf::open(&Env::system(), config(dir.path())).unwrap();
     shelf
         .create_topic(&topic("a"), TopicConfig::new(1))
         .await
         .unwrap();
     let at = TopicPartition::new(topic("a"), 0);
-    let waiter = {
-        let (shelf, at) = (Arc::clone(&shelf), at.clone());
-        tokio::spawn(async move { shelf.wait_for(&at, Offset(0)).await })
-    };
-    tokio::time::sleep(Duration::from_millis(20)).await;
+    let mut waiting = pin!(shelf.wait_for(&at, Offset(0)));
+    assert!(waits(waiting.as_mut()).await);
     shelf.write(write(vec![append("a", 0, "x")])).await.unwrap();
-    waiter.await.unwrap().unwrap();
-    let waiter = {
-        let (shelf, at) = (Arc::clone(&shelf), at.clone());
-        tokio::spawn(async move { shelf.wait_for(&at, Offset(1)).await })
-    };
-    tokio::time::sleep(Duration::from_millis(20)).await;
+    let woken = tokio::time::timeout(LIMIT, waiting).await;
+    woken.expect("a record wakes").unwrap();
+    let mut waiting = pin!(shelf.wait_for(&at, Offset(1)));
+    assert!(waits(waiting.as_mut()).await);
     shelf.close().await;
-    assert!(matches!(waiter.await.unwrap(), Err(LogError::Closed)));
+    let woken = tokio::time::timeout(LIMIT, waiting).await;
+    let woken = woken.expect("the end wakes");
+    assert!(matches!(woken, Err(LogError::Closed)), "{woken:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -179,7 +187,7 @@ async fn reads_go_on_while_the_log_is_counted() {
     let at = TopicPartition::new(topic("a"), 0);
     for _ in 0..3 {
         let read = Read::new(at.clone(), Offset(0));
-        let read = tokio::time::timeout(Duration::from_secs(10), shelf.read(&read));
+        let read = tokio::time::timeout(LIMIT, shelf.read(&read));
         let batch = read.await.expect("a read waits for no audit").unwrap();
         assert_eq!(batch.records.len(), 1);
     }
@@ -198,36 +206,36 @@ async fn audits_that_nobody_waits_for_are_not_done() {
         let disk = SlowDisk::default();
         let mut env = Env::system();
         env.disk = Arc::new(disk.clone());
-        let shelf = Arc::new(EmbeddedShelf::open(&env, config(dir.path())).unwrap());
+        let shelf = EmbeddedShelf::open(&env, config(dir.path())).unwrap();
         let one = TopicConfig::new(1);
         shelf.create_topic(&topic("a"), one).await.unwrap();
         shelf.write(write(vec![append("a", 0, "x")])).await.unwrap();
         shelf.tidy().await.unwrap();
         disk.hold("0-");
-        let audit = || {
-            let shelf = Arc::clone(&shelf);
-            tokio::spawn(async move { shelf.audit().await })
-        };
-        let first = audit();
+        let mut first = pin!(shelf.audit());
+        assert!(waits(first.as_mut()).await);
         disk.wait_until_somebody_is_held().await;
         let read = disk.reads("0-");
-        let waiting: Vec<_> = (0..20).map(|_| audit()).collect();
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        let mut waiting: Vec<_> = (0..20).map(|_| Box::pin(shelf.audit())).collect();
+        for audit in &mut waiting {
+            assert!(waits(audit.as_mut()).await);
+        }
         if is_closed {
-            let shelf = Arc::clone(&shelf);
-            let closing = tokio::spawn(async move { shelf.close().await });
-            tokio::time::sleep(Duration::from_millis(100)).await;
+            let mut closing = pin!(shelf.close());
+            assert!(waits(closing.as_mut()).await);
             disk.let_go();
-            closing.await.unwrap();
-            for audit in waiting {
-                let refused = audit.await.unwrap().unwrap_err();
-                assert!(matches!(refused, LogError::Closed), "{refused}");
-            }
+            let answers = async {
+                first.await.unwrap();
+                for audit in waiting {
+                    let refused = audit.await.unwrap_err();
+                    assert!(matches!(refused, LogError::Closed), "{refused}");
+                }
+            };
+            tokio::join!(closing, answers);
         } else {
-            waiting.iter().for_each(|audit| audit.abort());
-            tokio::time::sleep(Duration::from_millis(100)).await;
+            drop(waiting);
             disk.let_go();
-            first.await.unwrap().unwrap();
+            first.await.unwrap();
             shelf.close().await;
         }
         // The segment is small: an audit reads how it begins, where the first one was held, and then all

@@ -56,7 +56,7 @@ async fn t33_a_paused_group_fills_the_log_and_draining_it_lets_appends_flow_agai
     session.resume(std::slice::from_ref(&at)).await.unwrap();
     let mut seen = 0;
     while seen < accepted {
-        let happening = tokio::time::timeout(Duration::from_secs(20), session.poll()).await;
+        let happening = tokio::time::timeout(Duration::from_secs(60), session.poll()).await;
         let Happening::Records { fence, batch } = happening.unwrap().unwrap() else {
             continue;
         };

@@ -2,7 +2,7 @@
 
 use tidegate_core::Offset;
 use tidegate_log::{EmbeddedConfig, Log, Read, TopicConfig, TopicPartition};
-use tidegate_sim::scaled;
+use tidegate_sim::is_long;
 
 use crate::{append, bytes_below, number, open, topic};
 
@@ -14,7 +14,7 @@ const RECORD: usize = 1_000;
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn t32_ten_times_what_is_kept_goes_through_and_every_dead_letter_stays() {
     // 10 GiB through a topic that keeps 1 GiB, or the same in small.
-    let through = scaled(10 * 1024) * MIB;
+    let through = if is_long() { 10 * 1024 } else { 160 } * MIB;
     let kept = through / 10;
     let segment = (kept / 16).clamp(MIB, 64 * MIB);
     let dir = tempfile::tempdir().unwrap();
@@ -53,9 +53,10 @@ async fn t32_ten_times_what_is_kept_goes_through_and_every_dead_letter_stays() {
     log.shelf().tidy().await.unwrap();
     most = most.max(bytes_below(dir.path()));
     let dead = total.div_ceil(DEAD);
-    // The keeper looks around once a second, which in small is a large part of the whole.
-    let lag = if kept < 1024 * MIB { 32 * MIB } else { 0 };
-    let limit = kept * 14 / 10 + dead * (RECORD as u64 + 200) + lag;
+    // The journal, what is filled and what is added to. Writes wait for a keeper that is so far behind;
+    // so this holds however slow it is.
+    let lag = 16 * segment;
+    let limit = kept + kept / 10 + dead * (RECORD as u64 + 200) + lag;
     println!("{through} bytes through, {kept} kept, at most {most} on disk, {dead} dead letters");
     assert!(most <= limit, "{most} bytes on disk, {limit} allowed");
 

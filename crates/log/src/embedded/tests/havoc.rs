@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use tidegate_core::Offset;
 use tidegate_core::env::{Clock, Disk, Entropy, OpenMode, Stream};
-use tidegate_sim::{SimDisk, scaled, seeds};
+use tidegate_sim::{SimDisk, is_long, seeds};
 
 use super::desk::{Desk, append, at, dir, id, offset, seal, small};
 use crate::EmbeddedConfig;
@@ -456,5 +456,5 @@ fn mend(disk: &SimDisk, clock: &Arc<super::desk::TestClock>) {
 
 #[test]
 fn whatever_file_is_damaged_nothing_acknowledged_is_lost_in_silence() {
-    seeds!(scaled(20_000), play);
+    seeds!(if is_long() { 20_000 } else { 150 }, play);
 }

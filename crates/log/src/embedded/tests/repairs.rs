@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use tidegate_core::books::Place;
 use tidegate_core::env::{Clock, Disk, Entropy, OpenMode, Stream};
-use tidegate_sim::{SimDisk, scaled, seeds};
+use tidegate_sim::{SimDisk, is_long, seeds};
 
 use super::desk::{Desk, append, at, dir, id, journal, offset, seal, small};
 use crate::EmbeddedConfig;
@@ -547,5 +547,5 @@ fn play(seed: u64) {
 
 #[test]
 fn after_any_damage_one_repair_brings_the_books_in_line() {
-    seeds!(scaled(6_000), play);
+    seeds!(if is_long() { 6_000 } else { 60 }, play);
 }

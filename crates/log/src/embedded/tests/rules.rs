@@ -6,6 +6,8 @@ use tidegate_core::Offset;
 use tidegate_sim::SimDisk;
 
 use super::desk::{Desk, NOW_MS, append, at, id, offset, small, topic};
+use crate::embedded::change::Change;
+use crate::embedded::keeper::Keeper;
 use crate::error::LogError;
 use crate::local::Write;
 use crate::port::{Append, Read};
@@ -245,6 +247,76 @@ fn delete_before_stops_where_a_group_is() {
     desk.assert_balanced();
     drop(desk);
     let desk = Desk::open(&disk, small()).unwrap();
+    assert_eq!(desk.start(&at("a", 0)), 12);
+    desk.assert_balanced();
+}
+
+/// How a keeper comes to a removal.
+type Decide = fn(&mut Keeper) -> Result<Option<Change>, LogError>;
+
+/// Between what the keeper decides and the journal there is time for a group to register: then nothing
+/// goes, until the group has read it.
+fn assert_spares_a_late_group(config: TopicConfig, decide: Decide) {
+    let (_disk, mut desk) = opened();
+    desk.create("b", config).unwrap();
+    for n in 0..60 {
+        let mut append = append("b", 0, n);
+        append.record.key = Some(format!("key {}", n % 3).into());
+        desk.append(vec![append]).unwrap();
+    }
+    desk.opened.keeper.fill(true).unwrap();
+    let all = desk.all(&at("b", 0)).unwrap();
+    let stale = decide(&mut desk.opened.keeper).unwrap().unwrap();
+    desk.register("late", vec![1]).unwrap();
+    assert!(!desk.opened.writer.remove(stale).unwrap(), "it was removed");
+    assert_eq!(desk.start(&at("b", 0)), 0);
+    assert_eq!(desk.all(&at("b", 0)).unwrap(), all);
+    desk.assert_balanced();
+    desk.write(Write {
+        appends: vec![],
+        offsets: vec![offset("late", at("b", 0), 60, (0..60).map(id))],
+    })
+    .unwrap();
+    let fresh = decide(&mut desk.opened.keeper).unwrap().unwrap();
+    assert!(desk.opened.writer.remove(fresh).unwrap(), "it was not");
+    assert!(desk.all(&at("b", 0)).unwrap().len() < all.len());
+    desk.assert_balanced();
+}
+
+#[test]
+fn t32_a_deletion_that_was_decided_before_a_group_registered_takes_nothing() {
+    assert_spares_a_late_group(TopicConfig::new(1), |keeper| {
+        keeper.delete_before(&at("b", 0), 10)
+    });
+}
+
+#[test]
+fn t32_retention_that_was_decided_before_a_group_registered_takes_nothing() {
+    let config = TopicConfig {
+        retention_bytes: Some(1_000),
+        ..TopicConfig::new(1)
+    };
+    assert_spares_a_late_group(config, |keeper| keeper.retention(false));
+}
+
+#[test]
+fn t32_compaction_that_was_decided_before_a_group_registered_takes_nothing() {
+    let config = TopicConfig {
+        compact: true,
+        ..TopicConfig::new(1)
+    };
+    assert_spares_a_late_group(config, Keeper::compaction);
+}
+
+#[test]
+fn a_removal_behind_one_that_took_more_takes_nothing() {
+    let (_disk, mut desk) = opened();
+    desk.append((0..30).map(|n| append("a", 0, n)).collect())
+        .unwrap();
+    let keeper = &mut desk.opened.keeper;
+    let [less, more] = [7, 12].map(|to| keeper.delete_before(&at("a", 0), to).unwrap().unwrap());
+    assert!(desk.opened.writer.remove(more).unwrap());
+    assert!(!desk.opened.writer.remove(less).unwrap());
     assert_eq!(desk.start(&at("a", 0)), 12);
     desk.assert_balanced();
 }
