@@ -127,7 +127,8 @@ pub async fn a06_a_system_failure_stops_the_dispatcher_and_loses_nothing(world: 
     running.stop().await;
     let report = broken.stop().await;
     assert_eq!(report.finalized, 0);
-    assert!((1..16).contains(&report.claimed), "{report:?}");
+    // A claim that was under way may have got the last one too; it was given back with the others.
+    assert!((1..=16).contains(&report.claimed), "{report:?}");
     let called: u32 = (0..16).map(|n| calls.of("wrong", n)).sum();
     assert!((1..=2).contains(&called), "{called} calls");
     assert_eq!(calls.of("wrong", 15), 0);

@@ -131,7 +131,7 @@ fn seed() -> u64 {
 fn storm() {
     let seed = seed();
     println!("replay with TIDEGATE_SEED={seed}");
-    let span = Duration::from_secs(if is_long() { 300 } else { 9 });
+    let span = Duration::from_secs(if is_long() { 300 } else { 7 });
     let runtime = Runtime::new().unwrap();
     let server = Server::start();
     let env = Env::system();
@@ -174,7 +174,7 @@ fn storm() {
         if publisher.obligations.lock().unwrap().are_enough() {
             break;
         }
-        campaign.rage(span / 9, None);
+        campaign.rage(span / 6, None);
     }
     publisher.is_calm.store(true, Ordering::Relaxed);
     for running in publishers {

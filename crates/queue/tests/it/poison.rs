@@ -234,5 +234,5 @@ async fn list(model: Model) -> Vec<Listed> {
 
 #[test]
 fn a08_events_that_kill_their_process_are_ended_and_nobody_else() {
-    seeds!(if is_long() { 1_000 } else { 30 }, simulate);
+    seeds!(if is_long() { 1_000 } else { 20 }, simulate);
 }

@@ -416,7 +416,7 @@ fn verify(model: &Model, witness: &Witness, listed: &[Ended]) {
 
 #[test]
 fn a08_dispatchers_survive_everything() {
-    seeds!(if is_long() { 3_000 } else { 60 }, simulate);
+    seeds!(if is_long() { 3_000 } else { 50 }, simulate);
 }
 
 #[test]
