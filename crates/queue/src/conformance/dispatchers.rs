@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tidegate_core::{Backoff, Code, Failure, Retry};
-use tokio::sync::oneshot;
+use tokio::sync::{Semaphore, oneshot};
 
 use super::World;
 use crate::port::{HandlerResult, Status};
@@ -56,9 +56,12 @@ pub fn quick() -> DispatcherOptions {
         poll_delay: Duration::from_millis(5),
         batch_size: 10,
         concurrency: 4,
-        lease: Duration::from_secs(2),
-        handler_timeout: Duration::from_secs(5),
-        stop_timeout: Duration::from_secs(5),
+        // No machine stands still for that long, so nobody loses what it has.
+        lease: super::LONG,
+        handler_timeout: super::LONG,
+        stop_timeout: super::LONG,
+        // What was given back is found soon, also by whoever looked in the same millisecond.
+        rescue_interval: Duration::from_millis(100),
         policy: Policy {
             retry: Retry {
                 attempts: None,
@@ -113,6 +116,11 @@ impl Calls {
         *count
     }
 
+    /// Whether nobody else can count any more.
+    pub(super) fn is_mine_alone(&self) -> bool {
+        Arc::strong_count(&self.0) == 1
+    }
+
     /// How many there were.
     #[must_use]
     pub fn of(&self, handler: &str, n: u32) -> u32 {
@@ -136,15 +144,10 @@ impl World {
         Queue::on(Arc::clone(&self.store), &self.env)
     }
 
-    /// Waits until so many events are finalized, for at most ten seconds.
+    /// Waits until so many events are finalized.
     pub async fn finalized(&self, count: u64) {
-        for _ in 0..2_000 {
-            if self.store.stats().await.unwrap().finalized >= count {
-                return;
-            }
-            self.wait(Duration::from_millis(5)).await;
-        }
-        panic!("not finalized in time: {:?}", self.store.stats().await);
+        let finalized = async || self.store.stats().await.unwrap().finalized;
+        self.until(async || finalized().await >= count).await;
     }
 
     /// The status, the attempts and the errors of an event in the log.
@@ -182,21 +185,22 @@ pub async fn every_handler_gets_every_event(world: &World) {
     assert_eq!(told, ["one", "two"], "each has a result for each event");
 }
 
-/// A handler that runs longer than the lease keeps it: there is no second run.
+/// The lease of a handler that runs is renewed before it ends, until it answers: there is no second run.
 pub async fn q05_a_slow_handler_keeps_its_lease(world: &World) {
     let queue = world.queue();
     let calls = Calls::default();
     let options = DispatcherOptions {
-        lease: Duration::from_millis(150),
+        lease: Duration::from_secs(6),
         ..quick()
     };
+    let gate = Arc::new(Semaphore::new(0));
     let start = |name: &str| {
-        let (calls, clock) = (calls.clone(), Arc::clone(&world.env.clock));
+        let (calls, gate) = (calls.clone(), Arc::clone(&gate));
         let act = move |event: Delivery<Placed>| {
             calls.add("slow", event.event.n);
-            let clock = Arc::clone(&clock);
+            let gate = Arc::clone(&gate);
             async move {
-                clock.sleep(Duration::from_millis(600)).await;
+                gate.acquire().await.unwrap().forget();
                 Handled::Success
             }
         };
@@ -207,6 +211,18 @@ pub async fn q05_a_slow_handler_keeps_its_lease(world: &World) {
     for n in 0..3 {
         queue.publish(&placed(n)).await.unwrap();
     }
+    let ends = async || {
+        let mut ends = Vec::new();
+        for id in 1..=3 {
+            ends.extend(world.store.show(id).await.unwrap().unwrap().locked_until_ms);
+        }
+        ends
+    };
+    world.until(async || ends().await.len() == 3).await;
+    let first = ends().await;
+    let are_later = |ends: Vec<i64>| ends.iter().zip(&first).all(|(end, first)| end > first);
+    world.until(async || are_later(ends().await)).await;
+    gate.add_permits(3);
     world.finalized(3).await;
     one.stop().await;
     two.stop().await;
@@ -392,12 +408,10 @@ pub async fn q14_an_event_without_handler_is_kept_or_completed(world: &World) {
     let nobody = Dispatcher::builder(queue.clone()).options(quick());
     let running = Running::start(world, nobody);
     queue.publish(&placed(1)).await.unwrap();
-    for _ in 0..2_000 {
-        if world.store.stats().await.unwrap().unhandled.get("placed") == Some(&1) {
-            break;
-        }
-        world.wait(Duration::from_millis(5)).await;
-    }
+    let unhandled = async || world.store.stats().await.unwrap().unhandled;
+    world
+        .until(async || unhandled().await.get("placed") == Some(&1))
+        .await;
     running.stop().await;
     assert_eq!(world.store.account().await.unwrap().queued, 1);
     let act = |_: Delivery<Placed>| async { Handled::Success };
@@ -507,12 +521,10 @@ pub async fn two_processes_with_different_handlers_share_an_event(world: &World)
         Running::start(world, builder.register_fn(id, act).unwrap())
     };
     let (one, two) = (start("one"), start("two"));
-    for _ in 0..2_000 {
-        if world.store.registry().await.unwrap().of("placed").count() == 2 {
-            break;
-        }
-        world.wait(Duration::from_millis(5)).await;
-    }
+    let registry = async || world.store.registry().await.unwrap();
+    world
+        .until(async || registry().await.of("placed").count() == 2)
+        .await;
     for n in 0..30 {
         queue.publish(&placed(n)).await.unwrap();
     }

@@ -1,12 +1,13 @@
 //! Rules of settlements in which one event comes twice: of a process that stood still for longer than
 //! its lease, and has an old and a new claim of the same event.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::settles::commit;
 use super::{LONG, SHORT, World, lane, numbers};
 use crate::port::{
-    ClaimedEvent, Disposition, HandlerResult, HandlerState, Move, Settlement, Status,
+    ClaimedEvent, Disposition, HandlerResult, HandlerState, Held, Move, Settlement, Status,
 };
 
 /// Completed, with the handlers' own states to say who did it.
@@ -49,8 +50,11 @@ async fn settle(world: &World, moves: Vec<Move>) -> Vec<i64> {
     world.store.settle(&settlement).await.unwrap()
 }
 
+/// What the first and the second claim say, and whether the first is settled first.
+type Disagreement = (Disposition, Disposition, bool);
+
 /// Every way in which two claims can disagree, and the order they come in.
-fn disagreements() -> impl Iterator<Item = (Disposition, Disposition, bool)> {
+fn disagreements() -> impl Iterator<Item = Disagreement> {
     let verdicts = [
         (completed(), retried()),
         (retried(), completed()),
@@ -77,7 +81,7 @@ fn status_after(to: &Disposition) -> Status {
 async fn settle_both(
     world: &World,
     (old, new): (&[ClaimedEvent], &[ClaimedEvent]),
-    (first, second, is_old_first): (Disposition, Disposition, bool),
+    (first, second, is_old_first): Disagreement,
 ) {
     assert_eq!(numbers(old), numbers(new));
     let mut moves: Vec<Move> = old.iter().map(|one| moved(one, &first, "old")).collect();
@@ -99,6 +103,7 @@ async fn settle_both(
 
 /// Of two claims of one row, each counts by its own token.
 pub async fn a04_q07_of_two_claims_of_one_event_only_the_newest_is_settled(world: &World) {
+    let mut claims = Vec::new();
     for disagreement in disagreements() {
         world.publish("a", 2).await;
         let fresh = world.claim(2, LONG).await;
@@ -108,8 +113,22 @@ pub async fn a04_q07_of_two_claims_of_one_event_only_the_newest_is_settled(world
         };
         assert_eq!(world.settle(&fresh, &again).await, [0_i64; 0]);
         world.wait(Duration::from_millis(5)).await;
-        let old = world.claim(2, SHORT).await;
-        world.wait(SHORT * 2).await;
+        let old = world.claim(2, LONG).await;
+        assert_eq!(numbers(&old), numbers(&fresh));
+        claims.push((old, disagreement));
+    }
+    settle_all_twice(world, claims).await;
+}
+
+/// Claims what there is a second time, when the claims of two events each that hold now have run out, and
+/// settles both.
+async fn settle_all_twice(world: &World, old: Vec<(Vec<ClaimedEvent>, Disagreement)>) {
+    let held = old.iter().flat_map(|(old, _)| old);
+    let held: BTreeSet<Held> = held.map(|one| one.claim.held).collect();
+    let held: Vec<Held> = held.into_iter().collect();
+    assert_eq!(world.store.renew(&held, SHORT).await.unwrap(), []);
+    world.wait(SHORT * 2).await;
+    for (old, disagreement) in old {
         let new = world.claim(2, LONG).await;
         settle_both(world, (&old, &new), disagreement).await;
     }
@@ -117,13 +136,45 @@ pub async fn a04_q07_of_two_claims_of_one_event_only_the_newest_is_settled(world
 
 /// And so it is with two claims of one batch.
 pub async fn a04_q07_of_two_claims_of_one_batch_only_the_newest_is_settled(world: &World) {
+    let mut claims = Vec::new();
     for disagreement in disagreements() {
         world.publish("a", 2).await;
-        let old = world.claim(2, SHORT).await;
-        world.wait(SHORT * 2).await;
-        let new = world.claim(2, LONG).await;
-        settle_both(world, (&old, &new), disagreement).await;
+        claims.push((world.claim(2, LONG).await, disagreement));
     }
+    settle_all_twice(world, claims).await;
+}
+
+/// Half of a batch that ran out is taken over by somebody who asks for less: whoever had it has no say in
+/// that half any more, nor in the rest, which is nobody's until somebody asks for it.
+pub async fn a04_q07_a_claim_of_a_batch_that_was_taken_over_in_part_is_stale(world: &World) {
+    let ids = world.publish("a", 3).await;
+    let old = world.claim(3, SHORT).await;
+    assert_eq!(numbers(&old), ids);
+    world.wait(SHORT * 2).await;
+    let part = world.claim(1, LONG).await;
+    assert_eq!(numbers(&part), ids[..1]);
+    let books = world.store.account().await.unwrap();
+    for one in &old {
+        let record = commit(one, "old", world);
+        assert!(!world.store.record(None, &record).await.unwrap());
+    }
+    let moves = old.iter().map(|one| moved(one, &completed(), "old"));
+    let mut stale = settle(world, moves.collect()).await;
+    stale.sort_unstable();
+    assert_eq!(stale, ids, "it settles nothing of the batch");
+    let held = old[0].claim.held;
+    assert_eq!(world.store.renew(&[held], LONG).await.unwrap(), [held]);
+    assert_eq!(world.store.account().await.unwrap(), books, "nothing moved");
+    world.audit().await;
+    let rest = world.claim(9, LONG).await;
+    assert_eq!(numbers(&rest), ids[1..]);
+    for one in part.iter().chain(&rest) {
+        assert_eq!(one.states, [], "nothing was recorded");
+        let moves = vec![moved(one, &completed(), "new")];
+        assert_eq!(settle(world, moves).await, [0_i64; 0]);
+    }
+    assert_eq!(world.store.account().await.unwrap().delivered, 3);
+    world.audit().await;
 }
 
 /// The same claim twice in one settlement: the first counts, and the second is stale.

@@ -1,7 +1,6 @@
 //! Rules of handlers that register while others are at work.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::sync::Semaphore;
 
@@ -33,8 +32,6 @@ pub async fn a_handler_that_registers_late_gets_what_is_not_finalized(world: &Wo
     let options = DispatcherOptions {
         batch_size: 1,
         concurrency: 2,
-        lease: Duration::from_secs(20),
-        handler_timeout: Duration::from_secs(20),
         ..quick()
     };
     for n in 0..6 {
@@ -44,21 +41,13 @@ pub async fn a_handler_that_registers_late_gets_what_is_not_finalized(world: &Wo
     }
     let builder = Dispatcher::builder(queue.clone()).options(options);
     let early = Running::start(world, builder.register_fn("early", slow).unwrap());
-    for _ in 0..2_000 {
-        if calls.of("early", 1) == 1 {
-            break;
-        }
-        world.wait(Duration::from_millis(5)).await;
-    }
+    world.until(async || calls.of("early", 1) == 1).await;
     let late = [(Placed::TYPE.to_owned(), "late".to_owned())];
     world.store.register(&late).await.unwrap();
     gate.add_permits(6);
-    for _ in 0..400 {
-        if (0..6).all(|n| calls.of("early", n) == 1) {
-            break;
-        }
-        world.wait(Duration::from_millis(5)).await;
-    }
+    // The second ones of their keys wait for the first, which wait for whoever is late.
+    let are_called = async || [0, 1, 4, 5].iter().all(|n| calls.of("early", *n) == 1);
+    world.until(are_called).await;
     let seen = calls.clone();
     let act = move |event: Delivery<Placed>| {
         seen.add("late", event.event.n);
@@ -99,12 +88,7 @@ pub async fn a_handler_that_is_unregistered_while_it_fails_did_not_succeed(world
         }
     };
     let unregister = async |handler: &str, n: u32| {
-        for _ in 0..2_000 {
-            if calls.of(handler, n) == 1 {
-                break;
-            }
-            world.wait(Duration::from_millis(5)).await;
-        }
+        world.until(async || calls.of(handler, n) == 1).await;
         let is_gone = world.store.unregister(Placed::TYPE, handler).await;
         assert!(is_gone.unwrap());
         gate.add_permits(1);

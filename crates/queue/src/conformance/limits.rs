@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tidegate_core::books::Place;
 use tidegate_core::{Classify, Code, EventId, Failure, FailureClass};
+use tokio::sync::Semaphore;
 
 use super::dispatchers::{Calls, Running, quick};
 use super::{LONG, World, completed, lane};
@@ -64,28 +65,32 @@ pub async fn one_stale_event_does_not_cost_its_batch(world: &World) {
     let (gone, gone_id) = (ids[0], events[0].event_id);
     let calls = Calls::default();
     let counted = calls.clone();
-    let (store, clock) = (Arc::clone(&world.store), Arc::clone(&world.env.clock));
+    let gate = Arc::new(Semaphore::new(0));
+    let (store, opening) = (Arc::clone(&world.store), Arc::clone(&gate));
     let options = DispatcherOptions {
         concurrency: 1,
-        lease: LONG,
         ..quick()
     };
     let builder = Dispatcher::builder(world.queue()).options(options);
     let builder = builder.register_raw("one", "a", move |event, _| {
         let number = event.number();
         counted.add("one", u32::try_from(number).unwrap());
-        let (store, clock) = (Arc::clone(&store), Arc::clone(&clock));
+        let (store, gate) = (Arc::clone(&store), Arc::clone(&opening));
         Box::pin(async move {
             if number == gone {
                 finalize_behind_the_back(&*store, number, gone_id).await;
             } else {
-                // So that the first one is settled alone.
-                clock.sleep(Duration::from_millis(50)).await;
+                gate.acquire().await.unwrap().forget();
             }
             Handled::Success
         })
     });
     let running = Running::start(world, builder.unwrap());
+    // The first one is settled alone.
+    world
+        .until(async || running.handle.report().stale == 1)
+        .await;
+    gate.add_permits(4);
     world.finalized(5).await;
     let report = running.stop().await;
     assert_eq!((report.stale, report.finalized), (1, 4), "{report:?}");

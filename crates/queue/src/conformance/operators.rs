@@ -387,7 +387,7 @@ pub async fn retention_never_passes_a_projection(world: &World) {
 /// A turn has one owner until it ends; the next has a larger token, and the old one is worthless.
 pub async fn a_turn_has_one_owner_at_a_time(world: &World) {
     let store = &world.store;
-    let first = store.take_turn("t", "one", SHORT).await.unwrap().unwrap();
+    let first = store.take_turn("t", "one", LONG).await.unwrap().unwrap();
     assert_eq!(store.take_turn("t", "two", LONG).await.unwrap(), None);
     assert!(store.keep_turn(&first, SHORT).await.unwrap());
     world.wait(SHORT * 2).await;

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use tidegate_core::env::Env;
 use tidegate_core::{Code, Failure};
 use tidegate_store::sqlx;
 use tokio::sync::oneshot;
@@ -118,13 +119,17 @@ fn counting(calls: &Calls) -> Projection {
 }
 
 pub(super) fn projector(world: &World, calls: &Calls) -> Projector {
+    projector_in(world, calls, &world.env)
+}
+
+/// The same with an environment of its own.
+pub(super) fn projector_in(world: &World, calls: &Calls, env: &Env) -> Projector {
     let options = ProjectorOptions {
         poll_delay: Duration::from_millis(5),
-        lease: Duration::from_millis(300),
         ..ProjectorOptions::default()
     };
     let queue = world.queue();
-    Projector::new(&queue, vec![counting(calls)], options, &world.env)
+    Projector::new(&queue, vec![counting(calls)], options, env)
 }
 
 /// A projector that runs.
@@ -158,20 +163,14 @@ pub(super) fn start(world: &World, calls: &Calls) -> Projecting {
 }
 
 pub(super) async fn caught_up(world: &World) {
-    for _ in 0..2_000 {
+    let is_caught_up = async || {
         // The end of the log first: what has a position by then is what the lag is measured by.
         let head = world.store.read_log(0, 1).await.unwrap().head;
         let stats = world.store.stats().await.unwrap();
         let is_sequenced = u64::try_from(head).unwrap() >= stats.finalized;
-        if is_sequenced && stats.lag.get("counting") == Some(&0) {
-            return;
-        }
-        world.wait(Duration::from_millis(5)).await;
-    }
-    panic!(
-        "the projection does not catch up: {:?}",
-        world.store.stats().await
-    );
+        is_sequenced && stats.lag.get("counting") == Some(&0)
+    };
+    world.until(is_caught_up).await;
 }
 
 fn handling(world: &World, calls: &Calls) -> Running {
@@ -290,20 +289,11 @@ pub async fn retention_waits_for_a_projection_that_never_came_far(world: &World)
     world.publish("a", 4).await;
     let claimed = world.claim(4, super::LONG).await;
     world.settle(&claimed, &super::completed()).await;
-    let until = async |what: &str, count: u32| {
-        for _ in 0..2_000 {
-            if calls.of(what, 0) >= count {
-                return;
-            }
-            world.wait(Duration::from_millis(5)).await;
-        }
-        panic!("it never came to {what}");
-    };
-    until("tried", 2).await;
+    world.until(async || calls.of("tried", 0) >= 2).await;
     let removed = world.store.clean(Some(Duration::ZERO)).await.unwrap();
     assert_eq!(removed.events, 0);
     calls.add("let go", 0);
-    until("seen", 4).await;
+    world.until(async || calls.of("seen", 0) >= 4).await;
     stop.stop().await;
     world.audit().await;
 }
@@ -432,11 +422,5 @@ async fn rebuild(world: &World) -> Option<Rebuild> {
 }
 
 async fn rebuilt(world: &World) {
-    for _ in 0..2_000 {
-        if rebuild(world).await.is_none() {
-            return;
-        }
-        world.wait(Duration::from_millis(5)).await;
-    }
-    panic!("nobody rebuilds: {:?}", world.queue().projections().await);
+    world.until(async || rebuild(world).await.is_none()).await;
 }

@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use super::dispatchers::{Calls, Placed, Running, quick};
-use super::projections::{TABLE, add, caught_up, create, projector, publish, start, times};
-use super::{LONG, SHORT, World, completed};
+use super::projections::{
+    TABLE, add, caught_up, create, projector, projector_in, publish, start, times,
+};
+use super::{CountedSleeps, LONG, SHORT, World, completed};
 use crate::port::Turn;
 use crate::{Delivery, Dispatcher, Handled, QueueError, RebuildError, Target};
 
@@ -79,13 +81,10 @@ pub async fn a_projection_that_was_forgotten_is_built_anew(world: &World) {
     publish(world, 5..8).await;
     world.finalized(8).await;
     let projecting = start(world, &calls);
-    for _ in 0..2_000 {
-        let known = world.store.projections().await.unwrap();
-        if known == [("counting".to_owned(), 8)] {
-            break;
-        }
-        world.wait(Duration::from_millis(5)).await;
-    }
+    let known = async || world.store.projections().await.unwrap();
+    world
+        .until(async || known().await == [("counting".to_owned(), 8)])
+        .await;
     projecting.stop().await;
     handling.stop().await;
     let known = world.store.projections().await.unwrap();
@@ -97,6 +96,34 @@ pub async fn a_projection_that_was_forgotten_is_built_anew(world: &World) {
     for n in 0..8 {
         assert_eq!(times(world, n).await, 1, "event {n}");
     }
+}
+
+/// A step of a projection that was forgotten while the step was under way comes to nothing: by its position
+/// everything before it would never be built again. Nor does one from where the projection is not.
+pub async fn a_step_from_another_position_comes_to_nothing(world: &World) {
+    let (store, turn) = (&world.store, turn(world, "ours", LONG).await);
+    let step = async |from, to| {
+        let mut tx = store.begin().await.unwrap();
+        create(&mut tx, Target::Live).await.unwrap();
+        add(&mut tx, Target::Live, 7).await.unwrap();
+        let advanced = store.advance(tx, &turn, "counting", from, to);
+        advanced.await.unwrap()
+    };
+    assert!(step(0, 500).await);
+    assert_eq!(times(world, 7).await, 1);
+    for from in [0, 499, 501, 600] {
+        assert!(!step(from, 600).await, "from {from}");
+        assert_eq!(store.projection("counting").await.unwrap(), 500);
+    }
+    // Whoever reads the next page has begun by now.
+    let names = ["counting".to_owned()];
+    let forgotten = store.forget_projection(None, &names, &[]).await;
+    assert!(forgotten.unwrap());
+    assert!(!step(500, 600).await, "it was forgotten meanwhile");
+    assert_eq!(store.projections().await.unwrap(), [], "it has no position");
+    assert_eq!(times(world, 7).await, 1, "nothing of those steps is there");
+    assert!(step(0, 100).await, "it begins with the first event");
+    assert_eq!(store.projection("counting").await.unwrap(), 100);
 }
 
 /// A rebuild waits for its turn, and what retention removes meanwhile would be missing in it: it is refused,
@@ -111,10 +138,12 @@ pub async fn what_is_removed_while_a_rebuild_waits_is_not_lost(world: &World) {
     handling.stop().await;
     let projecting = start(world, &calls);
     caught_up(world).await;
-    let other = projector(world, &calls);
+    let mut env = world.env.fork("other");
+    let sleeps = CountedSleeps::of(&mut env);
+    let other = projector_in(world, &calls, &env);
     let removing = async {
-        // The other one asks for the turn by then.
-        world.wait(Duration::from_millis(100)).await;
+        // The other one has asked for the turn in vain.
+        world.until(async || sleeps.count() > 0).await;
         let cleaned = world.store.clean(Some(Duration::ZERO)).await.unwrap();
         assert_eq!(cleaned.events, 5);
         projecting.stop().await;
@@ -161,21 +190,12 @@ pub async fn a_request_is_served_only_from_a_log_that_is_whole(world: &World) {
         let known = world.store.projections().await.unwrap();
         known.iter().all(|(name, _)| name == "counting")
     };
-    let until_gone = async || {
-        for _ in 0..2_000 {
-            if is_gone().await {
-                return;
-            }
-            world.wait(Duration::from_millis(5)).await;
-        }
-        panic!("{:?}", world.store.projections().await);
-    };
-    until_gone().await;
+    world.until(&is_gone).await;
     assert_eq!(world.store.rebuilds("counting").await.unwrap(), 0);
     assert_eq!(times(world, 0).await, 1);
     let queue = world.queue();
     queue.request_partial_rebuild("counting").await.unwrap();
-    until_gone().await;
+    world.until(&is_gone).await;
     assert_eq!(queue.rebuilds("counting").await.unwrap(), 1);
     assert_eq!(times(world, 0).await, 0);
     projecting.stop().await;
@@ -279,12 +299,9 @@ pub async fn what_is_left_of_a_rebuild_that_nobody_makes_is_dropped(world: &Worl
     let noted = store.note_position("counting", "counting#rebuild", 2).await;
     assert!(noted.unwrap());
     let projecting = start(world, &Calls::default());
-    for _ in 0..2_000 {
-        if store.projections().await.unwrap().len() == 1 {
-            break;
-        }
-        world.wait(Duration::from_millis(5)).await;
-    }
+    world
+        .until(async || store.projections().await.unwrap().len() == 1)
+        .await;
     projecting.stop().await;
     let known = store.projections().await.unwrap();
     assert_eq!(known, [("counting".to_owned(), 5)]);
@@ -313,14 +330,14 @@ pub async fn a_projection_that_was_forgotten_and_is_rebuilt_by_hand_is_whole_aga
 pub async fn a_request_beside_a_forgetting_leaves_nothing_behind(world: &World) {
     let store = &world.store;
     let queue = world.queue();
-    for round in 0..60 {
+    for round in 0..20 {
         let turn = turn(world, "ours", LONG).await;
         let tx = store.begin().await.unwrap();
         assert!(store.advance(tx, &turn, "counting", 0, 3).await.unwrap());
         store.keep_turn(&turn, Duration::ZERO).await.unwrap();
         world.wait(Duration::from_millis(5)).await;
         let asking = async {
-            world.wait(Duration::from_micros(100 * round)).await;
+            world.wait(Duration::from_micros(300 * round)).await;
             queue.request_rebuild("counting").await
         };
         let (asked, forgotten) = tokio::join!(asking, queue.forget_projection("counting"));

@@ -20,13 +20,10 @@ pub async fn a_dispatcher_alone_removes_what_is_old(world: &World) {
     let act = |_: Delivery<Placed>| async { Handled::Success };
     let builder = Dispatcher::builder(queue).options(options);
     let running = Running::start(world, builder.register_fn("one", act).unwrap());
-    for _ in 0..2_000 {
-        let recount = world.store.recount().await.unwrap();
-        if recount.books.removed().delivered == 5 {
-            break;
-        }
-        world.wait(Duration::from_millis(5)).await;
-    }
+    let recount = async || world.store.recount().await.unwrap();
+    world
+        .until(async || recount().await.books.removed().delivered == 5)
+        .await;
     assert_eq!(running.stop().await.finalized, 5);
     let recount = world.store.recount().await.unwrap();
     assert_eq!(recount.books.removed().delivered, 5);

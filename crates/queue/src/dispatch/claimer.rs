@@ -229,3 +229,6 @@ async fn failed(shared: &Shared, error: &QueueError, failures: u32) {
         () = shared.env.clock.sleep(pause) => {}
     }
 }
+
+#[cfg(test)]
+mod tests;

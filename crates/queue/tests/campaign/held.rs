@@ -14,18 +14,26 @@ mod needs_postgres {
 
     use crate::server::Server;
 
-    const BURST: u64 = 10_000;
     const EVERY: Duration = Duration::from_secs(10);
 
     /// Publishes a burst beside a dispatcher and says how many events per second came to their end.
     async fn burst(world: &World, total: &mut u64) -> u64 {
         let begun = Instant::now();
-        for _ in 0..BURST / 1_000 {
+        let burst = if is_long() { 10_000 } else { 2_000 };
+        for _ in 0..burst / 1_000 {
             world.publish("a", 1_000).await;
         }
-        *total += BURST;
+        *total += burst;
         world.finalized(*total).await;
-        (BURST as f64 / begun.elapsed().as_secs_f64()) as u64
+        (burst as f64 / begun.elapsed().as_secs_f64()) as u64
+    }
+
+    async fn ask(world: &World, sql: &'static str) -> i64 {
+        let mut asking = world.store.begin().await.unwrap();
+        let answer = sqlx::query_scalar(sql);
+        let answer = answer.fetch_one(asking.postgres().unwrap()).await.unwrap();
+        asking.rollback().await.unwrap();
+        answer
     }
 
     fn median(rates: &[u64]) -> u64 {
@@ -43,7 +51,8 @@ mod needs_postgres {
             let env = Env::system();
             let options = StoreOptions::new(server.url("parent"));
             let store = Store::open(&options, &env).await.unwrap();
-            let queue = Queue::open(store, &env).await.unwrap();
+            let other = Store::open(&options, &env).await.unwrap();
+            let queue = Queue::open(store.clone(), &env).await.unwrap();
             let world = &World::new(std::sync::Arc::clone(queue.store()));
             let options = DispatcherOptions {
                 batch_size: 500,
@@ -59,7 +68,7 @@ mod needs_postgres {
                 before.push(burst(world, &mut total).await);
             }
 
-            let mut reading = world.store.begin().await.unwrap();
+            let mut reading = other.begin().await.unwrap();
             let snapshot = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ;
                  SET LOCAL idle_in_transaction_session_timeout = 0; SELECT 1";
             let connection = reading.postgres().unwrap();
@@ -85,17 +94,16 @@ mod needs_postgres {
             total += 1;
             world.finalized(total).await;
             running.stop().await;
-            // Statistics are sent when a connection is idle.
-            world.wait(Duration::from_millis(1_500)).await;
+            // A session tells what it did when it ends.
+            store.close().await.unwrap();
+            let told = "SELECT coalesce(sum(n_tup_ins), 0)::int8 FROM pg_stat_user_tables
+                 WHERE schemaname = current_schema() AND relname = 'tidegate_log'";
+            world
+                .until(async || ask(world, told).await >= total as i64)
+                .await;
             let dead = "SELECT coalesce(sum(n_dead_tup), 0)::int8 FROM pg_stat_user_tables
                  WHERE schemaname = current_schema()";
-            let mut asking = world.store.begin().await.unwrap();
-            let connection = asking.postgres().unwrap();
-            let dead: i64 = sqlx::query_scalar(dead)
-                .fetch_one(connection)
-                .await
-                .unwrap();
-            asking.rollback().await.unwrap();
+            let dead = ask(world, dead).await;
             println!(
                 "{total} events, {dead} dead rows; {}/s before, {}/s in the last rounds",
                 median(&before),

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use tidegate_core::EventId;
 use tidegate_core::env::Env;
 use tidegate_queue::Queue;
+use tidegate_queue::port::{ClaimRequest, Held, Serves};
 use tidegate_store::Store;
 use tokio::runtime::Runtime;
 
@@ -80,6 +81,30 @@ impl Pair {
         });
     }
 
+    /// Claims one event, as a process that does nothing more.
+    fn claim_one(&self) -> Held {
+        let request = ClaimRequest {
+            owner: "dead".to_owned(),
+            limit: 1,
+            lease: Duration::from_secs(600),
+            serves: Serves::All,
+            rescue: false,
+            rows: false,
+            suspects: false,
+            alone: false,
+        };
+        let claimed = self.queue.store().claim(&request);
+        let claimed = self.runtime.block_on(claimed).unwrap();
+        claimed.events[0].claim.held
+    }
+
+    /// Lets a claim run out soon.
+    fn let_run_out(&self, held: Held) {
+        let renewed = [held];
+        let renewed = self.queue.store().renew(&renewed, Duration::from_millis(1));
+        assert_eq!(self.runtime.block_on(renewed).unwrap(), []);
+    }
+
     fn heard(&self, is_it: impl Fn(&str, &str) -> bool) -> usize {
         let lines = self.lines.lock().unwrap();
         lines
@@ -146,6 +171,8 @@ mod needs_postgres {
         const EVENTS: u64 = 12;
         let pair = Pair::new();
         pair.register(&["one"]);
+        pair.publish(1);
+        let dead = pair.claim_one();
         let held = pair.start("held", "one", "slow 300", Duration::ZERO);
         pair.publish(EVENTS);
         pair.wait("something is handled", || {
@@ -155,18 +182,14 @@ mod needs_postgres {
         held.pause();
         let ahead = pair.start("ahead", "one", "plain", Duration::from_secs(300));
         pair.publish(1);
-        pair.wait("the other works", || {
-            pair.heard(|from, line| from == "ahead" && line.starts_with("handled")) > 0
-        });
-        // It looks for claims that ran out once a second.
-        std::thread::sleep(Duration::from_secs(3));
-        assert_eq!(
-            pair.heard(|from, line| from == "ahead" && line.starts_with("handled")),
-            1,
-            "the fresh one, and nothing that is claimed"
-        );
+        let by_ahead = || pair.heard(|from, line| from == "ahead" && line.starts_with("handled"));
+        pair.wait("the other works", || by_ahead() == 1);
+        // A claim that does run out: whoever takes it over has looked for such claims.
+        pair.let_run_out(dead);
+        pair.wait("the other looks for what ran out", || by_ahead() > 1);
+        assert_eq!(by_ahead(), 2, "nothing else that is claimed");
         held.resume();
-        pair.wait("all is finalized", || pair.finalized() == EVENTS as i64 + 1);
+        pair.wait("all is finalized", || pair.finalized() == EVENTS as i64 + 2);
         held.stop();
         ahead.stop();
         assert_eq!(

@@ -23,6 +23,13 @@ pub(crate) struct Obligations {
     pub(crate) taken_back: BTreeSet<EventId>,
 }
 
+impl Obligations {
+    /// Whether a verdict over them is a proof.
+    pub(crate) fn are_enough(&self) -> bool {
+        self.promised.len() > 200 && self.taken_back.len() > 20
+    }
+}
+
 /// What publishers share.
 #[derive(Clone)]
 pub(crate) struct Publisher {

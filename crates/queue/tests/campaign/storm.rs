@@ -131,7 +131,7 @@ fn seed() -> u64 {
 fn storm() {
     let seed = seed();
     println!("replay with TIDEGATE_SEED={seed}");
-    let span = Duration::from_secs(if is_long() { 300 } else { 15 });
+    let span = Duration::from_secs(if is_long() { 300 } else { 7 });
     let runtime = Runtime::new().unwrap();
     let server = Server::start();
     let env = Env::system();
@@ -168,6 +168,13 @@ fn storm() {
     for (count, restart) in [(2, None), (4, Some(Stop::Fast)), (8, Some(Stop::Immediate))] {
         campaign.add_up_to(count);
         campaign.rage(span / 3, restart);
+    }
+    // A slow machine takes longer for what is a proof.
+    for _ in 0..60 {
+        if publisher.obligations.lock().unwrap().are_enough() {
+            break;
+        }
+        campaign.rage(span / 6, None);
     }
     publisher.is_calm.store(true, Ordering::Relaxed);
     for running in publishers {
@@ -231,8 +238,7 @@ fn judge(
         wrong.len(),
         &wrong[..wrong.len().min(20)]
     );
-    assert!(evidence.promised.len() > 200, "too little is no proof");
-    assert!(evidence.taken_back.len() > 20, "too little is no proof");
+    assert!(obligations.are_enough(), "too little is no proof");
     runtime.block_on(async {
         let account = queue.account().await.unwrap();
         assert!(account.is_balanced(), "{account:?}");

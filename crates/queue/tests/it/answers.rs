@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use tidegate_core::{Backoff, Code, Failure};
 use tidegate_queue::conformance::{LONG, World, completed, numbers};
 use tidegate_queue::model::{Fault, Model};
+use tidegate_queue::port::QueueStore;
 use tidegate_queue::{
     Context, Delivery, Dispatcher, DispatcherOptions, Event, Handled, Handler, Queue,
 };
@@ -148,6 +149,59 @@ fn an_event_whose_result_may_be_recorded_is_let_go_of() {
         1,
         "its success stood in the tables"
     );
+}
+
+#[test]
+fn an_event_behind_one_whose_answer_was_lost_waits_for_it() {
+    let mut scene = Scene::new();
+    lose(&scene.model, "record", 1);
+    scene.publish(2, Some("k"));
+    scene.start(10);
+    let parked = |scene: &Scene| scene.model.audit().books.account().parked;
+    scene.wait(|scene| parked(scene) == 1);
+    assert_eq!(*scene.called.0.lock().unwrap(), [1], "the second is parked");
+    scene.wait(|scene| scene.delivered() == 2);
+    assert_eq!(*scene.called.0.lock().unwrap(), [1, 2]);
+    let model = scene.model.clone();
+    let finalized = scene.sim.block_on(&scene.database, async move {
+        model.sequence(10).await.unwrap();
+        let page = model.read_log(0, 10).await.unwrap();
+        page.events.iter().map(|event| event.id).collect::<Vec<_>>()
+    });
+    assert_eq!(finalized, [1, 2], "in the order of their key");
+}
+
+/// Two processes, and a handler that takes three leases: nobody else gets its event meanwhile.
+#[test]
+fn a_handler_that_outlasts_its_lease_is_called_once() {
+    let mut scene = Scene::new();
+    let other = scene.sim.node("other");
+    let calls = Arc::new(AtomicU32::new(0));
+    for node in [&scene.worker, &other] {
+        let (env, seen) = (node.env(), Arc::clone(&calls));
+        let clock = Arc::clone(&env.clock);
+        let slow = move |_: Delivery<Placed>| {
+            seen.fetch_add(1, Ordering::Relaxed);
+            let clock = Arc::clone(&clock);
+            async move {
+                clock.sleep(LEASE * 3).await;
+                Handled::Success
+            }
+        };
+        let options = DispatcherOptions {
+            lease: LEASE,
+            ..DispatcherOptions::default()
+        };
+        let queue = Queue::on(Arc::new(scene.model.clone()), &env);
+        let builder = Dispatcher::builder(queue).options(options);
+        let dispatcher = builder.register_fn("slow", slow).unwrap().build(&env);
+        drop(node.start("dispatcher", async move {
+            dispatcher.run(std::future::pending()).await;
+        }));
+    }
+    scene.publish(3, None);
+    scene.wait(|scene| scene.delivered() == 3);
+    assert_eq!(calls.load(Ordering::Relaxed), 3, "each of them once");
 }
 
 #[test]

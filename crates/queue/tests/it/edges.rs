@@ -151,7 +151,7 @@ mod needs_postgres {
     use tokio::net::{TcpListener, TcpStream};
 
     use super::*;
-    use crate::stores::{postgres, run};
+    use crate::stores::{is_soon, postgres, process_of, run};
 
     #[test]
     #[ignore = "needs PostgreSQL"]
@@ -313,7 +313,8 @@ mod needs_postgres {
     #[test]
     #[ignore = "needs PostgreSQL"]
     fn a10_every_call_of_a_transaction_ends_though_the_server_stands_still() {
-        const LIMIT: Duration = Duration::from_millis(300);
+        // Long beside what a busy server takes for what is prepared.
+        const LIMIT: Duration = Duration::from_secs(2);
         runtime().block_on(async {
             let (store, schema) = postgres().await;
             let url = std::env::var("DATABASE_URL").unwrap();
@@ -355,28 +356,21 @@ mod needs_postgres {
             let event = [world.event("a")];
             is_still.store(true, Ordering::SeqCst);
             let calls = async {
-                let published = world.store.publish_in(&mut publishing, &event).await;
-                assert!(published.is_err());
-                let recorded = world.store.record(Some(recording), &commit).await;
-                assert!(!recorded.unwrap_err().may_have_happened());
-                let advanced = world.store.advance(advancing, &turn, "p", 0, 0).await;
-                assert!(advanced.is_err());
-                assert!(
-                    tidegate_store::lease::holds(&mut checking, &lease)
-                        .await
-                        .is_err()
-                );
-                assert!(
-                    world
-                        .store
-                        .swap(&turn, "p", "p#rebuild", &[], &[])
-                        .await
-                        .is_err()
-                );
-                assert!(world.store.cancel(1).await.is_err());
+                tokio::join!(
+                    world.store.publish_in(&mut publishing, &event),
+                    world.store.record(Some(recording), &commit),
+                    world.store.advance(advancing, &turn, "p", 0, 0),
+                    tidegate_store::lease::holds(&mut checking, &lease),
+                    world.store.swap(&turn, "p", "p#rebuild", &[], &[]),
+                    world.store.cancel(1),
+                )
             };
-            let ended = tokio::time::timeout(LIMIT * 20, calls).await;
-            assert!(ended.is_ok(), "a call did not end");
+            let ended = tokio::time::timeout(LONG, calls).await;
+            let (published, recorded, advanced, held, swapped, canceled) =
+                ended.expect("a call did not end");
+            assert!(published.is_err() && advanced.is_err() && held.is_err());
+            assert!(!recorded.unwrap_err().may_have_happened());
+            assert!(swapped.is_err() && canceled.is_err());
             // What is on its way arrives now, and must not keep its transaction open.
             drop((publishing, checking));
             is_still.store(false, Ordering::SeqCst);
@@ -397,16 +391,18 @@ mod needs_postgres {
             let queue = sql::queue_store(hasty, &Env::system()).await;
             let world = World::new(queue.unwrap());
             let id = world.publish("a", 1).await[0];
-            let mut options = quick();
-            options.lease = LONG;
-            let clock = Arc::clone(&world.env.clock);
-            let builder = Dispatcher::builder(world.queue()).options(options);
+            let builder = Dispatcher::builder(world.queue()).options(quick());
+            let looking = store.clone();
             let builder = builder.register_raw("one", "a", move |event, context| {
-                let (attempt, clock) = (event.attempt, Arc::clone(&clock));
+                let (attempt, looking) = (event.attempt, looking.clone());
                 Box::pin(async move {
-                    context.transaction().await.unwrap();
+                    let tx = context.transaction().await.unwrap();
                     if attempt == 1 {
-                        clock.sleep(Duration::from_millis(500)).await;
+                        let process = process_of(tx).await;
+                        let is_ended = format!(
+                            "NOT EXISTS (SELECT 1 FROM pg_stat_activity WHERE pid = {process})"
+                        );
+                        assert!(is_soon(&looking, &is_ended).await);
                     }
                     Handled::Success
                 })
@@ -415,7 +411,9 @@ mod needs_postgres {
             world.finalized(1).await;
             running.stop().await;
             let shown = world.store.show(id).await.unwrap().unwrap();
-            assert_eq!((shown.status, shown.attempts), (Status::Completed, 2));
+            assert_eq!(shown.status, Status::Completed);
+            // A busy machine may idle a second time.
+            assert!(shown.attempts >= 2, "{}", shown.attempts);
             run(&store, format!("DROP SCHEMA {schema} CASCADE")).await;
         });
     }

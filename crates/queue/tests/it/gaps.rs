@@ -139,7 +139,8 @@ mod needs_postgres {
             let mut open: Vec<(Tx, Vec<i64>)> = Vec::new();
             let mut claims: BTreeMap<i64, u32> = BTreeMap::new();
             let mut committed = Vec::new();
-            for _ in 0..tidegate_sim::scaled(20_000) {
+            let steps = if tidegate_sim::is_long() { 20_000 } else { 600 };
+            for _ in 0..steps {
                 match dice.below(10) {
                     0 | 1 if open.len() < 7 => {
                         let tx = world.store.begin().await.unwrap();

@@ -16,7 +16,7 @@ use tidegate_core::env::{Entropy, Stream};
 use tidegate_queue::model::{Fault, Model};
 use tidegate_queue::port::{Filter, Listed, QueueStore, Status};
 use tidegate_queue::{Delivery, Dispatcher, DispatcherOptions, Event, Handled, Queue};
-use tidegate_sim::{Node, Sim, scaled, seeds};
+use tidegate_sim::{Node, Sim, is_long, seeds};
 
 const EVENTS: u64 = 40;
 const PROCESSES: usize = 3;
@@ -234,5 +234,5 @@ async fn list(model: Model) -> Vec<Listed> {
 
 #[test]
 fn a08_events_that_kill_their_process_are_ended_and_nobody_else() {
-    seeds!(scaled(1_000), simulate);
+    seeds!(if is_long() { 1_000 } else { 20 }, simulate);
 }

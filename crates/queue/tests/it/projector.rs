@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use tidegate_core::env::Env;
+use tidegate_queue::conformance::CountedSleeps;
 use tidegate_queue::model::{Fault, Model};
 use tidegate_queue::port::QueueStore;
 use tidegate_queue::{Projector, ProjectorOptions, Queue, sql};
@@ -54,8 +55,9 @@ fn an_idle_projector_writes_nothing_to_sqlite() {
     runtime().block_on(async {
         let dir = tempfile::tempdir().unwrap();
         let store = sqlite(&dir).await;
-        let env = Env::system();
+        let mut env = Env::system();
         let store = sql::queue_store(store, &env).await.unwrap();
+        let sleeps = CountedSleeps::of(&mut env);
         let queue = Queue::on(store, &env);
         let options = ProjectorOptions {
             poll_delay: Duration::from_millis(5),
@@ -76,8 +78,11 @@ fn an_idle_projector_writes_nothing_to_sqlite() {
         {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        let before = written();
-        tokio::time::sleep(Duration::from_millis(300)).await;
+        let (before, slept) = (written(), sleeps.count());
+        // It looks for work before it sleeps.
+        while sleeps.count() < slept + 30 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
         assert_eq!(written(), before);
         running.abort();
     });

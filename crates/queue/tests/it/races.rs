@@ -6,13 +6,16 @@ use std::time::Duration;
 use tidegate_core::env::Env;
 use tidegate_queue::conformance::{LONG, SHORT, World, completed, lane, numbers};
 use tidegate_queue::port::{
-    Disposition, HandlerCommit, HandlerResult, HandlerState, Held, Move, Settlement, Status,
+    ClaimedEvent, Disposition, HandlerCommit, HandlerResult, HandlerState, Held, Move, Settlement,
+    Status,
 };
 use tidegate_queue::{QueueError, Tx, sql};
 use tidegate_store::Store;
 use tidegate_store::sqlx::{self, AssertSqlSafe};
 
-use crate::stores::{postgres, run, runtime, with_postgres};
+use crate::stores::{
+    postgres, run, runtime, until_those_who_run_have_ended, until_waited_for, with_postgres,
+};
 
 async fn world(store: &Store) -> World {
     let queue = sql::queue_store(store.clone(), &Env::system()).await;
@@ -147,6 +150,81 @@ mod needs_postgres {
 
     #[test]
     #[ignore = "needs PostgreSQL"]
+    fn q19_groups_that_a_full_round_left_out_have_their_positions() {
+        with_postgres(async |server| {
+            let world = &server.world;
+            let ids = world.publish("a", 10).await;
+            for event in world.claim(10, LONG).await {
+                world.settle_part(&event, &completed()).await;
+            }
+            assert_eq!(world.store.sequence(2).await.unwrap(), 2);
+            // Whoever looks now could know that nobody comes below the last of the ten.
+            until_those_who_run_have_ended(&server.store).await;
+            while world.store.sequence(2).await.unwrap() > 0 {}
+            let page = world.store.read_log(0, 20).await.unwrap();
+            let read: Vec<(i64, i64)> = page.events.iter().map(|e| (e.position, e.id)).collect();
+            let expected: Vec<(i64, i64)> = (1..=10).zip(ids).collect();
+            assert_eq!(read, expected);
+        });
+    }
+
+    /// What handler `one` did for an event, with a side effect.
+    fn mailed(event: &ClaimedEvent) -> HandlerCommit {
+        HandlerCommit {
+            claim: event.claim.clone(),
+            state: HandlerState {
+                handler: "one".to_owned(),
+                result: HandlerResult::Success,
+                attempts: 1,
+                error: None,
+            },
+            follow_ups: Vec::new(),
+            done: vec!["mail".to_owned()],
+            event_id: event.claim.event_id,
+        }
+    }
+
+    #[test]
+    #[ignore = "needs PostgreSQL"]
+    fn a04_q16_an_event_whose_result_is_being_recorded_is_not_taken_over() {
+        with_postgres(async |server| {
+            let world = Arc::new(world(&server.store).await);
+            for is_row in [false, true] {
+                let ids = world.publish("a", 1).await;
+                if is_row {
+                    let again = Disposition::Retry {
+                        after: Duration::ZERO,
+                        lane: lane(),
+                    };
+                    let fresh = world.claim(1, LONG).await;
+                    assert_eq!(world.settle(&fresh, &again).await, [0_i64; 0]);
+                    world.wait(Duration::from_millis(5)).await;
+                }
+                let claimed = world.claim(1, SHORT).await;
+                assert_eq!(numbers(&claimed), ids);
+                // The record stands still: it is past its fence, and has not committed.
+                let mut busy = world.store.begin().await.unwrap();
+                execute(&mut busy, "LOCK TABLE event_inbox IN SHARE MODE".to_owned()).await;
+                let (other, commit) = (Arc::clone(&world), mailed(&claimed[0]));
+                let recording =
+                    tokio::spawn(async move { other.store.record(None, &commit).await });
+                until_waited_for(&server.store, &mut busy, 1).await;
+                world.wait(SHORT * 2).await;
+                let early = numbers(&world.claim(1, LONG).await);
+                assert_eq!(early, [0_i64; 0], "it would be handled twice");
+                busy.rollback().await.unwrap();
+                assert!(recording.await.unwrap().unwrap());
+                let next = world.claim(1, LONG).await;
+                assert_eq!(numbers(&next), ids);
+                assert_eq!(next[0].states.len(), 1, "it comes with its result");
+                assert_eq!(world.settle(&next, &completed()).await, [0_i64; 0]);
+                world.audit().await;
+            }
+        });
+    }
+
+    #[test]
+    #[ignore = "needs PostgreSQL"]
     fn an_event_given_back_beside_retention_is_not_removed() {
         runtime().block_on(async {
             let (store, schema) = postgres().await;
@@ -180,11 +258,11 @@ mod needs_postgres {
             execute(&mut busy, lock.to_owned()).await;
             let giving = Arc::clone(&world);
             let giving = tokio::spawn(async move { giving.store.redrive(id).await });
-            world.wait(Duration::from_millis(500)).await;
+            until_waited_for(&store, &mut busy, 1).await;
             let cleaning = Arc::clone(&world);
             let cleaning =
                 tokio::spawn(async move { cleaning.store.clean(Some(Duration::ZERO)).await });
-            world.wait(Duration::from_millis(500)).await;
+            until_waited_for(&store, &mut busy, 2).await;
             assert!(!giving.is_finished());
             busy.rollback().await.unwrap();
             giving.await.unwrap().unwrap();
@@ -219,7 +297,7 @@ mod needs_postgres {
                 tokio::spawn(async move { world.settle(&[event], &completed()).await })
             };
             let (one, two) = (settle(&world), settle(&world));
-            world.wait(Duration::from_millis(500)).await;
+            until_waited_for(&store, &mut busy, 2).await;
             busy.rollback().await.unwrap();
             let mut stale = one.await.unwrap();
             stale.extend(two.await.unwrap());
@@ -245,9 +323,6 @@ mod needs_postgres {
             world.wait(Duration::from_millis(5)).await;
             let mut rows = world.claim(3, LONG).await;
             rows.sort_by_key(|row| std::cmp::Reverse(row.claim.id));
-            let waits = "SELECT count(*) FROM pg_locks l WHERE NOT l.granted AND EXISTS (
-                             SELECT 1 FROM pg_locks h WHERE h.pid = l.pid
-                               AND h.relation = 'tidegate_event_row'::regclass)";
             for is_settle in [false, true] {
                 let mut first = world.store.begin().await.unwrap();
                 let lock = |id: i64, how: &str| {
@@ -263,9 +338,7 @@ mod needs_postgres {
                         assert_eq!(other.store.renew(&held, LONG).await.unwrap(), []);
                     }
                 });
-                while number(&store, waits).await == 0 {
-                    world.wait(Duration::from_millis(10)).await;
-                }
+                until_waited_for(&store, &mut first, 1).await;
                 // It has none of the others, so that nobody waits for it who has the first.
                 execute(&mut first, lock(ids[1], "NOWAIT")).await;
                 execute(&mut first, lock(ids[2], "NOWAIT")).await;
@@ -292,11 +365,7 @@ mod needs_postgres {
             execute(&mut busy, lock.to_owned()).await;
             let canceling = Arc::clone(&world);
             let canceling = tokio::spawn(async move { canceling.store.cancel(id).await });
-            let waits = "SELECT count(*) FROM pg_locks WHERE NOT granted
-                         AND relation = 'tidegate_canceled'::regclass";
-            while number(&store, waits).await == 0 {
-                world.wait(Duration::from_millis(10)).await;
-            }
+            until_waited_for(&store, &mut busy, 1).await;
             // Meanwhile the event gets its row.
             let retry = Disposition::Retry {
                 after: LONG,
@@ -336,7 +405,8 @@ mod needs_postgres {
                 world.wait(SHORT * 2).await;
                 let tx = recording(world, table).await;
                 let cancel = world.store.cancel(ids[0]);
-                let cancel = tokio::time::timeout(Duration::from_secs(2), cancel).await;
+                // Sooner than the store gives up by itself.
+                let cancel = tokio::time::timeout(Duration::from_secs(20), cancel).await;
                 let refused = cancel.expect("it does not wait").unwrap_err();
                 assert!(matches!(refused, QueueError::Busy { .. }), "{refused:?}");
                 tx.rollback().await.unwrap();
@@ -355,18 +425,7 @@ mod needs_postgres {
             world.publish("a", 1).await;
             let claimed = world.claim(1, LONG).await;
             let event = claimed[0].claim.event_id;
-            let commit = HandlerCommit {
-                claim: claimed[0].claim.clone(),
-                state: HandlerState {
-                    handler: "one".to_owned(),
-                    result: HandlerResult::Success,
-                    attempts: 1,
-                    error: None,
-                },
-                follow_ups: Vec::new(),
-                done: vec!["mail".to_owned()],
-                event_id: event,
-            };
+            let commit = mailed(&claimed[0]);
             assert!(world.store.record(None, &commit).await.unwrap());
             let mut tx = world.store.begin().await.unwrap();
             let elsewhere = "SET LOCAL search_path = pg_temp;
@@ -396,12 +455,10 @@ mod needs_postgres {
             for event in world.claim(3, LONG).await {
                 world.settle_part(&event, &completed()).await;
             }
-            // The last look knows that nothing comes below any more. Other tests on this server may have
-            // transactions open that ran before.
-            for _ in 0..20 {
-                world.store.sequence(100).await.unwrap();
-                world.wait(Duration::from_millis(100)).await;
-            }
+            // The last look knows that nothing comes below any more.
+            world.store.sequence(100).await.unwrap();
+            until_those_who_run_have_ended(store).await;
+            world.store.sequence(100).await.unwrap();
             let back =
                 "TRUNCATE tidegate_sequence, tidegate_log, tidegate_log_batch RESTART IDENTITY;
                 UPDATE tidegate_queue SET sequenced_below = 0, registry = 0";

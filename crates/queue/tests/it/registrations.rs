@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use tidegate_core::env::Env;
-use tidegate_queue::conformance::World;
 use tidegate_queue::model::{Fault, Model};
 use tidegate_queue::port::{QueueStore, Status};
 use tidegate_queue::{
@@ -50,7 +49,7 @@ async fn execute(tx: &mut Tx, sql: &'static str) {
 }
 
 async fn until(what: &str, is_so: impl AsyncFn() -> bool) {
-    for _ in 0..1_000 {
+    for _ in 0..6_000 {
         if is_so().await {
             return;
         }
@@ -94,7 +93,7 @@ async fn goes_back(store: &Store) {
     assert_eq!(calls.load(Ordering::Relaxed), 1);
     assert!(is_registered().await, "its row was gone too");
     stop.send(()).unwrap();
-    let ended = tokio::time::timeout(Duration::from_secs(8), task).await;
+    let ended = tokio::time::timeout(Duration::from_secs(60), task).await;
     assert_eq!(ended.unwrap().unwrap().finalized, 1);
 }
 
@@ -147,7 +146,7 @@ mod needs_postgres {
     use tidegate_queue::conformance::{LONG, SHORT, completed};
     use tidegate_queue::port::{Move, Settlement};
 
-    use crate::stores::run;
+    use crate::stores::{run, until_waited_for};
 
     fn handler(id: &str) -> [(String, String); 1] {
         [("a".to_owned(), id.to_owned())]
@@ -204,7 +203,8 @@ mod needs_postgres {
 
     /// Settles one event that is claimed, in a row of its own or not, while somebody has the lock that it
     /// needs; meanwhile another handler registers.
-    async fn overlook(world: &Arc<World>, is_row: bool) {
+    async fn overlook(store: &Store, is_row: bool) {
+        let world = Arc::new(world(store).await);
         world.store.register(&handler("one")).await.unwrap();
         let id = world.publish("a", 1).await[0];
         let mut claimed = world.claim(1, LONG).await;
@@ -231,12 +231,11 @@ mod needs_postgres {
             }],
             finished: vec![claimed[0].claim.held],
         };
-        let store = Arc::clone(&world.store);
         let settling = {
-            let settlement = settlement.clone();
-            tokio::spawn(async move { store.settle(&settlement).await })
+            let (settlement, other) = (settlement.clone(), Arc::clone(&world.store));
+            tokio::spawn(async move { other.settle(&settlement).await })
         };
-        world.wait(Duration::from_millis(300)).await;
+        until_waited_for(store, &mut busy, 1).await;
         assert!(!settling.is_finished());
         world.store.register(&handler("late")).await.unwrap();
         busy.commit().await.unwrap();
@@ -260,8 +259,7 @@ mod needs_postgres {
     #[ignore = "needs PostgreSQL"]
     fn a_handler_that_registers_while_a_batch_waits_to_be_settled_is_not_overlooked() {
         with_postgres(async |server: &OnServer| {
-            let world = Arc::new(world(&server.store).await);
-            overlook(&world, false).await;
+            overlook(&server.store, false).await;
         });
     }
 
@@ -269,8 +267,7 @@ mod needs_postgres {
     #[ignore = "needs PostgreSQL"]
     fn a_handler_that_registers_while_a_row_waits_to_be_settled_is_not_overlooked() {
         with_postgres(async |server: &OnServer| {
-            let world = Arc::new(world(&server.store).await);
-            overlook(&world, true).await;
+            overlook(&server.store, true).await;
         });
     }
 
@@ -284,7 +281,7 @@ mod needs_postgres {
             execute(&mut settling, "SELECT tidegate_registry()").await;
             let store = Arc::clone(&world.store);
             let registering = tokio::spawn(async move { store.register(&handler("one")).await });
-            world.wait(Duration::from_millis(300)).await;
+            until_waited_for(&server.store, &mut settling, 1).await;
             assert!(!registering.is_finished());
             settling.commit().await.unwrap();
             registering.await.unwrap().unwrap();
@@ -311,10 +308,12 @@ mod needs_postgres {
                     assert!(registry.of("a").any(|id| id == "late"));
                     return;
                 }
-                server.world.wait(Duration::from_millis(20)).await;
+                server.world.wait(Duration::from_millis(5)).await;
                 let mut tx = server.world.store.begin().await.unwrap();
-                let locks = "SELECT 1 / pg_try_advisory_xact_lock(tidegate_lock('registry'))::int
-                         FROM tidegate_queue FOR UPDATE NOWAIT";
+                // The server may be at work on what it was told; then it is free soon.
+                let locks = "SET LOCAL lock_timeout = '20s';
+                    SELECT pg_advisory_xact_lock(tidegate_lock('registry'));
+                    SELECT 1 FROM tidegate_queue FOR UPDATE";
                 execute(&mut tx, locks).await;
                 tx.rollback().await.unwrap();
             }
@@ -345,7 +344,8 @@ mod needs_postgres {
             queue.publish(&Placed { n: 1 }).await.unwrap();
             until("it is handled", async || calls.load(Ordering::Relaxed) == 1).await;
             stop.send(()).unwrap();
-            let ended = tokio::time::timeout(Duration::from_secs(8), task).await;
+            // Sooner than the store gives up by itself.
+            let ended = tokio::time::timeout(Duration::from_secs(25), task).await;
             assert_eq!(ended.unwrap().unwrap().finalized, 0);
             busy.rollback().await.unwrap();
             let recount = queue.store().recount().await.unwrap();
@@ -370,7 +370,7 @@ mod needs_postgres {
             let cleaning = Arc::clone(&world);
             let cleaning =
                 tokio::spawn(async move { cleaning.store.clean(Some(Duration::ZERO)).await });
-            world.wait(Duration::from_millis(300)).await;
+            until_waited_for(&server.store, &mut noting, 1).await;
             noting.commit().await.unwrap();
             assert_eq!(cleaning.await.unwrap().unwrap().events, 0);
             // And the other way round: whoever notes one waits for a removal that has begun.
@@ -386,7 +386,7 @@ mod needs_postgres {
                 let tx = begins.store.begin().await?;
                 begins.store.advance(tx, &turn?.unwrap(), "r", 0, 0).await
             });
-            world.wait(Duration::from_millis(300)).await;
+            until_waited_for(&server.store, &mut removing, 2).await;
             assert!(!noting.is_finished() && !beginning.is_finished());
             removing.rollback().await.unwrap();
             assert!(noting.await.unwrap().unwrap());

@@ -20,7 +20,7 @@ use tidegate_queue::{
     Context, Delivery, Dispatcher, DispatcherOptions, Event, Handled, Handler, Projection,
     Projector, ProjectorOptions, Queue,
 };
-use tidegate_sim::{Node, Sim, scaled, seeds};
+use tidegate_sim::{Node, Sim, is_long, seeds};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -416,7 +416,7 @@ fn verify(model: &Model, witness: &Witness, listed: &[Ended]) {
 
 #[test]
 fn a08_dispatchers_survive_everything() {
-    seeds!(scaled(3_000), simulate);
+    seeds!(if is_long() { 3_000 } else { 50 }, simulate);
 }
 
 #[test]

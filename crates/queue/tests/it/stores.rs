@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tidegate_core::env::Env;
 use tidegate_queue::conformance::World;
 use tidegate_queue::model::Model;
-use tidegate_queue::sql;
+use tidegate_queue::{Tx, sql};
 use tidegate_store::{Store, StoreOptions};
 use tokio::runtime::Runtime;
 
@@ -68,6 +68,62 @@ pub(crate) async fn run(store: &Store, sql: String) {
         .unwrap();
 }
 
+/// What the server answers with one number.
+pub(crate) async fn ask(store: &Store, sql: String) -> i64 {
+    let Store::Postgres(postgres) = store else {
+        panic!("only PostgreSQL has schemas");
+    };
+    let call = postgres.run("ask", move |connection| {
+        Box::pin(async move {
+            let sql = tidegate_store::sqlx::AssertSqlSafe(sql);
+            let sql = tidegate_store::sqlx::query_scalar(sql);
+            sql.fetch_one(connection).await
+        })
+    });
+    call.await.unwrap()
+}
+
+/// Asks until the answer is yes, and says whether it came within a minute.
+pub(crate) async fn is_soon(store: &Store, sql: &str) -> bool {
+    for _ in 0..6_000 {
+        let sql = format!("SELECT ({sql})::int::int8");
+        if ask(store, sql).await == 1 {
+            return true;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    false
+}
+
+/// The process of the server that a transaction runs in.
+pub(crate) async fn process_of(tx: &mut Tx) -> i32 {
+    let process = tidegate_store::sqlx::query_scalar("SELECT pg_backend_pid()");
+    process.fetch_one(tx.postgres().unwrap()).await.unwrap()
+}
+
+/// Waits until so many sessions wait for what this transaction has locked, also those who wait behind
+/// another of them.
+pub(crate) async fn until_waited_for(store: &Store, busy: &mut Tx, count: usize) {
+    let process = process_of(busy).await;
+    let waiting = format!(
+        "WITH RECURSIVE waits(pid) AS (
+             SELECT {process}
+             UNION SELECT a.pid FROM pg_stat_activity a JOIN waits w
+                 ON a.wait_event_type = 'Lock' AND w.pid = ANY (pg_blocking_pids(a.pid)))
+         SELECT count(*) > {count} FROM waits"
+    );
+    assert!(is_soon(store, &waiting).await, "fewer than {count} wait");
+}
+
+/// Waits until every transaction of the server that runs now has ended: by then nobody comes below what
+/// the sequencer saw. Those of other tests may take long; after a minute it goes on without them, and
+/// the test sees less.
+pub(crate) async fn until_those_who_run_have_ended(store: &Store) {
+    let now = ask(store, "SELECT pg_current_xact_id()::text::int8".to_owned()).await;
+    let have_ended = format!("pg_snapshot_xmin(pg_current_snapshot())::text::int8 > {now}");
+    is_soon(store, &have_ended).await;
+}
+
 /// A queue in a schema of its own.
 pub(crate) struct OnServer {
     pub(crate) store: Store,
@@ -81,6 +137,7 @@ impl OnServer {
         let url = std::env::var("DATABASE_URL").expect("DATABASE_URL names the server");
         let mut options = StoreOptions::new(url);
         options.schema = Some(self.schema.clone());
+        options.timeout = Duration::from_secs(30);
         options
     }
 }

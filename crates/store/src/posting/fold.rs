@@ -229,3 +229,59 @@ fn folded(entries: Vec<Entry>, now_ms: u64) -> Vec<Posting> {
         })
         .collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A day after the minutes below: they fold into hours.
+    const LATER: u64 = (60 * 24 + 120) * 60_000;
+
+    fn of(minute: u64, to: Place, count: i64) -> Entry {
+        Entry {
+            bucket: Bucket::Minute(minute),
+            from: None,
+            to: Some(to),
+            tally: Tally {
+                count,
+                id_sum: u128::from(minute) + 1,
+            },
+        }
+    }
+
+    fn rows() -> Vec<(String, Entry)> {
+        let rows = [
+            ("a", of(1, Place::Queued, 2)),
+            ("b", of(1, Place::Delivered, 3)),
+            ("c", of(2, Place::Queued, 4)),
+            ("d", of(70, Place::Queued, 5)),
+        ];
+        rows.map(|(at, entry)| (at.to_owned(), entry)).into()
+    }
+
+    #[test]
+    fn rows_of_one_sum_are_piled_up_and_those_that_are_alone_are_left() {
+        assert_eq!(piled(rows(), LATER), ["a", "c"]);
+        assert!(
+            piled(rows(), 0).is_empty(),
+            "minutes are told apart for a day"
+        );
+    }
+
+    #[test]
+    fn rows_are_summed_up_by_what_they_say() {
+        let entries = rows().into_iter().map(|(_, entry)| entry).collect();
+        let mut sums: Vec<(String, Option<Place>, u64, u128)> = folded(entries, LATER)
+            .into_iter()
+            .map(|sum| (sum.bucket.to_string(), sum.to, sum.count, sum.id_sum))
+            .collect();
+        sums.sort_by_key(|(_, _, count, _)| *count);
+        let hour = |number: u64, to, count, id_sum| (format!("h{number}"), Some(to), count, id_sum);
+        let expected = [
+            hour(0, Place::Delivered, 3, 2),
+            hour(1, Place::Queued, 5, 71),
+            hour(0, Place::Queued, 6, 5),
+        ];
+        assert_eq!(sums, expected);
+    }
+}

@@ -41,6 +41,8 @@ fn after_its_close_the_file_alone_is_the_whole_database() {
 }
 
 mod needs_postgres {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
@@ -50,6 +52,8 @@ mod needs_postgres {
             let url = std::env::var("DATABASE_URL").expect("DATABASE_URL names the server");
             let mut options = super::super::options(url);
             options.max_connections = 3;
+            // Long beside what a busy server takes to begin a transaction.
+            options.timeout = Duration::from_secs(3);
             let store = Store::open(&options, &Env::system()).await.unwrap();
             let (one, two) = (store.begin().await.unwrap(), store.begin().await.unwrap());
             let third = store.begin().await.unwrap_err();

@@ -71,7 +71,7 @@ fn a10_a_server_that_never_answers_is_cut_by_the_timeout() {
             Err(StoreError::Away { .. } | StoreError::Timeout { .. })
         ));
         assert!(
-            began.elapsed() < Duration::from_secs(5),
+            began.elapsed() < Duration::from_secs(60),
             "{:?}",
             began.elapsed()
         );
@@ -196,11 +196,13 @@ fn a_transaction_that_is_dropped_or_idle_changes_nothing_and_holds_nothing_for_e
 
 async fn leases(store: &Store) {
     let (short, long) = (Duration::from_millis(60), Duration::from_secs(60));
-    let first = lease::acquire(store, "a", "one", short)
+    let first = lease::acquire(store, "a", "one", long)
         .await
         .unwrap()
         .unwrap();
     assert_eq!(lease::acquire(store, "a", "two", long).await.unwrap(), None);
+    // It ends soon from here on.
+    assert!(lease::renew(store, &first, short).await.unwrap());
     tokio::time::sleep(short * 2).await;
     let second = lease::acquire(store, "a", "two", long)
         .await

@@ -1,0 +1,149 @@
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use tidegate_core::EventId;
+use tidegate_core::books::Place;
+use tidegate_sim::Sim;
+
+use super::*;
+use crate::model::Model;
+use crate::port::Claim;
+use crate::{Dispatcher, DispatcherOptions, Queue};
+
+/// What the tasks of a dispatcher with batches of ten share, in a world whose time stands still.
+fn shared(sim: &mut Sim) -> Arc<Shared> {
+    let env = sim.node("one").env();
+    let queue = Queue::on(Arc::new(Model::new(Arc::clone(&env.clock))), &env);
+    let options = DispatcherOptions {
+        batch_size: 10,
+        ..DispatcherOptions::default()
+    };
+    let dispatcher = Dispatcher::builder(queue).options(options).build(&env);
+    dispatcher.shared
+}
+
+fn event(id: i64, attempts: u32, abandoned: u32) -> ClaimedEvent {
+    ClaimedEvent {
+        claim: Claim {
+            id,
+            event_id: EventId::from_u128(1),
+            held: Held::Batch {
+                batch: id,
+                token: 1,
+            },
+            place: Place::Queued,
+        },
+        type_name: "a".to_owned(),
+        key: None,
+        payload: String::new(),
+        headers: BTreeMap::new(),
+        created_ms: 0,
+        attempts,
+        abandoned,
+        is_blocked: false,
+        states: Vec::new(),
+    }
+}
+
+fn claimed(event: ClaimedEvent) -> Result<Claimed, QueueError> {
+    Ok(Claimed {
+        events: vec![event],
+        is_alone: false,
+        registry: 0,
+        now_ms: 0,
+    })
+}
+
+#[test]
+fn two_batches_have_room_and_small_claims_wait_for_half_of_one() {
+    let expect = [
+        (0, 10),
+        (9, 10),
+        (10, 10),
+        (11, 9),
+        (15, 5),
+        (16, 0),
+        (20, 0),
+        (30, 0),
+    ];
+    for (count, expect) in expect {
+        let mut sim = Sim::new(1);
+        let shared = shared(&mut sim);
+        let events = (0..count).map(|id| event(id, 1, 0)).collect();
+        shared.hub().add(events, false);
+        assert_eq!(room(&shared), expect, "beside {count}");
+    }
+}
+
+#[test]
+fn a_suspect_that_is_to_stay_alone_leaves_no_room() {
+    let mut sim = Sim::new(1);
+    let shared = shared(&mut sim);
+    shared.hub().add(vec![event(1, 3, 2)], true);
+    assert_eq!(room(&shared), 0);
+}
+
+#[test]
+fn rows_and_what_ran_out_are_looked_for_when_their_time_has_come() {
+    let mut sim = Sim::new(1);
+    let shared = shared(&mut sim);
+    let mut looks = Looks::new(&shared);
+    let mut look = |sim: &mut Sim, wait| {
+        sim.run_for(wait);
+        let request = looks.request(&shared, 10);
+        (request.rows, request.rescue)
+    };
+    let millisecond = Duration::from_millis(1);
+    assert_eq!(look(&mut sim, Duration::ZERO), (true, true), "the first");
+    assert_eq!(look(&mut sim, Duration::ZERO), (false, false));
+    assert_eq!(look(&mut sim, ROWS_EVERY - millisecond), (false, false));
+    assert_eq!(look(&mut sim, millisecond), (true, false));
+    let rescue_every = shared.options.rescue_interval;
+    assert_eq!(look(&mut sim, rescue_every - ROWS_EVERY), (true, true));
+}
+
+#[test]
+fn whoever_left_something_behind_may_have_left_more() {
+    let mut sim = Sim::new(1);
+    let shared = shared(&mut sim);
+    let mut looks = Looks::new(&shared);
+    looks.request(&shared, 10);
+    // What is fresh tells nothing of others, and what was taken over does.
+    for (found, rescue) in [
+        (event(1, 1, 0), false),
+        (event(1, 2, 1), true),
+        (event(1, 2, 2), true),
+    ] {
+        looks.note(&claimed(found));
+        assert_eq!(looks.request(&shared, 10).rescue, rescue);
+        assert!(!looks.request(&shared, 10).rescue, "once");
+    }
+    // A row has its attempts by itself, unless its leases ran out.
+    let row = |abandoned| {
+        let mut row = event(1, 5, abandoned);
+        row.claim.held = Held::Row { id: 1, token: 1 };
+        claimed(row)
+    };
+    looks.note(&row(1));
+    assert!(!looks.request(&shared, 10).rescue);
+    looks.note(&row(2));
+    let request = looks.request(&shared, 10);
+    assert!(request.rescue && request.suspects && request.alone);
+}
+
+#[test]
+fn no_suspect_is_taken_beside_what_ran_out() {
+    let mut sim = Sim::new(1);
+    let shared = shared(&mut sim);
+    let mut looks = Looks::new(&shared);
+    shared.hub().add(vec![event(1, 2, 1)], false);
+    let request = looks.request(&shared, 10);
+    assert!(request.rescue && !request.suspects && !request.alone);
+    looks.note(&claimed(event(2, 3, 2)));
+    // The one that was found waits until nothing is held that ran out.
+    looks.rescue = Some(shared.env.clock.elapsed());
+    assert!(!looks.request(&shared, 10).rescue);
+    shared.hub().settled(Held::Batch { batch: 1, token: 1 }, 1);
+    let request = looks.request(&shared, 10);
+    assert!(request.rescue && request.suspects && request.alone);
+}
