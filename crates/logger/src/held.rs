@@ -4,9 +4,10 @@ use std::collections::VecDeque;
 
 use tidegate_core::books::{LossReason, Place};
 
-use crate::hub::Hub;
 use crate::loss::reason;
 use crate::state::{Phase, Queued};
+
+use super::hub::Hub;
 
 /// Events in the hands of a task. Whoever lets go of them without having placed them, because it
 /// was canceled or has panicked, gives them to the disk, or reports them.

@@ -3,20 +3,23 @@
 use std::fmt;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_core::books::{Books, LossReason, Place};
 use tidegate_core::env::{Clock, Entropy};
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::mpsc;
 
 use crate::api::Api;
 use crate::config::LoggerConfig;
 use crate::hand::Hand;
-use crate::held::Held;
 use crate::loss::{Loss, reason};
 use crate::state::{Phase, Queued, State};
+
+use super::held::Held;
+use super::sync::{
+    AtomicBool, AtomicU64, Condvar, Mutex, MutexGuard, Notify, Ordering, PoisonError,
+};
 
 /// Losses that can wait for a slow callback at least. As many fit as both queues hold, so that what
 /// a stop loses at once is told; past it a loss is counted and logged, and the callback not told.

@@ -8,6 +8,8 @@ mod held;
 #[cfg(feature = "http")]
 mod http;
 mod hub;
+#[cfg(test)]
+mod interleavings;
 mod keeper;
 mod logger;
 mod loss;
@@ -16,7 +18,9 @@ mod replayer;
 mod running;
 mod sender;
 pub mod spill;
+mod spilling;
 mod state;
+mod sync;
 mod task;
 mod telemetry;
 mod trace_context;

@@ -12,12 +12,13 @@ use tokio::sync::oneshot;
 
 use crate::config::OnFull;
 use crate::event::Event;
-use crate::hub::Hub;
 use crate::loss::{Loss, reason};
 use crate::process::{EventSink, Refused};
 use crate::state::{Phase, Queued, State};
 use crate::task::HandleGuard;
 use crate::writer::BATCH;
+
+use super::hub::Hub;
 
 /// A handle on a logger. Cloning it is cheap and gives another handle on the same logger; when the
 /// last one is dropped the logger drains and stops.

@@ -31,7 +31,7 @@ const COMMANDS: usize = 16;
 
 /// Tells the task that the last handle is gone.
 #[derive(Debug)]
-pub(crate) struct HandleGuard(watch::Sender<bool>);
+pub(crate) struct HandleGuard(pub(crate) watch::Sender<bool>);
 
 impl Drop for HandleGuard {
     fn drop(&mut self) {

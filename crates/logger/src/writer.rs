@@ -362,30 +362,15 @@ impl Writer {
         self.shared.state().backlog_bytes = self.spool.bytes();
     }
 
-    fn fail(&self, error: &SpillError) {
+    /// The directory is given up: what waits for it is lost and reported. What is in it stays for
+    /// the next process.
+    fn give_up(&mut self, error: &SpillError) {
         let mut why = error.to_string();
         if let Some(source) = std::error::Error::source(error) {
             why.push_str(&format!(": {source}"));
         }
         tracing::error!(error = %why, "the spill directory is given up");
-        self.shared.state().spill_failure = Some(why);
-    }
-
-    /// The directory is given up: what waits for it is lost and reported. What is in it stays for
-    /// the next process.
-    fn give_up(&mut self, error: &SpillError) {
-        self.fail(error);
-        let waiting: Vec<Queued> = {
-            let mut hand = self.shared.hand();
-            let mut state = self.shared.state();
-            state.spilling = 0;
-            let mut waiting = hand.give_up();
-            waiting.extend(state.spill.drain(..));
-            waiting
-        };
-        self.shared
-            .lose(waiting, Place::InFlight, reason::SPILLOVER_WRITE_ERROR);
-        self.shared.ring_all();
+        self.shared.give_spill_up(why);
     }
 }
 

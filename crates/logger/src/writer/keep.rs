@@ -5,15 +5,12 @@
 
 use std::sync::Arc;
 
-use tidegate_core::books::{LossReason, Place, postings};
-use tidegate_core::breaker::BreakerState;
 use tokio::sync::mpsc;
 
 use super::{BATCH, PAUSE, Writer};
 use crate::config::OnFull;
-use crate::loss::reason;
-use crate::spill::{Append, Lent, Mark, Outcome, Prepared, SpillError, Written};
-use crate::state::{Phase, Queued};
+use crate::spill::{Append, Lent, Mark, Outcome, Prepared, SpillError};
+use crate::spilling::Settled;
 
 /// Batches that are with the helper at a time: some are synced, and the next ones wait, so that the
 /// disk never waits for us to wake up.
@@ -127,7 +124,7 @@ impl Writer {
     /// Writes what waits: full batches with the helper, and what is less than that here, because
     /// handing it over and waiting for it would gain nothing.
     pub(super) async fn spill_some(&mut self) -> Result<(), SpillError> {
-        if self.refill(0) >= 2 * BATCH && self.spill_many().await? {
+        if self.shared.refill(0) >= 2 * BATCH && self.spill_many().await? {
             return Ok(());
         }
         let prepared = self.prepare(self.spool.mark(), 0);
@@ -154,7 +151,7 @@ impl Writer {
         let (mut is_open, mut has_begun) = (true, false);
         let mut failed = None;
         loop {
-            while is_open && given < AHEAD && self.refill(skip) >= BATCH {
+            while is_open && given < AHEAD && self.shared.refill(skip) >= BATCH {
                 let prepared = self.prepare(ends, skip);
                 if prepared.is_capped() {
                     // What no cap leaves room for may have to wait in front of what follows.
@@ -209,13 +206,6 @@ impl Writer {
         Ok(has_begun)
     }
 
-    /// Takes what waits in the spill queue, and says how many there are behind the first `skip`.
-    fn refill(&mut self, skip: usize) -> usize {
-        let mut hand = self.shared.hand();
-        hand.refill(&mut self.shared.state());
-        hand.len().saturating_sub(skip)
-    }
-
     /// Makes lines of the events behind the first `skip`, to be written behind `mark`.
     fn prepare(&mut self, mark: Mark, skip: usize) -> Prepared {
         if self.shared.config.on_full == OnFull::Block && !self.shared.is_sending() {
@@ -237,112 +227,20 @@ impl Writer {
     /// refused.
     fn settle(&mut self, appended: Append, taken: usize) {
         self.last_sync = self.shared.clock.elapsed();
-        match appended {
-            Append::Written(written) => self.settle_written(written),
+        let settled = match appended {
+            Append::Written(written) => {
+                let has_any = !written.ids.is_empty();
+                let settled = self.shared.settle_written(written, self.spool.bytes());
+                self.is_dirty |= has_any && settled != Settled::TooLate;
+                settled
+            }
             Append::Refused(error) => {
                 tracing::error!(%error, events = taken, "the disk refused a spill");
-                self.settle_refused(taken);
+                self.shared.settle_refused(taken)
             }
+        };
+        if settled == Settled::Waiting {
+            self.blocked_until = Some(self.last_sync.saturating_add(PAUSE));
         }
-    }
-
-    fn settle_written(&mut self, written: Written) {
-        let shared = Arc::clone(&self.shared);
-        let Written {
-            taken,
-            ids,
-            refused,
-        } = written;
-        let moved = postings(
-            ids.iter().copied(),
-            Some(Place::InFlight),
-            Some(Place::Spilled),
-        );
-        let mut hand = shared.hand();
-        if hand.is_given_up() {
-            // The disk answered too late: they were reported as lost, and may arrive all the same.
-            return;
-        }
-        let bytes = self.spool.bytes();
-        {
-            let mut state = shared.state();
-            moved.iter().for_each(|posting| state.books().post(posting));
-            state.counters.spilled += ids.len() as u64;
-            state.backlog += ids.len() as u64;
-            state.backlog_bytes = bytes;
-            state.spilling -= ids.len();
-        }
-        let (was_awaited, over) = hand.let_go(taken, refused);
-        drop(hand);
-        self.is_dirty |= !ids.is_empty();
-        shared.progress.notify_waiters();
-        if was_awaited || shared.state().phase > Phase::Running {
-            shared.replay_bell.notify_one();
-        }
-        if over.is_empty() {
-            shared.ring_room();
-        } else {
-            self.settle_over(over);
-        }
-    }
-
-    /// Settles events that no cap leaves room for.
-    fn settle_over(&mut self, over: Vec<(Queued, LossReason)>) {
-        let shared = Arc::clone(&self.shared);
-        if self.is_patient() {
-            // Replay makes room; until then nothing is taken.
-            self.blocked_until = Some(shared.clock.elapsed().saturating_add(PAUSE));
-            self.put_back(over.into_iter().map(|(queued, _)| queued).collect());
-            shared.replay_bell.notify_one();
-            return;
-        }
-        shared.state().spilling -= over.len();
-        for (queued, reason) in over {
-            shared.lose(vec![queued], Place::InFlight, reason);
-        }
-        shared.ring_room();
-    }
-
-    /// Settles events that the disk refused.
-    fn settle_refused(&mut self, taken: usize) {
-        let shared = Arc::clone(&self.shared);
-        let mut hand = shared.hand();
-        if hand.is_given_up() {
-            return;
-        }
-        let batch = hand.take(taken);
-        drop(hand);
-        if self.is_patient() {
-            self.blocked_until = Some(shared.clock.elapsed().saturating_add(PAUSE));
-            self.put_back(batch);
-            return;
-        }
-        shared.state().spilling -= batch.len();
-        shared.lose(batch, Place::InFlight, reason::SPILLOVER_WRITE_ERROR);
-        shared.ring_room();
-    }
-
-    /// Whether events wait for the disk rather than be dropped.
-    fn is_patient(&self) -> bool {
-        self.shared.config.on_full == OnFull::Block && self.shared.is_sending()
-    }
-
-    /// Events that the disk does not take go back in their order: to the API if that may be asked
-    /// again, or to the front of the hand.
-    fn put_back(&mut self, events: Vec<Queued>) {
-        let shared = Arc::clone(&self.shared);
-        let mut hand = shared.hand();
-        let mut state = shared.state();
-        if state.breaker.state() == BreakerState::Open {
-            hand.put_back(events);
-        } else {
-            state.spilling -= events.len();
-            for queued in events.into_iter().rev() {
-                state.queue.push_front(queued);
-            }
-        }
-        drop((state, hand));
-        shared.sender_bell.notify_one();
-        shared.ring_room();
     }
 }
