@@ -275,12 +275,12 @@ mod tests {
             }
         };
         // Each takes several sectors, so that it can tear; the last outgrows its slot.
-        for lengths in [&[20, 30, 40][..], &[20, 30, 500]] {
-            seeds!(scaled(40), |seed| {
+        for (lengths, next) in [([20, 30, 40], 50), ([20, 30, 500], 510)] {
+            seeds!(scaled(20), |seed| {
                 let explored = crash_points_of_two_lives(
                     seed,
-                    |disk, written| write(disk, written, lengths),
-                    |disk, written| write(disk, written, &[600]),
+                    |disk, written| write(disk, written, &lengths),
+                    |disk, written| write(disk, written, &[next]),
                     |disk, written| match found(disk) {
                         found if found >= *written => Ok(()),
                         found => Err(format!("{found} minutes, and {written} were written")),

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use tidegate_logger::spill::ACTIVE;
-use tidegate_sim::{Fault, FaultKind, Operation, seeds};
+use tidegate_sim::{Fault, FaultKind, Operation, scaled, seeds};
 
 use crate::fixture::{MINUTE, World, event, spilling, texts};
 
@@ -42,7 +42,7 @@ fn played(seed: u64, operation: Operation, nth: u64, kind: FaultKind) -> World {
 
 #[test]
 fn l25_a_failed_sync_loses_nothing_of_what_was_written_behind_it() {
-    seeds!(16, |seed| {
+    seeds!(scaled(160), |seed| {
         let world = played(
             seed,
             Operation::Sync,
@@ -56,7 +56,7 @@ fn l25_a_failed_sync_loses_nothing_of_what_was_written_behind_it() {
 
 #[test]
 fn l27_a_refused_write_loses_its_batch_alone_and_says_so() {
-    seeds!(16, |seed| {
+    seeds!(scaled(160), |seed| {
         let world = played(seed, Operation::Write, 1 + seed % 8, FaultKind::ShortWrite);
         let reasons: BTreeSet<String> = world.losses.reasons().into_iter().collect();
         assert_eq!(

@@ -3,7 +3,7 @@
 //! A kill leaves what was written, synced or not: the next process must not build on it as if it were
 //! there to stay.
 
-use tidegate_sim::{Fault, FaultKind, Operation, crash_points_of_two_lives};
+use tidegate_sim::{Fault, FaultKind, Operation, crash_points_of_two_lives, scaled};
 
 use super::*;
 
