@@ -81,7 +81,7 @@ pub(crate) fn list(tool: &Path, tree: &Path, number: usize, scope: &Scope) -> Re
         command.args(["--file", &format!("{directory}/{glob}")]);
     }
     for pattern in NOT_JUDGED {
-        command.args(["--exclude-re", pattern]);
+        command.arg(format!("--exclude-re={pattern}"));
     }
     let output = output_of(&mut command).context("could not list the mutants")?;
     let mutants = read(&output, number)?;
