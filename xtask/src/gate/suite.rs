@@ -14,6 +14,14 @@ use crate::gate::build::{Binaries, expected};
 use crate::gate::tally::Tally;
 use crate::workspace::Workspace;
 
+/// Test programs whose tests wait for a server or for a lease most of the time, by package and target,
+/// and how many of their tests run at once.
+const WAITING: &[(&str, &str, u32)] = &[
+    ("tidegate-log", "test/kafka", 16),
+    ("tidegate-log", "test/conformance", 16),
+    ("tidegate-queue", "test/it", 6),
+];
+
 /// What the tests find around them.
 #[derive(Debug, Default)]
 pub(crate) struct Surroundings {
@@ -69,6 +77,10 @@ pub(crate) fn run_package(
         let before = fs::metadata(log)?.len();
         let mut command = Command::new(program);
         command.arg("--include-ignored");
+        let waiting = |(of, name, _): &&(&str, &str, u32)| package.name == *of && target == *name;
+        if let Some((_, _, at_once)) = WAITING.iter().find(waiting) {
+            command.arg(format!("--test-threads={at_once}"));
+        }
         for module in &surroundings.left_out {
             command.arg("--skip").arg(format!("{module}::"));
         }

@@ -254,7 +254,12 @@ fn l28_a_second_opening_of_the_directory_is_refused_and_harms_nothing() {
 /// Runs `child_process_entry` in a process of its own and gives what it said.
 fn child(what: &str, path: &Path) -> String {
     let output = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "real::child_process_entry", "--ignored", "--nocapture"])
+        .args([
+            "--exact",
+            "real::child_process_entry",
+            "--ignored",
+            "--nocapture",
+        ])
         .env("TIDEGATE_CHILD", format!("{what} {}", path.display()))
         .output()
         .unwrap();
@@ -324,7 +329,12 @@ fn a_logger_that_gets_no_runtime_is_not_started() {
     let output = Command::new("sh")
         .args(["-c", "ulimit -n 64; exec \"$0\" \"$@\""])
         .arg(test)
-        .args(["--exact", "real::child_process_entry", "--ignored", "--nocapture"])
+        .args([
+            "--exact",
+            "real::child_process_entry",
+            "--ignored",
+            "--nocapture",
+        ])
         .env("TIDEGATE_CHILD", "starved /nowhere")
         .output()
         .unwrap();
