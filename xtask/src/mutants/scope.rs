@@ -15,7 +15,7 @@ pub(crate) struct Scope {
 pub(crate) struct Stage {
     /// What cargo is asked to build.
     pub(crate) target: &'static [&'static str],
-    /// Tests that take long and tell no more than the others.
+    /// Tests that take long.
     pub(crate) skip: &'static [&'static str],
 }
 
@@ -27,6 +27,17 @@ pub(crate) const NOT_JUDGED: &[&str] = &["_postgres", "impl Debug for", "-> Answ
 const LIBRARY: Stage = Stage {
     target: &["--lib"],
     skip: &[],
+};
+/// The unit tests of the log without those that play thousands of crashes, which take minutes.
+const QUICK_LIBRARY: Stage = Stage {
+    target: &["--lib"],
+    skip: &[
+        "embedded::tests::crashes::",
+        "embedded::tests::havoc::",
+        "embedded::tests::lives::",
+        "full_starts::t35_a_start_that_has_to_wait",
+        "repairs::after_any_damage",
+    ],
 };
 const ACCEPTANCE: Stage = Stage {
     target: &["--test", "it"],
@@ -69,18 +80,14 @@ pub(crate) const SCOPES: &[Scope] = &[
             "decide.rs",
             "dispatch/hub.rs",
             "dispatch/hub/said.rs",
+            "dispatch/claimer.rs",
             "dispatch/ready.rs",
         ],
         stages: &[LIBRARY, ACCEPTANCE],
     },
     Scope {
         package: "tidegate-queue",
-        files: &[
-            "dispatch/settler.rs",
-            "dispatch/claimer.rs",
-            "sql/sqlite.rs",
-            "sql/sqlite/*.rs",
-        ],
+        files: &["dispatch/settler.rs", "sql/sqlite.rs", "sql/sqlite/*.rs"],
         stages: &[ACCEPTANCE],
     },
     Scope {
@@ -122,7 +129,7 @@ pub(crate) const SCOPES: &[Scope] = &[
             "embedded/keeper/compact.rs",
             "local/group.rs",
         ],
-        stages: &[LIBRARY, CONFORMANCE],
+        stages: &[QUICK_LIBRARY, CONFORMANCE, LIBRARY],
     },
     Scope {
         package: "tidegate-log",
@@ -137,6 +144,6 @@ pub(crate) const SCOPES: &[Scope] = &[
             "kafka/session/moves.rs",
             "kafka/session/entries.rs",
         ],
-        stages: &[LIBRARY],
+        stages: &[QUICK_LIBRARY],
     },
 ];
