@@ -11,22 +11,22 @@ const ALL: u64 = 6 * 60;
 const NEW: u64 = 60;
 /// Seconds by part. What goes over here belongs behind `--long`.
 const PARTS: &[(&str, u64)] = &[
-    ("tidegate-core", 15),
-    ("tidegate-config", 5),
-    ("tidegate-sim", 20),
+    ("tidegate-core", 10),
+    ("tidegate-config", 15),
+    ("tidegate-sim", 5),
     ("tidegate-log", 100),
-    ("tidegate-store", 15),
-    ("tidegate-logger", 60),
+    ("tidegate-store", 10),
+    ("tidegate-logger", 50),
     ("tidegate-queue", 60),
-    ("tidegate-testkit", 5),
-    ("tidegate-server", 15),
-    ("tidegate", 35),
-    ("order-groups", 3),
+    ("tidegate-testkit", 3),
+    ("tidegate-server", 5),
+    ("tidegate", 50),
+    ("order-groups", 2),
     ("orders", 3),
-    ("pet-resort", 3),
+    ("pet-resort", 2),
     ("tidegate-bench", 1),
     ("xtask", 10),
-    ("doctests", 10),
+    ("doctests", 15),
 ];
 
 /// The name of all tests, where that of a part is asked for.
