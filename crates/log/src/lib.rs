@@ -1,4 +1,11 @@
 #![doc = include_str!("../README.md")]
+#![cfg_attr(
+    test,
+    allow(
+        clippy::duplicate_mod,
+        reason = "`interleavings` plays the same files with other locks"
+    )
+)]
 
 #[cfg(feature = "conformance")]
 #[expect(clippy::unwrap_used, reason = "these are the bodies of tests")]

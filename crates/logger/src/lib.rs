@@ -1,4 +1,11 @@
 #![doc = include_str!("../README.md")]
+#![cfg_attr(
+    test,
+    allow(
+        clippy::duplicate_mod,
+        reason = "`interleavings` plays the same files with other locks"
+    )
+)]
 
 mod api;
 mod config;

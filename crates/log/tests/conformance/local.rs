@@ -139,7 +139,7 @@ fn a_commit_after_the_time_is_up_is_refused_though_nobody_has_asked_since() {
             match session.poll().await.unwrap() {
                 Happening::Revoking(asked) => break asked,
                 Happening::Records { .. } => {}
-                other => panic!("{other:?}"),
+                other @ (Happening::Assigned(_) | Happening::Lost(_)) => panic!("{other:?}"),
             }
         };
         assert_eq!(asked, std::slice::from_ref(&at));

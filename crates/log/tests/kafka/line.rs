@@ -12,8 +12,8 @@ mod needs_kafka {
 
     use crate::proxy::{END_TXN, Loss, OFFSET_COMMIT, PRODUCE, Proxy};
     use crate::scene::{
-        append, append_of, assigned, committed, config, group, id, numbers, open, poll, run, topic,
-        variable,
+        self, append, append_of, assigned, committed, config, group, id, numbers, open, poll, run,
+        topic, variable,
     };
 
     /// Requests of a transaction before its end: a producer's number, partitions and a group that are
@@ -120,11 +120,13 @@ mod needs_kafka {
     async fn lose_for_good(request: i16, with_records: bool) {
         let line = line();
         let mut config = config(&line.servers());
-        config.request_timeout = Duration::from_secs(4);
+        // Waited out once, and longer than a busy broker takes for anything else.
+        config.request_timeout = Duration::from_secs(20);
+        let patient = scene::log().await;
+        let at = TopicPartition::new(topic(&patient, 1).await, 0);
+        let out = TopicPartition::new(topic(&patient, 1).await, 0);
+        append(&patient, &at, 0..30).await;
         let log = open(config).await;
-        let at = TopicPartition::new(topic(&log, 1).await, 0);
-        let out = TopicPartition::new(topic(&log, 1).await, 0);
-        append(&log, &at, 0..30).await;
         let group = group();
         let join = Join::new(group.clone(), vec![at.topic.clone()]);
         let session = log.join(join).await.unwrap();
