@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-use crate::command::{run_logged, tail};
+use crate::command::{complaints, run_logged};
 use crate::gate::tally::Tally;
 use crate::tidy;
 use crate::workspace::Workspace;
@@ -75,7 +75,7 @@ fn step(workspace: &Workspace, name: &str, command: &mut Command) -> Result<Tall
     let well = run_logged(command, &log)?.success();
     finish(started, word(well));
     if !well {
-        println!("{}", tail(&log, 200));
+        println!("{}", complaints(&log, 200));
     }
     Ok(Tally::of_check(well))
 }
