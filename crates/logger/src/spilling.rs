@@ -1,8 +1,8 @@
 //! How events pass from the spill queue through the writer's hand to the disk, back, or to the callback.
 //!
 //! **Invariant:** whoever stops the logger takes everything out of the hand at any moment, and does it
-//! under the lock of the hand. So what is taken out of it has its next place, and the counts follow it,
-//! before that lock is let go.
+//! under the lock of the hand. So what is taken out of it is kept elsewhere, and the counts follow it,
+//! before that lock is let go; what is lost is posted and reported right after.
 
 use tidegate_core::books::{LossReason, Place, postings};
 use tidegate_core::breaker::BreakerState;

@@ -92,7 +92,7 @@ pub(crate) const SCOPES: &[Scope] = &[
     },
     Scope {
         package: "tidegate-logger",
-        files: &["spill.rs", "spill/**/*.rs"],
+        files: &["hub.rs", "spilling.rs", "spill.rs", "spill/**/*.rs"],
         stages: &[LIBRARY, ACCEPTANCE],
     },
     Scope {
@@ -139,6 +139,7 @@ pub(crate) const SCOPES: &[Scope] = &[
     Scope {
         package: "tidegate-log",
         files: &[
+            "kafka/session/board.rs",
             "kafka/session/outcome.rs",
             "kafka/session/desk.rs",
             "kafka/session/moves.rs",

@@ -210,7 +210,7 @@ fn the_limits_of_the_server_are_keys() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(
         dir.path().join("tidegate.yaml"),
-        "server: {max-connections: 4, header-timeout: 300ms, request-timeout: 5s, max-header: 1KiB}\n",
+        "server: {max-connections: 4, header-timeout: 3s, request-timeout: 5s, max-header: 1KiB}\n",
     )
     .unwrap();
     let running = Running::start(dir.path(), &[]);

@@ -51,7 +51,7 @@ impl Catalog {
     pub(super) fn new(config: &KafkaConfig) -> Result<Self, LogError> {
         let refused = |error: rdkafka::error::KafkaError| LogError::Refused {
             doing: "the client settings",
-            why: error.to_string(),
+            why: failure::said(&error),
         };
         let admin = AdminClient::from_config_and_context(&settings::client(config), Ear::default())
             .map_err(refused)?;

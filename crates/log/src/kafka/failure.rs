@@ -124,6 +124,15 @@ pub(super) fn code_of(error: &KafkaError) -> Option<Code> {
     error.rdkafka_error_code()
 }
 
+/// What an error says. Of a setting that the client does not take it names the key and not the value,
+/// which may be a password.
+pub(super) fn said(error: &KafkaError) -> String {
+    match error {
+        KafkaError::ClientConfig(_, why, key, _) => format!("the setting `{key}`: {why}"),
+        error => error.to_string(),
+    }
+}
+
 /// The error of a question: nothing was to be changed by it.
 pub(super) fn of_question(
     doing: &'static str,
@@ -134,19 +143,19 @@ pub(super) fn of_question(
     match (code_of(error).map(meaning), topic) {
         (Some(Meaning::Refusal), _) => LogError::Refused {
             doing,
-            why: error.to_string(),
+            why: said(error),
         },
         (Some(Meaning::NoTopic), Some(topic)) => LogError::UnknownTopic {
             topic: topic.clone(),
         },
         (Some(_), _) => LogError::Away {
             servers: servers.to_owned(),
-            why: error.to_string(),
+            why: said(error),
         },
         // No code: the client itself does not take what it was told.
         (None, _) => LogError::Refused {
             doing,
-            why: error.to_string(),
+            why: said(error),
         },
     }
 }
@@ -154,6 +163,22 @@ pub(super) fn of_question(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_setting_that_is_not_taken_is_named_without_its_value() {
+        let mut config = rdkafka::ClientConfig::new();
+        for (key, value) in [
+            ("sasl.passwort", "hunter22"),
+            ("sasl.jaas.config", "required password=\"hunter22\";"),
+        ] {
+            config.set(key, value);
+            let error = config.create::<rdkafka::consumer::BaseConsumer>();
+            let error = error.map(drop).unwrap_err();
+            let said = of_question("the client settings", "b:1", None, &error).to_string();
+            assert!(said.contains(key) && !said.contains("hunter22"), "{said}");
+            config.remove(key);
+        }
+    }
 
     #[test]
     fn what_an_error_means() {

@@ -65,7 +65,7 @@ impl Onlookers {
         let consumer = BaseConsumer::from_config_and_context(&config, Ear::default());
         let consumer = Arc::new(consumer.map_err(|error| LogError::Refused {
             doing: "the client settings",
-            why: error.to_string(),
+            why: failure::said(&error),
         })?);
         kept.push((group.clone(), Arc::clone(&consumer)));
         let dropped = (kept.len() > KEPT).then(|| kept.remove(0));

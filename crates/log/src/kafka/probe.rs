@@ -61,7 +61,7 @@ fn ask(config: &KafkaConfig, clock: &dyn Clock) -> Result<(), LogError> {
     client.set_log_level(RDKafkaLogLevel::Debug);
     let consumer: BaseConsumer<Ear> =
         BaseConsumer::from_config_and_context(&client, Ear::default())
-            .map_err(|error| refused(error.to_string()))?;
+            .map_err(|error| refused(failure::said(&error)))?;
     let ear = Arc::clone(consumer.context());
     let until = clock.elapsed() + config.request_timeout;
     loop {

@@ -110,7 +110,7 @@ impl Producers {
 fn refused(error: &KafkaError) -> LogError {
     LogError::Refused {
         doing: "the client settings",
-        why: error.to_string(),
+        why: failure::said(error),
     }
 }
 

@@ -85,7 +85,7 @@ impl Readers {
         let consumer = BaseConsumer::from_config_and_context(&config, Ear::default());
         let consumer = consumer.map_err(|error| LogError::Refused {
             doing: "the client settings",
-            why: error.to_string(),
+            why: failure::said(&error),
         })?;
         Ok(Reader {
             consumer,

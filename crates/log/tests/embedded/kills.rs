@@ -64,8 +64,12 @@ fn t30_killed_at_any_moment_the_log_keeps_what_it_acknowledged() {
         } else {
             // The first one for so long that retention has something to remove.
             let least = if life == 0 { 2_000 } else { 1 };
-            let begun = lines.by_ref().take(least + below(draw, 1_500));
-            begun.for_each(|line| promises.add(&line));
+            let wanted = least + below(draw, 1_500);
+            for promised in 0..wanted {
+                let line = lines.next();
+                let line = line.unwrap_or_else(|| panic!("it ended by itself after {promised}"));
+                promises.add(&line);
+            }
         }
         process.kill().unwrap();
         process.wait().unwrap();

@@ -1,9 +1,11 @@
 //! A disk that fails: nothing acknowledged is lost, and what is refused is refused by name.
 
 use tidegate_core::Offset;
+use tidegate_core::env::Disk;
 use tidegate_sim::{Fault, FaultKind, Operation, SimDisk, Survivors};
 
-use super::desk::{Desk, append, at, id, offset, small};
+use super::desk::{Desk, append, at, dir, id, offset, small, topic};
+use crate::embedded::files;
 use crate::error::LogError;
 use crate::local::{GroupOffset, Turn, Write};
 use crate::port::Append;
@@ -129,6 +131,31 @@ fn a_disk_without_room_refuses_and_goes_on_when_there_is_room() {
         acknowledged + 1
     );
     desk.assert_balanced();
+}
+
+#[test]
+fn a_start_that_cannot_list_a_topic_fails_and_the_next_one_finds_everything() {
+    let (disk, desk) = opened();
+    drop(desk);
+    disk.end_process();
+    let place = files::topic_dir(dir(), &topic("a"));
+    let nth = |nth| Fault {
+        nth,
+        ..fault(Operation::Open, place.to_str().unwrap(), FaultKind::IoError)
+    };
+    let mut listed = 0;
+    let mut desk = loop {
+        disk.fail(nth(listed + 1));
+        match Desk::open(&disk, small()) {
+            Err(refused) => assert!(matches!(refused, LogError::Disk { .. }), "{refused}"),
+            Ok(desk) => break desk,
+        }
+        listed += 1;
+    };
+    assert!(listed > 0);
+    let by_hand = (&disk as &dyn Disk).list(&place);
+    assert!(by_hand.is_err(), "the start has met the fault and went on");
+    assert_eq!(desk.all(&at("a", 0)).unwrap().len(), 5);
 }
 
 #[test]
