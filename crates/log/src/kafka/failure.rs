@@ -127,10 +127,10 @@ pub(super) fn code_of(error: &KafkaError) -> Option<Code> {
 /// What an error says. Of a setting that the client does not take it names the key and not the value,
 /// which may be a password.
 pub(super) fn said(error: &KafkaError) -> String {
-    match error {
-        KafkaError::ClientConfig(_, why, key, _) => format!("the setting `{key}`: {why}"),
-        error => error.to_string(),
+    if let KafkaError::ClientConfig(_, why, key, _) = error {
+        return format!("the setting `{key}`: {why}");
     }
+    error.to_string()
 }
 
 /// The error of a question: nothing was to be changed by it.
