@@ -135,7 +135,9 @@ fn a_disk_without_room_refuses_and_goes_on_when_there_is_room() {
 
 #[test]
 fn a_start_that_cannot_list_a_topic_fails_and_the_next_one_finds_everything() {
-    let (disk, desk) = opened();
+    let (disk, mut desk) = opened();
+    // So that the topic has a directory.
+    desk.keep().unwrap();
     drop(desk);
     disk.end_process();
     let place = files::topic_dir(dir(), &topic("a"));
