@@ -1,10 +1,10 @@
 //! `cargo xtask mutants`: whether the tests notice a mistake where a mistake loses or doubles an event.
 //!
 //! cargo-mutants says which small mistakes there are. A sample of them is put into a copy of the
-//! checkout, one at a time, and the package's own tests must fail. Judging is done here and not by
-//! cargo-mutants itself: a test program is stopped at its first failure, slower programs are built
-//! only for what the unit tests let pass, and every judgment is kept, so that a run can end after any
-//! mutant and the next one goes on behind it.
+//! checkout, one at a time, and the package's own tests must fail. We judge them here and not by
+//! cargo-mutants itself, because that is faster: a test program is stopped at its first failure, and
+//! slower programs are built only for mutants that the unit tests let pass. Every judgment is kept, so
+//! a run can end after any mutant and the next one goes on behind it.
 
 mod copy;
 mod judge;

@@ -94,9 +94,9 @@ pub fn crash_points<O: Default>(
     }
 }
 
-/// Plays two lives of one process, with every pair of ends: `first` is killed at each of its disk
-/// operations while the machine runs on, `second` starts on that disk and loses the power at each of
-/// its own operations, and `check` looks at what is found, for the same survivors as [`crash_points`].
+/// Plays two lives of one process, with every pair of ends. `first` is killed at each of its disk
+/// operations while the machine runs on. `second` starts on that disk and loses the power at each of
+/// its own operations. `check` then looks at what is found, for the same survivors as [`crash_points`].
 ///
 /// A kill leaves everything that was written, synced or not. So this finds a process that trusts
 /// what it reads and builds on it without a sync of its own.
