@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use tidegate_core::books::{LossReason, Place};
+use tidegate_core::books::LossReason;
 
 use crate::loss::reason;
 use crate::state::{Phase, Queued};
@@ -80,7 +80,7 @@ impl<'a> Held<'a> {
         };
         if let Some(reason) = lost {
             drop(state);
-            hub.lose(self.take(), Place::InFlight, reason);
+            hub.lose(self.take(), reason);
             return true;
         }
         // While we stop nothing new comes in, so what is in memory is bounded already, and nobody

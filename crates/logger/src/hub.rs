@@ -34,6 +34,13 @@ pub(crate) struct Lost {
     pub(crate) reason: LossReason,
 }
 
+/// Events that were posted as lost, on their way to those who wait for them and to the callback.
+#[must_use = "a loss is reported"]
+pub(crate) struct Unreported {
+    events: Vec<Queued>,
+    reason: LossReason,
+}
+
 /// A fact that becomes true once, and wakes those who wait for it in the order in which they came:
 /// a simulated run must be the same each time.
 #[derive(Default)]
@@ -235,27 +242,43 @@ impl Hub {
             }
         };
         if let Some(reason) = refused {
-            self.lose(events, Place::InFlight, reason);
+            self.lose(events, reason);
         }
     }
 
     /// Posts these events as lost and reports each once.
-    pub(crate) fn lose(&self, events: Vec<Queued>, from: Place, reason: LossReason) {
+    pub(crate) fn lose(&self, events: Vec<Queued>, reason: LossReason) {
+        let unreported = self.post_lost(&mut self.state(), events, reason);
+        self.report_lost(unreported);
+    }
+
+    /// Posts these events as lost. They count as unreported until [`Self::report_lost`] has them.
+    pub(crate) fn post_lost(
+        &self,
+        state: &mut State,
+        events: Vec<Queued>,
+        reason: LossReason,
+    ) -> Unreported {
+        if !events.is_empty() {
+            let lost = Place::Lost(reason.clone());
+            state.post(events.iter().map(|q| q.id), Place::InFlight, lost);
+            state.counters.failed += events.len() as u64;
+            if self.on_loss.is_some() {
+                self.waiting_losses
+                    .fetch_add(events.len() as u64, Ordering::SeqCst);
+            }
+        }
+        Unreported { events, reason }
+    }
+
+    /// Tells those who wait for these events, and the callback.
+    pub(crate) fn report_lost(&self, Unreported { events, reason }: Unreported) {
         if events.is_empty() {
             return;
         }
-        {
-            let mut state = self.state();
-            state.post(
-                events.iter().map(|q| q.id),
-                from,
-                Place::Lost(reason.clone()),
-            );
-            state.counters.failed += events.len() as u64;
-        }
         for mut queued in events {
             queued.tell(Err(reason.clone()));
-            self.report(Lost {
+            self.send_report(Lost {
                 queued: Some(queued),
                 reason: reason.clone(),
             });
@@ -270,6 +293,13 @@ impl Hub {
             return;
         }
         self.waiting_losses.fetch_add(1, Ordering::SeqCst);
+        self.send_report(lost);
+    }
+
+    fn send_report(&self, lost: Lost) {
+        if self.on_loss.is_none() {
+            return;
+        }
         if let Err(refused) = self.losses.try_send(lost) {
             self.waiting_losses.fetch_sub(1, Ordering::SeqCst);
             self.state().counters.untold += 1;
@@ -293,6 +323,11 @@ impl Hub {
 
     /// Everything that is still in memory is lost: nobody is left who could send or keep it.
     pub(crate) fn lose_what_is_left(&self, why: &str) {
+        let reason = if self.config.spillover_path.is_some() {
+            reason::SPILLOVER_WRITE_ERROR
+        } else {
+            reason::SHUTDOWN_QUEUED
+        };
         let (left, aside) = {
             let mut hand = self.hand();
             let mut state = self.state();
@@ -307,15 +342,13 @@ impl Hub {
             if is_spilling && !(left.is_empty() && aside.is_empty()) {
                 state.spill_failure.get_or_insert(why.to_owned());
             }
-            (left, aside)
+            (
+                self.post_lost(&mut state, left, reason),
+                self.post_lost(&mut state, aside, reason::REJECTED),
+            )
         };
-        let reason = if self.config.spillover_path.is_some() {
-            reason::SPILLOVER_WRITE_ERROR
-        } else {
-            reason::SHUTDOWN_QUEUED
-        };
-        self.lose(left, Place::InFlight, reason);
-        self.lose(aside, Place::InFlight, reason::REJECTED);
+        self.report_lost(left);
+        self.report_lost(aside);
     }
 
     /// Calls the callback; its panic is its own.

@@ -288,7 +288,7 @@ impl Sender {
         if !is_kept {
             // Those that are not there any more were reported when the logger stopped.
             let events = self.shared.state().take_aside(&numbers);
-            self.shared.lose(events, Place::InFlight, reason::REJECTED);
+            self.shared.lose(events, reason::REJECTED);
         }
     }
 

@@ -1,8 +1,8 @@
 //! How events pass from the spill queue through the writer's hand to the disk, back, or to the callback.
 //!
 //! **Invariant:** whoever stops the logger takes everything out of the hand at any moment, and does it
-//! under the lock of the hand. So what is taken out of it is kept elsewhere, and the counts follow it,
-//! before that lock is let go; what is lost is posted and reported right after.
+//! under the lock of the hand. So what is taken out of it is kept elsewhere or posted as lost, and the
+//! counts follow it, before that lock is let go; losses are reported right after.
 
 use tidegate_core::books::{LossReason, Place, postings};
 use tidegate_core::breaker::BreakerState;
@@ -13,7 +13,7 @@ use crate::loss::reason;
 use crate::spill::Written;
 use crate::state::{Phase, Queued, State};
 
-use super::hub::Hub;
+use super::hub::{Hub, Unreported};
 
 /// What came of events that the disk was asked to keep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,8 +35,9 @@ impl Hub {
         if hand.is_given_up() {
             // Nobody waits for the disk any more, and the writer is to end.
             let late = state.spill.drain(..).collect();
+            let late = self.post_lost(&mut state, late, reason::SPILLOVER_WRITE_ERROR);
             drop((state, hand));
-            self.lose(late, Place::InFlight, reason::SPILLOVER_WRITE_ERROR);
+            self.report_lost(late);
             return 0;
         }
         hand.refill(&mut state);
@@ -79,8 +80,8 @@ impl Hub {
         if was_awaited || settled == Settled::Waiting || self.state().phase > Phase::Running {
             self.replay_bell.notify_one();
         }
-        for (queued, reason) in lost {
-            self.lose(vec![queued], Place::InFlight, reason);
+        for unreported in lost {
+            self.report_lost(unreported);
         }
         self.ring_after(settled);
         settled
@@ -91,7 +92,7 @@ impl Hub {
         &self,
         hand: &mut Hand,
         over: Vec<(Queued, LossReason)>,
-    ) -> (Settled, Vec<(Queued, LossReason)>) {
+    ) -> (Settled, Vec<Unreported>) {
         let mut state = self.state();
         if self.is_patient(&state) {
             // Replay makes room; until then nothing is taken.
@@ -100,7 +101,11 @@ impl Hub {
             (Settled::Waiting, Vec::new())
         } else {
             state.spilling -= over.len();
-            (Settled::All, over)
+            let lost = over
+                .into_iter()
+                .map(|(queued, reason)| self.post_lost(&mut state, vec![queued], reason))
+                .collect();
+            (Settled::All, lost)
         }
     }
 
@@ -119,8 +124,9 @@ impl Hub {
             state.spilling -= batch.len();
             (Settled::All, batch)
         };
+        let lost = self.post_lost(&mut state, lost, reason::SPILLOVER_WRITE_ERROR);
         drop((state, hand));
-        self.lose(lost, Place::InFlight, reason::SPILLOVER_WRITE_ERROR);
+        self.report_lost(lost);
         self.ring_after(settled);
         settled
     }
@@ -141,16 +147,16 @@ impl Hub {
     /// The directory is given up: what waits for it is lost and reported. What is in it stays for the
     /// next process.
     pub(crate) fn give_spill_up(&self, why: String) {
-        let waiting: Vec<Queued> = {
+        let lost = {
             let mut hand = self.hand();
             let mut state = self.state();
             state.spill_failure = Some(why);
             state.spilling = 0;
             let mut waiting = hand.give_up();
             waiting.extend(state.spill.drain(..));
-            waiting
+            self.post_lost(&mut state, waiting, reason::SPILLOVER_WRITE_ERROR)
         };
-        self.lose(waiting, Place::InFlight, reason::SPILLOVER_WRITE_ERROR);
+        self.report_lost(lost);
         self.ring_all();
     }
 }

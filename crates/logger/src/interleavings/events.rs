@@ -322,7 +322,8 @@ impl Scene {
         let left: Vec<Queued> = hub.state().queue.drain(..).collect();
         hub.spill_or_lose_now(left, reason::SHUTDOWN_QUEUED);
         let mut threads = vec![sender, writer];
-        if choose(2) == 0 {
+        let is_sender_gone = choose(2) == 0;
+        if is_sender_gone {
             threads.remove(0).join().unwrap();
         }
         hub.state().phase = Phase::Stopped;
@@ -331,6 +332,14 @@ impl Scene {
             threads.pop().unwrap().join().unwrap();
         }
         hub.lose_what_is_left("the disk did not answer in time");
+        if is_sender_gone {
+            // The report of the stop is made now, whatever the writer still does.
+            let account = hub.state().account();
+            assert!(
+                account.is_balanced() && account.in_flight == 0,
+                "{account:?}"
+            );
+        }
         for thread in threads {
             thread.join().unwrap();
         }
