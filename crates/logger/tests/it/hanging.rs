@@ -40,7 +40,7 @@ fn hang_at_shutdown(capacity: i64) {
     let losses = Losses::default();
     let config = spilling_to(&dir)
         .queue_capacity(capacity)
-        .shutdown_timeout(Duration::from_millis(500));
+        .shutdown_timeout(Duration::from_secs(3));
     let running = OnThread::start(config, Arc::new(Switch::default()), env, losses.callback());
     gate.shut();
     for round in 0..4 {
@@ -83,7 +83,7 @@ fn runtime() -> Runtime {
 fn a10_whoever_waits_for_a_disk_that_hangs_at_shutdown_is_told() {
     let dir = TempDir::new().unwrap();
     let gate = Arc::new(Gate::default());
-    let config = spilling_to(&dir).shutdown_timeout(Duration::from_millis(500));
+    let config = spilling_to(&dir).shutdown_timeout(Duration::from_secs(3));
     let losses = Losses::default();
     let env = hanging_at(&gate, ACTIVE);
     let running = OnThread::start(config, Arc::new(Switch::default()), env, losses.callback());
@@ -126,7 +126,7 @@ impl Api for Rejects {
 fn a10_rejected_events_that_a_hanging_disk_does_not_keep_are_reported() {
     let dir = TempDir::new().unwrap();
     let gate = Arc::new(Gate::default());
-    let config = spilling_to(&dir).shutdown_timeout(Duration::from_millis(500));
+    let config = spilling_to(&dir).shutdown_timeout(Duration::from_secs(3));
     let losses = Losses::default();
     let env = hanging_at(&gate, REJECTED);
     let running = OnThread::start(config, Arc::new(Rejects), env, losses.callback());
