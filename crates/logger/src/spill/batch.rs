@@ -143,3 +143,26 @@ impl Lent {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cap_refuses_what_does_not_fit_and_says_so() {
+        for (events, fitting) in [(2, 2), (3, 3), (4, 3)] {
+            let caps = Caps {
+                events,
+                bytes: u64::MAX,
+            };
+            let mut encode = |index: usize, bytes: &mut Vec<u8>| {
+                bytes.extend_from_slice(b"{\"details\":\"x\"");
+                EventId::from_u128(index as u128)
+            };
+            let prepared = Prepared::new(Vec::new(), Mark::default(), caps, 3, &mut encode);
+            assert_eq!((prepared.taken, prepared.ids.len()), (3, fitting));
+            assert_eq!(prepared.is_capped(), fitting < 3);
+            assert_eq!(prepared.refused.len(), 3 - fitting);
+        }
+    }
+}

@@ -142,3 +142,30 @@ fn decode(bytes: &[u8; SLOT]) -> Option<(u64, Position)> {
     };
     Some((number(0), position))
 }
+
+#[cfg(test)]
+mod tests {
+    use tidegate_sim::SimDisk;
+
+    use super::*;
+
+    #[test]
+    fn the_newest_of_both_slots_is_found() {
+        let (disk, dir) = (SimDisk::new(1), Path::new("/spill"));
+        disk.create_dir_all(dir).unwrap();
+        let (mut cursor, found) = Cursor::open(&disk, dir, false).unwrap();
+        assert_eq!(found, None);
+        for lines in 1..5 {
+            let position = Position {
+                end: 1_000,
+                offset: lines * 100,
+                lines,
+                ..Position::default()
+            };
+            cursor.write(position).unwrap();
+            assert_eq!(Cursor::peek(&disk, dir), Some(position));
+            let (_, reopened) = Cursor::open(&disk, dir, true).unwrap();
+            assert_eq!(reopened, Some(position));
+        }
+    }
+}

@@ -349,3 +349,26 @@ fn is_stray(name: &str) -> bool {
         || leftover_number(name).is_some();
     name.starts_with("eventlog-spillover") && !is_known
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_has_the_role_of_its_name() {
+        let numbered = |name: &str, number: &str| name.replace(".jsonl", number);
+        for (name, role) in [
+            (ACTIVE.to_owned(), Some(Role::Active)),
+            (REPLAY.to_owned(), Some(Role::Replay)),
+            (CORRUPT.to_owned(), Some(Role::Corrupt)),
+            (numbered(CORRUPT, "-2.jsonl"), Some(Role::Corrupt)),
+            (REJECTED.to_owned(), Some(Role::Rejected)),
+            (numbered(REJECTED, "-17.jsonl"), Some(Role::Rejected)),
+            (numbered(REJECTED, "-x.jsonl"), None),
+            (numbered(CORRUPT, "-2.txt"), None),
+            (BOOKS.to_owned(), None),
+        ] {
+            assert_eq!(Role::of(&name), role, "{name}");
+        }
+    }
+}

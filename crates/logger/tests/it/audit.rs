@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use tidegate_logger::spill::{ACTIVE, BOOKS, CORRUPT, REJECTED, REPLAY, inspect};
+use tidegate_core::books::Place;
+use tidegate_logger::spill::{ACTIVE, BOOKS, CORRUPT, REJECTED, REPLAY, find, inspect};
 use tidegate_sim::{Fault, FaultKind, Operation, is_long};
 use tidegate_testkit::Script;
 
-use crate::fixture::{MINUTE, SECOND, World, dir, event, spilling};
+use crate::fixture::{MINUTE, SECOND, World, details, dir, event, spilling};
 
 /// Damages the line that says `text`, in place.
 fn damage(world: &World, file: &str, text: &str) {
@@ -275,4 +276,73 @@ fn a_file_that_a_java_client_had_not_finished_is_set_aside_under_a_name_of_its_o
     }
     world.run_for(Duration::ZERO);
     assert_eq!(world.recount().unaccounted(), 0);
+}
+
+#[test]
+fn a09_find_tells_sent_waiting_and_unreadable_lines_of_a_snapshot_apart() {
+    // So far behind the first line that the damage leaves the start of the file as it is.
+    let (unreadable, refused) = (40, 50);
+    let mut world = World::scripted(1, move |batch, _| {
+        match details(&batch[0].json) == format!("event {refused}") {
+            true => Script::Refuse,
+            false => Script::Serve,
+        }
+    });
+    world.leave_behind(0..60);
+    let ids: Vec<_> = world
+        .lines(ACTIVE)
+        .iter()
+        .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap())
+        .map(|line| line["_id"].as_str().unwrap().parse().unwrap())
+        .collect();
+    world.start(spilling().batch_size(1));
+    world.run_for(5 * SECOND);
+    world.kill();
+    let snapshot = world.content(REPLAY);
+    let text = format!("\"event {unreadable}\"");
+    let at = snapshot
+        .windows(text.len())
+        .position(|w| w == text.as_bytes());
+    assert!(at.unwrap() > 4096, "{at:?}");
+    damage(&world, REPLAY, &text);
+    for (number, id) in ids.into_iter().enumerate() {
+        let found = find(&world.disk(), dir(), id).unwrap();
+        let places: Vec<Place> = found.into_iter().map(|seen| seen.place).collect();
+        let expect = match number {
+            _ if number == unreadable => Place::DeadLettered,
+            _ if number < refused => Place::Delivered,
+            _ => Place::Spilled,
+        };
+        assert_eq!(places, [expect], "event {number}");
+    }
+}
+
+#[test]
+fn a_recount_counts_the_lines_of_files_that_are_kept() {
+    let world = World::new(1);
+    world.put(CORRUPT, b"{\n\nnot json\n{}\n");
+    world.put(REJECTED, b"nothing\n");
+    let files = world.recount().files;
+    let count = |name| {
+        let file = files.iter().find(|file| file.name == name).unwrap();
+        (file.lines, file.unreadable)
+    };
+    assert_eq!((count(CORRUPT), count(REJECTED)), ((3, 3), (1, 1)));
+}
+
+#[test]
+fn the_inspection_counts_all_lines_that_are_missing_from_a_batch() {
+    let mut world = World::down(1);
+    let opened = world.open(spilling().circuit_breaker_threshold(1).batch_size(10));
+    world.log(0..10);
+    world.run(opened);
+    world.wait_for_spilled(10);
+    world.shut_down();
+    for number in [2, 3, 6] {
+        cut(&world, ACTIVE, &format!("\"event {number}\""));
+    }
+    let found = inspect(&world.disk(), dir()).unwrap().findings;
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert_eq!(found[0].code, "sequence.gap");
+    assert!(found[0].message.starts_with("3 "), "{}", found[0]);
 }
