@@ -30,6 +30,7 @@ mod read;
 mod recount;
 mod session;
 mod settings;
+mod telemetry;
 mod under_way;
 mod workers;
 
@@ -74,18 +75,18 @@ pub struct KafkaConfig {
     pub bootstrap_servers: String,
     /// Further settings of librdkafka, passed on. Those that carry a promise are refused by name.
     pub properties: BTreeMap<String, String>,
-    /// The deadline of one call.
+    /// The deadline of one call: `request-timeout`.
     pub request_timeout: Duration,
-    /// The largest append or commit, in bytes.
+    /// The largest append or commit, in bytes: `max-commit-size`.
     pub max_commit_size: u64,
-    /// Bytes of appends that are on their way at once; further appends wait.
+    /// Bytes of appends that are on their way at once; further appends wait: `max-in-flight`.
     pub max_in_flight: usize,
-    /// Bytes of records that a session holds ready; beyond them its client is paused.
+    /// Bytes of records that a session holds ready; beyond them its client is paused: `session-buffer`.
     pub session_buffer: usize,
     /// A partition that hands over nothing for so long is looked at from outside; a client that then
-    /// turns out to be stuck is nudged, and after a few times given up.
+    /// turns out to be stalled seeks again, and ends its session after a few times: `stall-after`.
     pub stall_after: Duration,
-    /// Copies of each partition of a topic that is made; none leaves it to the broker.
+    /// Copies of each partition of a topic that is made; none leaves it to the broker: `replication`.
     pub replication: Option<u32>,
 }
 
@@ -104,6 +105,23 @@ impl KafkaConfig {
             stall_after: Duration::from_secs(30),
             replication: None,
         }
+    }
+}
+
+impl KafkaConfig {
+    /// The key of a limit, as its errors name it.
+    fn key(&self, name: &str) -> String {
+        format!("log.clusters.{}.{name}", self.cluster)
+    }
+
+    /// Why a call has ended without an answer; counted.
+    fn late(&self) -> String {
+        telemetry::timed_out();
+        format!(
+            "no answer within {:?} (`{}`)",
+            self.request_timeout,
+            self.key("request-timeout")
+        )
     }
 }
 
@@ -215,6 +233,11 @@ impl Inner {
         }
     }
 
+    /// Why a call has ended without an answer.
+    fn late(&self) -> String {
+        self.config.late()
+    }
+
     /// Runs a question that blocks, with the deadline of a call.
     async fn ask<T: Send + 'static>(
         &self,
@@ -237,7 +260,7 @@ impl Inner {
         answer.unwrap_or_else(|late| {
             Err(match late {
                 Late::NotBegun => self.away("all workers wait for an answer"),
-                Late::NoAnswer => self.away("no answer in time"),
+                Late::NoAnswer => self.away(self.late()),
             })
         })
     }

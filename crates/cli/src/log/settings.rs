@@ -111,10 +111,23 @@ fn kafka(config: &Config) -> KafkaConfig {
             kafka.properties.insert(name.to_owned(), value.to_owned());
         }
     }
-    kafka.max_commit_size = config
-        .size("log.embedded.max-commit-size")
-        .unwrap_or(kafka.max_commit_size);
-    kafka
+    let bytes = |name: &str, usual: usize| match config.size(&key(name)) {
+        Some(size) => usize::try_from(size).unwrap_or(usize::MAX),
+        None => usual,
+    };
+    let span = |name: &str, usual: Duration| config.duration(&key(name)).unwrap_or(usual);
+    let replication = config.integer(&key("replication"));
+    KafkaConfig {
+        request_timeout: span("request-timeout", kafka.request_timeout),
+        max_commit_size: config
+            .size(&key("max-commit-size"))
+            .unwrap_or(kafka.max_commit_size),
+        max_in_flight: bytes("max-in-flight", kafka.max_in_flight),
+        session_buffer: bytes("session-buffer", kafka.session_buffer),
+        stall_after: span("stall-after", kafka.stall_after),
+        replication: replication.and_then(|count| u32::try_from(count).ok()),
+        ..kafka
+    }
 }
 
 fn topic(config: &Config, name: &str) -> TopicConfig {
@@ -240,12 +253,26 @@ mod tests {
     fn a_default_cluster_is_kafka_and_its_secrets_arrive() {
         let read = read(
             "log: {clusters: {default: {bootstrap-servers: [\"a:1\", \"b:2\"], properties: \
-             {sasl.password: hunter2, client.id: me, linger.ms: 5}}}}\n",
+             {sasl.password: hunter2, client.id: me, linger.ms: 5}, request-timeout: 1s, \
+             max-commit-size: 2MiB, max-in-flight: 3MiB, session-buffer: 4MiB, stall-after: 5s, \
+             replication: 3}}}\n",
         );
         let Backend::Kafka(kafka) = read.backend else {
             panic!("{read:?}");
         };
         assert_eq!(kafka.bootstrap_servers, "a:1,b:2");
+        const MIB: usize = 1024 * 1024;
+        let expect = KafkaConfig {
+            properties: kafka.properties.clone(),
+            request_timeout: Duration::from_secs(1),
+            max_commit_size: 2 * MIB as u64,
+            max_in_flight: 3 * MIB,
+            session_buffer: 4 * MIB,
+            stall_after: Duration::from_secs(5),
+            replication: Some(3),
+            ..KafkaConfig::new("default", "a:1,b:2")
+        };
+        assert_eq!(*kafka, expect);
         let properties: Vec<_> = kafka.properties.iter().collect();
         let properties: Vec<_> = properties
             .iter()

@@ -117,6 +117,41 @@ static CLUSTER: &[Key] = &[
         &Kind::Property,
         "Client properties, handed on as they are.",
     ),
+    key(
+        "request-timeout",
+        SPAN_ABOVE_ZERO,
+        "30s",
+        "The deadline of one call.",
+    ),
+    key(
+        "max-commit-size",
+        SIZE,
+        "64MiB",
+        "The limit of one append or commit.",
+    ),
+    key(
+        "max-in-flight",
+        SIZE,
+        "64MiB",
+        "How many bytes of appends may wait for an answer; further appends wait.",
+    ),
+    key(
+        "session-buffer",
+        SIZE,
+        "16MiB",
+        "How many bytes of records a member of a group holds ready.",
+    ),
+    key(
+        "stall-after",
+        SPAN_ABOVE_ZERO,
+        "30s",
+        "When a partition that hands over nothing is checked from outside.",
+    ),
+    optional(
+        "replication",
+        COUNT,
+        "Copies of each partition of a topic that is made; left out, the broker decides.",
+    ),
 ];
 
 pub(super) static STORE: &[Key] = &[

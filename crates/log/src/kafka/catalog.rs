@@ -123,7 +123,7 @@ impl Inner {
         match within(&*self.clock, limit, call).await {
             Some(Ok(done)) => Ok(done),
             Some(Err(error)) => Err(failure::of_question(doing, self.servers(), topic, &error)),
-            None => Err(self.away("no answer in time")),
+            None => Err(self.away(self.late())),
         }
     }
 
@@ -230,7 +230,7 @@ impl Inner {
             Some(Err((_, code))) => match failure::meaning(code) {
                 failure::Meaning::Refusal => Err(LogError::Refused {
                     doing: "a new topic",
-                    why: code.to_string(),
+                    why: failure::refusal(code),
                 }),
                 failure::Meaning::NoAnswer if is_about_settings(code) => {
                     Err(refused(code.to_string()))

@@ -28,6 +28,9 @@ const REFUSALS: [Code; 15] = [
     Code::InvalidCommitOffsetSize,
 ];
 
+/// A broker that does not know a request, or not the version of it that is needed.
+const TOO_OLD: &str = "Kafka 2.5 or newer is needed";
+
 /// The member's place in the group has changed; under its new generation it may still own what it
 /// owned.
 const STALE: [Code; 6] = [
@@ -124,13 +127,26 @@ pub(super) fn code_of(error: &KafkaError) -> Option<Code> {
     error.rdkafka_error_code()
 }
 
+/// Why a broker refuses. One that does not know a request, or not the version that is needed, is too old.
+pub(super) fn refusal(code: Code) -> String {
+    if code == Code::UnsupportedFeature || code == Code::UnsupportedVersion {
+        return format!("{code}: {TOO_OLD}");
+    }
+    code.to_string()
+}
+
 /// What an error says. Of a setting that the client does not take it names the key and not the value,
 /// which may be a password.
 pub(super) fn said(error: &KafkaError) -> String {
     if let KafkaError::ClientConfig(_, why, key, _) = error {
         return format!("the setting `{key}`: {why}");
     }
-    error.to_string()
+    match code_of(error) {
+        Some(Code::UnsupportedFeature | Code::UnsupportedVersion) => {
+            format!("{error}: {TOO_OLD}")
+        }
+        Some(_) | None => error.to_string(),
+    }
 }
 
 /// The error of a question: nothing was to be changed by it.
@@ -220,5 +236,10 @@ mod tests {
         assert!(names(Code::Authentication, "`sasl.password`"));
         assert!(names(Code::SSL, "`ssl.ca.location`"));
         assert_eq!(login_settings(Code::TopicAuthorizationFailed), None);
+        for code in [Code::UnsupportedFeature, Code::UnsupportedVersion] {
+            let error = KafkaError::OffsetFetch(code);
+            assert_eq!(of(error.clone()).to_string(), "log.refused");
+            assert!(said(&error).contains(TOO_OLD) && refusal(code).contains(TOO_OLD));
+        }
     }
 }

@@ -41,7 +41,7 @@ pub(super) async fn probe(
     answer.unwrap_or_else(|_| {
         Err(LogError::Away {
             servers: config.bootstrap_servers.clone(),
-            why: "no answer in time".to_owned(),
+            why: config.late(),
         })
     })
 }
@@ -51,6 +51,8 @@ fn ask(config: &KafkaConfig, clock: &dyn Clock) -> Result<(), LogError> {
     const TRY: Duration = Duration::from_millis(250);
     /// How long there is nothing to hear before it is believed that all was said.
     const LISTEN: Duration = Duration::from_millis(20);
+    /// How long a broker that has answered is asked for the versions of its requests.
+    const SILENCE: Duration = Duration::from_secs(1);
     let refused = |why: String| LogError::Refused {
         doing: "the connection",
         why,
@@ -64,6 +66,7 @@ fn ask(config: &KafkaConfig, clock: &dyn Clock) -> Result<(), LogError> {
             .map_err(|error| refused(failure::said(&error)))?;
     let ear = Arc::clone(consumer.context());
     let until = clock.elapsed() + config.request_timeout;
+    let mut answered = None;
     loop {
         let answer = consumer.fetch_metadata(Some("tidegate-probe"), TRY);
         // Log lines and errors arrive by polling only, and those about requests one after the other.
@@ -83,8 +86,18 @@ fn ask(config: &KafkaConfig, clock: &dyn Clock) -> Result<(), LogError> {
             });
         }
         let why = match answer {
-            // The lines about requests may still be on their way.
-            Ok(_) if ear.requests().is_empty() => "it does not say what it can do".to_owned(),
+            Ok(_) if ear.requests().is_empty() => {
+                // The lines about requests may still be on their way.
+                let since = *answered.get_or_insert(clock.elapsed());
+                if clock.elapsed() < since + SILENCE {
+                    continue;
+                }
+                tracing::warn!(
+                    "the Kafka client does not log which requests the broker supports; a broker \
+                     before 2.5 is refused at the first call that it cannot answer"
+                );
+                return Ok(());
+            }
             Ok(_) => return lacking(&ear.requests()).map_or(Ok(()), |why| Err(refused(why))),
             Err(error)
                 if failure::code_of(&error).map(failure::meaning) == Some(Meaning::Refusal) =>

@@ -24,7 +24,7 @@ use crate::port::{Append, Position};
 use crate::record::{Record, TopicPartition, partition_of};
 
 use super::workers::within;
-use super::{Inner, KafkaConfig, copy, failure, settings};
+use super::{Inner, KafkaConfig, copy, failure, settings, telemetry};
 
 pub(super) use delivery::{Deliveries, Failed, Ticket, Waiting};
 
@@ -208,6 +208,7 @@ impl Inner {
             });
         }
         let limit = self.config.max_commit_size;
+        telemetry::commit_size(parcel.size);
         if parcel.size > limit {
             return Err(LogError::CommitTooLarge {
                 size: parcel.size,
@@ -231,8 +232,11 @@ impl Inner {
         let room = Arc::clone(&producers.room)
             .acquire_many_owned(u32::try_from(permits).unwrap_or(u32::MAX));
         let Some(Ok(room)) = within(&*producers.clock, left(), room).await else {
-            return Err(self.away("earlier appends wait for an answer (`max_in_flight`)"));
+            let key = self.config.key("max-in-flight");
+            return Err(self.away(format!("earlier appends wait for an answer (`{key}`)")));
         };
+        let free = producers.room.available_permits();
+        telemetry::in_flight((producers.room_permits - free) * GRAIN);
         let (waiting, done) = Waiting::new(parcel.records.len(), Some(room));
         for (index, addressed) in parcel.records.iter().enumerate() {
             let mut ticket = Some(Ticket::new(&waiting, index));
@@ -256,7 +260,7 @@ impl Inner {
         }
         let Some(Ok(())) = within(&*producers.clock, left(), done).await else {
             let why = producer_why(&producer);
-            return Err(unknown(why.as_deref().unwrap_or("no answer in time")));
+            return Err(unknown(&why.unwrap_or_else(|| self.late())));
         };
         self.delivered(&waiting, parcel.records)
     }
@@ -289,7 +293,7 @@ impl Inner {
             return Err(match (failure::meaning(code), failed) {
                 (failure::Meaning::Refusal, _) => LogError::Refused {
                     doing: "an append",
-                    why: code.to_string(),
+                    why: failure::refusal(code),
                 },
                 (failure::Meaning::NoTopic, Some(topic)) if alone => LogError::UnknownTopic {
                     topic: topic.clone(),

@@ -216,7 +216,7 @@ impl Readers {
                         .consumer
                         .context()
                         .last()
-                        .unwrap_or_else(|| "no answer in time".to_owned()),
+                        .unwrap_or_else(|| self.config.late()),
                 });
             }
         }

@@ -226,7 +226,7 @@ impl KafkaSession {
             None if line.now() => Err(self.inner.away("earlier commits wait for an answer")),
             None => Err(LogError::Unknown {
                 doing: "a commit",
-                why: "no answer in time".to_owned(),
+                why: self.inner.late(),
             }),
         }
     }

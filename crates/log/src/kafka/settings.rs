@@ -99,11 +99,11 @@ const OURS: [(&str, &str); 41] = [
     ),
     (
         "queue.buffering.max.kbytes",
-        "what is on its way is bounded by `max_in_flight`",
+        "what is on its way is bounded by `max-in-flight`",
     ),
     (
         "queue.buffering.max.messages",
-        "what is on its way is bounded by `max_in_flight`",
+        "what is on its way is bounded by `max-in-flight`",
     ),
     (
         "request.required.acks",

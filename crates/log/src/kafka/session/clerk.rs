@@ -277,7 +277,7 @@ impl Clerk {
 
     /// The error of a commit of offsets that is given up.
     fn no(&self, error: &KafkaError) -> LogError {
-        let why = error.to_string();
+        let why = failure::said(error);
         match failure::code_of(error).map(failure::meaning) {
             Some(Meaning::Refusal) => LogError::Refused {
                 doing: "a commit",

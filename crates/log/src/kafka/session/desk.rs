@@ -343,6 +343,11 @@ impl Desk {
         Ok(())
     }
 
+    /// Bytes of records that wait to be polled.
+    pub(super) fn ready_bytes(&self) -> usize {
+        self.held.values().map(|held| held.ready_bytes).sum()
+    }
+
     /// What the client is to be told now. Nothing of it is done yet: [`Self::sought`] and
     /// [`Self::flowing`] say what was.
     pub(super) fn orders(&mut self, now: Duration) -> Orders {

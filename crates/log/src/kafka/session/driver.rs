@@ -17,7 +17,7 @@ use crate::kafka::copy::{Copier, Unreadable};
 use crate::kafka::ear::Ear;
 use crate::kafka::failure::{self, Meaning};
 use crate::kafka::read::Readers;
-use crate::kafka::{Inner, KafkaConfig};
+use crate::kafka::{Inner, KafkaConfig, telemetry};
 use crate::port::{Join, Read};
 use crate::record::{Stored, TopicPartition};
 
@@ -58,6 +58,9 @@ pub(super) struct Driver {
     has_one_topic: bool,
     /// When ranges are to be looked at, because the client fell out of one.
     look: Option<Duration>,
+    /// The gauge of what is ready, shown once a second.
+    group: String,
+    shown: Duration,
     /// Errors that were told, each once.
     told: BTreeSet<i32>,
     watching: Option<mpsc::Receiver<(TopicPartition, Offset, bool)>>,
@@ -73,6 +76,7 @@ impl Driver {
     ) -> Self {
         let run = join.max_poll_records.clamp(RUN.0, RUN.1);
         let has_one_topic = join.topics.len() == 1;
+        let group = join.group.to_string();
         let moves = Moves::new(inner, Arc::clone(&member), Arc::clone(board), join);
         Self {
             member,
@@ -87,6 +91,8 @@ impl Driver {
             run,
             has_one_topic,
             look: None,
+            group,
+            shown: Duration::ZERO,
             told: BTreeSet::new(),
             watching: None,
             nudges: Nudges::default(),
@@ -98,6 +104,7 @@ impl Driver {
         while !self.board.is_over() {
             self.moves.step();
             let now = self.clock.elapsed();
+            self.show(now);
             let (orders, stirs) = self.board.orders(now);
             let hold = orders.hold;
             self.carry_out(orders);
@@ -295,6 +302,14 @@ impl Driver {
         }
     }
 
+    fn show(&mut self, now: Duration) {
+        if now.saturating_sub(self.shown) >= LOOK {
+            self.shown = now;
+            let bytes = self.board.with(|desk| desk.ready_bytes());
+            telemetry::buffered(&self.group, bytes);
+        }
+    }
+
     /// Looks at quiet partitions from outside. A record that lies there and does not come means that
     /// the client is stuck: it is nudged, and given up after a few times.
     fn watch(&mut self) {
@@ -342,13 +357,12 @@ impl Driver {
         match self.nudges.judge(at, from, is_stuck && stands) {
             Verdict::Moves => self.board.with(|desk| desk.touch(at, now)),
             Verdict::Nudge => {
-                tracing::warn!(
-                    "the Kafka client does not move on from {from} of {at}: sent there once more"
-                );
+                telemetry::stalled();
+                tracing::warn!("consumer stalled at {at} offset {from}; seeking again");
                 self.board.with(|desk| desk.nudge(at, from));
             }
             Verdict::Stuck => {
-                let why = format!("the client does not move on from {from} of {at}");
+                let why = format!("the consumer is stalled at {at} offset {from} (`stall-after`)");
                 self.end(End::Failed(why));
             }
         }
