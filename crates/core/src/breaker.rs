@@ -119,8 +119,6 @@ pub struct Breaker {
 struct HalfOpen {
     /// Permits that may still be given out.
     available: u32,
-    /// Permits that are out.
-    out: u32,
     /// When the last one was given out.
     last_given: Duration,
 }
@@ -153,7 +151,6 @@ impl Breaker {
             BreakerState::Open => return None,
             BreakerState::HalfOpen => {
                 self.half_open.available = self.half_open.available.checked_sub(1)?;
-                self.half_open.out += 1;
                 self.half_open.last_given = now;
             }
         }
@@ -175,10 +172,8 @@ impl Breaker {
         if permit.generation != self.generation {
             return None;
         }
-        match self.state {
-            BreakerState::Open => return None,
-            BreakerState::Closed => {}
-            BreakerState::HalfOpen => self.half_open.out -= 1,
+        if self.state == BreakerState::Open {
+            return None;
         }
         match self.window.record(result, took, now) {
             Judgment::Undecided => None,
@@ -194,7 +189,6 @@ impl Breaker {
     /// about the other side.
     pub fn release(&mut self, permit: Permit) {
         if permit.generation == self.generation && self.state == BreakerState::HalfOpen {
-            self.half_open.out -= 1;
             self.half_open.available += 1;
         }
     }
@@ -205,7 +199,8 @@ impl Breaker {
         match self.state {
             BreakerState::Closed => None,
             BreakerState::Open => Some(self.since.saturating_add(self.rule.open_for)),
-            BreakerState::HalfOpen => (self.half_open.available == 0 && self.half_open.out > 0)
+            // With all of them answered it would not be half-open any more.
+            BreakerState::HalfOpen => (self.half_open.available == 0)
                 .then(|| self.half_open.last_given.saturating_add(self.rule.open_for)),
         }
     }
@@ -235,7 +230,6 @@ impl Breaker {
                 self.window = Window::half_open(&self.rule);
                 self.half_open = HalfOpen {
                     available: self.rule.probes.max(1),
-                    out: 0,
                     last_given: at,
                 };
             }
