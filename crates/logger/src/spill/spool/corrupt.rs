@@ -41,3 +41,47 @@ fn kept_in(kept: &Tallies, bucket: Bucket) -> Bucket {
         .find(|coarse| kept.contains_key(coarse))
         .unwrap_or(bucket)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DAY: u64 = 24 * 60;
+
+    #[test]
+    fn unreadable_lines_are_found_also_where_the_books_are_folded() {
+        let one = |id_sum: u128| Tally { count: 1, id_sum };
+        // Two events a bucket, of which one can be read.
+        let cases = [
+            (Bucket::Minute(3 * DAY + 61), Bucket::Minute(3 * DAY + 61)),
+            (
+                Bucket::Hour(2 * 24 + 7),
+                Bucket::Minute(2 * DAY + 7 * 60 + 59),
+            ),
+            (Bucket::Day(1), Bucket::Minute(DAY + 23 * 60)),
+            (Bucket::Day(5), Bucket::Hour(5 * 24 + 1)),
+        ];
+        let mut books = Books::default();
+        let mut readable = BTreeMap::new();
+        for (number, (folded, bucket)) in (1u128..).zip(cases) {
+            for id in [number, 100 * number] {
+                books.move_tally(folded, None, Some(Place::Spilled), one(id));
+            }
+            readable.insert(bucket, one(number));
+        }
+        assert_eq!(settle_corrupt(&mut books, &readable), 4);
+        for (number, (folded, _)) in (1u128..).zip(cases) {
+            for (place, id) in [
+                (Place::Spilled, number),
+                (Place::DeadLettered, 100 * number),
+            ] {
+                assert_eq!(
+                    books.tallies(&place).get(&folded),
+                    Some(&one(id)),
+                    "{folded:?}"
+                );
+            }
+        }
+        assert!(books.account().is_balanced());
+    }
+}
