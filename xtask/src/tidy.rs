@@ -4,14 +4,17 @@
 //! so each is tested with a few lines that break it. All findings are shown at once.
 
 mod changelog;
+mod copies;
 mod error_pages;
 mod layers;
 mod links;
 mod names;
 mod paths;
+mod product;
 mod promises;
 mod rust;
 mod tree;
+mod type_names;
 
 use std::fmt;
 
@@ -50,6 +53,8 @@ pub(crate) struct Report {
     pub(crate) findings: Vec<Finding>,
     /// Worth a look, but no reason to refuse.
     pub(crate) notes: Vec<Finding>,
+    /// Lines of code of the product.
+    pub(crate) product_lines: usize,
 }
 
 impl fmt::Display for Report {
@@ -68,6 +73,7 @@ impl fmt::Display for Report {
 pub(crate) fn run(workspace: &Workspace) -> Result<bool> {
     let report = check(workspace)?;
     print!("{report}");
+    println!("{} lines of product code", report.product_lines);
     match report.findings.len() {
         0 => println!("tidy"),
         1 => println!("1 finding"),
@@ -92,6 +98,10 @@ pub(crate) fn check(workspace: &Workspace) -> Result<Report> {
     ] {
         report.findings.extend(rule(&tree));
     }
+    let sources = product::sources(&tree);
+    report.product_lines = product::count(&sources);
+    report.notes.extend(copies::check(&sources));
+    report.notes.extend(type_names::check(&sources));
     report.findings.sort();
     report.notes.extend(names::long_files(&tree));
     Ok(report)
