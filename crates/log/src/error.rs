@@ -251,7 +251,9 @@ impl LogError {
             Self::Elsewhere { code, .. } => return code.clone(),
             Self::Locked { .. } => "log.locked",
             Self::Format { .. } => "log.format",
+            // error-page: log.disk
             Self::Disk { .. } => "log.disk",
+            // error-page: log.stopped
             Self::Stopped { .. } => "log.stopped",
         })
     }

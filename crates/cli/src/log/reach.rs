@@ -169,6 +169,7 @@ fn settled_presence(dir: &Path) -> Result<Presence, Report> {
 
 /// The report of a directory without a log.
 fn missing(dir: &Path) -> Report {
+    // error-page: log.missing
     Report::new(
         "log.missing",
         format!("there is no log in `{}`", dir.display()),

@@ -60,6 +60,7 @@ fn of_store(shown: &str, error: &StoreError) -> Report {
 }
 
 fn unanswered(message: &str) -> Report {
+    // error-page: store.timeout
     Report::new("store.timeout", message)
         .with_hint("it may or may not have happened; look before doing it again")
 }

@@ -22,6 +22,7 @@ mod log_live;
 mod queue;
 mod queue_books;
 mod queue_live;
+mod readme;
 mod run;
 mod run_store;
 mod running;
