@@ -20,10 +20,11 @@
 
 mod books;
 mod catalog;
-mod copy;
-mod ear;
+mod client_context;
+mod convert;
 mod failure;
 mod groups;
+mod in_flight;
 mod probe;
 mod produce;
 mod read;
@@ -31,7 +32,6 @@ mod recount;
 mod session;
 mod settings;
 mod telemetry;
-mod under_way;
 mod workers;
 
 use std::collections::BTreeMap;
@@ -49,14 +49,14 @@ use crate::record::TopicPartition;
 use crate::topic::{TopicConfig, TopicDescription};
 
 pub use books::GroupBooks;
-pub use recount::{PartitionRecount, Recount, recount_group};
+pub use recount::{GroupRecount, PartitionRecount, recount_group};
 
-use catalog::Catalog;
-use groups::Onlookers;
+use catalog::KafkaCatalog;
+use groups::OffsetFetchers;
+use in_flight::InFlightCommits;
 use produce::Producers;
-use read::Readers;
-use under_way::Registry;
-use workers::{Late, Workers};
+use read::KafkaReaders;
+use workers::{LateCall, Workers};
 
 /// How a cluster is reached, and what it may cost.
 ///
@@ -143,23 +143,23 @@ impl fmt::Debug for KafkaConfig {
 /// the broker keeps is what the port promises: replication is the topic's business.
 #[derive(Clone)]
 pub struct KafkaLog {
-    inner: Arc<Inner>,
+    inner: Arc<KafkaInner>,
 }
 
-pub(crate) struct Inner {
+pub(crate) struct KafkaInner {
     pub(crate) config: KafkaConfig,
     clock: Arc<dyn Clock>,
     spawn: Arc<dyn Spawn>,
     entropy: Mutex<Box<dyn Entropy>>,
     workers: Workers,
-    catalog: Arc<Catalog>,
+    catalog: Arc<KafkaCatalog>,
     producers: Arc<Producers>,
-    readers: Arc<Readers>,
-    onlookers: Arc<Onlookers>,
+    readers: Arc<KafkaReaders>,
+    offset_fetchers: Arc<OffsetFetchers>,
     end: mpsc::Sender<Clients>,
     /// The next fence. It begins at the wall time, so that fences ascend also over restarts.
     fences: Arc<AtomicU64>,
-    under_way: Arc<Registry>,
+    in_flight: Arc<InFlightCommits>,
     instances: session::Instances,
 }
 
@@ -174,12 +174,12 @@ impl KafkaLog {
         settings::check(&config.properties)?;
         let workers = Workers::new(Arc::clone(&env.clock), Arc::clone(&env.spawn));
         probe::probe(&config, &env.clock, &workers).await?;
-        let readers = Arc::new(Readers::new(config.clone(), Arc::clone(&env.clock)));
+        let readers = Arc::new(KafkaReaders::new(config.clone(), Arc::clone(&env.clock)));
         let (end, ended) = mpsc::channel();
         let task = Box::pin(async move { end_clients(&ended) });
         drop(env.spawn.spawn_thread("kafka-end", task));
-        let inner = Inner {
-            catalog: Arc::new(Catalog::new(&config)?),
+        let inner = KafkaInner {
+            catalog: Arc::new(KafkaCatalog::new(&config)?),
             producers: Arc::new(Producers::new(
                 &config,
                 Arc::clone(&env.clock),
@@ -187,10 +187,10 @@ impl KafkaLog {
             )),
             end,
             readers,
-            onlookers: Arc::new(Onlookers::new(config.clone())),
+            offset_fetchers: Arc::new(OffsetFetchers::new(config.clone())),
             workers,
             fences: Arc::new(AtomicU64::new(env.clock.now_ms() << 16)),
-            under_way: Arc::default(),
+            in_flight: Arc::default(),
             instances: session::Instances::default(),
             config,
             clock: env.clock,
@@ -220,7 +220,7 @@ impl KafkaLog {
     }
 }
 
-impl Inner {
+impl KafkaInner {
     fn servers(&self) -> &str {
         &self.config.bootstrap_servers
     }
@@ -259,8 +259,8 @@ impl Inner {
         let answer = self.workers.run(name, limit, question).await;
         answer.unwrap_or_else(|late| {
             Err(match late {
-                Late::NotBegun => self.away("all workers wait for an answer"),
-                Late::NoAnswer => self.away(self.late()),
+                LateCall::NotBegun => self.away("all workers wait for an answer"),
+                LateCall::NoAnswer => self.away(self.late()),
             })
         })
     }
@@ -271,13 +271,13 @@ impl Inner {
         partitions: &[TopicPartition],
     ) -> Result<Vec<Option<(Option<GroupBooks>, Committed)>>, LogError> {
         let limit = self.config.request_timeout;
-        if !self.under_way.wait(group, &*self.clock, limit).await {
+        if !self.in_flight.wait(group, &*self.clock, limit).await {
             return Err(self.away("commits of this group have not ended"));
         }
-        let (onlookers, look) = (Arc::clone(&self.onlookers), self.look());
+        let (offset_fetchers, query) = (Arc::clone(&self.offset_fetchers), self.query());
         let (group, partitions) = (group.clone(), partitions.to_vec());
         self.ask("kafka-committed", move || {
-            onlookers.committed(&group, &partitions, &look)
+            offset_fetchers.committed(&group, &partitions, &query)
         })
         .await
     }
@@ -290,12 +290,17 @@ impl Inner {
 }
 
 /// All clients of a log.
-type Clients = (Arc<Catalog>, Arc<Producers>, Arc<Readers>, Arc<Onlookers>);
+type Clients = (
+    Arc<KafkaCatalog>,
+    Arc<Producers>,
+    Arc<KafkaReaders>,
+    Arc<OffsetFetchers>,
+);
 
 /// Ends the clients of a log on a thread of their own, once it is dropped: that may take its time, or
 /// hang, and whoever drops a log may be an async thread.
 fn end_clients(ended: &mpsc::Receiver<Clients>) {
-    let Ok((catalog, producers, readers, onlookers)) = ended.recv() else {
+    let Ok((catalog, producers, readers, offset_fetchers)) = ended.recv() else {
         return;
     };
     // Whoever drops a log has its own share of these for a moment longer.
@@ -303,7 +308,7 @@ fn end_clients(ended: &mpsc::Receiver<Clients>) {
         Arc::strong_count(&catalog) == 1
             && Arc::strong_count(&producers) == 1
             && Arc::strong_count(&readers) == 1
-            && Arc::strong_count(&onlookers) == 1
+            && Arc::strong_count(&offset_fetchers) == 1
     };
     for _ in 0..100 {
         if is_last() {
@@ -313,13 +318,13 @@ fn end_clients(ended: &mpsc::Receiver<Clients>) {
     }
 }
 
-impl Drop for Inner {
+impl Drop for KafkaInner {
     fn drop(&mut self) {
         let clients = (
             Arc::clone(&self.catalog),
             Arc::clone(&self.producers),
             Arc::clone(&self.readers),
-            Arc::clone(&self.onlookers),
+            Arc::clone(&self.offset_fetchers),
         );
         // Without the thread they end here.
         drop(self.end.send(clients));

@@ -139,11 +139,11 @@ pub(crate) const SCOPES: &[Scope] = &[
     Scope {
         package: "tidegate-log",
         files: &[
-            "kafka/session/board.rs",
-            "kafka/session/outcome.rs",
-            "kafka/session/desk.rs",
-            "kafka/session/moves.rs",
-            "kafka/session/entries.rs",
+            "kafka/session/session_cell.rs",
+            "kafka/session/transaction_step.rs",
+            "kafka/session/session_state.rs",
+            "kafka/session/rebalance.rs",
+            "kafka/session/commit_entries.rs",
         ],
         stages: &[QUICK_LIBRARY],
     },

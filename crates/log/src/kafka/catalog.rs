@@ -1,8 +1,8 @@
 //! Topics: how many partitions they have, what they take, and how they are made.
 
-mod look;
+mod query;
 mod ranges;
-mod settled;
+mod topic_config;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,43 +21,48 @@ use crate::error::LogError;
 use crate::record::TopicPartition;
 use crate::topic::{PartitionDescription, TopicConfig, TopicDescription};
 
-use super::ear::{Ear, listen};
+use super::client_context::{KafkaClientContext, poll_events};
 use super::workers::within;
-use super::{Inner, KafkaConfig, failure, settings};
+use super::{KafkaConfig, KafkaInner, failure, settings};
 
-pub(super) use look::{Look, watermarks};
-use settled::{config_of, properties_of};
+pub(super) use query::{BrokerQuery, watermarks};
+use topic_config::{config_of, properties_of};
 
 /// How long what is known about a topic is taken for true, as in Kafka's own clients.
 const FRESH: Duration = Duration::from_secs(300);
 
 /// What an append needs to know about a topic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Known {
+pub(super) struct KnownTopic {
     pub(super) partitions: u32,
     pub(super) max_record_size: u64,
     pub(super) max_message_bytes: u64,
 }
 
 /// What is known about topics, and the clients that ask.
-pub(super) struct Catalog {
-    admin: AdminClient<Ear>,
+pub(super) struct KafkaCatalog {
+    admin: AdminClient<KafkaClientContext>,
     /// Asks for metadata and offsets as a consumer, because a producer that asks makes topics.
-    asker: Arc<BaseConsumer<Ear>>,
-    known: Mutex<BTreeMap<Topic, (Duration, Known)>>,
+    asker: Arc<BaseConsumer<KafkaClientContext>>,
+    known: Mutex<BTreeMap<Topic, (Duration, KnownTopic)>>,
 }
 
-impl Catalog {
+impl KafkaCatalog {
     pub(super) fn new(config: &KafkaConfig) -> Result<Self, LogError> {
         let refused = |error: rdkafka::error::KafkaError| LogError::Refused {
             doing: "the client settings",
             why: failure::said(&error),
         };
-        let admin = AdminClient::from_config_and_context(&settings::client(config), Ear::default())
-            .map_err(refused)?;
-        let asker =
-            BaseConsumer::from_config_and_context(&settings::consumer(config), Ear::default())
-                .map_err(refused)?;
+        let admin = AdminClient::from_config_and_context(
+            &settings::client(config),
+            KafkaClientContext::default(),
+        )
+        .map_err(refused)?;
+        let asker = BaseConsumer::from_config_and_context(
+            &settings::consumer(config),
+            KafkaClientContext::default(),
+        )
+        .map_err(refused)?;
         Ok(Self {
             admin,
             asker: Arc::new(asker),
@@ -65,24 +70,24 @@ impl Catalog {
         })
     }
 
-    fn known(&self) -> MutexGuard<'_, BTreeMap<Topic, (Duration, Known)>> {
+    fn known(&self) -> MutexGuard<'_, BTreeMap<Topic, (Duration, KnownTopic)>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Looks again before the topic is used next. Returns what was taken for true.
-    pub(super) fn forget(&self, topic: &Topic) -> Option<Known> {
+    pub(super) fn forget(&self, topic: &Topic) -> Option<KnownTopic> {
         self.known().remove(topic).map(|(_, known)| known)
     }
 }
 
 /// Asks for the number of partitions of a topic.
 fn count_partitions(
-    asker: &BaseConsumer<Ear>,
-    look: &Look,
+    asker: &BaseConsumer<KafkaClientContext>,
+    query: &BrokerQuery,
     topic: &Topic,
 ) -> Result<u32, LogError> {
-    listen(asker);
-    let count = look.ask(|limit| {
+    poll_events(asker);
+    let count = query.ask(|limit| {
         let metadata = asker.fetch_metadata(Some(topic.as_str()), limit)?;
         let mut topics = metadata.topics().iter();
         let found = topics.find(|found| found.name() == topic.as_str());
@@ -95,7 +100,7 @@ fn count_partitions(
         }
     });
     let count = count.map_err(|error| {
-        failure::of_question("a look at a topic", &look.servers, Some(topic), &error)
+        failure::of_question("a query of a topic", &query.servers, Some(topic), &error)
     })?;
     match u32::try_from(count) {
         Ok(0) | Err(_) => Err(LogError::UnknownTopic {
@@ -105,7 +110,7 @@ fn count_partitions(
     }
 }
 
-impl Inner {
+impl KafkaInner {
     fn admin_options(&self) -> AdminOptions {
         AdminOptions::new()
             .request_timeout(Some(self.config.request_timeout))
@@ -128,7 +133,7 @@ impl Inner {
     }
 
     /// What an append needs to know about a topic; asked for where it is not known lately.
-    pub(super) async fn known(&self, topic: &Topic) -> Result<Known, LogError> {
+    pub(super) async fn known(&self, topic: &Topic) -> Result<KnownTopic, LogError> {
         let now = self.clock.elapsed();
         if let Some((when, known)) = self.catalog.known().get(topic)
             && now.saturating_sub(*when) < FRESH
@@ -142,7 +147,7 @@ impl Inner {
             Err(LogError::Refused { .. }) => config_of(partitions, &BTreeMap::new()),
             Err(error) => return Err(error),
         };
-        let known = Known {
+        let known = KnownTopic {
             partitions,
             max_record_size: config.max_record_size,
             max_message_bytes: config.max_record_size + settings::OVERHEAD,
@@ -152,10 +157,10 @@ impl Inner {
     }
 
     async fn partitions(&self, topic: &Topic) -> Result<u32, LogError> {
-        let (asker, look) = (Arc::clone(&self.catalog.asker), self.look());
+        let (asker, query) = (Arc::clone(&self.catalog.asker), self.query());
         let asked = topic.clone();
         self.ask("kafka-metadata", move || {
-            count_partitions(&asker, &look, &asked)
+            count_partitions(&asker, &query, &asked)
         })
         .await
     }
@@ -165,7 +170,7 @@ impl Inner {
         &self,
         topic: &Topic,
     ) -> Result<BTreeMap<String, (String, bool)>, LogError> {
-        const DOING: &str = "a look at the settings of a topic";
+        const DOING: &str = "a query of the settings of a topic";
         let specifier = ResourceSpecifier::Topic(topic.as_str());
         let options = self.admin_options();
         let call = self.catalog.admin.describe_configs([&specifier], &options);
@@ -327,7 +332,7 @@ impl Inner {
     pub(super) async fn topics(&self) -> Result<Vec<Topic>, LogError> {
         let (asker, config) = (Arc::clone(&self.catalog.asker), self.config.clone());
         self.ask("kafka-topics", move || {
-            listen(&asker);
+            poll_events(&asker);
             let metadata = asker
                 .fetch_metadata(None, config.request_timeout)
                 .map_err(|error| {
@@ -356,7 +361,7 @@ impl Inner {
     pub(super) async fn describe(&self, topic: &Topic) -> Result<TopicDescription, LogError> {
         let count = self.partitions(topic).await?;
         let config = config_of(count, &self.configuration(topic).await?);
-        let (asker, look) = (Arc::clone(&self.catalog.asker), self.look());
+        let (asker, query) = (Arc::clone(&self.catalog.asker), self.query());
         let asked = topic.clone();
         let partitions = self
             .ask("kafka-describe", move || {
@@ -364,7 +369,7 @@ impl Inner {
                 numbers
                     .map(|number| {
                         let at = TopicPartition::new(asked.clone(), number);
-                        let (start, end) = watermarks(&asker, &look, &at)?;
+                        let (start, end) = watermarks(&asker, &query, &at)?;
                         Ok(PartitionDescription {
                             partition: Partition(number),
                             start,

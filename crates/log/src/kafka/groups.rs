@@ -13,23 +13,23 @@ use crate::port::Committed;
 use crate::record::TopicPartition;
 
 use super::books::{self, GroupBooks};
-use super::catalog::Look;
-use super::ear::{Ear, listen};
-use super::{Inner, KafkaConfig, failure, settings};
+use super::catalog::BrokerQuery;
+use super::client_context::{KafkaClientContext, poll_events};
+use super::{KafkaConfig, KafkaInner, failure, settings};
 
 /// Groups whose client is kept for the next question.
 const KEPT: usize = 8;
 
 /// What a group has committed for a partition, and its books.
-pub(super) type Found = Option<(Option<GroupBooks>, Committed)>;
+pub(super) type FoundOffset = Option<(Option<GroupBooks>, Committed)>;
 
 /// Consumers that ask for the offsets of a group and never join it.
-pub(super) struct Onlookers {
+pub(super) struct OffsetFetchers {
     config: KafkaConfig,
-    kept: Mutex<Vec<(GroupName, Arc<BaseConsumer<Ear>>)>>,
+    kept: Mutex<Vec<(GroupName, Arc<BaseConsumer<KafkaClientContext>>)>>,
 }
 
-impl Onlookers {
+impl OffsetFetchers {
     pub(super) fn new(config: KafkaConfig) -> Self {
         Self {
             config,
@@ -42,17 +42,20 @@ impl Onlookers {
         &self,
         group: &GroupName,
         partitions: &[TopicPartition],
-        look: &Look,
-    ) -> Result<Vec<Found>, LogError> {
+        query: &BrokerQuery,
+    ) -> Result<Vec<FoundOffset>, LogError> {
         if partitions.is_empty() {
             return Ok(Vec::new());
         }
-        let consumer = self.onlooker(group)?;
-        listen(&consumer);
-        committed(&consumer, look, partitions)
+        let consumer = self.offset_fetcher(group)?;
+        poll_events(&consumer);
+        committed(&consumer, query, partitions)
     }
 
-    fn onlooker(&self, group: &GroupName) -> Result<Arc<BaseConsumer<Ear>>, LogError> {
+    fn offset_fetcher(
+        &self,
+        group: &GroupName,
+    ) -> Result<Arc<BaseConsumer<KafkaClientContext>>, LogError> {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(index) = kept.iter().position(|(name, _)| name == group) {
             // The one asked for last is dropped last.
@@ -61,8 +64,9 @@ impl Onlookers {
             kept.push(found);
             return Ok(consumer);
         }
-        let config = settings::onlooker(&self.config, group.as_str());
-        let consumer = BaseConsumer::from_config_and_context(&config, Ear::default());
+        let config = settings::offset_fetcher(&self.config, group.as_str());
+        let consumer =
+            BaseConsumer::from_config_and_context(&config, KafkaClientContext::default());
         let consumer = Arc::new(consumer.map_err(|error| LogError::Refused {
             doing: "the client settings",
             why: failure::said(&error),
@@ -79,16 +83,16 @@ impl Onlookers {
 /// Asks for committed offsets by a client of the group, waiting for transactions that have not ended.
 pub(super) fn committed<C: ConsumerContext>(
     consumer: &BaseConsumer<C>,
-    look: &Look,
+    query: &BrokerQuery,
     partitions: &[TopicPartition],
-) -> Result<Vec<Found>, LogError> {
-    const DOING: &str = "a look at committed offsets";
+) -> Result<Vec<FoundOffset>, LogError> {
+    const DOING: &str = "a query of committed offsets";
     let mut asked = TopicPartitionList::with_capacity(partitions.len());
     for at in partitions {
         asked.add_partition(at.topic.as_str(), at.partition.0);
     }
-    let servers = &look.servers;
-    let found = look
+    let servers = &query.servers;
+    let found = query
         .ask(|limit| consumer.committed_offsets(asked.clone(), limit))
         .map_err(|error| failure::of_question(DOING, servers, None, &error))?;
     partitions
@@ -117,14 +121,14 @@ pub(super) fn committed<C: ConsumerContext>(
         .collect()
 }
 
-impl Inner {
+impl KafkaInner {
     pub(super) async fn groups(&self) -> Result<Vec<GroupName>, LogError> {
         const DOING: &str = "a list of groups";
-        let (asker, look) = (self.asker(), self.look());
+        let (asker, query) = (self.asker(), self.query());
         self.ask("kafka-groups", move || {
-            let found = look
+            let found = query
                 .ask(|limit| asker.fetch_group_list(None, limit))
-                .map_err(|error| failure::of_question(DOING, &look.servers, None, &error))?;
+                .map_err(|error| failure::of_question(DOING, &query.servers, None, &error))?;
             // Groups of other kinds (connectors, for instance) commit no offsets.
             let mut groups: Vec<GroupName> = found
                 .groups()

@@ -10,7 +10,7 @@ use tidegate_core::env::Clock;
 
 use crate::error::LogError;
 
-use super::ear::Ear;
+use super::client_context::KafkaClientContext;
 use super::failure::{self, Meaning};
 use super::workers::Workers;
 use super::{KafkaConfig, settings};
@@ -61,21 +61,21 @@ fn ask(config: &KafkaConfig, clock: &dyn Clock) -> Result<(), LogError> {
     // The client tells what a broker can do only in its log.
     client.set("debug", "feature");
     client.set_log_level(RDKafkaLogLevel::Debug);
-    let consumer: BaseConsumer<Ear> =
-        BaseConsumer::from_config_and_context(&client, Ear::default())
+    let consumer: BaseConsumer<KafkaClientContext> =
+        BaseConsumer::from_config_and_context(&client, KafkaClientContext::default())
             .map_err(|error| refused(failure::said(&error)))?;
-    let ear = Arc::clone(consumer.context());
+    let context = Arc::clone(consumer.context());
     let until = clock.elapsed() + config.request_timeout;
     let mut answered = None;
     loop {
         let answer = consumer.fetch_metadata(Some("tidegate-probe"), TRY);
         // Log lines and errors arrive by polling only, and those about requests one after the other.
         let mut known = None;
-        while known != Some(ear.requests().len()) {
-            known = Some(ear.requests().len());
+        while known != Some(context.requests().len()) {
+            known = Some(context.requests().len());
             drop(consumer.poll(LISTEN));
         }
-        if let Some((code, why)) = ear.refusal() {
+        if let Some((code, why)) = context.refusal() {
             return Err(match failure::login_settings(code) {
                 Some(settings) => LogError::Login {
                     servers: config.bootstrap_servers.clone(),
@@ -86,7 +86,7 @@ fn ask(config: &KafkaConfig, clock: &dyn Clock) -> Result<(), LogError> {
             });
         }
         let why = match answer {
-            Ok(_) if ear.requests().is_empty() => {
+            Ok(_) if context.requests().is_empty() => {
                 // The lines about requests may still be on their way.
                 let since = *answered.get_or_insert(clock.elapsed());
                 if clock.elapsed() < since + SILENCE {
@@ -98,13 +98,13 @@ fn ask(config: &KafkaConfig, clock: &dyn Clock) -> Result<(), LogError> {
                 );
                 return Ok(());
             }
-            Ok(_) => return lacking(&ear.requests()).map_or(Ok(()), |why| Err(refused(why))),
+            Ok(_) => return lacking(&context.requests()).map_or(Ok(()), |why| Err(refused(why))),
             Err(error)
                 if failure::code_of(&error).map(failure::meaning) == Some(Meaning::Refusal) =>
             {
                 return Err(refused(error.to_string()));
             }
-            Err(error) => ear.last().unwrap_or_else(|| error.to_string()),
+            Err(error) => context.last().unwrap_or_else(|| error.to_string()),
         };
         if clock.elapsed() >= until {
             return Err(LogError::Away {

@@ -24,9 +24,9 @@ use crate::port::{Append, Position};
 use crate::record::{Record, TopicPartition, partition_of};
 
 use super::workers::within;
-use super::{Inner, KafkaConfig, copy, failure, settings, telemetry};
+use super::{KafkaConfig, KafkaInner, convert, failure, settings, telemetry};
 
-pub(super) use delivery::{Deliveries, Failed, Ticket, Waiting};
+pub(super) use delivery::{Deliveries, DeliveryHandle, FailedDelivery, PendingDeliveries};
 
 /// Bytes that one permit of the bound stands for.
 const GRAIN: usize = 1_024;
@@ -35,15 +35,15 @@ const BURST: usize = 1_000;
 
 /// A record whose place is known.
 #[derive(Debug, Clone)]
-pub(super) struct Addressed {
+pub(super) struct RoutedRecord {
     pub(super) at: TopicPartition,
     pub(super) record: Record,
 }
 
 /// Records that may be sent: known topics, known partitions, no record too large.
 #[derive(Debug)]
-pub(super) struct Parcel {
-    pub(super) records: Vec<Addressed>,
+pub(super) struct ProduceBatch {
+    pub(super) records: Vec<RoutedRecord>,
     /// Bytes of all records.
     pub(super) size: u64,
     /// The batch size that suits all topics.
@@ -93,7 +93,7 @@ impl Producers {
         let producer = BaseProducer::from_config_and_context(&config, Deliveries::default());
         let producer = Arc::new(producer.map_err(|error| refused(&error))?);
         let listened = Arc::downgrade(&producer);
-        let task = Box::pin(async move { listen(&listened) });
+        let task = Box::pin(async move { poll_events(&listened) });
         drop(self.spawn.spawn_thread("kafka-deliveries", task));
         let broken = producers.insert(batch_size, Arc::clone(&producer));
         drop(producers);
@@ -115,7 +115,7 @@ fn refused(error: &KafkaError) -> LogError {
 }
 
 /// Hears what was delivered for as long as the producer is there.
-fn listen(producer: &Weak<BaseProducer<Deliveries>>) {
+fn poll_events(producer: &Weak<BaseProducer<Deliveries>>) {
     while let Some(producer) = producer.upgrade() {
         producer.poll(Duration::from_millis(100));
     }
@@ -124,17 +124,17 @@ fn listen(producer: &Weak<BaseProducer<Deliveries>>) {
 /// Gives a record to a producer; `false` when the client's queue is full.
 pub(super) fn send(
     producer: &BaseProducer<Deliveries>,
-    addressed: &Addressed,
-    ticket: Box<Ticket>,
-) -> Result<Option<Box<Ticket>>, KafkaError> {
-    let record = &addressed.record;
-    let sent = producer.send(BaseRecord::<[u8], [u8], Box<Ticket>> {
-        topic: addressed.at.topic.as_str(),
-        partition: Some(addressed.at.partition.0),
+    routed: &RoutedRecord,
+    ticket: Box<DeliveryHandle>,
+) -> Result<Option<Box<DeliveryHandle>>, KafkaError> {
+    let record = &routed.record;
+    let sent = producer.send(BaseRecord::<[u8], [u8], Box<DeliveryHandle>> {
+        topic: routed.at.topic.as_str(),
+        partition: Some(routed.at.partition.0),
         payload: record.value.as_deref(),
         key: record.key.as_deref(),
-        timestamp: Some(copy::timestamp(record)),
-        headers: copy::headers(record),
+        timestamp: Some(convert::timestamp(record)),
+        headers: convert::headers(record),
         delivery_opaque: ticket,
     });
     match sent {
@@ -149,16 +149,16 @@ pub(super) fn send(
     }
 }
 
-impl Inner {
+impl KafkaInner {
     /// Finds out where records go, and refuses what cannot be sent before anything is.
-    pub(super) async fn address(&self, appends: Vec<Append>) -> Result<Parcel, LogError> {
-        let mut parcel = Parcel {
+    pub(super) async fn route(&self, appends: Vec<Append>) -> Result<ProduceBatch, LogError> {
+        let mut batch = ProduceBatch {
             records: Vec::with_capacity(appends.len()),
             size: 0,
             batch_size: settings::BATCH_SIZE,
         };
         let turn = self.producers.turn.fetch_add(1, Ordering::Relaxed);
-        let mut last: Option<(tidegate_core::Topic, super::catalog::Known)> = None;
+        let mut last: Option<(tidegate_core::Topic, super::catalog::KnownTopic)> = None;
         for append in appends {
             let known = match &last {
                 Some((topic, known)) if *topic == append.topic => *known,
@@ -199,35 +199,35 @@ impl Inner {
                     partitions: known.partitions,
                 });
             }
-            parcel.size += size;
+            batch.size += size;
             let batch_size = settings::batch_size(known.max_message_bytes);
-            parcel.batch_size = parcel.batch_size.min(batch_size);
-            parcel.records.push(Addressed {
+            batch.batch_size = batch.batch_size.min(batch_size);
+            batch.records.push(RoutedRecord {
                 at,
                 record: append.record,
             });
         }
         let limit = self.config.max_commit_size;
-        telemetry::commit_size(parcel.size);
-        if parcel.size > limit {
+        telemetry::commit_size(batch.size);
+        if batch.size > limit {
             return Err(LogError::CommitTooLarge {
-                size: parcel.size,
+                size: batch.size,
                 limit,
             });
         }
-        Ok(parcel)
+        Ok(batch)
     }
 
     pub(super) async fn append(&self, records: Vec<Append>) -> Result<Vec<Position>, LogError> {
-        let parcel = self.address(records).await?;
-        if parcel.records.is_empty() {
+        let batch = self.route(records).await?;
+        if batch.records.is_empty() {
             return Ok(Vec::new());
         }
         let producers = &self.producers;
-        let producer = producers.producer(parcel.batch_size)?;
+        let producer = producers.producer(batch.batch_size)?;
         let until = producers.clock.elapsed() + self.config.request_timeout;
         let left = || until.saturating_sub(producers.clock.elapsed());
-        let bytes = usize::try_from(parcel.size).unwrap_or(usize::MAX);
+        let bytes = usize::try_from(batch.size).unwrap_or(usize::MAX);
         let permits = (bytes / GRAIN + 1).min(producers.room_permits);
         let room = Arc::clone(&producers.room)
             .acquire_many_owned(u32::try_from(permits).unwrap_or(u32::MAX));
@@ -237,11 +237,11 @@ impl Inner {
         };
         let free = producers.room.available_permits();
         telemetry::in_flight((producers.room_permits - free) * GRAIN);
-        let (waiting, done) = Waiting::new(parcel.records.len(), Some(room));
-        for (index, addressed) in parcel.records.iter().enumerate() {
-            let mut ticket = Some(Ticket::new(&waiting, index));
+        let (waiting, done) = PendingDeliveries::new(batch.records.len(), Some(room));
+        for (index, routed) in batch.records.iter().enumerate() {
+            let mut ticket = Some(DeliveryHandle::new(&waiting, index));
             while let Some(offered) = ticket.take() {
-                match send(&producer, addressed, offered) {
+                match send(&producer, routed, offered) {
                     Ok(None) => {}
                     Ok(Some(back)) => {
                         if left().is_zero() {
@@ -251,7 +251,7 @@ impl Inner {
                         producers.clock.sleep(Duration::from_millis(1)).await;
                         ticket = Some(back);
                     }
-                    Err(error) => return Err(self.not_sent(index, addressed, &error)),
+                    Err(error) => return Err(self.not_sent(index, routed, &error)),
                 }
             }
             if index % BURST == BURST - 1 {
@@ -262,30 +262,30 @@ impl Inner {
             let why = producer_why(&producer);
             return Err(unknown(&why.unwrap_or_else(|| self.late())));
         };
-        self.delivered(&waiting, parcel.records)
+        self.delivered(&waiting, batch.records)
     }
 
     /// The error of a record that the client did not take.
-    fn not_sent(&self, index: usize, addressed: &Addressed, error: &KafkaError) -> LogError {
+    fn not_sent(&self, index: usize, routed: &RoutedRecord, error: &KafkaError) -> LogError {
         let known = failure::code_of(error).map(failure::meaning);
         if index > 0 {
             return unknown(&error.to_string());
         }
         if known == Some(failure::Meaning::TooLarge) {
-            self.catalog.forget(&addressed.at.topic);
+            self.catalog.forget(&routed.at.topic);
         }
-        let topic = Some(&addressed.at.topic);
+        let topic = Some(&routed.at.topic);
         failure::of_question("an append", self.servers(), topic, error)
     }
 
     /// Where the records lie, or why some do not.
     pub(super) fn delivered(
         &self,
-        waiting: &Waiting,
-        records: Vec<Addressed>,
+        waiting: &PendingDeliveries,
+        records: Vec<RoutedRecord>,
     ) -> Result<Vec<Position>, LogError> {
-        if let Some(Failed { index, code }) = waiting.failed() {
-            let failed = records.get(index).map(|addressed| &addressed.at.topic);
+        if let Some(FailedDelivery { index, code }) = waiting.failed() {
+            let failed = records.get(index).map(|routed| &routed.at.topic);
             // What was known about the topic was not true any more.
             let limit = failed.and_then(|topic| self.catalog.forget(topic));
             // With a single record there is nothing else that could have been added.
@@ -309,9 +309,9 @@ impl Inner {
         records
             .into_iter()
             .enumerate()
-            .map(|(index, addressed)| match waiting.offset(index) {
+            .map(|(index, routed)| match waiting.offset(index) {
                 Some(offset) => Ok(Position {
-                    at: addressed.at,
+                    at: routed.at,
                     offset,
                 }),
                 None => Err(unknown("the broker has the records and does not say where")),
@@ -322,7 +322,7 @@ impl Inner {
 
 /// What a producer heard last.
 fn producer_why(producer: &BaseProducer<Deliveries>) -> Option<String> {
-    producer.context().ear.last()
+    producer.context().context.last()
 }
 
 fn unknown(why: &str) -> LogError {

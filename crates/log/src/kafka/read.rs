@@ -17,23 +17,23 @@ use crate::error::LogError;
 use crate::port::{Batch, Read};
 use crate::record::TopicPartition;
 
-use super::catalog::{Look, watermarks};
-use super::copy::{Copier, Unreadable};
-use super::ear::Ear;
-use super::{Inner, KafkaConfig, failure, settings};
+use super::catalog::{BrokerQuery, watermarks};
+use super::client_context::KafkaClientContext;
+use super::convert::{RecordConverter, UnreadableRecord};
+use super::{KafkaConfig, KafkaInner, failure, settings};
 
 /// Consumers that are kept for the next read.
 const IDLE: usize = 4;
 
 /// Consumers that read partitions outside of groups.
-pub(super) struct Readers {
+pub(super) struct KafkaReaders {
     config: KafkaConfig,
     clock: Arc<dyn Clock>,
     idle: Mutex<Vec<Reader>>,
 }
 
 struct Reader {
-    consumer: BaseConsumer<Ear>,
+    consumer: BaseConsumer<KafkaClientContext>,
     /// What it is in the middle of.
     place: Option<Place>,
 }
@@ -46,7 +46,7 @@ struct Place {
     end: Offset,
 }
 
-impl Readers {
+impl KafkaReaders {
     pub(super) fn new(config: KafkaConfig, clock: Arc<dyn Clock>) -> Self {
         Self {
             config,
@@ -82,7 +82,8 @@ impl Readers {
         }
         drop(idle);
         let config = settings::reader(&self.config);
-        let consumer = BaseConsumer::from_config_and_context(&config, Ear::default());
+        let consumer =
+            BaseConsumer::from_config_and_context(&config, KafkaClientContext::default());
         let consumer = consumer.map_err(|error| LogError::Refused {
             doing: "the client settings",
             why: failure::said(&error),
@@ -99,12 +100,12 @@ impl Readers {
     }
 
     fn range(&self, reader: &Reader, read: &Read) -> Result<(Offset, Offset), LogError> {
-        let look = Look {
+        let query = BrokerQuery {
             clock: Arc::clone(&self.clock),
             servers: self.config.bootstrap_servers.clone(),
             limit: self.config.request_timeout,
         };
-        watermarks(&reader.consumer, &look, &read.at)
+        watermarks(&reader.consumer, &query, &read.at)
     }
 
     fn read_with(&self, reader: &mut Reader, read: &Read) -> Result<Batch, LogError> {
@@ -165,7 +166,7 @@ impl Readers {
     /// Collects a helping from where the consumer is, which is at `read.from`.
     fn collect(&self, reader: &Reader, read: &Read, end: Offset) -> Result<Batch, LogError> {
         let mut batch = empty(read);
-        let (mut bytes, mut copier) = (0, Copier::default());
+        let (mut bytes, mut converter) = (0, RecordConverter::default());
         let begin = self.clock.elapsed();
         let (waits_until, until) = (
             begin + read.wait,
@@ -174,7 +175,7 @@ impl Readers {
         loop {
             let now = self.clock.elapsed();
             match reader.consumer.poll(Duration::from_millis(50)) {
-                Some(Ok(message)) => match copier.out(&message) {
+                Some(Ok(message)) => match converter.out(&message) {
                     // Before the place that was asked for lies only what was handed out before.
                     Ok(stored) if stored.offset < batch.next => {}
                     Ok(stored) => {
@@ -187,14 +188,14 @@ impl Readers {
                             return Ok(batch);
                         }
                     }
-                    Err(Unreadable { offset }) if batch.records.is_empty() => {
+                    Err(UnreadableRecord { offset }) if batch.records.is_empty() => {
                         return Err(LogError::Damaged {
                             at: read.at.clone(),
                             from: offset,
                             to: Offset(offset.0 + 1),
                         });
                     }
-                    Err(Unreadable { .. }) => return Ok(batch),
+                    Err(UnreadableRecord { .. }) => return Ok(batch),
                 },
                 // Everything up to the end that was looked up before has been seen, also holes.
                 Some(Err(KafkaError::PartitionEOF(_))) => {
@@ -257,7 +258,7 @@ fn empty(read: &Read) -> Batch {
     }
 }
 
-impl Inner {
+impl KafkaInner {
     pub(super) async fn read(&self, read: Read) -> Result<Batch, LogError> {
         self.check_partition(&read.at).await?;
         let readers = Arc::clone(&self.readers);

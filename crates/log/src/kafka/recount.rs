@@ -10,7 +10,7 @@ use super::{GroupBooks, KafkaLog};
 
 /// What a recount of a group on a topic found.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Recount {
+pub struct GroupRecount {
     /// The group.
     pub group: GroupName,
     /// The topic.
@@ -85,7 +85,7 @@ pub async fn recount_group(
     log: &KafkaLog,
     group: &GroupName,
     topic: &Topic,
-) -> Result<Recount, LogError> {
+) -> Result<GroupRecount, LogError> {
     let described = log.describe(topic).await?;
     let partitions: Vec<TopicPartition> = described
         .partitions
@@ -96,7 +96,7 @@ pub async fn recount_group(
         })
         .collect();
     let found = log.inner.committed(group, &partitions).await?;
-    let mut recount = Recount {
+    let mut recount = GroupRecount {
         group: group.clone(),
         topic: topic.clone(),
         partitions: Vec::new(),

@@ -1,28 +1,28 @@
 //! A member of a group.
 //!
 //! ```text
-//!  session ── poll, pause, seek … ──▶ board (desk) ◀── records, rebalances ── driver ── poll ──▶ client
-//!     └────── commit ──▶ clerk ── offsets, transactions ─────────────────────────────────────────▶ client
+//!  session ── poll, pause, seek … ──▶ cell (state) ◀── records, rebalances ── poll thread ── poll ──▶ client
+//!     └────── commit ──▶ commit thread ── offsets, transactions ─────────────────────────────────────────▶ client
 //! ```
 //!
-//! The driver is the client's thread: it polls always, whether somebody takes records or not, so that a
-//! slow handler never costs the membership. The clerk is the commit thread: one commit at a time, so
-//! that the outcome of each is known before the next. Between them stands the desk, a plain value under a
+//! The poll thread is the client's thread: it polls always, whether somebody takes records or not, so that a
+//! slow handler never costs the membership. The commit thread does one commit at a time, so
+//! that the outcome of each is known before the next. Between them stands the state, a plain value under a
 //! lock.
 
-mod board;
-mod clerk;
-mod desk;
-mod driver;
-mod entries;
+mod commit_entries;
+mod commit_thread;
 #[cfg(test)]
 mod interleavings;
 mod member;
-mod moves;
-mod nudges;
-mod outcome;
-mod start;
-mod writer;
+mod poll_thread;
+mod rebalance;
+mod session_cell;
+mod session_state;
+mod stall;
+mod start_offsets;
+mod transaction_step;
+mod transactional_producer;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -43,29 +43,29 @@ use crate::turn::Turns;
 
 use super::catalog::watermarks;
 use super::workers::within;
-use super::{Inner, books};
+use super::{KafkaInner, books};
 
-use board::Board;
-use clerk::{Clerk, Job, Stage, Withdraw};
-use desk::{Desk, End};
-use driver::Driver;
-use member::Member;
+use commit_thread::{CancelOnDrop, CommitJob, CommitThread, JobState};
+use member::GroupMember;
+use poll_thread::PollThread;
+use session_cell::SessionCell;
+use session_state::{SessionEnd, SessionState};
 
 /// Commits that wait for their turn; whoever comes later waits before it is in line.
-const LINE: usize = 256;
+const MAX_QUEUED_COMMITS: usize = 256;
 /// How long leaving a group is waited for.
 const CLOSE_LIMIT: Duration = Duration::from_secs(10);
 
 /// The sessions of this process that have a name, by group and name.
 #[derive(Default)]
-pub(super) struct Instances(Mutex<BTreeMap<(GroupName, String), Weak<Board>>>);
+pub(super) struct Instances(Mutex<BTreeMap<(GroupName, String), Weak<SessionCell>>>);
 
 /// A member of a group on Kafka.
 pub(super) struct KafkaSession {
-    inner: Arc<Inner>,
+    inner: Arc<KafkaInner>,
     group: GroupName,
-    board: Arc<Board>,
-    jobs: mpsc::Sender<Job>,
+    cell: Arc<SessionCell>,
+    jobs: mpsc::Sender<CommitJob>,
     line: Arc<Semaphore>,
     /// Held by whoever gets in line, so that nobody overtakes one that has to look up a topic first.
     entering: tokio::sync::Mutex<()>,
@@ -75,7 +75,7 @@ pub(super) struct KafkaSession {
 }
 
 /// Joins a group.
-pub(super) async fn join(inner: &Arc<Inner>, join: Join) -> Result<KafkaSession, LogError> {
+pub(super) async fn join(inner: &Arc<KafkaInner>, join: Join) -> Result<KafkaSession, LogError> {
     if join.topics.is_empty() {
         return Err(LogError::Refused {
             doing: "joining a group",
@@ -88,36 +88,38 @@ pub(super) async fn join(inner: &Arc<Inner>, join: Join) -> Result<KafkaSession,
     let (told, left) = watch::channel(false);
     let (config, joined) = (inner.config.clone(), join.clone());
     let member = inner
-        .ask("kafka-join", move || Member::join(&config, &joined, told))
+        .ask("kafka-join", move || {
+            GroupMember::join(&config, &joined, told)
+        })
         .await?;
     let member = Arc::new(member);
     // Twice what is handed out at once: one helping is worked on, one is ready.
     let limit_records = join.max_poll_records.max(1).saturating_mul(2);
-    let desk = Desk::new(limit_records, inner.config.session_buffer);
-    let board = Arc::new(Board::new(desk));
-    inner.take_place(&join, &board);
+    let state = SessionState::new(limit_records, inner.config.session_buffer);
+    let cell = Arc::new(SessionCell::new(state));
+    inner.take_place(&join, &cell);
     let (jobs, line) = mpsc::channel();
     let name = join.instance.clone().unwrap_or_else(|| inner.random_name());
     let transactional_id = transactional_id(&join.group, &name);
     let (group, max_poll_records) = (join.group.clone(), join.max_poll_records);
-    let clerk = Clerk::new(inner, &member, &board, line, &join, transactional_id);
-    let driver = Driver::new(inner, member, &board, join);
+    let commit_thread = CommitThread::new(inner, &member, &cell, line, &join, transactional_id);
+    let poll_thread = PollThread::new(inner, member, &cell, join);
     drop(
         inner
             .spawn
-            .spawn_thread("kafka-commit", Box::pin(async move { clerk.run() })),
+            .spawn_thread("kafka-commit", Box::pin(async move { commit_thread.run() })),
     );
     drop(
         inner
             .spawn
-            .spawn_thread("kafka-poll", Box::pin(async move { driver.run() })),
+            .spawn_thread("kafka-poll", Box::pin(async move { poll_thread.run() })),
     );
     Ok(KafkaSession {
         inner: Arc::clone(inner),
         group,
-        board,
+        cell,
         jobs,
-        line: Arc::new(Semaphore::new(LINE)),
+        line: Arc::new(Semaphore::new(MAX_QUEUED_COMMITS)),
         entering: tokio::sync::Mutex::new(()),
         polling: tokio::sync::Mutex::new(()),
         max_poll_records,
@@ -131,10 +133,10 @@ fn transactional_id(group: &GroupName, name: &str) -> String {
     format!("tidegate-{group}/{name}")
 }
 
-impl Inner {
+impl KafkaInner {
     /// Ends an earlier session of the same name in this process. The broker ends those of others, with
     /// their next heartbeat.
-    fn take_place(&self, join: &Join, board: &Arc<Board>) {
+    fn take_place(&self, join: &Join, cell: &Arc<SessionCell>) {
         let Some(instance) = &join.instance else {
             return;
         };
@@ -144,11 +146,11 @@ impl Inner {
             .0
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        instances.retain(|_, board| board.strong_count() > 0);
-        let earlier = instances.insert(name, Arc::downgrade(board));
+        instances.retain(|_, cell| cell.strong_count() > 0);
+        let earlier = instances.insert(name, Arc::downgrade(cell));
         if let Some(earlier) = earlier.and_then(|earlier| earlier.upgrade()) {
-            earlier.with(|desk| desk.finish(End::Replaced));
-            earlier.stir();
+            earlier.with(|state| state.finish(SessionEnd::Replaced));
+            earlier.wake_threads();
         }
     }
 }
@@ -156,15 +158,15 @@ impl Inner {
 impl KafkaSession {
     async fn next(&self) -> Result<Happening, LogError> {
         let _turn = self.polling.lock().await;
-        self.board.handed_out(self.max_poll_records).await
+        self.cell.handed_out(self.max_poll_records).await
     }
 
     /// The turns of a commit that is called now. A partition that is not held has none, and its commit
     /// is refused.
     fn turns(&self, offsets: &[OffsetCommit]) -> Turns {
-        self.board.with(|desk| {
+        self.cell.with(|state| {
             let turn = |offset: &OffsetCommit| {
-                let held = desk.held.get(&offset.at);
+                let held = state.held.get(&offset.at);
                 let held = held.filter(|held| held.fence == offset.fence)?;
                 Some((offset.at.clone(), held.turn.next()))
             };
@@ -181,19 +183,19 @@ impl KafkaSession {
         let clock = &*self.inner.clock;
         let until = clock.elapsed() + limit;
         // Whoever asks what is committed waits from here on.
-        let under_way = self.inner.under_way.begin(&self.group);
+        let in_flight = self.inner.in_flight.begin(&self.group);
         let Some(entering) = within(clock, limit, self.entering.lock()).await else {
             return Err(self.inner.away("earlier commits wait for an answer"));
         };
         for offset in &commit.offsets {
             books::check_metadata(&offset.at, &offset.metadata)?;
         }
-        let parcel = self.inner.address(commit.appends).await?;
-        if parcel.records.is_empty() && commit.offsets.is_empty() {
+        let batch = self.inner.route(commit.appends).await?;
+        if batch.records.is_empty() && commit.offsets.is_empty() {
             return Ok(Vec::new());
         }
-        if self.board.is_over() {
-            return Err(clerk::over(&self.board, &commit.offsets));
+        if self.cell.is_over() {
+            return Err(commit_thread::over(&self.cell, &commit.offsets));
         }
         let place = Arc::clone(&self.line).acquire_owned();
         let left = until.saturating_sub(clock.elapsed());
@@ -201,9 +203,9 @@ impl KafkaSession {
             return Err(self.inner.away("earlier commits wait for an answer"));
         };
         let (reply, answer) = oneshot::channel();
-        let stage = Arc::new(AtomicU8::new(Stage::WAITING));
-        let job = Job {
-            parcel,
+        let stage = Arc::new(AtomicU8::new(JobState::WAITING));
+        let job = CommitJob {
+            batch,
             offsets: commit.offsets,
             turns: turns.held(),
             // Half of the time is for the commit, the rest to find out what became of it.
@@ -211,9 +213,9 @@ impl KafkaSession {
             stage: Arc::clone(&stage),
             reply,
             _place: place,
-            _under_way: under_way,
+            _under_way: in_flight,
         };
-        let line = Withdraw(stage);
+        let line = CancelOnDrop(stage);
         if self.jobs.send(job).is_err() {
             return Err(LogError::Closed);
         }
@@ -232,19 +234,20 @@ impl KafkaSession {
     }
 
     async fn lags(&self) -> Result<Vec<Lag>, LogError> {
-        let held: Vec<(TopicPartition, Offset)> = self.board.with(|desk| {
-            let from = |held: &desk::Held| held.committed.unwrap_or(held.begin);
-            desk.held
+        let held: Vec<(TopicPartition, Offset)> = self.cell.with(|state| {
+            let from = |held: &session_state::OwnedPartition| held.committed.unwrap_or(held.begin);
+            state
+                .held
                 .iter()
                 .map(|(at, held)| (at.clone(), from(held)))
                 .collect()
         });
         let (readers, asker) = (Arc::clone(&self.inner.readers), self.inner.asker());
-        let (look, now) = (self.inner.look(), self.inner.clock.now_ms());
+        let (query, now) = (self.inner.query(), self.inner.clock.now_ms());
         self.inner
             .ask("kafka-lag", move || {
                 let lag = |(at, from): (TopicPartition, Offset)| {
-                    let (start, end) = watermarks(&asker, &look, &at)?;
+                    let (start, end) = watermarks(&asker, &query, &at)?;
                     let from = from.max(start);
                     let mut lag = Lag {
                         at: at.clone(),
@@ -273,8 +276,8 @@ impl KafkaSession {
     }
 
     async fn leave(&self) -> Result<(), LogError> {
-        self.board.with(|desk| desk.finish(End::Closed));
-        self.board.stir();
+        self.cell.with(|state| state.finish(SessionEnd::Closed));
+        self.cell.wake_threads();
         let mut left = self.left.clone();
         let gone = left.wait_for(|left| *left);
         // At the deadline the client's thread is left to itself; everything durable is long done.
@@ -297,31 +300,31 @@ impl Session for KafkaSession {
 
     fn release<'a>(&'a self, partitions: &'a [TopicPartition]) -> Call<'a, ()> {
         Box::pin(async move {
-            self.board.with(|desk| desk.release(partitions));
-            self.board.stir();
+            self.cell.with(|state| state.release(partitions));
+            self.cell.wake_threads();
             Ok(())
         })
     }
 
     fn pause<'a>(&'a self, partitions: &'a [TopicPartition]) -> Call<'a, ()> {
         Box::pin(async move {
-            self.board.with(|desk| desk.pause(partitions));
+            self.cell.with(|state| state.pause(partitions));
             Ok(())
         })
     }
 
     fn resume<'a>(&'a self, partitions: &'a [TopicPartition]) -> Call<'a, ()> {
         Box::pin(async move {
-            self.board.with(|desk| desk.resume(partitions));
-            self.board.tell();
+            self.cell.with(|state| state.resume(partitions));
+            self.cell.tell();
             Ok(())
         })
     }
 
     fn seek<'a>(&'a self, at: &'a TopicPartition, fence: Fence, offset: Offset) -> Call<'a, ()> {
         Box::pin(async move {
-            self.board.with(|desk| desk.seek(at, fence, offset))?;
-            self.board.stir();
+            self.cell.with(|state| state.seek(at, fence, offset))?;
+            self.cell.wake_threads();
             Ok(())
         })
     }
@@ -347,16 +350,16 @@ impl Session for KafkaSession {
 
 impl Drop for KafkaSession {
     fn drop(&mut self) {
-        self.board.with(|desk| desk.finish(End::Closed));
-        self.board.stir();
+        self.cell.with(|state| state.finish(SessionEnd::Closed));
+        self.cell.wake_threads();
     }
 }
 
 impl fmt::Debug for KafkaSession {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let held = self
-            .board
-            .with(|desk| desk.held.keys().cloned().collect::<Vec<_>>());
+            .cell
+            .with(|state| state.held.keys().cloned().collect::<Vec<_>>());
         f.debug_struct("KafkaSession")
             .field("held", &held)
             .finish_non_exhaustive()
@@ -378,11 +381,11 @@ mod tests {
     #[test]
     fn a_commit_that_was_not_begun_is_withdrawn_with_whoever_waits() {
         for (stage, after) in [
-            (Stage::WAITING, Stage::WITHDRAWN),
-            (Stage::BEGUN, Stage::BEGUN),
+            (JobState::WAITING, JobState::WITHDRAWN),
+            (JobState::BEGUN, JobState::BEGUN),
         ] {
             let stage = Arc::new(AtomicU8::new(stage));
-            drop(Withdraw(Arc::clone(&stage)));
+            drop(CancelOnDrop(Arc::clone(&stage)));
             assert_eq!(stage.load(Ordering::Acquire), after);
         }
     }

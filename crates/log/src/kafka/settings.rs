@@ -242,10 +242,10 @@ pub(super) fn reader(config: &KafkaConfig) -> ClientConfig {
 }
 
 /// Asks for what a group has committed, without being in it.
-pub(super) fn onlooker(config: &KafkaConfig, group: &str) -> ClientConfig {
-    let mut onlooker = consumer(config);
-    onlooker.set("group.id", group);
-    onlooker
+pub(super) fn offset_fetcher(config: &KafkaConfig, group: &str) -> ClientConfig {
+    let mut offset_fetcher = consumer(config);
+    offset_fetcher.set("group.id", group);
+    offset_fetcher
 }
 
 /// Adds records.
@@ -390,7 +390,7 @@ mod tests {
         let clients = [
             member(&config, &join),
             reader(&config),
-            onlooker(&config, "g"),
+            offset_fetcher(&config, "g"),
             transactional(&config, BATCH_SIZE, "id", Duration::from_secs(45)),
         ];
         for client in clients {

@@ -23,7 +23,7 @@ pub(super) struct Workers {
 
 /// Why a call has no result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Late {
+pub(super) enum LateCall {
     /// It was not begun.
     NotBegun,
     /// It was begun and has not returned.
@@ -46,11 +46,11 @@ impl Workers {
         name: &str,
         limit: Duration,
         call: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<T, Late> {
+    ) -> Result<T, LateCall> {
         let begin = self.clock.elapsed();
         let place = Arc::clone(&self.places).acquire_owned();
         let Some(Ok(place)) = within(&*self.clock, limit, place).await else {
-            return Err(Late::NotBegun);
+            return Err(LateCall::NotBegun);
         };
         let (tell, told) = oneshot::channel();
         let task = async move {
@@ -63,7 +63,7 @@ impl Workers {
         match within(&*self.clock, left, told).await {
             Some(Ok(result)) => Ok(result),
             // No thread could be had, or the call panicked.
-            Some(Err(_)) | None => Err(Late::NoAnswer),
+            Some(Err(_)) | None => Err(LateCall::NoAnswer),
         }
     }
 }

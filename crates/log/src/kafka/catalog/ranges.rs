@@ -9,8 +9,8 @@ use rdkafka::error::{KafkaResult, RDKafkaErrorCode};
 use tidegate_core::Offset;
 
 use crate::error::LogError;
-use crate::kafka::ear::Ear;
-use crate::kafka::{Inner, failure};
+use crate::kafka::client_context::KafkaClientContext;
+use crate::kafka::{KafkaInner, failure};
 use crate::record::TopicPartition;
 
 use super::watermarks;
@@ -21,7 +21,7 @@ fn check(list: &TopicPartitionList) -> KafkaResult<()> {
     elements.iter().try_for_each(|element| element.error())
 }
 
-impl Inner {
+impl KafkaInner {
     pub(in crate::kafka) async fn offset_at(
         &self,
         at: &TopicPartition,
@@ -29,10 +29,10 @@ impl Inner {
     ) -> Result<Offset, LogError> {
         const DOING: &str = "an offset by time";
         self.check_partition(at).await?;
-        let (asker, look, at) = (self.asker(), self.look(), at.clone());
+        let (asker, query, at) = (self.asker(), self.query(), at.clone());
         self.ask("kafka-offset-at", move || {
             let when = rdkafka::Offset::Offset(i64::try_from(timestamp_ms).unwrap_or(i64::MAX));
-            let found = look.ask(|limit| {
+            let found = query.ask(|limit| {
                 let mut asked = TopicPartitionList::new();
                 asked.add_partition_offset(at.topic.as_str(), at.partition.0, when)?;
                 let found = asker.offsets_for_times(asked, limit)?;
@@ -47,11 +47,11 @@ impl Inner {
                 Ok(Some(Offset(offset)))
             });
             let found = found.map_err(|error| {
-                failure::of_question(DOING, &look.servers, Some(&at.topic), &error)
+                failure::of_question(DOING, &query.servers, Some(&at.topic), &error)
             })?;
             match found {
                 Some(offset) => Ok(offset),
-                None => watermarks(&asker, &look, &at).map(|(_, end)| end),
+                None => watermarks(&asker, &query, &at).map(|(_, end)| end),
             }
         })
         .await
@@ -100,12 +100,12 @@ impl Inner {
         at: &TopicPartition,
     ) -> Result<(Offset, Offset), LogError> {
         self.check_partition(at).await?;
-        let (asker, look, at) = (self.asker(), self.look(), at.clone());
-        self.ask("kafka-range", move || watermarks(&asker, &look, &at))
+        let (asker, query, at) = (self.asker(), self.query(), at.clone());
+        self.ask("kafka-range", move || watermarks(&asker, &query, &at))
             .await
     }
 
-    pub(in crate::kafka) fn asker(&self) -> Arc<BaseConsumer<Ear>> {
+    pub(in crate::kafka) fn asker(&self) -> Arc<BaseConsumer<KafkaClientContext>> {
         Arc::clone(&self.catalog.asker)
     }
 

@@ -11,28 +11,28 @@ use rdkafka::producer::ProducerContext;
 use tidegate_core::Offset;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
-use crate::kafka::ear::Ear;
+use crate::kafka::client_context::KafkaClientContext;
 
 /// Hears a producer, and tells whoever waits.
 #[derive(Debug, Default)]
 pub(in crate::kafka) struct Deliveries {
-    pub(in crate::kafka) ear: Ear,
+    pub(in crate::kafka) context: KafkaClientContext,
 }
 
 impl ClientContext for Deliveries {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, text: &str) {
-        self.ear.line(level, facility, text);
+        self.context.line(level, facility, text);
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
-        self.ear.failure(&error, reason);
+        self.context.failure(&error, reason);
     }
 }
 
 impl ProducerContext for Deliveries {
-    type DeliveryOpaque = Box<Ticket>;
+    type DeliveryOpaque = Box<DeliveryHandle>;
 
-    fn delivery(&self, result: &DeliveryResult<'_>, ticket: Box<Ticket>) {
+    fn delivery(&self, result: &DeliveryResult<'_>, ticket: Box<DeliveryHandle>) {
         match result {
             Ok(message) => ticket.waiting.tell(ticket.index, Ok(message.offset())),
             Err((error, _)) => {
@@ -45,13 +45,13 @@ impl ProducerContext for Deliveries {
 
 /// What the client keeps beside a record that is on its way.
 #[derive(Debug)]
-pub(in crate::kafka) struct Ticket {
-    waiting: Arc<Waiting>,
+pub(in crate::kafka) struct DeliveryHandle {
+    waiting: Arc<PendingDeliveries>,
     index: usize,
 }
 
-impl Ticket {
-    pub(in crate::kafka) fn new(waiting: &Arc<Waiting>, index: usize) -> Box<Self> {
+impl DeliveryHandle {
+    pub(in crate::kafka) fn new(waiting: &Arc<PendingDeliveries>, index: usize) -> Box<Self> {
         Box::new(Self {
             waiting: Arc::clone(waiting),
             index,
@@ -67,17 +67,17 @@ impl Ticket {
 
 /// The first record of a call that was not delivered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::kafka) struct Failed {
+pub(in crate::kafka) struct FailedDelivery {
     pub(in crate::kafka) index: usize,
     pub(in crate::kafka) code: RDKafkaErrorCode,
 }
 
 /// The records of one call that are on their way.
 #[derive(Debug)]
-pub(in crate::kafka) struct Waiting {
+pub(in crate::kafka) struct PendingDeliveries {
     left: AtomicUsize,
     offsets: Vec<AtomicI64>,
-    failed: Mutex<Option<Failed>>,
+    failed: Mutex<Option<FailedDelivery>>,
     done: Mutex<Option<oneshot::Sender<()>>>,
     /// The call's share of what may be on its way, given back with the last record.
     _room: Option<OwnedSemaphorePermit>,
@@ -86,7 +86,7 @@ pub(in crate::kafka) struct Waiting {
 /// The offset of a record that was not delivered, or whose place is not known.
 const NOWHERE: i64 = -1;
 
-impl Waiting {
+impl PendingDeliveries {
     /// For so many records; the receiver hears when each was told.
     pub(in crate::kafka) fn new(
         records: usize,
@@ -112,7 +112,7 @@ impl Waiting {
             }
             Err(code) => {
                 let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
-                failed.get_or_insert(Failed { index, code });
+                failed.get_or_insert(FailedDelivery { index, code });
             }
         }
         // Release and acquire, so that whoever hears of the last one sees the offsets of all.
@@ -134,7 +134,7 @@ impl Waiting {
         self.left.load(Ordering::Acquire)
     }
 
-    pub(in crate::kafka) fn failed(&self) -> Option<Failed> {
+    pub(in crate::kafka) fn failed(&self) -> Option<FailedDelivery> {
         *self.failed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -1,4 +1,4 @@
-//! The board, with a driver that fills it, a session that empties it and callers that pause, seek and
+//! The cell, with a poll thread that fills it, a session that empties it and callers that pause, seek and
 //! close meanwhile: whatever the order, all records are handed out once and everybody comes to an end.
 
 use std::sync::Arc;
@@ -10,33 +10,33 @@ use shuttle::rand::{Rng, thread_rng};
 use shuttle::thread;
 use tidegate_core::{Offset, Topic};
 
-use super::desk::{self, Begin, Desk, End};
+use super::session_state::{self, PartitionStart, SessionEnd, SessionState};
 use crate::error::LogError;
 use crate::interleavings::play::play;
 use crate::interleavings::sync;
 use crate::kafka::books::GroupBooks;
 use crate::port::{Fence, Happening};
 use crate::record::{Record, Stored, TopicPartition};
-use board::Board;
+use session_cell::SessionCell;
 
-#[path = "board.rs"]
+#[path = "session_cell.rs"]
 #[allow(dead_code, reason = "the file has more users than this")]
-mod board;
+mod session_cell;
 
 /// No time passes, so a limit is never reached, and a full partition is waited for with patience.
 const NOW: Duration = Duration::ZERO;
 const LIMIT: Duration = Duration::from_millis(20);
 const PARTITIONS: i32 = 2;
-/// Records of each partition, twice what fits the desk.
+/// Records of each partition, twice what fits the state.
 const RECORDS: i64 = 4;
 
 fn at(partition: i32) -> TopicPartition {
     TopicPartition::new(Topic::new("t").unwrap(), partition)
 }
 
-fn assign(desk: &mut Desk) {
+fn assign(state: &mut SessionState) {
     let begins = (0..PARTITIONS).map(|partition| {
-        let begin = Begin {
+        let begin = PartitionStart {
             at: at(partition),
             committed: None,
             books: GroupBooks::begin(Offset(0)),
@@ -45,14 +45,14 @@ fn assign(desk: &mut Desk) {
         };
         (Fence(1), begin)
     });
-    desk.assign(begins.collect(), NOW);
+    state.assign(begins.collect(), NOW);
 }
 
 /// Where the client stands in each partition.
 type Client = [i64; PARTITIONS as usize];
 
 /// The client hands over the next record of each partition that flows. Returns whether there was one.
-fn hand_over(board: &Board, client: &mut Client, paused: &[TopicPartition]) -> bool {
+fn hand_over(cell: &SessionCell, client: &mut Client, paused: &[TopicPartition]) -> bool {
     let mut has_any = false;
     for (partition, position) in (0..).zip(client.iter_mut()) {
         if *position == RECORDS || paused.contains(&at(partition)) {
@@ -64,59 +64,59 @@ fn hand_over(board: &Board, client: &mut Client, paused: &[TopicPartition]) -> b
             record: Record::new("x"),
         };
         *position += 1;
-        if board.with(|desk| desk.accept(&at(partition), vec![stored], NOW)) {
-            board.tell();
+        if cell.with(|state| state.accept(&at(partition), vec![stored], NOW)) {
+            cell.tell();
         }
     }
     has_any
 }
 
 /// Does what the client's thread does, and rests where there is nothing to do.
-fn drive(board: &Board) {
+fn drive(cell: &SessionCell) {
     let mut client: Client = Default::default();
     let mut paused = Vec::new();
-    board.with(assign);
-    board.tell();
-    while !board.is_over() {
-        let (orders, stirs) = board.orders(NOW);
+    cell.with(assign);
+    cell.tell();
+    while !cell.is_over() {
+        let (orders, wakes) = cell.orders(NOW);
         for at in orders.pause {
-            board.with(|desk| desk.flowing(&at, false, NOW));
+            cell.with(|state| state.flowing(&at, false, NOW));
             paused.push(at);
         }
         for (at, offset) in orders.resume {
             paused.retain(|other| *other != at);
             client[usize::try_from(at.partition.0).unwrap()] = offset.0;
-            board.with(|desk| desk.flowing(&at, true, NOW));
+            cell.with(|state| state.flowing(&at, true, NOW));
         }
         for (at, offset) in orders.seek {
             client[usize::try_from(at.partition.0).unwrap()] = offset.0;
-            board.with(|desk| desk.sought(&at, offset, NOW));
+            cell.with(|state| state.sought(&at, offset, NOW));
         }
-        let rests = orders.hold || (!hand_over(board, &mut client, &paused) && !board.is_over());
+        let rests = orders.hold || (!hand_over(cell, &mut client, &paused) && !cell.is_over());
         if rests {
-            board.rest_since(stirs, LIMIT);
+            cell.wait_since(wakes, LIMIT);
         }
     }
 }
 
 /// Asks for the next thing; now and then it loses patience and asks anew.
-fn next(board: &Board) -> Result<Happening, LogError> {
+fn next(cell: &SessionCell) -> Result<Happening, LogError> {
     if thread_rng().gen_range(0..2) == 0 {
-        let mut asked = Box::pin(board.handed_out(1));
+        let mut asked = Box::pin(cell.handed_out(1));
         let mut context = Context::from_waker(Waker::noop());
         if let Poll::Ready(next) = asked.as_mut().poll(&mut context) {
             return next;
         }
     }
-    block_on(board.handed_out(1))
+    block_on(cell.handed_out(1))
 }
 
 /// Takes records until each partition was read to its end, and says in which order they came.
-fn take_all(board: &Board) -> Vec<(i32, i64)> {
+fn take_all(cell: &SessionCell) -> Vec<(i32, i64)> {
     let mut taken = Vec::new();
     let is_last = |taken: &[(i32, i64)], partition| taken.contains(&(partition, RECORDS - 1));
     while !(0..PARTITIONS).all(|partition| is_last(&taken, partition)) {
-        match next(board).unwrap() {
+        match next(cell).unwrap() {
             Happening::Assigned(all) => assert_eq!(all.len(), 2),
             Happening::Records { batch, .. } => {
                 let partition = batch.at.partition.0;
@@ -134,80 +134,79 @@ fn offsets_of(taken: &[(i32, i64)], partition: i32) -> Vec<i64> {
     of.map(|(_, offset)| *offset).collect()
 }
 
-fn board() -> Arc<Board> {
-    Arc::new(Board::new(Desk::new(2, 1_000)))
+fn cell() -> Arc<SessionCell> {
+    Arc::new(SessionCell::new(SessionState::new(2, 1_000)))
 }
 
-fn driver(board: &Arc<Board>) -> thread::JoinHandle<()> {
-    let board = Arc::clone(board);
-    thread::spawn(move || drive(&board))
+fn poll_thread(cell: &Arc<SessionCell>) -> thread::JoinHandle<()> {
+    let cell = Arc::clone(cell);
+    thread::spawn(move || drive(&cell))
 }
 
-fn close(board: &Board, driver: thread::JoinHandle<()>) {
-    board.with(|desk| desk.finish(End::Closed));
-    board.stir();
-    driver.join().unwrap();
-    assert!(matches!(next(board), Err(LogError::Closed)));
+fn close(cell: &SessionCell, poll_thread: thread::JoinHandle<()>) {
+    cell.with(|state| state.finish(SessionEnd::Closed));
+    cell.wake_threads();
+    poll_thread.join().unwrap();
+    assert!(matches!(next(cell), Err(LogError::Closed)));
 }
 
 #[test]
 fn the_board_hands_out_every_record_once_in_any_order() {
     play(60_000, || {
-        let board = board();
-        let driver = driver(&board);
+        let cell = cell();
+        let poll_thread = poll_thread(&cell);
         let caller = {
-            let board = Arc::clone(&board);
+            let cell = Arc::clone(&cell);
             thread::spawn(move || {
-                board.with(|desk| desk.pause(&[at(0)]));
-                board.with(|desk| desk.resume(&[at(0)]));
-                board.tell();
+                cell.with(|state| state.pause(&[at(0)]));
+                cell.with(|state| state.resume(&[at(0)]));
+                cell.tell();
             })
         };
-        let taken = take_all(&board);
+        let taken = take_all(&cell);
         for partition in 0..PARTITIONS {
             let all: Vec<i64> = (0..RECORDS).collect();
             assert_eq!(offsets_of(&taken, partition), all);
         }
         caller.join().unwrap();
-        close(&board, driver);
+        close(&cell, poll_thread);
     });
 }
 
 #[test]
 fn a_seek_reaches_a_driver_that_is_about_to_rest() {
     play(60_000, || {
-        let board = board();
-        let driver = driver(&board);
-        take_all(&board);
+        let cell = cell();
+        let poll_thread = poll_thread(&cell);
+        take_all(&cell);
         // By now it has nothing more to do, and rests or is about to.
-        board
-            .with(|desk| desk.seek(&at(0), Fence(1), Offset(1)))
+        cell.with(|state| state.seek(&at(0), Fence(1), Offset(1)))
             .unwrap();
-        board.stir();
+        cell.wake_threads();
         let mut again = Vec::new();
         while again.last() != Some(&(RECORDS - 1)) {
-            let Happening::Records { batch, .. } = next(&board).unwrap() else {
+            let Happening::Records { batch, .. } = next(&cell).unwrap() else {
                 panic!("nothing but records");
             };
             again.extend(batch.records.iter().map(|stored| stored.offset.0));
         }
         assert_eq!(again, [1, 2, 3]);
-        close(&board, driver);
+        close(&cell, poll_thread);
     });
 }
 
 #[test]
 fn an_end_reaches_whoever_waits_at_the_board() {
     play(60_000, || {
-        let board = board();
-        let driver = driver(&board);
+        let cell = cell();
+        let poll_thread = poll_thread(&cell);
         let poller = {
-            let board = Arc::clone(&board);
-            thread::spawn(move || while next(&board).is_ok() {})
+            let cell = Arc::clone(&cell);
+            thread::spawn(move || while next(&cell).is_ok() {})
         };
-        board.with(|desk| desk.finish(End::Replaced));
-        board.stir();
+        cell.with(|state| state.finish(SessionEnd::Replaced));
+        cell.wake_threads();
         poller.join().unwrap();
-        driver.join().unwrap();
+        poll_thread.join().unwrap();
     });
 }

@@ -12,29 +12,29 @@ use rdkafka::{ClientContext, TopicPartitionList};
 use tokio::sync::watch;
 
 use crate::error::LogError;
-use crate::kafka::ear::Ear;
+use crate::kafka::client_context::KafkaClientContext;
 use crate::kafka::{KafkaConfig, failure, settings};
 use crate::port::Join;
 
 /// What the group wants of a member.
-pub(super) enum Move {
+pub(super) enum RebalanceRequest {
     Assign(TopicPartitionList),
     Revoke(TopicPartitionList),
 }
 
-/// Takes in what the group wants. It is done later, by the driver: the client waits for the answer and
+/// Takes in what the group wants. It is done later, by the poll thread: the client waits for the answer and
 /// keeps its membership meanwhile, so nothing has to be decided within the callback.
 #[derive(Default)]
-pub(super) struct Conductor {
-    pub(super) ear: Ear,
-    moves: Mutex<VecDeque<Move>>,
+pub(super) struct RebalanceContext {
+    pub(super) context: KafkaClientContext,
+    moves: Mutex<VecDeque<RebalanceRequest>>,
     /// Nobody carries out moves any more: the client is being closed.
     closing: AtomicBool,
 }
 
-impl Conductor {
+impl RebalanceContext {
     /// The next thing the group wants.
-    pub(super) fn next_move(&self) -> Option<Move> {
+    pub(super) fn next_request(&self) -> Option<RebalanceRequest> {
         self.moves
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -42,7 +42,7 @@ impl Conductor {
     }
 
     /// Whether something else is wanted already.
-    pub(super) fn has_moves(&self) -> bool {
+    pub(super) fn has_requests(&self) -> bool {
         !self
             .moves
             .lock()
@@ -56,17 +56,17 @@ impl Conductor {
     }
 }
 
-impl ClientContext for Conductor {
+impl ClientContext for RebalanceContext {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, text: &str) {
-        self.ear.line(level, facility, text);
+        self.context.line(level, facility, text);
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
-        self.ear.failure(&error, reason);
+        self.context.failure(&error, reason);
     }
 }
 
-impl ConsumerContext for Conductor {
+impl ConsumerContext for RebalanceContext {
     fn rebalance(
         &self,
         consumer: &BaseConsumer<Self>,
@@ -87,9 +87,9 @@ impl ConsumerContext for Conductor {
         }
         let partitions = partitions.clone();
         let wanted = if assigns {
-            Move::Assign(partitions)
+            RebalanceRequest::Assign(partitions)
         } else {
-            Move::Revoke(partitions)
+            RebalanceRequest::Revoke(partitions)
         };
         self.moves
             .lock()
@@ -99,8 +99,8 @@ impl ConsumerContext for Conductor {
 }
 
 /// The client of a member. Dropping it leaves the group, which may take its time.
-pub(super) struct Member {
-    pub(super) consumer: BaseConsumer<Conductor>,
+pub(super) struct GroupMember {
+    pub(super) consumer: BaseConsumer<RebalanceContext>,
     /// Behind the client, so that it is told when that has ended.
     _gone: Gone,
 }
@@ -113,7 +113,7 @@ impl Drop for Gone {
     }
 }
 
-impl Member {
+impl GroupMember {
     /// Makes the client and says what it wants to read. Joining goes on while it is polled.
     pub(super) fn join(
         config: &KafkaConfig,
@@ -124,8 +124,8 @@ impl Member {
         let servers = &config.bootstrap_servers;
         let failed = |error: KafkaError| failure::of_question(DOING, servers, None, &error);
         let client = settings::member(config, join);
-        let consumer = BaseConsumer::from_config_and_context(&client, Conductor::default());
-        let consumer: BaseConsumer<Conductor> = consumer.map_err(failed)?;
+        let consumer = BaseConsumer::from_config_and_context(&client, RebalanceContext::default());
+        let consumer: BaseConsumer<RebalanceContext> = consumer.map_err(failed)?;
         let topics: Vec<&str> = join
             .topics
             .iter()

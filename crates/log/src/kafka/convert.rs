@@ -20,22 +20,25 @@ const ALONE: usize = LAST_PIECE / 4;
 
 /// A message could not be copied: a name of a header is not UTF-8, or longer than our headers can be.
 #[derive(Debug)]
-pub(super) struct Unreadable {
+pub(super) struct UnreadableRecord {
     pub(super) offset: Offset,
 }
 
 /// Copies messages out of the client's memory, many into one piece: an allocation for each, freed by
 /// another thread, costs more than the copying.
 #[derive(Debug, Default)]
-pub(super) struct Copier {
+pub(super) struct RecordConverter {
     /// Empty between two copies; its capacity is what is left of the piece.
     piece: BytesMut,
     size: usize,
 }
 
-impl Copier {
+impl RecordConverter {
     /// Copies a message, exactly as it lies in the log.
-    pub(super) fn out(&mut self, message: &BorrowedMessage<'_>) -> Result<Stored, Unreadable> {
+    pub(super) fn out(
+        &mut self,
+        message: &BorrowedMessage<'_>,
+    ) -> Result<Stored, UnreadableRecord> {
         let offset = Offset(message.offset());
         let headers = match message.headers() {
             None => Headers::default(),
@@ -46,7 +49,7 @@ impl Copier {
             }))
             .ok()
             .flatten()
-            .ok_or(Unreadable { offset })?,
+            .ok_or(UnreadableRecord { offset })?,
         };
         let timestamp = message.timestamp().to_millis().unwrap_or(0);
         Ok(Stored {
@@ -123,20 +126,20 @@ mod tests {
 
     #[test]
     fn copies_share_pieces_and_stay_what_they_were() {
-        let mut copier = Copier::default();
+        let mut converter = RecordConverter::default();
         let copied: Vec<(Vec<u8>, Bytes)> = (0..3_000_usize)
             .map(|number| {
                 let length = [0, 1, 200, 900, ALONE, ALONE + 1][number % 6];
                 let bytes: Vec<u8> = (0..length).map(|at| (at + number) as u8).collect();
-                let copy = copier.bytes(&bytes);
+                let copy = converter.bytes(&bytes);
                 (bytes, copy)
             })
             .collect();
         assert!(copied.iter().all(|(bytes, copy)| copy == bytes));
-        assert!(copier.piece.is_empty() && copier.size == LAST_PIECE);
+        assert!(converter.piece.is_empty() && converter.size == LAST_PIECE);
         // Two that follow each other lie side by side.
-        let mut copier = Copier::default();
-        let (one, two) = (copier.bytes(b"one"), copier.bytes(b"two"));
+        let mut converter = RecordConverter::default();
+        let (one, two) = (converter.bytes(b"one"), converter.bytes(b"two"));
         assert_eq!(one.as_ptr().wrapping_add(3), two.as_ptr());
     }
 
@@ -151,13 +154,13 @@ mod tests {
         let large = [(long.as_str(), Some(&b"v"[..]))];
         let mut pushed_large = Headers::default();
         pushed_large.push(&long, Some(b"v"));
-        let mut copier = Copier::default();
-        assert_eq!(copier.headers(|| headers.into_iter()), Some(pushed));
-        assert_eq!(copier.headers(|| large.into_iter()), Some(pushed_large));
-        let none = copier.headers(|| [].into_iter());
+        let mut converter = RecordConverter::default();
+        assert_eq!(converter.headers(|| headers.into_iter()), Some(pushed));
+        assert_eq!(converter.headers(|| large.into_iter()), Some(pushed_large));
+        let none = converter.headers(|| [].into_iter());
         assert_eq!(none, Some(Headers::default()));
         let longer = "n".repeat(Headers::LONGEST_NAME + 1);
         let unfit = [("a", None), (longer.as_str(), None)];
-        assert_eq!(copier.headers(|| unfit.into_iter()), None);
+        assert_eq!(converter.headers(|| unfit.into_iter()), None);
     }
 }

@@ -6,31 +6,36 @@ use tidegate_core::Offset;
 
 use crate::record::TopicPartition;
 
-/// A client that still does not move after so many nudges has failed.
+/// A client that still does not move after so many seeks has failed.
 const NUDGES: u32 = 3;
 
-/// How often each partition was nudged, and where it stood.
+/// How often each partition was told to seek again, and where it stood.
 #[derive(Debug, Default)]
-pub(super) struct Nudges(BTreeMap<TopicPartition, (Offset, u32)>);
+pub(super) struct StallDetector(BTreeMap<TopicPartition, (Offset, u32)>);
 
 /// What is to be done about a partition that was quiet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum StallAction {
     /// Nothing: there is nothing to hand over, or it has moved on.
-    Moves,
+    Rebalancer,
     /// The client is sent once more to where it stands.
-    Nudge,
+    SeekAgain,
     /// Nothing helps; the session ends, so that whoever polls hears of it.
     Stuck,
 }
 
-impl Nudges {
+impl StallDetector {
     /// A quiet partition was looked at from outside: whether a record lies at `from`, where its client
     /// still stands.
-    pub(super) fn judge(&mut self, at: &TopicPartition, from: Offset, is_stuck: bool) -> Verdict {
+    pub(super) fn decide(
+        &mut self,
+        at: &TopicPartition,
+        from: Offset,
+        is_stuck: bool,
+    ) -> StallAction {
         if !is_stuck {
             self.0.remove(at);
-            return Verdict::Moves;
+            return StallAction::Rebalancer;
         }
         let (place, count) = self.0.entry(at.clone()).or_insert((from, 0));
         if *place != from {
@@ -38,9 +43,9 @@ impl Nudges {
         }
         *count += 1;
         if *count > NUDGES {
-            Verdict::Stuck
+            StallAction::Stuck
         } else {
-            Verdict::Nudge
+            StallAction::SeekAgain
         }
     }
 }
@@ -53,17 +58,23 @@ mod tests {
     #[test]
     fn a_client_is_nudged_a_few_times_at_one_place_and_then_given_up() {
         let [one, two] = [0, 1].map(|number| TopicPartition::new(Topic::new("t").unwrap(), number));
-        let mut nudges = Nudges::default();
+        let mut stalls = StallDetector::default();
         for _ in 0..NUDGES {
-            assert_eq!(nudges.judge(&one, Offset(5), true), Verdict::Nudge);
-            assert_eq!(nudges.judge(&two, Offset(5), false), Verdict::Moves);
+            assert_eq!(stalls.decide(&one, Offset(5), true), StallAction::SeekAgain);
+            assert_eq!(
+                stalls.decide(&two, Offset(5), false),
+                StallAction::Rebalancer
+            );
         }
         // It moved: counting begins anew, there and after it had nothing to move.
-        assert_eq!(nudges.judge(&one, Offset(6), true), Verdict::Nudge);
-        assert_eq!(nudges.judge(&one, Offset(6), false), Verdict::Moves);
+        assert_eq!(stalls.decide(&one, Offset(6), true), StallAction::SeekAgain);
+        assert_eq!(
+            stalls.decide(&one, Offset(6), false),
+            StallAction::Rebalancer
+        );
         for _ in 0..NUDGES {
-            assert_eq!(nudges.judge(&one, Offset(6), true), Verdict::Nudge);
+            assert_eq!(stalls.decide(&one, Offset(6), true), StallAction::SeekAgain);
         }
-        assert_eq!(nudges.judge(&one, Offset(6), true), Verdict::Stuck);
+        assert_eq!(stalls.decide(&one, Offset(6), true), StallAction::Stuck);
     }
 }

@@ -5,7 +5,7 @@
 //! what to tell it; the session takes out what happens.
 //!
 //! **Invariant:** within one assignment records are handed out in the order of their offsets, each
-//! once, unless a seek says otherwise. [`Held::fetched`] is our own watermark: what the client hands
+//! once, unless a seek says otherwise. [`OwnedPartition::fetched`] is our own watermark: what the client hands
 //! over again, or out of turn, is dropped.
 //!
 //! **Invariant:** a fence is gone before the client is told to let the partition go, so the group
@@ -28,7 +28,7 @@ const PATIENCE: Duration = Duration::from_millis(500);
 
 /// A partition that begins.
 #[derive(Debug)]
-pub(super) struct Begin {
+pub(super) struct PartitionStart {
     pub(super) at: TopicPartition,
     pub(super) committed: Option<Committed>,
     pub(super) books: GroupBooks,
@@ -39,7 +39,7 @@ pub(super) struct Begin {
 
 /// A partition that is held.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct OwnedPartition {
     pub(super) fence: Fence,
     ready: VecDeque<Stored>,
     ready_bytes: usize,
@@ -66,14 +66,14 @@ pub(super) struct Held {
     /// Behind everything that is known to be there.
     pub(super) seen: Offset,
     /// The outcome of the last commit is not known; it is asked for before the next one.
-    pub(super) unsure: bool,
+    pub(super) outcome_unknown: bool,
     /// The turns of its commits.
     pub(super) turn: Turn,
 }
 
 /// What the client is to be told.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Orders {
+pub(super) struct ConsumerCommands {
     pub(super) pause: Vec<TopicPartition>,
     pub(super) resume: Vec<(TopicPartition, Offset)>,
     pub(super) seek: Vec<(TopicPartition, Offset)>,
@@ -83,15 +83,15 @@ pub(super) struct Orders {
 
 /// What a member holds.
 #[derive(Debug, Default)]
-pub(super) struct Desk {
-    pub(super) held: BTreeMap<TopicPartition, Held>,
+pub(super) struct SessionState {
+    pub(super) held: BTreeMap<TopicPartition, OwnedPartition>,
     /// Pauses outlive assignments.
     paused: BTreeSet<TopicPartition>,
     happened: VecDeque<Result<Happening, LogError>>,
     /// The partition that was served last, so that all get their turn.
     served: Option<TopicPartition>,
     /// The session is over; said once all that happened before was told.
-    pub(super) end: Option<End>,
+    pub(super) end: Option<SessionEnd>,
     /// Partitions with a commit on its way to the broker, and how many.
     committing: BTreeMap<TopicPartition, usize>,
     /// Records that one partition holds ready, and bytes that all do.
@@ -101,17 +101,17 @@ pub(super) struct Desk {
 
 /// Why a session is over.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum End {
+pub(super) enum SessionEnd {
     /// It was closed.
     Closed,
     /// Another one of its name has taken its place.
     Replaced,
     /// It cannot go on.
-    Failed(String),
+    FailedDelivery(String),
 }
 
-impl Desk {
-    /// An empty desk with room for so much.
+impl SessionState {
+    /// An empty state with room for so much.
     pub(super) fn new(limit_records: usize, limit_bytes: usize) -> Self {
         Self {
             limit_records,
@@ -121,14 +121,14 @@ impl Desk {
     }
 
     /// Takes partitions in.
-    pub(super) fn assign(&mut self, begins: Vec<(Fence, Begin)>, now: Duration) {
+    pub(super) fn assign(&mut self, begins: Vec<(Fence, PartitionStart)>, now: Duration) {
         let mut assigned = Vec::new();
         let mut stops = Vec::new();
         for (fence, begin) in begins {
             let stopped = begin.stopped.is_some();
             stops.extend(begin.stopped.map(Err));
             let committed = begin.committed.as_ref().map(|committed| committed.next);
-            let held = Held {
+            let held = OwnedPartition {
                 fence,
                 ready: VecDeque::new(),
                 ready_bytes: 0,
@@ -147,7 +147,7 @@ impl Desk {
                 begin: begin.position,
                 books: begin.books,
                 seen: if stopped { Offset(0) } else { begin.position },
-                unsure: false,
+                outcome_unknown: false,
                 turn: Turn::default(),
             };
             self.held.insert(begin.at.clone(), held);
@@ -200,13 +200,13 @@ impl Desk {
     }
 
     /// Ends the session. What was held is lost; what happened before is still told.
-    pub(super) fn finish(&mut self, end: End) {
+    pub(super) fn finish(&mut self, end: SessionEnd) {
         if self.end.is_some() {
             return;
         }
         match end {
-            End::Closed => self.happened.clear(),
-            End::Replaced | End::Failed(_) => {
+            SessionEnd::Closed => self.happened.clear(),
+            SessionEnd::Replaced | SessionEnd::FailedDelivery(_) => {
                 let all: Vec<TopicPartition> = self.held.keys().cloned().collect();
                 self.lose(&all);
             }
@@ -275,8 +275,8 @@ impl Desk {
         }
         if let Some(end) = &self.end {
             return Some(Err(match end {
-                End::Closed | End::Replaced => LogError::Closed,
-                End::Failed(why) => LogError::Stopped { why: why.clone() },
+                SessionEnd::Closed | SessionEnd::Replaced => LogError::Closed,
+                SessionEnd::FailedDelivery(why) => LogError::Stopped { why: why.clone() },
             }));
         }
         let at = self.turn()?;
@@ -306,7 +306,7 @@ impl Desk {
 
     /// The partition whose turn it is, of those with something to hand out.
     fn turn(&self) -> Option<TopicPartition> {
-        let ready = |(at, held): &(&TopicPartition, &Held)| {
+        let ready = |(at, held): &(&TopicPartition, &OwnedPartition)| {
             !held.ready.is_empty() && !held.revoking && !self.paused.contains(*at)
         };
         let behind = |at: &TopicPartition| self.served.as_ref().is_none_or(|served| at > served);
@@ -350,8 +350,8 @@ impl Desk {
 
     /// What the client is to be told now. Nothing of it is done yet: [`Self::sought`] and
     /// [`Self::flowing`] say what was.
-    pub(super) fn orders(&mut self, now: Duration) -> Orders {
-        let mut orders = Orders::default();
+    pub(super) fn orders(&mut self, now: Duration) -> ConsumerCommands {
+        let mut orders = ConsumerCommands::default();
         let share = self.limit_bytes / self.held.len().max(1);
         for (at, held) in &mut self.held {
             if let Some(offset) = held.seek {
@@ -403,7 +403,7 @@ impl Desk {
 
     /// Partitions that should move and have not for so long, with where they stand.
     pub(super) fn quiet(&self, now: Duration, limit: Duration) -> Vec<(TopicPartition, Offset)> {
-        let is_quiet = |held: &Held| {
+        let is_quiet = |held: &OwnedPartition| {
             let waits = held.stopped || held.revoking || held.client_paused || held.seek.is_some();
             !waits && held.ready.is_empty() && now.saturating_sub(held.moved) >= limit
         };
@@ -425,7 +425,7 @@ impl Desk {
     }
 
     /// Sends the client once more to where it should be.
-    pub(super) fn nudge(&mut self, at: &TopicPartition, from: Offset) {
+    pub(super) fn seek_again(&mut self, at: &TopicPartition, from: Offset) {
         if let Some(held) = self.held.get_mut(at)
             && held.fetched == from
             && held.seek.is_none()
@@ -459,7 +459,7 @@ impl Desk {
     }
 }
 
-impl Held {
+impl OwnedPartition {
     fn clear(&mut self) {
         self.ready.clear();
         self.ready_bytes = 0;
@@ -468,5 +468,4 @@ impl Held {
 }
 
 #[cfg(test)]
-#[path = "desk/tests.rs"]
 mod tests;

@@ -7,21 +7,21 @@ use tidegate_core::Offset;
 
 use crate::error::LogError;
 use crate::kafka::books::GroupBooks;
-use crate::kafka::catalog::{Look, watermarks};
-use crate::kafka::ear::Ear;
+use crate::kafka::catalog::{BrokerQuery, watermarks};
+use crate::kafka::client_context::KafkaClientContext;
 use crate::kafka::failure;
-use crate::kafka::groups::{self, Found};
+use crate::kafka::groups::{self, FoundOffset};
 use crate::port::{Committed, StartAt};
 use crate::record::TopicPartition;
 
-use super::desk::Begin;
-use super::entries::{self, Entries, Entry};
-use super::member::Member;
+use super::commit_entries::{self, CommitEntries, CommitEntry};
+use super::member::GroupMember;
+use super::session_state::PartitionStart;
 
 /// A partition's beginning, and where its client is to be put.
 #[derive(Debug)]
-pub(super) struct Start {
-    pub(super) begin: Begin,
+pub(super) struct StartOffset {
+    pub(super) begin: PartitionStart,
     /// For a partition that is stopped this is its end, which is always there.
     pub(super) client_at: Offset,
 }
@@ -29,9 +29,9 @@ pub(super) struct Start {
 /// Whether a look at where to begin is still wanted. Whoever holds it may commit: the partitions are not
 /// let go meanwhile.
 #[derive(Debug)]
-pub(super) struct Wanted(Mutex<bool>);
+pub(super) struct LookupGuard(Mutex<bool>);
 
-impl Wanted {
+impl LookupGuard {
     pub(super) fn new() -> Self {
         Self(Mutex::new(true))
     }
@@ -55,23 +55,23 @@ impl Wanted {
 
 /// Asks the group and the partitions where to begin; blocks.
 pub(super) fn look_up(
-    member: &Member,
-    asker: &BaseConsumer<Ear>,
-    look: &Look,
+    member: &GroupMember,
+    asker: &BaseConsumer<KafkaClientContext>,
+    query: &BrokerQuery,
     partitions: &[TopicPartition],
-    (start, wanted): (StartAt, &Wanted),
-) -> Result<Vec<Start>, LogError> {
-    let committed = groups::committed(&member.consumer, look, partitions)?;
+    (start, wanted): (StartAt, &LookupGuard),
+) -> Result<Vec<StartOffset>, LogError> {
+    let committed = groups::committed(&member.consumer, query, partitions)?;
     let mut starts = partitions
         .iter()
         .zip(committed)
         .map(|(at, committed)| {
-            let range = watermarks(asker, look, at)?;
+            let range = watermarks(asker, query, at)?;
             Ok(decide(at, committed, range, start))
         })
-        .collect::<Result<Vec<Start>, LogError>>()?;
+        .collect::<Result<Vec<StartOffset>, LogError>>()?;
     if start == StartAt::Latest {
-        wanted.then(|| remember(member, look, &mut starts))?;
+        wanted.then(|| commit_initial_offsets(member, query, &mut starts))?;
     }
     Ok(starts)
 }
@@ -80,9 +80,13 @@ pub(super) fn look_up(
 /// anything was settled, would else begin behind what has come since, and skip it.
 ///
 /// Asked once more right before: whatever somebody committed since the first look stays.
-fn remember(member: &Member, look: &Look, starts: &mut [Start]) -> Result<(), LogError> {
+fn commit_initial_offsets(
+    member: &GroupMember,
+    query: &BrokerQuery,
+    starts: &mut [StartOffset],
+) -> Result<(), LogError> {
     const DOING: &str = "the beginning of a group";
-    let is_new = |start: &&Start| start.begin.committed.is_none();
+    let is_new = |start: &&StartOffset| start.begin.committed.is_none();
     let new: Vec<TopicPartition> = starts
         .iter()
         .filter(is_new)
@@ -91,24 +95,27 @@ fn remember(member: &Member, look: &Look, starts: &mut [Start]) -> Result<(), Lo
     if new.is_empty() {
         return Ok(());
     }
-    let now = groups::committed(&member.consumer, look, &new)?;
+    let now = groups::committed(&member.consumer, query, &new)?;
     let begun = begin_at_end(starts, &now)?;
-    entries::list(&begun)
+    commit_entries::list(&begun)
         .and_then(|list| member.consumer.commit(&list, CommitMode::Sync))
-        .map_err(|error| failure::of_question(DOING, &look.servers, None, &error))
+        .map_err(|error| failure::of_question(DOING, &query.servers, None, &error))
 }
 
 /// What to commit for those that have no committed offset, of which `now` says what is committed by now.
 ///
 /// # Errors
 /// [`LogError::WentBack`] if there is anything: then what was looked up before is not true any more.
-fn begin_at_end(starts: &mut [Start], now: &[Found]) -> Result<Entries, LogError> {
+fn begin_at_end(
+    starts: &mut [StartOffset],
+    now: &[FoundOffset],
+) -> Result<CommitEntries, LogError> {
     let new = starts
         .iter_mut()
         .filter(|start| start.begin.committed.is_none());
-    let mut begun = Entries::new();
+    let mut begun = CommitEntries::new();
     for (start, now) in new.zip(now) {
-        let entry = Entry {
+        let entry = CommitEntry {
             next: start.begin.position,
             books: start.begin.books,
             metadata: String::new(),
@@ -133,10 +140,10 @@ fn begin_at_end(starts: &mut [Start], now: &[Found]) -> Result<Entries, LogError
 /// not there any more is an error, never a jump.
 fn decide(
     at: &TopicPartition,
-    committed: Found,
+    committed: FoundOffset,
     (first, end): (Offset, Offset),
     start: StartAt,
-) -> Start {
+) -> StartOffset {
     let (books, committed) = match committed {
         Some((books, committed)) => (books, Some(committed)),
         None => (None, None),
@@ -156,8 +163,8 @@ fn decide(
     });
     // Books whose beginning the broker has removed cannot be verified any more, so they begin anew.
     let books = books.map(|books| books.handed_on(first, position));
-    Start {
-        begin: Begin {
+    StartOffset {
+        begin: PartitionStart {
             at: at.clone(),
             committed,
             books: books.unwrap_or(GroupBooks::begin(position)),
@@ -175,7 +182,7 @@ mod tests {
 
     #[test]
     fn nothing_is_committed_for_a_look_that_was_given_up() {
-        let wanted = Wanted::new();
+        let wanted = LookupGuard::new();
         let mut count = 0;
         wanted
             .then(|| {

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! Records are delivered before the offsets are added: the client otherwise waits for them within that
-//! call, a tenth of a second at a time. What follows an error is decided by [`outcome::next`].
+//! call, a tenth of a second at a time. What follows an error is decided by [`transaction_step::next`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,11 +19,11 @@ use tidegate_core::env::{Clock, Spawn};
 
 use crate::error::LogError;
 use crate::kafka::failure::{self, Meaning};
-use crate::kafka::produce::{self, Deliveries, Parcel, Ticket, Waiting};
+use crate::kafka::produce::{self, Deliveries, DeliveryHandle, PendingDeliveries, ProduceBatch};
 use crate::kafka::{KafkaConfig, settings};
 
-use super::member::Member;
-use super::outcome::{self, Answer, Next, Step};
+use super::member::GroupMember;
+use super::transaction_step::{self, Next, StepAnswer, TransactionStep};
 
 /// How long one wait for deliveries lasts: the floor of a transaction.
 const DRAIN: Duration = Duration::from_millis(1);
@@ -32,7 +32,7 @@ const TRY: Duration = Duration::from_secs(5);
 
 /// Why a transaction was not committed.
 #[derive(Debug)]
-pub(super) enum Failure {
+pub(super) enum TransactionFailure {
     /// Nothing was changed, and it may succeed when it is done again.
     Redo,
     /// Nothing was changed.
@@ -42,7 +42,7 @@ pub(super) enum Failure {
 }
 
 /// The transactional producer of a session.
-pub(super) struct Writer {
+pub(super) struct TransactionalProducer {
     config: KafkaConfig,
     clock: Arc<dyn Clock>,
     spawn: Arc<dyn Spawn>,
@@ -53,10 +53,10 @@ pub(super) struct Writer {
     /// readers of the partitions it wrote to wait.
     left_open: bool,
     /// The records of the last transaction.
-    last: Option<Arc<Waiting>>,
+    last: Option<Arc<PendingDeliveries>>,
 }
 
-impl Writer {
+impl TransactionalProducer {
     pub(super) fn new(
         config: &KafkaConfig,
         (clock, spawn): (Arc<dyn Clock>, Arc<dyn Spawn>),
@@ -76,13 +76,13 @@ impl Writer {
     }
 
     /// What became of the records of the last transaction.
-    pub(super) fn last(&self) -> Option<Arc<Waiting>> {
+    pub(super) fn last(&self) -> Option<Arc<PendingDeliveries>> {
         self.last.clone()
     }
 
     /// Ends what an earlier producer left open, if any did. Returns whether nothing is open.
     pub(super) fn clean_up(&mut self, until: Duration) -> bool {
-        if self.left_open && self.announce(settings::BATCH_SIZE, until).is_err() {
+        if self.left_open && self.init_transactions(settings::BATCH_SIZE, until).is_err() {
             return false;
         }
         !self.left_open
@@ -92,21 +92,21 @@ impl Writer {
     /// once the generation that the broker will check is known.
     pub(super) fn write(
         &mut self,
-        member: &Member,
-        parcel: &Parcel,
+        member: &GroupMember,
+        batch: &ProduceBatch,
         offsets: &TopicPartitionList,
         until: Duration,
         is_ours: impl Fn() -> bool,
-    ) -> Result<Arc<Waiting>, Failure> {
+    ) -> Result<Arc<PendingDeliveries>, TransactionFailure> {
         self.last = None;
-        self.announce(parcel.batch_size, until)?;
-        self.step(Step::Announce, until, |producer, _| {
+        self.init_transactions(batch.batch_size, until)?;
+        self.step(TransactionStep::InitTransactions, until, |producer, _| {
             producer.begin_transaction()
         })?;
-        let waiting = self.deliver(parcel, until)?;
+        let waiting = self.deliver(batch, until)?;
         self.last = Some(Arc::clone(&waiting));
         if offsets.count() > 0 {
-            self.step(Step::Offsets, until, |producer, limit| {
+            self.step(TransactionStep::Offsets, until, |producer, limit| {
                 // Fresh each time: the generation changes without any partition being let go.
                 let group = member.consumer.group_metadata();
                 // In this order. A generation that is read while the partitions are ours is one under
@@ -120,14 +120,18 @@ impl Writer {
                 }
             })?;
         }
-        self.step(Step::Commit, until, |producer, limit| {
+        self.step(TransactionStep::Commit, until, |producer, limit| {
             producer.commit_transaction(limit)
         })?;
         Ok(waiting)
     }
 
     /// A producer that has announced itself, with batches no larger than this.
-    fn announce(&mut self, batch_size: u64, until: Duration) -> Result<(), Failure> {
+    fn init_transactions(
+        &mut self,
+        batch_size: u64,
+        until: Duration,
+    ) -> Result<(), TransactionFailure> {
         let suits = |(size, _): &(u64, BaseProducer<Deliveries>)| *size <= batch_size;
         if self.producer.as_ref().is_some_and(suits) && !self.left_open {
             return Ok(());
@@ -135,41 +139,47 @@ impl Writer {
         self.part();
         let config = settings::transactional(&self.config, batch_size, &self.id, self.session);
         let producer = BaseProducer::from_config_and_context(&config, Deliveries::default());
-        let producer = producer.map_err(|error| Failure::Undone(self.no(&error)))?;
+        let producer = producer.map_err(|error| TransactionFailure::Undone(self.no(&error)))?;
         self.producer = Some((batch_size, producer));
-        self.step(Step::Announce, until, |producer, limit| {
-            producer.init_transactions(limit)
-        })?;
+        self.step(
+            TransactionStep::InitTransactions,
+            until,
+            |producer, limit| producer.init_transactions(limit),
+        )?;
         self.left_open = false;
         Ok(())
     }
 
     /// Delivers every record of the transaction.
-    fn deliver(&mut self, parcel: &Parcel, until: Duration) -> Result<Arc<Waiting>, Failure> {
-        let (waiting, _done) = Waiting::new(parcel.records.len(), None);
-        let sent = self.send(parcel, &waiting, until);
+    fn deliver(
+        &mut self,
+        batch: &ProduceBatch,
+        until: Duration,
+    ) -> Result<Arc<PendingDeliveries>, TransactionFailure> {
+        let (waiting, _done) = PendingDeliveries::new(batch.records.len(), None);
+        let sent = self.send(batch, &waiting, until);
         let error = match sent {
             Ok(()) => return Ok(waiting),
             Err(error) => error,
         };
         let is_late = self.clock.elapsed() >= until;
-        Err(self.after(Step::Deliver, &error, is_late))
+        Err(self.after(TransactionStep::Deliver, &error, is_late))
     }
 
     fn send(
         &self,
-        parcel: &Parcel,
-        waiting: &Arc<Waiting>,
+        batch: &ProduceBatch,
+        waiting: &Arc<PendingDeliveries>,
         until: Duration,
     ) -> Result<(), KafkaError> {
         let Some((_, producer)) = &self.producer else {
             return Err(KafkaError::Canceled);
         };
         let late = || KafkaError::MessageProduction(RDKafkaErrorCode::OperationTimedOut);
-        for (index, addressed) in parcel.records.iter().enumerate() {
-            let mut ticket = Some(Ticket::new(waiting, index));
+        for (index, routed) in batch.records.iter().enumerate() {
+            let mut ticket = Some(DeliveryHandle::new(waiting, index));
             while let Some(offered) = ticket.take() {
-                if let Some(back) = produce::send(producer, addressed, offered)? {
+                if let Some(back) = produce::send(producer, routed, offered)? {
                     if self.clock.elapsed() >= until {
                         back.withdraw();
                         return Err(late());
@@ -197,13 +207,13 @@ impl Writer {
     /// Makes a call until it succeeds or something else is to be done.
     fn step(
         &mut self,
-        step: Step,
+        step: TransactionStep,
         until: Duration,
         call: impl Fn(&BaseProducer<Deliveries>, Duration) -> Result<(), KafkaError>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), TransactionFailure> {
         loop {
             let Some((_, producer)) = &self.producer else {
-                return Err(Failure::Redo);
+                return Err(TransactionFailure::Redo);
             };
             // What was purged waits in the client's queue, and an abort waits for that.
             producer.poll(Duration::ZERO);
@@ -214,7 +224,7 @@ impl Writer {
             };
             let is_late = self.clock.elapsed() >= until;
             let answer = self.answer(step, &error, is_late);
-            if outcome::next(step, answer) != Next::Again {
+            if transaction_step::next(step, answer) != Next::Again {
                 return Err(self.after(step, &error, is_late));
             }
             if let Some((_, producer)) = &self.producer {
@@ -223,27 +233,27 @@ impl Writer {
         }
     }
 
-    fn answer(&self, step: Step, error: &KafkaError, is_late: bool) -> Answer {
+    fn answer(&self, step: TransactionStep, error: &KafkaError, is_late: bool) -> StepAnswer {
         let code = failure::code_of(error);
         let meaning = code.map(failure::meaning);
         let said = if let KafkaError::Transaction(error) = error {
-            Answer {
+            StepAnswer {
                 is_fatal: error.is_fatal(),
                 is_retriable: error.is_retriable(),
                 requires_abort: error.txn_requires_abort(),
-                ..Answer::default()
+                ..StepAnswer::default()
             }
         } else {
             // A record that was not delivered spoils its transaction.
-            Answer {
-                requires_abort: step == Step::Deliver,
-                ..Answer::default()
+            StepAnswer {
+                requires_abort: step == TransactionStep::Deliver,
+                ..StepAnswer::default()
             }
         };
         let producer = self.producer.as_ref();
         let is_broken =
             producer.is_none_or(|(_, producer)| producer.client().fatal_error().is_some());
-        Answer {
+        StepAnswer {
             is_fatal: said.is_fatal || is_broken,
             is_stale: meaning == Some(Meaning::Stale),
             is_refusal: meaning == Some(Meaning::Refusal),
@@ -253,32 +263,37 @@ impl Writer {
     }
 
     /// Carries out what is decided after an error.
-    fn after(&mut self, step: Step, error: &KafkaError, is_late: bool) -> Failure {
+    fn after(
+        &mut self,
+        step: TransactionStep,
+        error: &KafkaError,
+        is_late: bool,
+    ) -> TransactionFailure {
         let answer = self.answer(step, error, is_late);
-        match outcome::next(step, answer) {
+        match transaction_step::next(step, answer) {
             // Only steps that can be asked again come to this, and they do so themselves.
-            Next::Again | Next::AbortAndRedo => self.abort(Failure::Redo),
+            Next::Again | Next::AbortAndRedo => self.abort(TransactionFailure::Redo),
             Next::AbortAndFail => {
                 let no = self.no(error);
-                self.abort(Failure::Undone(no))
+                self.abort(TransactionFailure::Undone(no))
             }
             Next::DropAndFail => {
                 let no = self.no(error);
                 self.drop_producer(step);
-                Failure::Undone(no)
+                TransactionFailure::Undone(no)
             }
             Next::DropAndSettle => {
                 self.drop_producer(step);
-                Failure::Unknown(error.to_string())
+                TransactionFailure::Unknown(error.to_string())
             }
         }
     }
 
     /// Aborts. If that does not succeed the producer is dropped, and the next one does it.
-    fn abort(&mut self, then: Failure) -> Failure {
+    fn abort(&mut self, then: TransactionFailure) -> TransactionFailure {
         let until = self.clock.elapsed() + self.config.request_timeout / 4;
         // A failure of the abort has dropped the producer already; what was to be told stays.
-        match self.step(Step::Abort, until, |producer, limit| {
+        match self.step(TransactionStep::Abort, until, |producer, limit| {
             producer.abort_transaction(limit.min(Duration::from_millis(500)))
         }) {
             Ok(()) | Err(_) => then,
@@ -293,10 +308,10 @@ impl Writer {
         }
     }
 
-    fn drop_producer(&mut self, step: Step) {
+    fn drop_producer(&mut self, step: TransactionStep) {
         self.part();
         // Before it has announced itself a producer leaves nothing open.
-        self.left_open |= step != Step::Announce;
+        self.left_open |= step != TransactionStep::InitTransactions;
     }
 
     fn no(&self, error: &KafkaError) -> LogError {

@@ -11,16 +11,16 @@ use tidegate_core::Topic;
 use tidegate_core::env::{Clock, Spawn};
 
 use crate::error::LogError;
-use crate::kafka::catalog::Look;
-use crate::kafka::ear::Ear;
-use crate::kafka::{Inner, KafkaConfig};
+use crate::kafka::catalog::BrokerQuery;
+use crate::kafka::client_context::KafkaClientContext;
+use crate::kafka::{KafkaConfig, KafkaInner};
 use crate::port::{Fence, Join};
 use crate::record::TopicPartition;
 
-use super::board::Board;
-use super::desk::End;
-use super::member::{Member, Move};
-use super::start::{self, Start, Wanted};
+use super::member::{GroupMember, RebalanceRequest};
+use super::session_cell::SessionCell;
+use super::session_state::SessionEnd;
+use super::start_offsets::{self, LookupGuard, StartOffset};
 
 /// How long one look at where to begin may take before what has happened since is considered.
 const LOOK: Duration = Duration::from_secs(5);
@@ -29,28 +29,28 @@ const LOOK: Duration = Duration::from_secs(5);
 const ABRUPT: Duration = Duration::from_secs(2);
 
 /// Carries out what the group wants.
-pub(super) struct Moves {
-    member: Arc<Member>,
-    board: Arc<Board>,
+pub(super) struct Rebalancer {
+    member: Arc<GroupMember>,
+    cell: Arc<SessionCell>,
     clock: Arc<dyn Clock>,
     spawn: Arc<dyn Spawn>,
     config: KafkaConfig,
     join: Join,
     fences: Arc<AtomicU64>,
-    asker: Arc<BaseConsumer<Ear>>,
-    now: Option<Doing>,
+    asker: Arc<BaseConsumer<KafkaClientContext>>,
+    now: Option<RebalanceStep>,
     /// Until then what the group wants back is taken away at once.
     abrupt_until: Duration,
 }
 
-type Looked = Result<Vec<Start>, LogError>;
+type Looked = Result<Vec<StartOffset>, LogError>;
 
-enum Doing {
+enum RebalanceStep {
     /// Where to begin is being looked up.
     Assigning {
         wanted: TopicPartitionList,
         looking: mpsc::Receiver<Looked>,
-        wanting: Arc<Wanted>,
+        wanting: Arc<LookupGuard>,
     },
     /// Partitions are to be let go by whoever works on them.
     Revoking {
@@ -64,16 +64,16 @@ enum Doing {
     },
 }
 
-impl Moves {
+impl Rebalancer {
     pub(super) fn new(
-        inner: &Arc<Inner>,
-        member: Arc<Member>,
-        board: Arc<Board>,
+        inner: &Arc<KafkaInner>,
+        member: Arc<GroupMember>,
+        cell: Arc<SessionCell>,
         join: Join,
     ) -> Self {
         Self {
             member,
-            board,
+            cell,
             clock: Arc::clone(&inner.clock),
             spawn: Arc::clone(&inner.spawn),
             config: inner.config.clone(),
@@ -89,7 +89,7 @@ impl Moves {
     /// sent back into it otherwise. Returns whether it was done.
     pub(super) fn take_anew(&mut self, places: &TopicPartitionList) -> bool {
         let consumer = &self.member.consumer;
-        if self.now.is_some() || consumer.context().has_moves() {
+        if self.now.is_some() || consumer.context().has_requests() {
             return false;
         }
         // The group may want partitions back at this very moment, and the client would take this as
@@ -107,18 +107,20 @@ impl Moves {
     /// One step. Never blocks.
     pub(super) fn step(&mut self) {
         self.now = match self.now.take() {
-            None => match self.member.consumer.context().next_move() {
+            None => match self.member.consumer.context().next_request() {
                 None => None,
-                Some(Move::Assign(wanted)) => Some(self.look_up(wanted)),
-                Some(Move::Revoke(wanted)) => Some(self.revoke(wanted)),
+                Some(RebalanceRequest::Assign(wanted)) => Some(self.look_up(wanted)),
+                Some(RebalanceRequest::Revoke(wanted)) => Some(self.revoke(wanted)),
             },
-            Some(Doing::Assigning {
+            Some(RebalanceStep::Assigning {
                 wanted,
                 looking,
                 wanting,
             }) => self.assign(wanted, looking, wanting),
-            Some(Doing::Revoking { wanted, until }) => Some(self.await_release(wanted, until)),
-            Some(Doing::LettingGo { wanted, until }) => self.let_go(wanted, until),
+            Some(RebalanceStep::Revoking { wanted, until }) => {
+                Some(self.await_release(wanted, until))
+            }
+            Some(RebalanceStep::LettingGo { wanted, until }) => self.let_go(wanted, until),
         };
     }
 
@@ -127,14 +129,15 @@ impl Moves {
     pub(super) fn give_up(&mut self) {
         while let Some(doing) = self.now.take().or_else(|| self.unbegun()) {
             let answer = match doing {
-                Doing::Assigning {
+                RebalanceStep::Assigning {
                     wanted, wanting, ..
                 } => {
                     // What is on its way ends with the membership, under which it is made.
                     wanting.give_up();
                     self.assign_at_end(wanted)
                 }
-                Doing::Revoking { wanted, .. } | Doing::LettingGo { wanted, .. } => {
+                RebalanceStep::Revoking { wanted, .. }
+                | RebalanceStep::LettingGo { wanted, .. } => {
                     self.member.consumer.incremental_unassign(&wanted)
                 }
             };
@@ -145,42 +148,42 @@ impl Moves {
     }
 
     /// What the group wants next, as something that only has to be answered.
-    fn unbegun(&self) -> Option<Doing> {
-        let next = self.member.consumer.context().next_move()?;
+    fn unbegun(&self) -> Option<RebalanceStep> {
+        let next = self.member.consumer.context().next_request()?;
         Some(match next {
-            Move::Assign(wanted) => Doing::Assigning {
+            RebalanceRequest::Assign(wanted) => RebalanceStep::Assigning {
                 wanted,
                 looking: mpsc::channel().1,
-                wanting: Arc::new(Wanted::new()),
+                wanting: Arc::new(LookupGuard::new()),
             },
-            Move::Revoke(wanted) => Doing::LettingGo {
+            RebalanceRequest::Revoke(wanted) => RebalanceStep::LettingGo {
                 wanted,
                 until: Duration::ZERO,
             },
         })
     }
 
-    fn look_up(&self, wanted: TopicPartitionList) -> Doing {
+    fn look_up(&self, wanted: TopicPartitionList) -> RebalanceStep {
         let (tell, looking) = mpsc::channel();
         let member = Arc::clone(&self.member);
-        let look = Look {
+        let query = BrokerQuery {
             clock: Arc::clone(&self.clock),
             servers: self.config.bootstrap_servers.clone(),
             limit: LOOK,
         };
         let (partitions, start) = (partitions_of(&wanted), self.join.start);
         let asker = Arc::clone(&self.asker);
-        let wanting = Arc::new(Wanted::new());
+        let wanting = Arc::new(LookupGuard::new());
         let wants = Arc::clone(&wanting);
         let task = async move {
             let start = (start, &*wants);
-            let looked = start::look_up(&member, &asker, &look, &partitions, start);
+            let looked = start_offsets::look_up(&member, &asker, &query, &partitions, start);
             // The client is let go first: whoever hears of this may be about to end it.
             drop(member);
             tell.send(looked).ok();
         };
         drop(self.spawn.spawn_thread("kafka-start", Box::pin(task)));
-        Doing::Assigning {
+        RebalanceStep::Assigning {
             wanted,
             looking,
             wanting,
@@ -191,14 +194,14 @@ impl Moves {
         &mut self,
         wanted: TopicPartitionList,
         looking: mpsc::Receiver<Looked>,
-        wanting: Arc<Wanted>,
-    ) -> Option<Doing> {
+        wanting: Arc<LookupGuard>,
+    ) -> Option<RebalanceStep> {
         // The group wants something else already. It goes on only after an answer, and nothing has
         // been handed out of these.
-        if self.member.consumer.context().has_moves() {
+        if self.member.consumer.context().has_requests() {
             if !wanting.give_up() {
                 // Somebody else would be set back by what is being committed.
-                return Some(Doing::Assigning {
+                return Some(RebalanceStep::Assigning {
                     wanted,
                     looking,
                     wanting,
@@ -218,7 +221,7 @@ impl Moves {
                 tracing::warn!("where to begin could not be looked up, once more: {error}");
                 Some(self.look_up(wanted))
             }
-            Err(TryRecvError::Empty) => Some(Doing::Assigning {
+            Err(TryRecvError::Empty) => Some(RebalanceStep::Assigning {
                 wanted,
                 looking,
                 wanting,
@@ -227,7 +230,7 @@ impl Moves {
         }
     }
 
-    fn begin(&mut self, starts: Vec<Start>) {
+    fn begin(&mut self, starts: Vec<StartOffset>) {
         let mut list = TopicPartitionList::with_capacity(starts.len());
         let added = starts.iter().try_for_each(|start| {
             let at = &start.begin.at;
@@ -242,8 +245,8 @@ impl Moves {
                     .into_iter()
                     .map(|start| (fence(), start.begin))
                     .collect();
-                self.board.with(|desk| desk.assign(begins, now));
-                self.board.tell();
+                self.cell.with(|state| state.assign(begins, now));
+                self.cell.tell();
             }
             Err(error) => self.fail(&format!("could not take partitions: {error}")),
         }
@@ -255,29 +258,29 @@ impl Moves {
         self.member.consumer.incremental_assign(&wanted)
     }
 
-    fn revoke(&self, wanted: TopicPartitionList) -> Doing {
+    fn revoke(&self, wanted: TopicPartitionList) -> RebalanceStep {
         let partitions = partitions_of(&wanted);
         let now = self.clock.elapsed();
         if self.member.consumer.assignment_lost() || now < self.abrupt_until {
             return self.lose(wanted, &partitions, now);
         }
-        self.board.with(|desk| desk.revoke(&partitions));
-        self.board.tell();
-        Doing::Revoking {
+        self.cell.with(|state| state.revoke(&partitions));
+        self.cell.tell();
+        RebalanceStep::Revoking {
             wanted,
             until: now + self.join.release_timeout,
         }
     }
 
-    fn await_release(&self, wanted: TopicPartitionList, until: Duration) -> Doing {
+    fn await_release(&self, wanted: TopicPartitionList, until: Duration) -> RebalanceStep {
         let partitions = partitions_of(&wanted);
         let now = self.clock.elapsed();
-        let holds = |at: &TopicPartition| self.board.with(|desk| desk.held.contains_key(at));
+        let holds = |at: &TopicPartition| self.cell.with(|state| state.held.contains_key(at));
         let is_released = !partitions.iter().any(holds);
         if is_released || now >= until || self.member.consumer.assignment_lost() {
             return self.lose(wanted, &partitions, now);
         }
-        Doing::Revoking { wanted, until }
+        RebalanceStep::Revoking { wanted, until }
     }
 
     /// Takes away what is still held: from here on commits for them are refused.
@@ -286,18 +289,18 @@ impl Moves {
         wanted: TopicPartitionList,
         partitions: &[TopicPartition],
         now: Duration,
-    ) -> Doing {
-        self.board.with(|desk| desk.lose(partitions));
-        self.board.tell();
-        Doing::LettingGo {
+    ) -> RebalanceStep {
+        self.cell.with(|state| state.lose(partitions));
+        self.cell.tell();
+        RebalanceStep::LettingGo {
             wanted,
             until: now + self.config.request_timeout * 2,
         }
     }
 
-    fn let_go(&mut self, wanted: TopicPartitionList, until: Duration) -> Option<Doing> {
+    fn let_go(&mut self, wanted: TopicPartitionList, until: Duration) -> Option<RebalanceStep> {
         let partitions = partitions_of(&wanted);
-        if self.board.with(|desk| desk.is_committing(&partitions)) {
+        if self.cell.with(|state| state.is_committing(&partitions)) {
             if self.clock.elapsed() >= until {
                 // The client does not close before it has its answer.
                 if let Err(error) = self.member.consumer.incremental_unassign(&wanted) {
@@ -306,7 +309,7 @@ impl Moves {
                 self.fail("a commit does not end, and its partition is wanted by the group");
                 return None;
             }
-            return Some(Doing::LettingGo { wanted, until });
+            return Some(RebalanceStep::LettingGo { wanted, until });
         }
         if let Err(error) = self.member.consumer.incremental_unassign(&wanted) {
             self.fail(&format!("could not let partitions go: {error}"));
@@ -315,9 +318,9 @@ impl Moves {
     }
 
     fn fail(&self, why: &str) {
-        self.board
-            .with(|desk| desk.finish(End::Failed(why.to_owned())));
-        self.board.stir();
+        self.cell
+            .with(|state| state.finish(SessionEnd::FailedDelivery(why.to_owned())));
+        self.cell.wake_threads();
     }
 }
 

@@ -1,8 +1,8 @@
 //! The commit thread: one commit at a time.
 //!
 //! Offsets alone are committed as such, those of several callers in one request. Records make it a
-//! transaction ([`Writer`]). Either way our own fences are asked first and again after every answer that
-//! leaves room for doubt.
+//! transaction ([`TransactionalProducer`]). Either way our own fences are asked first and again after every answer that
+//! leaves its outcome unknown.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -16,47 +16,47 @@ use tidegate_core::env::Clock;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use crate::error::LogError;
-use crate::kafka::catalog::{Look, watermarks};
-use crate::kafka::ear::Ear;
+use crate::kafka::catalog::{BrokerQuery, watermarks};
+use crate::kafka::client_context::KafkaClientContext;
 use crate::kafka::failure::{self, Meaning};
-use crate::kafka::produce::{Parcel, Waiting};
-use crate::kafka::under_way::UnderWay;
-use crate::kafka::{Inner, KafkaConfig, groups};
+use crate::kafka::in_flight::InFlightGuard;
+use crate::kafka::produce::{PendingDeliveries, ProduceBatch};
+use crate::kafka::{KafkaConfig, KafkaInner, groups};
 use crate::port::{Join, OffsetCommit, Position};
 use crate::record::TopicPartition;
 use crate::turn::{self, Turn};
 
-use super::board::Board;
-use super::desk::End;
-use super::entries::{self, Before, Entries, Trace};
-use super::member::Member;
-use super::writer::{Failure, Writer};
+use super::commit_entries::{self, Before, CommitEntries, CommitEvidence};
+use super::member::GroupMember;
+use super::session_cell::SessionCell;
+use super::session_state::SessionEnd;
+use super::transactional_producer::{TransactionFailure, TransactionalProducer};
 
 /// How long to wait before a request that may succeed later is made again.
 const PAUSE: Duration = Duration::from_millis(50);
-/// How often the clerk looks up from an empty line.
-const LOOK_UP: Duration = Duration::from_millis(100);
+/// How often the commit thread looks up from an empty line.
+const LOOKUP_INTERVAL: Duration = Duration::from_millis(100);
 /// Commits that share one request.
-const SHARE: usize = 256;
+const MAX_COMMITS_PER_REQUEST: usize = 256;
 
 /// Where a commit stands, for whoever waits for it and may stop waiting.
-pub(super) struct Stage;
+pub(super) struct JobState;
 
-impl Stage {
+impl JobState {
     pub(super) const WAITING: u8 = 0;
     pub(super) const BEGUN: u8 = 1;
     pub(super) const WITHDRAWN: u8 = 2;
 }
 
 /// Takes a commit that was not begun out of the line once nobody waits for it any more.
-pub(super) struct Withdraw(pub(super) Arc<AtomicU8>);
+pub(super) struct CancelOnDrop(pub(super) Arc<AtomicU8>);
 
-impl Withdraw {
+impl CancelOnDrop {
     /// Whether it was taken out: then it is surely not done.
     pub(super) fn now(&self) -> bool {
         let withdrawn = self.0.compare_exchange(
-            Stage::WAITING,
-            Stage::WITHDRAWN,
+            JobState::WAITING,
+            JobState::WITHDRAWN,
             Ordering::AcqRel,
             Ordering::Acquire,
         );
@@ -64,15 +64,15 @@ impl Withdraw {
     }
 }
 
-impl Drop for Withdraw {
+impl Drop for CancelOnDrop {
     fn drop(&mut self) {
         self.now();
     }
 }
 
 /// A commit in line.
-pub(super) struct Job {
-    pub(super) parcel: Parcel,
+pub(super) struct CommitJob {
+    pub(super) batch: ProduceBatch,
     pub(super) offsets: Vec<OffsetCommit>,
     /// Its turns among the commits of its partitions.
     pub(super) turns: Vec<(TopicPartition, Turn)>,
@@ -83,16 +83,16 @@ pub(super) struct Job {
     /// Its place in the line, which it keeps even if nobody waits for it any more.
     pub(super) _place: OwnedSemaphorePermit,
     /// Whoever asks what is committed waits for this one.
-    pub(super) _under_way: UnderWay,
+    pub(super) _under_way: InFlightGuard,
 }
 
-impl Job {
+impl CommitJob {
     /// Whether it is still wanted; from here on it cannot be withdrawn. One that was withdrawn is not
     /// done, and those behind it must not be either.
     fn begin(&self) -> bool {
         let begun = self.stage.compare_exchange(
-            Stage::WAITING,
-            Stage::BEGUN,
+            JobState::WAITING,
+            JobState::BEGUN,
             Ordering::AcqRel,
             Ordering::Acquire,
         );
@@ -111,28 +111,28 @@ impl Job {
     }
 
     fn is_offsets_only(&self) -> bool {
-        self.parcel.records.is_empty()
+        self.batch.records.is_empty()
     }
 }
 
 /// The commit thread.
-pub(super) struct Clerk {
-    inner: Weak<Inner>,
-    member: Arc<Member>,
-    board: Arc<Board>,
+pub(super) struct CommitThread {
+    inner: Weak<KafkaInner>,
+    member: Arc<GroupMember>,
+    cell: Arc<SessionCell>,
     clock: Arc<dyn Clock>,
     config: KafkaConfig,
-    line: Receiver<Job>,
-    writer: Writer,
-    asker: Arc<BaseConsumer<Ear>>,
+    line: Receiver<CommitJob>,
+    writer: TransactionalProducer,
+    asker: Arc<BaseConsumer<KafkaClientContext>>,
 }
 
-impl Clerk {
+impl CommitThread {
     pub(super) fn new(
-        inner: &Arc<Inner>,
-        member: &Arc<Member>,
-        board: &Arc<Board>,
-        line: Receiver<Job>,
+        inner: &Arc<KafkaInner>,
+        member: &Arc<GroupMember>,
+        cell: &Arc<SessionCell>,
+        line: Receiver<CommitJob>,
         join: &Join,
         transactional_id: String,
     ) -> Self {
@@ -141,8 +141,8 @@ impl Clerk {
         Self {
             inner: Arc::downgrade(inner),
             member: Arc::clone(member),
-            board: Arc::clone(board),
-            writer: Writer::new(
+            cell: Arc::clone(cell),
+            writer: TransactionalProducer::new(
                 &config,
                 (Arc::clone(&clock), Arc::clone(&inner.spawn)),
                 transactional_id,
@@ -161,17 +161,17 @@ impl Clerk {
         loop {
             let job = match next.take() {
                 Some(job) => Ok(job),
-                None => self.line.recv_timeout(LOOK_UP),
+                None => self.line.recv_timeout(LOOKUP_INTERVAL),
             };
             match job {
                 Ok(job) if !job.begin() => {}
-                Ok(job) if self.board.is_over() => {
-                    let error = over(&self.board, &job.offsets);
+                Ok(job) if self.cell.is_over() => {
+                    let error = over(&self.cell, &job.offsets);
                     job.answer(Err(error));
                 }
                 Ok(job) if job.is_offsets_only() => {
                     let mut jobs = vec![job];
-                    while jobs.len() < SHARE {
+                    while jobs.len() < MAX_COMMITS_PER_REQUEST {
                         match self.line.try_recv() {
                             Ok(job) if !job.is_offsets_only() => {
                                 next = Some(job);
@@ -185,7 +185,7 @@ impl Clerk {
                     self.commit_offsets(jobs);
                 }
                 Ok(job) => self.commit_records(job),
-                Err(RecvTimeoutError::Timeout) if !self.board.is_over() => {
+                Err(RecvTimeoutError::Timeout) if !self.cell.is_over() => {
                     let until = self.clock.elapsed() + self.config.request_timeout;
                     self.writer.clean_up(until);
                 }
@@ -194,28 +194,28 @@ impl Clerk {
         }
     }
 
-    fn commit_offsets(&self, mut jobs: Vec<Job>) {
+    fn commit_offsets(&self, mut jobs: Vec<CommitJob>) {
         let until = jobs.iter().map(|job| job.until).max().unwrap_or_default();
         // Once a request had no answer, whatever is said later says nothing about that one.
-        let mut doubt = None;
-        let mut sent = Entries::new();
+        let mut unknown = None;
+        let mut sent = CommitEntries::new();
         loop {
-            jobs = self.look_up(jobs, until, doubt.as_deref(), &sent);
-            let (entries, left) = self.enter(jobs, doubt.as_deref());
+            jobs = self.look_up(jobs, until, unknown.as_deref(), &sent);
+            let (entries, left) = self.enter(jobs, unknown.as_deref());
             jobs = left;
             if jobs.is_empty() {
                 return;
             }
             let result = self.request(&entries);
-            self.board.with(|desk| {
-                desk.end_commit(entries.keys());
+            self.cell.with(|state| {
+                state.end_commit(entries.keys());
                 match &result {
-                    Ok(()) => entries::done(desk, &entries),
+                    Ok(()) => commit_entries::done(state, &entries),
                     Err(error) if is_answer(error) => {}
-                    Err(_) => entries::unsure(desk, &entries),
+                    Err(_) => commit_entries::outcome_unknown(state, &entries),
                 }
             });
-            self.board.stir();
+            self.cell.wake_threads();
             let error = match result {
                 Ok(()) => {
                     for job in jobs {
@@ -226,29 +226,33 @@ impl Clerk {
                 Err(error) => error,
             };
             if !is_answer(&error) {
-                doubt = Some(error.to_string());
+                unknown = Some(error.to_string());
                 sent = entries;
             }
             let meaning = failure::code_of(&error).map(failure::meaning);
             if self.clock.elapsed() >= until || meaning == Some(Meaning::Refusal) {
                 for job in jobs {
-                    job.answer(Err(doubted(self.no(&error), doubt.as_deref())));
+                    job.answer(Err(or_unknown(self.no(&error), unknown.as_deref())));
                 }
                 return;
             }
             // The same once more: if the first request was done, this one changes nothing.
-            self.board.rest(PAUSE);
+            self.cell.rest(PAUSE);
         }
     }
 
     /// Puts the offsets of all commits into one request. Those that may not be made get their answer.
-    fn enter(&self, jobs: Vec<Job>, doubt: Option<&str>) -> (Entries, Vec<Job>) {
-        let mut entries = Entries::new();
+    fn enter(
+        &self,
+        jobs: Vec<CommitJob>,
+        unknown: Option<&str>,
+    ) -> (CommitEntries, Vec<CommitJob>) {
+        let mut entries = CommitEntries::new();
         let mut left = Vec::new();
         let mut refused = Vec::new();
-        self.board.with(|desk| {
+        self.cell.with(|state| {
             for job in jobs {
-                let added = entries::add(desk, &mut entries, &job.offsets, &job.turns);
+                let added = commit_entries::add(state, &mut entries, &job.offsets, &job.turns);
                 match added {
                     Ok(()) => left.push(job),
                     Err(error) => {
@@ -258,21 +262,21 @@ impl Clerk {
                     }
                 }
             }
-            desk.begin_commit(entries.keys());
+            state.begin_commit(entries.keys());
         });
         for (job, error) in refused {
-            job.answer(Err(doubted(error, doubt)));
+            job.answer(Err(or_unknown(error, unknown)));
         }
         (entries, left)
     }
 
-    fn request(&self, entries: &Entries) -> Result<(), KafkaError> {
+    fn request(&self, entries: &CommitEntries) -> Result<(), KafkaError> {
         let consumer = &self.member.consumer;
-        // The client knows of a loss before the driver has heard of it.
+        // The client knows of a loss before the poll thread has heard of it.
         if consumer.assignment_lost() {
             return Err(KafkaError::ConsumerCommit(RDKafkaErrorCode::AssignmentLost));
         }
-        consumer.commit(&entries::list(entries)?, CommitMode::Sync)
+        consumer.commit(&commit_entries::list(entries)?, CommitMode::Sync)
     }
 
     /// The error of a commit of offsets that is given up.
@@ -283,7 +287,7 @@ impl Clerk {
                 doing: "a commit",
                 why,
             },
-            // Neither done nor lost: the group did not settle in time.
+            // Neither done nor lost: the group did not rebalance in time.
             Some(Meaning::Stale) => LogError::Away {
                 servers: self.config.bootstrap_servers.clone(),
                 why,
@@ -301,11 +305,11 @@ impl Clerk {
     /// their answer, and those that were done by the request `sent`, which all of them were in.
     fn look_up(
         &self,
-        jobs: Vec<Job>,
+        jobs: Vec<CommitJob>,
         until: Duration,
-        doubt: Option<&str>,
-        sent: &Entries,
-    ) -> Vec<Job> {
+        unknown: Option<&str>,
+        sent: &CommitEntries,
+    ) -> Vec<CommitJob> {
         let mut left = Vec::with_capacity(jobs.len());
         let mut done = BTreeSet::new();
         for job in jobs {
@@ -314,7 +318,7 @@ impl Clerk {
                     done.extend(found);
                     left.push(job);
                 }
-                Err(error) => job.answer(Err(doubted(error, doubt))),
+                Err(error) => job.answer(Err(or_unknown(error, unknown))),
             }
         }
         if done.is_empty() {
@@ -338,23 +342,25 @@ impl Clerk {
         &self,
         offsets: &[OffsetCommit],
         until: Duration,
-        sent: &Entries,
+        sent: &CommitEntries,
     ) -> Result<Vec<TopicPartition>, LogError> {
-        let asked = self.board.with(|desk| entries::to_ask(desk, offsets));
+        let asked = self
+            .cell
+            .with(|state| commit_entries::to_ask(state, offsets));
         let mut done = Vec::new();
         if asked.is_empty() {
             return Ok(done);
         }
-        let look = self.look(until);
-        let committed = groups::committed(&self.member.consumer, &look, &asked)?;
+        let query = self.query(until);
+        let committed = groups::committed(&self.member.consumer, &query, &asked)?;
         for (at, committed) in asked.iter().zip(committed) {
-            let (_, end) = watermarks(&self.asker, &look, at)?;
-            self.board.with(|desk| {
-                let Some(held) = desk.held.get_mut(at) else {
+            let (_, end) = watermarks(&self.asker, &query, at)?;
+            self.cell.with(|state| {
+                let Some(held) = state.held.get_mut(at) else {
                     return;
                 };
                 held.seen = held.seen.max(end);
-                if entries::learn(held, sent.get(at), committed) {
+                if commit_entries::learn(held, sent.get(at), committed) {
                     done.push(at.clone());
                 }
             });
@@ -362,37 +368,39 @@ impl Clerk {
         Ok(done)
     }
 
-    fn commit_records(&mut self, job: Job) {
+    fn commit_records(&mut self, job: CommitJob) {
         let answer = self.transact(&job);
         job.answer(answer);
     }
 
     /// One transaction, done again for as long as only the group has moved and we still own what we
     /// commit.
-    fn transact(&mut self, job: &Job) -> Result<Vec<Position>, LogError> {
+    fn transact(&mut self, job: &CommitJob) -> Result<Vec<Position>, LogError> {
         loop {
-            self.ask(&job.offsets, job.until, &Entries::new())?;
-            let mut entries = Entries::new();
-            let before = self.board.with(|desk| {
-                entries::add(desk, &mut entries, &job.offsets, &job.turns)?;
-                desk.begin_commit(entries.keys());
-                Ok::<Before, LogError>(entries::before(desk, &entries))
+            self.ask(&job.offsets, job.until, &CommitEntries::new())?;
+            let mut entries = CommitEntries::new();
+            let before = self.cell.with(|state| {
+                commit_entries::add(state, &mut entries, &job.offsets, &job.turns)?;
+                state.begin_commit(entries.keys());
+                Ok::<Before, LogError>(commit_entries::before(state, &entries))
             })?;
             let result = self.attempt(job, &before, &entries);
-            self.board.with(|desk| {
-                desk.end_commit(entries.keys());
+            self.cell.with(|state| {
+                state.end_commit(entries.keys());
                 match &result {
-                    Ok(_) => entries::done(desk, &entries),
-                    Err(Failure::Unknown(_)) => entries::unsure(desk, &entries),
-                    Err(Failure::Redo | Failure::Undone(_)) => {}
+                    Ok(_) => commit_entries::done(state, &entries),
+                    Err(TransactionFailure::Unknown(_)) => {
+                        commit_entries::outcome_unknown(state, &entries)
+                    }
+                    Err(TransactionFailure::Redo | TransactionFailure::Undone(_)) => {}
                 }
             });
-            self.board.stir();
+            self.cell.wake_threads();
             match result {
                 Ok(positions) => return Ok(positions),
-                Err(Failure::Redo) => self.board.rest(PAUSE),
-                Err(Failure::Undone(error)) => return Err(error),
-                Err(Failure::Unknown(why)) => {
+                Err(TransactionFailure::Redo) => self.cell.rest(PAUSE),
+                Err(TransactionFailure::Undone(error)) => return Err(error),
+                Err(TransactionFailure::Unknown(why)) => {
                     return Err(LogError::Unknown {
                         doing: "a commit",
                         why,
@@ -404,94 +412,108 @@ impl Clerk {
 
     fn attempt(
         &mut self,
-        job: &Job,
+        job: &CommitJob,
         before: &Before,
-        entries: &Entries,
-    ) -> Result<Vec<Position>, Failure> {
-        let offsets = entries::list(entries).map_err(|error| Failure::Undone(self.no(&error)))?;
-        let board = &self.board;
-        let is_ours = || holds(board, &job.offsets);
+        entries: &CommitEntries,
+    ) -> Result<Vec<Position>, TransactionFailure> {
+        let offsets = commit_entries::list(entries)
+            .map_err(|error| TransactionFailure::Undone(self.no(&error)))?;
+        let cell = &self.cell;
+        let is_ours = || holds(cell, &job.offsets);
         let done = self
             .writer
-            .write(&self.member, &job.parcel, &offsets, job.until, is_ours);
+            .write(&self.member, &job.batch, &offsets, job.until, is_ours);
         match done {
             Ok(waiting) => self.positions(&waiting, job),
             Err(failure) => match failure {
-                Failure::Unknown(why) => self.settle(before, entries, why, job),
-                Failure::Redo | Failure::Undone(_) => Err(failure),
+                TransactionFailure::Unknown(why) => self.find_outcome(before, entries, why, job),
+                TransactionFailure::Redo | TransactionFailure::Undone(_) => Err(failure),
             },
         }
     }
 
     /// Whether we still own what a commit is about, as far as the client knows.
-    fn is_ours(&self, job: &Job) -> bool {
-        !self.member.consumer.assignment_lost() && holds(&self.board, &job.offsets)
+    fn is_ours(&self, job: &CommitJob) -> bool {
+        !self.member.consumer.assignment_lost() && holds(&self.cell, &job.offsets)
     }
 
     /// How partitions and offsets are asked for until then, with a little time in any case.
-    fn look(&self, until: Duration) -> Look {
-        Look {
+    fn query(&self, until: Duration) -> BrokerQuery {
+        BrokerQuery {
             clock: Arc::clone(&self.clock),
             servers: self.config.bootstrap_servers.clone(),
-            limit: until.saturating_sub(self.clock.elapsed()).max(LOOK_UP),
+            limit: until
+                .saturating_sub(self.clock.elapsed())
+                .max(LOOKUP_INTERVAL),
         }
     }
 
     /// Finds out what became of a transaction whose end had no answer. The new producer has ended it one
     /// way or the other, and the group's offsets were in it.
-    fn settle(
+    fn find_outcome(
         &mut self,
         before: &Before,
-        entries: &Entries,
+        entries: &CommitEntries,
         why: String,
-        job: &Job,
-    ) -> Result<Vec<Position>, Failure> {
+        job: &CommitJob,
+    ) -> Result<Vec<Position>, TransactionFailure> {
         let until = self.clock.elapsed() + self.config.request_timeout / 2;
         if entries.is_empty() || !self.writer.clean_up(until) {
-            return Err(Failure::Unknown(why));
+            return Err(TransactionFailure::Unknown(why));
         }
         let asked: Vec<TopicPartition> = entries.keys().cloned().collect();
-        let look = self.look(until);
-        let found = groups::committed(&self.member.consumer, &look, &asked);
+        let query = self.query(until);
+        let found = groups::committed(&self.member.consumer, &query, &asked);
         let Ok(found) = found else {
-            return Err(Failure::Unknown(why));
+            return Err(TransactionFailure::Unknown(why));
         };
-        match (entries::trace(before, entries, &found), self.writer.last()) {
+        match (
+            commit_entries::trace(before, entries, &found),
+            self.writer.last(),
+        ) {
             // Whoever took a partition over may have done the same work and written the same.
-            (Trace::Done, Some(waiting)) if self.is_ours(job) => self.positions(&waiting, job),
-            (Trace::Undone, _) => Err(Failure::Undone(LogError::Away {
+            (CommitEvidence::Done, Some(waiting)) if self.is_ours(job) => {
+                self.positions(&waiting, job)
+            }
+            (CommitEvidence::Undone, _) => Err(TransactionFailure::Undone(LogError::Away {
                 servers: self.config.bootstrap_servers.clone(),
                 why,
             })),
-            (Trace::Done | Trace::Unknown, _) => Err(Failure::Unknown(why)),
+            (CommitEvidence::Done | CommitEvidence::Unknown, _) => {
+                Err(TransactionFailure::Unknown(why))
+            }
         }
     }
 
     /// Where the records of a transaction lie that was committed. All were delivered, or it would not
     /// have been.
-    fn positions(&self, waiting: &Waiting, job: &Job) -> Result<Vec<Position>, Failure> {
+    fn positions(
+        &self,
+        waiting: &PendingDeliveries,
+        job: &CommitJob,
+    ) -> Result<Vec<Position>, TransactionFailure> {
         let Some(inner) = self.inner.upgrade() else {
-            return Err(Failure::Unknown("the log was closed".to_owned()));
+            return Err(TransactionFailure::Unknown("the log was closed".to_owned()));
         };
         inner
-            .delivered(waiting, job.parcel.records.clone())
-            .map_err(|error| Failure::Unknown(error.to_string()))
+            .delivered(waiting, job.batch.records.clone())
+            .map_err(|error| TransactionFailure::Unknown(error.to_string()))
     }
 }
 
 /// Whether all of these are held under the fence they name.
-fn holds(board: &Board, offsets: &[OffsetCommit]) -> bool {
-    board.with(|desk| {
+fn holds(cell: &SessionCell, offsets: &[OffsetCommit]) -> bool {
+    cell.with(|state| {
         offsets.iter().all(|offset| {
-            let held = desk.held.get(&offset.at);
+            let held = state.held.get(&offset.at);
             held.is_some_and(|held| held.fence == offset.fence)
         })
     })
 }
 
 /// The error of a commit in a session that is over.
-pub(super) fn over(board: &Board, offsets: &[OffsetCommit]) -> LogError {
-    let is_replaced = board.with(|desk| desk.end == Some(End::Replaced));
+pub(super) fn over(cell: &SessionCell, offsets: &[OffsetCommit]) -> LogError {
+    let is_replaced = cell.with(|state| state.end == Some(SessionEnd::Replaced));
     match offsets.first() {
         // Whoever took our place has what we had.
         Some(offset) if is_replaced => LogError::Fenced {
@@ -502,8 +524,8 @@ pub(super) fn over(board: &Board, offsets: &[OffsetCommit]) -> LogError {
 }
 
 /// An error says that nothing was changed only if no earlier request is left without an answer.
-fn doubted(error: LogError, doubt: Option<&str>) -> LogError {
-    match doubt {
+fn or_unknown(error: LogError, unknown: Option<&str>) -> LogError {
+    match unknown {
         None => error,
         Some(why) => LogError::Unknown {
             doing: "a commit",

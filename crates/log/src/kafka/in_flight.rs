@@ -13,7 +13,7 @@ use super::workers::within;
 
 /// Commits that have not ended, by group.
 #[derive(Debug, Default)]
-pub(super) struct Registry {
+pub(super) struct InFlightCommits {
     all: Mutex<All>,
     ended: Notify,
 }
@@ -26,24 +26,24 @@ struct All {
 
 /// A commit that has not ended. Dropping it ends it.
 #[derive(Debug)]
-pub(super) struct UnderWay {
-    registry: Arc<Registry>,
+pub(super) struct InFlightGuard {
+    registry: Arc<InFlightCommits>,
     group: GroupName,
     number: u64,
 }
 
-impl Registry {
+impl InFlightCommits {
     fn all(&self) -> MutexGuard<'_, All> {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Notes a commit.
-    pub(super) fn begin(self: &Arc<Self>, group: &GroupName) -> UnderWay {
+    pub(super) fn begin(self: &Arc<Self>, group: &GroupName) -> InFlightGuard {
         let mut all = self.all();
         all.last += 1;
         let number = all.last;
         all.groups.entry(group.clone()).or_default().insert(number);
-        UnderWay {
+        InFlightGuard {
             registry: Arc::clone(self),
             group: group.clone(),
             number,
@@ -74,7 +74,7 @@ impl Registry {
     }
 }
 
-impl Drop for UnderWay {
+impl Drop for InFlightGuard {
     fn drop(&mut self) {
         let mut all = self.registry.all();
         if let Some(numbers) = all.groups.get_mut(&self.group) {

@@ -2,18 +2,18 @@
 //!
 //! | answer | at | then |
 //! |---|---|---|
-//! | fatal, or fenced | any step | drop the producer; a new one fences the old; settle if the end was on its way |
+//! | fatal, or fenced | any step | drop the producer; a new one fences the old; find the outcome if the end was on its way |
 //! | to be aborted | any step but the end of an abort | abort; do it again if the group had only moved on |
-//! | no answer | the end (commit, abort) | ask the same again until the time is up, then settle |
+//! | no answer | the end (commit, abort) | ask the same again until the time is up, then find the outcome |
 //! | no answer | before the end | ask the same again until the time is up, then abort |
 //!
 //! **Invariant:** nothing is begun on a producer whose last outcome is not known.
 
 /// Where a transaction stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum TransactionStep {
     /// The producer announces itself, which ends what an earlier one of its name left open.
-    Announce,
+    InitTransactions,
     /// Records are being delivered.
     Deliver,
     /// Offsets are being added.
@@ -26,7 +26,7 @@ pub(super) enum Step {
 
 /// What the client says about an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Answer {
+pub(super) struct StepAnswer {
     /// The producer is of no use any more.
     pub(super) is_fatal: bool,
     /// The same may be asked again.
@@ -57,20 +57,22 @@ pub(super) enum Next {
 }
 
 /// What to do after an error.
-pub(super) fn next(step: Step, answer: Answer) -> Next {
+pub(super) fn next(step: TransactionStep, answer: StepAnswer) -> Next {
     let was_end_asked = match step {
-        Step::Commit | Step::Abort => true,
-        Step::Announce | Step::Deliver | Step::Offsets => false,
+        TransactionStep::Commit | TransactionStep::Abort => true,
+        TransactionStep::InitTransactions | TransactionStep::Deliver | TransactionStep::Offsets => {
+            false
+        }
     };
     if answer.is_fatal {
         // An abort that ends fatal leaves nothing: the next producer of that name aborts it.
-        return if step == Step::Commit {
+        return if step == TransactionStep::Commit {
             Next::DropAndSettle
         } else {
             Next::DropAndFail
         };
     }
-    if answer.requires_abort && step != Step::Abort {
+    if answer.requires_abort && step != TransactionStep::Abort {
         // Only a broker that has not ended the transaction asks for an abort, so nothing was changed.
         return if answer.is_stale && !answer.is_late {
             Next::AbortAndRedo
@@ -80,25 +82,25 @@ pub(super) fn next(step: Step, answer: Answer) -> Next {
     }
     if answer.is_refusal {
         return match step {
-            Step::Announce | Step::Abort => Next::DropAndFail,
-            Step::Deliver | Step::Offsets => Next::AbortAndFail,
-            Step::Commit => Next::DropAndSettle,
+            TransactionStep::InitTransactions | TransactionStep::Abort => Next::DropAndFail,
+            TransactionStep::Deliver | TransactionStep::Offsets => Next::AbortAndFail,
+            TransactionStep::Commit => Next::DropAndSettle,
         };
     }
     if !answer.is_late && (answer.is_retriable || was_end_asked) {
         return Next::Again;
     }
     match step {
-        Step::Announce => Next::DropAndFail,
-        Step::Deliver | Step::Offsets => {
+        TransactionStep::InitTransactions => Next::DropAndFail,
+        TransactionStep::Deliver | TransactionStep::Offsets => {
             if answer.is_stale && !answer.is_late {
                 Next::AbortAndRedo
             } else {
                 Next::AbortAndFail
             }
         }
-        Step::Commit => Next::DropAndSettle,
-        Step::Abort => Next::DropAndFail,
+        TransactionStep::Commit => Next::DropAndSettle,
+        TransactionStep::Abort => Next::DropAndFail,
     }
 }
 
@@ -106,16 +108,16 @@ pub(super) fn next(step: Step, answer: Answer) -> Next {
 mod tests {
     use super::*;
 
-    const STEPS: [Step; 5] = [
-        Step::Announce,
-        Step::Deliver,
-        Step::Offsets,
-        Step::Commit,
-        Step::Abort,
+    const STEPS: [TransactionStep; 5] = [
+        TransactionStep::InitTransactions,
+        TransactionStep::Deliver,
+        TransactionStep::Offsets,
+        TransactionStep::Commit,
+        TransactionStep::Abort,
     ];
 
-    fn answers() -> impl Iterator<Item = Answer> {
-        (0..64_u32).map(|bits| Answer {
+    fn answers() -> impl Iterator<Item = StepAnswer> {
+        (0..64_u32).map(|bits| StepAnswer {
             is_fatal: bits & 1 != 0,
             is_retriable: bits & 2 != 0,
             requires_abort: bits & 4 != 0,
@@ -127,47 +129,59 @@ mod tests {
 
     #[test]
     fn the_table() {
-        let none = Answer::default();
-        let fatal = Answer {
+        let none = StepAnswer::default();
+        let fatal = StepAnswer {
             is_fatal: true,
             ..none
         };
-        let retriable = Answer {
+        let retriable = StepAnswer {
             is_retriable: true,
             ..none
         };
-        let abort = Answer {
+        let abort = StepAnswer {
             requires_abort: true,
             ..none
         };
-        let stale = Answer {
+        let stale = StepAnswer {
             is_stale: true,
             ..abort
         };
-        let late = |answer| Answer {
+        let late = |answer| StepAnswer {
             is_late: true,
             ..answer
         };
         for (step, answer, expected) in [
-            (Step::Announce, retriable, Next::Again),
-            (Step::Announce, late(retriable), Next::DropAndFail),
-            (Step::Announce, fatal, Next::DropAndFail),
-            (Step::Deliver, abort, Next::AbortAndFail),
-            (Step::Deliver, late(none), Next::AbortAndFail),
-            (Step::Deliver, fatal, Next::DropAndFail),
-            (Step::Offsets, retriable, Next::Again),
-            (Step::Offsets, stale, Next::AbortAndRedo),
-            (Step::Offsets, late(stale), Next::AbortAndFail),
-            (Step::Offsets, late(retriable), Next::AbortAndFail),
-            (Step::Commit, retriable, Next::Again),
-            (Step::Commit, none, Next::Again),
-            (Step::Commit, late(retriable), Next::DropAndSettle),
-            (Step::Commit, fatal, Next::DropAndSettle),
-            (Step::Commit, abort, Next::AbortAndFail),
-            (Step::Commit, stale, Next::AbortAndRedo),
-            (Step::Abort, retriable, Next::Again),
-            (Step::Abort, late(retriable), Next::DropAndFail),
-            (Step::Abort, fatal, Next::DropAndFail),
+            (TransactionStep::InitTransactions, retriable, Next::Again),
+            (
+                TransactionStep::InitTransactions,
+                late(retriable),
+                Next::DropAndFail,
+            ),
+            (TransactionStep::InitTransactions, fatal, Next::DropAndFail),
+            (TransactionStep::Deliver, abort, Next::AbortAndFail),
+            (TransactionStep::Deliver, late(none), Next::AbortAndFail),
+            (TransactionStep::Deliver, fatal, Next::DropAndFail),
+            (TransactionStep::Offsets, retriable, Next::Again),
+            (TransactionStep::Offsets, stale, Next::AbortAndRedo),
+            (TransactionStep::Offsets, late(stale), Next::AbortAndFail),
+            (
+                TransactionStep::Offsets,
+                late(retriable),
+                Next::AbortAndFail,
+            ),
+            (TransactionStep::Commit, retriable, Next::Again),
+            (TransactionStep::Commit, none, Next::Again),
+            (
+                TransactionStep::Commit,
+                late(retriable),
+                Next::DropAndSettle,
+            ),
+            (TransactionStep::Commit, fatal, Next::DropAndSettle),
+            (TransactionStep::Commit, abort, Next::AbortAndFail),
+            (TransactionStep::Commit, stale, Next::AbortAndRedo),
+            (TransactionStep::Abort, retriable, Next::Again),
+            (TransactionStep::Abort, late(retriable), Next::DropAndFail),
+            (TransactionStep::Abort, fatal, Next::DropAndFail),
         ] {
             assert_eq!(next(step, answer), expected, "{step:?} {answer:?}");
         }
@@ -189,7 +203,7 @@ mod tests {
     #[test]
     fn a_commit_without_a_clear_no_is_settled_never_called_undone() {
         for answer in answers().filter(|answer| !answer.requires_abort || answer.is_fatal) {
-            let decided = next(Step::Commit, answer);
+            let decided = next(TransactionStep::Commit, answer);
             assert!(
                 matches!(decided, Next::Again | Next::DropAndSettle),
                 "{answer:?}"
@@ -199,7 +213,12 @@ mod tests {
 
     #[test]
     fn before_the_end_nothing_needs_to_be_settled() {
-        for step in [Step::Announce, Step::Deliver, Step::Offsets, Step::Abort] {
+        for step in [
+            TransactionStep::InitTransactions,
+            TransactionStep::Deliver,
+            TransactionStep::Offsets,
+            TransactionStep::Abort,
+        ] {
             for answer in answers() {
                 assert_ne!(
                     next(step, answer),
@@ -213,7 +232,7 @@ mod tests {
     #[test]
     fn an_abort_is_never_answered_by_an_abort() {
         for answer in answers() {
-            let decided = next(Step::Abort, answer);
+            let decided = next(TransactionStep::Abort, answer);
             assert!(
                 !matches!(decided, Next::AbortAndRedo | Next::AbortAndFail),
                 "{answer:?}"

@@ -13,42 +13,42 @@ use super::failure::{self, Meaning};
 
 /// What a client has said so far.
 #[derive(Debug, Default)]
-pub(super) struct Ear {
-    heard: Mutex<Heard>,
+pub(super) struct KafkaClientContext {
+    reports: Mutex<ClientReports>,
 }
 
 #[derive(Debug, Default)]
-struct Heard {
+struct ClientReports {
     refusal: Option<(RDKafkaErrorCode, String)>,
     last: Option<String>,
     /// The highest version of each request that a broker knows, by the number of the request.
     requests: BTreeMap<i16, i16>,
 }
 
-impl Ear {
+impl KafkaClientContext {
     /// What was said when we were refused, and by which code.
     pub(super) fn refusal(&self) -> Option<(RDKafkaErrorCode, String)> {
-        self.heard().refusal.clone()
+        self.reports().refusal.clone()
     }
 
     /// The last error, which mostly tells why there is no answer.
     pub(super) fn last(&self) -> Option<String> {
-        self.heard().last.clone()
+        self.reports().last.clone()
     }
 
     /// What brokers can do, where the client was told to say so.
     pub(super) fn requests(&self) -> BTreeMap<i16, i16> {
-        self.heard().requests.clone()
+        self.reports().requests.clone()
     }
 
-    fn heard(&self) -> MutexGuard<'_, Heard> {
-        self.heard.lock().unwrap_or_else(PoisonError::into_inner)
+    fn reports(&self) -> MutexGuard<'_, ClientReports> {
+        self.reports.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes in a line of the client's log.
     pub(super) fn line(&self, level: RDKafkaLogLevel, facility: &str, text: &str) {
         if let Some((request, version)) = request_version(text) {
-            self.heard().requests.insert(request, version);
+            self.reports().requests.insert(request, version);
             return;
         }
         // What the client calls an error mostly mends itself; what does not, reaches a caller.
@@ -76,21 +76,21 @@ impl Ear {
     /// Takes in an error of the client.
     pub(super) fn failure(&self, error: &KafkaError, reason: &str) {
         tracing::debug!(target: "tidegate_log::kafka", "{error}: {reason}");
-        let mut heard = self.heard();
+        let mut reports = self.reports();
         if let Some(code) = failure::code_of(error)
             && failure::meaning(code) == Meaning::Refusal
         {
-            heard.refusal = Some((code, reason.to_owned()));
+            reports.refusal = Some((code, reason.to_owned()));
         }
         // That all are down says less than why the last one is.
         let says_little = failure::code_of(error) == Some(RDKafkaErrorCode::AllBrokersDown);
-        if !says_little || heard.last.is_none() {
-            heard.last = Some(reason.to_owned());
+        if !says_little || reports.last.is_none() {
+            reports.last = Some(reason.to_owned());
         }
     }
 }
 
-impl ClientContext for Ear {
+impl ClientContext for KafkaClientContext {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, text: &str) {
         self.line(level, facility, text);
     }
@@ -100,10 +100,10 @@ impl ClientContext for Ear {
     }
 }
 
-impl ConsumerContext for Ear {}
+impl ConsumerContext for KafkaClientContext {}
 
 /// Lets a client that is asked now and then say what it has to say, which piles up otherwise.
-pub(super) fn listen(consumer: &BaseConsumer<Ear>) {
+pub(super) fn poll_events(consumer: &BaseConsumer<KafkaClientContext>) {
     drop(consumer.poll(Duration::from_millis(1)));
 }
 

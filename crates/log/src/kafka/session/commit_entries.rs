@@ -8,16 +8,16 @@ use tidegate_core::Offset;
 
 use crate::error::LogError;
 use crate::kafka::books::{self, GroupBooks};
-use crate::kafka::groups::Found;
+use crate::kafka::groups::FoundOffset;
 use crate::port::OffsetCommit;
 use crate::record::TopicPartition;
 use crate::turn::{self, Turn};
 
-use super::desk::{Desk, Held};
+use super::session_state::{OwnedPartition, SessionState};
 
 /// What is written for one partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Entry {
+pub(super) struct CommitEntry {
     pub(super) next: Offset,
     pub(super) books: GroupBooks,
     /// What the caller wrote.
@@ -25,14 +25,14 @@ pub(super) struct Entry {
 }
 
 /// What one request writes, by partition.
-pub(super) type Entries = BTreeMap<TopicPartition, Entry>;
+pub(super) type CommitEntries = BTreeMap<TopicPartition, CommitEntry>;
 
 /// What was committed before a request, for each partition it writes; none where nothing was.
-pub(super) type Before = BTreeMap<TopicPartition, Option<Entry>>;
+pub(super) type Before = BTreeMap<TopicPartition, Option<CommitEntry>>;
 
 /// What became of a request that had no answer, as far as the committed offsets tell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Trace {
+pub(super) enum CommitEvidence {
     /// They are what it wrote, and were not before.
     Done,
     /// They are what they were before, and not what it wrote.
@@ -43,11 +43,12 @@ pub(super) enum Trace {
 
 /// Partitions whose end must be looked up before these offsets can be judged, and those whose last
 /// commit had no known outcome.
-pub(super) fn to_ask(desk: &Desk, offsets: &[OffsetCommit]) -> Vec<TopicPartition> {
+pub(super) fn to_ask(state: &SessionState, offsets: &[OffsetCommit]) -> Vec<TopicPartition> {
     let needs = |offset: &&OffsetCommit| {
-        desk.held
+        state
+            .held
             .get(&offset.at)
-            .is_some_and(|held| held.unsure || offset.next > held.seen)
+            .is_some_and(|held| held.outcome_unknown || offset.next > held.seen)
     };
     let mut asked: Vec<_> = offsets
         .iter()
@@ -61,13 +62,13 @@ pub(super) fn to_ask(desk: &Desk, offsets: &[OffsetCommit]) -> Vec<TopicPartitio
 /// Adds offsets to what a request writes, behind those that are in it already. All of them or, with
 /// an error, none.
 pub(super) fn add(
-    desk: &Desk,
-    entries: &mut Entries,
+    state: &SessionState,
+    entries: &mut CommitEntries,
     offsets: &[OffsetCommit],
     turns: &[(TopicPartition, Turn)],
 ) -> Result<(), LogError> {
     let is_fenced = |offset: &&OffsetCommit| {
-        let held = desk.held.get(&offset.at);
+        let held = state.held.get(&offset.at);
         held.is_none_or(|held| held.fence != offset.fence)
     };
     if let Some(fenced) = offsets.iter().find(is_fenced) {
@@ -79,12 +80,14 @@ pub(super) fn add(
     let mut added = BTreeMap::new();
     for offset in offsets {
         let at = &offset.at;
-        let held = desk.held.get(at).filter(|held| held.fence == offset.fence);
+        let held = state.held.get(at).filter(|held| held.fence == offset.fence);
         let Some(held) = held else {
             return Err(LogError::Fenced { at: at.clone() });
         };
         let earlier = added.get(at).or_else(|| entries.get(at));
-        let committed = earlier.map(|entry: &Entry| entry.next).or(held.committed);
+        let committed = earlier
+            .map(|entry: &CommitEntry| entry.next)
+            .or(held.committed);
         if let Some(committed) = committed
             && offset.next < committed
         {
@@ -104,7 +107,7 @@ pub(super) fn add(
         }
         books::check_metadata(at, &offset.metadata)?;
         let before = earlier.map_or(held.books, |entry| entry.books);
-        let entry = Entry {
+        let entry = CommitEntry {
             next: offset.next,
             books: before.after(&offset.postings),
             metadata: offset.metadata.clone(),
@@ -116,9 +119,9 @@ pub(super) fn add(
 }
 
 /// What is committed for the partitions of a request that is about to be made.
-pub(super) fn before(desk: &Desk, entries: &Entries) -> Before {
-    let image = |held: &Held| {
-        Some(Entry {
+pub(super) fn before(state: &SessionState, entries: &CommitEntries) -> Before {
+    let image = |held: &OwnedPartition| {
+        Some(CommitEntry {
             next: held.committed?,
             books: held.books,
             metadata: held.metadata.clone(),
@@ -126,36 +129,40 @@ pub(super) fn before(desk: &Desk, entries: &Entries) -> Before {
     };
     entries
         .keys()
-        .map(|at| (at.clone(), desk.held.get(at).and_then(image)))
+        .map(|at| (at.clone(), state.held.get(at).and_then(image)))
         .collect()
 }
 
 /// What the committed offsets, in the order of the entries, tell about a transaction. It is all or
 /// none, so one partition that tells is enough if no other one speaks against it.
-pub(super) fn trace(before: &Before, entries: &Entries, found: &[Found]) -> Trace {
+pub(super) fn trace(
+    before: &Before,
+    entries: &CommitEntries,
+    found: &[FoundOffset],
+) -> CommitEvidence {
     let mut told = None;
     if found.len() != entries.len() {
-        return Trace::Unknown;
+        return CommitEvidence::Unknown;
     }
     for ((at, entry), found) in entries.iter().zip(found) {
         let before = before.get(at).and_then(Option::as_ref);
         let is_entry = is_there(Some(entry), found);
         let is_before = is_there(before, found);
         let tells = match (is_entry, is_before) {
-            (true, false) => Trace::Done,
-            (false, true) => Trace::Undone,
+            (true, false) => CommitEvidence::Done,
+            (false, true) => CommitEvidence::Undone,
             (true, true) => continue,
-            (false, false) => return Trace::Unknown,
+            (false, false) => return CommitEvidence::Unknown,
         };
         if told.replace(tells).is_some_and(|other| other != tells) {
-            return Trace::Unknown;
+            return CommitEvidence::Unknown;
         }
     }
-    told.unwrap_or(Trace::Unknown)
+    told.unwrap_or(CommitEvidence::Unknown)
 }
 
 /// Whether what was found is this.
-fn is_there(entry: Option<&Entry>, found: &Found) -> bool {
+fn is_there(entry: Option<&CommitEntry>, found: &FoundOffset) -> bool {
     match (entry, found) {
         (None, None) => true,
         (Some(entry), Some((books, committed))) => {
@@ -173,11 +180,15 @@ fn is_there(entry: Option<&Entry>, found: &Found) -> bool {
 ///
 /// Otherwise what is held stays as it was before the request, so that the next one writes the same: if
 /// the first one arrives late after all, its postings are still counted once.
-pub(super) fn learn(held: &mut Held, sent: Option<&Entry>, found: Found) -> bool {
-    if !held.unsure {
+pub(super) fn learn(
+    held: &mut OwnedPartition,
+    sent: Option<&CommitEntry>,
+    found: FoundOffset,
+) -> bool {
+    if !held.outcome_unknown {
         return false;
     }
-    held.unsure = false;
+    held.outcome_unknown = false;
     if sent.is_some_and(|_| !is_there(sent, &found)) {
         return false;
     }
@@ -190,7 +201,7 @@ pub(super) fn learn(held: &mut Held, sent: Option<&Entry>, found: Found) -> bool
 }
 
 /// What a request writes, in the client's form.
-pub(super) fn list(entries: &Entries) -> Result<TopicPartitionList, KafkaError> {
+pub(super) fn list(entries: &CommitEntries) -> Result<TopicPartitionList, KafkaError> {
     let mut list = TopicPartitionList::with_capacity(entries.len());
     for (at, entry) in entries {
         let mut element = list.add_partition(at.topic.as_str(), at.partition.0);
@@ -201,22 +212,22 @@ pub(super) fn list(entries: &Entries) -> Result<TopicPartitionList, KafkaError> 
 }
 
 /// Notes that a request was done.
-pub(super) fn done(desk: &mut Desk, entries: &Entries) {
+pub(super) fn done(state: &mut SessionState, entries: &CommitEntries) {
     for (at, entry) in entries {
-        if let Some(held) = desk.held.get_mut(at) {
+        if let Some(held) = state.held.get_mut(at) {
             held.committed = Some(entry.next);
             held.books = entry.books;
             held.metadata.clone_from(&entry.metadata);
-            held.unsure = false;
+            held.outcome_unknown = false;
         }
     }
 }
 
 /// Notes that nobody knows whether a request was done.
-pub(super) fn unsure(desk: &mut Desk, entries: &Entries) {
+pub(super) fn outcome_unknown(state: &mut SessionState, entries: &CommitEntries) {
     for at in entries.keys() {
-        if let Some(held) = desk.held.get_mut(at) {
-            held.unsure = true;
+        if let Some(held) = state.held.get_mut(at) {
+            held.outcome_unknown = true;
         }
     }
 }
@@ -224,7 +235,7 @@ pub(super) fn unsure(desk: &mut Desk, entries: &Entries) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kafka::session::desk::Begin;
+    use crate::kafka::session::session_state::PartitionStart;
     use crate::port::{Committed, Fence};
     use std::time::Duration;
     use tidegate_core::books::{Place, postings};
@@ -234,9 +245,9 @@ mod tests {
         TopicPartition::new(Topic::new("t").unwrap(), partition)
     }
 
-    fn desk() -> Desk {
-        let mut desk = Desk::default();
-        let begin = |partition, next| Begin {
+    fn state() -> SessionState {
+        let mut state = SessionState::default();
+        let begin = |partition, next| PartitionStart {
             at: at(partition),
             committed: Some(Committed {
                 next: Offset(next),
@@ -247,11 +258,11 @@ mod tests {
             stopped: None,
         };
         let begins = vec![(Fence(1), begin(0, 10)), (Fence(2), begin(1, 20))];
-        desk.assign(begins, Duration::ZERO);
-        for held in desk.held.values_mut() {
+        state.assign(begins, Duration::ZERO);
+        for held in state.held.values_mut() {
             held.seen = Offset(100);
         }
-        desk
+        state
     }
 
     fn offset(partition: i32, fence: u64, next: i64) -> OffsetCommit {
@@ -266,17 +277,17 @@ mod tests {
 
     #[test]
     fn an_old_fence_a_step_back_and_an_offset_behind_the_end_are_refused() {
-        let desk = desk();
+        let state = state();
         for (offset, code) in [
             (offset(0, 7, 11), "log.fenced"),
             (offset(5, 1, 11), "log.fenced"),
             (offset(0, 1, 9), "log.went-back"),
             (offset(0, 1, 101), "log.out-of-range"),
         ] {
-            let mut entries = Entries::new();
+            let mut entries = CommitEntries::new();
             // The good one beside it is not written either.
             let both = [self::offset(1, 2, 21), offset];
-            let error = add(&desk, &mut entries, &both, &[]).unwrap_err();
+            let error = add(&state, &mut entries, &both, &[]).unwrap_err();
             assert_eq!(error.code().to_string(), code);
             assert!(entries.is_empty());
         }
@@ -284,46 +295,46 @@ mod tests {
 
     #[test]
     fn a_request_takes_several_commits_and_the_last_one_stands() {
-        let mut desk = desk();
-        let mut entries = Entries::new();
-        add(&desk, &mut entries, &[offset(0, 1, 12)], &[]).unwrap();
+        let mut state = state();
+        let mut entries = CommitEntries::new();
+        add(&state, &mut entries, &[offset(0, 1, 12)], &[]).unwrap();
         add(
-            &desk,
+            &state,
             &mut entries,
             &[offset(0, 1, 15), offset(1, 2, 20)],
             &[],
         )
         .unwrap();
-        let back = add(&desk, &mut entries, &[offset(0, 1, 14)], &[]).unwrap_err();
+        let back = add(&state, &mut entries, &[offset(0, 1, 14)], &[]).unwrap_err();
         assert!(matches!(back, LogError::WentBack { .. }));
         assert_eq!(entries[&at(0)].next, Offset(15));
-        done(&mut desk, &entries);
-        assert_eq!(desk.held[&at(0)].committed, Some(Offset(15)));
+        done(&mut state, &entries);
+        assert_eq!(state.held[&at(0)].committed, Some(Offset(15)));
     }
 
     #[test]
     fn what_follows_a_commit_that_failed_is_not_added() {
-        let desk = desk();
-        let partition = &desk.held[&at(0)].turn;
+        let state = state();
+        let partition = &state.held[&at(0)].turn;
         let turns = || vec![(at(0), partition.next())];
         let (first, second) = (turns(), turns());
-        let mut entries = Entries::new();
-        let behind = add(&desk, &mut entries, &[offset(0, 1, 101)], &first).unwrap_err();
+        let mut entries = CommitEntries::new();
+        let behind = add(&state, &mut entries, &[offset(0, 1, 101)], &first).unwrap_err();
         turn::fail(&first);
-        let refused = add(&desk, &mut entries, &[offset(0, 1, 12)], &second).unwrap_err();
+        let refused = add(&state, &mut entries, &[offset(0, 1, 12)], &second).unwrap_err();
         assert!(matches!(refused, LogError::OutOfTurn { .. }), "{refused}");
         assert!(entries.is_empty());
         // Being somebody else's says more.
-        let fenced = add(&desk, &mut entries, &[offset(0, 7, 12)], &second).unwrap_err();
+        let fenced = add(&state, &mut entries, &[offset(0, 7, 12)], &second).unwrap_err();
         assert!(matches!(fenced, LogError::Fenced { .. }), "{fenced}");
-        let early = add(&desk, &mut entries, &[offset(0, 1, 12)], &turns()).unwrap_err();
+        let early = add(&state, &mut entries, &[offset(0, 1, 12)], &turns()).unwrap_err();
         assert!(matches!(early, LogError::OutOfTurn { .. }), "{early}");
         turn::Turns::new(first).told::<()>(&Err(behind));
-        add(&desk, &mut entries, &[offset(0, 1, 12)], &turns()).unwrap();
+        add(&state, &mut entries, &[offset(0, 1, 12)], &turns()).unwrap();
     }
 
-    fn entry(next: i64, count: u64) -> Entry {
-        Entry {
+    fn entry(next: i64, count: u64) -> CommitEntry {
+        CommitEntry {
             next: Offset(next),
             books: GroupBooks {
                 count,
@@ -333,7 +344,7 @@ mod tests {
         }
     }
 
-    fn found(entry: &Entry) -> Found {
+    fn found(entry: &CommitEntry) -> FoundOffset {
         let committed = Committed {
             next: entry.next,
             metadata: entry.metadata.clone(),
@@ -344,36 +355,47 @@ mod tests {
     #[test]
     fn committed_offsets_tell_of_a_transaction_only_what_they_can() {
         let (old, new, other) = (entry(5, 5), entry(7, 7), entry(9, 9));
-        let noted = Entry {
+        let noted = CommitEntry {
             metadata: "note".to_owned(),
             ..old.clone()
         };
         let (was, is) = (Some(&old), Some(&new));
         // For each partition: before, what was written, what is found; then what that tells.
-        type Row<'a> = (Option<&'a Entry>, &'a Entry, Option<&'a Entry>);
-        let rows: [(Vec<Row<'_>>, Trace); 13] = [
-            (vec![(was, &new, is)], Trace::Done),
-            (vec![(None, &new, is)], Trace::Done),
-            (vec![(was, &new, was)], Trace::Undone),
-            (vec![(None, &new, None)], Trace::Undone),
-            (vec![(was, &noted, Some(&noted))], Trace::Done),
-            (vec![(was, &noted, was)], Trace::Undone),
+        type Row<'a> = (
+            Option<&'a CommitEntry>,
+            &'a CommitEntry,
+            Option<&'a CommitEntry>,
+        );
+        let rows: [(Vec<Row<'_>>, CommitEvidence); 13] = [
+            (vec![(was, &new, is)], CommitEvidence::Done),
+            (vec![(None, &new, is)], CommitEvidence::Done),
+            (vec![(was, &new, was)], CommitEvidence::Undone),
+            (vec![(None, &new, None)], CommitEvidence::Undone),
+            (vec![(was, &noted, Some(&noted))], CommitEvidence::Done),
+            (vec![(was, &noted, was)], CommitEvidence::Undone),
             // It would not have changed anything, so nobody can tell.
-            (vec![(was, &old, was)], Trace::Unknown),
-            (vec![], Trace::Unknown),
+            (vec![(was, &old, was)], CommitEvidence::Unknown),
+            (vec![], CommitEvidence::Unknown),
             // Somebody went on from it, or from what was before.
-            (vec![(was, &new, Some(&other))], Trace::Unknown),
-            (vec![(was, &new, None)], Trace::Unknown),
+            (vec![(was, &new, Some(&other))], CommitEvidence::Unknown),
+            (vec![(was, &new, None)], CommitEvidence::Unknown),
             // One that tells is enough, unless another one speaks against it.
-            (vec![(was, &old, was), (was, &new, is)], Trace::Done),
-            (vec![(was, &new, is), (was, &new, was)], Trace::Unknown),
+            (
+                vec![(was, &old, was), (was, &new, is)],
+                CommitEvidence::Done,
+            ),
+            (
+                vec![(was, &new, is), (was, &new, was)],
+                CommitEvidence::Unknown,
+            ),
             (
                 vec![(was, &new, is), (was, &new, Some(&other))],
-                Trace::Unknown,
+                CommitEvidence::Unknown,
             ),
         ];
         for (row, expected) in rows {
-            let (mut before, mut entries, mut answer) = (Before::new(), Entries::new(), vec![]);
+            let (mut before, mut entries, mut answer) =
+                (Before::new(), CommitEntries::new(), vec![]);
             for (partition, (was, written, is)) in (0..).zip(&row) {
                 before.insert(at(partition), was.cloned());
                 entries.insert(at(partition), (*written).clone());
@@ -393,50 +415,50 @@ mod tests {
             ),
             ..offset(0, 1, 12)
         };
-        let mut desk = desk();
-        let mut first = Entries::new();
-        add(&desk, &mut first, &[commit()], &[]).unwrap();
-        let was = before(&desk, &first)[&at(0)].clone().unwrap();
+        let mut state = state();
+        let mut first = CommitEntries::new();
+        add(&state, &mut first, &[commit()], &[]).unwrap();
+        let was = before(&state, &first)[&at(0)].clone().unwrap();
         let sent = &first[&at(0)];
         assert_eq!((was.books.count, sent.books.count), (0, 2));
         // Not there yet, or something that is neither: the same is written again.
         for answer in [found(&was), None, found(&entry(11, 40))] {
-            unsure(&mut desk, &first);
-            let held = desk.held.get_mut(&at(0)).unwrap();
+            outcome_unknown(&mut state, &first);
+            let held = state.held.get_mut(&at(0)).unwrap();
             assert!(!learn(held, Some(sent), answer));
-            assert!(!held.unsure);
-            let mut again = Entries::new();
-            add(&desk, &mut again, &[commit()], &[]).unwrap();
+            assert!(!held.outcome_unknown);
+            let mut again = CommitEntries::new();
+            add(&state, &mut again, &[commit()], &[]).unwrap();
             assert_eq!(again, first);
         }
         // There: nothing is left to write.
-        unsure(&mut desk, &first);
-        let held = desk.held.get_mut(&at(0)).unwrap();
+        outcome_unknown(&mut state, &first);
+        let held = state.held.get_mut(&at(0)).unwrap();
         assert!(learn(held, Some(sent), found(sent)));
-        assert_eq!(before(&desk, &first)[&at(0)].as_ref(), Some(sent));
+        assert_eq!(before(&state, &first)[&at(0)].as_ref(), Some(sent));
         // Another commit goes on from whatever is there.
-        unsure(&mut desk, &first);
-        let held = desk.held.get_mut(&at(0)).unwrap();
+        outcome_unknown(&mut state, &first);
+        let held = state.held.get_mut(&at(0)).unwrap();
         assert!(!learn(held, None, found(&entry(15, 5))));
-        assert_eq!(before(&desk, &first)[&at(0)], Some(entry(15, 5)));
+        assert_eq!(before(&state, &first)[&at(0)], Some(entry(15, 5)));
     }
 
     #[test]
     fn what_is_not_known_is_asked_for() {
-        let mut desk = desk();
-        assert!(to_ask(&desk, &[offset(0, 1, 100), offset(1, 2, 30)]).is_empty());
-        assert_eq!(to_ask(&desk, &[offset(0, 1, 101)]), [at(0)]);
-        unsure(
-            &mut desk,
-            &Entries::from([(
+        let mut state = state();
+        assert!(to_ask(&state, &[offset(0, 1, 100), offset(1, 2, 30)]).is_empty());
+        assert_eq!(to_ask(&state, &[offset(0, 1, 101)]), [at(0)]);
+        outcome_unknown(
+            &mut state,
+            &CommitEntries::from([(
                 at(1),
-                Entry {
+                CommitEntry {
                     next: Offset(30),
                     books: GroupBooks::begin(Offset(20)),
                     metadata: String::new(),
                 },
             )]),
         );
-        assert_eq!(to_ask(&desk, &[offset(1, 2, 30)]), [at(1)]);
+        assert_eq!(to_ask(&state, &[offset(1, 2, 30)]), [at(1)]);
     }
 }

@@ -12,108 +12,108 @@ use tidegate_core::env::{Clock, Spawn};
 use tidegate_core::{Offset, Topic};
 
 use crate::error::LogError;
-use crate::kafka::catalog::{Look, watermarks};
-use crate::kafka::copy::{Copier, Unreadable};
-use crate::kafka::ear::Ear;
+use crate::kafka::catalog::{BrokerQuery, watermarks};
+use crate::kafka::client_context::KafkaClientContext;
+use crate::kafka::convert::{RecordConverter, UnreadableRecord};
 use crate::kafka::failure::{self, Meaning};
-use crate::kafka::read::Readers;
-use crate::kafka::{Inner, KafkaConfig, telemetry};
+use crate::kafka::read::KafkaReaders;
+use crate::kafka::{KafkaConfig, KafkaInner, telemetry};
 use crate::port::{Join, Read};
 use crate::record::{Stored, TopicPartition};
 
-use super::board::Board;
-use super::desk::{End, Orders};
-use super::member::Member;
-use super::moves::Moves;
-use super::nudges::{Nudges, Verdict};
+use super::member::GroupMember;
+use super::rebalance::Rebalancer;
+use super::session_cell::SessionCell;
+use super::session_state::{ConsumerCommands, SessionEnd};
+use super::stall::{StallAction, StallDetector};
 
 /// How long one look at the client lasts when nothing comes: also how long a seek or a release waits.
 const POLL: Duration = Duration::from_millis(20);
 /// Records that are handed over at once, at least and at most: as many as somebody takes at once,
 /// because each handing over wakes whoever polls.
 const RUN: (usize, usize) = (512, 4_096);
-/// Bytes after which a run ends, because what is handed over may go beyond the limits of the desk.
+/// Bytes after which a run ends, because what is handed over may go beyond the limits of the state.
 const RUN_BYTES: usize = 1024 * 1024;
 /// How long sending the client somewhere may take.
 const SEEK: Duration = Duration::from_secs(5);
 /// How long a look at the range of a partition may take.
-const LOOK: Duration = Duration::from_secs(1);
+const RANGE_CHECK: Duration = Duration::from_secs(1);
 /// How long others may keep the client of a session that is over.
 const LEAVE: Duration = Duration::from_secs(5);
 
 /// The client's thread.
-pub(super) struct Driver {
-    member: Arc<Member>,
-    board: Arc<Board>,
+pub(super) struct PollThread {
+    member: Arc<GroupMember>,
+    cell: Arc<SessionCell>,
     clock: Arc<dyn Clock>,
     spawn: Arc<dyn Spawn>,
     config: KafkaConfig,
-    readers: Arc<Readers>,
+    readers: Arc<KafkaReaders>,
     /// Asks beside the member's own client, which answers only between two fetches.
-    asker: Arc<BaseConsumer<Ear>>,
-    moves: Moves,
-    copier: Copier,
+    asker: Arc<BaseConsumer<KafkaClientContext>>,
+    moves: Rebalancer,
+    converter: RecordConverter,
     run: usize,
     /// Whether all records are of one topic, so that nobody needs to look at their topics.
     has_one_topic: bool,
     /// When ranges are to be looked at, because the client fell out of one.
-    look: Option<Duration>,
+    range_check: Option<Duration>,
     /// The gauge of what is ready, shown once a second.
     group: String,
     shown: Duration,
     /// Errors that were told, each once.
     told: BTreeSet<i32>,
     watching: Option<mpsc::Receiver<(TopicPartition, Offset, bool)>>,
-    nudges: Nudges,
+    stalls: StallDetector,
 }
 
-impl Driver {
+impl PollThread {
     pub(super) fn new(
-        inner: &Arc<Inner>,
-        member: Arc<Member>,
-        board: &Arc<Board>,
+        inner: &Arc<KafkaInner>,
+        member: Arc<GroupMember>,
+        cell: &Arc<SessionCell>,
         join: Join,
     ) -> Self {
         let run = join.max_poll_records.clamp(RUN.0, RUN.1);
         let has_one_topic = join.topics.len() == 1;
         let group = join.group.to_string();
-        let moves = Moves::new(inner, Arc::clone(&member), Arc::clone(board), join);
+        let moves = Rebalancer::new(inner, Arc::clone(&member), Arc::clone(cell), join);
         Self {
             member,
-            board: Arc::clone(board),
+            cell: Arc::clone(cell),
             clock: Arc::clone(&inner.clock),
             spawn: Arc::clone(&inner.spawn),
             config: inner.config.clone(),
             readers: Arc::clone(&inner.readers),
             asker: inner.asker(),
             moves,
-            copier: Copier::default(),
+            converter: RecordConverter::default(),
             run,
             has_one_topic,
-            look: None,
+            range_check: None,
             group,
             shown: Duration::ZERO,
             told: BTreeSet::new(),
             watching: None,
-            nudges: Nudges::default(),
+            stalls: StallDetector::default(),
         }
     }
 
     /// Runs until the session is over, then leaves the group.
     pub(super) fn run(mut self) {
-        while !self.board.is_over() {
+        while !self.cell.is_over() {
             self.moves.step();
             let now = self.clock.elapsed();
             self.show(now);
-            let (orders, stirs) = self.board.orders(now);
+            let (orders, wakes) = self.cell.orders(now);
             let hold = orders.hold;
             self.carry_out(orders);
             if hold {
-                self.board.rest_since(stirs, POLL);
+                self.cell.wait_since(wakes, POLL);
                 continue;
             }
             self.take();
-            self.look();
+            self.check_ranges();
             self.watch();
         }
         self.leave();
@@ -129,7 +129,7 @@ impl Driver {
             match member.consumer.poll(wait) {
                 Some(Ok(message)) => {
                     bytes += message.payload_len() + message.key_len();
-                    let copied = put(&mut runs, &message, &mut self.copier, self.has_one_topic);
+                    let copied = put(&mut runs, &message, &mut self.converter, self.has_one_topic);
                     if let Err(error) = copied {
                         unreadable = runs.last().map(|(at, _)| (at.clone(), error.offset));
                         break;
@@ -147,10 +147,10 @@ impl Driver {
             return;
         }
         let now = self.clock.elapsed();
-        let useful = self.board.with(|desk| {
+        let useful = self.cell.with(|state| {
             let mut useful = false;
             for (at, records) in runs {
-                useful |= desk.accept(&at, records, now);
+                useful |= state.accept(&at, records, now);
             }
             if let Some((at, offset)) = unreadable {
                 let why = LogError::Damaged {
@@ -158,24 +158,24 @@ impl Driver {
                     from: offset,
                     to: Offset(offset.0 + 1),
                 };
-                desk.stop(&at, why);
+                state.stop(&at, why);
                 useful = true;
             }
             useful
         });
         if useful {
-            self.board.tell();
+            self.cell.tell();
         }
     }
 
     /// Tells the client what it is to do. What does not succeed is ordered again.
-    fn carry_out(&mut self, orders: Orders) {
+    fn carry_out(&mut self, orders: ConsumerCommands) {
         let now = self.clock.elapsed();
         let consumer = &self.member.consumer;
         if !orders.pause.is_empty() && consumer.pause(&list(orders.pause.iter())).is_ok() {
-            self.board.with(|desk| {
+            self.cell.with(|state| {
                 for at in &orders.pause {
-                    desk.flowing(at, false, now);
+                    state.flowing(at, false, now);
                 }
             });
             for at in &orders.pause {
@@ -188,9 +188,9 @@ impl Driver {
             // are only if nothing was sought meanwhile, so it is told where to go on.
             if consumer.resume(&partitions).is_ok() {
                 for (at, offset) in self.seek(&orders.resume) {
-                    self.board.with(|desk| {
-                        desk.flowing(&at, true, now);
-                        desk.sought(&at, offset, now);
+                    self.cell.with(|state| {
+                        state.flowing(&at, true, now);
+                        state.sought(&at, offset, now);
                     });
                 }
             }
@@ -203,7 +203,7 @@ impl Driver {
             .collect();
         if !places.is_empty() {
             for (at, offset) in self.seek(&places) {
-                self.board.with(|desk| desk.sought(&at, offset, now));
+                self.cell.with(|state| state.sought(&at, offset, now));
             }
         }
     }
@@ -211,12 +211,12 @@ impl Driver {
     /// Whether a place can be read; if not, its partition is stopped. When nobody can tell, it is asked
     /// again.
     fn is_there(&self, at: &TopicPartition, offset: Offset) -> bool {
-        let look = Look {
+        let query = BrokerQuery {
             clock: Arc::clone(&self.clock),
             servers: self.config.bootstrap_servers.clone(),
-            limit: LOOK,
+            limit: RANGE_CHECK,
         };
-        match watermarks(&self.asker, &look, at) {
+        match watermarks(&self.asker, &query, at) {
             Ok((start, end)) if offset < start || offset > end => {
                 let why = LogError::OutOfRange {
                     at: at.clone(),
@@ -224,8 +224,8 @@ impl Driver {
                     start,
                     end,
                 };
-                self.board.with(|desk| desk.stop(at, why));
-                self.board.tell();
+                self.cell.with(|state| state.stop(at, why));
+                self.cell.tell();
                 false
             }
             Ok(_) => true,
@@ -260,12 +260,12 @@ impl Driver {
 
     fn failed(&mut self, error: &KafkaError) {
         if matches!(error, KafkaError::MessageConsumptionFatal(_)) {
-            let heard = self.member.consumer.context().ear.last();
+            let reports = self.member.consumer.context().context.last();
             self.end(
                 if failure::code_of(error) == Some(RDKafkaErrorCode::FencedInstanceId) {
-                    End::Replaced
+                    SessionEnd::Replaced
                 } else {
-                    End::Failed(heard.unwrap_or_else(|| error.to_string()))
+                    SessionEnd::FailedDelivery(reports.unwrap_or_else(|| error.to_string()))
                 },
             );
             return;
@@ -274,44 +274,44 @@ impl Driver {
             return;
         };
         if code == RDKafkaErrorCode::AutoOffsetReset {
-            self.look = Some(self.clock.elapsed());
+            self.range_check = Some(self.clock.elapsed());
         } else if failure::meaning(code) == Meaning::Refusal && self.told.insert(code as i32) {
-            let heard = self.member.consumer.context().ear.refusal();
+            let reports = self.member.consumer.context().context.refusal();
             let why = LogError::Refused {
                 doing: "reading as a member of a group",
-                why: heard.map_or_else(|| error.to_string(), |(_, said)| said),
+                why: reports.map_or_else(|| error.to_string(), |(_, said)| said),
             };
-            self.board.with(|desk| desk.tell(why));
-            self.board.tell();
+            self.cell.with(|state| state.tell(why));
+            self.cell.tell();
         }
     }
 
     /// Finds the partition whose position is not there any more: the client does not say which.
-    fn look(&mut self) {
+    fn check_ranges(&mut self) {
         let now = self.clock.elapsed();
-        if self.look.is_none_or(|when| now < when) {
+        if self.range_check.is_none_or(|when| now < when) {
             return;
         }
-        self.look = None;
-        for (at, position) in self.board.with(|desk| desk.positions()) {
+        self.range_check = None;
+        for (at, position) in self.cell.with(|state| state.positions()) {
             let is_there = self.is_there(&at, position);
-            let is_told = self.board.with(|desk| desk.is_stopped(&at));
+            let is_told = self.cell.with(|state| state.is_stopped(&at));
             if !is_there && !is_told {
-                self.look = Some(now + LOOK);
+                self.range_check = Some(now + RANGE_CHECK);
             }
         }
     }
 
     fn show(&mut self, now: Duration) {
-        if now.saturating_sub(self.shown) >= LOOK {
+        if now.saturating_sub(self.shown) >= RANGE_CHECK {
             self.shown = now;
-            let bytes = self.board.with(|desk| desk.ready_bytes());
+            let bytes = self.cell.with(|state| state.ready_bytes());
             telemetry::buffered(&self.group, bytes);
         }
     }
 
     /// Looks at quiet partitions from outside. A record that lies there and does not come means that
-    /// the client is stuck: it is nudged, and given up after a few times.
+    /// the client is stuck: it seeks again, and ends after a few times.
     fn watch(&mut self) {
         let now = self.clock.elapsed();
         if let Some(watching) = &self.watching {
@@ -323,7 +323,7 @@ impl Driver {
             return;
         }
         let limit = self.config.stall_after;
-        let quiet = self.board.with(|desk| desk.quiet(now, limit));
+        let quiet = self.cell.with(|state| state.quiet(now, limit));
         if quiet.is_empty() {
             return;
         }
@@ -351,27 +351,27 @@ impl Driver {
     fn looked_after(&mut self, at: &TopicPartition, from: Offset, is_stuck: bool) {
         let now = self.clock.elapsed();
         let stands = self
-            .board
-            .with(|desk| desk.positions())
+            .cell
+            .with(|state| state.positions())
             .contains(&(at.clone(), from));
-        match self.nudges.judge(at, from, is_stuck && stands) {
-            Verdict::Moves => self.board.with(|desk| desk.touch(at, now)),
-            Verdict::Nudge => {
+        match self.stalls.decide(at, from, is_stuck && stands) {
+            StallAction::Rebalancer => self.cell.with(|state| state.touch(at, now)),
+            StallAction::SeekAgain => {
                 telemetry::stalled();
                 tracing::warn!("consumer stalled at {at} offset {from}; seeking again");
-                self.board.with(|desk| desk.nudge(at, from));
+                self.cell.with(|state| state.seek_again(at, from));
             }
-            Verdict::Stuck => {
+            StallAction::Stuck => {
                 let why = format!("the consumer is stalled at {at} offset {from} (`stall-after`)");
-                self.end(End::Failed(why));
+                self.end(SessionEnd::FailedDelivery(why));
             }
         }
     }
 
-    fn end(&self, end: End) {
+    fn end(&self, end: SessionEnd) {
         tracing::warn!("a session of a Kafka group has ended: {end:?}");
-        self.board.with(|desk| desk.finish(end));
-        self.board.stir();
+        self.cell.with(|state| state.finish(end));
+        self.cell.wake_threads();
     }
 
     /// Leaves the group. Whoever waits is told by the member's own end.
@@ -386,7 +386,7 @@ impl Driver {
         // The last one that holds the client closes it. That should be this thread, which has nothing
         // else to do; whoever is still busy with a commit does it otherwise.
         while Arc::strong_count(&member) > 1 && self.clock.elapsed() < until {
-            self.board.rest(Duration::from_millis(10));
+            self.cell.rest(Duration::from_millis(10));
         }
         drop(member);
     }
@@ -396,9 +396,9 @@ impl Driver {
 fn put(
     runs: &mut Vec<(TopicPartition, Vec<Stored>)>,
     message: &BorrowedMessage<'_>,
-    copier: &mut Copier,
+    converter: &mut RecordConverter,
     has_one_topic: bool,
-) -> Result<(), Unreadable> {
+) -> Result<(), UnreadableRecord> {
     let is_same = |(at, _): &(TopicPartition, Vec<Stored>)| {
         at.partition.0 == message.partition()
             && (has_one_topic || at.topic.as_str() == message.topic())
@@ -410,7 +410,7 @@ fn put(
         };
         runs.push((TopicPartition::new(topic, message.partition()), Vec::new()));
     }
-    let stored = copier.out(message)?;
+    let stored = converter.out(message)?;
     if let Some((_, records)) = runs.last_mut() {
         records.push(stored);
     }

@@ -10,7 +10,7 @@ use tidegate_core::env::Clock;
 use tidegate_core::{Offset, Topic};
 
 use crate::error::LogError;
-use crate::kafka::{Inner, failure};
+use crate::kafka::{KafkaInner, failure};
 use crate::record::TopicPartition;
 
 /// How long to wait before the same is asked again.
@@ -18,7 +18,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 
 /// How partitions are asked for.
 #[derive(Debug, Clone)]
-pub(in crate::kafka) struct Look {
+pub(in crate::kafka) struct BrokerQuery {
     pub(in crate::kafka) clock: Arc<dyn Clock>,
     /// Who is asked, for whoever has to be told that there is no answer.
     pub(in crate::kafka) servers: String,
@@ -26,7 +26,7 @@ pub(in crate::kafka) struct Look {
     pub(in crate::kafka) limit: Duration,
 }
 
-impl Look {
+impl BrokerQuery {
     /// Asks until the answer is one that stays; blocks. Each try is told how much time is left.
     pub(in crate::kafka) fn ask<T>(
         &self,
@@ -50,20 +50,20 @@ impl Look {
 /// Asks where a partition begins and ends, for readers that see only what is committed.
 pub(in crate::kafka) fn watermarks<C: ConsumerContext>(
     asker: &BaseConsumer<C>,
-    look: &Look,
+    query: &BrokerQuery,
     at: &TopicPartition,
 ) -> Result<(Offset, Offset), LogError> {
-    const DOING: &str = "a look at a partition";
-    let found = look.ask(|limit| asker.fetch_watermarks(at.topic.as_str(), at.partition.0, limit));
+    const DOING: &str = "a query of a partition";
+    let found = query.ask(|limit| asker.fetch_watermarks(at.topic.as_str(), at.partition.0, limit));
     let (start, end) = found
-        .map_err(|error| failure::of_question(DOING, &look.servers, Some(&at.topic), &error))?;
+        .map_err(|error| failure::of_question(DOING, &query.servers, Some(&at.topic), &error))?;
     Ok((Offset(start), Offset(end)))
 }
 
-impl Inner {
+impl KafkaInner {
     /// How partitions are asked for within the deadline of a call.
-    pub(in crate::kafka) fn look(&self) -> Look {
-        Look {
+    pub(in crate::kafka) fn query(&self) -> BrokerQuery {
+        BrokerQuery {
             clock: Arc::clone(&self.clock),
             servers: self.config.bootstrap_servers.clone(),
             limit: self.config.request_timeout,
@@ -73,9 +73,9 @@ impl Inner {
     /// Waits until each partition of a topic has a leader that answers for it. Metadata name one earlier
     /// than it knows of it itself.
     pub(super) async fn await_leaders(&self, topic: &Topic, count: i32) -> Result<(), LogError> {
-        let (asker, look, topic) = (self.asker(), self.look(), topic.clone());
+        let (asker, query, topic) = (self.asker(), self.query(), topic.clone());
         self.ask("kafka-leaders", move || {
-            let ends = look.ask(|limit| {
+            let ends = query.ask(|limit| {
                 let mut asked = TopicPartitionList::new();
                 for number in 0..count {
                     let end = rdkafka::Offset::End;
@@ -85,7 +85,7 @@ impl Inner {
                 found.elements().iter().try_for_each(|found| found.error())
             });
             ends.map_err(|error| {
-                failure::of_question("a new topic", &look.servers, Some(&topic), &error)
+                failure::of_question("a new topic", &query.servers, Some(&topic), &error)
             })
         })
         .await
@@ -101,13 +101,13 @@ mod tests {
     /// Asks with a limit; the first answers are errors of this code. Returns how often it was asked, and
     /// whether there was an answer.
     fn ask(limit: Duration, code: RDKafkaErrorCode, errors: usize) -> (usize, bool) {
-        let look = Look {
+        let query = BrokerQuery {
             clock: Env::system().clock,
             servers: "b:1".to_owned(),
             limit,
         };
         let mut asked = 0;
-        let answer = look.ask(|left| {
+        let answer = query.ask(|left| {
             assert!(left <= limit);
             asked += 1;
             if asked > errors {
