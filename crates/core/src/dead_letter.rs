@@ -161,7 +161,7 @@ pub struct StageContext {
 /// };
 /// let read = DeadLetter::from_record(letter.key.clone(), letter.value.clone(), &letter.to_headers());
 /// assert_eq!(read, Ok(letter));
-/// # Ok::<(), tidegate_core::WordError>(())
+/// # Ok::<(), tidegate_core::NameError>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use = "a dead letter that is not written is a lost event"]

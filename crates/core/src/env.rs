@@ -4,7 +4,7 @@
 //! all of them. [`system`] holds the real implementations and is the only place in the product
 //! that knows the operating system.
 
-mod caught;
+mod catch_panic;
 mod clock;
 mod disk;
 mod entropy;
@@ -14,7 +14,7 @@ pub mod system;
 use std::fmt;
 use std::sync::Arc;
 
-pub use caught::Caught;
+pub use catch_panic::CatchPanic;
 pub use clock::{Clock, Sleep};
 pub use disk::{Disk, DiskFile, DiskLock, Entry, OpenMode};
 pub use entropy::{Entropy, Stream};

@@ -1,7 +1,7 @@
 #![doc = include_str!("../README.md")]
 
 mod event_id;
-mod words;
+mod names;
 
 mod backoff;
 pub mod breaker;
@@ -25,6 +25,6 @@ pub use dead_letter::DeadLetter;
 pub use decide::{Decision, Facts, decide};
 pub use event_id::{EventId, EventIdMinter, EventIds, ParseEventIdError};
 pub use failure::{Classify, Code, CodePattern, Failure, FailureClass, ParseCodeError};
+pub use names::{BindingName, GroupName, NameError, Offset, Partition, TierIndex, Topic};
 pub use pause::{PauseReason, PauseReasons};
 pub use poison::PoisonWindow;
-pub use words::{BindingName, GroupName, Offset, Partition, TierIndex, Topic, WordError};

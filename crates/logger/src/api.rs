@@ -84,14 +84,14 @@ pub struct ApiFailure {
 /// Sends these events; a panic of the API is an answer like any other failure.
 pub(crate) async fn ask(api: &dyn Api, batch: &[Payload]) -> Answer {
     match catch_unwind(AssertUnwindSafe(|| api.send(batch))) {
-        Ok(sending) => Caught(sending).await,
+        Ok(sending) => CatchPanic(sending).await,
         Err(payload) => panicked(payload.as_ref()),
     }
 }
 
-struct Caught<'a>(Sending<'a>);
+struct CatchPanic<'a>(Sending<'a>);
 
-impl Future for Caught<'_> {
+impl Future for CatchPanic<'_> {
     type Output = Answer;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Answer> {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_core::env::{Caught, Clock, Env};
+use tidegate_core::env::{CatchPanic, Clock, Env};
 
 use crate::port::QueueStore;
 use crate::projection::{GROUPS, SEQUENCER};
@@ -93,7 +93,7 @@ pub(crate) async fn clean(
 ) {
     let removing = remove(store, owner, clock, every, retention);
     // A panic would take upkeep from the queue in silence, or a dispatcher with it.
-    if let Err(panic) = Caught(Box::pin(removing)).await {
+    if let Err(panic) = CatchPanic(Box::pin(removing)).await {
         tracing::error!(panic, "the clean-up of the queue panicked");
     }
 }
@@ -149,7 +149,7 @@ async fn give_positions(
 
 /// Sets the gauges.
 pub(crate) async fn count(store: &dyn QueueStore) {
-    match Caught(store.stats()).await {
+    match CatchPanic(store.stats()).await {
         Ok(Ok(stats)) => telemetry::stats(&stats),
         Ok(Err(error)) => tracing::warn!(%error, "the queue could not be counted"),
         Err(panic) => tracing::error!(panic, "counting the queue panicked"),

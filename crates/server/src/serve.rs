@@ -5,7 +5,7 @@
 //! connections are told to close. What is left when the time is up is cut, and counted.
 
 mod connection;
-mod room;
+mod connections;
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -17,7 +17,7 @@ use tokio::sync::watch;
 use crate::Server;
 use crate::telemetry;
 use connection::{Connection, Phase};
-use room::Room;
+use connections::ConnectionLimiter;
 
 /// How long accepting pauses after the operating system refused, for example because the process
 /// has no file descriptors left: trying again at once would only burn the processor.
@@ -63,14 +63,14 @@ impl Server {
     }
 
     async fn accept(&self, phase: &watch::Sender<Phase>, accepted: &mut u64) -> Infallible {
-        let room = Room::new(self.limits.max_connections.get());
+        let connections = ConnectionLimiter::new(self.limits.max_connections.get());
         loop {
             // Room is made once somebody wants it, so one more than may be open is accepted.
             match self.listener.accept().await {
                 Ok((stream, peer)) => {
                     *accepted += 1;
-                    let seat = room.seat(self.clock.as_ref()).await;
-                    let connection = Connection::new(peer, seat, phase.subscribe());
+                    let permit = connections.permit(self.clock.as_ref()).await;
+                    let connection = Connection::new(peer, permit, phase.subscribe());
                     let serving = connection.serve(stream, self.router.clone(), &self.limits);
                     // Its end is told by `phase`, and its panic by the connection itself.
                     drop(self.spawn.spawn("http-connection", Box::pin(serving)));

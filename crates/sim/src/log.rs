@@ -50,7 +50,7 @@ use shelf::ModelShelf;
 ///     let end = log.describe(&topic).await.unwrap().partitions[0].end;
 ///     assert_eq!(end.0, 1, "the answer was lost, the record is there once");
 /// });
-/// # Ok::<(), tidegate_core::WordError>(())
+/// # Ok::<(), tidegate_core::NameError>(())
 /// ```
 #[derive(Clone)]
 pub struct SimLog {

@@ -14,7 +14,7 @@ use tidegate_core::env::{Clock, Env};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::error::is_forgetful;
-use crate::store::Hands;
+use crate::store::Borrower;
 use crate::within::{CallLimit, within};
 use crate::{BoxFuture, StoreError, StoreOptions};
 
@@ -47,7 +47,7 @@ struct Pool {
 }
 
 /// A connection taken out of the pool.
-struct Taken {
+struct PooledConnection {
     connection: PgConnection,
     permit: OwnedSemaphorePermit,
 }
@@ -132,7 +132,7 @@ impl Postgres {
     {
         let mut taken = self.take(doing).await?;
         let outcome = within(&*self.pool.clock, limit, call(&mut taken.connection)).await;
-        let outcome = self.judge(doing, outcome);
+        let outcome = self.map_result(doing, outcome);
         let is_lost = |error: &StoreError| match error {
             StoreError::Away { .. } | StoreError::Timeout { .. } => true,
             StoreError::Conflict { source, .. } => is_forgetful(source),
@@ -229,18 +229,18 @@ impl Postgres {
         .await
     }
 
-    /// Begins a transaction in the caller's hands.
-    pub(crate) async fn begin(&self, hands: Hands) -> Result<PgTx, StoreError> {
+    /// Begins a transaction in the caller's borrower.
+    pub(crate) async fn begin(&self, borrower: Borrower) -> Result<PgTx, StoreError> {
         let doing = "begin a transaction";
         let lent = self.permit(&self.pool.lent, doing).await?;
         let mut taken = self.take(doing).await?;
         let begin = sqlx::raw_sql("BEGIN").execute(&mut taken.connection);
         let begun = within(&*self.pool.clock, self.pool.timeout, begin).await;
-        self.judge(doing, begun)?;
+        self.map_result(doing, begun)?;
         Ok(PgTx {
             postgres: self.clone(),
             taken,
-            hands,
+            borrower,
             _lent: lent,
         })
     }
@@ -276,7 +276,7 @@ impl Postgres {
             Ok(listener)
         };
         let outcome = within(&*self.pool.clock, self.pool.timeout, connect).await;
-        self.judge(doing, outcome)
+        self.map_result(doing, outcome)
     }
 
     /// Closes the connections that nobody uses just now.
@@ -291,7 +291,7 @@ impl Postgres {
         within(&*self.pool.clock, self.pool.timeout, closing).await;
     }
 
-    fn judge<T>(
+    fn map_result<T>(
         &self,
         doing: &'static str,
         outcome: Option<Result<T, sqlx::Error>>,
@@ -321,7 +321,7 @@ impl Postgres {
         }
     }
 
-    async fn take(&self, doing: &'static str) -> Result<Taken, StoreError> {
+    async fn take(&self, doing: &'static str) -> Result<PooledConnection, StoreError> {
         let pool = &self.pool;
         let permit = self.permit(&pool.room, doing).await?;
         let idle = self.idle().pop();
@@ -344,10 +344,10 @@ impl Postgres {
                 }
             }
         };
-        Ok(Taken { connection, permit })
+        Ok(PooledConnection { connection, permit })
     }
 
-    fn give_back(&self, taken: Taken) {
+    fn give_back(&self, taken: PooledConnection) {
         self.idle().push(taken.connection);
         drop(taken.permit);
     }
@@ -399,8 +399,8 @@ impl std::fmt::Debug for Postgres {
 #[must_use = "a transaction that is dropped changes nothing"]
 pub struct PgTx {
     postgres: Postgres,
-    taken: Taken,
-    hands: Hands,
+    taken: PooledConnection,
+    borrower: Borrower,
     _lent: OwnedSemaphorePermit,
 }
 
@@ -416,9 +416,9 @@ impl PgTx {
     }
 
     pub(crate) async fn commit(self) -> Result<(), StoreError> {
-        let how = match self.hands {
-            Hands::Ours => COMMIT,
-            Hands::Anybodys => COMMIT_LENT,
+        let how = match self.borrower {
+            Borrower::Internal => COMMIT,
+            Borrower::Caller => COMMIT_LENT,
         };
         self.end("commit a transaction", how).await
     }
@@ -431,10 +431,10 @@ impl PgTx {
         let pool = &self.postgres.pool;
         let end = sqlx::raw_sql(how).execute(&mut self.taken.connection);
         let ended = within(&*pool.clock, pool.timeout, end).await;
-        self.postgres.judge(doing, ended)?;
-        let is_clean = match self.hands {
-            Hands::Ours => true,
-            Hands::Anybodys => {
+        self.postgres.map_result(doing, ended)?;
+        let is_clean = match self.borrower {
+            Borrower::Internal => true,
+            Borrower::Caller => {
                 let clean = reset(&mut self.taken.connection);
                 let clean = within(&*pool.clock, pool.timeout, clean).await;
                 matches!(clean, Some(Ok(true)))

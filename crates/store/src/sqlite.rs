@@ -24,10 +24,10 @@ use sqlx::{ConnectOptions, Connection, SqliteConnection};
 use tidegate_core::env::{Clock, Env};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
-use crate::store::Hands;
+use crate::store::Borrower;
 use crate::within::{CallLimit, within};
 use crate::{BoxFuture, StoreError, StoreOptions};
-use writer::{Job, Operation, Turn, Writer};
+use writer::{Job, Operation, Writer, WriterGuard};
 
 /// Operations that may wait for the writer.
 const WAITING: usize = 4096;
@@ -185,14 +185,14 @@ impl Sqlite {
         }
     }
 
-    pub(crate) async fn begin(&self, hands: Hands) -> Result<SqliteTx, StoreError> {
+    pub(crate) async fn begin(&self, borrower: Borrower) -> Result<SqliteTx, StoreError> {
         let doing = "begin a transaction";
         let begin = async {
             let mut turn = self.writer.turn().await;
             turn.begin()
                 .await
                 .map_err(|error| StoreError::of(doing, error))?;
-            if hands == Hands::Anybodys {
+            if borrower == Borrower::Caller {
                 turn.lend();
             }
             let limit = CallLimit::new(&self.clock, self.timeout);
@@ -213,7 +213,7 @@ impl Sqlite {
         let checkpoint = async {
             let mut turn = self.writer.turn().await;
             // Inside of what somebody left open it would be refused.
-            turn.take_back().await;
+            turn.rollback_open().await;
             // The other kinds would wait for readers, and everybody who writes would wait for us.
             turn.execute("PRAGMA wal_checkpoint(PASSIVE)").await
         };
@@ -264,7 +264,7 @@ impl std::fmt::Debug for Sqlite {
 /// nothing, and others write again as soon as it is rolled back, which happens at once.
 #[must_use = "a transaction that is dropped changes nothing"]
 pub struct SqliteTx {
-    turn: Turn,
+    turn: WriterGuard,
     limit: CallLimit,
 }
 

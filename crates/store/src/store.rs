@@ -6,11 +6,11 @@ use crate::{Dialect, Postgres, Sqlite, StoreError, StoreOptions, Tx};
 
 /// Who has a transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Hands {
+pub(crate) enum Borrower {
     /// Statements of ours, which leave the session as it is.
-    Ours,
+    Internal,
     /// Anybody, with statements that we do not know.
-    Anybodys,
+    Caller,
 }
 
 /// A database. Cloning gives another handle on the same connections.
@@ -63,8 +63,8 @@ impl Store {
     /// The database is away, or no connection was free in time.
     pub async fn begin(&self) -> Result<Tx, StoreError> {
         match self {
-            Self::Sqlite(sqlite) => sqlite.begin(Hands::Anybodys).await.map(Tx::Sqlite),
-            Self::Postgres(postgres) => postgres.begin(Hands::Anybodys).await.map(Tx::Postgres),
+            Self::Sqlite(sqlite) => sqlite.begin(Borrower::Caller).await.map(Tx::Sqlite),
+            Self::Postgres(postgres) => postgres.begin(Borrower::Caller).await.map(Tx::Postgres),
         }
     }
 
@@ -75,8 +75,8 @@ impl Store {
     /// The database is away, or no connection was free in time.
     pub async fn begin_own(&self) -> Result<Tx, StoreError> {
         match self {
-            Self::Sqlite(sqlite) => sqlite.begin(Hands::Ours).await.map(Tx::Sqlite),
-            Self::Postgres(postgres) => postgres.begin(Hands::Ours).await.map(Tx::Postgres),
+            Self::Sqlite(sqlite) => sqlite.begin(Borrower::Internal).await.map(Tx::Sqlite),
+            Self::Postgres(postgres) => postgres.begin(Borrower::Internal).await.map(Tx::Postgres),
         }
     }
 

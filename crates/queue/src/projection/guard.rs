@@ -1,7 +1,7 @@
 //! What is a projection's own code, kept within bounds: its turn is renewed meanwhile, it is cut at
 //! its time limit, and a panic is a failure like another.
 
-use tidegate_core::env::Caught;
+use tidegate_core::env::CatchPanic;
 use tidegate_core::{Code, Failure};
 
 use super::rebuild::RebuildError;
@@ -33,7 +33,7 @@ impl Projector {
         let limit = projection.timeout.unwrap_or(self.options.timeout);
         let worked = tokio::select! {
             biased;
-            worked = Caught(working) => worked.unwrap_or_else(|panic| {
+            worked = CatchPanic(working) => worked.unwrap_or_else(|panic| {
                 Err(Failure::transient(Code::from_static("projection.panic"), panic))
             }),
             () = renewing => {

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_core::env::{Caught, Clock, Env, Spawn, Task};
+use tidegate_core::env::{CatchPanic, Clock, Env, Spawn, Task};
 use tokio::sync::watch;
 
 use super::rebuild::RebuildError;
@@ -164,7 +164,7 @@ impl Projector {
         let mut work = Work::default();
         let working = async {
             loop {
-                let round = Caught(Box::pin(self.round(&part, &mut work))).await;
+                let round = CatchPanic(Box::pin(self.round(&part, &mut work))).await;
                 match round {
                     Ok(true) => {}
                     Ok(false) => self.clock.sleep(self.options.poll_delay).await,

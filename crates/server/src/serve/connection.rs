@@ -15,7 +15,7 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tower::ServiceExt;
 
-use super::room::Seat;
+use super::connections::ConnectionPermit;
 use crate::Limits;
 use crate::in_flight::with_guard;
 use crate::telemetry::{self, Limit};
@@ -35,16 +35,20 @@ pub(super) enum Phase {
 pub(super) struct Connection {
     peer: SocketAddr,
     phase: watch::Receiver<Phase>,
-    seat: Arc<Seat>,
+    permit: Arc<ConnectionPermit>,
 }
 
 impl Connection {
-    pub(super) fn new(peer: SocketAddr, seat: Seat, phase: watch::Receiver<Phase>) -> Self {
+    pub(super) fn new(
+        peer: SocketAddr,
+        permit: ConnectionPermit,
+        phase: watch::Receiver<Phase>,
+    ) -> Self {
         telemetry::connection_opened();
         Self {
             peer,
             phase,
-            seat: Arc::new(seat),
+            permit: Arc::new(permit),
         }
     }
 
@@ -61,10 +65,10 @@ impl Connection {
             // refuses the option works without it.
             stream.set_nodelay(true).ok();
             let has_asked = AtomicBool::new(false);
-            let seat = Arc::clone(&self.seat);
+            let permit = Arc::clone(&self.permit);
             let service = service_fn(|request: hyper::Request<Incoming>| {
                 has_asked.store(true, Ordering::Relaxed);
-                let busy = seat.begin();
+                let busy = permit.begin();
                 let answering = router.clone().oneshot(request);
                 async move { Ok::<_, Infallible>(with_guard(answering.await?, busy)) }
             });
@@ -78,8 +82,8 @@ impl Connection {
                         }
                         return;
                     }
-                    () = seat.asked_to_leave() => {
-                        if !seat.is_busy() && !has_asked.load(Ordering::Relaxed) {
+                    () = permit.asked_to_leave() => {
+                        if !permit.is_busy() && !has_asked.load(Ordering::Relaxed) {
                             return;
                         }
                         // A request that came meanwhile, and a response that is not written yet,

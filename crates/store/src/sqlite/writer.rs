@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions, Connection, SqliteConnection};
-use tidegate_core::env::Caught;
+use tidegate_core::env::CatchPanic;
 use tokio::sync::{Mutex, Notify, OwnedMutexGuard, mpsc, oneshot};
 
 use crate::{BoxFuture, StoreError};
@@ -56,8 +56,8 @@ impl Writer {
     }
 
     /// Waits until nobody else has the connection, and takes it.
-    pub(super) async fn turn(&self) -> Turn {
-        Turn {
+    pub(super) async fn turn(&self) -> WriterGuard {
+        WriterGuard {
             writer: Arc::clone(&self.connection).lock_owned().await,
             left: Arc::clone(&self.left),
         }
@@ -69,7 +69,7 @@ impl Writer {
         loop {
             tokio::select! {
                 biased;
-                () = self.left.notified() => self.turn().await.take_back().await,
+                () = self.left.notified() => self.turn().await.rollback_open().await,
                 count = waiting.recv_many(&mut group, GROUP) => {
                     if count == 0 {
                         return;
@@ -77,7 +77,7 @@ impl Writer {
                     let mut turn = self.turn().await;
                     let committed = commit(&mut turn, &mut group).await.map_err(Arc::new);
                     // What was refused at its commit is open still.
-                    turn.take_back().await;
+                    turn.rollback_open().await;
                     drop(turn);
                     for operation in group.drain(..) {
                         operation.answer(&committed);
@@ -91,23 +91,23 @@ impl Writer {
 /// The connection in somebody's hands. Whoever drops it in the middle of a transaction (by an error, or
 /// because its caller went away) changes nothing, and the transaction is rolled back at once: until
 /// then no other process could write.
-pub(super) struct Turn {
+pub(super) struct WriterGuard {
     writer: OwnedMutexGuard<WriterConnection>,
     left: Arc<Notify>,
 }
 
-impl Turn {
+impl WriterGuard {
     pub(super) fn connection(&mut self) -> &mut SqliteConnection {
         &mut self.writer.connection
     }
 
     pub(super) async fn begin(&mut self) -> Result<(), sqlx::Error> {
-        self.take_back().await;
+        self.rollback_open().await;
         if self.writer.is_lent {
             // Dropping temporary tables is a commit of its own.
             self.writer.may_commit.store(true, Ordering::SeqCst);
             let patience = self.writer.patience;
-            let tidied = tidy(self.connection(), patience).await;
+            let tidied = reset_session(self.connection(), patience).await;
             self.writer.may_commit.store(false, Ordering::SeqCst);
             if let Err(error) = tidied {
                 tracing::warn!(%error, "a connection that was lent is given up for another one");
@@ -145,7 +145,7 @@ impl Turn {
     }
 
     /// Rolls back what is open: whoever left it never heard of a commit.
-    pub(super) async fn take_back(&mut self) {
+    pub(super) async fn rollback_open(&mut self) {
         // A commit whose caller went away may be on its way still, and is turned into a rollback.
         self.writer.may_commit.store(false, Ordering::SeqCst);
         if self.writer.is_open {
@@ -161,7 +161,7 @@ impl Turn {
     }
 }
 
-impl Drop for Turn {
+impl Drop for WriterGuard {
     fn drop(&mut self) {
         if self.writer.is_open {
             // The task that writes does it, because a drop cannot wait. Where it has ended already, nobody
@@ -187,7 +187,10 @@ async fn connect(
 /// Puts the connection in order after others had it. A temporary table stands before one of the file that has
 /// the same name, and would take what is written to that. Such tables may refer to each other, and are
 /// dropped in whatever order they come.
-async fn tidy(connection: &mut SqliteConnection, patience: i64) -> Result<(), sqlx::Error> {
+async fn reset_session(
+    connection: &mut SqliteConnection,
+    patience: i64,
+) -> Result<(), sqlx::Error> {
     let settings = format!(
         "PRAGMA query_only = 0; PRAGMA ignore_check_constraints = 0; PRAGMA busy_timeout = {patience};
          PRAGMA locking_mode = NORMAL; PRAGMA writable_schema = 0; PRAGMA recursive_triggers = 0;
@@ -213,7 +216,10 @@ async fn tidy(connection: &mut SqliteConnection, patience: i64) -> Result<(), sq
     Ok(())
 }
 
-async fn commit(turn: &mut Turn, group: &mut [Box<dyn Operation>]) -> Result<(), sqlx::Error> {
+async fn commit(
+    turn: &mut WriterGuard,
+    group: &mut [Box<dyn Operation>],
+) -> Result<(), sqlx::Error> {
     turn.begin().await?;
     for operation in group {
         // Nobody waits for it any more: carrying it out would surprise.
@@ -279,7 +285,7 @@ where
                 return false;
             };
             // Making the future is the caller's code too, so that it is made where panics are caught.
-            let called = Caught(Box::pin(async move { call(connection).await })).await;
+            let called = CatchPanic(Box::pin(async move { call(connection).await })).await;
             let doing = self.doing;
             let outcome = match called {
                 Ok(outcome) => outcome.map_err(|error| StoreError::of(doing, error)),

@@ -18,7 +18,7 @@ const LEAVE_LIMIT: Duration = Duration::from_millis(100);
 
 /// The places for connections.
 #[derive(Debug)]
-pub(super) struct Room {
+pub(super) struct ConnectionLimiter {
     places: Arc<Semaphore>,
     idle: Mutex<Idle>,
     /// A connection has become idle.
@@ -32,7 +32,7 @@ struct Idle {
     leave: BTreeMap<u64, Arc<Notify>>,
 }
 
-impl Room {
+impl ConnectionLimiter {
     pub(super) fn new(places: usize) -> Arc<Self> {
         Arc::new(Self {
             places: Arc::new(Semaphore::new(places.min(Semaphore::MAX_PERMITS))),
@@ -42,7 +42,7 @@ impl Room {
     }
 
     /// Waits for a place, and sees to it that one becomes free as long as anybody is idle.
-    pub(super) async fn seat(self: &Arc<Self>, clock: &dyn Clock) -> Seat {
+    pub(super) async fn permit(self: &Arc<Self>, clock: &dyn Clock) -> ConnectionPermit {
         let place = match Arc::clone(&self.places).try_acquire_owned() {
             Ok(place) => Some(place),
             Err(_) => {
@@ -52,8 +52,8 @@ impl Room {
         };
         let leave = Arc::new(Notify::new());
         let turn = self.wait_idle(&leave);
-        Seat {
-            room: Arc::clone(self),
+        ConnectionPermit {
+            connections: Arc::clone(self),
             leave,
             state: Mutex::new(Requests { now: 0, turn }),
             _place: place,
@@ -101,8 +101,8 @@ impl Room {
 
 /// The place of one connection. Dropping it makes room.
 #[derive(Debug)]
-pub(super) struct Seat {
-    room: Arc<Room>,
+pub(super) struct ConnectionPermit {
+    connections: Arc<ConnectionLimiter>,
     leave: Arc<Notify>,
     state: Mutex<Requests>,
     _place: Option<OwnedSemaphorePermit>,
@@ -116,7 +116,7 @@ struct Requests {
     turn: u64,
 }
 
-impl Seat {
+impl ConnectionPermit {
     /// Waits until the connection is asked to leave.
     pub(super) async fn asked_to_leave(&self) {
         self.leave.notified().await;
@@ -132,7 +132,7 @@ impl Seat {
         let mut requests = self.lock();
         requests.now += 1;
         if requests.now == 1 {
-            self.room.lock().leave.remove(&requests.turn);
+            self.connections.lock().leave.remove(&requests.turn);
         }
         drop(requests);
         Busy(Arc::clone(self))
@@ -143,23 +143,23 @@ impl Seat {
     }
 }
 
-impl Drop for Seat {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         let turn = self.lock().turn;
-        self.room.lock().leave.remove(&turn);
+        self.connections.lock().leave.remove(&turn);
     }
 }
 
 /// A request of a connection, up to the last byte of its response.
 #[derive(Debug)]
-pub(super) struct Busy(Arc<Seat>);
+pub(super) struct Busy(Arc<ConnectionPermit>);
 
 impl Drop for Busy {
     fn drop(&mut self) {
         let mut requests = self.0.lock();
         requests.now -= 1;
         if requests.now == 0 {
-            requests.turn = self.0.room.wait_idle(&self.0.leave);
+            requests.turn = self.0.connections.wait_idle(&self.0.leave);
         }
     }
 }

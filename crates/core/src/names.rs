@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize, Serializer};
 /// A name that is not acceptable.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum WordError {
+pub enum NameError {
     /// The name is empty.
     #[error("{what} must not be empty")]
     Empty {
@@ -50,7 +50,7 @@ const BINDING_LIMIT: usize = 128;
 /// use tidegate_core::Topic;
 /// assert_eq!(Topic::new("orders.events")?.as_str(), "orders.events");
 /// assert!(Topic::new("orders events").is_err());
-/// # Ok::<(), tidegate_core::WordError>(())
+/// # Ok::<(), tidegate_core::NameError>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Topic(Arc<str>);
@@ -60,7 +60,7 @@ impl Topic {
     ///
     /// # Errors
     /// The name is empty, too long, or holds a character other than letters, digits, `.`, `_`, `-`.
-    pub fn new(name: impl Into<String>) -> Result<Self, WordError> {
+    pub fn new(name: impl Into<String>) -> Result<Self, NameError> {
         word("topic", name.into(), TOPIC_LIMIT).map(|name| Self(name.into()))
     }
 
@@ -93,7 +93,7 @@ impl BindingName {
     ///
     /// # Errors
     /// The name is empty, too long, or holds a character other than letters, digits, `.`, `_`, `-`.
-    pub fn new(name: impl Into<String>) -> Result<Self, WordError> {
+    pub fn new(name: impl Into<String>) -> Result<Self, NameError> {
         word("binding name", name.into(), BINDING_LIMIT).map(Self)
     }
 
@@ -120,7 +120,7 @@ impl GroupName {
     ///
     /// # Errors
     /// The name is empty, too long, or holds a character other than letters, digits, `.`, `_`, `-`.
-    pub fn new(name: impl Into<String>) -> Result<Self, WordError> {
+    pub fn new(name: impl Into<String>) -> Result<Self, NameError> {
         word("group", name.into(), TOPIC_LIMIT).map(Self)
     }
 
@@ -176,13 +176,13 @@ impl fmt::Display for TierIndex {
     }
 }
 
-fn word(what: &'static str, name: String, limit: usize) -> Result<String, WordError> {
+fn word(what: &'static str, name: String, limit: usize) -> Result<String, NameError> {
     if name.is_empty() {
-        return Err(WordError::Empty { what });
+        return Err(NameError::Empty { what });
     }
     if name.len() > limit {
         let start = name.chars().take(24).collect();
-        return Err(WordError::TooLong {
+        return Err(NameError::TooLong {
             what,
             start,
             length: name.len(),
@@ -191,7 +191,7 @@ fn word(what: &'static str, name: String, limit: usize) -> Result<String, WordEr
     }
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     match name.chars().find(|c| !allowed(*c)) {
-        Some(found) => Err(WordError::Character { what, name, found }),
+        Some(found) => Err(NameError::Character { what, name, found }),
         None => Ok(name),
     }
 }
@@ -214,7 +214,7 @@ mod tests {
         );
         assert!(matches!(
             Topic::new("x".repeat(250)),
-            Err(WordError::TooLong {
+            Err(NameError::TooLong {
                 length: 250,
                 limit: 249,
                 ..

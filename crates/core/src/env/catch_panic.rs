@@ -12,7 +12,7 @@ use super::Outcome;
 /// works for does not. A future that has panicked is not polled again.
 ///
 /// ```
-/// use tidegate_core::env::Caught;
+/// use tidegate_core::env::CatchPanic;
 /// # let runtime = tokio::runtime::Builder::new_current_thread().build()?;
 /// # runtime.block_on(async {
 /// assert_eq!(Caught(Box::pin(async { 7 })).await, Ok(7));
@@ -20,9 +20,9 @@ use super::Outcome;
 /// # Ok::<(), std::io::Error>(())
 /// ```
 #[must_use = "a future does nothing by itself"]
-pub struct Caught<'a, T>(pub Pin<Box<dyn Future<Output = T> + Send + 'a>>);
+pub struct CatchPanic<'a, T>(pub Pin<Box<dyn Future<Output = T> + Send + 'a>>);
 
-impl<T> Future for Caught<'_, T> {
+impl<T> Future for CatchPanic<'_, T> {
     type Output = Result<T, String>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
@@ -37,8 +37,8 @@ impl<T> Future for Caught<'_, T> {
     }
 }
 
-impl<T> fmt::Debug for Caught<'_, T> {
+impl<T> fmt::Debug for CatchPanic<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Caught")
+        f.write_str("CatchPanic")
     }
 }
