@@ -56,3 +56,19 @@ fn a_replayed_batch_is_sent_again_whole_when_its_answer_judges_another_number_of
         check_all_sent_again(world);
     }
 }
+
+#[test]
+fn a_batch_that_goes_in_parts_leaves_nothing_counted_as_being_sent() {
+    let mut world = World::scripted(1, |batch, _| match batch.len() {
+        1 => Script::Serve,
+        _ => Script::status(413),
+    });
+    let opened = world.open(memory_only().batch_size(8));
+    world.log(0..8);
+    world.run(opened);
+    let logger = world.logger();
+    let is_flushed = world.block_on(async move { logger.flush(MINUTE).await });
+    assert!(is_flushed, "flush ends: {:?}", world.account());
+    world.assert_arrived(0..8);
+    world.check();
+}
