@@ -65,7 +65,7 @@ impl PostgresQueue {
     /// The database is away.
     pub async fn new(postgres: Postgres, env: &Env) -> Result<Self, QueueError> {
         let (schema, inbox): (String, String) = postgres
-            .run("ask for the schema", |connection| {
+            .run("ask for the schema", |db| {
                 Box::pin(async move {
                     sqlx::query_as(
                         "SELECT coalesce(current_schema(), 'public')::text,
@@ -73,7 +73,7 @@ impl PostgresQueue {
                                  FROM pg_class c WHERE c.oid = to_regclass('event_inbox')),
                                  'event_inbox')",
                     )
-                    .fetch_one(connection)
+                    .fetch_one(db)
                     .await
                 })
             })
@@ -159,14 +159,14 @@ impl QueueStore for PostgresQueue {
 
     fn renew<'a>(&'a self, held: &'a [Held], lease: Duration) -> Answer<'a, Vec<Held>> {
         let held = held.to_vec();
-        self.run("renew claims", move |connection| {
-            Box::pin(claim::renew(connection, held, span_ms(lease)))
+        self.run("renew claims", move |db| {
+            Box::pin(claim::renew(db, held, span_ms(lease)))
         })
     }
 
     fn reopen(&self, batch: i64, token: i64) -> Answer<'_, Option<(i64, Vec<i64>)>> {
-        self.run("reopen a batch", move |connection| {
-            Box::pin(claim::reopen(connection, batch, token))
+        self.run("reopen a batch", move |db| {
+            Box::pin(claim::reopen(db, batch, token))
         })
     }
 
@@ -196,9 +196,7 @@ impl QueueStore for PostgresQueue {
             .bind(uuid(event))
             .bind(sub_task.to_owned());
         let Some(tx) = tx else {
-            return self.run(doing, move |connection| {
-                Box::pin(query.fetch_one(connection))
-            });
+            return self.run(doing, move |db| Box::pin(query.fetch_one(db)));
         };
         Box::pin(async move {
             let limit = tx.limit()?;
@@ -209,23 +207,23 @@ impl QueueStore for PostgresQueue {
 
     fn register<'a>(&'a self, handlers: &'a [(String, String)]) -> Answer<'a, ()> {
         let (types, names): (Vec<String>, Vec<String>) = handlers.iter().cloned().unzip();
-        self.run("register handlers", move |connection| {
-            Box::pin(maintain::register(connection, types, names))
+        self.run("register handlers", move |db| {
+            Box::pin(maintain::register(db, types, names))
         })
     }
 
     fn unregister<'a>(&'a self, type_name: &'a str, handler: &'a str) -> Answer<'a, bool> {
         let (type_name, handler) = (type_name.to_owned(), handler.to_owned());
-        self.run("unregister a handler", move |connection| {
-            Box::pin(maintain::unregister(connection, type_name, handler))
+        self.run("unregister a handler", move |db| {
+            Box::pin(maintain::unregister(db, type_name, handler))
         })
     }
 
     fn registry(&self) -> Answer<'_, Registry> {
         Box::pin(async move {
             let known = self.registry.load(Ordering::Relaxed);
-            let read = self.run("read the registry", |connection| {
-                Box::pin(maintain::read_registry(connection))
+            let read = self.run("read the registry", |db| {
+                Box::pin(maintain::read_registry(db))
             });
             let registry = read.await?;
             // It only grows.
@@ -257,36 +255,34 @@ impl QueueStore for PostgresQueue {
     }
 
     fn read_log(&self, after: i64, limit: u32) -> Answer<'_, LogPage> {
-        self.snapshot("read the log", move |connection| {
-            Box::pin(projection::read(connection, after, i64::from(limit)))
+        self.snapshot("read the log", move |db| {
+            Box::pin(projection::read(db, after, i64::from(limit)))
         })
     }
 
     fn has_removed(&self) -> Answer<'_, bool> {
-        self.run("look for what was removed", |connection| {
-            Box::pin(sqlx::query_scalar(HAS_REMOVED).fetch_one(connection))
+        self.run("look for what was removed", |db| {
+            Box::pin(sqlx::query_scalar(HAS_REMOVED).fetch_one(db))
         })
     }
 
     fn projection<'a>(&'a self, name: &'a str) -> Answer<'a, i64> {
         let query = sqlx::query_scalar(POSITION).bind(name.to_owned());
-        self.run("read a projection's position", move |connection| {
-            Box::pin(query.fetch_one(connection))
+        self.run("read a projection's position", move |db| {
+            Box::pin(query.fetch_one(db))
         })
     }
 
     fn projections(&self) -> Answer<'_, Vec<(String, i64)>> {
-        self.run("read the projections", |connection| {
-            Box::pin(sqlx::query_as(POSITIONS).fetch_all(connection))
+        self.run("read the projections", |db| {
+            Box::pin(sqlx::query_as(POSITIONS).fetch_all(db))
         })
     }
 
     fn rebuilds<'a>(&'a self, name: &'a str) -> Answer<'a, u64> {
         let query = sqlx::query_scalar(REBUILDS).bind(name.to_owned());
         Box::pin(async move {
-            let rebuilds = self.run("count rebuilds", move |connection| {
-                Box::pin(query.fetch_one(connection))
-            });
+            let rebuilds = self.run("count rebuilds", move |db| Box::pin(query.fetch_one(db)));
             Ok(unsigned(rebuilds.await?))
         })
     }
@@ -294,11 +290,9 @@ impl QueueStore for PostgresQueue {
     fn note_position<'a>(&'a self, of: &'a str, name: &'a str, position: i64) -> Answer<'a, bool> {
         let (of, name) = (of.to_owned(), name.to_owned());
         Box::pin(async move {
-            let noted = self
-                .postgres
-                .transact("note a position", move |connection| {
-                    Box::pin(projection::note(connection, of, name, position))
-                });
+            let noted = self.postgres.transact("note a position", move |db| {
+                Box::pin(projection::note(db, of, name, position))
+            });
             Ok(noted.await?)
         })
     }
@@ -346,8 +340,8 @@ impl QueueStore for PostgresQueue {
 
     fn redrive(&self, id: i64) -> Answer<'_, ()> {
         Box::pin(async move {
-            let redriven = self.run("give an event back", move |connection| {
-                Box::pin(maintain::redrive(connection, id))
+            let redriven = self.run("give an event back", move |db| {
+                Box::pin(maintain::redrive(db, id))
             });
             if !redriven.await? {
                 return Err(not_redriven(id, self.show(id).await?));
@@ -359,10 +353,10 @@ impl QueueStore for PostgresQueue {
 
     fn cancel(&self, id: i64) -> Answer<'_, ()> {
         Box::pin(async move {
-            let canceled = self.run("cancel an event", move |connection| {
+            let canceled = self.run("cancel an event", move |db| {
                 let cancel = sqlx::query_scalar("SELECT tidegate_cancel($1, $2::jsonb)");
                 let cancel = cancel.bind(id).bind(canceled_errors());
-                Box::pin(cancel.fetch_one(connection))
+                Box::pin(cancel.fetch_one(db))
             });
             match canceled.await? {
                 true => Ok(()),
@@ -373,43 +367,33 @@ impl QueueStore for PostgresQueue {
 
     fn list<'a>(&'a self, filter: &'a Filter) -> Answer<'a, Vec<Listed>> {
         let filter = filter.clone();
-        self.run("list events", move |connection| {
-            Box::pin(inspect::list(connection, filter))
-        })
+        self.run("list events", move |db| Box::pin(inspect::list(db, filter)))
     }
 
     fn show(&self, id: i64) -> Answer<'_, Option<Listed>> {
-        self.snapshot("show an event", move |connection| {
-            Box::pin(inspect::show(connection, id))
-        })
+        self.snapshot("show an event", move |db| Box::pin(inspect::show(db, id)))
     }
 
     fn find(&self, event: EventId) -> Answer<'_, Option<Sighting>> {
-        self.snapshot("find an event", move |connection| {
-            Box::pin(inspect::find(connection, event))
+        self.snapshot("find an event", move |db| {
+            Box::pin(inspect::find(db, event))
         })
     }
 
     fn stats(&self) -> Answer<'_, Stats> {
-        self.snapshot("count the queue", |connection| {
-            Box::pin(inspect::stats(connection))
-        })
+        self.snapshot("count the queue", |db| Box::pin(inspect::stats(db)))
     }
 
     fn account(&self) -> Answer<'_, Account> {
-        self.snapshot("read the books", |connection| {
-            Box::pin(inspect::account(connection))
-        })
+        self.snapshot("read the books", |db| Box::pin(inspect::account(db)))
     }
 
     fn recount(&self) -> Answer<'_, Recount> {
         let now = self.env.clock.now_ms();
         Box::pin(async move {
-            let counted = self
-                .postgres
-                .long_snapshot("count the tables", move |connection| {
-                    Box::pin(inspect::recount(connection, now))
-                });
+            let counted = self.postgres.long_snapshot("count the tables", move |db| {
+                Box::pin(inspect::recount(db, now))
+            });
             Ok(counted.await?)
         })
     }

@@ -102,14 +102,14 @@ impl QueueStore for SqliteQueue {
 
     fn renew<'a>(&'a self, held: &'a [Held], lease: Duration) -> Answer<'a, Vec<Held>> {
         let (held, until) = (held.to_vec(), self.sqlite.now_ms() + span_ms(lease));
-        self.write("renew claims", move |connection| {
-            Box::pin(held::renew(connection, held, (until, lease.is_zero())))
+        self.write("renew claims", move |db| {
+            Box::pin(held::renew(db, held, (until, lease.is_zero())))
         })
     }
 
     fn reopen(&self, batch: i64, token: i64) -> Answer<'_, Option<(i64, Vec<i64>)>> {
-        self.write("reopen a batch", move |connection| {
-            Box::pin(held::reopen(connection, batch, token))
+        self.write("reopen a batch", move |db| {
+            Box::pin(held::reopen(db, batch, token))
         })
     }
 
@@ -136,9 +136,7 @@ impl QueueStore for SqliteQueue {
             .bind(event.to_string())
             .bind(sub_task.to_owned());
         let Some(tx) = tx else {
-            return self.read(doing, move |connection| {
-                Box::pin(query.fetch_one(connection))
-            });
+            return self.read(doing, move |db| Box::pin(query.fetch_one(db)));
         };
         Box::pin(async move {
             let limit = tx.limit()?;
@@ -149,21 +147,21 @@ impl QueueStore for SqliteQueue {
 
     fn register<'a>(&'a self, handlers: &'a [(String, String)]) -> Answer<'a, ()> {
         let (handlers, now) = (handlers.to_vec(), self.sqlite.now_ms());
-        self.write("register handlers", move |connection| {
-            Box::pin(maintain::register(connection, handlers, now))
+        self.write("register handlers", move |db| {
+            Box::pin(maintain::register(db, handlers, now))
         })
     }
 
     fn unregister<'a>(&'a self, type_name: &'a str, handler: &'a str) -> Answer<'a, bool> {
         let (type_name, handler) = (type_name.to_owned(), handler.to_owned());
-        self.write("unregister a handler", move |connection| {
-            Box::pin(maintain::unregister(connection, type_name, handler))
+        self.write("unregister a handler", move |db| {
+            Box::pin(maintain::unregister(db, type_name, handler))
         })
     }
 
     fn registry(&self) -> Answer<'_, Registry> {
-        self.read("read the registry", |connection| {
-            Box::pin(maintain::read_registry(connection))
+        self.read("read the registry", |db| {
+            Box::pin(maintain::read_registry(db))
         })
     }
 
@@ -181,50 +179,48 @@ impl QueueStore for SqliteQueue {
     }
 
     fn sequence(&self, limit: u32) -> Answer<'_, u64> {
-        self.write("give positions", move |connection| {
-            Box::pin(projection::sequence(connection, i64::from(limit)))
+        self.write("give positions", move |db| {
+            Box::pin(projection::sequence(db, i64::from(limit)))
         })
     }
 
     fn read_log(&self, after: i64, limit: u32) -> Answer<'_, LogPage> {
-        self.read("read the log", move |connection| {
-            Box::pin(projection::read(connection, after, i64::from(limit)))
+        self.read("read the log", move |db| {
+            Box::pin(projection::read(db, after, i64::from(limit)))
         })
     }
 
     fn has_removed(&self) -> Answer<'_, bool> {
-        self.read("look for what was removed", |connection| {
-            Box::pin(sqlx::query_scalar(HAS_REMOVED).fetch_one(connection))
+        self.read("look for what was removed", |db| {
+            Box::pin(sqlx::query_scalar(HAS_REMOVED).fetch_one(db))
         })
     }
 
     fn projection<'a>(&'a self, name: &'a str) -> Answer<'a, i64> {
         let query = sqlx::query_scalar(POSITION).bind(name.to_owned());
-        self.read("read a projection's position", move |connection| {
-            Box::pin(query.fetch_one(connection))
+        self.read("read a projection's position", move |db| {
+            Box::pin(query.fetch_one(db))
         })
     }
 
     fn projections(&self) -> Answer<'_, Vec<(String, i64)>> {
-        self.read("read the projections", |connection| {
-            Box::pin(sqlx::query_as(POSITIONS).fetch_all(connection))
+        self.read("read the projections", |db| {
+            Box::pin(sqlx::query_as(POSITIONS).fetch_all(db))
         })
     }
 
     fn rebuilds<'a>(&'a self, name: &'a str) -> Answer<'a, u64> {
         let query = sqlx::query_scalar(REBUILDS).bind(name.to_owned());
         Box::pin(async move {
-            let rebuilds = self.read("count rebuilds", move |connection| {
-                Box::pin(query.fetch_one(connection))
-            });
+            let rebuilds = self.read("count rebuilds", move |db| Box::pin(query.fetch_one(db)));
             Ok(unsigned(rebuilds.await?))
         })
     }
 
     fn note_position<'a>(&'a self, of: &'a str, name: &'a str, position: i64) -> Answer<'a, bool> {
         let (of, name, now) = (of.to_owned(), name.to_owned(), self.sqlite.now_ms());
-        self.write("note a position", move |connection| {
-            Box::pin(projection::note(connection, of, name, position, now))
+        self.write("note a position", move |db| {
+            Box::pin(projection::note(db, of, name, position, now))
         })
     }
 
@@ -279,8 +275,8 @@ impl QueueStore for SqliteQueue {
     fn redrive(&self, id: i64) -> Answer<'_, ()> {
         let now = self.sqlite.now_ms();
         Box::pin(async move {
-            let redriven = self.write("give an event back", move |connection| {
-                Box::pin(maintain::redrive(connection, id, now))
+            let redriven = self.write("give an event back", move |db| {
+                Box::pin(maintain::redrive(db, id, now))
             });
             if !redriven.await? {
                 return Err(not_redriven(id, self.show(id).await?));
@@ -293,8 +289,8 @@ impl QueueStore for SqliteQueue {
     fn cancel(&self, id: i64) -> Answer<'_, ()> {
         let now = self.sqlite.now_ms();
         Box::pin(async move {
-            let canceled = self.write("cancel an event", move |connection| {
-                Box::pin(maintain::cancel(connection, id, now))
+            let canceled = self.write("cancel an event", move |db| {
+                Box::pin(maintain::cancel(db, id, now))
             });
             match canceled.await? {
                 true => Ok(()),
@@ -305,44 +301,36 @@ impl QueueStore for SqliteQueue {
 
     fn list<'a>(&'a self, filter: &'a Filter) -> Answer<'a, Vec<Listed>> {
         let filter = filter.clone();
-        self.read("list events", move |connection| {
-            Box::pin(inspect::list(connection, filter))
-        })
+        self.read("list events", move |db| Box::pin(inspect::list(db, filter)))
     }
 
     fn show(&self, id: i64) -> Answer<'_, Option<Listed>> {
-        self.read("show an event", move |connection| {
-            Box::pin(inspect::show(connection, id))
-        })
+        self.read("show an event", move |db| Box::pin(inspect::show(db, id)))
     }
 
     fn find(&self, event: EventId) -> Answer<'_, Option<Sighting>> {
-        self.read("find an event", move |connection| {
-            Box::pin(inspect::find(connection, event))
+        self.read("find an event", move |db| {
+            Box::pin(inspect::find(db, event))
         })
     }
 
     fn stats(&self) -> Answer<'_, Stats> {
         let now = self.sqlite.now_ms();
-        self.read("count the queue", move |connection| {
-            Box::pin(inspect::stats(connection, now))
+        self.read("count the queue", move |db| {
+            Box::pin(inspect::stats(db, now))
         })
     }
 
     fn account(&self) -> Answer<'_, Account> {
-        self.read("read the books", |connection| {
-            Box::pin(inspect::account(connection))
-        })
+        self.read("read the books", |db| Box::pin(inspect::account(db)))
     }
 
     fn recount(&self) -> Answer<'_, Recount> {
         let now = unsigned(self.sqlite.now_ms());
         Box::pin(async move {
-            let counted = self
-                .sqlite
-                .long_read("count the tables", move |connection| {
-                    Box::pin(inspect::recount(connection, now))
-                });
+            let counted = self.sqlite.long_read("count the tables", move |db| {
+                Box::pin(inspect::recount(db, now))
+            });
             Ok(counted.await?)
         })
     }
