@@ -15,7 +15,7 @@ use tidegate_core::{EventId, Topic};
 use tidegate_log::local::{Shelf, Write};
 use tidegate_log::{Append, EmbeddedConfig, EmbeddedShelf, Record, TopicConfig};
 
-use disk::CountedDisk;
+use disk::DiskCounts;
 
 /// The size of a record, headers included.
 const RECORD: usize = 200;
@@ -54,14 +54,14 @@ impl Drop for Scratch {
 /// A log on a real disk whose operations are counted.
 struct Bench {
     shelf: Arc<EmbeddedShelf>,
-    disk: CountedDisk,
+    disk: Arc<DiskCounts>,
 }
 
 impl Bench {
     fn open(dir: &Path) -> Self {
-        let disk = CountedDisk::default();
+        let disk = Arc::new(DiskCounts::default());
         let mut env = Env::system();
-        env.disk = Arc::new(disk.clone());
+        env.disk = disk.disk();
         let config = EmbeddedConfig {
             max_size: u64::MAX / 2,
             ..EmbeddedConfig::new(dir)

@@ -5,6 +5,7 @@
 
 mod consumer;
 mod dependency;
+mod engine;
 mod log_story;
 mod path;
 mod queue_story;

@@ -13,6 +13,7 @@ mod names;
 mod queue;
 
 pub use list::{Listed, all};
+pub(crate) use list::{Visited, visit};
 pub(crate) use names::{Found, Unit, camel, find, relaxed, twin_names};
 
 /// A part of the system that owns a section of the file.

@@ -73,47 +73,28 @@ impl Writer {
         };
         self.line(indent, ink, &format!("# {}{note}", key.doc));
         let head = format!("{dash}{}:", key.name);
-        match &key.kind {
-            Kind::Section(keys) if filled || !keys.is_empty() => {
-                self.line(indent, ink, &head);
-                self.keys(keys, depth + 1, ink);
+        if let Kind::Section(keys) = key.kind
+            && (filled || !keys.is_empty())
+        {
+            self.line(indent, ink, &head);
+            self.keys(keys, depth + 1, ink);
+        } else if let Kind::List(Kind::Section(keys)) = key.kind {
+            self.line(indent, ink, &head);
+            let mut dash = "- ";
+            for key in *keys {
+                self.key(key, depth + 2, ink, dash);
+                dash = "";
             }
-            Kind::Map {
-                each: Kind::Section(keys),
-                ..
-            } => {
-                self.line(indent, ink, &head);
+        } else if let Kind::Map { each, .. } = key.kind {
+            self.line(indent, ink, &head);
+            if let Kind::Section(keys) = each {
                 self.line(depth + 1, ink, "<name>:");
                 self.keys(keys, depth + 2, ink);
-            }
-            Kind::Map { .. } => {
-                self.line(indent, ink, &head);
+            } else {
                 self.line(depth + 1, ink, "<name>: …");
             }
-            Kind::List(Kind::Section(keys)) => {
-                self.line(indent, ink, &head);
-                let mut dash = "- ";
-                for key in *keys {
-                    self.key(key, depth + 2, ink, dash);
-                    dash = "";
-                }
-            }
-            Kind::Flag
-            | Kind::Integer { .. }
-            | Kind::Float { .. }
-            | Kind::Text
-            | Kind::Duration { .. }
-            | Kind::Size { .. }
-            | Kind::Choice(_)
-            | Kind::Url(_)
-            | Kind::Address
-            | Kind::Code
-            | Kind::Property
-            | Kind::Secret
-            | Kind::List(_)
-            | Kind::Section(_) => {
-                self.line(indent, ink, &format!("{head} {}", default_text(key)));
-            }
+        } else {
+            self.line(indent, ink, &format!("{head} {}", default_text(key)));
         }
     }
 

@@ -1,6 +1,6 @@
 //! What somebody may have meant by a key that does not exist.
 
-use crate::keys::{self, Key, Kind, camel, relaxed, twin_names};
+use crate::keys::{Key, Kind, Visited, camel, relaxed, twin_names, visit};
 use crate::path::Path;
 
 /// What to say about an unknown key.
@@ -68,7 +68,10 @@ fn places(written: &str, path: &Path) -> Vec<(String, bool)> {
     let own = path.to_string();
     let own = own.split('.').next().unwrap_or_default();
     let mut found: Vec<(bool, String, bool)> = Vec::new();
-    for (section, key) in sections() {
+    visit(&mut |Visited {
+                    section, listed, ..
+                }| {
+        let key = listed.key;
         let named = relaxed(key.name) == wanted
             || twin_names(key)
                 .iter()
@@ -76,13 +79,13 @@ fn places(written: &str, path: &Path) -> Vec<(String, bool)> {
         let place = if section.is_empty() {
             "the top of the file".to_owned()
         } else {
-            section
+            section.to_owned()
         };
         let foreign = place.split('.').next() != Some(own);
         if named && !found.iter().any(|(_, other, _)| *other == place) {
             found.push((foreign, place, key.kind == Kind::Secret));
         }
-    }
+    });
     found.sort_by_key(|(foreign, _, _)| *foreign);
     let same_part = found.iter().any(|(foreign, _, _)| !foreign);
     found.retain(|(foreign, _, _)| !same_part || !foreign);
@@ -90,44 +93,6 @@ fn places(written: &str, path: &Path) -> Vec<(String, bool)> {
         .into_iter()
         .map(|(_, place, is_secret)| (place, is_secret))
         .collect()
-}
-
-/// Every key, sections included, with the path of the section it stands in.
-fn sections() -> Vec<(String, &'static Key)> {
-    let mut all = Vec::new();
-    let mut open: Vec<(String, &'static [Key])> = vec![(String::new(), keys::ROOT)];
-    while let Some((section, keys)) = open.pop() {
-        for key in keys {
-            all.push((section.clone(), key));
-            let path = if section.is_empty() {
-                key.name.to_owned()
-            } else {
-                format!("{section}.{}", key.name)
-            };
-            if let Some((inner, below)) = inside(&key.kind) {
-                open.push((format!("{path}{inner}"), below));
-            }
-        }
-    }
-    all
-}
-
-/// The keys inside a kind, and what the path to them adds.
-fn inside(kind: &Kind) -> Option<(&'static str, &'static [Key])> {
-    if let Kind::Section(keys) = kind {
-        return Some(("", keys));
-    }
-    if let Kind::List(Kind::Section(keys)) = kind {
-        return Some(("[]", keys));
-    }
-    if let Kind::Map {
-        each: Kind::Section(keys),
-        ..
-    } = kind
-    {
-        return Some((".<name>", keys));
-    }
-    None
 }
 
 /// The name nearest to `written`, if it is near enough to be a slip.
@@ -146,30 +111,16 @@ const MAX_COMPARED: usize = 80;
 
 /// Insertions, deletions, replacements and swaps of neighbors that lead from one to the other.
 fn distance(a: &str, b: &str) -> usize {
-    let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
-    if a.len() > MAX_COMPARED || b.len() > MAX_COMPARED {
+    if a.chars().count().max(b.chars().count()) > MAX_COMPARED {
         return usize::MAX;
     }
-    let mut before: Vec<usize> = Vec::new();
-    let mut above: Vec<usize> = (0..=b.len()).collect();
-    for i in 1..=a.len() {
-        let mut row = vec![i];
-        for j in 1..=b.len() {
-            let replaced = above[j - 1] + usize::from(a[i - 1] != b[j - 1]);
-            let mut best = replaced.min(above[j] + 1).min(row[j - 1] + 1);
-            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
-                best = best.min(before[j - 2] + 1);
-            }
-            row.push(best);
-        }
-        before = std::mem::replace(&mut above, row);
-    }
-    above[b.len()]
+    strsim::osa_distance(a, b)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::keys;
 
     #[test]
     fn distance_counts_slips() {

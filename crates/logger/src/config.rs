@@ -11,6 +11,7 @@ use tidegate_core::breaker::{Rule, Trip};
 use tidegate_core::{Backoff, Retry};
 
 use crate::event::Defaults;
+use crate::setters::setters;
 
 /// What happens to an event for which there is no room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -173,78 +174,50 @@ impl Default for LoggerConfigBuilder {
     }
 }
 
-macro_rules! setters {
-    ($($(#[$doc:meta])* $name:ident: $type:ty,)*) => {
-        $(
-            $(#[$doc])*
-            #[must_use]
-            pub fn $name(mut self, $name: $type) -> Self {
-                self.$name = $name;
-                self
-            }
-        )*
-    };
-}
-
 impl LoggerConfigBuilder {
     setters! {
         /// Whether anything is logged at all; when not, logging is a counted no-op.
-        enabled: bool,
+        enabled(value: bool) |it| it.enabled = value;
         /// Events that fit the main queue.
-        queue_capacity: i64,
+        queue_capacity(value: i64) |it| it.queue_capacity = value;
         /// Retries after the first send.
-        max_retries: i64,
+        max_retries(value: i64) |it| it.max_retries = value;
         /// The wait before the first retry.
-        base_retry_delay_ms: i64,
+        base_retry_delay_ms(value: i64) |it| it.base_retry_delay_ms = value;
         /// The longest wait before a retry.
-        max_retry_delay_ms: i64,
+        max_retry_delay_ms(value: i64) |it| it.max_retry_delay_ms = value;
         /// Failed requests in a row that open the breaker.
-        circuit_breaker_threshold: i64,
+        circuit_breaker_threshold(value: i64) |it| it.circuit_breaker_threshold = value;
         /// How long the breaker stays open before a probe.
-        circuit_breaker_reset_ms: i64,
+        circuit_breaker_reset_ms(value: i64) |it| it.circuit_breaker_reset_ms = value;
         /// How often replay looks for work; at least a second.
-        replay_interval_ms: i64,
+        replay_interval_ms(value: i64) |it| it.replay_interval_ms = value;
         /// Events that fit the active spill file.
-        max_spillover_events: i64,
+        max_spillover_events(value: i64) |it| it.max_spillover_events = value;
         /// Bytes that fit the active spill file.
-        max_spillover_size_bytes: i64,
+        max_spillover_size_bytes(value: i64) |it| it.max_spillover_size_bytes = value;
         /// Events per request.
-        batch_size: i64,
+        batch_size(value: i64) |it| it.batch_size = value;
         /// Requests at the same time.
-        sender_threads: i64,
+        sender_threads(value: i64) |it| it.sender_threads = value;
         /// How long a sender waits for a first event before it looks around.
-        max_batch_wait_ms: i64,
+        max_batch_wait_ms(value: i64) |it| it.max_batch_wait_ms = value;
         /// What happens when there is no room.
-        on_full: OnFull,
+        on_full(value: OnFull) |it| it.on_full = value;
         /// How long stopping may take.
-        shutdown_timeout: Duration,
+        shutdown_timeout(value: Duration) |it| it.shutdown_timeout = value;
         /// When spilled events are synced.
-        sync: SyncMode,
+        sync(value: SyncMode) |it| it.sync = value;
         /// Whether the gauges are kept up to date.
-        metrics: bool,
+        metrics(value: bool) |it| it.metrics = value;
         /// What fields are filled with where an event lacks them.
-        defaults: Defaults,
-    }
-
-    /// Whether events are sent in the background; when not, on the task that logs.
-    #[must_use]
-    pub fn asynchronous(mut self, asynchronous: bool) -> Self {
-        self.asynchronous = asynchronous;
-        self
-    }
-
-    /// Where the Event Log API is.
-    #[must_use]
-    pub fn base_url(mut self, base_url: impl Into<String>) -> Self {
-        self.base_url = Some(base_url.into());
-        self
-    }
-
-    /// The directory for spilled events; without one nothing is spilled.
-    #[must_use]
-    pub fn spillover_path(mut self, path: impl Into<PathBuf>) -> Self {
-        self.spillover_path = Some(path.into());
-        self
+        defaults(value: Defaults) |it| it.defaults = value;
+        /// Whether events are sent in the background; when not, on the task that logs.
+        asynchronous(value: bool) |it| it.asynchronous = value;
+        /// Where the Event Log API is.
+        base_url(url: impl Into<String>) |it| it.base_url = Some(url.into());
+        /// The directory for spilled events; without one nothing is spilled.
+        spillover_path(path: impl Into<PathBuf>) |it| it.spillover_path = Some(path.into());
     }
 
     /// Checks everything.

@@ -24,6 +24,7 @@ mod process;
 mod replayer;
 mod running;
 mod sender;
+mod setters;
 pub mod spill;
 mod spilling;
 mod state;

@@ -1,12 +1,38 @@
 //! The queue's SQL: the two real stores.
 //!
-//! Both keep the tables that `docs/formats/sql.md` describes. All SQL of the queue is here.
+//! Both keep the tables that `docs/formats/sql.md` describes. All SQL of the queue is here. Each store's
+//! `impl QueueStore` says for every call which kind of transaction it is; the files below it hold the
+//! statements. Decisions that need no statement are made once: `claim`, `columns`, `decode`, `stats`.
+//!
+//! PostgreSQL does some steps in functions of `queue-1.postgres.sql`, where one round trip or one lock must
+//! hold them together. SQLite has no functions, and does them in Rust.
+//!
+//! | step | SQL function | Rust, PostgreSQL | Rust, SQLite |
+//! |---|---|---|---|
+//! | claim what is fresh | `tidegate_claim`, with `tidegate_stretches`, `tidegate_late`, `tidegate_looked` | `postgres::claim::fresh` | `sqlite::claim::fresh` |
+//! | take over a batch that ran out | `tidegate_take_over` | `postgres::claim::take_over` | `sqlite::claim::rescue` |
+//! | claim rows that are due | none | `postgres::claim::rows` | `sqlite::claim::rows` |
+//! | find events behind an earlier one of their key | `tidegate_blocked` | `postgres::claim::read` | `sqlite::claim::blocked` |
+//! | let the next event of a key go | `tidegate_release` | `postgres::claim::rescue`, `postgres::settle` | `sqlite::claim::release` |
+//! | find what is open in a batch | `tidegate_remaining` | `postgres::claim::reopen`, `postgres::settle` | `sqlite::claim::remaining` |
+//! | find what was settled before | `tidegate_settled` | `postgres::settle::settle_batch` | `sqlite::settle::settled` |
+//! | compare the registry | `tidegate_registry` | `postgres::settle` | `sqlite::held::registry_version` |
+//! | settle | none | `postgres::settle::settle_batch`, `postgres::settle::rows` | `sqlite::settle::settle` |
+//! | register handlers | `tidegate_register` | `postgres::maintain::register` | `sqlite::maintain::register` |
+//! | give an event back | `tidegate_give_back` | `postgres::maintain::redrive` | `sqlite::maintain::redrive` |
+//! | cancel an event | `tidegate_cancel` | `PostgresQueue::cancel` | `sqlite::maintain::cancel` |
+//! | give positions | none | `postgres::projection::sequence` | `sqlite::projection::sequence` |
+//! | remove old events | none | `postgres::maintain::remove_old` | `sqlite::maintain::remove_old` |
 
+mod claim;
 mod columns;
+mod decode;
 mod postgres;
+mod projection;
 mod sqlite;
 mod stats;
 mod tally;
+mod turn;
 
 use std::sync::Arc;
 

@@ -2,6 +2,7 @@
 
 mod crash_points;
 mod disk;
+mod disk_proxy;
 mod executor;
 mod log;
 mod node;
@@ -12,6 +13,7 @@ mod trace;
 
 pub use crash_points::{Explored, crash_points, crash_points_of_two_lives};
 pub use disk::{Fault, FaultKind, Operation, SimDisk, Survivors};
+pub use disk_proxy::{DiskHook, DiskProxy};
 pub use executor::Sim;
 pub use log::{LogFault, LogRates, SimLog};
 pub use node::{Node, SimSpawn};

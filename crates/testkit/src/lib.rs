@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 
+pub mod child;
 mod recording;
 mod reply;
 mod scripted;

@@ -9,7 +9,7 @@ use tidegate_core::{Code, EventId, Failure};
 
 /// How the service does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Weather {
+pub(crate) enum Weather {
     /// It answers.
     Fair,
     /// One call in five fails.

@@ -6,29 +6,26 @@
 use std::time::Duration;
 
 use serde::Serialize;
-use tidegate_core::books::{Account, Component, ComponentKind, Ledger};
+use tidegate_core::books::{Account, Component, ComponentKind};
 use tidegate_core::env::{Entropy, Env, Task};
 use tidegate_core::{EventIds, GroupName, Topic};
 use tidegate_log::{Append, EmbeddedConfig, EmbeddedLog, Log, Record, TopicConfig, embedded};
 use tidegate_sim::{Node, Sim};
 
 use super::consumer::{Consumer, World};
-use super::{Ending, Frame, Tale};
+use super::engine::{DemoNote, Ended, Findings, Phase, Scene};
 use crate::log::{audited, component};
 use crate::report::Report;
-use crate::table;
 
 /// Time between two looks at the story, and between two batches of the producer.
 const FRAME: Duration = Duration::from_millis(250);
 /// Events per second while something is produced.
 const RATE: u64 = 300;
-/// The story ends at the latest after this; everything is handled long before.
-const DRAIN_LIMIT: Duration = Duration::from_secs(300);
 const DIR: &str = "/log";
 
 /// What happens when a phase begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Event {
+pub(crate) enum Event {
     /// Nothing but what goes on.
     Nothing,
     /// Two consumers join.
@@ -41,61 +38,9 @@ enum Event {
     PowerCut,
 }
 
-struct Phase {
-    name: &'static str,
-    lasts: Duration,
-    begins_with: Event,
-}
-
-const PHASES: [Phase; 5] = [
-    Phase {
-        name: "produce",
-        lasts: Duration::from_secs(4),
-        begins_with: Event::Nothing,
-    },
-    Phase {
-        name: "consume",
-        lasts: Duration::from_secs(6),
-        begins_with: Event::Join,
-    },
-    Phase {
-        name: "kill",
-        lasts: Duration::from_secs(6),
-        begins_with: Event::Kill,
-    },
-    Phase {
-        name: "return",
-        lasts: Duration::from_secs(6),
-        begins_with: Event::Return,
-    },
-    Phase {
-        name: "power cut",
-        lasts: Duration::from_secs(6),
-        begins_with: Event::PowerCut,
-    },
-];
-
-/// How many phases there are, the last one being the verdict.
-const COUNT: usize = PHASES.len() + 1;
-
-/// How a phase ended.
+/// What the world around the log, and its files, know.
 #[derive(Debug, Serialize)]
-struct PhaseEnd {
-    name: &'static str,
-    ended_at_ms: u64,
-    consumers: usize,
-    account: Account,
-}
-
-/// How the story ended.
-#[derive(Debug, Serialize)]
-pub(crate) struct Verdict {
-    demo: &'static str,
-    /// Tells the whole story again: `tidegate demo log --seed`.
-    seed: String,
-    phases: Vec<PhaseEnd>,
-    ledger: Account,
-    balanced: bool,
+pub(crate) struct RecordFindings {
     /// Events that the log acknowledged.
     acknowledged: usize,
     /// Of those, events that nobody handled.
@@ -108,35 +53,26 @@ pub(crate) struct Verdict {
     unaccounted: u64,
 }
 
-impl Ending for Verdict {
-    /// Balanced, nothing lost, and everything that was acknowledged was handled.
-    fn is_good(&self) -> bool {
-        self.balanced
-            && self.ledger.lost.total() == 0
-            && self.ledger.delivered == self.ledger.accepted
-            && self.missing == 0
-            && self.unaccounted == 0
+impl Findings for RecordFindings {
+    /// Everything that was acknowledged was handled.
+    fn are_good(&self, ledger: &Account) -> bool {
+        ledger.delivered == ledger.accepted && self.missing == 0 && self.unaccounted == 0
     }
 
-    fn lines(&self) -> Vec<String> {
+    fn lines(&self, ledger: &Account) -> Vec<String> {
         vec![
-            table::equation(&self.ledger),
             format!(
                 "acknowledged {}   handled by nobody {}   handled again {} (at least once)   lost {}",
                 self.acknowledged,
                 self.missing,
                 self.duplicates,
-                self.ledger.lost.total()
+                ledger.lost.total()
             ),
             match self.unaccounted {
                 0 => "audit of the files: every event is accounted for".to_owned(),
                 count => format!("audit of the files: {count} events are NOT accounted for"),
             },
         ]
-    }
-
-    fn again(&self) -> String {
-        format!("tidegate demo log --seed {}", self.seed)
     }
 }
 
@@ -156,14 +92,6 @@ pub(crate) struct LogStory {
     produced: u64,
     /// Audits that found something.
     disagreements: u64,
-}
-
-impl Tale for LogStory {
-    type Verdict = Verdict;
-
-    fn run(self, show: impl FnMut(&Frame)) -> Result<Verdict, Report> {
-        Ok(self.tell(show))
-    }
 }
 
 impl LogStory {
@@ -199,49 +127,6 @@ impl LogStory {
             entropy,
             produced: 0,
             disagreements: 0,
-        }
-    }
-
-    fn tell(mut self, mut show: impl FnMut(&Frame)) -> Verdict {
-        let mut phases = Vec::new();
-        for (index, phase) in PHASES.iter().enumerate() {
-            self.happen(phase.begins_with);
-            let end = self.sim.now() + phase.lasts;
-            while self.sim.now() < end {
-                self.produce_due();
-                self.sim.run_for(FRAME);
-                show(&self.frame(phase.name, index + 1));
-            }
-            self.audit();
-            phases.push(self.phase_end(phase.name));
-        }
-        let end = self.sim.now() + DRAIN_LIMIT;
-        while !self.is_at_rest() && self.sim.now() < end {
-            self.sim.run_for(FRAME);
-            show(&self.frame("verdict", COUNT));
-        }
-        self.audit();
-        show(&self.frame("verdict", COUNT));
-        phases.push(self.phase_end("verdict"));
-        self.verdict(phases)
-    }
-
-    fn happen(&mut self, event: Event) {
-        match event {
-            Event::Nothing => {}
-            Event::Join => (0..2).for_each(|_| self.join()),
-            Event::Kill => {
-                self.wait_a_moment();
-                if let Some(consumer) = self.consumers.pop() {
-                    consumer.abort();
-                }
-            }
-            Event::Return => self.join(),
-            Event::PowerCut => {
-                self.produce_due();
-                self.wait_a_moment();
-                self.cut_the_power();
-            }
         }
     }
 
@@ -312,33 +197,57 @@ impl LogStory {
             .map(|kept| kept.books.account())
             .unwrap_or_default()
     }
+}
 
-    fn is_at_rest(&self) -> bool {
-        self.account().queued == 0 && self.world.known().offered.is_empty()
+impl Scene for LogStory {
+    type Event = Event;
+    type Findings = RecordFindings;
+
+    const PHASES: &'static [Phase<Event>] = &[
+        Phase::new("produce", Event::Nothing, 16),
+        Phase::new("consume", Event::Join, 24),
+        Phase::new("kill", Event::Kill, 24),
+        Phase::new("return", Event::Return, 24),
+        Phase::new("power cut", Event::PowerCut, 24),
+    ];
+    const DRAIN_LIMIT: Duration = Duration::from_secs(300);
+
+    fn now(&self) -> Duration {
+        self.sim.now()
     }
 
-    fn frame(&self, phase: &'static str, number: usize) -> Frame {
-        Frame {
-            phase,
-            number,
-            phases: COUNT,
-            at: self.sim.now(),
-            account: self.account(),
-            note: format!("consumers {}", self.consumers.len()),
+    fn happen(&mut self, event: Event) -> Result<(), Report> {
+        match event {
+            Event::Nothing => {}
+            Event::Join => (0..2).for_each(|_| self.join()),
+            Event::Kill => {
+                self.wait_a_moment();
+                if let Some(consumer) = self.consumers.pop() {
+                    consumer.abort();
+                }
+            }
+            Event::Return => self.join(),
+            Event::PowerCut => {
+                self.produce_due();
+                self.wait_a_moment();
+                self.cut_the_power();
+            }
         }
+        Ok(())
     }
 
-    fn phase_end(&self, name: &'static str) -> PhaseEnd {
-        PhaseEnd {
-            name,
-            ended_at_ms: u64::try_from(self.sim.now().as_millis()).unwrap_or(u64::MAX),
-            consumers: self.consumers.len(),
-            account: self.account(),
-        }
+    fn work(&mut self) -> Result<(), Report> {
+        self.produce_due();
+        self.wait()
+    }
+
+    fn wait(&mut self) -> Result<(), Report> {
+        self.sim.run_for(FRAME);
+        Ok(())
     }
 
     /// Counts the records while everything goes on.
-    fn audit(&mut self) {
+    fn audit(&mut self) -> Result<(), Report> {
         let log = self.log.clone();
         let audited = self.sim.block_on(&self.node, async move {
             log.shelf().audit().await.map(|found| {
@@ -349,10 +258,19 @@ impl LogStory {
             })
         });
         self.disagreements += audited.unwrap_or(1);
+        Ok(())
     }
 
-    fn verdict(mut self, phases: Vec<PhaseEnd>) -> Verdict {
-        let ledger = self.account();
+    fn look(&self) -> Result<(Account, DemoNote), Report> {
+        Ok((self.account(), DemoNote::Consumers(self.consumers.len())))
+    }
+
+    fn is_at_rest(&self) -> Result<bool, Report> {
+        Ok(self.account().queued == 0 && self.world.known().offered.is_empty())
+    }
+
+    fn end(mut self) -> Result<Ended<RecordFindings>, Report> {
+        let account = self.account();
         let log = self.log.clone();
         self.sim
             .block_on(&self.node, async move { log.close().await });
@@ -362,26 +280,26 @@ impl LogStory {
         let unaccounted = recounted.map(|found| found.map(|one| one.unaccounted).sum());
         let (name, kind) = component(&self.topic, Some(&self.group));
         debug_assert_eq!(kind, ComponentKind::Group);
-        let whole = Component {
-            name,
-            kind,
-            account: ledger.clone(),
-        };
         let known = self.world.known();
         let is_handled = |id: &&tidegate_core::EventId| known.handled.contains_key(id);
         let handled = known.acknowledged.iter().filter(is_handled).count();
-        Verdict {
+        Ok(Ended {
             demo: Self::NAME,
-            seed: format!("{:#x}", self.seed),
-            phases,
-            balanced: self.disagreements == 0 && Ledger::new(vec![whole]).balanced,
-            ledger,
-            acknowledged: known.acknowledged.len(),
-            missing: known.acknowledged.len() - handled,
-            duplicates: known.handled.values().map(|times| times - 1).sum(),
-            fenced: known.fenced,
-            unaccounted: unaccounted.unwrap_or(1),
-        }
+            seed: self.seed,
+            component: Component {
+                name,
+                kind,
+                account,
+            },
+            is_agreed: self.disagreements == 0,
+            findings: RecordFindings {
+                acknowledged: known.acknowledged.len(),
+                missing: known.acknowledged.len() - handled,
+                duplicates: known.handled.values().map(|times| times - 1).sum(),
+                fenced: known.fenced,
+                unaccounted: unaccounted.unwrap_or(1),
+            },
+        })
     }
 }
 
@@ -400,14 +318,15 @@ fn open(env: &Env) -> EmbeddedLog {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::demo::{Ending, Tale};
 
     #[test]
     fn whatever_the_seed_nothing_is_lost_and_something_was_at_stake() {
         let mut duplicates = 0;
         for seed in 0..10 {
-            let verdict = LogStory::new(seed).tell(|_| {});
+            let verdict = LogStory::new(seed).run(|_| {}).unwrap();
             assert!(verdict.is_good(), "seed {seed}: {verdict:?}");
-            duplicates += verdict.duplicates;
+            duplicates += verdict.findings.duplicates;
         }
         assert!(duplicates > 0, "a consumer died with records in its hands");
     }

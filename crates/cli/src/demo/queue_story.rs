@@ -12,24 +12,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
-use tidegate_core::books::{Account, Component, ComponentKind, Ledger};
+use tidegate_core::books::{Account, Component, ComponentKind};
 use tidegate_core::env::{Clock, Env};
 use tidegate_queue::Queue;
 use tidegate_queue::sql::{COMPONENT, TallyRow, read_tally};
 use tidegate_store::{Store, StoreOptions};
+use tokio::runtime::Handle;
 
 use self::process::Process;
-use self::shop::{OrderPlaced, Shop, World};
-use super::{Ending, Frame, Tale};
+use self::shop::{OrderFindings, OrderPlaced, Shop, World};
+use super::engine::{DemoNote, DemoVerdict, Ended, Findings, Phase, Scene};
+use super::{Frame, Tale};
 use crate::report::Report;
-use crate::{store, table};
+use crate::store;
 
 /// Time between two looks at the story.
 const FRAME: Duration = Duration::from_millis(50);
 /// Orders that are placed in each of them.
 const ORDERS: usize = 6;
-/// The story ends at the latest after this; everything is handled long before.
-const DRAIN_LIMIT: Duration = Duration::from_secs(60);
 /// How long a kill waits for work that it could interrupt.
 const WORK_LIMIT: Duration = Duration::from_secs(5);
 /// The read model: how many orders of each customer were completed.
@@ -37,7 +37,7 @@ const TALLY: &str = "orders_by_customer";
 
 /// What happens when a phase begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Event {
+pub(crate) enum Event {
     /// Orders are placed, and nobody handles them yet.
     Nothing,
     /// A dispatcher starts.
@@ -48,103 +48,40 @@ enum Event {
     Restart,
 }
 
-struct Phase {
-    name: &'static str,
-    frames: usize,
-    begins_with: Event,
-}
-
-const PHASES: [Phase; 4] = [
-    Phase {
-        name: "publish",
-        frames: 10,
-        begins_with: Event::Nothing,
-    },
-    Phase {
-        name: "handle",
-        frames: 14,
-        begins_with: Event::Start,
-    },
-    Phase {
-        name: "kill",
-        frames: 10,
-        begins_with: Event::Kill,
-    },
-    Phase {
-        name: "restart",
-        frames: 12,
-        begins_with: Event::Restart,
-    },
-];
-
-/// How many phases there are, the last one being the verdict.
-const COUNT: usize = PHASES.len() + 1;
-
-/// How a phase ended.
+/// What the world around the queue, and its tables, know.
 #[derive(Debug, Serialize)]
-struct PhaseEnd {
-    name: &'static str,
-    ended_at_ms: u64,
-    dispatchers: usize,
-    account: Account,
-}
-
-/// How the story ended.
-#[derive(Debug, Serialize)]
-pub(crate) struct Verdict {
-    demo: &'static str,
-    /// Places the same orders again: `tidegate demo queue --seed`.
-    seed: String,
-    phases: Vec<PhaseEnd>,
-    ledger: Account,
-    balanced: bool,
-    /// Orders whose transaction was committed.
-    placed: usize,
-    /// Orders whose transaction was taken back, none of which may ever be handled.
-    rolled_back: usize,
-    /// Orders that were placed and not handled, or were handled and never placed.
-    missing: usize,
-    /// Times that a handler was called again after it had succeeded.
-    duplicates: u64,
-    /// Calls that failed and were tried again.
-    retried: u64,
-    /// Orders that a handler refused for good.
-    refused: usize,
-    /// Payments that were published twice for one order.
-    doubled: usize,
-    /// Customers whose orders the read model has counted wrong.
-    miscounted: usize,
+pub(crate) struct QueueFindings {
+    #[serde(flatten)]
+    orders: OrderFindings,
     /// What the last audit did not find in the tables.
     unaccounted: u64,
 }
 
-impl Ending for Verdict {
-    /// Balanced, nothing lost, every order handled as it should be, and the read model right.
-    fn is_good(&self) -> bool {
-        let ended = self.ledger.delivered + self.ledger.dead_lettered;
-        self.balanced
-            && self.ledger.lost.total() == 0
-            && ended == self.ledger.accepted
-            && self.missing + self.doubled + self.miscounted == 0
+impl Findings for QueueFindings {
+    /// Every order was handled as it should be, and the read model is right.
+    fn are_good(&self, ledger: &Account) -> bool {
+        let orders = &self.orders;
+        ledger.delivered + ledger.dead_lettered == ledger.accepted
+            && orders.missing + orders.doubled + orders.miscounted == 0
             && self.unaccounted == 0
     }
 
-    fn lines(&self) -> Vec<String> {
+    fn lines(&self, ledger: &Account) -> Vec<String> {
+        let orders = &self.orders;
         vec![
-            table::equation(&self.ledger),
             format!(
                 "orders placed {}   rolled back {}   refused {}   handled wrong {}   lost {}",
-                self.placed,
-                self.rolled_back,
-                self.refused,
-                self.missing,
-                self.ledger.lost.total()
+                orders.placed,
+                orders.rolled_back,
+                orders.refused,
+                orders.missing,
+                ledger.lost.total()
             ),
             format!(
                 "calls retried {}   repeated after the kill {} (at least once)   payments doubled {}",
-                self.retried, self.duplicates, self.doubled
+                orders.retried, orders.duplicates, orders.doubled
             ),
-            match self.miscounted {
+            match orders.miscounted {
                 0 => "read model: every completed order is in it once".to_owned(),
                 count => format!("read model: {count} customers are counted WRONG"),
             },
@@ -153,10 +90,6 @@ impl Ending for Verdict {
                 count => format!("audit of the tables: {count} events are NOT accounted for"),
             },
         ]
-    }
-
-    fn again(&self) -> String {
-        format!("tidegate demo queue --seed {}", self.seed)
     }
 }
 
@@ -176,25 +109,26 @@ impl QueueStory {
 }
 
 impl Tale for QueueStory {
-    type Verdict = Verdict;
+    type Verdict = DemoVerdict<QueueFindings>;
 
-    fn run(self, show: impl FnMut(&Frame)) -> Result<Verdict, Report> {
+    fn run(self, show: impl FnMut(&Frame)) -> Result<Self::Verdict, Report> {
         let failed = |doing, error: std::io::Error| Report::of("demo.failed", doing, &error);
         let dir = tempfile::tempdir()
             .map_err(|error| failed("cannot make a directory for the demo", error))?;
         let runtime = process::runtime()
             .map_err(|error| failed("cannot start a runtime for the demo", error))?;
         let database = format!("sqlite://{}", dir.path().join("orders.db").display());
-        let told = runtime.block_on(async {
-            let mut telling = Telling::begin(self.seed, &database).await?;
-            telling.tell(show).await
-        });
+        let handle = runtime.handle().clone();
+        let began = runtime.block_on(Telling::begin(self.seed, &database, handle));
+        let told = began.and_then(|telling| telling.run(show));
         runtime.shutdown_background();
         told
     }
 }
 
 struct Telling {
+    /// Runs what the queue does for us.
+    runtime: Handle,
     seed: u64,
     database: String,
     clock: Arc<dyn Clock>,
@@ -203,15 +137,17 @@ struct Telling {
     shop: Shop,
     world: World,
     process: Option<Process>,
-    /// Audits that found something.
+    /// What the last audit did not find, and all of them together.
+    unaccounted: u64,
     disagreements: u64,
 }
 
 impl Telling {
-    async fn begin(seed: u64, database: &str) -> Result<Self, Report> {
+    async fn begin(seed: u64, database: &str, runtime: Handle) -> Result<Self, Report> {
         let env = Env::system();
         let queue = open(database, &env).await?.named("shop");
         Ok(Self {
+            runtime,
             seed,
             database: database.to_owned(),
             began: env.clock.elapsed(),
@@ -220,50 +156,9 @@ impl Telling {
             shop: Shop::new(seed),
             world: World::default(),
             process: None,
+            unaccounted: 0,
             disagreements: 0,
         })
-    }
-
-    async fn tell(&mut self, mut show: impl FnMut(&Frame)) -> Result<Verdict, Report> {
-        let mut phases = Vec::new();
-        for (index, phase) in PHASES.iter().enumerate() {
-            self.happen(phase.begins_with).await?;
-            for _ in 0..phase.frames {
-                self.place_orders().await?;
-                show(&self.frame(phase.name, index + 1).await?);
-            }
-            self.audit().await?;
-            phases.push(self.phase_end(phase.name).await?);
-        }
-        let end = self.clock.elapsed() + DRAIN_LIMIT;
-        while !self.is_at_rest().await? && self.clock.elapsed() < end {
-            self.clock.sleep(FRAME).await;
-            show(&self.frame("verdict", COUNT).await?);
-        }
-        phases.push(self.phase_end("verdict").await?);
-        self.verdict(phases).await
-    }
-
-    async fn happen(&mut self, event: Event) -> Result<(), Report> {
-        match event {
-            Event::Nothing => {}
-            Event::Kill => {
-                self.order().await?;
-                self.wait_for_work().await?;
-                self.process = None;
-            }
-            Event::Start | Event::Restart => {
-                let name = match event {
-                    Event::Restart => "second",
-                    Event::Nothing | Event::Start | Event::Kill => "first",
-                };
-                let process = Process::start(name, &self.database, self.seed, &self.world);
-                self.process = Some(process.map_err(|error| {
-                    Report::of("demo.failed", "cannot start a runtime for the demo", &error)
-                })?);
-            }
-        }
-        Ok(())
     }
 
     /// So that a kill does not find everybody idle.
@@ -299,7 +194,7 @@ impl Telling {
     }
 
     /// Everything was handled, and the read model has read all of it.
-    async fn is_at_rest(&self) -> Result<bool, Report> {
+    async fn is_all_read(&self) -> Result<bool, Report> {
         let queues = self.queue.store();
         // The end of the log first: what has a position by then is what the lag is measured by.
         let head = queues.read_log(0, 1).await.map_err(broken)?.head;
@@ -309,63 +204,95 @@ impl Telling {
         Ok(stats.pending + stats.processing == 0 && is_ordered && is_read)
     }
 
-    async fn frame(&self, phase: &'static str, number: usize) -> Result<Frame, Report> {
-        Ok(Frame {
-            phase,
-            number,
-            phases: COUNT,
-            at: self.clock.elapsed().saturating_sub(self.began),
-            account: self.account().await?,
-            note: format!("dispatchers {}", self.dispatchers()),
-        })
-    }
-
-    fn dispatchers(&self) -> usize {
-        usize::from(self.process.is_some())
-    }
-
-    async fn phase_end(&self, name: &'static str) -> Result<PhaseEnd, Report> {
-        let ended = self.clock.elapsed().saturating_sub(self.began);
-        Ok(PhaseEnd {
-            name,
-            ended_at_ms: u64::try_from(ended.as_millis()).unwrap_or(u64::MAX),
-            dispatchers: self.dispatchers(),
-            account: self.account().await?,
-        })
-    }
-
     /// Counts the tables while everything goes on.
-    async fn audit(&mut self) -> Result<u64, Report> {
+    async fn recount(&self) -> Result<u64, Report> {
         let recount = self.queue.store().recount().await.map_err(broken)?;
-        self.disagreements += recount.unaccounted();
         Ok(recount.unaccounted())
     }
 
-    async fn verdict(&mut self, phases: Vec<PhaseEnd>) -> Result<Verdict, Report> {
-        let unaccounted = self.audit().await?;
-        let ledger = self.account().await?;
-        let tallied = read_tally(&self.queue, TALLY).await.map_err(broken)?;
-        let whole = Component {
-            name: COMPONENT.to_owned(),
-            kind: ComponentKind::Queue,
-            account: ledger.clone(),
-        };
-        let findings = self.world.findings(&tallied);
-        Ok(Verdict {
+    fn start(&mut self, name: &str) -> Result<(), Report> {
+        let started = Process::start(name, &self.database, self.seed, &self.world);
+        let failed = "cannot start a runtime for the demo";
+        let started = started.map_err(|error| Report::of("demo.failed", failed, &error));
+        self.process = Some(started?);
+        Ok(())
+    }
+}
+
+impl Scene for Telling {
+    type Event = Event;
+    type Findings = QueueFindings;
+
+    const PHASES: &'static [Phase<Event>] = &[
+        Phase::new("publish", Event::Nothing, 10),
+        Phase::new("handle", Event::Start, 14),
+        Phase::new("kill", Event::Kill, 10),
+        Phase::new("restart", Event::Restart, 12),
+    ];
+    const DRAIN_LIMIT: Duration = Duration::from_secs(60);
+
+    fn now(&self) -> Duration {
+        self.clock.elapsed().saturating_sub(self.began)
+    }
+
+    fn happen(&mut self, event: Event) -> Result<(), Report> {
+        match event {
+            Event::Nothing => Ok(()),
+            Event::Start => self.start("first"),
+            Event::Restart => self.start("second"),
+            Event::Kill => {
+                let runtime = self.runtime.clone();
+                runtime.block_on(self.order())?;
+                runtime.block_on(self.wait_for_work())?;
+                self.process = None;
+                Ok(())
+            }
+        }
+    }
+
+    fn work(&mut self) -> Result<(), Report> {
+        self.runtime.clone().block_on(self.place_orders())
+    }
+
+    fn wait(&mut self) -> Result<(), Report> {
+        self.runtime
+            .block_on(async { self.clock.sleep(FRAME).await });
+        Ok(())
+    }
+
+    fn audit(&mut self) -> Result<(), Report> {
+        self.unaccounted = self.runtime.block_on(self.recount())?;
+        self.disagreements += self.unaccounted;
+        Ok(())
+    }
+
+    fn look(&self) -> Result<(Account, DemoNote), Report> {
+        let dispatchers = usize::from(self.process.is_some());
+        let account = self.runtime.block_on(self.account())?;
+        Ok((account, DemoNote::Dispatchers(dispatchers)))
+    }
+
+    fn is_at_rest(&self) -> Result<bool, Report> {
+        self.runtime.block_on(self.is_all_read())
+    }
+
+    fn end(self) -> Result<Ended<QueueFindings>, Report> {
+        let account = self.runtime.block_on(self.account())?;
+        let tallied = self.runtime.block_on(read_tally(&self.queue, TALLY));
+        let orders = self.world.findings(&tallied.map_err(broken)?);
+        Ok(Ended {
             demo: QueueStory::NAME,
-            seed: format!("{:#x}", self.seed),
-            phases,
-            balanced: self.disagreements == 0 && Ledger::new(vec![whole]).balanced,
-            ledger,
-            placed: findings.placed,
-            rolled_back: findings.rolled_back,
-            missing: findings.missing,
-            duplicates: findings.duplicates,
-            retried: findings.retried,
-            refused: findings.refused,
-            doubled: findings.doubled,
-            miscounted: findings.miscounted,
-            unaccounted,
+            seed: self.seed,
+            component: Component {
+                name: COMPONENT.to_owned(),
+                kind: ComponentKind::Queue,
+                account,
+            },
+            is_agreed: self.disagreements == 0,
+            findings: QueueFindings {
+                orders,
+                unaccounted: self.unaccounted,
+            },
         })
     }
 }

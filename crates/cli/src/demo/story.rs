@@ -4,108 +4,48 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::Serialize;
-use tidegate_core::books::{Account, Component, ComponentKind, Ledger};
+use tidegate_core::books::{Account, Component, ComponentKind};
 use tidegate_core::{EventIds, Offset, Topic};
 use tidegate_sim::{Node, Sim};
 
 use super::dependency::{Dependency, Weather};
+use super::engine::{DemoNote, Ended, Findings, Phase, Scene};
 use super::path::Path;
-use super::{Ending, Frame, Tale};
 use crate::report::Report;
-use crate::table;
 
 /// Time between two looks at the story.
 const FRAME: Duration = Duration::from_millis(250);
 /// Events per second while the phases last.
 const RATE: u64 = 100;
-/// The story ends at the latest after this; every retry is over long before.
-const DRAIN_LIMIT: Duration = Duration::from_secs(300);
-
-struct Phase {
-    name: &'static str,
-    lasts: Duration,
-    weather: Weather,
-}
-
-const PHASES: [Phase; 4] = [
-    Phase {
-        name: "calm",
-        lasts: Duration::from_secs(8),
-        weather: Weather::Fair,
-    },
-    Phase {
-        name: "flaky",
-        lasts: Duration::from_secs(8),
-        weather: Weather::Flaky,
-    },
-    Phase {
-        name: "outage",
-        lasts: Duration::from_secs(12),
-        weather: Weather::Down,
-    },
-    Phase {
-        name: "recovery",
-        lasts: Duration::from_secs(8),
-        weather: Weather::Fair,
-    },
-];
-
-/// How many phases there are, the last one being the verdict.
-const COUNT: usize = PHASES.len() + 1;
-
-/// How a phase ended.
+/// What the dependency knows.
 #[derive(Debug, Serialize)]
-pub(crate) struct PhaseEnd {
-    pub(crate) name: &'static str,
-    pub(crate) ended_at_ms: u64,
-    pub(crate) breaker: String,
-    pub(crate) account: Account,
-}
-
-/// How the story ended.
-#[derive(Debug, Serialize)]
-pub(crate) struct Verdict {
-    pub(crate) demo: &'static str,
-    /// Tells the whole story again: `tidegate demo --seed`.
-    pub(crate) seed: String,
-    pub(crate) phases: Vec<PhaseEnd>,
-    pub(crate) ledger: Account,
-    pub(crate) balanced: bool,
+pub(crate) struct CallFindings {
     /// Calls of the dependency.
-    pub(crate) attempts: u64,
+    attempts: u64,
     /// Arrivals beyond one per event.
-    pub(crate) duplicates: i64,
-    pub(crate) breaker_openings: u64,
+    duplicates: i64,
+    breaker_openings: u64,
     /// Dead letters by reason and code.
-    pub(crate) dead_letters: BTreeMap<String, u64>,
+    dead_letters: BTreeMap<String, u64>,
 }
 
-impl Ending for Verdict {
-    /// Balanced, nothing lost, everything at its end.
-    fn is_good(&self) -> bool {
-        let ended = self.ledger.delivered + self.ledger.dead_lettered;
-        self.balanced
-            && self.ledger.lost.total() == 0
-            && ended == self.ledger.accepted
-            && self.duplicates == 0
+impl Findings for CallFindings {
+    /// Everything is at its end, once.
+    fn are_good(&self, ledger: &Account) -> bool {
+        ledger.delivered + ledger.dead_lettered == ledger.accepted && self.duplicates == 0
     }
 
-    fn lines(&self) -> Vec<String> {
+    fn lines(&self, ledger: &Account) -> Vec<String> {
         let mut lines = vec![format!(
             "duplicates {}   lost {}   calls {}   breaker opened {} times",
             self.duplicates,
-            self.ledger.lost.total(),
+            ledger.lost.total(),
             self.attempts,
             self.breaker_openings
         )];
         let letters = self.dead_letters.iter();
         lines.extend(letters.map(|(why, count)| format!("dead letters  {count:>4}  {why}")));
-        lines.insert(0, table::equation(&self.ledger));
         lines
-    }
-
-    fn again(&self) -> String {
-        format!("tidegate demo --seed {}", self.seed)
     }
 }
 
@@ -122,14 +62,6 @@ pub(crate) struct Story {
     disagreements: usize,
 }
 
-impl Tale for Story {
-    type Verdict = Verdict;
-
-    fn run(self, show: impl FnMut(&Frame)) -> Result<Verdict, Report> {
-        Ok(self.tell(show))
-    }
-}
-
 impl Story {
     /// The name by which it is called.
     pub(crate) const NAME: &'static str = "flaky";
@@ -143,6 +75,7 @@ impl Story {
         let dependency = Dependency::new(&env);
         let topic = Topic::new("demo.orders").unwrap_or_else(|_| unreachable!("a valid name"));
         let path = Path::new(env, topic, dependency.clone());
+        path.start();
         Self {
             seed,
             sim,
@@ -155,28 +88,6 @@ impl Story {
         }
     }
 
-    fn tell(mut self, mut show: impl FnMut(&Frame)) -> Verdict {
-        self.path.start();
-        let mut phases = Vec::new();
-        for (index, phase) in PHASES.iter().enumerate() {
-            self.dependency.set_weather(phase.weather);
-            let end = self.sim.now() + phase.lasts;
-            while self.sim.now() < end {
-                self.accept_due();
-                self.sim.run_for(FRAME);
-                show(&self.frame(phase.name, index + 1));
-            }
-            phases.push(self.phase_end(phase.name));
-        }
-        let end = self.sim.now() + DRAIN_LIMIT;
-        while !self.path.is_at_rest() && self.sim.now() < end {
-            self.sim.run_for(FRAME);
-            show(&self.frame("verdict", COUNT));
-        }
-        phases.push(self.phase_end("verdict"));
-        self.verdict(phases)
-    }
-
     /// Takes on the events that have come in since the last frame.
     fn accept_due(&mut self) {
         let due = (self.sim.now() + FRAME).as_millis() * u128::from(RATE) / 1_000;
@@ -186,32 +97,54 @@ impl Story {
             self.accepted += 1;
         }
     }
+}
 
-    /// A look at the story. Each time, the events are counted where they really are.
-    fn frame(&mut self, phase: &'static str, number: usize) -> Frame {
+impl Scene for Story {
+    type Event = Weather;
+    type Findings = CallFindings;
+
+    const PHASES: &'static [Phase<Weather>] = &[
+        Phase::new("calm", Weather::Fair, 32),
+        Phase::new("flaky", Weather::Flaky, 32),
+        Phase::new("outage", Weather::Down, 48),
+        Phase::new("recovery", Weather::Fair, 32),
+    ];
+    const DRAIN_LIMIT: Duration = Duration::from_secs(300);
+
+    fn now(&self) -> Duration {
+        self.sim.now()
+    }
+
+    fn happen(&mut self, weather: Weather) -> Result<(), Report> {
+        self.dependency.set_weather(weather);
+        Ok(())
+    }
+
+    fn work(&mut self) -> Result<(), Report> {
+        self.accept_due();
+        self.wait()
+    }
+
+    fn wait(&mut self) -> Result<(), Report> {
+        self.sim.run_for(FRAME);
+        self.audit()
+    }
+
+    fn audit(&mut self) -> Result<(), Report> {
         self.disagreements += usize::from(!self.path.audit().is_empty());
-        let look = self.path.look();
-        Frame {
-            phase,
-            number,
-            phases: COUNT,
-            at: self.sim.now(),
-            account: look.account,
-            note: format!("breaker {}", look.breaker),
-        }
+        Ok(())
     }
 
-    fn phase_end(&self, name: &'static str) -> PhaseEnd {
+    fn look(&self) -> Result<(Account, DemoNote), Report> {
         let look = self.path.look();
-        PhaseEnd {
-            name,
-            ended_at_ms: u64::try_from(self.sim.now().as_millis()).unwrap_or(u64::MAX),
-            breaker: look.breaker.to_string(),
-            account: look.account,
-        }
+        Ok((look.account, DemoNote::Breaker(look.breaker.to_string())))
     }
 
-    fn verdict(mut self, phases: Vec<PhaseEnd>) -> Verdict {
+    fn is_at_rest(&self) -> Result<bool, Report> {
+        Ok(self.path.is_at_rest())
+    }
+
+    fn end(mut self) -> Result<Ended<CallFindings>, Report> {
         let look = self.path.look();
         self.sim.crash(&self.node);
         let mut dead_letters = BTreeMap::new();
@@ -219,24 +152,23 @@ impl Story {
             let why = format!("{} {}", letter.reason.as_str(), letter.failure.code);
             *dead_letters.entry(why).or_default() += 1;
         }
-        let component = Component {
-            name: Self::NAME.to_owned(),
-            kind: ComponentKind::Demo,
-            account: look.account.clone(),
-        };
         let arrivals = self.dependency.arrivals();
         let duplicates: u64 = arrivals.values().map(|times| times - 1).sum();
-        let is_agreed = self.disagreements == 0 && self.path.audit().is_empty();
-        Verdict {
+        Ok(Ended {
             demo: Self::NAME,
-            seed: format!("{:#x}", self.seed),
-            phases,
-            balanced: is_agreed && Ledger::new(vec![component]).balanced,
-            duplicates: i64::try_from(duplicates).unwrap_or(i64::MAX),
-            ledger: look.account,
-            attempts: look.attempts,
-            breaker_openings: look.openings,
-            dead_letters,
-        }
+            seed: self.seed,
+            component: Component {
+                name: Self::NAME.to_owned(),
+                kind: ComponentKind::Demo,
+                account: look.account,
+            },
+            is_agreed: self.disagreements == 0 && self.path.audit().is_empty(),
+            findings: CallFindings {
+                attempts: look.attempts,
+                duplicates: i64::try_from(duplicates).unwrap_or(i64::MAX),
+                breaker_openings: look.openings,
+                dead_letters,
+            },
+        })
     }
 }

@@ -51,47 +51,63 @@ impl fmt::Display for Listed {
 #[must_use]
 pub fn all() -> Vec<Listed> {
     let mut listed = Vec::new();
-    walk(ROOT, "", None, &mut listed);
+    visit(&mut |visited| {
+        if visited.is_value {
+            listed.push(visited.listed);
+        }
+    });
     listed
 }
 
-fn walk(keys: &'static [Key], prefix: &str, part: Option<Part>, listed: &mut Vec<Listed>) {
+/// A key of the table, as [`visit`] comes by it.
+pub(crate) struct Visited<'a> {
+    /// The path of the section that it stands in; empty for the top of the file.
+    pub(crate) section: &'a str,
+    pub(crate) listed: Listed,
+    /// Whether it takes a value, and has no keys inside.
+    pub(crate) is_value: bool,
+}
+
+/// Goes through every key of the table, sections included, in the order of the file.
+pub(crate) fn visit(each: &mut dyn FnMut(Visited<'_>)) {
+    visit_keys(ROOT, "", None, each);
+}
+
+fn visit_keys(
+    keys: &'static [Key],
+    section: &str,
+    part: Option<Part>,
+    each: &mut dyn FnMut(Visited<'_>),
+) {
     for key in keys {
-        let path = if prefix.is_empty() {
-            key.name.to_owned()
-        } else {
-            format!("{prefix}.{}", key.name)
-        };
+        let (step, below) = inside(&key.kind);
+        let dot = if section.is_empty() { "" } else { "." };
+        let path = format!("{section}{dot}{}{step}", key.name);
         let part = part.or(key.part);
-        below(key, &key.kind, path, part, listed);
+        let listed = Listed {
+            path: path.clone(),
+            part,
+            key,
+        };
+        each(Visited {
+            section,
+            listed,
+            is_value: below.is_empty(),
+        });
+        visit_keys(below, &path, part, each);
     }
 }
 
-fn below(
-    key: &'static Key,
-    kind: &'static Kind,
-    path: String,
-    part: Option<Part>,
-    listed: &mut Vec<Listed>,
-) {
-    match kind {
-        Kind::Section(keys) if !keys.is_empty() => walk(keys, &path, part, listed),
-        Kind::List(each @ Kind::Section(_)) => below(key, each, format!("{path}[]"), part, listed),
-        Kind::Map { each, .. } => below(key, each, format!("{path}.<name>"), part, listed),
-        Kind::Flag
-        | Kind::Integer { .. }
-        | Kind::Float { .. }
-        | Kind::Text
-        | Kind::Duration { .. }
-        | Kind::Size { .. }
-        | Kind::Choice(_)
-        | Kind::Url(_)
-        | Kind::Address
-        | Kind::Code
-        | Kind::Property
-        | Kind::Secret
-        | Kind::List(_)
-        | Kind::Section(_) => listed.push(Listed { path, part, key }),
+/// What a kind adds to the path of its key, and the keys inside of it.
+fn inside(kind: &'static Kind) -> (&'static str, &'static [Key]) {
+    if let Kind::Map { each, .. } = kind {
+        (".<name>", inside(each).1)
+    } else if let Kind::List(Kind::Section(keys)) = kind {
+        ("[]", keys)
+    } else if let Kind::Section(keys) = kind {
+        ("", keys)
+    } else {
+        ("", &[])
     }
 }
 

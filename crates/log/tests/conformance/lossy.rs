@@ -6,7 +6,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use tidegate_core::env::{Disk, DiskFile, DiskLock, Entry, OpenMode};
+use tidegate_core::env::Disk;
+use tidegate_sim::{DiskHook, DiskProxy};
 
 /// Which syncs of journals are done and said to have failed, and which writes find no room.
 #[derive(Debug, Clone, Default)]
@@ -33,105 +34,33 @@ impl Losses {
     }
 
     /// A disk on which they happen.
-    pub(crate) fn on(&self, disk: Arc<dyn Disk>) -> LossyDisk {
-        LossyDisk {
-            disk,
-            losses: self.clone(),
-        }
+    pub(crate) fn on(&self, disk: Arc<dyn Disk>) -> DiskProxy {
+        DiskProxy::new(disk, Arc::new(self.clone()))
     }
 }
 
-/// A disk whose answers can be lost.
-#[derive(Debug)]
-pub(crate) struct LossyDisk {
-    disk: Arc<dyn Disk>,
-    losses: Losses,
-}
-
-impl Disk for LossyDisk {
-    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Box<dyn DiskFile>> {
-        let file = self.disk.open(path, mode)?;
-        let name = path.file_name().and_then(|name| name.to_str());
-        if !name.is_some_and(|name| name.starts_with("journal-") || name.starts_with("spare-")) {
-            return Ok(file);
-        }
-        let losses = self.losses.clone();
-        Ok(Box::new(LossyFile { file, losses }))
-    }
-
-    fn list(&self, dir: &Path) -> io::Result<Vec<Entry>> {
-        self.disk.list(dir)
-    }
-
-    fn create_dir_all(&self, dir: &Path) -> io::Result<()> {
-        self.disk.create_dir_all(dir)
-    }
-
-    fn replace(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.disk.replace(from, to)
-    }
-
-    fn remove(&self, path: &Path) -> io::Result<()> {
-        self.disk.remove(path)
-    }
-
-    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        self.disk.sync_dir(dir)
-    }
-
-    fn lock(&self, path: &Path) -> io::Result<Box<dyn DiskLock>> {
-        self.disk.lock(path)
-    }
-
-    fn space_left(&self, dir: &Path) -> io::Result<u64> {
-        self.disk.space_left(dir)
-    }
-}
-
-#[derive(Debug)]
-struct LossyFile {
-    file: Box<dyn DiskFile>,
-    losses: Losses,
-}
-
-impl DiskFile for LossyFile {
-    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.file.append(bytes)
-    }
-
-    fn write_at(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        if self.losses.is_refused.swap(false, Ordering::SeqCst) {
+impl DiskHook for Losses {
+    fn before(&self, operation: &'static str, path: &Path) -> io::Result<()> {
+        if operation == "write_at"
+            && is_journal(path)
+            && self.is_refused.swap(false, Ordering::SeqCst)
+        {
             return Err(io::ErrorKind::StorageFull.into());
         }
-        self.file.write_at(offset, bytes)
+        Ok(())
     }
 
-    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
-        self.file.read_at(offset, buffer)
-    }
-
-    fn len(&self) -> io::Result<u64> {
-        self.file.len()
-    }
-
-    fn begin_sync(&mut self, offset: u64, len: u64) {
-        self.file.begin_sync(offset, len);
-    }
-
-    fn truncate(&mut self, len: u64) -> io::Result<()> {
-        self.file.truncate(len)
-    }
-
-    fn preallocate(&mut self, len: u64) -> io::Result<()> {
-        self.file.preallocate(len)
-    }
-
-    fn sync(&mut self) -> io::Result<()> {
-        self.file.sync()?;
-        if self.losses.is_next.swap(false, Ordering::SeqCst) {
-            self.losses.lost.fetch_add(1, Ordering::SeqCst);
+    fn after(&self, operation: &'static str, path: &Path, _: usize) -> io::Result<()> {
+        if operation == "sync" && is_journal(path) && self.is_next.swap(false, Ordering::SeqCst) {
+            self.lost.fetch_add(1, Ordering::SeqCst);
             return Err(io::Error::other("the answer of the disk is lost"));
         }
         Ok(())
     }
+}
+
+/// A journal, or what becomes one.
+fn is_journal(path: &Path) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str());
+    name.is_some_and(|name| name.starts_with("journal-") || name.starts_with("spare-"))
 }

@@ -1,8 +1,7 @@
 //! The process that is killed: this very test program, started again with a role.
 
-use std::io::{BufRead, BufReader, Write as _};
 use std::path::Path;
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::Child;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,6 +12,7 @@ use tidegate_log::local::{GroupOffset, Shelf, Turn, Write};
 use tidegate_log::{
     Append, Committed, EmbeddedConfig, EmbeddedShelf, Read, Record, TopicConfig, TopicPartition,
 };
+use tidegate_testkit::child::{self, ChildLines, say};
 
 const DIR: &str = "TIDEGATE_OUTSIDE_DIR";
 
@@ -29,45 +29,8 @@ pub(crate) fn config(dir: &Path) -> EmbeddedConfig {
 }
 
 /// Starts a child on the directory.
-pub(crate) fn start(dir: &Path) -> (Child, Lines) {
-    let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["child::child_process_entry", "--exact"])
-        .args(["--nocapture", "--test-threads=1"])
-        .env(DIR, dir)
-        .stdout(Stdio::piped())
-        .stderr(Stdio::inherit())
-        .spawn()
-        .unwrap();
-    let output = child.stdout.take().unwrap();
-    (child, Lines(BufReader::new(output)))
-}
-
-/// What a child reported.
-pub(crate) struct Lines(BufReader<ChildStdout>);
-
-impl Iterator for Lines {
-    type Item = String;
-
-    fn next(&mut self) -> Option<String> {
-        loop {
-            let mut line = String::new();
-            if self.0.read_line(&mut line).unwrap() == 0 {
-                return None;
-            }
-            // The test harness speaks on the same pipe, and may leave its line unfinished.
-            if let Some(at) = line.find('>')
-                && line.ends_with('\n')
-            {
-                return Some(line[at + 1..].trim_end().to_owned());
-            }
-        }
-    }
-}
-
-/// One line per write, so that it is there whole or not at all when the process dies.
-fn say(text: &str) {
-    let line = format!(">{text}\n");
-    std::io::stdout().write_all(line.as_bytes()).unwrap();
+pub(crate) fn start(dir: &Path) -> (Child, ChildLines) {
+    child::start(&[(DIR, dir.as_ref())]).unwrap()
 }
 
 /// Not a test of its own: without a directory it does nothing.

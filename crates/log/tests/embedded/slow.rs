@@ -5,8 +5,9 @@ use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
+use tidegate_core::env::Disk;
 use tidegate_core::env::system::SystemDisk;
-use tidegate_core::env::{Disk, DiskFile, DiskLock, Entry, OpenMode};
+use tidegate_sim::{DiskHook, DiskProxy};
 
 /// A real disk that holds up whoever reads from some files.
 #[derive(Debug, Clone, Default)]
@@ -28,6 +29,12 @@ struct Held {
 }
 
 impl SlowDisk {
+    /// The disk itself.
+    pub(crate) fn disk(&self) -> Arc<dyn Disk> {
+        let gate: Arc<Gate> = Arc::clone(&self.0);
+        Arc::new(DiskProxy::new(Arc::new(SystemDisk), gate))
+    }
+
     /// From now on, whoever reads from a file whose name begins so waits.
     pub(crate) fn hold(&self, prefix: &'static str) {
         self.0.state.lock().unwrap().prefix = Some(prefix);
@@ -69,83 +76,12 @@ impl Gate {
     }
 }
 
-impl Disk for SlowDisk {
-    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Box<dyn DiskFile>> {
-        let name = path.file_name().unwrap_or_default();
-        Ok(Box::new(SlowFile {
-            file: SystemDisk.open(path, mode)?,
-            name: name.to_string_lossy().into_owned(),
-            gate: Arc::clone(&self.0),
-        }))
-    }
-
-    fn list(&self, dir: &Path) -> io::Result<Vec<Entry>> {
-        SystemDisk.list(dir)
-    }
-
-    fn create_dir_all(&self, dir: &Path) -> io::Result<()> {
-        SystemDisk.create_dir_all(dir)
-    }
-
-    fn replace(&self, from: &Path, to: &Path) -> io::Result<()> {
-        SystemDisk.replace(from, to)
-    }
-
-    fn remove(&self, path: &Path) -> io::Result<()> {
-        SystemDisk.remove(path)
-    }
-
-    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        SystemDisk.sync_dir(dir)
-    }
-
-    fn lock(&self, path: &Path) -> io::Result<Box<dyn DiskLock>> {
-        SystemDisk.lock(path)
-    }
-
-    fn space_left(&self, dir: &Path) -> io::Result<u64> {
-        SystemDisk.space_left(dir)
-    }
-}
-
-#[derive(Debug)]
-struct SlowFile {
-    file: Box<dyn DiskFile>,
-    name: String,
-    gate: Arc<Gate>,
-}
-
-impl DiskFile for SlowFile {
-    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.file.append(bytes)
-    }
-
-    fn write_at(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        self.file.write_at(offset, bytes)
-    }
-
-    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
-        self.gate.pass(&self.name);
-        self.file.read_at(offset, buffer)
-    }
-
-    fn len(&self) -> io::Result<u64> {
-        self.file.len()
-    }
-
-    fn begin_sync(&mut self, offset: u64, len: u64) {
-        self.file.begin_sync(offset, len);
-    }
-
-    fn truncate(&mut self, len: u64) -> io::Result<()> {
-        self.file.truncate(len)
-    }
-
-    fn preallocate(&mut self, len: u64) -> io::Result<()> {
-        self.file.preallocate(len)
-    }
-
-    fn sync(&mut self) -> io::Result<()> {
-        self.file.sync()
+impl DiskHook for Gate {
+    fn before(&self, operation: &'static str, path: &Path) -> io::Result<()> {
+        if operation == "read_at" {
+            let name = path.file_name().unwrap_or_default();
+            self.pass(&name.to_string_lossy());
+        }
+        Ok(())
     }
 }

@@ -170,7 +170,7 @@ async fn reads_go_on_while_the_log_is_counted() {
     let dir = tempfile::tempdir().unwrap();
     let disk = SlowDisk::default();
     let mut env = Env::system();
-    env.disk = Arc::new(disk.clone());
+    env.disk = disk.disk();
     let shelf = Arc::new(EmbeddedShelf::open(&env, config(dir.path())).unwrap());
     let two = TopicConfig::new(2);
     shelf.create_topic(&topic("a"), two).await.unwrap();
@@ -205,7 +205,7 @@ async fn audits_that_nobody_waits_for_are_not_done() {
         let dir = tempfile::tempdir().unwrap();
         let disk = SlowDisk::default();
         let mut env = Env::system();
-        env.disk = Arc::new(disk.clone());
+        env.disk = disk.disk();
         let shelf = EmbeddedShelf::open(&env, config(dir.path())).unwrap();
         let one = TopicConfig::new(1);
         shelf.create_topic(&topic("a"), one).await.unwrap();

@@ -1,13 +1,13 @@
 //! A member in a process of its own: this very test program, started again with a role.
 
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::Child;
 use std::time::Duration;
 
 use tidegate_core::env::Env;
 use tidegate_core::{GroupName, Topic};
 use tidegate_log::kafka::{KafkaConfig, KafkaLog};
 use tidegate_log::{Append, Commit, Happening, Join, Log, LogError, OffsetCommit, TopicPartition};
+use tidegate_testkit::child::{self, ChildLines, say};
 
 const ROLE: &str = "TIDEGATE_KAFKA_ROLE";
 const SERVERS: &str = "TIDEGATE_KAFKA_SERVERS";
@@ -34,63 +34,19 @@ pub(crate) fn start(
     group: &GroupName,
     topic: &Topic,
     out: &Topic,
-) -> (Child, Lines) {
-    let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["child::child_process_entry", "--exact"])
-        .args(["--nocapture", "--test-threads=1"])
-        .env(
-            ROLE,
-            match role {
-                Role::Copies => "copies",
-                Role::Settles => "settles",
-            },
-        )
-        .env(SERVERS, servers)
-        .env(GROUP, group.as_str())
-        .env(TOPIC, topic.as_str())
-        .env(OUT, out.as_str())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::inherit())
-        .spawn()
-        .unwrap();
-    let output = child.stdout.take().unwrap();
-    (child, Lines(BufReader::new(output)))
-}
-
-/// Sends a signal by its name.
-pub(crate) fn signal(child: &Child, name: &str) {
-    let status = Command::new("kill")
-        .args([name, &child.id().to_string()])
-        .status();
-    assert!(status.unwrap().success());
-}
-
-/// What a child reported.
-pub(crate) struct Lines(BufReader<ChildStdout>);
-
-impl Iterator for Lines {
-    type Item = String;
-
-    fn next(&mut self) -> Option<String> {
-        loop {
-            let mut line = String::new();
-            if self.0.read_line(&mut line).unwrap() == 0 {
-                return None;
-            }
-            // The test harness speaks on the same pipe, and may leave its line unfinished.
-            if let Some(at) = line.find('>')
-                && line.ends_with('\n')
-            {
-                return Some(line[at + 1..].trim_end().to_owned());
-            }
-        }
-    }
-}
-
-fn say(text: &str) {
-    let mut output = std::io::stdout().lock();
-    output.write_all(format!(">{text}\n").as_bytes()).unwrap();
-    output.flush().unwrap();
+) -> (Child, ChildLines) {
+    let role = match role {
+        Role::Copies => "copies",
+        Role::Settles => "settles",
+    };
+    let variables = [
+        (ROLE, role),
+        (SERVERS, servers),
+        (GROUP, group.as_str()),
+        (TOPIC, topic.as_str()),
+        (OUT, out.as_str()),
+    ];
+    child::start(&variables.map(|(name, value)| (name, value.as_ref()))).unwrap()
 }
 
 /// Not a test of its own: without a role it does nothing.

@@ -6,6 +6,7 @@ mod needs_kafka {
 
     use tidegate_core::Offset;
     use tidegate_log::{Commit, Happening, Join, Log, OffsetCommit, TopicPartition};
+    use tidegate_testkit::child::{ChildLines, pause, resume};
 
     use crate::child::{self, Role, SESSION};
     use crate::scene::{
@@ -13,7 +14,7 @@ mod needs_kafka {
     };
 
     /// What the child has said so far.
-    fn listen(lines: child::Lines) -> Arc<Mutex<Vec<String>>> {
+    fn listen(lines: ChildLines) -> Arc<Mutex<Vec<String>>> {
         let said = Arc::new(Mutex::new(Vec::new()));
         let heard = Arc::clone(&said);
         std::thread::spawn(move || {
@@ -52,7 +53,7 @@ mod needs_kafka {
             said.iter().filter(|line| line.starts_with(word)).count()
         };
         until("work of the child", || count("done") >= 20).await;
-        child::signal(&process, "-STOP");
+        pause(&process).unwrap();
 
         // We join and get the partition once the group has forgotten the child.
         let join = Join {
@@ -69,7 +70,7 @@ mod needs_kafka {
                 Happening::Assigned(all) => {
                     begin = Some(all[0].position);
                     // It wakes up the moment that the partition is ours.
-                    child::signal(&process, "-CONT");
+                    resume(&process).unwrap();
                 }
                 Happening::Records { fence, batch } => {
                     let copies = batch

@@ -78,7 +78,7 @@ impl Event {
         let mut unknown = Vec::new();
         for (name, value) in members {
             match &*name {
-                "_id" => id = event_id(value)?,
+                "_id" => id = read("_id", "a UUID", value)?,
                 "_seq" | "_sum" | "_crc" => {}
                 _ => {
                     let is_known =
@@ -134,10 +134,13 @@ impl Event {
             "idempotencyKey" => extras.idempotency_key = text("idempotencyKey", value)?,
             "stepSequence" => extras.step_sequence = number("stepSequence", value)?,
             "batchId" => extras.batch_id = text("batchId", value)?,
-            "spanLinks" => extras.span_links = texts(value)?,
+            "spanLinks" => extras.span_links = read("spanLinks", "a list of texts", value)?,
             "endpoint" => extras.endpoint = text("endpoint", value)?,
             "httpMethod" => extras.http_method = text("httpMethod", value)?,
-            "httpStatusCode" => extras.http_status_code = http_status(value)?,
+            "httpStatusCode" => {
+                let expected = "a number from 100 to 599";
+                extras.http_status_code = read("httpStatusCode", expected, value)?;
+            }
             "requestPayload" => extras.request_payload = json(value),
             "responsePayload" => extras.response_payload = json(value),
             _ => return Ok(false),
@@ -147,31 +150,19 @@ impl Event {
 }
 
 fn text(field: &'static str, value: &RawValue) -> Result<Option<Text>, DecodeError> {
-    let text: Option<String> = read(field, "a text", value)?;
-    Ok(text.map(Text::Owned))
-}
-
-fn texts(value: &RawValue) -> Result<Option<Vec<Text>>, DecodeError> {
-    let texts: Option<Vec<String>> = read("spanLinks", "a list of texts", value)?;
-    Ok(texts.map(|texts| texts.into_iter().map(Text::Owned).collect()))
+    read(field, "a text", value)
 }
 
 fn number(field: &'static str, value: &RawValue) -> Result<Option<u64>, DecodeError> {
     read(field, "a whole number that is not negative", value)
 }
 
-fn http_status(value: &RawValue) -> Result<Option<u16>, DecodeError> {
-    read("httpStatusCode", "a number from 100 to 599", value)
-}
-
 fn object(field: &'static str, value: &RawValue) -> Result<Option<Properties>, DecodeError> {
     let members: Option<Members<'_>> = read(field, "a JSON object", value)?;
     Ok(members.map(|Members(members)| {
         let read = members.into_iter();
-        Properties::from_read(
-            read.map(|(name, value)| (name, Json::of_raw(value)))
-                .collect(),
-        )
+        let read = read.map(|(name, value)| (name, Json::of_raw(value)));
+        Properties::from_read(read.collect())
     }))
 }
 
@@ -194,23 +185,15 @@ fn timestamp(value: &RawValue) -> Result<Option<jiff::Timestamp>, DecodeError> {
     parsed("timestamp", EXPECTED, value, |text| text.parse().ok())
 }
 
-fn event_id(value: &RawValue) -> Result<Option<EventId>, DecodeError> {
-    parsed("_id", "a UUID", value, |text| text.parse().ok())
-}
-
 fn parsed<T>(
     field: &'static str,
     expected: &'static str,
     value: &RawValue,
     parse: impl FnOnce(&str) -> Option<T>,
 ) -> Result<Option<T>, DecodeError> {
-    let Some(text) = read::<String>(field, expected, value)? else {
-        return Ok(None);
-    };
-    match parse(&text) {
-        Some(parsed) => Ok(Some(parsed)),
-        None => Err(wrong(field, expected, value)),
-    }
+    let text: Option<String> = read(field, expected, value)?;
+    let parsed = |text: String| parse(&text).ok_or_else(|| wrong(field, expected, value));
+    text.map(parsed).transpose()
 }
 
 fn read<'a, T: Deserialize<'a>>(

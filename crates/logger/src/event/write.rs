@@ -81,18 +81,7 @@ fn escape(into: &mut Vec<u8>, byte: u8) {
 
 /// Writes `number` in decimal.
 pub(crate) fn number(into: &mut Vec<u8>, number: u64) {
-    let mut digits = [0; 20];
-    let mut at = digits.len();
-    let mut rest = number;
-    loop {
-        at -= 1;
-        digits[at] = digit(rest);
-        rest /= 10;
-        if rest == 0 {
-            break;
-        }
-    }
-    into.extend_from_slice(&digits[at..]);
+    into.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
 }
 
 /// The last decimal digit.

@@ -2,22 +2,16 @@
 
 use super::ProcessLogger;
 use crate::event::{Json, Text};
+use crate::setters::setters;
 use crate::trace_context::{SpanId, TraceContext, TraceId, by_name};
 
 /// Fixed context: stands on every event of the process.
 impl ProcessLogger {
-    /// The business case.
-    #[must_use]
-    pub fn with_correlation_id(mut self, id: impl Into<Text>) -> Self {
-        self.fixed.correlation_id = id.into();
-        self
-    }
-
-    /// The trace.
-    #[must_use]
-    pub fn with_trace_id(mut self, id: TraceId) -> Self {
-        self.fixed.trace_id = id;
-        self
+    setters! {
+        /// The business case.
+        with_correlation_id(id: impl Into<Text>) |it| it.fixed.correlation_id = id.into();
+        /// The trace.
+        with_trace_id(id: TraceId) |it| it.fixed.trace_id = id;
     }
 
     /// The trace and the business case of a request; the root span becomes part of the caller's.
@@ -29,53 +23,23 @@ impl ProcessLogger {
         self
     }
 
-    /// The root span of a process that was started elsewhere and goes on here.
-    #[must_use]
-    pub fn with_root_span(mut self, span: SpanId) -> Self {
-        self.set_root_span(span);
-        self
-    }
-
-    /// The application that speaks.
-    #[must_use]
-    pub fn with_application_id(mut self, id: impl Into<Text>) -> Self {
-        self.fixed.application_id = Some(id.into());
-        self
-    }
-
-    /// The system that acts.
-    #[must_use]
-    pub fn with_originating_system(mut self, system: impl Into<Text>) -> Self {
-        self.fixed.originating_system = Some(system.into());
-        self
-    }
-
-    /// The system that is acted on, where an event names no other.
-    #[must_use]
-    pub fn with_target_system(mut self, system: impl Into<Text>) -> Self {
-        self.fixed.target_system = Some(system.into());
-        self
-    }
-
-    /// The account that the process is about.
-    #[must_use]
-    pub fn with_account_id(mut self, id: impl Into<Text>) -> Self {
-        self.fixed.account_id = Some(id.into());
-        self
-    }
-
-    /// The batch that the process is part of.
-    #[must_use]
-    pub fn with_batch_id(mut self, id: impl Into<Text>) -> Self {
-        self.fixed.batch_id = Some(id.into());
-        self
-    }
-
-    /// Somebody else ends this process: it starts as IN_PROGRESS.
-    #[must_use]
-    pub fn with_await_completion(mut self) -> Self {
-        self.awaits_completion = true;
-        self
+    setters! {
+        /// The root span of a process that was started elsewhere and goes on here.
+        with_root_span(span: SpanId) |it| it.set_root_span(span);
+        /// The application that speaks.
+        with_application_id(id: impl Into<Text>) |it| it.fixed.application_id = Some(id.into());
+        /// The system that acts.
+        with_originating_system(system: impl Into<Text>)
+            |it| it.fixed.originating_system = Some(system.into());
+        /// The system that is acted on, where an event names no other.
+        with_target_system(system: impl Into<Text>)
+            |it| it.fixed.target_system = Some(system.into());
+        /// The account that the process is about.
+        with_account_id(id: impl Into<Text>) |it| it.fixed.account_id = Some(id.into());
+        /// The batch that the process is part of.
+        with_batch_id(id: impl Into<Text>) |it| it.fixed.batch_id = Some(id.into());
+        /// Somebody else ends this process: it starts as IN_PROGRESS.
+        with_await_completion() |it| it.awaits_completion = true;
     }
 
     /// Reads fixed context from a map of names: `correlationId`, `traceId`, `spanId` (the
@@ -110,92 +74,50 @@ impl ProcessLogger {
 
 /// Additive context: stands on every later event of the process.
 impl ProcessLogger {
-    /// A business key to find the events by.
-    pub fn add_identifier(&mut self, name: impl Into<Text>, value: impl Into<Json>) -> &mut Self {
-        self.additive.identifiers.set(name, value);
-        self
-    }
-
-    /// A further fact.
-    pub fn add_metadata(&mut self, name: impl Into<Text>, value: impl Into<Json>) -> &mut Self {
-        self.additive.metadata.set(name, value);
-        self
+    setters! { in place
+        /// A business key to find the events by.
+        add_identifier(name: impl Into<Text>, value: impl Into<Json>)
+            |it| it.additive.identifiers.set(name, value);
+        /// A further fact.
+        add_metadata(name: impl Into<Text>, value: impl Into<Json>)
+            |it| it.additive.metadata.set(name, value);
     }
 }
 
 /// One-shot context: stands on the next event only, whether it is accepted or not.
 impl ProcessLogger {
-    /// The system that is acted on.
-    pub fn target_system(&mut self, system: impl Into<Text>) -> &mut Self {
-        self.next.target_system = Some(system.into());
-        self
-    }
-
-    /// The address that was called.
-    pub fn endpoint(&mut self, endpoint: impl Into<Text>) -> &mut Self {
-        self.next.extras_mut().endpoint = Some(endpoint.into());
-        self
-    }
-
-    /// The method of that call.
-    pub fn http_method(&mut self, method: impl Into<Text>) -> &mut Self {
-        self.next.extras_mut().http_method = Some(method.into());
-        self
-    }
-
-    /// The status of its answer.
-    pub fn http_status_code(&mut self, code: u16) -> &mut Self {
-        self.next.extras_mut().http_status_code = Some(code);
-        self
-    }
-
-    /// What was sent.
-    pub fn request_payload(&mut self, payload: impl Into<Json>) -> &mut Self {
-        self.next.extras_mut().request_payload = Some(payload.into());
-        self
-    }
-
-    /// What was answered.
-    pub fn response_payload(&mut self, payload: impl Into<Json>) -> &mut Self {
-        self.next.extras_mut().response_payload = Some(payload.into());
-        self
-    }
-
-    /// How long it took.
-    pub fn execution_time_ms(&mut self, ms: u64) -> &mut Self {
-        self.next.extras_mut().execution_time_ms = Some(ms);
-        self
-    }
-
-    /// What makes a repeat of the event a repeat.
-    pub fn idempotency_key(&mut self, key: impl Into<Text>) -> &mut Self {
-        self.next.extras_mut().idempotency_key = Some(key.into());
-        self
-    }
-
-    /// Why it failed, as a code.
-    pub fn error_code(&mut self, code: impl Into<Text>) -> &mut Self {
-        self.next.extras_mut().error_code = Some(code.into());
-        self
-    }
-
-    /// Why it failed, in words.
-    pub fn error_message(&mut self, message: impl Into<Text>) -> &mut Self {
-        self.next.extras_mut().error_message = Some(message.into());
-        self
-    }
-
-    /// A span elsewhere that belongs to the event; may be said several times.
-    pub fn span_link(&mut self, span: SpanId) -> &mut Self {
-        let links = &mut self.next.extras_mut().span_links;
-        links.get_or_insert_default().push(span.to_string().into());
-        self
-    }
-
-    /// Goes on with an earlier span instead of opening a new one: for a step that was logged as
-    /// IN_PROGRESS and is now done.
-    pub fn on_span(&mut self, span: SpanId) -> &mut Self {
-        self.next_span = Some(span);
-        self
+    setters! { in place
+        /// The system that is acted on.
+        target_system(system: impl Into<Text>) |it| it.next.target_system = Some(system.into());
+        /// The address that was called.
+        endpoint(endpoint: impl Into<Text>)
+            |it| it.next.extras_mut().endpoint = Some(endpoint.into());
+        /// The method of that call.
+        http_method(method: impl Into<Text>)
+            |it| it.next.extras_mut().http_method = Some(method.into());
+        /// The status of its answer.
+        http_status_code(code: u16) |it| it.next.extras_mut().http_status_code = Some(code);
+        /// What was sent.
+        request_payload(payload: impl Into<Json>)
+            |it| it.next.extras_mut().request_payload = Some(payload.into());
+        /// What was answered.
+        response_payload(payload: impl Into<Json>)
+            |it| it.next.extras_mut().response_payload = Some(payload.into());
+        /// How long it took.
+        execution_time_ms(ms: u64) |it| it.next.extras_mut().execution_time_ms = Some(ms);
+        /// What makes a repeat of the event a repeat.
+        idempotency_key(key: impl Into<Text>)
+            |it| it.next.extras_mut().idempotency_key = Some(key.into());
+        /// Why it failed, as a code.
+        error_code(code: impl Into<Text>) |it| it.next.extras_mut().error_code = Some(code.into());
+        /// Why it failed, in words.
+        error_message(message: impl Into<Text>)
+            |it| it.next.extras_mut().error_message = Some(message.into());
+        /// A span elsewhere that belongs to the event; may be said several times.
+        span_link(span: SpanId)
+            |it| it.next.extras_mut().span_links.get_or_insert_default().push(span.to_string().into());
+        /// Goes on with an earlier span instead of opening a new one: for a step that was logged as
+        /// IN_PROGRESS and is now done.
+        on_span(span: SpanId) |it| it.next_span = Some(span);
     }
 }

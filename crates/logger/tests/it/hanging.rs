@@ -22,7 +22,7 @@ use tokio::sync::oneshot;
 
 use crate::fixture::{Losses, event};
 use crate::gate::Gate;
-use crate::probed_disk::ProbedDisk;
+use crate::probed_disk::probed_disk;
 use crate::real::{OnThread, Switch, lines, spilling_to, unaccounted, wait_until};
 
 #[test]
@@ -66,11 +66,11 @@ fn hang_at_shutdown(capacity: i64) {
 fn hanging_at(gate: &Arc<Gate>, file: &'static str) -> Env {
     let hangs = Arc::clone(gate);
     let mut env = Env::system();
-    env.disk = Arc::new(ProbedDisk(Arc::new(move |operation, path: &Path| {
+    env.disk = probed_disk(move |operation, path| {
         if operation == "sync" && path.ends_with(file) {
             hangs.pass();
         }
-    })));
+    });
     env
 }
 

@@ -26,7 +26,7 @@ use tokio::sync::oneshot;
 
 use crate::fixture::{Losses, event};
 use crate::gate::Gate;
-use crate::probed_disk::ProbedDisk;
+use crate::probed_disk::probed_disk;
 
 /// Long enough for a busy machine, short enough for a person.
 pub(crate) const LIMIT: Duration = Duration::from_secs(30);
@@ -142,7 +142,7 @@ fn l01_logging_never_touches_the_disk_on_the_thread_of_the_caller_and_returns_wh
         }
     };
     let mut env = Env::system();
-    env.disk = Arc::new(ProbedDisk(Arc::new(probe)));
+    env.disk = probed_disk(probe);
     let config = spilling_to(&dir)
         .queue_capacity(50)
         .circuit_breaker_threshold(1);

@@ -1,11 +1,7 @@
 //! The process that is killed: this very test program, started again with a role.
-//!
-//! What it reports goes to standard output, one line per write, so that a line is there whole or
-//! not at all when the process dies.
 
-use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::Child;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,6 +10,7 @@ use tidegate_core::env::system::SystemClock;
 use tidegate_logger::{
     Defaults, Event, HttpApi, Logger, LoggerConfig, LoggerConfigBuilder, RunningLogger,
 };
+use tidegate_testkit::child::{self, ChildLines, say};
 
 const ROLE: &str = "TIDEGATE_OUTSIDE_ROLE";
 const DIR: &str = "TIDEGATE_OUTSIDE_DIR";
@@ -22,48 +19,14 @@ const NAME: &str = "TIDEGATE_OUTSIDE_NAME";
 
 /// Starts a child in `role` on the spill directory `dir`, against the API at `api`. `name` is part
 /// of what it logs.
-pub(crate) fn start(role: &str, dir: &Path, api: &str, name: &str) -> (Child, Lines) {
-    let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["child::child_process_entry", "--exact"])
-        .args(["--nocapture", "--test-threads=1"])
-        .env(ROLE, role)
-        .env(DIR, dir)
-        .env(API, api)
-        .env(NAME, name)
-        .stdout(Stdio::piped())
-        .stderr(Stdio::inherit())
-        .spawn()
-        .unwrap();
-    let output = child.stdout.take().unwrap();
-    (child, Lines(BufReader::new(output)))
-}
-
-/// What a child reported.
-pub(crate) struct Lines(BufReader<ChildStdout>);
-
-impl Iterator for Lines {
-    type Item = String;
-
-    /// The next line of ours; none once the child is gone and everything it wrote was read.
-    fn next(&mut self) -> Option<String> {
-        loop {
-            let mut line = String::new();
-            if self.0.read_line(&mut line).unwrap() == 0 {
-                return None;
-            }
-            // The test harness speaks on the same pipe, and may leave its line unfinished.
-            if let Some(at) = line.find('>')
-                && line.ends_with('\n')
-            {
-                return Some(line[at + 1..].trim_end().to_owned());
-            }
-        }
-    }
-}
-
-pub(crate) fn say(text: &str) {
-    let line = format!(">{text}\n");
-    std::io::stdout().write_all(line.as_bytes()).unwrap();
+pub(crate) fn start(role: &str, dir: &Path, api: &str, name: &str) -> (Child, ChildLines) {
+    let variables = [
+        (ROLE, role.as_ref()),
+        (DIR, dir.as_ref()),
+        (API, api.as_ref()),
+        (NAME, name.as_ref()),
+    ];
+    child::start(&variables).unwrap()
 }
 
 /// The configuration of all loggers here: caps that nothing reaches, a breaker that soon tries

@@ -7,7 +7,8 @@ use serde_json::value::{RawValue, to_raw_value};
 use tidegate_core::books::{Bucket, Place, Posting, postings};
 use tidegate_store::span_ms;
 
-use crate::port::{Disposition, HandlerResult, HandlerState, Held, Move, Settlement};
+use crate::QueueError;
+use crate::port::{Disposition, HandlerResult, HandlerState, Held, Listed, Move, Settlement};
 
 /// The moves of a settlement by the lease they are held by.
 #[derive(Default)]
@@ -201,6 +202,33 @@ pub(super) fn canceled_errors() -> String {
 
 /// Who is named where no handler failed.
 pub(super) const OPERATOR: &str = "operator";
+
+/// Why an event, which is shown as this, was not given back.
+pub(super) fn not_redriven(id: i64, shown: Option<Listed>) -> QueueError {
+    misplaced(id, shown, "tried again")
+}
+
+/// Why an event, which is shown as this, was not canceled.
+pub(super) fn not_canceled(id: i64, shown: Option<Listed>) -> QueueError {
+    match shown {
+        Some(Listed {
+            locked_by: Some(owner),
+            ..
+        }) => QueueError::Busy { id, owner },
+        shown => misplaced(id, shown, "canceled"),
+    }
+}
+
+fn misplaced(id: i64, shown: Option<Listed>, wanted: &'static str) -> QueueError {
+    match shown {
+        Some(listed) => QueueError::Misplaced {
+            id,
+            state: listed.status.as_str(),
+            wanted,
+        },
+        None => QueueError::Unknown { id },
+    }
+}
 
 #[cfg(test)]
 mod tests {

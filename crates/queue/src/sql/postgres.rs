@@ -14,13 +14,16 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use sqlx::Row;
+use sqlx::PgConnection;
 use tidegate_core::EventId;
 use tidegate_core::books::Account;
 use tidegate_core::env::Env;
-use tidegate_store::{Postgres, Store, lease, sqlx};
+use tidegate_store::{BoxFuture, Postgres, Store, span_ms, sqlx};
 
-use super::columns::ParkedKeys;
+use super::columns::{ParkedKeys, canceled_errors, not_canceled, not_redriven, unsigned};
+use super::projection::{HAS_REMOVED, POSITION, POSITIONS, REBUILDS};
+use super::turn;
+use crate::QueueError;
 use crate::event::NewEvent;
 use crate::port::{
     Answer, ClaimRequest, Claimed, Cleaned, Filter, HandlerCommit, Held, Listed, LogPage,
@@ -60,9 +63,9 @@ impl PostgresQueue {
     ///
     /// # Errors
     /// The database is away.
-    pub async fn new(postgres: Postgres, env: &Env) -> Result<Self, crate::QueueError> {
+    pub async fn new(postgres: Postgres, env: &Env) -> Result<Self, QueueError> {
         let (schema, inbox): (String, String) = postgres
-            .run("ask for the schema", |connection| {
+            .run("ask for the schema", |db| {
                 Box::pin(async move {
                     sqlx::query_as(
                         "SELECT coalesce(current_schema(), 'public')::text,
@@ -70,7 +73,7 @@ impl PostgresQueue {
                                  FROM pg_class c WHERE c.oid = to_regclass('event_inbox')),
                                  'event_inbox')",
                     )
-                    .fetch_one(connection)
+                    .fetch_one(db)
                     .await
                 })
             })
@@ -109,6 +112,28 @@ impl PostgresQueue {
     }
 }
 
+type Asked<'c, T> = BoxFuture<'c, Result<T, sqlx::Error>>;
+
+impl PostgresQueue {
+    /// One statement, or several that need no transaction.
+    fn run<T, F>(&self, doing: &'static str, call: F) -> Answer<'_, T>
+    where
+        T: Send + 'static,
+        F: for<'c> FnOnce(&'c mut PgConnection) -> Asked<'c, T> + Send + 'static,
+    {
+        Box::pin(async move { Ok(self.postgres.run(doing, call).await?) })
+    }
+
+    /// Several statements that see one moment and change nothing.
+    fn snapshot<T, F>(&self, doing: &'static str, call: F) -> Answer<'_, T>
+    where
+        T: Send + 'static,
+        F: for<'c> FnOnce(&'c mut PgConnection) -> Asked<'c, T> + Send + 'static,
+    {
+        Box::pin(async move { Ok(self.postgres.snapshot(doing, call).await?) })
+    }
+}
+
 impl QueueStore for PostgresQueue {
     fn publish<'a>(&'a self, events: &'a [NewEvent]) -> Answer<'a, Vec<i64>> {
         Box::pin(self.publish_own(events))
@@ -118,7 +143,7 @@ impl QueueStore for PostgresQueue {
         Box::pin(async move {
             crate::limit::check_events(events)?;
             let limit = tx.limit()?;
-            let connection = tx.postgres().ok_or(crate::QueueError::ForeignTransaction)?;
+            let connection = tx.postgres().ok_or(QueueError::ForeignTransaction)?;
             let publishing = publish::insert(connection, events);
             Ok(limit.run("publish events", publishing).await?)
         })
@@ -133,11 +158,16 @@ impl QueueStore for PostgresQueue {
     }
 
     fn renew<'a>(&'a self, held: &'a [Held], lease: Duration) -> Answer<'a, Vec<Held>> {
-        Box::pin(self.renew_leases(held, lease))
+        let held = held.to_vec();
+        self.run("renew claims", move |db| {
+            Box::pin(claim::renew(db, held, span_ms(lease)))
+        })
     }
 
     fn reopen(&self, batch: i64, token: i64) -> Answer<'_, Option<(i64, Vec<i64>)>> {
-        Box::pin(self.reopen_batch(batch, token))
+        self.run("reopen a batch", move |db| {
+            Box::pin(claim::reopen(db, batch, token))
+        })
     }
 
     fn settle<'a>(&'a self, settlement: &'a Settlement) -> Answer<'a, Vec<i64>> {
@@ -155,19 +185,56 @@ impl QueueStore for PostgresQueue {
         event: EventId,
         sub_task: &'a str,
     ) -> Answer<'a, bool> {
-        Box::pin(self.is_recorded(tx, handler, event, sub_task))
+        let doing = "look for a side effect";
+        let inbox = &self.inbox;
+        let sql = format!(
+            "SELECT EXISTS (SELECT 1 FROM {inbox}
+             WHERE handler_id = $1 AND event_id = $2 AND sub_task = $3)"
+        );
+        let query = sqlx::query_scalar(sqlx::AssertSqlSafe(sql))
+            .bind(handler.to_owned())
+            .bind(uuid(event))
+            .bind(sub_task.to_owned());
+        let Some(tx) = tx else {
+            return self.run(doing, move |db| Box::pin(query.fetch_one(db)));
+        };
+        Box::pin(async move {
+            let limit = tx.limit()?;
+            let connection = tx.postgres().ok_or(QueueError::ForeignTransaction)?;
+            Ok(limit.run(doing, query.fetch_one(connection)).await?)
+        })
     }
 
     fn register<'a>(&'a self, handlers: &'a [(String, String)]) -> Answer<'a, ()> {
-        Box::pin(self.register_handlers(handlers))
+        let (types, names): (Vec<String>, Vec<String>) = handlers.iter().cloned().unzip();
+        self.run("register handlers", move |db| {
+            Box::pin(maintain::register(db, types, names))
+        })
     }
 
     fn unregister<'a>(&'a self, type_name: &'a str, handler: &'a str) -> Answer<'a, bool> {
-        Box::pin(self.unregister_handler(type_name, handler))
+        let (type_name, handler) = (type_name.to_owned(), handler.to_owned());
+        self.run("unregister a handler", move |db| {
+            Box::pin(maintain::unregister(db, type_name, handler))
+        })
     }
 
     fn registry(&self) -> Answer<'_, Registry> {
-        Box::pin(self.read_registry())
+        Box::pin(async move {
+            let known = self.registry.load(Ordering::Relaxed);
+            let read = self.run("read the registry", |db| {
+                Box::pin(maintain::read_registry(db))
+            });
+            let registry = read.await?;
+            // It only grows.
+            if registry.version < known {
+                self.registry.store(registry.version, Ordering::Relaxed);
+                self.begin_anew();
+            } else {
+                self.registry.fetch_max(registry.version, Ordering::Relaxed);
+            }
+            Ok(registry)
+        })
     }
 
     fn take_turn<'a>(
@@ -176,17 +243,11 @@ impl QueueStore for PostgresQueue {
         owner: &'a str,
         span: Duration,
     ) -> Answer<'a, Option<Turn>> {
-        Box::pin(async move {
-            let taken = lease::acquire(&self.store, name, owner, span).await?;
-            Ok(taken.map(|lease| Turn {
-                name: lease.name,
-                token: lease.token,
-            }))
-        })
+        Box::pin(turn::take(&self.store, name, owner, span))
     }
 
     fn keep_turn<'a>(&'a self, turn: &'a Turn, span: Duration) -> Answer<'a, bool> {
-        Box::pin(async move { Ok(lease::renew(&self.store, &lease_of(turn), span).await?) })
+        Box::pin(turn::keep(&self.store, turn, span))
     }
 
     fn sequence(&self, limit: u32) -> Answer<'_, u64> {
@@ -194,27 +255,46 @@ impl QueueStore for PostgresQueue {
     }
 
     fn read_log(&self, after: i64, limit: u32) -> Answer<'_, LogPage> {
-        Box::pin(self.read_positions(after, limit))
+        self.snapshot("read the log", move |db| {
+            Box::pin(projection::read(db, after, i64::from(limit)))
+        })
     }
 
     fn has_removed(&self) -> Answer<'_, bool> {
-        Box::pin(self.has_removed_events())
+        self.run("look for what was removed", |db| {
+            Box::pin(sqlx::query_scalar(HAS_REMOVED).fetch_one(db))
+        })
     }
 
     fn projection<'a>(&'a self, name: &'a str) -> Answer<'a, i64> {
-        Box::pin(self.position_of(name))
+        let query = sqlx::query_scalar(POSITION).bind(name.to_owned());
+        self.run("read a projection's position", move |db| {
+            Box::pin(query.fetch_one(db))
+        })
     }
 
     fn projections(&self) -> Answer<'_, Vec<(String, i64)>> {
-        Box::pin(self.positions())
+        self.run("read the projections", |db| {
+            Box::pin(sqlx::query_as(POSITIONS).fetch_all(db))
+        })
     }
 
     fn rebuilds<'a>(&'a self, name: &'a str) -> Answer<'a, u64> {
-        Box::pin(self.rebuilds_of(name))
+        let query = sqlx::query_scalar(REBUILDS).bind(name.to_owned());
+        Box::pin(async move {
+            let rebuilds = self.run("count rebuilds", move |db| Box::pin(query.fetch_one(db)));
+            Ok(unsigned(rebuilds.await?))
+        })
     }
 
     fn note_position<'a>(&'a self, of: &'a str, name: &'a str, position: i64) -> Answer<'a, bool> {
-        Box::pin(self.note(of, name, position))
+        let (of, name) = (of.to_owned(), name.to_owned());
+        Box::pin(async move {
+            let noted = self.postgres.transact("note a position", move |db| {
+                Box::pin(projection::note(db, of, name, position))
+            });
+            Ok(noted.await?)
+        })
     }
 
     fn advance<'a>(
@@ -234,7 +314,7 @@ impl QueueStore for PostgresQueue {
         names: &'a [String],
         tables: &'a [String],
     ) -> Answer<'a, bool> {
-        Box::pin(self.forget(turn, names, tables))
+        Box::pin(super::projection::forget(&self.store, turn, names, tables))
     }
 
     fn swap<'a>(
@@ -245,7 +325,13 @@ impl QueueStore for PostgresQueue {
         tables: &'a [String],
         marks: &'a [String],
     ) -> Answer<'a, bool> {
-        Box::pin(self.swap_tables(turn, name, shadow, tables, marks))
+        Box::pin(projection::swap(
+            &self.store,
+            turn,
+            (name, shadow),
+            tables,
+            marks,
+        ))
     }
 
     fn clean(&self, retention: Option<Duration>) -> Answer<'_, Cleaned> {
@@ -253,35 +339,63 @@ impl QueueStore for PostgresQueue {
     }
 
     fn redrive(&self, id: i64) -> Answer<'_, ()> {
-        Box::pin(self.redrive_event(id))
+        Box::pin(async move {
+            let redriven = self.run("give an event back", move |db| {
+                Box::pin(maintain::redrive(db, id))
+            });
+            if !redriven.await? {
+                return Err(not_redriven(id, self.show(id).await?));
+            }
+            self.wake();
+            Ok(())
+        })
     }
 
     fn cancel(&self, id: i64) -> Answer<'_, ()> {
-        Box::pin(self.cancel_event(id))
+        Box::pin(async move {
+            let canceled = self.run("cancel an event", move |db| {
+                let cancel = sqlx::query_scalar("SELECT tidegate_cancel($1, $2::jsonb)");
+                let cancel = cancel.bind(id).bind(canceled_errors());
+                Box::pin(cancel.fetch_one(db))
+            });
+            match canceled.await? {
+                true => Ok(()),
+                false => Err(not_canceled(id, self.show(id).await?)),
+            }
+        })
     }
 
     fn list<'a>(&'a self, filter: &'a Filter) -> Answer<'a, Vec<Listed>> {
-        Box::pin(self.list_events(filter))
+        let filter = filter.clone();
+        self.run("list events", move |db| Box::pin(inspect::list(db, filter)))
     }
 
     fn show(&self, id: i64) -> Answer<'_, Option<Listed>> {
-        Box::pin(self.show_event(id))
+        self.snapshot("show an event", move |db| Box::pin(inspect::show(db, id)))
     }
 
     fn find(&self, event: EventId) -> Answer<'_, Option<Sighting>> {
-        Box::pin(self.find_event(event))
+        self.snapshot("find an event", move |db| {
+            Box::pin(inspect::find(db, event))
+        })
     }
 
     fn stats(&self) -> Answer<'_, Stats> {
-        Box::pin(self.read_stats())
+        self.snapshot("count the queue", |db| Box::pin(inspect::stats(db)))
     }
 
     fn account(&self) -> Answer<'_, Account> {
-        Box::pin(self.read_account())
+        self.snapshot("read the books", |db| Box::pin(inspect::account(db)))
     }
 
     fn recount(&self) -> Answer<'_, Recount> {
-        Box::pin(self.count_tables())
+        let now = self.env.clock.now_ms();
+        Box::pin(async move {
+            let counted = self.postgres.long_snapshot("count the tables", move |db| {
+                Box::pin(inspect::recount(db, now))
+            });
+            Ok(counted.await?)
+        })
     }
 
     fn wake(&self) {
@@ -296,18 +410,6 @@ impl QueueStore for PostgresQueue {
         wake::listen(&self.wakes, &self.postgres, &self.env);
         Box::pin(self.wakes.heard())
     }
-}
-
-fn lease_of(turn: &Turn) -> lease::Lease {
-    lease::Lease {
-        name: turn.name.clone(),
-        token: turn.token,
-    }
-}
-
-fn id_of(row: &sqlx::postgres::PgRow, column: usize) -> Result<EventId, sqlx::Error> {
-    let id: sqlx::types::Uuid = row.try_get(column)?;
-    Ok(EventId::from_u128(id.as_u128()))
 }
 
 fn uuid(id: EventId) -> sqlx::types::Uuid {

@@ -13,12 +13,15 @@ use std::pin::Pin;
 use std::sync::Mutex;
 use std::time::Duration;
 
+use sqlx::SqliteConnection;
 use tidegate_core::EventId;
 use tidegate_core::books::Account;
-use tidegate_store::{Sqlite, Store, lease, sqlx};
+use tidegate_store::{BoxFuture, Sqlite, Store, span_ms, sqlx};
 use tokio::sync::Notify;
 
-use super::columns::ParkedKeys;
+use super::columns::{ParkedKeys, not_canceled, not_redriven, unsigned};
+use super::projection::{HAS_REMOVED, POSITION, POSITIONS, REBUILDS};
+use super::turn;
 use crate::QueueError;
 use crate::event::NewEvent;
 use crate::port::{
@@ -52,6 +55,28 @@ impl SqliteQueue {
     }
 }
 
+type Asked<'c, T> = BoxFuture<'c, Result<T, sqlx::Error>>;
+
+impl SqliteQueue {
+    /// A transaction of the one writer.
+    fn write<T, F>(&self, doing: &'static str, call: F) -> Answer<'_, T>
+    where
+        T: Send + 'static,
+        F: for<'c> FnOnce(&'c mut SqliteConnection) -> Asked<'c, T> + Send + 'static,
+    {
+        Box::pin(async move { Ok(self.sqlite.write(doing, call).await?) })
+    }
+
+    /// Statements that see one moment and change nothing.
+    fn read<T, F>(&self, doing: &'static str, call: F) -> Answer<'_, T>
+    where
+        T: Send + 'static,
+        F: for<'c> FnOnce(&'c mut SqliteConnection) -> Asked<'c, T> + Send + 'static,
+    {
+        Box::pin(async move { Ok(self.sqlite.read(doing, call).await?) })
+    }
+}
+
 impl QueueStore for SqliteQueue {
     fn publish<'a>(&'a self, events: &'a [NewEvent]) -> Answer<'a, Vec<i64>> {
         Box::pin(self.publish_own(events))
@@ -76,11 +101,16 @@ impl QueueStore for SqliteQueue {
     }
 
     fn renew<'a>(&'a self, held: &'a [Held], lease: Duration) -> Answer<'a, Vec<Held>> {
-        Box::pin(self.renew_leases(held, lease))
+        let (held, until) = (held.to_vec(), self.sqlite.now_ms() + span_ms(lease));
+        self.write("renew claims", move |db| {
+            Box::pin(held::renew(db, held, (until, lease.is_zero())))
+        })
     }
 
     fn reopen(&self, batch: i64, token: i64) -> Answer<'_, Option<(i64, Vec<i64>)>> {
-        Box::pin(self.reopen_batch(batch, token))
+        self.write("reopen a batch", move |db| {
+            Box::pin(held::reopen(db, batch, token))
+        })
     }
 
     fn settle<'a>(&'a self, settlement: &'a Settlement) -> Answer<'a, Vec<i64>> {
@@ -98,19 +128,41 @@ impl QueueStore for SqliteQueue {
         event: EventId,
         sub_task: &'a str,
     ) -> Answer<'a, bool> {
-        Box::pin(self.is_recorded(tx, handler, event, sub_task))
+        let doing = "look for a side effect";
+        let sql = "SELECT EXISTS (SELECT 1 FROM event_inbox
+             WHERE handler_id = ? AND event_id = ? AND sub_task = ?)";
+        let query = sqlx::query_scalar(sql)
+            .bind(handler.to_owned())
+            .bind(event.to_string())
+            .bind(sub_task.to_owned());
+        let Some(tx) = tx else {
+            return self.read(doing, move |db| Box::pin(query.fetch_one(db)));
+        };
+        Box::pin(async move {
+            let limit = tx.limit()?;
+            let connection = tx.sqlite().ok_or(QueueError::ForeignTransaction)?;
+            Ok(limit.run(doing, query.fetch_one(connection)).await?)
+        })
     }
 
     fn register<'a>(&'a self, handlers: &'a [(String, String)]) -> Answer<'a, ()> {
-        Box::pin(self.register_handlers(handlers))
+        let (handlers, now) = (handlers.to_vec(), self.sqlite.now_ms());
+        self.write("register handlers", move |db| {
+            Box::pin(maintain::register(db, handlers, now))
+        })
     }
 
     fn unregister<'a>(&'a self, type_name: &'a str, handler: &'a str) -> Answer<'a, bool> {
-        Box::pin(self.unregister_handler(type_name, handler))
+        let (type_name, handler) = (type_name.to_owned(), handler.to_owned());
+        self.write("unregister a handler", move |db| {
+            Box::pin(maintain::unregister(db, type_name, handler))
+        })
     }
 
     fn registry(&self) -> Answer<'_, Registry> {
-        Box::pin(self.read_registry())
+        self.read("read the registry", |db| {
+            Box::pin(maintain::read_registry(db))
+        })
     }
 
     fn take_turn<'a>(
@@ -119,45 +171,57 @@ impl QueueStore for SqliteQueue {
         owner: &'a str,
         span: Duration,
     ) -> Answer<'a, Option<Turn>> {
-        Box::pin(async move {
-            let taken = lease::acquire(&self.store, name, owner, span).await?;
-            Ok(taken.map(|lease| Turn {
-                name: lease.name,
-                token: lease.token,
-            }))
-        })
+        Box::pin(turn::take(&self.store, name, owner, span))
     }
 
     fn keep_turn<'a>(&'a self, turn: &'a Turn, span: Duration) -> Answer<'a, bool> {
-        Box::pin(async move { Ok(lease::renew(&self.store, &lease_of(turn), span).await?) })
+        Box::pin(turn::keep(&self.store, turn, span))
     }
 
     fn sequence(&self, limit: u32) -> Answer<'_, u64> {
-        Box::pin(self.give_positions(limit))
+        self.write("give positions", move |db| {
+            Box::pin(projection::sequence(db, i64::from(limit)))
+        })
     }
 
     fn read_log(&self, after: i64, limit: u32) -> Answer<'_, LogPage> {
-        Box::pin(self.read_positions(after, limit))
+        self.read("read the log", move |db| {
+            Box::pin(projection::read(db, after, i64::from(limit)))
+        })
     }
 
     fn has_removed(&self) -> Answer<'_, bool> {
-        Box::pin(self.has_removed_events())
+        self.read("look for what was removed", |db| {
+            Box::pin(sqlx::query_scalar(HAS_REMOVED).fetch_one(db))
+        })
     }
 
     fn projection<'a>(&'a self, name: &'a str) -> Answer<'a, i64> {
-        Box::pin(self.position_of(name))
+        let query = sqlx::query_scalar(POSITION).bind(name.to_owned());
+        self.read("read a projection's position", move |db| {
+            Box::pin(query.fetch_one(db))
+        })
     }
 
     fn projections(&self) -> Answer<'_, Vec<(String, i64)>> {
-        Box::pin(self.positions())
+        self.read("read the projections", |db| {
+            Box::pin(sqlx::query_as(POSITIONS).fetch_all(db))
+        })
     }
 
     fn rebuilds<'a>(&'a self, name: &'a str) -> Answer<'a, u64> {
-        Box::pin(self.rebuilds_of(name))
+        let query = sqlx::query_scalar(REBUILDS).bind(name.to_owned());
+        Box::pin(async move {
+            let rebuilds = self.read("count rebuilds", move |db| Box::pin(query.fetch_one(db)));
+            Ok(unsigned(rebuilds.await?))
+        })
     }
 
     fn note_position<'a>(&'a self, of: &'a str, name: &'a str, position: i64) -> Answer<'a, bool> {
-        Box::pin(self.note(of, name, position))
+        let (of, name, now) = (of.to_owned(), name.to_owned(), self.sqlite.now_ms());
+        self.write("note a position", move |db| {
+            Box::pin(projection::note(db, of, name, position, now))
+        })
     }
 
     fn advance<'a>(
@@ -168,7 +232,13 @@ impl QueueStore for SqliteQueue {
         from: i64,
         to: i64,
     ) -> Answer<'a, bool> {
-        Box::pin(self.advance_in(tx, turn, name, from, to))
+        Box::pin(projection::advance(
+            tx,
+            turn,
+            name,
+            (from, to),
+            self.sqlite.now_ms(),
+        ))
     }
 
     fn forget_projection<'a>(
@@ -177,7 +247,7 @@ impl QueueStore for SqliteQueue {
         names: &'a [String],
         tables: &'a [String],
     ) -> Answer<'a, bool> {
-        Box::pin(self.forget(turn, names, tables))
+        Box::pin(super::projection::forget(&self.store, turn, names, tables))
     }
 
     fn swap<'a>(
@@ -188,7 +258,14 @@ impl QueueStore for SqliteQueue {
         tables: &'a [String],
         marks: &'a [String],
     ) -> Answer<'a, bool> {
-        Box::pin(self.swap_tables(turn, name, shadow, tables, marks))
+        Box::pin(projection::swap(
+            &self.store,
+            turn,
+            (name, shadow),
+            tables,
+            marks,
+            self.sqlite.now_ms(),
+        ))
     }
 
     fn clean(&self, retention: Option<Duration>) -> Answer<'_, Cleaned> {
@@ -196,35 +273,66 @@ impl QueueStore for SqliteQueue {
     }
 
     fn redrive(&self, id: i64) -> Answer<'_, ()> {
-        Box::pin(self.redrive_event(id))
+        let now = self.sqlite.now_ms();
+        Box::pin(async move {
+            let redriven = self.write("give an event back", move |db| {
+                Box::pin(maintain::redrive(db, id, now))
+            });
+            if !redriven.await? {
+                return Err(not_redriven(id, self.show(id).await?));
+            }
+            self.wake();
+            Ok(())
+        })
     }
 
     fn cancel(&self, id: i64) -> Answer<'_, ()> {
-        Box::pin(self.cancel_event(id))
+        let now = self.sqlite.now_ms();
+        Box::pin(async move {
+            let canceled = self.write("cancel an event", move |db| {
+                Box::pin(maintain::cancel(db, id, now))
+            });
+            match canceled.await? {
+                true => Ok(()),
+                false => Err(not_canceled(id, self.show(id).await?)),
+            }
+        })
     }
 
     fn list<'a>(&'a self, filter: &'a Filter) -> Answer<'a, Vec<Listed>> {
-        Box::pin(self.list_events(filter))
+        let filter = filter.clone();
+        self.read("list events", move |db| Box::pin(inspect::list(db, filter)))
     }
 
     fn show(&self, id: i64) -> Answer<'_, Option<Listed>> {
-        Box::pin(self.show_event(id))
+        self.read("show an event", move |db| Box::pin(inspect::show(db, id)))
     }
 
     fn find(&self, event: EventId) -> Answer<'_, Option<Sighting>> {
-        Box::pin(self.find_event(event))
+        self.read("find an event", move |db| {
+            Box::pin(inspect::find(db, event))
+        })
     }
 
     fn stats(&self) -> Answer<'_, Stats> {
-        Box::pin(self.read_stats())
+        let now = self.sqlite.now_ms();
+        self.read("count the queue", move |db| {
+            Box::pin(inspect::stats(db, now))
+        })
     }
 
     fn account(&self) -> Answer<'_, Account> {
-        Box::pin(self.read_account())
+        self.read("read the books", |db| Box::pin(inspect::account(db)))
     }
 
     fn recount(&self) -> Answer<'_, Recount> {
-        Box::pin(self.count_tables())
+        let now = unsigned(self.sqlite.now_ms());
+        Box::pin(async move {
+            let counted = self.sqlite.long_read("count the tables", move |db| {
+                Box::pin(inspect::recount(db, now))
+            });
+            Ok(counted.await?)
+        })
     }
 
     fn wake(&self) {
@@ -234,26 +342,6 @@ impl QueueStore for SqliteQueue {
 
     fn woken(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
         Box::pin(self.wakes.notified())
-    }
-}
-
-fn lease_of(turn: &Turn) -> lease::Lease {
-    lease::Lease {
-        name: turn.name.clone(),
-        token: turn.token,
-    }
-}
-
-fn event_id(text: &str) -> Result<EventId, sqlx::Error> {
-    text.parse()
-        .map_err(|error: tidegate_core::ParseEventIdError| sqlx::Error::Decode(Box::new(error)))
-}
-
-/// A text as people are shown it, whatever a foreign program has written.
-fn lossy(bytes: Vec<u8>) -> String {
-    match String::from_utf8(bytes) {
-        Ok(text) => text,
-        Err(error) => String::from_utf8_lossy(error.as_bytes()).into_owned(),
     }
 }
 

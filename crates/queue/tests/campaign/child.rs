@@ -1,17 +1,14 @@
 //! A dispatcher process: this very test program, started again with a role.
 //!
-//! What it says goes to standard output, one line per write, so that a line is there whole or not
-//! at all when the process dies. `calm` on its standard input ends the storm; the end of the input
-//! stops it.
+//! `calm` on its standard input ends the storm; the end of the input stops it.
 
-use std::io::{BufRead, BufReader, Write as _};
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::io::Write as _;
+use std::process::{Child, ChildStdin};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
-use rustix::process::{Pid, Signal, kill_process};
 use tidegate_core::Backoff;
 use tidegate_core::env::system::SystemClock;
 use tidegate_core::env::{Clock, Env, Sleep};
@@ -20,6 +17,7 @@ use tidegate_queue::{
     ProjectorOptions, Queue, QueueError, sql,
 };
 use tidegate_store::{Store, StoreError, StoreOptions, sqlx};
+use tidegate_testkit::child::{self, say};
 use tokio::sync::oneshot;
 
 use crate::events::{Mood, Reporting, Shipped};
@@ -70,26 +68,13 @@ pub(crate) type Lines = Arc<Mutex<Vec<(String, String)>>>;
 impl Process {
     /// Starts a child against the database at `url`.
     pub(crate) fn start(role: Role, url: &str, lines: &Lines) -> Self {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["child::child_process_entry", "--exact"])
-            .args(["--nocapture", "--test-threads=1"])
-            .env(ROLE, role.write())
-            .env(URL, url)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::inherit())
-            .spawn()
-            .unwrap();
-        let output = BufReader::new(child.stdout.take().unwrap());
+        let variables = [(ROLE, &*role.write()), (URL, url)];
+        let variables = variables.map(|(name, value)| (name, value.as_ref()));
+        let (mut child, said) = child::start(&variables).unwrap();
         let (name, lines) = (role.name.clone(), Arc::clone(lines));
         let reader = std::thread::spawn(move || {
-            for line in output.lines() {
-                let line = line.unwrap();
-                // The test harness speaks on the same pipe, and may leave its line unfinished.
-                if let Some(at) = line.find('>') {
-                    let said = (name.clone(), line[at + 1..].to_owned());
-                    lines.lock().unwrap().push(said);
-                }
+            for line in said {
+                lines.lock().unwrap().push((name.clone(), line));
             }
         });
         Self {
@@ -102,12 +87,12 @@ impl Process {
 
     /// Lets it stand still.
     pub(crate) fn pause(&self) {
-        kill_process(Pid::from_child(&self.child), Signal::STOP).unwrap();
+        child::pause(&self.child).unwrap();
     }
 
     /// Lets it go on.
     pub(crate) fn resume(&self) {
-        kill_process(Pid::from_child(&self.child), Signal::CONT).unwrap();
+        child::resume(&self.child).unwrap();
     }
 
     /// Ends the storm in it.
@@ -149,12 +134,6 @@ impl Drop for Process {
     fn drop(&mut self) {
         self.end();
     }
-}
-
-/// Tells the parent.
-pub(crate) fn say(text: &str) {
-    let line = format!(">{text}\n");
-    std::io::stdout().write_all(line.as_bytes()).unwrap();
 }
 
 /// A clock that is ahead of the machine's.

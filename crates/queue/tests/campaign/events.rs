@@ -9,8 +9,9 @@ use tidegate_core::env::{Entropy, Stream};
 use tidegate_core::{Code, Failure};
 use tidegate_queue::{Context, Delivery, Event, Handled, Handler, QueueError};
 use tidegate_store::sqlx;
+use tidegate_testkit::child::say;
 
-use crate::child::{LEASE, say};
+use crate::child::LEASE;
 
 /// An order was placed.
 #[derive(Debug, Clone, Serialize, Deserialize)]

@@ -11,8 +11,7 @@ use tidegate_queue::port::{
     LogPage, QueueStore, Recount, Registry, Settlement, Sighting, Stats, Turn,
 };
 use tidegate_queue::{NewEvent, Tx};
-
-use crate::child::say;
+use tidegate_testkit::child::say;
 
 #[derive(Debug)]
 pub(crate) struct Watched(pub(crate) Arc<dyn QueueStore>);

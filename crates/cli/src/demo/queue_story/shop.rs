@@ -105,15 +105,23 @@ struct Known {
 }
 
 /// What does not fit together, and what happened on the way.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Findings {
+#[derive(Debug, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct OrderFindings {
+    /// Orders whose transaction was committed.
     pub(super) placed: usize,
+    /// Orders whose transaction was taken back, none of which may ever be handled.
     pub(super) rolled_back: usize,
+    /// Orders that were placed and not handled, or were handled and never placed.
     pub(super) missing: usize,
+    /// Times that a handler was called again after it had succeeded.
     pub(super) duplicates: u64,
+    /// Calls that failed and were tried again.
     pub(super) retried: u64,
+    /// Orders that a handler refused for good.
     pub(super) refused: usize,
+    /// Payments that were published twice for one order.
     pub(super) doubled: usize,
+    /// Customers whose orders the read model has counted wrong.
     pub(super) miscounted: usize,
 }
 
@@ -157,14 +165,14 @@ impl World {
     }
 
     /// Holds what was ordered against what was handled and what the read model has.
-    pub(super) fn findings(&self, tallied: &[TallyRow]) -> Findings {
+    pub(super) fn findings(&self, tallied: &[TallyRow]) -> OrderFindings {
         let known = self.known();
         let again = |times: &BTreeMap<u64, u64>| times.values().map(|n| n - 1).sum::<u64>();
         let handled = known.billed.keys().chain(known.shipped.keys());
         let handled: BTreeSet<u64> = handled.chain(&known.refused).copied().collect();
         let unknown = handled.iter().filter(|id| !known.placed.contains_key(id));
         let is_wrong = |order: &&OrderPlaced| !known.is_handled(order);
-        Findings {
+        OrderFindings {
             placed: known.placed.len(),
             rolled_back: known.rolled_back.len(),
             missing: known.placed.values().filter(is_wrong).count() + unknown.count(),
@@ -251,11 +259,11 @@ mod tests {
     fn the_witness_finds_nothing_where_all_is_well() {
         let (world, tallied) = sound();
         let found = world.findings(&tallied);
-        let expected = Findings {
+        let expected = OrderFindings {
             placed: 2,
             rolled_back: 1,
             refused: 1,
-            ..Findings::default()
+            ..OrderFindings::default()
         };
         assert_eq!(found, expected);
     }

@@ -1,32 +1,19 @@
 //! Claiming: batches that ran out, rows that are due, then what is fresh.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError};
-use std::time::Duration;
 
 use sqlx::{PgConnection, Row};
-use tidegate_core::books::Place;
 use tidegate_store::{span_ms, sqlx};
 
-use super::super::columns::{PARKED_KEYS, ParkedKeys, place_of, small, unsigned};
+use super::super::claim::{ClaimedEvents, ClaimedIds, RowKind, served};
+use super::super::columns::{PARKED_KEYS, ParkedKeys, place_of, unsigned};
+use super::super::decode::{OwnColumns, QueueRow};
+use super::PostgresQueue;
 use super::maintain::read_registry;
-use super::{PostgresQueue, id_of};
 use crate::QueueError;
-use crate::event::headers_of;
-use crate::port::{
-    Claim, ClaimRequest, Claimed, ClaimedEvent, HandlerResult, HandlerState, Held, Lane, PATIENCE,
-};
-
-/// What was claimed, before the events are read.
-struct Taken {
-    held: BTreeMap<i64, (Held, u32, Place)>,
-    order: Vec<i64>,
-    batches: Vec<(i64, Vec<i64>)>,
-    /// Those of which leases ran out, and how many.
-    abandoned: BTreeMap<i64, u32>,
-    registry: u64,
-}
+use crate::port::{ClaimRequest, Claimed, ClaimedEvent, Held, PATIENCE};
 
 /// What a look for claims that ran out saw of the numbers of batches.
 struct Numbers {
@@ -74,58 +61,6 @@ impl PostgresQueue {
         }
         Ok(claimed)
     }
-
-    pub(super) async fn renew_leases(
-        &self,
-        held: &[Held],
-        lease: Duration,
-    ) -> Result<Vec<Held>, QueueError> {
-        let held = held.to_vec();
-        let lost = self
-            .postgres
-            .run("renew claims", move |connection| {
-                Box::pin(async move { renew(connection, held, span_ms(lease)).await })
-            })
-            .await?;
-        Ok(lost)
-    }
-
-    pub(super) async fn reopen_batch(
-        &self,
-        batch: i64,
-        token: i64,
-    ) -> Result<Option<(i64, Vec<i64>)>, QueueError> {
-        let found = self
-            .postgres
-            .run("reopen a batch", move |connection| {
-                Box::pin(async move {
-                    let next: Option<i64> = sqlx::query_scalar(
-                        "UPDATE tidegate_batch SET token = token + 1 WHERE id = $1 AND token = $2
-                         RETURNING token",
-                    )
-                    .bind(batch)
-                    .bind(token)
-                    .fetch_optional(&mut *connection)
-                    .await?;
-                    let Some(next) = next else {
-                        return Ok(None);
-                    };
-                    // A statement of its own: the one before may have waited for the settle whose
-                    // answer was lost, and would not have seen what that wrote.
-                    let left: Option<Vec<i64>> = sqlx::query_scalar(
-                        "SELECT tidegate_remaining(ids) FROM tidegate_batch
-                         WHERE id = $1 AND token = $2",
-                    )
-                    .bind(batch)
-                    .bind(next)
-                    .fetch_optional(connection)
-                    .await?;
-                    Ok(left.map(|left| (next, left)))
-                })
-            })
-            .await?;
-        Ok(found)
-    }
 }
 
 async fn claim(
@@ -134,40 +69,39 @@ async fn claim(
     floor: i64,
     parked: &mut ParkedKeys,
 ) -> Result<(Claimed, Option<Numbers>), sqlx::Error> {
-    let mut taken = Taken {
-        held: BTreeMap::new(),
-        order: Vec::new(),
-        batches: Vec::new(),
-        abandoned: BTreeMap::new(),
-        registry: 0,
-    };
+    let mut taken = ClaimedIds::default();
     let mut numbers = None;
     if request.rescue && request.alone && request.suspects {
         take_over(connection, request, floor, PATIENCE, &mut taken).await?;
-        look_at_rows(connection, request, &[Kind::Patient], &mut taken).await?;
+        look_at_rows(connection, request, &[RowKind::Starved], &mut taken).await?;
     }
     let is_alone = !taken.order.is_empty();
     if request.rescue && !is_alone {
         numbers = Some(rescue(connection, request, floor, parked, &mut taken).await?);
     }
     if !is_alone {
-        let kinds = [Kind::Trusted, Kind::Suspect];
+        let kinds = [RowKind::Trusted, RowKind::Suspect];
         look_at_rows(connection, request, &kinds, &mut taken).await?;
     }
-    if !is_alone && room(request, &taken) > 0 {
-        fresh(connection, request, &mut taken).await?;
+    let registry = if !is_alone && taken.room(request) > 0 {
+        fresh(connection, request, &mut taken).await?
     } else {
         let sql = "SELECT registry FROM tidegate_queue WHERE name = 'queue'";
-        taken.registry = unsigned(sqlx::query_scalar(sql).fetch_one(&mut *connection).await?);
-    }
-    let mut claimed = read(connection, taken).await?;
-    claimed.is_alone = is_alone;
+        unsigned(sqlx::query_scalar(sql).fetch_one(&mut *connection).await?)
+    };
+    let (events, now_ms) = read(connection, taken).await?;
+    let claimed = Claimed {
+        events,
+        is_alone,
+        registry,
+        now_ms,
+    };
     Ok((claimed, numbers))
 }
 
-fn room(request: &ClaimRequest, taken: &Taken) -> i32 {
-    let taken = u32::try_from(taken.order.len()).unwrap_or(u32::MAX);
-    i32::try_from(request.limit.saturating_sub(taken)).unwrap_or(i32::MAX)
+/// A number of events as statements take it.
+fn int4(count: u32) -> i32 {
+    i32::try_from(count).unwrap_or(i32::MAX)
 }
 
 /// Takes over one batch that ran out, releases keys whose release was lost in a crash, and finds
@@ -177,7 +111,7 @@ async fn rescue(
     request: &ClaimRequest,
     floor: i64,
     parked: &mut ParkedKeys,
-    taken: &mut Taken,
+    taken: &mut ClaimedIds,
 ) -> Result<Numbers, sqlx::Error> {
     let keys = stuck_keys(connection, parked).await?;
     if !keys.is_empty() {
@@ -205,27 +139,26 @@ async fn take_over(
     request: &ClaimRequest,
     floor: i64,
     patience: u32,
-    taken: &mut Taken,
+    taken: &mut ClaimedIds,
 ) -> Result<(), sqlx::Error> {
     let row = sqlx::query(
         "SELECT batch, new_token, new_attempts, claimed, new_abandoned
          FROM tidegate_take_over($1, $2, $3, $4, $5, $6)",
     )
-    .bind(room(request, taken))
+    .bind(int4(taken.room(request)))
     .bind(&request.owner)
     .bind(span_ms(request.lease))
     .bind(floor)
     .bind(request.suspects)
-    .bind(i32::try_from(patience).unwrap_or(i32::MAX))
+    .bind(int4(patience))
     .fetch_one(connection)
     .await?;
     let batch: Option<i64> = row.try_get(0)?;
     let ids: Option<Vec<i64>> = row.try_get(3)?;
     if let (Some(batch), Some(ids)) = (batch, ids) {
-        let token = row.try_get(1)?;
-        let attempts: i32 = row.try_get(2)?;
-        taken.ran_out(&ids, row.try_get(4)?);
-        taken.batch(batch, token, attempts, ids);
+        let (attempts, abandoned): (i32, i32) = (row.try_get(2)?, row.try_get(4)?);
+        let lease = (batch, row.try_get(1)?);
+        taken.batch(lease, attempts.into(), abandoned.into(), ids);
     }
     Ok(())
 }
@@ -275,55 +208,26 @@ pub(super) async fn lanes(connection: &mut PgConnection) -> Result<Vec<String>, 
     .await
 }
 
-/// The lanes whose rows are for this claimer.
-async fn served_lanes(
+/// Claims rows of these kinds, one after the other.
+async fn look_at_rows(
     connection: &mut PgConnection,
     request: &ClaimRequest,
-) -> Result<Vec<String>, sqlx::Error> {
+    kinds: &[RowKind],
+    taken: &mut ClaimedIds,
+) -> Result<(), sqlx::Error> {
+    if !request.rows || taken.room(request) == 0 {
+        return Ok(());
+    }
     let lanes = lanes(connection).await?;
-    // A look for what others left behind finds also what was left for those who are unregistered.
     let registry = match request.rescue && !lanes.is_empty() {
         true => Some(read_registry(connection).await?),
         false => None,
     };
-    let served = lanes.into_iter().filter(|lane| {
-        let lane = Lane::parse(lane);
-        let is_left = |registry| lane.is_left_to(&request.serves, registry);
-        lane.is_served_by(&request.serves) || registry.as_ref().is_some_and(is_left)
-    });
-    Ok(served.collect())
-}
-
-/// Which rows are looked for.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    /// Those of which fewer than two leases ran out.
-    Trusted,
-    /// One of the others.
-    Suspect,
-    /// One of those that have waited for long.
-    Patient,
-}
-
-/// Claims rows of these kinds, one after the other. Where something that ran out was taken, no suspect
-/// comes with it.
-async fn look_at_rows(
-    connection: &mut PgConnection,
-    request: &ClaimRequest,
-    kinds: &[Kind],
-    taken: &mut Taken,
-) -> Result<(), sqlx::Error> {
-    if !request.rows || room(request, taken) == 0 {
-        return Ok(());
-    }
-    let lanes = served_lanes(connection, request).await?;
+    let lanes = served(lanes, request, registry.as_ref());
     for kind in kinds {
-        let is_free = match kind {
-            Kind::Trusted => true,
-            Kind::Suspect | Kind::Patient => request.suspects && taken.abandoned.is_empty(),
-        };
-        if is_free && !lanes.is_empty() && room(request, taken) > 0 {
-            rows(connection, request, &lanes, *kind, taken).await?;
+        let limit = taken.row_limit(request, *kind);
+        if !lanes.is_empty() && limit > 0 {
+            rows(connection, request, &lanes, *kind, limit, taken).await?;
         }
     }
     Ok(())
@@ -333,13 +237,10 @@ async fn rows(
     connection: &mut PgConnection,
     request: &ClaimRequest,
     lanes: &[String],
-    kind: Kind,
-    taken: &mut Taken,
+    kind: RowKind,
+    limit: u32,
+    taken: &mut ClaimedIds,
 ) -> Result<(), sqlx::Error> {
-    let limit = match kind {
-        Kind::Trusted => i64::from(room(request, taken)),
-        Kind::Suspect | Kind::Patient => 1,
-    };
     let found = sqlx::query(
         "WITH due AS MATERIALIZED (
              SELECT d.id FROM unnest($1::text[]) l(name) CROSS JOIN LATERAL (
@@ -358,76 +259,48 @@ async fn rows(
          FROM due WHERE r.id = due.id RETURNING r.id, r.token, r.attempts, r.place, r.abandoned",
     )
     .bind(lanes)
-    .bind(limit)
+    .bind(i64::from(limit))
     .bind(&request.owner)
     .bind(span_ms(request.lease))
-    .bind(kind != Kind::Trusted)
-    .bind(match kind {
-        Kind::Trusted | Kind::Suspect => 0,
-        Kind::Patient => i32::try_from(PATIENCE).unwrap_or(i32::MAX),
-    })
+    .bind(kind.is_suspect())
+    .bind(int4(kind.patience()))
     .fetch_all(connection)
     .await?;
     for row in found {
-        let id: i64 = row.try_get(0)?;
-        let token = row.try_get(1)?;
-        let attempts: i32 = row.try_get(2)?;
+        let (id, token) = (row.try_get(0)?, row.try_get(1)?);
+        let abandoned: i32 = row.try_get(4)?;
         let place = place_of(row.try_get(3)?);
-        let held = Held::Row { id, token };
-        taken.ran_out(&[id], row.try_get(4)?);
-        taken.held.insert(id, (held, small(attempts.into()), place));
-        taken.order.push(id);
+        taken.row(id, token, row.count(2)?, abandoned.into(), place);
     }
     Ok(())
 }
 
+/// Claims what nobody has claimed before, and gives the version of the registry.
 async fn fresh(
     connection: &mut PgConnection,
     request: &ClaimRequest,
-    taken: &mut Taken,
-) -> Result<(), sqlx::Error> {
+    taken: &mut ClaimedIds,
+) -> Result<u64, sqlx::Error> {
     let row = sqlx::query("SELECT batch, claimed, registry FROM tidegate_claim($1, $2, $3)")
-        .bind(room(request, taken))
+        .bind(int4(taken.room(request)))
         .bind(&request.owner)
         .bind(span_ms(request.lease))
         .fetch_one(connection)
         .await?;
-    taken.registry = unsigned(row.try_get(2)?);
     if let Some(batch) = row.try_get(0)? {
-        taken.batch(batch, 1, 1, row.try_get(1)?);
+        taken.batch((batch, 1), 1, 0, row.try_get(1)?);
     }
-    Ok(())
-}
-
-impl Taken {
-    fn ran_out(&mut self, ids: &[i64], abandoned: i32) {
-        if abandoned > 0 {
-            let abandoned = small(abandoned.into());
-            self.abandoned.extend(ids.iter().map(|id| (*id, abandoned)));
-        }
-    }
-
-    fn batch(&mut self, batch: i64, token: i64, attempts: i32, ids: Vec<i64>) {
-        for id in &ids {
-            let held = Held::Batch { batch, token };
-            let attempts = small(attempts.into());
-            self.held.insert(*id, (held, attempts, Place::Queued));
-            self.order.push(*id);
-        }
-        if !ids.is_empty() {
-            self.batches.push((batch, ids));
-        }
-    }
+    Ok(unsigned(row.try_get(2)?))
 }
 
 /// Reads the events that were claimed. The claim stands already: should this fail, its lease runs
 /// out and somebody else reads them.
-async fn read(connection: &mut PgConnection, taken: Taken) -> Result<Claimed, sqlx::Error> {
+async fn read(
+    connection: &mut PgConnection,
+    taken: ClaimedIds,
+) -> Result<(Vec<ClaimedEvent>, i64), sqlx::Error> {
     if taken.order.is_empty() {
-        return Ok(Claimed {
-            registry: taken.registry,
-            ..Claimed::default()
-        });
+        return Ok((Vec::new(), 0));
     }
     let rows = sqlx::query(
         "SELECT id, event_id, type, key, payload::text, headers::text,
@@ -438,57 +311,28 @@ async fn read(connection: &mut PgConnection, taken: Taken) -> Result<Claimed, sq
     .bind(&taken.order)
     .fetch_all(&mut *connection)
     .await?;
-    let mut events: BTreeMap<i64, ClaimedEvent> = BTreeMap::new();
-    let mut has_keys = false;
+    let mut events = ClaimedEvents::default();
     let mut now_ms = 0;
     for row in &rows {
-        let id: i64 = row.try_get(0)?;
-        let Some((held, attempts, place)) = taken.held.get(&id).cloned() else {
+        let Some(claim) = taken.claim(row.try_get(0)?, row.event_id(1)?) else {
             continue;
         };
         now_ms = row.try_get(7)?;
-        let key: Option<String> = row.try_get(3)?;
-        has_keys |= key.is_some();
-        let event = ClaimedEvent {
-            claim: Claim {
-                id,
-                event_id: id_of(row, 1)?,
-                held,
-                place,
-            },
-            type_name: row.try_get(2)?,
-            key,
-            payload: row.try_get(4)?,
-            headers: headers_of(row.try_get(5)?),
-            created_ms: row.try_get(6)?,
-            attempts,
-            abandoned: taken.abandoned.get(&id).copied().unwrap_or(0),
-            is_blocked: false,
-            states: Vec::new(),
-        };
-        events.insert(id, event);
+        let (type_name, key) = (row.try_get(2)?, row.try_get(3)?);
+        let texts = (type_name, key, row.try_get(4)?, row.try_get(5)?);
+        events.add(&taken, claim, texts, row.try_get(6)?);
     }
-    if has_keys {
+    if events.have_keys() {
         for (batch, ids) in &taken.batches {
-            let blocked: Vec<i64> = sqlx::query_scalar("SELECT tidegate_blocked($1, $2)")
+            let blocked = sqlx::query_scalar("SELECT tidegate_blocked($1, $2)")
                 .bind(batch)
                 .bind(ids)
-                .fetch_all(&mut *connection)
-                .await?;
-            let blocked: BTreeSet<i64> = blocked.into_iter().collect();
-            for event in events.values_mut() {
-                event.is_blocked |= blocked.contains(&event.claim.id);
-            }
+                .fetch_all(&mut *connection);
+            events.block(blocked.await?);
         }
     }
     // A first claim finds nothing that a handler has said before.
-    let told = |id: &i64| {
-        taken
-            .held
-            .get(id)
-            .is_some_and(|(_, attempts, _)| *attempts > 1)
-    };
-    let again: Vec<i64> = taken.order.iter().copied().filter(told).collect();
+    let again = taken.claimed_again();
     if !again.is_empty() {
         let rows = sqlx::query(
             "SELECT id, handler_id, result, attempts, error FROM tidegate_handler_state
@@ -497,29 +341,44 @@ async fn read(connection: &mut PgConnection, taken: Taken) -> Result<Claimed, sq
         .bind(&again)
         .fetch_all(connection)
         .await?;
-        for row in rows {
-            let attempts: i32 = row.try_get(3)?;
-            let state = HandlerState {
-                handler: row.try_get(1)?,
-                result: HandlerResult::parse(row.try_get(2)?),
-                attempts: small(attempts.into()),
-                error: row.try_get(4)?,
-            };
-            if let Some(event) = events.get_mut(&row.try_get::<i64, _>(0)?) {
-                event.states.push(state);
-            }
+        for row in &rows {
+            events.add_state(row.try_get(0)?, row.handler_state(1)?);
         }
     }
-    let in_order = taken.order.iter().filter_map(|id| events.remove(id));
-    Ok(Claimed {
-        events: in_order.collect(),
-        is_alone: false,
-        registry: taken.registry,
-        now_ms,
-    })
+    Ok((events.in_order(&taken.order), now_ms))
 }
 
-async fn renew(
+/// Gives a batch a new token, and says which of its events are open.
+pub(super) async fn reopen(
+    connection: &mut PgConnection,
+    batch: i64,
+    token: i64,
+) -> Result<Option<(i64, Vec<i64>)>, sqlx::Error> {
+    let next: Option<i64> = sqlx::query_scalar(
+        "UPDATE tidegate_batch SET token = token + 1 WHERE id = $1 AND token = $2
+         RETURNING token",
+    )
+    .bind(batch)
+    .bind(token)
+    .fetch_optional(&mut *connection)
+    .await?;
+    let Some(next) = next else {
+        return Ok(None);
+    };
+    // A statement of its own: the one before may have waited for the settle whose answer was lost, and
+    // would not have seen what that wrote.
+    let left: Option<Vec<i64>> = sqlx::query_scalar(
+        "SELECT tidegate_remaining(ids) FROM tidegate_batch
+         WHERE id = $1 AND token = $2",
+    )
+    .bind(batch)
+    .bind(next)
+    .fetch_optional(connection)
+    .await?;
+    Ok(left.map(|left| (next, left)))
+}
+
+pub(super) async fn renew(
     connection: &mut PgConnection,
     held: Vec<Held>,
     lease: i64,

@@ -1,21 +1,17 @@
 //! What can be seen from outside: listings, places, numbers, the recount.
 
-use sqlx::postgres::PgRow;
-use sqlx::{AssertSqlSafe, PgConnection, Row};
+use sqlx::{AssertSqlSafe, PgConnection};
 use tidegate_core::EventId;
 use tidegate_core::books::Account;
 use tidegate_store::{posting, sqlx};
 
 use super::super::COMPONENT;
-use super::super::columns::{errors_of, place_of, shown_payload, small};
+use super::super::columns::place_of;
+use super::super::decode::{QueueRow, sighting};
 use super::super::stats::{Facts, unwanted};
-use super::{PostgresQueue, id_of, uuid};
-use crate::QueueError;
-use crate::event::headers_of;
-use crate::port::{
-    Filter, HandlerResult, HandlerState, Listed, Recount, Sighting, SightingState, Stats, Status,
-};
-use crate::recount::{Count, Seen};
+use super::uuid;
+use crate::port::{Filter, HandlerState, Listed, Recount, Sighting, Stats, Status};
+use crate::recount::Count;
 
 /// Numbers that one step of a recount covers.
 const COUNTED_AT_ONCE: i64 = 50_000;
@@ -36,113 +32,39 @@ const LOG_COLUMNS: &str = "SELECT id, event_id, type, key, payload::text AS payl
     NULL::int8, NULL::text, NULL::int8, (extract(epoch FROM finalized_at) * 1000)::int8,
     position, errors::text FROM event_log";
 
-impl PostgresQueue {
-    pub(super) async fn list_events(&self, filter: &Filter) -> Result<Vec<Listed>, QueueError> {
-        let filter = filter.clone();
-        let listed = self
-            .postgres
-            .run("list events", move |connection| {
-                Box::pin(async move {
-                    let columns = match filter.status {
-                        Some(Status::Completed | Status::CompletedWithErrors) => LOG_COLUMNS,
-                        Some(Status::Pending | Status::Processing) | None => QUEUE_COLUMNS,
-                    };
-                    let sql = format!(
-                        "{columns} WHERE ($1::text IS NULL OR status = $1)
-                         AND ($2::text IS NULL OR type = $2) AND id > $3 ORDER BY id LIMIT $4"
-                    );
-                    let rows = sqlx::query(AssertSqlSafe(sql))
-                        .bind(filter.status.map(Status::as_str))
-                        .bind(filter.type_name)
-                        .bind(filter.after)
-                        .bind(i64::from(filter.limit))
-                        .fetch_all(connection)
-                        .await?;
-                    rows.iter().map(listed).collect::<Result<Vec<_>, _>>()
-                })
-            })
-            .await?;
-        Ok(listed)
-    }
-
-    pub(super) async fn show_event(&self, id: i64) -> Result<Option<Listed>, QueueError> {
-        let shown = self
-            .postgres
-            .snapshot("show an event", move |connection| {
-                Box::pin(show(connection, id))
-            })
-            .await?;
-        Ok(shown)
-    }
-
-    pub(super) async fn find_event(&self, event: EventId) -> Result<Option<Sighting>, QueueError> {
-        let found = self
-            .postgres
-            .snapshot("find an event", move |connection| {
-                Box::pin(find(connection, event))
-            })
-            .await?;
-        Ok(found)
-    }
-
-    pub(super) async fn read_stats(&self) -> Result<Stats, QueueError> {
-        let stats = self
-            .postgres
-            .snapshot("count the queue", |connection| Box::pin(stats(connection)))
-            .await?;
-        Ok(stats)
-    }
-
-    pub(super) async fn read_account(&self) -> Result<Account, QueueError> {
-        let account = self
-            .postgres
-            .snapshot("read the books", |connection| Box::pin(account(connection)))
-            .await?;
-        Ok(account)
-    }
-
-    pub(super) async fn count_tables(&self) -> Result<Recount, QueueError> {
-        let now = self.env.clock.now_ms();
-        let recount = self
-            .postgres
-            .long_snapshot("count the tables", move |connection| {
-                Box::pin(recount(connection, now))
-            })
-            .await?;
-        Ok(recount)
-    }
+pub(super) async fn list(
+    connection: &mut PgConnection,
+    filter: Filter,
+) -> Result<Vec<Listed>, sqlx::Error> {
+    let columns = match filter.status {
+        Some(Status::Completed | Status::CompletedWithErrors) => LOG_COLUMNS,
+        Some(Status::Pending | Status::Processing) | None => QUEUE_COLUMNS,
+    };
+    let sql = format!(
+        "{columns} WHERE ($1::text IS NULL OR status = $1)
+         AND ($2::text IS NULL OR type = $2) AND id > $3 ORDER BY id LIMIT $4"
+    );
+    let rows = sqlx::query(AssertSqlSafe(sql))
+        .bind(filter.status.map(Status::as_str))
+        .bind(filter.type_name)
+        .bind(filter.after)
+        .bind(i64::from(filter.limit))
+        .fetch_all(connection)
+        .await?;
+    rows.iter().map(QueueRow::listed).collect()
 }
 
-fn listed(row: &PgRow) -> Result<Listed, sqlx::Error> {
-    let attempts: i32 = row.try_get(7)?;
-    Ok(Listed {
-        id: row.try_get(0)?,
-        event_id: id_of(row, 1)?,
-        type_name: row.try_get(2)?,
-        key: row.try_get(3)?,
-        payload: shown_payload(row.try_get(4)?),
-        headers: headers_of(row.try_get(5)?),
-        status: Status::parse(row.try_get(6)?).unwrap_or(Status::Pending),
-        attempts: small(attempts.into()),
-        created_ms: row.try_get(8)?,
-        next_attempt_ms: row.try_get(9)?,
-        locked_by: row.try_get(10)?,
-        locked_until_ms: row.try_get(11)?,
-        finalized_ms: row.try_get(12)?,
-        position: row.try_get(13)?,
-        errors: errors_of(row.try_get(14)?),
-        states: Vec::new(),
-    })
-}
-
-async fn show(connection: &mut PgConnection, id: i64) -> Result<Option<Listed>, sqlx::Error> {
+pub(super) async fn show(
+    connection: &mut PgConnection,
+    id: i64,
+) -> Result<Option<Listed>, sqlx::Error> {
     for columns in [QUEUE_COLUMNS, LOG_COLUMNS] {
         let row = sqlx::query(AssertSqlSafe(format!("{columns} WHERE id = $1")))
             .bind(id)
             .fetch_optional(&mut *connection)
             .await?;
         if let Some(row) = row {
-            let mut shown = listed(&row)?;
+            let mut shown = row.listed()?;
             shown.states = states(connection, id).await?;
             return Ok(Some(shown));
         }
@@ -158,19 +80,10 @@ async fn states(connection: &mut PgConnection, id: i64) -> Result<Vec<HandlerSta
     .bind(id)
     .fetch_all(connection)
     .await?;
-    let state = |row: &PgRow| {
-        let attempts: i32 = row.try_get(2)?;
-        Ok(HandlerState {
-            handler: row.try_get(0)?,
-            result: HandlerResult::parse(row.try_get(1)?),
-            attempts: small(attempts.into()),
-            error: row.try_get(3)?,
-        })
-    };
-    rows.iter().map(state).collect()
+    rows.iter().map(|row| row.handler_state(0)).collect()
 }
 
-async fn find(
+pub(super) async fn find(
     connection: &mut PgConnection,
     event: EventId,
 ) -> Result<Option<Sighting>, sqlx::Error> {
@@ -200,19 +113,10 @@ async fn sight(connection: &mut PgConnection, id: i64) -> Result<Option<Sighting
             .bind(id)
             .fetch_optional(connection)
             .await?;
-    let state = match shown.finalized_ms {
-        Some(_) => SightingState::Finished {
-            is_failed: shown.status == Status::CompletedWithErrors,
-        },
-        None => SightingState::Unfinished {
-            is_claimed: shown.status == Status::Processing,
-            row: row.as_deref().map(place_of),
-        },
-    };
-    Ok(Some(Sighting::of(shown, state)))
+    Ok(Some(sighting(shown, row.as_deref())))
 }
 
-async fn stats(connection: &mut PgConnection) -> Result<Stats, sqlx::Error> {
+pub(super) async fn stats(connection: &mut PgConnection) -> Result<Stats, sqlx::Error> {
     let books = posting::counts_postgres(connection, COMPONENT).await?;
     let claimed = claimed(connection).await?;
     // Each by the first entry of an index, or by what is in flight. Canceled events are looked up one
@@ -286,7 +190,7 @@ async fn claimed(connection: &mut PgConnection) -> Result<Vec<(String, i64)>, sq
     claimed.fetch_all(connection).await
 }
 
-async fn account(connection: &mut PgConnection) -> Result<Account, sqlx::Error> {
+pub(super) async fn account(connection: &mut PgConnection) -> Result<Account, sqlx::Error> {
     let mut account = posting::counts_postgres(connection, COMPONENT)
         .await?
         .account();
@@ -297,7 +201,10 @@ async fn account(connection: &mut PgConnection) -> Result<Account, sqlx::Error> 
 }
 
 /// Every event by where the tables say that it is, a stretch of numbers at a time.
-async fn recount(connection: &mut PgConnection, now_ms: u64) -> Result<Recount, sqlx::Error> {
+pub(super) async fn recount(
+    connection: &mut PgConnection,
+    now_ms: u64,
+) -> Result<Recount, sqlx::Error> {
     let books = posting::books_postgres(connection, COMPONENT).await?;
     let mut count = Count::default();
     let mut last = i64::MIN;
@@ -341,17 +248,8 @@ async fn recount(connection: &mut PgConnection, now_ms: u64) -> Result<Recount, 
         .fetch_all(&mut *connection)
         .await?;
         for row in &rows {
-            let place: Option<&str> = row.try_get(2)?;
-            let seen = Seen {
-                logged: row.try_get(1)?,
-                row: place.map(place_of),
-                is_row_claimed: row.try_get(3)?,
-                // Nobody knows what waits without a cursor, and no claim comes upon it.
-                is_waiting: row.try_get::<Option<bool>, _>(4)?.unwrap_or(false),
-                batches: row.try_get(5)?,
-                is_adrift: row.try_get(6)?,
-            };
-            count.add(id_of(row, 0)?, &seen);
+            let (event, seen) = row.counted()?;
+            count.add(event, &seen);
         }
         count.end_page(now_ms);
     }

@@ -1,6 +1,5 @@
 //! The registry of handlers, clean-up, and what operators do.
 
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use sqlx::types::Uuid;
@@ -10,8 +9,9 @@ use tidegate_core::books::{Place, postings};
 use tidegate_store::{posting, span_ms, sqlx};
 
 use super::super::COMPONENT;
-use super::super::columns::{REMOVED_AT_ONCE, REMOVING, canceled_errors, unsigned};
-use super::{PostgresQueue, id_of};
+use super::super::columns::{REMOVED_AT_ONCE, REMOVING, unsigned};
+use super::super::decode::OwnColumns;
+use super::PostgresQueue;
 use crate::QueueError;
 use crate::port::{Cleaned, Registry};
 
@@ -19,70 +19,6 @@ use crate::port::{Cleaned, Registry};
 const CURSORS_KEPT: i64 = 1_000;
 
 impl PostgresQueue {
-    pub(super) async fn register_handlers(
-        &self,
-        handlers: &[(String, String)],
-    ) -> Result<(), QueueError> {
-        let (types, names): (Vec<String>, Vec<String>) = handlers.iter().cloned().unzip();
-        self.postgres
-            .run("register handlers", move |connection| {
-                Box::pin(async move {
-                    sqlx::query("SELECT tidegate_register($1, $2)")
-                        .bind(types)
-                        .bind(names)
-                        .execute(connection)
-                        .await
-                })
-            })
-            .await?;
-        Ok(())
-    }
-
-    pub(super) async fn unregister_handler(
-        &self,
-        type_name: &str,
-        handler: &str,
-    ) -> Result<bool, QueueError> {
-        let (type_name, handler) = (type_name.to_owned(), handler.to_owned());
-        let done = self
-            .postgres
-            .run("unregister a handler", move |connection| {
-                Box::pin(async move {
-                    sqlx::query(
-                        "WITH gone AS (
-                             DELETE FROM event_handler WHERE type = $1 AND handler_id = $2
-                             RETURNING 1)
-                         UPDATE tidegate_queue SET registry = registry + 1
-                         WHERE name = 'queue' AND EXISTS (SELECT 1 FROM gone)",
-                    )
-                    .bind(type_name)
-                    .bind(handler)
-                    .execute(connection)
-                    .await
-                })
-            })
-            .await?;
-        Ok(done.rows_affected() > 0)
-    }
-
-    pub(super) async fn read_registry(&self) -> Result<Registry, QueueError> {
-        let known = self.registry.load(Ordering::Relaxed);
-        let registry = self
-            .postgres
-            .run("read the registry", |connection| {
-                Box::pin(read_registry(connection))
-            })
-            .await?;
-        // It only grows.
-        if registry.version < known {
-            self.registry.store(registry.version, Ordering::Relaxed);
-            self.begin_anew();
-        } else {
-            self.registry.fetch_max(registry.version, Ordering::Relaxed);
-        }
-        Ok(registry)
-    }
-
     pub(super) async fn clean_up(
         &self,
         retention: Option<Duration>,
@@ -117,64 +53,41 @@ impl PostgresQueue {
             postings,
         })
     }
+}
 
-    pub(super) async fn redrive_event(&self, id: i64) -> Result<(), QueueError> {
-        let found = self
-            .postgres
-            .run("give an event back", move |connection| {
-                Box::pin(async move {
-                    let given = sqlx::query_scalar("SELECT tidegate_give_back($1)").bind(id);
-                    let is_given: bool = given.fetch_one(&mut *connection).await?;
-                    Ok(is_given || hasten(connection, id).await?)
-                })
-            })
-            .await?;
-        if !found {
-            let state = self.state_of(id).await?;
-            return Err(QueueError::Misplaced {
-                id,
-                state,
-                wanted: "tried again",
-            });
-        }
-        super::wake::send(&self.wakes, &self.postgres, &self.env);
-        Ok(())
-    }
+pub(super) async fn register(
+    connection: &mut PgConnection,
+    types: Vec<String>,
+    names: Vec<String>,
+) -> Result<(), sqlx::Error> {
+    let register = sqlx::query("SELECT tidegate_register($1, $2)");
+    register.bind(types).bind(names).execute(connection).await?;
+    Ok(())
+}
 
-    pub(super) async fn cancel_event(&self, id: i64) -> Result<(), QueueError> {
-        let is_canceled: bool = self
-            .postgres
-            .run("cancel an event", move |connection| {
-                Box::pin(async move {
-                    sqlx::query_scalar("SELECT tidegate_cancel($1, $2::jsonb)")
-                        .bind(id)
-                        .bind(canceled_errors())
-                        .fetch_one(connection)
-                        .await
-                })
-            })
-            .await?;
-        if is_canceled {
-            return Ok(());
-        }
-        match self.show_event(id).await? {
-            Some(listed) => match listed.locked_by {
-                Some(owner) => Err(QueueError::Busy { id, owner }),
-                None => Err(QueueError::Misplaced {
-                    id,
-                    state: listed.status.as_str(),
-                    wanted: "canceled",
-                }),
-            },
-            None => Err(QueueError::Unknown { id }),
-        }
-    }
+pub(super) async fn unregister(
+    connection: &mut PgConnection,
+    type_name: String,
+    handler: String,
+) -> Result<bool, sqlx::Error> {
+    let done = sqlx::query(
+        "WITH gone AS (
+             DELETE FROM event_handler WHERE type = $1 AND handler_id = $2
+             RETURNING 1)
+         UPDATE tidegate_queue SET registry = registry + 1
+         WHERE name = 'queue' AND EXISTS (SELECT 1 FROM gone)",
+    )
+    .bind(type_name)
+    .bind(handler)
+    .execute(connection)
+    .await?;
+    Ok(done.rows_affected() > 0)
+}
 
-    async fn state_of(&self, id: i64) -> Result<&'static str, QueueError> {
-        let listed = self.show_event(id).await?;
-        let listed = listed.ok_or(QueueError::Unknown { id })?;
-        Ok(listed.status.as_str())
-    }
+pub(super) async fn redrive(connection: &mut PgConnection, id: i64) -> Result<bool, sqlx::Error> {
+    let given = sqlx::query_scalar("SELECT tidegate_give_back($1)").bind(id);
+    let is_given: bool = given.fetch_one(&mut *connection).await?;
+    Ok(is_given || hasten(connection, id).await?)
 }
 
 pub(super) async fn read_registry(connection: &mut PgConnection) -> Result<Registry, sqlx::Error> {
@@ -288,7 +201,7 @@ async fn remove_old(connection: &mut PgConnection, age_ms: i64) -> Result<u64, s
         } else {
             &mut delivered
         };
-        gone.push(id_of(row, 0)?);
+        gone.push(row.event_id(0)?);
     }
     let mut written = postings(delivered, Some(Place::Delivered), None);
     written.extend(postings(failed, Some(Place::DeadLettered), None));

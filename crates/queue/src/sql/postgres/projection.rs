@@ -3,13 +3,14 @@
 use std::sync::PoisonError;
 
 use sqlx::{AssertSqlSafe, PgConnection, Row};
-use tidegate_store::{StoreError, lease, sqlx};
+use tidegate_store::{Store, StoreError, sqlx};
 
-use super::super::columns::unsigned;
-use super::{OUR_TABLES, PostgresQueue, id_of, lease_of};
+use super::super::decode::QueueRow;
+use super::super::projection::{HEAD, page, swap_table};
+use super::super::turn;
+use super::{OUR_TABLES, PostgresQueue};
 use crate::QueueError;
-use crate::event::headers_of;
-use crate::port::{LogEvent, LogPage, Turn};
+use crate::port::{LogPage, Turn};
 use crate::tx::Tx;
 
 /// How long a swap waits for those who read the table: everybody who begins to read it meanwhile waits behind
@@ -130,201 +131,75 @@ impl PostgresQueue {
         }
         Ok(count)
     }
+}
 
-    pub(super) async fn read_positions(
-        &self,
-        after: i64,
-        limit: u32,
-    ) -> Result<LogPage, QueueError> {
-        let page = self
-            .postgres
-            .snapshot("read the log", move |connection| {
-                Box::pin(read(connection, after, i64::from(limit)))
-            })
-            .await?;
-        Ok(page)
-    }
+pub(super) async fn note(
+    connection: &mut PgConnection,
+    of: String,
+    name: String,
+    position: i64,
+) -> Result<bool, sqlx::Error> {
+    hold_retention(connection).await?;
+    // By the lock whoever forgets the projection waits, and takes the mark away too.
+    sqlx::query_scalar(
+        "WITH there AS MATERIALIZED (
+             SELECT 1 FROM event_projection WHERE name = $3 FOR KEY SHARE),
+         noted AS (
+             INSERT INTO event_projection AS p (name, position)
+             SELECT $1, $2 FROM there ON CONFLICT (name) DO UPDATE
+             SET position = excluded.position, updated_at = now()
+             WHERE p.position > excluded.position)
+         SELECT EXISTS (SELECT 1 FROM there)",
+    )
+    .bind(name)
+    .bind(position)
+    .bind(of)
+    .fetch_one(connection)
+    .await
+}
 
-    pub(super) async fn has_removed_events(&self) -> Result<bool, QueueError> {
-        let has_removed = self
-            .postgres
-            .run("look for what was removed", |connection| {
-                Box::pin(async move {
-                    sqlx::query_scalar(
-                        "SELECT EXISTS (SELECT 1 FROM tidegate_posting
-                         WHERE component = 'queue' AND from_place = 'delivered'
-                           AND to_place IS NULL)",
-                    )
-                    .fetch_one(connection)
-                    .await
-                })
-            })
-            .await?;
-        Ok(has_removed)
-    }
-
-    pub(super) async fn position_of(&self, name: &str) -> Result<i64, QueueError> {
-        let name = name.to_owned();
-        let position: Option<i64> = self
-            .postgres
-            .run("read a projection's position", move |connection| {
-                Box::pin(async move {
-                    sqlx::query_scalar("SELECT position FROM event_projection WHERE name = $1")
-                        .bind(name)
-                        .fetch_optional(connection)
-                        .await
-                })
-            })
-            .await?;
-        Ok(position.unwrap_or(0))
-    }
-
-    pub(super) async fn positions(&self) -> Result<Vec<(String, i64)>, QueueError> {
-        let rows = self
-            .postgres
-            .run("read the projections", |connection| {
-                Box::pin(async move {
-                    sqlx::query_as("SELECT name, position FROM event_projection ORDER BY name")
-                        .fetch_all(connection)
-                        .await
-                })
-            })
-            .await?;
-        Ok(rows)
-    }
-
-    pub(super) async fn rebuilds_of(&self, name: &str) -> Result<u64, QueueError> {
-        let name = name.to_owned();
-        let rebuilds: Option<i64> = self
-            .postgres
-            .run("count rebuilds", move |connection| {
-                Box::pin(async move {
-                    sqlx::query_scalar("SELECT rebuilds FROM event_projection WHERE name = $1")
-                        .bind(name)
-                        .fetch_optional(connection)
-                        .await
-                })
-            })
-            .await?;
-        Ok(unsigned(rebuilds.unwrap_or(0)))
-    }
-
-    pub(super) async fn note(
-        &self,
-        of: &str,
-        name: &str,
-        position: i64,
-    ) -> Result<bool, QueueError> {
-        let (of, name) = (of.to_owned(), name.to_owned());
-        let is_there = self
-            .postgres
-            .transact("note a position", move |connection| {
-                Box::pin(async move {
-                    hold_retention(connection).await?;
-                    // By the lock whoever forgets the projection waits, and takes the mark away too.
-                    sqlx::query_scalar(
-                        "WITH there AS MATERIALIZED (
-                             SELECT 1 FROM event_projection WHERE name = $3 FOR KEY SHARE),
-                         noted AS (
-                             INSERT INTO event_projection AS p (name, position)
-                             SELECT $1, $2 FROM there ON CONFLICT (name) DO UPDATE
-                             SET position = excluded.position, updated_at = now()
-                             WHERE p.position > excluded.position)
-                         SELECT EXISTS (SELECT 1 FROM there)",
-                    )
-                    .bind(name)
-                    .bind(position)
-                    .bind(of)
-                    .fetch_one(connection)
-                    .await
-                })
-            })
-            .await?;
-        Ok(is_there)
-    }
-
-    pub(super) async fn forget(
-        &self,
-        turn: Option<&Turn>,
-        names: &[String],
-        tables: &[String],
-    ) -> Result<bool, QueueError> {
-        let doing = "forget a projection";
-        let mut tx = self.store.begin_own().await?;
-        // What is dropped may be what the next owner of the turn is building.
-        if let Some(turn) = turn
-            && !lease::holds(&mut tx, &lease_of(turn)).await?
-        {
-            tx.rollback().await?;
-            return Ok(false);
-        }
-        let limit = tx.limit();
-        let connection = tx.postgres().ok_or(QueueError::ForeignTransaction)?;
-        for table in tables {
-            // The names were checked when the projection was built.
-            let sql = format!("DROP TABLE IF EXISTS {table}__rebuild");
-            let query = sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut *connection);
-            limit.run(doing, query).await?;
-        }
-        for name in names {
-            let query = sqlx::query("DELETE FROM event_projection WHERE name = $1")
-                .bind(name)
-                .execute(&mut *connection);
-            limit.run(doing, query).await?;
-        }
-        tx.commit().await?;
-        Ok(true)
-    }
-
-    pub(super) async fn swap_tables(
-        &self,
-        turn: &Turn,
-        name: &str,
-        shadow: &str,
-        tables: &[String],
-        marks: &[String],
-    ) -> Result<bool, QueueError> {
-        let mut tx = self.store.begin_own().await?;
-        if !lease::holds(&mut tx, &lease_of(turn)).await? {
-            tx.rollback().await?;
-            return Ok(false);
-        }
-        let doing = "swap a projection";
-        let limit = tx.limit();
-        let connection = tx.postgres().ok_or(QueueError::ForeignTransaction)?;
-        let query = sqlx::raw_sql(SWAP_PATIENCE).execute(&mut *connection);
+pub(super) async fn swap(
+    store: &Store,
+    turn: &Turn,
+    (name, shadow): (&str, &str),
+    tables: &[String],
+    marks: &[String],
+) -> Result<bool, QueueError> {
+    let Some(mut tx) = turn::begin(store, turn).await? else {
+        return Ok(false);
+    };
+    let doing = "swap a projection";
+    let limit = tx.limit();
+    let connection = tx.postgres().ok_or(QueueError::ForeignTransaction)?;
+    let query = sqlx::raw_sql(SWAP_PATIENCE).execute(&mut *connection);
+    limit.run(doing, query).await.map_err(StoreError::undone)?;
+    for table in tables {
+        let sql = AssertSqlSafe(swap_table(table));
+        let query = sqlx::raw_sql(sql).execute(&mut *connection);
         limit.run(doing, query).await.map_err(StoreError::undone)?;
-        for table in tables {
-            // The names were checked when the projection was built.
-            let sql = format!(
-                "DROP TABLE IF EXISTS {table}; ALTER TABLE {table}__rebuild RENAME TO {table}"
-            );
-            let query = sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut *connection);
-            limit.run(doing, query).await.map_err(StoreError::undone)?;
-        }
-        let query = sqlx::query(
-            "WITH shadow AS (DELETE FROM event_projection WHERE name = $2 RETURNING position)
-             INSERT INTO event_projection AS p (name, position, rebuilds)
-             SELECT $1, position, 1 FROM shadow
-             ON CONFLICT (name) DO UPDATE SET position = excluded.position, updated_at = now(),
-                 rebuilds = p.rebuilds + 1",
-        )
-        .bind(name)
-        .bind(shadow)
-        .execute(&mut *connection);
-        let done = limit.run(doing, query).await?;
-        if done.rows_affected() == 0 {
-            // What has no position was not built to its end.
-            tx.rollback().await?;
-            return Ok(false);
-        }
-        let query = sqlx::query("DELETE FROM event_projection WHERE name = ANY ($1)")
-            .bind(marks)
-            .execute(connection);
-        limit.run(doing, query).await?;
-        tx.commit().await?;
-        Ok(true)
     }
+    let query = sqlx::query(
+        "WITH shadow AS (DELETE FROM event_projection WHERE name = $2 RETURNING position)
+         INSERT INTO event_projection AS p (name, position, rebuilds)
+         SELECT $1, position, 1 FROM shadow
+         ON CONFLICT (name) DO UPDATE SET position = excluded.position, updated_at = now(),
+             rebuilds = p.rebuilds + 1",
+    )
+    .bind(name)
+    .bind(shadow)
+    .execute(&mut *connection);
+    let done = limit.run(doing, query).await?;
+    if done.rows_affected() == 0 {
+        // What has no position was not built to its end.
+        tx.rollback().await?;
+        return Ok(false);
+    }
+    let query = sqlx::query("DELETE FROM event_projection WHERE name = ANY ($1)")
+        .bind(marks)
+        .execute(connection);
+    limit.run(doing, query).await?;
+    tx.commit().await?;
+    Ok(true)
 }
 
 /// Gives positions, and says to how many groups, what was seen before, and from where on.
@@ -377,17 +252,12 @@ async fn sequence(
     Ok((done.rows_affected(), look, below))
 }
 
-async fn read(
+pub(super) async fn read(
     connection: &mut PgConnection,
     after: i64,
     limit: i64,
 ) -> Result<LogPage, sqlx::Error> {
-    let head: i64 = sqlx::query_scalar(
-        "SELECT coalesce((SELECT position + count - 1 FROM tidegate_sequence
-             ORDER BY position DESC LIMIT 1), 0)",
-    )
-    .fetch_one(&mut *connection)
-    .await?;
+    let head: i64 = sqlx::query_scalar(HEAD).fetch_one(&mut *connection).await?;
     // From the group on that the next position is in.
     let rows = sqlx::query(
         "SELECT s.position + l.ordinal, e.id, e.event_id, e.type, e.key, e.payload::text,
@@ -408,24 +278,11 @@ async fn read(
     .bind(limit)
     .fetch_all(connection)
     .await?;
-    let mut events = Vec::with_capacity(rows.len());
-    for row in &rows {
-        events.push(LogEvent {
-            position: row.try_get(0)?,
-            id: row.try_get(1)?,
-            event_id: id_of(row, 2)?,
-            type_name: row.try_get(3)?,
-            key: row.try_get(4)?,
-            payload: row.try_get(5)?,
-            headers: headers_of(row.try_get(6)?),
-            created_ms: row.try_get(7)?,
-        });
-    }
-    Ok(LogPage {
-        events,
-        last: after.saturating_add(limit).min(head).max(after),
-        head,
-    })
+    let events = rows
+        .iter()
+        .map(QueueRow::log_event)
+        .collect::<Result<_, _>>()?;
+    Ok(page(events, after, limit, head))
 }
 
 /// Keeps retention off until this transaction ends: a removal that began before would not see the
@@ -451,10 +308,9 @@ pub(super) async fn advance(
     // Whoever had the transaction may have looked at tables elsewhere.
     let ours = sqlx::raw_sql(OUR_TABLES).execute(connection);
     limit.run(doing, ours).await?;
-    if !lease::holds(&mut tx, &lease_of(turn)).await? {
-        tx.rollback().await?;
+    let Some(mut tx) = turn::checked(tx, turn).await? else {
         return Ok(false);
-    }
+    };
     let connection = tx.postgres().ok_or(QueueError::ForeignTransaction)?;
     let query = sqlx::query(
         "UPDATE event_projection SET position = $3, updated_at = now()

@@ -5,7 +5,6 @@ mod rows;
 use std::sync::PoisonError;
 
 use sqlx::PgConnection;
-use tidegate_core::EventId;
 use tidegate_store::posting::Columns;
 use tidegate_store::{StoreError, sqlx};
 
@@ -13,7 +12,7 @@ use super::super::columns::{ByLease, Goal, goal, keys_of, postings_of};
 use super::super::{COMPONENT, Recorded};
 use super::{OUR_TABLES, PostgresQueue, publish, uuid};
 use crate::QueueError;
-use crate::port::{HandlerCommit, Held, Move, Settlement};
+use crate::port::{HandlerCommit, Held, Move, QueueStore, Settlement};
 use crate::tx::Tx;
 use rows::{RowPostings, settle_rows};
 
@@ -209,37 +208,9 @@ impl PostgresQueue {
             }
         }
         if !commit.follow_ups.is_empty() {
-            super::wake::send(&self.wakes, &self.postgres, &self.env);
+            self.wake();
         }
         Ok(true)
-    }
-
-    pub(super) async fn is_recorded(
-        &self,
-        tx: Option<&mut Tx>,
-        handler: &str,
-        event: EventId,
-        sub_task: &str,
-    ) -> Result<bool, QueueError> {
-        let doing = "look for a side effect";
-        let inbox = &self.inbox;
-        let sql = format!(
-            "SELECT EXISTS (SELECT 1 FROM {inbox}
-             WHERE handler_id = $1 AND event_id = $2 AND sub_task = $3)"
-        );
-        let query = sqlx::query_scalar(sqlx::AssertSqlSafe(sql))
-            .bind(handler.to_owned())
-            .bind(uuid(event))
-            .bind(sub_task.to_owned());
-        if let Some(tx) = tx {
-            let limit = tx.limit()?;
-            let connection = tx.postgres().ok_or(QueueError::ForeignTransaction)?;
-            return Ok(limit.run(doing, query.fetch_one(connection)).await?);
-        }
-        let found = self.postgres.run(doing, move |connection| {
-            Box::pin(query.fetch_one(connection))
-        });
-        Ok(found.await?)
     }
 }
 

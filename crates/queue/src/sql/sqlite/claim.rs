@@ -1,23 +1,20 @@
 //! Claiming: batches that ran out, rows that are due, then what is fresh.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::{MutexGuard, PoisonError};
 
 use sqlx::{Row, SqliteConnection};
-use tidegate_core::books::Place;
 use tidegate_store::{span_ms, sqlx};
 
-use super::super::columns::{PARKED_KEYS, ParkedKeys, place_of, small};
+use super::super::claim::{ClaimedEvents, ClaimedIds, RowKind, served};
+use super::super::columns::{PARKED_KEYS, ParkedKeys, place_of};
+use super::super::decode::{OwnColumns, QueueRow};
 use super::held::registry_version;
 use super::maintain::read_registry;
 use super::unreadable::{end_unreadable, texts};
-use super::{SqliteQueue, event_id, json};
+use super::{SqliteQueue, json};
 use crate::QueueError;
-use crate::event::headers_of;
-use crate::port::{
-    Claim, ClaimRequest, Claimed, ClaimedEvent, HandlerResult, HandlerState, Held, Lane, PATIENCE,
-    SUSPECT,
-};
+use crate::port::{ClaimRequest, Claimed, ClaimedEvent, PATIENCE, SUSPECT};
 
 /// Events of batches that are neither finished nor have a row of their own.
 pub(super) const UNFINISHED: &str = "NOT EXISTS (SELECT 1 FROM tidegate_log l WHERE l.id = i.value)
@@ -27,39 +24,6 @@ pub(super) const UNFINISHED: &str = "NOT EXISTS (SELECT 1 FROM tidegate_log l WH
 pub(super) const OPEN: &str = "NOT EXISTS (SELECT 1 FROM tidegate_log l WHERE l.id = i.value)
     AND NOT EXISTS (SELECT 1 FROM tidegate_event_row r WHERE r.id = i.value)
     AND EXISTS (SELECT 1 FROM tidegate_event e WHERE e.id = i.value)";
-
-#[derive(Default)]
-struct Taken {
-    held: BTreeMap<i64, (Held, u32, Place)>,
-    order: Vec<i64>,
-    batches: Vec<i64>,
-    /// Those of which leases ran out, and how many.
-    abandoned: BTreeMap<i64, u32>,
-}
-
-impl Taken {
-    fn batch(&mut self, batch: i64, token: i64, attempts: i64, ids: &[i64]) {
-        for id in ids {
-            let held = Held::Batch { batch, token };
-            self.held
-                .insert(*id, (held, small(attempts), Place::Queued));
-            self.order.push(*id);
-        }
-        self.batches.push(batch);
-    }
-
-    fn ran_out(&mut self, ids: &[i64], abandoned: i64) {
-        if abandoned > 0 {
-            let abandoned = small(abandoned);
-            self.abandoned.extend(ids.iter().map(|id| (*id, abandoned)));
-        }
-    }
-
-    fn room(&self, request: &ClaimRequest) -> usize {
-        let limit = usize::try_from(request.limit).unwrap_or(usize::MAX);
-        limit.saturating_sub(self.order.len())
-    }
-}
 
 impl SqliteQueue {
     fn parked(&self) -> MutexGuard<'_, ParkedKeys> {
@@ -94,13 +58,13 @@ async fn claim(
 ) -> Result<Claimed, sqlx::Error> {
     let until = now + span_ms(request.lease);
     let times = (now, until);
-    let mut taken = Taken::default();
+    let mut taken = ClaimedIds::default();
     if request.rescue {
         let keys = stuck_keys(connection, parked).await?;
         release(connection, &keys, now).await?;
         if request.alone && request.suspects {
             rescue(connection, request, times, PATIENCE, &mut taken).await?;
-            look_at_rows(connection, request, times, &[Kind::Patient], &mut taken).await?;
+            look_at_rows(connection, request, times, &[RowKind::Starved], &mut taken).await?;
         }
     }
     let is_alone = !taken.order.is_empty();
@@ -108,7 +72,7 @@ async fn claim(
         rescue(connection, request, times, 0, &mut taken).await?;
     }
     if !is_alone {
-        let kinds = [Kind::Trusted, Kind::Suspect];
+        let kinds = [RowKind::Trusted, RowKind::Suspect];
         look_at_rows(connection, request, times, &kinds, &mut taken).await?;
     }
     let registry = registry_version(connection).await?;
@@ -183,7 +147,7 @@ async fn rescue(
     request: &ClaimRequest,
     (now, until): (i64, i64),
     patience: u32,
-    taken: &mut Taken,
+    taken: &mut ClaimedIds,
 ) -> Result<(), sqlx::Error> {
     let row = sqlx::query(
         "SELECT id, token, attempts, ids, n FROM (
@@ -218,6 +182,7 @@ async fn rescue(
         true => taken.room(request).min(1),
         false => taken.room(request),
     };
+    let room = usize::try_from(room).unwrap_or(usize::MAX);
     if ids.len() > room {
         let rest = ids.split_off(room);
         sqlx::query("UPDATE tidegate_batch SET ids = ?, token = token + 1 WHERE id = ?")
@@ -227,8 +192,7 @@ async fn rescue(
             .await?;
         let counts = (attempts + 1, abandoned);
         let batch = insert_batch(connection, request, counts, now, until, &ids).await?;
-        taken.ran_out(&ids, abandoned);
-        taken.batch(batch, 1, attempts + 1, &ids);
+        taken.batch((batch, 1), attempts + 1, abandoned, ids);
         return Ok(());
     }
     sqlx::query(
@@ -245,8 +209,7 @@ async fn rescue(
     .bind(batch)
     .execute(connection)
     .await?;
-    taken.ran_out(&ids, abandoned);
-    taken.batch(batch, token + 1, attempts + 1, &ids);
+    taken.batch((batch, token + 1), attempts + 1, abandoned, ids);
     Ok(())
 }
 
@@ -289,56 +252,27 @@ pub(super) async fn lanes(connection: &mut SqliteConnection) -> Result<Vec<Strin
     .await
 }
 
-/// The lanes whose rows are for this claimer.
-async fn served_lanes(
-    connection: &mut SqliteConnection,
-    request: &ClaimRequest,
-) -> Result<Vec<String>, sqlx::Error> {
-    let lanes = lanes(connection).await?;
-    // A look for what others left behind finds also what was left for those who are unregistered.
-    let registry = match request.rescue && !lanes.is_empty() {
-        true => Some(read_registry(connection).await?),
-        false => None,
-    };
-    let served = lanes.into_iter().filter(|lane| {
-        let lane = Lane::parse(lane);
-        let is_left = |registry| lane.is_left_to(&request.serves, registry);
-        lane.is_served_by(&request.serves) || registry.as_ref().is_some_and(is_left)
-    });
-    Ok(served.collect())
-}
-
-/// Which rows are looked for.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    /// Those of which fewer than two leases ran out.
-    Trusted,
-    /// One of the others.
-    Suspect,
-    /// One of those that have waited for long.
-    Patient,
-}
-
-/// Claims rows of these kinds, one after the other. Where something that ran out was taken, no suspect
-/// comes with it.
+/// Claims rows of these kinds, one after the other.
 async fn look_at_rows(
     connection: &mut SqliteConnection,
     request: &ClaimRequest,
     times: (i64, i64),
-    kinds: &[Kind],
-    taken: &mut Taken,
+    kinds: &[RowKind],
+    taken: &mut ClaimedIds,
 ) -> Result<(), sqlx::Error> {
     if !request.rows || taken.room(request) == 0 {
         return Ok(());
     }
-    let lanes = served_lanes(connection, request).await?;
+    let lanes = lanes(connection).await?;
+    let registry = match request.rescue && !lanes.is_empty() {
+        true => Some(read_registry(connection).await?),
+        false => None,
+    };
+    let lanes = served(lanes, request, registry.as_ref());
     for kind in kinds {
-        let is_free = match kind {
-            Kind::Trusted => true,
-            Kind::Suspect | Kind::Patient => request.suspects && taken.abandoned.is_empty(),
-        };
-        if is_free && !lanes.is_empty() && taken.room(request) > 0 {
-            rows(connection, request, &lanes, times, *kind, taken).await?;
+        let limit = taken.row_limit(request, *kind);
+        if !lanes.is_empty() && limit > 0 {
+            rows(connection, request, &lanes, times, (*kind, limit), taken).await?;
         }
     }
     Ok(())
@@ -349,13 +283,9 @@ async fn rows(
     request: &ClaimRequest,
     lanes: &[String],
     (now, until): (i64, i64),
-    kind: Kind,
-    taken: &mut Taken,
+    (kind, limit): (RowKind, u32),
+    taken: &mut ClaimedIds,
 ) -> Result<(), sqlx::Error> {
-    let limit = match kind {
-        Kind::Trusted => i64::try_from(taken.room(request)).unwrap_or(i64::MAX),
-        Kind::Suspect | Kind::Patient => 1,
-    };
     let found = sqlx::query(
         "UPDATE tidegate_event_row SET token = token + 1, attempts = attempts + 1,
              abandoned = abandoned + (locked_by IS NOT NULL AND is_confirmed),
@@ -372,22 +302,16 @@ async fn rows(
     .bind(until)
     .bind(now)
     .bind(json(&lanes))
-    .bind(limit)
-    .bind(kind != Kind::Trusted)
+    .bind(i64::from(limit))
+    .bind(kind.is_suspect())
     .bind(span_ms(request.lease))
-    .bind(i64::from(match kind {
-        Kind::Trusted | Kind::Suspect => 0,
-        Kind::Patient => PATIENCE,
-    }))
+    .bind(i64::from(kind.patience()))
     .fetch_all(connection)
     .await?;
     for row in found {
-        let (id, token): (i64, i64) = (row.try_get(0)?, row.try_get(1)?);
+        let (id, token) = (row.try_get(0)?, row.try_get(1)?);
         let place = place_of(row.try_get(3)?);
-        let held = Held::Row { id, token };
-        taken.ran_out(&[id], row.try_get(4)?);
-        taken.held.insert(id, (held, small(row.try_get(2)?), place));
-        taken.order.push(id);
+        taken.row(id, token, row.count(2)?, row.try_get(4)?, place);
     }
     Ok(())
 }
@@ -397,7 +321,7 @@ async fn fresh(
     request: &ClaimRequest,
     now: i64,
     until: i64,
-    taken: &mut Taken,
+    taken: &mut ClaimedIds,
 ) -> Result<(), sqlx::Error> {
     let found: Vec<(i64, bool)> = sqlx::query_as(
         "SELECT e.id, EXISTS (SELECT 1 FROM tidegate_canceled c WHERE c.id = e.id)
@@ -405,7 +329,7 @@ async fn fresh(
          WHERE e.id > (SELECT cursor FROM tidegate_queue WHERE name = 'queue')
          ORDER BY e.id LIMIT ?",
     )
-    .bind(i64::try_from(taken.room(request)).unwrap_or(i64::MAX))
+    .bind(i64::from(taken.room(request)))
     .fetch_all(&mut *connection)
     .await?;
     let Some((last, _)) = found.last() else {
@@ -419,14 +343,14 @@ async fn fresh(
     let ids: Vec<i64> = ids.map(|(id, _)| *id).collect();
     if !ids.is_empty() {
         let batch = insert_batch(connection, request, (1, 0), now, until, &ids).await?;
-        taken.batch(batch, 1, 1, &ids);
+        taken.batch((batch, 1), 1, 0, ids);
     }
     Ok(())
 }
 
 async fn read(
     connection: &mut SqliteConnection,
-    taken: Taken,
+    taken: ClaimedIds,
     now: i64,
 ) -> Result<Vec<ClaimedEvent>, sqlx::Error> {
     if taken.order.is_empty() {
@@ -440,42 +364,19 @@ async fn read(
     .bind(&order)
     .fetch_all(&mut *connection)
     .await?;
-    let mut events: BTreeMap<i64, ClaimedEvent> = BTreeMap::new();
+    let mut events = ClaimedEvents::default();
     for row in &rows {
-        let id: i64 = row.try_get(0)?;
-        let Some((held, attempts, place)) = taken.held.get(&id).cloned() else {
+        let Some((claim, attempts)) = taken.claim(row.try_get(0)?, row.event_id(1)?) else {
             continue;
         };
-        let claim = Claim {
-            id,
-            event_id: event_id(row.try_get(1)?)?,
-            held,
-            place,
-        };
-        let Some((type_name, key, payload, headers)) = texts(row)? else {
-            end_unreadable(connection, &claim, attempts, now).await?;
-            continue;
-        };
-        let event = ClaimedEvent {
-            claim,
-            type_name,
-            key,
-            payload,
-            headers: headers_of(headers.as_deref()),
-            created_ms: row.try_get(6)?,
-            attempts,
-            abandoned: taken.abandoned.get(&id).copied().unwrap_or(0),
-            is_blocked: false,
-            states: Vec::new(),
-        };
-        events.insert(id, event);
+        match texts(row)? {
+            Some(texts) => events.add(&taken, (claim, attempts), texts, row.try_get(6)?),
+            None => end_unreadable(connection, &claim, attempts, now).await?,
+        }
     }
-    if events.values().any(|event| event.key.is_some()) {
-        for batch in &taken.batches {
-            let blocked = blocked(connection, *batch).await?;
-            for event in events.values_mut() {
-                event.is_blocked |= blocked.contains(&event.claim.id);
-            }
+    if events.have_keys() {
+        for (batch, _) in &taken.batches {
+            events.block(blocked(connection, *batch).await?);
         }
     }
     let rows = sqlx::query(
@@ -485,29 +386,14 @@ async fn read(
     .bind(&order)
     .fetch_all(connection)
     .await?;
-    for row in rows {
-        let state = HandlerState {
-            handler: row.try_get(1)?,
-            result: HandlerResult::parse(row.try_get(2)?),
-            attempts: small(row.try_get(3)?),
-            error: row.try_get(4)?,
-        };
-        if let Some(event) = events.get_mut(&row.try_get::<i64, _>(0)?) {
-            event.states.push(state);
-        }
+    for row in &rows {
+        events.add_state(row.try_get(0)?, row.handler_state(1)?);
     }
-    Ok(taken
-        .order
-        .iter()
-        .filter_map(|id| events.remove(id))
-        .collect())
+    Ok(events.in_order(&taken.order))
 }
 
 /// Which events of a batch have an earlier one of their key that is not finished.
-async fn blocked(
-    connection: &mut SqliteConnection,
-    batch: i64,
-) -> Result<BTreeSet<i64>, sqlx::Error> {
+async fn blocked(connection: &mut SqliteConnection, batch: i64) -> Result<Vec<i64>, sqlx::Error> {
     let sql = format!(
         "WITH busy AS (
              SELECT e.key AS key, min(e.id) AS id
@@ -518,11 +404,10 @@ async fn blocked(
          WHERE b.id = ?1 AND e.key IS NOT NULL AND (busy.id < e.id OR EXISTS
              (SELECT 1 FROM tidegate_event_row r WHERE r.key = e.key AND r.id < e.id))"
     );
-    let ids: Vec<i64> = sqlx::query_scalar(sqlx::AssertSqlSafe(sql))
+    sqlx::query_scalar(sqlx::AssertSqlSafe(sql))
         .bind(batch)
         .fetch_all(connection)
-        .await?;
-    Ok(ids.into_iter().collect())
+        .await
 }
 
 /// Lets the first waiting event of each key go, and holds back the others.

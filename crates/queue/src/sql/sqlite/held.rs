@@ -1,48 +1,13 @@
 //! Leases that are held: kept, given back, reopened; and by which registry they are settled.
 
-use std::time::Duration;
-
 use sqlx::SqliteConnection;
-use tidegate_store::{span_ms, sqlx};
+use tidegate_store::sqlx;
 
 use super::super::columns::unsigned;
-use super::SqliteQueue;
 use super::claim::remaining;
-use crate::QueueError;
 use crate::port::Held;
 
-impl SqliteQueue {
-    pub(super) async fn renew_leases(
-        &self,
-        held: &[Held],
-        lease: Duration,
-    ) -> Result<Vec<Held>, QueueError> {
-        let (held, until) = (held.to_vec(), self.sqlite.now_ms() + span_ms(lease));
-        let lost = self
-            .sqlite
-            .write("renew claims", move |connection| {
-                Box::pin(renew(connection, held, (until, lease.is_zero())))
-            })
-            .await?;
-        Ok(lost)
-    }
-
-    pub(super) async fn reopen_batch(
-        &self,
-        batch: i64,
-        token: i64,
-    ) -> Result<Option<(i64, Vec<i64>)>, QueueError> {
-        let found = self
-            .sqlite
-            .write("reopen a batch", move |connection| {
-                Box::pin(reopen(connection, batch, token))
-            })
-            .await?;
-        Ok(found)
-    }
-}
-
-async fn renew(
+pub(super) async fn renew(
     connection: &mut SqliteConnection,
     held: Vec<Held>,
     (until, is_given_back): (i64, bool),
@@ -84,7 +49,7 @@ async fn renew(
     Ok(lost)
 }
 
-async fn reopen(
+pub(super) async fn reopen(
     connection: &mut SqliteConnection,
     batch: i64,
     token: i64,

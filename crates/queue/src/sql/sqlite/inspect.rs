@@ -1,22 +1,18 @@
 //! What can be seen from outside: listings, places, numbers, the recount.
 
-use sqlx::sqlite::SqliteRow;
-use sqlx::{AssertSqlSafe, Row, SqliteConnection};
+use sqlx::{AssertSqlSafe, SqliteConnection};
 use tidegate_core::EventId;
 use tidegate_core::books::Account;
 use tidegate_store::{posting, sqlx};
 
 use super::super::COMPONENT;
-use super::super::columns::{errors_of, place_of, shown_payload, small};
+use super::super::columns::place_of;
+use super::super::decode::{QueueRow, sighting};
 use super::super::stats::{Facts, unwanted};
 use super::claim::UNFINISHED;
-use super::{SqliteQueue, event_id, json, lossy};
-use crate::QueueError;
-use crate::event::headers_of;
-use crate::port::{
-    Filter, HandlerResult, HandlerState, Listed, Recount, Sighting, SightingState, Stats, Status,
-};
-use crate::recount::{Count, Seen};
+use super::json;
+use crate::port::{Filter, HandlerState, Listed, Recount, Sighting, Stats, Status};
+use crate::recount::Count;
 
 /// Numbers that one step of a recount covers.
 const COUNTED_AT_ONCE: i64 = 50_000;
@@ -30,115 +26,39 @@ const QUEUE_COLUMNS: &str = "SELECT id, event_id, type, key, payload, headers, s
 const LOG_COLUMNS: &str = "SELECT id, event_id, type, key, payload, headers, status, attempts,
     created_at, NULL, NULL, NULL, finalized_at, position, errors FROM event_log";
 
-impl SqliteQueue {
-    pub(super) async fn list_events(&self, filter: &Filter) -> Result<Vec<Listed>, QueueError> {
-        let filter = filter.clone();
-        let listed = self
-            .sqlite
-            .read("list events", move |connection| {
-                Box::pin(async move {
-                    let columns = match filter.status {
-                        Some(Status::Completed | Status::CompletedWithErrors) => LOG_COLUMNS,
-                        Some(Status::Pending | Status::Processing) | None => QUEUE_COLUMNS,
-                    };
-                    let sql = format!(
-                        "{columns} WHERE (?1 IS NULL OR status = ?1)
-                         AND (?2 IS NULL OR type = ?2) AND id > ?3 ORDER BY id LIMIT ?4"
-                    );
-                    let rows = sqlx::query(AssertSqlSafe(sql))
-                        .bind(filter.status.map(Status::as_str))
-                        .bind(filter.type_name)
-                        .bind(filter.after)
-                        .bind(i64::from(filter.limit))
-                        .fetch_all(connection)
-                        .await?;
-                    rows.iter().map(listed).collect::<Result<Vec<_>, _>>()
-                })
-            })
-            .await?;
-        Ok(listed)
-    }
-
-    pub(super) async fn show_event(&self, id: i64) -> Result<Option<Listed>, QueueError> {
-        let shown = self
-            .sqlite
-            .read("show an event", move |connection| {
-                Box::pin(show(connection, id))
-            })
-            .await?;
-        Ok(shown)
-    }
-
-    pub(super) async fn find_event(&self, event: EventId) -> Result<Option<Sighting>, QueueError> {
-        let found = self
-            .sqlite
-            .read("find an event", move |connection| {
-                Box::pin(find(connection, event))
-            })
-            .await?;
-        Ok(found)
-    }
-
-    pub(super) async fn read_stats(&self) -> Result<Stats, QueueError> {
-        let now = self.sqlite.now_ms();
-        let stats = self
-            .sqlite
-            .read("count the queue", move |connection| {
-                Box::pin(stats(connection, now))
-            })
-            .await?;
-        Ok(stats)
-    }
-
-    pub(super) async fn read_account(&self) -> Result<Account, QueueError> {
-        let account = self
-            .sqlite
-            .read("read the books", |connection| Box::pin(account(connection)))
-            .await?;
-        Ok(account)
-    }
-
-    pub(super) async fn count_tables(&self) -> Result<Recount, QueueError> {
-        let now = u64::try_from(self.sqlite.now_ms()).unwrap_or(0);
-        let recount = self
-            .sqlite
-            .long_read("count the tables", move |connection| {
-                Box::pin(recount(connection, now))
-            })
-            .await?;
-        Ok(recount)
-    }
+pub(super) async fn list(
+    connection: &mut SqliteConnection,
+    filter: Filter,
+) -> Result<Vec<Listed>, sqlx::Error> {
+    let columns = match filter.status {
+        Some(Status::Completed | Status::CompletedWithErrors) => LOG_COLUMNS,
+        Some(Status::Pending | Status::Processing) | None => QUEUE_COLUMNS,
+    };
+    let sql = format!(
+        "{columns} WHERE (?1 IS NULL OR status = ?1)
+         AND (?2 IS NULL OR type = ?2) AND id > ?3 ORDER BY id LIMIT ?4"
+    );
+    let rows = sqlx::query(AssertSqlSafe(sql))
+        .bind(filter.status.map(Status::as_str))
+        .bind(filter.type_name)
+        .bind(filter.after)
+        .bind(i64::from(filter.limit))
+        .fetch_all(connection)
+        .await?;
+    rows.iter().map(QueueRow::listed).collect()
 }
 
-fn listed(row: &SqliteRow) -> Result<Listed, sqlx::Error> {
-    Ok(Listed {
-        id: row.try_get(0)?,
-        event_id: event_id(row.try_get(1)?)?,
-        type_name: lossy(row.try_get(2)?),
-        key: row.try_get::<Option<Vec<u8>>, _>(3)?.map(lossy),
-        payload: shown_payload(lossy(row.try_get(4)?)),
-        headers: headers_of(row.try_get::<Option<Vec<u8>>, _>(5)?.map(lossy).as_deref()),
-        status: Status::parse(row.try_get(6)?).unwrap_or(Status::Pending),
-        attempts: small(row.try_get(7)?),
-        created_ms: row.try_get(8)?,
-        next_attempt_ms: row.try_get(9)?,
-        locked_by: row.try_get(10)?,
-        locked_until_ms: row.try_get(11)?,
-        finalized_ms: row.try_get(12)?,
-        position: row.try_get(13)?,
-        errors: errors_of(row.try_get(14)?),
-        states: Vec::new(),
-    })
-}
-
-async fn show(connection: &mut SqliteConnection, id: i64) -> Result<Option<Listed>, sqlx::Error> {
+pub(super) async fn show(
+    connection: &mut SqliteConnection,
+    id: i64,
+) -> Result<Option<Listed>, sqlx::Error> {
     for columns in [QUEUE_COLUMNS, LOG_COLUMNS] {
         let row = sqlx::query(AssertSqlSafe(format!("{columns} WHERE id = ?")))
             .bind(id)
             .fetch_optional(&mut *connection)
             .await?;
         if let Some(row) = row {
-            let mut shown = listed(&row)?;
+            let mut shown = row.listed()?;
             shown.states = states(connection, id).await?;
             return Ok(Some(shown));
         }
@@ -157,18 +77,10 @@ async fn states(
     .bind(id)
     .fetch_all(connection)
     .await?;
-    let state = |row: &SqliteRow| {
-        Ok(HandlerState {
-            handler: row.try_get(0)?,
-            result: HandlerResult::parse(row.try_get(1)?),
-            attempts: small(row.try_get(2)?),
-            error: row.try_get(3)?,
-        })
-    };
-    rows.iter().map(state).collect()
+    rows.iter().map(|row| row.handler_state(0)).collect()
 }
 
-async fn find(
+pub(super) async fn find(
     connection: &mut SqliteConnection,
     event: EventId,
 ) -> Result<Option<Sighting>, sqlx::Error> {
@@ -201,19 +113,13 @@ async fn sight(
             .bind(id)
             .fetch_optional(connection)
             .await?;
-    let state = match shown.finalized_ms {
-        Some(_) => SightingState::Finished {
-            is_failed: shown.status == Status::CompletedWithErrors,
-        },
-        None => SightingState::Unfinished {
-            is_claimed: shown.status == Status::Processing,
-            row: row.as_deref().map(place_of),
-        },
-    };
-    Ok(Some(Sighting::of(shown, state)))
+    Ok(Some(sighting(shown, row.as_deref())))
 }
 
-async fn stats(connection: &mut SqliteConnection, now: i64) -> Result<Stats, sqlx::Error> {
+pub(super) async fn stats(
+    connection: &mut SqliteConnection,
+    now: i64,
+) -> Result<Stats, sqlx::Error> {
     let books = posting::counts_sqlite(connection, COMPONENT).await?;
     let claimed = claimed(connection).await?;
     // Each by the first entry of an index, or by what is in flight.
@@ -286,7 +192,7 @@ async fn claimed(connection: &mut SqliteConnection) -> Result<Vec<(String, i64)>
         .await
 }
 
-async fn account(connection: &mut SqliteConnection) -> Result<Account, sqlx::Error> {
+pub(super) async fn account(connection: &mut SqliteConnection) -> Result<Account, sqlx::Error> {
     let mut account = posting::counts_sqlite(connection, COMPONENT)
         .await?
         .account();
@@ -297,7 +203,10 @@ async fn account(connection: &mut SqliteConnection) -> Result<Account, sqlx::Err
 }
 
 /// Every event by where the tables say that it is, a stretch of numbers at a time.
-async fn recount(connection: &mut SqliteConnection, now_ms: u64) -> Result<Recount, sqlx::Error> {
+pub(super) async fn recount(
+    connection: &mut SqliteConnection,
+    now_ms: u64,
+) -> Result<Recount, sqlx::Error> {
     let books = posting::books_sqlite(connection, COMPONENT).await?;
     let mut count = Count::default();
     let mut last = i64::MIN;
@@ -338,17 +247,8 @@ async fn recount(connection: &mut SqliteConnection, now_ms: u64) -> Result<Recou
         .fetch_all(&mut *connection)
         .await?;
         for row in &rows {
-            let place: Option<&str> = row.try_get(2)?;
-            let seen = Seen {
-                logged: row.try_get(1)?,
-                row: place.map(place_of),
-                is_row_claimed: row.try_get(3)?,
-                // Nobody knows what waits without a cursor, and no claim comes upon it.
-                is_waiting: row.try_get::<Option<bool>, _>(4)?.unwrap_or(false),
-                batches: row.try_get(5)?,
-                is_adrift: row.try_get(6)?,
-            };
-            count.add(event_id(row.try_get(0)?)?, &seen);
+            let (event, seen) = row.counted()?;
+            count.add(event, &seen);
         }
         count.end_page(now_ms);
     }

@@ -9,71 +9,13 @@ use tidegate_store::{posting, span_ms, sqlx};
 
 use super::super::COMPONENT;
 use super::super::columns::{REMOVED_AT_ONCE, REMOVING, canceled_errors, place_of, unsigned};
+use super::super::decode::{OwnColumns, event_id};
 use super::claim::{OPEN, release};
-use super::{SqliteQueue, event_id, json, lossy};
+use super::{SqliteQueue, json};
 use crate::QueueError;
 use crate::port::{Cleaned, Lane, Registry, first_token};
 
 impl SqliteQueue {
-    pub(super) async fn register_handlers(
-        &self,
-        handlers: &[(String, String)],
-    ) -> Result<(), QueueError> {
-        let (handlers, now) = (handlers.to_vec(), self.sqlite.now_ms());
-        self.sqlite
-            .write("register handlers", move |connection| {
-                Box::pin(async move {
-                    let done = sqlx::query(
-                        "INSERT INTO event_handler (type, handler_id, registered_at)
-                         SELECT value ->> 0, value ->> 1, ?2 FROM json_each(?1)
-                         WHERE true ON CONFLICT DO NOTHING",
-                    )
-                    .bind(json(&handlers))
-                    .bind(now)
-                    .execute(&mut *connection)
-                    .await?;
-                    bump(connection, done.rows_affected() > 0).await
-                })
-            })
-            .await?;
-        Ok(())
-    }
-
-    pub(super) async fn unregister_handler(
-        &self,
-        type_name: &str,
-        handler: &str,
-    ) -> Result<bool, QueueError> {
-        let (type_name, handler) = (type_name.to_owned(), handler.to_owned());
-        let was_there = self
-            .sqlite
-            .write("unregister a handler", move |connection| {
-                Box::pin(async move {
-                    let done =
-                        sqlx::query("DELETE FROM event_handler WHERE type = ? AND handler_id = ?")
-                            .bind(type_name)
-                            .bind(handler)
-                            .execute(&mut *connection)
-                            .await?;
-                    let was_there = done.rows_affected() > 0;
-                    bump(connection, was_there).await?;
-                    Ok(was_there)
-                })
-            })
-            .await?;
-        Ok(was_there)
-    }
-
-    pub(super) async fn read_registry(&self) -> Result<Registry, QueueError> {
-        let registry = self
-            .sqlite
-            .read("read the registry", |connection| {
-                Box::pin(read_registry(connection))
-            })
-            .await?;
-        Ok(registry)
-    }
-
     pub(super) async fn clean_up(
         &self,
         retention: Option<Duration>,
@@ -111,52 +53,38 @@ impl SqliteQueue {
             postings,
         })
     }
+}
 
-    pub(super) async fn redrive_event(&self, id: i64) -> Result<(), QueueError> {
-        let now = self.sqlite.now_ms();
-        let found = self
-            .sqlite
-            .write("give an event back", move |connection| {
-                Box::pin(redrive(connection, id, now))
-            })
-            .await?;
-        if found {
-            self.wakes.notify_waiters();
-            self.wakes.notify_one();
-            return Ok(());
-        }
-        let listed = self.show_event(id).await?;
-        let listed = listed.ok_or(QueueError::Unknown { id })?;
-        Err(QueueError::Misplaced {
-            id,
-            state: listed.status.as_str(),
-            wanted: "tried again",
-        })
-    }
+pub(super) async fn register(
+    connection: &mut SqliteConnection,
+    handlers: Vec<(String, String)>,
+    now: i64,
+) -> Result<(), sqlx::Error> {
+    let done = sqlx::query(
+        "INSERT INTO event_handler (type, handler_id, registered_at)
+         SELECT value ->> 0, value ->> 1, ?2 FROM json_each(?1)
+         WHERE true ON CONFLICT DO NOTHING",
+    )
+    .bind(json(&handlers))
+    .bind(now)
+    .execute(&mut *connection)
+    .await?;
+    bump(connection, done.rows_affected() > 0).await
+}
 
-    pub(super) async fn cancel_event(&self, id: i64) -> Result<(), QueueError> {
-        let now = self.sqlite.now_ms();
-        let is_canceled = self
-            .sqlite
-            .write("cancel an event", move |connection| {
-                Box::pin(cancel(connection, id, now))
-            })
-            .await?;
-        if is_canceled {
-            return Ok(());
-        }
-        match self.show_event(id).await? {
-            Some(listed) => match listed.locked_by {
-                Some(owner) => Err(QueueError::Busy { id, owner }),
-                None => Err(QueueError::Misplaced {
-                    id,
-                    state: listed.status.as_str(),
-                    wanted: "canceled",
-                }),
-            },
-            None => Err(QueueError::Unknown { id }),
-        }
-    }
+pub(super) async fn unregister(
+    connection: &mut SqliteConnection,
+    type_name: String,
+    handler: String,
+) -> Result<bool, sqlx::Error> {
+    let done = sqlx::query("DELETE FROM event_handler WHERE type = ? AND handler_id = ?")
+        .bind(type_name)
+        .bind(handler)
+        .execute(&mut *connection)
+        .await?;
+    let was_there = done.rows_affected() > 0;
+    bump(connection, was_there).await?;
+    Ok(was_there)
 }
 
 async fn bump(connection: &mut SqliteConnection, is_changed: bool) -> Result<(), sqlx::Error> {
@@ -286,7 +214,7 @@ async fn remove_old(connection: &mut SqliteConnection, before: i64) -> Result<u6
     Ok(rows.len() as u64)
 }
 
-async fn redrive(
+pub(super) async fn redrive(
     connection: &mut SqliteConnection,
     id: i64,
     now: i64,
@@ -313,13 +241,13 @@ async fn redrive(
         .bind(id)
         .fetch_one(&mut *connection)
         .await?;
-    let type_name = lossy(row.try_get(1)?);
+    let type_name = row.shown(1)?.unwrap_or_default();
     let registry = read_registry(connection).await?;
     let wanted = registry
         .of(&type_name)
         .filter(|h| !done.iter().any(|d| d == h));
     let lane = Lane::new(&type_name, wanted);
-    let key = row.try_get::<Option<Vec<u8>>, _>(2)?.map(lossy);
+    let key = row.shown(2)?;
     // One with a key waits for its turn, like another.
     sqlx::query(
         "INSERT INTO tidegate_event_row (id, lane, key, place, attempts, token, due_at, updated_at)
@@ -334,7 +262,7 @@ async fn redrive(
     .bind(first_token(now))
     .execute(&mut *connection)
     .await?;
-    let event_id = event_id(row.try_get(0)?)?;
+    let event_id = row.event_id(0)?;
     let written = postings([event_id], Some(Place::DeadLettered), Some(Place::Queued));
     posting::write_sqlite(connection, COMPONENT, &written).await?;
     release(connection, key.as_slice(), now).await?;
@@ -355,7 +283,11 @@ async fn hasten(connection: &mut SqliteConnection, id: i64, now: i64) -> Result<
     Ok(done.rows_affected() > 0)
 }
 
-async fn cancel(connection: &mut SqliteConnection, id: i64, now: i64) -> Result<bool, sqlx::Error> {
+pub(super) async fn cancel(
+    connection: &mut SqliteConnection,
+    id: i64,
+    now: i64,
+) -> Result<bool, sqlx::Error> {
     let row: Option<(String, i64, Option<String>)> = sqlx::query_as(
         "DELETE FROM tidegate_event_row WHERE id = ? AND (locked_by IS NULL OR due_at < ?)
          RETURNING place, attempts, key",
@@ -414,7 +346,7 @@ async fn abandoned(
     let Some(row) = row else {
         return Ok(None);
     };
-    let key = row.try_get::<Option<Vec<u8>>, _>(1)?.map(lossy);
+    let key = row.shown(1)?;
     Ok(Some((Place::Queued, row.try_get(0)?, key)))
 }
 

@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 use sqlx::SqliteConnection;
-use tidegate_core::EventId;
 use tidegate_store::{StoreError, posting, sqlx};
 
 use super::super::columns::{Goal, goal, keys_of, postings_of};
@@ -13,7 +12,7 @@ use super::claim::{OPEN, release};
 use super::held::registry_version;
 use super::{SqliteQueue, json, publish};
 use crate::QueueError;
-use crate::port::{HandlerCommit, HandlerState, Held, Move, Settlement};
+use crate::port::{HandlerCommit, HandlerState, Held, Move, QueueStore, Settlement};
 use crate::tx::Tx;
 
 /// One finished event.
@@ -86,35 +85,9 @@ impl SqliteQueue {
             }
         }
         if !commit.follow_ups.is_empty() {
-            self.wakes.notify_waiters();
-            self.wakes.notify_one();
+            self.wake();
         }
         Ok(true)
-    }
-
-    pub(super) async fn is_recorded(
-        &self,
-        tx: Option<&mut Tx>,
-        handler: &str,
-        event: EventId,
-        sub_task: &str,
-    ) -> Result<bool, QueueError> {
-        let doing = "look for a side effect";
-        let sql = "SELECT EXISTS (SELECT 1 FROM event_inbox
-             WHERE handler_id = ? AND event_id = ? AND sub_task = ?)";
-        let query = sqlx::query_scalar(sql)
-            .bind(handler.to_owned())
-            .bind(event.to_string())
-            .bind(sub_task.to_owned());
-        if let Some(tx) = tx {
-            let limit = tx.limit()?;
-            let connection = tx.sqlite().ok_or(QueueError::ForeignTransaction)?;
-            return Ok(limit.run(doing, query.fetch_one(connection)).await?);
-        }
-        let found = self.sqlite.read(doing, move |connection| {
-            Box::pin(query.fetch_one(connection))
-        });
-        Ok(found.await?)
     }
 }
 

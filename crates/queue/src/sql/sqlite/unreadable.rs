@@ -4,12 +4,10 @@ use sqlx::sqlite::SqliteRow;
 use sqlx::{Row, SqliteConnection};
 use tidegate_store::sqlx;
 
+use super::super::claim::Texts;
 use super::super::columns::unreadable_errors;
 use super::maintain::finish_failed;
 use crate::port::Claim;
-
-/// Type, key, payload and headers.
-type Texts = (String, Option<String>, String, Option<String>);
 
 /// The texts of an event, or none where one of them is no UTF-8: SQLite keeps what it is given.
 pub(super) fn texts(row: &SqliteRow) -> Result<Option<Texts>, sqlx::Error> {

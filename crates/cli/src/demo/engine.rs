@@ -1,0 +1,222 @@
+//! What all demos have in common: phases, looks at the books, and the verdict.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::Serialize;
+use tidegate_core::books::{Account, Component, Ledger};
+
+use super::{Ending, Frame, Tale};
+use crate::report::Report;
+use crate::table;
+
+/// The last phase.
+const VERDICT: &str = "verdict";
+
+/// A part of a demo that begins with something.
+pub(crate) struct Phase<E> {
+    name: &'static str,
+    begins_with: E,
+    /// Looks at the demo while it lasts.
+    frames: usize,
+}
+
+impl<E> Phase<E> {
+    pub(super) const fn new(name: &'static str, begins_with: E, frames: usize) -> Self {
+        Self {
+            name,
+            begins_with,
+            frames,
+        }
+    }
+}
+
+/// What runs in a demo.
+pub(crate) trait Scene: Sized {
+    /// What happens when a phase begins.
+    type Event: Copy + 'static;
+    /// What is found out beside the books.
+    type Findings: Findings;
+
+    /// The phases before the verdict.
+    const PHASES: &'static [Phase<Self::Event>];
+    /// The demo ends at the latest so long after its last phase; everything is handled long before.
+    const DRAIN_LIMIT: Duration;
+
+    /// The time since the demo began.
+    fn now(&self) -> Duration;
+
+    /// A phase begins.
+    fn happen(&mut self, event: Self::Event) -> Result<(), Report>;
+
+    /// Takes on what comes in during one frame, and lets that pass.
+    fn work(&mut self) -> Result<(), Report>;
+
+    /// Lets one frame pass in which nothing comes in.
+    fn wait(&mut self) -> Result<(), Report>;
+
+    /// Counts the events where they really are, at the end of each phase.
+    fn audit(&mut self) -> Result<(), Report>;
+
+    /// The books, and what else there is to see.
+    fn look(&self) -> Result<(Account, DemoNote), Report>;
+
+    /// Whether every event has come to its end.
+    fn is_at_rest(&self) -> Result<bool, Report>;
+
+    /// Ends it.
+    fn end(self) -> Result<Ended<Self::Findings>, Report>;
+}
+
+/// What is left of a scene.
+pub(crate) struct Ended<F> {
+    /// The name of the demo.
+    pub(super) demo: &'static str,
+    pub(super) seed: u64,
+    /// The books at the end.
+    pub(super) component: Component,
+    /// Whether no audit found the books wrong.
+    pub(super) is_agreed: bool,
+    pub(super) findings: F,
+}
+
+/// What a demo found out beside the books.
+pub(crate) trait Findings: Serialize {
+    /// Whether the promise was kept, by these and by the books at the end.
+    fn are_good(&self, ledger: &Account) -> bool;
+
+    /// What people are told of them.
+    fn lines(&self, ledger: &Account) -> Vec<String>;
+}
+
+/// What there is to see beside the books.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum DemoNote {
+    /// The state of the breaker.
+    Breaker(String),
+    /// Consumers that are there.
+    Consumers(usize),
+    /// Dispatchers that are there.
+    Dispatchers(usize),
+}
+
+impl fmt::Display for DemoNote {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Breaker(state) => write!(f, "breaker {state}"),
+            Self::Consumers(count) => write!(f, "consumers {count}"),
+            Self::Dispatchers(count) => write!(f, "dispatchers {count}"),
+        }
+    }
+}
+
+/// How a phase ended.
+#[derive(Debug, Serialize)]
+struct PhaseEnd {
+    name: &'static str,
+    ended_at_ms: u64,
+    #[serde(flatten)]
+    note: DemoNote,
+    account: Account,
+}
+
+/// How a demo ended.
+#[derive(Debug, Serialize)]
+pub(crate) struct DemoVerdict<F> {
+    demo: &'static str,
+    /// Runs the same demo again: `tidegate demo --seed`.
+    seed: String,
+    phases: Vec<PhaseEnd>,
+    ledger: Account,
+    balanced: bool,
+    #[serde(flatten)]
+    pub(super) findings: F,
+}
+
+impl<F: Findings> Ending for DemoVerdict<F> {
+    /// Balanced, nothing lost, and the findings are good.
+    fn is_good(&self) -> bool {
+        let is_kept = self.balanced && self.ledger.lost.total() == 0;
+        is_kept && self.findings.are_good(&self.ledger)
+    }
+
+    fn lines(&self) -> Vec<String> {
+        let mut lines = vec![table::equation(&self.ledger)];
+        lines.extend(self.findings.lines(&self.ledger));
+        lines
+    }
+
+    fn again(&self) -> String {
+        let name = match self.demo {
+            super::Story::NAME => String::new(),
+            other => format!(" {other}"),
+        };
+        format!("tidegate demo{name} --seed {}", self.seed)
+    }
+}
+
+impl<S: Scene> Tale for S {
+    type Verdict = DemoVerdict<S::Findings>;
+
+    fn run(self, show: impl FnMut(&Frame)) -> Result<Self::Verdict, Report> {
+        tell(self, show)
+    }
+}
+
+fn tell<S: Scene>(
+    mut scene: S,
+    mut show: impl FnMut(&Frame),
+) -> Result<DemoVerdict<S::Findings>, Report> {
+    let last = S::PHASES.len() + 1;
+    let mut show = |scene: &S, phase, number| -> Result<(), Report> {
+        let (account, note) = scene.look()?;
+        show(&Frame {
+            phase,
+            number,
+            phases: last,
+            at: scene.now(),
+            account,
+            note: note.to_string(),
+        });
+        Ok(())
+    };
+    let mut phases = Vec::new();
+    for (phase, number) in S::PHASES.iter().zip(1..) {
+        scene.happen(phase.begins_with)?;
+        for _ in 0..phase.frames {
+            scene.work()?;
+            show(&scene, phase.name, number)?;
+        }
+        scene.audit()?;
+        phases.push(phase_end(&scene, phase.name)?);
+    }
+    let end = scene.now() + S::DRAIN_LIMIT;
+    while !scene.is_at_rest()? && scene.now() < end {
+        scene.wait()?;
+        show(&scene, VERDICT, last)?;
+    }
+    scene.audit()?;
+    show(&scene, VERDICT, last)?;
+    phases.push(phase_end(&scene, VERDICT)?);
+    let ended = scene.end()?;
+    let ledger = ended.component.account.clone();
+    Ok(DemoVerdict {
+        demo: ended.demo,
+        seed: format!("{:#x}", ended.seed),
+        phases,
+        balanced: ended.is_agreed && Ledger::new(vec![ended.component]).balanced,
+        ledger,
+        findings: ended.findings,
+    })
+}
+
+fn phase_end(scene: &impl Scene, name: &'static str) -> Result<PhaseEnd, Report> {
+    let (account, note) = scene.look()?;
+    Ok(PhaseEnd {
+        name,
+        ended_at_ms: u64::try_from(scene.now().as_millis()).unwrap_or(u64::MAX),
+        note,
+        account,
+    })
+}

@@ -1,0 +1,160 @@
+//! Rows of either database as values.
+//!
+//! Columns go by number: the statements of both databases select the same ones in the same order.
+
+use sqlx::postgres::PgRow;
+use sqlx::sqlite::SqliteRow;
+use sqlx::types::Uuid;
+use sqlx::{ColumnIndex, Database, Row, Type};
+use tidegate_core::{EventId, ParseEventIdError};
+use tidegate_store::sqlx;
+
+use super::columns::{errors_of, place_of, shown_payload, small};
+use crate::event::headers_of;
+use crate::port::{HandlerResult, HandlerState, Listed, LogEvent, Sighting, SightingState, Status};
+use crate::recount::Seen;
+
+/// Columns that each database has in its own way.
+pub(super) trait OwnColumns {
+    /// An id of an event.
+    fn event_id(&self, column: usize) -> Result<EventId, sqlx::Error>;
+
+    /// A small number.
+    fn count(&self, column: usize) -> Result<u32, sqlx::Error>;
+
+    /// A text as people are shown it, whatever a foreign program has written.
+    fn shown(&self, column: usize) -> Result<Option<String>, sqlx::Error>;
+}
+
+impl OwnColumns for PgRow {
+    fn event_id(&self, column: usize) -> Result<EventId, sqlx::Error> {
+        let id: Uuid = self.try_get(column)?;
+        Ok(EventId::from_u128(id.as_u128()))
+    }
+
+    fn count(&self, column: usize) -> Result<u32, sqlx::Error> {
+        Ok(small(self.try_get::<i32, _>(column)?.into()))
+    }
+
+    fn shown(&self, column: usize) -> Result<Option<String>, sqlx::Error> {
+        self.try_get(column)
+    }
+}
+
+impl OwnColumns for SqliteRow {
+    fn event_id(&self, column: usize) -> Result<EventId, sqlx::Error> {
+        event_id(self.try_get(column)?)
+    }
+
+    fn count(&self, column: usize) -> Result<u32, sqlx::Error> {
+        Ok(small(self.try_get(column)?))
+    }
+
+    fn shown(&self, column: usize) -> Result<Option<String>, sqlx::Error> {
+        let bytes: Option<Vec<u8>> = self.try_get(column)?;
+        Ok(bytes.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()))
+    }
+}
+
+/// An id of an event as SQLite keeps it.
+pub(super) fn event_id(text: &str) -> Result<EventId, sqlx::Error> {
+    let id = text.parse();
+    id.map_err(|error: ParseEventIdError| sqlx::Error::Decode(Box::new(error)))
+}
+
+/// What the rows of the queue's statements hold.
+pub(super) trait QueueRow {
+    /// One event as it is listed, without the states of its handlers.
+    fn listed(&self) -> Result<Listed, sqlx::Error>;
+
+    /// The state of a handler, from this column on.
+    fn handler_state(&self, first: usize) -> Result<HandlerState, sqlx::Error>;
+
+    /// One event of the log.
+    fn log_event(&self) -> Result<LogEvent, sqlx::Error>;
+
+    /// One event of a recount, and where the tables have it.
+    fn counted(&self) -> Result<(EventId, Seen), sqlx::Error>;
+}
+
+impl<R, D> QueueRow for R
+where
+    R: Row<Database = D> + OwnColumns,
+    D: Database,
+    usize: ColumnIndex<R>,
+    for<'r> bool: sqlx::Decode<'r, D> + Type<D>,
+    for<'r> i64: sqlx::Decode<'r, D> + Type<D>,
+    for<'r> &'r str: sqlx::Decode<'r, D> + Type<D>,
+    for<'r> String: sqlx::Decode<'r, D> + Type<D>,
+{
+    fn listed(&self) -> Result<Listed, sqlx::Error> {
+        Ok(Listed {
+            id: self.try_get(0)?,
+            event_id: self.event_id(1)?,
+            type_name: self.shown(2)?.unwrap_or_default(),
+            key: self.shown(3)?,
+            payload: shown_payload(self.shown(4)?.unwrap_or_default()),
+            headers: headers_of(self.shown(5)?.as_deref()),
+            status: Status::parse(self.try_get(6)?).unwrap_or(Status::Pending),
+            attempts: self.count(7)?,
+            created_ms: self.try_get(8)?,
+            next_attempt_ms: self.try_get(9)?,
+            locked_by: self.try_get(10)?,
+            locked_until_ms: self.try_get(11)?,
+            finalized_ms: self.try_get(12)?,
+            position: self.try_get(13)?,
+            errors: errors_of(self.try_get(14)?),
+            states: Vec::new(),
+        })
+    }
+
+    fn handler_state(&self, first: usize) -> Result<HandlerState, sqlx::Error> {
+        Ok(HandlerState {
+            handler: self.try_get(first)?,
+            result: HandlerResult::parse(self.try_get(first + 1)?),
+            attempts: self.count(first + 2)?,
+            error: self.try_get(first + 3)?,
+        })
+    }
+
+    fn log_event(&self) -> Result<LogEvent, sqlx::Error> {
+        Ok(LogEvent {
+            position: self.try_get(0)?,
+            id: self.try_get(1)?,
+            event_id: self.event_id(2)?,
+            type_name: self.try_get(3)?,
+            key: self.try_get(4)?,
+            payload: self.try_get(5)?,
+            headers: headers_of(self.try_get(6)?),
+            created_ms: self.try_get(7)?,
+        })
+    }
+
+    fn counted(&self) -> Result<(EventId, Seen), sqlx::Error> {
+        let place: Option<&str> = self.try_get(2)?;
+        let seen = Seen {
+            logged: self.try_get(1)?,
+            row: place.map(place_of),
+            is_row_claimed: self.try_get(3)?,
+            // Without a cursor it is unknown what waits, and no claim comes upon it.
+            is_waiting: self.try_get::<Option<bool>, _>(4)?.unwrap_or(false),
+            batches: self.try_get(5)?,
+            is_adrift: self.try_get(6)?,
+        };
+        Ok((self.event_id(0)?, seen))
+    }
+}
+
+/// Where an event is that is shown as this, and whose row, if it has one, has this place.
+pub(super) fn sighting(shown: Listed, row: Option<&str>) -> Sighting {
+    let state = match shown.finalized_ms {
+        Some(_) => SightingState::Finished {
+            is_failed: shown.status == Status::CompletedWithErrors,
+        },
+        None => SightingState::Unfinished {
+            is_claimed: shown.status == Status::Processing,
+            row: row.map(place_of),
+        },
+    };
+    Sighting::of(shown, state)
+}
