@@ -393,4 +393,22 @@ mod tests {
             );
         }
     }
+
+    #[test]
+    fn a_round_is_full_once_its_keys_take_more_memory_than_they_may() {
+        let mut keys = Keys {
+            spans: HashMap::new(),
+            memory: 0,
+            limit: 2 * (BESIDE + 5),
+        };
+        for (key, offset, is_full) in [
+            ("key 1", 7, false),
+            ("key 2", 8, false),
+            ("key 1", 9, false),
+            ("key 3", 10, true),
+        ] {
+            keys.note(&Bytes::from_static(key.as_bytes()), offset);
+            assert_eq!(keys.is_full(), is_full, "{key} at {offset}");
+        }
+    }
 }
