@@ -5,7 +5,6 @@
     reason = "these run in real time, on real files and threads"
 )]
 
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

@@ -53,8 +53,12 @@ pub(super) async fn forget(
         let sql = AssertSqlSafe(format!("DROP TABLE IF EXISTS {table}__rebuild"));
         let query = sqlx::raw_sql(sql);
         match &mut tx {
-            Tx::Postgres(tx) => drop(limit.run(doing, query.execute(tx.connection())).await?),
-            Tx::Sqlite(tx) => drop(limit.run(doing, query.execute(tx.connection())).await?),
+            Tx::Postgres(tx) => {
+                limit.run(doing, query.execute(tx.connection())).await?;
+            }
+            Tx::Sqlite(tx) => {
+                limit.run(doing, query.execute(tx.connection())).await?;
+            }
         }
     }
     for name in names {
