@@ -186,7 +186,7 @@ impl<'a> Judge<'a> {
             };
             match self.place.run(self.scope, stage, &program, *limit)? {
                 End::Passed => {}
-                End::Failed(test) => return Ok((Verdict::CatchPanic, test)),
+                End::Failed(test) => return Ok((Verdict::Caught, test)),
                 End::TimedOut => return Ok((Verdict::TimedOut, stage.target.join(" "))),
             }
         }

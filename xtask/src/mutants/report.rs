@@ -28,7 +28,7 @@ impl Count {
 
     fn add(&mut self, verdict: Verdict) {
         match verdict {
-            Verdict::CatchPanic | Verdict::TimedOut => self.caught += 1,
+            Verdict::Caught | Verdict::TimedOut => self.caught += 1,
             Verdict::Survived => self.survived += 1,
             Verdict::Unviable => {}
         }
@@ -118,7 +118,7 @@ mod tests {
     fn the_figures_add_up_by_file() {
         let (a, b) = (Mutant::of("a.rs", "one"), Mutant::of("b.rs", "two"));
         let judged = [
-            (&a, Verdict::CatchPanic),
+            (&a, Verdict::Caught),
             (&a, Verdict::TimedOut),
             (&a, Verdict::Unviable),
             (&b, Verdict::Survived),

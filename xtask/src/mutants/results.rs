@@ -14,7 +14,7 @@ use crate::mutants::list::Mutant;
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Verdict {
     /// A test failed, or the test program died.
-    CatchPanic,
+    Caught,
     /// The tests did not end in time, so somebody would have looked.
     TimedOut,
     /// All tests passed.
@@ -37,7 +37,7 @@ impl Judgment {
     /// For people who watch.
     pub(crate) fn line(&self, mutant: &Mutant) -> String {
         let word = match self.verdict {
-            Verdict::CatchPanic => "caught",
+            Verdict::Caught => "caught",
             Verdict::TimedOut => "timed out",
             Verdict::Survived => "SURVIVED",
             Verdict::Unviable => "unviable",

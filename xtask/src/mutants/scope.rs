@@ -22,7 +22,12 @@ pub(crate) struct Stage {
 /// Mutants that these tests cannot judge, by what cargo-mutants calls them: without a server nothing
 /// of PostgreSQL runs, what `Debug` prints is read by people only, and of an `Answer`, a future in a
 /// box, no guess of cargo-mutants compiles.
-pub(crate) const NOT_JUDGED: &[&str] = &["_postgres", "impl Debug for", "-> Answer<"];
+pub(crate) const NOT_JUDGED: &[&str] = &[
+    "_postgres",
+    "impl Debug for",
+    "impl fmt::Debug for",
+    "-> Answer<",
+];
 
 const LIBRARY: Stage = Stage {
     target: &["--lib"],
