@@ -9,7 +9,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_core::books::{Component, Ledger};
+use tidegate_core::books::{ComponentAccount, Ledger};
 use tidegate_core::env::Clock;
 
 use crate::future::{self, Boxed};
@@ -21,7 +21,7 @@ const READ_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Books on their way, boxed so that sources stay object-safe.
 pub type AccountsFuture<'a> =
-    Pin<Box<dyn Future<Output = Result<Vec<Component>, AccountsUnavailable>> + Send + 'a>>;
+    Pin<Box<dyn Future<Output = Result<Vec<ComponentAccount>, AccountsUnavailable>> + Send + 'a>>;
 
 /// Something that keeps books.
 ///
@@ -78,7 +78,7 @@ pub(crate) async fn read(
 async fn read_one(
     clock: &dyn Clock,
     source: &dyn Accounts,
-) -> Result<Vec<Component>, AccountsUnavailable> {
+) -> Result<Vec<ComponentAccount>, AccountsUnavailable> {
     tokio::select! {
         biased;
         components = source.read() => components,

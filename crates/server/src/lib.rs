@@ -25,7 +25,7 @@ mod server;
 pub use code::ProblemCode;
 pub use config::{Limits, ServerConfig};
 pub use exporter::{Exporter, InstallError};
-pub use health::{CHECK_TIMEOUT, Finding, Health, Heartbeat, RESULT_LIFETIME, Status};
+pub use health::{CHECK_TIMEOUT, Health, Heartbeat, RESULT_LIFETIME};
 pub use ledger::{Accounts, AccountsFuture, AccountsUnavailable};
 pub use problem::Problem;
 pub use serve::Report;

@@ -27,4 +27,4 @@ pub use within::CallLimit;
 pub use sqlx;
 
 /// A future in a box, as the closures over connections give it.
-pub type BoxFuture<'a, T> = std::pin::Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+pub use tidegate_core::env::BoxFuture;

@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use tidegate_config::Config;
 use tidegate_core::EventIds;
+use tidegate_core::HealthFinding;
 use tidegate_core::books::Ledger;
 use tidegate_core::env::{Env, Spawn};
 use tidegate_server::log::{LogDesk, log_routes};
-use tidegate_server::{BindError, Exporter, Finding, Health, Limits, Server, ServerConfig, Token};
+use tidegate_server::{BindError, Exporter, Health, Limits, Server, ServerConfig, Token};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::args::{ConfigFile, Output};
@@ -168,11 +169,11 @@ fn not_closed() -> Report {
 }
 
 /// A log that has no room is ready for everything but appends, which are refused by name.
-fn finding(trouble: Option<String>, no_room: Option<String>) -> Finding {
+fn finding(trouble: Option<String>, no_room: Option<String>) -> HealthFinding {
     match (trouble, no_room) {
-        (Some(why), _) => Finding::down(why),
-        (None, Some(why)) => Finding::degraded(format!("appends are refused: {why}")),
-        (None, None) => Finding::up(),
+        (Some(why), _) => HealthFinding::down(why),
+        (None, Some(why)) => HealthFinding::degraded(format!("appends are refused: {why}")),
+        (None, None) => HealthFinding::up(),
     }
 }
 

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use serde::Serialize;
-use tidegate_core::books::{Account, Component, ComponentKind, Ledger};
+use tidegate_core::books::{Account, ComponentAccount, ComponentKind, Ledger};
 use tidegate_core::env::{Entropy, Env, Task};
 use tidegate_core::{EventIds, GroupName, Topic};
 use tidegate_log::{Append, EmbeddedConfig, EmbeddedLog, Log, Record, TopicConfig, embedded};
@@ -362,7 +362,7 @@ impl LogStory {
         let unaccounted = recounted.map(|found| found.map(|one| one.unaccounted).sum());
         let (name, kind) = component(&self.topic, Some(&self.group));
         debug_assert_eq!(kind, ComponentKind::Group);
-        let whole = Component {
+        let whole = ComponentAccount {
             name,
             kind,
             account: ledger.clone(),

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
-use tidegate_core::books::{Account, Component, ComponentKind, Ledger};
+use tidegate_core::books::{Account, ComponentAccount, ComponentKind, Ledger};
 use tidegate_core::env::{Clock, Env};
 use tidegate_queue::Queue;
 use tidegate_queue::sql::{COMPONENT, TallyRow, read_tally};
@@ -345,7 +345,7 @@ impl Telling {
         let unaccounted = self.audit().await?;
         let ledger = self.account().await?;
         let tallied = read_tally(&self.queue, TALLY).await.map_err(broken)?;
-        let whole = Component {
+        let whole = ComponentAccount {
             name: COMPONENT.to_owned(),
             kind: ComponentKind::Queue,
             account: ledger.clone(),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::Serialize;
-use tidegate_core::books::{Account, Component, ComponentKind, Ledger};
+use tidegate_core::books::{Account, ComponentAccount, ComponentKind, Ledger};
 use tidegate_core::{EventIds, Offset, Topic};
 use tidegate_sim::{Node, Sim};
 
@@ -219,7 +219,7 @@ impl Story {
             let why = format!("{} {}", letter.reason.as_str(), letter.failure.code);
             *dead_letters.entry(why).or_default() += 1;
         }
-        let component = Component {
+        let component = ComponentAccount {
             name: Self::NAME.to_owned(),
             kind: ComponentKind::Demo,
             account: look.account.clone(),

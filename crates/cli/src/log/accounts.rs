@@ -2,7 +2,7 @@
 //! group on a topic.
 
 use tidegate_core::books::{
-    Audited, Books, Bucket, Component, ComponentKind, Discrepancy, Place, Tally, difference,
+    Audited, Books, Bucket, ComponentAccount, ComponentKind, Discrepancy, Place, Tally, difference,
 };
 use tidegate_core::{GroupName, Offset, Topic};
 use tidegate_log::kafka::{GroupBooks, KafkaLog, PartitionRecount, recount_group};
@@ -22,12 +22,12 @@ pub(crate) fn component(topic: &Topic, group: Option<&GroupName>) -> (String, Co
 }
 
 /// The books of an embedded log.
-pub(super) fn of_shelf(shelf: &EmbeddedShelf) -> Vec<Component> {
+pub(super) fn of_shelf(shelf: &EmbeddedShelf) -> Vec<ComponentAccount> {
     let books = shelf.books().into_iter();
     books
         .map(|kept| {
             let (name, kind) = component(&kept.topic, kept.group.as_ref());
-            Component {
+            ComponentAccount {
                 name,
                 kind,
                 account: kept.books.account(),
@@ -64,7 +64,10 @@ const JOURNAL: &str = "(journal)";
 /// The books of the groups on these topics of Kafka: what each has settled since its books began,
 /// and what it has still to read. What waits is counted by offsets from the first record on, so that it is
 /// an upper bound: the ends of transactions and what compaction removed are offsets without a record.
-pub(super) async fn of_kafka(log: &KafkaLog, scope: &Scope) -> Result<Vec<Component>, LogError> {
+pub(super) async fn of_kafka(
+    log: &KafkaLog,
+    scope: &Scope,
+) -> Result<Vec<ComponentAccount>, LogError> {
     let mut components = Vec::new();
     for topic in &scope.topics {
         let described = match log.describe(topic).await {
@@ -85,7 +88,7 @@ pub(super) async fn of_kafka(log: &KafkaLog, scope: &Scope) -> Result<Vec<Compon
             let next = |index: usize| committed.get(index)?.as_ref().map(|done| done.next);
             let waits = waiting(log, &described, next).await?;
             let account = kept_by(&waits, &committed, &kept).account();
-            components.push(Component {
+            components.push(ComponentAccount {
                 name,
                 kind,
                 account,
@@ -95,7 +98,7 @@ pub(super) async fn of_kafka(log: &KafkaLog, scope: &Scope) -> Result<Vec<Compon
             let (name, kind) = component(topic, None);
             let waits = waiting(log, &described, |_| None).await?;
             let account = unread(&waits).account();
-            components.push(Component {
+            components.push(ComponentAccount {
                 name,
                 kind,
                 account,

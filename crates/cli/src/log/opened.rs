@@ -5,7 +5,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use tidegate_core::books::{Audit, Audited, Books, Component};
+use tidegate_core::books::{Audit, Audited, Books, ComponentAccount};
 use tidegate_core::env::system::SystemDisk;
 use tidegate_core::env::{Disk, Env};
 use tidegate_core::{EventId, GroupName, Topic};
@@ -107,7 +107,7 @@ impl Opened {
     }
 
     /// The books of all topics and groups, without a recount.
-    pub(crate) async fn components(&self) -> Result<Vec<Component>, LogError> {
+    pub(crate) async fn components(&self) -> Result<Vec<ComponentAccount>, LogError> {
         match self {
             Self::Embedded(log) => Ok(accounts::of_shelf(log.shelf())),
             Self::Kafka { log, scope } => accounts::of_kafka(log, scope).await,

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use tidegate_config::Config;
-use tidegate_core::books::{Component, ComponentKind};
+use tidegate_core::HealthFinding;
+use tidegate_core::books::{ComponentAccount, ComponentKind};
 use tidegate_core::env::{Env, Task};
 use tidegate_queue::{Projector, QueueError, Upkeep, UpkeepOptions, telemetry};
-use tidegate_server::{Accounts, AccountsFuture, AccountsUnavailable, Finding};
+use tidegate_server::{Accounts, AccountsFuture, AccountsUnavailable};
 use tokio::sync::watch;
 
 use super::{Opened, StoreSettings};
@@ -69,16 +70,16 @@ impl Tending {
 }
 
 /// Whether the store can be used now.
-pub(crate) async fn finding(opened: &Opened, settings: &StoreSettings) -> Finding {
+pub(crate) async fn finding(opened: &Opened, settings: &StoreSettings) -> HealthFinding {
     // A file that was removed can still be written to, and all of it is gone with the process.
     match settings.is_there() {
         Ok(true) => {}
-        Ok(false) => return Finding::down("the file of the database was removed"),
-        Err(_) => return Finding::down("the file of the database cannot be looked at"),
+        Ok(false) => return HealthFinding::down("the file of the database was removed"),
+        Err(_) => return HealthFinding::down("the file of the database cannot be looked at"),
     }
     match opened.store.ping().await {
-        Ok(()) => Finding::up(),
-        Err(error) => Finding::down(chain(&error)),
+        Ok(()) => HealthFinding::up(),
+        Err(error) => HealthFinding::down(chain(&error)),
     }
 }
 
@@ -93,8 +94,8 @@ fn chain(error: &dyn std::error::Error) -> String {
 }
 
 /// The books of the queue, as the ledger shows them.
-pub(crate) async fn component(opened: &Opened) -> Result<Component, QueueError> {
-    Ok(Component {
+pub(crate) async fn component(opened: &Opened) -> Result<ComponentAccount, QueueError> {
+    Ok(ComponentAccount {
         name: NAME.to_owned(),
         kind: ComponentKind::Queue,
         account: opened.queue.account().await?,

@@ -7,18 +7,30 @@ use std::collections::BTreeMap;
 
 use utoipa::ToSchema;
 
+/// How a part, or the whole, is doing.
+#[derive(ToSchema)]
+#[schema(rename_all = "UPPERCASE")]
+pub(crate) enum HealthStatus {
+    /// It works.
+    Up,
+    /// It works, but something is wrong that should not stay so. It still counts as ready.
+    Degraded,
+    /// It does not work.
+    Down,
+}
+
 /// The accounts of all components of a process.
 #[derive(ToSchema)]
 pub(crate) struct Ledger {
     /// The components, in the order of their names.
-    components: Vec<Component>,
+    components: Vec<ComponentAccount>,
     /// Whether the account of each of them is.
     balanced: bool,
 }
 
 /// The account of one component.
 #[derive(ToSchema)]
-pub(crate) struct Component {
+pub(crate) struct ComponentAccount {
     /// Its name, unique within the process.
     name: String,
     /// What kind it is.

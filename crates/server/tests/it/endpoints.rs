@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use serde_json::json;
-use tidegate_core::books::{Account, Component, ComponentKind, Lost};
-use tidegate_server::{Accounts, AccountsFuture, AccountsUnavailable, Exporter, Finding};
+use tidegate_core::HealthFinding;
+use tidegate_core::books::{Account, ComponentAccount, ComponentKind, Lost};
+use tidegate_server::{Accounts, AccountsFuture, AccountsUnavailable, Exporter};
 
 use crate::fixture::{Running, config};
 
 #[derive(Debug)]
-struct Fixed(Vec<Component>);
+struct Fixed(Vec<ComponentAccount>);
 
 impl Accounts for Fixed {
     fn name(&self) -> &str {
@@ -63,7 +64,7 @@ fn logger() -> Arc<dyn Accounts> {
         ..Account::default()
     };
     let name = "logger \"a\"".to_owned();
-    Arc::new(Fixed(vec![Component {
+    Arc::new(Fixed(vec![ComponentAccount {
         name,
         kind: ComponentKind::Logger,
         account,
@@ -73,9 +74,11 @@ fn logger() -> Arc<dyn Accounts> {
 #[tokio::test]
 async fn probes_say_how_we_are() {
     let server = Running::plain().await;
-    server.health.register("log", || async { Finding::up() });
+    server
+        .health
+        .register("log", || async { HealthFinding::up() });
     server.health.register("spill", || async {
-        Finding::degraded("3 segments wait for replay")
+        HealthFinding::degraded("3 segments wait for replay")
     });
     insta::assert_snapshot!(server.get("/livez").await.short(), @r#"200 {"status":"UP","draining":false,"parts":[]}"#);
     insta::assert_snapshot!(server.get("/readyz").await.short(), @r#"200 {"status":"DEGRADED","draining":false,"parts":[{"name":"log","status":"UP"},{"name":"spill","status":"DEGRADED","message":"3 segments wait for replay"}]}"#);

@@ -116,9 +116,9 @@ async fn probes_are_open_and_the_rest_is_not() {
 
 #[tokio::test]
 async fn the_schema_of_the_ledger_is_that_of_the_books() {
-    use tidegate_core::books::{Account, Component, ComponentKind, Ledger};
+    use tidegate_core::books::{Account, ComponentAccount, ComponentKind, Ledger};
     let (_server, document) = document().await;
-    let component = Component {
+    let component = ComponentAccount {
         name: "a".to_owned(),
         kind: ComponentKind::Logger,
         account: Account::default(),
@@ -126,7 +126,7 @@ async fn the_schema_of_the_ledger_is_that_of_the_books() {
     let ledger = serde_json::to_value(Ledger::new(vec![component])).unwrap();
     for (name, value) in [
         ("Ledger", &ledger),
-        ("Component", &ledger["components"][0]),
+        ("ComponentAccount", &ledger["components"][0]),
         ("Account", &ledger["components"][0]["account"]),
     ] {
         let schema = &document["components"]["schemas"][name];

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tidegate_core::books::{Component, ComponentKind, Ledger};
+use tidegate_core::books::{ComponentAccount, ComponentKind, Ledger};
 use tidegate_core::env::{Clock, Env};
 use tidegate_logger::spill::SpillError;
 use tidegate_logger::{
@@ -150,7 +150,7 @@ fn refused(dir: &Path, error: &SpillError) -> Report {
 }
 
 fn tell(dir: &Path, ended: &Ended, output: Output) -> Result<(), Report> {
-    let ledger = Ledger::new(vec![Component {
+    let ledger = Ledger::new(vec![ComponentAccount {
         name: component(dir),
         kind: ComponentKind::Logger,
         account: ended.account.clone(),
