@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use serde::Serialize;
-use tidegate_core::books::{Account, ComponentAccount, ComponentKind, Ledger};
+use tidegate_core::books::Account;
 use tidegate_core::env::{Entropy, Env, Task};
 use tidegate_core::{EventIds, GroupName, Topic};
 use tidegate_log::{Append, EmbeddedConfig, EmbeddedLog, Log, Record, TopicConfig, embedded};
@@ -14,7 +14,6 @@ use tidegate_sim::{Node, Sim};
 
 use super::consumer::{Consumer, World};
 use super::{Ending, Frame, Tale};
-use crate::log::{audited, component};
 use crate::report::Report;
 use crate::table;
 
@@ -358,15 +357,10 @@ impl LogStory {
             .block_on(&self.node, async move { log.close().await });
         // From the files alone, as `tidegate audit` does.
         let recounted = embedded::recount(&*self.env.disk, DIR.as_ref());
-        let recounted = recounted.map(|found| found.into_iter().map(audited));
-        let unaccounted = recounted.map(|found| found.map(|one| one.unaccounted).sum());
-        let (name, kind) = component(&self.topic, Some(&self.group));
-        debug_assert_eq!(kind, ComponentKind::Group);
-        let whole = ComponentAccount {
-            name,
-            kind,
-            account: ledger.clone(),
-        };
+        let unaccounted = recounted.map(|found| {
+            let counts = found.iter().map(embedded::Audited::unaccounted);
+            counts.sum()
+        });
         let known = self.world.known();
         let is_handled = |id: &&tidegate_core::EventId| known.handled.contains_key(id);
         let handled = known.acknowledged.iter().filter(is_handled).count();
@@ -374,7 +368,7 @@ impl LogStory {
             demo: Self::NAME,
             seed: format!("{:#x}", self.seed),
             phases,
-            balanced: self.disagreements == 0 && Ledger::new(vec![whole]).balanced,
+            balanced: self.disagreements == 0 && ledger.is_balanced(),
             ledger,
             acknowledged: known.acknowledged.len(),
             missing: known.acknowledged.len() - handled,

@@ -54,12 +54,16 @@ async fn it_lists_every_route_and_each_is_there() {
     GET /openapi.json
     POST /orders
     GET /readyz
+    GET /tidegate/audit
     GET /tidegate/ledger
+    GET /tidegate/where/{id}
     ");
     for (method, path, _) in operations(&document) {
+        // A path with a name in it is asked for something that has no such name.
+        let expect = if path.contains('{') { 400 } else { 200 };
         assert_eq!(
             server.ask(&method, &path, "", "").await.status,
-            200,
+            expect,
             "{method} {path}"
         );
     }
