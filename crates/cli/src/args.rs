@@ -161,7 +161,7 @@ pub(crate) struct Ledger {
     pub(crate) token: Option<String>,
 }
 
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub(crate) struct Spills {
     /// A spill directory; may be repeated [default: `eventlog.async.spillover-path` of the
     /// configuration]
@@ -217,7 +217,7 @@ pub(crate) struct LogAt {
     pub(crate) token: Option<String>,
 }
 
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub(crate) struct Books {
     #[command(flatten)]
     pub(crate) spills: Spills,

@@ -1,23 +1,239 @@
-//! The log of the configuration: opened here, or asked for where a running process holds it.
+//! Finds the log: in its directory, at the process that holds it, or on Kafka.
 
-mod accounts;
-mod failure;
-mod find;
-mod lag;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate_client::{ProcessClient, RemoteLog, reachable};
+use tidegate_config::Config;
+use tidegate_core::Topic;
+use tidegate_core::env::Env;
+use tidegate_core::env::system::SystemDisk;
+use tidegate_log::embedded::{LockHolder, Presence, lock_holder, presence};
+use tidegate_log::{Log, LogBackend, LogError, LogOptions, OpenLog};
+
+use crate::args::{ConfigFile, LogAt};
+use crate::report::{Report, say};
+use crate::settings;
+
+/// How long a directory that another command holds is waited for, and the pause between two looks.
+const PATIENCE: Duration = Duration::from_secs(5);
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// The wait before a second look for a log that seems to be gone.
+const A_MOMENT: Duration = Duration::from_millis(200);
+
+/// How long somebody at a terminal waits for a broker.
+const BROKER_PATIENCE: Duration = Duration::from_secs(10);
+
+/// A log that can be used.
+pub(crate) enum Reached {
+    /// It is open here.
+    Here(OpenLog),
+    /// A running process answers for it.
+    There(RemoteLog),
+}
+
+impl Reached {
+    /// The log.
+    pub(crate) fn log(&self) -> Arc<dyn Log> {
+        match self {
+            Self::Here(opened) => opened.log(),
+            Self::There(remote) => Arc::new(remote.clone()),
+        }
+    }
+
+    /// Closes it, if it is open here. Returns when nothing is left to do on disk.
+    pub(crate) async fn close(self) {
+        if let Self::Here(opened) = self {
+            opened.close().await;
+        }
+    }
+}
+
+/// The configuration of a command that uses the log.
+pub(crate) fn configured(
+    file: &ConfigFile,
+    dir: Option<&Path>,
+) -> Result<(LogOptions, Config), Report> {
+    let config = settings::quietly(file)?;
+    let mut found = LogOptions::from_config(&config)?;
+    if let LogBackend::Kafka(kafka) = &mut found.backend {
+        kafka.request_timeout = BROKER_PATIENCE;
+    }
+    if let Some(dir) = dir {
+        found = found.in_dir(dir);
+    }
+    Ok((found, config))
+}
+
+/// Opens the log, or finds the process that answers for it. Where there is no log yet, one is made
+/// for a `topic` that is configured, and for no other.
+pub(crate) async fn reach(
+    file: &ConfigFile,
+    at: &LogAt,
+    topic: Option<&Topic>,
+    env: &Env,
+) -> Result<Reached, Report> {
+    if let Some(url) = &at.url {
+        let client = ProcessClient::new(url, at.token.clone());
+        return Ok(Reached::There(RemoteLog::connect(client).await?));
+    }
+    let (settings, config) = configured(file, at.dir.as_deref())?;
+    if let (LogBackend::Embedded(embedded), Some(topic)) = (&settings.backend, topic) {
+        let is_there = presence(&SystemDisk, &embedded.dir)? == Presence::There;
+        if !is_there && !settings.topics.contains_key(topic) {
+            let topic = topic.clone();
+            return Err(LogError::UnknownTopic { topic }.into());
+        }
+    }
+    warn_if_emptied(&settings)?;
+    let mut left = PATIENCE;
+    loop {
+        let (error, holder) = match OpenLog::open_with_topics(&settings, env, None).await {
+            Ok(opened) => return Ok(Reached::Here(opened)),
+            Err(LogError::Locked { dir, holder }) => {
+                let found = holder.clone();
+                (LogError::Locked { dir, holder }, found)
+            }
+            Err(error) => return Err(error.into()),
+        };
+        if let Some(client) = client_of(holder, at, &config) {
+            return Ok(Reached::There(RemoteLog::connect(client).await?));
+        }
+        // Another command, which will be done in a moment.
+        if left.is_zero() {
+            return Err(error.into());
+        }
+        if left == PATIENCE {
+            say("the log directory is held by another process; waiting for it");
+        }
+        left = left.saturating_sub(PAUSE);
+        env.clock.sleep(PAUSE).await;
+    }
+}
+
+/// Says so where a new log is about to be made in place of one that is gone.
+pub(crate) fn warn_if_emptied(options: &LogOptions) -> Result<(), Report> {
+    let LogBackend::Embedded(embedded) = &options.backend else {
+        return Ok(());
+    };
+    let dir = &embedded.dir;
+    let is_emptied = presence(&SystemDisk, dir)? == Presence::Emptied;
+    if is_emptied && lock_holder(&SystemDisk, dir)?.is_none() {
+        say(&format!(
+            "a log was opened in `{}` before, and nothing of it is left; a new one is made",
+            dir.display()
+        ));
+    }
+    Ok(())
+}
+
+/// Whether there is a log in a directory. A named one must be there; a configured one need not:
+/// nothing was ever sent then. Where all of it but a trace is gone nobody can say that.
+pub(crate) fn must_be_there(dir: &Path, at: &LogAt) -> Result<bool, Report> {
+    match settled_presence(dir)? {
+        Presence::There => Ok(true),
+        Presence::Emptied => Err(emptied(dir)),
+        Presence::Absent if at.dir.is_some() => Err(missing(dir)),
+        Presence::Absent => Ok(false),
+    }
+}
+
+/// The directory must hold a log.
+pub(crate) fn must_hold_a_log(dir: &Path) -> Result<(), Report> {
+    match settled_presence(dir)? {
+        Presence::There => Ok(()),
+        Presence::Emptied => Err(emptied(dir)),
+        Presence::Absent => Err(missing(dir)),
+    }
+}
+
+/// Looks for a log, and twice where one seems to be gone: a process that is just making it needs a
+/// moment.
+fn settled_presence(dir: &Path) -> Result<Presence, Report> {
+    let look = || presence(&SystemDisk, dir);
+    match look()? {
+        Presence::Emptied => {
+            std::thread::sleep(A_MOMENT);
+            Ok(look()?)
+        }
+        found @ (Presence::There | Presence::Absent) => Ok(found),
+    }
+}
+
+/// The report of a directory without a log.
+fn missing(dir: &Path) -> Report {
+    // error-page: log.missing
+    Report::new(
+        "log.missing",
+        format!("there is no log in `{}`", dir.display()),
+    )
+    .with_hint("it is made by `tidegate run`, or by the first `tidegate send`")
+}
+
+/// The report of a directory of whose log nothing is left.
+fn emptied(dir: &Path) -> Report {
+    let dir = dir.display();
+    Report::new(
+        "log.missing",
+        format!(
+            "a log was opened in `{dir}`, and nothing of it is left: what it held nobody can say"
+        ),
+    )
+    .with_hint(
+        "put back a backup of the directory; if nothing was ever sent to it, or what was may be \
+         forgotten, remove the directory",
+    )
+}
+
+/// The process that holds a directory; none where nobody does, or does not say where it answers.
+pub(crate) fn answering(
+    dir: &Path,
+    at: &LogAt,
+    config: &Config,
+) -> Result<Option<ProcessClient>, Report> {
+    let holder = lock_holder(&SystemDisk, dir)?;
+    Ok(holder.and_then(|holder| client_of(holder, at, config)))
+}
+
+fn client_of(holder: LockHolder, at: &LogAt, config: &Config) -> Option<ProcessClient> {
+    let url = holder.url?;
+    let given = at.token.clone().filter(|token| !token.is_empty());
+    let token = given.or_else(|| token_for(&url, config));
+    Some(ProcessClient::new(&url, token))
+}
+
+/// The configured token, for an address that is this machine's or the configured one. A lock file
+/// that somebody else wrote must not make us send it anywhere.
+fn token_for(url: &str, config: &Config) -> Option<String> {
+    let listen = config.text("server.listen").unwrap_or_default();
+    let address = url.strip_prefix("http://")?;
+    let is_loopback = address
+        .parse::<std::net::SocketAddr>()
+        .is_ok_and(|address| address.ip().is_loopback());
+    let is_ours = is_loopback || address == reachable(listen);
+    let token = config.secret("server.token")?;
+    is_ours.then(|| token.expose().to_owned())
+}
+
 #[cfg(test)]
-mod needs_kafka;
-mod opened;
-mod reach;
-mod remote;
-mod settings;
-mod witness;
+mod tests {
+    use super::*;
 
-pub(crate) use accounts::{audited, component, doubted};
-pub(crate) use failure::report;
-pub(crate) use lag::watch_lag;
-pub(crate) use opened::{Opened, Scope};
-pub(crate) use reach::{
-    Holder, Reached, configured, holding, must_be_there, must_hold_a_log, reach,
-};
-pub(crate) use settings::{Backend, LogSettings};
-pub(crate) use witness::LogWitness;
+    #[test]
+    fn the_configured_token_stays_on_this_machine() {
+        use tidegate_config::{Inputs, load};
+        let text = "server: {token: sesame, listen: \"10.0.0.7:80\"}\n";
+        let config = load(&Inputs::of_text("tidegate.yaml", text)).config;
+        for (url, is_sent) in [
+            ("http://127.0.0.1:1", true),
+            ("http://[::1]:1", true),
+            ("http://10.0.0.7:80", true),
+            ("http://10.0.0.8:80", false),
+            ("http://evil:80", false),
+        ] {
+            assert_eq!(token_for(url, &config).is_some(), is_sent, "{url}");
+        }
+    }
+}

@@ -1,14 +1,15 @@
 //! The `tidegate` command.
 
 mod args;
-mod ask;
 mod commands;
 mod confirm;
 mod demo;
 mod log;
 mod logs;
+mod parts;
 mod report;
 mod settings;
+mod signals;
 mod store;
 mod table;
 

@@ -7,10 +7,13 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 use serde_json::json;
-use tidegate_config::{Loaded, Problems};
-use tidegate_core::Code;
+use tidegate_config::{Loaded, Problem, Problems};
+use tidegate_core::{Failure, error_chain};
+use tidegate_log::LogError;
+use tidegate_server::BindError;
 
 use crate::args::{LogFormat, Output};
+use crate::settings;
 
 /// The exit codes, which scripts depend on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,24 +94,7 @@ impl Report {
 
     /// A failure with everything that was beneath it.
     pub(crate) fn of(code: &'static str, doing: &str, error: &dyn Error) -> Self {
-        let mut message = format!("{doing}: {error}");
-        let mut beneath = error.source();
-        while let Some(source) = beneath {
-            message.push_str(&format!(": {source}"));
-            beneath = source.source();
-        }
-        Self::new(code, message)
-    }
-
-    /// A failure that brings its own code, which is written out where that failure is made.
-    pub(crate) fn coded(code: &Code, message: impl Into<String>) -> Self {
-        Self {
-            code: Cow::Owned(code.as_str().to_owned()),
-            message: message.into(),
-            hint: None,
-            exit: Exit::Failed,
-            findings: None,
-        }
+        Self::new(code, format!("{doing}: {}", error_chain(error)))
     }
 
     /// The same with what to do about it.
@@ -169,6 +155,40 @@ impl Report {
                 tracing::error!(code = %self.code, hint, "{}", self.message);
             }
         }
+    }
+}
+
+impl From<Failure> for Report {
+    fn from(failure: Failure) -> Self {
+        Self {
+            exit: match failure.code.as_str() {
+                "server.exposed" | "store.address" => Exit::Findings,
+                code if code.starts_with("usage.") => Exit::Usage,
+                _ => Exit::Failed,
+            },
+            code: Cow::Owned(failure.code.as_str().to_owned()),
+            message: failure.message,
+            hint: failure.hint,
+            findings: None,
+        }
+    }
+}
+
+impl From<LogError> for Report {
+    fn from(error: LogError) -> Self {
+        Failure::from(error).into()
+    }
+}
+
+impl From<BindError> for Report {
+    fn from(error: BindError) -> Self {
+        Failure::from(error).into()
+    }
+}
+
+impl From<Box<Problem>> for Report {
+    fn from(problem: Box<Problem>) -> Self {
+        settings::invalid(problem.to_string())
     }
 }
 

@@ -6,14 +6,12 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use tidegate_config::{Color, Config, Inputs, Loaded, Part, Problem, Severity, Source, load_with};
+use tidegate_config::{Color, Config, Inputs, Loaded, Problem, Severity, Source, load_with};
 
 use crate::args::ConfigFile;
+use crate::parts;
 use crate::report::{Exit, Report, Voice, is_colorful, say};
 use files::{Beside, name_of, read_text};
-
-/// The parts that this program has.
-pub(crate) const BUILT: [Part; 4] = [Part::Log, Part::Store, Part::Server, Part::Queue];
 
 /// The file that is read when none is named.
 const DEFAULT_FILE: &str = "tidegate.yaml";
@@ -42,6 +40,16 @@ pub(crate) fn read(arguments: &ConfigFile) -> Result<Settings, Report> {
     })
 }
 
+/// The configuration of a command that does not run it. Warnings are about what `run` would make of the
+/// file, and are not said.
+pub(crate) fn quietly(arguments: &ConfigFile) -> Result<Config, Report> {
+    let loaded = read(arguments)?.loaded;
+    match loaded.problems.is_empty() {
+        true => Ok(loaded.config),
+        false => checked(loaded, Voice::Text),
+    }
+}
+
 /// Reads a file that must be there.
 pub(crate) fn read_file(path: &Path) -> Result<Loaded, Report> {
     let text = read_text(path).map_err(|error| unreadable(path, &error))?;
@@ -60,7 +68,7 @@ fn load(source: Option<Source>, set: &[(String, String)]) -> Loaded {
         sources: source.into_iter().collect(),
         environment: environment(),
         arguments: set.to_vec(),
-        built: BUILT.to_vec(),
+        built: parts::built(),
     };
     load_with(&inputs, &mut Beside)
 }

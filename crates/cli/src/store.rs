@@ -1,37 +1,76 @@
 //! The store of the configuration, opened as a queue.
 
-mod failure;
-mod settings;
-mod tend;
-
+use std::io;
 use std::path::Path;
 
-use tidegate_config::shown_address;
+use tidegate_config::{Config, shown_address};
+use tidegate_core::Failure;
 use tidegate_core::env::system::SystemDisk;
 use tidegate_core::env::{Disk, Env};
-use tidegate_queue::{Queue, sql};
+use tidegate_queue::{Queue, QueueError, sql};
 use tidegate_store::{Store, StoreOptions};
 
-use crate::args::{ConfigFile, StoreAt};
-use crate::report::{Report, Voice};
-use crate::settings as configuration;
+use crate::args::StoreAt;
+use crate::report::Report;
+use crate::settings;
 
-pub(crate) use failure::report;
-pub(crate) use settings::StoreSettings;
-pub(crate) use tend::{QueueWitness, Tending, component, finding};
+/// The store of a configuration.
+#[derive(Debug, Clone)]
+pub(crate) struct StoreSettings {
+    pub(crate) options: StoreOptions,
+    /// Whether somebody configured it, or the queue in it.
+    pub(crate) is_given: bool,
+}
+
+impl StoreSettings {
+    /// The store that is configured; SQLite beside us, where nothing is said.
+    pub(crate) fn of(config: &Config) -> Result<Self, Report> {
+        Ok(Self {
+            options: StoreOptions::from_config(config)?,
+            is_given: config.is_set("store") || config.is_set("queue"),
+        })
+    }
+
+    /// Whether there is something to open: a file that is not there would be made by opening it.
+    /// Of a server only connecting tells.
+    fn is_there(&self) -> Result<bool, Report> {
+        let Some(file) = self.options.file() else {
+            return Ok(true);
+        };
+        match std::fs::metadata(file) {
+            Ok(_) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => {
+                let doing = format!("cannot look for the database `{}`", file.display());
+                Err(Report::of("store.broken", &doing, &error))
+            }
+        }
+    }
+}
 
 /// The database of the configuration, with the queue that is in it. Clones are the same ones.
 #[derive(Debug, Clone)]
 pub(crate) struct Opened {
     pub(crate) store: Store,
     pub(crate) queue: Queue,
-    /// What messages call it: the address without what is secret in it.
+    /// The address in messages, without what is secret in it.
     pub(crate) shown: String,
 }
 
 impl Opened {
-    /// What people are told when the queue does not do what it is asked.
-    pub(crate) fn report(&self, error: &tidegate_queue::QueueError) -> Report {
+    /// The queue in this database, whether or not its tables are there.
+    pub(crate) async fn on(store: Store, shown: String, env: &Env) -> Result<Self, Report> {
+        let queue = sql::queue_store(store.clone(), env).await;
+        let queue = queue.map_err(|error| report(&shown, &error))?;
+        Ok(Self {
+            queue: Queue::on(queue, env),
+            store,
+            shown,
+        })
+    }
+
+    /// The report of a queue that does not do what it is asked.
+    pub(crate) fn report(&self, error: &QueueError) -> Report {
         report(&self.shown, error)
     }
 
@@ -44,22 +83,19 @@ impl Opened {
     }
 }
 
-/// The store that a command line means: that of the configuration.
-pub(crate) fn configured(file: &ConfigFile) -> Result<StoreSettings, Report> {
-    let loaded = configuration::read(file)?.loaded;
-    // Warnings are about what `run` would make of the file, and nothing is run here.
-    let config = if loaded.problems.is_empty() {
-        loaded.config
-    } else {
-        configuration::checked(loaded, Voice::Text)?
-    };
-    Ok(StoreSettings::of(&config))
+/// The report of a failure, which says which database it is about.
+pub(crate) fn report(shown: &str, error: &QueueError) -> Report {
+    let mut failure = Failure::from(error);
+    if failure.code.as_str().starts_with("store.") {
+        failure.message = format!("store `{shown}`: {}", failure.message);
+    }
+    failure.into()
 }
 
 /// The store that is named, else that of the configuration.
 pub(crate) fn named(at: &StoreAt) -> Result<StoreSettings, Report> {
     match &at.store {
-        None => configured(&at.file),
+        None => StoreSettings::of(&settings::quietly(&at.file)?),
         Some(url) => Ok(StoreSettings {
             options: StoreOptions::new(url),
             is_given: true,
@@ -98,12 +134,8 @@ pub(crate) async fn open_if_there(
     }
 }
 
-/// Opens a store; makes what is missing of its file and of its tables, and says how many
-/// migrations ran.
-pub(crate) async fn open_and_migrate(
-    settings: &StoreSettings,
-    env: &Env,
-) -> Result<(Opened, usize), Report> {
+/// Opens a database and makes its directory where that is missing. Gives its address for messages too.
+pub(crate) async fn make(settings: &StoreSettings, env: &Env) -> Result<(Store, String), Report> {
     if let Some(dir) = settings.options.file().and_then(Path::parent)
         && dir != Path::new("")
     {
@@ -113,25 +145,20 @@ pub(crate) async fn open_and_migrate(
             Report::of("store.broken", &doing, &error)
         })?;
     }
-    let opened = connect(settings, env).await?;
-    let ran = sql::migrate(&opened.store).await;
-    let ran = ran.map_err(|error| opened.report(&error))?;
-    Ok((opened, ran))
+    open_store(settings, env).await
+}
+
+async fn open_store(settings: &StoreSettings, env: &Env) -> Result<(Store, String), Report> {
+    let shown = shown_address(&settings.options.url).into_owned();
+    match Store::open(&settings.options, env).await {
+        Ok(store) => Ok((store, shown)),
+        Err(error) => Err(report(&shown, &error.into())),
+    }
 }
 
 async fn connect(settings: &StoreSettings, env: &Env) -> Result<Opened, Report> {
-    let shown = shown_address(&settings.options.url).into_owned();
-    let opening = async {
-        let store = Store::open(&settings.options, env).await?;
-        let queue = sql::queue_store(store.clone(), env).await?;
-        Ok((store, Queue::on(queue, env)))
-    };
-    let (store, queue) = opening.await.map_err(|error| report(&shown, &error))?;
-    Ok(Opened {
-        store,
-        queue,
-        shown,
-    })
+    let (store, shown) = open_store(settings, env).await?;
+    Opened::on(store, shown, env).await
 }
 
 fn outdated(shown: &str, count: usize) -> Report {

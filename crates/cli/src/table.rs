@@ -87,12 +87,6 @@ pub(crate) fn plain(text: &str) -> String {
     plain
 }
 
-/// A time in milliseconds since 1970 as text.
-pub(crate) fn time(ms: u64) -> Option<String> {
-    let time = jiff::Timestamp::from_millisecond(i64::try_from(ms).ok()?).ok()?;
-    Some(time.to_string())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

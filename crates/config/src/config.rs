@@ -180,12 +180,13 @@ impl Config {
                 (_, true) => format!("{path}{below}"),
                 (_, false) => format!("{path}.{below}"),
             };
-            Box::new(self.misfit(&path, &error.inner().to_string()))
+            self.problem(&path, error.inner())
         })
     }
 
     /// The problem that a part does not take the value at `path`, or what is nearest above it.
-    fn misfit(&self, path: &str, message: &str) -> Problem {
+    #[must_use]
+    pub fn problem(&self, path: &str, message: &dyn fmt::Display) -> Box<Problem> {
         let mut near = path;
         let entry = loop {
             match (self.find(near), near.rfind(['.', '['])) {
@@ -217,18 +218,19 @@ impl Config {
             }
             Origin::Default => ("defaults".to_owned(), 0, 0, String::new()),
         };
-        let message = format!("{prefix}does not fit: {}", self.scrub(message));
+        let message = format!("{prefix}does not fit: {}", self.scrub(&message.to_string()));
         let path = path.to_owned();
-        Problem {
+        Box::new(Problem {
             file,
             line,
             column,
             path,
             message,
             hint: None,
+            parts: Vec::new(),
             also: None,
             span,
-        }
+        })
     }
 
     /// A foreign message without any secret it may repeat.

@@ -69,6 +69,7 @@ impl<'a> Findings<'a> {
             path: path.to_string(),
             message: format!("{prefix}{}", message.into()),
             hint: None,
+            parts: path.part().into_iter().collect(),
             also: None,
             span,
         }

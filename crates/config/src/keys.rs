@@ -58,6 +58,11 @@ impl Part {
         Self::Console,
     ];
 
+    /// The part of a section.
+    pub(crate) fn of_section(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|part| part.name() == name)
+    }
+
     /// The name of the part, which is also the name of its section.
     #[must_use]
     pub const fn name(self) -> &'static str {

@@ -9,6 +9,7 @@ mod imports;
 mod interpolate;
 pub mod keys;
 mod load;
+pub mod millis;
 mod overrides;
 mod path;
 mod problem;

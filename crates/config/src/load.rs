@@ -235,7 +235,8 @@ fn read_override(
         Override::Foreign => {}
         Override::Wrong(message) => {
             let problem = findings.at(&spot, &Path::default(), message);
-            findings.problem(problem);
+            let about = Part::ALL.into_iter().filter(|part| spot.names(part.name()));
+            findings.problem(problem.parts(about));
         }
         Override::Tree(node) => {
             // Nothing is interpolated in an override, so it needs no environment.

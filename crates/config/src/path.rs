@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use crate::keys::Part;
 use crate::secret::shown_name;
 
 /// One step of a path.
@@ -35,6 +36,14 @@ impl Path {
 
     pub(crate) fn steps(&self) -> &[Step] {
         &self.0
+    }
+
+    /// The part whose section it is in.
+    pub(crate) fn part(&self) -> Option<Part> {
+        match self.0.first() {
+            Some(Step::Name(name)) => Part::of_section(name),
+            Some(Step::Index(_)) | None => None,
+        }
     }
 
     pub(crate) fn is_root(&self) -> bool {

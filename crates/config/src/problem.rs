@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
+use crate::keys::Part;
 use crate::load::Source;
 
 /// A stretch of one source text.
@@ -58,6 +59,9 @@ pub struct Problem {
     /// What to do about it, if we can tell.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
+    /// The parts that it may be about: the one whose section it is in, and those that were probably meant.
+    #[serde(skip)]
+    pub parts: Vec<Part>,
     /// The other place of a contradiction. The message names its line, too.
     #[serde(skip)]
     pub also: Option<Position>,
@@ -75,6 +79,12 @@ impl Problem {
     /// The same problem with advice, if there is any.
     pub(crate) fn maybe_hint(mut self, hint: Option<String>) -> Self {
         self.hint = hint;
+        self
+    }
+
+    /// The same problem, about these parts as well.
+    pub(crate) fn parts(mut self, parts: impl IntoIterator<Item = Part>) -> Self {
+        self.parts.extend(parts);
         self
     }
 

@@ -318,7 +318,10 @@ impl Reader<'_, '_> {
             format!("`{path}`")
         };
         let message = format!("is not a key of {place}");
-        self.wrong(key.span, &path.name(written), message, advice.hint);
+        let spot = self.spot(key.span);
+        let problem = self.findings.at(&spot, &path.name(written), message);
+        let problem = problem.maybe_hint(advice.hint).parts(advice.parts);
+        self.findings.problem(problem);
     }
 
     /// Keeps a value that is not read out of the snippets, if it would be a secret.

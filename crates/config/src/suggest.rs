@@ -1,6 +1,6 @@
 //! What somebody may have meant by a key that does not exist.
 
-use crate::keys::{Key, Kind, Visited, camel, relaxed, twin_names, visit};
+use crate::keys::{Key, Kind, Part, Visited, camel, relaxed, twin_names, visit};
 use crate::path::Path;
 
 /// What to say about an unknown key.
@@ -8,6 +8,8 @@ pub(crate) struct Advice {
     pub(crate) hint: Option<String>,
     /// The key that was probably meant takes a secret.
     pub(crate) is_secret: bool,
+    /// The parts that were probably meant.
+    pub(crate) parts: Vec<Part>,
 }
 
 /// Keys a section may have to be listed in full.
@@ -34,6 +36,7 @@ pub(crate) fn unknown(keys: &'static [Key], written: &str, path: &Path) -> Advic
         return Advice {
             hint: Some(format!("did you mean `{name}`?")),
             is_secret: key.kind == Kind::Secret,
+            parts: Part::of_section(key.name).into_iter().collect(),
         };
     }
     let elsewhere = places(written, path);
@@ -49,6 +52,10 @@ pub(crate) fn unknown(keys: &'static [Key], written: &str, path: &Path) -> Advic
                 places.join(" or ")
             )),
             is_secret: *is_secret,
+            parts: elsewhere
+                .iter()
+                .filter_map(|(place, _)| Part::of_section(place.split('.').next()?))
+                .collect(),
         };
     }
     let few = !keys.is_empty() && keys.len() <= MAX_LISTED;
@@ -59,6 +66,7 @@ pub(crate) fn unknown(keys: &'static [Key], written: &str, path: &Path) -> Advic
     Advice {
         hint,
         is_secret: false,
+        parts: Vec::new(),
     }
 }
 

@@ -54,6 +54,18 @@ pub(crate) enum Spot {
     Argument(String),
 }
 
+impl Spot {
+    /// Whether the name of a variable or an argument has this step.
+    pub(crate) fn names(&self, step: &str) -> bool {
+        match self {
+            Self::Environment(name) | Self::Argument(name) => name
+                .split(['_', '.', '['])
+                .any(|part| part.eq_ignore_ascii_case(step)),
+            Self::Default | Self::File(_) => false,
+        }
+    }
+}
+
 /// A value, or a group of them.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Value {

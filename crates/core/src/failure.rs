@@ -176,6 +176,8 @@ pub struct Failure {
     pub code: Code,
     /// What happened, for people.
     pub message: String,
+    /// What to do about it.
+    pub hint: Option<String>,
     /// What was beneath it.
     pub source: Option<Box<dyn Error + Send + Sync>>,
 }
@@ -202,7 +204,17 @@ impl Failure {
             class,
             code,
             message: message.into(),
+            hint: None,
             source: None,
+        }
+    }
+
+    /// A failure by the name, the words and the advice of an error; the words are those of everything
+    /// beneath it as well.
+    pub fn of<E: Error + Classify>(error: &E, code: Code, hint: Option<String>) -> Self {
+        Self {
+            hint,
+            ..Self::new(error.class(), code, error_chain(error))
         }
     }
 
@@ -232,6 +244,22 @@ impl Error for Failure {
             .as_deref()
             .map(|source| source as &(dyn Error + 'static))
     }
+}
+
+/// What an error says, and everything beneath it. An error that repeats what is beneath it is not repeated.
+#[must_use]
+pub fn error_chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut beneath = error.source();
+    while let Some(source) = beneath {
+        let said = source.to_string();
+        if !text.ends_with(&said) {
+            text.push_str(": ");
+            text.push_str(&said);
+        }
+        beneath = source.source();
+    }
+    text
 }
 
 #[cfg(test)]

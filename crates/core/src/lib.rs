@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 
 mod event_id;
+mod location;
 mod names;
 
 mod backoff;
@@ -13,6 +14,9 @@ mod poison;
 pub mod books;
 pub mod dead_letter;
 
+mod component;
+mod health;
+
 pub mod env;
 
 #[cfg(feature = "conformance")]
@@ -21,10 +25,15 @@ pub mod conformance;
 
 pub use backoff::{Backoff, Retry};
 pub use breaker::Breaker;
+pub use component::{Component, Shutdown, ShutdownTrigger};
 pub use dead_letter::DeadLetter;
 pub use decide::{Decision, Facts, decide};
 pub use event_id::{EventId, EventIdMinter, EventIds, ParseEventIdError};
-pub use failure::{Classify, Code, CodePattern, Failure, FailureClass, ParseCodeError};
+pub use failure::{
+    Classify, Code, CodePattern, Failure, FailureClass, ParseCodeError, error_chain,
+};
+pub use health::{HealthFinding, HealthStatus};
+pub use location::{EventLocation, EventTrace, iso_time};
 pub use names::{BindingName, GroupName, NameError, Offset, Partition, TierIndex, Topic};
 pub use pause::{PauseReason, PauseReasons};
 pub use poison::PoisonWindow;

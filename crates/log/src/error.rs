@@ -3,8 +3,9 @@
 use std::io;
 use std::path::PathBuf;
 
-use tidegate_core::{Classify, Code, FailureClass, Offset, Topic};
+use tidegate_core::{Classify, Code, Failure, FailureClass, Offset, Topic};
 
+use crate::embedded::LockHolder;
 use crate::record::{TopicPartition, Unfit};
 
 /// Why a log does not do what it is asked.
@@ -190,12 +191,12 @@ pub enum LogError {
         why: String,
     },
     /// Another process has the directory.
-    #[error("log directory `{dir}` is used by another process{holder}")]
+    #[error("log directory `{dir}` is used by another process ({holder})")]
     Locked {
         /// The directory.
         dir: PathBuf,
-        /// What the lock file says about it, as ` (…)`, or nothing.
-        holder: String,
+        /// What its lock file says.
+        holder: LockHolder,
     },
     /// The directory holds something that this version does not read.
     #[error("`{path}` cannot be read by this version: {why}")]
@@ -256,6 +257,70 @@ impl LogError {
             // error-page: log.stopped
             Self::Stopped { .. } => "log.stopped",
         })
+    }
+}
+
+impl LogError {
+    /// What to do about it, for people.
+    #[must_use]
+    pub fn hint(&self) -> Option<String> {
+        const FULL: &str =
+            "let the groups read on, shorten `retention`, or raise `log.embedded.max-size`";
+        let hint = match self {
+            Self::UnknownTopic { topic } => {
+                return Some(format!(
+                    "put it under `log.topics` in the configuration, or try it with `--set \
+                     log.topics.{topic}.partitions=4`; `tidegate log ls` lists what is there"
+                ));
+            }
+            Self::Login { settings, .. } => {
+                return Some(format!(
+                    "check {settings} under `log.clusters.default.properties`"
+                ));
+            }
+            Self::Locked { .. } => {
+                "stop that process, or start it as `tidegate run`, which answers for the directory"
+            }
+            Self::Away { .. } => "is the broker up? see `log.clusters.default.bootstrap-servers`",
+            Self::Damaged { .. } => "see what `tidegate log check` finds; nothing was changed",
+            Self::Format { .. } => {
+                "nothing was changed; use the version that wrote it, or put back a backup of the \
+                 directory: without its manifest nobody can say what is missing"
+            }
+            Self::Full { .. } => FULL,
+            Self::Elsewhere { code, .. } => match code.as_str() {
+                "log.away" => "is `tidegate run` still running there?",
+                "log.full" => FULL,
+                "http.unauthorized" => "give its token by `--token` or `server.token`",
+                _ => "that process tells more in its own log and under `/health`",
+            },
+            Self::Unknown { .. } => {
+                "look with `tidegate where ID` before sending again: it may be there"
+            }
+            Self::UnknownPartition { .. }
+            | Self::TopicConfig { .. }
+            | Self::RecordTooLarge { .. }
+            | Self::HeaderTooLong { .. }
+            | Self::CommitTooLarge { .. }
+            | Self::MetadataTooLong { .. }
+            | Self::MetadataNotAscii { .. }
+            | Self::Busy { .. }
+            | Self::Fenced { .. }
+            | Self::WentBack { .. }
+            | Self::OutOfTurn { .. }
+            | Self::OutOfRange { .. }
+            | Self::Closed
+            | Self::Refused { .. }
+            | Self::Disk { .. }
+            | Self::Stopped { .. } => return None,
+        };
+        Some(hint.to_owned())
+    }
+}
+
+impl From<LogError> for Failure {
+    fn from(error: LogError) -> Self {
+        Self::of(&error, error.code(), error.hint())
     }
 }
 

@@ -12,11 +12,13 @@
 pub mod conformance;
 pub mod embedded;
 mod error;
+pub mod inspect;
 #[cfg(test)]
 mod interleavings;
 #[cfg(feature = "kafka")]
 pub mod kafka;
 pub mod local;
+mod options;
 mod port;
 mod record;
 mod sync;
@@ -28,6 +30,8 @@ mod turn_tests;
 
 pub use embedded::{EmbeddedConfig, EmbeddedLog, EmbeddedShelf};
 pub use error::LogError;
+pub use inspect::{LogComponent, LogDirectory, OpenLog};
+pub use options::{LogBackend, LogOptions};
 pub use port::{
     Append, Assignment, Batch, Call, Commit, Committed, Fence, Happening, Join, Lag, Log,
     MAX_METADATA, OffsetCommit, Position, Read, Session, StartAt,

@@ -94,10 +94,6 @@ pub struct ConfigError {
 }
 
 impl ConfigError {
-    #[cfg_attr(
-        not(feature = "yaml"),
-        expect(dead_code, reason = "only a file has more")
-    )]
     pub(crate) fn new(problems: Vec<String>) -> Self {
         Self { problems }
     }
@@ -116,6 +112,25 @@ impl fmt::Display for ConfigError {
             "the logger cannot be set up: {}",
             self.problems.join("; ")
         )
+    }
+}
+
+/// A value that cannot be used.
+#[derive(Debug)]
+struct FieldProblem {
+    key: &'static str,
+    /// The other key of a contradiction.
+    #[cfg_attr(
+        not(feature = "yaml"),
+        expect(dead_code, reason = "only a file has refused keys")
+    )]
+    other: Option<&'static str>,
+    message: String,
+}
+
+impl fmt::Display for FieldProblem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.key, self.message)
     }
 }
 
@@ -225,10 +240,21 @@ impl LoggerConfigBuilder {
     /// # Errors
     /// All values that cannot be, each with its name.
     pub fn build(self) -> Result<LoggerConfig, ConfigError> {
+        self.check().map_err(|problems| {
+            let problems = problems.iter().map(ToString::to_string);
+            ConfigError::new(problems.collect())
+        })
+    }
+
+    fn check(self) -> Result<LoggerConfig, Vec<FieldProblem>> {
         let mut problems = Vec::new();
-        let mut at_least = |name: &str, value: i64, least: i64| {
+        let mut at_least = |key: &'static str, value: i64, least: i64| {
             if value < least {
-                problems.push(format!("{name} is {value}, and must be at least {least}"));
+                problems.push(FieldProblem {
+                    key,
+                    other: None,
+                    message: format!("is {value}, and must be at least {least}"),
+                });
             }
             u64::try_from(value.max(least)).unwrap_or(0)
         };
@@ -249,13 +275,15 @@ impl LoggerConfigBuilder {
         let sender_threads = at_least("sender-threads", self.sender_threads, 1);
         let batch_wait_ms = at_least("max-batch-wait-ms", self.max_batch_wait_ms, 0);
         if base_ms > max_ms {
-            problems.push(format!(
-                "base-retry-delay-ms is {base_ms}, and must be at most max-retry-delay-ms, which \
-                 is {max_ms}"
-            ));
+            let other = "max-retry-delay-ms";
+            problems.push(FieldProblem {
+                key: "base-retry-delay-ms",
+                other: Some(other),
+                message: format!("is {base_ms}, and must be at most {other}, which is {max_ms}"),
+            });
         }
         if !problems.is_empty() {
-            return Err(ConfigError { problems });
+            return Err(problems);
         }
         let small = |value: u64| u32::try_from(value).unwrap_or(u32::MAX);
         let size = |value: u64| usize::try_from(value).unwrap_or(usize::MAX);

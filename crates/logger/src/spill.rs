@@ -38,6 +38,7 @@
 mod batch;
 mod books_file;
 mod cursor;
+mod directory;
 mod find;
 mod holder;
 mod inspect;
@@ -58,7 +59,8 @@ use tidegate_core::env::{Disk, OpenMode};
 use tidegate_core::{Classify, FailureClass};
 
 pub(crate) use batch::{Lent, Mark, Outcome, Prepared};
-pub use find::{Sighting, find};
+pub use directory::SpillDirectory;
+pub use find::find;
 pub use inspect::{Finding, InspectedFile, Inspection, Level, Role, inspect};
 pub use recount::{Recount, recount};
 pub(crate) use replay::ReplayBatch;

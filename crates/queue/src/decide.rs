@@ -22,7 +22,8 @@ use crate::port::{Disposition, HandlerResult, HandlerState, Lane, SUSPECT};
 const ALONE_AT_LEAST: u32 = 2;
 
 /// When an event with an error that nobody can mend is finalized.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum OnFatal {
     /// At once.
     #[default]
@@ -32,7 +33,8 @@ pub enum OnFatal {
 }
 
 /// What happens to an event that no handler wants.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Unhandled {
     /// It stays PENDING, is counted and listed.
     #[default]

@@ -319,7 +319,7 @@ impl Dispatcher {
     pub async fn run(self, shutdown: impl Future<Output = ()> + Send) -> Report {
         let shared = self.shared;
         let workers = (0..shared.options.concurrency.max(1)).map(|number| {
-            let task: BoxFuture = Box::pin(worker::work(Arc::clone(&shared)));
+            let task: BoxFuture<'static> = Box::pin(worker::work(Arc::clone(&shared)));
             shared
                 .env
                 .spawn

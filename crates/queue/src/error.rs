@@ -1,7 +1,7 @@
 //! What can go wrong with the queue as a whole.
 
-use tidegate_core::{Classify, EventId, FailureClass};
-use tidegate_store::StoreError;
+use tidegate_core::{Classify, Code, EventId, Failure, FailureClass};
+use tidegate_store::{OUTCOME_UNKNOWN, StoreError};
 
 /// An operation of the queue that did not work.
 #[derive(Debug, thiserror::Error)]
@@ -126,6 +126,70 @@ impl QueueError {
             | Self::TooLong { .. }
             | Self::ForeignTransaction => false,
         }
+    }
+}
+
+impl QueueError {
+    /// The code by which people and metrics know it.
+    #[must_use]
+    pub fn code(&self) -> Code {
+        Code::from_static(match self {
+            Self::Store(error) => return error.code(),
+            Self::Unanswered { .. } => "store.timeout",
+            Self::Unknown { .. } => "queue.unknown",
+            Self::Busy { .. } => "queue.busy",
+            Self::Misplaced { .. } => "queue.misplaced",
+            Self::Encode { .. } => "queue.payload",
+            Self::UnknownProjection { .. } => "projection.unknown",
+            Self::ProjectionRuns { .. } => "projection.runs",
+            Self::Removed { .. } => "projection.removed",
+            Self::Name { .. } | Self::TooLong { .. } => "usage.name",
+            Self::Guarded { .. } | Self::RegistryChanged | Self::ForeignTransaction => "internal",
+        })
+    }
+
+    /// What to do about it, for people.
+    #[must_use]
+    pub fn hint(&self) -> Option<&'static str> {
+        match self {
+            Self::Store(error) => error.hint(),
+            Self::Unanswered { .. } => Some(OUTCOME_UNKNOWN),
+            Self::Unknown { .. } => Some(
+                "`tidegate queue ls` lists what waits, `ls --status completed` the log; retention removes \
+                 events for good, and `tidegate audit` names one that was lost",
+            ),
+            Self::Busy { .. } => Some("wait until its handlers have ended, or its lease has"),
+            Self::UnknownProjection { .. } => {
+                Some("`tidegate projection ls` lists those that have")
+            }
+            Self::ProjectionRuns { .. } => Some(
+                "stop the process that runs it first; its turn ends with `queue.projection.lease`",
+            ),
+            Self::Removed { .. } => Some("`--partial` builds it from the events that are left"),
+            Self::Misplaced { .. }
+            | Self::Encode { .. }
+            | Self::Name { .. }
+            | Self::TooLong { .. }
+            | Self::Guarded { .. }
+            | Self::RegistryChanged
+            | Self::ForeignTransaction => None,
+        }
+    }
+}
+
+impl From<&QueueError> for Failure {
+    fn from(error: &QueueError) -> Self {
+        let (code, hint) = (error.code(), error.hint().map(str::to_owned));
+        if let QueueError::Store(error) = error {
+            return Self::of(error, code, hint);
+        }
+        Self::of(error, code, hint)
+    }
+}
+
+impl From<QueueError> for Failure {
+    fn from(error: QueueError) -> Self {
+        Self::from(&error)
     }
 }
 

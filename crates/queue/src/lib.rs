@@ -16,7 +16,10 @@ pub mod sql;
 pub mod telemetry;
 
 mod account;
+mod component;
 mod error;
+#[cfg(feature = "config")]
+mod from_config;
 mod recount;
 
 #[cfg(feature = "model")]
@@ -25,6 +28,7 @@ pub mod conformance;
 #[cfg(feature = "model")]
 pub mod model;
 
+pub use component::QueueComponent;
 pub use decide::{Facts, OnFatal, Policy, Unhandled, decide, to_call};
 pub use dispatch::{
     AlreadyRegistered, Dispatcher, DispatcherBuilder, DispatcherHandle, DispatcherOptions, Health,

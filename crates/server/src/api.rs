@@ -1,9 +1,9 @@
 //! The routes of the server itself. Those of other parts are merged in by
 //! [`ServerBuilder::routes`](crate::ServerBuilder::routes).
 
+mod components;
 mod document;
 mod index;
-mod ledger;
 mod metrics;
 mod probes;
 pub(crate) mod wire;
@@ -13,11 +13,12 @@ use std::sync::Arc;
 use axum::Router;
 use axum::body::Bytes;
 use axum::http::Uri;
+use tidegate_core::Component;
 use tidegate_core::env::Clock;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::{Accounts, Exporter, Health, Problem, ProblemCode};
+use crate::{Exporter, Health, Problem, ProblemCode};
 
 /// What the handlers read.
 #[derive(Debug)]
@@ -25,7 +26,8 @@ pub(crate) struct Sources {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) health: Health,
     pub(crate) exporter: Option<Exporter>,
-    pub(crate) accounts: Vec<Arc<dyn Accounts>>,
+    /// In the order in which events pass through them.
+    pub(crate) components: Vec<Arc<dyn Component>>,
 }
 
 /// The state of the routes.
@@ -47,7 +49,9 @@ pub(crate) fn router(sources: Sources, others: Vec<OpenApiRouter>) -> Router {
         .routes(routes!(probes::actuator_liveness))
         .routes(routes!(probes::actuator_readiness))
         .routes(routes!(metrics::metrics))
-        .routes(routes!(ledger::ledger))
+        .routes(routes!(components::ledger))
+        .routes(routes!(components::audit))
+        .routes(routes!(components::locate))
         .routes(routes!(document::openapi));
     let merged = others
         .into_iter()

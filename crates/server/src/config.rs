@@ -75,3 +75,64 @@ impl Default for Limits {
         }
     }
 }
+
+#[cfg(feature = "config")]
+mod from_config {
+    use std::net::ToSocketAddrs;
+
+    use serde::Deserialize;
+    use tidegate_config::{Config, Problem, Secret, millis};
+
+    use super::*;
+
+    /// Share of `shutdown-timeout` that requests in flight get; the rest is for closing.
+    const DRAIN_SHARE: f64 = 0.9;
+
+    #[derive(Deserialize)]
+    #[serde(rename_all = "kebab-case")]
+    struct RawServer {
+        listen: String,
+        token: Option<Secret>,
+        read_only: bool,
+        max_body: usize,
+        max_header: usize,
+        max_connections: NonZeroUsize,
+        #[serde(with = "millis")]
+        header_timeout: Duration,
+        #[serde(with = "millis")]
+        request_timeout: Duration,
+    }
+
+    impl ServerConfig {
+        /// The section `server`. Requests in flight get most of `shutdown-timeout`.
+        ///
+        /// # Errors
+        /// An address that cannot be found, or a token that cannot be used.
+        pub fn from_config(config: &Config) -> Result<Self, Box<Problem>> {
+            let raw: RawServer = config.section("server")?;
+            let unknown = |why: String| {
+                let why = format!("{why}; write an address and a port, such as 127.0.0.1:8080");
+                config.problem("server.listen", &why)
+            };
+            // The first address that a name such as `localhost:8080` stands for.
+            let found = raw.listen.to_socket_addrs();
+            let found = found.map_err(|error| unknown(error.to_string()))?.next();
+            let token = raw.token.map(|secret| Token::new(secret.expose()));
+            let token = token.transpose();
+            let shutdown = config.duration("shutdown-timeout").unwrap_or_default();
+            Ok(Self {
+                listen: found.ok_or_else(|| unknown("the name has no address".to_owned()))?,
+                token: token.map_err(|error| config.problem("server.token", &error))?,
+                read_only: raw.read_only,
+                limits: Limits {
+                    max_body: raw.max_body,
+                    max_header: raw.max_header,
+                    max_connections: raw.max_connections,
+                    header_timeout: raw.header_timeout,
+                    request_timeout: raw.request_timeout,
+                    drain_timeout: shutdown.mul_f64(DRAIN_SHARE),
+                },
+            })
+        }
+    }
+}

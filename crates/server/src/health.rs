@@ -16,10 +16,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tidegate_core::env::Clock;
+use tidegate_core::{Component, HealthFinding};
 
 use crate::future::{self, Boxed};
 pub(crate) use finding::Part;
-pub use finding::{Finding, Status};
 pub use heartbeat::Heartbeat;
 use heartbeat::Loops;
 
@@ -36,9 +36,10 @@ pub const RESULT_LIFETIME: Duration = Duration::from_secs(1);
 ///
 /// ```
 /// use tidegate_core::env::Env;
-/// use tidegate_server::{Finding, Health};
+/// use tidegate_core::HealthFinding;
+/// use tidegate_server::Health;
 /// let health = Health::new(Env::system().clock);
-/// health.register("store", || async { Finding::up() });
+/// health.register("store", || async { HealthFinding::up() });
 /// ```
 #[derive(Clone)]
 pub struct Health {
@@ -61,7 +62,14 @@ struct Checks {
     version: u64,
 }
 
-type Check = Arc<dyn Fn() -> Boxed<'static, Finding> + Send + Sync>;
+type Ask = Arc<dyn Fn() -> Boxed<'static, HealthFinding> + Send + Sync>;
+
+#[derive(Clone)]
+struct Check {
+    ask: Ask,
+    /// Whether we are ready only while it is not down.
+    is_required: bool,
+}
 
 struct Results {
     version: u64,
@@ -91,16 +99,31 @@ impl Health {
     pub fn register<F, R>(&self, name: impl Into<String>, check: F)
     where
         F: Fn() -> R + Send + Sync + 'static,
-        R: Future<Output = Finding> + Send + 'static,
+        R: Future<Output = HealthFinding> + Send + 'static,
     {
-        let mut checks = self.checks();
         // The call itself goes into the future too, so that a panic there is caught as well.
         let check = Arc::new(check);
-        let boxed: Check = Arc::new(move || {
+        let ask = move || -> Boxed<'static, HealthFinding> {
             let check = Arc::clone(&check);
             Box::pin(async move { check().await })
-        });
-        checks.by_name.insert(name.into(), boxed);
+        };
+        self.add(name.into(), Arc::new(ask), true);
+    }
+
+    /// Asks a component about itself from now on, under the same rules.
+    pub fn watch(&self, component: &Arc<dyn Component>) {
+        let asked = Arc::clone(component);
+        let ask = move || -> Boxed<'static, HealthFinding> {
+            let asked = Arc::clone(&asked);
+            Box::pin(async move { asked.health().await })
+        };
+        let name = component.name().to_owned();
+        self.add(name, Arc::new(ask), component.gates_readiness());
+    }
+
+    fn add(&self, name: String, ask: Ask, is_required: bool) {
+        let mut checks = self.checks();
+        checks.by_name.insert(name, Check { ask, is_required });
         checks.version += 1;
     }
 
@@ -169,17 +192,17 @@ impl Health {
     async fn ask(&self, name: String, check: Check) -> Part {
         let finding = tokio::select! {
             biased;
-            answer = future::catch_panic(check()) => {
+            answer = future::catch_panic((check.ask)()) => {
                 answer.unwrap_or_else(|panic| {
                     crate::telemetry::check_panicked(&name, &panic);
-                    Finding::down("the check panicked")
+                    HealthFinding::down("the check panicked")
                 })
             }
             () = self.shared.clock.sleep(CHECK_TIMEOUT) => {
-                Finding::down(format!("no answer within {CHECK_TIMEOUT:?}"))
+                HealthFinding::down(format!("no answer within {CHECK_TIMEOUT:?}"))
             }
         };
-        Part::new(name, finding)
+        Part::new(name, check.is_required, finding)
     }
 
     fn checks(&self) -> MutexGuard<'_, Checks> {

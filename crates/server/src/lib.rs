@@ -6,9 +6,9 @@ mod token;
 mod code;
 mod problem;
 
+mod components;
 mod future;
 mod health;
-mod ledger;
 
 mod exporter;
 mod telemetry;
@@ -25,9 +25,8 @@ mod server;
 pub use code::ProblemCode;
 pub use config::{Limits, ServerConfig};
 pub use exporter::{Exporter, InstallError};
-pub use health::{CHECK_TIMEOUT, Finding, Health, Heartbeat, RESULT_LIFETIME, Status};
-pub use ledger::{Accounts, AccountsFuture, AccountsUnavailable};
+pub use health::{CHECK_TIMEOUT, Health, Heartbeat, RESULT_LIFETIME};
 pub use problem::Problem;
 pub use serve::Report;
-pub use server::{BindError, Server, ServerBuilder};
+pub use server::{BindError, Routes, Server, ServerBuilder};
 pub use token::{Token, TokenError};

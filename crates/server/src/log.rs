@@ -1,52 +1,38 @@
-//! The routes of a log: for the commands that find its directory held by this process, and for
-//! whoever wants to look without a client of its own.
+//! The routes of a log, for commands that find its directory held by this process.
 
 mod routes;
-mod wire;
 
-use std::fmt;
 use std::sync::Arc;
 
-use tidegate_core::books::Audit;
-use tidegate_core::{EventId, EventIds};
-use tidegate_log::{Call, Log};
+use tidegate_core::EventIds;
+use tidegate_log::Log;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes as routed;
 
-pub use wire::{
-    Header, Located, NewRecord, NewRecords, Octets, PartitionRange, Placed, PlacedRecords,
-    ReadRecord, ReadRecords, Sighting, TopicNames, TopicShown,
-};
-
-/// Whoever can count the events of a log, and find one.
-pub trait Witness: Send + Sync + fmt::Debug {
-    /// Counts every topic and compares that with the books, at one cut where the log can. It
-    /// changes nothing, and may be canceled.
-    fn audit(&self) -> Call<'_, Audit>;
-
-    /// Where an event is; none if no topic has it. It changes nothing, and may be canceled.
-    fn find(&self, id: EventId) -> Call<'_, Option<Located>>;
-}
+use crate::Routes;
 
 /// What the routes of a log need.
 #[derive(Debug, Clone)]
-pub struct LogDesk {
+pub struct LogApi {
     /// The log.
     pub log: Arc<dyn Log>,
     /// Where events that come without an id get theirs.
     pub ids: EventIds,
-    /// Who counts.
-    pub witness: Arc<dyn Witness>,
+    /// The largest record that any topic takes.
+    pub max_record_size: u64,
 }
 
-/// The routes of a log, for [`ServerBuilder::routes`](crate::ServerBuilder::routes).
+/// The routes of a log.
 #[must_use]
-pub fn log_routes(desk: LogDesk) -> OpenApiRouter {
-    OpenApiRouter::new()
+pub fn log_routes(api: LogApi) -> Routes {
+    /// What is around a record in a body.
+    const AROUND: u64 = 64 * 1024;
+    // Each byte of a record is written as six at most.
+    let longest = api.max_record_size.saturating_mul(6).saturating_add(AROUND);
+    let router = OpenApiRouter::new()
         .routes(routed!(routes::list_topics))
         .routes(routed!(routes::describe_topic, routes::append_records))
         .routes(routed!(routes::read_records))
-        .routes(routed!(routes::audit))
-        .routes(routed!(routes::locate))
-        .with_state(Arc::new(desk))
+        .with_state(Arc::new(api));
+    Routes::from(router).with_max_body(usize::try_from(longest).unwrap_or(usize::MAX))
 }

@@ -1,5 +1,6 @@
 //! How a server is put together.
 
+use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -8,6 +9,7 @@ use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::middleware::from_fn_with_state;
 use tidegate_core::env::{Clock, Env, Spawn};
+use tidegate_core::{Classify, Code, Component, Failure, FailureClass};
 use tokio::net::TcpListener;
 use tower_http::limit::RequestBodyLimitLayer;
 use utoipa_axum::router::OpenApiRouter;
@@ -16,7 +18,7 @@ use crate::api::{self, Sources};
 use crate::guard::Guard;
 use crate::in_flight::InFlight;
 use crate::request::{self, Gate, RequestIds};
-use crate::{Accounts, Exporter, Health, Limits, ServerConfig, telemetry};
+use crate::{Exporter, Health, Limits, ServerConfig, telemetry};
 
 /// A server that listens and does not answer yet: connections wait until [`run`](Self::run).
 ///
@@ -36,7 +38,6 @@ pub struct Server {
 
 /// The address could not be taken.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum BindError {
     /// Anybody who reaches the address could ask anything.
     #[error(
@@ -67,8 +68,8 @@ impl Server {
             taken: None,
             health: None,
             exporter: None,
-            accounts: Vec::new(),
-            routers: Vec::new(),
+            components: Vec::new(),
+            routes: Vec::new(),
         }
     }
 
@@ -79,6 +80,71 @@ impl Server {
     }
 }
 
+impl BindError {
+    /// The code by which people know it.
+    #[must_use]
+    pub fn code(&self) -> Code {
+        Code::from_static(match self {
+            // error-page: server.exposed
+            Self::TokenMissing { .. } => "server.exposed",
+            // error-page: server.busy-address
+            Self::Listen { .. } => "server.busy-address",
+        })
+    }
+
+    /// What to do about it, for people.
+    #[must_use]
+    pub fn hint(&self) -> &'static str {
+        match self {
+            Self::TokenMissing { .. } => "see docs/errors/server.exposed.md",
+            Self::Listen { .. } => "stop whoever listens there, or set another `server.listen`",
+        }
+    }
+}
+
+impl Classify for BindError {
+    fn class(&self) -> FailureClass {
+        FailureClass::System
+    }
+}
+
+impl From<BindError> for Failure {
+    fn from(error: BindError) -> Self {
+        Self::of(&error, error.code(), Some(error.hint().to_owned()))
+    }
+}
+
+/// The routes of a part, which take bodies of at most [`Limits::max_body`](crate::Limits::max_body).
+pub struct Routes {
+    router: OpenApiRouter,
+    max_body: Option<usize>,
+}
+
+impl From<OpenApiRouter> for Routes {
+    fn from(router: OpenApiRouter) -> Self {
+        Self {
+            router,
+            max_body: None,
+        }
+    }
+}
+
+impl Routes {
+    /// The same, for longer bodies.
+    #[must_use]
+    pub fn with_max_body(mut self, max_body: usize) -> Self {
+        self.max_body = Some(max_body);
+        self
+    }
+}
+
+impl fmt::Debug for Routes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let paths: Vec<&String> = self.router.get_openapi().paths.paths.keys().collect();
+        f.debug_tuple("Routes").field(&paths).finish()
+    }
+}
+
 /// Puts a [`Server`] together.
 pub struct ServerBuilder {
     config: ServerConfig,
@@ -86,8 +152,8 @@ pub struct ServerBuilder {
     taken: Option<(TcpListener, SocketAddr)>,
     health: Option<Health>,
     exporter: Option<Exporter>,
-    accounts: Vec<Arc<dyn Accounts>>,
-    routers: Vec<(OpenApiRouter, Option<usize>)>,
+    components: Vec<Arc<dyn Component>>,
+    routes: Vec<Routes>,
 }
 
 impl ServerBuilder {
@@ -107,11 +173,11 @@ impl ServerBuilder {
         self
     }
 
-    /// Adds a source of books to the ledger. The names of components must be unique over all
-    /// sources; adding a source twice shows its components twice.
+    /// Adds a component: its health, its books, its audit and its search are shown from now on. Names must
+    /// be unique. Components come in the order in which events pass through them.
     #[must_use]
-    pub fn accounts(mut self, source: Arc<dyn Accounts>) -> Self {
-        self.accounts.push(source);
+    pub fn component(mut self, component: Arc<dyn Component>) -> Self {
+        self.components.push(component);
         self
     }
 
@@ -122,16 +188,8 @@ impl ServerBuilder {
     /// its next await, so one that changes something must be safe to cancel, or do its work in a
     /// task of its own.
     #[must_use]
-    pub fn routes(mut self, router: OpenApiRouter) -> Self {
-        self.routers.push((router, None));
-        self
-    }
-
-    /// The same, for routes that take bodies of another size than
-    /// [`Limits::max_body`](crate::Limits::max_body).
-    #[must_use]
-    pub fn routes_with_bodies(mut self, router: OpenApiRouter, max_body: usize) -> Self {
-        self.routers.push((router, Some(max_body)));
+    pub fn routes(mut self, routes: impl Into<Routes>) -> Self {
+        self.routes.push(routes.into());
         self
     }
 
@@ -183,12 +241,15 @@ impl ServerBuilder {
         let health = self
             .health
             .unwrap_or_else(|| Health::new(Arc::clone(&env.clock)));
+        for component in &self.components {
+            health.watch(component);
+        }
         let in_flight = InFlight::new();
         let sources = Sources {
             clock: Arc::clone(&env.clock),
             health: health.clone(),
             exporter: self.exporter.clone(),
-            accounts: self.accounts,
+            components: self.components,
         };
         let gate = Gate {
             clock: Arc::clone(&env.clock),
@@ -200,12 +261,11 @@ impl ServerBuilder {
         };
         telemetry::describe();
         // A layer limits every body, not only those that extractors read.
-        let own = self.routers.iter().filter_map(|(_, max_body)| *max_body);
-        let longest = own.fold(limits.max_body, usize::max);
-        let limited = self.routers.into_iter().map(|(router, max_body)| {
-            router.layer(RequestBodyLimitLayer::new(
-                max_body.unwrap_or(limits.max_body),
-            ))
+        let own = self.routes.iter().filter_map(|routes| routes.max_body);
+        let longest = own.fold(limits.max_body, |a, b| a.max(b));
+        let limited = self.routes.into_iter().map(|routes| {
+            let max_body = routes.max_body.unwrap_or(0).max(limits.max_body);
+            routes.router.layer(RequestBodyLimitLayer::new(max_body))
         });
         let router = api::router(sources, limited.collect())
             .layer(DefaultBodyLimit::disable())
@@ -225,13 +285,13 @@ impl ServerBuilder {
     }
 }
 
-impl std::fmt::Debug for ServerBuilder {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for ServerBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ServerBuilder")
             .field("config", &self.config)
             .field("health", &self.health)
-            .field("accounts", &self.accounts)
-            .field("routers", &self.routers.len())
+            .field("components", &self.components)
+            .field("routes", &self.routes.len())
             .finish_non_exhaustive()
     }
 }

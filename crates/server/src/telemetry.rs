@@ -7,7 +7,7 @@ use axum::http::{Method, StatusCode};
 use metrics::{counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
 use tracing::Span;
 
-use crate::AccountsUnavailable;
+use crate::components::LedgerError;
 
 /// Requests answered, by route, method and class of status.
 const REQUESTS: &str = "tidegate_http_requests_total";
@@ -125,7 +125,7 @@ pub(crate) fn accept_failed(error: &std::io::Error, pause: Duration) {
     tracing::warn!(%error, ?pause, "could not accept a connection; trying again after a pause");
 }
 
-pub(crate) fn ledger_unavailable(error: &AccountsUnavailable) {
+pub(crate) fn ledger_unavailable(error: &LedgerError) {
     let error: &dyn std::error::Error = error;
     tracing::warn!(error, "the ledger could not be read");
 }

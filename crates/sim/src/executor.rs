@@ -37,7 +37,7 @@ pub(crate) type TaskId = u64;
 
 struct RunningTask {
     node: NodeId,
-    future: BoxFuture,
+    future: BoxFuture<'static>,
     waker: Arc<TaskWaker>,
     tell: oneshot::Sender<Outcome>,
 }
@@ -53,7 +53,7 @@ struct State {
     now: Duration,
     timers: BTreeMap<(Duration, u64), Waker>,
     next_timer: u64,
-    spawned: Vec<(TaskId, NodeId, BoxFuture, oneshot::Sender<Outcome>)>,
+    spawned: Vec<(TaskId, NodeId, BoxFuture<'static>, oneshot::Sender<Outcome>)>,
     aborted: Vec<TaskId>,
     next_task: TaskId,
     nodes: Vec<NodeState>,
@@ -98,7 +98,7 @@ impl Shared {
         node: NodeId,
         life: u64,
         name: &str,
-        future: BoxFuture,
+        future: BoxFuture<'static>,
     ) -> (oneshot::Receiver<Outcome>, TaskId) {
         let (tell, done) = oneshot::channel();
         let mut state = self.state();
@@ -401,7 +401,7 @@ impl Sim {
                 self.drop_future(task.future);
             }
         }
-        let mine = |(_, owner, ..): &(TaskId, NodeId, BoxFuture, _)| *owner == node;
+        let mine = |(_, owner, ..): &(TaskId, NodeId, BoxFuture<'static>, _)| *owner == node;
         let never_begun: Vec<_> = {
             let mut state = self.shared.state();
             let all = std::mem::take(&mut state.spawned);
@@ -415,7 +415,7 @@ impl Sim {
     }
 
     /// Drops a future, whose own clean-up may panic because its node is gone.
-    fn drop_future(&self, future: BoxFuture) {
+    fn drop_future(&self, future: BoxFuture<'static>) {
         let ((), strayed) = stray::watched(|| {
             catch_unwind(AssertUnwindSafe(|| drop(future))).ok();
         });

@@ -140,13 +140,13 @@ pub struct SimSpawn {
 }
 
 impl Spawn for SimSpawn {
-    fn spawn(&self, name: &str, task: BoxFuture) -> Task {
+    fn spawn(&self, name: &str, task: BoxFuture<'static>) -> Task {
         let (done, id) = self.shared.spawn(self.node, self.life, name, task);
         let shared = Arc::clone(&self.shared);
         Task::new(done, move || shared.abort(id))
     }
 
-    fn spawn_thread(&self, name: &str, task: BoxFuture) -> Task {
+    fn spawn_thread(&self, name: &str, task: BoxFuture<'static>) -> Task {
         self.spawn(name, task)
     }
 }

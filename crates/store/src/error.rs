@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use sqlx::error::ErrorKind;
-use tidegate_core::{Classify, FailureClass};
+use tidegate_core::{Classify, Code, Failure, FailureClass};
 
 /// A call to the database that gave no rows.
 #[derive(Debug, thiserror::Error)]
@@ -143,6 +143,54 @@ impl StoreError {
             Kind::Refused => Self::Refused { doing, source },
             Kind::Broken => Self::Broken { doing, source },
         }
+    }
+}
+
+impl StoreError {
+    /// The code by which people and metrics know it.
+    #[must_use]
+    pub fn code(&self) -> Code {
+        Code::from_static(match self {
+            Self::Address { .. } => "store.address",
+            Self::Away { .. } | Self::Undone { .. } => "store.away",
+            // error-page: store.timeout
+            Self::Timeout { .. } => "store.timeout",
+            Self::Conflict { .. } => "store.conflict",
+            Self::Schema { .. } => "store.schema",
+            Self::Refused { .. } => "store.refused",
+            Self::Broken { .. } => "store.broken",
+        })
+    }
+
+    /// What to do about it, for people.
+    #[must_use]
+    pub fn hint(&self) -> Option<&'static str> {
+        match self {
+            Self::Address { .. } => Some(
+                "write `store.url` as sqlite://./data/tidegate.db or postgres://user:password@host/database",
+            ),
+            Self::Away { .. } => Some(
+                "is the server up, and are host, user, password and database of `store.url` right?",
+            ),
+            Self::Timeout { .. } => Some(OUTCOME_UNKNOWN),
+            Self::Conflict { .. } | Self::Undone { .. } => Some("nothing happened; try again"),
+            Self::Schema { .. } => {
+                Some("run `tidegate queue migrate`; `--print` shows the SQL instead")
+            }
+            Self::Refused { .. } => None,
+            Self::Broken { .. } => Some(
+                "see to the disk and the rights of the database; nothing that was acknowledged is lost",
+            ),
+        }
+    }
+}
+
+/// The advice where the answer got lost.
+pub const OUTCOME_UNKNOWN: &str = "it may or may not have happened; look before doing it again";
+
+impl From<StoreError> for Failure {
+    fn from(error: StoreError) -> Self {
+        Self::of(&error, error.code(), error.hint().map(str::to_owned))
     }
 }
 

@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 
+mod component;
 mod error;
 mod options;
 mod span;
@@ -14,7 +15,8 @@ pub mod lease;
 pub mod migrate;
 pub mod posting;
 
-pub use error::StoreError;
+pub use component::StoreComponent;
+pub use error::{OUTCOME_UNKNOWN, StoreError};
 pub use options::{Dialect, StoreOptions};
 pub use postgres::{PgTx, Postgres};
 pub use span::span_ms;
@@ -27,4 +29,4 @@ pub use within::CallLimit;
 pub use sqlx;
 
 /// A future in a box, as the closures over connections give it.
-pub type BoxFuture<'a, T> = std::pin::Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+pub use tidegate_core::env::BoxFuture;

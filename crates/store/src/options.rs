@@ -30,6 +30,11 @@ impl fmt::Display for Dialect {
 /// assert_eq!(options.dialect(), Some(Dialect::Postgres));
 /// ```
 #[derive(Clone)]
+#[cfg_attr(
+    feature = "config",
+    derive(serde::Deserialize),
+    serde(rename_all = "kebab-case")
+)]
 pub struct StoreOptions {
     /// `sqlite://./data/tidegate.db` or `postgres://user:password@host/database`.
     pub url: String,
@@ -38,11 +43,17 @@ pub struct StoreOptions {
     /// they do.
     pub max_connections: u32,
     /// How long one call may take, and how long a connection may be waited for.
+    #[cfg_attr(feature = "config", serde(with = "tidegate_config::millis"))]
     pub timeout: Duration,
     /// PostgreSQL ends a transaction in which nothing happened for this long: one whose process
     /// stands still would otherwise keep what it locked.
+    #[cfg_attr(
+        feature = "config",
+        serde(rename = "idle-transaction-timeout", with = "tidegate_config::millis")
+    )]
     pub idle_transaction: Duration,
     /// The schema the tables are in; PostgreSQL only, none for the user's own search path.
+    #[cfg_attr(feature = "config", serde(skip))]
     pub schema: Option<String>,
 }
 
@@ -56,6 +67,17 @@ impl StoreOptions {
             idle_transaction: Duration::from_secs(60),
             schema: None,
         }
+    }
+
+    /// The database of the section `store`.
+    ///
+    /// # Errors
+    /// What cannot be used, at its place in the file.
+    #[cfg(feature = "config")]
+    pub fn from_config(
+        config: &tidegate_config::Config,
+    ) -> Result<Self, Box<tidegate_config::Problem>> {
+        config.section("store")
     }
 
     /// Which kind of database the address names.

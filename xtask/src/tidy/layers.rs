@@ -15,15 +15,30 @@ use crate::tidy::tree::Tree;
 use crate::workspace::Workspace;
 
 /// Which of our crates a crate of ours may use. Nothing points up.
-const LAYERS: [(&str, &[&str]); 10] = [
+const LAYERS: [(&str, &[&str]); 11] = [
     ("tidegate-core", &[]),
     ("tidegate-config", &[]),
-    ("tidegate-log", &["tidegate-core"]),
+    (
+        "tidegate-client",
+        &["tidegate-core", "tidegate-config", "tidegate-log"],
+    ),
+    ("tidegate-log", &["tidegate-core", "tidegate-config"]),
     ("tidegate-logger", &["tidegate-core", "tidegate-config"]),
-    ("tidegate-queue", &["tidegate-core", "tidegate-store"]),
-    ("tidegate-server", &["tidegate-core", "tidegate-log"]),
+    (
+        "tidegate-queue",
+        &["tidegate-core", "tidegate-config", "tidegate-store"],
+    ),
+    (
+        "tidegate-server",
+        &[
+            "tidegate-core",
+            "tidegate-config",
+            "tidegate-log",
+            "tidegate-client",
+        ],
+    ),
     ("tidegate-sim", &["tidegate-core", "tidegate-log"]),
-    ("tidegate-store", &["tidegate-core"]),
+    ("tidegate-store", &["tidegate-core", "tidegate-config"]),
     (
         "tidegate-testkit",
         &["tidegate-core", "tidegate-logger", "tidegate-sim"],
@@ -75,7 +90,7 @@ const KNOWLEDGE: [Knowledge; 6] = [
     },
     Knowledge {
         family: "utoipa",
-        only: &["tidegate-server"],
+        only: &["tidegate-server", "tidegate-client"],
         in_examples: false,
         in_tests: true,
     },

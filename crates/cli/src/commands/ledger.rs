@@ -1,16 +1,14 @@
 //! `tidegate ledger`.
 
-use tidegate_core::books::Ledger;
+use tidegate_client::{ProcessClient, reachable};
 
 use crate::args::{self, Output};
-use crate::ask::{Target, reachable};
 use crate::report::{Exit, Report, Voice, print, print_json};
 use crate::{settings, table};
 
 pub(crate) async fn run(arguments: &args::Ledger, output: Output) -> Result<Exit, Report> {
     let target = target(arguments)?;
-    let fetched: Result<Ledger, _> = target.get("/tidegate/ledger").await;
-    let ledger = fetched.map_err(|error| {
+    let ledger = target.ledger().await.map_err(|error| {
         let doing = format!("no ledger from {}", target.shown());
         // error-page: ledger.unreachable
         Report::of("ledger.unreachable", &doing, &error)
@@ -30,20 +28,17 @@ pub(crate) async fn run(arguments: &args::Ledger, output: Output) -> Result<Exit
 /// As said on the command line, else as configured.
 ///
 /// The configured token is for the configured address alone: another one may be anybody's.
-fn target(arguments: &args::Ledger) -> Result<Target, Report> {
+fn target(arguments: &args::Ledger) -> Result<ProcessClient, Report> {
     let given = arguments.token.clone().filter(|token| !token.is_empty());
     if let Some(url) = &arguments.url {
-        return Ok(Target {
-            url: url.trim_end_matches('/').to_owned(),
-            token: given,
-        });
+        return Ok(ProcessClient::new(url, given));
     }
     let loaded = settings::read(&arguments.file)?.loaded;
     let config = settings::checked(loaded, Voice::Text)?;
     let configured = config.secret("server.token").map(|secret| secret.expose());
     let listen = config.text("server.listen").unwrap_or_default();
-    Ok(Target {
-        url: format!("http://{}", reachable(listen)),
-        token: given.or_else(|| configured.map(str::to_owned)),
-    })
+    Ok(ProcessClient::new(
+        &format!("http://{}", reachable(listen)),
+        given.or_else(|| configured.map(str::to_owned)),
+    ))
 }

@@ -8,11 +8,11 @@ use tidegate_config::{format_duration, format_size};
 use tidegate_core::env::system::{SystemClock, SystemDisk, system_entropy};
 use tidegate_core::env::{Clock, Disk, Entropy};
 use tidegate_log::embedded::{self, Listing, Problem, Repaired};
-use tidegate_log::{EmbeddedConfig, LogError};
+use tidegate_log::{EmbeddedConfig, LogBackend, LogError};
 
 use crate::args::{LogDir, Output};
 use crate::confirm::confirm;
-use crate::log::{Backend, configured, must_hold_a_log, report};
+use crate::log::{configured, must_hold_a_log};
 use crate::report::{Exit, Report, print, print_json};
 use crate::table;
 
@@ -23,7 +23,7 @@ const PAUSE: Duration = Duration::from_millis(200);
 /// The directory that is meant, which must hold a log, and how that is set up.
 fn directory(arguments: &LogDir) -> Result<EmbeddedConfig, Report> {
     let (settings, _) = configured(&arguments.file, arguments.dir.as_deref())?;
-    let Backend::Embedded(embedded) = settings.backend else {
+    let LogBackend::Embedded(embedded) = settings.backend else {
         return Err(Report::new(
             "log.not-embedded",
             "the configured log is on Kafka, and no directory is named",
@@ -37,12 +37,10 @@ fn directory(arguments: &LogDir) -> Result<EmbeddedConfig, Report> {
 /// `tidegate log ls`.
 pub(crate) fn list(arguments: &LogDir, output: Output) -> Result<Exit, Report> {
     let dir = directory(arguments)?.dir;
-    let listing = embedded::ls(&SystemDisk, &dir).map_err(|error| report(&error))?;
-    let listing = listing.ok_or_else(|| {
-        report(&LogError::Format {
-            path: dir.clone(),
-            why: "its manifest is missing".to_owned(),
-        })
+    let listing = embedded::ls(&SystemDisk, &dir)?;
+    let listing = listing.ok_or_else(|| LogError::Format {
+        path: dir.clone(),
+        why: "its manifest is missing".to_owned(),
     })?;
     match output {
         Output::Json => print_json(&listing_json(&listing))?,
@@ -148,7 +146,7 @@ fn listing_text(listing: &Listing) -> String {
 /// `tidegate log check`.
 pub(crate) fn check(arguments: &LogDir, output: Output) -> Result<Exit, Report> {
     let dir = directory(arguments)?.dir;
-    let look = || embedded::check(&SystemDisk, &dir).map_err(|error| report(&error));
+    let look = || embedded::check(&SystemDisk, &dir);
     let mut checked = look()?;
     if !checked.problems.is_empty() {
         // What is only on its way is as it should be a moment later.
@@ -227,7 +225,7 @@ pub(crate) fn repair(arguments: &LogDir, yes: bool, output: Output) -> Result<Ex
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let write = system_entropy().next_u64();
     let repaired = embedded::repair(&disk, &clock, config, write);
-    let repaired = repaired.map_err(|error| report(&error))?;
+    let repaired = repaired?;
     match output {
         Output::Json => {
             let repaired: Vec<_> = repaired.iter().map(repaired_json).collect();

@@ -44,7 +44,7 @@ pub(crate) async fn run(arguments: &Send, output: Output) -> Result<Exit, Report
     // A topic that is not there is said before anything is read.
     let described = sender.log.describe(&sender.topic).await;
     let sent = match described {
-        Err(error) => Err(log::report(&error)),
+        Err(error) => Err(error.into()),
         Ok(_) if arguments.tombstone => sender.send(vec![None]).await,
         Ok(_) => match &arguments.value {
             Some(value) => sender.send(vec![Some(value.clone().into_bytes())]).await,
@@ -112,7 +112,7 @@ impl Sender<'_> {
             appends.push(self.append(id, value));
         }
         let positions = self.log.append(appends).await;
-        let positions = positions.map_err(|error| failed(&error, &ids))?;
+        let positions = positions.map_err(|error| failed(error, &ids))?;
         let mut text = Vec::new();
         for (id, position) in ids.into_iter().zip(positions) {
             let sent = Sent {
@@ -164,9 +164,9 @@ impl Sender<'_> {
 
 /// The report of records that were not sent, or of which nobody knows: then it names them, because whoever
 /// is to look for them has seen no id.
-fn failed(error: &LogError, ids: &[EventId]) -> Report {
-    let report = log::report(error);
+fn failed(error: LogError, ids: &[EventId]) -> Report {
     let code = error.code();
+    let report = Report::from(error);
     let is_in_doubt = matches!(code.as_str(), "log.unknown" | "log.stopped" | "log.closed");
     if !is_in_doubt {
         return report;
@@ -190,21 +190,21 @@ mod tests {
             doing: "an append",
             why: "no answer".to_owned(),
         };
-        let names = |error: &LogError| {
+        let names = |error: LogError| {
             let told = failed(error, &ids).to_json().to_string();
             ids.iter().all(|id| told.contains(&id.to_string()))
         };
-        assert!(names(&unknown));
-        assert!(names(&LogError::Closed));
+        assert!(names(unknown));
+        assert!(names(LogError::Closed));
         let elsewhere = |code| LogError::Elsewhere {
             process: "http://127.0.0.1:9".to_owned(),
             code: Code::from_static(code),
             why: "no".to_owned(),
         };
-        assert!(names(&elsewhere("log.stopped")));
-        assert!(!names(&elsewhere("log.disk")));
+        assert!(names(elsewhere("log.stopped")));
+        assert!(!names(elsewhere("log.disk")));
         // Nothing was added, so there is nothing to look for.
         let full = LogError::Full { used: 1, limit: 1 };
-        assert!(!names(&full));
+        assert!(!names(full));
     }
 }

@@ -10,10 +10,11 @@ use std::time::Duration;
 use serde_json::json;
 use tidegate_core::env::Disk;
 use tidegate_core::env::system::SystemDisk;
-use tidegate_logger::spill::{Finding, InspectedFile, Inspection, Level, inspect};
+use tidegate_core::iso_time;
+use tidegate_logger::spill::{Finding, InspectedFile, Inspection, Level, SpillDirectory, inspect};
 
 use crate::args::{Output, Spills};
-use crate::report::{Exit, Report, Voice, print, print_json, say};
+use crate::report::{Exit, Report, print, print_json, say};
 use crate::{settings, table};
 
 pub(crate) use replay::replay;
@@ -21,20 +22,11 @@ pub(crate) use replay::replay;
 /// The wait before a second look at what seems wrong: a line that is being written has no end yet.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// The name of the component that keeps its books in this directory.
-pub(crate) fn component(dir: &Path) -> String {
-    format!("logger:{}", dir.display())
-}
-
 /// The spill directories that are meant: those that are named, else the configured one.
 ///
-/// A named one must be there. A configured one need not: nothing was ever spilled then.
-pub(crate) fn directories(arguments: &Spills) -> Result<Vec<PathBuf>, Report> {
-    directories_or_absent(arguments).map(|(directories, _)| directories)
-}
-
-/// The same, and whether one is configured that is not there.
-pub(crate) fn directories_or_absent(arguments: &Spills) -> Result<(Vec<PathBuf>, bool), Report> {
+/// A named one must be there. A configured one need not: nothing was ever spilled then. Says whether one is
+/// configured that is not there.
+pub(crate) fn directories(arguments: &Spills) -> Result<(Vec<PathBuf>, bool), Report> {
     if !arguments.spill.is_empty() {
         let mut directories: Vec<PathBuf> = Vec::new();
         for dir in &arguments.spill {
@@ -45,13 +37,7 @@ pub(crate) fn directories_or_absent(arguments: &Spills) -> Result<(Vec<PathBuf>,
         }
         return Ok((directories, false));
     }
-    let loaded = settings::read(&arguments.file)?.loaded;
-    // Warnings are about what `run` would make of the file, and nothing is run here.
-    let config = if loaded.problems.is_empty() {
-        loaded.config
-    } else {
-        settings::checked(loaded, Voice::Text)?
-    };
+    let config = settings::quietly(&arguments.file)?;
     let Some(path) = config.text("eventlog.async.spillover-path") else {
         return Ok((Vec::new(), false));
     };
@@ -68,7 +54,7 @@ pub(crate) fn directories_or_absent(arguments: &Spills) -> Result<(Vec<PathBuf>,
 }
 
 /// The report of a spill directory that cannot be read.
-pub(crate) fn unreadable(doing: &str, dir: &Path, error: &dyn Error) -> Report {
+fn unreadable(doing: &str, dir: &Path, error: &dyn Error) -> Report {
     let doing = format!("{doing} `{}`", dir.display());
     Report::of("spill.unreadable", &doing, error)
 }
@@ -87,7 +73,7 @@ pub(crate) fn list(dir: &Path, output: Output) -> Result<Exit, Report> {
         Output::Json => {
             let files: Vec<_> = inspection.files.iter().map(file_json).collect();
             print_json(&json!({
-                "component": component(dir), "waiting": inspection.waiting(), "files": files,
+                "component": SpillDirectory::name_of(dir), "waiting": inspection.waiting(), "files": files,
             }))?;
         }
         Output::Table if inspection.files.is_empty() => {
@@ -115,7 +101,7 @@ pub(crate) fn check(dir: &Path, output: Output) -> Result<Exit, Report> {
         Output::Json => {
             let files: Vec<_> = inspection.files.iter().map(file_json).collect();
             print_json(&json!({
-                "component": component(dir), "files": files, "findings": inspection.findings,
+                "component": SpillDirectory::name_of(dir), "files": files, "findings": inspection.findings,
             }))?;
         }
         Output::Table => {
@@ -157,8 +143,8 @@ fn file_json(file: &InspectedFile) -> serde_json::Value {
         "lines": file.lines,
         "settled": file.settled,
         "unreadable": file.unreadable,
-        "oldest": file.oldest_ms.and_then(table::time),
-        "newest": file.newest_ms.and_then(table::time),
+        "oldest": file.oldest_ms.and_then(iso_time),
+        "newest": file.newest_ms.and_then(iso_time),
     })
 }
 
@@ -173,7 +159,7 @@ fn listing(inspection: &Inspection) -> String {
         "oldest event",
         "newest event",
     ];
-    let time = |ms: Option<u64>| ms.and_then(table::time).unwrap_or_else(|| "-".to_owned());
+    let time = |ms: Option<u64>| ms.and_then(iso_time).unwrap_or_else(|| "-".to_owned());
     let rows = inspection.files.iter().map(|file| {
         vec![
             file.name.clone(),

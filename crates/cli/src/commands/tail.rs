@@ -11,11 +11,11 @@ use tidegate_core::env::{Clock, Env, Task};
 use tidegate_log::{Batch, Log, LogError, PartitionDescription, Read, TopicPartition};
 use tokio::sync::mpsc;
 
-use super::run::Signals;
 use super::send::topic;
 use crate::args::{Output, Tail};
 use crate::log;
 use crate::report::{Exit, Report, print_bytes, say};
+use crate::signals::Signals;
 pub(crate) use from::{From, parse_from};
 use line::line;
 
@@ -56,17 +56,18 @@ struct Following<'a> {
 impl Following<'_> {
     async fn follow(&self, topic: &tidegate_core::Topic, env: &Env) -> Result<Exit, Report> {
         let described = self.log.describe(topic).await;
-        let described = described.map_err(|error| log::report(&error))?;
+        let described = described?;
         let partitions = match self.arguments.partition {
             None => described.partitions,
             Some(number) => {
                 let found = described.partitions.into_iter();
                 let found: Vec<_> = found.filter(|found| found.partition.0 == number).collect();
                 if found.is_empty() {
-                    return Err(log::report(&LogError::UnknownPartition {
+                    return Err(LogError::UnknownPartition {
                         at: TopicPartition::new(topic.clone(), number),
                         partitions: described.config.partitions,
-                    }));
+                    }
+                    .into());
                 }
                 found
             }
@@ -104,7 +105,7 @@ impl Following<'_> {
                     exit = Exit::Findings;
                     continue;
                 }
-                Err(error) => return Err(log::report(&error)),
+                Err(error) => return Err(error.into()),
             };
             let shown = usize::try_from(left).unwrap_or(usize::MAX);
             let shown = &batch.records[..batch.records.len().min(shown)];
@@ -145,7 +146,7 @@ impl Following<'_> {
                     .log
                     .offset_at(at, time.before(self.clock.now_ms()))
                     .await;
-                found.map_err(|error| log::report(&error))?
+                found?
             }
         };
         let begun = wanted.clamp(partition.start, partition.end);

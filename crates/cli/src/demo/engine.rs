@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use serde::Serialize;
-use tidegate_core::books::{Account, Component, Ledger};
+use tidegate_core::books::{Account, ComponentAccount, Ledger};
 
 use super::{Ending, Frame, Tale};
 use crate::report::Report;
@@ -74,7 +74,7 @@ pub(crate) struct Ended<F> {
     pub(super) demo: &'static str,
     pub(super) seed: u64,
     /// The books at the end.
-    pub(super) component: Component,
+    pub(super) component: ComponentAccount,
     /// Whether no audit found the books wrong.
     pub(super) is_agreed: bool,
     pub(super) findings: F,

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use serde::Serialize;
-use tidegate_core::books::{Account, Component, ComponentKind};
+use tidegate_core::books::{Account, ComponentAccount, ComponentKind};
 use tidegate_core::env::{Entropy, Env, Task};
 use tidegate_core::{EventIds, GroupName, Topic};
 use tidegate_log::{Append, EmbeddedConfig, EmbeddedLog, Log, Record, TopicConfig, embedded};
@@ -14,7 +14,6 @@ use tidegate_sim::{Node, Sim};
 
 use super::consumer::{Consumer, World};
 use super::engine::{DemoNote, Ended, Findings, Phase, Scene};
-use crate::log::{audited, component};
 use crate::report::Report;
 
 /// Time between two looks at the story, and between two batches of the producer.
@@ -276,19 +275,19 @@ impl Scene for LogStory {
             .block_on(&self.node, async move { log.close().await });
         // From the files alone, as `tidegate audit` does.
         let recounted = embedded::recount(&*self.env.disk, DIR.as_ref());
-        let recounted = recounted.map(|found| found.into_iter().map(audited));
-        let unaccounted = recounted.map(|found| found.map(|one| one.unaccounted).sum());
-        let (name, kind) = component(&self.topic, Some(&self.group));
-        debug_assert_eq!(kind, ComponentKind::Group);
+        let unaccounted = recounted.map(|found| {
+            let counts = found.iter().map(embedded::Audited::unaccounted);
+            counts.sum()
+        });
         let known = self.world.known();
         let is_handled = |id: &&tidegate_core::EventId| known.handled.contains_key(id);
         let handled = known.acknowledged.iter().filter(is_handled).count();
         Ok(Ended {
             demo: Self::NAME,
             seed: self.seed,
-            component: Component {
-                name,
-                kind,
+            component: ComponentAccount {
+                name: format!("{}@{}", self.group, self.topic),
+                kind: ComponentKind::Group,
                 account,
             },
             is_agreed: self.disagreements == 0,

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
-use tidegate_core::books::{Account, Component, ComponentKind};
+use tidegate_core::books::{Account, ComponentAccount, ComponentKind};
 use tidegate_core::env::{Clock, Env};
 use tidegate_queue::Queue;
 use tidegate_queue::sql::{COMPONENT, TallyRow, read_tally};
@@ -283,7 +283,7 @@ impl Scene for Telling {
         Ok(Ended {
             demo: QueueStory::NAME,
             seed: self.seed,
-            component: Component {
+            component: ComponentAccount {
                 name: COMPONENT.to_owned(),
                 kind: ComponentKind::Queue,
                 account,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::Serialize;
-use tidegate_core::books::{Account, Component, ComponentKind};
+use tidegate_core::books::{Account, ComponentAccount, ComponentKind};
 use tidegate_core::{EventIds, Offset, Topic};
 use tidegate_sim::{Node, Sim};
 
@@ -157,7 +157,7 @@ impl Scene for Story {
         Ok(Ended {
             demo: Self::NAME,
             seed: self.seed,
-            component: Component {
+            component: ComponentAccount {
                 name: Self::NAME.to_owned(),
                 kind: ComponentKind::Demo,
                 account: look.account,

@@ -352,9 +352,12 @@ fn an_event_is_told_wherever_it_is(tables: &Tables) {
     let keys: Vec<&String> = held.as_object().unwrap().keys().collect();
     assert_eq!(keys.len(), 6, "the keys of the contract: {keys:?}");
     for (id, words) in [
-        (ids[3], "handled by tester until"),
-        (ids[2], "tried again at"),
-        (ids[1], "bill  UNRECOVERABLE_ERROR  attempts 1: no address"),
+        (ids[3], "locked by tester, locked until"),
+        (ids[2], "next attempt at"),
+        (
+            ids[1],
+            "handlers: attempts 1, error no address, handler bill, result UNRECOVERABLE_ERROR",
+        ),
     ] {
         let ran = tables.run(&["where", &id.to_string()]);
         assert!(ran.stdout.contains(words), "{}", ran.stdout);

@@ -38,7 +38,8 @@ fn a_spilled_event_is_found_in_its_file() {
     let ran = run_in(Path::new("/"), &["where", &all[17], "--spill", &path]);
     assert!(
         ran.stdout.contains("is spilled at logger:")
-            && ran.stdout.contains("eventlog-spillover.jsonl:18"),
+            && ran.stdout.contains("file eventlog-spillover.jsonl")
+            && ran.stdout.contains("line 18"),
         "{}",
         ran.stdout
     );

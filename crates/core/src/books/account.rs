@@ -146,7 +146,7 @@ impl fmt::Display for ComponentKind {
 
 /// The account of one component.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Component {
+pub struct ComponentAccount {
     /// Its name, unique within the process.
     pub name: String,
     /// What kind it is.
@@ -166,7 +166,7 @@ pub struct Component {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ledger {
     /// The components, in the order of their names.
-    pub components: Vec<Component>,
+    pub components: Vec<ComponentAccount>,
     /// Whether the account of each of them is.
     pub balanced: bool,
 }
@@ -174,7 +174,7 @@ pub struct Ledger {
 impl Ledger {
     /// The ledger of these components.
     #[must_use]
-    pub fn new(mut components: Vec<Component>) -> Self {
+    pub fn new(mut components: Vec<ComponentAccount>) -> Self {
         components.sort_by(|a, b| a.name.cmp(&b.name));
         let balanced = components.iter().all(|c| c.account.is_balanced());
         Self {

@@ -5,7 +5,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::env::{BoxFuture, Outcome, Spawn, Task};
 
 /// Starts a task in one of the two ways.
-type Start = fn(&dyn Spawn, &str, BoxFuture) -> Task;
+type Start = fn(&dyn Spawn, &str, BoxFuture<'static>) -> Task;
 
 const WAYS: [Start; 2] = [
     |spawn, name, task| spawn.spawn(name, task),

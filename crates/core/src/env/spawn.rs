@@ -6,8 +6,8 @@ use std::pin::Pin;
 
 use tokio::sync::oneshot;
 
-/// A task on its way, boxed so that ports stay object-safe.
-pub type BoxFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
+/// A future in a box, so that ports stay object-safe.
+pub type BoxFuture<'a, T = ()> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// Who runs tasks.
 ///
@@ -16,13 +16,13 @@ pub type BoxFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// each other.
 pub trait Spawn: Send + Sync + fmt::Debug {
     /// Starts `task` beside the others. It must not block.
-    fn spawn(&self, name: &str, task: BoxFuture) -> Task;
+    fn spawn(&self, name: &str, task: BoxFuture<'static>) -> Task;
 
     /// Starts `task` on a thread of its own, where it may block on disk.
     ///
     /// Writers live here: a state machine that is stepped by one named thread. In a simulation it
     /// is a task like any other, because a simulated disk does not block.
-    fn spawn_thread(&self, name: &str, task: BoxFuture) -> Task;
+    fn spawn_thread(&self, name: &str, task: BoxFuture<'static>) -> Task;
 }
 
 /// How a task ended.

@@ -289,7 +289,7 @@ impl DiskLock for SystemLock {}
 pub struct TokioSpawn;
 
 impl Spawn for TokioSpawn {
-    fn spawn(&self, _name: &str, task: BoxFuture) -> Task {
+    fn spawn(&self, _name: &str, task: BoxFuture<'static>) -> Task {
         let (tell, done) = oneshot::channel();
         let running = Handle::current().spawn(async move {
             report(tell, CatchUnwind(task).await);
@@ -301,7 +301,7 @@ impl Spawn for TokioSpawn {
         clippy::disallowed_methods,
         reason = "the one place that starts threads"
     )]
-    fn spawn_thread(&self, name: &str, task: BoxFuture) -> Task {
+    fn spawn_thread(&self, name: &str, task: BoxFuture<'static>) -> Task {
         let (tell, done) = oneshot::channel();
         let (stop, stopped) = oneshot::channel::<()>();
         let runtime = Handle::current();
@@ -340,7 +340,7 @@ fn report(tell: oneshot::Sender<Outcome>, outcome: Outcome) {
 }
 
 /// Turns a panic of the task into an outcome.
-struct CatchUnwind(BoxFuture);
+struct CatchUnwind(BoxFuture<'static>);
 
 impl Future for CatchUnwind {
     type Output = Outcome;

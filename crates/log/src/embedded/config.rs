@@ -13,10 +13,17 @@ const MIB: u64 = 1024 * 1024;
 /// assert_eq!(config.segment_size, 64 * 1024 * 1024);
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(
+    feature = "config",
+    derive(serde::Deserialize),
+    serde(rename_all = "kebab-case")
+)]
 pub struct EmbeddedConfig {
     /// The directory, which is made where it is missing.
+    #[cfg_attr(feature = "config", serde(rename = "path"))]
     pub dir: PathBuf,
     /// The name of the log. It is written down when the directory is made and stays from then on.
+    #[cfg_attr(feature = "config", serde(skip, default = "cluster"))]
     pub cluster: String,
     /// About how large a segment of a partition grows.
     pub segment_size: u64,
@@ -29,6 +36,7 @@ pub struct EmbeddedConfig {
     /// How many bytes one commit may have.
     pub max_commit_size: u64,
     /// How long a sync waits for company.
+    #[cfg_attr(feature = "config", serde(with = "tidegate_config::millis"))]
     pub group_commit_delay: Duration,
     /// How many bytes of fresh records are kept in memory before they go to their segments.
     pub cache_size: u64,
@@ -36,8 +44,9 @@ pub struct EmbeddedConfig {
     pub max_queued_size: u64,
     /// How many bytes of keys one round of compaction may hold in memory.
     pub compaction_memory: u64,
-    /// What the lock file says about the holder beside its process, such as an address.
-    pub holder: Option<String>,
+    /// Where this process answers for the directory, for others that find it locked.
+    #[cfg_attr(feature = "config", serde(skip))]
+    pub answers_at: Option<String>,
 }
 
 impl EmbeddedConfig {
@@ -46,7 +55,7 @@ impl EmbeddedConfig {
     pub fn new(dir: impl Into<PathBuf>) -> Self {
         Self {
             dir: dir.into(),
-            cluster: "embedded".to_owned(),
+            cluster: cluster(),
             segment_size: 64 * MIB,
             journal_size: 64 * MIB,
             max_size: 10 * 1024 * MIB,
@@ -56,9 +65,14 @@ impl EmbeddedConfig {
             cache_size: 16 * MIB,
             max_queued_size: 256 * MIB,
             compaction_memory: 64 * MIB,
-            holder: None,
+            answers_at: None,
         }
     }
+}
+
+/// The name of a log that nobody named.
+fn cluster() -> String {
+    "embedded".to_owned()
 }
 
 impl From<&Path> for EmbeddedConfig {

@@ -12,15 +12,13 @@ use super::files::{self, Doing, LOCK};
 use super::hub::{Hub, Status};
 use super::journal::Journal;
 use super::keeper::{Keeper, Owed};
+use super::lock_holder::LockHolder;
 use super::manifest;
 use super::recover::{self, Found};
 use super::seal::Seal;
 use super::state::{JournalPlace, State};
 use super::writer::Writer;
 use crate::error::LogError;
-
-/// More than a lock file says.
-const HOLDER_LIMIT: u64 = 4_096;
 
 /// The parts of an opened log, before anybody runs them.
 #[derive(Debug)]
@@ -189,17 +187,9 @@ fn mend_manifest(disk: &dyn Disk, dir: &Path) -> Result<(), LogError> {
 
 fn take_lock(disk: &dyn Disk, config: &EmbeddedConfig) -> Result<Locks, LogError> {
     let path = config.dir.join(LOCK);
-    let locked = || {
-        let text = disk.read(&path, HOLDER_LIMIT).unwrap_or_default();
-        let text = String::from_utf8_lossy(&text).trim().to_owned();
-        let holder = match text.is_empty() {
-            true => String::new(),
-            false => format!(" ({text})"),
-        };
-        LogError::Locked {
-            dir: config.dir.clone(),
-            holder,
-        }
+    let locked = || LogError::Locked {
+        dir: config.dir.clone(),
+        holder: LockHolder::read(disk, &path),
     };
     let is_held = |error: &io::Error| error.kind() == io::ErrorKind::WouldBlock;
     let file = match disk.lock(&path) {
@@ -219,16 +209,14 @@ fn take_lock(disk: &dyn Disk, config: &EmbeddedConfig) -> Result<Locks, LogError
         _file: file,
         _dir: dir,
     };
-    let mut text = format!("process {}", std::process::id());
-    if let Some(holder) = &config.holder {
-        text.push_str(", ");
-        text.push_str(holder);
-    }
-    text.push('\n');
-    // What it says is for people; the lock holds without it.
+    let holder = LockHolder {
+        process: Some(std::process::id()),
+        url: config.answers_at.clone(),
+    };
+    // The lock holds without what the file says.
     let written = disk.open(&path, OpenMode::Write).and_then(|mut file| {
         file.truncate(0)?;
-        file.append(text.as_bytes())
+        file.append(format!("{holder}\n").as_bytes())
     });
     if let Err(error) = written {
         tracing::debug!(%error, "the lock file does not name its holder");

@@ -3,14 +3,13 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use tidegate_config::{Config, Inputs, Origin, Problem, load};
+use tidegate_config::{Config, Inputs, Origin, Part, Problem, load};
 
-use super::{ConfigError, LoggerConfig, LoggerConfigBuilder, OnFull, SyncMode};
+use super::{ConfigError, FieldProblem, LoggerConfig, LoggerConfigBuilder, OnFull, SyncMode};
 use crate::event::Defaults;
 
 /// What messages call the text, which has no name of its own.
 const NAME: &str = "yaml";
-const SECTION: &str = "eventlog";
 const ASYNC: &str = "eventlog.async";
 
 impl LoggerConfig {
@@ -36,13 +35,15 @@ impl LoggerConfig {
         inputs.environment.clone_from(environment);
         let loaded = load(&inputs);
         let ours: Vec<&Problem> = loaded.problems.iter().filter(|p| is_ours(p)).collect();
-        let built = builder(&loaded.config).build();
+        let built = builder(&loaded.config).check();
         // A key that the file's own rules refused holds its default here, which says nothing.
-        let is_refused = |text: &str| {
-            let mut keys = ours.iter().filter_map(|p| p.path.strip_prefix(ASYNC));
-            keys.any(|key| text.contains(key.trim_start_matches('.')))
+        let keys = ours.iter().filter_map(|p| p.path.strip_prefix(ASYNC));
+        let refused: Vec<&str> = keys.map(|key| key.trim_start_matches('.')).collect();
+        let is_refused = |problem: &&FieldProblem| {
+            refused.contains(&problem.key)
+                || problem.other.is_some_and(|key| refused.contains(&key))
         };
-        let further = built.as_ref().err().map_or(&[][..], ConfigError::problems);
+        let further = built.as_ref().err().map_or(&[][..], Vec::as_slice);
         let further = further.iter().filter(|problem| !is_refused(problem));
         let mut problems: Vec<_> = ours
             .iter()
@@ -59,14 +60,11 @@ impl LoggerConfig {
     }
 }
 
-/// Whether a problem is in our section, or in the text as a whole.
+/// Whether a problem is about our section, or about the text as a whole: one that is no YAML has no
+/// sections.
 fn is_ours(problem: &Problem) -> bool {
-    let is_below = problem.path == SECTION || problem.path.starts_with("eventlog.");
-    let is_meant = |text: &str| text.to_ascii_lowercase().contains(SECTION);
-    let mentions = is_meant(&problem.message) || problem.hint.as_deref().is_some_and(is_meant);
-    // A text that is no YAML has no sections; a variable may be about any of them.
     let is_text = problem.path.is_empty() && problem.file == NAME;
-    is_below || is_text || mentions
+    is_text || problem.parts.contains(&Part::Eventlog)
 }
 
 fn builder(config: &Config) -> LoggerConfigBuilder {
@@ -121,11 +119,9 @@ fn millis(span: Duration) -> i64 {
     i64::try_from(span.as_millis()).unwrap_or(i64::MAX)
 }
 
-/// A problem of the builder, which begins with the key, as one of the file: its line and column,
-/// and the text.
-fn place(config: &Config, problem: &str) -> ((usize, usize), String) {
-    let (key, rest) = problem.split_once(' ').unwrap_or((problem, ""));
-    let path = format!("{ASYNC}.{key}");
+/// A problem of the builder as one of the file: its line and column, and the text.
+fn place(config: &Config, problem: &FieldProblem) -> ((usize, usize), String) {
+    let (path, rest) = (format!("{ASYNC}.{}", problem.key), &problem.message);
     match config.origin(&path) {
         Some(Origin::File { file, line, column }) => (
             (line, column),

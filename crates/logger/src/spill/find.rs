@@ -2,44 +2,14 @@
 
 use std::path::Path;
 
-use serde::{Deserialize, Serialize};
-use tidegate_core::EventId;
+use serde::Deserialize;
+use serde_json::json;
 use tidegate_core::books::Place;
 use tidegate_core::env::Disk;
+use tidegate_core::{EventId, EventLocation};
 
-use super::SpillError;
 use super::inspect::{Role, Seen, SeenLine, walk};
-
-/// Where an event was seen.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[non_exhaustive]
-pub struct Sighting {
-    /// The place that this means.
-    pub place: Place,
-    /// The file.
-    pub file: String,
-    /// The line, counted from 1.
-    pub line: u64,
-    /// The byte at which the line starts.
-    pub offset: u64,
-    /// Whether the line can be read; if not, it only names the id.
-    pub is_readable: bool,
-    /// When it was refused, for an event that was.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub rejected_at: Option<String>,
-    /// Why, as a code.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub code: Option<String>,
-    /// Why, for people.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub message: Option<String>,
-    /// The HTTP status.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub status: Option<u16>,
-    /// How often it was sent.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub attempts: Option<u32>,
-}
+use super::{SpillDirectory, SpillError};
 
 /// What stands in a line of the rejected file beside the event.
 #[derive(Default, Deserialize)]
@@ -68,20 +38,20 @@ struct Refusal {
 ///
 /// # Errors
 /// The directory or a file in it cannot be read.
-pub fn find(disk: &dyn Disk, dir: &Path, id: EventId) -> Result<Vec<Sighting>, SpillError> {
-    let text = id.to_string();
+pub fn find(disk: &dyn Disk, dir: &Path, id: EventId) -> Result<Vec<EventLocation>, SpillError> {
+    let (name, text) = (SpillDirectory::name_of(dir), id.to_string());
     let mut sightings = Vec::new();
     walk(disk, dir, &mut |seen| {
         if let Some(line) = &seen.line
             && is_about(line, id, &text)
         {
-            sightings.push(sighting(&seen, line));
+            sightings.push(sighting(&name, &seen, line));
         }
     })?;
     // A line of the snapshot is settled also when its event was refused.
     let is_set_aside = sightings
         .iter()
-        .any(|sighting: &Sighting| sighting.place == Place::DeadLettered);
+        .any(|sighting: &EventLocation| sighting.place == Place::DeadLettered);
     for sighting in &mut sightings {
         if is_set_aside && sighting.place == Place::Delivered {
             sighting.place = Place::Spilled;
@@ -101,7 +71,7 @@ fn is_about(line: &SeenLine<'_>, id: EventId, text: &str) -> bool {
     }
 }
 
-fn sighting(seen: &Seen<'_>, line: &SeenLine<'_>) -> Sighting {
+fn sighting(component: &str, seen: &Seen<'_>, line: &SeenLine<'_>) -> EventLocation {
     let is_readable = line.line.is_some();
     let place = match seen.role {
         // Settled and not to be read: replay has set it aside.
@@ -115,16 +85,22 @@ fn sighting(seen: &Seen<'_>, line: &SeenLine<'_>) -> Sighting {
     } else {
         Refusal::default()
     };
-    Sighting {
-        place,
-        file: seen.file.to_owned(),
-        line: line.number,
-        offset: line.offset,
-        is_readable,
-        rejected_at: refusal.rejected_at,
-        code: refusal.code,
-        message: refusal.message,
-        status: refusal.status,
+    let mut details = json!({
+        "file": seen.file,
+        "line": line.number,
+        "offset": line.offset,
+        "is_readable": is_readable,
+        "rejected_at": refusal.rejected_at,
+        "code": refusal.code,
+        "message": refusal.message,
+        "status": refusal.status,
+    });
+    if let Some(details) = details.as_object_mut() {
+        details.retain(|_, value| !value.is_null());
+    }
+    EventLocation {
+        at: refusal.rejected_at,
         attempts: refusal.attempts,
+        ..EventLocation::new(component, place, details)
     }
 }

@@ -26,8 +26,8 @@ const BEARER: &str = "bearer";
     components(schemas(Problem)),
     tags(
         (name = "health", description = "Whether the process is alive, ready and well."),
-        (name = "log", description = "The topics of the log, their records and the recount."),
-        (name = "server", description = "What the process says about itself."),
+        (name = "log", description = "The topics of the log and their records."),
+        (name = "server", description = "What the process and its components say about themselves."),
     )
 )]
 struct Base;

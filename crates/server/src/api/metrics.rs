@@ -7,7 +7,7 @@ use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
 
 use super::Api;
-use crate::{Exporter, ledger, telemetry};
+use crate::{Exporter, components, telemetry};
 
 /// The version of the text format.
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -21,8 +21,8 @@ const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 ))]
 pub(crate) async fn metrics(State(api): State<Arc<Api>>) -> impl IntoResponse {
     let sources = &api.sources;
-    let books = match ledger::read(sources.clock.as_ref(), &sources.accounts).await {
-        Ok(ledger) => ledger::render(&ledger),
+    let books = match components::ledger(sources.clock.as_ref(), &sources.components).await {
+        Ok(ledger) => components::render(&ledger),
         Err(error) => {
             telemetry::ledger_unavailable(&error);
             String::new()

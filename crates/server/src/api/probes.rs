@@ -10,19 +10,21 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use serde::Serialize;
+use tidegate_core::HealthStatus;
 use utoipa::ToSchema;
 
-use super::Api;
+use super::{Api, wire};
+use crate::Health;
 use crate::guard::Access;
 use crate::health::Part;
 use crate::problem::OwnBody;
-use crate::{Health, Status};
 
 /// How we are doing.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct HealthBody {
     /// The status of the worst part.
-    status: Status,
+    #[schema(value_type = wire::HealthStatus)]
+    status: HealthStatus,
     /// Whether the process is about to stop. Left out without authorization.
     #[serde(skip_serializing_if = "Option::is_none")]
     draining: Option<bool>,
@@ -48,8 +50,8 @@ pub(crate) async fn livez(
 
 /// Whether requests should be sent here.
 #[utoipa::path(get, path = "/readyz", tag = "health", security(()), responses(
-    (status = 200, description = "Every part answers.", body = HealthBody),
-    (status = 503, description = "A part is down, or the process is stopping.", body = HealthBody),
+    (status = 200, description = "Every required part answers.", body = HealthBody),
+    (status = 503, description = "A required part is down, or the process is stopping.", body = HealthBody),
 ))]
 pub(crate) async fn readyz(
     State(api): State<Arc<Api>>,
@@ -58,9 +60,9 @@ pub(crate) async fn readyz(
     let health = &api.sources.health;
     let parts = health.parts().await;
     let status = if health.is_draining() {
-        Status::Down
+        HealthStatus::Down
     } else {
-        Part::worst(&parts)
+        Part::worst_required(&parts)
     };
     answer(health, access, status, parts)
 }
@@ -104,8 +106,8 @@ pub(crate) async fn actuator_liveness(
 
 /// The same as `/readyz`.
 #[utoipa::path(get, path = "/actuator/health/readiness", tag = "health", security(()), responses(
-    (status = 200, description = "Every part answers.", body = HealthBody),
-    (status = 503, description = "A part is down, or the process is stopping.", body = HealthBody),
+    (status = 200, description = "Every required part answers.", body = HealthBody),
+    (status = 503, description = "A required part is down, or the process is stopping.", body = HealthBody),
 ))]
 pub(crate) async fn actuator_readiness(
     state: State<Arc<Api>>,
@@ -114,7 +116,7 @@ pub(crate) async fn actuator_readiness(
     readyz(state, access).await
 }
 
-fn answer(health: &Health, access: Access, status: Status, parts: Vec<Part>) -> Response {
+fn answer(health: &Health, access: Access, status: HealthStatus, parts: Vec<Part>) -> Response {
     let body = match access {
         Access::Full => HealthBody {
             status,
@@ -128,8 +130,8 @@ fn answer(health: &Health, access: Access, status: Status, parts: Vec<Part>) -> 
         },
     };
     let code = match status {
-        Status::Up | Status::Degraded => StatusCode::OK,
-        Status::Down => StatusCode::SERVICE_UNAVAILABLE,
+        HealthStatus::Up | HealthStatus::Degraded => StatusCode::OK,
+        HealthStatus::Down => StatusCode::SERVICE_UNAVAILABLE,
     };
     (code, Extension(OwnBody), Json(body)).into_response()
 }

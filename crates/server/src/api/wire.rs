@@ -7,18 +7,30 @@ use std::collections::BTreeMap;
 
 use utoipa::ToSchema;
 
+/// How a part, or the whole, is doing.
+#[derive(ToSchema)]
+#[schema(rename_all = "UPPERCASE")]
+pub(crate) enum HealthStatus {
+    /// It works.
+    Up,
+    /// It works, but something is wrong that should not stay so. It still counts as ready.
+    Degraded,
+    /// It does not work.
+    Down,
+}
+
 /// The accounts of all components of a process.
 #[derive(ToSchema)]
 pub(crate) struct Ledger {
     /// The components, in the order of their names.
-    components: Vec<Component>,
+    components: Vec<ComponentAccount>,
     /// Whether the account of each of them is.
     balanced: bool,
 }
 
 /// The account of one component.
 #[derive(ToSchema)]
-pub(crate) struct Component {
+pub(crate) struct ComponentAccount {
     /// Its name, unique within the process.
     name: String,
     /// What kind it is.
@@ -95,4 +107,38 @@ pub(crate) struct Discrepancy {
     count: i64,
     /// Which event it is, where the sums tell.
     id: Option<String>,
+}
+
+/// Where an event is now, and where it was seen on its way.
+#[derive(ToSchema)]
+pub(crate) struct EventTrace {
+    /// The event.
+    id: String,
+    /// The place that it is in.
+    #[schema(example = "queued")]
+    place: String,
+    /// The component that has it.
+    component: String,
+    /// Since when, as far as anything tells; else when it was born.
+    at: Option<String>,
+    /// How often it was tried, where that was written down.
+    attempts: Option<u32>,
+    /// Where it was seen, in the order in which it passed there.
+    history: Vec<EventLocation>,
+}
+
+/// Where a component has seen an event. Further keys say where exactly, in the words of the component: a
+/// file and its line, a partition and an offset.
+#[derive(ToSchema)]
+pub(crate) struct EventLocation {
+    /// The component, by its name in the books.
+    component: String,
+    /// The place of the event there.
+    place: String,
+    /// The places that it may be in, where they are several.
+    among: Option<Vec<String>>,
+    /// Since when, as far as anything tells.
+    at: Option<String>,
+    /// How often it was tried, where that was written down.
+    attempts: Option<u32>,
 }

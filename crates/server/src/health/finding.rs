@@ -1,55 +1,10 @@
-//! What a check finds.
+//! A part, as the probes show it.
 
 use serde::Serialize;
+use tidegate_core::{HealthFinding, HealthStatus};
 use utoipa::ToSchema;
 
-/// How a part, or the whole, is doing. The order is from good to bad.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, ToSchema)]
-#[serde(rename_all = "UPPERCASE")]
-pub enum Status {
-    /// It works.
-    Up,
-    /// It works, but something is wrong that should not stay so. It still counts as ready.
-    Degraded,
-    /// It does not work.
-    Down,
-}
-
-/// What a check found.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Finding {
-    status: Status,
-    message: Option<String>,
-}
-
-impl Finding {
-    /// The part works.
-    #[must_use]
-    pub fn up() -> Self {
-        Self {
-            status: Status::Up,
-            message: None,
-        }
-    }
-
-    /// The part works, but not as it should.
-    #[must_use]
-    pub fn degraded(message: impl Into<String>) -> Self {
-        Self {
-            status: Status::Degraded,
-            message: Some(message.into()),
-        }
-    }
-
-    /// The part does not work.
-    #[must_use]
-    pub fn down(message: impl Into<String>) -> Self {
-        Self {
-            status: Status::Down,
-            message: Some(message.into()),
-        }
-    }
-}
+use crate::api::wire;
 
 /// A named part and how it is doing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
@@ -57,27 +12,39 @@ pub(crate) struct Part {
     /// Its name.
     name: String,
     /// How it is doing.
-    status: Status,
+    #[schema(value_type = wire::HealthStatus)]
+    status: HealthStatus,
     /// What is wrong with it.
     #[serde(skip_serializing_if = "Option::is_none")]
     message: Option<String>,
+    /// Whether the process is ready only while it works; left out where it is.
+    #[serde(rename = "required", skip_serializing_if = "is_true")]
+    is_required: bool,
 }
 
 impl Part {
-    pub(crate) fn new(name: String, finding: Finding) -> Self {
+    pub(crate) fn new(name: String, is_required: bool, finding: HealthFinding) -> Self {
         Self {
             name,
             status: finding.status,
             message: finding.message,
+            is_required,
         }
     }
 
     /// The status of the worst of `parts`; up when there are none.
-    pub(crate) fn worst(parts: &[Self]) -> Status {
-        parts
-            .iter()
-            .map(|part| part.status)
-            .max()
-            .unwrap_or(Status::Up)
+    pub(crate) fn worst<'a>(parts: impl IntoIterator<Item = &'a Self>) -> HealthStatus {
+        let statuses = parts.into_iter().map(|part| part.status);
+        statuses.max().unwrap_or(HealthStatus::Up)
     }
+
+    /// The same of those without which we are not ready.
+    pub(crate) fn worst_required(parts: &[Self]) -> HealthStatus {
+        Self::worst(parts.iter().filter(|part| part.is_required))
+    }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands it over so")]
+fn is_true(flag: &bool) -> bool {
+    *flag
 }

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use tidegate_core::HealthFinding;
 use tidegate_core::env::Clock;
 
-use super::{Finding, Part};
+use super::Part;
 
 /// The loops of the process and when each was last heard of.
 #[derive(Debug)]
@@ -57,7 +58,7 @@ impl Loops {
             .filter(|w| now.saturating_sub(w.last) > w.limit);
         late.map(|watch| {
             let message = format!("no beat within {:?}", watch.limit);
-            Part::new(watch.name.clone(), Finding::down(message))
+            Part::new(watch.name.clone(), true, HealthFinding::down(message))
         })
         .collect()
     }

@@ -6,19 +6,17 @@ use std::time::Duration;
 use axum::Json;
 use axum::extract::{Path, Query, State};
 use serde::Deserialize;
-use tidegate_core::books::Audit;
-use tidegate_core::{EventId, Offset, Topic};
+use tidegate_client::wire::{
+    NewRecords, Placed, PlacedRecords, ReadRecord, ReadRecords, TopicNames, TopicShown,
+};
+use tidegate_core::{Offset, Topic};
 use tidegate_log::{LogError, Read, TopicPartition};
 use utoipa::IntoParams;
 
-use super::LogDesk;
-use super::wire::{
-    Located, NewRecords, Placed, PlacedRecords, ReadRecord, ReadRecords, TopicNames, TopicShown,
-};
-use crate::api::wire;
+use super::LogApi;
 use crate::{Problem, ProblemCode};
 
-type Desk = State<Arc<LogDesk>>;
+type Api = State<Arc<LogApi>>;
 
 /// Records of one answer, unless more or fewer are asked for, and at most.
 const USUAL_RECORDS: usize = 500;
@@ -32,10 +30,10 @@ const MOST_WAIT_MS: u64 = 10_000;
 #[utoipa::path(get, path = "/tidegate/log", tag = "log", responses(
     (status = 200, description = "The names of all topics.", body = TopicNames),
 ))]
-pub(super) async fn list_topics(State(desk): Desk) -> Result<Json<TopicNames>, Problem> {
-    let topics = desk.log.topics().await.map_err(|error| problem(&error))?;
+pub(super) async fn list_topics(State(api): Api) -> Result<Json<TopicNames>, Problem> {
+    let topics = api.log.topics().await.map_err(|error| problem(&error))?;
     Ok(Json(TopicNames {
-        cluster: desk.log.cluster().to_owned(),
+        cluster: api.log.cluster().to_owned(),
         topics: topics
             .iter()
             .map(|topic| topic.as_str().to_owned())
@@ -51,11 +49,11 @@ pub(super) async fn list_topics(State(desk): Desk) -> Result<Json<TopicNames>, P
         (status = 404, description = "There is no such topic.", body = Problem),
 ))]
 pub(super) async fn describe_topic(
-    State(desk): Desk,
+    State(api): Api,
     Path(topic): Path<String>,
 ) -> Result<Json<TopicShown>, Problem> {
     let topic = named(topic)?;
-    let described = desk.log.describe(&topic).await;
+    let described = api.log.describe(&topic).await;
     Ok(Json(described.map_err(|error| problem(&error))?.into()))
 }
 
@@ -73,7 +71,7 @@ pub(super) async fn describe_topic(
         (status = 507, description = "The log is full.", body = Problem),
 ))]
 pub(super) async fn append_records(
-    State(desk): Desk,
+    State(api): Api,
     Path(topic): Path<String>,
     Json(new): Json<NewRecords>,
 ) -> Result<Json<PlacedRecords>, Problem> {
@@ -81,14 +79,14 @@ pub(super) async fn append_records(
     let mut ids = Vec::with_capacity(new.records.len());
     let mut appends = Vec::with_capacity(new.records.len());
     for (index, record) in new.records.into_iter().enumerate() {
-        let id = record.id.unwrap_or_else(|| desk.ids.mint());
+        let id = record.id.unwrap_or_else(|| api.ids.mint());
         let append = record.into_append(topic.clone(), id).map_err(|why| {
             Problem::new(ProblemCode::BadRequest, format!("record {index}: {why}"))
         })?;
         ids.push(id);
         appends.push(append);
     }
-    let positions = desk
+    let positions = api
         .log
         .append(appends)
         .await
@@ -151,7 +149,7 @@ fn parse_from(text: &str) -> Option<From> {
         (status = 416, description = "The offset is not there.", body = Problem),
 ))]
 pub(super) async fn read_records(
-    State(desk): Desk,
+    State(api): Api,
     Path((topic, partition)): Path<(String, i32)>,
     Query(asked): Query<Asked>,
 ) -> Result<Json<ReadRecords>, Problem> {
@@ -160,7 +158,7 @@ pub(super) async fn read_records(
         Problem::new(ProblemCode::BadRequest, text)
     })?;
     let topic = named(topic)?;
-    let described = desk
+    let described = api
         .log
         .describe(&topic)
         .await
@@ -181,7 +179,7 @@ pub(super) async fn read_records(
         From::Latest => found.end,
         From::Offset(offset) => Offset(offset),
         From::Time(ms) => {
-            let found = desk.log.offset_at(&at, ms).await;
+            let found = api.log.offset_at(&at, ms).await;
             found.map_err(|error| problem(&error))?
         }
     };
@@ -201,8 +199,8 @@ pub(super) async fn read_records(
         wait: Duration::from_millis(asked.wait_ms.unwrap_or(0).min(MOST_WAIT_MS)),
         ..Read::new(at.clone(), from)
     };
-    let batch = desk.log.read(read).await.map_err(|error| problem(&error))?;
-    let cluster = desk.log.cluster();
+    let batch = api.log.read(read).await.map_err(|error| problem(&error))?;
+    let cluster = api.log.cluster();
     let records = batch.records.iter();
     answer.records = records
         .map(|stored| ReadRecord::of(stored, cluster, &at))
@@ -210,39 +208,6 @@ pub(super) async fn read_records(
     answer.next = batch.next.0;
     answer.end = answer.end.max(batch.next.0);
     Ok(Json(answer))
-}
-
-/// Counts the events of the log where they are, and compares that with the books.
-#[utoipa::path(get, path = "/tidegate/audit", tag = "log", responses(
-    (status = 200, description = "What was found.", body = wire::Audit),
-))]
-pub(super) async fn audit(State(desk): Desk) -> Result<Json<Audit>, Problem> {
-    let audit = desk.witness.audit().await;
-    audit.map(Json).map_err(|error| problem(&error))
-}
-
-/// Says where an event is.
-#[utoipa::path(get, path = "/tidegate/where/{id}", tag = "log",
-    params(("id" = String, Path, description = "The id of the event.")),
-    responses(
-        (status = 200, description = "Where it is.", body = Located),
-        (status = 404, description = "No topic has it.", body = Problem),
-))]
-pub(super) async fn locate(
-    State(desk): Desk,
-    Path(id): Path<String>,
-) -> Result<Json<Located>, Problem> {
-    let id: EventId = id
-        .parse()
-        .map_err(|error| Problem::new(ProblemCode::BadRequest, format!("{error}")))?;
-    match desk.witness.find(id).await {
-        Ok(Some(located)) => Ok(Json(located)),
-        Ok(None) => Err(Problem::new(
-            ProblemCode::WhereUnknown,
-            format!("no topic has event {id}"),
-        )),
-        Err(error) => Err(problem(&error)),
-    }
 }
 
 fn named(topic: String) -> Result<Topic, Problem> {

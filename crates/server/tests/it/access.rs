@@ -3,8 +3,9 @@
 use std::net::SocketAddr;
 
 use axum::routing::post;
+use tidegate_core::HealthFinding;
 use tidegate_core::env::Env;
-use tidegate_server::{Finding, Server, ServerConfig};
+use tidegate_server::{Server, ServerConfig};
 use utoipa_axum::router::OpenApiRouter;
 
 use crate::fixture::{Running, config, config_with_token};
@@ -130,9 +131,9 @@ async fn with_a_token_every_route_but_the_probes_needs_it() {
 #[tokio::test]
 async fn probes_without_the_token_see_a_status_and_no_details() {
     let server = Running::start(config_with_token(), |b| b).await;
-    server
-        .health
-        .register("store", || async { Finding::degraded("secret detail") });
+    server.health.register("store", || async {
+        HealthFinding::degraded("secret detail")
+    });
     for path in PROBES {
         let answer = server.get(path).await;
         let fields: Vec<String> = answer.json().as_object().unwrap().keys().cloned().collect();

@@ -3,56 +3,89 @@
 use std::sync::Arc;
 
 use serde_json::json;
-use tidegate_core::books::{Account, Component, ComponentKind, Lost};
-use tidegate_server::{Accounts, AccountsFuture, AccountsUnavailable, Exporter, Finding};
+use tidegate_core::books::{Account, Audited, Books, ComponentAccount, ComponentKind, Lost, Place};
+use tidegate_core::env::BoxFuture;
+use tidegate_core::{Code, Component, EventId, EventLocation, Failure, HealthFinding};
+use tidegate_server::Exporter;
 
 use crate::fixture::{Running, config};
 
+/// A component with books that are there, fail or hang.
 #[derive(Debug)]
-struct Fixed(Vec<Component>);
+struct Stub {
+    name: &'static str,
+    books: Option<Result<Vec<ComponentAccount>, &'static str>>,
+    is_required: bool,
+}
 
-impl Accounts for Fixed {
-    fn name(&self) -> &str {
-        "fixed"
-    }
-
-    fn read(&self) -> AccountsFuture<'_> {
-        Box::pin(async { Ok(self.0.clone()) })
+impl Stub {
+    fn new(name: &'static str, books: Option<Result<Vec<ComponentAccount>, &'static str>>) -> Self {
+        Self {
+            name,
+            books,
+            is_required: true,
+        }
     }
 }
 
-#[derive(Debug)]
-struct Broken;
-
-impl Accounts for Broken {
+impl Component for Stub {
     fn name(&self) -> &str {
-        "orders-store"
+        self.name
     }
 
-    fn read(&self) -> AccountsFuture<'_> {
+    fn accounts(&self) -> BoxFuture<'_, Result<Vec<ComponentAccount>, Failure>> {
         Box::pin(async {
-            Err(AccountsUnavailable::Failed {
-                name: "orders-store".to_owned(),
-                source: "password of the database".into(),
-            })
+            match &self.books {
+                Some(books) => books.clone().map_err(|why| failure().with_source(why)),
+                None => std::future::pending().await,
+            }
         })
     }
-}
 
-#[derive(Debug)]
-struct Hanging;
-
-impl Accounts for Hanging {
-    fn name(&self) -> &str {
-        "far-store"
+    fn audit(&self) -> BoxFuture<'_, Result<Vec<Audited>, Failure>> {
+        Box::pin(async {
+            let accounts = self.accounts().await.map_err(|_| failure())?;
+            let audited = accounts.into_iter().map(|found| {
+                let (books, recount) = (Books::default(), Books::default());
+                Audited::new(found.name, found.kind, &books, &recount, Vec::new())
+            });
+            Ok(audited.collect())
+        })
     }
 
-    fn read(&self) -> AccountsFuture<'_> {
-        Box::pin(std::future::pending())
+    fn locate(&self, id: EventId) -> BoxFuture<'_, Result<Vec<EventLocation>, Failure>> {
+        Box::pin(async move {
+            if self.books.as_ref().is_some_and(Result::is_err) {
+                return Err(failure());
+            }
+            let details = json!({ "number": 7 });
+            let seen = EventLocation::new(self.name, Place::Queued, details);
+            Ok((id == EventId::from_u128(1))
+                .then_some(seen)
+                .into_iter()
+                .collect())
+        })
+    }
+
+    fn health(&self) -> BoxFuture<'_, HealthFinding> {
+        Box::pin(async {
+            match &self.books {
+                Some(Ok(_)) => HealthFinding::up(),
+                Some(Err(_)) | None => HealthFinding::down("away"),
+            }
+        })
+    }
+
+    fn gates_readiness(&self) -> bool {
+        self.is_required
     }
 }
 
-fn logger() -> Arc<dyn Accounts> {
+fn failure() -> Failure {
+    Failure::transient(Code::from_static("store.away"), "the database is away")
+}
+
+fn logger() -> Arc<dyn Component> {
     let lost: Lost = serde_json::from_value(json!({"queue-full": 1})).unwrap();
     let account = Account {
         accepted: 10,
@@ -63,19 +96,79 @@ fn logger() -> Arc<dyn Accounts> {
         ..Account::default()
     };
     let name = "logger \"a\"".to_owned();
-    Arc::new(Fixed(vec![Component {
+    let account = ComponentAccount {
         name,
         kind: ComponentKind::Logger,
         account,
-    }]))
+    };
+    Arc::new(Stub::new("logger", Some(Ok(vec![account]))))
+}
+
+fn broken() -> Arc<dyn Component> {
+    Arc::new(Stub::new(
+        "orders-store",
+        Some(Err("password of the database")),
+    ))
+}
+
+fn hanging() -> Arc<dyn Component> {
+    Arc::new(Stub::new("far-store", None))
+}
+
+#[tokio::test]
+async fn a_component_that_readiness_does_not_depend_on_is_shown_and_does_not_end_it() {
+    let optional = Stub {
+        is_required: false,
+        ..Stub::new("extra", Some(Err("away")))
+    };
+    let server = Running::start(config(), |b| {
+        b.component(logger()).component(Arc::new(optional))
+    })
+    .await;
+    insta::assert_snapshot!(server.get("/readyz").await.short(), @r#"200 {"status":"UP","draining":false,"parts":[{"name":"extra","status":"DOWN","message":"away","required":false},{"name":"logger","status":"UP"}]}"#);
+    assert_eq!(server.get("/health").await.status, 503);
+}
+
+#[tokio::test]
+async fn audit_and_where_answer_for_every_component() {
+    let queue = Arc::new(Stub::new("queue", Some(Ok(Vec::new()))));
+    let server = Running::start(config(), |b| b.component(logger()).component(queue)).await;
+    let audit = server.get("/tidegate/audit").await.json();
+    assert_eq!(audit["components"][0]["name"], "logger \"a\"");
+    assert_eq!(audit["unaccounted"], 0);
+    let id = EventId::from_u128(1);
+    insta::assert_snapshot!(server.get(&format!("/tidegate/where/{id}")).await.short(), @r#"200 {"id":"00000000-0000-0000-0000-000000000001","place":"queued","component":"queue","at":null,"attempts":null,"history":[{"component":"logger","place":"queued","number":7},{"component":"queue","place":"queued","number":7}]}"#);
+    let path = format!("/tidegate/where/{id}?component=queue");
+    assert_eq!(
+        server.get(&path).await.json()["history"]
+            .as_array()
+            .unwrap()
+            .len(),
+        1
+    );
+    let other = EventId::from_u128(2);
+    insta::assert_snapshot!(server.get(&format!("/tidegate/where/{other}")).await.short(), @r#"404 {"code":"where.unknown","message":"no component has event 00000000-0000-0000-0000-000000000002","details":{}}"#);
+    insta::assert_snapshot!(server.get("/tidegate/audit?component=outbox").await.short(), @r#"404 {"code":"http.not-found","message":"there is no component `outbox`","details":{}}"#);
+}
+
+#[tokio::test]
+async fn an_audit_fails_as_a_whole_and_says_why() {
+    let server = Running::start(config(), |b| b.component(logger()).component(broken())).await;
+    insta::assert_snapshot!(server.get("/tidegate/audit").await.short(), @r#"503 {"code":"http.unavailable","message":"the database is away","details":{"cause":"store.away"}}"#);
+    assert_eq!(
+        server.get("/tidegate/audit?component=logger").await.status,
+        200
+    );
 }
 
 #[tokio::test]
 async fn probes_say_how_we_are() {
     let server = Running::plain().await;
-    server.health.register("log", || async { Finding::up() });
+    server
+        .health
+        .register("log", || async { HealthFinding::up() });
     server.health.register("spill", || async {
-        Finding::degraded("3 segments wait for replay")
+        HealthFinding::degraded("3 segments wait for replay")
     });
     insta::assert_snapshot!(server.get("/livez").await.short(), @r#"200 {"status":"UP","draining":false,"parts":[]}"#);
     insta::assert_snapshot!(server.get("/readyz").await.short(), @r#"200 {"status":"DEGRADED","draining":false,"parts":[{"name":"log","status":"UP"},{"name":"spill","status":"DEGRADED","message":"3 segments wait for replay"}]}"#);
@@ -109,7 +202,7 @@ async fn the_index_names_paths_that_are_there() {
 
 #[tokio::test]
 async fn the_ledger_is_the_json_of_the_books() {
-    let server = Running::start(config(), |b| b.accounts(logger())).await;
+    let server = Running::start(config(), |b| b.component(logger())).await;
     let answer = server.get("/tidegate/ledger").await;
     assert_eq!(answer.header("content-type"), Some("application/json"));
     insta::assert_snapshot!(answer.short(), @r#"200 {"components":[{"name":"logger \"a\"","kind":"logger","account":{"accepted":10,"queued":0,"in_flight":2,"retrying":0,"parked":0,"spilled":3,"dead_lettered":0,"delivered":4,"lost":{"total":1,"queue-full":1}}}],"balanced":true}"#);
@@ -117,10 +210,7 @@ async fn the_ledger_is_the_json_of_the_books() {
 
 #[tokio::test]
 async fn books_that_cannot_be_read_are_not_shown_as_balanced() {
-    let server = Running::start(config(), |b| {
-        b.accounts(logger()).accounts(Arc::new(Broken))
-    })
-    .await;
+    let server = Running::start(config(), |b| b.component(logger()).component(broken())).await;
     insta::assert_snapshot!(server.get("/tidegate/ledger").await.short(), @r#"503 {"code":"ledger.unavailable","message":"could not read the books of `orders-store`","details":{}}"#);
     let metrics = server.get("/metrics").await;
     assert_eq!((metrics.status, metrics.body.as_str()), (200, ""));
@@ -128,7 +218,7 @@ async fn books_that_cannot_be_read_are_not_shown_as_balanced() {
 
 #[tokio::test]
 async fn books_that_hang_are_given_up_on() {
-    let server = Running::start(config(), |b| b.accounts(Arc::new(Hanging))).await;
+    let server = Running::start(config(), |b| b.component(hanging())).await;
     let clock = server.clock.clone();
     let mut client = server.client().await;
     let limit = std::time::Duration::from_secs(2);
@@ -143,7 +233,7 @@ async fn books_that_hang_are_given_up_on() {
 async fn metrics_are_the_ledger_and_what_was_recorded() {
     let (recorder, exporter) = Exporter::with_recorder();
     let _recording = metrics::set_default_local_recorder(&recorder);
-    let server = Running::start(config(), |b| b.accounts(logger()).metrics(exporter)).await;
+    let server = Running::start(config(), |b| b.component(logger()).metrics(exporter)).await;
     metrics::counter!("eventlog.sent").increment(4);
     assert_eq!(server.get("/nowhere").await.status, 404);
     let answer = server.get("/metrics").await;

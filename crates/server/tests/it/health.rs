@@ -4,14 +4,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use tidegate_server::{CHECK_TIMEOUT, Finding, RESULT_LIFETIME};
+use tidegate_core::HealthFinding;
+use tidegate_server::{CHECK_TIMEOUT, RESULT_LIFETIME};
 
 use crate::fixture::Running;
 
 #[tokio::test]
 async fn a_check_that_hangs_is_down_and_does_not_hang_the_probe() {
     let server = Running::plain().await;
-    server.health.register("log", || async { Finding::up() });
+    server
+        .health
+        .register("log", || async { HealthFinding::up() });
     server.health.register("store", std::future::pending);
     let mut client = server.client().await;
     let (answer, ()) = tokio::join!(client.get("/readyz"), async {
@@ -40,16 +43,16 @@ async fn checks_that_hang_are_waited_for_at_the_same_time() {
 async fn a_check_that_is_down_or_panics_makes_us_not_ready() {
     let server = Running::plain().await;
     server.health.register("log", || async { panic!("secret") });
-    server
-        .health
-        .register("store", || async { Finding::down("connection refused") });
+    server.health.register("store", || async {
+        HealthFinding::down("connection refused")
+    });
     insta::assert_snapshot!(server.get("/readyz").await.short(), @r#"503 {"status":"DOWN","draining":false,"parts":[{"name":"log","status":"DOWN","message":"the check panicked"},{"name":"store","status":"DOWN","message":"connection refused"}]}"#);
     assert_eq!(server.get("/health").await.status, 503);
     assert_eq!(server.get("/livez").await.status, 200);
     server.health.forget("log");
     server
         .health
-        .register("store", || async { Finding::degraded("slow") });
+        .register("store", || async { HealthFinding::degraded("slow") });
     insta::assert_snapshot!(server.get("/readyz").await.short(), @r#"200 {"status":"DEGRADED","draining":false,"parts":[{"name":"store","status":"DEGRADED","message":"slow"}]}"#);
 }
 
@@ -63,7 +66,7 @@ async fn many_probes_ask_a_part_once() {
         async {
             // Others come in while this one is being asked.
             tokio::task::yield_now().await;
-            Finding::up()
+            HealthFinding::up()
         }
     });
     let mut clients = Vec::new();

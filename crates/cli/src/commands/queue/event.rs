@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
-use tidegate_core::EventId;
+use tidegate_core::{EventId, iso_time};
 use tidegate_queue::port::{HandlerResult, HandlerState, Listed, Status};
 
 use crate::table;
@@ -45,7 +45,7 @@ struct Answer {
 impl Shown {
     /// An event of a listing.
     pub(super) fn of(listed: Listed) -> Self {
-        let time = |ms: Option<i64>| table::time(u64::try_from(ms?).ok()?);
+        let time = |ms: Option<i64>| iso_time(u64::try_from(ms?).ok()?);
         Self {
             id: listed.id,
             event_id: listed.event_id,

@@ -11,7 +11,11 @@ use crate::{store, table};
 
 pub(super) async fn migrate(at: &StoreAt, output: Output) -> Result<Exit, Report> {
     let settings = store::named(at)?;
-    let (opened, ran) = store::open_and_migrate(&settings, &Env::system()).await?;
+    let env = Env::system();
+    let (store, shown) = store::make(&settings, &env).await?;
+    let opened = store::Opened::on(store, shown, &env).await?;
+    let ran = sql::migrate(&opened.store).await;
+    let ran = ran.map_err(|error| opened.report(&error))?;
     opened.close().await;
     match output {
         Output::Json => print_json(&json!({ "store": opened.shown, "ran": ran }))?,

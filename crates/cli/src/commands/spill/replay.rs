@@ -6,16 +6,16 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tidegate_core::books::{Component, ComponentKind, Ledger};
+use tidegate_core::books::{ComponentAccount, ComponentKind, Ledger};
 use tidegate_core::env::{Clock, Env};
-use tidegate_logger::spill::SpillError;
+use tidegate_logger::spill::{SpillDirectory, SpillError};
 use tidegate_logger::{
     Answer, Api, Authentication, HttpApi, Judgment, Logger, LoggerConfig, Payload, Report as Ended,
     Sending,
 };
 use tokio::sync::oneshot;
 
-use super::{component, look, must_be_there, unreadable};
+use super::{look, must_be_there, unreadable};
 use crate::args::{Output, Replay};
 use crate::report::{Exit, Report, is_drawable, print, print_json, say};
 use crate::table;
@@ -150,8 +150,8 @@ fn refused(dir: &Path, error: &SpillError) -> Report {
 }
 
 fn tell(dir: &Path, ended: &Ended, output: Output) -> Result<(), Report> {
-    let ledger = Ledger::new(vec![Component {
-        name: component(dir),
+    let ledger = Ledger::new(vec![ComponentAccount {
+        name: SpillDirectory::name_of(dir),
         kind: ComponentKind::Logger,
         account: ended.account.clone(),
     }]);

@@ -1,13 +1,12 @@
 //! How a record is shown.
 
 use serde::Serialize;
-use tidegate_core::EventId;
+use tidegate_client::wire::{Header, ReadRecord};
+use tidegate_core::{EventId, iso_time};
 use tidegate_log::{Stored, TopicPartition};
-use tidegate_server::log::{Header, ReadRecord};
 
 use crate::args::Output;
 use crate::report::Report;
-use crate::table;
 
 /// A record as a line of JSON. Bytes that are no text stand in base64 under names of their own.
 #[derive(Debug, Serialize)]
@@ -34,7 +33,7 @@ pub(super) fn line(
     output: Output,
 ) -> Result<(), Report> {
     let record = ReadRecord::of(stored, cluster, at);
-    let timestamp = table::time(record.timestamp_ms);
+    let timestamp = iso_time(record.timestamp_ms);
     match output {
         Output::Json => {
             let shown = Shown {

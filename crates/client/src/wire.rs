@@ -1,4 +1,4 @@
-//! What the routes of a log read and write.
+//! What the routes of a log read and write as JSON.
 //!
 //! Bytes that are text are written as text, others as base64 under a name of their own, so that
 //! neither has to be guessed.
@@ -6,10 +6,8 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
-use tidegate_core::books::Place;
 use tidegate_core::{EventId, Offset, Topic};
 use tidegate_log::{Append, EVENT_ID, Record, Stored, TopicDescription, TopicPartition};
-use utoipa::ToSchema;
 
 /// Bytes as text where they are, else as base64.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,7 +58,8 @@ impl Octets {
 }
 
 /// One header of a record; a name may come more than once.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Header {
     /// Its name.
@@ -74,7 +73,8 @@ pub struct Header {
 }
 
 /// Records on their way into a topic.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct NewRecords {
     /// The records, in their order.
@@ -82,12 +82,13 @@ pub struct NewRecords {
 }
 
 /// A record on its way into a topic.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct NewRecord {
     /// The id of its event; without one it gets one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, example = "019a8f3e-5c00-7abc-8def-0123456789ab")]
+    #[cfg_attr(feature = "schema", schema(value_type = Option<String>, example = "019a8f3e-5c00-7abc-8def-0123456789ab"))]
     pub id: Option<EventId>,
     /// The partition; without one the key decides.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -182,17 +183,19 @@ fn push_headers(record: &mut Record, headers: Vec<Header>) -> Result<(), String>
 }
 
 /// Where records lie now.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct PlacedRecords {
     /// One for each record, in the order of the request.
     pub records: Vec<Placed>,
 }
 
 /// Where a record lies now.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Placed {
     /// The id of its event.
-    #[schema(value_type = String)]
+    #[cfg_attr(feature = "schema", schema(value_type = String))]
     pub id: EventId,
     /// Its partition.
     pub partition: i32,
@@ -201,7 +204,8 @@ pub struct Placed {
 }
 
 /// Records of a partition.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct ReadRecords {
     /// The records, in their order.
     pub records: Vec<ReadRecord>,
@@ -214,14 +218,15 @@ pub struct ReadRecords {
 }
 
 /// A record as it lies in its partition.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct ReadRecord {
     /// Its offset.
     pub offset: i64,
     /// When it was made, in milliseconds since 1970.
     pub timestamp_ms: u64,
     /// The id of its event: the one it carries, or the one that follows from where it lies.
-    #[schema(value_type = String)]
+    #[cfg_attr(feature = "schema", schema(value_type = String))]
     pub id: EventId,
     /// Whether it carries that id.
     pub carries_id: bool,
@@ -286,7 +291,8 @@ impl ReadRecord {
 }
 
 /// The topics of a log.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct TopicNames {
     /// The name of the log, from which records that carry no id get theirs.
     pub cluster: String,
@@ -295,7 +301,8 @@ pub struct TopicNames {
 }
 
 /// How a topic is set up, and what it holds.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct TopicShown {
     /// Its name.
     pub topic: String,
@@ -312,7 +319,8 @@ pub struct TopicShown {
 }
 
 /// What a partition holds.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct PartitionRange {
     /// Its number.
     pub partition: i32,
@@ -343,48 +351,6 @@ impl From<TopicDescription> for TopicShown {
                 .collect(),
         }
     }
-}
-
-/// Where an event is.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Located {
-    /// The event.
-    #[schema(value_type = String)]
-    pub id: EventId,
-    /// The place it is in.
-    #[schema(value_type = String, example = "queued")]
-    pub place: Place,
-    /// The component that has it.
-    pub component: String,
-    /// Since when, as far as anything tells.
-    pub at: Option<String>,
-    /// How often it was handled, where that was written down.
-    pub attempts: Option<u32>,
-    /// Where it was seen.
-    pub history: Vec<Sighting>,
-}
-
-/// Where an event was seen in a log.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Sighting {
-    /// The topic, or the group on it.
-    pub component: String,
-    /// The place it is in there.
-    #[schema(value_type = String)]
-    pub place: Place,
-    /// The topic.
-    pub topic: String,
-    /// The partition.
-    pub partition: i32,
-    /// The offset.
-    pub offset: i64,
-    /// When the record was made.
-    pub at: Option<String>,
-    /// The places that a group which has passed the record has put events of that time in, where they
-    /// are several: it is in one of them, and `place` is the least finished.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schema(value_type = Vec<String>)]
-    pub among: Vec<Place>,
 }
 
 #[cfg(test)]

@@ -4,20 +4,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_core::books::Audit;
-use tidegate_core::{Code, EventId, GroupName, Offset, Partition, Topic};
+use tidegate_core::{Code, GroupName, Offset, Partition, Topic, error_chain};
 use tidegate_log::{
     Append, Batch, Call, Committed, Join, Log, LogError, PartitionDescription, Position, Read,
     Session, TopicConfig, TopicDescription, TopicPartition,
 };
-use tidegate_server::log::{
-    Located, NewRecord, NewRecords, PlacedRecords, ReadRecords, TopicNames, TopicShown,
-};
 
-use crate::ask::{AskError, Target};
+use crate::process::{ClientError, ProcessClient};
+use crate::wire::{NewRecord, NewRecords, PlacedRecords, ReadRecords, TopicNames, TopicShown};
 
-/// How long counting a whole log, or searching it, may take.
-const COUNTING: Duration = Duration::from_secs(600);
 /// The longest wait for a record that is asked of the process at once.
 const WAIT: Duration = Duration::from_secs(2);
 /// Records of one request, so that its answer stays small.
@@ -25,14 +20,17 @@ const RECORDS: usize = 1_000;
 
 /// The log of a running process.
 #[derive(Debug, Clone)]
-pub(crate) struct RemoteLog {
-    target: Target,
+pub struct RemoteLog {
+    target: ProcessClient,
     cluster: String,
 }
 
 impl RemoteLog {
     /// Finds out whether the process answers for a log.
-    pub(crate) async fn connect(target: Target) -> Result<Self, LogError> {
+    ///
+    /// # Errors
+    /// The process does not answer, or has no log.
+    pub async fn connect(target: ProcessClient) -> Result<Self, LogError> {
         let names: Result<TopicNames, _> = target.get("/tidegate/log").await;
         let names = names.map_err(|error| failed(&target, "to look at the log", None, error))?;
         Ok(Self {
@@ -41,27 +39,11 @@ impl RemoteLog {
         })
     }
 
-    /// Has the process count its log.
-    pub(crate) async fn audit(&self) -> Result<Audit, LogError> {
-        let audit = self.target.get_within("/tidegate/audit", COUNTING).await;
-        audit.map_err(|error| self.failed("the audit", None, error))
-    }
-
-    /// Has the process search its log.
-    pub(crate) async fn find(&self, id: EventId) -> Result<Option<Located>, LogError> {
-        let path = format!("/tidegate/where/{id}");
-        match self.target.get_within(&path, COUNTING).await {
-            Ok(located) => Ok(Some(located)),
-            Err(AskError::Refused { code, .. }) if code == "where.unknown" => Ok(None),
-            Err(error) => Err(self.failed("the search", None, error)),
-        }
-    }
-
     fn failed(
         &self,
         doing: &'static str,
         at: Option<&TopicPartition>,
-        error: AskError,
+        error: ClientError,
     ) -> LogError {
         failed(&self.target, doing, at, error)
     }
@@ -134,24 +116,24 @@ impl RemoteLog {
 
 /// What the answer of a process, or the lack of one, is in terms of a log.
 fn failed(
-    target: &Target,
+    target: &ProcessClient,
     doing: &'static str,
     at: Option<&TopicPartition>,
-    error: AskError,
+    error: ClientError,
 ) -> LogError {
     let (code, message, details) = match error {
         // The request may have got through.
-        AskError::Unreachable { source, .. } if doing == "an append" && !source.is_connect() => {
+        ClientError::Unreachable { source, .. } if doing == "an append" && !source.is_connect() => {
             return LogError::Unknown {
                 doing,
                 why: format!("{}: {source}", target.shown()),
             };
         }
-        AskError::Unreachable { source, .. } => {
-            let why = format!("no answer: {}", chain(&source));
+        ClientError::Unreachable { source, .. } => {
+            let why = format!("no answer: {}", error_chain(&source));
             return elsewhere(target, "log.away", why);
         }
-        AskError::Refused {
+        ClientError::Refused {
             code,
             message,
             details,
@@ -185,23 +167,13 @@ fn failed(
 }
 
 /// What a process says, in its own words and under its own code.
-fn elsewhere(target: &Target, code: &str, why: String) -> LogError {
+fn elsewhere(target: &ProcessClient, code: &str, why: String) -> LogError {
     let unnamed = Code::from_static("log.refused");
     LogError::Elsewhere {
         process: target.shown(),
         code: Code::new(code).unwrap_or(unnamed),
         why,
     }
-}
-
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut beneath = error.source();
-    while let Some(source) = beneath {
-        text.push_str(&format!(": {source}"));
-        beneath = source.source();
-    }
-    text
 }
 
 /// What only a process that has the log open can do.
@@ -310,12 +282,9 @@ mod tests {
 
     #[test]
     fn an_offset_that_is_not_there_is_the_one_that_was_asked_for() {
-        let target = Target {
-            url: "http://127.0.0.1:9".to_owned(),
-            token: None,
-        };
+        let target = ProcessClient::new("http://127.0.0.1:9", None);
         let at = TopicPartition::new(Topic::new("t").unwrap(), 0);
-        let refused = AskError::Refused {
+        let refused = ClientError::Refused {
             shown: target.shown(),
             status: 416,
             code: "log.out-of-range".to_owned(),
@@ -334,10 +303,7 @@ mod tests {
 
     #[test]
     fn what_a_process_says_keeps_its_code_and_its_words() {
-        let target = Target {
-            url: "http://127.0.0.1:9".to_owned(),
-            token: None,
-        };
+        let target = ProcessClient::new("http://127.0.0.1:9", None);
         let at = TopicPartition::new(Topic::new("t").unwrap(), 0);
         for (code, cause, expected) in [
             ("log.unavailable", Some("log.disk"), "log.disk"),
@@ -351,7 +317,7 @@ mod tests {
             ("http.unauthorized", None, "http.unauthorized"),
             ("", None, "log.refused"),
         ] {
-            let refused = AskError::Refused {
+            let refused = ClientError::Refused {
                 shown: target.shown(),
                 status: 503,
                 code: code.to_owned(),

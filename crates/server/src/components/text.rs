@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use tidegate_core::books::{Component, Ledger};
+use tidegate_core::books::{ComponentAccount, Ledger};
 
 /// Where the events of each component are.
 const EVENTS: &str = "tidegate_events";
@@ -72,7 +72,7 @@ fn family(
     kind: &str,
     help: &str,
     ledger: &Ledger,
-    lines: impl Fn(&Component) -> Vec<Line<'_>>,
+    lines: impl Fn(&ComponentAccount) -> Vec<Line<'_>>,
 ) {
     text.push_str(&format!("# HELP {name} {help}\n# TYPE {name} {kind}\n"));
     for component in &ledger.components {

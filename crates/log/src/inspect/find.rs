@@ -2,15 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use serde_json::json;
 use tidegate_core::books::{Books, Bucket, Place};
-use tidegate_core::{EventId, GroupName, Offset, Topic};
-use tidegate_log::kafka::KafkaLog;
-use tidegate_log::{Log, LogError, Read, Stored, TopicPartition};
-use tidegate_server::log::{Located, Sighting};
+use tidegate_core::{EventId, EventLocation, GroupName, Offset, Topic, iso_time};
 
-use super::component;
-use super::opened::Scope;
-use crate::table;
+use super::{LogScope, OpenLog, account_name};
+use crate::error::LogError;
+use crate::port::{Log, Read};
+use crate::record::{Stored, TopicPartition};
 
 /// The groups of which the log itself knows that they read a topic, whether or not they have committed
 /// anything, and where each began, by partition; where that is not known, at the first record.
@@ -23,7 +22,11 @@ pub(super) struct Begins<'a> {
     /// What the groups have posted, as far as the log itself keeps that.
     pub(super) posted: BTreeMap<(Topic, GroupName), Books>,
     /// On Kafka the books of a group say where they begin: what lies before was never in them.
-    pub(super) kafka: Option<&'a KafkaLog>,
+    #[cfg_attr(
+        not(feature = "kafka"),
+        expect(dead_code, reason = "a log in a directory says it by `readers`")
+    )]
+    pub(super) open: &'a OpenLog,
 }
 
 impl Begins<'_> {
@@ -40,7 +43,8 @@ impl Begins<'_> {
 
     /// Where a group began to read a partition; none if nobody knows that it reads it.
     async fn of(&self, group: &GroupName, at: &TopicPartition) -> Result<Option<Offset>, LogError> {
-        if let Some(kafka) = self.kafka {
+        #[cfg(feature = "kafka")]
+        if let OpenLog::Kafka { log: kafka, .. } = self.open {
             let books = kafka.books(group, std::slice::from_ref(at)).await?;
             if let Some(books) = books.into_iter().flatten().next() {
                 // Books that were begun anew speak of what was settled before as well.
@@ -61,9 +65,9 @@ impl Begins<'_> {
 pub(super) async fn find(
     log: &dyn Log,
     id: EventId,
-    scope: Option<&Scope>,
+    scope: Option<&LogScope>,
     begins: &Begins<'_>,
-) -> Result<Vec<Sighting>, LogError> {
+) -> Result<Vec<EventLocation>, LogError> {
     let mut sightings = Vec::new();
     let topics = match scope {
         Some(scope) if !scope.topics.is_empty() => scope.topics.clone(),
@@ -110,7 +114,7 @@ pub(super) async fn find(
             }
         }
     }
-    Ok(sightings)
+    Ok(waiting_last(sightings))
 }
 
 /// What became of one record: a sighting per group that is past it or before it, or one for the
@@ -120,18 +124,19 @@ async fn seen(
     (groups, begins): (&[GroupName], &Begins<'_>),
     at: &TopicPartition,
     stored: &Stored,
-) -> Result<Vec<Sighting>, LogError> {
-    let sighting = |topic: &Topic, group: Option<&GroupName>, mut places: Vec<Place>| Sighting {
-        component: component(topic, group).0,
-        place: places.first().cloned().unwrap_or(Place::Queued),
-        topic: topic.to_string(),
-        partition: at.partition.0,
-        offset: stored.offset.0,
-        at: table::time(stored.record.timestamp_ms),
-        among: match places.len() {
-            0 | 1 => Vec::new(),
-            _ => std::mem::take(&mut places),
-        },
+) -> Result<Vec<EventLocation>, LogError> {
+    let sighting = |topic: &Topic, group: Option<&GroupName>, mut places: Vec<Place>| {
+        let place = places.first().cloned().unwrap_or(Place::Queued);
+        if places.len() == 1 {
+            places.clear();
+        }
+        let (partition, offset) = (at.partition.0, stored.offset.0);
+        let details = json!({ "topic": topic, "partition": partition, "offset": offset });
+        EventLocation {
+            at: iso_time(stored.record.timestamp_ms),
+            among: places,
+            ..EventLocation::new(account_name(topic, group).0, place, details)
+        }
     };
     let id = stored.event_id(log.cluster(), at);
     let mut sightings = Vec::new();
@@ -198,26 +203,20 @@ fn place(committed: Option<Offset>, offset: Offset, begins: Option<Offset>) -> O
     }
 }
 
-/// The one place that an event is in: where somebody has still to read it, else where it was
-/// delivered last.
-pub(super) fn located(id: EventId, history: Vec<Sighting>) -> Option<Located> {
-    let waiting = history.iter().find(|seen| seen.place == Place::Queued);
-    let now = waiting.or(history.last())?.clone();
-    Some(Located {
-        id,
-        place: now.place,
-        component: now.component,
-        at: now.at,
-        attempts: None,
-        history,
-    })
+/// Puts last where somebody has still to read the event: that is where it is, whatever others have done
+/// with it.
+fn waiting_last(mut seen: Vec<EventLocation>) -> Vec<EventLocation> {
+    if let Some(waits) = seen.iter().position(|seen| seen.place == Place::Queued) {
+        let waiting = seen.remove(waits);
+        seen.push(waiting);
+    }
+    seen
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::log::Opened;
-    use tidegate_log::{
+    use crate::{
         Append, Commit, EmbeddedConfig, EmbeddedLog, Happening, Join, OffsetCommit, Record,
         StartAt, TopicConfig,
     };
@@ -302,42 +301,24 @@ mod tests {
                 }],
             };
             done.commit(commit).await.unwrap();
-            let found = Opened::Embedded(log.clone())
-                .find(id)
-                .await
-                .unwrap()
-                .unwrap();
-            assert_eq!(found.place, Place::Queued);
-            assert_eq!(found.component, "idle@t");
+            let found = OpenLog::Embedded(log.clone()).find(id).await.unwrap();
             // The group that began behind it has nothing to do with it.
-            assert_eq!(found.history.len(), 2, "{:?}", found.history);
+            assert_eq!(found.len(), 2, "{found:?}");
+            let now = found.last().unwrap();
+            assert_eq!(now.place, Place::Queued);
+            assert_eq!(now.component, "idle@t");
             log.close().await;
         });
     }
 
     #[test]
     fn an_event_is_where_somebody_has_still_to_read_it() {
-        let id = EventId::from_u128(7);
-        let seen = |component: &str, place: Place| Sighting {
-            component: component.to_owned(),
-            place,
-            topic: "t".to_owned(),
-            partition: 0,
-            offset: 3,
-            at: None,
-            among: Vec::new(),
-        };
-        let place = |history| located(id, history).map(|found| (found.place, found.component));
-        assert_eq!(place(vec![]), None);
+        let seen = |component: &str, place| EventLocation::new(component, place, json!({}));
+        let now = |history| waiting_last(history).pop().map(|now| now.component);
+        assert_eq!(now(vec![]), None);
         let done = || seen("a@t", Place::Delivered);
-        assert_eq!(
-            place(vec![done()]),
-            Some((Place::Delivered, "a@t".to_owned()))
-        );
+        assert_eq!(now(vec![done()]).as_deref(), Some("a@t"));
         let waits = seen("b@t", Place::Queued);
-        assert_eq!(
-            place(vec![waits, done()]),
-            Some((Place::Queued, "b@t".to_owned()))
-        );
+        assert_eq!(now(vec![waits, done()]).as_deref(), Some("b@t"));
     }
 }

@@ -1,70 +1,24 @@
-//! The books of a log as the ledger and the audit show them: one component per topic, and one per
-//! group on a topic.
+//! The books of groups on Kafka, as the ledger and the audit show them.
 
+use tidegate_core::Offset;
 use tidegate_core::books::{
-    Audited, Books, Bucket, Component, ComponentKind, Discrepancy, Place, Tally, difference,
-};
-use tidegate_core::{GroupName, Offset, Topic};
-use tidegate_log::kafka::{GroupBooks, KafkaLog, PartitionRecount, recount_group};
-use tidegate_log::{
-    Committed, EmbeddedShelf, Log, LogError, PartitionDescription, Read, TopicDescription,
-    TopicPartition, embedded,
+    Audited, Books, Bucket, ComponentAccount, ComponentKind, Place, Tally, difference,
 };
 
-use super::Scope;
-
-/// What a topic, or a group on it, is called in the books.
-pub(crate) fn component(topic: &Topic, group: Option<&GroupName>) -> (String, ComponentKind) {
-    match group {
-        Some(group) => (format!("{group}@{topic}"), ComponentKind::Group),
-        None => (topic.to_string(), ComponentKind::Topic),
-    }
-}
-
-/// The books of an embedded log.
-pub(super) fn of_shelf(shelf: &EmbeddedShelf) -> Vec<Component> {
-    let books = shelf.books().into_iter();
-    books
-        .map(|kept| {
-            let (name, kind) = component(&kept.topic, kept.group.as_ref());
-            Component {
-                name,
-                kind,
-                account: kept.books.account(),
-            }
-        })
-        .collect()
-}
-
-/// What the recount of an embedded log found, as it is shown.
-pub(crate) fn audited(found: embedded::Audited) -> Audited {
-    let (name, kind) = component(&found.topic, found.group.as_ref());
-    let missing = found.missing;
-    Audited::new(name, kind, &found.books, &found.recount, missing).unverifiable(found.unverifiable)
-}
-
-/// What was lost with the journal of an embedded log and is in no books, as it is shown: at least so
-/// many events are missing.
-pub(crate) fn doubted(doubts: &[embedded::Doubt]) -> Option<Audited> {
-    let events: u64 = doubts.iter().map(|doubt| doubt.events).sum();
-    let missing = Discrepancy {
-        bucket: Bucket::Minute(0),
-        place: Place::Queued,
-        count: i64::try_from(events).unwrap_or(i64::MAX),
-        id: None,
-    };
-    let (name, nothing) = (JOURNAL.to_owned(), Books::default());
-    let kind = ComponentKind::Topic;
-    (events > 0).then(|| Audited::new(name, kind, &nothing, &nothing, vec![missing]))
-}
-
-/// What stands for the journal among the components; no topic is called so.
-const JOURNAL: &str = "(journal)";
+use super::{LogScope, account_name};
+use crate::error::LogError;
+use crate::kafka::{GroupBooks, KafkaLog, PartitionRecount, recount_group};
+use crate::port::{Committed, Log, Read};
+use crate::record::TopicPartition;
+use crate::topic::{PartitionDescription, TopicDescription};
 
 /// The books of the groups on these topics of Kafka: what each has settled since its books began,
 /// and what it has still to read. What waits is counted by offsets from the first record on, so that it is
 /// an upper bound: the ends of transactions and what compaction removed are offsets without a record.
-pub(super) async fn of_kafka(log: &KafkaLog, scope: &Scope) -> Result<Vec<Component>, LogError> {
+pub(super) async fn of_kafka(
+    log: &KafkaLog,
+    scope: &LogScope,
+) -> Result<Vec<ComponentAccount>, LogError> {
     let mut components = Vec::new();
     for topic in &scope.topics {
         let described = match log.describe(topic).await {
@@ -81,21 +35,21 @@ pub(super) async fn of_kafka(log: &KafkaLog, scope: &Scope) -> Result<Vec<Compon
             }
             is_read = true;
             let kept = log.books(group, &partitions).await?;
-            let (name, kind) = component(topic, Some(group));
+            let (name, kind) = account_name(topic, Some(group));
             let next = |index: usize| committed.get(index)?.as_ref().map(|done| done.next);
             let waits = waiting(log, &described, next).await?;
             let account = kept_by(&waits, &committed, &kept).account();
-            components.push(Component {
+            components.push(ComponentAccount {
                 name,
                 kind,
                 account,
             });
         }
         if !is_read {
-            let (name, kind) = component(topic, None);
+            let (name, kind) = account_name(topic, None);
             let waits = waiting(log, &described, |_| None).await?;
             let account = unread(&waits).account();
-            components.push(Component {
+            components.push(ComponentAccount {
                 name,
                 kind,
                 account,
@@ -165,7 +119,10 @@ fn kept_by(
 }
 
 /// Counts what the groups on these topics of Kafka have settled.
-pub(super) async fn audit_kafka(log: &KafkaLog, scope: &Scope) -> Result<Vec<Audited>, LogError> {
+pub(super) async fn audit_kafka(
+    log: &KafkaLog,
+    scope: &LogScope,
+) -> Result<Vec<Audited>, LogError> {
     let mut audited = Vec::new();
     let groups = match scope.groups.is_empty() {
         true => log.groups().await?,
@@ -184,7 +141,7 @@ pub(super) async fn audit_kafka(log: &KafkaLog, scope: &Scope) -> Result<Vec<Aud
                 continue;
             }
             is_read = true;
-            let (name, kind) = component(topic, Some(group));
+            let (name, kind) = account_name(topic, Some(group));
             let next = |index: usize| {
                 let number = described.partitions.get(index)?.partition;
                 let mut counted = recount.partitions.iter();
@@ -196,7 +153,7 @@ pub(super) async fn audit_kafka(log: &KafkaLog, scope: &Scope) -> Result<Vec<Aud
         }
         if !is_read {
             // Nobody has committed anything, so that there are no books to hold the topic against.
-            let (name, kind) = component(topic, None);
+            let (name, kind) = account_name(topic, None);
             let books = unread(&waiting(log, &described, |_| None).await?);
             let count = u64::try_from(books.account().queued).unwrap_or(0);
             let found = Audited::new(name, kind, &books, &books, Vec::new());
@@ -290,7 +247,7 @@ fn partitions(described: &TopicDescription) -> Vec<TopicPartition> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tidegate_core::{EventId, Partition};
+    use tidegate_core::{EventId, Partition, Topic};
 
     const ID: u128 = 0x019a_8f3e_5c00_7abc_8def_0123_4567_89ab;
 

@@ -4,24 +4,29 @@ use tidegate_core::books::{Place, postings};
 use tidegate_core::env::system::system_entropy;
 use tidegate_core::env::{Entropy, Env};
 use tidegate_core::{EventId, GroupName, Offset, Topic};
-use tidegate_log::kafka::{KafkaConfig, KafkaLog};
-use tidegate_log::{
+
+use crate::kafka::{KafkaConfig, KafkaLog};
+use crate::{
     Append, Assignment, Commit, Happening, Join, Log, OffsetCommit, Record, Session, StartAt,
     TopicConfig,
 };
 
 use super::lag::look;
-use super::{Opened, Scope};
+use super::{LogScope, OpenLog};
 
 /// A log, and a topic with one partition that a group is bound to.
 struct Scene {
-    opened: Opened,
+    opened: OpenLog,
     log: KafkaLog,
     topic: Topic,
     group: GroupName,
 }
 
 impl Scene {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the runner of the tests says where the broker is"
+    )]
     async fn new() -> Self {
         let servers = std::env::var("KAFKA_BOOTSTRAP").expect("KAFKA_BOOTSTRAP names a broker");
         let config = KafkaConfig::new("default", servers);
@@ -30,13 +35,13 @@ impl Scene {
         let topic = Topic::new(format!("cli-topic-{unique:016x}")).unwrap();
         let group = GroupName::new(format!("cli-group-{unique:016x}")).unwrap();
         log.create_topic(&topic, TopicConfig::new(1)).await.unwrap();
-        let scope = Scope {
+        let scope = LogScope {
             topics: vec![topic.clone()],
             groups: vec![group.clone()],
             bindings: [(topic.clone(), group.clone())].into(),
         };
         Self {
-            opened: Opened::Kafka {
+            opened: OpenLog::Kafka {
                 log: log.clone(),
                 scope,
             },
@@ -67,8 +72,8 @@ impl Scene {
     /// Where an event is, and which group says so.
     async fn place(&self, number: u128) -> (Place, String) {
         let found = self.opened.find(EventId::from_u128(number)).await.unwrap();
-        let found = found.unwrap();
-        (found.place, found.component)
+        let now = found.last().cloned().unwrap();
+        (now.place, now.component)
     }
 }
 
@@ -162,15 +167,12 @@ fn the_end_of_a_transaction_is_no_event_that_waits() {
             Offset(3),
             "two records, one end"
         );
-        let components = scene.opened.components().await.unwrap();
+        let components = scene.opened.accounts().await.unwrap();
         let account = &components[0].account;
         assert_eq!((account.queued, account.delivered), (0, 2), "{account:?}");
         let audit = scene.opened.audit().await.unwrap();
-        assert_eq!(audit.components[0].books.accepted, 2);
-        assert_eq!(
-            (audit.unaccounted, audit.components[0].unverifiable),
-            (0, 0)
-        );
+        assert_eq!(audit[0].books.accepted, 2);
+        assert_eq!((audit[0].unaccounted, audit[0].unverifiable), (0, 0));
         let (scope, readers) = (scene.opened.scope(), scene.opened.readers());
         let clock = Env::system().clock;
         let (found, _) = look(&scene.log, &*clock, scope.as_ref(), &readers).await;

@@ -1,15 +1,17 @@
 //! How far groups are behind, as gauges.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use metrics::{describe_gauge, gauge};
 use tidegate_core::env::Clock;
 use tidegate_core::{GroupName, Offset};
-use tidegate_log::{Committed, Log, LogError, Read, TopicDescription, TopicPartition};
 
 use super::find::Readers;
-use super::{Opened, Scope};
+use super::{LogScope, OpenLog};
+use crate::error::LogError;
+use crate::port::{Committed, Log, Read};
+use crate::record::TopicPartition;
+use crate::topic::TopicDescription;
 
 /// How often the gauges are set.
 const EVERY: Duration = Duration::from_secs(5);
@@ -19,7 +21,7 @@ const SECONDS: &str = "tidegate_log_lag_seconds";
 const RATIO: &str = "tidegate_log_unread_age_ratio";
 
 /// Sets the gauges of the groups and topics that are looked at, again and again.
-pub(crate) async fn watch_lag(opened: Opened, clock: Arc<dyn Clock>) {
+pub(super) async fn watch(opened: &OpenLog, clock: &dyn Clock) {
     let (log, scope) = (opened.log(), opened.scope());
     describe_gauge!(RECORDS, "Records that a group has still to read.");
     describe_gauge!(
@@ -29,7 +31,7 @@ pub(crate) async fn watch_lag(opened: Opened, clock: Arc<dyn Clock>) {
     describe_gauge!(RATIO, "That age as a share of the topic's retention.");
     loop {
         let readers = opened.readers();
-        let (found, errors) = look(&*log, &*clock, scope.as_ref(), &readers).await;
+        let (found, errors) = look(&*log, clock, scope.as_ref(), &readers).await;
         for (group, at, lag) in found {
             set(&group, &at, lag);
         }
@@ -45,17 +47,17 @@ pub(crate) async fn watch_lag(opened: Opened, clock: Arc<dyn Clock>) {
 pub(super) async fn look(
     log: &dyn Log,
     clock: &dyn Clock,
-    scope: Option<&Scope>,
+    scope: Option<&LogScope>,
     readers: &Readers,
-) -> (Vec<(GroupName, TopicPartition, Lag)>, Vec<LogError>) {
+) -> (Vec<(GroupName, TopicPartition, GroupLag)>, Vec<LogError>) {
     let (mut lags, mut errors) = (Vec::new(), Vec::new());
     let scope = match scope {
         Some(scope) => Ok(scope.clone()),
         None => everything(log).await,
     };
-    let Scope { topics, groups, .. } = scope.unwrap_or_else(|error| {
+    let LogScope { topics, groups, .. } = scope.unwrap_or_else(|error| {
         errors.push(error);
-        Scope::default()
+        LogScope::default()
     });
     for topic in &topics {
         let described = match log.describe(topic).await {
@@ -112,17 +114,17 @@ fn positions(
         .collect()
 }
 
-async fn everything(log: &dyn Log) -> Result<Scope, LogError> {
-    Ok(Scope {
+async fn everything(log: &dyn Log) -> Result<LogScope, LogError> {
+    Ok(LogScope {
         topics: log.topics().await?,
         groups: log.groups().await?,
-        ..Scope::default()
+        ..LogScope::default()
     })
 }
 
 /// How far a group is behind.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Lag {
+pub(super) struct GroupLag {
     pub(super) records: i64,
     pub(super) age: Duration,
     /// Of the retention, if there is one.
@@ -135,7 +137,7 @@ async fn lag(
     described: &TopicDescription,
     at: &TopicPartition,
     next: Offset,
-) -> Result<Lag, LogError> {
+) -> Result<GroupLag, LogError> {
     let mut ends = described.partitions.iter();
     let end = ends.find(|found| found.partition == at.partition);
     let end = end.map_or(next, |found| found.end);
@@ -162,7 +164,7 @@ async fn lag(
             age = Duration::from_millis(clock.now_ms().saturating_sub(born));
         }
     }
-    Ok(Lag {
+    Ok(GroupLag {
         records,
         age,
         ratio: ratio(age, described.config.retention, is_gone),
@@ -179,7 +181,7 @@ fn ratio(age: Duration, retention: Option<Duration>, is_gone: bool) -> Option<f6
     }
 }
 
-fn set(group: &GroupName, at: &TopicPartition, lag: Lag) {
+fn set(group: &GroupName, at: &TopicPartition, lag: GroupLag) {
     let labels = [
         ("group", group.to_string()),
         ("topic", at.topic.to_string()),
@@ -196,11 +198,11 @@ fn set(group: &GroupName, at: &TopicPartition, lag: Lag) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tidegate_core::{Offset, Partition, Topic};
-    use tidegate_log::{
+    use crate::{
         Append, Commit, EmbeddedConfig, EmbeddedLog, Happening, Join, OffsetCommit,
         PartitionDescription, Record, TopicConfig,
     };
+    use tidegate_core::{Offset, Partition, Topic};
     use tidegate_sim::Sim;
 
     #[test]
@@ -312,7 +314,7 @@ mod tests {
                 );
                 assert!((found.ratio.unwrap() - ratio).abs() < 0.01, "{found:?}");
             }
-            let opened = Opened::Embedded(log.clone());
+            let opened = OpenLog::Embedded(log.clone());
             let (found, errors) = look(&log, &*env.clock, None, &opened.readers()).await;
             assert!(errors.is_empty(), "{errors:?}");
             assert_eq!(found.len(), 1);
@@ -325,10 +327,10 @@ mod tests {
             assert_eq!(behind.records, 3);
             assert!((behind.ratio.unwrap() - 0.5).abs() < 0.01, "{behind:?}");
             // A topic that cannot be looked at does not silence the one behind it.
-            let scope = Scope {
+            let scope = LogScope {
                 topics: vec![Topic::new("missing").unwrap(), topic],
                 groups: vec![group],
-                ..Scope::default()
+                ..LogScope::default()
             };
             let readers = Readers::new();
             let (found, errors) = look(&log, &*env.clock, Some(&scope), &readers).await;

@@ -1,0 +1,177 @@
+//! The parts of this program: one file each, and one line in [`PARTS`].
+
+mod log;
+mod queue;
+mod spill;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use tidegate_client::{ProcessClient, RemoteComponent, reachable};
+use tidegate_config::{Config, Part as Section};
+use tidegate_core::books::Ledger;
+use tidegate_core::env::{BoxFuture, Env, Task};
+use tidegate_core::{Component, Shutdown};
+use tidegate_server::{Routes, ServerBuilder};
+use tidegate_store::{Store, StoreComponent};
+
+use crate::args::Books;
+use crate::report::Report;
+use crate::store::{self, StoreSettings};
+
+/// Every part, in the order in which events pass through them. They are opened in this order and closed in
+/// the reverse.
+const PARTS: [&dyn Part; 3] = [&spill::SpillPart, &log::LogPart, &queue::QueuePart];
+
+/// A part of this program.
+trait Part: Sync {
+    /// The sections of the configuration that it runs.
+    fn sections(&self) -> &'static [Section];
+
+    /// Starts what is configured of it: adds its components, its routes and its line of the banner.
+    fn open<'a>(&'a self, process: &'a mut Process) -> BoxFuture<'a, Result<(), Report>>;
+
+    /// Whether a command line names something of it. Whoever names one kind of thing wants that alone.
+    fn is_named(&self, arguments: &Books) -> bool;
+
+    /// Adds what `audit` and `where` can read of it without running it.
+    fn inspect<'a>(&'a self, inspection: &'a mut Inspection) -> BoxFuture<'a, Result<(), Report>>;
+}
+
+/// The sections that this program runs.
+pub(crate) fn built() -> Vec<Section> {
+    let sections = PARTS.iter().flat_map(|part| part.sections());
+    sections.copied().chain([Section::Server]).collect()
+}
+
+/// A process and the components it has so far.
+pub(crate) struct Process {
+    pub(crate) config: Config,
+    pub(crate) env: Env,
+    /// Where it answers, such as `http://127.0.0.1:8080`.
+    url: String,
+    components: Vec<Arc<dyn Component>>,
+    routes: Vec<Routes>,
+    /// The name of each part that was opened, and where it is.
+    pub(crate) banner: Vec<(&'static str, String)>,
+    /// The database and what messages call it, once a part wants it.
+    store: Option<(Store, String)>,
+}
+
+impl Process {
+    /// Opens every part that is configured. If one cannot be opened, the others are closed again.
+    pub(crate) async fn open(
+        config: Config,
+        env: Env,
+        address: SocketAddr,
+    ) -> Result<Self, Report> {
+        let mut process = Self {
+            config,
+            env,
+            url: format!("http://{}", reachable(&address.to_string())),
+            components: Vec::new(),
+            routes: Vec::new(),
+            banner: Vec::new(),
+            store: None,
+        };
+        for part in PARTS {
+            if let Err(report) = part.open(&mut process).await {
+                process.close().await;
+                return Err(report);
+            }
+        }
+        Ok(process)
+    }
+
+    /// The database of the configuration, opened once for all parts that want it.
+    async fn store(&mut self) -> Result<(Store, String), Report> {
+        if let Some(store) = &self.store {
+            return Ok(store.clone());
+        }
+        let settings = StoreSettings::of(&self.config)?;
+        let (store, shown) = store::make(&settings, &self.env).await?;
+        let component = StoreComponent::new(store.clone(), &settings.options, &self.env);
+        self.components.push(Arc::new(component));
+        self.banner.push(("store", shown.clone()));
+        Ok(self.store.insert((store, shown)).clone())
+    }
+
+    /// Hands components and routes over to the server.
+    pub(crate) fn serve(&mut self, mut builder: ServerBuilder) -> ServerBuilder {
+        for component in &self.components {
+            builder = builder.component(Arc::clone(component));
+        }
+        for routes in self.routes.drain(..) {
+            builder = builder.routes(routes);
+        }
+        builder
+    }
+
+    /// Starts the background work of all components.
+    pub(crate) fn run(&self, stop: &Shutdown) -> Vec<Task> {
+        let components = self.components.iter();
+        let tasks = components.map(|component| {
+            let running = Arc::clone(component).run(stop.clone());
+            self.env.spawn.spawn(component.name(), running)
+        });
+        tasks.collect()
+    }
+
+    /// Waits for the end of that work, reads the books for the last time and closes everything.
+    pub(crate) async fn end(&self, tasks: Vec<Task>) -> Result<Ledger, Report> {
+        for task in tasks {
+            task.join().await;
+        }
+        let read = async {
+            let mut accounts = Vec::new();
+            for component in &self.components {
+                accounts.extend(component.accounts().await?);
+            }
+            Ok(Ledger::new(accounts))
+        };
+        let ledger = read.await;
+        self.close().await;
+        ledger
+    }
+
+    async fn close(&self) {
+        for component in self.components.iter().rev() {
+            component.close().await;
+        }
+    }
+}
+
+/// What `audit` and `where` look at.
+pub(crate) struct Inspection {
+    pub(crate) arguments: Books,
+    env: Env,
+    /// In the order in which events pass through them.
+    pub(crate) components: Vec<Arc<dyn Component>>,
+    /// Whether something is configured that holds nothing yet.
+    pub(crate) is_empty_but_configured: bool,
+}
+
+impl Inspection {
+    /// Finds what a command line names, or everything that is configured.
+    pub(crate) async fn of(arguments: &Books) -> Result<Self, Report> {
+        let mut inspection = Self {
+            arguments: arguments.clone(),
+            env: Env::system(),
+            components: Vec::new(),
+            is_empty_but_configured: false,
+        };
+        let url = arguments.at.url.as_deref();
+        let is_named = url.is_some() || PARTS.iter().any(|part| part.is_named(arguments));
+        for part in PARTS {
+            if !is_named || part.is_named(arguments) {
+                part.inspect(&mut inspection).await?;
+            }
+        }
+        if let Some(url) = url {
+            let client = ProcessClient::new(url, arguments.at.token.clone());
+            let remote = RemoteComponent::new(client, None);
+            inspection.components.push(Arc::new(remote));
+        }
+        Ok(inspection)
+    }
+}

@@ -1,0 +1,92 @@
+//! The log: in its directory, at the process that holds it, or on Kafka.
+
+use std::sync::Arc;
+
+use tidegate_client::RemoteComponent;
+use tidegate_config::Part as Section;
+use tidegate_core::EventIds;
+use tidegate_core::env::BoxFuture;
+use tidegate_log::{
+    LogBackend, LogComponent, LogDirectory, LogOptions, OpenLog, TopicConfig, embedded,
+};
+use tidegate_server::log::{LogApi, log_routes};
+
+use super::{Inspection, Part, Process};
+use crate::args::Books;
+use crate::log;
+use crate::report::{Report, say};
+
+pub(super) struct LogPart;
+
+impl Part for LogPart {
+    fn sections(&self) -> &'static [Section] {
+        &[Section::Log]
+    }
+
+    fn open<'a>(&'a self, process: &'a mut Process) -> BoxFuture<'a, Result<(), Report>> {
+        Box::pin(async {
+            let env = &process.env;
+            let options = LogOptions::from_config(&process.config)?;
+            log::warn_if_emptied(&options)?;
+            let open = OpenLog::open_with_topics(&options, env, Some(process.url.clone())).await?;
+            let limits = options.topics.values().map(|topic| topic.max_record_size);
+            process.routes.push(log_routes(LogApi {
+                log: open.log(),
+                ids: EventIds::new(Arc::clone(&env.clock), env.entropy.fork("ids")),
+                max_record_size: limits.fold(TopicConfig::MAX_RECORD_SIZE, u64::max),
+            }));
+            let component = LogComponent::new(open, env);
+            process.components.push(Arc::new(component));
+            process.banner.push(("log", shown(&options)));
+            Ok(())
+        })
+    }
+
+    fn is_named(&self, arguments: &Books) -> bool {
+        arguments.at.dir.is_some()
+    }
+
+    fn inspect<'a>(&'a self, inspection: &'a mut Inspection) -> BoxFuture<'a, Result<(), Report>> {
+        Box::pin(async {
+            let (at, env) = (&inspection.arguments.at, &inspection.env);
+            let file = &inspection.arguments.spills.file;
+            let (options, config) = log::configured(file, at.dir.as_deref())?;
+            let LogBackend::Embedded(embedded) = options.backend else {
+                let open = OpenLog::open(&options, env, None).await?;
+                let component = LogComponent::new(open, env);
+                inspection.components.push(Arc::new(component));
+                return Ok(());
+            };
+            let dir = &embedded.dir;
+            if !log::must_be_there(dir, at)? {
+                if config.is_set("log") {
+                    let dir = dir.display();
+                    say(&format!("there is no log in `{dir}` yet: nothing was sent"));
+                    inspection.is_empty_but_configured = true;
+                }
+                return Ok(());
+            }
+            if let Some(client) = log::answering(dir, at, &config)? {
+                let remote = RemoteComponent::new(client, Some("log"));
+                inspection.components.push(Arc::new(remote));
+                return Ok(());
+            }
+            for doubt in embedded::doubts(&*env.disk, dir)? {
+                say(&format!("journal: {}", doubt.what));
+            }
+            let directory = LogDirectory::new(*embedded, env);
+            inspection.components.push(Arc::new(directory));
+            Ok(())
+        })
+    }
+}
+
+fn shown(options: &LogOptions) -> String {
+    match &options.backend {
+        LogBackend::Embedded(embedded) => format!(
+            "embedded {}   (Kafka: set log.clusters.default.bootstrap-servers)",
+            embedded.dir.display()
+        ),
+        LogBackend::Kafka(kafka) => format!("kafka {}", kafka.bootstrap_servers),
+    }
+}

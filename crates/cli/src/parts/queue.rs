@@ -1,0 +1,70 @@
+//! The durable queue. Its tables are kept tidy here; handlers run in applications.
+
+use std::sync::Arc;
+
+use tidegate_config::Part as Section;
+use tidegate_core::env::BoxFuture;
+use tidegate_queue::{ProjectorOptions, QueueComponent, UpkeepOptions, sql};
+
+use super::{Inspection, Part, Process};
+use crate::args::{Books, StoreAt};
+use crate::report::Report;
+use crate::store::{self, Opened, StoreSettings};
+use crate::table;
+
+pub(super) struct QueuePart;
+
+impl Part for QueuePart {
+    fn sections(&self) -> &'static [Section] {
+        &[Section::Store, Section::Queue]
+    }
+
+    fn open<'a>(&'a self, process: &'a mut Process) -> BoxFuture<'a, Result<(), Report>> {
+        Box::pin(async {
+            if !StoreSettings::of(&process.config)?.is_given {
+                return Ok(());
+            }
+            let (store, shown) = process.store().await?;
+            let opened = Opened::on(store, shown, &process.env).await?;
+            let ran = sql::migrate(&opened.store).await;
+            let ran = ran.map_err(|error| opened.report(&error))?;
+            let upkeep = UpkeepOptions::from_config(&process.config)?;
+            let order = ProjectorOptions::from_config(&process.config)?;
+            let component = QueueComponent::new(opened.queue, upkeep, order, &process.env);
+            process.components.push(Arc::new(component));
+            let made = match ran {
+                0 => String::new(),
+                ran => format!("; {} ran", table::counted(ran as u64, "migration")),
+            };
+            let line = format!("kept tidy here; handlers run in applications{made}");
+            process.banner.push(("queue", line));
+            Ok(())
+        })
+    }
+
+    fn is_named(&self, arguments: &Books) -> bool {
+        arguments.store.is_some()
+    }
+
+    /// A database that is named or configured must be there: a file that is gone, or whose tables are, looks
+    /// like one in which nothing was published, and tells nothing of any event.
+    fn inspect<'a>(&'a self, inspection: &'a mut Inspection) -> BoxFuture<'a, Result<(), Report>> {
+        Box::pin(async {
+            let settings = store::named(&StoreAt {
+                file: inspection.arguments.spills.file.clone(),
+                store: inspection.arguments.store.clone(),
+            })?;
+            let env = &inspection.env;
+            let opened = match settings.is_given {
+                true => Some(store::open(&settings, env).await?),
+                false => store::open_if_there(&settings, env).await?,
+            };
+            if let Some(opened) = opened {
+                let (upkeep, order) = (UpkeepOptions::default(), ProjectorOptions::default());
+                let component = QueueComponent::new(opened.queue, upkeep, order, env);
+                inspection.components.push(Arc::new(component));
+            }
+            Ok(())
+        })
+    }
+}

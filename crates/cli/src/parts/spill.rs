@@ -1,0 +1,40 @@
+//! The spill directories of loggers. Nothing of them runs here: applications have the loggers.
+
+use std::sync::Arc;
+
+use tidegate_config::Part as Section;
+use tidegate_core::env::BoxFuture;
+use tidegate_logger::spill::SpillDirectory;
+
+use super::{Inspection, Part, Process};
+use crate::args::Books;
+use crate::commands::spill;
+use crate::report::Report;
+
+pub(super) struct SpillPart;
+
+impl Part for SpillPart {
+    fn sections(&self) -> &'static [Section] {
+        &[]
+    }
+
+    fn open<'a>(&'a self, _: &'a mut Process) -> BoxFuture<'a, Result<(), Report>> {
+        Box::pin(async { Ok(()) })
+    }
+
+    fn is_named(&self, arguments: &Books) -> bool {
+        !arguments.spills.spill.is_empty()
+    }
+
+    fn inspect<'a>(&'a self, inspection: &'a mut Inspection) -> BoxFuture<'a, Result<(), Report>> {
+        Box::pin(async {
+            let (directories, is_absent) = spill::directories(&inspection.arguments.spills)?;
+            inspection.is_empty_but_configured |= is_absent;
+            for dir in directories {
+                let directory = SpillDirectory::new(&dir, &inspection.env);
+                inspection.components.push(Arc::new(directory));
+            }
+            Ok(())
+        })
+    }
+}

@@ -1,0 +1,334 @@
+//! What people ask about a log: its books, a recount, where an event is, and how far groups are behind.
+
+mod directory;
+mod find;
+#[cfg(feature = "kafka")]
+mod kafka_accounts;
+mod lag;
+#[cfg(test)]
+#[cfg(feature = "kafka")]
+mod needs_kafka;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use tidegate_core::books::{
+    Audited, Books, Bucket, ComponentAccount, ComponentKind, Discrepancy, Place,
+};
+use tidegate_core::env::{BoxFuture, Clock, Env};
+use tidegate_core::{
+    Component, EventId, EventLocation, Failure, GroupName, HealthFinding, Shutdown, Topic,
+};
+
+pub use directory::LogDirectory;
+
+use crate::embedded::{self, EmbeddedLog};
+use crate::error::LogError;
+#[cfg(feature = "kafka")]
+use crate::kafka::KafkaLog;
+use crate::options::{LogBackend, LogOptions};
+use crate::port::Log;
+use crate::topic::TopicConfig;
+use find::{Begins, Readers};
+
+/// The name of the log among the components of a process.
+const NAME: &str = "log";
+
+/// What stands for the journal among the accounts; no topic is called so.
+const JOURNAL: &str = "(journal)";
+
+/// A log that is open in this process. Clones are the same log.
+#[derive(Debug, Clone)]
+pub enum OpenLog {
+    /// In a directory.
+    Embedded(EmbeddedLog),
+    /// On a cluster.
+    #[cfg(feature = "kafka")]
+    Kafka {
+        /// The log.
+        log: KafkaLog,
+        /// What of it is looked at.
+        scope: LogScope,
+    },
+}
+
+/// What of a cluster is looked at: it may hold much that is no business of ours.
+#[derive(Debug, Clone, Default)]
+pub struct LogScope {
+    /// The topics of the configuration.
+    pub topics: Vec<Topic>,
+    /// The groups of its bindings.
+    pub groups: Vec<GroupName>,
+    /// Which of them read which topic.
+    pub bindings: BTreeSet<(Topic, GroupName)>,
+}
+
+impl OpenLog {
+    /// Opens the log. `answers_at` is the address at which this process answers for a directory, for
+    /// whoever finds it held.
+    ///
+    /// # Errors
+    /// The directory is held or cannot be used, or no broker answers.
+    pub async fn open(
+        options: &LogOptions,
+        env: &Env,
+        answers_at: Option<String>,
+    ) -> Result<Self, LogError> {
+        match &options.backend {
+            LogBackend::Embedded(config) => {
+                let mut config = (**config).clone();
+                config.answers_at = answers_at;
+                Ok(Self::Embedded(EmbeddedLog::open(env, config)?))
+            }
+            #[cfg(feature = "kafka")]
+            LogBackend::Kafka(config) => {
+                let groups = options.bindings.iter().map(|(_, group)| group.clone());
+                let groups: BTreeSet<GroupName> = groups.collect();
+                let scope = LogScope {
+                    topics: options.topics.keys().cloned().collect(),
+                    groups: groups.into_iter().collect(),
+                    bindings: options.bindings.iter().cloned().collect(),
+                };
+                let log = KafkaLog::connect((**config).clone(), env.fork("kafka")).await?;
+                Ok(Self::Kafka { log, scope })
+            }
+        }
+    }
+
+    /// Opens the log and makes the topics that are missing.
+    ///
+    /// # Errors
+    /// As for [`open`](Self::open), and when a topic cannot be set up like that.
+    pub async fn open_with_topics(
+        options: &LogOptions,
+        env: &Env,
+        answers_at: Option<String>,
+    ) -> Result<Self, LogError> {
+        let opened = Self::open(options, env, answers_at).await?;
+        for (topic, config) in &options.topics {
+            if let Err(error) = opened.make(topic, config).await {
+                opened.close().await;
+                return Err(error);
+            }
+        }
+        Ok(opened)
+    }
+
+    /// Makes a topic. What a topic of the directory is set up like follows the configuration; on
+    /// Kafka others have a say in it, so that what is there stays as it is.
+    async fn make(&self, topic: &Topic, config: &TopicConfig) -> Result<(), LogError> {
+        let log = self.log();
+        #[cfg(feature = "kafka")]
+        if let Self::Kafka { .. } = self {
+            match log.describe(topic).await {
+                Err(LogError::UnknownTopic { .. }) => {}
+                described => return described.map(drop),
+            }
+        }
+        log.create_topic(topic, config.clone()).await
+    }
+
+    /// The log.
+    #[must_use]
+    pub fn log(&self) -> Arc<dyn Log> {
+        match self {
+            Self::Embedded(log) => Arc::new(log.clone()),
+            #[cfg(feature = "kafka")]
+            Self::Kafka { log, .. } => Arc::new(log.clone()),
+        }
+    }
+
+    /// The books of all topics and groups, without a recount.
+    async fn accounts(&self) -> Result<Vec<ComponentAccount>, LogError> {
+        match self {
+            Self::Embedded(log) => {
+                let books = log.shelf().books().into_iter();
+                Ok(books
+                    .map(|kept| account(&kept.topic, kept.group.as_ref(), &kept.books))
+                    .collect())
+            }
+            #[cfg(feature = "kafka")]
+            Self::Kafka { log, scope } => kafka_accounts::of_kafka(log, scope).await,
+        }
+    }
+
+    /// Counts all topics and compares that with the books.
+    async fn audit(&self) -> Result<Vec<Audited>, LogError> {
+        match self {
+            Self::Embedded(log) => {
+                let counted = log.shelf().audit().await?;
+                Ok(audited(counted, &log.shelf().doubts()))
+            }
+            #[cfg(feature = "kafka")]
+            Self::Kafka { log, scope } => kafka_accounts::audit_kafka(log, scope).await,
+        }
+    }
+
+    /// Where an event was seen; where it is now comes last.
+    async fn find(&self, id: EventId) -> Result<Vec<EventLocation>, LogError> {
+        let begins = Begins {
+            readers: self.readers(),
+            posted: self.posted(),
+            open: self,
+        };
+        find::find(&*self.log(), id, self.scope().as_ref(), &begins).await
+    }
+
+    /// Which groups are known to read which topics, and where they began.
+    fn readers(&self) -> Readers {
+        match self {
+            Self::Embedded(log) => {
+                let books = log.shelf().books().into_iter();
+                let groups =
+                    books.filter_map(|kept| Some(((kept.topic, kept.group?), kept.begins)));
+                groups.collect()
+            }
+            // A broker knows only of groups that have committed something, so that others are known by the
+            // configuration alone.
+            #[cfg(feature = "kafka")]
+            Self::Kafka { scope, .. } => {
+                let bindings = scope.bindings.iter().cloned();
+                bindings.map(|binding| (binding, Vec::new())).collect()
+            }
+        }
+    }
+
+    /// What the groups have posted, where the log itself keeps that by place.
+    fn posted(&self) -> BTreeMap<(Topic, GroupName), Books> {
+        match self {
+            Self::Embedded(log) => {
+                let books = log.shelf().books().into_iter();
+                let posted = books.filter_map(|kept| Some(((kept.topic, kept.group?), kept.books)));
+                posted.collect()
+            }
+            #[cfg(feature = "kafka")]
+            Self::Kafka { .. } => BTreeMap::new(),
+        }
+    }
+
+    /// What is looked at, where that is not everything.
+    fn scope(&self) -> Option<LogScope> {
+        match self {
+            Self::Embedded(_) => None,
+            #[cfg(feature = "kafka")]
+            Self::Kafka { scope, .. } => Some(scope.clone()),
+        }
+    }
+
+    /// A log that has no room is ready for everything but appends, which are refused by name.
+    async fn health(&self) -> HealthFinding {
+        match self {
+            Self::Embedded(log) => match (log.shelf().stopped(), log.shelf().no_room()) {
+                (Some(why), _) => HealthFinding::down(why),
+                (None, Some(why)) => HealthFinding::degraded(format!("appends are refused: {why}")),
+                (None, None) => HealthFinding::up(),
+            },
+            // A broker that answers is there.
+            #[cfg(feature = "kafka")]
+            Self::Kafka { log, .. } => match log.topics().await {
+                Ok(_) => HealthFinding::up(),
+                Err(error) => HealthFinding::down(error.to_string()),
+            },
+        }
+    }
+
+    /// Ends every session, and returns when the directory is whole and free for the next process.
+    pub async fn close(&self) {
+        match self {
+            Self::Embedded(log) => log.close().await,
+            #[cfg(feature = "kafka")]
+            Self::Kafka { .. } => {}
+        }
+    }
+}
+
+/// The log as a component of its process. Its background work is the gauges of lag.
+#[derive(Debug)]
+pub struct LogComponent {
+    open: OpenLog,
+    clock: Arc<dyn Clock>,
+}
+
+impl LogComponent {
+    /// The component of this log.
+    #[must_use]
+    pub fn new(open: OpenLog, env: &Env) -> Self {
+        let clock = Arc::clone(&env.clock);
+        Self { open, clock }
+    }
+}
+
+impl Component for LogComponent {
+    fn name(&self) -> &str {
+        NAME
+    }
+
+    fn accounts(&self) -> BoxFuture<'_, Result<Vec<ComponentAccount>, Failure>> {
+        Box::pin(async { Ok(self.open.accounts().await?) })
+    }
+
+    fn audit(&self) -> BoxFuture<'_, Result<Vec<Audited>, Failure>> {
+        Box::pin(async { Ok(self.open.audit().await?) })
+    }
+
+    fn locate(&self, id: EventId) -> BoxFuture<'_, Result<Vec<EventLocation>, Failure>> {
+        Box::pin(async move { Ok(self.open.find(id).await?) })
+    }
+
+    fn health(&self) -> BoxFuture<'_, HealthFinding> {
+        Box::pin(self.open.health())
+    }
+
+    fn run(self: Arc<Self>, stop: Shutdown) -> BoxFuture<'static> {
+        Box::pin(async move {
+            tokio::select! {
+                biased;
+                () = stop.requested() => {}
+                () = lag::watch(&self.open, &*self.clock) => {}
+            }
+        })
+    }
+
+    fn close(&self) -> BoxFuture<'_> {
+        Box::pin(self.open.close())
+    }
+}
+
+/// The name of a topic, or of a group on it, in the books.
+fn account_name(topic: &Topic, group: Option<&GroupName>) -> (String, ComponentKind) {
+    match group {
+        Some(group) => (format!("{group}@{topic}"), ComponentKind::Group),
+        None => (topic.to_string(), ComponentKind::Topic),
+    }
+}
+
+fn account(topic: &Topic, group: Option<&GroupName>, books: &Books) -> ComponentAccount {
+    let (name, kind) = account_name(topic, group);
+    let account = books.account();
+    ComponentAccount {
+        name,
+        kind,
+        account,
+    }
+}
+
+/// What the recount of an embedded log found, with what was lost with its journal and is in no books: at
+/// least so many events are missing.
+fn audited(counted: Vec<embedded::Audited>, doubts: &[embedded::Doubt]) -> Vec<Audited> {
+    let found = counted.into_iter().map(|found| {
+        let (name, kind) = account_name(&found.topic, found.group.as_ref());
+        let audited = Audited::new(name, kind, &found.books, &found.recount, found.missing);
+        audited.unverifiable(found.unverifiable)
+    });
+    let events: u64 = doubts.iter().map(|doubt| doubt.events).sum();
+    let missing = Discrepancy {
+        bucket: Bucket::Minute(0),
+        place: Place::Queued,
+        count: i64::try_from(events).unwrap_or(i64::MAX),
+        id: None,
+    };
+    let (kind, nothing) = (ComponentKind::Topic, Books::default());
+    let lost = (events > 0)
+        .then(|| Audited::new(JOURNAL.to_owned(), kind, &nothing, &nothing, vec![missing]));
+    found.chain(lost).collect()
+}

@@ -1,0 +1,85 @@
+//! The log of a directory that no process answers for.
+
+use std::time::Duration;
+
+use tidegate_core::books::{Audited, ComponentAccount};
+use tidegate_core::env::{BoxFuture, Env};
+use tidegate_core::{Component, EventId, EventLocation, Failure, HealthFinding};
+
+use super::{NAME, OpenLog, account, audited};
+use crate::embedded::{self, Doubt, EmbeddedConfig, EmbeddedLog};
+use crate::error::LogError;
+
+/// How often a directory that seems to lack events is looked at, and the wait between two looks:
+/// beside a process that writes, events pass from file to file while they are counted.
+const LOOKS: usize = 10;
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// The log of a directory that no process answers for, read from its files. To search it, it is opened.
+#[derive(Debug)]
+pub struct LogDirectory {
+    config: EmbeddedConfig,
+    env: Env,
+}
+
+impl LogDirectory {
+    /// The log of this directory.
+    #[must_use]
+    pub fn new(config: EmbeddedConfig, env: &Env) -> Self {
+        let env = env.fork("log-directory");
+        Self { config, env }
+    }
+
+    /// Counts the log, again while it seems to lack events and somebody has it who cannot be asked.
+    async fn count(&self) -> Result<(Vec<embedded::Audited>, Vec<Doubt>), LogError> {
+        let (disk, dir) = (&*self.env.disk, self.config.dir.as_path());
+        let is_held = embedded::lock_holder(disk, dir)?.is_some();
+        let look = || Ok((embedded::recount(disk, dir)?, embedded::doubts(disk, dir)?));
+        let mut last: (Vec<embedded::Audited>, Vec<Doubt>) = look()?;
+        for _ in 1..LOOKS {
+            let is_clean = last.0.iter().all(|found| found.missing.is_empty());
+            if (is_clean && last.1.is_empty()) || !is_held {
+                break;
+            }
+            self.env.clock.sleep(PAUSE).await;
+            last = look()?;
+        }
+        Ok(last)
+    }
+}
+
+impl Component for LogDirectory {
+    fn name(&self) -> &str {
+        NAME
+    }
+
+    fn accounts(&self) -> BoxFuture<'_, Result<Vec<ComponentAccount>, Failure>> {
+        Box::pin(async {
+            let counted = self.count().await?.0.into_iter();
+            Ok(counted
+                .map(|found| account(&found.topic, found.group.as_ref(), &found.books))
+                .collect())
+        })
+    }
+
+    fn audit(&self) -> BoxFuture<'_, Result<Vec<Audited>, Failure>> {
+        Box::pin(async {
+            let (counted, doubts) = self.count().await?;
+            Ok(audited(counted, &doubts))
+        })
+    }
+
+    fn locate(&self, id: EventId) -> BoxFuture<'_, Result<Vec<EventLocation>, Failure>> {
+        Box::pin(async move {
+            let log = EmbeddedLog::open(&self.env, self.config.clone())?;
+            let open = OpenLog::Embedded(log);
+            let found = open.find(id).await;
+            open.close().await;
+            Ok(found?)
+        })
+    }
+
+    fn health(&self) -> BoxFuture<'_, HealthFinding> {
+        Box::pin(async { HealthFinding::up() })
+    }
+}

@@ -1,0 +1,112 @@
+//! A spill directory, as the commands read it: without a lock, also beside a logger that runs.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tidegate_core::books::{Audited, ComponentAccount, ComponentKind};
+use tidegate_core::env::{BoxFuture, Env};
+use tidegate_core::{Code, Component, EventId, EventLocation, Failure, HealthFinding};
+
+use super::{Recount, SpillError, find, recount};
+
+/// How often a directory that seems to lack events is looked at, and the wait between two looks:
+/// beside a running logger, events pass from file to file while they are counted.
+const LOOKS: usize = 10;
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// A spill directory. Nothing in it is changed.
+#[derive(Debug)]
+pub struct SpillDirectory {
+    name: String,
+    dir: PathBuf,
+    env: Env,
+}
+
+impl SpillDirectory {
+    /// The directory.
+    #[must_use]
+    pub fn new(dir: &Path, env: &Env) -> Self {
+        Self {
+            name: Self::name_of(dir),
+            dir: dir.to_owned(),
+            env: env.fork("spill-directory"),
+        }
+    }
+
+    /// The name in the books of the logger that has this directory.
+    #[must_use]
+    pub fn name_of(dir: &Path) -> String {
+        format!("logger:{}", dir.display())
+    }
+
+    /// Counts the directory, again while it seems to lack events and changes: one look that agrees is
+    /// proof, and events that were taken away lack in every look.
+    async fn count(&self) -> Result<Recount, Failure> {
+        let disk = &*self.env.disk;
+        let look = || recount(disk, &self.dir).map_err(|error| self.unreadable("count", &error));
+        let mut last = look()?;
+        for _ in 1..LOOKS {
+            if last.missing.is_empty() {
+                break;
+            }
+            self.env.clock.sleep(PAUSE).await;
+            let next = look()?;
+            let is_still = next.books == last.books && next.found == last.found;
+            last = next;
+            if is_still {
+                break;
+            }
+        }
+        Ok(last)
+    }
+
+    fn unreadable(&self, doing: &str, error: &SpillError) -> Failure {
+        let mut failure = Failure::of(error, Code::from_static("spill.unreadable"), None);
+        failure.message = format!(
+            "cannot {doing} `{}`: {}",
+            self.dir.display(),
+            failure.message
+        );
+        failure
+    }
+}
+
+impl Component for SpillDirectory {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn accounts(&self) -> BoxFuture<'_, Result<Vec<ComponentAccount>, Failure>> {
+        Box::pin(async {
+            Ok(vec![ComponentAccount {
+                name: self.name.clone(),
+                kind: ComponentKind::Logger,
+                account: self.count().await?.books.account(),
+            }])
+        })
+    }
+
+    fn audit(&self) -> BoxFuture<'_, Result<Vec<Audited>, Failure>> {
+        Box::pin(async {
+            let (name, kind, counted) = (
+                self.name.clone(),
+                ComponentKind::Logger,
+                self.count().await?,
+            );
+            let missing = counted.missing;
+            let audited = Audited::new(name, kind, &counted.books, &counted.found, missing);
+            Ok(vec![audited.unverifiable(counted.unverifiable)])
+        })
+    }
+
+    fn locate(&self, id: EventId) -> BoxFuture<'_, Result<Vec<EventLocation>, Failure>> {
+        Box::pin(async move {
+            let found = find(&*self.env.disk, &self.dir, id);
+            found.map_err(|error| self.unreadable("search", &error))
+        })
+    }
+
+    fn health(&self) -> BoxFuture<'_, HealthFinding> {
+        Box::pin(async { HealthFinding::up() })
+    }
+}

@@ -1,0 +1,89 @@
+//! What the components of the process say, put together.
+
+mod text;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate_core::books::{Audit, ComponentAccount, Ledger};
+use tidegate_core::env::Clock;
+use tidegate_core::{Component, EventId, EventTrace, Failure};
+
+use crate::future::{self, Boxed};
+pub(crate) use text::render;
+
+/// How long reading the books of one component may take. A store that hangs must not take the other
+/// metrics along.
+const READ_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The books of a component could not be read.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LedgerError {
+    /// It failed.
+    #[error("could not read the books of `{name}`")]
+    Failed {
+        name: String,
+        #[source]
+        source: Failure,
+    },
+    /// It did not answer.
+    #[error("the books of `{name}` gave no answer within {limit:?}")]
+    TimedOut { name: String, limit: Duration },
+}
+
+/// Reads all books at once. One that fails fails the whole: a ledger without one of its components would
+/// look balanced while events are missing from it.
+pub(crate) async fn ledger(
+    clock: &dyn Clock,
+    components: &[Arc<dyn Component>],
+) -> Result<Ledger, LedgerError> {
+    let reads = components
+        .iter()
+        .map(|component| -> Boxed<'_, _> { Box::pin(accounts(clock, component.as_ref())) })
+        .collect();
+    let mut accounts = Vec::new();
+    for read in future::all(reads).await {
+        accounts.extend(read?);
+    }
+    Ok(Ledger::new(accounts))
+}
+
+async fn accounts(
+    clock: &dyn Clock,
+    component: &dyn Component,
+) -> Result<Vec<ComponentAccount>, LedgerError> {
+    let name = || component.name().to_owned();
+    tokio::select! {
+        biased;
+        read = component.accounts() => {
+            read.map_err(|source| LedgerError::Failed { name: name(), source })
+        }
+        () = clock.sleep(READ_TIMEOUT) => Err(LedgerError::TimedOut {
+            name: name(),
+            limit: READ_TIMEOUT,
+        }),
+    }
+}
+
+/// Counts the events of these components, one component after the other.
+pub(crate) async fn audit<'a>(
+    components: impl Iterator<Item = &'a Arc<dyn Component>>,
+) -> Result<Audit, Failure> {
+    let mut audited = Vec::new();
+    for component in components {
+        audited.extend(component.audit().await?);
+    }
+    Ok(Audit::new(audited))
+}
+
+/// Looks for an event in these components, in the order in which events pass through them.
+pub(crate) async fn locate<'a>(
+    components: impl Iterator<Item = &'a Arc<dyn Component>>,
+    id: EventId,
+) -> Result<Option<EventTrace>, Failure> {
+    let mut history = Vec::new();
+    for component in components {
+        history.extend(component.locate(id).await?);
+    }
+    Ok(EventTrace::new(id, history))
+}

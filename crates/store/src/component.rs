@@ -1,0 +1,93 @@
+//! The database as a component of a process.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tidegate_core::books::{Audited, ComponentAccount};
+use tidegate_core::env::{BoxFuture, Disk, Env};
+use tidegate_core::{Component, EventId, EventLocation, Failure, HealthFinding, error_chain};
+
+use crate::{Store, StoreOptions};
+
+/// The database that other components keep their events in. It keeps no books of its own.
+#[derive(Debug)]
+pub struct StoreComponent {
+    store: Store,
+    /// Of SQLite.
+    file: Option<PathBuf>,
+    disk: Arc<dyn Disk>,
+}
+
+impl StoreComponent {
+    /// The component of this database.
+    #[must_use]
+    pub fn new(store: Store, options: &StoreOptions, env: &Env) -> Self {
+        Self {
+            store,
+            file: options.file().map(ToOwned::to_owned),
+            disk: Arc::clone(&env.disk),
+        }
+    }
+
+    /// A file that was removed can still be written to, and all of it is gone with the process. It is not
+    /// opened here: closing it again would end the locks of SQLite.
+    fn is_file_there(&self) -> io::Result<bool> {
+        let Some((file, name)) = self
+            .file
+            .as_deref()
+            .and_then(|file| Some((file, file.file_name()?)))
+        else {
+            return Ok(true);
+        };
+        let dir = file.parent().filter(|dir| *dir != Path::new(""));
+        let entries = self.disk.list(dir.unwrap_or(Path::new(".")))?;
+        Ok(entries.iter().any(|entry| name == entry.name.as_str()))
+    }
+}
+
+impl Component for StoreComponent {
+    fn name(&self) -> &str {
+        "store"
+    }
+
+    fn accounts(&self) -> BoxFuture<'_, Result<Vec<ComponentAccount>, Failure>> {
+        Box::pin(async { Ok(Vec::new()) })
+    }
+
+    fn audit(&self) -> BoxFuture<'_, Result<Vec<Audited>, Failure>> {
+        Box::pin(async { Ok(Vec::new()) })
+    }
+
+    fn locate(&self, _: EventId) -> BoxFuture<'_, Result<Vec<EventLocation>, Failure>> {
+        Box::pin(async { Ok(Vec::new()) })
+    }
+
+    fn health(&self) -> BoxFuture<'_, HealthFinding> {
+        Box::pin(async {
+            match self.is_file_there() {
+                Ok(true) => {}
+                Ok(false) => {
+                    return HealthFinding::down("the file of the database was removed");
+                }
+                Err(_) => {
+                    return HealthFinding::down("the file of the database cannot be looked at");
+                }
+            }
+            match self.store.ping().await {
+                Ok(()) => HealthFinding::up(),
+                Err(error) => HealthFinding::down(error_chain(&error)),
+            }
+        })
+    }
+
+    /// The file of SQLite alone is the whole database then. Whoever opens it next does the same, so that
+    /// a failure is not worth a word to people.
+    fn close(&self) -> BoxFuture<'_> {
+        Box::pin(async {
+            if let Err(error) = self.store.close().await {
+                tracing::debug!(%error, "the journal stays beside the file");
+            }
+        })
+    }
+}
