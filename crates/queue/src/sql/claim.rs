@@ -6,7 +6,6 @@ use tidegate_core::EventId;
 use tidegate_core::books::Place;
 
 use super::columns::small;
-use crate::event::headers_of;
 use crate::port::{
     Claim, ClaimRequest, ClaimedEvent, HandlerState, Held, Lane, PATIENCE, Registry,
 };
@@ -120,7 +119,7 @@ impl ClaimedIds {
 }
 
 /// Type, key, payload and headers of an event.
-pub(super) type Texts = (String, Option<String>, String, Option<String>);
+pub(super) type Texts = (String, Option<String>, String, BTreeMap<String, String>);
 
 /// Events that were claimed, by number.
 #[derive(Default)]
@@ -138,7 +137,7 @@ impl ClaimedEvents {
             type_name,
             key,
             payload,
-            headers: headers_of(headers.as_deref()),
+            headers,
             created_ms,
             attempts,
             abandoned: ids.abandoned.get(&claim.id).copied().unwrap_or(0),

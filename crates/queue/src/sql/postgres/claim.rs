@@ -13,6 +13,7 @@ use super::super::decode::{OwnColumns, QueueRow};
 use super::PostgresQueue;
 use super::maintain::read_registry;
 use crate::QueueError;
+use crate::event::headers_of;
 use crate::port::{ClaimRequest, Claimed, ClaimedEvent, Held, PATIENCE};
 
 /// What a look for claims that ran out saw of the numbers of batches.
@@ -319,7 +320,8 @@ async fn read(
         };
         now_ms = row.try_get(7)?;
         let (type_name, key) = (row.try_get(2)?, row.try_get(3)?);
-        let texts = (type_name, key, row.try_get(4)?, row.try_get(5)?);
+        let headers = headers_of(row.try_get(5)?);
+        let texts = (type_name, key, row.try_get(4)?, headers);
         events.add(&taken, claim, texts, row.try_get(6)?);
     }
     if events.have_keys() {

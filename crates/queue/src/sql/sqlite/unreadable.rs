@@ -7,6 +7,7 @@ use tidegate_store::sqlx;
 use super::super::claim::Texts;
 use super::super::columns::unreadable_errors;
 use super::maintain::finish_failed;
+use crate::event::headers_of;
 use crate::port::Claim;
 
 /// The texts of an event, or none where one of them is no UTF-8: SQLite keeps what it is given.
@@ -23,7 +24,7 @@ pub(super) fn texts(row: &SqliteRow) -> Result<Option<Texts>, sqlx::Error> {
     let (key, type_name) = (texts.pop().flatten(), texts.pop().flatten());
     Ok(type_name
         .zip(payload)
-        .map(|(type_name, payload)| (type_name, key, payload, headers)))
+        .map(|(type_name, payload)| (type_name, key, payload, headers_of(headers.as_deref()))))
 }
 
 /// Ends an event that no handler can be given, among the dead letters and with the reason: it would
