@@ -12,7 +12,7 @@ mod remote;
 mod settings;
 mod witness;
 
-pub(crate) use accounts::{audited, component, doubted};
+pub(crate) use accounts::{audited, component, unknown_loss};
 pub(crate) use failure::report;
 pub(crate) use lag::watch_lag;
 pub(crate) use opened::{Opened, Scope};

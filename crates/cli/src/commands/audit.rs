@@ -6,7 +6,8 @@ use std::time::Duration;
 use tidegate_core::books::{Account, Audit, Audited, Bucket, ComponentKind, Discrepancy};
 use tidegate_core::env::Env;
 use tidegate_core::env::system::SystemDisk;
-use tidegate_log::{LogError, embedded};
+use tidegate_log::LogError;
+use tidegate_log::embedded::{self, UnknownLoss};
 use tidegate_logger::spill::{Recount, SpillError, recount};
 
 use crate::args::{Books, Output, StoreAt};
@@ -153,26 +154,26 @@ async fn audit_log(arguments: &Books, into: &mut Vec<Audited>) -> Result<bool, R
         into.extend(remote.audit().await.map_err(failed)?.components);
         return Ok(true);
     }
-    let (counted, doubts) = look_at_log(dir).map_err(failed)?;
+    let (counted, loss) = look_at_log(dir).map_err(failed)?;
     into.extend(counted.into_iter().map(log::audited));
-    into.extend(log::doubted(&doubts));
-    for doubt in &doubts {
-        say(&format!("journal: {}", doubt.what));
+    if let Some(loss) = loss {
+        into.push(log::unknown_loss(&loss));
+        say(&format!("journal: {loss}"));
     }
     Ok(true)
 }
 
 /// Counts a log, again while it seems to lack events: somebody may be writing who cannot be asked.
-fn look_at_log(dir: &Path) -> Result<(Vec<embedded::Audited>, Vec<embedded::Doubt>), LogError> {
+fn look_at_log(dir: &Path) -> Result<(Vec<embedded::Audited>, Option<UnknownLoss>), LogError> {
     let is_held = Opened::holder(dir)?.is_some();
     let look = || {
         let counted = embedded::recount(&SystemDisk, dir)?;
-        Ok((counted, embedded::doubts(&SystemDisk, dir)?))
+        Ok((counted, embedded::unknown_loss(&SystemDisk, dir)?))
     };
-    let mut last: (Vec<embedded::Audited>, Vec<embedded::Doubt>) = look()?;
+    let mut last: (Vec<embedded::Audited>, Option<UnknownLoss>) = look()?;
     for _ in 1..LOOKS {
         let is_clean = last.0.iter().all(|audited| audited.missing.is_empty());
-        if (is_clean && last.1.is_empty()) || !is_held {
+        if (is_clean && last.1.is_none()) || !is_held {
             break;
         }
         std::thread::sleep(PAUSE);

@@ -45,17 +45,16 @@ pub(crate) fn audited(found: embedded::Audited) -> Audited {
 
 /// What was lost with the journal of an embedded log and is in no books, as it is shown: at least so
 /// many events are missing.
-pub(crate) fn doubted(doubts: &[embedded::Doubt]) -> Option<Audited> {
-    let events: u64 = doubts.iter().map(|doubt| doubt.events).sum();
+pub(crate) fn unknown_loss(loss: &embedded::UnknownLoss) -> Audited {
     let missing = Discrepancy {
         bucket: Bucket::Minute(0),
         place: Place::Queued,
-        count: i64::try_from(events).unwrap_or(i64::MAX),
+        count: i64::try_from(loss.events).unwrap_or(i64::MAX),
         id: None,
     };
     let (name, nothing) = (JOURNAL.to_owned(), Books::default());
     let kind = ComponentKind::Topic;
-    (events > 0).then(|| Audited::new(name, kind, &nothing, &nothing, vec![missing]))
+    Audited::new(name, kind, &nothing, &nothing, vec![missing])
 }
 
 /// What stands for the journal among the components; no topic is called so.

@@ -76,26 +76,29 @@ impl Opened {
         answers_at: Option<String>,
     ) -> Result<Self, LogError> {
         let opened = Self::open(settings, env, answers_at).await?;
-        for (topic, config) in &settings.topics {
-            if let Err(error) = opened.make(topic, config).await {
-                opened.close().await;
-                return Err(error);
-            }
+        if let Err(error) = opened.make(&settings.topics).await {
+            opened.close().await;
+            return Err(error);
         }
         Ok(opened)
     }
 
-    /// Makes a topic. What a topic of the directory is set up like follows the configuration; on
-    /// Kafka others have a say in it, so that what is there stays as it is.
-    async fn make(&self, topic: &Topic, config: &TopicConfig) -> Result<(), LogError> {
-        let log = self.log();
-        if let Self::Kafka { .. } = self {
+    /// Makes topics. What a topic of the directory is set up like follows the configuration; on Kafka
+    /// others have a say in it, so that what is there stays as it is.
+    async fn make(&self, topics: &[(Topic, TopicConfig)]) -> Result<(), LogError> {
+        let log = match self {
+            Self::Embedded(log) => return log.shelf().create_topics(topics).await,
+            Self::Kafka { log, .. } => log,
+        };
+        for (topic, config) in topics {
             match log.describe(topic).await {
-                Err(LogError::UnknownTopic { .. }) => {}
-                described => return described.map(drop),
+                Err(LogError::UnknownTopic { .. }) => {
+                    log.create_topic(topic, config.clone()).await?;
+                }
+                described => drop(described?),
             }
         }
-        log.create_topic(topic, config.clone()).await
+        Ok(())
     }
 
     /// The log.
@@ -119,9 +122,10 @@ impl Opened {
         let components: Vec<Audited> = match self {
             Self::Embedded(log) => {
                 let audited = log.shelf().audit().await?;
-                let doubted = accounts::doubted(&log.shelf().doubts());
+                let loss = log.shelf().unknown_loss();
+                let loss = loss.as_ref().map(accounts::unknown_loss);
                 let audited = audited.into_iter().map(accounts::audited);
-                audited.chain(doubted).collect()
+                audited.chain(loss).collect()
             }
             Self::Kafka { log, scope } => accounts::audit_kafka(log, scope).await?,
         };

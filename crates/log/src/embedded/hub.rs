@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use tidegate_core::Topic;
 use tidegate_core::env::{Clock, Disk};
 use tokio::sync::Notify;
 
@@ -56,6 +57,8 @@ pub(super) struct Status {
     pub(super) checkpoint: JournalPlace,
     /// The sequence up to which a checkpoint was written.
     pub(super) checkpoint_sequence: u64,
+    /// How many topics the last checkpoint of this process has.
+    pub(super) checkpoint_topics: usize,
     /// Bytes of commits that wait for the disk.
     pub(super) queued: u64,
     /// How many look at files that must not be removed meanwhile.
@@ -108,11 +111,17 @@ impl Hub {
         *self.catalog.lock().unwrap_or_else(PoisonError::into_inner) = renewed;
     }
 
+    /// Whether a topic is in a checkpoint, so that damage of the journal cannot take its creation.
+    pub(super) fn is_in_checkpoint(&self, topic: &Topic) -> bool {
+        let number = self.state().topic(topic).map(|(number, _)| number as usize);
+        number.is_some_and(|number| number < self.status().checkpoint_topics)
+    }
+
     pub(super) fn pool(&self) -> MutexGuard<'_, Vec<String>> {
         self.pool.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn topic_dir(&self, topic: &tidegate_core::Topic) -> PathBuf {
+    pub(super) fn topic_dir(&self, topic: &Topic) -> PathBuf {
         super::files::topic_dir(&self.config.dir, topic)
     }
 

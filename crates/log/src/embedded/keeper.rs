@@ -291,6 +291,7 @@ impl Keeper {
             (state.checkpoint(), fresh)
         };
         if snapshot.sequence == self.hub.status().checkpoint_sequence {
+            self.hub.status().checkpoint_topics = snapshot.topics.len();
             self.remove_garbage(snapshot.sequence);
             return Ok(());
         }
@@ -307,6 +308,7 @@ impl Keeper {
             let mut status = self.hub.status();
             status.checkpoint = snapshot.journal;
             status.checkpoint_sequence = snapshot.sequence;
+            status.checkpoint_topics = snapshot.topics.len();
             status.owed = None;
         }
         self.free_journals(&snapshot);

@@ -71,7 +71,6 @@ pub(super) fn open(
         found.state.leave_segments();
     }
     let is_end_lost = found.lost_end.is_some();
-    let is_owed = is_damaged || found.is_in_doubt;
     let place = found.state.journal;
     let mut journal = Journal::open(Arc::clone(&disk), &dir, config.journal_size, place)?;
     if !is_tail_kept || is_end_lost {
@@ -81,7 +80,7 @@ pub(super) fn open(
         journal.rewrite(*at, bytes)?;
     }
     let pool = pool(&*disk, &dir, &found, place)?;
-    if !is_owed {
+    if !is_damaged {
         let leftovers = Leftovers {
             disk: &*disk,
             dir: &dir,
@@ -96,7 +95,7 @@ pub(super) fn open(
             at: 0,
         };
     }
-    if is_owed {
+    if is_damaged {
         // No checkpoint has what was found.
         checkpoint_sequence = u64::MAX;
     }
@@ -105,10 +104,10 @@ pub(super) fn open(
         checkpoint_sequence,
         ..Status::default()
     };
-    let owed = is_owed.then(|| Owed {
+    let owed = is_damaged.then(|| Owed {
         unread: found.unread,
         behind: found.lost_end.unwrap_or_default(),
-        is_doubted: !found.is_in_doubt,
+        is_noted: false,
     });
     let hub = Hub::new(config, disk, clock, found.state, status, pool.names);
     let hub = Arc::new(hub);
@@ -118,7 +117,7 @@ pub(super) fn open(
         hub,
         lock,
     };
-    if is_owed {
+    if is_damaged {
         opened.write_down()?;
     }
     let is_written_down = opened.hub.status().owed.is_none();
@@ -254,7 +253,6 @@ fn begin(disk: &dyn Disk, config: &EmbeddedConfig, random: u64) -> Result<Found,
         damage: Vec::new(),
         unread: BTreeMap::new(),
         lost_end: None,
-        is_in_doubt: false,
         manifest: None,
         replayed: 0,
     })

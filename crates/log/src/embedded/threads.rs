@@ -74,8 +74,13 @@ pub(super) enum Chore {
         offset: Offset,
         answer: Answer<Offset>,
     },
+    Checkpoint {
+        answer: Answer<()>,
+    },
     /// Do all that is due, and a checkpoint.
-    Tidy { answer: Answer<()> },
+    Tidy {
+        answer: Answer<()>,
+    },
 }
 
 /// What a reader is asked to do.
@@ -396,6 +401,11 @@ async fn do_chore(keeper: &mut Keeper, chore: Chore, removals: &mpsc::Sender<Rem
     match chore {
         Chore::DeleteBefore { at, offset, answer } => {
             let done = delete_before(keeper, &at, offset, removals).await;
+            stop_if_broken(&keeper.hub, done.as_ref().err());
+            answer.send(done).ok();
+        }
+        Chore::Checkpoint { answer } => {
+            let done = checkpoint(keeper);
             stop_if_broken(&keeper.hub, done.as_ref().err());
             answer.send(done).ok();
         }
