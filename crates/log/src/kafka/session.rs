@@ -41,9 +41,9 @@ use crate::record::TopicPartition;
 use crate::sync;
 use crate::turn::Turns;
 
+use super::Inner;
 use super::catalog::watermarks;
 use super::workers::within;
-use super::{Inner, books};
 
 use board::Board;
 use clerk::{Clerk, Job, Stage, Withdraw};
@@ -186,7 +186,7 @@ impl KafkaSession {
             return Err(self.inner.away("earlier commits wait for an answer"));
         };
         for offset in &commit.offsets {
-            books::check_metadata(&offset.at, &offset.metadata)?;
+            offset.check_metadata()?;
         }
         let parcel = self.inner.address(commit.appends).await?;
         if parcel.records.is_empty() && commit.offsets.is_empty() {
