@@ -9,7 +9,7 @@ use tidegate_core::env::{Clock, Disk, DiskLock, Entropy, OpenMode, Stream};
 
 use super::config::EmbeddedConfig;
 use super::files::{self, Doing, LOCK};
-use super::hub::{Hub, Status};
+use super::hub::{Hub, Refusing, Status};
 use super::journal::Journal;
 use super::keeper::{Keeper, Owed};
 use super::manifest;
@@ -120,7 +120,7 @@ pub(super) fn open(
     if is_damaged {
         opened.write_down()?;
     }
-    let is_written_down = opened.hub.status().owed.is_none();
+    let is_written_down = !opened.hub.status().is(Refusing::Owed);
     if is_written_down && (checkpoint.at == 0 || is_end_lost) {
         if_there_is_room(opened.begin_journal())?;
     }
@@ -135,7 +135,9 @@ impl Opened {
         if let Err(error) = &done
             && files::is_full(error)
         {
-            self.hub.status().owed = Some(error.to_string());
+            self.hub
+                .status()
+                .set(Refusing::Owed, Some(error.to_string()));
         }
         if_there_is_room(done)
     }

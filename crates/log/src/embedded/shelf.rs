@@ -10,7 +10,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::audit::Audited;
 use super::config::EmbeddedConfig;
-use super::hub::Hub;
+use super::hub::{Hub, Refusing};
 use super::kept::{Kept, kept};
 use super::open::{Opened, open};
 use super::pending::{encode, place, unplaced};
@@ -220,21 +220,14 @@ impl EmbeddedShelf {
     /// Why the log takes nothing any more; none while it does.
     #[must_use]
     pub fn stopped(&self) -> Option<String> {
-        self.hub.status().stopped.clone()
+        self.hub.status().why(Refusing::Stopped).cloned()
     }
 
     /// Why appends are refused for want of room, on the disk or by `max_size`; none while they are
     /// taken. Reads go on, commits do as long as they can, and what makes room is tried again.
     #[must_use]
     pub fn no_room(&self) -> Option<String> {
-        let status = self.hub.status();
-        let found = [
-            &status.full,
-            &status.unwritten,
-            &status.owed,
-            &status.refused,
-        ];
-        found.into_iter().flatten().next().cloned()
+        self.hub.status().no_room()
     }
 
     fn lines(&self) -> Result<Lines, LogError> {

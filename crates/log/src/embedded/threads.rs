@@ -9,7 +9,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::audit::{self, Audited};
 use super::change::Change;
 use super::files;
-use super::hub::Hub;
+use super::hub::{Hub, Refusing};
 use super::keeper::Keeper;
 use super::open::Locks;
 use super::pending::Pending;
@@ -140,8 +140,8 @@ fn may_write(hub: &Hub, writer: &Writer) -> bool {
     let behind = writer.place().file.saturating_sub(status.checkpoint.file);
     let is_behind =
         behind >= MAX_JOURNALS || fresh > hub.config.cache_size.saturating_mul(MAX_FRESH);
-    let is_refused = status.full.is_some() || status.owed.is_some();
-    !is_behind || is_refused || status.stopped.is_some()
+    let refusing = [Refusing::Full, Refusing::Owed, Refusing::Stopped];
+    !is_behind || refusing.iter().any(|reason| status.is(*reason))
 }
 
 /// Does one order, and the writes that wait behind it along with it.
@@ -248,7 +248,7 @@ pub(super) async fn run_keeper(
     let hub = Arc::clone(&keeper.hub);
     let mut is_asked = true;
     loop {
-        if hub.status().stopped.is_none() {
+        if !hub.status().is(Refusing::Stopped) {
             let done = look_around(&mut keeper, &removals).await;
             settle(&hub, done);
         }
@@ -263,7 +263,7 @@ pub(super) async fn run_keeper(
             () = hub.clock.sleep(PAUSE) => {}
         }
     }
-    if hub.status().stopped.is_none() {
+    if !hub.status().is(Refusing::Stopped) {
         let done = keeper.checkpoint();
         keeper.write_open_indexes();
         settle(&hub, done);
@@ -273,7 +273,7 @@ pub(super) async fn run_keeper(
 
 /// Takes note of whether the disk had room; anything worse stops the log.
 fn settle(hub: &Hub, done: Result<(), LogError>) {
-    if hub.status().stopped.is_some() {
+    if hub.status().is(Refusing::Stopped) {
         return;
     }
     let full = match done {
@@ -287,13 +287,13 @@ fn settle(hub: &Hub, done: Result<(), LogError>) {
         }
     };
     let mut status = hub.status();
-    if status.full.is_some() != full.is_some() {
+    if status.is(Refusing::Full) != full.is_some() {
         match &full {
             Some(why) => tracing::error!(%why, "the log has no room; appends are refused"),
             None => tracing::info!("the log has room again"),
         }
     }
-    status.full = full;
+    status.set(Refusing::Full, full);
     drop(status);
     hub.writer_bell.notify_one();
 }
@@ -304,14 +304,14 @@ async fn look_around(
     keeper: &mut Keeper,
     removals: &mpsc::Sender<Removal>,
 ) -> Result<(), LogError> {
-    let is_owed = keeper.hub.status().owed.is_some();
+    let is_owed = keeper.hub.status().is(Refusing::Owed);
     if is_owed {
         keeper.remove_now();
         checkpoint(keeper)?;
     }
     let is_refused = {
         let status = keeper.hub.status();
-        status.full.is_some() || status.unwritten.is_some()
+        status.is(Refusing::Full) || status.is(Refusing::Unwritten)
     };
     if is_refused {
         make_room(keeper, removals).await?;

@@ -10,6 +10,8 @@ use tidegate_core::env::{Disk, Env, OpenMode};
 use tidegate_sim::{Sim, SimDisk, Survivors};
 
 use super::desk::{Desk, append, at, damage, dir, journal, small, topic};
+use crate::embedded::hub::Refusing;
+use crate::embedded::manifest;
 use crate::embedded::{Audited, Problem, UnknownLoss, check, recount, repair, unknown_loss};
 use crate::error::LogError;
 use crate::local::{Shelf, Write};
@@ -282,7 +284,7 @@ fn records_that_only_a_segment_has_are_found_also_behind_a_later_group() {
     let disk = without_its_end();
     leave_room(&disk, 0);
     let mut desk = open(&disk);
-    desk.opened.hub.status().owed = None;
+    desk.opened.hub.status().set(Refusing::Owed, None);
     let written = desk.append(vec![append("a", 0, 31)]).unwrap();
     assert_eq!(written[0].offset, Offset(31));
     drop(desk);
@@ -370,6 +372,49 @@ fn a_file_that_was_begun_without_room_is_spoken_of_once_something_is_in_it() {
     let (last, _) = number.last_key_value().unwrap();
     (&disk as &dyn Disk).remove(&journal(&disk, *last)).unwrap();
     assert_eq!(places(&disk), before + 1);
+}
+
+/// Topics of one start share a checkpoint, and no damage of the journal takes their creation.
+#[test]
+fn new_topics_are_in_the_manifest_before_their_creation_is_answered() {
+    let make = |is_together: bool| {
+        let disk = SimDisk::new(1);
+        let mut sim = Sim::new(1);
+        let node = sim.node("log");
+        let env = Env {
+            disk: Arc::new(disk.clone()),
+            ..node.env()
+        };
+        let below = disk.clone();
+        let operations = sim.block_on(&node, async move {
+            let shelf = EmbeddedShelf::open(&env, config()).unwrap();
+            let before = below.operations();
+            let topics = ["a", "b", "c"].map(|name| (topic(name), TopicConfig::new(2)));
+            match is_together {
+                true => shelf.create_topics(&topics).await.unwrap(),
+                false => {
+                    for (topic, config) in topics {
+                        shelf.create_topic(&topic, config).await.unwrap();
+                    }
+                }
+            }
+            let known = manifest::read(&below, dir()).unwrap().unwrap();
+            assert_eq!((known.state.topics.len(), known.is_copy_newer), (3, false));
+            let made = below.operations();
+            // Those that are there already cost nothing.
+            shelf
+                .create_topic(&topic("a"), TopicConfig::new(2))
+                .await
+                .unwrap();
+            assert_eq!(below.operations(), made);
+            shelf.close().await;
+            made - before
+        });
+        (&disk as &dyn Disk).remove(&journal(&disk, 1)).unwrap();
+        assert_eq!(open(&disk).opened.hub.state().topics.len(), 3);
+        operations
+    };
+    assert!(make(true) < make(false));
 }
 
 #[test]
