@@ -10,9 +10,9 @@
 //! | what the manifest or its copy speaks of | there: it was synced before |
 //! | groups of the journal behind it, as far as each follows the one before | applied again |
 //! | a group that cannot be read, and none behind it that says it was synced | torn: kept aside, cut |
-//! | a group that cannot be read, and one behind it that says it was synced | damage: named, a doubt is noted, and the rest is used, with what its segment has of it |
-//! | records in a segment that the journal does not have | damage: they are taken in, and a doubt is noted |
-//! | a journal file that is shorter than its name says, or the next one | damage: a doubt is noted |
+//! | a group that cannot be read, and one behind it that says it was synced | damage: named, a part of the unknown loss, and the rest is used, with what its segment has of it |
+//! | records in a segment that the journal does not have | damage: they are taken in; what else was lost is unknown |
+//! | a journal file that is shorter than its name says, or the next one | damage: what was lost is unknown |
 //! | a group that is whole and holds what only a later version writes | refused by name, nothing is touched |
 //! | any other file | a left-over, removed |
 
@@ -53,14 +53,13 @@ mod writer;
 #[cfg(test)]
 mod tests;
 
-pub use audit::{Audited, doubts, recount};
+pub use audit::{Audited, recount, unknown_loss};
 pub use config::EmbeddedConfig;
 pub use inspect::{Checked, ListedGroup, ListedPartition, Listing, Problem, check, ls};
 pub use kept::Kept;
 pub use lock_holder::{LockHolder, lock_holder};
 pub use log::EmbeddedLog;
 pub use presence::{Presence, presence};
-pub use recover::JournalDamage;
-pub use repair::{COMMIT_DAMAGED, DAMAGED, Repaired, repair};
+pub use repair::{COMMIT_DAMAGED, DAMAGED, RepairPlan, Repaired, plan_repair, repair};
 pub use shelf::EmbeddedShelf;
-pub use state::Doubt;
+pub use state::{JournalDamage, UnknownLoss};

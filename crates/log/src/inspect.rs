@@ -22,7 +22,7 @@ use tidegate_core::{
 
 pub use directory::LogDirectory;
 
-use crate::embedded::{self, EmbeddedLog};
+use crate::embedded::{self, EmbeddedLog, UnknownLoss};
 use crate::error::LogError;
 #[cfg(feature = "kafka")]
 use crate::kafka::KafkaLog;
@@ -105,27 +105,34 @@ impl OpenLog {
         answers_at: Option<String>,
     ) -> Result<Self, LogError> {
         let opened = Self::open(options, env, answers_at).await?;
-        for (topic, config) in &options.topics {
-            if let Err(error) = opened.make(topic, config).await {
-                opened.close().await;
-                return Err(error);
-            }
+        if let Err(error) = opened.make(&options.topics).await {
+            opened.close().await;
+            return Err(error);
         }
         Ok(opened)
     }
 
-    /// Makes a topic. What a topic of the directory is set up like follows the configuration; on
-    /// Kafka others have a say in it, so that what is there stays as it is.
-    async fn make(&self, topic: &Topic, config: &TopicConfig) -> Result<(), LogError> {
-        let log = self.log();
-        #[cfg(feature = "kafka")]
-        if let Self::Kafka { .. } = self {
-            match log.describe(topic).await {
-                Err(LogError::UnknownTopic { .. }) => {}
-                described => return described.map(drop),
+    /// Makes topics. The settings of a topic in the directory follow the configuration. On Kafka others
+    /// have a say in them, so those of an existing topic stay.
+    async fn make(&self, topics: &BTreeMap<Topic, TopicConfig>) -> Result<(), LogError> {
+        match self {
+            Self::Embedded(log) => {
+                let topics: Vec<_> = topics.clone().into_iter().collect();
+                log.shelf().create_topics(&topics).await
+            }
+            #[cfg(feature = "kafka")]
+            Self::Kafka { log, .. } => {
+                for (topic, config) in topics {
+                    match log.describe(topic).await {
+                        Err(LogError::UnknownTopic { .. }) => {
+                            log.create_topic(topic, config.clone()).await?;
+                        }
+                        described => drop(described?),
+                    }
+                }
+                Ok(())
             }
         }
-        log.create_topic(topic, config.clone()).await
     }
 
     /// The log.
@@ -157,7 +164,7 @@ impl OpenLog {
         match self {
             Self::Embedded(log) => {
                 let counted = log.shelf().audit().await?;
-                Ok(audited(counted, &log.shelf().doubts()))
+                Ok(audited(counted, log.shelf().unknown_loss().as_ref()))
             }
             #[cfg(feature = "kafka")]
             Self::Kafka { log, scope } => kafka_accounts::audit_kafka(log, scope).await,
@@ -314,21 +321,21 @@ fn account(topic: &Topic, group: Option<&GroupName>, books: &Books) -> Component
 
 /// What the recount of an embedded log found, with what was lost with its journal and is in no books: at
 /// least so many events are missing.
-fn audited(counted: Vec<embedded::Audited>, doubts: &[embedded::Doubt]) -> Vec<Audited> {
+fn audited(counted: Vec<embedded::Audited>, loss: Option<&UnknownLoss>) -> Vec<Audited> {
     let found = counted.into_iter().map(|found| {
         let (name, kind) = account_name(&found.topic, found.group.as_ref());
         let audited = Audited::new(name, kind, &found.books, &found.recount, found.missing);
         audited.unverifiable(found.unverifiable)
     });
-    let events: u64 = doubts.iter().map(|doubt| doubt.events).sum();
-    let missing = Discrepancy {
-        bucket: Bucket::Minute(0),
-        place: Place::Queued,
-        count: i64::try_from(events).unwrap_or(i64::MAX),
-        id: None,
-    };
-    let (kind, nothing) = (ComponentKind::Topic, Books::default());
-    let lost = (events > 0)
-        .then(|| Audited::new(JOURNAL.to_owned(), kind, &nothing, &nothing, vec![missing]));
+    let lost = loss.map(|loss| {
+        let missing = Discrepancy {
+            bucket: Bucket::Minute(0),
+            place: Place::Queued,
+            count: i64::try_from(loss.events).unwrap_or(i64::MAX),
+            id: None,
+        };
+        let (kind, nothing) = (ComponentKind::Topic, Books::default());
+        Audited::new(JOURNAL.to_owned(), kind, &nothing, &nothing, vec![missing])
+    });
     found.chain(lost).collect()
 }

@@ -35,7 +35,7 @@ use tidegate_core::books::Posting;
 use tidegate_core::{GroupName, Offset, Partition, Topic};
 
 use crate::error::LogError;
-use crate::record::{Record, Stored, TopicPartition};
+use crate::record::{Record, Stored, TopicPartition, partition_of};
 use crate::topic::{TopicConfig, TopicDescription};
 
 /// A call on its way, boxed so that the port is object-safe.
@@ -233,6 +233,34 @@ impl Append {
         self.partition = Some(Partition(partition));
         self
     }
+
+    /// The partition that it goes to, of so many: the one that it names, that of its key, or the one whose
+    /// turn it is.
+    ///
+    /// # Errors
+    /// There is no such partition, or no log takes the headers of the record.
+    pub(crate) fn choose_partition(
+        &self,
+        partitions: u32,
+        turn: impl FnOnce() -> u32,
+    ) -> Result<Partition, LogError> {
+        if let Err(why) = self.record.headers.check() {
+            let topic = self.topic.clone();
+            return Err(LogError::HeaderTooLong { topic, why });
+        }
+        let partition = match (self.partition, &self.record.key) {
+            (Some(partition), _) => partition,
+            (None, Some(key)) => partition_of(key, partitions),
+            (None, None) => Partition(i32::try_from(turn() % partitions).unwrap_or(0)),
+        };
+        match u32::try_from(partition.0).is_ok_and(|number| number < partitions) {
+            true => Ok(partition),
+            false => Err(LogError::UnknownPartition {
+                at: TopicPartition::new(self.topic.clone(), partition.0),
+                partitions,
+            }),
+        }
+    }
 }
 
 /// Where a record lies.
@@ -410,6 +438,22 @@ pub struct OffsetCommit {
     pub postings: Vec<Posting>,
 }
 
+impl OffsetCommit {
+    /// Refuses metadata that a broker would not keep as it is.
+    pub(crate) fn check_metadata(&self) -> Result<(), LogError> {
+        let (at, length) = (self.at.clone(), self.metadata.len());
+        let is_plain = |byte: u8| byte == b' ' || byte.is_ascii_graphic();
+        if length > MAX_METADATA {
+            let limit = MAX_METADATA;
+            return Err(LogError::MetadataTooLong { at, length, limit });
+        }
+        match self.metadata.bytes().all(is_plain) {
+            true => Ok(()),
+            false => Err(LogError::MetadataNotAscii { at }),
+        }
+    }
+}
+
 /// How far an owned partition is behind.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lag {
@@ -419,4 +463,30 @@ pub struct Lag {
     pub records: u64,
     /// How old the oldest of them is; zero when there is none.
     pub age: Duration,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn metadata_is_printable_and_short() {
+        let check = |metadata: &str| {
+            let commit = OffsetCommit {
+                at: TopicPartition::new(Topic::new("t").unwrap(), 0),
+                fence: Fence(1),
+                next: Offset(0),
+                metadata: metadata.to_owned(),
+                postings: Vec::new(),
+            };
+            commit.check_metadata()
+        };
+        assert!(check(&"~".repeat(MAX_METADATA)).is_ok());
+        let long = check(&"~".repeat(MAX_METADATA + 1));
+        assert!(matches!(long, Err(LogError::MetadataTooLong { .. })));
+        for bad in ["ä", "\n", "\u{7f}"] {
+            let error = check(bad);
+            assert!(matches!(error, Err(LogError::MetadataNotAscii { .. })));
+        }
+    }
 }

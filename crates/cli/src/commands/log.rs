@@ -1,5 +1,6 @@
 //! `tidegate log`: the directory of an embedded log.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,13 +8,13 @@ use serde_json::json;
 use tidegate_config::{format_duration, format_size};
 use tidegate_core::env::system::{SystemClock, SystemDisk, system_entropy};
 use tidegate_core::env::{Clock, Disk, Entropy};
-use tidegate_log::embedded::{self, Listing, Problem, Repaired};
+use tidegate_log::embedded::{self, Listing, Problem, RepairPlan, Repaired, UnknownLoss};
 use tidegate_log::{EmbeddedConfig, LogBackend, LogError};
 
 use crate::args::{LogDir, Output};
 use crate::confirm::confirm;
 use crate::log::{configured, must_hold_a_log};
-use crate::report::{Exit, Report, print, print_json};
+use crate::report::{Exit, Report, print, print_json, say};
 use crate::table;
 
 /// The wait before a second look at what seems wrong: a running process moves records from file to
@@ -203,26 +204,38 @@ fn finding_json(problem: &Problem) -> serde_json::Value {
         finding["from"] = json!(from);
         finding["to"] = json!(to);
     }
+    if let Problem::UnknownLoss(loss) = problem {
+        finding["unknown_loss"] = loss_json(loss);
+    }
     finding
+}
+
+fn loss_json(loss: &UnknownLoss) -> serde_json::Value {
+    let partitions = loss.partitions.iter().map(ToString::to_string);
+    json!({
+        "groups": loss.groups, "events_at_least": loss.events,
+        "partitions": partitions.collect::<Vec<_>>(),
+    })
 }
 
 /// `tidegate log repair`.
 pub(crate) fn repair(arguments: &LogDir, yes: bool, output: Output) -> Result<Exit, Report> {
     let config = directory(arguments)?;
     let dir = config.dir.clone();
-    let what = format!(
-        "repairing `{}` gives up what cannot be read: such records are kept aside and counted as lost",
-        dir.display()
-    );
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+    let plan = embedded::plan_repair(&SystemDisk, &*clock, &dir)?;
+    let what = plan_text(&dir, &plan);
     let unconfirmed = Report::new(
         "repair.unconfirmed",
         format!("{what}; this was not confirmed"),
     );
     let unconfirmed =
         unconfirmed.with_hint("give `--yes`; `tidegate log check` says what would be given up");
+    if yes {
+        say(&what);
+    }
     confirm(&what, yes, unconfirmed)?;
     let disk: Arc<dyn Disk> = Arc::new(SystemDisk);
-    let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let write = system_entropy().next_u64();
     let repaired = embedded::repair(&disk, &clock, config, write);
     let repaired = repaired?;
@@ -248,6 +261,23 @@ pub(crate) fn repair(arguments: &LogDir, yes: bool, output: Output) -> Result<Ex
     Ok(Exit::Ok)
 }
 
+/// What a repair is about to do, in numbers.
+fn plan_text(dir: &Path, plan: &RepairPlan) -> String {
+    let events = |count| table::counted(count, "event");
+    let mut text = format!(
+        "repairing `{}` keeps damaged bytes aside, and posts {} as lost:damaged and {} as \
+         lost:commit_damaged",
+        dir.display(),
+        events(plan.damaged),
+        events(plan.commit_damaged),
+    );
+    if plan.recovered > 0 {
+        let records = table::counted(plan.recovered, "record");
+        text.push_str(&format!("; {records} can be taken from the journal"));
+    }
+    text
+}
+
 fn repaired_text(done: &Repaired) -> String {
     match done {
         Repaired::Records { at, offsets, aside } => {
@@ -258,6 +288,14 @@ fn repaired_text(done: &Repaired) -> String {
                 None => format!("{lost}; nothing of them was there"),
             }
         }
+        Repaired::Recovered { at, offsets, aside } => {
+            let (from, to) = offsets;
+            let taken = format!("{at}: offsets {from} up to {to} were taken from the journal");
+            match aside {
+                Some(aside) => format!("{taken}; the damaged bytes are kept in `{aside}`"),
+                None => taken,
+            }
+        }
         Repaired::Index { file } => format!("index `{file}` was made again"),
         Repaired::Manifest { file } => format!("`{file}` was made again from the other one"),
         Repaired::Commits {
@@ -265,29 +303,27 @@ fn repaired_text(done: &Repaired) -> String {
             topic,
             events,
         } => format!(
-            "{group}@{topic}: what became of {} is lost with a commit",
+            "{group}@{topic}: {} lost with a commit; what became of them is unknown",
             table::counted(*events, "event")
         ),
-        Repaired::Removed { topic, events } => format!(
-            "{topic}: {} had been removed in time, which is in the books from now on; none of them is lost",
-            table::counted(*events, "event")
-        ),
-        Repaired::MadeUp { topic } => {
-            format!("a topic whose name was lost is called `{topic}` from now on")
-        }
-        Repaired::Doubt(doubt) => format!("taken note of: {doubt}"),
+        Repaired::UnknownLoss(loss) => format!("taken note of: {loss}"),
         other => format!("{other:?}"),
     }
 }
 
 fn repaired_json(done: &Repaired) -> serde_json::Value {
     let mut repaired = json!({ "message": repaired_text(done) });
-    if let Repaired::Records { at, offsets, aside } = done {
+    if let Repaired::Records { at, offsets, aside } | Repaired::Recovered { at, offsets, aside } =
+        done
+    {
         repaired["topic"] = json!(at.topic);
         repaired["partition"] = json!(at.partition);
         repaired["from"] = json!(offsets.0);
         repaired["to"] = json!(offsets.1);
         repaired["aside"] = json!(aside);
+    }
+    if let Repaired::UnknownLoss(loss) = done {
+        repaired["unknown_loss"] = loss_json(loss);
     }
     repaired
 }

@@ -71,8 +71,8 @@ impl Part for LogPart {
                 inspection.components.push(Arc::new(remote));
                 return Ok(());
             }
-            for doubt in embedded::doubts(&*env.disk, dir)? {
-                say(&format!("journal: {}", doubt.what));
+            if let Some(loss) = embedded::unknown_loss(&*env.disk, dir)? {
+                say(&format!("journal: {loss}"));
             }
             let directory = LogDirectory::new(*embedded, env);
             inspection.components.push(Arc::new(directory));

@@ -5,18 +5,18 @@ use std::path::{Path, PathBuf};
 use crate::command::{run_in, run_with_input};
 use crate::log::{CONFIG, configured, lines, read_all, send_one};
 
-/// Turns the bits of `value` where it lies in a segment, so that its record cannot be read.
-fn damage(dir: &Path, value: &str) -> PathBuf {
-    let topic = dir.join("log/topic-orders");
-    for entry in std::fs::read_dir(&topic).unwrap() {
+/// Turns the bits of `value` where it lies in a file of `dir` whose name has this in it.
+fn turn(dir: &Path, name: &str, value: &str) -> PathBuf {
+    for entry in std::fs::read_dir(dir).unwrap() {
         let path = entry.unwrap().path();
+        if !path.to_string_lossy().contains(name) {
+            continue;
+        }
         let mut bytes = std::fs::read(&path).unwrap();
         let found = bytes
             .windows(value.len())
             .position(|bytes| bytes == value.as_bytes());
-        if let Some(at) = found
-            && path.extension().is_some_and(|extension| extension == "seg")
-        {
+        if let Some(at) = found {
             bytes[at..at + value.len()]
                 .iter_mut()
                 .for_each(|byte| *byte = !*byte);
@@ -24,7 +24,12 @@ fn damage(dir: &Path, value: &str) -> PathBuf {
             return path;
         }
     }
-    panic!("`{value}` is in no segment of {}", topic.display());
+    panic!("`{value}` is in no such file of {}", dir.display());
+}
+
+/// Damages the record with this value in its segment.
+fn damage(dir: &Path, value: &str) -> PathBuf {
+    turn(&dir.join("log/topic-orders"), ".seg", value)
 }
 
 #[test]
@@ -75,6 +80,7 @@ fn a_record_that_was_cut_out_by_hand_is_named() {
         .map(|value| send_one(dir, value))
         .collect();
     let segment = damage(dir, "second-value");
+    turn(&dir.join("log"), "/journal-", "second-value");
     let before = std::fs::read(&segment).unwrap();
 
     let ran = run_in(dir, &["audit", "-o", "json"]);
@@ -123,6 +129,9 @@ fn a_record_that_was_cut_out_by_hand_is_named() {
         (ran.code, &ran.json()["error"]["code"]),
         (Some(1), &"repair.unconfirmed".into())
     );
+    let numbers = "posts 1 event as lost:damaged and 0 events as lost:commit_damaged";
+    let message = ran.json()["error"]["message"].to_string();
+    assert!(message.contains(numbers), "{message}");
     assert_eq!(std::fs::read(&segment).unwrap(), before);
     let ran = run_in(dir, &["log", "repair", "--yes", "-o", "json"]);
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);
@@ -140,6 +149,26 @@ fn a_record_that_was_cut_out_by_hand_is_named() {
     let ran = run_in(dir, &["audit", "-o", "json"]);
     assert_eq!(ran.code, Some(0), "{}", ran.stdout);
     assert_eq!(ran.json()["components"][0]["books"]["lost"]["damaged"], 1);
+}
+
+#[test]
+fn a_damaged_record_that_the_journal_still_has_is_taken_from_there() {
+    let dir = configured(CONFIG);
+    let dir = dir.path();
+    let values = ["first-value", "second-value", "third-value"];
+    values.iter().for_each(|value| drop(send_one(dir, value)));
+    damage(dir, "second-value");
+    assert_eq!(run_in(dir, &["audit"]).code, Some(4));
+    let ran = run_in(dir, &["log", "repair", "--yes"]);
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    let planned = "posts 0 events as lost:damaged";
+    assert!(ran.stderr.contains(planned), "{}", ran.stderr);
+    let taken = "offsets 1 up to 2 were taken from the journal";
+    assert!(ran.stdout.contains(taken), "{}", ran.stdout);
+    assert_eq!(run_in(dir, &["audit"]).code, Some(0));
+    let found = read_all(dir);
+    let found: Vec<_> = found.iter().map(|line| line["value"].clone()).collect();
+    assert_eq!(found, values);
 }
 
 #[test]
@@ -223,7 +252,7 @@ fn what_was_lost_with_the_journal_is_missing_until_it_is_repaired() {
 }
 
 #[test]
-fn a_journal_that_was_cut_is_doubted_until_it_is_repaired() {
+fn a_journal_that_was_cut_is_an_unknown_loss_until_it_is_repaired() {
     let dir = configured(CONFIG);
     let dir = dir.path();
     send_one(dir, "one");
@@ -237,7 +266,10 @@ fn a_journal_that_was_cut_is_doubted_until_it_is_repaired() {
         let ran = run_in(dir, &["audit"]);
         assert_eq!(ran.code, Some(4), "{}", ran.stdout);
         assert!(ran.stdout.contains("(journal)"), "{}", ran.stdout);
-        assert_eq!(run_in(dir, &["log", "check"]).code, Some(3));
+        let ran = run_in(dir, &["log", "check", "-o", "json"]);
+        assert_eq!(ran.code, Some(3));
+        let loss = &ran.json()["findings"][0]["unknown_loss"];
+        assert_eq!(loss["events_at_least"], 1, "{}", ran.stdout);
         // A start does not hide it.
         send_one(dir, "two");
     }

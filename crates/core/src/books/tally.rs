@@ -202,6 +202,15 @@ impl Books {
             .collect()
     }
 
+    /// What retention and clean-up took away from `place`, by bucket.
+    #[must_use]
+    pub fn removed_tallies(&self, place: &Place) -> BTreeMap<Bucket, Tally> {
+        let pages = self.buckets.iter();
+        pages
+            .filter_map(|(bucket, page)| Some((*bucket, *page.removed.get(place)?)))
+            .collect()
+    }
+
     /// Moves a tally of one bucket, as [`post`](Self::post) does; for tallies that were computed.
     pub fn move_tally(
         &mut self,

@@ -15,7 +15,7 @@ use super::recover;
 use super::repair::DAMAGED;
 use super::scan::{Scan, Seen, open_segment};
 use super::seal::Seal;
-use super::state::{Doubt, PartitionState, Reading, State, TopicState};
+use super::state::{PartitionState, Reading, State, TopicState, UnknownLoss};
 use crate::error::LogError;
 use crate::record::TopicPartition;
 
@@ -64,13 +64,13 @@ pub fn recount(disk: &dyn Disk, dir: &Path) -> Result<Vec<Audited>, LogError> {
 }
 
 /// What was lost with the journal of a directory and is in no books: an audit that finds nothing else
-/// proves nothing as long as there are any. `log repair` takes note of them.
+/// proves nothing as long as there is any. `log repair` takes note of it.
 ///
 /// # Errors
 /// The directory or a file in it cannot be read.
-pub fn doubts(disk: &dyn Disk, dir: &Path) -> Result<Vec<Doubt>, LogError> {
+pub fn unknown_loss(disk: &dyn Disk, dir: &Path) -> Result<Option<UnknownLoss>, LogError> {
     let found = recover::look(disk, dir)?;
-    Ok(found.map(|found| found.state.doubts).unwrap_or_default())
+    Ok(found.and_then(|found| found.state.unknown_loss()))
 }
 
 /// Counts a running log at one cut.

@@ -1,10 +1,12 @@
 //! What the threads of a log and its callers have in common.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use tidegate_core::Topic;
 use tidegate_core::env::{Clock, Disk};
 use tokio::sync::Notify;
 
@@ -40,26 +42,61 @@ pub(super) struct Hub {
 /// How the log is.
 #[derive(Debug, Default, Clone)]
 pub(super) struct Status {
-    /// Why it takes nothing any more.
-    pub(super) stopped: Option<String>,
-    /// Why records cannot go to their segments for now.
-    pub(super) full: Option<String>,
-    /// Why the last write to the journal found no room.
-    pub(super) unwritten: Option<String>,
-    /// Why what the start found is in no checkpoint yet. Until it is, nothing is written behind it: the
-    /// next start would take that for what was there before, and the rest for lost.
-    pub(super) owed: Option<String>,
-    /// Why the last append was refused by the log's own limit.
-    pub(super) refused: Option<String>,
+    /// Why it does not take everything.
+    pub(super) reasons: BTreeMap<Refusing, String>,
     pub(super) is_closed: bool,
     /// Where the journal begins that is still needed.
     pub(super) checkpoint: JournalPlace,
     /// The sequence up to which a checkpoint was written.
     pub(super) checkpoint_sequence: u64,
+    /// How many topics the last checkpoint of this process has.
+    pub(super) checkpoint_topics: usize,
     /// Bytes of commits that wait for the disk.
     pub(super) queued: u64,
     /// How many look at files that must not be removed meanwhile.
     pub(super) pins: u64,
+}
+
+/// A reason not to take everything.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Refusing {
+    /// The disk failed: nothing is taken any more.
+    Stopped,
+    /// Records cannot go to their segments for now.
+    Full,
+    /// The last write to the journal found no room.
+    Unwritten,
+    /// What the start found is in no checkpoint yet. Until it is, nothing is written behind it: the next
+    /// start would take that for what was there before, and the rest for lost.
+    Owed,
+    /// The last append was refused by the log's own limit.
+    OverLimit,
+}
+
+impl Status {
+    /// Why it refuses for this reason; none where it does not.
+    pub(super) fn why(&self, reason: Refusing) -> Option<&String> {
+        self.reasons.get(&reason)
+    }
+
+    pub(super) fn is(&self, reason: Refusing) -> bool {
+        self.why(reason).is_some()
+    }
+
+    /// Refuses for this reason, or not any more.
+    pub(super) fn set(&mut self, reason: Refusing, why: Option<String>) {
+        match why {
+            Some(why) => self.reasons.insert(reason, why),
+            None => self.reasons.remove(&reason),
+        };
+    }
+
+    /// Why records are refused for want of room.
+    pub(super) fn no_room(&self) -> Option<String> {
+        let mut reasons = self.reasons.iter();
+        let found = reasons.find(|(reason, _)| **reason != Refusing::Stopped);
+        found.map(|(_, why)| why.clone())
+    }
 }
 
 impl Hub {
@@ -108,11 +145,17 @@ impl Hub {
         *self.catalog.lock().unwrap_or_else(PoisonError::into_inner) = renewed;
     }
 
+    /// Whether a topic is in a checkpoint, so that damage of the journal cannot take its creation.
+    pub(super) fn is_in_checkpoint(&self, topic: &Topic) -> bool {
+        let number = self.state().topic(topic).map(|(number, _)| number as usize);
+        number.is_some_and(|number| number < self.status().checkpoint_topics)
+    }
+
     pub(super) fn pool(&self) -> MutexGuard<'_, Vec<String>> {
         self.pool.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn topic_dir(&self, topic: &tidegate_core::Topic) -> PathBuf {
+    pub(super) fn topic_dir(&self, topic: &Topic) -> PathBuf {
         super::files::topic_dir(&self.config.dir, topic)
     }
 
@@ -122,7 +165,7 @@ impl Hub {
 
     /// Refuses whatever changes something, once the log has stopped.
     pub(super) fn check_running(&self) -> Result<(), LogError> {
-        match &self.status().stopped {
+        match self.status().why(Refusing::Stopped) {
             Some(why) => Err(LogError::Stopped { why: why.clone() }),
             None => Ok(()),
         }
@@ -139,7 +182,7 @@ impl Hub {
 
     /// Refuses whatever goes to the journal before what the start found is written down.
     pub(super) fn check_owed(&self) -> Result<(), LogError> {
-        match &self.status().owed {
+        match self.status().why(Refusing::Owed) {
             Some(why) => Err(LogError::Disk {
                 doing: "write down what was found in",
                 path: self.config.dir.clone(),
@@ -161,9 +204,9 @@ impl Hub {
     /// Takes nothing any more; reads go on.
     pub(super) fn stop(&self, error: &LogError) {
         let mut status = self.status();
-        if status.stopped.is_none() {
+        if !status.is(Refusing::Stopped) {
             tracing::error!(%error, dir = %self.config.dir.display(), "the log has stopped");
-            status.stopped = Some(error.to_string());
+            status.set(Refusing::Stopped, Some(error.to_string()));
         }
         drop(status);
         self.writer_bell.notify_one();

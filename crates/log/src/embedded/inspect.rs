@@ -6,15 +6,15 @@ use std::io;
 use std::path::Path;
 
 use tidegate_core::env::Disk;
-use tidegate_core::{GroupName, Offset, Topic};
+use tidegate_core::{GroupName, Offset};
 
 use super::audit::{self, Audited};
 use super::files::{self, Doing};
-use super::recover::{self, JournalDamage};
+use super::recover;
 use super::scan::{Scan, Seen, has_magic, open_segment};
 use super::seal::Seal;
 use super::segment::{MAGIC, Segment, read_index_file};
-use super::state::State;
+use super::state::{State, UnknownLoss};
 use crate::error::LogError;
 use crate::port::Committed;
 use crate::record::TopicPartition;
@@ -152,16 +152,8 @@ pub enum Problem {
         /// The file, and where in it; none where they were lost with a part of the journal.
         place: Option<(String, u64)>,
     },
-    /// A part of the journal that was acknowledged cannot be read.
-    Journal(JournalDamage),
-    /// What was lost with a part of the journal and is in no books, until a repair takes note of it.
-    Doubt(String),
-    /// The creation of a topic was lost, and with it its name: what was written to it since is kept
-    /// under this one.
-    MadeUp {
-        /// The name it has now.
-        topic: Topic,
-    },
+    /// What was lost with the journal and is in no books, until a repair takes note of it.
+    UnknownLoss(UnknownLoss),
     /// Records that cannot be read and are counted as lost.
     Posted {
         /// The partition.
@@ -211,11 +203,7 @@ impl Problem {
     #[must_use]
     pub fn is_loss(&self) -> bool {
         match self {
-            Self::Records { .. }
-            | Self::Journal(_)
-            | Self::Doubt(_)
-            | Self::MadeUp { .. }
-            | Self::Books { .. } => true,
+            Self::Records { .. } | Self::UnknownLoss(_) | Self::Books { .. } => true,
             Self::Posted { .. }
             | Self::Manifest { .. }
             | Self::Torn { .. }
@@ -240,13 +228,7 @@ impl fmt::Display for Problem {
                     None => Ok(()),
                 }
             }
-            Self::Journal(damage) => write!(f, "journal: {damage}"),
-            Self::Doubt(doubt) => write!(f, "journal: {doubt}"),
-            Self::MadeUp { topic } => write!(
-                f,
-                "{topic}: the creation of this topic was lost, and with it its name; its records are \
-                 read under this one"
-            ),
+            Self::UnknownLoss(loss) => write!(f, "journal: {loss}"),
             Self::Posted { at, from, to } => write!(
                 f,
                 "{at}: offsets {from} up to {to} were lost to damage and are posted as lost"
@@ -298,15 +280,8 @@ pub fn check(disk: &dyn Disk, dir: &Path) -> Result<Checked, LogError> {
         let file = file.to_owned();
         checked.problems.push(Problem::Manifest { file, why });
     }
-    // What was found just now is said once.
-    let doubts = found.state.doubts.iter();
-    let is_new = |what: &&String| found.damage.iter().any(|new| new.to_string() == **what);
-    let doubts = doubts.map(|doubt| &doubt.what);
-    let doubts = doubts.filter(|what| !is_new(what)).cloned();
-    checked.problems.extend(doubts.map(Problem::Doubt));
-    checked
-        .problems
-        .extend(found.damage.into_iter().map(Problem::Journal));
+    let loss = found.state.unknown_loss();
+    checked.problems.extend(loss.map(Problem::UnknownLoss));
     if let Some(torn) = found.torn {
         checked.problems.push(Problem::Torn {
             file: torn.file,
@@ -314,12 +289,6 @@ pub fn check(disk: &dyn Disk, dir: &Path) -> Result<Checked, LogError> {
             bytes: torn.bytes.len() as u64,
         });
     }
-    let made_up = found.state.topics.iter().filter(|topic| topic.is_made_up);
-    checked
-        .problems
-        .extend(made_up.map(|topic| Problem::MadeUp {
-            topic: topic.name.clone(),
-        }));
     let mut is_readable = true;
     let seal = found.state.seal;
     for (topic, number, partition) in found.state.all() {

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use tidegate_core::env::{DiskFile, OpenMode};
 
 use super::files::{self, Doing};
-use super::hub::Hub;
+use super::hub::{Hub, Refusing};
 use super::journal;
 use super::manifest;
 use super::planted::{self, Bug};
@@ -267,7 +267,7 @@ impl Keeper {
         let place = self.hub.state().journal;
         let status = self.hub.status();
         let last = status.checkpoint;
-        place.file > last.file || status.owed.is_some() || (last.at == 0 && place.at > 0)
+        place.file > last.file || status.is(Refusing::Owed) || (last.at == 0 && place.at > 0)
     }
 
     /// Puts everything that is durable into synced segments and writes the manifest.
@@ -291,6 +291,7 @@ impl Keeper {
             (state.checkpoint(), fresh)
         };
         if snapshot.sequence == self.hub.status().checkpoint_sequence {
+            self.hub.status().checkpoint_topics = snapshot.topics.len();
             self.remove_garbage(snapshot.sequence);
             return Ok(());
         }
@@ -307,7 +308,8 @@ impl Keeper {
             let mut status = self.hub.status();
             status.checkpoint = snapshot.journal;
             status.checkpoint_sequence = snapshot.sequence;
-            status.owed = None;
+            status.checkpoint_topics = snapshot.topics.len();
+            status.set(Refusing::Owed, None);
         }
         self.free_journals(&snapshot);
         self.remove_garbage(snapshot.sequence);

@@ -4,12 +4,12 @@
 //! the place that it names. Files that neither speaks of are left-overs.
 //!
 //! ```text
-//! "TGMAN\x03\0\0", u32 CRC32C of what follows
+//! "TGMAN\x04\0\0", u32 CRC32C of what follows
 //! cluster; u64 seal; u64 sequence, u32 CRC of the last group; u64 journal file, u64 place in it
-//! topics: name, configuration, whether it is made up, books, partitions: {start, end, damaged ranges, segments}
+//! topics: name, configuration, books, partitions: {start, end, damaged ranges, segments}
 //! groups: name, topics: {number, starts, committed offsets, postings, what was gone before}
-//! doubts: what was lost and is in no books, at least how many events
-//! unposted: commits of groups before which others were lost
+//! damage: parts of the journal that were lost: file, place, sequences, at least how many events, why
+//! lost commits: commits of groups before which others were lost, and how many events they passed unposted
 //! ```
 //!
 //! It is written twice, the copy first, and nothing is given up before both are there. So either of
@@ -24,18 +24,24 @@ use tidegate_core::env::Disk;
 use tidegate_core::{GroupName, Topic};
 
 use super::change::{put_committed, put_topic_config, read_committed, read_topic_config};
-use super::codec::{
-    Decoder, length, put_books, put_bytes, put_i64, put_postings, put_u32, put_u64,
-};
+use super::codec::{Decoder, length, put_books, put_bytes, put_i64, put_u32, put_u64};
 use super::files::{self, Doing, MANIFEST, MANIFEST_COPY, MANIFEST_NEW};
 use super::seal::Seal;
 use super::segment::Segment;
-use super::state::{Doubt, JournalPlace, PartitionState, Reading, State, TopicState, Unposted};
+use super::state::{
+    JournalDamage, JournalPlace, LostCommit, PartitionState, Reading, State, TopicState,
+};
 use crate::error::LogError;
 
 /// What a manifest begins with, by version: the last one is what is written. The first one has no copy
-/// and no doubts, the second one no seal.
-const MAGICS: [[u8; 8]; 3] = [*b"TGMAN\x01\0\0", *b"TGMAN\x02\0\0", *b"TGMAN\x03\0\0"];
+/// and does not tell what was lost, the second one has no seal. Versions 2 and 3 keep what was lost in
+/// another way.
+const MAGICS: [[u8; 8]; 4] = [
+    *b"TGMAN\x01\0\0",
+    *b"TGMAN\x02\0\0",
+    *b"TGMAN\x03\0\0",
+    *b"TGMAN\x04\0\0",
+];
 const VERSION: usize = MAGICS.len();
 /// More than any manifest has.
 const LIMIT: u64 = 1 << 30;
@@ -139,16 +145,20 @@ pub(super) fn remove_copy(disk: &dyn Disk, dir: &Path) -> Result<(), LogError> {
     disk.sync_dir(dir).doing("sync", dir)
 }
 
-/// Has the checkpoint know of doubts, and of nothing else that came later: before the files are moved
-/// that they were found in.
+/// Has the checkpoint know of damage, and of nothing else that came later: before the files are moved
+/// that it was found in.
 ///
 /// # Errors
 /// The disk has no room or fails; the checkpoint is as it was.
-pub(super) fn doubt(disk: &dyn Disk, dir: &Path, doubts: &[Doubt]) -> Result<(), LogError> {
+pub(super) fn note_damage(
+    disk: &dyn Disk,
+    dir: &Path,
+    damage: &[JournalDamage],
+) -> Result<(), LogError> {
     let Some(Checkpoint { mut state, .. }) = read(disk, dir)? else {
         return Ok(());
     };
-    state.doubts = doubts.to_vec();
+    state.journal_damage = damage.to_vec();
     write(disk, dir, &state)
 }
 
@@ -172,7 +182,7 @@ fn read_one(disk: &dyn Disk, dir: &Path, name: &str) -> Result<Option<One>, LogE
     };
     let version = MAGICS.iter().position(|magic| bytes.starts_with(magic));
     let version = version.map(|earlier| earlier + 1);
-    let version = version.ok_or_else(|| format("it is not a manifest of version 1 to 3"))?;
+    let version = version.ok_or_else(|| format("it is not a manifest of version 1 to 4"))?;
     let content = bytes.get(MAGICS[0].len()..).unwrap_or_default();
     let mut decoder = Decoder(content);
     let crc = decoder.u32();
@@ -181,7 +191,11 @@ fn read_one(disk: &dyn Disk, dir: &Path, name: &str) -> Result<Option<One>, LogE
     }
     let mut state = read_state(&mut decoder, version);
     if let Some(state) = state.as_mut().filter(|_| version > 1) {
-        read_losses(&mut decoder, state).ok_or_else(|| format("it makes no sense"))?;
+        let read = match version {
+            4.. => read_losses(&mut decoder, state),
+            _ => read_old_losses(&mut decoder, state),
+        };
+        read.ok_or_else(|| format("it makes no sense"))?;
     }
     let state = state.filter(|_| decoder.is_empty());
     let state = state.ok_or_else(|| format("it makes no sense"))?;
@@ -194,18 +208,49 @@ fn read_one(disk: &dyn Disk, dir: &Path, name: &str) -> Result<Option<One>, LogE
 
 /// What was lost, as far as no books tell it.
 fn read_losses(decoder: &mut Decoder<'_>, state: &mut State) -> Option<()> {
-    for _ in 0..decoder.count(12)? {
-        let (what, events) = (decoder.text()?, decoder.u64()?);
-        state.doubts.push(Doubt { what, events });
+    for _ in 0..decoder.count(40)? {
+        state.journal_damage.push(JournalDamage {
+            file: decoder.text()?,
+            at: decoder.u64()?,
+            sequences: (decoder.u64()?, decoder.u64()?),
+            events: decoder.u64()?,
+            why: decoder.text()?,
+        });
     }
-    for _ in 0..decoder.count(32)? {
-        state.unposted.push(Unposted {
+    for _ in 0..decoder.count(28)? {
+        state.lost_commits.push(LostCommit {
             group: GroupName::new(decoder.text()?).ok()?,
             topic: decoder.u32()?,
             partition: decoder.u32()?,
-            from: decoder.i64()?,
-            to: decoder.i64()?,
-            postings: decoder.postings()?,
+            next: decoder.i64()?,
+            events: decoder.u64()?,
+        });
+    }
+    Some(())
+}
+
+/// The same in versions 2 and 3: texts, and commits with all that they posted.
+fn read_old_losses(decoder: &mut Decoder<'_>, state: &mut State) -> Option<()> {
+    for _ in 0..decoder.count(12)? {
+        state.journal_damage.push(JournalDamage {
+            file: String::new(),
+            at: 0,
+            sequences: (0, 0),
+            why: decoder.text()?,
+            events: decoder.u64()?,
+        });
+    }
+    for _ in 0..decoder.count(32)? {
+        let group = GroupName::new(decoder.text()?).ok()?;
+        let (topic, partition) = (decoder.u32()?, decoder.u32()?);
+        let (from, next) = (decoder.i64()?, decoder.i64()?);
+        let posted = LostCommit::posted(&decoder.postings()?);
+        state.lost_commits.push(LostCommit {
+            group,
+            topic,
+            partition,
+            next,
+            events: next.abs_diff(from).saturating_sub(posted),
         });
     }
     Some(())
@@ -222,7 +267,6 @@ fn put_state(out: &mut Vec<u8>, state: &State) {
     for topic in &state.topics {
         put_bytes(out, topic.name.as_str().as_bytes());
         put_topic_config(out, &topic.config);
-        out.push(u8::from(topic.is_made_up));
         put_books(out, &topic.books);
         for partition in &topic.partitions {
             put_partition(out, partition);
@@ -237,19 +281,22 @@ fn put_state(out: &mut Vec<u8>, state: &State) {
             put_reading(out, reading);
         }
     }
-    put_u32(out, length(state.doubts.len()));
-    for doubt in &state.doubts {
-        put_bytes(out, doubt.what.as_bytes());
-        put_u64(out, doubt.events);
+    put_u32(out, length(state.journal_damage.len()));
+    for damage in &state.journal_damage {
+        put_bytes(out, damage.file.as_bytes());
+        put_u64(out, damage.at);
+        put_u64(out, damage.sequences.0);
+        put_u64(out, damage.sequences.1);
+        put_u64(out, damage.events);
+        put_bytes(out, damage.why.as_bytes());
     }
-    put_u32(out, length(state.unposted.len()));
-    for unposted in &state.unposted {
-        put_bytes(out, unposted.group.as_str().as_bytes());
-        put_u32(out, unposted.topic);
-        put_u32(out, unposted.partition);
-        put_i64(out, unposted.from);
-        put_i64(out, unposted.to);
-        put_postings(out, &unposted.postings);
+    put_u32(out, length(state.lost_commits.len()));
+    for lost in &state.lost_commits {
+        put_bytes(out, lost.group.as_str().as_bytes());
+        put_u32(out, lost.topic);
+        put_u32(out, lost.partition);
+        put_i64(out, lost.next);
+        put_u64(out, lost.events);
     }
 }
 
@@ -299,10 +346,10 @@ fn read_state(decoder: &mut Decoder<'_>, version: usize) -> Option<State> {
     for number in 0..length(decoder.count(1)?) {
         let name = Topic::new(decoder.text()?).ok()?;
         let config = read_topic_config(decoder)?;
-        let is_made_up = match version {
-            2.. => decoder.flag()?,
-            _ => false,
-        };
+        if (2..4).contains(&version) {
+            // Whether it was made up for one whose creation was lost; since then it is a topic as any.
+            decoder.flag()?;
+        }
         let books = decoder.books()?;
         let partitions: Option<Vec<_>> = (0..config.partitions)
             .map(|_| read_partition(decoder))
@@ -313,7 +360,6 @@ fn read_state(decoder: &mut Decoder<'_>, version: usize) -> Option<State> {
             config,
             books,
             partitions: partitions?,
-            is_made_up,
         });
     }
     for _ in 0..decoder.count(1)? {

@@ -9,7 +9,7 @@ use tidegate_core::env::{Clock, Disk, DiskLock, Entropy, OpenMode, Stream};
 
 use super::config::EmbeddedConfig;
 use super::files::{self, Doing, LOCK};
-use super::hub::{Hub, Status};
+use super::hub::{Hub, Refusing, Status};
 use super::journal::Journal;
 use super::keeper::{Keeper, Owed};
 use super::lock_holder::LockHolder;
@@ -69,7 +69,6 @@ pub(super) fn open(
         found.state.leave_segments();
     }
     let is_end_lost = found.lost_end.is_some();
-    let is_owed = is_damaged || found.is_in_doubt;
     let place = found.state.journal;
     let mut journal = Journal::open(Arc::clone(&disk), &dir, config.journal_size, place)?;
     if !is_tail_kept || is_end_lost {
@@ -79,7 +78,7 @@ pub(super) fn open(
         journal.rewrite(*at, bytes)?;
     }
     let pool = pool(&*disk, &dir, &found, place)?;
-    if !is_owed {
+    if !is_damaged {
         let leftovers = Leftovers {
             disk: &*disk,
             dir: &dir,
@@ -94,7 +93,7 @@ pub(super) fn open(
             at: 0,
         };
     }
-    if is_owed {
+    if is_damaged {
         // No checkpoint has what was found.
         checkpoint_sequence = u64::MAX;
     }
@@ -103,10 +102,10 @@ pub(super) fn open(
         checkpoint_sequence,
         ..Status::default()
     };
-    let owed = is_owed.then(|| Owed {
+    let owed = is_damaged.then(|| Owed {
         unread: found.unread,
         behind: found.lost_end.unwrap_or_default(),
-        is_doubted: !found.is_in_doubt,
+        is_noted: false,
     });
     let hub = Hub::new(config, disk, clock, found.state, status, pool.names);
     let hub = Arc::new(hub);
@@ -116,10 +115,10 @@ pub(super) fn open(
         hub,
         lock,
     };
-    if is_owed {
+    if is_damaged {
         opened.write_down()?;
     }
-    let is_written_down = opened.hub.status().owed.is_none();
+    let is_written_down = !opened.hub.status().is(Refusing::Owed);
     if is_written_down && (checkpoint.at == 0 || is_end_lost) {
         if_there_is_room(opened.begin_journal())?;
     }
@@ -134,7 +133,9 @@ impl Opened {
         if let Err(error) = &done
             && files::is_full(error)
         {
-            self.hub.status().owed = Some(error.to_string());
+            self.hub
+                .status()
+                .set(Refusing::Owed, Some(error.to_string()));
         }
         if_there_is_room(done)
     }
@@ -242,7 +243,6 @@ fn begin(disk: &dyn Disk, config: &EmbeddedConfig, random: u64) -> Result<Found,
         damage: Vec::new(),
         unread: BTreeMap::new(),
         lost_end: None,
-        is_in_doubt: false,
         manifest: None,
         replayed: 0,
     })

@@ -15,6 +15,8 @@ pub(super) enum Bug {
     CheckpointAhead,
     /// A journal file that a killed process has named is written to without syncing its name.
     UnsyncedName,
+    /// A repair posts whatever is missing as lost, also what no damage explains.
+    UnboundedRepair,
 }
 
 #[cfg(test)]

@@ -8,7 +8,6 @@ mod lost;
 mod told;
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::io;
 use std::path::Path;
 
@@ -20,9 +19,10 @@ use super::files::{self, Doing};
 use super::group::Frame;
 use super::manifest::{self, Checkpoint};
 use super::presence::{Presence, presence};
-use super::state::{JournalPlace, Nonsense, State};
+use super::state::{JournalDamage, JournalPlace, Nonsense, State};
 use crate::error::LogError;
 use beyond::Beyond;
+pub(super) use later::groups;
 use later::{Later, find_later, torn};
 use lost::Missing;
 use told::Told;
@@ -34,7 +34,7 @@ pub(super) struct Found {
     pub(super) state: State,
     /// Where the journal goes on behind the checkpoint, and the last sequence before that.
     pub(super) checkpoint: (JournalPlace, u64),
-    /// The groups of which nobody can say that they were synced: where the first begins, and their
+    /// The groups of which it is unknown whether they were synced: where the first begins, and their
     /// bytes. They all lie in the file in which the journal ends.
     pub(super) unproven: Option<(u64, Bytes)>,
     /// What lies behind the last whole group and was never acknowledged.
@@ -46,8 +46,6 @@ pub(super) struct Found {
     /// Set where the file in which the journal ends is missing or was cut, or one behind it was cut: the
     /// names of the files behind it, in which nothing was found that follows.
     pub(super) lost_end: Option<Vec<String>>,
-    /// Whether doubts were found that no checkpoint has.
-    pub(super) is_in_doubt: bool,
     /// The manifest or its copy, where only the other one can be used, and why.
     pub(super) manifest: Option<(&'static str, String)>,
     /// How many groups were read from the journal.
@@ -61,31 +59,6 @@ pub(super) struct Torn {
     pub(super) file: String,
     pub(super) at: u64,
     pub(super) bytes: Bytes,
-}
-
-/// A part of the journal that was acknowledged and cannot be read.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct JournalDamage {
-    /// The name of the file.
-    pub file: String,
-    /// Where it begins.
-    pub at: u64,
-    /// The sequences that are lost: the first, and the one behind the last; the same twice where
-    /// nobody can say whether there were any.
-    pub sequences: (u64, u64),
-    /// What is wrong.
-    pub why: String,
-}
-
-impl fmt::Display for JournalDamage {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (first, behind) = self.sequences;
-        match first == behind {
-            true => write!(f, "groups from {first} on may be lost")?,
-            false => write!(f, "groups {first} up to {behind} are lost")?,
-        }
-        write!(f, " (`{}` at byte {}): {}", self.file, self.at, self.why)
-    }
 }
 
 /// Looks at a directory; none where there is no log yet.
@@ -110,7 +83,6 @@ pub(super) fn look(disk: &dyn Disk, dir: &Path) -> Result<Option<Found>, LogErro
             damage: Vec::new(),
             unread: BTreeMap::new(),
             lost_end: None,
-            is_in_doubt: false,
             manifest: damage,
             replayed: 0,
         },
@@ -121,7 +93,7 @@ pub(super) fn look(disk: &dyn Disk, dir: &Path) -> Result<Option<Found>, LogErro
     };
     replay.run()?;
     replay.rescue()?;
-    replay.settle_damage();
+    replay.note_damage();
     Ok(Some(replay.found))
 }
 
@@ -300,6 +272,7 @@ impl Replay<'_> {
                 file,
                 at,
                 sequences: (frame.sequence, frame.sequence + 1),
+                events: 0,
                 why: why.to_owned(),
             });
         }
@@ -332,7 +305,7 @@ impl Replay<'_> {
         self.names.range(file + 1..).map(|(number, _)| *number)
     }
 
-    /// Says what of the last file is in doubt.
+    /// Says what of the last file may not have been synced.
     fn end(&mut self, bytes: &Bytes) {
         let state = &self.found.state;
         let end = state.journal.at;

@@ -1,17 +1,17 @@
 //! Makes a directory whole again: nothing is thrown away, and what is lost is said and posted.
 
 mod losses;
-mod settle;
+mod salvage;
 
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use tidegate_core::books::{LossReason, Place};
+use tidegate_core::books::LossReason;
 use tidegate_core::env::{Clock, Disk, OpenMode};
 use tidegate_core::{GroupName, Topic};
 
-use losses::{Damage, Harm};
+use losses::{Harm, Posted};
+use salvage::Salvage;
 
 use super::config::EmbeddedConfig;
 use super::files::{self, Doing};
@@ -19,17 +19,18 @@ use super::inspect::{DamagedPart, damaged_parts, read_index, segment_path};
 use super::manifest;
 use super::open::{Opened, open};
 use super::presence::{Presence, presence};
-use super::scan::{Scan, Seen, rebuild_index};
-use super::segment::{MAGIC, Segment, index_file};
-use super::state::State;
+use super::recover;
+use super::scan::{Scan, Seen, open_segment, rebuild_index};
+use super::segment::{MAGIC, Minutes, Segment, index_file};
+use super::state::{Fresh, State, UnknownLoss};
+use super::tally::add_all;
 use crate::error::LogError;
 use crate::record::TopicPartition;
 
 /// Why records are lost that a repair could not read.
 pub const DAMAGED: LossReason = LossReason::from_static("damaged");
 
-/// Why events are lost that a group passed with a commit that was damaged: the records are there, and
-/// nobody can say what became of them.
+/// Why events are lost that a group passed with a commit that was damaged: what became of them is unknown.
 pub const COMMIT_DAMAGED: LossReason = LossReason::from_static("commit_damaged");
 
 /// One thing that a repair did.
@@ -46,31 +47,27 @@ pub enum Repaired {
         /// the journal.
         aside: Option<String>,
     },
+    /// Damaged bytes were kept aside; the records they held were taken from the journal.
+    Recovered {
+        /// The partition.
+        at: TopicPartition,
+        /// The offsets: the first, and the one behind the last.
+        offsets: (i64, i64),
+        /// Where the bytes are now; none if their file was missing.
+        aside: Option<String>,
+    },
     /// The manifest or its copy was made again from the other one.
     Manifest {
         /// The file.
         file: String,
     },
-    /// What an earlier start left in doubt was taken note of: nobody can say whether it was lost.
-    Doubt(String),
-    /// A topic whose creation was lost, and with it its name, keeps the one under which it was found.
-    MadeUp {
-        /// That name.
-        topic: Topic,
-    },
-    /// A group passed events with commits that were damaged: what became of them nobody can say, and
-    /// they are posted as lost to the group. Their records are there.
+    /// What was lost with the journal was taken note of.
+    UnknownLoss(UnknownLoss),
+    /// A group passed events with commits that were damaged: what became of them is unknown, and they are
+    /// posted as lost to the group.
     Commits {
         /// The group.
         group: GroupName,
-        /// The topic.
-        topic: Topic,
-        /// How many events.
-        events: u64,
-    },
-    /// Events that were removed in their time, which only damage kept from the books: they are not
-    /// lost.
-    Removed {
         /// The topic.
         topic: Topic,
         /// How many events.
@@ -83,10 +80,59 @@ pub enum Repaired {
     },
 }
 
+/// What a repair would post as lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct RepairPlan {
+    /// Events of topics, as `lost:damaged`.
+    pub damaged: u64,
+    /// Events of groups, as `lost:commit_damaged`.
+    pub commit_damaged: u64,
+    /// Records of damaged segments that it would take from the journal.
+    pub recovered: u64,
+}
+
+/// Says what a repair would post as lost. Takes no lock and changes nothing.
+///
+/// # Errors
+/// The directory or a file in it cannot be read.
+pub fn plan_repair(disk: &dyn Disk, clock: &dyn Clock, dir: &Path) -> Result<RepairPlan, LogError> {
+    let mut plan = RepairPlan::default();
+    let Some(found) = recover::look(disk, dir)? else {
+        return Ok(plan);
+    };
+    let mut state = found.state;
+    let salvage = Salvage::look(disk, dir, &state)?;
+    let mut harms = Vec::new();
+    for at in numbers(&state) {
+        let segments = state.partition(at.0, at.1).map(|p| p.segments.clone());
+        for segment in segments.unwrap_or_default() {
+            let Some(damaged) = assess(disk, dir, &state, (at, &segment), &salvage)? else {
+                continue;
+            };
+            match damaged.found {
+                None => harms.push(damaged.harm),
+                Some(chunks) => {
+                    let records = chunks.iter().map(|chunk| u64::from(chunk.head.count));
+                    plan.recovered += records.sum::<u64>();
+                    // There they are counted.
+                    let partition = state.partition_mut(at.0, at.1);
+                    partition
+                        .into_iter()
+                        .for_each(|p| p.fresh.extend(chunks.clone()));
+                }
+            }
+        }
+    }
+    let posted = losses::post(disk, dir, &mut state, &harms, clock.now_ms())?;
+    plan.damaged = posted.damaged;
+    plan.commit_damaged = posted.commit_damaged;
+    Ok(plan)
+}
+
 /// Makes a directory whole: what a start does, then indexes are made again, and segments that are
-/// damaged are written anew without the damage, which is kept aside and posted as lost. Returns
-/// when all of it is durable. Repairing twice changes nothing more. What `config` says of the size of
-/// the journal holds where no file of it tells.
+/// damaged are written anew. What the journal still has of them is taken from there; the rest is kept
+/// aside and posted as lost, as [`plan_repair`] says. Returns when all of it is durable. Repairing twice
+/// changes nothing more. What `config` says of the size of the journal holds where no file of it tells.
 ///
 /// # Errors
 /// [`LogError::Locked`] while a process has the directory; [`LogError::Disk`].
@@ -100,6 +146,11 @@ pub fn repair(
     let dir = &config.dir.clone();
     config.journal_size = journal_size(&**disk, dir)?.unwrap_or(config.journal_size);
     let damaged = manifest::read(&**disk, dir)?.and_then(|found| found.damage);
+    // A start uses journal files again.
+    let salvage = match recover::look(&**disk, dir)? {
+        Some(found) => Salvage::look(&**disk, dir, &found.state)?,
+        None => Salvage::default(),
+    };
     let opened = open(Arc::clone(disk), Arc::clone(clock), config, write)?;
     let Opened {
         hub,
@@ -110,49 +161,90 @@ pub fn repair(
     // From here on everything is in segments, and the manifest is all there is.
     keeper.checkpoint()?;
     let mut state = hub.state().clone();
-    let is_journal_damaged = losses::is_journal_damaged(&state);
     let mut repaired = Vec::new();
     repaired.extend(damaged.map(|(file, _)| Repaired::Manifest {
         file: file.to_owned(),
     }));
-    let doubts = state.doubts.drain(..);
-    repaired.extend(doubts.map(|doubt| Repaired::Doubt(doubt.what)));
-    for topic in state.topics.iter_mut().filter(|topic| topic.is_made_up) {
-        topic.is_made_up = false;
-        let name = topic.name.clone();
-        repaired.push(Repaired::MadeUp { topic: name });
-    }
+    repaired.extend(state.unknown_loss().map(Repaired::UnknownLoss));
     let mut harms = Vec::new();
-    for topic in 0..state.topics.len() {
-        let topic = u32::try_from(topic).unwrap_or(u32::MAX);
-        let partitions = state.topics[topic as usize].partitions.len();
-        for number in 0..u32::try_from(partitions).unwrap_or(0) {
-            let mut repair = Repair {
-                disk: &**disk,
-                dir,
-                state: &mut state,
-                at: (topic, number),
-                repaired: &mut repaired,
-                harms: &mut harms,
-            };
-            repair.partition()?;
-        }
-    }
-    let is_unread = |topic| losses::removed_unread(topic) > 0;
-    let is_removed = state.topics.iter().any(is_unread);
-    if is_journal_damaged || is_removed || !harms.is_empty() {
-        let damage = Damage {
-            harms: &harms,
-            is_journal_damaged,
-            now_ms: clock.now_ms().max(state.folded_from()),
+    for at in numbers(&state) {
+        let mut repair = Repair {
+            disk: &**disk,
+            dir,
+            state: &mut state,
+            at,
+            salvage: &salvage,
+            repaired: &mut repaired,
+            harms: &mut harms,
         };
-        let before = settled_blindly(&state);
-        repaired.extend(losses::post(&**disk, dir, &mut state, &damage)?);
-        repaired.extend(before.lost_since(&state));
+        repair.partition()?;
     }
+    let Posted { repaired: done, .. } =
+        losses::post(&**disk, dir, &mut state, &harms, clock.now_ms())?;
+    repaired.extend(done);
+    state.journal_damage.clear();
+    state.lost_commits.clear();
     manifest::write(&**disk, dir, &state)?;
     drop(lock);
     Ok(repaired)
+}
+
+/// The numbers of all partitions.
+fn numbers(state: &State) -> Vec<(u32, u32)> {
+    let all = state.all();
+    all.map(|(topic, partition, _)| (topic, partition))
+        .collect()
+}
+
+/// A segment that is damaged.
+struct Damaged {
+    parts: Vec<DamagedPart>,
+    harm: Harm,
+    /// All that it lacks, where the journal has it.
+    found: Option<Vec<Fresh>>,
+}
+
+/// What is wrong with a segment; none where nothing is.
+fn assess(
+    disk: &dyn Disk,
+    dir: &Path,
+    state: &State,
+    ((topic, partition), segment): ((u32, u32), &Segment),
+    salvage: &Salvage,
+) -> Result<Option<Damaged>, LogError> {
+    let Some(at) = state.name(topic, partition) else {
+        return Ok(None);
+    };
+    let parts = damaged_parts(disk, dir, (&at, segment), state.seal)?;
+    let from = parts.iter().map(|part| part.offsets.0).min();
+    let to = parts.iter().map(|part| part.offsets.1).max();
+    let (Some(from), Some(to)) = (from, to) else {
+        return Ok(None);
+    };
+    let mut read = Minutes::new();
+    let path = segment_path(dir, &at, segment);
+    if let Some(file) = open_segment(disk, &path, state.seal)? {
+        let mut scan = Scan::whole(segment, state.seal);
+        while let Some(seen) = scan.next(&*file, &path)? {
+            if let Seen::Chunk { head, .. } = seen {
+                add_all(&mut read, head.tallies.iter().copied());
+            }
+        }
+    }
+    let mut minutes = segment.minutes.clone();
+    for (minute, tally) in read {
+        let held = minutes.entry(minute).or_default();
+        *held = held.minus(tally);
+    }
+    minutes.retain(|_, tally| !tally.is_zero());
+    let found = salvage.fill((topic, partition), &parts, &minutes);
+    let harm = Harm {
+        topic,
+        partition,
+        offsets: (from, to),
+        minutes,
+    };
+    Ok(Some(Damaged { parts, harm, found }))
 }
 
 /// How long the files of the journal were made, but for one that a large commit made longer. Whoever
@@ -165,43 +257,12 @@ fn journal_size(disk: &dyn Disk, dir: &Path) -> Result<Option<u64>, LogError> {
     Ok(names.filter_map(|name| files::journal_len(&name)).min())
 }
 
-/// How many events groups have passed with commits that were damaged, by group and topic.
-fn settled_blindly(state: &State) -> Blind {
-    let mut blind = BTreeMap::new();
-    for (group, readings) in &state.groups {
-        for (topic, reading) in readings {
-            let lost = reading.posted.in_place(&Place::Lost(COMMIT_DAMAGED));
-            let name = state.topics.get(*topic as usize).map(|topic| &topic.name);
-            blind.extend(name.map(|name| ((group.clone(), name.clone()), lost)));
-        }
-    }
-    Blind(blind)
-}
-
-struct Blind(BTreeMap<(GroupName, Topic), i64>);
-
-impl Blind {
-    /// What was added to that.
-    fn lost_since(&self, state: &State) -> Vec<Repaired> {
-        let now = settled_blindly(state).0.into_iter();
-        now.filter_map(|((group, topic), now)| {
-            let before = self.0.get(&(group.clone(), topic.clone())).copied();
-            let events = u64::try_from(now - before.unwrap_or(0)).unwrap_or(0);
-            (events > 0).then_some(Repaired::Commits {
-                group,
-                topic,
-                events,
-            })
-        })
-        .collect()
-    }
-}
-
 struct Repair<'a> {
     disk: &'a dyn Disk,
     dir: &'a Path,
     state: &'a mut State,
     at: (u32, u32),
+    salvage: &'a Salvage,
     repaired: &'a mut Vec<Repaired>,
     harms: &'a mut Vec<Harm>,
 }
@@ -218,10 +279,11 @@ impl Repair<'_> {
             .unwrap_or_default();
         let mut kept = Vec::new();
         for segment in segments {
-            let parts = damaged_parts(self.disk, self.dir, (&at, &segment), self.state.seal)?;
-            let segment = match parts.is_empty() {
-                true => Some(segment),
-                false => self.rewrite(&at, &segment, &parts)?,
+            let place = (self.at, &segment);
+            let damaged = assess(self.disk, self.dir, self.state, place, self.salvage)?;
+            let segment = match damaged {
+                None => Some(segment),
+                Some(damaged) => self.rewrite(&at, &segment, damaged)?,
             };
             let Some(segment) = segment else {
                 continue;
@@ -238,72 +300,87 @@ impl Repair<'_> {
         Ok(())
     }
 
-    /// Writes a segment anew without what is damaged; none if nothing is left of it.
+    /// Writes a segment anew without what is damaged, and with what was found of it; none if nothing is
+    /// left of it.
     fn rewrite(
         &mut self,
         at: &TopicPartition,
         segment: &Segment,
-        parts: &[DamagedPart],
+        damaged: Damaged,
     ) -> Result<Option<Segment>, LogError> {
         let path = segment_path(self.dir, at, segment);
+        let Damaged { parts, harm, found } = damaged;
         let is_missing = parts.iter().any(|part| part.bytes.0 == 0);
         let mut rest = Segment::new(segment.base, segment.generation + 1);
-        if !is_missing {
-            let file = self.disk.open(&path, OpenMode::Read).doing("open", &path)?;
-            let to = segment_path(self.dir, at, &rest);
-            if let Err(error) = self.disk.remove(&to)
-                && error.kind() != std::io::ErrorKind::NotFound
-            {
-                return Err(error).doing("remove", &to);
-            }
-            let mut out = self
-                .disk
-                .open(&to, OpenMode::CreateNew)
-                .doing("make", &to)?;
-            out.append(&MAGIC).doing("write", &to)?;
-            let mut scan = Scan::whole(segment, self.state.seal);
-            while let Some(seen) = scan.next(&*file, &path)? {
-                if let Seen::Chunk { head, bytes, .. } = seen {
-                    out.append(&bytes).doing("write", &to)?;
-                    rest.add(&head);
-                }
-            }
-            out.sync().doing("sync", &to)?;
-            let dir = files::topic_dir(self.dir, &at.topic);
-            self.disk.sync_dir(&dir).doing("sync", &dir)?;
+        if !is_missing || found.is_some() {
+            let chunks = found.clone().unwrap_or_default();
+            self.copy(at, segment, &mut rest, chunks)?;
         }
-        for part in parts {
+        for part in &parts {
+            let (at, offsets) = (at.clone(), part.offsets);
             let aside = match is_missing {
                 true => None,
                 false => Some(self.keep(&path, part)?),
             };
-            self.repaired.push(Repaired::Records {
-                at: at.clone(),
-                offsets: part.offsets,
-                aside,
+            self.repaired.push(match found {
+                Some(_) => Repaired::Recovered { at, offsets, aside },
+                None => Repaired::Records { at, offsets, aside },
             });
         }
-        let (topic, number) = self.at;
-        let mut minutes = segment.minutes.clone();
-        for (minute, tally) in &rest.minutes {
-            let held = minutes.entry(*minute).or_default();
-            *held = held.minus(*tally);
-        }
-        let from = parts.iter().map(|part| part.offsets.0).min();
-        let to = parts.iter().map(|part| part.offsets.1).max();
-        self.harms.push(Harm {
-            topic,
-            partition: number,
-            offsets: (from.unwrap_or(segment.base), to.unwrap_or(segment.end)),
-            minutes,
-        });
-        if let Some(partition) = self.state.partition_mut(topic, number) {
-            let damaged = parts.iter().map(|part| part.offsets);
-            partition.damaged.extend(damaged);
+        if found.is_none() {
+            self.harms.push(harm);
+            if let Some(partition) = self.state.partition_mut(self.at.0, self.at.1) {
+                let damaged = parts.iter().map(|part| part.offsets);
+                partition.damaged.extend(damaged);
+            }
         }
         rest.end = segment.end;
         rest.is_sealed = true;
         Ok((!rest.is_empty()).then_some(rest))
+    }
+
+    /// Copies the chunks of a segment that can be read to another one, and these between them.
+    fn copy(
+        &self,
+        at: &TopicPartition,
+        segment: &Segment,
+        to: &mut Segment,
+        found: Vec<Fresh>,
+    ) -> Result<(), LogError> {
+        let (from, path) = (
+            segment_path(self.dir, at, segment),
+            segment_path(self.dir, at, to),
+        );
+        if let Err(error) = self.disk.remove(&path)
+            && error.kind() != std::io::ErrorKind::NotFound
+        {
+            return Err(error).doing("remove", &path);
+        }
+        let mut out = self
+            .disk
+            .open(&path, OpenMode::CreateNew)
+            .doing("make", &path)?;
+        out.append(&MAGIC).doing("write", &path)?;
+        let mut found = found.into_iter().peekable();
+        let mut put = |chunk: &Fresh| {
+            to.add(&chunk.head);
+            out.append(&chunk.bytes).doing("write", &path)
+        };
+        if let Some(file) = open_segment(self.disk, &from, self.state.seal)? {
+            let mut scan = Scan::whole(segment, self.state.seal);
+            while let Some(seen) = scan.next(&*file, &from)? {
+                if let Seen::Chunk { head, bytes, .. } = seen {
+                    while let Some(before) = found.next_if(|chunk| chunk.head.base < head.base) {
+                        put(&before)?;
+                    }
+                    put(&Fresh { head, bytes })?;
+                }
+            }
+        }
+        found.try_for_each(|chunk| put(&chunk))?;
+        out.sync().doing("sync", &path)?;
+        let dir = files::topic_dir(self.dir, &at.topic);
+        self.disk.sync_dir(&dir).doing("sync", &dir)
     }
 
     /// Keeps the bytes of a damaged part aside.

@@ -10,12 +10,12 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::audit::Audited;
 use super::config::EmbeddedConfig;
-use super::hub::Hub;
+use super::hub::{Hub, Refusing};
 use super::kept::{Kept, kept};
 use super::open::{Opened, open};
 use super::pending::{encode, place, unplaced};
 use super::reader::{Reader, Source, from_memory, locate, unknown};
-use super::state::Doubt;
+use super::state::UnknownLoss;
 use super::telemetry;
 use super::threads::{
     Answer, Chore, Order, Question, run_auditor, run_keeper, run_reader, run_writer,
@@ -160,6 +160,33 @@ impl EmbeddedShelf {
         self.wait(done).await
     }
 
+    /// Makes or changes topics, see [`Log::create_topic`](crate::Log::create_topic). New ones are in a
+    /// checkpoint when it returns, all of them in one: damage of the journal cannot take their creation.
+    ///
+    /// # Errors
+    /// As [`Log::create_topic`](crate::Log::create_topic); the topics before the refused one are made.
+    pub async fn create_topics(&self, topics: &[(Topic, TopicConfig)]) -> Result<(), LogError> {
+        for (topic, config) in topics {
+            let (topic, config) = (topic.clone(), config.clone());
+            self.order(|answer| Order::CreateTopic {
+                topic,
+                config,
+                answer,
+            })
+            .await?;
+        }
+        if topics
+            .iter()
+            .all(|(topic, _)| self.hub.is_in_checkpoint(topic))
+        {
+            return Ok(());
+        }
+        let (answer, done) = oneshot::channel();
+        let chores = self.lines()?.chores;
+        self.tell(chores.send(Chore::Checkpoint { answer }).await)?;
+        self.wait(done).await
+    }
+
     /// Recounts every topic from its records at one cut and compares that with the books. Nothing is
     /// removed meanwhile; appends and reads go on. Several at a time are done one after the other.
     ///
@@ -178,11 +205,10 @@ impl EmbeddedShelf {
         kept(&self.hub.state())
     }
 
-    /// What was lost with the journal, at a start, and is in no books, until `log repair` takes note of
-    /// it.
+    /// What was lost with the journal and is in no books, until `log repair` takes note of it.
     #[must_use]
-    pub fn doubts(&self) -> Vec<Doubt> {
-        self.hub.state().doubts.clone()
+    pub fn unknown_loss(&self) -> Option<UnknownLoss> {
+        self.hub.state().unknown_loss()
     }
 
     /// Bytes that the records of all topics take.
@@ -194,21 +220,14 @@ impl EmbeddedShelf {
     /// Why the log takes nothing any more; none while it does.
     #[must_use]
     pub fn stopped(&self) -> Option<String> {
-        self.hub.status().stopped.clone()
+        self.hub.status().why(Refusing::Stopped).cloned()
     }
 
     /// Why appends are refused for want of room, on the disk or by `max_size`; none while they are
     /// taken. Reads go on, commits do as long as they can, and what makes room is tried again.
     #[must_use]
     pub fn no_room(&self) -> Option<String> {
-        let status = self.hub.status();
-        let found = [
-            &status.full,
-            &status.unwritten,
-            &status.owed,
-            &status.refused,
-        ];
-        found.into_iter().flatten().next().cloned()
+        self.hub.status().no_room()
     }
 
     fn lines(&self) -> Result<Lines, LogError> {
@@ -357,11 +376,10 @@ impl Shelf for EmbeddedShelf {
     }
 
     fn create_topic<'a>(&'a self, topic: &'a Topic, config: TopicConfig) -> Call<'a, ()> {
-        Box::pin(self.order(|answer| Order::CreateTopic {
-            topic: topic.clone(),
-            config,
-            answer,
-        }))
+        Box::pin(async move {
+            let topics = [(topic.clone(), config)];
+            self.create_topics(&topics).await
+        })
     }
 
     fn topics(&self) -> Vec<Topic> {

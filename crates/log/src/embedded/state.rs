@@ -4,9 +4,8 @@
 //! again, so that a recovered log is the log that was lost.
 
 mod fit;
-mod lost;
-mod made_up;
 mod reading;
+mod unknown_loss;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -23,9 +22,9 @@ use super::segment::Segment;
 use crate::record::TopicPartition;
 use crate::topic::{PartitionDescription, TopicConfig, TopicDescription};
 
-pub use lost::Doubt;
-pub(super) use lost::Unposted;
-pub(super) use reading::{Reading, removed};
+pub(super) use reading::Reading;
+pub(super) use unknown_loss::LostCommit;
+pub use unknown_loss::{JournalDamage, UnknownLoss};
 
 /// A place in the journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
@@ -56,10 +55,10 @@ pub(super) struct State {
     pub(super) fresh_bytes: u64,
     /// Segments that are not part of the log any more and wait to be removed.
     pub(super) garbage: Vec<Garbage>,
-    /// What was lost, and nobody can say of which partition, until a repair takes note of it.
-    pub(super) doubts: Vec<Doubt>,
+    /// Parts of the journal that were lost, until a repair takes note of them.
+    pub(super) journal_damage: Vec<JournalDamage>,
     /// Commits of groups before which others were lost, until a repair.
-    pub(super) unposted: Vec<Unposted>,
+    pub(super) lost_commits: Vec<LostCommit>,
     /// Offsets that all partitions together have given.
     pub(super) given: u64,
     /// What the last group says of that: more, where groups before it are lost.
@@ -82,9 +81,30 @@ pub(super) struct TopicState {
     /// All its records as queued, and what was removed.
     pub(super) books: Books,
     pub(super) partitions: Vec<PartitionState>,
-    /// Whether it stands for a topic whose creation was lost to damage, so that its name and the
-    /// number of its partitions are not known.
-    pub(super) is_made_up: bool,
+}
+
+impl TopicState {
+    /// The offsets that were lost with the journal and that no repair has posted yet, as buckets, and how
+    /// many events are in each.
+    pub(super) fn holes(&self) -> impl Iterator<Item = (Bucket, i64)> {
+        let removed = self.books.removed_tallies(&Place::Queued);
+        let queued = self.books.tallies(&Place::Queued).into_iter();
+        queued.filter_map(move |(bucket, tally)| {
+            let gone = removed.get(&bucket).map_or(0, |gone| gone.count);
+            let is_hole = matches!(bucket, Bucket::Offsets { .. });
+            (is_hole && tally.count > gone).then_some((bucket, tally.count - gone))
+        })
+    }
+
+    /// The partitions that have such offsets.
+    fn lost_partitions(&self) -> impl Iterator<Item = TopicPartition> {
+        self.holes().filter_map(|(bucket, _)| match bucket {
+            Bucket::Offsets { partition, .. } => {
+                Some(TopicPartition::new(self.name.clone(), partition.0))
+            }
+            Bucket::Minute(_) | Bucket::Hour(_) | Bucket::Day(_) => None,
+        })
+    }
 }
 
 #[derive(Debug, Clone, Default)]
@@ -143,14 +163,11 @@ impl State {
         })
     }
 
-    /// Whether offsets that were lost to damage are posted as lost: the books have none of them as
-    /// queued any more.
+    /// Whether offsets that were lost to damage are posted as lost.
     pub(super) fn is_posted(&self, at: &TopicPartition, from: Offset, to: Offset) -> bool {
-        let queued = self
-            .topic(&at.topic)
-            .map(|(_, topic)| topic.books.tallies(&Place::Queued));
-        let mut buckets = queued.into_iter().flat_map(BTreeMap::into_keys);
-        !buckets.any(|bucket| {
+        let topic = self.topic(&at.topic).into_iter();
+        let mut holes = topic.flat_map(|(_, topic)| topic.holes());
+        !holes.any(|(bucket, _)| {
             matches!(bucket, Bucket::Offsets { partition, first, last }
                 if partition == at.partition && first < to && last >= from)
         })
@@ -270,12 +287,28 @@ impl State {
             }
             Change::Ends { given, ends } => {
                 for (topic, partition, end) in ends {
-                    self.reach((topic, partition), end)?;
+                    self.reach((topic, partition), end).ok();
                 }
                 self.said = given;
             }
         }
         Ok(())
+    }
+
+    /// Makes a topic, or sets it up anew. The change was found to [fit](State::fits).
+    fn set_topic(&mut self, number: u32, name: Topic, config: TopicConfig) {
+        if let Some(topic) = self.topics.get_mut(number as usize) {
+            topic.config = config;
+            return;
+        }
+        self.numbers.insert(name.clone(), number);
+        let partitions = (0..config.partitions).map(|_| PartitionState::default());
+        self.topics.push(TopicState {
+            name,
+            partitions: partitions.collect(),
+            config,
+            books: Books::default(),
+        });
     }
 
     fn post(&mut self, topic: u32, postings: &[Posting]) -> Result<(), Nonsense> {
@@ -441,7 +474,6 @@ impl State {
             name: topic.name.clone(),
             config: topic.config.clone(),
             books: topic.books.clone(),
-            is_made_up: topic.is_made_up,
             partitions: topic
                 .partitions
                 .iter()
@@ -457,8 +489,8 @@ impl State {
             topics: topics.collect(),
             numbers: self.numbers.clone(),
             groups: self.groups.clone(),
-            doubts: self.doubts.clone(),
-            unposted: self.unposted.clone(),
+            journal_damage: self.journal_damage.clone(),
+            lost_commits: self.lost_commits.clone(),
             given: self.given,
             ..Self::default()
         }

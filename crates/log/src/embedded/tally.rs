@@ -147,10 +147,11 @@ impl Held {
         }
         let partition = state.partition(topic, number)?;
         let at = state.name(topic, number)?;
-        let books = &state.topics.get(topic as usize)?.books;
-        let queued = books.tallies(&Place::Queued).into_iter();
+        let holes = state.topics.get(topic as usize)?.holes();
         let is_here = |bucket: &Bucket| matches!(bucket, Bucket::Offsets { partition, .. } if *partition == at.partition);
-        let lost = queued.filter(|(bucket, _)| is_here(bucket)).collect();
+        let holes = holes.filter(|(bucket, _)| is_here(bucket));
+        let lost = holes.map(|(bucket, count)| (bucket, Tally { count, id_sum: 0 }));
+        let lost = lost.collect();
         Some(Self {
             start: partition.start,
             end: partition.end,

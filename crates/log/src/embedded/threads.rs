@@ -9,7 +9,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::audit::{self, Audited};
 use super::change::Change;
 use super::files;
-use super::hub::Hub;
+use super::hub::{Hub, Refusing};
 use super::keeper::Keeper;
 use super::open::Locks;
 use super::pending::Pending;
@@ -74,8 +74,13 @@ pub(super) enum Chore {
         offset: Offset,
         answer: Answer<Offset>,
     },
+    Checkpoint {
+        answer: Answer<()>,
+    },
     /// Do all that is due, and a checkpoint.
-    Tidy { answer: Answer<()> },
+    Tidy {
+        answer: Answer<()>,
+    },
 }
 
 /// What a reader is asked to do.
@@ -135,8 +140,8 @@ fn may_write(hub: &Hub, writer: &Writer) -> bool {
     let behind = writer.place().file.saturating_sub(status.checkpoint.file);
     let is_behind =
         behind >= MAX_JOURNALS || fresh > hub.config.cache_size.saturating_mul(MAX_FRESH);
-    let is_refused = status.full.is_some() || status.owed.is_some();
-    !is_behind || is_refused || status.stopped.is_some()
+    let refusing = [Refusing::Full, Refusing::Owed, Refusing::Stopped];
+    !is_behind || refusing.iter().any(|reason| status.is(*reason))
 }
 
 /// Does one order, and the writes that wait behind it along with it.
@@ -243,7 +248,7 @@ pub(super) async fn run_keeper(
     let hub = Arc::clone(&keeper.hub);
     let mut is_asked = true;
     loop {
-        if hub.status().stopped.is_none() {
+        if !hub.status().is(Refusing::Stopped) {
             let done = look_around(&mut keeper, &removals).await;
             settle(&hub, done);
         }
@@ -258,7 +263,7 @@ pub(super) async fn run_keeper(
             () = hub.clock.sleep(PAUSE) => {}
         }
     }
-    if hub.status().stopped.is_none() {
+    if !hub.status().is(Refusing::Stopped) {
         let done = keeper.checkpoint();
         keeper.write_open_indexes();
         settle(&hub, done);
@@ -268,7 +273,7 @@ pub(super) async fn run_keeper(
 
 /// Takes note of whether the disk had room; anything worse stops the log.
 fn settle(hub: &Hub, done: Result<(), LogError>) {
-    if hub.status().stopped.is_some() {
+    if hub.status().is(Refusing::Stopped) {
         return;
     }
     let full = match done {
@@ -282,13 +287,13 @@ fn settle(hub: &Hub, done: Result<(), LogError>) {
         }
     };
     let mut status = hub.status();
-    if status.full.is_some() != full.is_some() {
+    if status.is(Refusing::Full) != full.is_some() {
         match &full {
             Some(why) => tracing::error!(%why, "the log has no room; appends are refused"),
             None => tracing::info!("the log has room again"),
         }
     }
-    status.full = full;
+    status.set(Refusing::Full, full);
     drop(status);
     hub.writer_bell.notify_one();
 }
@@ -299,14 +304,14 @@ async fn look_around(
     keeper: &mut Keeper,
     removals: &mpsc::Sender<Removal>,
 ) -> Result<(), LogError> {
-    let is_owed = keeper.hub.status().owed.is_some();
+    let is_owed = keeper.hub.status().is(Refusing::Owed);
     if is_owed {
         keeper.remove_now();
         checkpoint(keeper)?;
     }
     let is_refused = {
         let status = keeper.hub.status();
-        status.full.is_some() || status.unwritten.is_some()
+        status.is(Refusing::Full) || status.is(Refusing::Unwritten)
     };
     if is_refused {
         make_room(keeper, removals).await?;
@@ -396,6 +401,11 @@ async fn do_chore(keeper: &mut Keeper, chore: Chore, removals: &mpsc::Sender<Rem
     match chore {
         Chore::DeleteBefore { at, offset, answer } => {
             let done = delete_before(keeper, &at, offset, removals).await;
+            stop_if_broken(&keeper.hub, done.as_ref().err());
+            answer.send(done).ok();
+        }
+        Chore::Checkpoint { answer } => {
+            let done = checkpoint(keeper);
             stop_if_broken(&keeper.hub, done.as_ref().err());
             answer.send(done).ok();
         }

@@ -17,7 +17,7 @@ use tidegate_core::{GroupName, Topic};
 use super::change::{Change, End, put_ends};
 use super::files;
 use super::group;
-use super::hub::Hub;
+use super::hub::{Hub, Refusing};
 use super::journal::{Journal, Use};
 use super::pending::Pending;
 use super::seal::Seal;
@@ -256,7 +256,7 @@ impl Writer {
             return Ok(false);
         }
         self.change_for(&[change], Use::Removal)?;
-        self.hub.status().refused = None;
+        self.hub.status().set(Refusing::OverLimit, None);
         Ok(true)
     }
 
@@ -264,7 +264,8 @@ impl Writer {
     fn note_refusal(&mut self, refused: &LogError) {
         if matches!(refused, LogError::Full { .. }) {
             self.is_refusing = true;
-            self.hub.status().refused = Some(refused.to_string());
+            let why = Some(refused.to_string());
+            self.hub.status().set(Refusing::OverLimit, why);
         }
     }
 
@@ -273,14 +274,15 @@ impl Writer {
         match written {
             Err(error) if files::is_full(error) => {
                 self.is_refusing = true;
-                self.hub.status().unwritten = Some(error.to_string());
+                let why = Some(error.to_string());
+                self.hub.status().set(Refusing::Unwritten, why);
                 self.hub.keeper_bell.notify_one();
             }
             Ok(()) if self.is_refusing && use_ == Use::Records => {
                 self.is_refusing = false;
                 let mut status = self.hub.status();
-                status.unwritten = None;
-                status.refused = None;
+                status.set(Refusing::Unwritten, None);
+                status.set(Refusing::OverLimit, None);
             }
             Ok(()) | Err(_) => {}
         }
@@ -292,7 +294,7 @@ impl Writer {
         turn::check(&pending.turns)?;
         self.hub.check_owed()?;
         let config = &self.hub.config;
-        if let Some(why) = &self.hub.status().full
+        if let Some(why) = self.hub.status().why(Refusing::Full)
             && !pending.chunks.is_empty()
         {
             return Err(LogError::Disk {
@@ -418,7 +420,7 @@ impl Writer {
             source,
         } = error
             && files::is_full(error)
-            && self.hub.status().stopped.is_none()
+            && !self.hub.status().is(Refusing::Stopped)
         {
             return LogError::Disk {
                 doing,

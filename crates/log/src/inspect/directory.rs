@@ -7,7 +7,7 @@ use tidegate_core::env::{BoxFuture, Env};
 use tidegate_core::{Component, EventId, EventLocation, Failure, HealthFinding};
 
 use super::{NAME, OpenLog, account, audited};
-use crate::embedded::{self, Doubt, EmbeddedConfig, EmbeddedLog};
+use crate::embedded::{self, EmbeddedConfig, EmbeddedLog, UnknownLoss};
 use crate::error::LogError;
 
 /// How often a directory that seems to lack events is looked at, and the wait between two looks:
@@ -31,14 +31,19 @@ impl LogDirectory {
     }
 
     /// Counts the log, again while it seems to lack events and somebody has it who cannot be asked.
-    async fn count(&self) -> Result<(Vec<embedded::Audited>, Vec<Doubt>), LogError> {
+    async fn count(&self) -> Result<(Vec<embedded::Audited>, Option<UnknownLoss>), LogError> {
         let (disk, dir) = (&*self.env.disk, self.config.dir.as_path());
         let is_held = embedded::lock_holder(disk, dir)?.is_some();
-        let look = || Ok((embedded::recount(disk, dir)?, embedded::doubts(disk, dir)?));
-        let mut last: (Vec<embedded::Audited>, Vec<Doubt>) = look()?;
+        let look = || {
+            Ok((
+                embedded::recount(disk, dir)?,
+                embedded::unknown_loss(disk, dir)?,
+            ))
+        };
+        let mut last: (Vec<embedded::Audited>, Option<UnknownLoss>) = look()?;
         for _ in 1..LOOKS {
             let is_clean = last.0.iter().all(|found| found.missing.is_empty());
-            if (is_clean && last.1.is_empty()) || !is_held {
+            if (is_clean && last.1.is_none()) || !is_held {
                 break;
             }
             self.env.clock.sleep(PAUSE).await;
@@ -64,8 +69,8 @@ impl Component for LogDirectory {
 
     fn audit(&self) -> BoxFuture<'_, Result<Vec<Audited>, Failure>> {
         Box::pin(async {
-            let (counted, doubts) = self.count().await?;
-            Ok(audited(counted, &doubts))
+            let (counted, loss) = self.count().await?;
+            Ok(audited(counted, loss.as_ref()))
         })
     }
 

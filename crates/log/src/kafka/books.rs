@@ -15,9 +15,6 @@
 use tidegate_core::Offset;
 use tidegate_core::books::{Place, Posting};
 
-use crate::port::MAX_METADATA;
-use crate::{LogError, TopicPartition};
-
 const VERSION_1: &str = "t1;";
 const VERSION_2: &str = "t2;";
 
@@ -129,24 +126,10 @@ pub(super) fn read(text: &str) -> (Option<GroupBooks>, &str) {
     parse(text).map_or((None, text), |(books, rest)| (Some(books), rest))
 }
 
-/// Refuses what a broker would not keep as it is.
-pub(super) fn check_metadata(at: &TopicPartition, metadata: &str) -> Result<(), LogError> {
-    if metadata.len() > MAX_METADATA {
-        return Err(LogError::MetadataTooLong {
-            at: at.clone(),
-            length: metadata.len(),
-            limit: MAX_METADATA,
-        });
-    }
-    if !metadata.bytes().all(|byte| (0x20..0x7f).contains(&byte)) {
-        return Err(LogError::MetadataNotAscii { at: at.clone() });
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::port::MAX_METADATA;
     use tidegate_core::EventId;
     use tidegate_core::books::postings;
 
@@ -233,17 +216,5 @@ mod tests {
         let anew = books.handed_on(Offset(2), Offset(8));
         assert_eq!((anew.base, anew.count, anew.id_sum), (Offset(8), 0, 0));
         assert_eq!(anew.settled(), books.settled());
-    }
-
-    #[test]
-    fn metadata_is_printable_and_short() {
-        let at = TopicPartition::new(tidegate_core::Topic::new("t").unwrap(), 0);
-        assert!(check_metadata(&at, &"~".repeat(MAX_METADATA)).is_ok());
-        let long = check_metadata(&at, &"~".repeat(MAX_METADATA + 1));
-        assert!(matches!(long, Err(LogError::MetadataTooLong { .. })));
-        for bad in ["ä", "\n", "\u{7f}"] {
-            let error = check_metadata(&at, bad);
-            assert!(matches!(error, Err(LogError::MetadataNotAscii { .. })));
-        }
     }
 }

@@ -8,20 +8,19 @@
 mod delivery;
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use rdkafka::config::FromClientConfigAndContext;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
-use tidegate_core::Partition;
 use tidegate_core::env::{Clock, Spawn};
 use tokio::sync::Semaphore;
 
 use crate::error::LogError;
 use crate::port::{Append, Position};
-use crate::record::{Record, TopicPartition, partition_of};
+use crate::record::{Record, TopicPartition};
 
 use super::workers::within;
 use super::{KafkaConfig, KafkaInner, convert, failure, settings, telemetry};
@@ -60,7 +59,7 @@ pub(super) struct Producers {
     room_permits: usize,
     by_batch_size: Mutex<BTreeMap<u64, Arc<BaseProducer<Deliveries>>>>,
     /// Counts appends without a key, which take turns over the partitions.
-    turn: AtomicUsize,
+    turn: AtomicU32,
 }
 
 impl Producers {
@@ -73,7 +72,7 @@ impl Producers {
             room: Arc::new(Semaphore::new(room_permits)),
             room_permits,
             by_batch_size: Mutex::default(),
-            turn: AtomicUsize::new(0),
+            turn: AtomicU32::new(0),
         }
     }
 
@@ -176,29 +175,12 @@ impl KafkaInner {
                     limit: known.max_record_size,
                 });
             }
-            if let Err(why) = append.record.headers.check() {
-                let topic = append.topic;
-                return Err(LogError::HeaderTooLong { topic, why });
-            }
-            let partition = append.partition.unwrap_or_else(|| {
-                match &append.record.key {
-                    Some(key) => partition_of(key, known.partitions),
-                    // One partition per call, so that its records share batches.
-                    None => {
-                        Partition(i32::try_from(turn % (known.partitions as usize)).unwrap_or(0))
-                    }
-                }
-            });
+            // One partition per call, so that its records share batches.
+            let partition = append.choose_partition(known.partitions, || turn)?;
             let at = TopicPartition {
                 topic: append.topic,
                 partition,
             };
-            if u32::try_from(partition.0).map_or(true, |number| number >= known.partitions) {
-                return Err(LogError::UnknownPartition {
-                    at,
-                    partitions: known.partitions,
-                });
-            }
             batch.size += size;
             let batch_size = settings::batch_size(known.max_message_bytes);
             batch.batch_size = batch.batch_size.min(batch_size);

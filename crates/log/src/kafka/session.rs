@@ -41,9 +41,9 @@ use crate::record::TopicPartition;
 use crate::sync;
 use crate::turn::Turns;
 
+use super::KafkaInner;
 use super::catalog::watermarks;
 use super::workers::within;
-use super::{KafkaInner, books};
 
 use commit_thread::{CancelOnDrop, CommitJob, CommitThread, JobState};
 use member::GroupMember;
@@ -188,7 +188,7 @@ impl KafkaSession {
             return Err(self.inner.away("earlier commits wait for an answer"));
         };
         for offset in &commit.offsets {
-            books::check_metadata(&offset.at, &offset.metadata)?;
+            offset.check_metadata()?;
         }
         let batch = self.inner.route(commit.appends).await?;
         if batch.records.is_empty() && commit.offsets.is_empty() {

@@ -15,7 +15,7 @@ use super::reader::existing;
 use super::shelf::{GroupOffset, Shelf, Write};
 use super::team::Team;
 use crate::error::LogError;
-use crate::port::{Append, Committed, MAX_METADATA, OffsetCommit, Position};
+use crate::port::{Append, Committed, OffsetCommit, Position};
 use crate::record::TopicPartition;
 use crate::turn::{self, Turn, Turns};
 
@@ -37,19 +37,7 @@ pub(super) fn check(
         if !team.group.owns(member, &offset.at, offset.fence) {
             return Err(LogError::Fenced { at: at() });
         }
-        let length = offset.metadata.len();
-        if length > MAX_METADATA {
-            let limit = MAX_METADATA;
-            return Err(LogError::MetadataTooLong {
-                at: at(),
-                length,
-                limit,
-            });
-        }
-        let is_plain = |byte: u8| byte == b' ' || byte.is_ascii_graphic();
-        if !offset.metadata.bytes().all(is_plain) {
-            return Err(LogError::MetadataNotAscii { at: at() });
-        }
+        offset.check_metadata()?;
         // What is under way will be committed before this one, or not at all.
         let done = shelf
             .committed(name, &offset.at)

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tidegate_core::env::{Clock, Env, Spawn};
-use tidegate_core::{GroupName, Offset, Partition, Topic};
+use tidegate_core::{GroupName, Offset, Topic};
 
 use super::group::{MemberId, Newcomer, Ticket};
 use super::reader::existing;
@@ -16,7 +16,7 @@ use super::shelf::{Shelf, Write};
 use super::team::Team;
 use crate::error::LogError;
 use crate::port::{Append, Batch, Call, Committed, Join, Log, Position, Read, Session, StartAt};
-use crate::record::{TopicPartition, partition_of};
+use crate::record::TopicPartition;
 use crate::topic::{TopicConfig, TopicDescription};
 
 /// How long to rest after being woken for nothing, so that a shelf that wakes too often costs time
@@ -123,25 +123,8 @@ impl Inner {
                     found.config.partitions
                 }
             };
-            let partition = match (append.partition, &append.record.key) {
-                (Some(partition), _) => partition,
-                (None, Some(key)) => partition_of(key, partitions),
-                (None, None) => {
-                    let turn = self.turn.fetch_add(1, Ordering::Relaxed);
-                    Partition(i32::try_from(turn % partitions).unwrap_or(0))
-                }
-            };
-            let is_there = u32::try_from(partition.0).is_ok_and(|number| number < partitions);
-            if !is_there {
-                return Err(LogError::UnknownPartition {
-                    at: TopicPartition::new(append.topic.clone(), partition.0),
-                    partitions,
-                });
-            }
-            if let Err(why) = append.record.headers.check() {
-                let topic = append.topic.clone();
-                return Err(LogError::HeaderTooLong { topic, why });
-            }
+            let turn = || self.turn.fetch_add(1, Ordering::Relaxed);
+            let partition = append.choose_partition(partitions, turn)?;
             append.partition = Some(partition);
         }
         Ok(appends)

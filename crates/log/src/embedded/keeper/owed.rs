@@ -2,8 +2,8 @@
 //!
 //! | it is | done by | why in this order |
 //! |---|---|---|
-//! | parts of the journal that nobody can read | a copy, kept aside | the checkpoint lets go of their files |
-//! | doubts | a manifest that says nothing else new | the files that are moved next are all that tells of some |
+//! | parts of the journal that cannot be read | a copy, kept aside | the checkpoint lets go of their files |
+//! | damage of the journal | a manifest that says nothing else new | the files that are moved next are all that tells of some |
 //! | files that nothing follows | another name | by their numbers they would be used again |
 //! | the log as it was found | a checkpoint | what is written behind it speaks of it |
 //!
@@ -30,8 +30,8 @@ pub(in crate::embedded) struct Owed {
     pub(in crate::embedded) unread: BTreeMap<String, u64>,
     /// The names of journal files behind the end of the journal, in which nothing was found that follows.
     pub(in crate::embedded) behind: Vec<String>,
-    /// Whether the manifest knows of the doubts.
-    pub(in crate::embedded) is_doubted: bool,
+    /// Whether the manifest knows of the damage.
+    pub(in crate::embedded) is_noted: bool,
 }
 
 impl Keeper {
@@ -49,9 +49,9 @@ impl Keeper {
             owed.unread.pop_first();
         }
         let state = self.hub.state().clone();
-        if !owed.is_doubted {
-            manifest::doubt(disk, dir, &state.doubts)?;
-            owed.is_doubted = true;
+        if !owed.is_noted {
+            manifest::note_damage(disk, dir, &state.journal_damage)?;
+            owed.is_noted = true;
         }
         while let Some(name) = owed.behind.last() {
             match files::rename_aside(disk, dir, name) {

@@ -3,6 +3,7 @@
 use std::io;
 
 use super::Keeper;
+use crate::embedded::hub::Refusing;
 use crate::error::LogError;
 
 impl Keeper {
@@ -35,12 +36,12 @@ impl Keeper {
     /// # Errors
     /// [`LogError::Disk`] without room for another journal file.
     pub(in crate::embedded) fn check_journal(&self) -> Result<(), LogError> {
-        let Some(why) = self.hub.status().unwritten.clone() else {
+        let Some(why) = self.hub.status().why(Refusing::Unwritten).cloned() else {
             return Ok(());
         };
         let is_there = !self.hub.pool().is_empty();
         if is_there || self.has_room_for_a_file() {
-            self.hub.status().unwritten = None;
+            self.hub.status().set(Refusing::Unwritten, None);
             return Ok(());
         }
         Err(LogError::Disk {

@@ -26,7 +26,11 @@ pub(super) fn find_later(bytes: &Bytes, seal: Seal, at: u64, missing: u64) -> Op
 }
 
 /// All whole groups from `at` on, whatever lies between them.
-fn groups(bytes: &Bytes, seal: Seal, at: u64) -> impl Iterator<Item = (u64, Frame)> {
+pub(in crate::embedded) fn groups(
+    bytes: &Bytes,
+    seal: Seal,
+    at: u64,
+) -> impl Iterator<Item = (u64, Frame)> {
     let mut at = usize::try_from(at).unwrap_or(usize::MAX);
     std::iter::from_fn(move || {
         while at + HEADER <= bytes.len() {

@@ -1,16 +1,16 @@
 //! What is made of a journal that has lost something.
 //!
 //! What an intact segment still has is taken in, what is missing for certain is in the books, and
-//! whatever else there may have been is a doubt.
+//! whatever else there may have been is a part of the unknown loss.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 
 use super::later::Later;
-use super::{JournalDamage, Replay};
+use super::{Found, Replay};
 use crate::embedded::change::Change;
-use crate::embedded::state::{Doubt, Nonsense};
+use crate::embedded::state::{JournalDamage, Nonsense};
 use crate::error::LogError;
 
 /// What of the journal's last files is not there.
@@ -23,9 +23,6 @@ pub(super) enum Missing {
     /// The end of a file behind it, of which so many bytes are left and none that follows.
     Behind { number: u64, len: u64 },
 }
-
-/// Damages that a doubt names one by one.
-const NAMED: usize = 5;
 
 impl Replay<'_> {
     /// Goes on at a later group: what lies between was acknowledged, and is lost.
@@ -45,6 +42,7 @@ impl Replay<'_> {
             file,
             at: place.at,
             sequences: (state.sequence + 1, later.frame.sequence),
+            events: 0,
             why: "it cannot be read, and a later group says that it was synced".to_owned(),
         });
         self.told.begin();
@@ -70,31 +68,27 @@ impl Replay<'_> {
             is_any |= self.take_in(at, before)?;
         }
         if is_any {
-            let why = "records before the next group were found in their segments, and nobody can say \
-                       what else there was";
-            self.doubt(self.place(), why.to_owned());
+            let why = "records before the next group were found in their segments; what else there was is \
+                       unknown";
+            self.may_be_lost(self.place(), why.to_owned());
         }
         Ok(())
     }
 
-    /// Applies a group behind others that are lost. What it speaks of may have been made by those; and
-    /// the records before it may be in their segments.
+    /// Applies a group behind others that are lost. The records before it may be in their segments.
     pub(super) fn apply_behind_damage(
         &mut self,
         sequence: u64,
         changes: Vec<Change>,
     ) -> Result<Result<(), Nonsense>, LogError> {
-        if let Err(nonsense) = self.found.state.make_up(&changes) {
-            return Ok(Err(nonsense));
-        }
         for (at, before) in ends_before(&changes) {
             self.take_in(at, before)?;
         }
         let state = &mut self.found.state;
-        let unposted = self.told.take(&changes, state);
+        let commits = self.told.take(&changes, state);
         let applied = state.apply(sequence, changes);
         if applied.is_ok() {
-            state.unposted.extend(unposted);
+            state.note_commits(commits);
         }
         Ok(applied)
     }
@@ -149,17 +143,17 @@ impl Replay<'_> {
             }
         }
         // They may have come later than the last group. Were they taken for some of those that it says were
-        // given, others that are lost would be in no doubt, and their offsets would be given again.
+        // given, others that are lost would be counted nowhere, and their offsets would be given again.
         let state = &mut self.found.state;
         state.said = state.said.saturating_add(state.given.saturating_sub(given));
         if is_any {
-            let why = "records that came later were found in their segments, and nobody can say \
-                       what else there was";
-            self.doubt(self.place(), why.to_owned());
+            let why = "records that came later were found in their segments; what else there was is \
+                       unknown";
+            self.may_be_lost(self.place(), why.to_owned());
         }
         for topic in unknown {
-            let why = format!("there are records of a topic `{topic}` that nobody knows any more");
-            self.doubt(self.place(), why);
+            let why = format!("there are records of a topic `{topic}` whose creation is lost");
+            self.may_be_lost(self.place(), why);
         }
         Ok(())
     }
@@ -197,64 +191,45 @@ impl Replay<'_> {
             Missing::End => ("the file is shorter than it was", (place.file, place.at)),
             Missing::Behind { number, len } => ("the file is shorter than it was", (number, len)),
         };
-        let why = format!("{what}, and nobody can say whether it held more");
+        let why = format!("{what}; whether it held more is unknown");
         let names = behind.iter().map(|number| self.name(*number)).collect();
         self.found.lost_end = Some(names);
-        self.doubt(place, why);
+        self.may_be_lost(place, why);
     }
 
-    /// Takes note of groups that may have followed the last one, in this file at this place.
-    fn doubt(&mut self, (file, at): (u64, u64), why: String) {
+    /// Groups may have followed the last one, in this file at this place.
+    fn may_be_lost(&mut self, (file, at): (u64, u64), why: String) {
         self.leave_unread(file, at);
         let file = self.name(file);
         let next = self.found.state.sequence + 1;
-        let damage = JournalDamage {
+        self.found.damage.push(JournalDamage {
             file,
             at,
             sequences: (next, next),
+            events: 1,
             why,
-        };
-        self.found.state.doubt(Doubt::new(damage.to_string()));
-        self.found.is_in_doubt = true;
-        self.found.damage.push(damage);
+        });
     }
 
     /// Takes note of what was lost with damaged groups and is in no books. Of records it is known how
     /// many there were; of commits and of changes of topics and groups nothing is known.
-    pub(super) fn settle_damage(&mut self) {
-        let state = &mut self.found.state;
-        let lost: Vec<(u64, u64)> = self.found.damage.iter().map(|d| d.sequences).collect();
-        let lost: Vec<_> = lost.into_iter().filter(|(from, to)| from < to).collect();
-        let unplaced = state.unplaced();
-        if lost.is_empty() && unplaced == 0 {
-            return;
+    pub(super) fn note_damage(&mut self) {
+        let unplaced = self.found.state.unplaced();
+        let is_lost = |damage: &JournalDamage| damage.sequences.0 < damage.sequences.1;
+        if unplaced > 0 && !self.found.damage.iter().any(is_lost) {
+            let why = "more records were written than there are".to_owned();
+            self.may_be_lost(self.place(), why);
         }
-        let named = lost.iter().take(NAMED);
-        let named: Vec<_> = named
-            .map(|(from, to)| format!("{from} up to {to}"))
-            .collect();
-        let mut what = format!("groups {} of the journal", named.join(", "));
-        if let Some(more) = lost.len().checked_sub(NAMED).filter(|more| *more > 0) {
-            what.push_str(&format!(" and others in {more} places"));
-        }
-        what.push_str(
-            " are lost; commits, and changes of topics and groups that were among them are undone",
-        );
-        if self.told.is_open {
-            what.push_str("; no group behind them says how many records they held");
+        let Found { state, damage, .. } = &mut self.found;
+        let lost = damage.iter().rposition(is_lost);
+        let last = lost.or(damage.len().checked_sub(1));
+        if let Some(last) = last.and_then(|last| damage.get_mut(last)) {
+            last.events = unplaced.max(1);
         }
         if unplaced > 0 {
-            what.push_str(&format!(
-                "; {unplaced} of their records were of partitions that nobody can tell, unless some of \
-                 them were found in segments"
-            ));
             state.step_over(&self.told.ends);
         }
-        state.doubt(Doubt {
-            what,
-            events: unplaced.max(1),
-        });
-        self.found.is_in_doubt = true;
+        damage.iter().for_each(|damage| state.note_damage(damage));
     }
 }
 

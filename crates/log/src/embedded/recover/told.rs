@@ -5,13 +5,11 @@ use std::collections::BTreeSet;
 use tidegate_core::GroupName;
 
 use crate::embedded::change::Change;
-use crate::embedded::state::{State, Unposted};
+use crate::embedded::state::{LostCommit, State};
 
 /// What groups behind damage tell of those that were lost.
 #[derive(Debug, Default)]
 pub(super) struct Told {
-    /// Whether groups are lost of which none behind them tells how many offsets they gave.
-    pub(super) is_open: bool,
     /// Partitions of which it is known where they ended.
     pub(super) ends: BTreeSet<(u32, u32)>,
     /// What groups have committed again since.
@@ -21,19 +19,15 @@ pub(super) struct Told {
 impl Told {
     /// Groups were lost here.
     pub(super) fn begin(&mut self) {
-        *self = Self {
-            is_open: true,
-            ..Self::default()
-        };
+        *self = Self::default();
     }
 
     /// A group behind them. Gives the commits before which others may be lost.
-    pub(super) fn take(&mut self, changes: &[Change], state: &State) -> Vec<Unposted> {
-        let mut unposted = Vec::new();
+    pub(super) fn take(&mut self, changes: &[Change], state: &State) -> Vec<LostCommit> {
+        let mut commits = Vec::new();
         for change in changes {
             match change {
                 Change::Ends { ends, .. } => {
-                    self.is_open = false;
                     let ends = ends
                         .iter()
                         .map(|(topic, partition, _)| (*topic, *partition));
@@ -54,14 +48,15 @@ impl Told {
                     let at = (group.clone(), *topic, *partition);
                     let reading = state.groups.get(group).and_then(|of| of.get(topic));
                     let from = reading.map_or(0, |reading| reading.needs(*partition as usize));
-                    if self.committed.insert(at) && committed.next.0 > from {
-                        unposted.push(Unposted {
+                    let next = committed.next.0;
+                    if self.committed.insert(at) && next > from {
+                        let posted = LostCommit::posted(postings);
+                        commits.push(LostCommit {
                             group: group.clone(),
                             topic: *topic,
                             partition: *partition,
-                            from,
-                            to: committed.next.0,
-                            postings: postings.clone(),
+                            next,
+                            events: next.abs_diff(from).saturating_sub(posted),
                         });
                     }
                 }
@@ -73,6 +68,6 @@ impl Told {
                 | Change::Switch { .. } => {}
             }
         }
-        unposted
+        commits
     }
 }

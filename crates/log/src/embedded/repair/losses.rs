@@ -1,23 +1,32 @@
-//! What a repair posts: what is lost, and what is gone without being lost.
+//! What a repair posts as lost: the books minus a recount, as far as damage explains it.
 //!
-//! What the books of a topic expect and its records do not have is lost, as far as what was damaged
-//! held it. A group loses of that what it had still to read.
+//! | missing in | as | at most |
+//! |---|---|---|
+//! | a topic | `lost:damaged` | the offsets that cannot be read, and those that were removed without a posting |
+//! | a group | `lost:damaged` | the offsets that it had still to read |
+//! | a group that lost commits | `lost:commit_damaged` | the same, and what those commits may have posted |
+//!
+//! Where more is missing, nothing is posted but what is damaged for certain, and the rest stays missing.
+//!
+//! A group of the journal may tell of events that the books never had, because their records were lost
+//! before it. They are among the lost offsets, so that they only exchange one bucket for another.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use tidegate_core::GroupName;
 use tidegate_core::books::{Books, Bucket, LossReason, Place, Tally};
 use tidegate_core::env::Disk;
 
-use super::settle::{Facts, Settled, Sums, is_hole, settle};
 use super::{COMMIT_DAMAGED, DAMAGED, Repaired};
 use crate::embedded::audit::{self, Audited, group_books};
+use crate::embedded::planted::{self, Bug};
 use crate::embedded::segment::Minutes;
-use crate::embedded::state::{Reading, State, TopicState, Unposted, removed};
-use crate::embedded::tally::{self, add_all};
+use crate::embedded::state::{Reading, State, TopicState};
 use crate::error::LogError;
 use crate::record::TopicPartition;
+
+/// Sums of ids by bucket.
+type Sums = BTreeMap<Bucket, Tally>;
 
 /// What a damaged segment held and cannot be read any more.
 #[derive(Debug)]
@@ -29,169 +38,170 @@ pub(super) struct Harm {
     pub(super) minutes: Minutes,
 }
 
-impl Harm {
-    fn is_in(&self, lost: &Unposted) -> bool {
-        let is_there = (self.topic, self.partition) == (lost.topic, lost.partition);
-        is_there && self.offsets.0 < lost.to && lost.from < self.offsets.1
-    }
+/// What was posted.
+#[derive(Debug, Default)]
+pub(super) struct Posted {
+    pub(super) repaired: Vec<Repaired>,
+    /// Events of topics that are lost.
+    pub(super) damaged: u64,
+    /// Events of groups that are lost with their commits.
+    pub(super) commit_damaged: u64,
 }
 
-/// Whether groups of the journal were lost, as far as anybody knows.
-pub(super) fn is_journal_damaged(state: &State) -> bool {
-    let has_holes = |topic: &TopicState| {
-        let queued = topic.books.tallies(&Place::Queued);
-        queued.keys().any(is_hole)
-    };
-    let is_in_doubt = !state.doubts.is_empty() || !state.unposted.is_empty();
-    is_in_doubt || state.topics.iter().any(has_holes)
-}
-
-/// Posts what was lost with damage, for topics and for the groups that read them: of what the books
-/// have and the records do not, as much as the damage held. Any other difference is not ours to explain,
-/// and an audit goes on naming it.
+/// Posts what was lost with damage, for topics and for the groups that read them.
 pub(super) fn post(
     disk: &dyn Disk,
     dir: &Path,
     state: &mut State,
-    damage: &Damage<'_>,
-) -> Result<Vec<Repaired>, LogError> {
+    harms: &[Harm],
+    now_ms: u64,
+) -> Result<Posted, LogError> {
+    let mut posted = Posted::default();
+    let is_lost = |topic: &TopicState| topic.holes().count() > 0;
+    let is_journal_damaged = !state.journal_damage.is_empty() || state.topics.iter().any(is_lost);
+    let is_removed = state.topics.iter().any(|topic| removed_unread(topic) > 0);
+    if !is_journal_damaged && !is_removed && harms.is_empty() {
+        return Ok(posted);
+    }
+    let damage = Damage {
+        harms,
+        is_journal_damaged,
+        now_ms: now_ms.max(state.folded_from()),
+    };
     // Minutes that are folded in the books are folded in what is compared with them.
     state.fold(damage.now_ms);
-    let passed = passed(disk, dir, state, damage)?;
-    let counted = audit::count(disk, dir, state)?;
-    let mut repaired = Vec::new();
-    // A topic comes before its groups, which have to do with what it settled.
-    for audited in counted {
-        let Some(number) = state.numbers.get(&audited.topic).copied() else {
+    // A topic comes before its groups, which have to do with what it posted.
+    for audited in audit::count(disk, dir, state)? {
+        let number = state.numbers.get(&audited.topic).copied();
+        let number = number.unwrap_or(u32::MAX);
+        let Some(topic) = state.topics.get_mut(number as usize) else {
             continue;
         };
-        match &audited.group {
-            None => {
-                if let Some(topic) = state.topics.get_mut(number as usize) {
-                    repaired.extend(damage.post_topic(number, topic, &audited));
-                }
-            }
-            Some(group) => {
-                let topic = state.topics.get(number as usize);
-                let readings = state.groups.get_mut(group);
-                let reading = readings.and_then(|of| of.get_mut(&number));
-                let passed = passed.get(&(group.clone(), number));
-                if let (Some(topic), Some(reading)) = (topic, reading) {
-                    let passed = passed.cloned().unwrap_or_default();
-                    damage.post_group((number, topic), reading, passed, &audited);
-                }
-            }
+        let Some(group) = &audited.group else {
+            damage.post_topic((number, topic), &audited, &mut posted);
+            continue;
+        };
+        let commits = state.lost_commits.iter();
+        let commits = commits.filter(|lost| lost.group == *group && lost.topic == number);
+        let commits: u64 = commits.map(|lost| lost.events).sum();
+        let readings = state.groups.get_mut(group);
+        if let Some(reading) = readings.and_then(|of| of.get_mut(&number)) {
+            damage.post_group((number, topic), reading, commits, &audited, &mut posted);
         }
     }
-    state.unposted.clear();
-    Ok(repaired)
+    Ok(posted)
 }
 
 /// What is known of the damage.
-#[derive(Debug)]
-pub(super) struct Damage<'a> {
-    pub(super) harms: &'a [Harm],
-    pub(super) is_journal_damaged: bool,
-    pub(super) now_ms: u64,
+struct Damage<'a> {
+    harms: &'a [Harm],
+    is_journal_damaged: bool,
+    now_ms: u64,
 }
 
 impl Damage<'_> {
-    fn post_topic(&self, number: u32, topic: &mut TopicState, audited: &Audited) -> Vec<Repaired> {
+    fn post_topic(
+        &self,
+        (number, topic): (u32, &mut TopicState),
+        audited: &Audited,
+        posted: &mut Posted,
+    ) {
         let missing = self.missing(&topic.books, audited);
-        let holes = missing.keys().filter(|bucket| is_hole(bucket));
-        let removed = holes.map(|bucket| (*bucket, removed_of(topic, bucket)));
-        let Settled {
-            known, lost, gone, ..
-        } = settle(&Facts {
-            harmed: self.harmed(|harm| harm.topic == number),
-            is_journal_damaged: self.is_journal_damaged,
-            gone: match self.is_journal_damaged {
-                true => removed_unposted(topic),
-                false => removed_unread(topic),
-            },
-            removed: removed.collect(),
-            missing,
-            ..Facts::default()
+        let removed = |p: usize| (0, topic.partitions.get(p).map_or(0, |p| p.start));
+        let (known, mut most) = self.explained(number, &missing, removed);
+        most = most.saturating_add(match self.is_journal_damaged {
+            true => removed_unposted(topic),
+            false => removed_unread(topic),
         });
-        let removed = [&known, &gone].into_iter().flatten();
-        let removed = removed.filter(|(bucket, _)| is_hole(bucket));
-        let in_holes: i64 = removed.map(|(_, tally)| tally.count).sum();
-        let in_minutes = gone.iter().filter(|(bucket, _)| !is_hole(bucket));
-        let in_minutes: i64 = in_minutes.map(|(_, tally)| tally.count).sum();
-        let mut repaired = Vec::new();
-        if let Ok(events @ 1..) = u64::try_from(in_holes + in_minutes) {
-            let topic = topic.name.clone();
-            repaired.push(Repaired::Removed { topic, events });
+        for bucket in known.keys() {
+            if let Some((partition, offsets)) = offsets(bucket) {
+                let at = TopicPartition::new(topic.name.clone(), partition);
+                let aside = None;
+                posted
+                    .repaired
+                    .push(Repaired::Records { at, offsets, aside });
+            }
         }
-        for (bucket, tally) in known {
-            // In its minute it counts from now on, and among the lost offsets no more.
+        let (lost, exchanged) = explain(missing, &known, most);
+        posted.damaged += events(&lost);
+        lose(&mut topic.books, &DAMAGED, lost);
+        for (bucket, tally) in exchanged {
             let (queued, tally) = (Some(Place::Queued), Tally::default().minus(tally));
             topic.books.move_tally(bucket, None, queued, tally);
         }
-        for (bucket, tally) in gone {
-            let queued = Some(Place::Queued);
-            topic.books.move_tally(bucket, queued, None, tally);
-        }
-        let holes = lost.iter().filter_map(|(bucket, _)| offsets(bucket));
-        repaired.extend(holes.map(|(partition, offsets)| Repaired::Records {
-            at: TopicPartition::new(topic.name.clone(), partition),
-            offsets,
-            aside: None,
-        }));
-        lose(&mut topic.books, &DAMAGED, lost);
-        repaired
     }
 
+    /// `commits` is how many events the group passed without a posting behind lost commits.
     fn post_group(
         &self,
         (number, topic): (u32, &TopicState),
         reading: &mut Reading,
-        passed: Passed,
+        commits: u64,
         audited: &Audited,
+        posted: &mut Posted,
     ) {
         let missing = self.missing(&group_books(topic, reading), audited);
-        let had_to_read = |harm: &Harm| {
-            harm.topic == number && harm.offsets.1 > reading.needs(harm.partition as usize)
-        };
-        // Retention waits for a group: what it removed the group had passed, with a commit that was
-        // lost where it seems to need it still.
-        let needed = topic.partitions.iter().enumerate();
-        let needed = needed.map(|(p, partition)| (partition.start - reading.needs(p)).max(0));
-        let gone = match self.is_journal_damaged {
-            true => passed.removed + needed.sum::<i64>(),
-            false => 0,
-        };
-        let Settled {
-            known,
-            lost,
-            passed,
-            gone,
-        } = settle(&Facts {
-            harmed: self.harmed(had_to_read),
-            passed: passed.books.tallies(&Place::Queued),
-            is_journal_damaged: self.is_journal_damaged,
-            gone,
-            gone_from: Some(removed(&topic.books).tallies(&Place::Queued)),
-            missing,
-            ..Facts::default()
-        });
-        for (bucket, tally) in known {
-            // The group keeps what it posted, and has to do with the lost offsets no more.
+        let start = |p: usize| topic.partitions.get(p).map_or(0, |p| p.start);
+        let began = |p: usize| reading.starts.get(p).copied().unwrap_or(0);
+        let passed = |p: usize| (began(p), reading.needs(p).max(start(p)));
+        let (known, most) = self.explained(number, &missing, passed);
+        // Retention waits for a group: what it removed the group had passed, with a commit that was lost
+        // where it seems to need it still.
+        let removed = (0..topic.partitions.len()).map(|p| (start(p) - reading.needs(p)).max(0));
+        let removed = removed.filter(|_| self.is_journal_damaged).sum::<i64>();
+        let commits = i64::try_from(commits).unwrap_or(i64::MAX);
+        let commits = commits.saturating_add(removed);
+        let (lost, exchanged) = explain(missing, &known, most.saturating_add(commits));
+        let reason = if commits > 0 { COMMIT_DAMAGED } else { DAMAGED };
+        if let (true, count @ 1.., Some(group)) = (commits > 0, events(&lost), &audited.group) {
+            posted.commit_damaged += count;
+            posted.repaired.push(Repaired::Commits {
+                group: group.clone(),
+                topic: audited.topic.clone(),
+                events: count,
+            });
+        }
+        lose(&mut reading.posted, &reason, lost);
+        for (bucket, tally) in exchanged {
             let queued = Some(Place::Queued);
             reading.before.move_tally(bucket, None, queued, tally);
         }
-        lose(&mut reading.posted, &COMMIT_DAMAGED, passed);
-        lose(&mut reading.posted, &COMMIT_DAMAGED, gone);
-        lose(&mut reading.posted, &DAMAGED, lost);
     }
 
-    /// What damaged segments held, by bucket.
-    fn harmed(&self, is_meant: impl Fn(&Harm) -> bool) -> Sums {
-        let mut sums = Minutes::new();
-        for harm in self.harms.iter().filter(|harm| is_meant(harm)) {
-            add_all(&mut sums, harm.minutes.iter().map(|(m, t)| (*m, *t)));
+    /// What damaged segments and lost offsets explain, by bucket, and how many events that is at most.
+    /// The offsets within the range that `passed` gives for a partition explain nothing.
+    fn explained(
+        &self,
+        topic: u32,
+        missing: &Sums,
+        passed: impl Fn(usize) -> (i64, i64),
+    ) -> (Sums, i64) {
+        let (mut most, mut harmed) = (0, Books::default());
+        for harm in self.harms.iter().filter(|harm| harm.topic == topic) {
+            let (_, from) = passed(harm.partition as usize);
+            let held: i64 = harm.minutes.values().map(|tally| tally.count).sum();
+            let count = held.min(harm.offsets.1 - from.max(harm.offsets.0)).max(0);
+            most += count;
+            for (minute, tally) in harm.minutes.iter().filter(|_| count > 0) {
+                let bucket = Bucket::Minute(*minute);
+                harmed.move_tally(bucket, None, Some(Place::Queued), *tally);
+            }
         }
-        fold(in_minutes(sums), self.now_ms)
+        harmed.fold(self.now_ms);
+        let mut known = harmed.tallies(&Place::Queued);
+        for (bucket, tally) in missing {
+            let Some((partition, (first, behind))) = offsets(bucket) else {
+                continue;
+            };
+            let (from, to) = passed(usize::try_from(partition).unwrap_or(usize::MAX));
+            let within = (behind.min(to) - first.max(from)).max(0);
+            let count = tally.count.min(behind - first - within);
+            if count > 0 {
+                most += count;
+                known.insert(*bucket, Tally { count, id_sum: 0 });
+            }
+        }
+        (known, most)
     }
 
     /// What books have as queued, by bucket, and the records do not have.
@@ -199,14 +209,70 @@ impl Damage<'_> {
         let mut recount = audited.recount.clone();
         recount.fold(self.now_ms);
         let mut missing = books.tallies(&Place::Queued);
-        for found in [removed(books), recount] {
-            for (bucket, tally) in found.tallies(&Place::Queued) {
-                let rest = missing.entry(bucket).or_default();
-                *rest = rest.minus(tally);
-            }
+        let removed = books.removed_tallies(&Place::Queued);
+        for (bucket, tally) in removed.into_iter().chain(recount.tallies(&Place::Queued)) {
+            let rest = missing.entry(bucket).or_default();
+            *rest = rest.minus(tally);
         }
+        missing.retain(|_, tally| !tally.is_zero());
         missing
     }
+}
+
+/// Splits what is missing into what is lost, and what only exchanges one bucket for another. That is all
+/// of it, where damage explains so many events. Else only what is known to be damaged is lost.
+fn explain(missing: Sums, known: &Sums, most: i64) -> (Sums, Sums) {
+    let in_holes: i64 = missing.iter().filter(|(b, _)| is_hole(b)).map(count).sum();
+    let told: i64 = missing.iter().map(count).filter(|count| *count < 0).sum();
+    let total: i64 = missing.iter().map(count).sum();
+    let is_possible =
+        in_holes + told >= 0 && (in_holes > 0 || missing.iter().all(|m| count(m) > 0));
+    let is_within = (0..=most).contains(&total) || planted::is(Bug::UnboundedRepair);
+    let mut lost = Sums::new();
+    if !is_possible || !is_within {
+        for (bucket, held) in known {
+            let missing = missing.get(bucket).copied().unwrap_or_default();
+            let part = if held.count < missing.count {
+                *held
+            } else {
+                missing
+            };
+            if part.count > 0 {
+                lost.insert(*bucket, part);
+            }
+        }
+        return (lost, Sums::new());
+    }
+    let mut exchanged = missing;
+    let mut left = total;
+    for holes in [false, true] {
+        for (bucket, rest) in exchanged.iter_mut().filter(|(b, _)| is_hole(b) == holes) {
+            let part = Tally {
+                count: rest.count.min(left),
+                ..*rest
+            };
+            if part.count > 0 {
+                left -= part.count;
+                *rest = rest.minus(part);
+                lost.insert(*bucket, part);
+            }
+        }
+    }
+    exchanged.retain(|_, tally| !tally.is_zero());
+    (lost, exchanged)
+}
+
+fn count((_, tally): (&Bucket, &Tally)) -> i64 {
+    tally.count
+}
+
+fn events(sums: &Sums) -> u64 {
+    let count: i64 = sums.iter().map(count).sum();
+    u64::try_from(count).unwrap_or(0)
+}
+
+fn is_hole(bucket: &Bucket) -> bool {
+    offsets(bucket).is_some()
 }
 
 /// The partition and the offsets of a bucket of lost ones: the first, and the one behind the last.
@@ -221,18 +287,9 @@ fn offsets(bucket: &Bucket) -> Option<(i32, (i64, i64))> {
     }
 }
 
-/// How many offsets of a bucket lie before the start of their partition.
-fn removed_of(topic: &TopicState, bucket: &Bucket) -> i64 {
-    let found = offsets(bucket).and_then(|(partition, offsets)| {
-        let partition = topic.partitions.get(usize::try_from(partition).ok()?)?;
-        Some(partition.start.min(offsets.1) - offsets.0)
-    });
-    found.unwrap_or(0).max(0)
-}
-
 /// How many records were removed, at least, that could not be read then: a removal posts what it can
 /// read. Those that a repair posted as lost are none of them.
-pub(super) fn removed_unread(topic: &TopicState) -> i64 {
+fn removed_unread(topic: &TopicState) -> i64 {
     if topic.config.compact {
         return 0;
     }
@@ -241,7 +298,7 @@ pub(super) fn removed_unread(topic: &TopicState) -> i64 {
 }
 
 /// How many records were removed from a topic, at most, of which the books do not tell. Of a topic that
-/// is compacted nobody can say.
+/// is compacted it is unknown.
 fn removed_unposted(topic: &TopicState) -> i64 {
     if topic.config.compact {
         return i64::MAX;
@@ -250,85 +307,7 @@ fn removed_unposted(topic: &TopicState) -> i64 {
     (removed - topic.books.removed().accepted).max(0)
 }
 
-fn in_minutes(minutes: Minutes) -> impl Iterator<Item = (Bucket, Tally)> {
-    let minutes = minutes.into_iter();
-    minutes.map(|(minute, tally)| (Bucket::Minute(minute), tally))
-}
-
-/// Sums by bucket, as the books have them by now.
-fn fold(sums: impl IntoIterator<Item = (Bucket, Tally)>, now_ms: u64) -> Sums {
-    let mut books = Books::default();
-    for (bucket, tally) in sums {
-        books.move_tally(bucket, None, Some(Place::Queued), tally);
-    }
-    books.fold(now_ms);
-    books.tallies(&Place::Queued)
-}
-
-/// What a group passed, without a posting, in its first commits behind groups that were lost. Those
-/// posted it.
-#[derive(Debug, Clone, Default)]
-struct Passed {
-    /// As queued.
-    books: Books,
-    /// How many of the offsets have been removed since.
-    removed: i64,
-}
-
-impl Passed {
-    fn add(&mut self, sums: impl IntoIterator<Item = (Bucket, Tally)>) {
-        for (bucket, tally) in sums {
-            let queued = Some(Place::Queued);
-            self.books.move_tally(bucket, None, queued, tally);
-        }
-    }
-}
-
-fn passed(
-    disk: &dyn Disk,
-    dir: &Path,
-    state: &State,
-    damage: &Damage<'_>,
-) -> Result<BTreeMap<(GroupName, u32), Passed>, LogError> {
-    let mut found: BTreeMap<(GroupName, u32), Passed> = BTreeMap::new();
-    for lost in &state.unposted {
-        let range = (lost.from, lost.to);
-        let Some((at, partition)) = state
-            .name(lost.topic, lost.partition)
-            .zip(state.partition(lost.topic, lost.partition))
-        else {
-            continue;
-        };
-        let place = tally::Shelved {
-            disk,
-            dir,
-            seal: state.seal,
-            cluster: &state.cluster,
-            at: &at,
-        };
-        let passed = found.entry((lost.group.clone(), lost.topic)).or_default();
-        passed.removed += (partition.start.min(lost.to) - lost.from).max(0);
-        passed.add(in_minutes(place.of_segments(&partition.segments, range)?));
-        for harm in damage.harms.iter().filter(|harm| harm.is_in(lost)) {
-            passed.add(in_minutes(harm.minutes.clone()));
-        }
-        let posted = lost.postings.iter();
-        let posted = posted.filter(|posting| posting.from == Some(Place::Queued));
-        passed.add(posted.map(|posting| {
-            let tally = Tally {
-                count: i64::try_from(posting.count).unwrap_or(i64::MAX),
-                id_sum: posting.id_sum,
-            };
-            (posting.bucket, Tally::default().minus(tally))
-        }));
-    }
-    for passed in found.values_mut() {
-        passed.books.fold(damage.now_ms);
-    }
-    Ok(found)
-}
-
-fn lose(books: &mut Books, reason: &LossReason, lost: impl IntoIterator<Item = (Bucket, Tally)>) {
+fn lose(books: &mut Books, reason: &LossReason, lost: Sums) {
     for (bucket, tally) in lost {
         let (from, to) = (Some(Place::Queued), Some(Place::Lost(reason.clone())));
         books.move_tally(bucket, from, to, tally);

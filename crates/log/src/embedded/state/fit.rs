@@ -77,9 +77,10 @@ impl<'a> Outlook<'a> {
                     self.partitions(*topic)?;
                 }
             }
+            // Of a topic whose creation was lost nothing is known, and the group needs not know it.
             Change::Ends { ends, .. } => {
                 for (topic, partition, end) in ends {
-                    self.reach((*topic, *partition), *end)?;
+                    self.reach((*topic, *partition), *end).ok();
                 }
             }
             Change::Forget { .. } => {}
@@ -125,9 +126,6 @@ impl<'a> Outlook<'a> {
         let is_made = self.made.iter().any(|(made, _)| *made == name);
         let next = self.state.topics.len() + self.made.len();
         let is_right = match self.state.topics.get(number as usize) {
-            Some(topic) if topic.is_made_up => {
-                !is_known && !is_made && partitions >= topic.partitions.len()
-            }
             Some(topic) => topic.name == *name && topic.partitions.len() == partitions,
             None => !is_known && !is_made && number as usize == next,
         };

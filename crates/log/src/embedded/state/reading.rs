@@ -68,22 +68,11 @@ impl State {
 
 /// What was removed from a topic or lost of it, as books in which it is queued.
 fn gone(books: &Books) -> Books {
-    let mut gone = removed(books);
-    for (bucket, tally) in books.tallies(&Place::Lost(DAMAGED)) {
+    let removed = books.removed_tallies(&Place::Queued);
+    let lost = books.tallies(&Place::Lost(DAMAGED));
+    let mut gone = Books::default();
+    for (bucket, tally) in removed.into_iter().chain(lost) {
         gone.move_tally(bucket, None, Some(Place::Queued), tally);
     }
     gone
-}
-
-/// The removed part of books, as books of their own in which it is queued.
-pub(in crate::embedded) fn removed(books: &Books) -> Books {
-    let rows = books.rows();
-    let rows: Vec<_> = rows
-        .into_iter()
-        .filter_map(|mut row| {
-            row.column = row.column.strip_prefix("removed:")?.to_owned();
-            Some(row)
-        })
-        .collect();
-    Books::from_rows(&rows).unwrap_or_default()
 }

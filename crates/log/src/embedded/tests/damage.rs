@@ -7,10 +7,10 @@ use tidegate_core::env::{Clock, Disk, DiskFile, OpenMode};
 use tidegate_core::{GroupName, Offset};
 use tidegate_sim::SimDisk;
 
-use super::desk::{Desk, append, at, dir, id, journal, offset, small};
+use super::desk::{Desk, append, at, damage, dir, empty_journal, id, journal, offset, small};
 use crate::embedded::audit::Audited;
 use crate::embedded::group;
-use crate::embedded::{Problem, Repaired, check, ls, recount, repair};
+use crate::embedded::{Problem, Repaired, check, ls, recount, repair, unknown_loss};
 use crate::error::LogError;
 use crate::local::Write;
 use crate::topic::TopicConfig;
@@ -33,14 +33,6 @@ fn written(count: u64) -> (SimDisk, Desk) {
         desk.append(vec![append("a", 0, n)]).unwrap();
     }
     (disk, desk)
-}
-
-/// Flips a bit of the last place where a file holds these bytes.
-fn damage(disk: &SimDisk, file: &std::path::Path, bytes: &[u8]) {
-    let as_disk: &dyn Disk = disk;
-    let content = as_disk.read(file, 1 << 20).unwrap();
-    let place = content.windows(bytes.len()).rposition(|w| w == bytes);
-    disk.flip_bit(file, place.unwrap() as u64, 1);
 }
 
 /// Repairs the log, and says what was done about records.
@@ -156,6 +148,7 @@ fn a_repair_posts_for_a_group_what_it_had_still_to_read() {
     );
     let segment = dir().join("topic-a").join("0-00000000000000000000-0.seg");
     damage(&disk, &segment, b"value 3 ");
+    empty_journal(&disk);
     assert!(unaccounted(&disk) > 0);
     assert_eq!(mend(&disk).len(), 1);
     assert_eq!(
@@ -173,6 +166,7 @@ fn a_repair_posts_the_damage_of_a_segment_that_was_removed_in_part() {
     drop(desk);
     let segment = dir().join("topic-a").join("0-00000000000000000000-0.seg");
     damage(&disk, &segment, b"value 3 ");
+    empty_journal(&disk);
     assert_eq!(unaccounted(&disk), 1);
     assert_eq!(mend(&disk).len(), 1);
     assert_eq!(places(&disk), [(11, 0, 1)]);
@@ -191,6 +185,7 @@ fn damage_over_several_chunks_is_named_whole() {
         harm(&mut *file, &content);
         file.sync().unwrap();
         drop(file);
+        empty_journal(&disk);
         let mut desk = Desk::open(&disk, small()).unwrap();
         let (mut from, mut read, mut lost) = (0, 0, 0);
         while from < 40 {
@@ -238,6 +233,7 @@ fn a_segment_that_is_missing_is_counted_and_the_rest_is_read() {
     let as_disk: &dyn Disk = &disk;
     let segment = dir().join("topic-a").join("0-00000000000000000000-0.seg");
     as_disk.remove(&segment).unwrap();
+    empty_journal(&disk);
     let missing = unaccounted(&disk);
     assert!((1..40).contains(&missing), "{missing}");
     let mut desk = Desk::open(&disk, small()).unwrap();
@@ -279,38 +275,57 @@ fn a_segment_that_is_missing_does_not_stop_the_keeper() {
     desk.append(vec![append("keyed", 0, 41)]).unwrap();
 }
 
+/// An earlier version made the topics, in the journal alone.
 #[test]
-fn where_the_creation_of_a_topic_is_lost_what_was_written_is_not() {
+fn a_group_that_names_a_topic_whose_creation_is_lost_is_counted_and_kept_aside() {
     let (disk, mut desk) = written(1);
-    desk.create("dead", TopicConfig::new(2)).unwrap();
-    desk.create("b", TopicConfig::new(2)).unwrap();
+    desk.create_in_journal("dead", TopicConfig::new(2)).unwrap();
     // One commit: the record is settled because it lies elsewhere now.
     desk.write(Write {
         appends: vec![append("dead", 1, 0)],
         offsets: vec![offset("g", at("a", 0), 1, [id(0)])],
     })
     .unwrap();
-    desk.append(vec![append("b", 1, 7)]).unwrap();
+    desk.append(vec![append("a", 0, 7)]).unwrap();
     drop(desk);
     damage(&disk, &journal(&disk, 1), b"dead");
     for _ in 0..2 {
+        let loss = unknown_loss(&disk, dir()).unwrap().unwrap();
+        assert_eq!(loss.groups, 2, "its creation, and the commit: {loss}");
         let mut desk = Desk::open(&disk, small()).unwrap();
-        let found = desk.all(&at("b", 1)).unwrap();
-        assert_eq!(found[0].record, append("b", 1, 7).record);
-        let found = desk.all(&at("lost-topic-1", 1)).unwrap();
-        assert_eq!(found[0].record, append("dead", 1, 0).record);
-        {
-            let state = desk.opened.hub.state();
-            let reading = &state.groups[&GroupName::new("g").unwrap()][&0];
-            assert_eq!(reading.needs(0), 1);
-        }
+        assert_eq!(desk.all(&at("a", 0)).unwrap().len(), 2);
+        // Not by half: the group would have passed a record that is nowhere.
+        assert!(desk.opened.hub.state().groups.is_empty());
         desk.assert_balanced();
-        desk.opened.keeper.checkpoint().unwrap();
     }
+    let as_disk: &dyn Disk = &disk;
+    let aside = ls(as_disk, dir()).unwrap().unwrap().aside;
+    let kept = as_disk.read(aside[0].as_ref(), 1 << 20).unwrap();
+    assert!(kept.windows(8).any(|w| w == b"value 0 "), "{aside:?}");
+    mend(&disk);
+    assert_eq!(unknown_loss(&disk, dir()).unwrap(), None);
     let mut desk = Desk::open(&disk, small()).unwrap();
     desk.create("dead", TopicConfig::new(2)).unwrap();
     desk.append(vec![append("dead", 0, 1)]).unwrap();
     assert_eq!(desk.all(&at("dead", 0)).unwrap().len(), 1);
+}
+
+#[test]
+fn damage_of_the_journal_does_not_take_the_creation_of_a_topic() {
+    let (disk, mut desk) = written(1);
+    desk.create("b", TopicConfig::new(2)).unwrap();
+    drop(desk);
+    let as_disk: &dyn Disk = &disk;
+    as_disk.remove(&journal(&disk, 1)).unwrap();
+    for file in ["manifest", "manifest.copy"] {
+        let path = dir().join(file);
+        let bytes = as_disk.read(&path, 1 << 20).unwrap();
+        assert!(ls(as_disk, dir()).unwrap().unwrap().partitions.len() == 3);
+        as_disk.remove(&path).unwrap();
+        assert!(ls(as_disk, dir()).unwrap().unwrap().partitions.len() == 3);
+        let mut put_back = as_disk.open(&path, OpenMode::CreateNew).unwrap();
+        put_back.append(&bytes).unwrap();
+    }
 }
 
 #[test]
@@ -392,9 +407,10 @@ fn a_journal_file_that_was_cut_off_is_damage() {
     file.sync().unwrap();
     drop(file);
     let checked = check(&disk, dir()).unwrap();
-    let [Problem::Journal(found)] = &checked.problems[..] else {
+    let [Problem::UnknownLoss(loss)] = &checked.problems[..] else {
         panic!("{checked:?}");
     };
+    let found = &loss.damage[0];
     assert!(found.why.contains("shorter than it was"), "{}", found.why);
     for next in 3..6 {
         let mut desk = Desk::open(&disk, small()).unwrap();

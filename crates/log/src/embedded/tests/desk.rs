@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tidegate_core::books::{Place, postings};
-use tidegate_core::env::{Clock, Disk, Sleep};
+use tidegate_core::env::{Clock, Disk, OpenMode, Sleep};
 use tidegate_core::{EventId, GroupName, Offset, Topic};
 use tidegate_sim::SimDisk;
 
@@ -93,6 +93,19 @@ impl Desk {
     }
 
     pub(super) fn create(&mut self, name: &str, config: TopicConfig) -> Result<(), LogError> {
+        self.create_in_journal(name, config)?;
+        match self.opened.hub.is_in_checkpoint(&topic(name)) {
+            true => Ok(()),
+            false => self.opened.keeper.checkpoint(),
+        }
+    }
+
+    /// As earlier versions did: the creation is in the journal alone.
+    pub(super) fn create_in_journal(
+        &mut self,
+        name: &str,
+        config: TopicConfig,
+    ) -> Result<(), LogError> {
         self.opened.writer.create_topic(&topic(name), config)
     }
 
@@ -300,6 +313,29 @@ pub(super) fn seal(disk: &dyn Disk) -> Seal {
 pub(super) fn journal(disk: &SimDisk, number: u64) -> PathBuf {
     let names = journals(disk, dir()).unwrap();
     dir().join(&names[&number])
+}
+
+/// Flips a bit of the first place where a file holds these bytes.
+pub(super) fn damage(disk: &SimDisk, file: &Path, bytes: &[u8]) {
+    let content = (disk as &dyn Disk).read(file, 1 << 20).unwrap();
+    let place = content.windows(bytes.len()).position(|w| w == bytes);
+    disk.flip_bit(file, place.unwrap() as u64, 1);
+}
+
+/// Leaves nothing in the journal of what a checkpoint has: as after its files were used again.
+pub(super) fn empty_journal(disk: &SimDisk) {
+    let as_disk: &dyn Disk = disk;
+    let end = manifest::read(as_disk, dir()).unwrap().unwrap();
+    let end = end.state.journal;
+    for (number, name) in journals(as_disk, dir()).unwrap() {
+        let path = dir().join(name);
+        let len = as_disk.read(&path, 1 << 24).unwrap().len() as u64;
+        let used = if number < end.file { len } else { end.at };
+        if number <= end.file {
+            let mut file = as_disk.open(&path, OpenMode::Write).unwrap();
+            file.write_at(0, &vec![0; used as usize]).unwrap();
+        }
+    }
 }
 
 pub(super) fn dir() -> &'static Path {

@@ -6,6 +6,7 @@ use tidegate_sim::{Fault, FaultKind, Operation, SimDisk, Survivors};
 
 use super::desk::{Desk, append, at, dir, id, offset, small, topic};
 use crate::embedded::files;
+use crate::embedded::hub::Refusing;
 use crate::error::LogError;
 use crate::local::{GroupOffset, Turn, Write};
 use crate::port::Append;
@@ -276,7 +277,8 @@ fn what_waits_behind_a_commit_that_fails_is_refused_too() {
         let failed = vec![(at("a", 0), first.offsets[0].turn.clone())];
         let second = commit(4, &turn, vec![]);
         let answers = if shares_batch {
-            desk.opened.hub.status().full = Some("no room".to_owned());
+            let why = Some("no room".to_owned());
+            desk.opened.hub.status().set(Refusing::Full, why);
             desk.write_all(vec![first, second]).unwrap()
         } else {
             disk.fail(fault(Operation::Write, JOURNAL, FaultKind::Full));
@@ -287,7 +289,7 @@ fn what_waits_behind_a_commit_that_fails_is_refused_too() {
             .map(|answer| answer.unwrap_err().code().to_string())
             .collect();
         assert_eq!(codes, ["log.disk", "log.out-of-turn"], "{shares_batch}");
-        desk.opened.hub.status().full = None;
+        desk.opened.hub.status().set(Refusing::Full, None);
         // Nothing of it is there; whoever was told and brings all that is missing goes on.
         desk.assert_balanced();
         let early = desk.write(commit(4, &turn, vec![])).unwrap_err();

@@ -13,7 +13,7 @@ use crate::embedded::change::Change;
 use crate::embedded::chunk::{Head, rebuild};
 use crate::embedded::group::{self, ALIGN};
 use crate::embedded::seal::Seal;
-use crate::embedded::{Audited, doubts, recount};
+use crate::embedded::{Audited, recount, unknown_loss};
 use crate::error::LogError;
 use crate::port::Append;
 use crate::record::{Record, Stored};
@@ -74,11 +74,12 @@ fn strangers() -> [Seal; 2] {
     [Seal::default(), Seal::draw(0x5eed)]
 }
 
-/// How many events an audit misses, and how many doubts there are.
-fn told(disk: &SimDisk) -> (u64, usize) {
+/// How many events an audit misses, and how many more are lost at least.
+fn told(disk: &SimDisk) -> (u64, u64) {
     let counted = recount(disk, dir()).unwrap();
     let missing = counted.iter().map(Audited::unaccounted).sum();
-    (missing, doubts(disk, dir()).unwrap().len())
+    let loss = unknown_loss(disk, dir()).unwrap();
+    (missing, loss.map_or(0, |loss| loss.events))
 }
 
 /// The offsets of the records that can be read, around what cannot.

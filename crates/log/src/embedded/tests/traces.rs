@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tidegate_core::env::{Clock, Disk, OpenMode};
 use tidegate_sim::{SimDisk, Survivors};
 
-use super::desk::{Desk, append, at, dir, id, journal, offset, small};
+use super::desk::{Desk, append, at, damage, dir, empty_journal, id, journal, offset, small};
 use crate::embedded::files::journal_number;
 use crate::embedded::{Problem, check, repair};
 use crate::error::LogError;
@@ -372,11 +372,8 @@ fn after_a_repair_a_check_has_nothing_but_notes() {
             true => dir().join("topic-a").join("0-00000000000000000000-0.seg"),
             false => journal(&disk, 1),
         };
-        let as_disk: &dyn Disk = &disk;
-        let bytes = as_disk.read(&file, 1 << 20).unwrap();
-        let value = b"value 3 ";
-        let place = bytes.windows(value.len()).position(|w| w == value);
-        disk.flip_bit(&file, place.unwrap() as u64, 1);
+        damage(&disk, &file, b"value 3 ");
+        empty_journal(&disk);
         assert!(!losses(&disk).is_empty());
         if !in_segment {
             let mut desk = Desk::open(&disk, small()).unwrap();
@@ -387,6 +384,6 @@ fn after_a_repair_a_check_has_nothing_but_notes() {
         }
         mend(&disk);
         assert_eq!(losses(&disk), []);
-        assert_eq!(check(as_disk, dir()).unwrap().problems.len(), 1);
+        assert_eq!(check(&disk, dir()).unwrap().problems.len(), 1);
     }
 }

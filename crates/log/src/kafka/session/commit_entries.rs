@@ -105,7 +105,7 @@ pub(super) fn add(
                 end: held.seen,
             });
         }
-        books::check_metadata(at, &offset.metadata)?;
+        offset.check_metadata()?;
         let before = earlier.map_or(held.books, |entry| entry.books);
         let entry = CommitEntry {
             next: offset.next,
