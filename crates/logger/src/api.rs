@@ -2,13 +2,11 @@
 
 use std::fmt;
 use std::future::Future;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use tidegate_core::env::Outcome;
+use tidegate_core::env::CatchPanic;
 use tidegate_core::{Code, EventId};
 
 /// What an [`Api`] is answering with.
@@ -83,31 +81,12 @@ pub struct ApiFailure {
 
 /// Sends these events; a panic of the API is an answer like any other failure.
 pub(crate) async fn ask(api: &dyn Api, batch: &[Payload]) -> Answer {
-    match catch_unwind(AssertUnwindSafe(|| api.send(batch))) {
-        Ok(sending) => CatchPanic(sending).await,
-        Err(payload) => panicked(payload.as_ref()),
-    }
+    // The call itself goes into the future too, so that a panic there is caught as well.
+    let sending = CatchPanic(Box::pin(async { api.send(batch).await }));
+    sending.await.unwrap_or_else(panicked)
 }
 
-struct CatchPanic<'a>(Sending<'a>);
-
-impl Future for CatchPanic<'_> {
-    type Output = Answer;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Answer> {
-        let sending = self.0.as_mut();
-        match catch_unwind(AssertUnwindSafe(|| sending.poll(context))) {
-            Ok(polled) => polled,
-            Err(payload) => Poll::Ready(panicked(payload.as_ref())),
-        }
-    }
-}
-
-fn panicked(payload: &(dyn std::any::Any + Send)) -> Answer {
-    let message = match Outcome::panicked(payload) {
-        Outcome::Panicked(message) => message,
-        Outcome::Completed | Outcome::Aborted => String::new(),
-    };
+fn panicked(message: String) -> Answer {
     tracing::error!(message, "the API panicked");
     Answer::Failed(ApiFailure {
         code: Code::from_static("api.panicked"),

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_core::books::{Audit, ComponentAccount, Ledger};
-use tidegate_core::env::Clock;
+use tidegate_core::env::{BoxFuture, Clock};
 use tidegate_core::{Component, EventId, EventTrace, Failure};
 
-use crate::future::{self, Boxed};
+use crate::future;
 pub(crate) use text::render;
 
 /// How long reading the books of one component may take. A store that hangs must not take the other
@@ -39,7 +39,7 @@ pub(crate) async fn ledger(
 ) -> Result<Ledger, LedgerError> {
     let reads = components
         .iter()
-        .map(|component| -> Boxed<'_, _> { Box::pin(accounts(clock, component.as_ref())) })
+        .map(|component| -> BoxFuture<'_, _> { Box::pin(accounts(clock, component.as_ref())) })
         .collect();
     let mut accounts = Vec::new();
     for read in future::all(reads).await {

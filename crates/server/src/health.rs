@@ -15,10 +15,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tidegate_core::env::Clock;
+use tidegate_core::env::{BoxFuture, Caught, Clock};
 use tidegate_core::{Component, HealthFinding};
 
-use crate::future::{self, Boxed};
+use crate::future;
 pub(crate) use finding::Part;
 pub use heartbeat::Heartbeat;
 use heartbeat::Loops;
@@ -62,7 +62,7 @@ struct Checks {
     version: u64,
 }
 
-type Ask = Arc<dyn Fn() -> Boxed<'static, HealthFinding> + Send + Sync>;
+type Ask = Arc<dyn Fn() -> BoxFuture<'static, HealthFinding> + Send + Sync>;
 
 #[derive(Clone)]
 struct Check {
@@ -103,7 +103,7 @@ impl Health {
     {
         // The call itself goes into the future too, so that a panic there is caught as well.
         let check = Arc::new(check);
-        let ask = move || -> Boxed<'static, HealthFinding> {
+        let ask = move || -> BoxFuture<'static, HealthFinding> {
             let check = Arc::clone(&check);
             Box::pin(async move { check().await })
         };
@@ -113,7 +113,7 @@ impl Health {
     /// Asks a component about itself from now on, under the same rules.
     pub fn watch(&self, component: &Arc<dyn Component>) {
         let asked = Arc::clone(component);
-        let ask = move || -> Boxed<'static, HealthFinding> {
+        let ask = move || -> BoxFuture<'static, HealthFinding> {
             let asked = Arc::clone(&asked);
             Box::pin(async move { asked.health().await })
         };
@@ -178,7 +178,7 @@ impl Health {
         }
         let running = checks
             .into_iter()
-            .map(|(name, check)| -> Boxed<'_, Part> { Box::pin(self.ask(name, check)) })
+            .map(|(name, check)| -> BoxFuture<'_, Part> { Box::pin(self.ask(name, check)) })
             .collect();
         let parts = future::all(running).await;
         *results = Some(Results {
@@ -192,7 +192,7 @@ impl Health {
     async fn ask(&self, name: String, check: Check) -> Part {
         let finding = tokio::select! {
             biased;
-            answer = future::catch_panic((check.ask)()) => {
+            answer = Caught((check.ask)()) => {
                 answer.unwrap_or_else(|panic| {
                     crate::telemetry::check_panicked(&name, &panic);
                     HealthFinding::down("the check panicked")

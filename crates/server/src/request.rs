@@ -12,13 +12,13 @@ use axum::http::HeaderMap;
 use axum::http::header::{CONNECTION, HeaderName, HeaderValue};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use tidegate_core::env::Clock;
+use tidegate_core::env::{Caught, Clock};
 use tracing::Instrument;
 
 use crate::guard::Guard;
 use crate::in_flight::InFlight;
 use crate::telemetry::{self, Limit};
-use crate::{Health, Problem, ProblemCode, future, problem};
+use crate::{Health, Problem, ProblemCode, problem};
 pub(crate) use id::RequestIds;
 
 /// The header that names a request, in both directions.
@@ -53,7 +53,7 @@ pub(crate) async fn pass(State(gate): State<Arc<Gate>>, request: Request, next: 
     let span = telemetry::span(&id, &method, &route, trace_id);
 
     let answering = async {
-        let answer = future::catch_panic(Box::pin(gate.answer(request, next, &id))).await;
+        let answer = Caught(Box::pin(gate.answer(request, next, &id))).await;
         let response = answer.unwrap_or_else(|panic| {
             telemetry::panicked(&id, &panic);
             problem::internal(&id).into_response()

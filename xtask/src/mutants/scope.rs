@@ -147,7 +147,6 @@ pub(crate) const SCOPES: &[Scope] = &[
             "kafka/session/session_cell.rs",
             "kafka/session/transaction_step.rs",
             "kafka/session/session_state.rs",
-            "kafka/session/rebalance.rs",
             "kafka/session/commit_entries.rs",
         ],
         stages: &[QUICK_LIBRARY],

@@ -83,15 +83,14 @@ fn text(audit: &Audit) -> String {
     lines.join("\n")
 }
 
-/// What is kept where it can be counted again: in a spill, in a topic, or in the tables of a queue,
-/// which keep what was delivered as well.
+/// The events that can be counted again where they are.
 fn kept(kind: ComponentKind, account: &Account) -> i64 {
     let waiting = account.spilled + account.queued;
-    if kind != ComponentKind::Queue {
-        return waiting;
-    }
     let open = account.in_flight + account.retrying + account.parked;
-    waiting + open + account.delivered
+    match kind.keeps_delivered() {
+        true => waiting + open + account.delivered,
+        false => waiting,
+    }
 }
 
 fn line(missing: &Discrepancy) -> String {

@@ -130,6 +130,18 @@ pub enum ComponentKind {
     Demo,
 }
 
+impl ComponentKind {
+    /// Whether events stay where they can be counted after they were delivered, as in the tables of a
+    /// queue; a spill and a topic keep those that wait.
+    #[must_use]
+    pub fn keeps_delivered(self) -> bool {
+        match self {
+            Self::Queue | Self::Relay | Self::EventLog => true,
+            Self::Logger | Self::Topic | Self::Group | Self::Demo => false,
+        }
+    }
+}
+
 impl fmt::Display for ComponentKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

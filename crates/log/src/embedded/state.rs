@@ -541,3 +541,27 @@ impl PartitionState {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn damaged_offsets_are_known_until_the_partition_starts_behind_them() {
+        let mut state = State::default();
+        state.set_topic(0, Topic::new("orders").unwrap(), TopicConfig::default());
+        let partition = state.partition_mut(0, 0).unwrap();
+        partition.end = 30;
+        partition.damaged = vec![(5, 10), (20, 25)];
+        for (start, damaged) in [
+            (9, vec![(5, 10), (20, 25)]),
+            (10, vec![(20, 25)]),
+            (24, vec![(20, 25)]),
+            (25, vec![]),
+        ] {
+            state.set_start(1, (0, 0), start).unwrap();
+            let partition = state.partition(0, 0).unwrap();
+            assert_eq!((partition.start, &partition.damaged), (start, &damaged));
+        }
+    }
+}

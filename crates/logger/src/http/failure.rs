@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::io;
 
-use tidegate_core::Code;
+use tidegate_core::{Code, error_chain};
 
 use super::codes;
 use crate::api::ApiFailure;
@@ -12,7 +12,7 @@ use crate::api::ApiFailure;
 pub(super) fn of_transport(error: &reqwest::Error, whom: &str) -> ApiFailure {
     ApiFailure {
         code: code(error),
-        message: format!("no answer from {whom}: {}", chain(error)),
+        message: format!("no answer from {whom}: {}", error_chain(error)),
         retry_after: None,
     }
 }
@@ -69,19 +69,4 @@ fn beneath<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a (dyn Error + 'sta
         .and_then(io::Error::get_ref)
         .map(|wrapped| wrapped as &(dyn Error + 'static));
     wrapped.or_else(|| error.source())
-}
-
-fn chain(error: &(dyn Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(current) = cause {
-        let said = current.to_string();
-        // Wrappers like to repeat what they wrap.
-        if !text.ends_with(&said) {
-            text.push_str(": ");
-            text.push_str(&said);
-        }
-        cause = current.source();
-    }
-    text
 }

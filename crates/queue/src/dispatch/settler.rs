@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::{Shared, Workers, registered};
-use tidegate_core::{Classify, FailureClass};
+use tidegate_core::{Classify, FailureClass, error_chain};
 
 use crate::port::{Disposition, HandlerResult, HandlerState, Held, Move, Settlement};
 use crate::{QueueError, limit};
@@ -175,7 +175,7 @@ fn refused(one: Move, error: &QueueError) -> Option<Move> {
     if is_ended {
         return None;
     }
-    let reason = told(error);
+    let reason = error_chain(error);
     tracing::error!(event = one.claim.id, reason, "a result was refused");
     let errors = vec![HandlerState {
         handler: STORE.to_owned(),
@@ -191,17 +191,6 @@ fn refused(one: Move, error: &QueueError) -> Option<Move> {
         states: Vec::new(),
         ..one
     })
-}
-
-/// An error with everything beneath it.
-pub(super) fn told(error: &QueueError) -> String {
-    let mut text = error.to_string();
-    let mut beneath = std::error::Error::source(error);
-    while let Some(cause) = beneath {
-        text.push_str(&format!(": {cause}"));
-        beneath = cause.source();
-    }
-    text
 }
 
 /// After an answer that was lost: what of the moves did not happen, under a new token.

@@ -3,12 +3,11 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use tidegate_core::{Failure, FailureClass};
+use tidegate_core::{Failure, FailureClass, error_chain};
 
 use super::Shared;
 use super::call::Guarded;
 use super::hub::Said;
-use super::settler::told;
 use crate::decide::{Standing, never_answered, standing, to_call};
 use crate::handler::{AnyHandler, Context, Handled};
 use crate::port::{ClaimedEvent, HandlerResult, HandlerState};
@@ -177,7 +176,10 @@ async fn call(
             Err(error) if error.may_have_happened() => return Called::Lost,
             Err(error) => {
                 state.result = HandlerResult::TransientError;
-                state.error = Some(limit::kept(&format!("queue.store: {}", told(&error))));
+                state.error = Some(limit::kept(&format!(
+                    "queue.store: {}",
+                    error_chain(&error)
+                )));
             }
         }
     }

@@ -238,6 +238,7 @@ mod tests {
         check(true, Some(299), i64::MAX, 20);
         check(true, Some(100), i64::MAX, 40);
         check(true, Some(100), 35, 30);
+        check(true, Some(100), 40, 40);
         check(true, Some(100), 19, 10);
         check(true, Some(0), i64::MAX, 50);
         check(true, None, i64::MAX, 0);
