@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tidegate_core::env::{BoxFuture, Caught, Clock};
+use tidegate_core::env::{BoxFuture, CatchPanic, Clock};
 use tidegate_core::{Component, HealthFinding};
 
 use crate::future;
@@ -192,7 +192,7 @@ impl Health {
     async fn ask(&self, name: String, check: Check) -> Part {
         let finding = tokio::select! {
             biased;
-            answer = Caught((check.ask)()) => {
+            answer = CatchPanic((check.ask)()) => {
                 answer.unwrap_or_else(|panic| {
                     crate::telemetry::check_panicked(&name, &panic);
                     HealthFinding::down("the check panicked")

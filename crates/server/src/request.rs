@@ -12,7 +12,7 @@ use axum::http::HeaderMap;
 use axum::http::header::{CONNECTION, HeaderName, HeaderValue};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use tidegate_core::env::{Caught, Clock};
+use tidegate_core::env::{CatchPanic, Clock};
 use tracing::Instrument;
 
 use crate::guard::Guard;
@@ -53,7 +53,7 @@ pub(crate) async fn pass(State(gate): State<Arc<Gate>>, request: Request, next: 
     let span = telemetry::span(&id, &method, &route, trace_id);
 
     let answering = async {
-        let answer = Caught(Box::pin(gate.answer(request, next, &id))).await;
+        let answer = CatchPanic(Box::pin(gate.answer(request, next, &id))).await;
         let response = answer.unwrap_or_else(|panic| {
             telemetry::panicked(&id, &panic);
             problem::internal(&id).into_response()

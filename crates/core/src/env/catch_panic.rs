@@ -15,7 +15,7 @@ use super::Outcome;
 /// use tidegate_core::env::CatchPanic;
 /// # let runtime = tokio::runtime::Builder::new_current_thread().build()?;
 /// # runtime.block_on(async {
-/// assert_eq!(Caught(Box::pin(async { 7 })).await, Ok(7));
+/// assert_eq!(CatchPanic(Box::pin(async { 7 })).await, Ok(7));
 /// # });
 /// # Ok::<(), std::io::Error>(())
 /// ```
