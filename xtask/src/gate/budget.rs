@@ -19,6 +19,7 @@ const PARTS: &[(&str, u64)] = &[
     ("tidegate-logger", 45),
     ("tidegate-queue", 60),
     ("tidegate-testkit", 5),
+    ("tidegate-client", 3),
     ("tidegate-server", 5),
     ("tidegate", 50),
     ("order-groups", 3),

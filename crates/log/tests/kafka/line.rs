@@ -257,7 +257,7 @@ mod needs_kafka {
                 }
             };
             assert!(matches!(error, LogError::Stopped { .. }), "{error}");
-            assert!(error.to_string().contains("does not move on"), "{error}");
+            assert!(error.to_string().contains("is stalled at"), "{error}");
         });
     }
 

@@ -104,7 +104,7 @@ fn foreign_crates_stay_with_those_who_know_them() {
     assert_eq!(
         found,
         [
-            "l/Cargo.toml:1: utoipa-axum is for tidegate-server only, not for tidegate-logger",
+            "l/Cargo.toml:1: utoipa-axum is for tidegate-server, tidegate-client only, not for tidegate-logger",
             "l/Cargo.toml:1: anyhow is for xtask only, not for tidegate-logger",
             "examples/orders/Cargo.toml:1: clap_complete is for tidegate only, not for orders",
         ]
