@@ -460,7 +460,7 @@ fn planted_mistakes_are_caught() {
 #[test]
 fn a_crash_between_a_removal_and_its_manifest_leaves_no_record_twice() {
     let config = || crate::EmbeddedConfig {
-        journal_size: 1 << 20,
+        journal_size: 1 << 17,
         ..small()
     };
     let script = |disk: &SimDisk, written: &mut i64| {

@@ -1,6 +1,7 @@
 //! Starts on a disk without room: what they found is not lost with them, and nothing is written behind it
 //! before it is written down.
 
+use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
@@ -246,10 +247,13 @@ fn t35_what_a_start_found_is_written_down_when_there_is_room_and_only_then_more_
 fn t35_a_start_that_has_to_wait_for_room_can_lose_its_power_at_any_time() {
     for (scene, disk) in scenes() {
         let before = told(&disk);
-        for (room, operation) in [0, 700, 3_000, 20_000]
-            .into_iter()
-            .flat_map(|room| (1..200).map(move |operation| (room, operation)))
+        let mut ended_with = BTreeSet::new();
+        for (operation, room) in
+            (1..200).flat_map(|operation| [0, 700, 3_000, 20_000].map(|room| (operation, room)))
         {
+            if ended_with.contains(&room) {
+                continue;
+            }
             let begun = disk.after_crash(&Survivors::Everything);
             leave_room(&begun, room);
             begun.kill_at(begun.operations() + operation);
@@ -273,6 +277,7 @@ fn t35_a_start_that_has_to_wait_for_room_can_lose_its_power_at_any_time() {
             }
             if ended.is_ok() {
                 assert!(operation > 20, "a start does more than that");
+                ended_with.insert(room);
             }
         }
     }
