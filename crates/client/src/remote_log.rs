@@ -124,14 +124,14 @@ fn failed(
     let (code, message, details) = match error {
         // The request may have got through.
         ClientError::Unreachable { source, .. } if doing == "an append" && !source.is_connect() => {
-            return LogError::Unknown {
+            return LogError::OutcomeUnknown {
                 doing,
                 why: format!("{}: {source}", target.shown()),
             };
         }
         ClientError::Unreachable { source, .. } => {
             let why = format!("no answer: {}", error_chain(&source));
-            return elsewhere(target, "log.away", why);
+            return remote_error(target, "log.unavailable", why);
         }
         ClientError::Refused {
             code,
@@ -158,18 +158,18 @@ fn failed(
             from: number("from").unwrap_or(Offset(0)),
             to: number("to").unwrap_or(Offset(0)),
         },
-        ("log.unknown" | "http.timeout", _) => LogError::Unknown {
+        ("log.outcome-unknown" | "http.timeout", _) => LogError::OutcomeUnknown {
             doing,
             why: message,
         },
-        (code, _) => elsewhere(target, code, message),
+        (code, _) => remote_error(target, code, message),
     }
 }
 
 /// What a process says, in its own words and under its own code.
-fn elsewhere(target: &ProcessClient, code: &str, why: String) -> LogError {
+fn remote_error(target: &ProcessClient, code: &str, why: String) -> LogError {
     let unnamed = Code::from_static("log.refused");
-    LogError::Elsewhere {
+    LogError::Remote {
         process: target.shown(),
         code: Code::new(code).unwrap_or(unnamed),
         why,
@@ -307,7 +307,7 @@ mod tests {
         let at = TopicPartition::new(Topic::new("t").unwrap(), 0);
         for (code, cause, expected) in [
             ("log.unavailable", Some("log.disk"), "log.disk"),
-            ("log.unavailable", Some("log.busy"), "log.busy"),
+            ("log.unavailable", Some("log.overloaded"), "log.overloaded"),
             ("log.full", Some("log.full"), "log.full"),
             (
                 "log.record-too-large",

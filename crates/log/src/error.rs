@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use tidegate_core::{Classify, Code, Failure, FailureClass, Offset, Topic};
 
 use crate::embedded::LockHolder;
-use crate::record::{TopicPartition, Unfit};
+use crate::record::{RecordHeaderError, TopicPartition};
 
 /// Why a log does not do what it is asked.
 #[derive(Debug, thiserror::Error)]
@@ -52,7 +52,7 @@ pub enum LogError {
         /// The topic.
         topic: Topic,
         /// What does not fit.
-        why: Unfit,
+        why: RecordHeaderError,
     },
     /// A commit is larger than the log takes at once.
     #[error("a commit has {size} bytes and may have at most {limit} (`max-commit-size`)")]
@@ -90,7 +90,7 @@ pub enum LogError {
     #[error(
         "{queued} bytes of commits wait for the disk, and {limit} may (`log.embedded.max-queued-size`)"
     )]
-    Busy {
+    Overloaded {
         /// Bytes that wait.
         queued: u64,
         /// Bytes that may.
@@ -104,7 +104,7 @@ pub enum LogError {
     },
     /// A commit would take a group back; nothing was changed.
     #[error("a commit of {next} for {at} would go back: {committed} is committed")]
-    WentBack {
+    OffsetRegressed {
         /// The partition.
         at: TopicPartition,
         /// What was to be committed.
@@ -117,7 +117,7 @@ pub enum LogError {
     #[error(
         "an earlier commit of {at} was not done, so this one was not either; go on from what is committed"
     )]
-    OutOfTurn {
+    PrecedingCommitFailed {
         /// The partition.
         at: TopicPartition,
     },
@@ -148,7 +148,7 @@ pub enum LogError {
     Closed,
     /// Nobody knows whether it was done: the answer did not come.
     #[error("it is not known whether {doing} was done: {why}")]
-    Unknown {
+    OutcomeUnknown {
         /// What was being done.
         doing: &'static str,
         /// What is known.
@@ -156,7 +156,7 @@ pub enum LogError {
     },
     /// The broker cannot be reached; it was not done.
     #[error("no broker answers at {servers}: {why}")]
-    Away {
+    Unavailable {
         /// The addresses that were tried.
         servers: String,
         /// What is known.
@@ -182,7 +182,7 @@ pub enum LogError {
     },
     /// The process that has the log says no, or nothing, when it is asked for it over its HTTP door.
     #[error("{why} (the process at {process} has the log)")]
-    Elsewhere {
+    Remote {
         /// Where that process answers.
         process: String,
         /// The code of its own error.
@@ -238,18 +238,18 @@ impl LogError {
             Self::MetadataTooLong { .. } => "log.metadata-too-long",
             Self::MetadataNotAscii { .. } => "log.metadata-not-ascii",
             Self::Full { .. } => "log.full",
-            Self::Busy { .. } => "log.busy",
+            Self::Overloaded { .. } => "log.overloaded",
             Self::Fenced { .. } => "log.fenced",
-            Self::WentBack { .. } => "log.went-back",
-            Self::OutOfTurn { .. } => "log.out-of-turn",
+            Self::OffsetRegressed { .. } => "log.offset-regressed",
+            Self::PrecedingCommitFailed { .. } => "log.preceding-commit-failed",
             Self::OutOfRange { .. } => "log.out-of-range",
             Self::Damaged { .. } => "log.damaged",
             Self::Closed => "log.closed",
-            Self::Unknown { .. } => "log.unknown",
-            Self::Away { .. } => "log.away",
+            Self::OutcomeUnknown { .. } => "log.outcome-unknown",
+            Self::Unavailable { .. } => "log.unavailable",
             Self::Login { .. } => "log.login",
             Self::Refused { .. } => "log.refused",
-            Self::Elsewhere { code, .. } => return code.clone(),
+            Self::Remote { code, .. } => return code.clone(),
             Self::Locked { .. } => "log.locked",
             Self::Format { .. } => "log.format",
             // error-page: log.disk
@@ -281,20 +281,22 @@ impl LogError {
             Self::Locked { .. } => {
                 "stop that process, or start it as `tidegate run`, which answers for the directory"
             }
-            Self::Away { .. } => "is the broker up? see `log.clusters.default.bootstrap-servers`",
+            Self::Unavailable { .. } => {
+                "is the broker up? see `log.clusters.default.bootstrap-servers`"
+            }
             Self::Damaged { .. } => "see what `tidegate log check` finds; nothing was changed",
             Self::Format { .. } => {
                 "nothing was changed; use the version that wrote it, or put back a backup of the \
                  directory: without its manifest nobody can say what is missing"
             }
             Self::Full { .. } => FULL,
-            Self::Elsewhere { code, .. } => match code.as_str() {
-                "log.away" => "is `tidegate run` still running there?",
+            Self::Remote { code, .. } => match code.as_str() {
+                "log.unavailable" => "is `tidegate run` still running there?",
                 "log.full" => FULL,
                 "http.unauthorized" => "give its token by `--token` or `server.token`",
                 _ => "that process tells more in its own log and under `/health`",
             },
-            Self::Unknown { .. } => {
+            Self::OutcomeUnknown { .. } => {
                 "look with `tidegate where ID` before sending again: it may be there"
             }
             Self::UnknownPartition { .. }
@@ -304,10 +306,10 @@ impl LogError {
             | Self::CommitTooLarge { .. }
             | Self::MetadataTooLong { .. }
             | Self::MetadataNotAscii { .. }
-            | Self::Busy { .. }
+            | Self::Overloaded { .. }
             | Self::Fenced { .. }
-            | Self::WentBack { .. }
-            | Self::OutOfTurn { .. }
+            | Self::OffsetRegressed { .. }
+            | Self::PrecedingCommitFailed { .. }
             | Self::OutOfRange { .. }
             | Self::Closed
             | Self::Refused { .. }
@@ -328,18 +330,18 @@ impl Classify for LogError {
     fn class(&self) -> FailureClass {
         match self {
             Self::Full { .. }
-            | Self::Busy { .. }
+            | Self::Overloaded { .. }
             | Self::Fenced { .. }
-            | Self::OutOfTurn { .. }
+            | Self::PrecedingCommitFailed { .. }
             | Self::Closed
-            | Self::Unknown { .. }
-            | Self::Away { .. } => FailureClass::Transient,
+            | Self::OutcomeUnknown { .. }
+            | Self::Unavailable { .. } => FailureClass::Transient,
             Self::RecordTooLarge { .. }
             | Self::HeaderTooLong { .. }
             | Self::CommitTooLarge { .. }
             | Self::MetadataTooLong { .. }
             | Self::MetadataNotAscii { .. }
-            | Self::WentBack { .. } => FailureClass::Permanent,
+            | Self::OffsetRegressed { .. } => FailureClass::Permanent,
             Self::UnknownTopic { .. }
             | Self::UnknownPartition { .. }
             | Self::TopicConfig { .. }
@@ -351,17 +353,19 @@ impl Classify for LogError {
             | Self::Format { .. }
             | Self::Disk { .. }
             | Self::Stopped { .. } => FailureClass::System,
-            Self::Elsewhere { code, .. } => class_elsewhere(code.as_str()),
+            Self::Remote { code, .. } => class_of_code(code.as_str()),
         }
     }
 }
 
 /// The class of an error of another process, of which only the code is known.
-fn class_elsewhere(code: &str) -> FailureClass {
+fn class_of_code(code: &str) -> FailureClass {
     match code {
-        "log.full" | "log.busy" | "log.closed" | "log.away" | "log.unknown" => {
-            FailureClass::Transient
-        }
+        "log.full"
+        | "log.overloaded"
+        | "log.closed"
+        | "log.unavailable"
+        | "log.outcome-unknown" => FailureClass::Transient,
         "log.record-too-large" | "log.commit-too-large" | "http.body-too-large" => {
             FailureClass::Permanent
         }

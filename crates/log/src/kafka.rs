@@ -167,7 +167,7 @@ impl KafkaLog {
     /// Connects to a cluster. Returns when a broker has answered, knows what we need and takes us.
     ///
     /// # Errors
-    /// [`LogError::Away`] when none answers within the deadline of a call, [`LogError::Login`] for
+    /// [`LogError::Unavailable`] when none answers within the deadline of a call, [`LogError::Login`] for
     /// credentials and certificates, [`LogError::Refused`] for settings that cannot be and brokers before
     /// 2.5.
     pub async fn connect(config: KafkaConfig, env: Env) -> Result<Self, LogError> {
@@ -227,7 +227,7 @@ impl KafkaInner {
 
     /// A call that had no answer in time and changed nothing.
     fn away(&self, why: impl Into<String>) -> LogError {
-        LogError::Away {
+        LogError::Unavailable {
             servers: self.config.bootstrap_servers.clone(),
             why: why.into(),
         }

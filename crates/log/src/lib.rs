@@ -28,13 +28,15 @@ mod turn;
 #[path = "turn/tests.rs"]
 mod turn_tests;
 
-pub use embedded::{EmbeddedConfig, EmbeddedLog, EmbeddedShelf};
+pub use embedded::{EmbeddedConfig, EmbeddedLog, EmbeddedStorage};
 pub use error::LogError;
 pub use inspect::{LogComponent, LogDirectory, OpenLog};
 pub use options::{LogBackend, LogOptions};
 pub use port::{
-    Append, Assignment, Batch, Call, Commit, Committed, Fence, Happening, Join, Lag, Log,
-    MAX_METADATA, OffsetCommit, Position, Read, Session, StartAt,
+    Append, Assignment, Batch, Call, Commit, Committed, Fence, Join, Lag, Log, MAX_METADATA,
+    OffsetCommit, Position, Read, Session, SessionEvent, StartAt,
 };
-pub use record::{EVENT_ID, Headers, Record, Stored, TopicPartition, Unfit, partition_of};
+pub use record::{
+    EVENT_ID, Headers, Record, RecordHeaderError, StoredRecord, TopicPartition, partition_of,
+};
 pub use topic::{PartitionDescription, TopicConfig, TopicDescription};

@@ -19,7 +19,7 @@
 //!   registered group is removed. On Kafka the broker removes, and a committed offset that is not
 //!   there any more is [`LogError::OutOfRange`], never a silent jump.
 //! - **No call of a remote log hangs.** Each has a deadline of its own and answers
-//!   [`LogError::Away`], [`LogError::Unknown`] or a result; only [`Session::poll`] and a
+//!   [`LogError::Unavailable`], [`LogError::OutcomeUnknown`] or a result; only [`Session::poll`] and a
 //!   [`Log::read`] with a wait are there to be waited for. The embedded log has no deadlines: it
 //!   waits for its disk.
 //!
@@ -35,7 +35,7 @@ use tidegate_core::books::Posting;
 use tidegate_core::{GroupName, Offset, Partition, Topic};
 
 use crate::error::LogError;
-use crate::record::{Record, Stored, TopicPartition, partition_of};
+use crate::record::{Record, StoredRecord, TopicPartition, partition_of};
 use crate::topic::{TopicConfig, TopicDescription};
 
 /// A call on its way, boxed so that the port is object-safe.
@@ -79,7 +79,7 @@ pub trait Log: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// [`LogError::UnknownTopic`], [`LogError::UnknownPartition`], [`LogError::RecordTooLarge`],
-    /// [`LogError::HeaderTooLong`], [`LogError::CommitTooLarge`], [`LogError::Full`], [`LogError::Busy`] (too much waits for the
+    /// [`LogError::HeaderTooLong`], [`LogError::CommitTooLarge`], [`LogError::Full`], [`LogError::Overloaded`] (too much waits for the
     /// disk) and [`LogError::Disk`] (the disk has no room): none was added.
     fn append(&self, records: Vec<Append>) -> Call<'_, Vec<Position>>;
 
@@ -148,9 +148,9 @@ pub trait Session: Send + Sync + fmt::Debug {
     /// [`LogError::Closed`] after the end and [`LogError::Stopped`] once the log has stopped, each time; [`LogError::OutOfRange`] when the position of a partition
     /// is not there any more, or [`LogError::Damaged`] when what lies there cannot be read: that
     /// partition is stopped until it is sought. Others are told once and polling goes on.
-    fn poll(&self) -> Call<'_, Happening>;
+    fn poll(&self) -> Call<'_, SessionEvent>;
 
-    /// Lets partitions go that [`Happening::Revoking`] named. Returns when the log knows it. Letting
+    /// Lets partitions go that [`SessionEvent::Revoking`] named. Returns when the log knows it. Letting
     /// go of what is not held changes nothing.
     fn release<'a>(&'a self, partitions: &'a [TopicPartition]) -> Call<'a, ()>;
 
@@ -176,22 +176,22 @@ pub trait Session: Send + Sync + fmt::Debug {
     /// postings booked. Returns where the records lie, in the order of the call, when it is durable.
     ///
     /// If canceled it may happen all the same; [`Log::committed`] tells, stably. After
-    /// [`LogError::Unknown`] the same. A commit without records and offsets does nothing.
+    /// [`LogError::OutcomeUnknown`] the same. A commit without records and offsets does nothing.
     ///
     /// Commits may be called one behind the other without waiting. Those of one partition are done in
     /// the order in which they are first polled, and none past a gap: when one fails, or nobody knows,
-    /// those that are called before its error was returned are refused ([`LogError::OutOfTurn`]),
+    /// those that are called before its error was returned are refused ([`LogError::PrecedingCommitFailed`]),
     /// whether they were called before it failed or after. So each may bring just the postings since the
     /// one before it. Whoever heard of the error goes on from what is [committed](Log::committed).
     ///
     /// Of a call that was dropped nobody hears. If it was not done, the next commit of each of its
-    /// partitions is refused ([`LogError::OutOfTurn`]) and so tells of it, whatever was asked or sought
+    /// partitions is refused ([`LogError::PrecedingCommitFailed`]) and so tells of it, whatever was asked or sought
     /// meanwhile; the one after that goes on from what is committed. A new assignment begins without
     /// any of this.
     ///
     /// # Errors
     /// Nothing was changed by [`LogError::Fenced`] (not the owner under that fence),
-    /// [`LogError::WentBack`], [`LogError::OutOfTurn`], [`LogError::MetadataTooLong`], [`LogError::MetadataNotAscii`],
+    /// [`LogError::OffsetRegressed`], [`LogError::PrecedingCommitFailed`], [`LogError::MetadataTooLong`], [`LogError::MetadataNotAscii`],
     /// [`LogError::RecordTooLarge`], [`LogError::HeaderTooLong`], [`LogError::CommitTooLarge`],
     /// [`LogError::UnknownTopic`], [`LogError::UnknownPartition`], [`LogError::OutOfRange`] (behind the end). A full log takes
     /// commits that bring offsets from its reserve, so that it can be drained.
@@ -307,7 +307,7 @@ pub struct Batch {
     /// The partition.
     pub at: TopicPartition,
     /// The records.
-    pub records: Vec<Stored>,
+    pub records: Vec<StoredRecord>,
     /// The offset at which to go on: behind the last record, and behind holes that follow it.
     pub next: Offset,
 }
@@ -328,7 +328,7 @@ pub struct Committed {
 
 /// What happens to a member.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Happening {
+pub enum SessionEvent {
     /// These partitions are ours from now on.
     Assigned(Vec<Assignment>),
     /// These partitions are to be let go: stop their work, commit, then call
@@ -368,14 +368,14 @@ pub enum StartAt {
     /// Behind the last record, when the group first gets the partition. That is committed then, so
     /// that nothing which comes later is skipped; what lies before was never in its books.
     Latest,
-    /// Nowhere: it is an error ([`LogError::OutOfRange`] of [`StartAt::NOWHERE`]), for those who must
-    /// not guess. The partition is assigned, and stopped until it is sought.
-    Nowhere,
+    /// Not at all: polling returns [`LogError::OutOfRange`] with [`StartAt::NO_OFFSET`]. The partition is
+    /// assigned, and stopped until it is sought.
+    Fail,
 }
 
 impl StartAt {
-    /// The offset that is said to be missing where nothing was committed and none may be guessed.
-    pub const NOWHERE: Offset = Offset(-1);
+    /// The offset in the error of a group that has committed nothing and [must not guess](Self::Fail).
+    pub const NO_OFFSET: Offset = Offset(-1);
 }
 
 /// How to join a group.

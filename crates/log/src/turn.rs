@@ -225,7 +225,8 @@ impl Turns {
             fail(&self.all);
         }
         for (at, turn) in &self.all {
-            let is_it = matches!(answer, Err(LogError::OutOfTurn { at: of }) if of == at);
+            let is_it =
+                matches!(answer, Err(LogError::PrecedingCommitFailed { at: of }) if of == at);
             turn.tell(is_it);
         }
     }
@@ -246,7 +247,7 @@ impl Drop for Turns {
 /// Whether a commit with these turns may still be done.
 pub(crate) fn check(turns: &[(TopicPartition, Turn)]) -> Result<(), LogError> {
     match turns.iter().find(|(_, turn)| turn.is_over()) {
-        Some((at, _)) => Err(LogError::OutOfTurn { at: at.clone() }),
+        Some((at, _)) => Err(LogError::PrecedingCommitFailed { at: at.clone() }),
         None => Ok(()),
     }
 }

@@ -154,6 +154,9 @@ async fn is_committed(
 
 /// Errors that say nothing about what was done.
 fn assert_leaves_doubt(error: &LogError) {
-    let leaves_doubt = matches!(error, LogError::Unknown { .. } | LogError::Stopped { .. });
+    let leaves_doubt = matches!(
+        error,
+        LogError::OutcomeUnknown { .. } | LogError::Stopped { .. }
+    );
     assert!(leaves_doubt, "{error}");
 }

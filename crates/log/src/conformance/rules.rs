@@ -93,7 +93,7 @@ macro_rules! with_log_rules {
                 t23_what_follows_a_failed_commit_is_refused_too,
                 a_failure_that_was_not_told_holds_up_its_partitions,
                 what_became_of_a_dropped_commit_is_told_by_the_next_one,
-                a_commit_out_of_turn_holds_up_its_other_partitions,
+                a_commit_behind_a_failed_one_holds_up_its_other_partitions,
                 what_is_passed_without_a_posting_is_missed,
                 a_zombie_posts_nothing,
                 what_lies_before_the_start_of_a_group_is_not_in_its_books;

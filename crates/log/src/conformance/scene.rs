@@ -14,7 +14,7 @@ use tidegate_core::{EventId, GroupName, Offset, Topic};
 use super::member::Member;
 use crate::{
     Append, Call, Committed, Join, Log, LogError, PartitionDescription, Position, Read, Record,
-    Stored, TopicConfig, TopicPartition,
+    StoredRecord, TopicConfig, TopicPartition,
 };
 
 /// An implementation under test, with what a test needs around it.
@@ -212,7 +212,7 @@ impl Scene {
     }
 
     /// Everything that a partition holds.
-    pub async fn everything(&self, at: &TopicPartition) -> Vec<Stored> {
+    pub async fn everything(&self, at: &TopicPartition) -> Vec<StoredRecord> {
         let there = self.partition(at).await;
         let mut from = there.start;
         let mut all = Vec::new();
@@ -306,7 +306,7 @@ pub(super) async fn once<T>(call: &mut Call<'_, T>) -> Option<Result<T, LogError
 
 /// The value of a record as text.
 #[must_use]
-pub(super) fn text(stored: &Stored) -> String {
+pub(super) fn text(stored: &StoredRecord) -> String {
     let value = stored.record.value.as_deref().unwrap_or_default();
     String::from_utf8_lossy(value).into_owned()
 }

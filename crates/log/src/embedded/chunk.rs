@@ -27,7 +27,7 @@ use tidegate_core::{EventId, Offset, Topic};
 
 use super::codec::{Decoder, length, put_u32, put_u64, put_varint, unzigzag, zigzag};
 use super::seal::Seal;
-use crate::record::{Headers, Record, Stored, TopicPartition};
+use crate::record::{Headers, Record, StoredRecord, TopicPartition};
 
 const MAGIC: [u8; 4] = *b"TGC1";
 /// Bytes of a header without its tallies.
@@ -229,14 +229,14 @@ impl Records {
             timestamp_ms: self.base_ms.wrapping_add_signed(since),
         };
         let offset = Offset(offset);
-        Some(Step::Read(Stored { offset, record }))
+        Some(Step::Read(StoredRecord { offset, record }))
     }
 
     /// The next record at or after `from`; none at the end.
     ///
     /// # Errors
     /// The bytes make no sense.
-    pub(super) fn next_from(&mut self, from: i64) -> Result<Option<Stored>, Senseless> {
+    pub(super) fn next_from(&mut self, from: i64) -> Result<Option<StoredRecord>, Senseless> {
         while self.left > 0 {
             self.left -= 1;
             match self.read(|offset| offset >= from).ok_or(Senseless)? {
@@ -249,7 +249,7 @@ impl Records {
 }
 
 enum Step {
-    Read(Stored),
+    Read(StoredRecord),
     Skipped,
 }
 
@@ -281,7 +281,7 @@ pub(super) fn rebuild(
     cluster: &str,
     at: &TopicPartition,
     head: &Head,
-    kept: &[Stored],
+    kept: &[StoredRecord],
 ) -> Option<(Head, Vec<u8>)> {
     let first = kept.first()?;
     let mut body = Vec::with_capacity(head.body_len);
@@ -330,8 +330,8 @@ mod tests {
         TopicPartition::new(Topic::new("t").unwrap(), 0)
     }
 
-    fn stored(offset: i64, record: Record) -> Stored {
-        Stored {
+    fn stored(offset: i64, record: Record) -> StoredRecord {
+        StoredRecord {
             offset: Offset(offset),
             record,
         }

@@ -1,4 +1,4 @@
-//! The embedded log as a whole: groups and sessions over the shelf.
+//! The embedded log as a whole: groups and sessions over the storage.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use tidegate_core::env::Env;
 use tidegate_core::{GroupName, Offset, Topic};
 
 use super::config::EmbeddedConfig;
-use super::shelf::EmbeddedShelf;
+use super::storage::EmbeddedStorage;
 use crate::error::LogError;
 use crate::local::LocalLog;
 use crate::port::{Append, Batch, Call, Committed, Join, Log, Position, Read, Session};
@@ -39,30 +39,30 @@ use crate::topic::{TopicConfig, TopicDescription};
 #[derive(Debug, Clone)]
 pub struct EmbeddedLog {
     log: LocalLog,
-    shelf: Arc<EmbeddedShelf>,
+    storage: Arc<EmbeddedStorage>,
 }
 
 impl EmbeddedLog {
-    /// Opens the directory, see [`EmbeddedShelf::open`].
+    /// Opens the directory, see [`EmbeddedStorage::open`].
     ///
     /// # Errors
-    /// As [`EmbeddedShelf::open`].
+    /// As [`EmbeddedStorage::open`].
     pub fn open(env: &Env, config: EmbeddedConfig) -> Result<Self, LogError> {
-        let shelf = Arc::new(EmbeddedShelf::open(env, config)?);
-        let log = LocalLog::new(Arc::clone(&shelf) as _, env);
-        Ok(Self { log, shelf })
+        let storage = Arc::new(EmbeddedStorage::open(env, config)?);
+        let log = LocalLog::new(Arc::clone(&storage) as _, env);
+        Ok(Self { log, storage })
     }
 
     /// What keeps the records: to audit it, and to see how it is.
     #[must_use]
-    pub fn shelf(&self) -> &Arc<EmbeddedShelf> {
-        &self.shelf
+    pub fn storage(&self) -> &Arc<EmbeddedStorage> {
+        &self.storage
     }
 
-    /// Closes the log and its sessions, see [`EmbeddedShelf::close`]. Closing twice changes nothing.
+    /// Closes the log and its sessions, see [`EmbeddedStorage::close`]. Closing twice changes nothing.
     pub async fn close(&self) {
         self.log.close();
-        self.shelf.close().await;
+        self.storage.close().await;
     }
 }
 

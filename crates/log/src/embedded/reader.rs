@@ -16,7 +16,7 @@ use super::segment::{MAGIC, Segment, read_index_file};
 use super::state::{Fresh, State};
 use crate::error::LogError;
 use crate::port::{Batch, Read};
-use crate::record::{Stored, TopicPartition};
+use crate::record::{StoredRecord, TopicPartition};
 
 /// Places in segments that are remembered, so that reading on does not begin with looking.
 const CURSORS: usize = 16;
@@ -137,7 +137,7 @@ struct Helping {
     from: i64,
     max_records: usize,
     max_bytes: usize,
-    records: Vec<Stored>,
+    records: Vec<StoredRecord>,
     bytes: usize,
     lost: Lost,
     /// Whether it ends where offsets are lost.
@@ -235,7 +235,7 @@ impl Reader {
         }
     }
 
-    /// As [`Shelf::read`](crate::local::Shelf::read).
+    /// As [`RecordStorage::read`](crate::local::RecordStorage::read).
     pub(super) fn read(&mut self, read: &Read) -> Result<Batch, LogError> {
         let mut read = read.clone();
         for _ in 0..TRIES {
@@ -260,7 +260,7 @@ impl Reader {
                 }
             }
         }
-        Err(LogError::Unknown {
+        Err(LogError::OutcomeUnknown {
             doing: "reading",
             why: format!("the segments of {} kept changing", read.at),
         })

@@ -72,7 +72,7 @@ impl Scene {
     }
 
     fn tell(&self, number: u64, turns: &mut Turns, answer: &Result<(), LogError>) {
-        let is_out_of_turn = matches!(answer, Err(LogError::OutOfTurn { .. }));
+        let is_out_of_turn = matches!(answer, Err(LogError::PrecedingCommitFailed { .. }));
         let is_failure = answer.is_err() && !is_out_of_turn;
         if is_failure {
             self.history.note(Failing(number));
@@ -127,7 +127,7 @@ impl Scene {
             match what_next {
                 1 => self.leave(number, turns),
                 2 => {
-                    let unknown = LogError::Unknown {
+                    let unknown = LogError::OutcomeUnknown {
                         doing: "a commit",
                         why: "no answer in time".to_owned(),
                     };

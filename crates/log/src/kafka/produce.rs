@@ -308,7 +308,7 @@ fn producer_why(producer: &BaseProducer<Deliveries>) -> Option<String> {
 }
 
 fn unknown(why: &str) -> LogError {
-    LogError::Unknown {
+    LogError::OutcomeUnknown {
         doing: "an append",
         why: why.to_owned(),
     }

@@ -211,7 +211,7 @@ impl KafkaReaders {
                 return Ok(batch);
             }
             if now >= until {
-                return Err(LogError::Away {
+                return Err(LogError::Unavailable {
                     servers: self.config.bootstrap_servers.clone(),
                     why: reader
                         .consumer

@@ -35,7 +35,7 @@ use tokio::sync::{Semaphore, oneshot, watch};
 
 use crate::error::LogError;
 use crate::port::{
-    Call, Commit, Fence, Happening, Join, Lag, OffsetCommit, Position, Read, Session,
+    Call, Commit, Fence, Join, Lag, OffsetCommit, Position, Read, Session, SessionEvent,
 };
 use crate::record::TopicPartition;
 use crate::sync;
@@ -156,7 +156,7 @@ impl KafkaInner {
 }
 
 impl KafkaSession {
-    async fn next(&self) -> Result<Happening, LogError> {
+    async fn next(&self) -> Result<SessionEvent, LogError> {
         let _turn = self.polling.lock().await;
         self.cell.handed_out(self.max_poll_records).await
     }
@@ -226,7 +226,7 @@ impl KafkaSession {
             Some(Ok(answer)) => answer,
             Some(Err(_)) => Err(LogError::Closed),
             None if line.now() => Err(self.inner.away("earlier commits wait for an answer")),
-            None => Err(LogError::Unknown {
+            None => Err(LogError::OutcomeUnknown {
                 doing: "a commit",
                 why: self.inner.late(),
             }),
@@ -294,7 +294,7 @@ impl KafkaSession {
 }
 
 impl Session for KafkaSession {
-    fn poll(&self) -> Call<'_, Happening> {
+    fn poll(&self) -> Call<'_, SessionEvent> {
         Box::pin(self.next())
     }
 

@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 use super::group::{MemberId, Ticket};
 use super::log::Inner;
 use super::reader::existing;
-use super::shelf::{GroupOffset, Shelf, Write};
+use super::storage::{GroupOffset, RecordStorage, Write};
 use super::team::Team;
 use crate::error::LogError;
 use crate::port::{Append, Committed, OffsetCommit, Position};
@@ -28,18 +28,18 @@ pub(super) fn check(
     name: &GroupName,
     member: MemberId,
     offsets: &[OffsetCommit],
-    shelf: &dyn Shelf,
+    storage: &dyn RecordStorage,
 ) -> Result<(), LogError> {
     let mut highest: BTreeMap<&TopicPartition, Offset> = BTreeMap::new();
     for offset in offsets {
         let at = || offset.at.clone();
-        let there = existing(shelf, &offset.at)?;
+        let there = existing(storage, &offset.at)?;
         if !team.group.owns(member, &offset.at, offset.fence) {
             return Err(LogError::Fenced { at: at() });
         }
         offset.check_metadata()?;
         // What is under way will be committed before this one, or not at all.
-        let done = shelf
+        let done = storage
             .committed(name, &offset.at)
             .map(|committed| committed.next);
         let under_way = team.group.highest_under_way(&offset.at);
@@ -47,7 +47,7 @@ pub(super) fn check(
         if let Some(committed) = done.max(under_way).max(here)
             && offset.next < committed
         {
-            return Err(LogError::WentBack {
+            return Err(LogError::OffsetRegressed {
                 at: at(),
                 next: offset.next,
                 committed,
@@ -66,7 +66,7 @@ pub(super) fn check(
     Ok(())
 }
 
-/// A commit that was checked and handed to the shelf.
+/// A commit that was checked and handed to the storage.
 enum Begun {
     Done(Answer),
     UnderWay(oneshot::Receiver<Answer>),
@@ -74,7 +74,7 @@ enum Begun {
 
 /// Commits as a member.
 ///
-/// Checking, counting the commit as under way and handing it to the shelf are one step: the shelf
+/// Checking, counting the commit as under way and handing it to the storage are one step: the storage
 /// keeps the order in which it is handed writes, so of two commits of a partition the later one is
 /// also the one that stays. Once handed over, a commit is carried to its end by a task of its own:
 /// whoever waits for it may be canceled, and nobody else gets the partition before the outcome is
@@ -98,7 +98,7 @@ pub(super) async fn commit(
     match begun.await? {
         Begun::Done(answer) => answer,
         Begun::UnderWay(told) => told.await.unwrap_or_else(|_| {
-            Err(LogError::Unknown {
+            Err(LogError::OutcomeUnknown {
                 doing: "a commit",
                 why: "the log ended before it said so".to_owned(),
             })
@@ -114,11 +114,11 @@ fn begin(
     turns: &mut Turns,
     context: &mut std::task::Context<'_>,
 ) -> Result<Begun, LogError> {
-    let shelf = Arc::clone(&inner.shelf);
+    let storage = Arc::clone(&inner.storage);
     let mut state = inner.state();
     let ticket = state.ticket();
     let team = state.team(name)?;
-    team.tick(name, &*shelf, inner.clock.elapsed());
+    team.tick(name, &*storage, inner.clock.elapsed());
     // Records alone need no partition, but a member that is gone writes nothing.
     if offsets.is_empty() && team.group.is_replaced(member) {
         return Err(LogError::Closed);
@@ -126,7 +126,7 @@ fn begin(
     if team.seat(member).is_err() {
         return Err(LogError::Closed);
     }
-    check(team, name, member, &offsets, &*shelf)?;
+    check(team, name, member, &offsets, &*storage)?;
     turns.check()?;
     let held = turns.held();
     let partitions: Vec<TopicPartition> = offsets.iter().map(|offset| offset.at.clone()).collect();
@@ -141,7 +141,7 @@ fn begin(
             .collect(),
     };
     turns.in_line();
-    let mut writing: Writing = Box::pin(async move { shelf.write(write).await });
+    let mut writing: Writing = Box::pin(async move { storage.write(write).await });
     if let Poll::Ready(answer) = writing.as_mut().poll(context) {
         drop(state);
         end(inner, name, &partitions, ticket);
@@ -181,7 +181,7 @@ fn end(inner: &Inner, name: &GroupName, partitions: &[TopicPartition], ticket: T
     }
     if has_waited {
         let outcome = team.group.settle(inner.clock.elapsed());
-        team.apply(outcome, name, &*inner.shelf);
+        team.apply(outcome, name, &*inner.storage);
     }
     team.settled.notify_waiters();
 }

@@ -12,20 +12,20 @@ use tidegate_core::{GroupName, Offset, Topic};
 use super::group::{MemberId, Newcomer, Ticket};
 use super::reader::existing;
 use super::session::LocalSession;
-use super::shelf::{Shelf, Write};
+use super::storage::{RecordStorage, Write};
 use super::team::Team;
 use crate::error::LogError;
 use crate::port::{Append, Batch, Call, Committed, Join, Log, Position, Read, Session, StartAt};
 use crate::record::TopicPartition;
 use crate::topic::{TopicConfig, TopicDescription};
 
-/// How long to rest after being woken for nothing, so that a shelf that wakes too often costs time
+/// How long to rest after being woken for nothing, so that a storage that wakes too often costs time
 /// and not the whole processor.
 pub(super) const IN_VAIN: Duration = Duration::from_millis(5);
 
-/// A log within this process, over a shelf that keeps its records.
+/// A log within this process, over a [`RecordStorage`].
 ///
-/// It starts no task but one for each commit that the shelf does not finish at once, and keeps no
+/// It starts no task but one for each commit that the storage does not finish at once, and keeps no
 /// time but that of its calls: a partition that is not let go in time changes hands at the next call
 /// of any member.
 ///
@@ -39,21 +39,21 @@ pub(super) const IN_VAIN: Duration = Duration::from_millis(5);
 /// use std::sync::Arc;
 /// use tidegate_core::{GroupName, Topic, env::Env};
 /// use tidegate_log::local::LocalLog;
-/// use tidegate_log::{Append, EmbeddedConfig, EmbeddedShelf, Happening, Join, Log, Record, TopicConfig};
+/// use tidegate_log::{Append, EmbeddedConfig, EmbeddedStorage, SessionEvent, Join, Log, Record, TopicConfig};
 ///
 /// let env = Env::system();
 /// let config = EmbeddedConfig { journal_size: 1 << 20, ..EmbeddedConfig::new(dir.path()) };
-/// let shelf = Arc::new(EmbeddedShelf::open(&env, config)?);
-/// let log = LocalLog::new(shelf.clone(), &env);
+/// let storage = Arc::new(EmbeddedStorage::open(&env, config)?);
+/// let log = LocalLog::new(storage.clone(), &env);
 /// let orders = Topic::new("orders")?;
 /// log.create_topic(&orders, TopicConfig::new(1)).await?;
 /// log.append(vec![Append::new(orders.clone(), Record::new("placed"))]).await?;
 ///
 /// let session = log.join(Join::new(GroupName::new("billing")?, vec![orders])).await?;
-/// assert!(matches!(session.poll().await?, Happening::Assigned(_)));
-/// assert!(matches!(session.poll().await?, Happening::Records { .. }));
+/// assert!(matches!(session.poll().await?, SessionEvent::Assigned(_)));
+/// assert!(matches!(session.poll().await?, SessionEvent::Records { .. }));
 /// log.close();
-/// shelf.close().await;
+/// storage.close().await;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// # })?;
 /// # Ok(())
@@ -65,7 +65,7 @@ pub struct LocalLog {
 }
 
 pub(super) struct Inner {
-    pub(super) shelf: Arc<dyn Shelf>,
+    pub(super) storage: Arc<dyn RecordStorage>,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) spawn: Arc<dyn Spawn>,
     state: Mutex<State>,
@@ -115,7 +115,7 @@ impl Inner {
                 Some(partitions) => *partitions,
                 None => {
                     let topic = append.topic.clone();
-                    let found = self.shelf.describe(&topic);
+                    let found = self.storage.describe(&topic);
                     let found = found.ok_or_else(|| LogError::UnknownTopic {
                         topic: topic.clone(),
                     })?;
@@ -182,11 +182,11 @@ impl Inner {
 }
 
 impl LocalLog {
-    /// A log over a shelf. Nothing is started.
+    /// A log over a storage. Nothing is started.
     #[must_use]
-    pub fn new(shelf: Arc<dyn Shelf>, env: &Env) -> Self {
+    pub fn new(storage: Arc<dyn RecordStorage>, env: &Env) -> Self {
         let inner = Inner {
-            shelf,
+            storage,
             clock: Arc::clone(&env.clock),
             spawn: Arc::clone(&env.spawn),
             state: Mutex::default(),
@@ -199,7 +199,7 @@ impl LocalLog {
     }
 
     /// Ends every session and answers [`LogError::Closed`] from now on. What is under way on the
-    /// shelf ends as the shelf wants. Closing twice changes nothing.
+    /// storage ends as the storage wants. Closing twice changes nothing.
     pub fn close(&self) {
         let teams = {
             let mut state = self.inner.state();
@@ -238,18 +238,18 @@ impl LocalLog {
         let now = self.inner.clock.elapsed();
         if let Ok(team) = self.inner.state().team(name) {
             let outcome = act(team, now);
-            team.apply(outcome, name, &*self.inner.shelf);
+            team.apply(outcome, name, &*self.inner.storage);
         }
     }
 
     async fn read_waiting(&self, mut read: Read) -> Result<Batch, LogError> {
         let inner = &self.inner;
-        existing(&*inner.shelf, &read.at)?;
+        existing(&*inner.storage, &read.at)?;
         let until = inner.clock.elapsed().saturating_add(read.wait);
         let mut was_woken = false;
         loop {
             inner.check_open()?;
-            let batch = inner.shelf.read(&read).await?;
+            let batch = inner.storage.read(&read).await?;
             let has_moved = batch.next != read.from;
             if !batch.records.is_empty() {
                 return Ok(batch);
@@ -268,7 +268,7 @@ impl LocalLog {
             }
             tokio::select! {
                 biased;
-                woken = inner.shelf.wait_for(&read.at, read.from) => {
+                woken = inner.storage.wait_for(&read.at, read.from) => {
                     woken?;
                     was_woken = true;
                 }
@@ -283,7 +283,7 @@ impl LocalLog {
         inner.check_open()?;
         let mut partitions = Vec::new();
         for topic in &join.topics {
-            let found = inner.shelf.describe(topic);
+            let found = inner.storage.describe(topic);
             let found = found.ok_or_else(|| LogError::UnknownTopic {
                 topic: topic.clone(),
             })?;
@@ -291,14 +291,14 @@ impl LocalLog {
             partitions.extend(numbers.map(|number| TopicPartition::new(topic.clone(), number.0)));
         }
         inner
-            .shelf
+            .storage
             .register_group(&join.group, &join.topics)
             .await?;
         if join.start == StartAt::Latest {
             // Where another member has begun, it may be at work on what would be skipped.
             inner.settled(&join.group, &partitions).await?;
             let new = inner.not_begun(&join.group, &partitions);
-            inner.shelf.skip_to_end(&join.group, &new).await?;
+            inner.storage.skip_to_end(&join.group, &new).await?;
         }
         let now = inner.clock.elapsed();
         let mut state = inner.state();
@@ -315,7 +315,7 @@ impl LocalLog {
             release_timeout: join.release_timeout,
         };
         let outcome = team.group.join(member, newcomer, partitions, now);
-        team.apply(outcome, &join.group, &*inner.shelf);
+        team.apply(outcome, &join.group, &*inner.storage);
         drop(state);
         Ok(Arc::new(LocalSession::new(
             Arc::clone(inner),
@@ -342,34 +342,34 @@ impl LocalLog {
             Err(_) => Vec::new(),
         };
         self.inner.settled(group, &partitions).await?;
-        self.inner.shelf.forget_group(group).await
+        self.inner.storage.forget_group(group).await
     }
 }
 
 impl fmt::Debug for LocalLog {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LocalLog")
-            .field("shelf", &self.inner.shelf)
+            .field("storage", &self.inner.storage)
             .finish_non_exhaustive()
     }
 }
 
 impl Log for LocalLog {
     fn cluster(&self) -> &str {
-        self.inner.shelf.cluster()
+        self.inner.storage.cluster()
     }
 
     fn create_topic<'a>(&'a self, topic: &'a Topic, config: TopicConfig) -> Call<'a, ()> {
         Box::pin(async move {
             self.inner.check_open()?;
-            self.inner.shelf.create_topic(topic, config).await
+            self.inner.storage.create_topic(topic, config).await
         })
     }
 
     fn topics(&self) -> Call<'_, Vec<Topic>> {
         Box::pin(async move {
             self.inner.check_open()?;
-            Ok(self.inner.shelf.topics())
+            Ok(self.inner.storage.topics())
         })
     }
 
@@ -377,7 +377,7 @@ impl Log for LocalLog {
         Box::pin(async move {
             self.inner.check_open()?;
             let topic = topic.clone();
-            let found = self.inner.shelf.describe(&topic);
+            let found = self.inner.storage.describe(&topic);
             found.ok_or(LogError::UnknownTopic { topic })
         })
     }
@@ -393,7 +393,7 @@ impl Log for LocalLog {
                 appends,
                 offsets: Vec::new(),
             };
-            self.inner.shelf.write(write).await
+            self.inner.storage.write(write).await
         })
     }
 
@@ -404,16 +404,16 @@ impl Log for LocalLog {
     fn offset_at<'a>(&'a self, at: &'a TopicPartition, timestamp_ms: u64) -> Call<'a, Offset> {
         Box::pin(async move {
             self.inner.check_open()?;
-            existing(&*self.inner.shelf, at)?;
-            self.inner.shelf.offset_at(at, timestamp_ms).await
+            existing(&*self.inner.storage, at)?;
+            self.inner.storage.offset_at(at, timestamp_ms).await
         })
     }
 
     fn delete_before<'a>(&'a self, at: &'a TopicPartition, offset: Offset) -> Call<'a, Offset> {
         Box::pin(async move {
             self.inner.check_open()?;
-            existing(&*self.inner.shelf, at)?;
-            self.inner.shelf.delete_before(at, offset).await
+            existing(&*self.inner.storage, at)?;
+            self.inner.storage.delete_before(at, offset).await
         })
     }
 
@@ -425,13 +425,13 @@ impl Log for LocalLog {
         Box::pin(async move {
             self.inner.check_open()?;
             for at in partitions {
-                existing(&*self.inner.shelf, at)?;
+                existing(&*self.inner.storage, at)?;
             }
             self.inner.settled(group, partitions).await?;
-            let shelf = &self.inner.shelf;
+            let storage = &self.inner.storage;
             Ok(partitions
                 .iter()
-                .map(|at| shelf.committed(group, at))
+                .map(|at| storage.committed(group, at))
                 .collect())
         })
     }
@@ -439,7 +439,7 @@ impl Log for LocalLog {
     fn groups(&self) -> Call<'_, Vec<GroupName>> {
         Box::pin(async move {
             self.inner.check_open()?;
-            Ok(self.inner.shelf.groups())
+            Ok(self.inner.storage.groups())
         })
     }
 

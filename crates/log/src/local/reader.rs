@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tidegate_core::Offset;
 
-use super::shelf::Shelf;
+use super::storage::RecordStorage;
 use crate::error::LogError;
 use crate::port::{Assignment, Committed, Fence, StartAt};
 use crate::record::TopicPartition;
@@ -40,10 +40,10 @@ impl Reader {
             (Some(committed), _) => (committed.next, None),
             (None, StartAt::Earliest) => (there.start, None),
             (None, StartAt::Latest) => (begun.unwrap_or(there.end), None),
-            (None, StartAt::Nowhere) => {
+            (None, StartAt::Fail) => {
                 let fault = LogError::OutOfRange {
                     at: at.clone(),
-                    asked: StartAt::NOWHERE,
+                    asked: StartAt::NO_OFFSET,
                     start: there.start,
                     end: there.end,
                 };
@@ -72,22 +72,25 @@ impl Reader {
 }
 
 /// What is known about one partition, if it is there.
-pub(super) fn partition(shelf: &dyn Shelf, at: &TopicPartition) -> Option<PartitionDescription> {
-    let description = shelf.describe(&at.topic)?;
+pub(super) fn partition(
+    storage: &dyn RecordStorage,
+    at: &TopicPartition,
+) -> Option<PartitionDescription> {
+    let description = storage.describe(&at.topic)?;
     let index = usize::try_from(at.partition.0).ok()?;
     description.partitions.get(index).copied()
 }
 
 /// What is known about one partition.
 pub(super) fn existing(
-    shelf: &dyn Shelf,
+    storage: &dyn RecordStorage,
     at: &TopicPartition,
 ) -> Result<PartitionDescription, LogError> {
-    if let Some(found) = partition(shelf, at) {
+    if let Some(found) = partition(storage, at) {
         return Ok(found);
     }
     let topic = at.topic.clone();
-    let description = shelf
+    let description = storage
         .describe(&at.topic)
         .ok_or(LogError::UnknownTopic { topic })?;
     Err(LogError::UnknownPartition {

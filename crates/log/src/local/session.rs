@@ -14,11 +14,11 @@ use super::commit::commit;
 use super::group::MemberId;
 use super::log::{IN_VAIN, Inner};
 use super::reader::partition;
-use super::shelf::Shelf;
+use super::storage::RecordStorage;
 use super::team::{Step, Team};
 use crate::error::LogError;
 use crate::port::{
-    Call, Commit, Fence, Happening, Join, Lag, OffsetCommit, Position, Read, Session,
+    Call, Commit, Fence, Join, Lag, OffsetCommit, Position, Read, Session, SessionEvent,
 };
 use crate::record::TopicPartition;
 use crate::turn::Turns;
@@ -54,11 +54,11 @@ impl LocalSession {
         let mut state = self.inner.state();
         let team = state.team(&self.join.group)?;
         team.seat(self.member)?;
-        team.tick(&self.join.group, &*self.inner.shelf, now);
+        team.tick(&self.join.group, &*self.inner.storage, now);
         act(team, now)
     }
 
-    async fn next(&self) -> Result<Happening, LogError> {
+    async fn next(&self) -> Result<SessionEvent, LogError> {
         let _turn = self.polling.lock().await;
         let mut probe: Option<TopicPartition> = None;
         let mut is_in_vain = false;
@@ -68,12 +68,12 @@ impl LocalSession {
             rings.as_mut().enable();
             let step = self.with_team(|team, now| {
                 let outcome = team.group.heard_of(self.member, now);
-                team.apply(outcome, &self.join.group, &*self.inner.shelf);
-                team.step(self.member, &*self.inner.shelf, probe.as_ref())
+                team.apply(outcome, &self.join.group, &*self.inner.storage);
+                team.step(self.member, &*self.inner.storage, probe.as_ref())
             })?;
             let was_woken = probe.take().is_some();
             match step {
-                Step::Tell(happening) => return Ok(happening),
+                Step::Tell(event) => return Ok(event),
                 Step::Read(at, fence, from) => {
                     if let Some(records) = self.read(at, fence, from).await? {
                         return Ok(records);
@@ -87,7 +87,7 @@ impl LocalSession {
                     tokio::select! {
                         biased;
                         () = rings => {}
-                        woken = any_of(&*self.inner.shelf, &on) => probe = Some(woken?),
+                        woken = any_of(&*self.inner.storage, &on) => probe = Some(woken?),
                         () = self.sleep_until(until) => {}
                     }
                 }
@@ -101,18 +101,18 @@ impl LocalSession {
         at: TopicPartition,
         fence: Fence,
         from: Offset,
-    ) -> Result<Option<Happening>, LogError> {
+    ) -> Result<Option<SessionEvent>, LogError> {
         let read = Read {
             max_records: self.join.max_poll_records.max(1),
             ..Read::new(at, from)
         };
-        match self.inner.shelf.read(&read).await {
+        match self.inner.storage.read(&read).await {
             Ok(batch) => {
                 let is_ours = self.with_team(|team, _| {
                     Ok(team.took(self.member, &read.at, fence, from, batch.next))
                 })?;
                 let is_something = is_ours && !batch.records.is_empty();
-                Ok(is_something.then_some(Happening::Records { fence, batch }))
+                Ok(is_something.then_some(SessionEvent::Records { fence, batch }))
             }
             Err(error) => {
                 let is_missing = matches!(
@@ -141,7 +141,7 @@ impl LocalSession {
     async fn leave(&self) -> Result<(), LogError> {
         let held = self.with_team(|team, now| {
             let held = team.group.owned(self.member);
-            team.leave(self.member, &self.join.group, &*self.inner.shelf, now);
+            team.leave(self.member, &self.join.group, &*self.inner.storage, now);
             Ok(held)
         });
         // A session that ended before has nothing to leave.
@@ -156,7 +156,7 @@ impl LocalSession {
     }
 
     async fn lags(&self) -> Result<Vec<Lag>, LogError> {
-        let shelf = &self.inner.shelf;
+        let storage = &self.inner.storage;
         let owned = self.with_team(|team, _| {
             let owned = team.group.owned(self.member);
             let seat = team.seat(self.member)?;
@@ -168,10 +168,12 @@ impl LocalSession {
         })?;
         let mut lags = Vec::new();
         for (first, at) in owned {
-            let Some(there) = partition(&**shelf, &at) else {
+            let Some(there) = partition(&**storage, &at) else {
                 continue;
             };
-            let committed = shelf.committed(&self.join.group, &at).map(|done| done.next);
+            let committed = storage
+                .committed(&self.join.group, &at)
+                .map(|done| done.next);
             let next = committed.or(first).unwrap_or(there.start).max(there.start);
             let records = there.end.0.saturating_sub(next.0);
             let age = if records > 0 {
@@ -220,7 +222,7 @@ impl LocalSession {
     async fn age(&self, at: &TopicPartition, from: Offset) -> Result<Duration, LogError> {
         let mut read = Read::new(at.clone(), from);
         read.max_records = 1;
-        let batch = self.inner.shelf.read(&read).await?;
+        let batch = self.inner.storage.read(&read).await?;
         let made = batch
             .records
             .first()
@@ -234,12 +236,12 @@ impl LocalSession {
 
 /// Waits until one of these partitions may have something new, and says which.
 async fn any_of(
-    shelf: &dyn Shelf,
+    storage: &dyn RecordStorage,
     on: &[(TopicPartition, Offset)],
 ) -> Result<TopicPartition, LogError> {
     let mut waits: Vec<_> = on
         .iter()
-        .map(|(at, from)| (at, shelf.wait_for(at, *from)))
+        .map(|(at, from)| (at, storage.wait_for(at, *from)))
         .collect();
     poll_fn(|context| {
         for (at, wait) in &mut waits {
@@ -253,7 +255,7 @@ async fn any_of(
 }
 
 impl Session for LocalSession {
-    fn poll(&self) -> Call<'_, Happening> {
+    fn poll(&self) -> Call<'_, SessionEvent> {
         Box::pin(self.next())
     }
 
@@ -262,7 +264,7 @@ impl Session for LocalSession {
             self.with_team(|team, now| {
                 let outcome = team.group.release(self.member, partitions, now);
                 team.forget_readers(self.member);
-                team.apply(outcome, &self.join.group, &*self.inner.shelf);
+                team.apply(outcome, &self.join.group, &*self.inner.storage);
                 Ok(())
             })
         })
@@ -331,7 +333,7 @@ impl Drop for LocalSession {
     fn drop(&mut self) {
         let now = self.inner.clock.elapsed();
         if let Ok(team) = self.inner.state().team(&self.join.group) {
-            team.leave(self.member, &self.join.group, &*self.inner.shelf, now);
+            team.leave(self.member, &self.join.group, &*self.inner.storage, now);
         }
     }
 }

@@ -9,9 +9,9 @@ use tokio::sync::Notify;
 
 use super::group::{Group, MemberId, News, Outcome};
 use super::reader::{Reader, in_turn, partition};
-use super::shelf::Shelf;
+use super::storage::RecordStorage;
 use crate::error::LogError;
-use crate::port::{Fence, Happening, Join, StartAt};
+use crate::port::{Fence, Join, SessionEvent, StartAt};
 use crate::record::TopicPartition;
 
 /// A group with what its members have at hand.
@@ -41,7 +41,7 @@ pub(super) struct Seat {
 #[derive(Debug)]
 pub(super) enum Step {
     /// Something happened.
-    Tell(Happening),
+    Tell(SessionEvent),
     /// Records are there: read them, and then [`Team::took`].
     Read(TopicPartition, Fence, Offset),
     /// Nothing is there: wait for any of these, the bell, or the time.
@@ -75,12 +75,12 @@ impl Team {
         &mut self,
         member: MemberId,
         name: &GroupName,
-        shelf: &dyn Shelf,
+        storage: &dyn RecordStorage,
         now: Duration,
     ) {
         if let Some(seat) = self.seats.remove(&member) {
             let outcome = self.group.leave(member, now);
-            self.apply(outcome, name, shelf);
+            self.apply(outcome, name, storage);
             seat.bell.notify_waiters();
         }
         if self.group.members().next().is_none() {
@@ -97,11 +97,17 @@ impl Team {
     ///
     /// A partition is given only when no commit of it is under way, so what is read here as
     /// committed is stable.
-    pub(super) fn apply(&mut self, outcome: Outcome, name: &GroupName, shelf: &dyn Shelf) {
+    pub(super) fn apply(
+        &mut self,
+        outcome: Outcome,
+        name: &GroupName,
+        storage: &dyn RecordStorage,
+    ) {
         for (member, at, fence) in outcome.given {
-            if let (Some(seat), Some(there)) = (self.seats.get_mut(&member), partition(shelf, &at))
+            if let (Some(seat), Some(there)) =
+                (self.seats.get_mut(&member), partition(storage, &at))
             {
-                let committed = shelf.committed(name, &at);
+                let committed = storage.committed(name, &at);
                 let begun = self.begun.get(&at).copied();
                 let reader = Reader::new(fence, &at, committed, (seat.start, begun), &there);
                 self.begun.entry(at.clone()).or_insert(reader.first);
@@ -116,10 +122,10 @@ impl Team {
     }
 
     /// Lets time have its effect.
-    pub(super) fn tick(&mut self, name: &GroupName, shelf: &dyn Shelf, now: Duration) {
+    pub(super) fn tick(&mut self, name: &GroupName, storage: &dyn RecordStorage, now: Duration) {
         if self.group.next_deadline().is_some_and(|by| by <= now) {
             let outcome = self.group.settle(now);
-            self.apply(outcome, name, shelf);
+            self.apply(outcome, name, storage);
         }
     }
 
@@ -127,7 +133,7 @@ impl Team {
     pub(super) fn step(
         &mut self,
         member: MemberId,
-        shelf: &dyn Shelf,
+        storage: &dyn RecordStorage,
         probe: Option<&TopicPartition>,
     ) -> Result<Step, LogError> {
         if let Some(news) = self.group.news(member) {
@@ -154,12 +160,12 @@ impl Team {
             }
             let description = described
                 .entry(&at.topic)
-                .or_insert_with(|| shelf.describe(&at.topic));
+                .or_insert_with(|| storage.describe(&at.topic));
             let index = usize::try_from(at.partition.0).unwrap_or(usize::MAX);
             let there = description
                 .as_ref()
                 .and_then(|topic| topic.partitions.get(index));
-            // A position behind the end is read too: the shelf says what is wrong with it.
+            // A position behind the end is read too: the storage says what is wrong with it.
             let is_new = there.is_none_or(|there| there.end != reader.next);
             if is_new || probe == Some(at) {
                 return Ok(Step::Read(at.clone(), reader.fence, reader.next));
@@ -235,20 +241,20 @@ impl Team {
         self.settled.notify_waiters();
     }
 
-    fn hear(&mut self, member: MemberId, news: News) -> Result<Happening, LogError> {
+    fn hear(&mut self, member: MemberId, news: News) -> Result<SessionEvent, LogError> {
         if matches!(news, News::Lost(_)) {
             self.forget_readers(member);
         }
         let seat = self.seat(member)?;
         Ok(match news {
-            News::Revoking(partitions) => Happening::Revoking(partitions),
-            News::Lost(partitions) => Happening::Lost(partitions),
+            News::Revoking(partitions) => SessionEvent::Revoking(partitions),
+            News::Lost(partitions) => SessionEvent::Lost(partitions),
             News::Assigned(given) => {
                 let assigned = given.into_iter().filter_map(|(at, _)| {
                     let reader = seat.readers.get(&at)?;
                     Some(reader.assignment(at))
                 });
-                Happening::Assigned(assigned.collect())
+                SessionEvent::Assigned(assigned.collect())
             }
         })
     }

@@ -30,7 +30,10 @@ fn a_failure_ends_the_turns_taken_before_it_was_told() {
     assert!(first.check().is_ok() && second.check().is_ok());
     first.told::<()>(&Err(LogError::Closed));
     let refused = second.check();
-    assert!(matches!(refused, Err(LogError::OutOfTurn { .. })));
+    assert!(matches!(
+        refused,
+        Err(LogError::PrecedingCommitFailed { .. })
+    ));
     let mut third = turns(&partition);
     second.told(&refused);
     assert!(third.check().is_ok(), "a refusal that follows counts once");
@@ -98,7 +101,7 @@ fn a_refusal_for_one_partition_is_a_failure_of_the_others() {
     fail(&both.held());
     assert!(behind.check().is_err());
     both.told(&refused);
-    behind.told::<()>(&Err(LogError::OutOfTurn { at: at(1) }));
+    behind.told::<()>(&Err(LogError::PrecedingCommitFailed { at: at(1) }));
     assert!(!one.next().is_over() && !two.next().is_over());
 }
 

@@ -6,8 +6,8 @@ use tidegate_core::books::{Books, Tally};
 use tidegate_core::{GroupName, Offset, Partition, Topic};
 use tidegate_log::local::{GroupOffset, Write};
 use tidegate_log::{
-    Append, Batch, Committed, LogError, PartitionDescription, Position, Read, Stored, TopicConfig,
-    TopicDescription, TopicPartition,
+    Append, Batch, Committed, LogError, PartitionDescription, Position, Read, StoredRecord,
+    TopicConfig, TopicDescription, TopicPartition,
 };
 
 /// Largest commit, in bytes of its records.
@@ -31,7 +31,7 @@ struct ModelTopic {
 struct ModelPartition {
     start: i64,
     end: i64,
-    records: BTreeMap<i64, Stored>,
+    records: BTreeMap<i64, StoredRecord>,
 }
 
 #[derive(Debug, Default)]
@@ -146,7 +146,7 @@ impl Model {
         }
         partition
             .records
-            .insert(offset.0, Stored { offset, record });
+            .insert(offset.0, StoredRecord { offset, record });
         Some(Position { at, offset })
     }
 

@@ -19,7 +19,7 @@ use crate::embedded::segment::{Minutes, Segment};
 use crate::embedded::tally::{add_all, removed};
 use crate::embedded::telemetry;
 use crate::error::LogError;
-use crate::record::{Stored, TopicPartition};
+use crate::record::{StoredRecord, TopicPartition};
 
 /// What a key needs in memory beside its bytes.
 const BESIDE: u64 = 96;
@@ -233,7 +233,7 @@ impl Keeper {
                     return Ok(None);
                 };
                 let is_whole = records.len() == head.count as usize;
-                let (kept, lost): (Vec<Stored>, Vec<Stored>) =
+                let (kept, lost): (Vec<StoredRecord>, Vec<StoredRecord>) =
                     records.into_iter().partition(|stored| {
                         let seen = stored.record.key.as_ref().and_then(|key| keys.get(key));
                         let is_tombstone = stored.record.value.is_none();
@@ -266,7 +266,7 @@ impl Keeper {
 }
 
 /// The records of a chunk from `start` on; none for damage.
-fn records_of(seen: Seen, start: i64) -> Option<(Head, Bytes, Vec<Stored>)> {
+fn records_of(seen: Seen, start: i64) -> Option<(Head, Bytes, Vec<StoredRecord>)> {
     let Seen::Chunk { head, bytes, .. } = seen else {
         return None;
     };

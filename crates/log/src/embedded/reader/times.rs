@@ -11,7 +11,7 @@ use crate::port::Read;
 use crate::record::TopicPartition;
 
 impl Reader {
-    /// As [`Shelf::offset_at`](crate::local::Shelf::offset_at).
+    /// As [`RecordStorage::offset_at`](crate::local::RecordStorage::offset_at).
     pub(in crate::embedded) fn offset_at(
         &mut self,
         at: &TopicPartition,
@@ -53,7 +53,7 @@ impl Reader {
             }
             return Ok(Offset(end));
         }
-        Err(LogError::Unknown {
+        Err(LogError::OutcomeUnknown {
             doing: "looking for a time",
             why: format!("the segments of {at} kept changing"),
         })

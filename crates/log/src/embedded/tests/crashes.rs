@@ -302,7 +302,7 @@ fn check_records(desk: &mut Desk, owed: &Obligations, known: u64) -> Result<Opti
 }
 
 /// The last record of each key is there, unless it is a tombstone.
-fn check_keys(expected: &[u64], found: &[crate::Stored]) -> Result<(), String> {
+fn check_keys(expected: &[u64], found: &[crate::StoredRecord]) -> Result<(), String> {
     let mut last = BTreeMap::new();
     for n in expected {
         last.insert(n % 3, *n);

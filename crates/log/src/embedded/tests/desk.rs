@@ -22,7 +22,7 @@ use crate::embedded::seal::Seal;
 use crate::error::LogError;
 use crate::local::{GroupOffset, Turn, Write};
 use crate::port::{Append, Batch, Committed, Position, Read};
-use crate::record::{Record, Stored, TopicPartition};
+use crate::record::{Record, StoredRecord, TopicPartition};
 use crate::topic::TopicConfig;
 
 /// A clock that a test sets.
@@ -226,7 +226,7 @@ impl Desk {
     }
 
     /// All records of a partition that are there, in small helpings.
-    pub(super) fn all(&mut self, at: &TopicPartition) -> Result<Vec<Stored>, LogError> {
+    pub(super) fn all(&mut self, at: &TopicPartition) -> Result<Vec<StoredRecord>, LogError> {
         let mut from = self.start(at);
         let mut found = Vec::new();
         loop {

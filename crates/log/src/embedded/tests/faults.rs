@@ -288,12 +288,16 @@ fn what_waits_behind_a_commit_that_fails_is_refused_too() {
             .into_iter()
             .map(|answer| answer.unwrap_err().code().to_string())
             .collect();
-        assert_eq!(codes, ["log.disk", "log.out-of-turn"], "{shares_batch}");
+        assert_eq!(
+            codes,
+            ["log.disk", "log.preceding-commit-failed"],
+            "{shares_batch}"
+        );
         desk.opened.hub.status().set(Refusing::Full, None);
         // Nothing of it is there; whoever was told and brings all that is missing goes on.
         desk.assert_balanced();
         let early = desk.write(commit(4, &turn, vec![])).unwrap_err();
-        assert_eq!(early.code().to_string(), "log.out-of-turn");
+        assert_eq!(early.code().to_string(), "log.preceding-commit-failed");
         Turns::new(failed).told::<()>(&Err(LogError::Closed));
         let mut all = commit(4, &turn, vec![]);
         all.offsets[0].postings = offset("g", at("a", 0), 4, (0..4).map(id)).postings;

@@ -16,7 +16,7 @@ use crate::embedded::seal::Seal;
 use crate::embedded::{Audited, recount, unknown_loss};
 use crate::error::LogError;
 use crate::port::Append;
-use crate::record::{Record, Stored};
+use crate::record::{Record, StoredRecord};
 use crate::topic::TopicConfig;
 
 fn config() -> EmbeddedConfig {
@@ -40,7 +40,7 @@ fn carrier(n: u64, value: Vec<u8>) -> Append {
 fn chunk(seal: Seal, base: i64) -> Vec<u8> {
     let record = Record::new("forged").event_id(id(77));
     let offset = Offset(base);
-    let stored = Stored { offset, record };
+    let stored = StoredRecord { offset, record };
     let (_, bytes) = rebuild(seal, "other", &at("a", 0), &Head::default(), &[stored]).unwrap();
     bytes
 }

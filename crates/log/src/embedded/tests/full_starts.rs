@@ -14,9 +14,9 @@ use crate::embedded::hub::Refusing;
 use crate::embedded::manifest;
 use crate::embedded::{Audited, Problem, UnknownLoss, check, recount, repair, unknown_loss};
 use crate::error::LogError;
-use crate::local::{Shelf, Write};
+use crate::local::{RecordStorage, Write};
 use crate::topic::TopicConfig;
-use crate::{EmbeddedConfig, EmbeddedShelf};
+use crate::{EmbeddedConfig, EmbeddedStorage};
 
 fn config() -> EmbeddedConfig {
     EmbeddedConfig {
@@ -387,14 +387,14 @@ fn new_topics_are_in_the_manifest_before_their_creation_is_answered() {
         };
         let below = disk.clone();
         let operations = sim.block_on(&node, async move {
-            let shelf = EmbeddedShelf::open(&env, config()).unwrap();
+            let storage = EmbeddedStorage::open(&env, config()).unwrap();
             let before = below.operations();
             let topics = ["a", "b", "c"].map(|name| (topic(name), TopicConfig::new(2)));
             match is_together {
-                true => shelf.create_topics(&topics).await.unwrap(),
+                true => storage.create_topics(&topics).await.unwrap(),
                 false => {
                     for (topic, config) in topics {
-                        shelf.create_topic(&topic, config).await.unwrap();
+                        storage.create_topic(&topic, config).await.unwrap();
                     }
                 }
             }
@@ -402,12 +402,12 @@ fn new_topics_are_in_the_manifest_before_their_creation_is_answered() {
             assert_eq!((known.state.topics.len(), known.is_copy_newer), (3, false));
             let made = below.operations();
             // Those that are there already cost nothing.
-            shelf
+            storage
                 .create_topic(&topic("a"), TopicConfig::new(2))
                 .await
                 .unwrap();
             assert_eq!(below.operations(), made);
-            shelf.close().await;
+            storage.close().await;
             made - before
         });
         (&disk as &dyn Disk).remove(&journal(&disk, 1)).unwrap();
@@ -429,28 +429,28 @@ fn the_keeper_tries_again_and_nobody_has_to_ask_it() {
     };
     let below = disk.clone();
     sim.block_on(&node, async move {
-        let shelf = EmbeddedShelf::open(&env, config()).unwrap();
+        let storage = EmbeddedStorage::open(&env, config()).unwrap();
         let write = |n| Write {
             appends: vec![append("a", 0, n)],
             offsets: Vec::new(),
         };
         for n in 31..40 {
-            let refused = shelf.write(write(n)).await.unwrap_err();
+            let refused = storage.write(write(n)).await.unwrap_err();
             assert!(is_full(&refused), "{refused}");
-            assert!(shelf.no_room().is_some());
+            assert!(storage.no_room().is_some());
             // The time of the simulation: in it the keeper looks around.
             let tried = below.operations();
             env.clock.sleep(Duration::from_secs(2)).await;
             assert!(below.operations() > tried, "nobody tried again");
         }
-        assert_eq!(shelf.stopped(), None);
+        assert_eq!(storage.stopped(), None);
         leave_room(&below, 1 << 20);
         env.clock.sleep(Duration::from_secs(2)).await;
-        assert_eq!(shelf.no_room(), None);
-        let written = shelf.write(write(31)).await.unwrap();
+        assert_eq!(storage.no_room(), None);
+        let written = storage.write(write(31)).await.unwrap();
         assert_eq!(written[0].offset, Offset(31));
-        assert_eq!(shelf.no_room(), None);
-        shelf.close().await;
+        assert_eq!(storage.no_room(), None);
+        storage.close().await;
     });
     disk.end_process();
     let mut desk = open(&disk);

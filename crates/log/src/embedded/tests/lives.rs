@@ -75,7 +75,7 @@ fn check(disk: &SimDisk, owed: &Owed) -> Result<(), String> {
         return Err(format!("the log ends at {} for {owed:?}", end(&desk)));
     }
     let found = desk.all(&at("a", 0)).map_err(|error| error.to_string())?;
-    let is_right = |(n, stored): (u64, &crate::Stored)| {
+    let is_right = |(n, stored): (u64, &crate::StoredRecord)| {
         stored.offset.0.unsigned_abs() == n && stored.record == append("a", 0, n).record
     };
     if found.len() as u64 != end(&desk) || !(0..).zip(&found).all(is_right) {

@@ -91,7 +91,7 @@ pub(super) fn add(
         if let Some(committed) = committed
             && offset.next < committed
         {
-            return Err(LogError::WentBack {
+            return Err(LogError::OffsetRegressed {
                 at: at.clone(),
                 next: offset.next,
                 committed,
@@ -281,7 +281,7 @@ mod tests {
         for (offset, code) in [
             (offset(0, 7, 11), "log.fenced"),
             (offset(5, 1, 11), "log.fenced"),
-            (offset(0, 1, 9), "log.went-back"),
+            (offset(0, 1, 9), "log.offset-regressed"),
             (offset(0, 1, 101), "log.out-of-range"),
         ] {
             let mut entries = CommitEntries::new();
@@ -306,7 +306,7 @@ mod tests {
         )
         .unwrap();
         let back = add(&state, &mut entries, &[offset(0, 1, 14)], &[]).unwrap_err();
-        assert!(matches!(back, LogError::WentBack { .. }));
+        assert!(matches!(back, LogError::OffsetRegressed { .. }));
         assert_eq!(entries[&at(0)].next, Offset(15));
         done(&mut state, &entries);
         assert_eq!(state.held[&at(0)].committed, Some(Offset(15)));
@@ -322,13 +322,19 @@ mod tests {
         let behind = add(&state, &mut entries, &[offset(0, 1, 101)], &first).unwrap_err();
         turn::fail(&first);
         let refused = add(&state, &mut entries, &[offset(0, 1, 12)], &second).unwrap_err();
-        assert!(matches!(refused, LogError::OutOfTurn { .. }), "{refused}");
+        assert!(
+            matches!(refused, LogError::PrecedingCommitFailed { .. }),
+            "{refused}"
+        );
         assert!(entries.is_empty());
         // Being somebody else's says more.
         let fenced = add(&state, &mut entries, &[offset(0, 7, 12)], &second).unwrap_err();
         assert!(matches!(fenced, LogError::Fenced { .. }), "{fenced}");
         let early = add(&state, &mut entries, &[offset(0, 1, 12)], &turns()).unwrap_err();
-        assert!(matches!(early, LogError::OutOfTurn { .. }), "{early}");
+        assert!(
+            matches!(early, LogError::PrecedingCommitFailed { .. }),
+            "{early}"
+        );
         turn::Turns::new(first).told::<()>(&Err(behind));
         add(&state, &mut entries, &[offset(0, 1, 12)], &turns()).unwrap();
     }

@@ -288,12 +288,12 @@ impl CommitThread {
                 why,
             },
             // Neither done nor lost: the group did not rebalance in time.
-            Some(Meaning::Stale) => LogError::Away {
+            Some(Meaning::Stale) => LogError::Unavailable {
                 servers: self.config.bootstrap_servers.clone(),
                 why,
             },
             Some(Meaning::NoAnswer | Meaning::NoTopic | Meaning::TooLarge) | None => {
-                LogError::Unknown {
+                LogError::OutcomeUnknown {
                     doing: "a commit",
                     why,
                 }
@@ -401,7 +401,7 @@ impl CommitThread {
                 Err(TransactionFailure::Redo) => self.cell.rest(PAUSE),
                 Err(TransactionFailure::Undone(error)) => return Err(error),
                 Err(TransactionFailure::Unknown(why)) => {
-                    return Err(LogError::Unknown {
+                    return Err(LogError::OutcomeUnknown {
                         doing: "a commit",
                         why,
                     });
@@ -475,7 +475,7 @@ impl CommitThread {
             (CommitEvidence::Done, Some(waiting)) if self.is_ours(job) => {
                 self.positions(&waiting, job)
             }
-            (CommitEvidence::Undone, _) => Err(TransactionFailure::Undone(LogError::Away {
+            (CommitEvidence::Undone, _) => Err(TransactionFailure::Undone(LogError::Unavailable {
                 servers: self.config.bootstrap_servers.clone(),
                 why,
             })),
@@ -527,7 +527,7 @@ pub(super) fn over(cell: &SessionCell, offsets: &[OffsetCommit]) -> LogError {
 fn or_unknown(error: LogError, unknown: Option<&str>) -> LogError {
     match unknown {
         None => error,
-        Some(why) => LogError::Unknown {
+        Some(why) => LogError::OutcomeUnknown {
             doing: "a commit",
             why: why.to_owned(),
         },

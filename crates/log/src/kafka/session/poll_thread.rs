@@ -19,7 +19,7 @@ use crate::kafka::failure::{self, Meaning};
 use crate::kafka::read::KafkaReaders;
 use crate::kafka::{KafkaConfig, KafkaInner, telemetry};
 use crate::port::{Join, Read};
-use crate::record::{Stored, TopicPartition};
+use crate::record::{StoredRecord, TopicPartition};
 
 use super::member::GroupMember;
 use super::rebalance::Rebalancer;
@@ -121,7 +121,7 @@ impl PollThread {
 
     /// Takes what the client has, without waiting for more than the first.
     fn take(&mut self) {
-        let mut runs: Vec<(TopicPartition, Vec<Stored>)> = Vec::new();
+        let mut runs: Vec<(TopicPartition, Vec<StoredRecord>)> = Vec::new();
         let mut unreadable = None;
         let member = Arc::clone(&self.member);
         let (mut wait, mut bytes) = (POLL, 0);
@@ -394,12 +394,12 @@ impl PollThread {
 
 /// Copies a message out, behind those of its partition.
 fn put(
-    runs: &mut Vec<(TopicPartition, Vec<Stored>)>,
+    runs: &mut Vec<(TopicPartition, Vec<StoredRecord>)>,
     message: &BorrowedMessage<'_>,
     converter: &mut RecordConverter,
     has_one_topic: bool,
 ) -> Result<(), UnreadableRecord> {
-    let is_same = |(at, _): &(TopicPartition, Vec<Stored>)| {
+    let is_same = |(at, _): &(TopicPartition, Vec<StoredRecord>)| {
         at.partition.0 == message.partition()
             && (has_one_topic || at.topic.as_str() == message.topic())
     };

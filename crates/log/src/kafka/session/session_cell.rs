@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::error::LogError;
-use crate::port::Happening;
+use crate::port::SessionEvent;
 
 use super::session_state::{ConsumerCommands, SessionState};
 use super::sync::{AtomicU64, Condvar, Mutex, MutexGuard, Notify, Ordering, PoisonError};
@@ -63,7 +63,7 @@ impl SessionCell {
     }
 
     /// Waits for the next thing to hand out. If canceled, it is handed out to the next one who asks.
-    pub(super) async fn handed_out(&self, max_records: usize) -> Result<Happening, LogError> {
+    pub(super) async fn handed_out(&self, max_records: usize) -> Result<SessionEvent, LogError> {
         loop {
             // Asked for before the look, so that what happens in between is not missed.
             let happened = self.happened.notified();
@@ -75,10 +75,10 @@ impl SessionCell {
     }
 
     /// The next thing to hand out.
-    fn next(&self, max_records: usize) -> Option<Result<Happening, LogError>> {
+    fn next(&self, max_records: usize) -> Option<Result<SessionEvent, LogError>> {
         let mut state = self.state();
         let next = state.next(max_records);
-        if matches!(next, Some(Ok(Happening::Records { .. }))) {
+        if matches!(next, Some(Ok(SessionEvent::Records { .. }))) {
             // There may be room again.
             self.wake_poll_thread(state);
         }

@@ -18,8 +18,8 @@ use tidegate_core::Offset;
 
 use crate::error::LogError;
 use crate::kafka::books::GroupBooks;
-use crate::port::{Assignment, Batch, Committed, Fence, Happening};
-use crate::record::{Stored, TopicPartition};
+use crate::port::{Assignment, Batch, Committed, Fence, SessionEvent};
+use crate::record::{StoredRecord, TopicPartition};
 use crate::turn::Turn;
 
 /// How long a partition may be full before its client is paused. The client throws away what it has
@@ -41,7 +41,7 @@ pub(super) struct PartitionStart {
 #[derive(Debug)]
 pub(super) struct OwnedPartition {
     pub(super) fence: Fence,
-    ready: VecDeque<Stored>,
+    ready: VecDeque<StoredRecord>,
     ready_bytes: usize,
     /// The next offset that the client is to hand over.
     fetched: Offset,
@@ -87,7 +87,7 @@ pub(super) struct SessionState {
     pub(super) held: BTreeMap<TopicPartition, OwnedPartition>,
     /// Pauses outlive assignments.
     paused: BTreeSet<TopicPartition>,
-    happened: VecDeque<Result<Happening, LogError>>,
+    happened: VecDeque<Result<SessionEvent, LogError>>,
     /// The partition that was served last, so that all get their turn.
     served: Option<TopicPartition>,
     /// The session is over; said once all that happened before was told.
@@ -159,7 +159,8 @@ impl SessionState {
             });
         }
         if !assigned.is_empty() {
-            self.happened.push_back(Ok(Happening::Assigned(assigned)));
+            self.happened
+                .push_back(Ok(SessionEvent::Assigned(assigned)));
         }
         self.happened.extend(stops);
     }
@@ -175,7 +176,8 @@ impl SessionState {
             }
         }
         if !revoking.is_empty() {
-            self.happened.push_back(Ok(Happening::Revoking(revoking)));
+            self.happened
+                .push_back(Ok(SessionEvent::Revoking(revoking)));
         }
     }
 
@@ -195,7 +197,7 @@ impl SessionState {
             .filter(|at| self.held.remove(*at).is_some());
         let lost: Vec<TopicPartition> = held.cloned().collect();
         if !lost.is_empty() {
-            self.happened.push_back(Ok(Happening::Lost(lost)));
+            self.happened.push_back(Ok(SessionEvent::Lost(lost)));
         }
     }
 
@@ -224,7 +226,7 @@ impl SessionState {
     pub(super) fn accept(
         &mut self,
         at: &TopicPartition,
-        mut records: Vec<Stored>,
+        mut records: Vec<StoredRecord>,
         now: Duration,
     ) -> bool {
         let Some(held) = self.held.get_mut(at) else {
@@ -269,7 +271,7 @@ impl SessionState {
     }
 
     /// The next thing to hand out, with at most so many records.
-    pub(super) fn next(&mut self, max_records: usize) -> Option<Result<Happening, LogError>> {
+    pub(super) fn next(&mut self, max_records: usize) -> Option<Result<SessionEvent, LogError>> {
         if let Some(happened) = self.happened.pop_front() {
             return Some(happened);
         }
@@ -282,11 +284,11 @@ impl SessionState {
         let at = self.turn()?;
         let held = self.held.get_mut(&at)?;
         let count = held.ready.len().min(max_records.max(1));
-        let records: Vec<Stored> = if count == held.ready.len() {
+        let records: Vec<StoredRecord> = if count == held.ready.len() {
             held.ready_bytes = 0;
             std::mem::take(&mut held.ready).into()
         } else {
-            let records: Vec<Stored> = held.ready.drain(..count).collect();
+            let records: Vec<StoredRecord> = held.ready.drain(..count).collect();
             let bytes: usize = records.iter().map(|stored| stored.record.size()).sum();
             held.ready_bytes = held.ready_bytes.saturating_sub(bytes);
             records
@@ -298,7 +300,7 @@ impl SessionState {
             .front()
             .map_or(Offset(last.offset.0 + 1), |next| next.offset);
         self.served = Some(at.clone());
-        Some(Ok(Happening::Records {
+        Some(Ok(SessionEvent::Records {
             fence: held.fence,
             batch: Batch { at, records, next },
         }))

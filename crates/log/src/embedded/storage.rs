@@ -1,4 +1,4 @@
-//! The embedded shelf: hands over to its threads, and answers from memory what it can.
+//! The embedded storage: hands over to its threads, and answers from memory what it can.
 
 use std::fmt;
 use std::pin::pin;
@@ -21,7 +21,7 @@ use super::threads::{
     Answer, Chore, Order, Question, run_auditor, run_keeper, run_reader, run_writer,
 };
 use crate::error::LogError;
-use crate::local::{Shelf, Write};
+use crate::local::{RecordStorage, Write};
 use crate::port::{Batch, Call, Committed, Position, Read};
 use crate::record::TopicPartition;
 use crate::topic::{TopicConfig, TopicDescription};
@@ -43,25 +43,25 @@ const WAITING: usize = 64;
 /// # let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
 /// # runtime.block_on(async {
 /// use tidegate_core::{Offset, Topic, env::Env};
-/// use tidegate_log::local::{Shelf, Write};
-/// use tidegate_log::{Append, EmbeddedConfig, EmbeddedShelf, Read, Record, TopicConfig, TopicPartition};
+/// use tidegate_log::local::{RecordStorage, Write};
+/// use tidegate_log::{Append, EmbeddedConfig, EmbeddedStorage, Read, Record, TopicConfig, TopicPartition};
 ///
 /// let config = EmbeddedConfig { journal_size: 1 << 20, ..EmbeddedConfig::new(dir.path()) };
-/// let shelf = EmbeddedShelf::open(&Env::system(), config)?;
+/// let storage = EmbeddedStorage::open(&Env::system(), config)?;
 /// let orders = Topic::new("orders")?;
-/// shelf.create_topic(&orders, TopicConfig::new(1)).await?;
+/// storage.create_topic(&orders, TopicConfig::new(1)).await?;
 /// let append = Append::new(orders.clone(), Record::new("placed")).partition(0);
-/// let written = shelf.write(Write { appends: vec![append], offsets: vec![] }).await?;
+/// let written = storage.write(Write { appends: vec![append], offsets: vec![] }).await?;
 /// assert_eq!(written[0].offset, Offset(0));
 /// let read = Read::new(TopicPartition::new(orders, 0), Offset(0));
-/// assert_eq!(shelf.read(&read).await?.records.len(), 1);
-/// shelf.close().await;
+/// assert_eq!(storage.read(&read).await?.records.len(), 1);
+/// storage.close().await;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// # })?;
 /// # Ok(())
 /// # }
 /// ```
-pub struct EmbeddedShelf {
+pub struct EmbeddedStorage {
     hub: Arc<Hub>,
     cluster: String,
     lines: Mutex<Option<Lines>>,
@@ -77,7 +77,7 @@ struct Lines {
     audits: mpsc::Sender<Answer<Vec<Audited>>>,
 }
 
-impl EmbeddedShelf {
+impl EmbeddedStorage {
     /// Opens the directory, makes it whole after a crash, and starts the threads.
     ///
     /// Opening it twice is refused while the first one holds its lock.
@@ -247,7 +247,7 @@ impl EmbeddedShelf {
         match done.await {
             Ok(result) => result,
             // The thread ended without an answer: by a panic, or with its node.
-            Err(_) => Err(LogError::Unknown {
+            Err(_) => Err(LogError::OutcomeUnknown {
                 doing: "a write",
                 why: "the thread that was to answer has ended".to_owned(),
             }),
@@ -288,7 +288,7 @@ impl EmbeddedShelf {
             let mut status = self.hub.status();
             let queued = status.queued + pending.bytes.len() as u64;
             if queued > config.max_queued_size && status.queued > 0 {
-                return Err(LogError::Busy {
+                return Err(LogError::Overloaded {
                     queued: status.queued,
                     limit: config.max_queued_size,
                 });
@@ -370,7 +370,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Shelf for EmbeddedShelf {
+impl RecordStorage for EmbeddedStorage {
     fn cluster(&self) -> &str {
         &self.cluster
     }
@@ -477,8 +477,8 @@ impl Shelf for EmbeddedShelf {
     }
 }
 
-impl fmt::Debug for EmbeddedShelf {
+impl fmt::Debug for EmbeddedStorage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "EmbeddedShelf({})", self.hub.config.dir.display())
+        write!(f, "EmbeddedStorage({})", self.hub.config.dir.display())
     }
 }

@@ -14,7 +14,7 @@ use crate::turn::Turn;
 /// offsets has checked that they may.
 ///
 /// Calls that only look answer from memory and do not wait.
-pub trait Shelf: Send + Sync + fmt::Debug {
+pub trait RecordStorage: Send + Sync + fmt::Debug {
     /// The name of this log.
     fn cluster(&self) -> &str;
 
@@ -35,7 +35,7 @@ pub trait Shelf: Send + Sync + fmt::Debug {
     /// checked here; a write with offsets may use the reserve.
     ///
     /// A write with an offset whose [`Turn`] is over is refused
-    /// ([`LogError::OutOfTurn`](crate::LogError::OutOfTurn)). One that was handed over and is not done,
+    /// ([`LogError::PrecedingCommitFailed`](crate::LogError::PrecedingCommitFailed)). One that was handed over and is not done,
     /// or of which nobody knows, ends the turns of those behind it before any of them is done.
     fn write(&self, write: Write) -> Call<'_, Vec<Position>>;
 

@@ -1,4 +1,4 @@
-//! The model as a shelf: writes take time, calls fail, crashes lose what was not written.
+//! Storage on top of the model: writes take time, calls fail, crashes lose what was not written.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tidegate_core::env::{Clock, Env, Spawn};
 use tidegate_core::{GroupName, Offset, Topic};
-use tidegate_log::local::{GroupOffset, Shelf, Write};
+use tidegate_log::local::{GroupOffset, RecordStorage, Write};
 use tidegate_log::{
     Batch, Call, Committed, LogError, Position, Read, TopicConfig, TopicDescription, TopicPartition,
 };
@@ -19,12 +19,12 @@ use super::model::Model;
 /// How long a lost connection takes to come back.
 const RECONNECT: Duration = Duration::from_millis(20);
 
-/// The model as a shelf.
-pub(super) struct ModelShelf {
+/// Storage on top of the model.
+pub(super) struct ModelStorage {
     clock: Arc<dyn Clock>,
     spawn: Arc<dyn Spawn>,
     state: Arc<Mutex<State>>,
-    /// Rings when something was written, or the shelf crashed.
+    /// Notified when something was written, or the storage crashed.
     grown: Arc<Notify>,
 }
 
@@ -40,7 +40,7 @@ pub(super) struct State {
     pub(super) written: u64,
 }
 
-impl ModelShelf {
+impl ModelStorage {
     pub(super) fn new(env: &Env) -> Self {
         let state = State {
             model: Model::default(),
@@ -146,7 +146,7 @@ impl State {
 fn in_turn(write: &Write) -> Result<(), LogError> {
     let is_over = |offset: &&GroupOffset| offset.turn.is_over();
     match write.offsets.iter().find(is_over) {
-        Some(offset) => Err(LogError::OutOfTurn {
+        Some(offset) => Err(LogError::PrecedingCommitFailed {
             at: offset.at.clone(),
         }),
         None => Ok(()),
@@ -154,20 +154,20 @@ fn in_turn(write: &Write) -> Result<(), LogError> {
 }
 
 fn away() -> LogError {
-    LogError::Away {
+    LogError::Unavailable {
         servers: "the simulated log".to_owned(),
         why: "it refuses by script".to_owned(),
     }
 }
 
 fn unknown(doing: &'static str, why: &str) -> LogError {
-    LogError::Unknown {
+    LogError::OutcomeUnknown {
         doing,
         why: why.to_owned(),
     }
 }
 
-impl Shelf for ModelShelf {
+impl RecordStorage for ModelStorage {
     fn cluster(&self) -> &str {
         "sim"
     }
@@ -279,8 +279,8 @@ impl Shelf for ModelShelf {
     }
 }
 
-impl fmt::Debug for ModelShelf {
+impl fmt::Debug for ModelStorage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ModelShelf({} writes)", self.state().written)
+        write!(f, "ModelStorage({} writes)", self.state().written)
     }
 }
