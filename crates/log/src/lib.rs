@@ -7,6 +7,10 @@
     )
 )]
 
+mod commit_order;
+#[cfg(test)]
+#[path = "commit_order/tests.rs"]
+mod commit_order_tests;
 #[cfg(feature = "conformance")]
 #[expect(clippy::unwrap_used, reason = "these are the bodies of tests")]
 pub mod conformance;
@@ -23,10 +27,6 @@ mod port;
 mod record;
 mod sync;
 mod topic;
-mod turn;
-#[cfg(test)]
-#[path = "turn/tests.rs"]
-mod turn_tests;
 
 pub use embedded::{EmbeddedConfig, EmbeddedLog, EmbeddedStorage};
 pub use error::LogError;

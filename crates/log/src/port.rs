@@ -242,7 +242,7 @@ impl Append {
     pub(crate) fn choose_partition(
         &self,
         partitions: u32,
-        turn: impl FnOnce() -> u32,
+        count: impl FnOnce() -> u32,
     ) -> Result<Partition, LogError> {
         if let Err(why) = self.record.headers.check() {
             let topic = self.topic.clone();
@@ -251,7 +251,7 @@ impl Append {
         let partition = match (self.partition, &self.record.key) {
             (Some(partition), _) => partition,
             (None, Some(key)) => partition_of(key, partitions),
-            (None, None) => Partition(i32::try_from(turn() % partitions).unwrap_or(0)),
+            (None, None) => Partition(i32::try_from(count() % partitions).unwrap_or(0)),
         };
         match u32::try_from(partition.0).is_ok_and(|number| number < partitions) {
             true => Ok(partition),

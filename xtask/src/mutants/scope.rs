@@ -116,7 +116,7 @@ pub(crate) const SCOPES: &[Scope] = &[
     Scope {
         package: "tidegate-log",
         files: &[
-            "turn.rs",
+            "commit_order.rs",
             "embedded/journal.rs",
             "embedded/writer.rs",
             "embedded/recover.rs",
@@ -138,7 +138,7 @@ pub(crate) const SCOPES: &[Scope] = &[
     },
     Scope {
         package: "tidegate-log",
-        files: &["local/commit.rs", "local/team.rs", "local/session.rs"],
+        files: &["local/commit.rs", "local/members.rs", "local/session.rs"],
         stages: &[CONFORMANCE],
     },
     Scope {

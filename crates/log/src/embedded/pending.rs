@@ -13,11 +13,11 @@ use super::codec::length;
 use super::config::EmbeddedConfig;
 use super::group;
 use super::seal::Seal;
+use crate::commit_order::CommitTicket;
 use crate::error::LogError;
 use crate::local::Write;
 use crate::port::{Append, Position};
 use crate::record::TopicPartition;
-use crate::turn::Turn;
 
 /// More than what the writer adds to a group takes.
 const ROOM: usize = 640;
@@ -28,8 +28,8 @@ pub(super) struct Pending {
     /// The whole group; the header is still to be filled in.
     pub(super) bytes: Vec<u8>,
     pub(super) chunks: Vec<PendingChunk>,
-    /// The turns of the offsets that it brings, by which it may use the reserve.
-    pub(super) turns: Vec<(TopicPartition, Turn)>,
+    /// The tickets of the offsets that it brings, by which it may use the reserve.
+    pub(super) tickets: Vec<(TopicPartition, CommitTicket)>,
 }
 
 /// A chunk without its offset.
@@ -90,10 +90,10 @@ pub(super) fn encode(
     let pending = Pending {
         bytes,
         chunks,
-        turns: write
+        tickets: write
             .offsets
             .iter()
-            .map(|offset| (offset.at.clone(), offset.turn.clone()))
+            .map(|offset| (offset.at.clone(), offset.ticket.clone()))
             .collect(),
     };
     Ok((pending, placing))

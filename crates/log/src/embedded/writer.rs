@@ -24,9 +24,9 @@ use super::seal::Seal;
 use super::state::{JournalPlace, State};
 use super::tally;
 use super::telemetry;
+use crate::commit_order;
 use crate::error::LogError;
 use crate::topic::TopicConfig;
-use crate::turn;
 
 /// The one writer of the journal.
 #[derive(Debug)]
@@ -84,7 +84,7 @@ impl Writer {
     pub(super) fn commit(&mut self, batch: Vec<Pending>) -> Vec<Result<Vec<i64>, LogError>> {
         let mut answers: Vec<Result<Vec<i64>, LogError>> = Vec::with_capacity(batch.len());
         let mut framed = Vec::with_capacity(batch.len());
-        let mut turns = Vec::new();
+        let mut tickets = Vec::new();
         let mut use_ = Use::Commits;
         let mut next = Next::new(&self.hub.state());
         self.write = self.write.wrapping_add(1);
@@ -93,7 +93,7 @@ impl Writer {
                 Err(refused) => {
                     self.note_refusal(&refused);
                     // Before those behind it are looked at.
-                    turn::fail(&pending.turns);
+                    commit_order::fail(&pending.tickets);
                     answers.push(Err(refused));
                 }
                 Ok(()) => {
@@ -114,7 +114,7 @@ impl Writer {
                         *end = end.saturating_add_unsigned(chunk.span());
                         base
                     });
-                    turns.append(&mut pending.turns);
+                    tickets.append(&mut pending.tickets);
                     let ends = self.ends(&next, is_first);
                     framed.push(next.frame(pending.bytes, self.write, &ends));
                     answers.push(Ok(bases));
@@ -125,7 +125,7 @@ impl Writer {
             return answers;
         }
         if let Err(error) = self.make_durable(framed, use_) {
-            turn::fail(&turns);
+            commit_order::fail(&tickets);
             for answer in answers.iter_mut().filter(|answer| answer.is_ok()) {
                 *answer = Err(self.refusal(&error));
             }
@@ -291,7 +291,7 @@ impl Writer {
     /// Whether a write may be done.
     fn admit(&self, pending: &Pending, next: &Next) -> Result<(), LogError> {
         self.hub.check_running()?;
-        turn::check(&pending.turns)?;
+        commit_order::check(&pending.tickets)?;
         self.hub.check_owed()?;
         let config = &self.hub.config;
         if let Some(why) = self.hub.status().why(Refusing::Full)
@@ -303,7 +303,7 @@ impl Writer {
                 source: io::Error::new(io::ErrorKind::StorageFull, why.clone()),
             });
         }
-        let limit = if !pending.turns.is_empty() {
+        let limit = if !pending.tickets.is_empty() {
             config.max_size.saturating_add(config.reserve)
         } else {
             config.max_size

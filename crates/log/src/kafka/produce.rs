@@ -59,7 +59,7 @@ pub(super) struct Producers {
     room_permits: usize,
     by_batch_size: Mutex<BTreeMap<u64, Arc<BaseProducer<Deliveries>>>>,
     /// Counts appends without a key, which take turns over the partitions.
-    turn: AtomicU32,
+    unkeyed: AtomicU32,
 }
 
 impl Producers {
@@ -72,7 +72,7 @@ impl Producers {
             room: Arc::new(Semaphore::new(room_permits)),
             room_permits,
             by_batch_size: Mutex::default(),
-            turn: AtomicU32::new(0),
+            unkeyed: AtomicU32::new(0),
         }
     }
 
@@ -156,7 +156,7 @@ impl KafkaInner {
             size: 0,
             batch_size: settings::BATCH_SIZE,
         };
-        let turn = self.producers.turn.fetch_add(1, Ordering::Relaxed);
+        let count = self.producers.unkeyed.fetch_add(1, Ordering::Relaxed);
         let mut last: Option<(tidegate_core::Topic, super::catalog::KnownTopic)> = None;
         for append in appends {
             let known = match &last {
@@ -176,7 +176,7 @@ impl KafkaInner {
                 });
             }
             // One partition per call, so that its records share batches.
-            let partition = append.choose_partition(known.partitions, || turn)?;
+            let partition = append.choose_partition(known.partitions, || count)?;
             let at = TopicPartition {
                 topic: append.topic,
                 partition,

@@ -33,13 +33,13 @@ use std::time::Duration;
 use tidegate_core::{GroupName, Offset};
 use tokio::sync::{Semaphore, oneshot, watch};
 
+use crate::commit_order::CommitTickets;
 use crate::error::LogError;
 use crate::port::{
     Call, Commit, Fence, Join, Lag, OffsetCommit, Position, Read, Session, SessionEvent,
 };
 use crate::record::TopicPartition;
 use crate::sync;
-use crate::turn::Turns;
 
 use super::KafkaInner;
 use super::catalog::watermarks;
@@ -51,7 +51,7 @@ use poll_thread::PollThread;
 use session_cell::SessionCell;
 use session_state::{SessionEnd, SessionState};
 
-/// Commits that wait for their turn; whoever comes later waits before it is in line.
+/// Commits that wait in the queue; a later one waits before it is queued.
 const MAX_QUEUED_COMMITS: usize = 256;
 /// How long leaving a group is waited for.
 const CLOSE_LIMIT: Duration = Duration::from_secs(10);
@@ -161,23 +161,23 @@ impl KafkaSession {
         self.cell.handed_out(self.max_poll_records).await
     }
 
-    /// The turns of a commit that is called now. A partition that is not held has none, and its commit
+    /// The tickets of a commit that is called now. A partition that is not held has none, and its commit
     /// is refused.
-    fn turns(&self, offsets: &[OffsetCommit]) -> Turns {
+    fn tickets(&self, offsets: &[OffsetCommit]) -> CommitTickets {
         self.cell.with(|state| {
-            let turn = |offset: &OffsetCommit| {
+            let ticket = |offset: &OffsetCommit| {
                 let held = state.held.get(&offset.at);
                 let held = held.filter(|held| held.fence == offset.fence)?;
-                Some((offset.at.clone(), held.turn.next()))
+                Some((offset.at.clone(), held.ticket.next()))
             };
-            Turns::new(offsets.iter().filter_map(turn).collect())
+            CommitTickets::new(offsets.iter().filter_map(ticket).collect())
         })
     }
 
     async fn commit_all(
         &self,
         commit: Commit,
-        turns: &mut Turns,
+        tickets: &mut CommitTickets,
     ) -> Result<Vec<Position>, LogError> {
         let limit = self.inner.config.request_timeout;
         let clock = &*self.inner.clock;
@@ -194,7 +194,7 @@ impl KafkaSession {
         if batch.records.is_empty() && commit.offsets.is_empty() {
             return Ok(Vec::new());
         }
-        if self.cell.is_over() {
+        if self.cell.has_ended() {
             return Err(commit_thread::over(&self.cell, &commit.offsets));
         }
         let place = Arc::clone(&self.line).acquire_owned();
@@ -207,7 +207,7 @@ impl KafkaSession {
         let job = CommitJob {
             batch,
             offsets: commit.offsets,
-            turns: turns.held(),
+            tickets: tickets.to_vec(),
             // Half of the time is for the commit, the rest to find out what became of it.
             until: until.saturating_sub(limit / 2),
             stage: Arc::clone(&stage),
@@ -219,7 +219,7 @@ impl KafkaSession {
         if self.jobs.send(job).is_err() {
             return Err(LogError::Closed);
         }
-        turns.in_line();
+        tickets.mark_submitted();
         drop(entering);
         let left = until.saturating_sub(clock.elapsed());
         match within(clock, left, answer).await {
@@ -331,10 +331,10 @@ impl Session for KafkaSession {
 
     fn commit(&self, commit: Commit) -> Call<'_, Vec<Position>> {
         // Taken now, not when it is first polled: several may be called before any is waited for.
-        let mut turns = self.turns(&commit.offsets);
+        let mut tickets = self.tickets(&commit.offsets);
         Box::pin(async move {
-            let answer = self.commit_all(commit, &mut turns).await;
-            turns.told(&answer);
+            let answer = self.commit_all(commit, &mut tickets).await;
+            tickets.acknowledge(&answer);
             answer
         })
     }

@@ -9,11 +9,11 @@ use std::time::Duration;
 use tidegate_core::env::{Clock, Env, Spawn};
 use tidegate_core::{GroupName, Offset, Topic};
 
-use super::group::{MemberId, Newcomer, Ticket};
+use super::group::{CommitNumber, MemberId, Subscription};
+use super::members::GroupMembers;
 use super::reader::existing;
 use super::session::LocalSession;
 use super::storage::{RecordStorage, Write};
-use super::team::Team;
 use crate::error::LogError;
 use crate::port::{Append, Batch, Call, Committed, Join, Log, Position, Read, Session, StartAt};
 use crate::record::TopicPartition;
@@ -21,7 +21,7 @@ use crate::topic::{TopicConfig, TopicDescription};
 
 /// How long to rest after being woken for nothing, so that a storage that wakes too often costs time
 /// and not the whole processor.
-pub(super) const IN_VAIN: Duration = Duration::from_millis(5);
+pub(super) const SPURIOUS_WAKE_PAUSE: Duration = Duration::from_millis(5);
 
 /// A log within this process, over a [`RecordStorage`].
 ///
@@ -68,40 +68,40 @@ pub(super) struct Inner {
     pub(super) storage: Arc<dyn RecordStorage>,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) spawn: Arc<dyn Spawn>,
-    state: Mutex<State>,
+    state: Mutex<LocalState>,
     /// Held while a group is registered or forgotten, so that no join is undone by a forgetting that
     /// began before it.
     registry: tokio::sync::Mutex<()>,
     /// Counts records without key and partition.
-    turn: AtomicU32,
+    unkeyed: AtomicU32,
 }
 
 #[derive(Default)]
-pub(super) struct State {
-    teams: BTreeMap<GroupName, Team>,
+pub(super) struct LocalState {
+    groups: BTreeMap<GroupName, GroupMembers>,
     last_member: u64,
-    last_ticket: Ticket,
+    last_commit: CommitNumber,
     is_closed: bool,
 }
 
-impl State {
+impl LocalState {
     /// The next commit's number.
-    pub(super) fn ticket(&mut self) -> Ticket {
-        self.last_ticket += 1;
-        self.last_ticket
+    pub(super) fn next_commit_number(&mut self) -> CommitNumber {
+        self.last_commit += 1;
+        self.last_commit
     }
 
     /// A group that somebody joined.
-    pub(super) fn team(&mut self, name: &GroupName) -> Result<&mut Team, LogError> {
+    pub(super) fn members(&mut self, name: &GroupName) -> Result<&mut GroupMembers, LogError> {
         if self.is_closed {
             return Err(LogError::Closed);
         }
-        self.teams.get_mut(name).ok_or(LogError::Closed)
+        self.groups.get_mut(name).ok_or(LogError::Closed)
     }
 }
 
 impl Inner {
-    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> MutexGuard<'_, LocalState> {
         // No step leaves the state half changed when it panics: decisions are made on values first.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -123,52 +123,56 @@ impl Inner {
                     found.config.partitions
                 }
             };
-            let turn = || self.turn.fetch_add(1, Ordering::Relaxed);
-            let partition = append.choose_partition(partitions, turn)?;
+            let count = || self.unkeyed.fetch_add(1, Ordering::Relaxed);
+            let partition = append.choose_partition(partitions, count)?;
             append.partition = Some(partition);
         }
         Ok(appends)
     }
 
     /// Waits until every commit of these partitions that began before now has ended.
-    pub(super) async fn settled(
+    pub(super) async fn wait_for_commits(
         &self,
         name: &GroupName,
         partitions: &[TopicPartition],
     ) -> Result<(), LogError> {
-        let before = self.state().ticket();
+        let before = self.state().next_commit_number();
         loop {
-            let settled = {
+            let commit_ended = {
                 let mut state = self.state();
                 if state.is_closed {
                     return Err(LogError::Closed);
                 }
                 // Nobody joined it in this life, so nobody commits.
-                let Ok(team) = state.team(name) else {
+                let Ok(members) = state.members(name) else {
                     return Ok(());
                 };
-                Arc::clone(&team.settled)
+                Arc::clone(&members.commit_ended)
             };
-            let mut rings = std::pin::pin!(settled.notified());
-            rings.as_mut().enable();
-            let waits = match self.state().team(name) {
-                Ok(team) => partitions
+            let mut notified = std::pin::pin!(commit_ended.notified());
+            notified.as_mut().enable();
+            let waits = match self.state().members(name) {
+                Ok(members) => partitions
                     .iter()
-                    .any(|at| team.group.is_under_way(at, before)),
+                    .any(|at| members.group.is_under_way(at, before)),
                 Err(_) => false,
             };
             if !waits {
                 return Ok(());
             }
-            rings.await;
+            notified.await;
         }
     }
 
     /// Those of these partitions in which no member of the group has begun.
     fn not_begun(&self, group: &GroupName, partitions: &[TopicPartition]) -> Vec<TopicPartition> {
         let mut state = self.state();
-        let team = state.team(group).ok();
-        let has_begun = |at: &TopicPartition| team.as_ref().is_some_and(|team| team.has_begun(at));
+        let members = state.members(group).ok();
+        let has_begun = |at: &TopicPartition| {
+            members
+                .as_ref()
+                .is_some_and(|members| members.has_begun(at))
+        };
         let new = partitions.iter().filter(|at| !has_begun(at));
         new.cloned().collect()
     }
@@ -191,7 +195,7 @@ impl LocalLog {
             spawn: Arc::clone(&env.spawn),
             state: Mutex::default(),
             registry: tokio::sync::Mutex::new(()),
-            turn: AtomicU32::new(0),
+            unkeyed: AtomicU32::new(0),
         };
         Self {
             inner: Arc::new(inner),
@@ -201,20 +205,20 @@ impl LocalLog {
     /// Ends every session and answers [`LogError::Closed`] from now on. What is under way on the
     /// storage ends as the storage wants. Closing twice changes nothing.
     pub fn close(&self) {
-        let teams = {
+        let groups = {
             let mut state = self.inner.state();
             state.is_closed = true;
-            std::mem::take(&mut state.teams)
+            std::mem::take(&mut state.groups)
         };
-        for team in teams.into_values() {
-            team.ring_all();
+        for members in groups.into_values() {
+            members.notify_all();
         }
     }
 
     /// Asks every member of a group to let everything go, as a broker does when members come and
     /// go.
     pub fn rebalance(&self, group: &GroupName) {
-        self.with_team(group, |team, now| team.group.shake(now));
+        self.with_members(group, |members, now| members.group.revoke_all(now));
     }
 
     /// Takes everything from the `nth` member of a group without asking, as a broker does with a
@@ -222,23 +226,23 @@ impl LocalLog {
     /// share again. Says whether there is such a member.
     pub fn expel(&self, group: &GroupName, nth: usize) -> bool {
         let mut is_there = false;
-        self.with_team(group, |team, now| {
-            let member = team.group.members().nth(nth);
+        self.with_members(group, |members, now| {
+            let member = members.group.members().nth(nth);
             is_there = member.is_some();
-            member.map_or_else(Default::default, |member| team.group.lose(member, now))
+            member.map_or_else(Default::default, |member| members.group.expire(member, now))
         });
         is_there
     }
 
-    fn with_team(
+    fn with_members(
         &self,
         name: &GroupName,
-        act: impl FnOnce(&mut Team, Duration) -> super::group::Outcome,
+        act: impl FnOnce(&mut GroupMembers, Duration) -> super::group::Reassignment,
     ) {
         let now = self.inner.clock.elapsed();
-        if let Ok(team) = self.inner.state().team(name) {
-            let outcome = act(team, now);
-            team.apply(outcome, name, &*self.inner.storage);
+        if let Ok(members) = self.inner.state().members(name) {
+            let outcome = act(members, now);
+            members.apply(outcome, name, &*self.inner.storage);
         }
     }
 
@@ -264,7 +268,7 @@ impl LocalLog {
                 return Ok(batch);
             }
             if std::mem::take(&mut was_woken) {
-                inner.clock.sleep(IN_VAIN.min(left)).await;
+                inner.clock.sleep(SPURIOUS_WAKE_PAUSE.min(left)).await;
             }
             tokio::select! {
                 biased;
@@ -296,7 +300,7 @@ impl LocalLog {
             .await?;
         if join.start == StartAt::Latest {
             // Where another member has begun, it may be at work on what would be skipped.
-            inner.settled(&join.group, &partitions).await?;
+            inner.wait_for_commits(&join.group, &partitions).await?;
             let new = inner.not_begun(&join.group, &partitions);
             inner.storage.skip_to_end(&join.group, &new).await?;
         }
@@ -307,29 +311,29 @@ impl LocalLog {
         }
         state.last_member += 1;
         let member = MemberId(state.last_member);
-        let team = state.teams.entry(join.group.clone()).or_default();
-        let bell = team.sit(member, &join);
-        let newcomer = Newcomer {
+        let members = state.groups.entry(join.group.clone()).or_default();
+        let wake = members.add(member, &join);
+        let subscription = Subscription {
             topics: join.topics.iter().cloned().collect(),
             instance: join.instance.clone(),
             release_timeout: join.release_timeout,
         };
-        let outcome = team.group.join(member, newcomer, partitions, now);
-        team.apply(outcome, &join.group, &*inner.storage);
+        let outcome = members.group.join(member, subscription, partitions, now);
+        members.apply(outcome, &join.group, &*inner.storage);
         drop(state);
         Ok(Arc::new(LocalSession::new(
             Arc::clone(inner),
             member,
             join,
-            bell,
+            wake,
         )))
     }
 
     async fn forget(&self, group: &GroupName) -> Result<(), LogError> {
         let _registering = self.inner.registry.lock().await;
         self.inner.check_open()?;
-        if let Ok(team) = self.inner.state().team(group)
-            && team.group.members().next().is_some()
+        if let Ok(members) = self.inner.state().members(group)
+            && members.group.members().next().is_some()
         {
             return Err(LogError::Refused {
                 doing: "to forget a group",
@@ -337,11 +341,11 @@ impl LocalLog {
             });
         }
         // A commit of a member that left must not come after the forgetting.
-        let partitions = match self.inner.state().team(group) {
-            Ok(team) => team.group.partitions(),
+        let partitions = match self.inner.state().members(group) {
+            Ok(members) => members.group.partitions(),
             Err(_) => Vec::new(),
         };
-        self.inner.settled(group, &partitions).await?;
+        self.inner.wait_for_commits(group, &partitions).await?;
         self.inner.storage.forget_group(group).await
     }
 }
@@ -427,7 +431,7 @@ impl Log for LocalLog {
             for at in partitions {
                 existing(&*self.inner.storage, at)?;
             }
-            self.inner.settled(group, partitions).await?;
+            self.inner.wait_for_commits(group, partitions).await?;
             let storage = &self.inner.storage;
             Ok(partitions
                 .iter()

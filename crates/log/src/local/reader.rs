@@ -12,7 +12,7 @@ use crate::topic::PartitionDescription;
 
 /// How far a member has read a partition under one assignment.
 #[derive(Debug)]
-pub(super) struct Reader {
+pub(super) struct PartitionReader {
     pub(super) fence: Fence,
     committed: Option<Committed>,
     /// Where it began, which is where its lag counts from until it commits.
@@ -25,7 +25,7 @@ pub(super) struct Reader {
     pub(super) fault: Option<LogError>,
 }
 
-impl Reader {
+impl PartitionReader {
     /// Starts where the group goes on. Where it has committed nothing, that is where an earlier
     /// member has `begun`, or else where this one says. No commit of this partition may be under
     /// way.
@@ -100,15 +100,16 @@ pub(super) fn existing(
 }
 
 /// The readers that may have something to hand out, beginning behind the one that did last.
-pub(super) fn in_turn<'a>(
-    readers: &'a BTreeMap<TopicPartition, Reader>,
+pub(super) fn round_robin<'a>(
+    readers: &'a BTreeMap<TopicPartition, PartitionReader>,
     paused: &'a BTreeSet<TopicPartition>,
     last: Option<&'a TopicPartition>,
-) -> impl Iterator<Item = (&'a TopicPartition, &'a Reader)> {
+) -> impl Iterator<Item = (&'a TopicPartition, &'a PartitionReader)> {
     let is_behind = move |at: &TopicPartition| last.is_some_and(|last| at > last);
     let later = readers.iter().filter(move |(at, _)| is_behind(at));
     let earlier = readers.iter().filter(move |(at, _)| !is_behind(at));
-    let flows = |at: &TopicPartition, reader: &Reader| !reader.is_stopped && !paused.contains(at);
+    let flows =
+        |at: &TopicPartition, reader: &PartitionReader| !reader.is_stopped && !paused.contains(at);
     later
         .chain(earlier)
         .filter(move |(at, reader)| flows(at, reader))

@@ -5,13 +5,13 @@ use std::fmt;
 use tidegate_core::books::Posting;
 use tidegate_core::{GroupName, Offset, Topic};
 
+use crate::commit_order::CommitTicket;
 use crate::port::{Append, Batch, Call, Committed, Position, Read};
 use crate::record::TopicPartition;
 use crate::topic::{TopicConfig, TopicDescription};
-use crate::turn::Turn;
 
-/// What keeps the records of a local log. It knows nothing of members and fences: whoever writes
-/// offsets has checked that they may.
+/// What keeps the records of a local log. It knows nothing of members and fences: the caller of
+/// a write with offsets has checked that it may.
 ///
 /// Calls that only look answer from memory and do not wait.
 pub trait RecordStorage: Send + Sync + fmt::Debug {
@@ -34,9 +34,9 @@ pub trait RecordStorage: Send + Sync + fmt::Debug {
     /// Every append has its partition by now. Limits of records, commits and the whole log are
     /// checked here; a write with offsets may use the reserve.
     ///
-    /// A write with an offset whose [`Turn`] is over is refused
+    /// A write with an offset whose [`CommitTicket`] is rejected is refused
     /// ([`LogError::PrecedingCommitFailed`](crate::LogError::PrecedingCommitFailed)). One that was handed over and is not done,
-    /// or of which nobody knows, ends the turns of those behind it before any of them is done.
+    /// or whose outcome is unknown, rejects the tickets behind it before any of them is done.
     fn write(&self, write: Write) -> Call<'_, Vec<Position>>;
 
     /// As [`Log::read`](crate::Log::read), without waiting.
@@ -47,7 +47,7 @@ pub trait RecordStorage: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// [`LogError::Closed`](crate::LogError::Closed), [`LogError::Stopped`](crate::LogError::Stopped):
-    /// whoever waited would else wait for ever, or ask again and again.
+    /// a waiting caller would else wait for ever, or ask again and again.
     fn wait_for<'a>(&'a self, at: &'a TopicPartition, from: Offset) -> Call<'a, ()>;
 
     /// As [`Log::offset_at`](crate::Log::offset_at).
@@ -100,6 +100,6 @@ pub struct GroupOffset {
     pub committed: Committed,
     /// What became of the records since the last commit, for the books of the group on that topic.
     pub postings: Vec<Posting>,
-    /// Its turn among the commits of the group for that partition.
-    pub turn: Turn,
+    /// Its ticket among the commits of the group for that partition.
+    pub ticket: CommitTicket,
 }

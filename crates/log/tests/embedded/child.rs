@@ -8,7 +8,7 @@ use std::time::Duration;
 use tidegate_core::books::{Place, postings};
 use tidegate_core::env::Env;
 use tidegate_core::{EventId, EventIds, GroupName, Offset, Topic};
-use tidegate_log::local::{GroupOffset, RecordStorage, Turn, Write};
+use tidegate_log::local::{CommitTicket, GroupOffset, RecordStorage, Write};
 use tidegate_log::{
     Append, Committed, EmbeddedConfig, EmbeddedStorage, Read, Record, TopicConfig, TopicPartition,
 };
@@ -149,7 +149,7 @@ async fn read_some(storage: &EmbeddedStorage, group: GroupName) {
                 metadata: String::new(),
             },
             postings: postings(ids, Some(Place::Queued), Some(Place::Delivered)),
-            turn: Turn::default(),
+            ticket: CommitTicket::default(),
         };
         let write = Write {
             appends: Vec::new(),

@@ -7,7 +7,7 @@ use tidegate_core::env::Env;
 use tidegate_core::env::system::SystemDisk;
 use tidegate_core::{EventId, GroupName, Offset};
 use tidegate_log::embedded::check;
-use tidegate_log::local::{GroupOffset, RecordStorage, Turn, Write};
+use tidegate_log::local::{CommitTicket, GroupOffset, RecordStorage, Write};
 use tidegate_log::{
     Append, Committed, EmbeddedConfig, EmbeddedStorage, Read, Record, TopicConfig, TopicPartition,
 };
@@ -78,7 +78,7 @@ async fn write_the_fixture() {
                     metadata: "kept".to_owned(),
                 },
                 postings: postings(ids, Some(Place::Queued), Some(Place::Delivered)),
-                turn: Turn::default(),
+                ticket: CommitTicket::default(),
             });
         }
         storage.write(write).await.unwrap();

@@ -149,7 +149,7 @@ async fn a_paused_group_fills_the_log_and_draining_it_lets_appends_flow() {
                 metadata: String::new(),
             },
             postings: tidegate_core::books::postings(ids, Some(queued), Some(delivered)),
-            turn: tidegate_log::local::Turn::default(),
+            ticket: tidegate_log::local::CommitTicket::default(),
         };
         let commit = Write {
             appends: Vec::new(),

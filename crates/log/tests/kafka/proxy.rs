@@ -45,7 +45,7 @@ struct Line {
     /// Connections made before this one, by their number, bring no records.
     dry_before: AtomicU64,
     connections: AtomicU64,
-    is_over: AtomicBool,
+    is_rejected: AtomicBool,
     open: Mutex<Vec<TcpStream>>,
     rewrite: Mutex<Option<Rewrite>>,
     holding: Mutex<Holding>,
@@ -79,7 +79,7 @@ impl Proxy {
             is_dead: AtomicBool::new(false),
             dry_before: AtomicU64::new(0),
             connections: AtomicU64::new(0),
-            is_over: AtomicBool::new(false),
+            is_rejected: AtomicBool::new(false),
             open: Mutex::default(),
             rewrite: Mutex::default(),
             holding: Mutex::default(),
@@ -160,7 +160,7 @@ impl Proxy {
 
 impl Drop for Proxy {
     fn drop(&mut self) {
-        self.line.is_over.store(true, Ordering::SeqCst);
+        self.line.is_rejected.store(true, Ordering::SeqCst);
         self.let_through();
         // The listener looks up and sees that it is over.
         drop(TcpStream::connect(("127.0.0.1", self.port)));
@@ -171,7 +171,7 @@ impl Drop for Proxy {
 impl Line {
     fn accept(self: &Arc<Self>, listener: &TcpListener) {
         for client in listener.incoming() {
-            if self.is_over.load(Ordering::SeqCst) {
+            if self.is_rejected.load(Ordering::SeqCst) {
                 return;
             }
             let Ok(client) = client else { continue };

@@ -144,8 +144,8 @@ impl State {
 
 /// Whether a write may still be done.
 fn in_turn(write: &Write) -> Result<(), LogError> {
-    let is_over = |offset: &&GroupOffset| offset.turn.is_over();
-    match write.offsets.iter().find(is_over) {
+    let is_rejected = |offset: &&GroupOffset| offset.ticket.is_rejected();
+    match write.offsets.iter().find(is_rejected) {
         Some(offset) => Err(LogError::PrecedingCommitFailed {
             at: offset.at.clone(),
         }),
@@ -201,7 +201,7 @@ impl RecordStorage for ModelStorage {
             let is_commit = !write.offsets.is_empty();
             if fate.is_request_lost && is_commit {
                 // Those behind it may arrive before anybody hears of this.
-                write.offsets.iter().for_each(|offset| offset.turn.fail());
+                write.offsets.iter().for_each(|offset| offset.ticket.fail());
                 self.clock.sleep(RECONNECT).await;
                 return Err(unknown("a commit", "the connection broke"));
             }

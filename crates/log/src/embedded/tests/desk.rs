@@ -20,7 +20,7 @@ use crate::embedded::pending::{encode, place, unplaced};
 use crate::embedded::reader::Reader;
 use crate::embedded::seal::Seal;
 use crate::error::LogError;
-use crate::local::{GroupOffset, Turn, Write};
+use crate::local::{CommitTicket, GroupOffset, Write};
 use crate::port::{Append, Batch, Committed, Position, Read};
 use crate::record::{Record, StoredRecord, TopicPartition};
 use crate::topic::TopicConfig;
@@ -300,7 +300,7 @@ pub(super) fn offset(
             metadata: format!("up to {next}"),
         },
         postings: postings(delivered, Some(Place::Queued), Some(Place::Delivered)),
-        turn: Turn::default(),
+        ticket: CommitTicket::default(),
     }
 }
 

@@ -5,13 +5,13 @@ use tidegate_core::env::Disk;
 use tidegate_sim::{Fault, FaultKind, Operation, SimDisk, Survivors};
 
 use super::desk::{Desk, append, at, dir, id, offset, small, topic};
+use crate::commit_order::CommitTickets;
 use crate::embedded::files;
 use crate::embedded::hub::Refusing;
 use crate::error::LogError;
-use crate::local::{GroupOffset, Turn, Write};
+use crate::local::{CommitTicket, GroupOffset, Write};
 use crate::port::Append;
 use crate::topic::TopicConfig;
-use crate::turn::Turns;
 
 fn opened() -> (SimDisk, Desk) {
     let disk = SimDisk::new(1);
@@ -257,10 +257,10 @@ fn disk_bytes(disk: &SimDisk) -> Vec<u8> {
 
 #[test]
 fn what_waits_behind_a_commit_that_fails_is_refused_too() {
-    let commit = |next: i64, turn: &Turn, appends: Vec<Append>| {
+    let commit = |next: i64, ticket: &CommitTicket, appends: Vec<Append>| {
         let ids = (next - 2..next).map(|n| id(u64::try_from(n).unwrap()));
         let offset = GroupOffset {
-            turn: turn.next(),
+            ticket: ticket.next(),
             ..offset("g", at("a", 0), next, ids)
         };
         Write {
@@ -272,10 +272,10 @@ fn what_waits_behind_a_commit_that_fails_is_refused_too() {
     for shares_batch in [true, false] {
         let (disk, mut desk) = opened();
         desk.register("g", vec![0]).unwrap();
-        let turn = Turn::default();
-        let first = commit(2, &turn, vec![append("a", 0, 9)]);
-        let failed = vec![(at("a", 0), first.offsets[0].turn.clone())];
-        let second = commit(4, &turn, vec![]);
+        let ticket = CommitTicket::default();
+        let first = commit(2, &ticket, vec![append("a", 0, 9)]);
+        let failed = vec![(at("a", 0), first.offsets[0].ticket.clone())];
+        let second = commit(4, &ticket, vec![]);
         let answers = if shares_batch {
             let why = Some("no room".to_owned());
             desk.opened.hub.status().set(Refusing::Full, why);
@@ -296,10 +296,10 @@ fn what_waits_behind_a_commit_that_fails_is_refused_too() {
         desk.opened.hub.status().set(Refusing::Full, None);
         // Nothing of it is there; whoever was told and brings all that is missing goes on.
         desk.assert_balanced();
-        let early = desk.write(commit(4, &turn, vec![])).unwrap_err();
+        let early = desk.write(commit(4, &ticket, vec![])).unwrap_err();
         assert_eq!(early.code().to_string(), "log.preceding-commit-failed");
-        Turns::new(failed).told::<()>(&Err(LogError::Closed));
-        let mut all = commit(4, &turn, vec![]);
+        CommitTickets::new(failed).acknowledge::<()>(&Err(LogError::Closed));
+        let mut all = commit(4, &ticket, vec![]);
         all.offsets[0].postings = offset("g", at("a", 0), 4, (0..4).map(id)).postings;
         desk.write(all).unwrap();
         desk.assert_balanced();

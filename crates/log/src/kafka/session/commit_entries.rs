@@ -6,12 +6,12 @@ use rdkafka::TopicPartitionList;
 use rdkafka::error::KafkaError;
 use tidegate_core::Offset;
 
+use crate::commit_order::{self, CommitTicket};
 use crate::error::LogError;
 use crate::kafka::books::{self, GroupBooks};
 use crate::kafka::groups::FoundOffset;
 use crate::port::OffsetCommit;
 use crate::record::TopicPartition;
-use crate::turn::{self, Turn};
 
 use super::session_state::{OwnedPartition, SessionState};
 
@@ -65,7 +65,7 @@ pub(super) fn add(
     state: &SessionState,
     entries: &mut CommitEntries,
     offsets: &[OffsetCommit],
-    turns: &[(TopicPartition, Turn)],
+    tickets: &[(TopicPartition, CommitTicket)],
 ) -> Result<(), LogError> {
     let is_fenced = |offset: &&OffsetCommit| {
         let held = state.held.get(&offset.at);
@@ -76,7 +76,7 @@ pub(super) fn add(
             at: fenced.at.clone(),
         });
     }
-    turn::check(turns)?;
+    commit_order::check(tickets)?;
     let mut added = BTreeMap::new();
     for offset in offsets {
         let at = &offset.at;
@@ -315,12 +315,12 @@ mod tests {
     #[test]
     fn what_follows_a_commit_that_failed_is_not_added() {
         let state = state();
-        let partition = &state.held[&at(0)].turn;
-        let turns = || vec![(at(0), partition.next())];
-        let (first, second) = (turns(), turns());
+        let partition = &state.held[&at(0)].ticket;
+        let tickets = || vec![(at(0), partition.next())];
+        let (first, second) = (tickets(), tickets());
         let mut entries = CommitEntries::new();
         let behind = add(&state, &mut entries, &[offset(0, 1, 101)], &first).unwrap_err();
-        turn::fail(&first);
+        commit_order::fail(&first);
         let refused = add(&state, &mut entries, &[offset(0, 1, 12)], &second).unwrap_err();
         assert!(
             matches!(refused, LogError::PrecedingCommitFailed { .. }),
@@ -330,13 +330,13 @@ mod tests {
         // Being somebody else's says more.
         let fenced = add(&state, &mut entries, &[offset(0, 7, 12)], &second).unwrap_err();
         assert!(matches!(fenced, LogError::Fenced { .. }), "{fenced}");
-        let early = add(&state, &mut entries, &[offset(0, 1, 12)], &turns()).unwrap_err();
+        let early = add(&state, &mut entries, &[offset(0, 1, 12)], &tickets()).unwrap_err();
         assert!(
             matches!(early, LogError::PrecedingCommitFailed { .. }),
             "{early}"
         );
-        turn::Turns::new(first).told::<()>(&Err(behind));
-        add(&state, &mut entries, &[offset(0, 1, 12)], &turns()).unwrap();
+        commit_order::CommitTickets::new(first).acknowledge::<()>(&Err(behind));
+        add(&state, &mut entries, &[offset(0, 1, 12)], &tickets()).unwrap();
     }
 
     fn entry(next: i64, count: u64) -> CommitEntry {

@@ -15,6 +15,7 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use tidegate_core::env::Clock;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
+use crate::commit_order::{self, CommitTicket};
 use crate::error::LogError;
 use crate::kafka::catalog::{BrokerQuery, watermarks};
 use crate::kafka::client_context::KafkaClientContext;
@@ -24,7 +25,6 @@ use crate::kafka::produce::{PendingDeliveries, ProduceBatch};
 use crate::kafka::{KafkaConfig, KafkaInner, groups};
 use crate::port::{Join, OffsetCommit, Position};
 use crate::record::TopicPartition;
-use crate::turn::{self, Turn};
 
 use super::commit_entries::{self, Before, CommitEntries, CommitEvidence};
 use super::member::GroupMember;
@@ -74,8 +74,8 @@ impl Drop for CancelOnDrop {
 pub(super) struct CommitJob {
     pub(super) batch: ProduceBatch,
     pub(super) offsets: Vec<OffsetCommit>,
-    /// Its turns among the commits of its partitions.
-    pub(super) turns: Vec<(TopicPartition, Turn)>,
+    /// Its tickets among the commits of its partitions.
+    pub(super) tickets: Vec<(TopicPartition, CommitTicket)>,
     /// When no further try is begun.
     pub(super) until: Duration,
     pub(super) stage: Arc<AtomicU8>,
@@ -97,14 +97,14 @@ impl CommitJob {
             Ordering::Acquire,
         );
         if begun.is_err() {
-            turn::fail(&self.turns);
+            commit_order::fail(&self.tickets);
         }
         begun.is_ok()
     }
 
     fn answer(self, answer: Result<Vec<Position>, LogError>) {
         if answer.is_err() {
-            turn::fail(&self.turns);
+            commit_order::fail(&self.tickets);
         }
         // Whoever asked may have stopped waiting.
         self.reply.send(answer).ok();
@@ -165,7 +165,7 @@ impl CommitThread {
             };
             match job {
                 Ok(job) if !job.begin() => {}
-                Ok(job) if self.cell.is_over() => {
+                Ok(job) if self.cell.has_ended() => {
                     let error = over(&self.cell, &job.offsets);
                     job.answer(Err(error));
                 }
@@ -185,7 +185,7 @@ impl CommitThread {
                     self.commit_offsets(jobs);
                 }
                 Ok(job) => self.commit_records(job),
-                Err(RecvTimeoutError::Timeout) if !self.cell.is_over() => {
+                Err(RecvTimeoutError::Timeout) if !self.cell.has_ended() => {
                     let until = self.clock.elapsed() + self.config.request_timeout;
                     self.writer.clean_up(until);
                 }
@@ -252,12 +252,12 @@ impl CommitThread {
         let mut refused = Vec::new();
         self.cell.with(|state| {
             for job in jobs {
-                let added = commit_entries::add(state, &mut entries, &job.offsets, &job.turns);
+                let added = commit_entries::add(state, &mut entries, &job.offsets, &job.tickets);
                 match added {
                     Ok(()) => left.push(job),
                     Err(error) => {
                         // Before those behind it are looked at.
-                        turn::fail(&job.turns);
+                        commit_order::fail(&job.tickets);
                         refused.push((job, error));
                     }
                 }
@@ -380,7 +380,7 @@ impl CommitThread {
             self.ask(&job.offsets, job.until, &CommitEntries::new())?;
             let mut entries = CommitEntries::new();
             let before = self.cell.with(|state| {
-                commit_entries::add(state, &mut entries, &job.offsets, &job.turns)?;
+                commit_entries::add(state, &mut entries, &job.offsets, &job.tickets)?;
                 state.begin_commit(entries.keys());
                 Ok::<Before, LogError>(commit_entries::before(state, &entries))
             })?;

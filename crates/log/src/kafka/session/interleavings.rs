@@ -77,7 +77,7 @@ fn drive(cell: &SessionCell) {
     let mut paused = Vec::new();
     cell.with(assign);
     cell.tell();
-    while !cell.is_over() {
+    while !cell.has_ended() {
         let (orders, wakes) = cell.orders(NOW);
         for at in orders.pause {
             cell.with(|state| state.flowing(&at, false, NOW));
@@ -92,7 +92,7 @@ fn drive(cell: &SessionCell) {
             client[usize::try_from(at.partition.0).unwrap()] = offset.0;
             cell.with(|state| state.sought(&at, offset, NOW));
         }
-        let rests = orders.hold || (!hand_over(cell, &mut client, &paused) && !cell.is_over());
+        let rests = orders.hold || (!hand_over(cell, &mut client, &paused) && !cell.has_ended());
         if rests {
             cell.wait_since(wakes, LIMIT);
         }

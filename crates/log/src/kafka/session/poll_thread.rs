@@ -101,7 +101,7 @@ impl PollThread {
 
     /// Runs until the session is over, then leaves the group.
     pub(super) fn run(mut self) {
-        while !self.cell.is_over() {
+        while !self.cell.has_ended() {
             self.moves.step();
             let now = self.clock.elapsed();
             self.show(now);

@@ -98,7 +98,7 @@ impl SessionCell {
         drop(self.woken.wait_timeout_while(state, limit, is_quiet));
     }
 
-    pub(super) fn is_over(&self) -> bool {
+    pub(super) fn has_ended(&self) -> bool {
         self.state().end.is_some()
     }
 }

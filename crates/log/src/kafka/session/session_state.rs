@@ -16,11 +16,11 @@ use std::time::Duration;
 
 use tidegate_core::Offset;
 
+use crate::commit_order::CommitTicket;
 use crate::error::LogError;
 use crate::kafka::books::GroupBooks;
 use crate::port::{Assignment, Batch, Committed, Fence, SessionEvent};
 use crate::record::{StoredRecord, TopicPartition};
-use crate::turn::Turn;
 
 /// How long a partition may be full before its client is paused. The client throws away what it has
 /// fetched when it is paused, so a short wait is cheaper.
@@ -67,8 +67,8 @@ pub(super) struct OwnedPartition {
     pub(super) seen: Offset,
     /// The outcome of the last commit is not known; it is asked for before the next one.
     pub(super) outcome_unknown: bool,
-    /// The turns of its commits.
-    pub(super) turn: Turn,
+    /// Where the tickets of its commits come from.
+    pub(super) ticket: CommitTicket,
 }
 
 /// What the client is to be told.
@@ -148,7 +148,7 @@ impl SessionState {
                 books: begin.books,
                 seen: if stopped { Offset(0) } else { begin.position },
                 outcome_unknown: false,
-                turn: Turn::default(),
+                ticket: CommitTicket::default(),
             };
             self.held.insert(begin.at.clone(), held);
             assigned.push(Assignment {
@@ -281,7 +281,7 @@ impl SessionState {
                 SessionEnd::FailedDelivery(why) => LogError::Stopped { why: why.clone() },
             }));
         }
-        let at = self.turn()?;
+        let at = self.next_partition()?;
         let held = self.held.get_mut(&at)?;
         let count = held.ready.len().min(max_records.max(1));
         let records: Vec<StoredRecord> = if count == held.ready.len() {
@@ -307,7 +307,7 @@ impl SessionState {
     }
 
     /// The partition whose turn it is, of those with something to hand out.
-    fn turn(&self) -> Option<TopicPartition> {
+    fn next_partition(&self) -> Option<TopicPartition> {
         let ready = |(at, held): &(&TopicPartition, &OwnedPartition)| {
             !held.ready.is_empty() && !held.revoking && !self.paused.contains(*at)
         };

@@ -68,8 +68,8 @@ fn all_partitions_get_their_turn() {
     for partition in 0..3 {
         state.accept(&at(partition), stored(0..4), NOW);
     }
-    let turns: Vec<i32> = (0..6).map(|_| batch(&mut state, 1).unwrap().0).collect();
-    assert_eq!(turns, [0, 1, 2, 0, 1, 2]);
+    let served: Vec<i32> = (0..6).map(|_| batch(&mut state, 1).unwrap().0).collect();
+    assert_eq!(served, [0, 1, 2, 0, 1, 2]);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! A group with what its members have at hand: the group decides, the seats remember.
+//! A group with the state of its members: how far they have read, and what is paused.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -7,70 +7,70 @@ use std::time::Duration;
 use tidegate_core::{GroupName, Offset};
 use tokio::sync::Notify;
 
-use super::group::{Group, MemberId, News, Outcome};
-use super::reader::{Reader, in_turn, partition};
+use super::group::{Group, MemberId, Reassignment, RebalanceEvent};
+use super::reader::{PartitionReader, partition, round_robin};
 use super::storage::RecordStorage;
 use crate::error::LogError;
 use crate::port::{Fence, Join, SessionEvent, StartAt};
 use crate::record::TopicPartition;
 
-/// A group with what its members have at hand.
+/// A group with the state of its members.
 #[derive(Debug, Default)]
-pub(super) struct Team {
+pub(super) struct GroupMembers {
     pub(super) group: Group,
-    seats: BTreeMap<MemberId, Seat>,
+    states: BTreeMap<MemberId, MemberState>,
     /// Where a member began in a partition of which nothing was committed: until something is, the
     /// next one begins there again. Kept while there are members.
     begun: BTreeMap<TopicPartition, Offset>,
-    /// Rings when a commit has ended.
-    pub(super) settled: Arc<Notify>,
+    /// Notified when a commit has ended.
+    pub(super) commit_ended: Arc<Notify>,
 }
 
 #[derive(Debug)]
-pub(super) struct Seat {
+pub(super) struct MemberState {
     start: StartAt,
-    pub(super) readers: BTreeMap<TopicPartition, Reader>,
+    pub(super) readers: BTreeMap<TopicPartition, PartitionReader>,
     pub(super) paused: BTreeSet<TopicPartition>,
     /// Whose records were handed out last.
     last: Option<TopicPartition>,
-    /// Rings when the member has to look again.
-    pub(super) bell: Arc<Notify>,
+    /// Notified when the member has to look again.
+    pub(super) wake: Arc<Notify>,
 }
 
 /// What a member does next.
 #[derive(Debug)]
-pub(super) enum Step {
+pub(super) enum MemberAction {
     /// Something happened.
-    Tell(SessionEvent),
-    /// Records are there: read them, and then [`Team::took`].
+    Deliver(SessionEvent),
+    /// Records are there: read them, and then [`GroupMembers::advance`].
     Read(TopicPartition, Fence, Offset),
-    /// Nothing is there: wait for any of these, the bell, or the time.
+    /// Nothing is there: wait for any of these, the wake-up, or the time.
     Wait {
         on: Vec<(TopicPartition, Offset)>,
         until: Option<Duration>,
     },
 }
 
-impl Team {
-    /// Gives a member its seat; [`apply`](Self::apply) what the group says about its joining.
-    pub(super) fn sit(&mut self, member: MemberId, join: &Join) -> Arc<Notify> {
-        let bell = Arc::new(Notify::new());
-        let seat = Seat {
+impl GroupMembers {
+    /// Adds a member; [`apply`](Self::apply) what the group says about its joining.
+    pub(super) fn add(&mut self, member: MemberId, join: &Join) -> Arc<Notify> {
+        let wake = Arc::new(Notify::new());
+        let member_state = MemberState {
             start: join.start,
             readers: BTreeMap::new(),
             paused: BTreeSet::new(),
             last: None,
-            bell: Arc::clone(&bell),
+            wake: Arc::clone(&wake),
         };
-        self.seats.insert(member, seat);
-        bell
+        self.states.insert(member, member_state);
+        wake
     }
 
-    pub(super) fn seat(&mut self, member: MemberId) -> Result<&mut Seat, LogError> {
-        self.seats.get_mut(&member).ok_or(LogError::Closed)
+    pub(super) fn member_state(&mut self, member: MemberId) -> Result<&mut MemberState, LogError> {
+        self.states.get_mut(&member).ok_or(LogError::Closed)
     }
 
-    /// Takes a member's seat away and gives its partitions to others.
+    /// Removes a member and gives its partitions to others.
     pub(super) fn leave(
         &mut self,
         member: MemberId,
@@ -78,10 +78,10 @@ impl Team {
         storage: &dyn RecordStorage,
         now: Duration,
     ) {
-        if let Some(seat) = self.seats.remove(&member) {
+        if let Some(member_state) = self.states.remove(&member) {
             let outcome = self.group.leave(member, now);
             self.apply(outcome, name, storage);
-            seat.bell.notify_waiters();
+            member_state.wake.notify_waiters();
         }
         if self.group.members().next().is_none() {
             self.begun.clear();
@@ -93,30 +93,36 @@ impl Team {
         self.begun.contains_key(at)
     }
 
-    /// Sets up readers for what was given, and wakes whom it concerns.
+    /// Sets up readers for what was assigned, and wakes the members to notify.
     ///
-    /// A partition is given only when no commit of it is under way, so what is read here as
+    /// A partition is assigned only when no commit of it is under way, so what is read here as
     /// committed is stable.
     pub(super) fn apply(
         &mut self,
-        outcome: Outcome,
+        outcome: Reassignment,
         name: &GroupName,
         storage: &dyn RecordStorage,
     ) {
-        for (member, at, fence) in outcome.given {
-            if let (Some(seat), Some(there)) =
-                (self.seats.get_mut(&member), partition(storage, &at))
+        for (member, at, fence) in outcome.assigned {
+            if let (Some(member_state), Some(there)) =
+                (self.states.get_mut(&member), partition(storage, &at))
             {
                 let committed = storage.committed(name, &at);
                 let begun = self.begun.get(&at).copied();
-                let reader = Reader::new(fence, &at, committed, (seat.start, begun), &there);
+                let reader = PartitionReader::new(
+                    fence,
+                    &at,
+                    committed,
+                    (member_state.start, begun),
+                    &there,
+                );
                 self.begun.entry(at.clone()).or_insert(reader.first);
-                seat.readers.insert(at, reader);
+                member_state.readers.insert(at, reader);
             }
         }
-        for member in &outcome.concerned {
-            if let Some(seat) = self.seats.get(member) {
-                seat.bell.notify_waiters();
+        for member in &outcome.to_notify {
+            if let Some(member_state) = self.states.get(member) {
+                member_state.wake.notify_waiters();
             }
         }
     }
@@ -124,7 +130,7 @@ impl Team {
     /// Lets time have its effect.
     pub(super) fn tick(&mut self, name: &GroupName, storage: &dyn RecordStorage, now: Duration) {
         if self.group.next_deadline().is_some_and(|by| by <= now) {
-            let outcome = self.group.settle(now);
+            let outcome = self.group.reassign(now);
             self.apply(outcome, name, storage);
         }
     }
@@ -135,17 +141,17 @@ impl Team {
         member: MemberId,
         storage: &dyn RecordStorage,
         probe: Option<&TopicPartition>,
-    ) -> Result<Step, LogError> {
-        if let Some(news) = self.group.news(member) {
-            return Ok(Step::Tell(self.hear(member, news)?));
+    ) -> Result<MemberAction, LogError> {
+        if let Some(event) = self.group.next_event(member) {
+            return Ok(MemberAction::Deliver(self.event_of(member, event)?));
         }
         if self.group.is_replaced(member) {
             return Err(LogError::Closed);
         }
         let until = self.group.next_deadline();
         let group = &self.group;
-        let seat = self.seats.get_mut(&member).ok_or(LogError::Closed)?;
-        if let Some(fault) = seat
+        let member_state = self.states.get_mut(&member).ok_or(LogError::Closed)?;
+        if let Some(fault) = member_state
             .readers
             .values_mut()
             .find_map(|reader| reader.fault.take())
@@ -154,7 +160,11 @@ impl Team {
         }
         let mut on = Vec::new();
         let mut described = BTreeMap::new();
-        for (at, reader) in in_turn(&seat.readers, &seat.paused, seat.last.as_ref()) {
+        for (at, reader) in round_robin(
+            &member_state.readers,
+            &member_state.paused,
+            member_state.last.as_ref(),
+        ) {
             if !group.may_read(member, at, reader.fence) {
                 continue;
             }
@@ -168,16 +178,16 @@ impl Team {
             // A position behind the end is read too: the storage says what is wrong with it.
             let is_new = there.is_none_or(|there| there.end != reader.next);
             if is_new || probe == Some(at) {
-                return Ok(Step::Read(at.clone(), reader.fence, reader.next));
+                return Ok(MemberAction::Read(at.clone(), reader.fence, reader.next));
             }
             on.push((at.clone(), reader.next));
         }
-        Ok(Step::Wait { on, until })
+        Ok(MemberAction::Wait { on, until })
     }
 
     /// A member has read from `from` up to `next`: says whether that may be handed out. It may not
     /// when the member was asked to let go, paused or sought in the meantime.
-    pub(super) fn took(
+    pub(super) fn advance(
         &mut self,
         member: MemberId,
         at: &TopicPartition,
@@ -188,35 +198,35 @@ impl Team {
         if !self.group.may_read(member, at, fence) {
             return false;
         }
-        let Some(seat) = self.seats.get_mut(&member) else {
+        let Some(member_state) = self.states.get_mut(&member) else {
             return false;
         };
-        let is_paused = seat.paused.contains(at);
-        match seat.readers.get_mut(at) {
+        let is_paused = member_state.paused.contains(at);
+        match member_state.readers.get_mut(at) {
             Some(reader) if !is_paused && reader.fence == fence && reader.next == from => {
                 reader.next = next;
-                seat.last = Some(at.clone());
+                member_state.last = Some(at.clone());
                 true
             }
             Some(_) | None => false,
         }
     }
 
-    /// A member could not read at `from`: it is the turn of its other partitions. Where what is there
+    /// A member could not read at `from`: its other partitions come next. Where what is there
     /// is missing, nothing more of this partition comes until it is sought; else it is tried again
-    /// in its turn.
-    pub(super) fn failed(
+    /// after them.
+    pub(super) fn read_failed(
         &mut self,
         member: MemberId,
         at: &TopicPartition,
         (fence, from): (Fence, Offset),
         is_missing: bool,
     ) {
-        let Some(seat) = self.seats.get_mut(&member) else {
+        let Some(member_state) = self.states.get_mut(&member) else {
             return;
         };
-        seat.last = Some(at.clone());
-        if let Some(reader) = seat.readers.get_mut(at)
+        member_state.last = Some(at.clone());
+        if let Some(reader) = member_state.readers.get_mut(at)
             && reader.fence == fence
             && reader.next == from
         {
@@ -227,31 +237,36 @@ impl Team {
     /// Forgets how far a member has read what it does not own any more.
     pub(super) fn forget_readers(&mut self, member: MemberId) {
         let group = &self.group;
-        if let Some(seat) = self.seats.get_mut(&member) {
-            seat.readers
+        if let Some(member_state) = self.states.get_mut(&member) {
+            member_state
+                .readers
                 .retain(|at, reader| group.owns(member, at, reader.fence));
         }
     }
 
     /// Wakes everybody, when the log is closed.
-    pub(super) fn ring_all(&self) {
-        for seat in self.seats.values() {
-            seat.bell.notify_waiters();
+    pub(super) fn notify_all(&self) {
+        for member_state in self.states.values() {
+            member_state.wake.notify_waiters();
         }
-        self.settled.notify_waiters();
+        self.commit_ended.notify_waiters();
     }
 
-    fn hear(&mut self, member: MemberId, news: News) -> Result<SessionEvent, LogError> {
-        if matches!(news, News::Lost(_)) {
+    fn event_of(
+        &mut self,
+        member: MemberId,
+        event: RebalanceEvent,
+    ) -> Result<SessionEvent, LogError> {
+        if matches!(event, RebalanceEvent::Lost(_)) {
             self.forget_readers(member);
         }
-        let seat = self.seat(member)?;
-        Ok(match news {
-            News::Revoking(partitions) => SessionEvent::Revoking(partitions),
-            News::Lost(partitions) => SessionEvent::Lost(partitions),
-            News::Assigned(given) => {
-                let assigned = given.into_iter().filter_map(|(at, _)| {
-                    let reader = seat.readers.get(&at)?;
+        let member_state = self.member_state(member)?;
+        Ok(match event {
+            RebalanceEvent::Revoking(partitions) => SessionEvent::Revoking(partitions),
+            RebalanceEvent::Lost(partitions) => SessionEvent::Lost(partitions),
+            RebalanceEvent::Assigned(assigned) => {
+                let assigned = assigned.into_iter().filter_map(|(at, _)| {
+                    let reader = member_state.readers.get(&at)?;
                     Some(reader.assignment(at))
                 });
                 SessionEvent::Assigned(assigned.collect())
