@@ -73,7 +73,7 @@ impl Bench {
         }
     }
 
-    /// Lets the keeper do all that is left to be done.
+    /// Lets the maintenance thread do all that is left to be done.
     async fn rest(&self) {
         self.storage.tidy().await.expect("the log is tidied up");
     }

@@ -321,7 +321,7 @@ fn account(topic: &Topic, group: Option<&GroupName>, books: &Books) -> Component
 
 /// What the recount of an embedded log found, with what was lost with its journal and is in no books: at
 /// least so many events are missing.
-fn audited(counted: Vec<embedded::Audited>, loss: Option<&UnknownLoss>) -> Vec<Audited> {
+fn audited(counted: Vec<embedded::TopicAudit>, loss: Option<&UnknownLoss>) -> Vec<Audited> {
     let found = counted.into_iter().map(|found| {
         let (name, kind) = account_name(&found.topic, found.group.as_ref());
         let audited = Audited::new(name, kind, &found.books, &found.recount, found.missing);

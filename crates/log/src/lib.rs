@@ -33,8 +33,8 @@ pub use error::LogError;
 pub use inspect::{LogComponent, LogDirectory, OpenLog};
 pub use options::{LogBackend, LogOptions};
 pub use port::{
-    Append, Assignment, Batch, Call, Commit, Committed, Fence, Join, Lag, Log, MAX_METADATA,
-    OffsetCommit, Position, Read, Session, SessionEvent, StartAt,
+    Append, Assignment, Batch, Commit, Committed, Fence, Join, Lag, Log, LogFuture, MAX_METADATA,
+    OffsetCommit, Read, RecordPosition, Session, SessionEvent, StartAt,
 };
 pub use record::{
     EVENT_ID, Headers, Record, RecordHeaderError, StoredRecord, TopicPartition, partition_of,

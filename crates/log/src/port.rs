@@ -39,7 +39,7 @@ use crate::record::{Record, StoredRecord, TopicPartition, partition_of};
 use crate::topic::{TopicConfig, TopicDescription};
 
 /// A call on its way, boxed so that the port is object-safe.
-pub type Call<'a, T> = Pin<Box<dyn Future<Output = Result<T, LogError>> + Send + 'a>>;
+pub type LogFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, LogError>> + Send + 'a>>;
 
 /// Longest metadata of a committed offset, in bytes of printable ASCII. A broker takes 4,096 by
 /// default; the books need the rest.
@@ -58,16 +58,16 @@ pub trait Log: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// [`LogError::TopicConfig`] for another number of partitions or a setting that cannot be.
-    fn create_topic<'a>(&'a self, topic: &'a Topic, config: TopicConfig) -> Call<'a, ()>;
+    fn create_topic<'a>(&'a self, topic: &'a Topic, config: TopicConfig) -> LogFuture<'a, ()>;
 
     /// The names of all topics, sorted.
-    fn topics(&self) -> Call<'_, Vec<Topic>>;
+    fn topics(&self) -> LogFuture<'_, Vec<Topic>>;
 
     /// What is known about a topic, as of some moment during the call.
     ///
     /// # Errors
     /// [`LogError::UnknownTopic`].
-    fn describe<'a>(&'a self, topic: &'a Topic) -> Call<'a, TopicDescription>;
+    fn describe<'a>(&'a self, topic: &'a Topic) -> LogFuture<'a, TopicDescription>;
 
     /// Adds records, each to the end of its partition. Returns where each lies, in the order of
     /// the call, when all are durable and can be read.
@@ -81,7 +81,7 @@ pub trait Log: Send + Sync + fmt::Debug {
     /// [`LogError::UnknownTopic`], [`LogError::UnknownPartition`], [`LogError::RecordTooLarge`],
     /// [`LogError::HeaderTooLong`], [`LogError::CommitTooLarge`], [`LogError::Full`], [`LogError::Overloaded`] (too much waits for the
     /// disk) and [`LogError::Disk`] (the disk has no room): none was added.
-    fn append(&self, records: Vec<Append>) -> Call<'_, Vec<Position>>;
+    fn append(&self, records: Vec<Append>) -> LogFuture<'_, Vec<RecordPosition>>;
 
     /// Reads records of one partition outside of any group: only what is committed, in order, and
     /// without skipping anything that is there.
@@ -93,15 +93,16 @@ pub trait Log: Send + Sync + fmt::Debug {
     /// # Errors
     /// [`LogError::OutOfRange`] before the start or behind the end; [`LogError::Damaged`] when the
     /// record at `from` is, with the offset at which to go on.
-    fn read(&self, read: Read) -> Call<'_, Batch>;
+    fn read(&self, read: Read) -> LogFuture<'_, Batch>;
 
     /// The first offset whose record is not older than `timestamp_ms`; the end if there is none.
-    fn offset_at<'a>(&'a self, at: &'a TopicPartition, timestamp_ms: u64) -> Call<'a, Offset>;
+    fn offset_at<'a>(&'a self, at: &'a TopicPartition, timestamp_ms: u64) -> LogFuture<'a, Offset>;
 
     /// Removes every record before `offset`: at once for readers, later from the disk. Returns
     /// the new start, which never lies behind the end or, embedded, behind what a registered group
     /// still has to read. Calling twice changes nothing.
-    fn delete_before<'a>(&'a self, at: &'a TopicPartition, offset: Offset) -> Call<'a, Offset>;
+    fn delete_before<'a>(&'a self, at: &'a TopicPartition, offset: Offset)
+    -> LogFuture<'a, Offset>;
 
     /// What a group has committed, in the order asked; none where it has committed nothing.
     ///
@@ -111,17 +112,17 @@ pub trait Log: Send + Sync + fmt::Debug {
         &'a self,
         group: &'a GroupName,
         partitions: &'a [TopicPartition],
-    ) -> Call<'a, Vec<Option<Committed>>>;
+    ) -> LogFuture<'a, Vec<Option<Committed>>>;
 
     /// Every group that is registered (it was joined once), sorted.
-    fn groups(&self) -> Call<'_, Vec<GroupName>>;
+    fn groups(&self) -> LogFuture<'_, Vec<GroupName>>;
 
     /// Forgets a group and its offsets; retention does not wait for it any more. Forgetting twice
     /// changes nothing.
     ///
     /// # Errors
     /// [`LogError::Refused`] while it has members.
-    fn forget_group<'a>(&'a self, group: &'a GroupName) -> Call<'a, ()>;
+    fn forget_group<'a>(&'a self, group: &'a GroupName) -> LogFuture<'a, ()>;
 
     /// Joins a group. Returns when the session exists; partitions come by [`Session::poll`].
     ///
@@ -131,7 +132,7 @@ pub trait Log: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// [`LogError::UnknownTopic`].
-    fn join(&self, join: Join) -> Call<'_, Arc<dyn Session>>;
+    fn join(&self, join: Join) -> LogFuture<'_, Arc<dyn Session>>;
 }
 
 /// One member of a group.
@@ -148,29 +149,34 @@ pub trait Session: Send + Sync + fmt::Debug {
     /// [`LogError::Closed`] after the end and [`LogError::Stopped`] once the log has stopped, each time; [`LogError::OutOfRange`] when the position of a partition
     /// is not there any more, or [`LogError::Damaged`] when what lies there cannot be read: that
     /// partition is stopped until it is sought. Others are told once and polling goes on.
-    fn poll(&self) -> Call<'_, SessionEvent>;
+    fn poll(&self) -> LogFuture<'_, SessionEvent>;
 
     /// Lets partitions go that [`SessionEvent::Revoking`] named. Returns when the log knows it. Letting
     /// go of what is not held changes nothing.
-    fn release<'a>(&'a self, partitions: &'a [TopicPartition]) -> Call<'a, ()>;
+    fn release<'a>(&'a self, partitions: &'a [TopicPartition]) -> LogFuture<'a, ()>;
 
     /// Hands out no more records of these partitions until [`resume`](Self::resume).
     ///
     /// A pause holds for this session, also for a partition that it does not own (yet, or any
     /// more), so it survives a rebalance. Returns when no later poll hands out a record of them.
     /// Pausing twice is pausing once.
-    fn pause<'a>(&'a self, partitions: &'a [TopicPartition]) -> Call<'a, ()>;
+    fn pause<'a>(&'a self, partitions: &'a [TopicPartition]) -> LogFuture<'a, ()>;
 
     /// Goes on where the pause began: right after the last record handed out, or where it was
     /// sought to since. Resuming what is not paused changes nothing.
-    fn resume<'a>(&'a self, partitions: &'a [TopicPartition]) -> Call<'a, ()>;
+    fn resume<'a>(&'a self, partitions: &'a [TopicPartition]) -> LogFuture<'a, ()>;
 
     /// The next record handed out of `at` is the first one at or after `offset`. Returns when
     /// no later poll hands out anything else. It does not resume, and commits nothing.
     ///
     /// # Errors
     /// [`LogError::Fenced`] when the partition is not owned under that fence.
-    fn seek<'a>(&'a self, at: &'a TopicPartition, fence: Fence, offset: Offset) -> Call<'a, ()>;
+    fn seek<'a>(
+        &'a self,
+        at: &'a TopicPartition,
+        fence: Fence,
+        offset: Offset,
+    ) -> LogFuture<'a, ()>;
 
     /// Does all of it or nothing: the records are added, the offsets and their metadata set, the
     /// postings booked. Returns where the records lie, in the order of the call, when it is durable.
@@ -195,14 +201,14 @@ pub trait Session: Send + Sync + fmt::Debug {
     /// [`LogError::RecordTooLarge`], [`LogError::HeaderTooLong`], [`LogError::CommitTooLarge`],
     /// [`LogError::UnknownTopic`], [`LogError::UnknownPartition`], [`LogError::OutOfRange`] (behind the end). A full log takes
     /// commits that bring offsets from its reserve, so that it can be drained.
-    fn commit(&self, commit: Commit) -> Call<'_, Vec<Position>>;
+    fn commit(&self, commit: Commit) -> LogFuture<'_, Vec<RecordPosition>>;
 
     /// How far each owned partition is behind, by partition.
-    fn lag(&self) -> Call<'_, Vec<Lag>>;
+    fn lag(&self) -> LogFuture<'_, Vec<Lag>>;
 
     /// Leaves the group. Returns when others may have the partitions, or at a deadline. Closing
     /// twice changes nothing.
-    fn close(&self) -> Call<'_, ()>;
+    fn close(&self) -> LogFuture<'_, ()>;
 }
 
 /// A record on its way into a topic.
@@ -265,7 +271,7 @@ impl Append {
 
 /// Where a record lies.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Position {
+pub struct RecordPosition {
     /// Its partition.
     pub at: TopicPartition,
     /// Its offset there.
@@ -288,7 +294,7 @@ pub struct Read {
 }
 
 impl Read {
-    /// Reads from an offset, in helpings of a usual size and without waiting.
+    /// Reads from an offset, in batches of a usual size and without waiting.
     #[must_use]
     pub fn new(at: TopicPartition, from: Offset) -> Self {
         Self {

@@ -12,7 +12,7 @@ use tidegate_core::env::Env;
 use tidegate_core::{GroupName, Offset, Topic};
 use tidegate_log::local::LocalLog;
 use tidegate_log::{
-    Append, Batch, Call, Committed, Join, Log, Position, Read, Session, TopicConfig,
+    Append, Batch, Committed, Join, Log, LogFuture, Read, RecordPosition, Session, TopicConfig,
     TopicDescription, TopicPartition,
 };
 
@@ -147,31 +147,35 @@ impl Log for SimLog {
         "sim"
     }
 
-    fn create_topic<'a>(&'a self, topic: &'a Topic, config: TopicConfig) -> Call<'a, ()> {
+    fn create_topic<'a>(&'a self, topic: &'a Topic, config: TopicConfig) -> LogFuture<'a, ()> {
         Box::pin(async move { self.present().create_topic(topic, config).await })
     }
 
-    fn topics(&self) -> Call<'_, Vec<Topic>> {
+    fn topics(&self) -> LogFuture<'_, Vec<Topic>> {
         Box::pin(async move { self.present().topics().await })
     }
 
-    fn describe<'a>(&'a self, topic: &'a Topic) -> Call<'a, TopicDescription> {
+    fn describe<'a>(&'a self, topic: &'a Topic) -> LogFuture<'a, TopicDescription> {
         Box::pin(async move { self.present().describe(topic).await })
     }
 
-    fn append(&self, records: Vec<Append>) -> Call<'_, Vec<Position>> {
+    fn append(&self, records: Vec<Append>) -> LogFuture<'_, Vec<RecordPosition>> {
         Box::pin(async move { self.present().append(records).await })
     }
 
-    fn read(&self, read: Read) -> Call<'_, Batch> {
+    fn read(&self, read: Read) -> LogFuture<'_, Batch> {
         Box::pin(async move { self.present().read(read).await })
     }
 
-    fn offset_at<'a>(&'a self, at: &'a TopicPartition, timestamp_ms: u64) -> Call<'a, Offset> {
+    fn offset_at<'a>(&'a self, at: &'a TopicPartition, timestamp_ms: u64) -> LogFuture<'a, Offset> {
         Box::pin(async move { self.present().offset_at(at, timestamp_ms).await })
     }
 
-    fn delete_before<'a>(&'a self, at: &'a TopicPartition, offset: Offset) -> Call<'a, Offset> {
+    fn delete_before<'a>(
+        &'a self,
+        at: &'a TopicPartition,
+        offset: Offset,
+    ) -> LogFuture<'a, Offset> {
         Box::pin(async move { self.present().delete_before(at, offset).await })
     }
 
@@ -179,19 +183,19 @@ impl Log for SimLog {
         &'a self,
         group: &'a GroupName,
         partitions: &'a [TopicPartition],
-    ) -> Call<'a, Vec<Option<Committed>>> {
+    ) -> LogFuture<'a, Vec<Option<Committed>>> {
         Box::pin(async move { self.present().committed(group, partitions).await })
     }
 
-    fn groups(&self) -> Call<'_, Vec<GroupName>> {
+    fn groups(&self) -> LogFuture<'_, Vec<GroupName>> {
         Box::pin(async move { self.present().groups().await })
     }
 
-    fn forget_group<'a>(&'a self, group: &'a GroupName) -> Call<'a, ()> {
+    fn forget_group<'a>(&'a self, group: &'a GroupName) -> LogFuture<'a, ()> {
         Box::pin(async move { self.present().forget_group(group).await })
     }
 
-    fn join(&self, join: Join) -> Call<'_, Arc<dyn Session>> {
+    fn join(&self, join: Join) -> LogFuture<'_, Arc<dyn Session>> {
         Box::pin(async move { self.present().join(join).await })
     }
 }

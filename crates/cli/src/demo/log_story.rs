@@ -252,7 +252,7 @@ impl Scene for LogStory {
             log.storage().audit().await.map(|found| {
                 found
                     .iter()
-                    .map(embedded::Audited::unaccounted)
+                    .map(embedded::TopicAudit::unaccounted)
                     .sum::<u64>()
             })
         });
@@ -276,7 +276,7 @@ impl Scene for LogStory {
         // From the files alone, as `tidegate audit` does.
         let recounted = embedded::recount(&*self.env.disk, DIR.as_ref());
         let unaccounted = recounted.map(|found| {
-            let counts = found.iter().map(embedded::Audited::unaccounted);
+            let counts = found.iter().map(embedded::TopicAudit::unaccounted);
             counts.sum()
         });
         let known = self.world.known();

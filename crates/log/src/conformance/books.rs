@@ -6,7 +6,7 @@ use tidegate_core::{EventId, GroupName, Offset, Topic};
 use super::member::Member;
 use super::scene::{Scene, append_to, code, once};
 use crate::{
-    Append, Call, Commit, Fence, Join, MAX_METADATA, OffsetCommit, Position, StartAt,
+    Append, Commit, Fence, Join, LogFuture, MAX_METADATA, OffsetCommit, RecordPosition, StartAt,
     TopicPartition,
 };
 
@@ -174,7 +174,7 @@ async fn untold<'a>(
     all: &[TopicPartition; 2],
     events: [&[(Offset, EventId)]; 2],
     appends: &[Append],
-) -> Call<'a, Vec<Position>> {
+) -> LogFuture<'a, Vec<RecordPosition>> {
     for _ in 0..1_000 {
         let mut call = member.session.commit(Commit {
             offsets: doomed(scene, member, all, events).await,

@@ -11,8 +11,8 @@ use tidegate_core::{EventId, Offset};
 
 use super::scene::{Scene, text};
 use crate::{
-    Append, Assignment, Commit, Fence, LogError, OffsetCommit, Position, Session, SessionEvent,
-    StoredRecord, TopicPartition,
+    Append, Assignment, Commit, Fence, LogError, OffsetCommit, RecordPosition, Session,
+    SessionEvent, StoredRecord, TopicPartition,
 };
 
 /// A member of a group.
@@ -202,7 +202,7 @@ impl Member {
         &self,
         appends: Vec<Append>,
         offsets: Vec<OffsetCommit>,
-    ) -> Result<Vec<Position>, LogError> {
+    ) -> Result<Vec<RecordPosition>, LogError> {
         self.session.commit(Commit { appends, offsets }).await
     }
 

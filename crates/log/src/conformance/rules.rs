@@ -81,7 +81,7 @@ macro_rules! with_log_rules {
                 t23_a_commit_with_records_is_not_overtaken,
                 t24_a_committed_read_waits_for_commits_under_way,
                 t20_a_canceled_commit_is_whole_or_not_there;
-            doubts:
+            lost_answers:
                 t25_a_lost_answer_repeats_no_record,
                 a_commit_of_records_whose_answer_is_lost_is_done_once,
                 a_commit_of_offsets_whose_answer_is_lost_is_counted_once,

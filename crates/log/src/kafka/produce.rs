@@ -19,7 +19,7 @@ use tidegate_core::env::{Clock, Spawn};
 use tokio::sync::Semaphore;
 
 use crate::error::LogError;
-use crate::port::{Append, Position};
+use crate::port::{Append, RecordPosition};
 use crate::record::{Record, TopicPartition};
 
 use super::workers::within;
@@ -200,7 +200,10 @@ impl KafkaInner {
         Ok(batch)
     }
 
-    pub(super) async fn append(&self, records: Vec<Append>) -> Result<Vec<Position>, LogError> {
+    pub(super) async fn append(
+        &self,
+        records: Vec<Append>,
+    ) -> Result<Vec<RecordPosition>, LogError> {
         let batch = self.route(records).await?;
         if batch.records.is_empty() {
             return Ok(Vec::new());
@@ -265,7 +268,7 @@ impl KafkaInner {
         &self,
         waiting: &PendingDeliveries,
         records: Vec<RoutedRecord>,
-    ) -> Result<Vec<Position>, LogError> {
+    ) -> Result<Vec<RecordPosition>, LogError> {
         if let Some(FailedDelivery { index, code }) = waiting.failed() {
             let failed = records.get(index).map(|routed| &routed.at.topic);
             // What was known about the topic was not true any more.
@@ -292,7 +295,7 @@ impl KafkaInner {
             .into_iter()
             .enumerate()
             .map(|(index, routed)| match waiting.offset(index) {
-                Some(offset) => Ok(Position {
+                Some(offset) => Ok(RecordPosition {
                     at: routed.at,
                     offset,
                 }),

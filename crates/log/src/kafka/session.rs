@@ -36,7 +36,7 @@ use tokio::sync::{Semaphore, oneshot, watch};
 use crate::commit_order::CommitTickets;
 use crate::error::LogError;
 use crate::port::{
-    Call, Commit, Fence, Join, Lag, OffsetCommit, Position, Read, Session, SessionEvent,
+    Commit, Fence, Join, Lag, LogFuture, OffsetCommit, Read, RecordPosition, Session, SessionEvent,
 };
 use crate::record::TopicPartition;
 use crate::sync;
@@ -93,7 +93,7 @@ pub(super) async fn join(inner: &Arc<KafkaInner>, join: Join) -> Result<KafkaSes
         })
         .await?;
     let member = Arc::new(member);
-    // Twice what is handed out at once: one helping is worked on, one is ready.
+    // Twice what is handed out at once: one batch is worked on, one is ready.
     let limit_records = join.max_poll_records.max(1).saturating_mul(2);
     let state = SessionState::new(limit_records, inner.config.session_buffer);
     let cell = Arc::new(SessionCell::new(state));
@@ -178,7 +178,7 @@ impl KafkaSession {
         &self,
         commit: Commit,
         tickets: &mut CommitTickets,
-    ) -> Result<Vec<Position>, LogError> {
+    ) -> Result<Vec<RecordPosition>, LogError> {
         let limit = self.inner.config.request_timeout;
         let clock = &*self.inner.clock;
         let until = clock.elapsed() + limit;
@@ -294,11 +294,11 @@ impl KafkaSession {
 }
 
 impl Session for KafkaSession {
-    fn poll(&self) -> Call<'_, SessionEvent> {
+    fn poll(&self) -> LogFuture<'_, SessionEvent> {
         Box::pin(self.next())
     }
 
-    fn release<'a>(&'a self, partitions: &'a [TopicPartition]) -> Call<'a, ()> {
+    fn release<'a>(&'a self, partitions: &'a [TopicPartition]) -> LogFuture<'a, ()> {
         Box::pin(async move {
             self.cell.with(|state| state.release(partitions));
             self.cell.wake_threads();
@@ -306,14 +306,14 @@ impl Session for KafkaSession {
         })
     }
 
-    fn pause<'a>(&'a self, partitions: &'a [TopicPartition]) -> Call<'a, ()> {
+    fn pause<'a>(&'a self, partitions: &'a [TopicPartition]) -> LogFuture<'a, ()> {
         Box::pin(async move {
             self.cell.with(|state| state.pause(partitions));
             Ok(())
         })
     }
 
-    fn resume<'a>(&'a self, partitions: &'a [TopicPartition]) -> Call<'a, ()> {
+    fn resume<'a>(&'a self, partitions: &'a [TopicPartition]) -> LogFuture<'a, ()> {
         Box::pin(async move {
             self.cell.with(|state| state.resume(partitions));
             self.cell.tell();
@@ -321,7 +321,12 @@ impl Session for KafkaSession {
         })
     }
 
-    fn seek<'a>(&'a self, at: &'a TopicPartition, fence: Fence, offset: Offset) -> Call<'a, ()> {
+    fn seek<'a>(
+        &'a self,
+        at: &'a TopicPartition,
+        fence: Fence,
+        offset: Offset,
+    ) -> LogFuture<'a, ()> {
         Box::pin(async move {
             self.cell.with(|state| state.seek(at, fence, offset))?;
             self.cell.wake_threads();
@@ -329,7 +334,7 @@ impl Session for KafkaSession {
         })
     }
 
-    fn commit(&self, commit: Commit) -> Call<'_, Vec<Position>> {
+    fn commit(&self, commit: Commit) -> LogFuture<'_, Vec<RecordPosition>> {
         // Taken now, not when it is first polled: several may be called before any is waited for.
         let mut tickets = self.tickets(&commit.offsets);
         Box::pin(async move {
@@ -339,11 +344,11 @@ impl Session for KafkaSession {
         })
     }
 
-    fn lag(&self) -> Call<'_, Vec<Lag>> {
+    fn lag(&self) -> LogFuture<'_, Vec<Lag>> {
         Box::pin(self.lags())
     }
 
-    fn close(&self) -> Call<'_, ()> {
+    fn close(&self) -> LogFuture<'_, ()> {
         Box::pin(self.leave())
     }
 }

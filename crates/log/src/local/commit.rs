@@ -16,10 +16,10 @@ use super::reader::existing;
 use super::storage::{GroupOffset, RecordStorage, Write};
 use crate::commit_order::{self, CommitTicket, CommitTickets};
 use crate::error::LogError;
-use crate::port::{Append, Committed, OffsetCommit, Position};
+use crate::port::{Append, Committed, OffsetCommit, RecordPosition};
 use crate::record::TopicPartition;
 
-type Answer = Result<Vec<Position>, LogError>;
+type Answer = Result<Vec<RecordPosition>, LogError>;
 type Writing = Pin<Box<dyn Future<Output = Answer> + Send>>;
 
 /// Says why these offsets may not be committed, in the order of the call.

@@ -15,7 +15,9 @@ use super::reader::existing;
 use super::session::LocalSession;
 use super::storage::{RecordStorage, Write};
 use crate::error::LogError;
-use crate::port::{Append, Batch, Call, Committed, Join, Log, Position, Read, Session, StartAt};
+use crate::port::{
+    Append, Batch, Committed, Join, Log, LogFuture, Read, RecordPosition, Session, StartAt,
+};
 use crate::record::TopicPartition;
 use crate::topic::{TopicConfig, TopicDescription};
 
@@ -363,21 +365,21 @@ impl Log for LocalLog {
         self.inner.storage.cluster()
     }
 
-    fn create_topic<'a>(&'a self, topic: &'a Topic, config: TopicConfig) -> Call<'a, ()> {
+    fn create_topic<'a>(&'a self, topic: &'a Topic, config: TopicConfig) -> LogFuture<'a, ()> {
         Box::pin(async move {
             self.inner.check_open()?;
             self.inner.storage.create_topic(topic, config).await
         })
     }
 
-    fn topics(&self) -> Call<'_, Vec<Topic>> {
+    fn topics(&self) -> LogFuture<'_, Vec<Topic>> {
         Box::pin(async move {
             self.inner.check_open()?;
             Ok(self.inner.storage.topics())
         })
     }
 
-    fn describe<'a>(&'a self, topic: &'a Topic) -> Call<'a, TopicDescription> {
+    fn describe<'a>(&'a self, topic: &'a Topic) -> LogFuture<'a, TopicDescription> {
         Box::pin(async move {
             self.inner.check_open()?;
             let topic = topic.clone();
@@ -386,7 +388,7 @@ impl Log for LocalLog {
         })
     }
 
-    fn append(&self, records: Vec<Append>) -> Call<'_, Vec<Position>> {
+    fn append(&self, records: Vec<Append>) -> LogFuture<'_, Vec<RecordPosition>> {
         Box::pin(async move {
             self.inner.check_open()?;
             let appends = self.inner.place(records)?;
@@ -401,11 +403,11 @@ impl Log for LocalLog {
         })
     }
 
-    fn read(&self, read: Read) -> Call<'_, Batch> {
+    fn read(&self, read: Read) -> LogFuture<'_, Batch> {
         Box::pin(self.read_waiting(read))
     }
 
-    fn offset_at<'a>(&'a self, at: &'a TopicPartition, timestamp_ms: u64) -> Call<'a, Offset> {
+    fn offset_at<'a>(&'a self, at: &'a TopicPartition, timestamp_ms: u64) -> LogFuture<'a, Offset> {
         Box::pin(async move {
             self.inner.check_open()?;
             existing(&*self.inner.storage, at)?;
@@ -413,7 +415,11 @@ impl Log for LocalLog {
         })
     }
 
-    fn delete_before<'a>(&'a self, at: &'a TopicPartition, offset: Offset) -> Call<'a, Offset> {
+    fn delete_before<'a>(
+        &'a self,
+        at: &'a TopicPartition,
+        offset: Offset,
+    ) -> LogFuture<'a, Offset> {
         Box::pin(async move {
             self.inner.check_open()?;
             existing(&*self.inner.storage, at)?;
@@ -425,7 +431,7 @@ impl Log for LocalLog {
         &'a self,
         group: &'a GroupName,
         partitions: &'a [TopicPartition],
-    ) -> Call<'a, Vec<Option<Committed>>> {
+    ) -> LogFuture<'a, Vec<Option<Committed>>> {
         Box::pin(async move {
             self.inner.check_open()?;
             for at in partitions {
@@ -440,18 +446,18 @@ impl Log for LocalLog {
         })
     }
 
-    fn groups(&self) -> Call<'_, Vec<GroupName>> {
+    fn groups(&self) -> LogFuture<'_, Vec<GroupName>> {
         Box::pin(async move {
             self.inner.check_open()?;
             Ok(self.inner.storage.groups())
         })
     }
 
-    fn forget_group<'a>(&'a self, group: &'a GroupName) -> Call<'a, ()> {
+    fn forget_group<'a>(&'a self, group: &'a GroupName) -> LogFuture<'a, ()> {
         Box::pin(self.forget(group))
     }
 
-    fn join(&self, join: Join) -> Call<'_, Arc<dyn Session>> {
+    fn join(&self, join: Join) -> LogFuture<'_, Arc<dyn Session>> {
         Box::pin(self.enter(join))
     }
 }

@@ -19,7 +19,7 @@ use super::storage::RecordStorage;
 use crate::commit_order::CommitTickets;
 use crate::error::LogError;
 use crate::port::{
-    Call, Commit, Fence, Join, Lag, OffsetCommit, Position, Read, Session, SessionEvent,
+    Commit, Fence, Join, Lag, LogFuture, OffsetCommit, Read, RecordPosition, Session, SessionEvent,
 };
 use crate::record::TopicPartition;
 
@@ -150,7 +150,7 @@ impl LocalSession {
         };
         tokio::select! {
             biased;
-            ended = self.inner.wait_for_commits(&self.join.group, &held) => settled.or(Ok(())),
+            ended = self.inner.wait_for_commits(&self.join.group, &held) => ended.or(Ok(())),
             () = self.inner.clock.sleep(self.join.release_timeout) => Ok(()),
         }
     }
@@ -211,7 +211,7 @@ impl LocalSession {
         &self,
         request: Commit,
         tickets: &mut CommitTickets,
-    ) -> Result<Vec<Position>, LogError> {
+    ) -> Result<Vec<RecordPosition>, LogError> {
         let Commit { appends, offsets } = request;
         let appends = self.inner.place(appends)?;
         if appends.is_empty() && offsets.is_empty() {
@@ -258,11 +258,11 @@ async fn any_of(
 }
 
 impl Session for LocalSession {
-    fn poll(&self) -> Call<'_, SessionEvent> {
+    fn poll(&self) -> LogFuture<'_, SessionEvent> {
         Box::pin(self.next())
     }
 
-    fn release<'a>(&'a self, partitions: &'a [TopicPartition]) -> Call<'a, ()> {
+    fn release<'a>(&'a self, partitions: &'a [TopicPartition]) -> LogFuture<'a, ()> {
         Box::pin(async move {
             self.with_members(|members, now| {
                 let outcome = members.group.release(self.member, partitions, now);
@@ -273,7 +273,7 @@ impl Session for LocalSession {
         })
     }
 
-    fn pause<'a>(&'a self, partitions: &'a [TopicPartition]) -> Call<'a, ()> {
+    fn pause<'a>(&'a self, partitions: &'a [TopicPartition]) -> LogFuture<'a, ()> {
         Box::pin(async move {
             self.with_members(|members, _| {
                 members
@@ -285,7 +285,7 @@ impl Session for LocalSession {
         })
     }
 
-    fn resume<'a>(&'a self, partitions: &'a [TopicPartition]) -> Call<'a, ()> {
+    fn resume<'a>(&'a self, partitions: &'a [TopicPartition]) -> LogFuture<'a, ()> {
         Box::pin(async move {
             self.with_members(|members, _| {
                 let member_state = members.member_state(self.member)?;
@@ -296,7 +296,12 @@ impl Session for LocalSession {
         })
     }
 
-    fn seek<'a>(&'a self, at: &'a TopicPartition, fence: Fence, offset: Offset) -> Call<'a, ()> {
+    fn seek<'a>(
+        &'a self,
+        at: &'a TopicPartition,
+        fence: Fence,
+        offset: Offset,
+    ) -> LogFuture<'a, ()> {
         Box::pin(async move {
             self.with_members(|members, _| {
                 let fenced = || LogError::Fenced { at: at.clone() };
@@ -314,21 +319,21 @@ impl Session for LocalSession {
         })
     }
 
-    fn commit(&self, request: Commit) -> Call<'_, Vec<Position>> {
+    fn commit(&self, request: Commit) -> LogFuture<'_, Vec<RecordPosition>> {
         // Taken now, not when it is first polled: several may be called before any is waited for.
         let mut tickets = self.tickets(&request.offsets);
         Box::pin(async move {
             let answer = self.commit_in_order(request, &mut tickets).await;
-            tickets.known(&answer);
+            tickets.acknowledge(&answer);
             answer
         })
     }
 
-    fn lag(&self) -> Call<'_, Vec<Lag>> {
+    fn lag(&self) -> LogFuture<'_, Vec<Lag>> {
         Box::pin(self.lags())
     }
 
-    fn close(&self) -> Call<'_, ()> {
+    fn close(&self) -> LogFuture<'_, ()> {
         Box::pin(self.leave())
     }
 }

@@ -13,7 +13,7 @@ use tidegate_core::env::{Clock, Disk, Env, Spawn};
 use tidegate_core::{GroupName, Topic};
 use tidegate_log::conformance::{Account, Promises, Stage, Times, Written};
 use tidegate_log::local::LocalLog;
-use tidegate_log::{Call, EmbeddedConfig, EmbeddedStorage, Log};
+use tidegate_log::{EmbeddedConfig, EmbeddedStorage, Log, LogFuture};
 use tidegate_sim::{SimDisk, Survivors};
 
 use crate::lossy::Losses;
@@ -138,7 +138,7 @@ impl Stage for Embedded {
         true
     }
 
-    fn account<'a>(&'a self, group: &'a GroupName, topic: &'a Topic) -> Call<'a, Account> {
+    fn account<'a>(&'a self, group: &'a GroupName, topic: &'a Topic) -> LogFuture<'a, Account> {
         let storage = Arc::clone(&self.life.lock().unwrap().storage);
         Box::pin(async move {
             let audited = storage.audit().await?;

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tidegate_core::books::Place;
 use tidegate_core::env::{Entropy, Stream};
-use tidegate_log::embedded::Audited;
+use tidegate_log::embedded::TopicAudit;
 use tidegate_log::local::LocalLog;
 use tidegate_log::{EmbeddedConfig, EmbeddedStorage, Log, TopicConfig};
 use tidegate_sim::{Fault, FaultKind, Node, Operation, Sim, is_one_seed, scaled, seeds};
@@ -208,7 +208,7 @@ impl World {
         for part in &audited {
             assert_eq!(part.missing, [], "books and records agree: {part:?}");
         }
-        let ours = |part: &&Audited| {
+        let ours = |part: &&TopicAudit| {
             part.group.as_ref() == Some(&self.job.group) && part.topic == self.job.from
         };
         let books = &audited.iter().find(ours).unwrap().books;

@@ -125,7 +125,11 @@ mod needs_kafka {
         });
     }
 
-    async fn settle(log: &KafkaLog, topic: &Topic, count: u64) -> (Arc<dyn Session>, Fence) {
+    async fn join_after_appends(
+        log: &KafkaLog,
+        topic: &Topic,
+        count: u64,
+    ) -> (Arc<dyn Session>, Fence) {
         let at = TopicPartition::new(topic.clone(), 0);
         append(log, &at, 0..count).await;
         let session = log
@@ -143,7 +147,7 @@ mod needs_kafka {
             let log = log().await;
             let topic = topic(&log, 1).await;
             let at = TopicPartition::new(topic.clone(), 0);
-            let (session, fence) = settle(&log, &topic, 400).await;
+            let (session, fence) = join_after_appends(&log, &topic, 400).await;
             let commits = (1..=400).map(|next| {
                 session.commit(Commit {
                     appends: vec![],

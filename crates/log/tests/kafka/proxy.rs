@@ -185,7 +185,7 @@ impl Line {
                 side.set_nodelay(true).unwrap();
                 self.open.lock().unwrap().push(side.try_clone().unwrap());
             }
-            let call = Arc::new(Call {
+            let call = Arc::new(LogFuture {
                 number: self.connections.fetch_add(1, Ordering::SeqCst),
                 asked: Mutex::default(),
             });
@@ -206,7 +206,7 @@ impl Line {
     }
 
     /// Passes frames on until one side hangs up, or the line does.
-    fn pass_on(&self, mut from: TcpStream, mut to: TcpStream, call: &Call, is_asking: bool) {
+    fn pass_on(&self, mut from: TcpStream, mut to: TcpStream, call: &LogFuture, is_asking: bool) {
         while let Some(mut frame) = read_frame(&mut from) {
             if is_asking {
                 call.ask(&frame);
@@ -232,7 +232,7 @@ impl Line {
     }
 
     /// Looks at an answer.
-    fn answer(&self, call: &Call, frame: &mut [u8]) -> Fate {
+    fn answer(&self, call: &LogFuture, frame: &mut [u8]) -> Fate {
         let Some((request, version)) = call.answered(frame) else {
             return Fate::Passes;
         };
@@ -305,13 +305,13 @@ enum Fate {
 
 /// One connection.
 #[derive(Debug)]
-struct Call {
+struct LogFuture {
     number: u64,
     /// What it waits for: number and version of requests, by their correlation.
     asked: Mutex<BTreeMap<i32, (i16, i16)>>,
 }
 
-impl Call {
+impl LogFuture {
     fn ask(&self, frame: &[u8]) {
         if let [a, b, c, d, e, f, g, h, ..] = *frame {
             let request = (i16::from_be_bytes([a, b]), i16::from_be_bytes([c, d]));

@@ -169,7 +169,7 @@ async fn catch_up(room: &Path) {
         .await
         .unwrap();
     let mut written = 0;
-    // It is full when the keeper has just done what it can in vain, and everybody can see it.
+    // It is full when the maintenance thread has just done what it can in vain, and everybody can see it.
     let begun = Instant::now();
     loop {
         if append_ten(&log, written * 10).await.is_ok() {

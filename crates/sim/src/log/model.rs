@@ -6,7 +6,7 @@ use tidegate_core::books::{Books, Tally};
 use tidegate_core::{GroupName, Offset, Partition, Topic};
 use tidegate_log::local::{GroupOffset, Write};
 use tidegate_log::{
-    Append, Batch, Committed, LogError, PartitionDescription, Position, Read, StoredRecord,
+    Append, Batch, Committed, LogError, PartitionDescription, Read, RecordPosition, StoredRecord,
     TopicConfig, TopicDescription, TopicPartition,
 };
 
@@ -123,7 +123,7 @@ impl Model {
     }
 
     /// Does a write that was checked.
-    pub(super) fn apply(&mut self, write: Write, now_ms: u64) -> Vec<Position> {
+    pub(super) fn apply(&mut self, write: Write, now_ms: u64) -> Vec<RecordPosition> {
         let positions = write
             .appends
             .into_iter()
@@ -135,7 +135,7 @@ impl Model {
         positions
     }
 
-    fn add(&mut self, append: Append, now_ms: u64) -> Option<Position> {
+    fn add(&mut self, append: Append, now_ms: u64) -> Option<RecordPosition> {
         let at = place_of(&append);
         let partition = self.partition_mut(&at)?;
         let offset = Offset(partition.end);
@@ -147,7 +147,7 @@ impl Model {
         partition
             .records
             .insert(offset.0, StoredRecord { offset, record });
-        Some(Position { at, offset })
+        Some(RecordPosition { at, offset })
     }
 
     fn set(&mut self, offset: GroupOffset) {

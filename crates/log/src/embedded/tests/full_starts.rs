@@ -9,10 +9,10 @@ use tidegate_core::Offset;
 use tidegate_core::env::{Disk, Env, OpenMode};
 use tidegate_sim::{Sim, SimDisk, Survivors};
 
-use super::desk::{Desk, append, at, damage, dir, journal, small, topic};
-use crate::embedded::hub::Refusing;
+use super::harness::{Harness, append, at, damage, dir, journal, small, topic};
+use crate::embedded::context::RefusalReason;
 use crate::embedded::manifest;
-use crate::embedded::{Audited, Problem, UnknownLoss, check, recount, repair, unknown_loss};
+use crate::embedded::{LogProblem, TopicAudit, UnknownLoss, check, recount, repair, unknown_loss};
 use crate::error::LogError;
 use crate::local::{RecordStorage, Write};
 use crate::topic::TopicConfig;
@@ -25,8 +25,8 @@ fn config() -> EmbeddedConfig {
     }
 }
 
-fn open(disk: &SimDisk) -> Desk {
-    Desk::open(disk, config()).unwrap()
+fn open(disk: &SimDisk) -> Harness {
+    Harness::open(disk, config()).unwrap()
 }
 
 /// Leaves so many bytes of room.
@@ -39,7 +39,7 @@ fn leave_room(disk: &SimDisk, room: u64) {
 
 fn unaccounted(disk: &SimDisk) -> u64 {
     let counted = recount(disk, dir()).unwrap();
-    counted.iter().map(Audited::unaccounted).sum()
+    counted.iter().map(TopicAudit::unaccounted).sum()
 }
 
 /// How many events are missing, and what else is lost.
@@ -48,18 +48,18 @@ fn told(disk: &SimDisk) -> (u64, Option<UnknownLoss>) {
 }
 
 /// How many records of all partitions of `a` can be read.
-fn readable(desk: &mut Desk) -> usize {
+fn readable(harness: &mut Harness) -> usize {
     let partitions = {
-        let state = desk.opened.hub.state();
+        let state = harness.opened.context.state();
         let found = state.topic(&topic("a"));
         found.map_or(0, |(_, topic)| topic.partitions.len())
     };
     let mut count = 0;
     for partition in 0..i32::try_from(partitions).unwrap() {
         let place = at("a", partition);
-        let mut from = desk.start(&place);
+        let mut from = harness.start(&place);
         loop {
-            match desk.read(&place, from) {
+            match harness.read(&place, from) {
                 Ok(batch) if batch.records.is_empty() => break,
                 Ok(batch) => {
                     count += batch.records.len();
@@ -76,16 +76,16 @@ fn readable(desk: &mut Desk) -> usize {
 /// The last write is gone from the journal, and its record is in a segment.
 fn without_its_end() -> SimDisk {
     let disk = SimDisk::new(1);
-    let mut desk = open(&disk);
-    desk.create("a", TopicConfig::new(1)).unwrap();
+    let mut harness = open(&disk);
+    harness.create("a", TopicConfig::new(1)).unwrap();
     for n in 0..30 {
-        desk.append(vec![append("a", 0, n)]).unwrap();
+        harness.append(vec![append("a", 0, n)]).unwrap();
     }
-    let from = desk.opened.hub.state().journal.at;
-    desk.append(vec![append("a", 0, 30)]).unwrap();
-    let to = desk.opened.hub.state().journal.at;
-    desk.opened.keeper.fill(true).unwrap();
-    drop(desk);
+    let from = harness.opened.context.state().journal.at;
+    harness.append(vec![append("a", 0, 30)]).unwrap();
+    let to = harness.opened.context.state().journal.at;
+    harness.opened.maintenance.fill(true).unwrap();
+    drop(harness);
     disk.end_process();
     let as_disk: &dyn Disk = &disk;
     let mut file = as_disk.open(&journal(&disk, 1), OpenMode::Write).unwrap();
@@ -97,13 +97,13 @@ fn without_its_end() -> SimDisk {
 /// Records are lost of which the partition is unknown.
 fn without_its_middle() -> SimDisk {
     let disk = SimDisk::new(1);
-    let mut desk = open(&disk);
-    desk.create("a", TopicConfig::new(80)).unwrap();
+    let mut harness = open(&disk);
+    harness.create("a", TopicConfig::new(80)).unwrap();
     for n in 0..70 {
         let partition = i32::try_from(n).unwrap();
-        desk.append(vec![append("a", partition, n)]).unwrap();
+        harness.append(vec![append("a", partition, n)]).unwrap();
     }
-    drop(desk);
+    drop(harness);
     disk.end_process();
     for n in 1..69 {
         damage(&disk, &journal(&disk, 1), format!("value {n} ").as_bytes());
@@ -114,14 +114,14 @@ fn without_its_middle() -> SimDisk {
 /// A file was cut behind the one in which the journal ends.
 fn with_a_cut_file(len: u64) -> SimDisk {
     let disk = SimDisk::new(1);
-    let mut desk = Desk::open(&disk, small()).unwrap();
-    desk.create("a", TopicConfig::new(1)).unwrap();
+    let mut harness = Harness::open(&disk, small()).unwrap();
+    harness.create("a", TopicConfig::new(1)).unwrap();
     let mut n = 0;
-    while desk.opened.hub.state().journal.file < 3 {
-        desk.append(vec![append("a", 0, n)]).unwrap();
+    while harness.opened.context.state().journal.file < 3 {
+        harness.append(vec![append("a", 0, n)]).unwrap();
         n += 1;
     }
-    drop(desk);
+    drop(harness);
     disk.end_process();
     let as_disk: &dyn Disk = &disk;
     let mut file = as_disk.open(&journal(&disk, 3), OpenMode::Write).unwrap();
@@ -133,11 +133,11 @@ fn with_a_cut_file(len: u64) -> SimDisk {
 /// The creation of a topic is lost, and records of it are in a segment: an earlier version made it.
 fn without_its_topic() -> SimDisk {
     let disk = SimDisk::new(1);
-    let mut desk = open(&disk);
-    desk.create_in_journal("a", TopicConfig::new(1)).unwrap();
-    desk.append(vec![append("a", 0, 0)]).unwrap();
-    desk.opened.keeper.fill(true).unwrap();
-    drop(desk);
+    let mut harness = open(&disk);
+    harness.create_in_journal("a", TopicConfig::new(1)).unwrap();
+    harness.append(vec![append("a", 0, 0)]).unwrap();
+    harness.opened.maintenance.fill(true).unwrap();
+    drop(harness);
     disk.end_process();
     (&disk as &dyn Disk).remove(&journal(&disk, 1)).unwrap();
     disk
@@ -173,14 +173,14 @@ fn t35_whatever_room_a_damaged_start_has_the_next_one_is_told_the_same_and_misse
         for room in rooms() {
             let disk = disk.after_crash(&Survivors::Everything);
             leave_room(&disk, room);
-            let mut desk = open(&disk);
-            let found = readable(&mut desk);
+            let mut harness = open(&disk);
+            let found = readable(&mut harness);
             // With the topic its creation may be lost.
             let made = match scene {
-                "without its topic" => desk.create("a", TopicConfig::new(1)),
+                "without its topic" => harness.create("a", TopicConfig::new(1)),
                 _ => Ok(()),
             };
-            let written = made.and_then(|()| desk.append(vec![append("a", 0, 100)]));
+            let written = made.and_then(|()| harness.append(vec![append("a", 0, 100)]));
             match &written {
                 Ok(_) => done += 1,
                 Err(error) => {
@@ -188,15 +188,15 @@ fn t35_whatever_room_a_damaged_start_has_the_next_one_is_told_the_same_and_misse
                     refused += 1;
                 }
             }
-            drop(desk);
+            drop(harness);
             disk.end_process();
             leave_room(&disk, 1 << 20);
             assert_eq!(told(&disk), before, "{scene}, {room} bytes of room");
-            let mut desk = open(&disk);
-            let now = readable(&mut desk);
+            let mut harness = open(&disk);
+            let now = readable(&mut harness);
             let expected = found + usize::from(written.is_ok());
             assert_eq!(now, expected, "{scene}, {room} bytes of room");
-            drop(desk);
+            drop(harness);
             disk.end_process();
             assert_eq!(told(&disk), before, "{scene}, {room} bytes of room");
         }
@@ -209,13 +209,13 @@ fn t35_what_a_start_found_is_written_down_when_there_is_room_and_only_then_more_
     for (scene, disk) in scenes() {
         let before = told(&disk);
         leave_room(&disk, 0);
-        let mut desk = open(&disk);
-        let found = readable(&mut desk);
+        let mut harness = open(&disk);
+        let found = readable(&mut harness);
         let refused = [
-            desk.append(vec![append("a", 0, 100)]).map(drop),
-            desk.create("b", TopicConfig::new(1)),
-            desk.register("g", vec![]),
-            desk.opened.keeper.checkpoint(),
+            harness.append(vec![append("a", 0, 100)]).map(drop),
+            harness.create("b", TopicConfig::new(1)),
+            harness.register("g", vec![]),
+            harness.opened.maintenance.checkpoint(),
         ];
         for (number, refused) in refused.into_iter().enumerate() {
             match refused {
@@ -225,20 +225,20 @@ fn t35_what_a_start_found_is_written_down_when_there_is_room_and_only_then_more_
                 other => panic!("{scene}, {number}: {other:?}"),
             }
         }
-        assert!(desk.opened.keeper.is_checkpoint_due(), "{scene}");
+        assert!(harness.opened.maintenance.is_checkpoint_due(), "{scene}");
         assert_eq!(told(&disk), before, "{scene}");
         leave_room(&disk, 1 << 20);
-        desk.opened.keeper.checkpoint().unwrap();
+        harness.opened.maintenance.checkpoint().unwrap();
         assert_eq!(told(&disk), before, "{scene}");
-        desk.create("b", TopicConfig::new(1)).unwrap();
-        desk.append(vec![append("b", 0, 100)]).unwrap();
-        desk.keep().unwrap();
-        drop(desk);
+        harness.create("b", TopicConfig::new(1)).unwrap();
+        harness.append(vec![append("b", 0, 100)]).unwrap();
+        harness.keep().unwrap();
+        drop(harness);
         disk.crash(&Survivors::Nothing);
         assert_eq!(told(&disk), before, "{scene}");
-        let mut desk = open(&disk);
-        assert_eq!(readable(&mut desk), found, "{scene}");
-        assert_eq!(desk.all(&at("b", 0)).unwrap().len(), 1, "{scene}");
+        let mut harness = open(&disk);
+        assert_eq!(readable(&mut harness), found, "{scene}");
+        assert_eq!(harness.all(&at("b", 0)).unwrap().len(), 1, "{scene}");
     }
 }
 
@@ -254,11 +254,11 @@ fn t35_a_start_that_has_to_wait_for_room_can_lose_its_power_at_any_time() {
             leave_room(&begun, room);
             begun.kill_at(begun.operations() + operation);
             let ended = catch_unwind(AssertUnwindSafe(|| {
-                let mut desk = open(&begun);
+                let mut harness = open(&begun);
                 leave_room(&begun, 1 << 20);
-                desk.opened.keeper.checkpoint().unwrap();
-                desk.create("b", TopicConfig::new(1)).unwrap();
-                desk.append(vec![append("b", 0, 100)]).unwrap();
+                harness.opened.maintenance.checkpoint().unwrap();
+                harness.create("b", TopicConfig::new(1)).unwrap();
+                harness.append(vec![append("b", 0, 100)]).unwrap();
             }));
             let random = Survivors::Random(operation);
             for survivors in [Survivors::Nothing, random, Survivors::Everything] {
@@ -283,11 +283,15 @@ fn t35_a_start_that_has_to_wait_for_room_can_lose_its_power_at_any_time() {
 fn records_that_only_a_segment_has_are_found_also_behind_a_later_group() {
     let disk = without_its_end();
     leave_room(&disk, 0);
-    let mut desk = open(&disk);
-    desk.opened.hub.status().set(Refusing::Owed, None);
-    let written = desk.append(vec![append("a", 0, 31)]).unwrap();
+    let mut harness = open(&disk);
+    harness
+        .opened
+        .context
+        .status()
+        .set(RefusalReason::RecoveryPending, None);
+    let written = harness.append(vec![append("a", 0, 31)]).unwrap();
     assert_eq!(written[0].offset, Offset(31));
-    drop(desk);
+    drop(harness);
     disk.end_process();
     leave_room(&disk, 1 << 20);
     let before = told(&disk);
@@ -296,10 +300,10 @@ fn records_that_only_a_segment_has_are_found_also_behind_a_later_group() {
         (0, Some(1))
     );
     for _ in 0..2 {
-        let mut desk = open(&disk);
-        assert_eq!(desk.all(&at("a", 0)).unwrap().len(), 32);
-        desk.assert_balanced();
-        drop(desk);
+        let mut harness = open(&disk);
+        assert_eq!(harness.all(&at("a", 0)).unwrap().len(), 32);
+        harness.assert_balanced();
+        drop(harness);
         disk.end_process();
         assert_eq!(told(&disk), before);
     }
@@ -308,28 +312,28 @@ fn records_that_only_a_segment_has_are_found_also_behind_a_later_group() {
 #[test]
 fn t35_a_damaged_journal_on_a_full_disk_does_not_keep_the_log_closed() {
     let disk = SimDisk::new(1);
-    let mut desk = open(&disk);
-    desk.create("a", TopicConfig::new(1)).unwrap();
+    let mut harness = open(&disk);
+    harness.create("a", TopicConfig::new(1)).unwrap();
     for n in 0..10 {
-        desk.append(vec![append("a", 0, n)]).unwrap();
+        harness.append(vec![append("a", 0, n)]).unwrap();
     }
-    drop(desk);
+    drop(harness);
     disk.end_process();
     let file = journal(&disk, 1);
     damage(&disk, &file, b"value 3 ");
     let damaged = (&disk as &dyn Disk).read(&file, 1 << 20).unwrap();
     let losses = |disk: &SimDisk| {
         let problems = check(disk, dir()).unwrap().problems;
-        problems.into_iter().filter(Problem::is_loss).count()
+        problems.into_iter().filter(LogProblem::is_loss).count()
     };
     let before = losses(&disk);
     leave_room(&disk, 0);
     for _ in 0..3 {
-        let mut desk = open(&disk);
-        assert_eq!(readable(&mut desk), 9);
-        let refused = desk.append(vec![append("a", 0, 10)]).unwrap_err();
+        let mut harness = open(&disk);
+        assert_eq!(readable(&mut harness), 9);
+        let refused = harness.append(vec![append("a", 0, 10)]).unwrap_err();
         assert!(is_full(&refused), "{refused}");
-        drop(desk);
+        drop(harness);
         disk.end_process();
         assert_eq!(losses(&disk), before);
         let now = (&disk as &dyn Disk).read(&file, 1 << 20).unwrap();
@@ -346,8 +350,8 @@ fn t35_a_damaged_journal_on_a_full_disk_does_not_keep_the_log_closed() {
     repair(&as_disk, &clock, config(), 2).unwrap();
     disk.end_process();
     assert_eq!(losses(&disk), 0);
-    let mut desk = open(&disk);
-    assert_eq!(readable(&mut desk), 9);
+    let mut harness = open(&disk);
+    assert_eq!(readable(&mut harness), 9);
 }
 
 /// Opened without room for a group of its own, the manifest speaks of the beginning of a file: were the file
@@ -356,15 +360,15 @@ fn t35_a_damaged_journal_on_a_full_disk_does_not_keep_the_log_closed() {
 fn a_file_that_was_begun_without_room_is_spoken_of_once_something_is_in_it() {
     let disk = with_a_cut_file(0);
     leave_room(&disk, 0);
-    let mut desk = open(&disk);
+    let mut harness = open(&disk);
     leave_room(&disk, 1 << 20);
-    desk.opened.keeper.checkpoint().unwrap();
-    assert!(!desk.opened.keeper.is_checkpoint_due());
-    desk.append(vec![append("a", 0, 100)]).unwrap();
-    assert!(desk.opened.keeper.is_checkpoint_due());
-    desk.keep().unwrap();
-    assert!(!desk.opened.keeper.is_checkpoint_due());
-    drop(desk);
+    harness.opened.maintenance.checkpoint().unwrap();
+    assert!(!harness.opened.maintenance.is_checkpoint_due());
+    harness.append(vec![append("a", 0, 100)]).unwrap();
+    assert!(harness.opened.maintenance.is_checkpoint_due());
+    harness.keep().unwrap();
+    assert!(!harness.opened.maintenance.is_checkpoint_due());
+    drop(harness);
     disk.end_process();
     let places = |disk: &SimDisk| told(disk).1.map_or(0, |loss| loss.damage.len());
     let before = places(&disk);
@@ -411,7 +415,7 @@ fn new_topics_are_in_the_manifest_before_their_creation_is_answered() {
             made - before
         });
         (&disk as &dyn Disk).remove(&journal(&disk, 1)).unwrap();
-        assert_eq!(open(&disk).opened.hub.state().topics.len(), 3);
+        assert_eq!(open(&disk).opened.context.state().topics.len(), 3);
         operations
     };
     assert!(make(true) < make(false));
@@ -438,7 +442,7 @@ fn the_keeper_tries_again_and_nobody_has_to_ask_it() {
             let refused = storage.write(write(n)).await.unwrap_err();
             assert!(is_full(&refused), "{refused}");
             assert!(storage.no_room().is_some());
-            // The time of the simulation: in it the keeper looks around.
+            // The time of the simulation: in it the maintenance thread looks around.
             let tried = below.operations();
             env.clock.sleep(Duration::from_secs(2)).await;
             assert!(below.operations() > tried, "nobody tried again");
@@ -453,6 +457,6 @@ fn the_keeper_tries_again_and_nobody_has_to_ask_it() {
         storage.close().await;
     });
     disk.end_process();
-    let mut desk = open(&disk);
-    assert_eq!(desk.all(&at("a", 0)).unwrap().len(), 32);
+    let mut harness = open(&disk);
+    assert_eq!(harness.all(&at("a", 0)).unwrap().len(), 32);
 }

@@ -23,7 +23,7 @@ use crate::kafka::failure::{self, Meaning};
 use crate::kafka::in_flight::InFlightGuard;
 use crate::kafka::produce::{PendingDeliveries, ProduceBatch};
 use crate::kafka::{KafkaConfig, KafkaInner, groups};
-use crate::port::{Join, OffsetCommit, Position};
+use crate::port::{Join, OffsetCommit, RecordPosition};
 use crate::record::TopicPartition;
 
 use super::commit_entries::{self, Before, CommitEntries, CommitEvidence};
@@ -79,7 +79,7 @@ pub(super) struct CommitJob {
     /// When no further try is begun.
     pub(super) until: Duration,
     pub(super) stage: Arc<AtomicU8>,
-    pub(super) reply: oneshot::Sender<Result<Vec<Position>, LogError>>,
+    pub(super) reply: oneshot::Sender<Result<Vec<RecordPosition>, LogError>>,
     /// Its place in the line, which it keeps even if nobody waits for it any more.
     pub(super) _place: OwnedSemaphorePermit,
     /// Whoever asks what is committed waits for this one.
@@ -102,7 +102,7 @@ impl CommitJob {
         begun.is_ok()
     }
 
-    fn answer(self, answer: Result<Vec<Position>, LogError>) {
+    fn answer(self, answer: Result<Vec<RecordPosition>, LogError>) {
         if answer.is_err() {
             commit_order::fail(&self.tickets);
         }
@@ -375,7 +375,7 @@ impl CommitThread {
 
     /// One transaction, done again for as long as only the group has moved and we still own what we
     /// commit.
-    fn transact(&mut self, job: &CommitJob) -> Result<Vec<Position>, LogError> {
+    fn transact(&mut self, job: &CommitJob) -> Result<Vec<RecordPosition>, LogError> {
         loop {
             self.ask(&job.offsets, job.until, &CommitEntries::new())?;
             let mut entries = CommitEntries::new();
@@ -415,7 +415,7 @@ impl CommitThread {
         job: &CommitJob,
         before: &Before,
         entries: &CommitEntries,
-    ) -> Result<Vec<Position>, TransactionFailure> {
+    ) -> Result<Vec<RecordPosition>, TransactionFailure> {
         let offsets = commit_entries::list(entries)
             .map_err(|error| TransactionFailure::Undone(self.no(&error)))?;
         let cell = &self.cell;
@@ -456,7 +456,7 @@ impl CommitThread {
         entries: &CommitEntries,
         why: String,
         job: &CommitJob,
-    ) -> Result<Vec<Position>, TransactionFailure> {
+    ) -> Result<Vec<RecordPosition>, TransactionFailure> {
         let until = self.clock.elapsed() + self.config.request_timeout / 2;
         if entries.is_empty() || !self.writer.clean_up(until) {
             return Err(TransactionFailure::Unknown(why));
@@ -491,7 +491,7 @@ impl CommitThread {
         &self,
         waiting: &PendingDeliveries,
         job: &CommitJob,
-    ) -> Result<Vec<Position>, TransactionFailure> {
+    ) -> Result<Vec<RecordPosition>, TransactionFailure> {
         let Some(inner) = self.inner.upgrade() else {
             return Err(TransactionFailure::Unknown("the log was closed".to_owned()));
         };
