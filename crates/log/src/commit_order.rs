@@ -46,7 +46,7 @@ struct Slots {
     failed: BTreeMap<u64, bool>,
 }
 
-/// A commit of which somebody may still say that it has failed.
+/// A commit that may still fail.
 #[derive(Debug)]
 struct Open {
     is_rejected: Arc<AtomicBool>,

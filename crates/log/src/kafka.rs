@@ -303,7 +303,7 @@ fn end_clients(ended: &mpsc::Receiver<Clients>) {
     let Ok((catalog, producers, readers, offset_fetchers)) = ended.recv() else {
         return;
     };
-    // Whoever drops a log has its own share of these for a moment longer.
+    // The thread that drops a log has its own share of these for a moment longer.
     let is_last = || {
         Arc::strong_count(&catalog) == 1
             && Arc::strong_count(&producers) == 1

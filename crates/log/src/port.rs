@@ -143,7 +143,7 @@ pub trait Session: Send + Sync + fmt::Debug {
     /// Waits for the next thing that happens. One caller at a time; a second one waits for the
     /// first. If canceled, nothing is missed: what would have been returned comes next time.
     ///
-    /// The session stays a member whether it is polled or not; whoever is slow stays owner.
+    /// The session stays a member whether it is polled or not; a slow caller stays owner.
     ///
     /// # Errors
     /// [`LogError::Closed`] after the end and [`LogError::Stopped`] once the log has stopped, each time; [`LogError::OutOfRange`] when the position of a partition
@@ -185,13 +185,13 @@ pub trait Session: Send + Sync + fmt::Debug {
     /// [`LogError::OutcomeUnknown`] the same. A commit without records and offsets does nothing.
     ///
     /// Commits may be called one behind the other without waiting. Those of one partition are done in
-    /// the order in which they are first polled, and none past a gap: when one fails, or nobody knows,
+    /// the order in which they are first polled, and none past a gap: when one fails, or its outcome is unknown,
     /// those that are called before its error was returned are refused ([`LogError::PrecedingCommitFailed`]),
     /// whether they were called before it failed or after. So each may bring just the postings since the
-    /// one before it. Whoever heard of the error goes on from what is [committed](Log::committed).
+    /// one before it. After the error, the caller continues from what is [committed](Log::committed).
     ///
-    /// Of a call that was dropped nobody hears. If it was not done, the next commit of each of its
-    /// partitions is refused ([`LogError::PrecedingCommitFailed`]) and so tells of it, whatever was asked or sought
+    /// The error of a dropped call is not returned. If the call was not done, the next commit of each of its
+    /// partitions is refused ([`LogError::PrecedingCommitFailed`]) and so reports it, whatever was asked or sought
     /// meanwhile; the one after that goes on from what is committed. A new assignment begins without
     /// any of this.
     ///

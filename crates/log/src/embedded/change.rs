@@ -256,12 +256,12 @@ impl LogChange {
         let mut changes = Vec::new();
         let mut at = 0;
         while at < payload.len() {
-            let (tag, content) = part(payload, at).ok_or(Unread::MalformedRecord)?;
+            let (tag, content) = part(payload, at).ok_or(Unread::Malformed)?;
             if !(CHUNK..=END_OFFSETS).contains(&tag) {
                 return Err(Unread::Unknown(tag));
             }
             at += LEAD + content.len();
-            changes.push(Self::read(tag, &content, secret).ok_or(Unread::MalformedRecord)?);
+            changes.push(Self::read(tag, &content, secret).ok_or(Unread::Malformed)?);
         }
         Ok(changes)
     }
@@ -344,7 +344,7 @@ pub(super) enum Unread {
     /// It holds a kind of change that this version does not know.
     Unknown(u8),
     /// The content of a change does not read as one of its kind.
-    MalformedRecord,
+    Malformed,
 }
 
 /// The tag and the content of the change that begins at this place.

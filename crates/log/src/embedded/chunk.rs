@@ -18,7 +18,7 @@
 //!               varint length of headers, key, value, headers}
 //! ```
 //!
-//! Whoever appends encodes the records and their CRC; the one writer fills in the header, once it
+//! The caller encodes the records and their CRC; the one writer fills in the header, once it
 //! knows the offset.
 
 use bytes::Bytes;

@@ -184,7 +184,7 @@ impl EmbeddedContext {
     pub(super) fn check_recovery_saved(&self) -> Result<(), LogError> {
         match self.status().why(RefusalReason::RecoveryPending) {
             Some(why) => Err(LogError::Disk {
-                doing: "write down what was found in",
+                doing: "save the result of recovery in",
                 path: self.config.dir.clone(),
                 source: io::Error::new(io::ErrorKind::StorageFull, why.clone()),
             }),

@@ -241,7 +241,9 @@ impl fmt::Display for LogProblem {
                 f,
                 "journal: {bytes} bytes of `{file}` from byte {at} were never acknowledged"
             ),
-            Self::Beginning { file } => write!(f, "`{file}` does not begin as a segment does"),
+            Self::Beginning { file } => {
+                write!(f, "`{file}` does not start with the header of a segment")
+            }
             Self::Index { file } => write!(f, "index `{file}` is missing or damaged"),
             Self::Books { component, events } => {
                 write!(

@@ -216,7 +216,7 @@ impl Maintenance {
     fn write_index(&self, dir: &Path, partition: u32, segment: &Segment) {
         let path = dir.join(segment.name(partition));
         if let Err(error) = self.try_write_index(&path, segment) {
-            tracing::debug!(path = %path.display(), %error, "an index was not written");
+            tracing::debug!(path = %path.display(), %error, "could not write an index file");
         }
     }
 
@@ -350,7 +350,7 @@ impl Maintenance {
             Ok(names) => names,
             Err(error) => {
                 // The next start finds them.
-                tracing::warn!(%error, "journal files were not let go of");
+                tracing::warn!(%error, "could not recycle old journal files");
                 return;
             }
         };
@@ -371,7 +371,7 @@ impl Maintenance {
     fn remove_file(&self, path: &Path) {
         match self.context.disk.remove(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                tracing::warn!(path = %path.display(), %error, "a file was not removed");
+                tracing::warn!(path = %path.display(), %error, "could not remove a file");
             }
             Ok(()) | Err(_) => {}
         }

@@ -59,7 +59,7 @@ pub(super) fn open(
         tracing::warn!(
             cluster = %found.state.cluster,
             configured = %config.cluster,
-            "the log keeps the name it was made with"
+            "the cluster name of a log cannot change; using the old one"
         );
     }
     mend_manifest(&*disk, &dir)?;
@@ -159,7 +159,7 @@ impl OpenedLog {
 fn if_there_is_room(done: Result<(), LogError>) -> Result<(), LogError> {
     match done {
         Err(error) if files::is_full(&error) => {
-            tracing::warn!(%error, "what was found could not be written down yet");
+            tracing::warn!(%error, "could not save the result of recovery yet; retrying");
             Ok(())
         }
         done => done,
@@ -173,14 +173,14 @@ fn mend_manifest(disk: &dyn Disk, dir: &Path) -> Result<(), LogError> {
         return Ok(());
     };
     if let Some((name, why)) = &found.damage {
-        tracing::error!(file = name, %why, "of two manifests one cannot be used");
+        tracing::error!(file = name, %why, "one of the two manifest copies is unreadable; using the other");
     }
     if found.damage.is_none() && !found.is_old && !found.is_copy_newer {
         return Ok(());
     }
     match manifest::mend(disk, dir, &found) {
         Err(error) if files::is_full(&error) => {
-            tracing::warn!(%error, "the manifest could not be put right yet");
+            tracing::warn!(%error, "could not rewrite the manifest yet");
             // It may have been put right, and only the manifest found no room.
             match manifest::read(disk, dir)? {
                 Some(now) if now.is_copy_newer => manifest::remove_copy(disk, dir),
@@ -202,11 +202,11 @@ fn take_lock(disk: &dyn Disk, config: &EmbeddedConfig) -> Result<Locks, LogError
         Err(error) if is_held(&error) => return Err(locked()),
         taken => taken.doing("lock", &path)?,
     };
-    // Whoever removed the lock file has not freed the directory.
+    // Removing the lock file does not free the directory.
     let dir = match disk.lock(&config.dir) {
         Err(error) if is_held(&error) => return Err(locked()),
         Err(error) => {
-            tracing::debug!(%error, "this file system locks no directories");
+            tracing::debug!(%error, "this file system cannot lock directories");
             None
         }
         Ok(taken) => Some(taken),
@@ -225,7 +225,7 @@ fn take_lock(disk: &dyn Disk, config: &EmbeddedConfig) -> Result<Locks, LogError
         file.append(format!("{holder}\n").as_bytes())
     });
     if let Err(error) = written {
-        tracing::debug!(%error, "the lock file does not name its holder");
+        tracing::debug!(%error, "could not write the holder to the lock file");
     }
     Ok(lock)
 }
@@ -278,7 +278,7 @@ fn report(disk: &dyn Disk, dir: &Path, found: &RecoveredLog) -> Result<bool, Log
             first = damage.sequences.0,
             behind = damage.sequences.1,
             why = %damage.why,
-            "a part of the journal is damaged or missing; `tidegate log check` tells more"
+            "a part of the journal is damaged or missing; see `tidegate log check`"
         );
     }
     if found.replayed > 0 {
@@ -401,7 +401,7 @@ impl Leftovers<'_> {
     }
 }
 
-/// What is said of segments that are kept aside because nobody knows their topic.
+/// What is said of segments that are kept aside because their topic is unknown.
 const LOST: &str = "of-a-lost-topic-";
 
 fn is_segment(name: &str) -> bool {

@@ -1,4 +1,4 @@
-//! A write on its way: encoded by whoever writes, finished by the one writer.
+//! A write on its way: encoded by the caller, finished by the one writer.
 //!
 //! The bytes are the commit group itself, with room for what only the writer knows: offsets, sums of
 //! ids that follow from offsets, the sequence. So the records are copied once, by the caller.

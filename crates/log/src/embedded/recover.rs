@@ -258,7 +258,7 @@ impl Replay<'_> {
                     ),
                 });
             }
-            Err(Unread::MalformedRecord) => Err(InvalidChange("its content makes no sense")),
+            Err(Unread::Malformed) => Err(InvalidChange("its content is malformed")),
         };
         let state = &mut self.found.state;
         state.sequence = frame.sequence;

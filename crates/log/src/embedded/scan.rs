@@ -93,7 +93,7 @@ pub(super) struct Scan {
     offsets: (i64, i64),
 }
 
-/// Where nobody knows which offsets the chunks can have.
+/// Where it is unknown which offsets the chunks can have.
 pub(super) const ANY: (i64, i64) = (0, i64::MAX);
 
 /// What lies at a place.

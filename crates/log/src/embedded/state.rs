@@ -240,8 +240,7 @@ impl LogState {
                     .iter()
                     .for_each(|posting| progress.posted.post(posting));
                 let slot = progress.committed.get_mut(partition as usize);
-                *slot.ok_or(InvalidChange("a commit for a partition that is not there"))? =
-                    Some(committed);
+                *slot.ok_or(InvalidChange("a commit for an unknown partition"))? = Some(committed);
             }
             LogChange::Topic {
                 number,
@@ -425,7 +424,7 @@ impl LogState {
     }
 
     /// Lets go of chunks that end at or before `end`. When a removal was journaled they were in the
-    /// segments it speaks of; whoever reads the journal again has not filled those.
+    /// segments it speaks of; a start that reads the journal again has not filled those.
     fn drop_unflushed(&mut self, (topic, number): (u32, u32), end: i64) {
         let Some(partition) = self.partition_mut(topic, number) else {
             return;
@@ -458,8 +457,8 @@ impl LogState {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct InvalidChange(pub(super) &'static str);
 
-const NO_TOPIC: InvalidChange = InvalidChange("a topic that is not there");
-const NO_PARTITION: InvalidChange = InvalidChange("a partition that is not there");
+const NO_TOPIC: InvalidChange = InvalidChange("an unknown topic");
+const NO_PARTITION: InvalidChange = InvalidChange("an unknown partition");
 
 impl LogState {
     /// Folds the books of the past into coarser buckets.

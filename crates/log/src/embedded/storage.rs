@@ -258,7 +258,7 @@ impl EmbeddedStorage {
             // The thread ended without an answer: by a panic, or with its node.
             Err(_) => Err(LogError::OutcomeUnknown {
                 doing: "a write",
-                why: "the thread that was to answer has ended".to_owned(),
+                why: "the thread that does it has ended".to_owned(),
             }),
         }
     }

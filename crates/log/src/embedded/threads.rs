@@ -301,8 +301,8 @@ fn note_disk_space(context: &EmbeddedContext, done: Result<(), LogError>) {
     let mut status = context.status();
     if status.is(RefusalReason::Full) != full.is_some() {
         match &full {
-            Some(why) => tracing::error!(%why, "the log has no room; appends are refused"),
-            None => tracing::info!("the log has room again"),
+            Some(why) => tracing::error!(%why, "no space left for the log; appends are refused"),
+            None => tracing::info!("the log has space again"),
         }
     }
     status.set(RefusalReason::Full, full);

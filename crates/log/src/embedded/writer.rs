@@ -300,7 +300,7 @@ impl JournalWriter {
             && !pending.chunks.is_empty()
         {
             return Err(LogError::Disk {
-                doing: "fill segments in",
+                doing: "write segments in",
                 path: config.dir.clone(),
                 source: io::Error::new(io::ErrorKind::StorageFull, why.clone()),
             });

@@ -31,7 +31,7 @@ pub(super) struct Begins<'a> {
 
 impl Begins<'_> {
     /// The places that a group has put events in that were born when this one was, the least finished
-    /// first; where nobody knows, what it passed is delivered.
+    /// first; where that is unknown, what it passed is delivered.
     fn places(&self, group: &GroupName, topic: &Topic, id: EventId) -> Vec<Place> {
         let posted = self.posted.get(&(topic.clone(), group.clone()));
         let found = posted.map(|books| settled(books, id)).unwrap_or_default();
@@ -41,7 +41,7 @@ impl Begins<'_> {
         }
     }
 
-    /// Where a group began to read a partition; none if nobody knows that it reads it.
+    /// Where a group began to read a partition; none if it is unknown that it reads it.
     async fn of(&self, group: &GroupName, at: &TopicPartition) -> Result<Option<Offset>, LogError> {
         #[cfg(feature = "kafka")]
         if let OpenLog::Kafka { log: kafka, .. } = self.open {

@@ -241,7 +241,7 @@ mod tests {
         for (committed, begins, expected) in [
             ([None, None], None, vec![]),
             ([None, None], Some(&begins[..]), vec![4, 6]),
-            // A binding says that it reads the topic, and nobody knows where it began.
+            // A binding says that it reads the topic, and it is unknown where it began.
             ([None, None], Some(&begins[..0]), vec![2, 3]),
             ([done.clone(), None], None, vec![5, 3]),
             ([done, None], Some(&begins[..]), vec![5, 6]),

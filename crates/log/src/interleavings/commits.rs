@@ -42,7 +42,7 @@ impl History {
     }
 }
 
-/// A commit on its way to whoever makes it.
+/// A commit on its way to the thread that does it.
 struct Job {
     number: u64,
     tickets: Vec<(TopicPartition, CommitTicket)>,
@@ -168,7 +168,7 @@ impl Scene {
                 }
             };
             drop(tickets);
-            // Whoever called may be gone.
+            // The caller may be gone.
             reply.send(answer).ok();
         }
     }
@@ -182,7 +182,7 @@ impl Facts {
         self.0.iter().position(|other| *other == fact)
     }
 
-    /// Until when nobody can have been told of the failure of this commit.
+    /// Until when no caller can have seen the failure of this commit.
     fn untold_until(&self, number: u64) -> Option<usize> {
         let own = |fact: &Fact| matches!(fact, Telling(told, _) if *told == number);
         let own = self.0.iter().position(own);
@@ -198,7 +198,7 @@ impl Facts {
         own.into_iter().chain(others).min()
     }
 
-    /// From when on somebody must have been told of the failure of this commit.
+    /// From when on a caller must have seen the failure of this commit.
     fn told_by(&self, number: u64) -> Option<usize> {
         let own = |fact: &Fact| matches!(fact, Told(told, _) if *told == number);
         let own = self.0.iter().position(own);
@@ -278,7 +278,7 @@ fn no_commit_is_done_between_a_failure_and_the_telling_of_it_in_any_order() {
         let facts = Facts(scene.history.0.lock().unwrap().clone());
         facts.check_done();
         facts.check_refused();
-        // Whoever comes next hears of what is left to tell, and then all is as at the beginning.
+        // The next caller sees the failure that is left, and then all is as at the beginning.
         let mut next = CommitTickets::new(vec![(at(), scene.partition.next())]);
         let heard = next.check();
         next.acknowledge(&heard);

@@ -13,7 +13,7 @@ use crate::record::{Headers, Record, StoredRecord};
 
 /// The first piece of memory of a copier; each later one is twice as large, up to the last.
 const FIRST_PIECE: usize = 4 * 1_024;
-/// Whoever keeps one record keeps the piece it lies in, so this is what a record can cost.
+/// A caller that keeps one record keeps the piece it lies in, so this is what a record can cost.
 const LAST_PIECE: usize = 64 * 1_024;
 /// What is larger gets memory of its own.
 const ALONE: usize = LAST_PIECE / 4;

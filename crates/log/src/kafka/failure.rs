@@ -1,4 +1,4 @@
-//! What an error of the client means for whoever called.
+//! Errors of the client as errors of the log.
 
 use std::time::Duration;
 

@@ -58,7 +58,7 @@ pub(super) struct Producers {
     room: Arc<Semaphore>,
     room_permits: usize,
     by_batch_size: Mutex<BTreeMap<u64, Arc<BaseProducer<Deliveries>>>>,
-    /// Counts appends without a key, which take turns over the partitions.
+    /// Counts appends without a key, which go to the partitions round-robin.
     unkeyed: AtomicU32,
 }
 

@@ -67,7 +67,7 @@ pub(super) struct KafkaSession {
     cell: Arc<SessionCell>,
     jobs: mpsc::Sender<CommitJob>,
     line: Arc<Semaphore>,
-    /// Held by whoever gets in line, so that nobody overtakes one that has to look up a topic first.
+    /// Held while a commit is queued, so that none overtakes one that has to look up a topic first.
     entering: tokio::sync::Mutex<()>,
     polling: tokio::sync::Mutex<()>,
     max_poll_records: usize,
@@ -182,7 +182,7 @@ impl KafkaSession {
         let limit = self.inner.config.request_timeout;
         let clock = &*self.inner.clock;
         let until = clock.elapsed() + limit;
-        // Whoever asks what is committed waits from here on.
+        // Callers that ask what is committed wait from here on.
         let in_flight = self.inner.in_flight.begin(&self.group);
         let Some(entering) = within(clock, limit, self.entering.lock()).await else {
             return Err(self.inner.away("earlier commits wait for an answer"));
@@ -286,7 +286,7 @@ impl KafkaSession {
             .is_none()
         {
             tracing::warn!(
-                "leaving a Kafka group takes longer than {CLOSE_LIMIT:?}; it goes on without us"
+                "leaving a Kafka group takes longer than {CLOSE_LIMIT:?}; it continues in the background"
             );
         }
         Ok(())

@@ -100,7 +100,7 @@ pub(super) async fn commit(
         Begun::UnderWay(answer) => answer.await.unwrap_or_else(|_| {
             Err(LogError::OutcomeUnknown {
                 doing: "a commit",
-                why: "the log ended before it said so".to_owned(),
+                why: "the log ended before it answered".to_owned(),
             })
         }),
     }

@@ -53,7 +53,7 @@ impl Maintenance {
                 Some((topic.name.clone(), topic.config.clone(), last))
             });
             found.ok_or_else(|| LogError::Stopped {
-                why: "records for a partition that is not there".to_owned(),
+                why: "records for an unknown partition".to_owned(),
             })?
         };
         let dir = self.context.topic_dir(&name);
@@ -73,7 +73,7 @@ impl Maintenance {
                             file = %path.display(),
                             expected = last.len,
                             found = len,
-                            "a segment is missing or was cut off; `tidegate log check` tells more"
+                            "a segment is missing or was cut off; see `tidegate log check`"
                         );
                     }
                     self.seal_last((topic, number), &dir);

@@ -14,7 +14,7 @@ impl Maintenance {
     }
 
     /// Removes at once the segments that were taken out, without waiting for a manifest that does
-    /// not speak of them: their removal is durable in the journal, and whoever reads the manifest
+    /// not speak of them: their removal is durable in the journal, and a start that reads the manifest
     /// reads that too.
     pub(in crate::embedded) fn remove_now(&mut self) {
         self.remove_garbage(u64::MAX);
@@ -45,7 +45,7 @@ impl Maintenance {
             return Ok(());
         }
         Err(LogError::Disk {
-            doing: "go on with the journal in",
+            doing: "extend the journal in",
             path: self.context.config.dir.clone(),
             source: io::Error::new(io::ErrorKind::StorageFull, why),
         })

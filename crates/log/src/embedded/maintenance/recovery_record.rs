@@ -59,7 +59,7 @@ impl Maintenance {
                 Err(error) if files::is_missing(&error) => {}
                 kept => {
                     let kept = kept?;
-                    tracing::error!(kept = %kept.display(), "a journal file follows one that is missing");
+                    tracing::error!(kept = %kept.display(), "a journal file follows a missing one; it was renamed");
                 }
             }
             pending_recovery.behind.pop();
@@ -91,6 +91,6 @@ fn keep_unread(disk: &dyn Disk, dir: &Path, name: &str, at: u64) -> Result<(), L
         return Ok(());
     };
     let kept = files::keep_aside(disk, dir, &format!("damaged-{name}-{at}"), rest)?;
-    tracing::error!(kept = %kept.display(), "a part of the journal that cannot be read is kept aside");
+    tracing::error!(kept = %kept.display(), "an unreadable part of the journal was copied to another file");
     Ok(())
 }

@@ -221,7 +221,7 @@ impl Replay<'_> {
         let unplaced = self.found.state.unplaced();
         let is_lost = |damage: &JournalDamage| damage.sequences.0 < damage.sequences.1;
         if unplaced > 0 && !self.found.damage.iter().any(is_lost) {
-            let why = "more records were written than there are".to_owned();
+            let why = "fewer records were found than were written".to_owned();
             self.may_be_lost(self.place(), why);
         }
         let RecoveredLog { state, damage, .. } = &mut self.found;

@@ -39,7 +39,7 @@ impl<'a> Preview<'a> {
                 ..
             } => {
                 if head.base < self.end((*topic, *partition))? {
-                    return Err(InvalidChange("records for offsets that are taken"));
+                    return Err(InvalidChange("records for offsets that are in use"));
                 }
                 self.ends.insert((*topic, *partition), head.end());
             }

@@ -354,7 +354,7 @@ fn a_group_that_does_not_fit_is_not_applied_in_part() {
         },
     ];
     let refused = state.apply(9, changes).unwrap_err();
-    assert_eq!(refused.0, "records for offsets that are taken");
+    assert_eq!(refused.0, "records for offsets that are in use");
     assert!(!state.groups.contains_key(&group));
     harness.register("g", vec![0]).unwrap();
 }

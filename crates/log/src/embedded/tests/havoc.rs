@@ -182,7 +182,7 @@ struct Damage {
     what: String,
     is_journal: bool,
     is_manifest: bool,
-    /// The end of the journal is gone, and how much it held nobody can say.
+    /// The end of the journal is gone, and it is unknown how much it held.
     is_end: bool,
     /// And nothing is left of it.
     is_without_trace: bool,

@@ -233,9 +233,8 @@ fn a_repair_posts_nothing_but_what_was_damaged() {
     let mut harness = open(&disk);
     harness.create("a", TopicConfig::new(2)).unwrap();
     for n in 0..5 {
-        harness
-            .append(vec![append("a", 0, 7 * n), append("a", 1, 7 * n + 700)])
-            .unwrap();
+        let both = vec![append("a", 0, 7 * n), append("a", 1, 7 * n + 700)];
+        harness.append(both).unwrap();
     }
     // The group passes what it does not post.
     harness

@@ -187,7 +187,7 @@ fn a_record_that_was_lost_with_the_journal_is_taken_from_its_segment() {
             harness.assert_balanced();
             drop(harness);
             disk.end_process();
-            assert_eq!(losses(&disk).len(), 1, "what else there was nobody can say");
+            assert_eq!(losses(&disk).len(), 1, "the rest is unknown");
         }
         assert_eq!(mend(&disk), 1);
         assert_eq!(losses(&disk), []);

@@ -223,7 +223,7 @@ pub(super) fn done(state: &mut SessionState, entries: &CommitEntries) {
     }
 }
 
-/// Notes that nobody knows whether a request was done.
+/// Notes that the outcome of a request is unknown.
 pub(super) fn outcome_unknown(state: &mut SessionState, entries: &CommitEntries) {
     for at in entries.keys() {
         if let Some(held) = state.held.get_mut(at) {
@@ -379,7 +379,7 @@ mod tests {
             (vec![(None, &new, None)], CommitEvidence::Undone),
             (vec![(was, &noted, Some(&noted))], CommitEvidence::Done),
             (vec![(was, &noted, was)], CommitEvidence::Undone),
-            // It would not have changed anything, so nobody can tell.
+            // It would not have changed anything, so it is unknown.
             (vec![(was, &old, was)], CommitEvidence::Unknown),
             (vec![], CommitEvidence::Unknown),
             // Somebody went on from it, or from what was before.

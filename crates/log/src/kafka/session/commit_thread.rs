@@ -39,7 +39,7 @@ const LOOKUP_INTERVAL: Duration = Duration::from_millis(100);
 /// Commits that share one request.
 const MAX_COMMITS_PER_REQUEST: usize = 256;
 
-/// Where a commit stands, for whoever waits for it and may stop waiting.
+/// The state of a commit, for the caller, which may stop waiting.
 pub(super) struct JobState;
 
 impl JobState {
@@ -82,7 +82,7 @@ pub(super) struct CommitJob {
     pub(super) reply: oneshot::Sender<Result<Vec<RecordPosition>, LogError>>,
     /// Its place in the line, which it keeps even if nobody waits for it any more.
     pub(super) _place: OwnedSemaphorePermit,
-    /// Whoever asks what is committed waits for this one.
+    /// Callers that ask what is committed wait for this one.
     pub(super) _under_way: InFlightGuard,
 }
 
@@ -106,7 +106,7 @@ impl CommitJob {
         if answer.is_err() {
             commit_order::fail(&self.tickets);
         }
-        // Whoever asked may have stopped waiting.
+        // The caller may have stopped waiting.
         self.reply.send(answer).ok();
     }
 
@@ -471,7 +471,7 @@ impl CommitThread {
             commit_entries::trace(before, entries, &found),
             self.writer.last(),
         ) {
-            // Whoever took a partition over may have done the same work and written the same.
+            // The new owner of a partition may have done the same work and written the same.
             (CommitEvidence::Done, Some(waiting)) if self.is_ours(job) => {
                 self.positions(&waiting, job)
             }
@@ -515,7 +515,7 @@ fn holds(cell: &SessionCell, offsets: &[OffsetCommit]) -> bool {
 pub(super) fn over(cell: &SessionCell, offsets: &[OffsetCommit]) -> LogError {
     let is_replaced = cell.with(|state| state.end == Some(SessionEnd::Replaced));
     match offsets.first() {
-        // Whoever took our place has what we had.
+        // The member that took our place has what we had.
         Some(offset) if is_replaced => LogError::Fenced {
             at: offset.at.clone(),
         },

@@ -174,7 +174,7 @@ fn the_board_hands_out_every_record_once_in_any_order() {
 }
 
 #[test]
-fn a_seek_reaches_a_driver_that_is_about_to_rest() {
+fn a_seek_reaches_a_poll_thread_that_is_about_to_wait() {
     play(60_000, || {
         let cell = cell();
         let poll_thread = poll_thread(&cell);
@@ -196,7 +196,7 @@ fn a_seek_reaches_a_driver_that_is_about_to_rest() {
 }
 
 #[test]
-fn an_end_reaches_whoever_waits_at_the_board() {
+fn an_end_reaches_all_that_wait_at_the_cell() {
     play(60_000, || {
         let cell = cell();
         let poll_thread = poll_thread(&cell);

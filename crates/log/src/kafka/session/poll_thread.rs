@@ -179,7 +179,7 @@ impl PollThread {
                 }
             });
             for at in &orders.pause {
-                tracing::debug!("a Kafka client pauses {at}, because its records are not taken");
+                tracing::debug!("paused fetching {at}: its records are not polled");
             }
         }
         if !orders.resume.is_empty() {
@@ -208,7 +208,7 @@ impl PollThread {
         }
     }
 
-    /// Whether a place can be read; if not, its partition is stopped. When nobody can tell, it is asked
+    /// Whether a place can be read; if not, its partition is stopped. When that is unknown, it is asked
     /// again.
     fn is_there(&self, at: &TopicPartition, offset: Offset) -> bool {
         let query = BrokerQuery {
@@ -240,7 +240,7 @@ impl PollThread {
         let sought = match sought {
             Ok(sought) => sought,
             Err(error) => {
-                tracing::warn!("a Kafka client could not be sent to an offset, once more: {error}");
+                tracing::warn!("could not seek; retrying: {error}");
                 return Vec::new();
             }
         };
@@ -369,12 +369,12 @@ impl PollThread {
     }
 
     fn end(&self, end: SessionEnd) {
-        tracing::warn!("a session of a Kafka group has ended: {end:?}");
+        tracing::warn!("a consumer session has ended: {end:?}");
         self.cell.with(|state| state.finish(end));
         self.cell.wake_threads();
     }
 
-    /// Leaves the group. Whoever waits is told by the member's own end.
+    /// Leaves the group. Waiting callers are notified by the member's own end.
     fn leave(mut self) {
         let until = self.clock.elapsed() + LEAVE;
         self.moves.give_up();

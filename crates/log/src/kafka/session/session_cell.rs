@@ -45,12 +45,12 @@ impl SessionCell {
         (state.orders(now), self.wakes.load(Ordering::Relaxed))
     }
 
-    /// Tells whoever polls.
+    /// Wakes the caller that polls.
     pub(super) fn tell(&self) {
         self.happened.notify_one();
     }
 
-    /// Tells whoever polls, and the poll thread.
+    /// Wakes the caller that polls, and the poll thread.
     pub(super) fn wake_threads(&self) {
         self.happened.notify_one();
         self.wake_poll_thread(self.state());

@@ -6,7 +6,7 @@
 //!
 //! **Invariant:** within one assignment records are handed out in the order of their offsets, each
 //! once, unless a seek says otherwise. [`OwnedPartition::fetched`] is our own watermark: what the client hands
-//! over again, or out of turn, is dropped.
+//! over again, or out of order, is dropped.
 //!
 //! **Invariant:** a fence is gone before the client is told to let the partition go, so the group
 //! cannot move on while we still believe that it is ours.
@@ -88,7 +88,7 @@ pub(super) struct SessionState {
     /// Pauses outlive assignments.
     paused: BTreeSet<TopicPartition>,
     happened: VecDeque<Result<SessionEvent, LogError>>,
-    /// The partition that was served last, so that all get their turn.
+    /// The partition that was served last, so that all are served round-robin.
     served: Option<TopicPartition>,
     /// The session is over; said once all that happened before was told.
     pub(super) end: Option<SessionEnd>,
@@ -306,7 +306,7 @@ impl SessionState {
         }))
     }
 
-    /// The partition whose turn it is, of those with something to hand out.
+    /// The next partition, round-robin, of those with something to hand out.
     fn next_partition(&self) -> Option<TopicPartition> {
         let ready = |(at, held): &(&TopicPartition, &OwnedPartition)| {
             !held.ready.is_empty() && !held.revoking && !self.paused.contains(*at)
