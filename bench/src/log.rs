@@ -12,8 +12,8 @@ use std::sync::Arc;
 
 use tidegate_core::env::{Entropy, Env, Stream};
 use tidegate_core::{EventId, Topic};
-use tidegate_log::local::{Shelf, Write};
-use tidegate_log::{Append, EmbeddedConfig, EmbeddedShelf, Record, TopicConfig};
+use tidegate_log::local::{RecordStorage, Write};
+use tidegate_log::{Append, EmbeddedConfig, EmbeddedStorage, Record, TopicConfig};
 
 use disk::DiskCounts;
 
@@ -53,7 +53,7 @@ impl Drop for Scratch {
 
 /// A log on a real disk whose operations are counted.
 struct Bench {
-    shelf: Arc<EmbeddedShelf>,
+    storage: Arc<EmbeddedStorage>,
     disk: Arc<DiskCounts>,
 }
 
@@ -66,22 +66,22 @@ impl Bench {
             max_size: u64::MAX / 2,
             ..EmbeddedConfig::new(dir)
         };
-        let shelf = EmbeddedShelf::open(&env, config).expect("the log opens");
+        let storage = EmbeddedStorage::open(&env, config).expect("the log opens");
         Self {
-            shelf: Arc::new(shelf),
+            storage: Arc::new(storage),
             disk,
         }
     }
 
-    /// Lets the keeper do all that is left to be done.
+    /// Lets the maintenance thread do all that is left to be done.
     async fn rest(&self) {
-        self.shelf.tidy().await.expect("the log is tidied up");
+        self.storage.tidy().await.expect("the log is tidied up");
     }
 
     async fn topic(&self, partitions: u32) {
         let topic = topic();
         let made = self
-            .shelf
+            .storage
             .create_topic(&topic, TopicConfig::new(partitions));
         made.await.expect("the topic is made");
     }

@@ -6,7 +6,7 @@ use std::time::Instant;
 use tidegate_core::Offset;
 use tidegate_log::kafka::KafkaLog;
 use tidegate_log::{
-    Append, Commit, Fence, Happening, Join, Log, OffsetCommit, Record, Session, TopicPartition,
+    Append, Commit, Fence, Join, Log, OffsetCommit, Record, Session, SessionEvent, TopicPartition,
 };
 use tokio::task::JoinHandle;
 
@@ -56,7 +56,7 @@ pub(super) async fn consume(log: &KafkaLog, place: &Place) -> Outcome<f64> {
     let mut begin = None;
     let mut left = RECORDS;
     while left > 0 {
-        if let Happening::Records { batch, .. } = session.poll().await.map_err(told)? {
+        if let SessionEvent::Records { batch, .. } = session.poll().await.map_err(told)? {
             begin.get_or_insert_with(Instant::now);
             left = left.saturating_sub(batch.records.len());
         }
@@ -109,7 +109,7 @@ pub(super) async fn commits(log: &KafkaLog, place: &Place) -> Outcome<Vec<u32>> 
 
 async fn fence(session: &dyn Session, at: &TopicPartition) -> Outcome<Fence> {
     loop {
-        if let Happening::Assigned(all) = session.poll().await.map_err(told)?
+        if let SessionEvent::Assigned(all) = session.poll().await.map_err(told)?
             && let Some(ours) = all.iter().find(|one| one.at == *at)
         {
             return Ok(ours.fence);

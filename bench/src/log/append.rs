@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tidegate_log::local::{Shelf, Write};
+use tidegate_log::local::{RecordStorage, Write};
 
 use super::{Bench, MIB, RECORD, Records, Scratch, block_on};
 use crate::measure::{Measurement, median, peak_resident_mib};
@@ -46,14 +46,14 @@ fn synced(name: &str, group: usize) {
         let mut file = File::create(dir.join("plain")).expect("a file");
         let (mut alone, mut turns, mut raw) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..ROUNDS {
-            // What the rounds before have left to the keeper is not to be paid by the plain loop.
+            // What the rounds before have left to the maintenance thread is not to be paid by the plain loop.
             bench.rest().await;
             raw.push(plain_loop(&mut file, group));
             alone.push(write(&bench, &mut records, group, ROUND).await);
             bench.rest().await;
             turns.push(write_in_turns(&bench, &mut records, group, ROUND).await);
         }
-        bench.shelf.close().await;
+        bench.storage.close().await;
         (median(alone), median(turns), median(raw))
     });
     for (pace, ours) in [(Pace::OneByOne, alone), (Pace::InTurns, turns)] {
@@ -137,7 +137,7 @@ fn sustained(pace: Pace) {
                 Pace::InTurns => write_in_turns(&bench, &mut records, GROUP, ROUND).await,
             });
         }
-        bench.shelf.close().await;
+        bench.storage.close().await;
         let syncs = bench.disk.journal_syncs() - syncs;
         (of_all(&rates), syncs)
     });
@@ -176,7 +176,7 @@ async fn write_in_turns(bench: &Bench, records: &mut Records, group: usize, byte
 
 async fn write_all(bench: &Bench, writes: Vec<Write>) {
     for write in writes {
-        bench.shelf.write(write).await.expect("it is written");
+        bench.storage.write(write).await.expect("it is written");
     }
 }
 
@@ -200,7 +200,7 @@ fn concurrent(writers: usize) {
         let bench = Arc::new(Bench::open(&scratch.path().join("log")));
         bench.topic(16).await;
         let first = Records::new().write(COMMIT, 0);
-        bench.shelf.write(first).await.expect("it is written");
+        bench.storage.write(first).await.expect("it is written");
         let syncs = bench.disk.journal_syncs();
         let began = Instant::now();
         let tasks: Vec<_> = (0..writers)
@@ -211,7 +211,7 @@ fn concurrent(writers: usize) {
                     let mut commits = 0_u64;
                     while began.elapsed() < TIME {
                         let write = records.write(COMMIT, i32::try_from(writer % 16).unwrap_or(0));
-                        bench.shelf.write(write).await.expect("it is written");
+                        bench.storage.write(write).await.expect("it is written");
                         commits += 1;
                     }
                     commits
@@ -224,7 +224,7 @@ fn concurrent(writers: usize) {
         }
         let took = began.elapsed();
         let syncs = bench.disk.journal_syncs() - syncs;
-        bench.shelf.close().await;
+        bench.storage.close().await;
         (commits, syncs, took)
     });
     let alone = plain_syncs(scratch.path(), COMMIT * RECORD, Duration::from_secs(1));

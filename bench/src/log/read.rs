@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use tidegate_core::Offset;
-use tidegate_log::local::Shelf;
+use tidegate_log::local::RecordStorage;
 use tidegate_log::{Read, TopicPartition};
 
 use super::{Bench, MIB, RECORD, Records, Scratch, block_on, topic};
@@ -25,9 +25,9 @@ pub(super) fn run() {
                 let partition = i32::try_from((round + n) % 64).unwrap_or(0) % PARTITIONS;
                 write.appends.push(records.append(partition));
             }
-            bench.shelf.write(write).await.expect("it is written");
+            bench.storage.write(write).await.expect("it is written");
         }
-        bench.shelf.close().await;
+        bench.storage.close().await;
     });
     let is_cold = drop_caches();
     let (cold, ratio) = read_one(&scratch, 7);
@@ -73,7 +73,7 @@ fn read_one(scratch: &Scratch, partition: i32) -> (f64, f64) {
         let (mut records, mut bytes) = (0_u64, 0_u64);
         loop {
             let read = Read::new(at.clone(), from);
-            let batch = bench.shelf.read(&read).await.expect("it is read");
+            let batch = bench.storage.read(&read).await.expect("it is read");
             if batch.records.is_empty() {
                 break;
             }
@@ -87,7 +87,7 @@ fn read_one(scratch: &Scratch, partition: i32) -> (f64, f64) {
         }
         let rate = records as f64 / began.elapsed().as_secs_f64();
         let read = bench.disk.bytes_read() - before;
-        bench.shelf.close().await;
+        bench.storage.close().await;
         (rate, read as f64 / bytes as f64)
     })
 }

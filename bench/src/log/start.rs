@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use tidegate_log::local::Shelf;
+use tidegate_log::local::RecordStorage;
 
 use super::read::drop_caches;
 use super::{Bench, MIB, RECORD, Records, Scratch, block_on};
@@ -33,20 +33,20 @@ pub(super) fn run() {
         for round in 0..TOTAL / MIB {
             let partition = i32::try_from(round % 16).unwrap_or(0);
             let write = records.write(MIB / RECORD, partition);
-            bench.shelf.write(write).await.expect("it is written");
+            bench.storage.write(write).await.expect("it is written");
         }
         // What the disk holds while the process still runs is what a kill leaves. A file that was
         // renamed meanwhile is missing in the copy, which is made anew then.
         let is_copied = (0..20).any(|_| copy(&log, &crashed));
         assert!(is_copied, "the directory is copied");
-        bench.shelf.close().await;
+        bench.storage.close().await;
     });
     drop_caches();
     let took = block_on(async {
         let began = Instant::now();
         let bench = Bench::open(&crashed);
         let took = began.elapsed();
-        bench.shelf.close().await;
+        bench.storage.close().await;
         took
     });
     Measurement {

@@ -93,7 +93,7 @@ pub(crate) enum Command {
     Tail(Tail),
     /// List, check or repair the directory of an embedded log
     #[command(subcommand)]
-    Log(Log),
+    Log(LogCommand),
     /// List, check or replay a spill directory
     #[command(subcommand)]
     Spill(Spill),
@@ -283,7 +283,7 @@ pub(crate) enum Until {
 }
 
 #[derive(Debug, Subcommand)]
-pub(crate) enum Log {
+pub(crate) enum LogCommand {
     /// List its topics, their partitions, and how far groups are
     Ls(LogDir),
     /// Read everything in it and say what is not as it should be

@@ -18,7 +18,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use args::{Arguments, Command, Log, Spill};
+use args::{Arguments, Command, LogCommand, Spill};
 use report::{Exit, Report, Voice};
 
 /// Records are many small pieces of memory that one thread makes and another one lets go of: that takes
@@ -49,9 +49,9 @@ fn dispatch(arguments: &Arguments) -> Result<Exit, Report> {
         Command::Where { id, books } => on_tokio(commands::where_is::run(*id, books, output)),
         Command::Send(send) => on_tokio(commands::send::run(send, output)),
         Command::Tail(tail) => on_tokio(commands::tail::run(tail, output)),
-        Command::Log(Log::Ls(dir)) => commands::log::list(dir, output),
-        Command::Log(Log::Check(dir)) => commands::log::check(dir, output),
-        Command::Log(Log::Repair { dir, yes }) => commands::log::repair(dir, *yes, output),
+        Command::Log(LogCommand::Ls(dir)) => commands::log::list(dir, output),
+        Command::Log(LogCommand::Check(dir)) => commands::log::check(dir, output),
+        Command::Log(LogCommand::Repair { dir, yes }) => commands::log::repair(dir, *yes, output),
         Command::Spill(Spill::Ls { dir }) => commands::spill::list(dir, output),
         Command::Spill(Spill::Check { dir }) => commands::spill::check(dir, output),
         Command::Spill(Spill::Replay(replay)) => on_tokio(commands::spill::replay(replay, output)),

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use tidegate_core::{Code, GroupName, Offset, Partition, Topic, error_chain};
 use tidegate_log::{
-    Append, Batch, Call, Committed, Join, Log, LogError, PartitionDescription, Position, Read,
-    Session, TopicConfig, TopicDescription, TopicPartition,
+    Append, Batch, Committed, Join, Log, LogError, LogFuture, PartitionDescription, Read,
+    RecordPosition, Session, TopicConfig, TopicDescription, TopicPartition,
 };
 
 use crate::process::{ClientError, ProcessClient};
@@ -71,7 +71,7 @@ impl RemoteLog {
     }
 
     /// Appends records of one topic, which is how the command sends them.
-    async fn append_all(&self, records: Vec<Append>) -> Result<Vec<Position>, LogError> {
+    async fn append_all(&self, records: Vec<Append>) -> Result<Vec<RecordPosition>, LogError> {
         let Some(topic) = records.first().map(|append| append.topic.clone()) else {
             return Ok(Vec::new());
         };
@@ -80,7 +80,7 @@ impl RemoteLog {
         let path = format!("/tidegate/log/{topic}");
         let placed: Result<PlacedRecords, _> = self.target.post(&path, &new).await;
         let placed = placed.map_err(|error| self.failed("an append", Some(&at), error))?;
-        let positions = placed.records.iter().map(|placed| Position {
+        let positions = placed.records.iter().map(|placed| RecordPosition {
             at: TopicPartition::new(topic.clone(), placed.partition),
             offset: Offset(placed.offset),
         });
@@ -124,14 +124,14 @@ fn failed(
     let (code, message, details) = match error {
         // The request may have got through.
         ClientError::Unreachable { source, .. } if doing == "an append" && !source.is_connect() => {
-            return LogError::Unknown {
+            return LogError::OutcomeUnknown {
                 doing,
                 why: format!("{}: {source}", target.shown()),
             };
         }
         ClientError::Unreachable { source, .. } => {
             let why = format!("no answer: {}", error_chain(&source));
-            return elsewhere(target, "log.away", why);
+            return remote_error(target, "log.unavailable", why);
         }
         ClientError::Refused {
             code,
@@ -158,18 +158,18 @@ fn failed(
             from: number("from").unwrap_or(Offset(0)),
             to: number("to").unwrap_or(Offset(0)),
         },
-        ("log.unknown" | "http.timeout", _) => LogError::Unknown {
+        ("log.outcome-unknown" | "http.timeout", _) => LogError::OutcomeUnknown {
             doing,
             why: message,
         },
-        (code, _) => elsewhere(target, code, message),
+        (code, _) => remote_error(target, code, message),
     }
 }
 
 /// What a process says, in its own words and under its own code.
-fn elsewhere(target: &ProcessClient, code: &str, why: String) -> LogError {
+fn remote_error(target: &ProcessClient, code: &str, why: String) -> LogError {
     let unnamed = Code::from_static("log.refused");
-    LogError::Elsewhere {
+    LogError::Remote {
         process: target.shown(),
         code: Code::new(code).unwrap_or(unnamed),
         why,
@@ -189,11 +189,11 @@ impl Log for RemoteLog {
         &self.cluster
     }
 
-    fn create_topic<'a>(&'a self, _: &'a Topic, _: TopicConfig) -> Call<'a, ()> {
+    fn create_topic<'a>(&'a self, _: &'a Topic, _: TopicConfig) -> LogFuture<'a, ()> {
         Box::pin(async { not_here("to make a topic") })
     }
 
-    fn topics(&self) -> Call<'_, Vec<Topic>> {
+    fn topics(&self) -> LogFuture<'_, Vec<Topic>> {
         Box::pin(async {
             let names: Result<TopicNames, _> = self.target.get("/tidegate/log").await;
             let names = names.map_err(|error| self.failed("to list topics", None, error))?;
@@ -205,26 +205,26 @@ impl Log for RemoteLog {
         })
     }
 
-    fn describe<'a>(&'a self, topic: &'a Topic) -> Call<'a, TopicDescription> {
+    fn describe<'a>(&'a self, topic: &'a Topic) -> LogFuture<'a, TopicDescription> {
         Box::pin(self.describe_topic(topic))
     }
 
-    fn append(&self, records: Vec<Append>) -> Call<'_, Vec<Position>> {
+    fn append(&self, records: Vec<Append>) -> LogFuture<'_, Vec<RecordPosition>> {
         Box::pin(self.append_all(records))
     }
 
-    fn read(&self, read: Read) -> Call<'_, Batch> {
+    fn read(&self, read: Read) -> LogFuture<'_, Batch> {
         Box::pin(self.read_batch(read))
     }
 
-    fn offset_at<'a>(&'a self, at: &'a TopicPartition, timestamp_ms: u64) -> Call<'a, Offset> {
+    fn offset_at<'a>(&'a self, at: &'a TopicPartition, timestamp_ms: u64) -> LogFuture<'a, Offset> {
         Box::pin(async move {
             let answer = self.ask(at, &format!("from=@{timestamp_ms}&max=0")).await?;
             Ok(Offset(answer.next))
         })
     }
 
-    fn delete_before<'a>(&'a self, _: &'a TopicPartition, _: Offset) -> Call<'a, Offset> {
+    fn delete_before<'a>(&'a self, _: &'a TopicPartition, _: Offset) -> LogFuture<'a, Offset> {
         Box::pin(async { not_here("to delete records") })
     }
 
@@ -232,19 +232,19 @@ impl Log for RemoteLog {
         &'a self,
         _: &'a GroupName,
         _: &'a [TopicPartition],
-    ) -> Call<'a, Vec<Option<Committed>>> {
+    ) -> LogFuture<'a, Vec<Option<Committed>>> {
         Box::pin(async { not_here("to read committed offsets") })
     }
 
-    fn groups(&self) -> Call<'_, Vec<GroupName>> {
+    fn groups(&self) -> LogFuture<'_, Vec<GroupName>> {
         Box::pin(async { not_here("to list groups") })
     }
 
-    fn forget_group<'a>(&'a self, _: &'a GroupName) -> Call<'a, ()> {
+    fn forget_group<'a>(&'a self, _: &'a GroupName) -> LogFuture<'a, ()> {
         Box::pin(async { not_here("to forget a group") })
     }
 
-    fn join(&self, _: Join) -> Call<'_, Arc<dyn Session>> {
+    fn join(&self, _: Join) -> LogFuture<'_, Arc<dyn Session>> {
         Box::pin(async { not_here("to join a group") })
     }
 }
@@ -307,7 +307,7 @@ mod tests {
         let at = TopicPartition::new(Topic::new("t").unwrap(), 0);
         for (code, cause, expected) in [
             ("log.unavailable", Some("log.disk"), "log.disk"),
-            ("log.unavailable", Some("log.busy"), "log.busy"),
+            ("log.unavailable", Some("log.overloaded"), "log.overloaded"),
             ("log.full", Some("log.full"), "log.full"),
             (
                 "log.record-too-large",

@@ -7,7 +7,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 use tidegate_core::{EventId, Offset, Topic};
-use tidegate_log::{Append, EVENT_ID, Record, Stored, TopicDescription, TopicPartition};
+use tidegate_log::{Append, EVENT_ID, Record, StoredRecord, TopicDescription, TopicPartition};
 
 /// Bytes as text where they are, else as base64.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -247,7 +247,7 @@ pub struct ReadRecord {
 impl ReadRecord {
     /// Writes a record.
     #[must_use]
-    pub fn of(stored: &Stored, cluster: &str, at: &TopicPartition) -> Self {
+    pub fn of(stored: &StoredRecord, cluster: &str, at: &TopicPartition) -> Self {
         let record = &stored.record;
         let key = Octets::of(record.key.as_deref());
         let value = Octets::of(record.value.as_deref());
@@ -269,7 +269,7 @@ impl ReadRecord {
     ///
     /// # Errors
     /// What of it cannot be read.
-    pub fn into_stored(self) -> Result<Stored, String> {
+    pub fn into_stored(self) -> Result<StoredRecord, String> {
         let mut record = Record {
             key: Octets::read(self.key, self.key_base64.as_deref())?.map(Into::into),
             value: Octets::read(self.value, self.value_base64.as_deref())?.map(Into::into),
@@ -283,7 +283,7 @@ impl ReadRecord {
         if self.carries_id {
             record = record.event_id(self.id);
         }
-        Ok(Stored {
+        Ok(StoredRecord {
             offset: Offset(self.offset),
             record,
         })
@@ -378,7 +378,7 @@ mod tests {
             let at = TopicPartition::new(topic.clone(), 3);
             for record in [record.clone(), record.event_id(id)] {
                 let offset = Offset(9);
-                let stored = Stored { offset, record };
+                let stored = StoredRecord { offset, record };
                 let wire = ReadRecord::of(&stored, "c", &at);
                 let text = serde_json::to_string(&wire).unwrap();
                 let wire: ReadRecord = serde_json::from_str(&text).unwrap();

@@ -9,9 +9,9 @@
 pub mod appends;
 pub mod books;
 pub mod commits;
-pub mod doubts;
 pub mod fences;
 pub mod groups;
+pub mod lost_answers;
 mod member;
 pub mod pauses;
 pub mod reads;

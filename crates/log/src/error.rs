@@ -1,4 +1,4 @@
-//! Why a log does not do what it is asked.
+//! Errors of a log.
 
 use std::io;
 use std::path::PathBuf;
@@ -6,20 +6,22 @@ use std::path::PathBuf;
 use tidegate_core::{Classify, Code, Failure, FailureClass, Offset, Topic};
 
 use crate::embedded::LockHolder;
-use crate::record::{TopicPartition, Unfit};
+use crate::record::{RecordHeaderError, TopicPartition};
 
-/// Why a log does not do what it is asked.
+/// An error of a log.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LogError {
     /// There is no topic of that name.
-    #[error("there is no topic `{topic}`; topics are made by `log.topics` in the configuration")]
+    #[error("topic `{topic}` does not exist; `log.topics` in the configuration creates topics")]
     UnknownTopic {
         /// The name.
         topic: Topic,
     },
     /// The topic has no such partition.
-    #[error("there is no partition {at}; the topic has {partitions}, counted from 0")]
+    #[error(
+        "partition {at} does not exist; the topic has {partitions} partitions, numbered from 0"
+    )]
     UnknownPartition {
         /// What was asked for.
         at: TopicPartition,
@@ -27,7 +29,7 @@ pub enum LogError {
         partitions: u32,
     },
     /// A topic cannot be set up like that, or is set up otherwise and that cannot be changed.
-    #[error("topic `{topic}` cannot be set up like that: {why}")]
+    #[error("invalid configuration of topic `{topic}`: {why}")]
     TopicConfig {
         /// The name.
         topic: Topic,
@@ -47,12 +49,12 @@ pub enum LogError {
         limit: u64,
     },
     /// A header of a record is longer than a log can hold, or its name is no text; nothing is ever cut.
-    #[error("a record for `{topic}` cannot be held: {why}")]
+    #[error("a record for `{topic}` cannot be stored: {why}")]
     HeaderTooLong {
         /// The topic.
         topic: Topic,
         /// What does not fit.
-        why: Unfit,
+        why: RecordHeaderError,
     },
     /// A commit is larger than the log takes at once.
     #[error("a commit has {size} bytes and may have at most {limit} (`max-commit-size`)")]
@@ -88,23 +90,25 @@ pub enum LogError {
     },
     /// More commits wait for the disk than may.
     #[error(
-        "{queued} bytes of commits wait for the disk, and {limit} may (`log.embedded.max-queued-size`)"
+        "{queued} bytes of commits wait for the disk, and the limit is {limit} (`log.embedded.max-queued-size`)"
     )]
-    Busy {
+    Overloaded {
         /// Bytes that wait.
         queued: u64,
         /// Bytes that may.
         limit: u64,
     },
-    /// Whoever asks does not own the partition any more; nothing was changed.
-    #[error("partition {at} belongs to somebody else by now; nothing was committed")]
+    /// The session does not own the partition any more; nothing was changed.
+    #[error("this session no longer owns partition {at}; nothing was committed")]
     Fenced {
         /// The partition.
         at: TopicPartition,
     },
-    /// A commit would take a group back; nothing was changed.
-    #[error("a commit of {next} for {at} would go back: {committed} is committed")]
-    WentBack {
+    /// A commit has a lower offset than the committed one; nothing was changed.
+    #[error(
+        "offset {next} of {at} is before the committed offset {committed}; nothing was committed"
+    )]
+    OffsetRegressed {
         /// The partition.
         at: TopicPartition,
         /// What was to be committed.
@@ -112,17 +116,17 @@ pub enum LogError {
         /// What is committed.
         committed: Offset,
     },
-    /// An earlier commit of the partition was not done, and this one was called before its caller was
-    /// told; nothing was changed.
+    /// An earlier commit of the partition was not done, and this one was called before its caller saw
+    /// the error; nothing was changed.
     #[error(
-        "an earlier commit of {at} was not done, so this one was not either; go on from what is committed"
+        "an earlier commit of {at} failed, so this one was rejected; continue from the committed offset"
     )]
-    OutOfTurn {
+    PrecedingCommitFailed {
         /// The partition.
         at: TopicPartition,
     },
     /// An offset is not there: removed, or not written yet.
-    #[error("offset {asked} of {at} is not there; it holds {start} up to {end}")]
+    #[error("offset {asked} of {at} is out of range; the partition has {start} up to {end}")]
     OutOfRange {
         /// The partition.
         at: TopicPartition,
@@ -134,7 +138,7 @@ pub enum LogError {
         end: Offset,
     },
     /// Records are damaged on disk; those around them can be read.
-    #[error("offsets {from} up to {to} of {at} are damaged; `tidegate log check` tells more")]
+    #[error("offsets {from} up to {to} of {at} are damaged; see `tidegate log check`")]
     Damaged {
         /// The partition.
         at: TopicPartition,
@@ -146,9 +150,9 @@ pub enum LogError {
     /// The session has ended, or the log is closed.
     #[error("the log or its session is closed")]
     Closed,
-    /// Nobody knows whether it was done: the answer did not come.
-    #[error("it is not known whether {doing} was done: {why}")]
-    Unknown {
+    /// No answer came, so it is unknown whether it was done.
+    #[error("the outcome of {doing} is unknown: {why}")]
+    OutcomeUnknown {
         /// What was being done.
         doing: &'static str,
         /// What is known.
@@ -156,14 +160,14 @@ pub enum LogError {
     },
     /// The broker cannot be reached; it was not done.
     #[error("no broker answers at {servers}: {why}")]
-    Away {
+    Unavailable {
         /// The addresses that were tried.
         servers: String,
         /// What is known.
         why: String,
     },
     /// The broker does not believe who we are, or we do not believe who it is. Asking again will not help.
-    #[error("the login at {servers} fails: {why}")]
+    #[error("login at {servers} failed: {why}")]
     Login {
         /// The addresses that were tried.
         servers: String,
@@ -180,9 +184,9 @@ pub enum LogError {
         /// What it said.
         why: String,
     },
-    /// The process that has the log says no, or nothing, when it is asked for it over its HTTP door.
+    /// The process that has the log refused over HTTP, or did not answer.
     #[error("{why} (the process at {process} has the log)")]
-    Elsewhere {
+    Remote {
         /// Where that process answers.
         process: String,
         /// The code of its own error.
@@ -238,18 +242,18 @@ impl LogError {
             Self::MetadataTooLong { .. } => "log.metadata-too-long",
             Self::MetadataNotAscii { .. } => "log.metadata-not-ascii",
             Self::Full { .. } => "log.full",
-            Self::Busy { .. } => "log.busy",
+            Self::Overloaded { .. } => "log.overloaded",
             Self::Fenced { .. } => "log.fenced",
-            Self::WentBack { .. } => "log.went-back",
-            Self::OutOfTurn { .. } => "log.out-of-turn",
+            Self::OffsetRegressed { .. } => "log.offset-regressed",
+            Self::PrecedingCommitFailed { .. } => "log.preceding-commit-failed",
             Self::OutOfRange { .. } => "log.out-of-range",
             Self::Damaged { .. } => "log.damaged",
             Self::Closed => "log.closed",
-            Self::Unknown { .. } => "log.unknown",
-            Self::Away { .. } => "log.away",
+            Self::OutcomeUnknown { .. } => "log.outcome-unknown",
+            Self::Unavailable { .. } => "log.unavailable",
             Self::Login { .. } => "log.login",
             Self::Refused { .. } => "log.refused",
-            Self::Elsewhere { code, .. } => return code.clone(),
+            Self::Remote { code, .. } => return code.clone(),
             Self::Locked { .. } => "log.locked",
             Self::Format { .. } => "log.format",
             // error-page: log.disk
@@ -281,20 +285,22 @@ impl LogError {
             Self::Locked { .. } => {
                 "stop that process, or start it as `tidegate run`, which answers for the directory"
             }
-            Self::Away { .. } => "is the broker up? see `log.clusters.default.bootstrap-servers`",
+            Self::Unavailable { .. } => {
+                "is the broker up? see `log.clusters.default.bootstrap-servers`"
+            }
             Self::Damaged { .. } => "see what `tidegate log check` finds; nothing was changed",
             Self::Format { .. } => {
                 "nothing was changed; use the version that wrote it, or put back a backup of the \
-                 directory: without its manifest nobody can say what is missing"
+                 directory: without its manifest it is unknown what is missing"
             }
             Self::Full { .. } => FULL,
-            Self::Elsewhere { code, .. } => match code.as_str() {
-                "log.away" => "is `tidegate run` still running there?",
+            Self::Remote { code, .. } => match code.as_str() {
+                "log.unavailable" => "is `tidegate run` still running there?",
                 "log.full" => FULL,
                 "http.unauthorized" => "give its token by `--token` or `server.token`",
                 _ => "that process tells more in its own log and under `/health`",
             },
-            Self::Unknown { .. } => {
+            Self::OutcomeUnknown { .. } => {
                 "look with `tidegate where ID` before sending again: it may be there"
             }
             Self::UnknownPartition { .. }
@@ -304,10 +310,10 @@ impl LogError {
             | Self::CommitTooLarge { .. }
             | Self::MetadataTooLong { .. }
             | Self::MetadataNotAscii { .. }
-            | Self::Busy { .. }
+            | Self::Overloaded { .. }
             | Self::Fenced { .. }
-            | Self::WentBack { .. }
-            | Self::OutOfTurn { .. }
+            | Self::OffsetRegressed { .. }
+            | Self::PrecedingCommitFailed { .. }
             | Self::OutOfRange { .. }
             | Self::Closed
             | Self::Refused { .. }
@@ -328,18 +334,18 @@ impl Classify for LogError {
     fn class(&self) -> FailureClass {
         match self {
             Self::Full { .. }
-            | Self::Busy { .. }
+            | Self::Overloaded { .. }
             | Self::Fenced { .. }
-            | Self::OutOfTurn { .. }
+            | Self::PrecedingCommitFailed { .. }
             | Self::Closed
-            | Self::Unknown { .. }
-            | Self::Away { .. } => FailureClass::Transient,
+            | Self::OutcomeUnknown { .. }
+            | Self::Unavailable { .. } => FailureClass::Transient,
             Self::RecordTooLarge { .. }
             | Self::HeaderTooLong { .. }
             | Self::CommitTooLarge { .. }
             | Self::MetadataTooLong { .. }
             | Self::MetadataNotAscii { .. }
-            | Self::WentBack { .. } => FailureClass::Permanent,
+            | Self::OffsetRegressed { .. } => FailureClass::Permanent,
             Self::UnknownTopic { .. }
             | Self::UnknownPartition { .. }
             | Self::TopicConfig { .. }
@@ -351,17 +357,19 @@ impl Classify for LogError {
             | Self::Format { .. }
             | Self::Disk { .. }
             | Self::Stopped { .. } => FailureClass::System,
-            Self::Elsewhere { code, .. } => class_elsewhere(code.as_str()),
+            Self::Remote { code, .. } => class_of_code(code.as_str()),
         }
     }
 }
 
 /// The class of an error of another process, of which only the code is known.
-fn class_elsewhere(code: &str) -> FailureClass {
+fn class_of_code(code: &str) -> FailureClass {
     match code {
-        "log.full" | "log.busy" | "log.closed" | "log.away" | "log.unknown" => {
-            FailureClass::Transient
-        }
+        "log.full"
+        | "log.overloaded"
+        | "log.closed"
+        | "log.unavailable"
+        | "log.outcome-unknown" => FailureClass::Transient,
         "log.record-too-large" | "log.commit-too-large" | "http.body-too-large" => {
             FailureClass::Permanent
         }

@@ -118,7 +118,7 @@ impl OpenLog {
         match self {
             Self::Embedded(log) => {
                 let topics: Vec<_> = topics.clone().into_iter().collect();
-                log.shelf().create_topics(&topics).await
+                log.storage().create_topics(&topics).await
             }
             #[cfg(feature = "kafka")]
             Self::Kafka { log, .. } => {
@@ -149,7 +149,7 @@ impl OpenLog {
     async fn accounts(&self) -> Result<Vec<ComponentAccount>, LogError> {
         match self {
             Self::Embedded(log) => {
-                let books = log.shelf().books().into_iter();
+                let books = log.storage().books().into_iter();
                 Ok(books
                     .map(|kept| account(&kept.topic, kept.group.as_ref(), &kept.books))
                     .collect())
@@ -163,8 +163,8 @@ impl OpenLog {
     async fn audit(&self) -> Result<Vec<Audited>, LogError> {
         match self {
             Self::Embedded(log) => {
-                let counted = log.shelf().audit().await?;
-                Ok(audited(counted, log.shelf().unknown_loss().as_ref()))
+                let counted = log.storage().audit().await?;
+                Ok(audited(counted, log.storage().unknown_loss().as_ref()))
             }
             #[cfg(feature = "kafka")]
             Self::Kafka { log, scope } => kafka_accounts::audit_kafka(log, scope).await,
@@ -185,7 +185,7 @@ impl OpenLog {
     fn readers(&self) -> Readers {
         match self {
             Self::Embedded(log) => {
-                let books = log.shelf().books().into_iter();
+                let books = log.storage().books().into_iter();
                 let groups =
                     books.filter_map(|kept| Some(((kept.topic, kept.group?), kept.begins)));
                 groups.collect()
@@ -204,7 +204,7 @@ impl OpenLog {
     fn posted(&self) -> BTreeMap<(Topic, GroupName), Books> {
         match self {
             Self::Embedded(log) => {
-                let books = log.shelf().books().into_iter();
+                let books = log.storage().books().into_iter();
                 let posted = books.filter_map(|kept| Some(((kept.topic, kept.group?), kept.books)));
                 posted.collect()
             }
@@ -225,7 +225,7 @@ impl OpenLog {
     /// A log that has no room is ready for everything but appends, which are refused by name.
     async fn health(&self) -> HealthFinding {
         match self {
-            Self::Embedded(log) => match (log.shelf().stopped(), log.shelf().no_room()) {
+            Self::Embedded(log) => match (log.storage().stopped(), log.storage().no_room()) {
                 (Some(why), _) => HealthFinding::down(why),
                 (None, Some(why)) => HealthFinding::degraded(format!("appends are refused: {why}")),
                 (None, None) => HealthFinding::up(),
@@ -321,7 +321,7 @@ fn account(topic: &Topic, group: Option<&GroupName>, books: &Books) -> Component
 
 /// What the recount of an embedded log found, with what was lost with its journal and is in no books: at
 /// least so many events are missing.
-fn audited(counted: Vec<embedded::Audited>, loss: Option<&UnknownLoss>) -> Vec<Audited> {
+fn audited(counted: Vec<embedded::TopicAudit>, loss: Option<&UnknownLoss>) -> Vec<Audited> {
     let found = counted.into_iter().map(|found| {
         let (name, kind) = account_name(&found.topic, found.group.as_ref());
         let audited = Audited::new(name, kind, &found.books, &found.recount, found.missing);

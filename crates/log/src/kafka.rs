@@ -44,7 +44,7 @@ use tidegate_core::env::{Clock, Entropy, Env, Spawn};
 use tidegate_core::{GroupName, Offset, Topic};
 
 use crate::error::LogError;
-use crate::port::{Append, Batch, Call, Committed, Join, Log, Position, Read, Session};
+use crate::port::{Append, Batch, Committed, Join, Log, LogFuture, Read, RecordPosition, Session};
 use crate::record::TopicPartition;
 use crate::topic::{TopicConfig, TopicDescription};
 
@@ -167,7 +167,7 @@ impl KafkaLog {
     /// Connects to a cluster. Returns when a broker has answered, knows what we need and takes us.
     ///
     /// # Errors
-    /// [`LogError::Away`] when none answers within the deadline of a call, [`LogError::Login`] for
+    /// [`LogError::Unavailable`] when none answers within the deadline of a call, [`LogError::Login`] for
     /// credentials and certificates, [`LogError::Refused`] for settings that cannot be and brokers before
     /// 2.5.
     pub async fn connect(config: KafkaConfig, env: Env) -> Result<Self, LogError> {
@@ -227,7 +227,7 @@ impl KafkaInner {
 
     /// A call that had no answer in time and changed nothing.
     fn away(&self, why: impl Into<String>) -> LogError {
-        LogError::Away {
+        LogError::Unavailable {
             servers: self.config.bootstrap_servers.clone(),
             why: why.into(),
         }
@@ -303,7 +303,7 @@ fn end_clients(ended: &mpsc::Receiver<Clients>) {
     let Ok((catalog, producers, readers, offset_fetchers)) = ended.recv() else {
         return;
     };
-    // Whoever drops a log has its own share of these for a moment longer.
+    // The thread that drops a log has its own share of these for a moment longer.
     let is_last = || {
         Arc::strong_count(&catalog) == 1
             && Arc::strong_count(&producers) == 1
@@ -344,31 +344,35 @@ impl Log for KafkaLog {
         &self.inner.config.cluster
     }
 
-    fn create_topic<'a>(&'a self, topic: &'a Topic, config: TopicConfig) -> Call<'a, ()> {
+    fn create_topic<'a>(&'a self, topic: &'a Topic, config: TopicConfig) -> LogFuture<'a, ()> {
         Box::pin(self.inner.create_topic(topic, config))
     }
 
-    fn topics(&self) -> Call<'_, Vec<Topic>> {
+    fn topics(&self) -> LogFuture<'_, Vec<Topic>> {
         Box::pin(self.inner.topics())
     }
 
-    fn describe<'a>(&'a self, topic: &'a Topic) -> Call<'a, TopicDescription> {
+    fn describe<'a>(&'a self, topic: &'a Topic) -> LogFuture<'a, TopicDescription> {
         Box::pin(self.inner.describe(topic))
     }
 
-    fn append(&self, records: Vec<Append>) -> Call<'_, Vec<Position>> {
+    fn append(&self, records: Vec<Append>) -> LogFuture<'_, Vec<RecordPosition>> {
         Box::pin(self.inner.append(records))
     }
 
-    fn read(&self, read: Read) -> Call<'_, Batch> {
+    fn read(&self, read: Read) -> LogFuture<'_, Batch> {
         Box::pin(self.inner.read(read))
     }
 
-    fn offset_at<'a>(&'a self, at: &'a TopicPartition, timestamp_ms: u64) -> Call<'a, Offset> {
+    fn offset_at<'a>(&'a self, at: &'a TopicPartition, timestamp_ms: u64) -> LogFuture<'a, Offset> {
         Box::pin(self.inner.offset_at(at, timestamp_ms))
     }
 
-    fn delete_before<'a>(&'a self, at: &'a TopicPartition, offset: Offset) -> Call<'a, Offset> {
+    fn delete_before<'a>(
+        &'a self,
+        at: &'a TopicPartition,
+        offset: Offset,
+    ) -> LogFuture<'a, Offset> {
         Box::pin(self.inner.delete_before(at, offset))
     }
 
@@ -376,7 +380,7 @@ impl Log for KafkaLog {
         &'a self,
         group: &'a GroupName,
         partitions: &'a [TopicPartition],
-    ) -> Call<'a, Vec<Option<Committed>>> {
+    ) -> LogFuture<'a, Vec<Option<Committed>>> {
         Box::pin(async move {
             let found = self.inner.committed(group, partitions).await?;
             Ok(found
@@ -386,15 +390,15 @@ impl Log for KafkaLog {
         })
     }
 
-    fn groups(&self) -> Call<'_, Vec<GroupName>> {
+    fn groups(&self) -> LogFuture<'_, Vec<GroupName>> {
         Box::pin(self.inner.groups())
     }
 
-    fn forget_group<'a>(&'a self, group: &'a GroupName) -> Call<'a, ()> {
+    fn forget_group<'a>(&'a self, group: &'a GroupName) -> LogFuture<'a, ()> {
         Box::pin(self.inner.forget_group(group))
     }
 
-    fn join(&self, join: Join) -> Call<'_, Arc<dyn Session>> {
+    fn join(&self, join: Join) -> LogFuture<'_, Arc<dyn Session>> {
         Box::pin(async move {
             let session = session::join(&self.inner, join).await?;
             Ok(Arc::new(session) as Arc<dyn Session>)

@@ -7,6 +7,10 @@
     )
 )]
 
+mod commit_order;
+#[cfg(test)]
+#[path = "commit_order/tests.rs"]
+mod commit_order_tests;
 #[cfg(feature = "conformance")]
 #[expect(clippy::unwrap_used, reason = "these are the bodies of tests")]
 pub mod conformance;
@@ -23,18 +27,16 @@ mod port;
 mod record;
 mod sync;
 mod topic;
-mod turn;
-#[cfg(test)]
-#[path = "turn/tests.rs"]
-mod turn_tests;
 
-pub use embedded::{EmbeddedConfig, EmbeddedLog, EmbeddedShelf};
+pub use embedded::{EmbeddedConfig, EmbeddedLog, EmbeddedStorage};
 pub use error::LogError;
 pub use inspect::{LogComponent, LogDirectory, OpenLog};
 pub use options::{LogBackend, LogOptions};
 pub use port::{
-    Append, Assignment, Batch, Call, Commit, Committed, Fence, Happening, Join, Lag, Log,
-    MAX_METADATA, OffsetCommit, Position, Read, Session, StartAt,
+    Append, Assignment, Batch, Commit, Committed, Fence, Join, Lag, Log, LogFuture, MAX_METADATA,
+    OffsetCommit, Read, RecordPosition, Session, SessionEvent, StartAt,
 };
-pub use record::{EVENT_ID, Headers, Record, Stored, TopicPartition, Unfit, partition_of};
+pub use record::{
+    EVENT_ID, Headers, Record, RecordHeaderError, StoredRecord, TopicPartition, partition_of,
+};
 pub use topic::{PartitionDescription, TopicConfig, TopicDescription};

@@ -19,7 +19,7 @@
 //!   registered group is removed. On Kafka the broker removes, and a committed offset that is not
 //!   there any more is [`LogError::OutOfRange`], never a silent jump.
 //! - **No call of a remote log hangs.** Each has a deadline of its own and answers
-//!   [`LogError::Away`], [`LogError::Unknown`] or a result; only [`Session::poll`] and a
+//!   [`LogError::Unavailable`], [`LogError::OutcomeUnknown`] or a result; only [`Session::poll`] and a
 //!   [`Log::read`] with a wait are there to be waited for. The embedded log has no deadlines: it
 //!   waits for its disk.
 //!
@@ -35,11 +35,11 @@ use tidegate_core::books::Posting;
 use tidegate_core::{GroupName, Offset, Partition, Topic};
 
 use crate::error::LogError;
-use crate::record::{Record, Stored, TopicPartition, partition_of};
+use crate::record::{Record, StoredRecord, TopicPartition, partition_of};
 use crate::topic::{TopicConfig, TopicDescription};
 
 /// A call on its way, boxed so that the port is object-safe.
-pub type Call<'a, T> = Pin<Box<dyn Future<Output = Result<T, LogError>> + Send + 'a>>;
+pub type LogFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, LogError>> + Send + 'a>>;
 
 /// Longest metadata of a committed offset, in bytes of printable ASCII. A broker takes 4,096 by
 /// default; the books need the rest.
@@ -58,16 +58,16 @@ pub trait Log: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// [`LogError::TopicConfig`] for another number of partitions or a setting that cannot be.
-    fn create_topic<'a>(&'a self, topic: &'a Topic, config: TopicConfig) -> Call<'a, ()>;
+    fn create_topic<'a>(&'a self, topic: &'a Topic, config: TopicConfig) -> LogFuture<'a, ()>;
 
     /// The names of all topics, sorted.
-    fn topics(&self) -> Call<'_, Vec<Topic>>;
+    fn topics(&self) -> LogFuture<'_, Vec<Topic>>;
 
     /// What is known about a topic, as of some moment during the call.
     ///
     /// # Errors
     /// [`LogError::UnknownTopic`].
-    fn describe<'a>(&'a self, topic: &'a Topic) -> Call<'a, TopicDescription>;
+    fn describe<'a>(&'a self, topic: &'a Topic) -> LogFuture<'a, TopicDescription>;
 
     /// Adds records, each to the end of its partition. Returns where each lies, in the order of
     /// the call, when all are durable and can be read.
@@ -79,9 +79,9 @@ pub trait Log: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// [`LogError::UnknownTopic`], [`LogError::UnknownPartition`], [`LogError::RecordTooLarge`],
-    /// [`LogError::HeaderTooLong`], [`LogError::CommitTooLarge`], [`LogError::Full`], [`LogError::Busy`] (too much waits for the
+    /// [`LogError::HeaderTooLong`], [`LogError::CommitTooLarge`], [`LogError::Full`], [`LogError::Overloaded`] (too much waits for the
     /// disk) and [`LogError::Disk`] (the disk has no room): none was added.
-    fn append(&self, records: Vec<Append>) -> Call<'_, Vec<Position>>;
+    fn append(&self, records: Vec<Append>) -> LogFuture<'_, Vec<RecordPosition>>;
 
     /// Reads records of one partition outside of any group: only what is committed, in order, and
     /// without skipping anything that is there.
@@ -93,15 +93,16 @@ pub trait Log: Send + Sync + fmt::Debug {
     /// # Errors
     /// [`LogError::OutOfRange`] before the start or behind the end; [`LogError::Damaged`] when the
     /// record at `from` is, with the offset at which to go on.
-    fn read(&self, read: Read) -> Call<'_, Batch>;
+    fn read(&self, read: Read) -> LogFuture<'_, Batch>;
 
     /// The first offset whose record is not older than `timestamp_ms`; the end if there is none.
-    fn offset_at<'a>(&'a self, at: &'a TopicPartition, timestamp_ms: u64) -> Call<'a, Offset>;
+    fn offset_at<'a>(&'a self, at: &'a TopicPartition, timestamp_ms: u64) -> LogFuture<'a, Offset>;
 
     /// Removes every record before `offset`: at once for readers, later from the disk. Returns
     /// the new start, which never lies behind the end or, embedded, behind what a registered group
     /// still has to read. Calling twice changes nothing.
-    fn delete_before<'a>(&'a self, at: &'a TopicPartition, offset: Offset) -> Call<'a, Offset>;
+    fn delete_before<'a>(&'a self, at: &'a TopicPartition, offset: Offset)
+    -> LogFuture<'a, Offset>;
 
     /// What a group has committed, in the order asked; none where it has committed nothing.
     ///
@@ -111,17 +112,17 @@ pub trait Log: Send + Sync + fmt::Debug {
         &'a self,
         group: &'a GroupName,
         partitions: &'a [TopicPartition],
-    ) -> Call<'a, Vec<Option<Committed>>>;
+    ) -> LogFuture<'a, Vec<Option<Committed>>>;
 
     /// Every group that is registered (it was joined once), sorted.
-    fn groups(&self) -> Call<'_, Vec<GroupName>>;
+    fn groups(&self) -> LogFuture<'_, Vec<GroupName>>;
 
     /// Forgets a group and its offsets; retention does not wait for it any more. Forgetting twice
     /// changes nothing.
     ///
     /// # Errors
     /// [`LogError::Refused`] while it has members.
-    fn forget_group<'a>(&'a self, group: &'a GroupName) -> Call<'a, ()>;
+    fn forget_group<'a>(&'a self, group: &'a GroupName) -> LogFuture<'a, ()>;
 
     /// Joins a group. Returns when the session exists; partitions come by [`Session::poll`].
     ///
@@ -131,7 +132,7 @@ pub trait Log: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// [`LogError::UnknownTopic`].
-    fn join(&self, join: Join) -> Call<'_, Arc<dyn Session>>;
+    fn join(&self, join: Join) -> LogFuture<'_, Arc<dyn Session>>;
 }
 
 /// One member of a group.
@@ -142,67 +143,72 @@ pub trait Session: Send + Sync + fmt::Debug {
     /// Waits for the next thing that happens. One caller at a time; a second one waits for the
     /// first. If canceled, nothing is missed: what would have been returned comes next time.
     ///
-    /// The session stays a member whether it is polled or not; whoever is slow stays owner.
+    /// The session stays a member whether it is polled or not; a slow caller stays owner.
     ///
     /// # Errors
     /// [`LogError::Closed`] after the end and [`LogError::Stopped`] once the log has stopped, each time; [`LogError::OutOfRange`] when the position of a partition
     /// is not there any more, or [`LogError::Damaged`] when what lies there cannot be read: that
     /// partition is stopped until it is sought. Others are told once and polling goes on.
-    fn poll(&self) -> Call<'_, Happening>;
+    fn poll(&self) -> LogFuture<'_, SessionEvent>;
 
-    /// Lets partitions go that [`Happening::Revoking`] named. Returns when the log knows it. Letting
+    /// Lets partitions go that [`SessionEvent::Revoking`] named. Returns when the log knows it. Letting
     /// go of what is not held changes nothing.
-    fn release<'a>(&'a self, partitions: &'a [TopicPartition]) -> Call<'a, ()>;
+    fn release<'a>(&'a self, partitions: &'a [TopicPartition]) -> LogFuture<'a, ()>;
 
     /// Hands out no more records of these partitions until [`resume`](Self::resume).
     ///
     /// A pause holds for this session, also for a partition that it does not own (yet, or any
     /// more), so it survives a rebalance. Returns when no later poll hands out a record of them.
     /// Pausing twice is pausing once.
-    fn pause<'a>(&'a self, partitions: &'a [TopicPartition]) -> Call<'a, ()>;
+    fn pause<'a>(&'a self, partitions: &'a [TopicPartition]) -> LogFuture<'a, ()>;
 
     /// Goes on where the pause began: right after the last record handed out, or where it was
     /// sought to since. Resuming what is not paused changes nothing.
-    fn resume<'a>(&'a self, partitions: &'a [TopicPartition]) -> Call<'a, ()>;
+    fn resume<'a>(&'a self, partitions: &'a [TopicPartition]) -> LogFuture<'a, ()>;
 
     /// The next record handed out of `at` is the first one at or after `offset`. Returns when
     /// no later poll hands out anything else. It does not resume, and commits nothing.
     ///
     /// # Errors
     /// [`LogError::Fenced`] when the partition is not owned under that fence.
-    fn seek<'a>(&'a self, at: &'a TopicPartition, fence: Fence, offset: Offset) -> Call<'a, ()>;
+    fn seek<'a>(
+        &'a self,
+        at: &'a TopicPartition,
+        fence: Fence,
+        offset: Offset,
+    ) -> LogFuture<'a, ()>;
 
     /// Does all of it or nothing: the records are added, the offsets and their metadata set, the
     /// postings booked. Returns where the records lie, in the order of the call, when it is durable.
     ///
     /// If canceled it may happen all the same; [`Log::committed`] tells, stably. After
-    /// [`LogError::Unknown`] the same. A commit without records and offsets does nothing.
+    /// [`LogError::OutcomeUnknown`] the same. A commit without records and offsets does nothing.
     ///
     /// Commits may be called one behind the other without waiting. Those of one partition are done in
-    /// the order in which they are first polled, and none past a gap: when one fails, or nobody knows,
-    /// those that are called before its error was returned are refused ([`LogError::OutOfTurn`]),
+    /// the order in which they are first polled, and none past a gap: when one fails, or its outcome is unknown,
+    /// those that are called before its error was returned are refused ([`LogError::PrecedingCommitFailed`]),
     /// whether they were called before it failed or after. So each may bring just the postings since the
-    /// one before it. Whoever heard of the error goes on from what is [committed](Log::committed).
+    /// one before it. After the error, the caller continues from what is [committed](Log::committed).
     ///
-    /// Of a call that was dropped nobody hears. If it was not done, the next commit of each of its
-    /// partitions is refused ([`LogError::OutOfTurn`]) and so tells of it, whatever was asked or sought
+    /// The error of a dropped call is not returned. If the call was not done, the next commit of each of its
+    /// partitions is refused ([`LogError::PrecedingCommitFailed`]) and so reports it, whatever was asked or sought
     /// meanwhile; the one after that goes on from what is committed. A new assignment begins without
     /// any of this.
     ///
     /// # Errors
     /// Nothing was changed by [`LogError::Fenced`] (not the owner under that fence),
-    /// [`LogError::WentBack`], [`LogError::OutOfTurn`], [`LogError::MetadataTooLong`], [`LogError::MetadataNotAscii`],
+    /// [`LogError::OffsetRegressed`], [`LogError::PrecedingCommitFailed`], [`LogError::MetadataTooLong`], [`LogError::MetadataNotAscii`],
     /// [`LogError::RecordTooLarge`], [`LogError::HeaderTooLong`], [`LogError::CommitTooLarge`],
     /// [`LogError::UnknownTopic`], [`LogError::UnknownPartition`], [`LogError::OutOfRange`] (behind the end). A full log takes
     /// commits that bring offsets from its reserve, so that it can be drained.
-    fn commit(&self, commit: Commit) -> Call<'_, Vec<Position>>;
+    fn commit(&self, commit: Commit) -> LogFuture<'_, Vec<RecordPosition>>;
 
     /// How far each owned partition is behind, by partition.
-    fn lag(&self) -> Call<'_, Vec<Lag>>;
+    fn lag(&self) -> LogFuture<'_, Vec<Lag>>;
 
     /// Leaves the group. Returns when others may have the partitions, or at a deadline. Closing
     /// twice changes nothing.
-    fn close(&self) -> Call<'_, ()>;
+    fn close(&self) -> LogFuture<'_, ()>;
 }
 
 /// A record on its way into a topic.
@@ -242,7 +248,7 @@ impl Append {
     pub(crate) fn choose_partition(
         &self,
         partitions: u32,
-        turn: impl FnOnce() -> u32,
+        count: impl FnOnce() -> u32,
     ) -> Result<Partition, LogError> {
         if let Err(why) = self.record.headers.check() {
             let topic = self.topic.clone();
@@ -251,7 +257,7 @@ impl Append {
         let partition = match (self.partition, &self.record.key) {
             (Some(partition), _) => partition,
             (None, Some(key)) => partition_of(key, partitions),
-            (None, None) => Partition(i32::try_from(turn() % partitions).unwrap_or(0)),
+            (None, None) => Partition(i32::try_from(count() % partitions).unwrap_or(0)),
         };
         match u32::try_from(partition.0).is_ok_and(|number| number < partitions) {
             true => Ok(partition),
@@ -265,7 +271,7 @@ impl Append {
 
 /// Where a record lies.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Position {
+pub struct RecordPosition {
     /// Its partition.
     pub at: TopicPartition,
     /// Its offset there.
@@ -288,7 +294,7 @@ pub struct Read {
 }
 
 impl Read {
-    /// Reads from an offset, in helpings of a usual size and without waiting.
+    /// Reads from an offset, in batches of a usual size and without waiting.
     #[must_use]
     pub fn new(at: TopicPartition, from: Offset) -> Self {
         Self {
@@ -307,7 +313,7 @@ pub struct Batch {
     /// The partition.
     pub at: TopicPartition,
     /// The records.
-    pub records: Vec<Stored>,
+    pub records: Vec<StoredRecord>,
     /// The offset at which to go on: behind the last record, and behind holes that follow it.
     pub next: Offset,
 }
@@ -328,7 +334,7 @@ pub struct Committed {
 
 /// What happens to a member.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Happening {
+pub enum SessionEvent {
     /// These partitions are ours from now on.
     Assigned(Vec<Assignment>),
     /// These partitions are to be let go: stop their work, commit, then call
@@ -368,14 +374,14 @@ pub enum StartAt {
     /// Behind the last record, when the group first gets the partition. That is committed then, so
     /// that nothing which comes later is skipped; what lies before was never in its books.
     Latest,
-    /// Nowhere: it is an error ([`LogError::OutOfRange`] of [`StartAt::NOWHERE`]), for those who must
-    /// not guess. The partition is assigned, and stopped until it is sought.
-    Nowhere,
+    /// Not at all: polling returns [`LogError::OutOfRange`] with [`StartAt::NO_OFFSET`]. The partition is
+    /// assigned, and stopped until it is sought.
+    Fail,
 }
 
 impl StartAt {
-    /// The offset that is said to be missing where nothing was committed and none may be guessed.
-    pub const NOWHERE: Offset = Offset(-1);
+    /// The offset in the error of a group that has committed nothing and [must not guess](Self::Fail).
+    pub const NO_OFFSET: Offset = Offset(-1);
 }
 
 /// How to join a group.

@@ -115,14 +115,14 @@ impl Record {
 
 /// A record as it lies in its partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Stored {
+pub struct StoredRecord {
     /// Where it lies.
     pub offset: Offset,
     /// What it is.
     pub record: Record,
 }
 
-impl Stored {
+impl StoredRecord {
     /// The id of its event: the one it carries, or the one that follows from where it lies.
     #[must_use]
     pub fn event_id(&self, cluster: &str, at: &TopicPartition) -> EventId {
@@ -150,7 +150,7 @@ impl Stored {
 #[derive(Clone, Default)]
 pub struct Headers {
     bytes: Bytes,
-    unfit: Option<Unfit>,
+    unfit: Option<RecordHeaderError>,
     /// The bits of the event's id, where whoever made the headers knew it; the bytes say the same.
     /// Reading it out of the text of each record would be a tenth of what an append takes. (Bytes,
     /// because a number of that size would be aligned at the cost of all records.)
@@ -168,7 +168,7 @@ impl Eq for Headers {}
 /// Why headers cannot be written to a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Unfit {
+pub enum RecordHeaderError {
     /// A name is longer than [`Headers::LONGEST_NAME`].
     #[error(
         "the name of a header has {0} bytes and may have at most {limit}",
@@ -209,7 +209,7 @@ impl Headers {
         while !rest.is_empty() {
             let (name, _, behind) = split_bytes(rest)?;
             if std::str::from_utf8(name).is_err() {
-                unfit = Some(Unfit::NotText);
+                unfit = Some(RecordHeaderError::NotText);
             }
             rest = behind;
         }
@@ -246,20 +246,22 @@ impl Headers {
     ///
     /// # Errors
     /// What does not fit.
-    pub fn check(&self) -> Result<(), Unfit> {
+    pub fn check(&self) -> Result<(), RecordHeaderError> {
         self.unfit.map_or(Ok(()), Err)
     }
 
     /// What of these headers does not fit.
     pub(crate) fn unfit<'a>(
         mut headers: impl Iterator<Item = (&'a str, Option<&'a [u8]>)>,
-    ) -> Option<Unfit> {
+    ) -> Option<RecordHeaderError> {
         headers.find_map(|(name, value)| {
             if name.len() > Self::LONGEST_NAME {
-                return Some(Unfit::Name(u32::try_from(name.len()).unwrap_or(u32::MAX)));
+                return Some(RecordHeaderError::Name(
+                    u32::try_from(name.len()).unwrap_or(u32::MAX),
+                ));
             }
             let is_too_long = value.is_some_and(|value| value.len() > Self::LONGEST_VALUE);
-            is_too_long.then_some(Unfit::Value)
+            is_too_long.then_some(RecordHeaderError::Value)
         })
     }
 
@@ -472,7 +474,7 @@ mod tests {
         assert_eq!(headers.check(), Ok(()));
         let whole = headers.as_bytes().to_vec();
         headers.push(&format!("{longest}n"), Some(b"x"));
-        assert_eq!(headers.check(), Err(Unfit::Name(65_536)));
+        assert_eq!(headers.check(), Err(RecordHeaderError::Name(65_536)));
         assert_eq!(headers.as_bytes(), whole);
         headers.push("behind", Some(b"it"));
         assert_eq!(headers.get("behind"), Some(&b"it"[..]));
@@ -495,7 +497,7 @@ mod tests {
             [("ab", Some(&b"z"[..])), ("behind", Some(&b"it"[..]))]
         );
         assert_eq!(stored.as_bytes(), bytes);
-        assert_eq!(stored.check(), Err(Unfit::NotText));
+        assert_eq!(stored.check(), Err(RecordHeaderError::NotText));
         assert_eq!(Headers::from_stored(bytes.slice(..9)), None);
     }
 }

@@ -55,7 +55,7 @@ pub enum ProblemCode {
     /// The log cannot do this now; the details name the cause.
     LogUnavailable,
     /// Nobody knows whether the records were added.
-    LogUnknown,
+    LogOutcomeUnknown,
 }
 
 impl ProblemCode {
@@ -84,7 +84,7 @@ impl ProblemCode {
         Self::LogDamaged,
         Self::LogFull,
         Self::LogUnavailable,
-        Self::LogUnknown,
+        Self::LogOutcomeUnknown,
     ];
 
     /// The string that stands in the body.
@@ -128,7 +128,7 @@ impl ProblemCode {
             Self::LogDamaged => ("log.damaged", StatusCode::INTERNAL_SERVER_ERROR),
             Self::LogFull => ("log.full", StatusCode::INSUFFICIENT_STORAGE),
             Self::LogUnavailable => ("log.unavailable", StatusCode::SERVICE_UNAVAILABLE),
-            Self::LogUnknown => ("log.unknown", StatusCode::GATEWAY_TIMEOUT),
+            Self::LogOutcomeUnknown => ("log.outcome-unknown", StatusCode::GATEWAY_TIMEOUT),
         }
     }
 
@@ -189,7 +189,7 @@ mod tests {
         500 log.damaged
         507 log.full
         503 log.unavailable
-        504 log.unknown
+        504 log.outcome-unknown
         ");
     }
 }

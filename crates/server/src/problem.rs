@@ -166,6 +166,6 @@ fn default_message(code: ProblemCode) -> &'static str {
         }
         ProblemCode::LogDamaged => "what the log has there is damaged",
         ProblemCode::LogFull | ProblemCode::LogUnavailable => "the log cannot do this now",
-        ProblemCode::LogUnknown => "it is not known whether the log did it",
+        ProblemCode::LogOutcomeUnknown => "the outcome is unknown",
     }
 }

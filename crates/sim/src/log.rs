@@ -2,7 +2,7 @@
 
 mod faults;
 mod model;
-mod shelf;
+mod storage;
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,19 +12,19 @@ use tidegate_core::env::Env;
 use tidegate_core::{GroupName, Offset, Topic};
 use tidegate_log::local::LocalLog;
 use tidegate_log::{
-    Append, Batch, Call, Committed, Join, Log, Position, Read, Session, TopicConfig,
+    Append, Batch, Committed, Join, Log, LogFuture, Read, RecordPosition, Session, TopicConfig,
     TopicDescription, TopicPartition,
 };
 
 pub use faults::{LogFault, LogRates};
 
-use shelf::ModelShelf;
+use storage::ModelStorage;
 
 /// A log that every simulated node can reach, as a broker would be.
 ///
-/// **May fail:** any call may be slow or refused ([`LogError::Away`](tidegate_log::LogError::Away));
+/// **May fail:** any call may be slow or refused ([`LogError::Unavailable`](tidegate_log::LogError::Unavailable));
 /// the answer to a commit may be lost, whether it was done or not
-/// ([`LogError::Unknown`](tidegate_log::LogError::Unknown)); partitions are asked back at any moment;
+/// ([`LogError::OutcomeUnknown`](tidegate_log::LogError::OutcomeUnknown)); partitions are asked back at any moment;
 /// a member is taken for dead while it lives; the log crashes, and with it goes everything that was
 /// not done and every session. **Must not fail:** what was answered as done stays; a write is done
 /// whole or not at all, in the order in which writes were handed over, and once however often its
@@ -54,7 +54,7 @@ use shelf::ModelShelf;
 /// ```
 #[derive(Clone)]
 pub struct SimLog {
-    shelf: Arc<ModelShelf>,
+    storage: Arc<ModelStorage>,
     /// The present life: it ends with a crash.
     life: Arc<Mutex<LocalLog>>,
     env: Arc<Env>,
@@ -65,10 +65,10 @@ impl SimLog {
     #[must_use]
     pub fn new(env: &Env) -> Self {
         let env = Arc::new(env.fork("log"));
-        let shelf = Arc::new(ModelShelf::new(&env));
-        let life = LocalLog::new(Arc::clone(&shelf) as _, &env);
+        let storage = Arc::new(ModelStorage::new(&env));
+        let life = LocalLog::new(Arc::clone(&storage) as _, &env);
         Self {
-            shelf,
+            storage,
             life: Arc::new(Mutex::new(life)),
             env,
         }
@@ -76,34 +76,34 @@ impl SimLog {
 
     /// Something goes wrong with the next write; called again, with the one after it.
     pub fn inject(&self, fault: LogFault) {
-        self.shelf.state().faults.script.push_back(fault);
+        self.storage.state().faults.script.push_back(fault);
     }
 
     /// How many of the injected faults have not struck yet.
     #[must_use]
     pub fn faults_left(&self) -> u64 {
-        self.shelf.state().faults.script.len() as u64
+        self.storage.state().faults.script.len() as u64
     }
 
     /// How often things go wrong from now on. The default is never.
     pub fn set_rates(&self, rates: LogRates) {
-        self.shelf.state().faults.rates = rates;
+        self.storage.state().faults.rates = rates;
     }
 
     /// Whether the log refuses records that come without offsets, as one that is full.
     pub fn set_full(&self, is_full: bool) {
-        self.shelf.state().faults.is_full = is_full;
+        self.storage.state().faults.is_full = is_full;
     }
 
     /// Loses everything that was not done, and every session; the log is there again at once.
     pub fn crash(&self) {
-        let fresh = LocalLog::new(Arc::clone(&self.shelf) as _, &self.env);
+        let fresh = LocalLog::new(Arc::clone(&self.storage) as _, &self.env);
         let ended = {
             let mut life = self.life.lock().unwrap_or_else(PoisonError::into_inner);
             std::mem::replace(&mut *life, fresh)
         };
         ended.close();
-        self.shelf.crash();
+        self.storage.crash();
     }
 
     /// Asks every member of a group to let everything go.
@@ -120,13 +120,13 @@ impl SimLog {
     /// The books of a group on a topic: the sum of the postings that were committed.
     #[must_use]
     pub fn books(&self, group: &GroupName, topic: &Topic) -> Books {
-        self.shelf.state().model.books(group, topic)
+        self.storage.state().model.books(group, topic)
     }
 
     /// What a group has settled of a topic as the records tell, to be compared with its books.
     #[must_use]
     pub fn recount(&self, group: &GroupName, topic: &Topic) -> Tally {
-        let state = self.shelf.state();
+        let state = self.storage.state();
         state.model.recount(self.cluster(), group, topic)
     }
 
@@ -138,7 +138,7 @@ impl SimLog {
 
 impl fmt::Debug for SimLog {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "SimLog({:?})", self.shelf)
+        write!(f, "SimLog({:?})", self.storage)
     }
 }
 
@@ -147,31 +147,35 @@ impl Log for SimLog {
         "sim"
     }
 
-    fn create_topic<'a>(&'a self, topic: &'a Topic, config: TopicConfig) -> Call<'a, ()> {
+    fn create_topic<'a>(&'a self, topic: &'a Topic, config: TopicConfig) -> LogFuture<'a, ()> {
         Box::pin(async move { self.present().create_topic(topic, config).await })
     }
 
-    fn topics(&self) -> Call<'_, Vec<Topic>> {
+    fn topics(&self) -> LogFuture<'_, Vec<Topic>> {
         Box::pin(async move { self.present().topics().await })
     }
 
-    fn describe<'a>(&'a self, topic: &'a Topic) -> Call<'a, TopicDescription> {
+    fn describe<'a>(&'a self, topic: &'a Topic) -> LogFuture<'a, TopicDescription> {
         Box::pin(async move { self.present().describe(topic).await })
     }
 
-    fn append(&self, records: Vec<Append>) -> Call<'_, Vec<Position>> {
+    fn append(&self, records: Vec<Append>) -> LogFuture<'_, Vec<RecordPosition>> {
         Box::pin(async move { self.present().append(records).await })
     }
 
-    fn read(&self, read: Read) -> Call<'_, Batch> {
+    fn read(&self, read: Read) -> LogFuture<'_, Batch> {
         Box::pin(async move { self.present().read(read).await })
     }
 
-    fn offset_at<'a>(&'a self, at: &'a TopicPartition, timestamp_ms: u64) -> Call<'a, Offset> {
+    fn offset_at<'a>(&'a self, at: &'a TopicPartition, timestamp_ms: u64) -> LogFuture<'a, Offset> {
         Box::pin(async move { self.present().offset_at(at, timestamp_ms).await })
     }
 
-    fn delete_before<'a>(&'a self, at: &'a TopicPartition, offset: Offset) -> Call<'a, Offset> {
+    fn delete_before<'a>(
+        &'a self,
+        at: &'a TopicPartition,
+        offset: Offset,
+    ) -> LogFuture<'a, Offset> {
         Box::pin(async move { self.present().delete_before(at, offset).await })
     }
 
@@ -179,19 +183,19 @@ impl Log for SimLog {
         &'a self,
         group: &'a GroupName,
         partitions: &'a [TopicPartition],
-    ) -> Call<'a, Vec<Option<Committed>>> {
+    ) -> LogFuture<'a, Vec<Option<Committed>>> {
         Box::pin(async move { self.present().committed(group, partitions).await })
     }
 
-    fn groups(&self) -> Call<'_, Vec<GroupName>> {
+    fn groups(&self) -> LogFuture<'_, Vec<GroupName>> {
         Box::pin(async move { self.present().groups().await })
     }
 
-    fn forget_group<'a>(&'a self, group: &'a GroupName) -> Call<'a, ()> {
+    fn forget_group<'a>(&'a self, group: &'a GroupName) -> LogFuture<'a, ()> {
         Box::pin(async move { self.present().forget_group(group).await })
     }
 
-    fn join(&self, join: Join) -> Call<'_, Arc<dyn Session>> {
+    fn join(&self, join: Join) -> LogFuture<'_, Arc<dyn Session>> {
         Box::pin(async move { self.present().join(join).await })
     }
 }

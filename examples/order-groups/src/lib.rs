@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tidegate_core::books::{Place, postings};
 use tidegate_core::{EventIds, GroupName, Topic};
 use tidegate_log::{
-    Append, Commit, Happening, Join, Log, LogError, OffsetCommit, Record, TopicConfig,
+    Append, Commit, Join, Log, LogError, OffsetCommit, Record, SessionEvent, TopicConfig,
 };
 use tokio::sync::watch;
 
@@ -43,16 +43,16 @@ pub async fn consume(log: Arc<dyn Log>, mut stop: watch::Receiver<bool>) -> Resu
     let session = log.join(Join::new(group, vec![orders])).await?;
     let mut handled = 0;
     loop {
-        let happening = tokio::select! {
+        let event = tokio::select! {
             biased;
             _ = stop.wait_for(|stop| *stop) => break,
-            happening = session.poll() => happening?,
+            event = session.poll() => event?,
         };
-        match happening {
-            Happening::Assigned(_) | Happening::Lost(_) => {}
+        match event {
+            SessionEvent::Assigned(_) | SessionEvent::Lost(_) => {}
             // Nothing of ours is under way between two polls, so they can go at once.
-            Happening::Revoking(partitions) => session.release(&partitions).await?,
-            Happening::Records { fence, batch } => {
+            SessionEvent::Revoking(partitions) => session.release(&partitions).await?,
+            SessionEvent::Records { fence, batch } => {
                 let ids = batch.records.iter().map(|stored| {
                     // This is where an order would be billed.
                     stored.event_id(log.cluster(), &batch.at)

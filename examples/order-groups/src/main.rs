@@ -26,11 +26,11 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let first = tokio::spawn(consume(Arc::clone(&shared), stopped.clone()));
     let second = tokio::spawn(consume(shared, stopped));
     while log
-        .shelf()
+        .storage()
         .books()
         .iter()
         .any(|kept| kept.group.is_some() && kept.books.account().queued > 0)
-        || log.shelf().books().len() < 2
+        || log.storage().books().len() < 2
     {
         env.clock.sleep(Duration::from_millis(10)).await;
     }
@@ -41,7 +41,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         second.await??
     );
 
-    for kept in log.shelf().books() {
+    for kept in log.storage().books() {
         if let Some(group) = &kept.group {
             let account = kept.books.account();
             println!(
@@ -51,7 +51,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         }
     }
     let unaccounted: u64 = log
-        .shelf()
+        .storage()
         .audit()
         .await?
         .iter()

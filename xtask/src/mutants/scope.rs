@@ -116,7 +116,7 @@ pub(crate) const SCOPES: &[Scope] = &[
     Scope {
         package: "tidegate-log",
         files: &[
-            "turn.rs",
+            "commit_order.rs",
             "embedded/journal.rs",
             "embedded/writer.rs",
             "embedded/recover.rs",
@@ -129,16 +129,16 @@ pub(crate) const SCOPES: &[Scope] = &[
             "embedded/segment.rs",
             "embedded/manifest.rs",
             "embedded/scan.rs",
-            "embedded/seal.rs",
-            "embedded/keeper/clean.rs",
-            "embedded/keeper/compact.rs",
+            "embedded/secret.rs",
+            "embedded/maintenance/retention.rs",
+            "embedded/maintenance/compaction.rs",
             "local/group.rs",
         ],
         stages: &[QUICK_LIBRARY, CONFORMANCE, LIBRARY],
     },
     Scope {
         package: "tidegate-log",
-        files: &["local/commit.rs", "local/team.rs", "local/session.rs"],
+        files: &["local/commit.rs", "local/members.rs", "local/session.rs"],
         stages: &[CONFORMANCE],
     },
     Scope {

@@ -8,7 +8,7 @@ use serde_json::json;
 use tidegate_config::{format_duration, format_size};
 use tidegate_core::env::system::{SystemClock, SystemDisk, system_entropy};
 use tidegate_core::env::{Clock, Disk, Entropy};
-use tidegate_log::embedded::{self, Listing, Problem, RepairPlan, Repaired, UnknownLoss};
+use tidegate_log::embedded::{self, Listing, LogProblem, RepairPlan, Repaired, UnknownLoss};
 use tidegate_log::{EmbeddedConfig, LogBackend, LogError};
 
 use crate::args::{LogDir, Output};
@@ -189,22 +189,22 @@ pub(crate) fn check(arguments: &LogDir, output: Output) -> Result<Exit, Report> 
     })
 }
 
-fn level(problem: &Problem) -> &'static str {
+fn level(problem: &LogProblem) -> &'static str {
     match problem.is_loss() {
         true => "problem",
         false => "note",
     }
 }
 
-fn finding_json(problem: &Problem) -> serde_json::Value {
+fn finding_json(problem: &LogProblem) -> serde_json::Value {
     let mut finding = json!({ "level": level(problem), "message": problem.to_string() });
-    if let Problem::Records { at, from, to, .. } = problem {
+    if let LogProblem::Records { at, from, to, .. } = problem {
         finding["topic"] = json!(at.topic);
         finding["partition"] = json!(at.partition);
         finding["from"] = json!(from);
         finding["to"] = json!(to);
     }
-    if let Problem::UnknownLoss(loss) = problem {
+    if let LogProblem::UnknownLoss(loss) = problem {
         finding["unknown_loss"] = loss_json(loss);
     }
     finding

@@ -167,7 +167,10 @@ impl Sender<'_> {
 fn failed(error: LogError, ids: &[EventId]) -> Report {
     let code = error.code();
     let report = Report::from(error);
-    let is_in_doubt = matches!(code.as_str(), "log.unknown" | "log.stopped" | "log.closed");
+    let is_in_doubt = matches!(
+        code.as_str(),
+        "log.outcome-unknown" | "log.stopped" | "log.closed"
+    );
     if !is_in_doubt {
         return report;
     }
@@ -186,7 +189,7 @@ mod tests {
     #[test]
     fn records_in_doubt_are_named() {
         let ids = [7, 8].map(EventId::from_u128);
-        let unknown = LogError::Unknown {
+        let unknown = LogError::OutcomeUnknown {
             doing: "an append",
             why: "no answer".to_owned(),
         };
@@ -196,13 +199,13 @@ mod tests {
         };
         assert!(names(unknown));
         assert!(names(LogError::Closed));
-        let elsewhere = |code| LogError::Elsewhere {
+        let remote = |code| LogError::Remote {
             process: "http://127.0.0.1:9".to_owned(),
             code: Code::from_static(code),
             why: "no".to_owned(),
         };
-        assert!(names(elsewhere("log.stopped")));
-        assert!(!names(elsewhere("log.disk")));
+        assert!(names(remote("log.stopped")));
+        assert!(!names(remote("log.disk")));
         // Nothing was added, so there is nothing to look for.
         let full = LogError::Full { used: 1, limit: 1 };
         assert!(!names(full));

@@ -152,7 +152,7 @@ impl Following<'_> {
         let begun = wanted.clamp(partition.start, partition.end);
         if begun != wanted {
             say(&format!(
-                "{at}: offset {wanted} is not there; it holds {} up to {}, beginning at {begun}",
+                "{at}: offset {wanted} is out of range; the partition has {} up to {}; starting at {begun}",
                 partition.start, partition.end
             ));
         }

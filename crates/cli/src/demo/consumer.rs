@@ -8,7 +8,7 @@ use tidegate_core::books::{Place, postings};
 use tidegate_core::env::Clock;
 use tidegate_core::{EventId, GroupName, Topic};
 use tidegate_log::{
-    Batch, Commit, EmbeddedLog, Fence, Happening, Join, Log, LogError, OffsetCommit, Session,
+    Batch, Commit, EmbeddedLog, Fence, Join, Log, LogError, OffsetCommit, Session, SessionEvent,
 };
 
 /// How long handling one record takes.
@@ -61,13 +61,13 @@ impl Consumer {
         };
         loop {
             match session.poll().await {
-                Ok(Happening::Records { fence, batch }) => {
+                Ok(SessionEvent::Records { fence, batch }) => {
                     self.handle(&*session, fence, &batch).await;
                 }
-                Ok(Happening::Revoking(partitions)) => {
+                Ok(SessionEvent::Revoking(partitions)) => {
                     session.release(&partitions).await.ok();
                 }
-                Ok(Happening::Assigned(_) | Happening::Lost(_)) => {}
+                Ok(SessionEvent::Assigned(_) | SessionEvent::Lost(_)) => {}
                 Err(LogError::Closed | LogError::Stopped { .. }) => return,
                 Err(_) => self.clock.sleep(PAUSE).await,
             }

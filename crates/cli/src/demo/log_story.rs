@@ -191,7 +191,7 @@ impl LogStory {
 
     /// The books of the group, or of the topic while nobody reads it.
     fn account(&self) -> Account {
-        let kept = self.log.shelf().books().into_iter();
+        let kept = self.log.storage().books().into_iter();
         kept.max_by_key(|kept| kept.group.is_some())
             .map(|kept| kept.books.account())
             .unwrap_or_default()
@@ -249,10 +249,10 @@ impl Scene for LogStory {
     fn audit(&mut self) -> Result<(), Report> {
         let log = self.log.clone();
         let audited = self.sim.block_on(&self.node, async move {
-            log.shelf().audit().await.map(|found| {
+            log.storage().audit().await.map(|found| {
                 found
                     .iter()
-                    .map(embedded::Audited::unaccounted)
+                    .map(embedded::TopicAudit::unaccounted)
                     .sum::<u64>()
             })
         });
@@ -276,7 +276,7 @@ impl Scene for LogStory {
         // From the files alone, as `tidegate audit` does.
         let recounted = embedded::recount(&*self.env.disk, DIR.as_ref());
         let unaccounted = recounted.map(|found| {
-            let counts = found.iter().map(embedded::Audited::unaccounted);
+            let counts = found.iter().map(embedded::TopicAudit::unaccounted);
             counts.sum()
         });
         let known = self.world.known();

@@ -28,7 +28,12 @@ fn a_broker_that_is_away_is_said_and_does_not_hang() {
         &["send", "orders", "--value", "x", "-o", "json"],
     );
     assert_eq!(ran.code, Some(1), "{}", ran.stdout);
-    assert_eq!(ran.json()["error"]["code"], "log.away", "{}", ran.stderr);
+    assert_eq!(
+        ran.json()["error"]["code"],
+        "log.unavailable",
+        "{}",
+        ran.stderr
+    );
     assert!(ran.stderr.contains(&address), "{}", ran.stderr);
     assert!(
         begun.elapsed() < Duration::from_secs(25),

@@ -303,7 +303,7 @@ fn a_tail_ends_with_an_error_when_its_process_is_gone() {
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     let stderr = String::from_utf8(output.stderr).unwrap();
-    assert!(stderr.contains("error[log.away]"), "{stderr}");
+    assert!(stderr.contains("error[log.unavailable]"), "{stderr}");
     assert!(!stderr.contains("broker"), "{stderr}");
     assert!(stderr.contains("tidegate run"), "{stderr}");
     assert!(free(dir.path()));

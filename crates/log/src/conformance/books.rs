@@ -6,7 +6,7 @@ use tidegate_core::{EventId, GroupName, Offset, Topic};
 use super::member::Member;
 use super::scene::{Scene, append_to, code, once};
 use crate::{
-    Append, Call, Commit, Fence, Join, MAX_METADATA, OffsetCommit, Position, StartAt,
+    Append, Commit, Fence, Join, LogFuture, MAX_METADATA, OffsetCommit, RecordPosition, StartAt,
     TopicPartition,
 };
 
@@ -137,8 +137,8 @@ pub async fn t23_what_follows_a_failed_commit_is_refused_too(scene: Scene) {
         let beside = call(Vec::new(), delivered(1, round, round + 1));
         let (first, second, third, beside) = tokio::join!(first, second, third, beside);
         assert_eq!(code(first), name);
-        assert_eq!(code(second), "log.out-of-turn", "behind {name}");
-        assert_eq!(code(third), "log.out-of-turn", "behind {name}");
+        assert_eq!(code(second), "log.preceding-commit-failed", "behind {name}");
+        assert_eq!(code(third), "log.preceding-commit-failed", "behind {name}");
         beside.unwrap();
         let settled = scene.settled(&group, topic).await;
         assert_eq!(settled, tally(&events[1][..=round]));
@@ -174,7 +174,7 @@ async fn untold<'a>(
     all: &[TopicPartition; 2],
     events: [&[(Offset, EventId)]; 2],
     appends: &[Append],
-) -> Call<'a, Vec<Position>> {
+) -> LogFuture<'a, Vec<RecordPosition>> {
     for _ in 0..1_000 {
         let mut call = member.session.commit(Commit {
             offsets: doomed(scene, member, all, events).await,
@@ -202,10 +202,10 @@ pub async fn a_failure_that_was_not_told_holds_up_its_partitions(scene: Scene) {
     for appends in [Vec::new(), vec![append_to(&out, "never")]] {
         let behind = member.settling(&all[0], &events[0][3..6], Place::Delivered);
         let refused = member.commit(appends.clone(), vec![behind]).await;
-        assert_eq!(code(refused), "log.out-of-turn");
+        assert_eq!(code(refused), "log.preceding-commit-failed");
         let beside = member.settling(&all[1], &events[1][1..4], Place::Delivered);
         let refused = member.commit(appends, vec![beside]).await;
-        assert_eq!(code(refused), "log.out-of-turn");
+        assert_eq!(code(refused), "log.preceding-commit-failed");
     }
     let found = scene.log.committed(&group, &all).await.unwrap();
     assert_eq!(found, [None, None]);
@@ -236,15 +236,15 @@ pub async fn what_became_of_a_dropped_commit_is_told_by_the_next_one(scene: Scen
     };
     // It was never begun.
     drop(call(0, 0, 3));
-    assert_eq!(code(call(0, 3, 6).await), "log.out-of-turn");
+    assert_eq!(code(call(0, 3, 6).await), "log.preceding-commit-failed");
     call(0, 0, 6).await.unwrap();
     // It has failed by the time it is dropped.
     let of = [&events[0][6..8], &events[1][..1]];
     let dropped = untold(&scene, &member, &all, of, &[]).await;
     assert_eq!(scene.committed(&group, &all[1]).await, None);
     drop(dropped);
-    assert_eq!(code(call(0, 8, 9).await), "log.out-of-turn");
-    assert_eq!(code(call(1, 1, 4).await), "log.out-of-turn");
+    assert_eq!(code(call(0, 8, 9).await), "log.preceding-commit-failed");
+    assert_eq!(code(call(1, 1, 4).await), "log.preceding-commit-failed");
     call(0, 6, 9).await.unwrap();
     call(1, 0, 4).await.unwrap();
     let mut expected = tally(events[0][..9].iter().chain(&events[1][..4]));
@@ -257,7 +257,7 @@ pub async fn what_became_of_a_dropped_commit_is_told_by_the_next_one(scene: Scen
     if committed == Offset(events[1][5].0.0 + 1) {
         call(1, 6, 8).await.unwrap();
     } else {
-        assert_eq!(code(call(1, 6, 8).await), "log.out-of-turn");
+        assert_eq!(code(call(1, 6, 8).await), "log.preceding-commit-failed");
         call(1, 4, 8).await.unwrap();
     }
     expected = expected.plus(tally(&events[1][4..8]));
@@ -266,7 +266,7 @@ pub async fn what_became_of_a_dropped_commit_is_told_by_the_next_one(scene: Scen
 
 /// A commit that is refused for one of its partitions is not done for the others either, so that what
 /// was called behind it there is refused too.
-pub async fn a_commit_out_of_turn_holds_up_its_other_partitions(scene: Scene) {
+pub async fn a_commit_behind_a_failed_one_holds_up_its_other_partitions(scene: Scene) {
     let (group, member, all, events) = set_out(&scene).await;
     let call = |offsets: Vec<OffsetCommit>| {
         let appends = Vec::new();
@@ -284,8 +284,8 @@ pub async fn a_commit_out_of_turn_holds_up_its_other_partitions(scene: Scene) {
     let third = call(vec![delivered(0, 3, 6)]);
     let (first, both, third) = tokio::join!(first, both, third);
     assert_eq!(code(first), "log.out-of-range");
-    assert_eq!(code(both), "log.out-of-turn");
-    assert_eq!(code(third), "log.out-of-turn");
+    assert_eq!(code(both), "log.preceding-commit-failed");
+    assert_eq!(code(third), "log.preceding-commit-failed");
     let found = scene.log.committed(&group, &all).await.unwrap();
     assert_eq!(found, [None, None]);
     let all_of_it = vec![delivered(0, 0, 6), delivered(1, 0, 6)];

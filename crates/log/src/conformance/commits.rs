@@ -177,7 +177,10 @@ pub async fn t22_a_commit_never_goes_back(scene: Scene) {
         member.offset(&all[1], given[2], "beside"),
         member.offset(&all[0], given[5], "back"),
     ];
-    assert_eq!(code(member.commit(Vec::new(), back).await), "log.went-back");
+    assert_eq!(
+        code(member.commit(Vec::new(), back).await),
+        "log.offset-regressed"
+    );
     let found = scene.log.committed(&group, &all).await.unwrap();
     assert_eq!(found, [done(given[6], ""), None]);
     member.commit_to(&all[0], given[7]).await.unwrap();
@@ -186,7 +189,7 @@ pub async fn t22_a_commit_never_goes_back(scene: Scene) {
     next.until_owning(2).await;
     assert_eq!(
         code(next.commit_to(&all[0], given[6]).await),
-        "log.went-back"
+        "log.offset-regressed"
     );
 }
 
@@ -233,7 +236,7 @@ pub async fn t23_commits_under_way_keep_their_order(scene: Scene) {
     let two = member.commit_to(&all[1], given[3]);
     let (one, two) = tokio::join!(one, two);
     one.unwrap();
-    assert_eq!(code(two), "log.went-back");
+    assert_eq!(code(two), "log.offset-regressed");
     assert_eq!(scene.committed(&group, &all[1]).await, done(given[5], ""));
 }
 

@@ -1,7 +1,7 @@
 //! Rules of zombies: members that others have taken the place of.
 
 use super::scene::{Scene, append_to, code};
-use crate::{Commit, Happening, Join, LogError, TopicPartition};
+use crate::{Commit, Join, LogError, SessionEvent, TopicPartition};
 
 /// A second member of the same instance name fences the first: nothing that it commits is there.
 pub async fn t21_a_zombie_commits_nothing(scene: Scene) {
@@ -55,7 +55,7 @@ pub async fn a_zombie_is_told(scene: Scene) {
     let end = async {
         loop {
             match zombie.session.poll().await {
-                Ok(Happening::Lost(lost)) => assert_eq!(lost, std::slice::from_ref(&at)),
+                Ok(SessionEvent::Lost(lost)) => assert_eq!(lost, std::slice::from_ref(&at)),
                 Ok(other) => panic!("a zombie gets {other:?}"),
                 Err(LogError::Closed) => return,
                 Err(other) => panic!("a zombie gets {other}"),

@@ -47,22 +47,22 @@ pub async fn a_group_starts_where_it_says(scene: Scene) {
     };
     let mut earliest = scene.join_as(join(StartAt::Earliest)).await;
     let mut latest = scene.join_as(join(StartAt::Latest)).await;
-    let mut nowhere = scene.join_as(join(StartAt::Nowhere)).await;
+    let mut failing = scene.join_as(join(StartAt::Fail)).await;
     latest.until_owning(1).await;
-    nowhere.until_owning(1).await;
+    failing.until_owning(1).await;
     let limit = scene.stage.times().settle;
-    assert_eq!(code(nowhere.step(limit).await), "log.out-of-range");
+    assert_eq!(code(failing.step(limit).await), "log.out-of-range");
     let new = scene.append(&at, &["new"]).await;
     earliest.until_seen(2).await;
     latest.until_seen(1).await;
     assert_eq!(earliest.values(&at), ["old", "new"]);
     assert_eq!(latest.values(&at), ["new"]);
-    nowhere.until_quiet().await;
-    assert_eq!(nowhere.count(), 0);
-    let fence = nowhere.fence(&at);
-    nowhere.session.seek(&at, fence, new[0]).await.unwrap();
-    nowhere.until_seen(1).await;
-    assert_eq!(nowhere.values(&at), ["new"]);
+    failing.until_quiet().await;
+    assert_eq!(failing.count(), 0);
+    let fence = failing.fence(&at);
+    failing.session.seek(&at, fence, new[0]).await.unwrap();
+    failing.until_seen(1).await;
+    assert_eq!(failing.values(&at), ["new"]);
 }
 
 /// A group that starts behind the last record does so once in each partition, whatever it has

@@ -11,8 +11,8 @@ use tidegate_core::{EventId, Offset};
 
 use super::scene::{Scene, text};
 use crate::{
-    Append, Assignment, Commit, Fence, Happening, LogError, OffsetCommit, Position, Session,
-    Stored, TopicPartition,
+    Append, Assignment, Commit, Fence, LogError, OffsetCommit, RecordPosition, Session,
+    SessionEvent, StoredRecord, TopicPartition,
 };
 
 /// A member of a group.
@@ -24,7 +24,7 @@ pub struct Member {
     /// What it owns.
     pub owned: BTreeMap<TopicPartition, Assignment>,
     /// What it was handed out, in order.
-    pub seen: BTreeMap<TopicPartition, Vec<Stored>>,
+    pub seen: BTreeMap<TopicPartition, Vec<StoredRecord>>,
     /// What it was asked to let go, and keeps because it does not [oblige](Self::stubborn).
     pub asked: Vec<TopicPartition>,
     /// What it lost.
@@ -67,16 +67,16 @@ impl Member {
     }
 
     /// Does and remembers what a member does about something that happened.
-    async fn hear(&mut self, happening: Happening) {
-        match happening {
-            Happening::Assigned(assigned) => {
+    async fn hear(&mut self, event: SessionEvent) {
+        match event {
+            SessionEvent::Assigned(assigned) => {
                 for assignment in assigned {
                     let at = assignment.at.clone();
                     let before = self.owned.insert(at.clone(), assignment);
                     assert!(before.is_none(), "{at} was assigned to its owner");
                 }
             }
-            Happening::Revoking(asked) => {
+            SessionEvent::Revoking(asked) => {
                 for at in &asked {
                     assert!(self.owned.contains_key(at), "{at} was asked of a stranger");
                 }
@@ -86,7 +86,7 @@ impl Member {
                     self.asked.extend(asked);
                 }
             }
-            Happening::Lost(lost) => {
+            SessionEvent::Lost(lost) => {
                 for at in &lost {
                     assert!(
                         self.owned.remove(at).is_some(),
@@ -95,7 +95,7 @@ impl Member {
                 }
                 self.lost.extend(lost);
             }
-            Happening::Records { fence, batch } => {
+            SessionEvent::Records { fence, batch } => {
                 assert!(!batch.records.is_empty(), "a batch has a record");
                 assert_eq!(
                     fence,
@@ -202,7 +202,7 @@ impl Member {
         &self,
         appends: Vec<Append>,
         offsets: Vec<OffsetCommit>,
-    ) -> Result<Vec<Position>, LogError> {
+    ) -> Result<Vec<RecordPosition>, LogError> {
         self.session.commit(Commit { appends, offsets }).await
     }
 
@@ -232,7 +232,7 @@ pub async fn together(
         assert!(!left.is_zero(), "{what} did not happen: {one:?} {two:?}");
         // Neither is given up before something has happened: so they get on however slow the log is.
         let mut polls = [sessions[0].poll(), sessions[1].poll()];
-        let happening = poll_fn(|context| {
+        let event = poll_fn(|context| {
             for index in [turn, 1 - turn] {
                 if let Poll::Ready(polled) = polls[index].as_mut().poll(context) {
                     return Poll::Ready((index, polled));
@@ -240,7 +240,7 @@ pub async fn together(
             }
             Poll::Pending
         });
-        if let Some((index, polled)) = one.scene.within(left, happening).await {
+        if let Some((index, polled)) = one.scene.within(left, event).await {
             drop(polls);
             turn = 1 - index;
             let member = if index == 0 { &mut *one } else { &mut *two };

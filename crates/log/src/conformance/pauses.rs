@@ -7,7 +7,7 @@ use tidegate_core::Offset;
 
 use super::member::together;
 use super::scene::{Scene, code, once, text};
-use crate::{Fence, Happening, Join, TopicPartition};
+use crate::{Fence, Join, SessionEvent, TopicPartition};
 
 /// A paused partition hands out nothing, the others do, and it goes on without a gap.
 pub async fn t14_a_paused_partition_rests_and_goes_on_without_a_gap(scene: Scene) {
@@ -140,10 +140,10 @@ pub async fn a_poll_under_way_does_not_undo_a_seek(scene: Scene) {
     let begun = once(&mut poll).await;
     session.seek(&at, fence, given[3]).await.unwrap();
     let first = match begun {
-        Some(happening) => happening,
+        Some(event) => event,
         None => scene.soon("a record", poll).await,
     };
-    let Happening::Records { batch, .. } = first.unwrap() else {
+    let SessionEvent::Records { batch, .. } = first.unwrap() else {
         panic!("nothing but records can come");
     };
     let mut values: Vec<String> = batch.records.iter().map(text).collect();

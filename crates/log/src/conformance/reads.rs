@@ -7,7 +7,7 @@ use tidegate_core::Offset;
 use super::scene::{Scene, code, once, text};
 use crate::{Append, Read, Record, TopicPartition};
 
-/// Small helpings add up to everything, in order.
+/// Small batches add up to everything, in order.
 pub async fn t05_small_helpings_add_up_to_everything(scene: Scene) {
     let at = TopicPartition::new(scene.topic(1).await, 0);
     let given = scene.append_numbers(&at, 50).await;

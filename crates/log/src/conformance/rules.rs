@@ -81,7 +81,7 @@ macro_rules! with_log_rules {
                 t23_a_commit_with_records_is_not_overtaken,
                 t24_a_committed_read_waits_for_commits_under_way,
                 t20_a_canceled_commit_is_whole_or_not_there;
-            doubts:
+            lost_answers:
                 t25_a_lost_answer_repeats_no_record,
                 a_commit_of_records_whose_answer_is_lost_is_done_once,
                 a_commit_of_offsets_whose_answer_is_lost_is_counted_once,
@@ -93,7 +93,7 @@ macro_rules! with_log_rules {
                 t23_what_follows_a_failed_commit_is_refused_too,
                 a_failure_that_was_not_told_holds_up_its_partitions,
                 what_became_of_a_dropped_commit_is_told_by_the_next_one,
-                a_commit_out_of_turn_holds_up_its_other_partitions,
+                a_commit_behind_a_failed_one_holds_up_its_other_partitions,
                 what_is_passed_without_a_posting_is_missed,
                 a_zombie_posts_nothing,
                 what_lies_before_the_start_of_a_group_is_not_in_its_books;

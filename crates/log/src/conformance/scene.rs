@@ -13,8 +13,8 @@ use tidegate_core::{EventId, GroupName, Offset, Topic};
 
 use super::member::Member;
 use crate::{
-    Append, Call, Committed, Join, Log, LogError, PartitionDescription, Position, Read, Record,
-    Stored, TopicConfig, TopicPartition,
+    Append, Committed, Join, Log, LogError, LogFuture, PartitionDescription, Read, Record,
+    RecordPosition, StoredRecord, TopicConfig, TopicPartition,
 };
 
 /// An implementation under test, with what a test needs around it.
@@ -57,7 +57,7 @@ pub trait Stage: Send + Sync + fmt::Debug {
     fn refuse_next_commit(&self) -> bool;
 
     /// What the books of a group on a topic say, and whether the records say the same.
-    fn account<'a>(&'a self, group: &'a GroupName, topic: &'a Topic) -> Call<'a, Account>;
+    fn account<'a>(&'a self, group: &'a GroupName, topic: &'a Topic) -> LogFuture<'a, Account>;
 }
 
 /// What is written.
@@ -212,7 +212,7 @@ impl Scene {
     }
 
     /// Everything that a partition holds.
-    pub async fn everything(&self, at: &TopicPartition) -> Vec<Stored> {
+    pub async fn everything(&self, at: &TopicPartition) -> Vec<StoredRecord> {
         let there = self.partition(at).await;
         let mut from = there.start;
         let mut all = Vec::new();
@@ -296,7 +296,7 @@ pub(super) fn append_to(at: &TopicPartition, value: &str) -> Append {
 }
 
 /// Begins a call without waiting for it.
-pub(super) async fn once<T>(call: &mut Call<'_, T>) -> Option<Result<T, LogError>> {
+pub(super) async fn once<T>(call: &mut LogFuture<'_, T>) -> Option<Result<T, LogError>> {
     poll_fn(|context| match call.as_mut().poll(context) {
         Poll::Ready(answer) => Poll::Ready(Some(answer)),
         Poll::Pending => Poll::Ready(None),
@@ -306,7 +306,7 @@ pub(super) async fn once<T>(call: &mut Call<'_, T>) -> Option<Result<T, LogError
 
 /// The value of a record as text.
 #[must_use]
-pub(super) fn text(stored: &Stored) -> String {
+pub(super) fn text(stored: &StoredRecord) -> String {
     let value = stored.record.value.as_deref().unwrap_or_default();
     String::from_utf8_lossy(value).into_owned()
 }
@@ -321,6 +321,6 @@ pub(super) fn code<T: fmt::Debug>(result: Result<T, LogError>) -> String {
 
 /// Just the offsets.
 #[must_use]
-pub(super) fn offsets(positions: &[Position]) -> Vec<i64> {
+pub(super) fn offsets(positions: &[RecordPosition]) -> Vec<i64> {
     positions.iter().map(|position| position.offset.0).collect()
 }

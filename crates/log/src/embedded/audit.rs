@@ -9,20 +9,20 @@ use tidegate_core::env::Disk;
 use tidegate_core::{GroupName, Topic};
 
 use super::chunk::{Head, Records, minute_of};
+use super::context::EmbeddedContext;
 use super::files;
-use super::hub::Hub;
 use super::recover;
 use super::repair::DAMAGED;
-use super::scan::{Scan, Seen, open_segment};
-use super::seal::Seal;
-use super::state::{PartitionState, Reading, State, TopicState, UnknownLoss};
+use super::scan::{Scan, ScanItem, open_segment};
+use super::secret::LogSecret;
+use super::state::{GroupProgress, LogState, PartitionState, TopicState, UnknownLoss};
 use crate::error::LogError;
 use crate::record::TopicPartition;
 
 /// What was found about one component: a topic, or a group on a topic.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Audited {
+pub struct TopicAudit {
     /// The topic.
     pub topic: Topic,
     /// The group; none for the topic itself, all of whose records are queued.
@@ -40,7 +40,7 @@ pub struct Audited {
     pub unreadable: u64,
 }
 
-impl Audited {
+impl TopicAudit {
     /// How many events are missing.
     #[must_use]
     pub fn unaccounted(&self) -> u64 {
@@ -56,7 +56,7 @@ impl Audited {
 ///
 /// # Errors
 /// The directory or a file in it cannot be read.
-pub fn recount(disk: &dyn Disk, dir: &Path) -> Result<Vec<Audited>, LogError> {
+pub fn recount(disk: &dyn Disk, dir: &Path) -> Result<Vec<TopicAudit>, LogError> {
     match recover::look(disk, dir)? {
         Some(found) => count(disk, dir, &found.state),
         None => Ok(Vec::new()),
@@ -74,42 +74,46 @@ pub fn unknown_loss(disk: &dyn Disk, dir: &Path) -> Result<Option<UnknownLoss>, 
 }
 
 /// Counts a running log at one cut.
-pub(super) fn live(hub: &Arc<Hub>) -> Result<Vec<Audited>, LogError> {
+pub(super) fn live(context: &Arc<EmbeddedContext>) -> Result<Vec<TopicAudit>, LogError> {
     // Pinned first: what the state speaks of is not removed from here on.
-    let _pin = Pin::new(hub);
-    let cut = hub.state().clone();
-    count(&*hub.disk, &hub.config.dir, &cut)
+    let _pin = Pin::new(context);
+    let cut = context.state().clone();
+    count(&*context.disk, &context.config.dir, &cut)
 }
 
 /// While it is held, no file is removed.
-struct Pin<'a>(&'a Hub);
+struct Pin<'a>(&'a EmbeddedContext);
 
 impl<'a> Pin<'a> {
-    fn new(hub: &'a Hub) -> Self {
-        hub.status().pins += 1;
-        Self(hub)
+    fn new(context: &'a EmbeddedContext) -> Self {
+        context.status().pins += 1;
+        Self(context)
     }
 }
 
 impl Drop for Pin<'_> {
     fn drop(&mut self) {
         self.0.status().pins -= 1;
-        self.0.keeper_bell.notify_one();
+        self.0.wake_maintenance.notify_one();
     }
 }
 
-pub(super) fn count(disk: &dyn Disk, dir: &Path, state: &State) -> Result<Vec<Audited>, LogError> {
+pub(super) fn count(
+    disk: &dyn Disk,
+    dir: &Path,
+    state: &LogState,
+) -> Result<Vec<TopicAudit>, LogError> {
     let mut audited = Vec::new();
     for (topic, number) in state.topics.iter().zip(0..) {
         // How far each group is in each partition: its queued records are those from there on.
-        let groups: Vec<(&GroupName, &Reading)> = state
+        let groups: Vec<(&GroupName, &GroupProgress)> = state
             .groups
             .iter()
-            .filter_map(|(group, readings)| Some((group, readings.get(&number)?)))
+            .filter_map(|(group, by_topic)| Some((group, by_topic.get(&number)?)))
             .collect();
         let mut counting = Counting {
             disk,
-            seal: state.seal,
+            secret: state.secret,
             cluster: &state.cluster,
             all: BTreeMap::new(),
             queued: vec![BTreeMap::new(); groups.len()],
@@ -119,14 +123,14 @@ pub(super) fn count(disk: &dyn Disk, dir: &Path, state: &State) -> Result<Vec<Au
             let at = TopicPartition::new(topic.name.clone(), p);
             let needs: Vec<i64> = groups
                 .iter()
-                .map(|(_, reading)| reading.needs(usize::try_from(p).unwrap_or(0)))
+                .map(|(_, progress)| progress.needs(usize::try_from(p).unwrap_or(0)))
                 .collect();
             counting.partition(dir, &at, partition, &needs)?;
         }
         audited.push(counting.topic(topic));
         let dead = dead_letters(state, topic, &groups);
-        for (index, (group, reading)) in groups.iter().enumerate() {
-            audited.push(counting.group(topic, (index, group, reading), &dead));
+        for (index, (group, progress)) in groups.iter().enumerate() {
+            audited.push(counting.group(topic, (index, group, progress), &dead));
         }
     }
     Ok(audited)
@@ -136,7 +140,7 @@ type Minutes = BTreeMap<u64, Tally>;
 
 struct Counting<'a> {
     disk: &'a dyn Disk,
-    seal: Seal,
+    secret: LogSecret,
     cluster: &'a str,
     all: Minutes,
     /// What each group has still to read.
@@ -162,28 +166,34 @@ impl Counting<'_> {
             .filter(|segment| !segment.is_empty())
         {
             let path = files::topic_dir(dir, &at.topic).join(segment.name(number));
-            let Some(file) = open_segment(self.disk, &path, self.seal)? else {
+            let Some(file) = open_segment(self.disk, &path, self.secret)? else {
                 let from = segment.base.max(partition.start);
                 self.unreadable += segment.end.abs_diff(from.min(segment.end));
                 continue;
             };
-            let mut scan = Scan::whole(segment, self.seal);
+            let mut scan = Scan::whole(segment, self.secret);
             let mut expected = segment.base;
             while let Some(seen) = scan.next(&*file, &path)? {
                 match seen {
-                    Seen::Chunk { head, bytes, .. } => {
+                    ScanItem::Chunk { head, bytes, .. } => {
                         expected = head.end();
                         self.chunk(at, &head, &bytes, partition.start, needs);
                     }
-                    Seen::Damage { held, next, .. } => {
+                    ScanItem::Damage { held, next, .. } => {
                         let (from, to) = held.unwrap_or((expected, next.unwrap_or(segment.end)));
                         self.unreadable += to.abs_diff(from.max(partition.start).min(to));
                     }
                 }
             }
         }
-        for fresh in &partition.fresh {
-            self.chunk(at, &fresh.head, &fresh.bytes, partition.start, needs);
+        for unflushed in &partition.unflushed {
+            self.chunk(
+                at,
+                &unflushed.head,
+                &unflushed.bytes,
+                partition.start,
+                needs,
+            );
         }
         Ok(())
     }
@@ -216,7 +226,7 @@ impl Counting<'_> {
         }
     }
 
-    fn topic(&self, topic: &TopicState) -> Audited {
+    fn topic(&self, topic: &TopicState) -> TopicAudit {
         self.compare(topic, None, topic.books.clone(), &self.all)
     }
 
@@ -225,10 +235,10 @@ impl Counting<'_> {
     fn group(
         &self,
         topic: &TopicState,
-        (index, group, reading): (usize, &GroupName, &Reading),
+        (index, group, progress): (usize, &GroupName, &GroupProgress),
         dead: &BTreeSet<Bucket>,
-    ) -> Audited {
-        let books = group_books(topic, reading);
+    ) -> TopicAudit {
+        let books = group_books(topic, progress);
         let mut audited = self.compare(topic, Some(group.clone()), books, &self.queued[index]);
         for (bucket, tally) in audited.books.tallies(&Place::DeadLettered) {
             if dead.contains(&bucket) {
@@ -250,11 +260,11 @@ impl Counting<'_> {
         group: Option<GroupName>,
         books: Books,
         counted: &Minutes,
-    ) -> Audited {
+    ) -> TopicAudit {
         let recount = queued(counted);
         let mut missing = difference(&books, &recount);
         missing.retain(|missing| missing.place == Place::Queued);
-        Audited {
+        TopicAudit {
             topic: topic.name.clone(),
             group,
             missing,
@@ -269,9 +279,9 @@ impl Counting<'_> {
 /// The buckets in which all that the groups of a topic gave up on was ever put into its topic of dead
 /// letters, event by event, and nothing else.
 fn dead_letters(
-    state: &State,
+    state: &LogState,
     topic: &TopicState,
-    groups: &[(&GroupName, &Reading)],
+    groups: &[(&GroupName, &GroupProgress)],
 ) -> BTreeSet<Bucket> {
     let kept = Topic::new(format!("{}{DEAD_LETTERS}", topic.name));
     let kept = kept.ok().and_then(|name| state.topic(&name));
@@ -280,8 +290,8 @@ fn dead_letters(
     };
     let kept = kept.books.tallies(&Place::Queued);
     let mut posted: BTreeMap<Bucket, Tally> = BTreeMap::new();
-    for (_, reading) in groups {
-        for (bucket, tally) in reading.posted.tallies(&Place::DeadLettered) {
+    for (_, progress) in groups {
+        for (bucket, tally) in progress.posted.tallies(&Place::DeadLettered) {
             let sum = posted.entry(bucket).or_default();
             *sum = sum.plus(tally);
         }
@@ -296,18 +306,18 @@ const DEAD_LETTERS: &str = ".DLT";
 
 /// The books of a group on a topic. What a repair posted as lost of the topic is lost to the group
 /// only where it had not read it; that was posted for the group as well.
-pub(super) fn group_books(topic: &TopicState, reading: &Reading) -> Books {
+pub(super) fn group_books(topic: &TopicState, progress: &GroupProgress) -> Books {
     let mut books = Books::default();
     for place in [Place::Queued, Place::Lost(DAMAGED)] {
         for (bucket, tally) in topic.books.tallies(&place) {
             books.move_tally(bucket, None, Some(Place::Queued), tally);
         }
     }
-    for (bucket, tally) in reading.before.tallies(&Place::Queued) {
+    for (bucket, tally) in progress.before.tallies(&Place::Queued) {
         let gone = Tally::default().minus(tally);
         books.move_tally(bucket, None, Some(Place::Queued), gone);
     }
-    books.merge(&reading.posted);
+    books.merge(&progress.posted);
     books
 }
 

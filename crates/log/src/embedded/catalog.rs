@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use tidegate_core::Topic;
 
-use super::state::State;
+use super::state::LogState;
 use crate::error::LogError;
 use crate::record::TopicPartition;
 use crate::topic::TopicConfig;
@@ -14,7 +14,7 @@ use crate::topic::TopicConfig;
 pub(super) struct Catalog(BTreeMap<Topic, (u32, TopicConfig)>);
 
 impl Catalog {
-    pub(super) fn of(state: &State) -> Self {
+    pub(super) fn of(state: &LogState) -> Self {
         let topics = state.topics.iter().zip(0..);
         let entry = |(topic, number): (&super::state::TopicState, u32)| {
             (topic.name.clone(), (number, topic.config.clone()))

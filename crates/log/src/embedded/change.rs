@@ -10,14 +10,14 @@ use super::chunk::Head;
 use super::codec::{
     Decoder, length, put_bytes, put_i64, put_optional, put_postings, put_u32, put_u64,
 };
-use super::seal::Seal;
+use super::secret::LogSecret;
 use super::segment::Segment;
 use crate::port::Committed;
 use crate::topic::TopicConfig;
 
 /// One change. Topics are named by their number, which is their place in the order of creation.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Change {
+pub(super) enum LogChange {
     /// Records are added to a partition.
     Chunk {
         topic: u32,
@@ -68,13 +68,16 @@ pub(super) enum Change {
         removed: Vec<Posting>,
     },
     /// How many offsets all partitions together have given with this group, and where those ended that
-    /// were written to lately. Changes nothing, unless groups before it are lost: then it tells what
+    /// were written to recently. Changes nothing, unless groups before it are lost: then it tells what
     /// they held.
-    Ends { given: u64, ends: Vec<End> },
+    EndOffsets {
+        offsets_assigned: u64,
+        ends: Vec<PartitionEnd>,
+    },
 }
 
 /// Where a partition ended: topic, partition, the offset behind its last one.
-pub(super) type End = (u32, u32, i64);
+pub(super) type PartitionEnd = (u32, u32, i64);
 
 const CHUNK: u8 = 1;
 const OFFSET: u8 = 2;
@@ -84,7 +87,7 @@ const FORGET: u8 = 5;
 const START: u8 = 6;
 const SWITCH: u8 = 7;
 const SKIP: u8 = 8;
-const ENDS: u8 = 9;
+const END_OFFSETS: u8 = 9;
 
 /// Bytes in front of the content of a change.
 pub(super) const LEAD: usize = 5;
@@ -150,7 +153,7 @@ pub(super) fn read_committed(decoder: &mut Decoder<'_>) -> Option<Committed> {
     })
 }
 
-impl Change {
+impl LogChange {
     /// Adds the change to a payload.
     pub(super) fn write(&self, out: &mut Vec<u8>) {
         match self {
@@ -238,7 +241,10 @@ impl Change {
                 put_postings(out, removed);
                 finish(out, content);
             }
-            Self::Ends { given, ends } => put_ends(out, *given, ends),
+            Self::EndOffsets {
+                offsets_assigned,
+                ends,
+            } => put_ends(out, *offsets_assigned, ends),
         }
     }
 
@@ -246,28 +252,28 @@ impl Change {
     ///
     /// # Errors
     /// The payload is whole, and this version cannot read it.
-    pub(super) fn read_all(payload: &Bytes, seal: Seal) -> Result<Vec<Self>, Unread> {
+    pub(super) fn read_all(payload: &Bytes, secret: LogSecret) -> Result<Vec<Self>, Unread> {
         let mut changes = Vec::new();
         let mut at = 0;
         while at < payload.len() {
-            let (tag, content) = part(payload, at).ok_or(Unread::Senseless)?;
-            if !(CHUNK..=ENDS).contains(&tag) {
+            let (tag, content) = part(payload, at).ok_or(Unread::Malformed)?;
+            if !(CHUNK..=END_OFFSETS).contains(&tag) {
                 return Err(Unread::Unknown(tag));
             }
             at += LEAD + content.len();
-            changes.push(Self::read(tag, &content, seal).ok_or(Unread::Senseless)?);
+            changes.push(Self::read(tag, &content, secret).ok_or(Unread::Malformed)?);
         }
         Ok(changes)
     }
 
-    fn read(tag: u8, content: &Bytes, seal: Seal) -> Option<Self> {
+    fn read(tag: u8, content: &Bytes, secret: LogSecret) -> Option<Self> {
         let mut decoder = Decoder(content);
         let change = match tag {
             CHUNK => {
                 let topic = decoder.u32()?;
                 let partition = decoder.u32()?;
                 let bytes = content.slice(CHUNK_LEAD..);
-                let head = Head::read(&bytes, seal)?;
+                let head = Head::read(&bytes, secret)?;
                 decoder.0 = &[];
                 (head.len() == bytes.len()).then_some(())?;
                 Self::Chunk {
@@ -320,8 +326,8 @@ impl Change {
                     .collect::<Option<_>>()?,
                 removed: decoder.postings()?,
             },
-            ENDS => Self::Ends {
-                given: decoder.u64()?,
+            END_OFFSETS => Self::EndOffsets {
+                offsets_assigned: decoder.u64()?,
                 ends: (0..decoder.count(16)?)
                     .map(|_| Some((decoder.u32()?, decoder.u32()?, decoder.i64()?)))
                     .collect::<Option<_>>()?,
@@ -338,7 +344,7 @@ pub(super) enum Unread {
     /// It holds a kind of change that this version does not know.
     Unknown(u8),
     /// The content of a change does not read as one of its kind.
-    Senseless,
+    Malformed,
 }
 
 /// The tag and the content of the change that begins at this place.
@@ -369,9 +375,9 @@ pub(super) fn put_offset(
 }
 
 /// Adds to a payload how many offsets were given, and where partitions end.
-pub(super) fn put_ends(out: &mut Vec<u8>, given: u64, ends: &[End]) {
-    let content = begin(out, ENDS);
-    put_u64(out, given);
+pub(super) fn put_ends(out: &mut Vec<u8>, offsets_assigned: u64, ends: &[PartitionEnd]) {
+    let content = begin(out, END_OFFSETS);
+    put_u64(out, offsets_assigned);
     put_u32(out, length(ends.len()));
     for (topic, partition, end) in ends {
         put_u32(out, *topic);

@@ -2,8 +2,8 @@
 //! segments.
 //!
 //! ```text
-//!  0  u32  magic "TGC1", XOR the upper half of the seal of the log
-//!  4  u32  CRC32C of the header from byte 8, tallies included, begun with the lower half of the seal
+//!  0  u32  magic "TGC1", XOR the upper half of the secret of the log
+//!  4  u32  CRC32C of the header from byte 8, tallies included, begun with the lower half of the secret
 //!  8  u32  CRC32C of the records
 //! 12  u32  length of the records
 //! 16  u32  number of tallies
@@ -18,7 +18,7 @@
 //!               varint length of headers, key, value, headers}
 //! ```
 //!
-//! Whoever appends encodes the records and their CRC; the one writer fills in the header, once it
+//! The caller encodes the records and their CRC; the one writer fills in the header, once it
 //! knows the offset.
 
 use bytes::Bytes;
@@ -26,8 +26,8 @@ use tidegate_core::books::{Bucket, Tally};
 use tidegate_core::{EventId, Offset, Topic};
 
 use super::codec::{Decoder, length, put_u32, put_u64, put_varint, unzigzag, zigzag};
-use super::seal::Seal;
-use crate::record::{Headers, Record, Stored, TopicPartition};
+use super::secret::LogSecret;
+use crate::record::{Headers, Record, StoredRecord, TopicPartition};
 
 const MAGIC: [u8; 4] = *b"TGC1";
 /// Bytes of a header without its tallies.
@@ -71,9 +71,9 @@ impl Head {
     }
 
     /// Writes the header into its place.
-    pub(super) fn write(&self, out: &mut [u8], seal: Seal) {
+    pub(super) fn write(&self, out: &mut [u8], secret: LogSecret) {
         let mut header = Vec::with_capacity(Self::size(self.tallies.len()));
-        put_u32(&mut header, seal.magic(MAGIC));
+        put_u32(&mut header, secret.magic(MAGIC));
         put_u32(&mut header, 0);
         put_u32(&mut header, self.body_crc);
         put_u32(&mut header, length(self.body_len));
@@ -88,15 +88,15 @@ impl Head {
             put_u32(&mut header, u32::try_from(tally.count).unwrap_or(u32::MAX));
             header.extend_from_slice(&tally.id_sum.to_le_bytes());
         }
-        let crc = seal.crc(&header[8..]);
+        let crc = secret.crc(&header[8..]);
         header[4..8].copy_from_slice(&crc.to_le_bytes());
         out[..header.len()].copy_from_slice(&header);
     }
 
     /// How many bytes the header at the front of `bytes` has; none if it is none.
-    pub(super) fn measure(bytes: &[u8], seal: Seal) -> Option<usize> {
+    pub(super) fn measure(bytes: &[u8], secret: LogSecret) -> Option<usize> {
         let mut decoder = Decoder(bytes.get(..FIXED)?);
-        if decoder.u32()? != seal.magic(MAGIC) {
+        if decoder.u32()? != secret.magic(MAGIC) {
             return None;
         }
         decoder.take(12)?;
@@ -105,15 +105,15 @@ impl Head {
     }
 
     /// The first byte of every header of a log.
-    pub(super) fn first_byte(seal: Seal) -> u8 {
-        seal.magic(MAGIC).to_le_bytes()[0]
+    pub(super) fn first_byte(secret: LogSecret) -> u8 {
+        secret.magic(MAGIC).to_le_bytes()[0]
     }
 
     /// Reads the header at the front of `bytes` if it is whole.
-    pub(super) fn read(bytes: &[u8], seal: Seal) -> Option<Self> {
-        let header = bytes.get(..Self::measure(bytes, seal)?)?;
+    pub(super) fn read(bytes: &[u8], secret: LogSecret) -> Option<Self> {
+        let header = bytes.get(..Self::measure(bytes, secret)?)?;
         let mut decoder = Decoder(&header[4..]);
-        if decoder.u32()? != seal.crc(&header[8..]) {
+        if decoder.u32()? != secret.crc(&header[8..]) {
             return None;
         }
         let body_crc = decoder.u32()?;
@@ -229,17 +229,17 @@ impl Records {
             timestamp_ms: self.base_ms.wrapping_add_signed(since),
         };
         let offset = Offset(offset);
-        Some(Step::Read(Stored { offset, record }))
+        Some(Step::Read(StoredRecord { offset, record }))
     }
 
     /// The next record at or after `from`; none at the end.
     ///
     /// # Errors
     /// The bytes make no sense.
-    pub(super) fn next_from(&mut self, from: i64) -> Result<Option<Stored>, Senseless> {
+    pub(super) fn next_from(&mut self, from: i64) -> Result<Option<StoredRecord>, MalformedRecord> {
         while self.left > 0 {
             self.left -= 1;
-            match self.read(|offset| offset >= from).ok_or(Senseless)? {
+            match self.read(|offset| offset >= from).ok_or(MalformedRecord)? {
                 Step::Read(stored) => return Ok(Some(stored)),
                 Step::Skipped => {}
             }
@@ -249,13 +249,13 @@ impl Records {
 }
 
 enum Step {
-    Read(Stored),
+    Read(StoredRecord),
     Skipped,
 }
 
 /// Bytes that make no sense although their CRC does.
 #[derive(Debug)]
-pub(super) struct Senseless;
+pub(super) struct MalformedRecord;
 
 /// The minute in whose bucket an id is counted.
 pub(super) fn minute_of(id: EventId) -> u64 {
@@ -277,11 +277,11 @@ pub(super) fn count_id(tallies: &mut Vec<(u64, Tally)>, id: EventId) {
 
 /// Builds a whole chunk of records with holes between them; for those who copy records.
 pub(super) fn rebuild(
-    seal: Seal,
+    secret: LogSecret,
     cluster: &str,
     at: &TopicPartition,
     head: &Head,
-    kept: &[Stored],
+    kept: &[StoredRecord],
 ) -> Option<(Head, Vec<u8>)> {
     let first = kept.first()?;
     let mut body = Vec::with_capacity(head.body_len);
@@ -307,7 +307,7 @@ pub(super) fn rebuild(
         tallies,
     };
     let mut bytes = vec![0; Head::size(rebuilt.tallies.len())];
-    rebuilt.write(&mut bytes, seal);
+    rebuilt.write(&mut bytes, secret);
     bytes.extend_from_slice(&body);
     Some((rebuilt, bytes))
 }
@@ -322,16 +322,16 @@ pub(super) fn foreign_id(cluster: &str, topic: &Topic, partition: u32, offset: i
 mod tests {
     use super::*;
 
-    fn seal() -> Seal {
-        Seal::draw(3)
+    fn secret() -> LogSecret {
+        LogSecret::draw(3)
     }
 
     fn at() -> TopicPartition {
         TopicPartition::new(Topic::new("t").unwrap(), 0)
     }
 
-    fn stored(offset: i64, record: Record) -> Stored {
-        Stored {
+    fn stored(offset: i64, record: Record) -> StoredRecord {
+        StoredRecord {
             offset: Offset(offset),
             record,
         }
@@ -357,12 +357,12 @@ mod tests {
             stored(9, Record::tombstone().key("").timestamp_ms(7)),
             stored(10, Record::new("").header("a", "b").timestamp_ms(2_000)),
         ];
-        let (head, bytes) = rebuild(seal(), "c", &at(), &empty(), &records).unwrap();
+        let (head, bytes) = rebuild(secret(), "c", &at(), &empty(), &records).unwrap();
         let bytes = Bytes::from(bytes);
-        let read = Head::read(&bytes, seal()).unwrap();
+        let read = Head::read(&bytes, secret()).unwrap();
         assert_eq!(read, head);
-        assert_eq!(Head::read(&bytes, Seal::default()), None);
-        assert_eq!(Head::read(&bytes, Seal::draw(4)), None);
+        assert_eq!(Head::read(&bytes, LogSecret::default()), None);
+        assert_eq!(Head::read(&bytes, LogSecret::draw(4)), None);
         assert_eq!((read.base, read.end(), read.max_ms), (5, 11, 2_000));
         assert_eq!(read.len(), bytes.len());
         let mut found = Vec::new();
@@ -376,12 +376,12 @@ mod tests {
     #[test]
     fn every_flipped_bit_is_noticed() {
         let records = [stored(0, Record::new("value").key("k").timestamp_ms(1_000))];
-        let (_, bytes) = rebuild(seal(), "c", &at(), &empty(), &records).unwrap();
+        let (_, bytes) = rebuild(secret(), "c", &at(), &empty(), &records).unwrap();
         for bit in 0..bytes.len() * 8 {
             let mut damaged = bytes.clone();
             damaged[bit / 8] ^= 1 << (bit % 8);
             let damaged = Bytes::from(damaged);
-            let body = Head::read(&damaged, seal()).and_then(|head| head.checked_body(&damaged));
+            let body = Head::read(&damaged, secret()).and_then(|head| head.checked_body(&damaged));
             assert_eq!(body, None, "bit {bit}");
         }
     }

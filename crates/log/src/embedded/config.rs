@@ -38,7 +38,7 @@ pub struct EmbeddedConfig {
     /// How long a sync waits for company.
     #[cfg_attr(feature = "config", serde(with = "tidegate_config::millis"))]
     pub group_commit_delay: Duration,
-    /// How many bytes of fresh records are kept in memory before they go to their segments.
+    /// How many bytes of unflushed records are kept in memory before they go to their segments.
     pub cache_size: u64,
     /// How many bytes of commits may wait for the disk; above it, they are refused.
     pub max_queued_size: u64,

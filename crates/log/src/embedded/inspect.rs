@@ -8,13 +8,13 @@ use std::path::Path;
 use tidegate_core::env::Disk;
 use tidegate_core::{GroupName, Offset};
 
-use super::audit::{self, Audited};
+use super::audit::{self, TopicAudit};
 use super::files::{self, Doing};
 use super::recover;
-use super::scan::{Scan, Seen, has_magic, open_segment};
-use super::seal::Seal;
+use super::scan::{Scan, ScanItem, has_magic, open_segment};
+use super::secret::LogSecret;
 use super::segment::{MAGIC, Segment, read_index_file};
-use super::state::{State, UnknownLoss};
+use super::state::{LogState, UnknownLoss};
 use crate::error::LogError;
 use crate::port::Committed;
 use crate::record::TopicPartition;
@@ -89,9 +89,9 @@ pub fn ls(disk: &dyn Disk, dir: &Path) -> Result<Option<Listing>, LogError> {
         };
         let segments = partition.segments.iter();
         let listed = |s: &Segment| (s.name(number), Offset(s.base), Offset(s.end), s.len);
-        for (group, readings) in &state.groups {
-            if let Some(reading) = readings.get(&topic) {
-                let committed = reading.committed.get(number as usize).cloned().flatten();
+        for (group, by_topic) in &state.groups {
+            if let Some(progress) = by_topic.get(&topic) {
+                let committed = progress.committed.get(number as usize).cloned().flatten();
                 groups.push(ListedGroup {
                     group: group.clone(),
                     at: at.clone(),
@@ -105,7 +105,7 @@ pub fn ls(disk: &dyn Disk, dir: &Path) -> Result<Option<Listing>, LogError> {
             start: Offset(partition.start),
             end: Offset(partition.end),
             segments: segments.map(listed).collect(),
-            journaled: partition.fresh_bytes,
+            journaled: partition.unflushed_bytes,
         });
     }
     Ok(Some(Listing {
@@ -118,7 +118,7 @@ pub fn ls(disk: &dyn Disk, dir: &Path) -> Result<Option<Listing>, LogError> {
     }))
 }
 
-fn aside(disk: &dyn Disk, dir: &Path, state: &State) -> Result<Vec<String>, LogError> {
+fn aside(disk: &dyn Disk, dir: &Path, state: &LogState) -> Result<Vec<String>, LogError> {
     let mut found = Vec::new();
     let topics = state
         .topics
@@ -140,7 +140,7 @@ fn aside(disk: &dyn Disk, dir: &Path, state: &State) -> Result<Vec<String>, LogE
 /// Something that is not as it should be.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Problem {
+pub enum LogProblem {
     /// Records that were acknowledged cannot be read.
     Records {
         /// The partition.
@@ -198,7 +198,7 @@ pub enum Problem {
     },
 }
 
-impl Problem {
+impl LogProblem {
     /// Whether something is lost that nobody has taken note of; the others mend themselves.
     #[must_use]
     pub fn is_loss(&self) -> bool {
@@ -213,7 +213,7 @@ impl Problem {
     }
 }
 
-impl fmt::Display for Problem {
+impl fmt::Display for LogProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Records {
@@ -241,7 +241,9 @@ impl fmt::Display for Problem {
                 f,
                 "journal: {bytes} bytes of `{file}` from byte {at} were never acknowledged"
             ),
-            Self::Beginning { file } => write!(f, "`{file}` does not begin as a segment does"),
+            Self::Beginning { file } => {
+                write!(f, "`{file}` does not start with the header of a segment")
+            }
             Self::Index { file } => write!(f, "index `{file}` is missing or damaged"),
             Self::Books { component, events } => {
                 write!(
@@ -258,7 +260,7 @@ impl fmt::Display for Problem {
 #[non_exhaustive]
 pub struct Checked {
     /// What is not as it should be.
-    pub problems: Vec<Problem>,
+    pub problems: Vec<LogProblem>,
     /// Segments that were read.
     pub segments: u64,
     /// Groups of the journal that were read.
@@ -278,19 +280,19 @@ pub fn check(disk: &dyn Disk, dir: &Path) -> Result<Checked, LogError> {
     checked.groups = found.replayed;
     if let Some((file, why)) = found.manifest {
         let file = file.to_owned();
-        checked.problems.push(Problem::Manifest { file, why });
+        checked.problems.push(LogProblem::Manifest { file, why });
     }
     let loss = found.state.unknown_loss();
-    checked.problems.extend(loss.map(Problem::UnknownLoss));
+    checked.problems.extend(loss.map(LogProblem::UnknownLoss));
     if let Some(torn) = found.torn {
-        checked.problems.push(Problem::Torn {
+        checked.problems.push(LogProblem::Torn {
             file: torn.file,
             at: torn.at,
             bytes: torn.bytes.len() as u64,
         });
     }
     let mut is_readable = true;
-    let seal = found.state.seal;
+    let secret = found.state.secret;
     for (topic, number, partition) in found.state.all() {
         let Some(at) = found.state.name(topic, number) else {
             continue;
@@ -300,8 +302,8 @@ pub fn check(disk: &dyn Disk, dir: &Path) -> Result<Checked, LogError> {
             checked
                 .problems
                 .push(match found.state.is_posted(&at, from, to) {
-                    true => Problem::Posted { at, from, to },
-                    false => Problem::Records {
+                    true => LogProblem::Posted { at, from, to },
+                    false => LogProblem::Records {
                         at,
                         from,
                         to,
@@ -311,9 +313,9 @@ pub fn check(disk: &dyn Disk, dir: &Path) -> Result<Checked, LogError> {
         }
         for segment in partition.segments.iter().filter(|s| !s.is_empty()) {
             checked.segments += 1;
-            let found = damaged_parts(disk, dir, (&at, segment), seal)?;
+            let found = damaged_parts(disk, dir, (&at, segment), secret)?;
             is_readable &= found.is_empty();
-            let named = |part: DamagedPart| Problem::Records {
+            let named = |part: DamagedPart| LogProblem::Records {
                 at: at.clone(),
                 from: Offset(part.offsets.0),
                 to: Offset(part.offsets.1),
@@ -322,16 +324,16 @@ pub fn check(disk: &dyn Disk, dir: &Path) -> Result<Checked, LogError> {
             checked.problems.extend(found.into_iter().map(named));
             let path = segment_path(dir, &at, segment);
             // Of one that is missing everything was said.
-            let Some(file) = open_segment(disk, &path, seal)? else {
+            let Some(file) = open_segment(disk, &path, secret)? else {
                 continue;
             };
             if !has_magic(&*file, &path)? {
                 let file = segment.name(number);
-                checked.problems.push(Problem::Beginning { file });
+                checked.problems.push(LogProblem::Beginning { file });
             }
             if segment.is_sealed && read_index(disk, dir, &at, segment).is_none() {
                 let file = files::index_of(&segment.name(number));
-                checked.problems.push(Problem::Index { file });
+                checked.problems.push(LogProblem::Index { file });
             }
         }
     }
@@ -345,12 +347,12 @@ pub fn check(disk: &dyn Disk, dir: &Path) -> Result<Checked, LogError> {
     Ok(checked)
 }
 
-fn books_problem(audited: &Audited) -> Option<Problem> {
+fn books_problem(audited: &TopicAudit) -> Option<LogProblem> {
     let component = match &audited.group {
         Some(group) => format!("{group}@{}", audited.topic),
         None => audited.topic.to_string(),
     };
-    (audited.unaccounted() > 0).then(|| Problem::Books {
+    (audited.unaccounted() > 0).then(|| LogProblem::Books {
         component,
         events: audited.unaccounted(),
     })
@@ -371,25 +373,25 @@ pub(super) fn damaged_parts(
     disk: &dyn Disk,
     dir: &Path,
     (at, segment): (&TopicPartition, &Segment),
-    seal: Seal,
+    secret: LogSecret,
 ) -> Result<Vec<DamagedPart>, LogError> {
     let path = segment_path(dir, at, segment);
     if segment.is_empty() {
         return Ok(Vec::new());
     }
-    let Some(file) = open_segment(disk, &path, seal)? else {
+    let Some(file) = open_segment(disk, &path, secret)? else {
         return Ok(vec![DamagedPart {
             bytes: (0, segment.len),
             offsets: (segment.base, segment.end),
         }]);
     };
     let mut parts = Vec::new();
-    let mut scan = Scan::whole(segment, seal);
+    let mut scan = Scan::whole(segment, secret);
     let mut expected = segment.base;
     while let Some(seen) = scan.next(&*file, &path)? {
         match seen {
-            Seen::Chunk { head, .. } => expected = head.end(),
-            Seen::Damage { at, to, held, next } => {
+            ScanItem::Chunk { head, .. } => expected = head.end(),
+            ScanItem::Damage { at, to, held, next } => {
                 let offsets = held.unwrap_or((expected, next.unwrap_or(segment.end)));
                 expected = offsets.1;
                 parts.push(DamagedPart {

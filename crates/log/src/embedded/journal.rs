@@ -10,7 +10,7 @@ use std::sync::Arc;
 use tidegate_core::env::{Disk, DiskFile, OpenMode};
 
 use super::files::{self, Doing};
-use super::planted::{self, Bug};
+use super::injected_bugs::{self, InjectedBug};
 use super::state::JournalPlace;
 use crate::error::LogError;
 
@@ -127,7 +127,7 @@ impl Journal {
         let path = self.dir.join(files::journal(number, len));
         if from == path {
             // Who named it may have died before this.
-            if !planted::is(Bug::UnsyncedName) {
+            if !injected_bugs::is(InjectedBug::UnsyncedName) {
                 self.disk.sync_dir(&self.dir).doing("sync", &self.dir)?;
             }
         } else {
@@ -169,7 +169,7 @@ impl Journal {
     /// Final: the journal takes nothing any more.
     pub(super) fn sync(&mut self, bytes: usize) -> Result<(), LogError> {
         if let Some(file) = &mut self.file
-            && !planted::is(Bug::AnswerBeforeSync)
+            && !injected_bugs::is(InjectedBug::AnswerBeforeSync)
         {
             file.sync().doing("sync", &self.path)?;
         }
@@ -188,7 +188,7 @@ impl Journal {
     }
 }
 
-/// The number of the spare file that the journal makes for itself; those of the keeper count from 1.
+/// The number of the spare file that the journal makes for itself; those of the maintenance thread count from 1.
 const NEXT: u64 = 0;
 
 /// Makes a file of zeros, durably but for its name, and gives its length. What is there of it is

@@ -61,7 +61,7 @@ impl fmt::Display for LockHolder {
 /// # Errors
 /// The directory cannot be listed, or its lock cannot be tried.
 pub fn lock_holder(disk: &dyn Disk, dir: &Path) -> Result<Option<LockHolder>, LogError> {
-    // Whoever emptied a directory has not ended the process that has it.
+    // Emptying a directory does not end the process that has it.
     if presence(disk, dir)? == Presence::Absent {
         return Ok(None);
     }

@@ -1,4 +1,4 @@
-//! The embedded log as a whole: groups and sessions over the shelf.
+//! The embedded log as a whole: groups and sessions over the storage.
 
 use std::sync::Arc;
 
@@ -6,10 +6,10 @@ use tidegate_core::env::Env;
 use tidegate_core::{GroupName, Offset, Topic};
 
 use super::config::EmbeddedConfig;
-use super::shelf::EmbeddedShelf;
+use super::storage::EmbeddedStorage;
 use crate::error::LogError;
 use crate::local::LocalLog;
-use crate::port::{Append, Batch, Call, Committed, Join, Log, Position, Read, Session};
+use crate::port::{Append, Batch, Committed, Join, Log, LogFuture, Read, RecordPosition, Session};
 use crate::record::TopicPartition;
 use crate::topic::{TopicConfig, TopicDescription};
 
@@ -39,30 +39,30 @@ use crate::topic::{TopicConfig, TopicDescription};
 #[derive(Debug, Clone)]
 pub struct EmbeddedLog {
     log: LocalLog,
-    shelf: Arc<EmbeddedShelf>,
+    storage: Arc<EmbeddedStorage>,
 }
 
 impl EmbeddedLog {
-    /// Opens the directory, see [`EmbeddedShelf::open`].
+    /// Opens the directory, see [`EmbeddedStorage::open`].
     ///
     /// # Errors
-    /// As [`EmbeddedShelf::open`].
+    /// As [`EmbeddedStorage::open`].
     pub fn open(env: &Env, config: EmbeddedConfig) -> Result<Self, LogError> {
-        let shelf = Arc::new(EmbeddedShelf::open(env, config)?);
-        let log = LocalLog::new(Arc::clone(&shelf) as _, env);
-        Ok(Self { log, shelf })
+        let storage = Arc::new(EmbeddedStorage::open(env, config)?);
+        let log = LocalLog::new(Arc::clone(&storage) as _, env);
+        Ok(Self { log, storage })
     }
 
     /// What keeps the records: to audit it, and to see how it is.
     #[must_use]
-    pub fn shelf(&self) -> &Arc<EmbeddedShelf> {
-        &self.shelf
+    pub fn storage(&self) -> &Arc<EmbeddedStorage> {
+        &self.storage
     }
 
-    /// Closes the log and its sessions, see [`EmbeddedShelf::close`]. Closing twice changes nothing.
+    /// Closes the log and its sessions, see [`EmbeddedStorage::close`]. Closing twice changes nothing.
     pub async fn close(&self) {
         self.log.close();
-        self.shelf.close().await;
+        self.storage.close().await;
     }
 }
 
@@ -71,31 +71,35 @@ impl Log for EmbeddedLog {
         self.log.cluster()
     }
 
-    fn create_topic<'a>(&'a self, topic: &'a Topic, config: TopicConfig) -> Call<'a, ()> {
+    fn create_topic<'a>(&'a self, topic: &'a Topic, config: TopicConfig) -> LogFuture<'a, ()> {
         self.log.create_topic(topic, config)
     }
 
-    fn topics(&self) -> Call<'_, Vec<Topic>> {
+    fn topics(&self) -> LogFuture<'_, Vec<Topic>> {
         self.log.topics()
     }
 
-    fn describe<'a>(&'a self, topic: &'a Topic) -> Call<'a, TopicDescription> {
+    fn describe<'a>(&'a self, topic: &'a Topic) -> LogFuture<'a, TopicDescription> {
         self.log.describe(topic)
     }
 
-    fn append(&self, records: Vec<Append>) -> Call<'_, Vec<Position>> {
+    fn append(&self, records: Vec<Append>) -> LogFuture<'_, Vec<RecordPosition>> {
         self.log.append(records)
     }
 
-    fn read(&self, read: Read) -> Call<'_, Batch> {
+    fn read(&self, read: Read) -> LogFuture<'_, Batch> {
         self.log.read(read)
     }
 
-    fn offset_at<'a>(&'a self, at: &'a TopicPartition, timestamp_ms: u64) -> Call<'a, Offset> {
+    fn offset_at<'a>(&'a self, at: &'a TopicPartition, timestamp_ms: u64) -> LogFuture<'a, Offset> {
         self.log.offset_at(at, timestamp_ms)
     }
 
-    fn delete_before<'a>(&'a self, at: &'a TopicPartition, offset: Offset) -> Call<'a, Offset> {
+    fn delete_before<'a>(
+        &'a self,
+        at: &'a TopicPartition,
+        offset: Offset,
+    ) -> LogFuture<'a, Offset> {
         self.log.delete_before(at, offset)
     }
 
@@ -103,19 +107,19 @@ impl Log for EmbeddedLog {
         &'a self,
         group: &'a GroupName,
         partitions: &'a [TopicPartition],
-    ) -> Call<'a, Vec<Option<Committed>>> {
+    ) -> LogFuture<'a, Vec<Option<Committed>>> {
         self.log.committed(group, partitions)
     }
 
-    fn groups(&self) -> Call<'_, Vec<GroupName>> {
+    fn groups(&self) -> LogFuture<'_, Vec<GroupName>> {
         self.log.groups()
     }
 
-    fn forget_group<'a>(&'a self, group: &'a GroupName) -> Call<'a, ()> {
+    fn forget_group<'a>(&'a self, group: &'a GroupName) -> LogFuture<'a, ()> {
         self.log.forget_group(group)
     }
 
-    fn join(&self, join: Join) -> Call<'_, Arc<dyn Session>> {
+    fn join(&self, join: Join) -> LogFuture<'_, Arc<dyn Session>> {
         self.log.join(join)
     }
 }

@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! "TGMAN\x04\0\0", u32 CRC32C of what follows
-//! cluster; u64 seal; u64 sequence, u32 CRC of the last group; u64 journal file, u64 place in it
+//! cluster; u64 secret; u64 sequence, u32 CRC of the last group; u64 journal file, u64 place in it
 //! topics: name, configuration, books, partitions: {start, end, damaged ranges, segments}
 //! groups: name, topics: {number, starts, committed offsets, postings, what was gone before}
 //! damage: parts of the journal that were lost: file, place, sequences, at least how many events, why
@@ -26,15 +26,15 @@ use tidegate_core::{GroupName, Topic};
 use super::change::{put_committed, put_topic_config, read_committed, read_topic_config};
 use super::codec::{Decoder, length, put_books, put_bytes, put_i64, put_u32, put_u64};
 use super::files::{self, Doing, MANIFEST, MANIFEST_COPY, MANIFEST_NEW};
-use super::seal::Seal;
+use super::secret::LogSecret;
 use super::segment::Segment;
 use super::state::{
-    JournalDamage, JournalPlace, LostCommit, PartitionState, Reading, State, TopicState,
+    GroupProgress, JournalDamage, JournalPlace, LogState, LostCommit, PartitionState, TopicState,
 };
 use crate::error::LogError;
 
 /// What a manifest begins with, by version: the last one is what is written. The first one has no copy
-/// and does not tell what was lost, the second one has no seal. Versions 2 and 3 keep what was lost in
+/// and does not tell what was lost, the second one has no secret. Versions 2 and 3 keep what was lost in
 /// another way.
 const MAGICS: [[u8; 8]; 4] = [
     *b"TGMAN\x01\0\0",
@@ -47,7 +47,7 @@ const VERSION: usize = MAGICS.len();
 const LIMIT: u64 = 1 << 30;
 
 /// Writes a checkpoint: the state without what is only in the journal.
-pub(super) fn write(disk: &dyn Disk, dir: &Path, state: &State) -> Result<(), LogError> {
+pub(super) fn write(disk: &dyn Disk, dir: &Path, state: &LogState) -> Result<(), LogError> {
     let mut content = Vec::new();
     put_state(&mut content, state);
     let mut bytes = MAGICS[VERSION - 1].to_vec();
@@ -60,7 +60,7 @@ pub(super) fn write(disk: &dyn Disk, dir: &Path, state: &State) -> Result<(), Lo
 /// A checkpoint as it was found.
 #[derive(Debug)]
 pub(super) struct Checkpoint {
-    pub(super) state: State,
+    pub(super) state: LogState,
     /// The file that cannot be used, while the other one can, and why.
     pub(super) damage: Option<(&'static str, String)>,
     /// Whether it is of an earlier version.
@@ -164,7 +164,7 @@ pub(super) fn note_damage(
 
 /// One of the two files.
 struct One {
-    state: State,
+    state: LogState,
     version: usize,
     bytes: Vec<u8>,
 }
@@ -207,7 +207,7 @@ fn read_one(disk: &dyn Disk, dir: &Path, name: &str) -> Result<Option<One>, LogE
 }
 
 /// What was lost, as far as no books tell it.
-fn read_losses(decoder: &mut Decoder<'_>, state: &mut State) -> Option<()> {
+fn read_losses(decoder: &mut Decoder<'_>, state: &mut LogState) -> Option<()> {
     for _ in 0..decoder.count(40)? {
         state.journal_damage.push(JournalDamage {
             file: decoder.text()?,
@@ -230,7 +230,7 @@ fn read_losses(decoder: &mut Decoder<'_>, state: &mut State) -> Option<()> {
 }
 
 /// The same in versions 2 and 3: texts, and commits with all that they posted.
-fn read_old_losses(decoder: &mut Decoder<'_>, state: &mut State) -> Option<()> {
+fn read_old_losses(decoder: &mut Decoder<'_>, state: &mut LogState) -> Option<()> {
     for _ in 0..decoder.count(12)? {
         state.journal_damage.push(JournalDamage {
             file: String::new(),
@@ -256,9 +256,9 @@ fn read_old_losses(decoder: &mut Decoder<'_>, state: &mut State) -> Option<()> {
     Some(())
 }
 
-fn put_state(out: &mut Vec<u8>, state: &State) {
+fn put_state(out: &mut Vec<u8>, state: &LogState) {
     put_bytes(out, state.cluster.as_bytes());
-    put_u64(out, state.seal.number());
+    put_u64(out, state.secret.number());
     put_u64(out, state.sequence);
     put_u32(out, state.crc);
     put_u64(out, state.journal.file);
@@ -273,12 +273,12 @@ fn put_state(out: &mut Vec<u8>, state: &State) {
         }
     }
     put_u32(out, length(state.groups.len()));
-    for (group, readings) in &state.groups {
+    for (group, by_topic) in &state.groups {
         put_bytes(out, group.as_str().as_bytes());
-        put_u32(out, length(readings.len()));
-        for (topic, reading) in readings {
+        put_u32(out, length(by_topic.len()));
+        for (topic, progress) in by_topic {
             put_u32(out, *topic);
-            put_reading(out, reading);
+            put_progress(out, progress);
         }
     }
     put_u32(out, length(state.journal_damage.len()));
@@ -315,25 +315,25 @@ fn put_partition(out: &mut Vec<u8>, partition: &PartitionState) {
         .for_each(|segment| segment.write(out));
 }
 
-fn put_reading(out: &mut Vec<u8>, reading: &Reading) {
-    put_u32(out, length(reading.starts.len()));
-    for (start, committed) in reading.starts.iter().zip(&reading.committed) {
+fn put_progress(out: &mut Vec<u8>, progress: &GroupProgress) {
+    put_u32(out, length(progress.starts.len()));
+    for (start, committed) in progress.starts.iter().zip(&progress.committed) {
         put_i64(out, *start);
         out.push(u8::from(committed.is_some()));
         if let Some(committed) = committed {
             put_committed(out, committed);
         }
     }
-    put_books(out, &reading.posted);
-    put_books(out, &reading.before);
+    put_books(out, &progress.posted);
+    put_books(out, &progress.before);
 }
 
-fn read_state(decoder: &mut Decoder<'_>, version: usize) -> Option<State> {
-    let mut state = State {
+fn read_state(decoder: &mut Decoder<'_>, version: usize) -> Option<LogState> {
+    let mut state = LogState {
         cluster: decoder.text()?,
-        seal: match version {
-            3.. => Seal::of_number(decoder.u64()?),
-            _ => Seal::default(),
+        secret: match version {
+            3.. => LogSecret::of_number(decoder.u64()?),
+            _ => LogSecret::default(),
         },
         sequence: decoder.u64()?,
         crc: decoder.u32()?,
@@ -341,7 +341,7 @@ fn read_state(decoder: &mut Decoder<'_>, version: usize) -> Option<State> {
             file: decoder.u64()?,
             at: decoder.u64()?,
         },
-        ..State::default()
+        ..LogState::default()
     };
     for number in 0..length(decoder.count(1)?) {
         let name = Topic::new(decoder.text()?).ok()?;
@@ -364,15 +364,15 @@ fn read_state(decoder: &mut Decoder<'_>, version: usize) -> Option<State> {
     }
     for _ in 0..decoder.count(1)? {
         let group = GroupName::new(decoder.text()?).ok()?;
-        let mut readings = BTreeMap::new();
+        let mut by_topic = BTreeMap::new();
         for _ in 0..decoder.count(1)? {
-            readings.insert(decoder.u32()?, read_reading(decoder)?);
+            by_topic.insert(decoder.u32()?, read_progress(decoder)?);
         }
-        state.groups.insert(group, readings);
+        state.groups.insert(group, by_topic);
     }
     let lengths = state.all().flat_map(|(.., partition)| &partition.segments);
     state.used = lengths.map(|segment| segment.len).sum();
-    state.count_given();
+    state.count_assigned_offsets();
     Some(state)
 }
 
@@ -394,18 +394,18 @@ fn read_partition(decoder: &mut Decoder<'_>) -> Option<PartitionState> {
     })
 }
 
-fn read_reading(decoder: &mut Decoder<'_>) -> Option<Reading> {
-    let mut reading = Reading::default();
+fn read_progress(decoder: &mut Decoder<'_>) -> Option<GroupProgress> {
+    let mut progress = GroupProgress::default();
     for _ in 0..decoder.count(9)? {
-        reading.starts.push(decoder.i64()?);
+        progress.starts.push(decoder.i64()?);
         let committed = if decoder.flag()? {
             Some(read_committed(decoder)?)
         } else {
             None
         };
-        reading.committed.push(committed);
+        progress.committed.push(committed);
     }
-    reading.posted = decoder.books()?;
-    reading.before = decoder.books()?;
-    Some(reading)
+    progress.posted = decoder.books()?;
+    progress.before = decoder.books()?;
+    Some(progress)
 }

@@ -8,24 +8,24 @@ use std::sync::Arc;
 use tidegate_core::env::{Clock, Disk, DiskLock, Entropy, OpenMode, Stream};
 
 use super::config::EmbeddedConfig;
+use super::context::{EmbeddedContext, LogStatus, RefusalReason};
 use super::files::{self, Doing, LOCK};
-use super::hub::{Hub, Refusing, Status};
 use super::journal::Journal;
-use super::keeper::{Keeper, Owed};
 use super::lock_holder::LockHolder;
+use super::maintenance::{Maintenance, PendingRecovery};
 use super::manifest;
-use super::recover::{self, Found};
-use super::seal::Seal;
-use super::state::{JournalPlace, State};
-use super::writer::Writer;
+use super::recover::{self, RecoveredLog};
+use super::secret::LogSecret;
+use super::state::{JournalPlace, LogState};
+use super::writer::JournalWriter;
 use crate::error::LogError;
 
 /// The parts of an opened log, before anybody runs them.
 #[derive(Debug)]
-pub(super) struct Opened {
-    pub(super) hub: Arc<Hub>,
-    pub(super) writer: Writer,
-    pub(super) keeper: Keeper,
+pub(super) struct OpenedLog {
+    pub(super) context: Arc<EmbeddedContext>,
+    pub(super) writer: JournalWriter,
+    pub(super) maintenance: Maintenance,
     pub(super) lock: Locks,
 }
 
@@ -37,7 +37,7 @@ pub(super) struct Locks {
     _dir: Option<Box<dyn DiskLock>>,
 }
 
-/// Opens a directory. `random` is a number from which writes are counted, and from which the seal of a new
+/// Opens a directory. `random` is a number from which writes are counted, and from which the secret of a new
 /// log is drawn.
 ///
 /// # Errors
@@ -47,7 +47,7 @@ pub(super) fn open(
     clock: Arc<dyn Clock>,
     config: EmbeddedConfig,
     random: u64,
-) -> Result<Opened, LogError> {
+) -> Result<OpenedLog, LogError> {
     let dir = config.dir.clone();
     disk.create_dir_all(&dir).doing("make", &dir)?;
     let lock = take_lock(&*disk, &config)?;
@@ -59,7 +59,7 @@ pub(super) fn open(
         tracing::warn!(
             cluster = %found.state.cluster,
             configured = %config.cluster,
-            "the log keeps the name it was made with"
+            "the cluster name of a log cannot change; using the old one"
         );
     }
     mend_manifest(&*disk, &dir)?;
@@ -97,45 +97,50 @@ pub(super) fn open(
         // No checkpoint has what was found.
         checkpoint_sequence = u64::MAX;
     }
-    let status = Status {
+    let status = LogStatus {
         checkpoint,
         checkpoint_sequence,
-        ..Status::default()
+        ..LogStatus::default()
     };
-    let owed = is_damaged.then(|| Owed {
+    let pending_recovery = is_damaged.then(|| PendingRecovery {
         unread: found.unread,
         behind: found.lost_end.unwrap_or_default(),
         is_noted: false,
     });
-    let hub = Hub::new(config, disk, clock, found.state, status, pool.names);
-    let hub = Arc::new(hub);
-    let mut opened = Opened {
-        writer: Writer::new(Arc::clone(&hub), journal, random),
-        keeper: Keeper::new(Arc::clone(&hub), checkpoint.file, pool.next_spare, owed),
-        hub,
+    let context = EmbeddedContext::new(config, disk, clock, found.state, status, pool.names);
+    let context = Arc::new(context);
+    let mut opened = OpenedLog {
+        writer: JournalWriter::new(Arc::clone(&context), journal, random),
+        maintenance: Maintenance::new(
+            Arc::clone(&context),
+            checkpoint.file,
+            pool.next_spare,
+            pending_recovery,
+        ),
+        context,
         lock,
     };
     if is_damaged {
-        opened.write_down()?;
+        opened.persist_recovery()?;
     }
-    let is_written_down = !opened.hub.status().is(Refusing::Owed);
+    let is_written_down = !opened.context.status().is(RefusalReason::RecoveryPending);
     if is_written_down && (checkpoint.at == 0 || is_end_lost) {
         if_there_is_room(opened.begin_journal())?;
     }
     Ok(opened)
 }
 
-impl Opened {
+impl OpenedLog {
     /// Has the manifest know what was found: the journal goes on as if nothing had been there. Where the
     /// disk has no room for that, nothing is taken until it has.
-    fn write_down(&mut self) -> Result<(), LogError> {
-        let done = self.keeper.checkpoint();
+    fn persist_recovery(&mut self) -> Result<(), LogError> {
+        let done = self.maintenance.checkpoint();
         if let Err(error) = &done
             && files::is_full(error)
         {
-            self.hub
+            self.context
                 .status()
-                .set(Refusing::Owed, Some(error.to_string()));
+                .set(RefusalReason::RecoveryPending, Some(error.to_string()));
         }
         if_there_is_room(done)
     }
@@ -143,10 +148,10 @@ impl Opened {
     /// Has the manifest speak of a group in the journal's file: from here on a file that is missing is
     /// missed, also where the process ends before its next checkpoint.
     fn begin_journal(&mut self) -> Result<(), LogError> {
-        if self.hub.state().journal.at == 0 {
+        if self.context.state().journal.at == 0 {
             self.writer.change(&[])?;
         }
-        self.keeper.checkpoint()
+        self.maintenance.checkpoint()
     }
 }
 
@@ -154,7 +159,7 @@ impl Opened {
 fn if_there_is_room(done: Result<(), LogError>) -> Result<(), LogError> {
     match done {
         Err(error) if files::is_full(&error) => {
-            tracing::warn!(%error, "what was found could not be written down yet");
+            tracing::warn!(%error, "could not save the result of recovery yet; retrying");
             Ok(())
         }
         done => done,
@@ -168,14 +173,14 @@ fn mend_manifest(disk: &dyn Disk, dir: &Path) -> Result<(), LogError> {
         return Ok(());
     };
     if let Some((name, why)) = &found.damage {
-        tracing::error!(file = name, %why, "of two manifests one cannot be used");
+        tracing::error!(file = name, %why, "one of the two manifest copies is unreadable; using the other");
     }
     if found.damage.is_none() && !found.is_old && !found.is_copy_newer {
         return Ok(());
     }
     match manifest::mend(disk, dir, &found) {
         Err(error) if files::is_full(&error) => {
-            tracing::warn!(%error, "the manifest could not be put right yet");
+            tracing::warn!(%error, "could not rewrite the manifest yet");
             // It may have been put right, and only the manifest found no room.
             match manifest::read(disk, dir)? {
                 Some(now) if now.is_copy_newer => manifest::remove_copy(disk, dir),
@@ -197,11 +202,11 @@ fn take_lock(disk: &dyn Disk, config: &EmbeddedConfig) -> Result<Locks, LogError
         Err(error) if is_held(&error) => return Err(locked()),
         taken => taken.doing("lock", &path)?,
     };
-    // Whoever removed the lock file has not freed the directory.
+    // Removing the lock file does not free the directory.
     let dir = match disk.lock(&config.dir) {
         Err(error) if is_held(&error) => return Err(locked()),
         Err(error) => {
-            tracing::debug!(%error, "this file system locks no directories");
+            tracing::debug!(%error, "this file system cannot lock directories");
             None
         }
         Ok(taken) => Some(taken),
@@ -220,22 +225,22 @@ fn take_lock(disk: &dyn Disk, config: &EmbeddedConfig) -> Result<Locks, LogError
         file.append(format!("{holder}\n").as_bytes())
     });
     if let Err(error) = written {
-        tracing::debug!(%error, "the lock file does not name its holder");
+        tracing::debug!(%error, "could not write the holder to the lock file");
     }
     Ok(lock)
 }
 
 /// Makes a new log: the manifest comes first, so that whatever follows can be explained.
-fn begin(disk: &dyn Disk, config: &EmbeddedConfig, random: u64) -> Result<Found, LogError> {
-    let state = State {
+fn begin(disk: &dyn Disk, config: &EmbeddedConfig, random: u64) -> Result<RecoveredLog, LogError> {
+    let state = LogState {
         cluster: config.cluster.clone(),
         // Not the number itself: writes are counted from there, in their groups.
-        seal: Seal::draw(Stream::new(random).next_u64()),
+        secret: LogSecret::draw(Stream::new(random).next_u64()),
         journal: JournalPlace { file: 1, at: 0 },
-        ..State::default()
+        ..LogState::default()
     };
     manifest::write(disk, &config.dir, &state)?;
-    Ok(Found {
+    Ok(RecoveredLog {
         checkpoint: (state.journal, state.sequence),
         state,
         unproven: None,
@@ -250,7 +255,7 @@ fn begin(disk: &dyn Disk, config: &EmbeddedConfig, random: u64) -> Result<Found,
 
 /// Keeps a torn tail aside and says what was found. False where there was no room for that: then
 /// the tail must stay where it is.
-fn report(disk: &dyn Disk, dir: &Path, found: &Found) -> Result<bool, LogError> {
+fn report(disk: &dyn Disk, dir: &Path, found: &RecoveredLog) -> Result<bool, LogError> {
     let mut is_tail_kept = true;
     if let Some(torn) = &found.torn {
         let what = format!("{}-{}", torn.file, torn.at);
@@ -273,7 +278,7 @@ fn report(disk: &dyn Disk, dir: &Path, found: &Found) -> Result<bool, LogError> 
             first = damage.sequences.0,
             behind = damage.sequences.1,
             why = %damage.why,
-            "a part of the journal is damaged or missing; `tidegate log check` tells more"
+            "a part of the journal is damaged or missing; see `tidegate log check`"
         );
     }
     if found.replayed > 0 {
@@ -292,7 +297,12 @@ struct Pool {
 
 /// The journal files that may be used again: those before the checkpoint, those behind the end of
 /// the journal, and those that were made ready.
-fn pool(disk: &dyn Disk, dir: &Path, found: &Found, end: JournalPlace) -> Result<Pool, LogError> {
+fn pool(
+    disk: &dyn Disk,
+    dir: &Path,
+    found: &RecoveredLog,
+    end: JournalPlace,
+) -> Result<Pool, LogError> {
     let first = found.checkpoint.0.file;
     let mut pool = Pool {
         names: Vec::new(),
@@ -327,7 +337,7 @@ pub(super) struct Leftovers<'a> {
 impl Leftovers<'_> {
     /// Removes what the journal replaces: segments that were begun, or given up, after the last
     /// checkpoint.
-    pub(super) fn clear(&self, state: &State) -> Result<(), LogError> {
+    pub(super) fn clear(&self, state: &LogState) -> Result<(), LogError> {
         for (topic, number) in state.topics.iter().zip(0..) {
             let dir = files::topic_dir(self.dir, &topic.name);
             let entries = match self.disk.list(&dir) {
@@ -364,7 +374,7 @@ impl Leftovers<'_> {
 
     /// Keeps segments of topics aside that were lost to damage: should a topic of that name be made
     /// again, they are none of its own.
-    fn leave_topics(&self, state: &State) -> Result<(), LogError> {
+    fn leave_topics(&self, state: &LogState) -> Result<(), LogError> {
         let entries = self.disk.list(self.dir).doing("list", self.dir)?;
         let topics = entries
             .iter()
@@ -391,7 +401,7 @@ impl Leftovers<'_> {
     }
 }
 
-/// What is said of segments that are kept aside because nobody knows their topic.
+/// What is said of segments that are kept aside because their topic is unknown.
 const LOST: &str = "of-a-lost-topic-";
 
 fn is_segment(name: &str) -> bool {

@@ -1,4 +1,4 @@
-//! A write on its way: encoded by whoever writes, finished by the one writer.
+//! A write on its way: encoded by the caller, finished by the one writer.
 //!
 //! The bytes are the commit group itself, with room for what only the writer knows: offsets, sums of
 //! ids that follow from offsets, the sequence. So the records are copied once, by the caller.
@@ -12,24 +12,24 @@ use super::chunk::{self, Head, TARGET, count_id, put_record};
 use super::codec::length;
 use super::config::EmbeddedConfig;
 use super::group;
-use super::seal::Seal;
+use super::secret::LogSecret;
+use crate::commit_order::CommitTicket;
 use crate::error::LogError;
 use crate::local::Write;
-use crate::port::{Append, Position};
+use crate::port::{Append, RecordPosition};
 use crate::record::TopicPartition;
-use crate::turn::Turn;
 
 /// More than what the writer adds to a group takes.
 const ROOM: usize = 640;
 
 /// A commit group without its offsets.
 #[derive(Debug)]
-pub(super) struct Pending {
+pub(super) struct PendingWrite {
     /// The whole group; the header is still to be filled in.
     pub(super) bytes: Vec<u8>,
     pub(super) chunks: Vec<PendingChunk>,
-    /// The turns of the offsets that it brings, by which it may use the reserve.
-    pub(super) turns: Vec<(TopicPartition, Turn)>,
+    /// The tickets of the offsets that it brings, by which it may use the reserve.
+    pub(super) tickets: Vec<(TopicPartition, CommitTicket)>,
 }
 
 /// A chunk without its offset.
@@ -57,7 +57,7 @@ pub(super) fn encode(
     catalog: &Catalog,
     config: &EmbeddedConfig,
     now_ms: u64,
-) -> Result<(Pending, Placing), LogError> {
+) -> Result<(PendingWrite, Placing), LogError> {
     let plan = plan(write, catalog, config)?;
     // The writer adds what all groups end with.
     let mut bytes = Vec::with_capacity(plan.size + group::HEADER + ROOM);
@@ -87,13 +87,13 @@ pub(super) fn encode(
             members = &members[taken..];
         }
     }
-    let pending = Pending {
+    let pending = PendingWrite {
         bytes,
         chunks,
-        turns: write
+        tickets: write
             .offsets
             .iter()
-            .map(|offset| (offset.at.clone(), offset.turn.clone()))
+            .map(|offset| (offset.at.clone(), offset.ticket.clone()))
             .collect(),
     };
     Ok((pending, placing))
@@ -159,10 +159,10 @@ fn plan(write: &Write, catalog: &Catalog, config: &EmbeddedConfig) -> Result<Pla
             }),
         }
     }
-    let said = |offset: &crate::local::GroupOffset| {
+    let offsets_reported = |offset: &crate::local::GroupOffset| {
         128 + offset.committed.metadata.len() + 96 * offset.postings.len()
     };
-    total += write.offsets.iter().map(said).sum::<usize>() as u64;
+    total += write.offsets.iter().map(offsets_reported).sum::<usize>() as u64;
     if total > config.max_commit_size {
         return Err(LogError::CommitTooLarge {
             size: total,
@@ -285,29 +285,29 @@ impl PendingChunk {
     }
 
     /// Gives it its offset.
-    fn place(&mut self, group: &mut [u8], seal: Seal, cluster: &str, base: i64) {
+    fn place(&mut self, group: &mut [u8], secret: LogSecret, cluster: &str, base: i64) {
         self.head.base = base;
         for index in &self.foreign {
             let offset = base.saturating_add_unsigned(u64::from(*index));
             let id = chunk::foreign_id(cluster, &self.name, self.partition, offset);
             count_id(&mut self.head.tallies, id);
         }
-        self.head.write(&mut group[self.at..], seal);
+        self.head.write(&mut group[self.at..], secret);
     }
 }
 
-impl Pending {
+impl PendingWrite {
     /// Gives the chunks their offsets, from what `next` says about their partitions.
     pub(super) fn place(
         &mut self,
-        seal: Seal,
+        secret: LogSecret,
         cluster: &str,
         mut next: impl FnMut(&PendingChunk) -> i64,
     ) -> Vec<i64> {
         let mut bases = Vec::with_capacity(self.chunks.len());
         for chunk in &mut self.chunks {
             let base = next(chunk);
-            chunk.place(&mut self.bytes, seal, cluster, base);
+            chunk.place(&mut self.bytes, secret, cluster, base);
             bases.push(base);
         }
         bases
@@ -316,11 +316,11 @@ impl Pending {
 
 /// Where the records of a write will lie, but for the offsets of their chunks. Lets go of the
 /// records, which takes a while for many: time in which the disk can work.
-pub(super) fn unplaced(appends: Vec<Append>, placing: &Placing) -> Vec<Position> {
+pub(super) fn unplaced(appends: Vec<Append>, placing: &Placing) -> Vec<RecordPosition> {
     appends
         .into_iter()
         .zip(placing)
-        .map(|(append, (_, place))| Position {
+        .map(|(append, (_, place))| RecordPosition {
             at: TopicPartition {
                 topic: append.topic,
                 partition: append.partition.unwrap_or_default(),
@@ -331,7 +331,7 @@ pub(super) fn unplaced(appends: Vec<Append>, placing: &Placing) -> Vec<Position>
 }
 
 /// Completes what [`unplaced`] gave, once the chunks have their offsets.
-pub(super) fn place(positions: &mut [Position], placing: &Placing, bases: &[i64]) {
+pub(super) fn place(positions: &mut [RecordPosition], placing: &Placing, bases: &[i64]) {
     for (position, (chunk, _)) in positions.iter_mut().zip(placing) {
         let base = bases.get(*chunk as usize).copied().unwrap_or_default();
         position.offset.0 = position.offset.0.saturating_add(base);

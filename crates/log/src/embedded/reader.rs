@@ -1,4 +1,4 @@
-//! Reads partitions: fresh records from memory, others from their segments.
+//! Reads partitions: unflushed records from memory, others from their segments.
 
 mod times;
 
@@ -10,13 +10,13 @@ use tidegate_core::Offset;
 use tidegate_core::env::DiskFile;
 
 use super::chunk::{Head, Records};
-use super::hub::Hub;
-use super::scan::{Scan, Seen, open_segment, rebuild_index};
+use super::context::EmbeddedContext;
+use super::scan::{Scan, ScanItem, open_segment, rebuild_index};
 use super::segment::{MAGIC, Segment, read_index_file};
-use super::state::{Fresh, State};
+use super::state::{LogState, UnflushedChunk};
 use crate::error::LogError;
 use crate::port::{Batch, Read};
-use crate::record::{Stored, TopicPartition};
+use crate::record::{StoredRecord, TopicPartition};
 
 /// Places in segments that are remembered, so that reading on does not begin with looking.
 const CURSORS: usize = 16;
@@ -27,20 +27,20 @@ const INDEX_LIMIT: u64 = 256 * 1024 * 1024;
 
 /// Where the next records of a partition are.
 #[derive(Debug)]
-pub(super) enum Source {
+pub(super) enum RecordSource {
     /// There are none: this is where they will be.
     Nothing(i64),
     /// In memory.
-    Fresh(Vec<Fresh>),
+    Memory(Vec<UnflushedChunk>),
     /// In a segment, from about there.
     Segment { segment: Segment, at: Option<u64> },
 }
 
 /// Offsets that were lost to damage: from the first up to the one behind the last.
-pub(super) type Lost = Option<(i64, i64)>;
+pub(super) type LostRange = Option<(i64, i64)>;
 
 /// Says where the records from `from` on are, and which offsets behind it are lost next.
-pub(super) fn locate(state: &State, read: &Read) -> Result<(Source, Lost), LogError> {
+pub(super) fn locate(state: &LogState, read: &Read) -> Result<(RecordSource, LostRange), LogError> {
     let at = &read.at;
     let from = read.from.0;
     let Some((topic, number)) = state.find(at) else {
@@ -66,7 +66,7 @@ pub(super) fn locate(state: &State, read: &Read) -> Result<(Source, Lost), LogEr
         .segments
         .partition_point(|segment| segment.end <= from);
     if let Some(segment) = partition.segments.get(index).filter(|s| !s.is_empty()) {
-        let source = Source::Segment {
+        let source = RecordSource::Segment {
             at: match from <= segment.base {
                 // No index is needed to find the beginning.
                 true => Some(MAGIC.len() as u64),
@@ -77,22 +77,25 @@ pub(super) fn locate(state: &State, read: &Read) -> Result<(Source, Lost), LogEr
         return Ok((source, lost));
     }
     let mut bytes = 0;
-    let wanted = |fresh: &&Fresh| {
+    let wanted = |unflushed: &&UnflushedChunk| {
         // The first one always: at least one record is handed out.
         let is_wanted = bytes == 0 || bytes < read.max_bytes;
-        bytes += fresh.bytes.len();
+        bytes += unflushed.bytes.len();
         is_wanted
     };
-    let fresh = partition.fresh.iter().skip_while(|f| f.head.end() <= from);
-    let fresh: Vec<Fresh> = fresh.take_while(wanted).cloned().collect();
-    let source = match fresh.is_empty() {
-        true => Source::Nothing(partition.end),
-        false => Source::Fresh(fresh),
+    let unflushed = partition
+        .unflushed
+        .iter()
+        .skip_while(|f| f.head.end() <= from);
+    let unflushed: Vec<UnflushedChunk> = unflushed.take_while(wanted).cloned().collect();
+    let source = match unflushed.is_empty() {
+        true => RecordSource::Nothing(partition.end),
+        false => RecordSource::Memory(unflushed),
     };
     Ok((source, lost))
 }
 
-pub(super) fn unknown(state: &State, at: &TopicPartition) -> LogError {
+pub(super) fn unknown(state: &LogState, at: &TopicPartition) -> LogError {
     match state.topic(&at.topic) {
         Some((_, topic)) => LogError::UnknownPartition {
             at: at.clone(),
@@ -113,39 +116,43 @@ fn damage(at: &TopicPartition, from: i64, to: i64) -> LogError {
 }
 
 /// The batch of records that are in memory.
-pub(super) fn from_memory(read: &Read, fresh: &[Fresh], lost: Lost) -> Result<Batch, LogError> {
-    let mut helping = Helping::new(read, lost);
-    for fresh in fresh {
-        let Some(body) = fresh.head.body(&fresh.bytes) else {
+pub(super) fn from_memory(
+    read: &Read,
+    unflushed: &[UnflushedChunk],
+    lost: LostRange,
+) -> Result<Batch, LogError> {
+    let mut builder = BatchBuilder::new(read, lost);
+    for unflushed in unflushed {
+        let Some(body) = unflushed.head.body(&unflushed.bytes) else {
             continue;
         };
-        let mut records = Records::new(&fresh.head, body);
-        let (from, to) = (fresh.head.base, fresh.head.end());
-        helping
+        let mut records = Records::new(&unflushed.head, body);
+        let (from, to) = (unflushed.head.base, unflushed.head.end());
+        builder
             .fill(&mut records)
             .map_err(|_| damage(&read.at, from, to))?;
-        if helping.is_full() {
+        if builder.is_full() {
             break;
         }
     }
-    helping.check(&read.at)?;
-    Ok(helping.batch(&read.at))
+    builder.check(&read.at)?;
+    Ok(builder.batch(&read.at))
 }
 
 /// Records that are gathered up to what was asked for.
-struct Helping {
+struct BatchBuilder {
     from: i64,
     max_records: usize,
     max_bytes: usize,
-    records: Vec<Stored>,
+    records: Vec<StoredRecord>,
     bytes: usize,
-    lost: Lost,
+    lost: LostRange,
     /// Whether it ends where offsets are lost.
     is_cut: bool,
 }
 
-impl Helping {
-    fn new(read: &Read, lost: Lost) -> Self {
+impl BatchBuilder {
+    fn new(read: &Read, lost: LostRange) -> Self {
         Self {
             lost,
             is_cut: false,
@@ -162,7 +169,7 @@ impl Helping {
         self.is_cut || (is_enough && !self.records.is_empty())
     }
 
-    fn fill(&mut self, records: &mut Records) -> Result<(), super::chunk::Senseless> {
+    fn fill(&mut self, records: &mut Records) -> Result<(), super::chunk::MalformedRecord> {
         while !self.is_full() {
             let Some(stored) = records.next_from(self.from)? else {
                 break;
@@ -202,13 +209,13 @@ impl Helping {
 
 /// Reads segments, and remembers where it was.
 #[derive(Debug)]
-pub(super) struct Reader {
-    hub: Arc<Hub>,
+pub(super) struct SegmentReader {
+    context: Arc<EmbeddedContext>,
     cursors: BTreeMap<TopicPartition, Cursor>,
     clock: u64,
 }
 
-/// Where somebody stopped reading.
+/// Where a caller stopped reading.
 struct Cursor {
     next: i64,
     segment: (i64, u32),
@@ -226,30 +233,30 @@ impl std::fmt::Debug for Cursor {
     }
 }
 
-impl Reader {
-    pub(super) fn new(hub: Arc<Hub>) -> Self {
+impl SegmentReader {
+    pub(super) fn new(context: Arc<EmbeddedContext>) -> Self {
         Self {
-            hub,
+            context,
             cursors: BTreeMap::new(),
             clock: 0,
         }
     }
 
-    /// As [`Shelf::read`](crate::local::Shelf::read).
+    /// As [`RecordStorage::read`](crate::local::RecordStorage::read).
     pub(super) fn read(&mut self, read: &Read) -> Result<Batch, LogError> {
         let mut read = read.clone();
         for _ in 0..TRIES {
-            let (source, lost) = locate(&self.hub.state(), &read)?;
+            let (source, lost) = locate(&self.context.state(), &read)?;
             match source {
-                Source::Nothing(end) => {
+                RecordSource::Nothing(end) => {
                     return Ok(Batch {
                         at: read.at,
                         records: Vec::new(),
                         next: Offset(end),
                     });
                 }
-                Source::Fresh(fresh) => return from_memory(&read, &fresh, lost),
-                Source::Segment { segment, at } => {
+                RecordSource::Memory(unflushed) => return from_memory(&read, &unflushed, lost),
+                RecordSource::Segment { segment, at } => {
                     let end = segment.end;
                     match self.read_segment(&read, segment, at, lost)? {
                         Outcome::Records(batch) => return Ok(batch),
@@ -260,7 +267,7 @@ impl Reader {
                 }
             }
         }
-        Err(LogError::Unknown {
+        Err(LogError::OutcomeUnknown {
             doing: "reading",
             why: format!("the segments of {} kept changing", read.at),
         })
@@ -271,7 +278,7 @@ impl Reader {
         read: &Read,
         segment: Segment,
         at: Option<u64>,
-        lost: Lost,
+        lost: LostRange,
     ) -> Result<Outcome, LogError> {
         let from = read.from.0;
         let known = self.cursors.remove(&read.at);
@@ -288,27 +295,27 @@ impl Reader {
                 None => return Ok(Outcome::Gone),
             },
         };
-        let mut helping = Helping::new(read, lost);
+        let mut builder = BatchBuilder::new(read, lost);
         let mut found = None;
-        while !helping.is_full() {
+        while !builder.is_full() {
             if let Some((head, records)) = &mut cursor.rest {
-                if helping.fill(records).is_err() {
+                if builder.fill(records).is_err() {
                     found = Some((head.base.max(from), head.end()));
                     break;
                 }
-                if helping.is_full() {
+                if builder.is_full() {
                     break;
                 }
                 cursor.rest = None;
             }
             match cursor.scan.next(&*cursor.file, &cursor.path)? {
                 None => break,
-                Some(Seen::Chunk { head, .. }) if head.end() <= from => {}
-                Some(Seen::Chunk { head, bytes, .. }) => {
+                Some(ScanItem::Chunk { head, .. }) if head.end() <= from => {}
+                Some(ScanItem::Chunk { head, bytes, .. }) => {
                     let records = head.body(&bytes).map(|body| Records::new(&head, body));
                     cursor.rest = records.map(|records| (head, records));
                 }
-                Some(Seen::Damage { held, next, .. }) => {
+                Some(ScanItem::Damage { held, next, .. }) => {
                     let (first, to) = held.unwrap_or((from, next.unwrap_or(segment.end)));
                     if to > from {
                         found = Some((first.max(from), to));
@@ -317,17 +324,17 @@ impl Reader {
                 }
             }
         }
-        helping.check(&read.at)?;
-        let is_empty = helping.records.is_empty();
-        let is_cut = helping.is_cut;
+        builder.check(&read.at)?;
+        let is_empty = builder.records.is_empty();
+        let is_cut = builder.is_cut;
         match found {
             // What lies before the damage comes first; the next call begins at the damage.
             Some((from, to)) if is_empty => Err(damage(&read.at, from, to)),
             None if is_empty => Ok(Outcome::None),
-            Some(_) => Ok(Outcome::Records(helping.batch(&read.at))),
-            None if is_cut => Ok(Outcome::Records(helping.batch(&read.at))),
+            Some(_) => Ok(Outcome::Records(builder.batch(&read.at))),
+            None if is_cut => Ok(Outcome::Records(builder.batch(&read.at))),
             None => {
-                let batch = helping.batch(&read.at);
+                let batch = builder.batch(&read.at);
                 cursor.next = batch.next.0;
                 self.remember(read.at.clone(), cursor);
                 Ok(Outcome::Records(batch))
@@ -356,8 +363,8 @@ impl Reader {
         from: i64,
     ) -> Result<Option<Cursor>, LogError> {
         let number = u32::try_from(at.partition.0).unwrap_or(0);
-        let path = self.hub.topic_dir(&at.topic).join(segment.name(number));
-        let file = match open_segment(&*self.hub.disk, &path, self.hub.seal)? {
+        let path = self.context.topic_dir(&at.topic).join(segment.name(number));
+        let file = match open_segment(&*self.context.disk, &path, self.context.secret)? {
             None => {
                 return match self.is_gone(at, segment) {
                     true => Ok(None),
@@ -382,14 +389,14 @@ impl Reader {
             segment: (segment.base, segment.generation),
             path,
             file,
-            scan: Scan::within(segment, self.hub.seal, place),
+            scan: Scan::within(segment, self.context.secret, place),
             rest: None,
             used: 0,
         }))
     }
 
     fn is_gone(&self, at: &TopicPartition, segment: &Segment) -> bool {
-        let state = self.hub.state();
+        let state = self.context.state();
         let found = state.find(at).and_then(|(t, p)| state.partition(t, p));
         !found.is_some_and(|partition| partition.segments.iter().any(|s| is_same(s, segment)))
     }
@@ -405,7 +412,7 @@ impl Reader {
         look: impl Fn(&Segment) -> Option<T>,
     ) -> Result<Option<T>, LogError> {
         let until = {
-            let state = self.hub.state();
+            let state = self.context.state();
             let found = state.find(at).and_then(|(t, p)| state.partition(t, p));
             let found = found.and_then(|p| p.segments.iter().find(|s| is_same(s, segment)));
             match found {
@@ -415,13 +422,13 @@ impl Reader {
             }
         };
         let written = path.with_extension("idx");
-        let written = self.hub.disk.read(&written, INDEX_LIMIT).ok();
+        let written = self.context.disk.read(&written, INDEX_LIMIT).ok();
         let entries = written.and_then(|bytes| read_index_file(&bytes, segment.len));
         let entries = match entries {
             Some(entries) => entries,
-            None => rebuild_index(file, path, (segment, until), self.hub.seal)?,
+            None => rebuild_index(file, path, (segment, until), self.context.secret)?,
         };
-        let mut state = self.hub.state();
+        let mut state = self.context.state();
         let Some((topic, number)) = state.find(at) else {
             return Ok(None);
         };

@@ -2,10 +2,10 @@
 //!
 //! Looking changes nothing, so that a directory can be looked at beside the process that has it.
 
-mod beyond;
-mod later;
+mod gap_evidence;
 mod lost;
-mod told;
+mod resync;
+mod segment_tails;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -14,24 +14,24 @@ use std::path::Path;
 use bytes::Bytes;
 use tidegate_core::env::{Disk, OpenMode};
 
-use super::change::{Change, Unread};
+use super::change::{LogChange, Unread};
 use super::files::{self, Doing};
-use super::group::Frame;
+use super::group::JournalFrame;
 use super::manifest::{self, Checkpoint};
 use super::presence::{Presence, presence};
-use super::state::{JournalDamage, JournalPlace, Nonsense, State};
+use super::state::{InvalidChange, JournalDamage, JournalPlace, LogState};
 use crate::error::LogError;
-use beyond::Beyond;
-pub(super) use later::groups;
-use later::{Later, find_later, torn};
+use gap_evidence::GapEvidence;
 use lost::Missing;
-use told::Told;
+pub(super) use resync::groups;
+use resync::{ResyncPoint, find_resync_point, torn};
+use segment_tails::SegmentTails;
 
 /// What was found in a directory.
 #[derive(Debug)]
-pub(super) struct Found {
+pub(super) struct RecoveredLog {
     /// The log as of its last whole group.
-    pub(super) state: State,
+    pub(super) state: LogState,
     /// Where the journal goes on behind the checkpoint, and the last sequence before that.
     pub(super) checkpoint: (JournalPlace, u64),
     /// The groups of which it is unknown whether they were synced: where the first begins, and their
@@ -65,17 +65,17 @@ pub(super) struct Torn {
 ///
 /// # Errors
 /// The directory or a file in it cannot be read, or is of another version.
-pub(super) fn look(disk: &dyn Disk, dir: &Path) -> Result<Option<Found>, LogError> {
+pub(super) fn look(disk: &dyn Disk, dir: &Path) -> Result<Option<RecoveredLog>, LogError> {
     let Some(Checkpoint { state, damage, .. }) = checkpoint(disk, dir)? else {
         return Ok(None);
     };
     // Before the journal is read: whatever a running process puts into segments meanwhile is in the
     // journal by then.
-    let beyond = beyond::look(disk, dir, &state)?;
+    let tails = segment_tails::look(disk, dir, &state)?;
     let mut replay = Replay {
         disk,
         dir,
-        found: Found {
+        found: RecoveredLog {
             checkpoint: (state.journal, state.sequence),
             state,
             unproven: None,
@@ -88,8 +88,8 @@ pub(super) fn look(disk: &dyn Disk, dir: &Path) -> Result<Option<Found>, LogErro
         },
         names: files::journals(disk, dir)?,
         tail: Vec::new(),
-        told: Told::default(),
-        beyond,
+        evidence: GapEvidence::default(),
+        tails,
     };
     replay.run()?;
     replay.rescue()?;
@@ -119,14 +119,14 @@ fn checkpoint(disk: &dyn Disk, dir: &Path) -> Result<Option<Checkpoint>, LogErro
 struct Replay<'a> {
     disk: &'a dyn Disk,
     dir: &'a Path,
-    found: Found,
+    found: RecoveredLog,
     /// The journal files by number.
     names: BTreeMap<u64, String>,
     /// The groups read from the last file: where each begins, and its frame.
-    tail: Vec<(u64, Frame)>,
-    told: Told,
+    tail: Vec<(u64, JournalFrame)>,
+    evidence: GapEvidence,
     /// What segments hold behind the checkpoint.
-    beyond: Beyond,
+    tails: SegmentTails,
 }
 
 impl Replay<'_> {
@@ -146,11 +146,11 @@ impl Replay<'_> {
                 }
                 Some(_) | None => {
                     let place = self.found.state.journal;
-                    match self.later(&bytes, place.at)? {
-                        Some(later) => {
-                            self.skip_damage(&later);
-                            if later.place.file != number {
-                                number = later.place.file;
+                    match self.resync_point(&bytes, place.at)? {
+                        Some(resync) => {
+                            self.skip_damage(&resync);
+                            if resync.place.file != number {
+                                number = resync.place.file;
                                 let Some((next, is_short)) = self.file(number)? else {
                                     return Ok(());
                                 };
@@ -218,12 +218,12 @@ impl Replay<'_> {
     }
 
     /// The group at this place, if it follows the last one.
-    fn follows(&self, bytes: &Bytes, at: u64) -> Option<Frame> {
+    fn follows(&self, bytes: &Bytes, at: u64) -> Option<JournalFrame> {
         let rest = bytes.get(usize::try_from(at).ok()?..)?;
         let state = &self.found.state;
-        let frame = Frame::peek(rest, state.seal)?;
+        let frame = JournalFrame::peek(rest, state.secret)?;
         let is_next = frame.sequence == state.sequence + 1 && frame.previous == state.crc;
-        is_next.then(|| Frame::read(rest, state.seal))?
+        is_next.then(|| JournalFrame::read(rest, state.secret))?
     }
 
     /// Applies the groups that follow, as far as they go.
@@ -237,12 +237,12 @@ impl Replay<'_> {
         }
     }
 
-    fn take(&mut self, bytes: &Bytes, at: u64, frame: &Frame) -> Result<(), LogError> {
+    fn take(&mut self, bytes: &Bytes, at: u64, frame: &JournalFrame) -> Result<(), LogError> {
         let from = usize::try_from(at).unwrap_or(usize::MAX);
         let payload = frame.payload(&bytes.slice(from..));
         let is_damaged = !self.found.damage.is_empty();
         let number = self.found.state.journal.file;
-        let applied = match Change::read_all(&payload, self.found.state.seal) {
+        let applied = match LogChange::read_all(&payload, self.found.state.secret) {
             Ok(changes) if is_damaged => self.apply_behind_damage(frame.sequence, changes)?,
             Ok(changes) => {
                 self.take_in_before(&changes)?;
@@ -258,14 +258,14 @@ impl Replay<'_> {
                     ),
                 });
             }
-            Err(Unread::Senseless) => Err(Nonsense("its content makes no sense")),
+            Err(Unread::Malformed) => Err(InvalidChange("its content is malformed")),
         };
         let state = &mut self.found.state;
         state.sequence = frame.sequence;
         state.crc = frame.crc;
         state.journal.at = at + frame.size() as u64;
-        if let Err(Nonsense(why)) = applied {
-            self.told.begin();
+        if let Err(InvalidChange(why)) = applied {
+            self.evidence.begin();
             self.leave_unread(number, at);
             let file = self.name(number);
             self.found.damage.push(JournalDamage {
@@ -284,17 +284,17 @@ impl Replay<'_> {
     /// The next group that can be read and says that the one which is missing here was synced.
     ///
     /// Files are found by the listing of the directory: one that is missing hides none behind it.
-    fn later(&self, bytes: &Bytes, at: u64) -> Result<Option<Later>, LogError> {
+    fn resync_point(&self, bytes: &Bytes, at: u64) -> Result<Option<ResyncPoint>, LogError> {
         let missing = self.found.state.sequence + 1;
-        let seal = self.found.state.seal;
+        let secret = self.found.state.secret;
         let file = self.found.state.journal.file;
-        if let Some(found) = find_later(bytes, seal, at, missing) {
-            return Ok(Some(Later::new(file, found)));
+        if let Some(found) = find_resync_point(bytes, secret, at, missing) {
+            return Ok(Some(ResyncPoint::new(file, found)));
         }
         for number in self.behind(file) {
             let (bytes, _) = self.file(number)?.unwrap_or_default();
-            if let Some(found) = find_later(&bytes, seal, 0, missing) {
-                return Ok(Some(Later::new(number, found)));
+            if let Some(found) = find_resync_point(&bytes, secret, 0, missing) {
+                return Ok(Some(ResyncPoint::new(number, found)));
             }
         }
         Ok(None)
@@ -313,7 +313,7 @@ impl Replay<'_> {
             let at = |at: u64| usize::try_from(at).unwrap_or(usize::MAX).min(bytes.len());
             bytes.slice(at(from)..at(to))
         };
-        let torn = torn(bytes, state.seal, end, (state.sequence + 1, state.crc));
+        let torn = torn(bytes, state.secret, end, (state.sequence + 1, state.crc));
         let last = self.tail.last().map_or(0, |(_, last)| last.synced);
         let unproven = self.tail.iter().find(|(_, frame)| frame.sequence > last);
         self.found.unproven = unproven.map(|(at, _)| (*at, part(*at, end)));

@@ -10,19 +10,19 @@ use tidegate_core::books::LossReason;
 use tidegate_core::env::{Clock, Disk, OpenMode};
 use tidegate_core::{GroupName, Topic};
 
-use losses::{Harm, Posted};
+use losses::{DamagedSegment, Posted};
 use salvage::Salvage;
 
 use super::config::EmbeddedConfig;
 use super::files::{self, Doing};
 use super::inspect::{DamagedPart, damaged_parts, read_index, segment_path};
 use super::manifest;
-use super::open::{Opened, open};
+use super::open::{OpenedLog, open};
 use super::presence::{Presence, presence};
 use super::recover;
-use super::scan::{Scan, Seen, open_segment, rebuild_index};
+use super::scan::{Scan, ScanItem, open_segment, rebuild_index};
 use super::segment::{MAGIC, Minutes, Segment, index_file};
-use super::state::{Fresh, State, UnknownLoss};
+use super::state::{LogState, UnflushedChunk, UnknownLoss};
 use super::tally::add_all;
 use crate::error::LogError;
 use crate::record::TopicPartition;
@@ -102,7 +102,7 @@ pub fn plan_repair(disk: &dyn Disk, clock: &dyn Clock, dir: &Path) -> Result<Rep
     };
     let mut state = found.state;
     let salvage = Salvage::look(disk, dir, &state)?;
-    let mut harms = Vec::new();
+    let mut damaged_segments = Vec::new();
     for at in numbers(&state) {
         let segments = state.partition(at.0, at.1).map(|p| p.segments.clone());
         for segment in segments.unwrap_or_default() {
@@ -110,7 +110,7 @@ pub fn plan_repair(disk: &dyn Disk, clock: &dyn Clock, dir: &Path) -> Result<Rep
                 continue;
             };
             match damaged.found {
-                None => harms.push(damaged.harm),
+                None => damaged_segments.push(damaged.segment),
                 Some(chunks) => {
                     let records = chunks.iter().map(|chunk| u64::from(chunk.head.count));
                     plan.recovered += records.sum::<u64>();
@@ -118,12 +118,12 @@ pub fn plan_repair(disk: &dyn Disk, clock: &dyn Clock, dir: &Path) -> Result<Rep
                     let partition = state.partition_mut(at.0, at.1);
                     partition
                         .into_iter()
-                        .for_each(|p| p.fresh.extend(chunks.clone()));
+                        .for_each(|p| p.unflushed.extend(chunks.clone()));
                 }
             }
         }
     }
-    let posted = losses::post(disk, dir, &mut state, &harms, clock.now_ms())?;
+    let posted = losses::post(disk, dir, &mut state, &damaged_segments, clock.now_ms())?;
     plan.damaged = posted.damaged;
     plan.commit_damaged = posted.commit_damaged;
     Ok(plan)
@@ -152,21 +152,21 @@ pub fn repair(
         None => Salvage::default(),
     };
     let opened = open(Arc::clone(disk), Arc::clone(clock), config, write)?;
-    let Opened {
-        hub,
-        mut keeper,
+    let OpenedLog {
+        context,
+        mut maintenance,
         lock,
         ..
     } = opened;
     // From here on everything is in segments, and the manifest is all there is.
-    keeper.checkpoint()?;
-    let mut state = hub.state().clone();
+    maintenance.checkpoint()?;
+    let mut state = context.state().clone();
     let mut repaired = Vec::new();
     repaired.extend(damaged.map(|(file, _)| Repaired::Manifest {
         file: file.to_owned(),
     }));
     repaired.extend(state.unknown_loss().map(Repaired::UnknownLoss));
-    let mut harms = Vec::new();
+    let mut damaged_segments = Vec::new();
     for at in numbers(&state) {
         let mut repair = Repair {
             disk: &**disk,
@@ -175,12 +175,12 @@ pub fn repair(
             at,
             salvage: &salvage,
             repaired: &mut repaired,
-            harms: &mut harms,
+            damaged_segments: &mut damaged_segments,
         };
         repair.partition()?;
     }
     let Posted { repaired: done, .. } =
-        losses::post(&**disk, dir, &mut state, &harms, clock.now_ms())?;
+        losses::post(&**disk, dir, &mut state, &damaged_segments, clock.now_ms())?;
     repaired.extend(done);
     state.journal_damage.clear();
     state.lost_commits.clear();
@@ -190,7 +190,7 @@ pub fn repair(
 }
 
 /// The numbers of all partitions.
-fn numbers(state: &State) -> Vec<(u32, u32)> {
+fn numbers(state: &LogState) -> Vec<(u32, u32)> {
     let all = state.all();
     all.map(|(topic, partition, _)| (topic, partition))
         .collect()
@@ -199,23 +199,23 @@ fn numbers(state: &State) -> Vec<(u32, u32)> {
 /// A segment that is damaged.
 struct Damaged {
     parts: Vec<DamagedPart>,
-    harm: Harm,
+    segment: DamagedSegment,
     /// All that it lacks, where the journal has it.
-    found: Option<Vec<Fresh>>,
+    found: Option<Vec<UnflushedChunk>>,
 }
 
 /// What is wrong with a segment; none where nothing is.
 fn assess(
     disk: &dyn Disk,
     dir: &Path,
-    state: &State,
+    state: &LogState,
     ((topic, partition), segment): ((u32, u32), &Segment),
     salvage: &Salvage,
 ) -> Result<Option<Damaged>, LogError> {
     let Some(at) = state.name(topic, partition) else {
         return Ok(None);
     };
-    let parts = damaged_parts(disk, dir, (&at, segment), state.seal)?;
+    let parts = damaged_parts(disk, dir, (&at, segment), state.secret)?;
     let from = parts.iter().map(|part| part.offsets.0).min();
     let to = parts.iter().map(|part| part.offsets.1).max();
     let (Some(from), Some(to)) = (from, to) else {
@@ -223,10 +223,10 @@ fn assess(
     };
     let mut read = Minutes::new();
     let path = segment_path(dir, &at, segment);
-    if let Some(file) = open_segment(disk, &path, state.seal)? {
-        let mut scan = Scan::whole(segment, state.seal);
+    if let Some(file) = open_segment(disk, &path, state.secret)? {
+        let mut scan = Scan::whole(segment, state.secret);
         while let Some(seen) = scan.next(&*file, &path)? {
-            if let Seen::Chunk { head, .. } = seen {
+            if let ScanItem::Chunk { head, .. } = seen {
                 add_all(&mut read, head.tallies.iter().copied());
             }
         }
@@ -238,13 +238,17 @@ fn assess(
     }
     minutes.retain(|_, tally| !tally.is_zero());
     let found = salvage.fill((topic, partition), &parts, &minutes);
-    let harm = Harm {
+    let segment = DamagedSegment {
         topic,
         partition,
         offsets: (from, to),
         minutes,
     };
-    Ok(Some(Damaged { parts, harm, found }))
+    Ok(Some(Damaged {
+        parts,
+        segment,
+        found,
+    }))
 }
 
 /// How long the files of the journal were made, but for one that a large commit made longer. Whoever
@@ -260,11 +264,11 @@ fn journal_size(disk: &dyn Disk, dir: &Path) -> Result<Option<u64>, LogError> {
 struct Repair<'a> {
     disk: &'a dyn Disk,
     dir: &'a Path,
-    state: &'a mut State,
+    state: &'a mut LogState,
     at: (u32, u32),
     salvage: &'a Salvage,
     repaired: &'a mut Vec<Repaired>,
-    harms: &'a mut Vec<Harm>,
+    damaged_segments: &'a mut Vec<DamagedSegment>,
 }
 
 impl Repair<'_> {
@@ -309,7 +313,11 @@ impl Repair<'_> {
         damaged: Damaged,
     ) -> Result<Option<Segment>, LogError> {
         let path = segment_path(self.dir, at, segment);
-        let Damaged { parts, harm, found } = damaged;
+        let Damaged {
+            parts,
+            segment: lost,
+            found,
+        } = damaged;
         let is_missing = parts.iter().any(|part| part.bytes.0 == 0);
         let mut rest = Segment::new(segment.base, segment.generation + 1);
         if !is_missing || found.is_some() {
@@ -328,7 +336,7 @@ impl Repair<'_> {
             });
         }
         if found.is_none() {
-            self.harms.push(harm);
+            self.damaged_segments.push(lost);
             if let Some(partition) = self.state.partition_mut(self.at.0, self.at.1) {
                 let damaged = parts.iter().map(|part| part.offsets);
                 partition.damaged.extend(damaged);
@@ -345,7 +353,7 @@ impl Repair<'_> {
         at: &TopicPartition,
         segment: &Segment,
         to: &mut Segment,
-        found: Vec<Fresh>,
+        found: Vec<UnflushedChunk>,
     ) -> Result<(), LogError> {
         let (from, path) = (
             segment_path(self.dir, at, segment),
@@ -362,18 +370,18 @@ impl Repair<'_> {
             .doing("make", &path)?;
         out.append(&MAGIC).doing("write", &path)?;
         let mut found = found.into_iter().peekable();
-        let mut put = |chunk: &Fresh| {
+        let mut put = |chunk: &UnflushedChunk| {
             to.add(&chunk.head);
             out.append(&chunk.bytes).doing("write", &path)
         };
-        if let Some(file) = open_segment(self.disk, &from, self.state.seal)? {
-            let mut scan = Scan::whole(segment, self.state.seal);
+        if let Some(file) = open_segment(self.disk, &from, self.state.secret)? {
+            let mut scan = Scan::whole(segment, self.state.secret);
             while let Some(seen) = scan.next(&*file, &from)? {
-                if let Seen::Chunk { head, bytes, .. } = seen {
+                if let ScanItem::Chunk { head, bytes, .. } = seen {
                     while let Some(before) = found.next_if(|chunk| chunk.head.base < head.base) {
                         put(&before)?;
                     }
-                    put(&Fresh { head, bytes })?;
+                    put(&UnflushedChunk { head, bytes })?;
                 }
             }
         }
@@ -408,7 +416,7 @@ impl Repair<'_> {
             &*file,
             &path,
             (segment, segment.len),
-            self.state.seal,
+            self.state.secret,
         )?);
         let name = segment.name(self.at.1);
         let index = files::index_of(&name);

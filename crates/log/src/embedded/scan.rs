@@ -7,8 +7,8 @@ use tidegate_core::env::{Disk, DiskFile};
 
 use super::chunk::{FIXED, Head};
 use super::files::{self, Doing};
-use super::seal::Seal;
-use super::segment::{Entry, Index, MAGIC, Segment};
+use super::secret::LogSecret;
+use super::segment::{IndexEntry, MAGIC, Segment, SegmentIndex};
 use crate::error::LogError;
 
 /// Opens a segment to read it; none where it is not there.
@@ -18,12 +18,12 @@ use crate::error::LogError;
 pub(super) fn open_segment(
     disk: &dyn Disk,
     path: &Path,
-    seal: Seal,
+    secret: LogSecret,
 ) -> Result<Option<Box<dyn DiskFile>>, LogError> {
     let Some(file) = files::open_if_there(disk, path)? else {
         return Ok(None);
     };
-    match is_of_later_version(&*file, path, seal)? {
+    match is_of_later_version(&*file, path, secret)? {
         true => Err(LogError::Format {
             path: path.to_owned(),
             why: "a later version wrote it".to_owned(),
@@ -40,7 +40,11 @@ pub(super) fn has_magic(file: &dyn DiskFile, path: &Path) -> Result<bool, LogErr
 /// Whether a segment says that a later version wrote it, and holds nothing that this one reads. A
 /// flipped bit may say that as well, but it leaves the chunks as they were; and the manifest of a
 /// later version is refused by itself.
-fn is_of_later_version(file: &dyn DiskFile, path: &Path, seal: Seal) -> Result<bool, LogError> {
+fn is_of_later_version(
+    file: &dyn DiskFile,
+    path: &Path,
+    secret: LogSecret,
+) -> Result<bool, LogError> {
     let Some(magic) = magic(file, path)? else {
         return Ok(false);
     };
@@ -48,7 +52,7 @@ fn is_of_later_version(file: &dyn DiskFile, path: &Path, seal: Seal) -> Result<b
         return Ok(false);
     }
     let (first, len) = (MAGIC.len() as u64, file.len().doing("measure", path)?);
-    let mut scan = Scan::new(seal, (first, len), ANY);
+    let mut scan = Scan::new(secret, (first, len), ANY);
     // Mostly the first chunk tells, and the others need not be read.
     Ok(len > first
         && matches!(scan.chunk(file, path, first)?, Read::Nothing)
@@ -83,18 +87,18 @@ pub(super) struct Scan {
     window_at: u64,
     /// How much is read at a time.
     step: usize,
-    seal: Seal,
+    secret: LogSecret,
     /// The offsets that the next chunks can have: what is not among them is no chunk of this segment, but
     /// lies within a record.
     offsets: (i64, i64),
 }
 
-/// Where nobody knows which offsets the chunks can have.
+/// Where it is unknown which offsets the chunks can have.
 pub(super) const ANY: (i64, i64) = (0, i64::MAX);
 
 /// What lies at a place.
 #[derive(Debug)]
-pub(super) enum Seen {
+pub(super) enum ScanItem {
     /// A whole chunk.
     Chunk { at: u64, head: Head, bytes: Bytes },
     /// Bytes that cannot be read, up to the next chunk that can, or to the end.
@@ -111,26 +115,26 @@ pub(super) enum Seen {
 impl Scan {
     /// Begins at a place where a chunk begins, and ends at another one; the chunks between have some of
     /// these offsets.
-    pub(super) fn new(seal: Seal, (at, len): (u64, u64), offsets: (i64, i64)) -> Self {
+    pub(super) fn new(secret: LogSecret, (at, len): (u64, u64), offsets: (i64, i64)) -> Self {
         Self {
             len,
             at,
             window: Bytes::new(),
             window_at: at,
             step: WINDOW,
-            seal,
+            secret,
             offsets,
         }
     }
 
     /// Begins with the first chunk.
-    pub(super) fn whole(segment: &Segment, seal: Seal) -> Self {
-        Self::within(segment, seal, MAGIC.len() as u64)
+    pub(super) fn whole(segment: &Segment, secret: LogSecret) -> Self {
+        Self::within(segment, secret, MAGIC.len() as u64)
     }
 
     /// Begins at a place of a segment where a chunk begins.
-    pub(super) fn within(segment: &Segment, seal: Seal, at: u64) -> Self {
-        Self::new(seal, (at, segment.len), (segment.base, segment.end))
+    pub(super) fn within(segment: &Segment, secret: LogSecret, at: u64) -> Self {
+        Self::new(secret, (at, segment.len), (segment.base, segment.end))
     }
 
     /// The segment has grown.
@@ -147,7 +151,7 @@ impl Scan {
         &mut self,
         file: &dyn DiskFile,
         path: &Path,
-    ) -> Result<Option<Seen>, LogError> {
+    ) -> Result<Option<ScanItem>, LogError> {
         if self.at >= self.len {
             return Ok(None);
         }
@@ -156,7 +160,7 @@ impl Scan {
             Read::Whole(head, bytes) => {
                 self.at += bytes.len() as u64;
                 self.offsets.0 = self.offsets.0.max(head.end());
-                Ok(Some(Seen::Chunk { at, head, bytes }))
+                Ok(Some(ScanItem::Chunk { at, head, bytes }))
             }
             Read::Body(head) => {
                 self.offsets.0 = self.offsets.0.max(head.end());
@@ -180,9 +184,9 @@ impl Scan {
         }
     }
 
-    fn damage(&mut self, at: u64, held: Option<(i64, i64)>, next: Option<(u64, i64)>) -> Seen {
+    fn damage(&mut self, at: u64, held: Option<(i64, i64)>, next: Option<(u64, i64)>) -> ScanItem {
         self.at = next.map_or(self.len, |(position, _)| position);
-        Seen::Damage {
+        ScanItem::Damage {
             at,
             to: self.at,
             held,
@@ -192,11 +196,11 @@ impl Scan {
 
     fn chunk(&mut self, file: &dyn DiskFile, path: &Path, at: u64) -> Result<Read, LogError> {
         let bytes = self.window(file, path, at, FIXED)?;
-        let Some(size) = Head::measure(&bytes, self.seal) else {
+        let Some(size) = Head::measure(&bytes, self.secret) else {
             return Ok(Read::Nothing);
         };
         let bytes = self.window(file, path, at, size)?;
-        let Some(head) = Head::read(&bytes, self.seal) else {
+        let Some(head) = Head::read(&bytes, self.secret) else {
             return Ok(Read::Nothing);
         };
         if at + head.len() as u64 > self.len {
@@ -255,11 +259,11 @@ impl Scan {
         let mut bytes = vec![0; left];
         let read = file.read_at(at, &mut bytes).doing("read", path)?;
         bytes.truncate(read);
-        let (first, (from, to)) = (Head::first_byte(self.seal), self.offsets);
+        let (first, (from, to)) = (Head::first_byte(self.secret), self.offsets);
         let is_one = |head: &Head| from <= head.base && head.end() <= to;
         let found = (0..bytes.len())
             .filter(|at| bytes[*at] == first)
-            .find_map(|at| Some((at, Head::read(&bytes[at..], self.seal).filter(is_one)?)));
+            .find_map(|at| Some((at, Head::read(&bytes[at..], self.secret).filter(is_one)?)));
         Ok(found.map(|(from, head)| (at + from as u64, head.base)))
     }
 }
@@ -276,14 +280,14 @@ pub(super) fn rebuild_index(
     file: &dyn DiskFile,
     path: &Path,
     (segment, until): (&Segment, u64),
-    seal: Seal,
-) -> Result<Vec<Entry>, LogError> {
+    secret: LogSecret,
+) -> Result<Vec<IndexEntry>, LogError> {
     let (first, offsets) = (MAGIC.len() as u64, (segment.base, segment.end));
-    let mut scan = Scan::new(seal, (first, until), offsets);
-    let mut index = Index::whole();
+    let mut scan = Scan::new(secret, (first, until), offsets);
+    let mut index = SegmentIndex::whole();
     let mut max_ms = 0;
     while let Some(seen) = scan.next(file, path)? {
-        if let Seen::Chunk { at, head, .. } = seen {
+        if let ScanItem::Chunk { at, head, .. } = seen {
             index.add(head.base, at, max_ms);
             max_ms = max_ms.max(head.max_ms);
         }

@@ -34,7 +34,7 @@ pub(super) struct Segment {
     /// What its records add to the books.
     pub(super) minutes: Minutes,
     /// Where to look in it; not part of what is written down.
-    pub(super) index: Index,
+    pub(super) index: SegmentIndex,
 }
 
 impl Segment {
@@ -51,7 +51,7 @@ impl Segment {
             max_ms: 0,
             is_sealed: false,
             minutes: Minutes::new(),
-            index: Index::whole(),
+            index: SegmentIndex::whole(),
         }
     }
 
@@ -71,7 +71,7 @@ impl Segment {
             max_ms: self.max_ms,
             is_sealed: self.is_sealed,
             minutes: self.minutes.clone(),
-            index: Index::behind(self.len),
+            index: SegmentIndex::behind(self.len),
         }
     }
 
@@ -136,7 +136,7 @@ impl Segment {
             max_ms,
             is_sealed,
             minutes: minutes?,
-            index: Index::behind(len),
+            index: SegmentIndex::behind(len),
         })
     }
 }
@@ -155,15 +155,15 @@ pub(super) fn parse_name(name: &str) -> Option<(u32, i64, u32)> {
 /// It may know only the end of the segment, after the segment was found on disk; then it is
 /// completed by its file or by a scan when somebody looks there.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Index {
+pub(super) struct SegmentIndex {
     /// The bytes from which on it is known.
     from: u64,
-    entries: Vec<Entry>,
+    entries: Vec<IndexEntry>,
 }
 
 /// One place in a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Entry {
+pub(super) struct IndexEntry {
     /// The first offset of the chunk that begins here.
     pub(super) offset: i64,
     /// Where that is.
@@ -172,7 +172,7 @@ pub(super) struct Entry {
     pub(super) max_ms: u64,
 }
 
-impl Index {
+impl SegmentIndex {
     /// The index of a segment from its first byte.
     pub(super) fn whole() -> Self {
         Self::behind(MAGIC.len() as u64)
@@ -202,7 +202,7 @@ impl Index {
             .last()
             .is_none_or(|last| position >= last.position + STEP);
         if is_due {
-            self.entries.push(Entry {
+            self.entries.push(IndexEntry {
                 offset,
                 position,
                 max_ms,
@@ -211,14 +211,14 @@ impl Index {
     }
 
     /// Puts the entries of what lies before in front.
-    pub(super) fn complete(&mut self, mut before: Vec<Entry>) {
+    pub(super) fn complete(&mut self, mut before: Vec<IndexEntry>) {
         before.retain(|entry| entry.position < self.from);
         before.append(&mut self.entries);
         self.entries = before;
         self.from = MAGIC.len() as u64;
     }
 
-    pub(super) fn entries(&self) -> &[Entry] {
+    pub(super) fn entries(&self) -> &[IndexEntry] {
         &self.entries
     }
 
@@ -260,7 +260,7 @@ pub(super) fn index_file(segment: &Segment) -> Vec<u8> {
 const INDEX_MAGIC: [u8; 8] = *b"TGIDX\x01\0\0";
 
 /// Reads an index file back; none if it is damaged or not of a segment with this length.
-pub(super) fn read_index_file(bytes: &[u8], len: u64) -> Option<Vec<Entry>> {
+pub(super) fn read_index_file(bytes: &[u8], len: u64) -> Option<Vec<IndexEntry>> {
     let (content, crc) = bytes.split_last_chunk()?;
     if crc32c::crc32c(content) != u32::from_le_bytes(*crc) {
         return None;
@@ -271,7 +271,7 @@ pub(super) fn read_index_file(bytes: &[u8], len: u64) -> Option<Vec<Entry>> {
     }
     (0..decoder.count(24)?)
         .map(|_| {
-            Some(Entry {
+            Some(IndexEntry {
                 offset: decoder.i64()?,
                 position: decoder.u64()?,
                 max_ms: decoder.u64()?,

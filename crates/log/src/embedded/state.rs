@@ -3,9 +3,9 @@
 //! The same function applies a group when it was made durable and when it is found in the journal
 //! again, so that a recovered log is the log that was lost.
 
-mod fit;
-mod reading;
+mod group_progress;
 mod unknown_loss;
+mod validate;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -15,14 +15,14 @@ use tidegate_core::books::{Books, Bucket, Place, Posting, Tally};
 use tidegate_core::{GroupName, Offset, Partition, Topic};
 use tokio::sync::Notify;
 
-use super::change::Change;
+use super::change::LogChange;
 use super::chunk::Head;
-use super::seal::Seal;
+use super::secret::LogSecret;
 use super::segment::Segment;
 use crate::record::TopicPartition;
 use crate::topic::{PartitionDescription, TopicConfig, TopicDescription};
 
-pub(super) use reading::Reading;
+pub(super) use group_progress::GroupProgress;
 pub(super) use unknown_loss::LostCommit;
 pub use unknown_loss::{JournalDamage, UnknownLoss};
 
@@ -37,9 +37,9 @@ pub(super) struct JournalPlace {
 
 /// What the log holds.
 #[derive(Debug, Clone, Default)]
-pub(super) struct State {
+pub(super) struct LogState {
     pub(super) cluster: String,
-    pub(super) seal: Seal,
+    pub(super) secret: LogSecret,
     /// The sequence and the CRC of the last group.
     pub(super) sequence: u64,
     pub(super) crc: u32,
@@ -48,11 +48,11 @@ pub(super) struct State {
     /// By number.
     pub(super) topics: Vec<TopicState>,
     pub(super) numbers: BTreeMap<Topic, u32>,
-    pub(super) groups: BTreeMap<GroupName, BTreeMap<u32, Reading>>,
+    pub(super) groups: BTreeMap<GroupName, BTreeMap<u32, GroupProgress>>,
     /// Bytes of all records, in segments and in memory.
     pub(super) used: u64,
     /// Bytes of records that are in no segment yet.
-    pub(super) fresh_bytes: u64,
+    pub(super) unflushed_bytes: u64,
     /// Segments that are not part of the log any more and wait to be removed.
     pub(super) garbage: Vec<Garbage>,
     /// Parts of the journal that were lost, until a repair takes note of them.
@@ -60,9 +60,9 @@ pub(super) struct State {
     /// Commits of groups before which others were lost, until a repair.
     pub(super) lost_commits: Vec<LostCommit>,
     /// Offsets that all partitions together have given.
-    pub(super) given: u64,
+    pub(super) offsets_assigned: u64,
     /// What the last group says of that: more, where groups before it are lost.
-    pub(super) said: u64,
+    pub(super) offsets_reported: u64,
 }
 
 /// A file that is not part of the log any more.
@@ -113,22 +113,22 @@ pub(super) struct PartitionState {
     pub(super) end: i64,
     pub(super) segments: Vec<Segment>,
     /// Chunks that are in no segment yet, in their order.
-    pub(super) fresh: VecDeque<Fresh>,
-    pub(super) fresh_bytes: u64,
+    pub(super) unflushed: VecDeque<UnflushedChunk>,
+    pub(super) unflushed_bytes: u64,
     /// Offsets that were lost to damage: from the first up to the one behind the last.
     pub(super) damaged: Vec<(i64, i64)>,
-    /// Rings when records are added.
-    pub(super) bell: Arc<Notify>,
+    /// Notified when records are added.
+    pub(super) appended: Arc<Notify>,
 }
 
 /// A chunk that is in the journal and in memory.
 #[derive(Debug, Clone)]
-pub(super) struct Fresh {
+pub(super) struct UnflushedChunk {
     pub(super) head: Head,
     pub(super) bytes: Bytes,
 }
 
-impl State {
+impl LogState {
     pub(super) fn topic(&self, name: &Topic) -> Option<(u32, &TopicState)> {
         let number = *self.numbers.get(name)?;
         Some((number, self.topics.get(number as usize)?))
@@ -182,8 +182,8 @@ impl State {
 
     /// The offset up to which no registered group needs anything of a partition any more.
     pub(super) fn needed_from(&self, topic: u32, partition: u32) -> i64 {
-        let readings = self.groups.values().filter_map(|group| group.get(&topic));
-        let needs = readings.map(|reading| reading.needs(partition as usize));
+        let by_topic = self.groups.values().filter_map(|group| group.get(&topic));
+        let needs = by_topic.map(|progress| progress.needs(partition as usize));
         needs.min().unwrap_or(i64::MAX)
     }
 
@@ -207,95 +207,101 @@ impl State {
     /// # Errors
     /// A change speaks of something that is not there, which only damage can bring about; nothing
     /// was changed.
-    pub(super) fn apply(&mut self, sequence: u64, changes: Vec<Change>) -> Result<(), Nonsense> {
-        self.fits(&changes)?;
+    pub(super) fn apply(
+        &mut self,
+        sequence: u64,
+        changes: Vec<LogChange>,
+    ) -> Result<(), InvalidChange> {
+        self.validate(&changes)?;
         for change in changes {
             self.apply_one(sequence, change)?;
         }
         Ok(())
     }
 
-    fn apply_one(&mut self, sequence: u64, change: Change) -> Result<(), Nonsense> {
+    fn apply_one(&mut self, sequence: u64, change: LogChange) -> Result<(), InvalidChange> {
         match change {
-            Change::Chunk {
+            LogChange::Chunk {
                 topic,
                 partition,
                 head,
                 bytes,
-            } => self.add_chunk((topic, partition), Fresh { head, bytes })?,
-            Change::Offset {
+            } => self.add_chunk((topic, partition), UnflushedChunk { head, bytes })?,
+            LogChange::Offset {
                 group,
                 topic,
                 partition,
                 committed,
                 postings,
             } => {
-                self.reach((topic, partition), committed.next.0)?;
-                let reading = self.reading(group, topic)?;
+                self.mark_gap_up_to((topic, partition), committed.next.0)?;
+                let progress = self.progress(group, topic)?;
                 postings
                     .iter()
-                    .for_each(|posting| reading.posted.post(posting));
-                let slot = reading.committed.get_mut(partition as usize);
-                *slot.ok_or(Nonsense("a commit for a partition that is not there"))? =
-                    Some(committed);
+                    .for_each(|posting| progress.posted.post(posting));
+                let slot = progress.committed.get_mut(partition as usize);
+                *slot.ok_or(InvalidChange("a commit for an unknown partition"))? = Some(committed);
             }
-            Change::Topic {
+            LogChange::Topic {
                 number,
                 name,
                 config,
             } => self.set_topic(number, name, config),
-            Change::Register { group, topics } => {
+            LogChange::Register { group, topics } => {
                 self.groups.entry(group.clone()).or_default();
                 for topic in topics {
-                    self.reading(group.clone(), topic)?;
+                    self.progress(group.clone(), topic)?;
                 }
             }
-            Change::Skip {
+            LogChange::Skip {
                 group,
                 topic,
                 partition,
                 next,
                 before,
             } => {
-                self.reach((topic, partition), next)?;
-                self.reading(group, topic)?
+                self.mark_gap_up_to((topic, partition), next)?;
+                self.progress(group, topic)?
                     .skip(partition as usize, next, &before);
             }
-            Change::Forget { group } => {
+            LogChange::Forget { group } => {
                 self.groups.remove(&group);
             }
-            Change::Start {
+            LogChange::Start {
                 topic,
                 partition,
                 start,
                 removed,
             } => {
-                self.reach((topic, partition), start)?;
+                self.mark_gap_up_to((topic, partition), start)?;
                 self.post(topic, &removed)?;
                 self.set_start(sequence, (topic, partition), start)?;
             }
-            Change::Switch {
+            LogChange::Switch {
                 topic,
                 partition,
                 end,
                 segments,
                 removed,
             } => {
-                self.reach((topic, partition), end)?;
+                self.mark_gap_up_to((topic, partition), end)?;
                 self.post(topic, &removed)?;
                 self.switch(sequence, (topic, partition), end, segments)?;
             }
-            Change::Ends { given, ends } => {
+            LogChange::EndOffsets {
+                offsets_assigned,
+                ends,
+            } => {
                 for (topic, partition, end) in ends {
-                    self.reach((topic, partition), end).ok();
+                    self.mark_gap_up_to((topic, partition), end).ok();
                 }
-                self.said = given;
+                self.offsets_reported = offsets_assigned;
             }
         }
         Ok(())
     }
 
-    /// Makes a topic, or sets it up anew. The change was found to [fit](State::fits).
+    /// Makes a topic, or sets it up anew. The change was found to [fit](State::validate).
     fn set_topic(&mut self, number: u32, name: Topic, config: TopicConfig) {
         if let Some(topic) = self.topics.get_mut(number as usize) {
             topic.config = config;
@@ -311,7 +317,7 @@ impl State {
         });
     }
 
-    fn post(&mut self, topic: u32, postings: &[Posting]) -> Result<(), Nonsense> {
+    fn post(&mut self, topic: u32, postings: &[Posting]) -> Result<(), InvalidChange> {
         let topic = self.topics.get_mut(topic as usize).ok_or(NO_TOPIC)?;
         postings
             .iter()
@@ -319,24 +325,28 @@ impl State {
         Ok(())
     }
 
-    fn add_chunk(&mut self, at: (u32, u32), fresh: Fresh) -> Result<(), Nonsense> {
+    fn add_chunk(
+        &mut self,
+        at: (u32, u32),
+        unflushed: UnflushedChunk,
+    ) -> Result<(), InvalidChange> {
         // Only behind a group that was lost to damage: the one writer leaves no holes.
-        self.reach(at, fresh.head.base)?;
+        self.mark_gap_up_to(at, unflushed.head.base)?;
         let topic = self.topics.get_mut(at.0 as usize).ok_or(NO_TOPIC)?;
         let partition = topic.partitions.get_mut(at.1 as usize);
         let partition = partition.ok_or(NO_PARTITION)?;
-        for (minute, tally) in &fresh.head.tallies {
+        for (minute, tally) in &unflushed.head.tallies {
             let bucket = Bucket::Minute(*minute);
             topic
                 .books
                 .move_tally(bucket, None, Some(Place::Queued), *tally);
         }
-        let len = fresh.bytes.len() as u64;
-        self.given += fresh.head.end().abs_diff(partition.end);
-        partition.end = fresh.head.end();
-        partition.fresh_bytes += len;
-        partition.fresh.push_back(fresh);
-        self.fresh_bytes += len;
+        let len = unflushed.bytes.len() as u64;
+        self.offsets_assigned += unflushed.head.end().abs_diff(partition.end);
+        partition.end = unflushed.head.end();
+        partition.unflushed_bytes += len;
+        partition.unflushed.push_back(unflushed);
+        self.unflushed_bytes += len;
         self.used += len;
         Ok(())
     }
@@ -345,7 +355,11 @@ impl State {
     /// damage, and what was to be counted of them with them: how many they were is all that is
     /// known. The books have them as queued, where no recount finds them, until a repair posts them
     /// as lost.
-    fn reach(&mut self, (topic, number): (u32, u32), offset: i64) -> Result<(), Nonsense> {
+    fn mark_gap_up_to(
+        &mut self,
+        (topic, number): (u32, u32),
+        offset: i64,
+    ) -> Result<(), InvalidChange> {
         let topic = self.topics.get_mut(topic as usize).ok_or(NO_TOPIC)?;
         let partition = topic.partitions.get_mut(number as usize);
         let partition = partition.ok_or(NO_PARTITION)?;
@@ -365,7 +379,7 @@ impl State {
             .books
             .move_tally(bucket, None, Some(Place::Queued), lost);
         partition.damaged.push((partition.end, offset));
-        self.given += offset.abs_diff(partition.end);
+        self.offsets_assigned += offset.abs_diff(partition.end);
         partition.end = offset;
         Ok(())
     }
@@ -375,7 +389,7 @@ impl State {
         sequence: u64,
         (topic, number): (u32, u32),
         start: i64,
-    ) -> Result<(), Nonsense> {
+    ) -> Result<(), InvalidChange> {
         let partition = self.partition_mut(topic, number).ok_or(NO_PARTITION)?;
         partition.start = partition.start.max(start.min(partition.end));
         let start = partition.start;
@@ -384,7 +398,7 @@ impl State {
             .into_iter()
             .partition(|segment| segment.is_before(start));
         partition.segments = kept;
-        self.drop_fresh((topic, number), start);
+        self.drop_unflushed((topic, number), start);
         self.discard(sequence, (topic, number), gone);
         Ok(())
     }
@@ -395,7 +409,7 @@ impl State {
         (topic, number): (u32, u32),
         end: i64,
         mut segments: Vec<Segment>,
-    ) -> Result<(), Nonsense> {
+    ) -> Result<(), InvalidChange> {
         let partition = self.partition_mut(topic, number).ok_or(NO_PARTITION)?;
         let (gone, kept): (Vec<_>, Vec<_>) = std::mem::take(&mut partition.segments)
             .into_iter()
@@ -404,26 +418,26 @@ impl State {
         segments.extend(kept);
         partition.segments = segments;
         self.used += added;
-        self.drop_fresh((topic, number), end);
+        self.drop_unflushed((topic, number), end);
         self.discard(sequence, (topic, number), gone);
         Ok(())
     }
 
     /// Lets go of chunks that end at or before `end`. When a removal was journaled they were in the
-    /// segments it speaks of; whoever reads the journal again has not filled those.
-    fn drop_fresh(&mut self, (topic, number): (u32, u32), end: i64) {
+    /// segments it speaks of; a start that reads the journal again has not filled those.
+    fn drop_unflushed(&mut self, (topic, number): (u32, u32), end: i64) {
         let Some(partition) = self.partition_mut(topic, number) else {
             return;
         };
         let mut bytes = 0;
-        while let Some(first) = partition.fresh.front()
+        while let Some(first) = partition.unflushed.front()
             && first.head.end() <= end
         {
             bytes += first.bytes.len() as u64;
-            partition.fresh.pop_front();
+            partition.unflushed.pop_front();
         }
-        partition.fresh_bytes = partition.fresh_bytes.saturating_sub(bytes);
-        self.fresh_bytes = self.fresh_bytes.saturating_sub(bytes);
+        partition.unflushed_bytes = partition.unflushed_bytes.saturating_sub(bytes);
+        self.unflushed_bytes = self.unflushed_bytes.saturating_sub(bytes);
         self.used = self.used.saturating_sub(bytes);
     }
 
@@ -441,20 +455,20 @@ impl State {
 
 /// A change that speaks of something that is not there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Nonsense(pub(super) &'static str);
+pub(super) struct InvalidChange(pub(super) &'static str);
 
-const NO_TOPIC: Nonsense = Nonsense("a topic that is not there");
-const NO_PARTITION: Nonsense = Nonsense("a partition that is not there");
+const NO_TOPIC: InvalidChange = InvalidChange("an unknown topic");
+const NO_PARTITION: InvalidChange = InvalidChange("an unknown partition");
 
-impl State {
+impl LogState {
     /// Folds the books of the past into coarser buckets.
     pub(super) fn fold(&mut self, now_ms: u64) {
         for topic in &mut self.topics {
             topic.books.fold(now_ms);
         }
-        for reading in self.groups.values_mut().flat_map(BTreeMap::values_mut) {
-            reading.posted.fold(now_ms);
-            reading.before.fold(now_ms);
+        for progress in self.groups.values_mut().flat_map(BTreeMap::values_mut) {
+            progress.posted.fold(now_ms);
+            progress.before.fold(now_ms);
         }
     }
 
@@ -462,9 +476,9 @@ impl State {
     /// of then, also by a clock that is behind.
     pub(super) fn folded_from(&self) -> u64 {
         let topics = self.topics.iter().map(|topic| &topic.books);
-        let readings = self.groups.values().flat_map(BTreeMap::values);
-        let readings = readings.flat_map(|reading| [&reading.posted, &reading.before]);
-        let books = topics.chain(readings);
+        let by_topic = self.groups.values().flat_map(BTreeMap::values);
+        let by_topic = by_topic.flat_map(|progress| [&progress.posted, &progress.before]);
+        let books = topics.chain(by_topic);
         books.map(|books| books.folded_from()).max().unwrap_or(0)
     }
 
@@ -482,7 +496,7 @@ impl State {
         });
         Self {
             cluster: self.cluster.clone(),
-            seal: self.seal,
+            secret: self.secret,
             sequence: self.sequence,
             crc: self.crc,
             journal: self.journal,
@@ -491,7 +505,7 @@ impl State {
             groups: self.groups.clone(),
             journal_damage: self.journal_damage.clone(),
             lost_commits: self.lost_commits.clone(),
-            given: self.given,
+            offsets_assigned: self.offsets_assigned,
             ..Self::default()
         }
     }
@@ -518,7 +532,7 @@ impl State {
     }
 
     /// Seals the last segments of which `is_to_seal` says so.
-    pub(super) fn seal(&mut self, is_to_seal: impl Fn(&TopicConfig, &Segment) -> bool) {
+    pub(super) fn seal_segments(&mut self, is_to_seal: impl Fn(&TopicConfig, &Segment) -> bool) {
         for topic in &mut self.topics {
             for partition in &mut topic.partitions {
                 if let Some(last) = partition.segments.last_mut()
@@ -548,7 +562,7 @@ mod tests {
 
     #[test]
     fn damaged_offsets_are_known_until_the_partition_starts_behind_them() {
-        let mut state = State::default();
+        let mut state = LogState::default();
         state.set_topic(0, Topic::new("orders").unwrap(), TopicConfig::default());
         let partition = state.partition_mut(0, 0).unwrap();
         partition.end = 30;

@@ -7,48 +7,48 @@ use tidegate_core::books::{Bucket, Place, Posting, Tally};
 use tidegate_core::env::Disk;
 
 use super::chunk::{Head, Records, count_id};
+use super::context::EmbeddedContext;
 use super::files;
-use super::hub::Hub;
-use super::scan::{Scan, Seen, open_segment};
-use super::seal::Seal;
+use super::scan::{Scan, ScanItem, open_segment};
+use super::secret::LogSecret;
 use super::segment::{Minutes, Segment};
-use super::state::Fresh;
+use super::state::UnflushedChunk;
 use crate::error::LogError;
 use crate::record::TopicPartition;
 
 /// What the records from `from` up to `to` add to the books, wherever they are.
 pub(super) fn of_range(
-    hub: &Hub,
+    context: &EmbeddedContext,
     at: &TopicPartition,
     (topic, partition): (u32, u32),
     (from, to): (i64, i64),
 ) -> Result<Minutes, LogError> {
-    let (segments, fresh, cluster) = {
-        let state = hub.state();
+    let (segments, unflushed, cluster) = {
+        let state = context.state();
         let found = state.partition(topic, partition);
         let segments = found.map(|p| p.segments.iter()).into_iter().flatten();
         let segments: Vec<Segment> = segments.map(Segment::without_index).collect();
-        let fresh = found.map(|p| p.fresh.iter()).into_iter().flatten();
-        let fresh = fresh.take_while(|fresh| fresh.head.base < to);
+        let unflushed = found.map(|p| p.unflushed.iter()).into_iter().flatten();
+        let unflushed = unflushed.take_while(|unflushed| unflushed.head.base < to);
         (
             segments,
-            fresh.cloned().collect::<Vec<Fresh>>(),
+            unflushed.cloned().collect::<Vec<UnflushedChunk>>(),
             state.cluster.clone(),
         )
     };
-    let place = Shelved {
-        disk: &*hub.disk,
-        dir: &hub.config.dir,
-        seal: hub.seal,
+    let place = SegmentSource {
+        disk: &*context.disk,
+        dir: &context.config.dir,
+        secret: context.secret,
         cluster: &cluster,
         at,
     };
     let mut minutes = place.of_segments(&segments, (from, to))?;
-    for fresh in &fresh {
+    for unflushed in &unflushed {
         of_chunk(
             &mut minutes,
-            &fresh.head,
-            &fresh.bytes,
+            &unflushed.head,
+            &unflushed.bytes,
             &cluster,
             at,
             (from, to),
@@ -59,15 +59,15 @@ pub(super) fn of_range(
 
 /// Where the segments of a partition are.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Shelved<'a> {
+pub(super) struct SegmentSource<'a> {
     pub(super) disk: &'a dyn Disk,
     pub(super) dir: &'a Path,
-    pub(super) seal: Seal,
+    pub(super) secret: LogSecret,
     pub(super) cluster: &'a str,
     pub(super) at: &'a TopicPartition,
 }
 
-impl Shelved<'_> {
+impl SegmentSource<'_> {
     /// What the records of these segments from `from` up to `to` add to the books.
     pub(super) fn of_segments(
         &self,
@@ -94,12 +94,12 @@ impl Shelved<'_> {
         let number = u32::try_from(self.at.partition.0).unwrap_or(0);
         let path = files::topic_dir(self.dir, &self.at.topic).join(segment.name(number));
         // As with any damage, what cannot be read is missing in the books.
-        let Some(file) = open_segment(self.disk, &path, self.seal)? else {
+        let Some(file) = open_segment(self.disk, &path, self.secret)? else {
             return Ok(());
         };
-        let mut scan = Scan::whole(segment, self.seal);
+        let mut scan = Scan::whole(segment, self.secret);
         while let Some(seen) = scan.next(&*file, &path)? {
-            if let Seen::Chunk { head, bytes, .. } = seen {
+            if let ScanItem::Chunk { head, bytes, .. } = seen {
                 of_chunk(minutes, &head, &bytes, self.cluster, self.at, range);
             }
         }
@@ -124,24 +124,28 @@ fn of_chunk(
 
 /// What a partition holds that a group begins behind, at one moment.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct PartitionSnapshot {
     at: TopicPartition,
     start: i64,
     /// Where the group begins.
     pub(super) end: i64,
     segments: Vec<Segment>,
-    fresh: Vec<Fresh>,
+    unflushed: Vec<UnflushedChunk>,
     /// Offsets that were lost to damage, of which no ids are known.
     lost: Vec<(Bucket, Tally)>,
 }
 
-impl Held {
+impl PartitionSnapshot {
     /// All that a partition holds; none where the group has committed something of it.
-    pub(super) fn of(hub: &Hub, group: &GroupName, (topic, number): (u32, u32)) -> Option<Self> {
-        let state = hub.state();
-        let reading = state.groups.get(group).and_then(|of| of.get(&topic));
+    pub(super) fn of(
+        context: &EmbeddedContext,
+        group: &GroupName,
+        (topic, number): (u32, u32),
+    ) -> Option<Self> {
+        let state = context.state();
+        let progress = state.groups.get(group).and_then(|of| of.get(&topic));
         let committed =
-            reading.and_then(|reading| reading.committed.get(number as usize)?.as_ref());
+            progress.and_then(|progress| progress.committed.get(number as usize)?.as_ref());
         if committed.is_some() {
             return None;
         }
@@ -160,29 +164,29 @@ impl Held {
                 .iter()
                 .map(Segment::without_index)
                 .collect(),
-            fresh: partition.fresh.iter().cloned().collect(),
+            unflushed: partition.unflushed.iter().cloned().collect(),
             lost,
             at,
         })
     }
 
     /// What the group never had, as postings of what is queued.
-    pub(super) fn postings(&self, hub: &Hub) -> Result<Vec<Posting>, LogError> {
+    pub(super) fn postings(&self, context: &EmbeddedContext) -> Result<Vec<Posting>, LogError> {
         let range = (self.start, self.end);
-        let cluster = hub.state().cluster.clone();
-        let place = Shelved {
-            disk: &*hub.disk,
-            dir: &hub.config.dir,
-            seal: hub.seal,
+        let cluster = context.state().cluster.clone();
+        let place = SegmentSource {
+            disk: &*context.disk,
+            dir: &context.config.dir,
+            secret: context.secret,
             cluster: &cluster,
             at: &self.at,
         };
         let mut minutes = place.of_segments(&self.segments, range)?;
-        for fresh in &self.fresh {
+        for unflushed in &self.unflushed {
             of_chunk(
                 &mut minutes,
-                &fresh.head,
-                &fresh.bytes,
+                &unflushed.head,
+                &unflushed.bytes,
                 &cluster,
                 &self.at,
                 range,

@@ -13,9 +13,9 @@ pub(super) fn synced(took: Duration) {
 }
 
 /// The records take so many bytes, of which so many are in no segment yet.
-pub(super) fn used(bytes: u64, fresh: u64) {
+pub(super) fn used(bytes: u64, unflushed: u64) {
     metrics::gauge!("tidegate_log_bytes").set(gauge(bytes));
-    metrics::gauge!("tidegate_log_cache_bytes").set(gauge(fresh));
+    metrics::gauge!("tidegate_log_cache_bytes").set(gauge(unflushed));
 }
 
 /// So many bytes of commits wait for the disk.

@@ -3,11 +3,11 @@
 mod asides;
 mod crashes;
 mod damage;
-mod desk;
 mod faults;
 mod fixture;
 mod forged;
 mod full_starts;
+mod harness;
 mod havoc;
 mod lives;
 mod losses;

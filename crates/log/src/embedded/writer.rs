@@ -14,31 +14,31 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tidegate_core::{GroupName, Topic};
 
-use super::change::{Change, End, put_ends};
+use super::change::{LogChange, PartitionEnd, put_ends};
+use super::context::{EmbeddedContext, RefusalReason};
 use super::files;
 use super::group;
-use super::hub::{Hub, Refusing};
 use super::journal::{Journal, Use};
-use super::pending::Pending;
-use super::seal::Seal;
-use super::state::{JournalPlace, State};
+use super::pending::PendingWrite;
+use super::secret::LogSecret;
+use super::state::{JournalPlace, LogState};
 use super::tally;
 use super::telemetry;
+use crate::commit_order;
 use crate::error::LogError;
 use crate::topic::TopicConfig;
-use crate::turn;
 
 /// The one writer of the journal.
 #[derive(Debug)]
-pub(super) struct Writer {
-    pub(super) hub: Arc<Hub>,
+pub(super) struct JournalWriter {
+    pub(super) context: Arc<EmbeddedContext>,
     journal: Journal,
     /// The number of the next write.
     write: u64,
     cluster: String,
-    seal: Seal,
-    /// The partitions that were written to lately, the last one behind the others.
-    lately: VecDeque<(u32, u32)>,
+    secret: LogSecret,
+    /// The partitions that were written to recently, the last one behind the others.
+    recent_partitions: VecDeque<(u32, u32)>,
     /// Whether the last write found no room, or the last append was refused for want of it.
     is_refusing: bool,
 }
@@ -50,26 +50,26 @@ struct Framed {
     bytes: Vec<u8>,
 }
 
-impl Writer {
+impl JournalWriter {
     /// A writer that goes on where the state ends. `write` must never have been used before.
-    pub(super) fn new(hub: Arc<Hub>, journal: Journal, write: u64) -> Self {
-        let (cluster, seal, lately) = {
-            let state = hub.state();
-            let fresh = state.all().filter(|(.., p)| !p.fresh.is_empty());
-            let lately = fresh.map(|(topic, number, _)| (topic, number));
+    pub(super) fn new(context: Arc<EmbeddedContext>, journal: Journal, write: u64) -> Self {
+        let (cluster, secret, recent_partitions) = {
+            let state = context.state();
+            let unflushed = state.all().filter(|(.., p)| !p.unflushed.is_empty());
+            let recent_partitions = unflushed.map(|(topic, number, _)| (topic, number));
             (
                 state.cluster.clone(),
-                state.seal,
-                lately.take(LATELY).collect(),
+                state.secret,
+                recent_partitions.take(MAX_RECENT_PARTITIONS).collect(),
             )
         };
         Self {
-            hub,
+            context,
             journal,
             write,
             cluster,
-            seal,
-            lately,
+            secret,
+            recent_partitions,
             is_refusing: false,
         }
     }
@@ -81,19 +81,19 @@ impl Writer {
 
     /// Does each of these or nothing of it, durably and in their order. Gives the offsets of the
     /// chunks of each.
-    pub(super) fn commit(&mut self, batch: Vec<Pending>) -> Vec<Result<Vec<i64>, LogError>> {
+    pub(super) fn commit(&mut self, batch: Vec<PendingWrite>) -> Vec<Result<Vec<i64>, LogError>> {
         let mut answers: Vec<Result<Vec<i64>, LogError>> = Vec::with_capacity(batch.len());
         let mut framed = Vec::with_capacity(batch.len());
-        let mut turns = Vec::new();
+        let mut tickets = Vec::new();
         let mut use_ = Use::Commits;
-        let mut next = Next::new(&self.hub.state());
+        let mut next = Next::new(&self.context.state());
         self.write = self.write.wrapping_add(1);
         for mut pending in batch {
             match self.admit(&pending, &next) {
                 Err(refused) => {
                     self.note_refusal(&refused);
                     // Before those behind it are looked at.
-                    turn::fail(&pending.turns);
+                    commit_order::fail(&pending.tickets);
                     answers.push(Err(refused));
                 }
                 Ok(()) => {
@@ -102,19 +102,19 @@ impl Writer {
                         use_ = Use::Records;
                     }
                     let is_first = framed.is_empty();
-                    let bases = pending.place(self.seal, &self.cluster, |chunk| {
+                    let bases = pending.place(self.secret, &self.cluster, |chunk| {
                         let at = (chunk.topic, chunk.partition);
-                        note(&mut self.lately, at);
-                        next.given += chunk.span();
+                        note(&mut self.recent_partitions, at);
+                        next.offsets_assigned += chunk.span();
                         let end = next.ends.entry(at).or_insert_with(|| {
-                            let state = self.hub.state();
+                            let state = self.context.state();
                             state.partition(at.0, at.1).map_or(0, |p| p.end)
                         });
                         let base = *end;
                         *end = end.saturating_add_unsigned(chunk.span());
                         base
                     });
-                    turns.append(&mut pending.turns);
+                    tickets.append(&mut pending.tickets);
                     let ends = self.ends(&next, is_first);
                     framed.push(next.frame(pending.bytes, self.write, &ends));
                     answers.push(Ok(bases));
@@ -125,7 +125,7 @@ impl Writer {
             return answers;
         }
         if let Err(error) = self.make_durable(framed, use_) {
-            turn::fail(&turns);
+            commit_order::fail(&tickets);
             for answer in answers.iter_mut().filter(|answer| answer.is_ok()) {
                 *answer = Err(self.refusal(&error));
             }
@@ -134,30 +134,30 @@ impl Writer {
     }
 
     /// Makes changes that are no records durable, as one group.
-    pub(super) fn change(&mut self, changes: &[Change]) -> Result<(), LogError> {
+    pub(super) fn change(&mut self, changes: &[LogChange]) -> Result<(), LogError> {
         self.change_for(changes, Use::Commits)
     }
 
-    fn change_for(&mut self, changes: &[Change], use_: Use) -> Result<(), LogError> {
-        self.hub.check_running()?;
-        self.hub.check_owed()?;
+    fn change_for(&mut self, changes: &[LogChange], use_: Use) -> Result<(), LogError> {
+        self.context.check_running()?;
+        self.context.check_recovery_saved()?;
         let mut bytes = vec![0; group::HEADER];
         changes.iter().for_each(|change| change.write(&mut bytes));
         self.write = self.write.wrapping_add(1);
-        let mut next = Next::new(&self.hub.state());
+        let mut next = Next::new(&self.context.state());
         let ends = self.ends(&next, true);
         let framed = next.frame(bytes, self.write, &ends);
         self.make_durable(vec![framed], use_)
             .map_err(|error| self.refusal(&error))
     }
 
-    /// Where the partitions end that were written to lately, for the first group of a write.
-    fn ends(&self, next: &Next, is_first: bool) -> Vec<End> {
+    /// Where the partitions end that were written to recently, for the first group of a write.
+    fn ends(&self, next: &Next, is_first: bool) -> Vec<PartitionEnd> {
         if !is_first {
             return Vec::new();
         }
-        let state = self.hub.state();
-        let ends = self.lately.iter().map(|at| {
+        let state = self.context.state();
+        let ends = self.recent_partitions.iter().map(|at| {
             let known = || state.partition(at.0, at.1).map_or(0, |p| p.end);
             let end = next.ends.get(at).copied().unwrap_or_else(known);
             (at.0, at.1, end)
@@ -172,7 +172,7 @@ impl Writer {
         config: TopicConfig,
     ) -> Result<(), LogError> {
         let number = {
-            let state = self.hub.state();
+            let state = self.context.state();
             match state.topic(name) {
                 Some((_, topic)) if topic.config == config => return Ok(()),
                 Some((_, topic)) if topic.config.partitions != config.partitions => {
@@ -188,12 +188,12 @@ impl Writer {
         };
         check_config(name, &config)?;
         let name = name.clone();
-        self.change(&[Change::Topic {
+        self.change(&[LogChange::Topic {
             number,
             name,
             config,
         }])?;
-        self.hub.renew_catalog();
+        self.context.renew_catalog();
         Ok(())
     }
 
@@ -206,15 +206,17 @@ impl Writer {
     ) -> Result<(), LogError> {
         let mut changes = Vec::new();
         for (topic, partition) in partitions {
-            let Some(held) = tally::Held::of(&self.hub, group, (*topic, *partition)) else {
+            let Some(held) =
+                tally::PartitionSnapshot::of(&self.context, group, (*topic, *partition))
+            else {
                 continue;
             };
-            changes.push(Change::Skip {
+            changes.push(LogChange::Skip {
                 group: group.clone(),
                 topic: *topic,
                 partition: *partition,
                 next: held.end,
-                before: held.postings(&self.hub)?,
+                before: held.postings(&self.context)?,
             });
         }
         match changes.is_empty() {
@@ -224,11 +226,11 @@ impl Writer {
     }
 
     /// Takes records out of a partition, unless a group needs them by now: then it gives false.
-    pub(super) fn remove(&mut self, change: Change) -> Result<bool, LogError> {
+    pub(super) fn remove(&mut self, change: LogChange) -> Result<bool, LogError> {
         let is_stale = {
-            let state = self.hub.state();
+            let state = self.context.state();
             match &change {
-                Change::Start {
+                LogChange::Start {
                     topic,
                     partition,
                     start,
@@ -237,26 +239,26 @@ impl Writer {
                     let now = state.partition(*topic, *partition).map_or(0, |p| p.start);
                     *start <= now || *start > state.needed_from(*topic, *partition)
                 }
-                Change::Switch {
+                LogChange::Switch {
                     topic,
                     partition,
                     end,
                     ..
                 } => *end > state.needed_from(*topic, *partition),
-                Change::Chunk { .. }
-                | Change::Offset { .. }
-                | Change::Topic { .. }
-                | Change::Register { .. }
-                | Change::Skip { .. }
-                | Change::Ends { .. }
-                | Change::Forget { .. } => true,
+                LogChange::Chunk { .. }
+                | LogChange::Offset { .. }
+                | LogChange::Topic { .. }
+                | LogChange::Register { .. }
+                | LogChange::Skip { .. }
+                | LogChange::EndOffsets { .. }
+                | LogChange::Forget { .. } => true,
             }
         };
         if is_stale {
             return Ok(false);
         }
         self.change_for(&[change], Use::Removal)?;
-        self.hub.status().set(Refusing::OverLimit, None);
+        self.context.status().set(RefusalReason::OverLimit, None);
         Ok(true)
     }
 
@@ -265,7 +267,7 @@ impl Writer {
         if matches!(refused, LogError::Full { .. }) {
             self.is_refusing = true;
             let why = Some(refused.to_string());
-            self.hub.status().set(Refusing::OverLimit, why);
+            self.context.status().set(RefusalReason::OverLimit, why);
         }
     }
 
@@ -275,42 +277,42 @@ impl Writer {
             Err(error) if files::is_full(error) => {
                 self.is_refusing = true;
                 let why = Some(error.to_string());
-                self.hub.status().set(Refusing::Unwritten, why);
-                self.hub.keeper_bell.notify_one();
+                self.context.status().set(RefusalReason::Unwritten, why);
+                self.context.wake_maintenance.notify_one();
             }
             Ok(()) if self.is_refusing && use_ == Use::Records => {
                 self.is_refusing = false;
-                let mut status = self.hub.status();
-                status.set(Refusing::Unwritten, None);
-                status.set(Refusing::OverLimit, None);
+                let mut status = self.context.status();
+                status.set(RefusalReason::Unwritten, None);
+                status.set(RefusalReason::OverLimit, None);
             }
             Ok(()) | Err(_) => {}
         }
     }
 
     /// Whether a write may be done.
-    fn admit(&self, pending: &Pending, next: &Next) -> Result<(), LogError> {
-        self.hub.check_running()?;
-        turn::check(&pending.turns)?;
-        self.hub.check_owed()?;
-        let config = &self.hub.config;
-        if let Some(why) = self.hub.status().why(Refusing::Full)
+    fn admit(&self, pending: &PendingWrite, next: &Next) -> Result<(), LogError> {
+        self.context.check_running()?;
+        commit_order::check(&pending.tickets)?;
+        self.context.check_recovery_saved()?;
+        let config = &self.context.config;
+        if let Some(why) = self.context.status().why(RefusalReason::Full)
             && !pending.chunks.is_empty()
         {
             return Err(LogError::Disk {
-                doing: "fill segments in",
+                doing: "write segments in",
                 path: config.dir.clone(),
                 source: io::Error::new(io::ErrorKind::StorageFull, why.clone()),
             });
         }
-        let limit = if !pending.turns.is_empty() {
+        let limit = if !pending.tickets.is_empty() {
             config.max_size.saturating_add(config.reserve)
         } else {
             config.max_size
         };
         let used = next.used;
         if !pending.chunks.is_empty() && used.saturating_add(pending.bytes.len() as u64) > limit {
-            self.hub.keeper_bell.notify_one();
+            self.context.wake_maintenance.notify_one();
             return Err(LogError::Full { used, limit });
         }
         Ok(())
@@ -338,7 +340,7 @@ impl Writer {
         self.note_room(&written, use_);
         if let Err(error) = written {
             if !files::is_full(&error) {
-                self.hub.stop(&error);
+                self.context.stop(&error);
             }
             return Err(error);
         }
@@ -348,29 +350,31 @@ impl Writer {
 
     fn write_and_sync(&mut self, bytes: &[u8], use_: Use) -> Result<(), LogError> {
         if self.journal.needs_file(bytes.len(), use_) {
-            let begun = self.journal.begin_file(bytes.len(), &mut self.hub.pool());
+            let begun = self
+                .journal
+                .begin_file(bytes.len(), &mut self.context.pool());
             if let Err(error) = begun {
                 // The name or the length of the file may not last, and groups would go with it.
                 if files::is_failed_sync(&error) {
-                    self.hub.stop(&error);
+                    self.context.stop(&error);
                 }
                 return Err(error);
             }
-            // The keeper can let go of the file before, and make another one ready.
-            self.hub.keeper_bell.notify_one();
+            // The maintenance thread can let go of the file before, and make another one ready.
+            self.context.wake_maintenance.notify_one();
         }
         self.journal.write(bytes)?;
-        let before = self.hub.now();
+        let before = self.context.now();
         let synced = {
-            let _others_give_way = self.hub.syncing.begin();
+            let _others_give_way = self.context.sync_gate.begin();
             self.journal.sync(bytes.len())
         };
         if let Err(error) = synced {
             // A failed sync is final, also when it says that there is no room.
-            self.hub.stop(&error);
+            self.context.stop(&error);
             return Err(error);
         }
-        telemetry::synced(self.hub.now().saturating_sub(before));
+        telemetry::synced(self.context.now().saturating_sub(before));
         Ok(())
     }
 
@@ -378,23 +382,25 @@ impl Writer {
         let mut place = self.journal.place();
         place.at -= bytes.len() as u64;
         let mut at = 0;
-        let mut bells = Vec::new();
-        let mut state = self.hub.state();
+        let mut to_wake = Vec::new();
+        let mut state = self.context.state();
         for (sequence, crc, size) in groups {
             let group = bytes.slice(at..at + size);
             at += size;
             place.at += *size as u64;
-            let payload = group::Frame::peek(&group, self.seal).map(|frame| frame.payload(&group));
-            let changes = payload.and_then(|payload| Change::read_all(&payload, self.seal).ok());
+            let payload =
+                group::JournalFrame::peek(&group, self.secret).map(|frame| frame.payload(&group));
+            let changes =
+                payload.and_then(|payload| LogChange::read_all(&payload, self.secret).ok());
             // We wrote it ourselves a moment ago: whatever does not read back is a mistake of ours.
             let changes = changes.expect("a group that was just written reads back");
             for change in &changes {
-                if let Change::Chunk {
+                if let LogChange::Chunk {
                     topic, partition, ..
                 } = change
                     && let Some(partition) = state.partition(*topic, *partition)
                 {
-                    bells.push(Arc::clone(&partition.bell));
+                    to_wake.push(Arc::clone(&partition.appended));
                 }
             }
             let applied = state.apply(*sequence, changes);
@@ -403,16 +409,18 @@ impl Writer {
             state.crc = *crc;
             state.journal = place;
         }
-        let is_keeper_due = state.fresh_bytes > self.hub.config.cache_size;
-        telemetry::used(state.used, state.fresh_bytes);
+        let is_keeper_due = state.unflushed_bytes > self.context.config.cache_size;
+        telemetry::used(state.used, state.unflushed_bytes);
         drop(state);
-        bells.iter().for_each(|bell| bell.notify_waiters());
+        to_wake
+            .iter()
+            .for_each(|appended| appended.notify_waiters());
         if is_keeper_due {
-            self.hub.keeper_bell.notify_one();
+            self.context.wake_maintenance.notify_one();
         }
     }
 
-    /// What those are told whose groups could not be written.
+    /// The error of the callers whose groups could not be written.
     fn refusal(&self, error: &LogError) -> LogError {
         if let LogError::Disk {
             doing,
@@ -420,7 +428,7 @@ impl Writer {
             source,
         } = error
             && files::is_full(error)
-            && !self.hub.status().is(Refusing::Stopped)
+            && !self.context.status().is(RefusalReason::Stopped)
         {
             return LogError::Disk {
                 doing,
@@ -435,53 +443,53 @@ impl Writer {
 }
 
 /// How many partitions a group tells the ends of.
-const LATELY: usize = 32;
+const MAX_RECENT_PARTITIONS: usize = 32;
 
 /// Takes note that a partition is written to.
-fn note(lately: &mut VecDeque<(u32, u32)>, at: (u32, u32)) {
-    if lately.back() == Some(&at) {
+fn note(recent_partitions: &mut VecDeque<(u32, u32)>, at: (u32, u32)) {
+    if recent_partitions.back() == Some(&at) {
         return;
     }
-    if let Some(known) = lately.iter().position(|known| *known == at) {
-        lately.remove(known);
-    } else if lately.len() >= LATELY {
-        lately.pop_front();
+    if let Some(known) = recent_partitions.iter().position(|known| *known == at) {
+        recent_partitions.remove(known);
+    } else if recent_partitions.len() >= MAX_RECENT_PARTITIONS {
+        recent_partitions.pop_front();
     }
-    lately.push_back(at);
+    recent_partitions.push_back(at);
 }
 
 /// What the next groups follow.
 struct Next {
-    seal: Seal,
+    secret: LogSecret,
     sequence: u64,
     crc: u32,
     synced: u64,
     used: u64,
     /// Offsets that all partitions together have given.
-    given: u64,
+    offsets_assigned: u64,
     /// The ends of partitions that were written to in this batch.
     ends: BTreeMap<(u32, u32), i64>,
 }
 
 impl Next {
-    fn new(state: &State) -> Self {
+    fn new(state: &LogState) -> Self {
         Self {
-            seal: state.seal,
+            secret: state.secret,
             sequence: state.sequence,
             crc: state.crc,
             synced: state.sequence,
             used: state.used,
-            given: state.given,
+            offsets_assigned: state.offsets_assigned,
             ends: BTreeMap::new(),
         }
     }
 
-    fn frame(&mut self, mut bytes: Vec<u8>, write: u64, ends: &[End]) -> Framed {
-        put_ends(&mut bytes, self.given, ends);
+    fn frame(&mut self, mut bytes: Vec<u8>, write: u64, ends: &[PartitionEnd]) -> Framed {
+        put_ends(&mut bytes, self.offsets_assigned, ends);
         self.sequence += 1;
         self.crc = group::frame(
             &mut bytes,
-            self.seal,
+            self.secret,
             self.sequence,
             self.crc,
             write,

@@ -31,7 +31,7 @@ impl LogDirectory {
     }
 
     /// Counts the log, again while it seems to lack events and somebody has it who cannot be asked.
-    async fn count(&self) -> Result<(Vec<embedded::Audited>, Option<UnknownLoss>), LogError> {
+    async fn count(&self) -> Result<(Vec<embedded::TopicAudit>, Option<UnknownLoss>), LogError> {
         let (disk, dir) = (&*self.env.disk, self.config.dir.as_path());
         let is_held = embedded::lock_holder(disk, dir)?.is_some();
         let look = || {
@@ -40,7 +40,7 @@ impl LogDirectory {
                 embedded::unknown_loss(disk, dir)?,
             ))
         };
-        let mut last: (Vec<embedded::Audited>, Option<UnknownLoss>) = look()?;
+        let mut last: (Vec<embedded::TopicAudit>, Option<UnknownLoss>) = look()?;
         for _ in 1..LOOKS {
             let is_clean = last.0.iter().all(|found| found.missing.is_empty());
             if (is_clean && last.1.is_none()) || !is_held {

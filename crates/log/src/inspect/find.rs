@@ -9,7 +9,7 @@ use tidegate_core::{EventId, EventLocation, GroupName, Offset, Topic, iso_time};
 use super::{LogScope, OpenLog, account_name};
 use crate::error::LogError;
 use crate::port::{Log, Read};
-use crate::record::{Stored, TopicPartition};
+use crate::record::{StoredRecord, TopicPartition};
 
 /// The groups of which the log itself knows that they read a topic, whether or not they have committed
 /// anything, and where each began, by partition; where that is not known, at the first record.
@@ -31,7 +31,7 @@ pub(super) struct Begins<'a> {
 
 impl Begins<'_> {
     /// The places that a group has put events in that were born when this one was, the least finished
-    /// first; where nobody knows, what it passed is delivered.
+    /// first; where that is unknown, what it passed is delivered.
     fn places(&self, group: &GroupName, topic: &Topic, id: EventId) -> Vec<Place> {
         let posted = self.posted.get(&(topic.clone(), group.clone()));
         let found = posted.map(|books| settled(books, id)).unwrap_or_default();
@@ -41,7 +41,7 @@ impl Begins<'_> {
         }
     }
 
-    /// Where a group began to read a partition; none if nobody knows that it reads it.
+    /// Where a group began to read a partition; none if it is unknown that it reads it.
     async fn of(&self, group: &GroupName, at: &TopicPartition) -> Result<Option<Offset>, LogError> {
         #[cfg(feature = "kafka")]
         if let OpenLog::Kafka { log: kafka, .. } = self.open {
@@ -103,7 +103,7 @@ pub(super) async fn find(
                     }
                     Err(error) => return Err(error),
                 };
-                let is_it = |stored: &&Stored| stored.event_id(log.cluster(), &at) == id;
+                let is_it = |stored: &&StoredRecord| stored.event_id(log.cluster(), &at) == id;
                 for stored in batch.records.iter().filter(is_it) {
                     sightings.extend(seen(log, (&groups, begins), &at, stored).await?);
                 }
@@ -123,7 +123,7 @@ async fn seen(
     log: &dyn Log,
     (groups, begins): (&[GroupName], &Begins<'_>),
     at: &TopicPartition,
-    stored: &Stored,
+    stored: &StoredRecord,
 ) -> Result<Vec<EventLocation>, LogError> {
     let sighting = |topic: &Topic, group: Option<&GroupName>, mut places: Vec<Place>| {
         let place = places.first().cloned().unwrap_or(Place::Queued);
@@ -217,7 +217,7 @@ fn waiting_last(mut seen: Vec<EventLocation>) -> Vec<EventLocation> {
 mod tests {
     use super::*;
     use crate::{
-        Append, Commit, EmbeddedConfig, EmbeddedLog, Happening, Join, OffsetCommit, Record,
+        Append, Commit, EmbeddedConfig, EmbeddedLog, Join, OffsetCommit, Record, SessionEvent,
         StartAt, TopicConfig,
     };
     use tidegate_sim::Sim;
@@ -286,7 +286,7 @@ mod tests {
             let read = log.read(Read::new(at.clone(), Offset(0))).await.unwrap();
             let id = read.records[0].event_id(log.cluster(), &at);
             let fence = loop {
-                if let Happening::Assigned(mine) = done.poll().await.unwrap() {
+                if let SessionEvent::Assigned(mine) = done.poll().await.unwrap() {
                     break mine[0].fence;
                 }
             };

@@ -199,8 +199,8 @@ fn set(group: &GroupName, at: &TopicPartition, lag: GroupLag) {
 mod tests {
     use super::*;
     use crate::{
-        Append, Commit, EmbeddedConfig, EmbeddedLog, Happening, Join, OffsetCommit,
-        PartitionDescription, Record, TopicConfig,
+        Append, Commit, EmbeddedConfig, EmbeddedLog, Join, OffsetCommit, PartitionDescription,
+        Record, SessionEvent, TopicConfig,
     };
     use tidegate_core::{Offset, Partition, Topic};
     use tidegate_sim::Sim;
@@ -241,7 +241,7 @@ mod tests {
         for (committed, begins, expected) in [
             ([None, None], None, vec![]),
             ([None, None], Some(&begins[..]), vec![4, 6]),
-            // A binding says that it reads the topic, and nobody knows where it began.
+            // A binding says that it reads the topic, and it is unknown where it began.
             ([None, None], Some(&begins[..0]), vec![2, 3]),
             ([done.clone(), None], None, vec![5, 3]),
             ([done, None], Some(&begins[..]), vec![5, 6]),
@@ -280,7 +280,7 @@ mod tests {
                 .await
                 .unwrap();
             let (at, fence) = loop {
-                if let Happening::Assigned(mine) = session.poll().await.unwrap() {
+                if let SessionEvent::Assigned(mine) = session.poll().await.unwrap() {
                     break (mine[0].at.clone(), mine[0].fence);
                 }
             };

@@ -7,7 +7,7 @@ use tidegate_core::{EventId, GroupName, Offset, Topic};
 
 use crate::kafka::{KafkaConfig, KafkaLog};
 use crate::{
-    Append, Assignment, Commit, Happening, Join, Log, OffsetCommit, Record, Session, StartAt,
+    Append, Assignment, Commit, Join, Log, OffsetCommit, Record, Session, SessionEvent, StartAt,
     TopicConfig,
 };
 
@@ -63,7 +63,7 @@ impl Scene {
         };
         let session = self.log.join(join).await.unwrap();
         loop {
-            if let Happening::Assigned(ours) = session.poll().await.unwrap() {
+            if let SessionEvent::Assigned(ours) = session.poll().await.unwrap() {
                 return (session, ours[0].clone());
             }
         }

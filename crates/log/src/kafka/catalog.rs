@@ -143,7 +143,7 @@ impl KafkaInner {
         let partitions = self.partitions(topic).await?;
         let config = match self.configuration(topic).await {
             Ok(entries) => config_of(partitions, &entries),
-            // Whoever may write need not be allowed to look; then Kafka's own limit is assumed.
+            // A client that may write may lack the right to describe; then Kafka's own limit is assumed.
             Err(LogError::Refused { .. }) => config_of(partitions, &BTreeMap::new()),
             Err(error) => return Err(error),
         };

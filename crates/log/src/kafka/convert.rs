@@ -9,11 +9,11 @@ use bytes::{Bytes, BytesMut};
 use rdkafka::message::{BorrowedMessage, Header, Headers as _, Message as _, OwnedHeaders};
 use tidegate_core::Offset;
 
-use crate::record::{Headers, Record, Stored};
+use crate::record::{Headers, Record, StoredRecord};
 
 /// The first piece of memory of a copier; each later one is twice as large, up to the last.
 const FIRST_PIECE: usize = 4 * 1_024;
-/// Whoever keeps one record keeps the piece it lies in, so this is what a record can cost.
+/// A caller that keeps one record keeps the piece it lies in, so this is what a record can cost.
 const LAST_PIECE: usize = 64 * 1_024;
 /// What is larger gets memory of its own.
 const ALONE: usize = LAST_PIECE / 4;
@@ -38,7 +38,7 @@ impl RecordConverter {
     pub(super) fn out(
         &mut self,
         message: &BorrowedMessage<'_>,
-    ) -> Result<Stored, UnreadableRecord> {
+    ) -> Result<StoredRecord, UnreadableRecord> {
         let offset = Offset(message.offset());
         let headers = match message.headers() {
             None => Headers::default(),
@@ -52,7 +52,7 @@ impl RecordConverter {
             .ok_or(UnreadableRecord { offset })?,
         };
         let timestamp = message.timestamp().to_millis().unwrap_or(0);
-        Ok(Stored {
+        Ok(StoredRecord {
             offset,
             record: Record {
                 key: message.key().map(|key| self.bytes(key)),

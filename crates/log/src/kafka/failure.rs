@@ -1,4 +1,4 @@
-//! What an error of the client means for whoever called.
+//! Errors of the client as errors of the log.
 
 use std::time::Duration;
 
@@ -164,7 +164,7 @@ pub(super) fn of_question(
         (Some(Meaning::NoTopic), Some(topic)) => LogError::UnknownTopic {
             topic: topic.clone(),
         },
-        (Some(_), _) => LogError::Away {
+        (Some(_), _) => LogError::Unavailable {
             servers: servers.to_owned(),
             why: said(error),
         },
@@ -201,10 +201,13 @@ mod tests {
         let topic = Topic::new("orders").unwrap();
         let of = |error: KafkaError| of_question("a read", "b:1", Some(&topic), &error).code();
         for (error, code) in [
-            (KafkaError::MetadataFetch(Code::AllBrokersDown), "log.away"),
+            (
+                KafkaError::MetadataFetch(Code::AllBrokersDown),
+                "log.unavailable",
+            ),
             (
                 KafkaError::MetadataFetch(Code::OperationTimedOut),
-                "log.away",
+                "log.unavailable",
             ),
             (
                 KafkaError::MetadataFetch(Code::Authentication),

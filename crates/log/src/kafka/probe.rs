@@ -39,7 +39,7 @@ pub(super) async fn probe(
         })
         .await;
     answer.unwrap_or_else(|_| {
-        Err(LogError::Away {
+        Err(LogError::Unavailable {
             servers: config.bootstrap_servers.clone(),
             why: config.late(),
         })
@@ -107,7 +107,7 @@ fn ask(config: &KafkaConfig, clock: &dyn Clock) -> Result<(), LogError> {
             Err(error) => context.last().unwrap_or_else(|| error.to_string()),
         };
         if clock.elapsed() >= until {
-            return Err(LogError::Away {
+            return Err(LogError::Unavailable {
                 servers: config.bootstrap_servers.clone(),
                 why,
             });

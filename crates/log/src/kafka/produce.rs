@@ -19,7 +19,7 @@ use tidegate_core::env::{Clock, Spawn};
 use tokio::sync::Semaphore;
 
 use crate::error::LogError;
-use crate::port::{Append, Position};
+use crate::port::{Append, RecordPosition};
 use crate::record::{Record, TopicPartition};
 
 use super::workers::within;
@@ -58,8 +58,8 @@ pub(super) struct Producers {
     room: Arc<Semaphore>,
     room_permits: usize,
     by_batch_size: Mutex<BTreeMap<u64, Arc<BaseProducer<Deliveries>>>>,
-    /// Counts appends without a key, which take turns over the partitions.
-    turn: AtomicU32,
+    /// Counts appends without a key, which go to the partitions round-robin.
+    unkeyed: AtomicU32,
 }
 
 impl Producers {
@@ -72,7 +72,7 @@ impl Producers {
             room: Arc::new(Semaphore::new(room_permits)),
             room_permits,
             by_batch_size: Mutex::default(),
-            turn: AtomicU32::new(0),
+            unkeyed: AtomicU32::new(0),
         }
     }
 
@@ -156,7 +156,7 @@ impl KafkaInner {
             size: 0,
             batch_size: settings::BATCH_SIZE,
         };
-        let turn = self.producers.turn.fetch_add(1, Ordering::Relaxed);
+        let count = self.producers.unkeyed.fetch_add(1, Ordering::Relaxed);
         let mut last: Option<(tidegate_core::Topic, super::catalog::KnownTopic)> = None;
         for append in appends {
             let known = match &last {
@@ -176,7 +176,7 @@ impl KafkaInner {
                 });
             }
             // One partition per call, so that its records share batches.
-            let partition = append.choose_partition(known.partitions, || turn)?;
+            let partition = append.choose_partition(known.partitions, || count)?;
             let at = TopicPartition {
                 topic: append.topic,
                 partition,
@@ -200,7 +200,10 @@ impl KafkaInner {
         Ok(batch)
     }
 
-    pub(super) async fn append(&self, records: Vec<Append>) -> Result<Vec<Position>, LogError> {
+    pub(super) async fn append(
+        &self,
+        records: Vec<Append>,
+    ) -> Result<Vec<RecordPosition>, LogError> {
         let batch = self.route(records).await?;
         if batch.records.is_empty() {
             return Ok(Vec::new());
@@ -265,7 +268,7 @@ impl KafkaInner {
         &self,
         waiting: &PendingDeliveries,
         records: Vec<RoutedRecord>,
-    ) -> Result<Vec<Position>, LogError> {
+    ) -> Result<Vec<RecordPosition>, LogError> {
         if let Some(FailedDelivery { index, code }) = waiting.failed() {
             let failed = records.get(index).map(|routed| &routed.at.topic);
             // What was known about the topic was not true any more.
@@ -292,7 +295,7 @@ impl KafkaInner {
             .into_iter()
             .enumerate()
             .map(|(index, routed)| match waiting.offset(index) {
-                Some(offset) => Ok(Position {
+                Some(offset) => Ok(RecordPosition {
                     at: routed.at,
                     offset,
                 }),
@@ -308,7 +311,7 @@ fn producer_why(producer: &BaseProducer<Deliveries>) -> Option<String> {
 }
 
 fn unknown(why: &str) -> LogError {
-    LogError::Unknown {
+    LogError::OutcomeUnknown {
         doing: "an append",
         why: why.to_owned(),
     }

@@ -1,6 +1,6 @@
 //! Reads outside of any group: a few consumers that are assigned what is asked for.
 //!
-//! A consumer that was cut off by the size of a helping stays where it is, so that whoever reads a
+//! A consumer that was cut off by the size of a batch stays where it is, so that whoever reads a
 //! partition to its end pays for the way in once.
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -163,7 +163,7 @@ impl KafkaReaders {
             .map_err(|error| self.failed(read, &error))
     }
 
-    /// Collects a helping from where the consumer is, which is at `read.from`.
+    /// Collects a batch from where the consumer is, which is at `read.from`.
     fn collect(&self, reader: &Reader, read: &Read, end: Offset) -> Result<Batch, LogError> {
         let mut batch = empty(read);
         let (mut bytes, mut converter) = (0, RecordConverter::default());
@@ -211,7 +211,7 @@ impl KafkaReaders {
                 return Ok(batch);
             }
             if now >= until {
-                return Err(LogError::Away {
+                return Err(LogError::Unavailable {
                     servers: self.config.bootstrap_servers.clone(),
                     why: reader
                         .consumer

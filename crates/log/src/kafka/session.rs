@@ -33,13 +33,13 @@ use std::time::Duration;
 use tidegate_core::{GroupName, Offset};
 use tokio::sync::{Semaphore, oneshot, watch};
 
+use crate::commit_order::CommitTickets;
 use crate::error::LogError;
 use crate::port::{
-    Call, Commit, Fence, Happening, Join, Lag, OffsetCommit, Position, Read, Session,
+    Commit, Fence, Join, Lag, LogFuture, OffsetCommit, Read, RecordPosition, Session, SessionEvent,
 };
 use crate::record::TopicPartition;
 use crate::sync;
-use crate::turn::Turns;
 
 use super::KafkaInner;
 use super::catalog::watermarks;
@@ -51,7 +51,7 @@ use poll_thread::PollThread;
 use session_cell::SessionCell;
 use session_state::{SessionEnd, SessionState};
 
-/// Commits that wait for their turn; whoever comes later waits before it is in line.
+/// Commits that wait in the queue; a later one waits before it is queued.
 const MAX_QUEUED_COMMITS: usize = 256;
 /// How long leaving a group is waited for.
 const CLOSE_LIMIT: Duration = Duration::from_secs(10);
@@ -67,7 +67,7 @@ pub(super) struct KafkaSession {
     cell: Arc<SessionCell>,
     jobs: mpsc::Sender<CommitJob>,
     line: Arc<Semaphore>,
-    /// Held by whoever gets in line, so that nobody overtakes one that has to look up a topic first.
+    /// Held while a commit is queued, so that none overtakes one that has to look up a topic first.
     entering: tokio::sync::Mutex<()>,
     polling: tokio::sync::Mutex<()>,
     max_poll_records: usize,
@@ -93,7 +93,7 @@ pub(super) async fn join(inner: &Arc<KafkaInner>, join: Join) -> Result<KafkaSes
         })
         .await?;
     let member = Arc::new(member);
-    // Twice what is handed out at once: one helping is worked on, one is ready.
+    // Twice what is handed out at once: one batch is worked on, one is ready.
     let limit_records = join.max_poll_records.max(1).saturating_mul(2);
     let state = SessionState::new(limit_records, inner.config.session_buffer);
     let cell = Arc::new(SessionCell::new(state));
@@ -156,33 +156,33 @@ impl KafkaInner {
 }
 
 impl KafkaSession {
-    async fn next(&self) -> Result<Happening, LogError> {
+    async fn next(&self) -> Result<SessionEvent, LogError> {
         let _turn = self.polling.lock().await;
         self.cell.handed_out(self.max_poll_records).await
     }
 
-    /// The turns of a commit that is called now. A partition that is not held has none, and its commit
+    /// The tickets of a commit that is called now. A partition that is not held has none, and its commit
     /// is refused.
-    fn turns(&self, offsets: &[OffsetCommit]) -> Turns {
+    fn tickets(&self, offsets: &[OffsetCommit]) -> CommitTickets {
         self.cell.with(|state| {
-            let turn = |offset: &OffsetCommit| {
+            let ticket = |offset: &OffsetCommit| {
                 let held = state.held.get(&offset.at);
                 let held = held.filter(|held| held.fence == offset.fence)?;
-                Some((offset.at.clone(), held.turn.next()))
+                Some((offset.at.clone(), held.ticket.next()))
             };
-            Turns::new(offsets.iter().filter_map(turn).collect())
+            CommitTickets::new(offsets.iter().filter_map(ticket).collect())
         })
     }
 
     async fn commit_all(
         &self,
         commit: Commit,
-        turns: &mut Turns,
-    ) -> Result<Vec<Position>, LogError> {
+        tickets: &mut CommitTickets,
+    ) -> Result<Vec<RecordPosition>, LogError> {
         let limit = self.inner.config.request_timeout;
         let clock = &*self.inner.clock;
         let until = clock.elapsed() + limit;
-        // Whoever asks what is committed waits from here on.
+        // Callers that ask what is committed wait from here on.
         let in_flight = self.inner.in_flight.begin(&self.group);
         let Some(entering) = within(clock, limit, self.entering.lock()).await else {
             return Err(self.inner.away("earlier commits wait for an answer"));
@@ -194,7 +194,7 @@ impl KafkaSession {
         if batch.records.is_empty() && commit.offsets.is_empty() {
             return Ok(Vec::new());
         }
-        if self.cell.is_over() {
+        if self.cell.has_ended() {
             return Err(commit_thread::over(&self.cell, &commit.offsets));
         }
         let place = Arc::clone(&self.line).acquire_owned();
@@ -207,7 +207,7 @@ impl KafkaSession {
         let job = CommitJob {
             batch,
             offsets: commit.offsets,
-            turns: turns.held(),
+            tickets: tickets.to_vec(),
             // Half of the time is for the commit, the rest to find out what became of it.
             until: until.saturating_sub(limit / 2),
             stage: Arc::clone(&stage),
@@ -219,14 +219,14 @@ impl KafkaSession {
         if self.jobs.send(job).is_err() {
             return Err(LogError::Closed);
         }
-        turns.in_line();
+        tickets.mark_submitted();
         drop(entering);
         let left = until.saturating_sub(clock.elapsed());
         match within(clock, left, answer).await {
             Some(Ok(answer)) => answer,
             Some(Err(_)) => Err(LogError::Closed),
             None if line.now() => Err(self.inner.away("earlier commits wait for an answer")),
-            None => Err(LogError::Unknown {
+            None => Err(LogError::OutcomeUnknown {
                 doing: "a commit",
                 why: self.inner.late(),
             }),
@@ -286,7 +286,7 @@ impl KafkaSession {
             .is_none()
         {
             tracing::warn!(
-                "leaving a Kafka group takes longer than {CLOSE_LIMIT:?}; it goes on without us"
+                "leaving a Kafka group takes longer than {CLOSE_LIMIT:?}; it continues in the background"
             );
         }
         Ok(())
@@ -294,11 +294,11 @@ impl KafkaSession {
 }
 
 impl Session for KafkaSession {
-    fn poll(&self) -> Call<'_, Happening> {
+    fn poll(&self) -> LogFuture<'_, SessionEvent> {
         Box::pin(self.next())
     }
 
-    fn release<'a>(&'a self, partitions: &'a [TopicPartition]) -> Call<'a, ()> {
+    fn release<'a>(&'a self, partitions: &'a [TopicPartition]) -> LogFuture<'a, ()> {
         Box::pin(async move {
             self.cell.with(|state| state.release(partitions));
             self.cell.wake_threads();
@@ -306,14 +306,14 @@ impl Session for KafkaSession {
         })
     }
 
-    fn pause<'a>(&'a self, partitions: &'a [TopicPartition]) -> Call<'a, ()> {
+    fn pause<'a>(&'a self, partitions: &'a [TopicPartition]) -> LogFuture<'a, ()> {
         Box::pin(async move {
             self.cell.with(|state| state.pause(partitions));
             Ok(())
         })
     }
 
-    fn resume<'a>(&'a self, partitions: &'a [TopicPartition]) -> Call<'a, ()> {
+    fn resume<'a>(&'a self, partitions: &'a [TopicPartition]) -> LogFuture<'a, ()> {
         Box::pin(async move {
             self.cell.with(|state| state.resume(partitions));
             self.cell.tell();
@@ -321,7 +321,12 @@ impl Session for KafkaSession {
         })
     }
 
-    fn seek<'a>(&'a self, at: &'a TopicPartition, fence: Fence, offset: Offset) -> Call<'a, ()> {
+    fn seek<'a>(
+        &'a self,
+        at: &'a TopicPartition,
+        fence: Fence,
+        offset: Offset,
+    ) -> LogFuture<'a, ()> {
         Box::pin(async move {
             self.cell.with(|state| state.seek(at, fence, offset))?;
             self.cell.wake_threads();
@@ -329,21 +334,21 @@ impl Session for KafkaSession {
         })
     }
 
-    fn commit(&self, commit: Commit) -> Call<'_, Vec<Position>> {
+    fn commit(&self, commit: Commit) -> LogFuture<'_, Vec<RecordPosition>> {
         // Taken now, not when it is first polled: several may be called before any is waited for.
-        let mut turns = self.turns(&commit.offsets);
+        let mut tickets = self.tickets(&commit.offsets);
         Box::pin(async move {
-            let answer = self.commit_all(commit, &mut turns).await;
-            turns.told(&answer);
+            let answer = self.commit_all(commit, &mut tickets).await;
+            tickets.acknowledge(&answer);
             answer
         })
     }
 
-    fn lag(&self) -> Call<'_, Vec<Lag>> {
+    fn lag(&self) -> LogFuture<'_, Vec<Lag>> {
         Box::pin(self.lags())
     }
 
-    fn close(&self) -> Call<'_, ()> {
+    fn close(&self) -> LogFuture<'_, ()> {
         Box::pin(self.leave())
     }
 }

@@ -10,7 +10,7 @@ use crate::port::Join;
 
 use super::KafkaConfig;
 
-/// Settings that carry a promise of the port. Whoever could change them could lose records without
+/// Settings that carry a promise of the port. A user who could change them could lose records without
 /// any part noticing, so they are refused by name.
 const OURS: [(&str, &str); 41] = [
     ("acks", "an append is durable when it returns"),

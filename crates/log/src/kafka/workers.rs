@@ -54,7 +54,7 @@ impl Workers {
         };
         let (tell, told) = oneshot::channel();
         let task = async move {
-            // Whoever asked may have left.
+            // The caller may have left.
             tell.send(call()).ok();
             drop(place);
         };

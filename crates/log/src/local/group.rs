@@ -13,29 +13,29 @@ use std::time::Duration;
 
 use tidegate_core::{Offset, Topic};
 
-use super::spread::spread;
+use super::assignor::assign_sticky;
+use crate::commit_order::CommitTicket;
 use crate::port::Fence;
 use crate::record::TopicPartition;
-use crate::turn::Turn;
 
 /// The number of a member; later members have higher ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct MemberId(pub(super) u64);
 
 /// The number of a commit; later commits have higher ones.
-pub(super) type Ticket = u64;
+pub(super) type CommitNumber = u64;
 
 /// The members of a group and what they own.
 #[derive(Debug, Default)]
 pub(super) struct Group {
     members: BTreeMap<MemberId, Member>,
-    slots: BTreeMap<TopicPartition, Slot>,
+    ownerships: BTreeMap<TopicPartition, Ownership>,
     last_fence: u64,
 }
 
 /// How a member joins.
 #[derive(Debug, Clone)]
-pub(super) struct Newcomer {
+pub(super) struct Subscription {
     pub(super) topics: BTreeSet<Topic>,
     pub(super) instance: Option<String>,
     pub(super) release_timeout: Duration,
@@ -43,37 +43,37 @@ pub(super) struct Newcomer {
 
 #[derive(Debug)]
 struct Member {
-    who: Newcomer,
-    standing: Standing,
+    subscription: Subscription,
+    status: MemberStatus,
     /// What it knows of, which may be older than what is so.
-    told: BTreeMap<TopicPartition, Told>,
+    known: BTreeMap<TopicPartition, KnownAssignment>,
     /// Whether what it knows may differ from what is so.
-    has_news: bool,
+    has_events: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Standing {
+enum MemberStatus {
     /// It takes its share.
     Present,
-    /// It is taken for dead until it is heard of again.
+    /// It is taken for dead until its next heartbeat.
     Missing,
     /// Another member has its name now; it never comes back.
     Replaced,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Told {
+struct KnownAssignment {
     fence: Fence,
     is_revoking: bool,
 }
 
 #[derive(Debug, Default)]
-struct Slot {
+struct Ownership {
     owner: Option<Owner>,
     /// Commits under way and how far they go.
-    commits: BTreeMap<Ticket, Offset>,
-    /// The turns of its owner's commits.
-    turn: Turn,
+    commits: BTreeMap<CommitNumber, Offset>,
+    /// Where the tickets of its owner's commits come from.
+    ticket: CommitTicket,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,40 +81,42 @@ struct Owner {
     member: MemberId,
     fence: Fence,
     /// When it is asked to let go: until when it may keep it.
-    let_go_by: Option<Duration>,
+    release_by: Option<Duration>,
 }
 
-/// What follows from what happened.
+/// The owners that changed.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Outcome {
-    /// Partitions that were given to somebody.
-    pub(super) given: Vec<(MemberId, TopicPartition, Fence)>,
-    /// Members that have something to hear.
-    pub(super) concerned: BTreeSet<MemberId>,
+pub(super) struct Reassignment {
+    /// Partitions that have a new owner.
+    pub(super) assigned: Vec<(MemberId, TopicPartition, Fence)>,
+    /// Members whose next poll returns an event.
+    pub(super) to_notify: BTreeSet<MemberId>,
 }
 
-/// What a member has not heard yet.
+/// A change that a member has not polled yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum News {
+pub(super) enum RebalanceEvent {
     Lost(Vec<TopicPartition>),
     Revoking(Vec<TopicPartition>),
     Assigned(Vec<(TopicPartition, Fence)>),
 }
 
 impl Group {
-    /// Adds a member. Whoever has its instance name loses everything at once and for good.
+    /// Adds a member. A member with the same instance name loses everything at once and for good.
     pub(super) fn join(
         &mut self,
         member: MemberId,
-        who: Newcomer,
+        subscription: Subscription,
         partitions: impl IntoIterator<Item = TopicPartition>,
         now: Duration,
-    ) -> Outcome {
+    ) -> Reassignment {
         for at in partitions {
-            self.slots.entry(at).or_default();
+            self.ownerships.entry(at).or_default();
         }
-        let namesake =
-            |other: &Member| other.who.instance.is_some() && other.who.instance == who.instance;
+        let namesake = |other: &Member| {
+            other.subscription.instance.is_some()
+                && other.subscription.instance == subscription.instance
+        };
         let earlier: Vec<MemberId> = self
             .members
             .iter()
@@ -122,58 +124,58 @@ impl Group {
             .map(|(id, _)| *id)
             .collect();
         for id in &earlier {
-            self.strip(*id, Standing::Replaced);
+            self.revoke_from(*id, MemberStatus::Replaced);
         }
-        let newcomer = Member {
-            who,
-            standing: Standing::Present,
-            told: BTreeMap::new(),
-            has_news: false,
+        let joined = Member {
+            subscription,
+            status: MemberStatus::Present,
+            known: BTreeMap::new(),
+            has_events: false,
         };
-        self.members.insert(member, newcomer);
-        let mut outcome = self.settle(now);
-        outcome.concerned.extend(earlier);
+        self.members.insert(member, joined);
+        let mut outcome = self.reassign(now);
+        outcome.to_notify.extend(earlier);
         outcome
     }
 
     /// Takes a member out, with all it owns.
-    pub(super) fn leave(&mut self, member: MemberId, now: Duration) -> Outcome {
-        self.strip(member, Standing::Replaced);
+    pub(super) fn leave(&mut self, member: MemberId, now: Duration) -> Reassignment {
+        self.revoke_from(member, MemberStatus::Replaced);
         self.members.remove(&member);
-        self.settle(now)
+        self.reassign(now)
     }
 
-    /// Takes everything from a member without asking, until it is [heard of](Self::heard_of).
-    pub(super) fn lose(&mut self, member: MemberId, now: Duration) -> Outcome {
-        if self.standing(member) == Some(Standing::Present) {
-            self.strip(member, Standing::Missing);
+    /// Takes everything from a member without asking, until its next [heartbeat](Self::heartbeat).
+    pub(super) fn expire(&mut self, member: MemberId, now: Duration) -> Reassignment {
+        if self.status(member) == Some(MemberStatus::Present) {
+            self.revoke_from(member, MemberStatus::Missing);
         }
-        let mut outcome = self.settle(now);
-        outcome.concerned.insert(member);
+        let mut outcome = self.reassign(now);
+        outcome.to_notify.insert(member);
         outcome
     }
 
     /// A member gave a sign of life.
-    pub(super) fn heard_of(&mut self, member: MemberId, now: Duration) -> Outcome {
+    pub(super) fn heartbeat(&mut self, member: MemberId, now: Duration) -> Reassignment {
         match self.members.get_mut(&member) {
-            Some(found) if found.standing == Standing::Missing => {
-                found.standing = Standing::Present;
-                self.settle(now)
+            Some(found) if found.status == MemberStatus::Missing => {
+                found.status = MemberStatus::Present;
+                self.reassign(now)
             }
-            Some(_) | None => Outcome::default(),
+            Some(_) | None => Reassignment::default(),
         }
     }
 
     /// Asks everybody to let everything go.
-    pub(super) fn shake(&mut self, now: Duration) -> Outcome {
-        let mut outcome = Outcome::default();
-        let held: Vec<TopicPartition> = self.slots.keys().cloned().collect();
+    pub(super) fn revoke_all(&mut self, now: Duration) -> Reassignment {
+        let mut outcome = Reassignment::default();
+        let held: Vec<TopicPartition> = self.ownerships.keys().cloned().collect();
         for at in held {
             self.revoke(&at, now, &mut outcome);
         }
-        let settled = self.settle(now);
-        outcome.given.extend(settled.given);
-        outcome.concerned.extend(settled.concerned);
+        let reassigned = self.reassign(now);
+        outcome.assigned.extend(reassigned.assigned);
+        outcome.to_notify.extend(reassigned.to_notify);
         outcome
     }
 
@@ -183,50 +185,53 @@ impl Group {
         member: MemberId,
         partitions: &[TopicPartition],
         now: Duration,
-    ) -> Outcome {
+    ) -> Reassignment {
         for at in partitions {
-            let Some(slot) = self.slots.get_mut(at) else {
+            let Some(ownership) = self.ownerships.get_mut(at) else {
                 continue;
             };
-            let asked = |owner: Owner| owner.member == member && owner.let_go_by.is_some();
-            if slot.owner.is_some_and(asked) {
-                slot.owner = None;
+            let asked = |owner: Owner| owner.member == member && owner.release_by.is_some();
+            if ownership.owner.is_some_and(asked) {
+                ownership.owner = None;
                 if let Some(member) = self.members.get_mut(&member) {
-                    member.told.remove(at);
+                    member.known.remove(at);
                 }
             }
         }
-        self.settle(now)
+        self.reassign(now)
     }
 
     /// Brings owners in line with time and members.
-    pub(super) fn settle(&mut self, now: Duration) -> Outcome {
-        let mut outcome = Outcome::default();
-        for slot in self.slots.values_mut() {
-            let overdue = |owner: &mut Owner| owner.let_go_by.is_some_and(|by| by <= now);
-            if let Some(owner) = slot.owner.take_if(overdue) {
-                concern(&mut self.members, owner.member, &mut outcome);
+    pub(super) fn reassign(&mut self, now: Duration) -> Reassignment {
+        let mut outcome = Reassignment::default();
+        for ownership in self.ownerships.values_mut() {
+            let overdue = |owner: &mut Owner| owner.release_by.is_some_and(|by| by <= now);
+            if let Some(owner) = ownership.owner.take_if(overdue) {
+                note_change(&mut self.members, owner.member, &mut outcome);
             }
         }
         for (at, member) in self.target() {
-            let owner = self.slots.get(&at).and_then(|slot| slot.owner);
+            let owner = self
+                .ownerships
+                .get(&at)
+                .and_then(|ownership| ownership.owner);
             if owner.is_some_and(|owner| owner.member != member) {
                 self.revoke(&at, now, &mut outcome);
             }
-            let Some(slot) = self.slots.get_mut(&at) else {
+            let Some(ownership) = self.ownerships.get_mut(&at) else {
                 continue;
             };
-            if slot.owner.is_none() && slot.commits.is_empty() {
+            if ownership.owner.is_none() && ownership.commits.is_empty() {
                 self.last_fence += 1;
                 let fence = Fence(self.last_fence);
-                slot.turn = Turn::default();
-                slot.owner = Some(Owner {
+                ownership.ticket = CommitTicket::default();
+                ownership.owner = Some(Owner {
                     member,
                     fence,
-                    let_go_by: None,
+                    release_by: None,
                 });
-                outcome.given.push((member, at, fence));
-                concern(&mut self.members, member, &mut outcome);
+                outcome.assigned.push((member, at, fence));
+                note_change(&mut self.members, member, &mut outcome);
             }
         }
         outcome
@@ -234,103 +239,113 @@ impl Group {
 
     /// When time alone changes something.
     pub(super) fn next_deadline(&self) -> Option<Duration> {
-        let owners = self.slots.values().filter_map(|slot| slot.owner);
-        owners.filter_map(|owner| owner.let_go_by).min()
+        let owners = self
+            .ownerships
+            .values()
+            .filter_map(|ownership| ownership.owner);
+        owners.filter_map(|owner| owner.release_by).min()
     }
 
-    /// The next thing a member has to hear; it counts as heard.
-    pub(super) fn news(&mut self, id: MemberId) -> Option<News> {
+    /// The next event of a member; it counts as delivered.
+    pub(super) fn next_event(&mut self, id: MemberId) -> Option<RebalanceEvent> {
         let member = self.members.get_mut(&id)?;
-        if !member.has_news {
+        if !member.has_events {
             return None;
         }
-        let slots = &self.slots;
-        let owner = |at: &TopicPartition, told: &Told| {
-            let owner = slots.get(at).and_then(|slot| slot.owner);
-            owner.filter(|owner| owner.member == id && owner.fence == told.fence)
+        let ownerships = &self.ownerships;
+        let owner = |at: &TopicPartition, known: &KnownAssignment| {
+            let owner = ownerships.get(at).and_then(|ownership| ownership.owner);
+            owner.filter(|owner| owner.member == id && owner.fence == known.fence)
         };
         let lost: Vec<TopicPartition> = member
-            .told
+            .known
             .iter()
-            .filter(|(at, told)| owner(at, told).is_none())
+            .filter(|(at, known)| owner(at, known).is_none())
             .map(|(at, _)| at.clone())
             .collect();
         if !lost.is_empty() {
-            member.told.retain(|at, _| !lost.contains(at));
-            return Some(News::Lost(lost));
+            member.known.retain(|at, _| !lost.contains(at));
+            return Some(RebalanceEvent::Lost(lost));
         }
         let mut revoking = Vec::new();
-        for (at, told) in &mut member.told {
-            let is_asked = owner(at, told).is_some_and(|owner| owner.let_go_by.is_some());
-            if is_asked && !told.is_revoking {
-                told.is_revoking = true;
+        for (at, known) in &mut member.known {
+            let is_asked = owner(at, known).is_some_and(|owner| owner.release_by.is_some());
+            if is_asked && !known.is_revoking {
+                known.is_revoking = true;
                 revoking.push(at.clone());
             }
         }
         if !revoking.is_empty() {
-            return Some(News::Revoking(revoking));
+            return Some(RebalanceEvent::Revoking(revoking));
         }
-        member.has_news = false;
+        member.has_events = false;
         let mut assigned = Vec::new();
-        for (at, slot) in slots {
-            if let Some(owner) = slot.owner.filter(|owner| owner.member == id)
-                && !member.told.contains_key(at)
+        for (at, ownership) in ownerships {
+            if let Some(owner) = ownership.owner.filter(|owner| owner.member == id)
+                && !member.known.contains_key(at)
             {
-                let told = Told {
+                let known = KnownAssignment {
                     fence: owner.fence,
                     is_revoking: false,
                 };
-                member.told.insert(at.clone(), told);
+                member.known.insert(at.clone(), known);
                 assigned.push((at.clone(), owner.fence));
             }
         }
-        (!assigned.is_empty()).then_some(News::Assigned(assigned))
+        (!assigned.is_empty()).then_some(RebalanceEvent::Assigned(assigned))
     }
 
     /// Whether a member owns a partition under this fence, asked to let go or not.
     pub(super) fn owns(&self, member: MemberId, at: &TopicPartition, fence: Fence) -> bool {
-        let owner = self.slots.get(at).and_then(|slot| slot.owner);
+        let owner = self
+            .ownerships
+            .get(at)
+            .and_then(|ownership| ownership.owner);
         owner.is_some_and(|owner| owner.member == member && owner.fence == fence)
     }
 
     /// Whether a member may be given records of a partition: it owns it, knows so, and was not asked
     /// to let go.
     pub(super) fn may_read(&self, member: MemberId, at: &TopicPartition, fence: Fence) -> bool {
-        let is_told = self
+        let is_known = self
             .members
             .get(&member)
-            .and_then(|member| member.told.get(at))
-            .is_some_and(|told| told.fence == fence);
-        let owner = self.slots.get(at).and_then(|slot| slot.owner);
+            .and_then(|member| member.known.get(at))
+            .is_some_and(|known| known.fence == fence);
+        let owner = self
+            .ownerships
+            .get(at)
+            .and_then(|ownership| ownership.owner);
         let is_safe = |owner: Owner| {
-            owner.member == member && owner.fence == fence && owner.let_go_by.is_none()
+            owner.member == member && owner.fence == fence && owner.release_by.is_none()
         };
-        is_told && owner.is_some_and(is_safe)
+        is_known && owner.is_some_and(is_safe)
     }
 
     /// What a member owns, in order.
     pub(super) fn owned(&self, member: MemberId) -> Vec<TopicPartition> {
-        let owns = |slot: &Slot| slot.owner.is_some_and(|owner| owner.member == member);
-        self.slots
+        let owns =
+            |ownership: &Ownership| ownership.owner.is_some_and(|owner| owner.member == member);
+        self.ownerships
             .iter()
-            .filter(|(_, slot)| owns(slot))
+            .filter(|(_, ownership)| owns(ownership))
             .map(|(at, _)| at.clone())
             .collect()
     }
 
     /// Every partition that a member reads or has read.
     pub(super) fn partitions(&self) -> Vec<TopicPartition> {
-        self.slots.keys().cloned().collect()
+        self.ownerships.keys().cloned().collect()
     }
 
     /// Whether another member has taken this one's name.
     pub(super) fn is_replaced(&self, member: MemberId) -> bool {
-        self.standing(member) == Some(Standing::Replaced)
+        self.status(member) == Some(MemberStatus::Replaced)
     }
 
     /// The members that take their share or may come back to it.
     pub(super) fn members(&self) -> impl Iterator<Item = MemberId> {
-        let stays = |member: &Member| member.standing != Standing::Replaced;
+        let stays = |member: &Member| member.status != MemberStatus::Replaced;
         self.members
             .iter()
             .filter(move |(_, member)| stays(member))
@@ -338,56 +353,64 @@ impl Group {
     }
 
     /// A commit of this partition is handed to the disk.
-    pub(super) fn begin_commit(&mut self, at: &TopicPartition, ticket: Ticket, next: Offset) {
-        self.slots
+    pub(super) fn begin_commit(&mut self, at: &TopicPartition, number: CommitNumber, next: Offset) {
+        self.ownerships
             .entry(at.clone())
             .or_default()
             .commits
-            .insert(ticket, next);
+            .insert(number, next);
     }
 
     /// A commit of this partition has ended, in whatever way. A partition that nobody owns may have
-    /// waited for it: [`settle`](Self::settle) then.
-    pub(super) fn end_commit(&mut self, at: &TopicPartition, ticket: Ticket) {
-        if let Some(slot) = self.slots.get_mut(at) {
-            slot.commits.remove(&ticket);
+    /// waited for it: [`reassign`](Self::reassign) then.
+    pub(super) fn end_commit(&mut self, at: &TopicPartition, number: CommitNumber) {
+        if let Some(ownership) = self.ownerships.get_mut(at) {
+            ownership.commits.remove(&number);
         }
     }
 
     /// How far the commits go that are under way.
     pub(super) fn highest_under_way(&self, at: &TopicPartition) -> Option<Offset> {
-        self.slots.get(at)?.commits.values().max().copied()
+        self.ownerships.get(at)?.commits.values().max().copied()
     }
 
-    /// Whether a commit of this partition that began before `ticket` is still under way.
-    pub(super) fn is_under_way(&self, at: &TopicPartition, ticket: Ticket) -> bool {
-        let commits = self.slots.get(at).map(|slot| &slot.commits);
-        commits.is_some_and(|commits| commits.range(..ticket).next().is_some())
+    /// Whether a commit of this partition that began before `number` is still under way.
+    pub(super) fn is_under_way(&self, at: &TopicPartition, number: CommitNumber) -> bool {
+        let commits = self.ownerships.get(at).map(|ownership| &ownership.commits);
+        commits.is_some_and(|commits| commits.range(..number).next().is_some())
     }
 
-    /// The turn of a commit of this partition that its owner calls now; whoever else calls one is
-    /// refused, and disturbs nobody.
-    pub(super) fn turn(&self, member: MemberId, at: &TopicPartition, fence: Fence) -> Option<Turn> {
-        let slot = self.slots.get(at)?;
-        self.owns(member, at, fence).then(|| slot.turn.next())
+    /// The ticket of a commit of this partition that its owner calls now; a commit of another member
+    /// is refused and has none.
+    pub(super) fn ticket(
+        &self,
+        member: MemberId,
+        at: &TopicPartition,
+        fence: Fence,
+    ) -> Option<CommitTicket> {
+        let ownership = self.ownerships.get(at)?;
+        self.owns(member, at, fence)
+            .then(|| ownership.ticket.next())
     }
 
     /// Whether somebody owns this partition.
     pub(super) fn is_owned(&self, at: &TopicPartition) -> bool {
-        self.slots.get(at).is_some_and(|slot| slot.owner.is_some())
+        self.ownerships
+            .get(at)
+            .is_some_and(|ownership| ownership.owner.is_some())
     }
 
-    fn standing(&self, member: MemberId) -> Option<Standing> {
-        self.members.get(&member).map(|member| member.standing)
+    fn status(&self, member: MemberId) -> Option<MemberStatus> {
+        self.members.get(&member).map(|member| member.status)
     }
 
-    fn strip(&mut self, id: MemberId, standing: Standing) {
-        for slot in self.slots.values_mut() {
-            slot.owner.take_if(|owner| owner.member == id);
+    fn revoke_from(&mut self, id: MemberId, status: MemberStatus) {
+        for ownership in self.ownerships.values_mut() {
+            ownership.owner.take_if(|owner| owner.member == id);
         }
         if let Some(member) = self.members.get_mut(&id) {
-            member.standing = standing;
-            member.has_news = true;
+            member.status = status;
+            member.has_events = true;
         }
     }
 
@@ -397,16 +420,19 @@ impl Group {
         let present = self
             .members
             .iter()
-            .filter(|(_, member)| member.standing == Standing::Present);
+            .filter(|(_, member)| member.status == MemberStatus::Present);
         let members = present
-            .map(|(id, member)| (*id, &member.who.topics))
+            .map(|(id, member)| (*id, &member.subscription.topics))
             .collect();
-        let kept = |slot: &Slot| {
-            let owner = slot.owner.filter(|owner| owner.let_go_by.is_none());
+        let kept = |ownership: &Ownership| {
+            let owner = ownership.owner.filter(|owner| owner.release_by.is_none());
             owner.map(|owner| owner.member)
         };
-        let slots = self.slots.iter().map(|(at, slot)| (at, kept(slot)));
-        let target = spread(slots, &members);
+        let ownerships = self
+            .ownerships
+            .iter()
+            .map(|(at, ownership)| (at, kept(ownership)));
+        let target = assign_sticky(ownerships, &members);
         target
             .into_iter()
             .map(|(at, member)| (at.clone(), member))
@@ -415,37 +441,37 @@ impl Group {
 
     /// Asks the owner to let go. One that does not know yet that it is the owner has nothing to
     /// finish, so it is not asked.
-    fn revoke(&mut self, at: &TopicPartition, now: Duration, outcome: &mut Outcome) {
-        let Some(slot) = self.slots.get_mut(at) else {
+    fn revoke(&mut self, at: &TopicPartition, now: Duration, outcome: &mut Reassignment) {
+        let Some(ownership) = self.ownerships.get_mut(at) else {
             return;
         };
-        let Some(owner) = &mut slot.owner else {
+        let Some(owner) = &mut ownership.owner else {
             return;
         };
-        if owner.let_go_by.is_some() {
+        if owner.release_by.is_some() {
             return;
         }
         let Some(member) = self.members.get(&owner.member) else {
             return;
         };
-        let is_told = member
-            .told
+        let is_known = member
+            .known
             .get(at)
-            .is_some_and(|told| told.fence == owner.fence);
-        if is_told {
-            owner.let_go_by = Some(now.saturating_add(member.who.release_timeout));
-            concern(&mut self.members, owner.member, outcome);
+            .is_some_and(|known| known.fence == owner.fence);
+        if is_known {
+            owner.release_by = Some(now.saturating_add(member.subscription.release_timeout));
+            note_change(&mut self.members, owner.member, outcome);
         } else {
-            slot.owner = None;
+            ownership.owner = None;
         }
     }
 }
 
 /// Something changed for a member.
-fn concern(members: &mut BTreeMap<MemberId, Member>, id: MemberId, outcome: &mut Outcome) {
-    outcome.concerned.insert(id);
+fn note_change(members: &mut BTreeMap<MemberId, Member>, id: MemberId, outcome: &mut Reassignment) {
+    outcome.to_notify.insert(id);
     if let Some(member) = members.get_mut(&id) {
-        member.has_news = true;
+        member.has_events = true;
     }
 }
 

@@ -9,23 +9,25 @@ use std::time::Duration;
 use tidegate_core::env::{Clock, Env, Spawn};
 use tidegate_core::{GroupName, Offset, Topic};
 
-use super::group::{MemberId, Newcomer, Ticket};
+use super::group::{CommitNumber, MemberId, Subscription};
+use super::members::GroupMembers;
 use super::reader::existing;
 use super::session::LocalSession;
-use super::shelf::{Shelf, Write};
-use super::team::Team;
+use super::storage::{RecordStorage, Write};
 use crate::error::LogError;
-use crate::port::{Append, Batch, Call, Committed, Join, Log, Position, Read, Session, StartAt};
+use crate::port::{
+    Append, Batch, Committed, Join, Log, LogFuture, Read, RecordPosition, Session, StartAt,
+};
 use crate::record::TopicPartition;
 use crate::topic::{TopicConfig, TopicDescription};
 
-/// How long to rest after being woken for nothing, so that a shelf that wakes too often costs time
+/// How long to rest after being woken for nothing, so that a storage that wakes too often costs time
 /// and not the whole processor.
-pub(super) const IN_VAIN: Duration = Duration::from_millis(5);
+pub(super) const SPURIOUS_WAKE_PAUSE: Duration = Duration::from_millis(5);
 
-/// A log within this process, over a shelf that keeps its records.
+/// A log within this process, over a [`RecordStorage`].
 ///
-/// It starts no task but one for each commit that the shelf does not finish at once, and keeps no
+/// It starts no task but one for each commit that the storage does not finish at once, and keeps no
 /// time but that of its calls: a partition that is not let go in time changes hands at the next call
 /// of any member.
 ///
@@ -39,21 +41,21 @@ pub(super) const IN_VAIN: Duration = Duration::from_millis(5);
 /// use std::sync::Arc;
 /// use tidegate_core::{GroupName, Topic, env::Env};
 /// use tidegate_log::local::LocalLog;
-/// use tidegate_log::{Append, EmbeddedConfig, EmbeddedShelf, Happening, Join, Log, Record, TopicConfig};
+/// use tidegate_log::{Append, EmbeddedConfig, EmbeddedStorage, SessionEvent, Join, Log, Record, TopicConfig};
 ///
 /// let env = Env::system();
 /// let config = EmbeddedConfig { journal_size: 1 << 20, ..EmbeddedConfig::new(dir.path()) };
-/// let shelf = Arc::new(EmbeddedShelf::open(&env, config)?);
-/// let log = LocalLog::new(shelf.clone(), &env);
+/// let storage = Arc::new(EmbeddedStorage::open(&env, config)?);
+/// let log = LocalLog::new(storage.clone(), &env);
 /// let orders = Topic::new("orders")?;
 /// log.create_topic(&orders, TopicConfig::new(1)).await?;
 /// log.append(vec![Append::new(orders.clone(), Record::new("placed"))]).await?;
 ///
 /// let session = log.join(Join::new(GroupName::new("billing")?, vec![orders])).await?;
-/// assert!(matches!(session.poll().await?, Happening::Assigned(_)));
-/// assert!(matches!(session.poll().await?, Happening::Records { .. }));
+/// assert!(matches!(session.poll().await?, SessionEvent::Assigned(_)));
+/// assert!(matches!(session.poll().await?, SessionEvent::Records { .. }));
 /// log.close();
-/// shelf.close().await;
+/// storage.close().await;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// # })?;
 /// # Ok(())
@@ -65,43 +67,43 @@ pub struct LocalLog {
 }
 
 pub(super) struct Inner {
-    pub(super) shelf: Arc<dyn Shelf>,
+    pub(super) storage: Arc<dyn RecordStorage>,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) spawn: Arc<dyn Spawn>,
-    state: Mutex<State>,
+    state: Mutex<LocalState>,
     /// Held while a group is registered or forgotten, so that no join is undone by a forgetting that
     /// began before it.
     registry: tokio::sync::Mutex<()>,
     /// Counts records without key and partition.
-    turn: AtomicU32,
+    unkeyed: AtomicU32,
 }
 
 #[derive(Default)]
-pub(super) struct State {
-    teams: BTreeMap<GroupName, Team>,
+pub(super) struct LocalState {
+    groups: BTreeMap<GroupName, GroupMembers>,
     last_member: u64,
-    last_ticket: Ticket,
+    last_commit: CommitNumber,
     is_closed: bool,
 }
 
-impl State {
+impl LocalState {
     /// The next commit's number.
-    pub(super) fn ticket(&mut self) -> Ticket {
-        self.last_ticket += 1;
-        self.last_ticket
+    pub(super) fn next_commit_number(&mut self) -> CommitNumber {
+        self.last_commit += 1;
+        self.last_commit
     }
 
     /// A group that somebody joined.
-    pub(super) fn team(&mut self, name: &GroupName) -> Result<&mut Team, LogError> {
+    pub(super) fn members(&mut self, name: &GroupName) -> Result<&mut GroupMembers, LogError> {
         if self.is_closed {
             return Err(LogError::Closed);
         }
-        self.teams.get_mut(name).ok_or(LogError::Closed)
+        self.groups.get_mut(name).ok_or(LogError::Closed)
     }
 }
 
 impl Inner {
-    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> MutexGuard<'_, LocalState> {
         // No step leaves the state half changed when it panics: decisions are made on values first.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -115,7 +117,7 @@ impl Inner {
                 Some(partitions) => *partitions,
                 None => {
                     let topic = append.topic.clone();
-                    let found = self.shelf.describe(&topic);
+                    let found = self.storage.describe(&topic);
                     let found = found.ok_or_else(|| LogError::UnknownTopic {
                         topic: topic.clone(),
                     })?;
@@ -123,52 +125,56 @@ impl Inner {
                     found.config.partitions
                 }
             };
-            let turn = || self.turn.fetch_add(1, Ordering::Relaxed);
-            let partition = append.choose_partition(partitions, turn)?;
+            let count = || self.unkeyed.fetch_add(1, Ordering::Relaxed);
+            let partition = append.choose_partition(partitions, count)?;
             append.partition = Some(partition);
         }
         Ok(appends)
     }
 
     /// Waits until every commit of these partitions that began before now has ended.
-    pub(super) async fn settled(
+    pub(super) async fn wait_for_commits(
         &self,
         name: &GroupName,
         partitions: &[TopicPartition],
     ) -> Result<(), LogError> {
-        let before = self.state().ticket();
+        let before = self.state().next_commit_number();
         loop {
-            let settled = {
+            let commit_ended = {
                 let mut state = self.state();
                 if state.is_closed {
                     return Err(LogError::Closed);
                 }
                 // Nobody joined it in this life, so nobody commits.
-                let Ok(team) = state.team(name) else {
+                let Ok(members) = state.members(name) else {
                     return Ok(());
                 };
-                Arc::clone(&team.settled)
+                Arc::clone(&members.commit_ended)
             };
-            let mut rings = std::pin::pin!(settled.notified());
-            rings.as_mut().enable();
-            let waits = match self.state().team(name) {
-                Ok(team) => partitions
+            let mut notified = std::pin::pin!(commit_ended.notified());
+            notified.as_mut().enable();
+            let waits = match self.state().members(name) {
+                Ok(members) => partitions
                     .iter()
-                    .any(|at| team.group.is_under_way(at, before)),
+                    .any(|at| members.group.is_under_way(at, before)),
                 Err(_) => false,
             };
             if !waits {
                 return Ok(());
             }
-            rings.await;
+            notified.await;
         }
     }
 
     /// Those of these partitions in which no member of the group has begun.
     fn not_begun(&self, group: &GroupName, partitions: &[TopicPartition]) -> Vec<TopicPartition> {
         let mut state = self.state();
-        let team = state.team(group).ok();
-        let has_begun = |at: &TopicPartition| team.as_ref().is_some_and(|team| team.has_begun(at));
+        let members = state.members(group).ok();
+        let has_begun = |at: &TopicPartition| {
+            members
+                .as_ref()
+                .is_some_and(|members| members.has_begun(at))
+        };
         let new = partitions.iter().filter(|at| !has_begun(at));
         new.cloned().collect()
     }
@@ -182,16 +188,16 @@ impl Inner {
 }
 
 impl LocalLog {
-    /// A log over a shelf. Nothing is started.
+    /// A log over a storage. Nothing is started.
     #[must_use]
-    pub fn new(shelf: Arc<dyn Shelf>, env: &Env) -> Self {
+    pub fn new(storage: Arc<dyn RecordStorage>, env: &Env) -> Self {
         let inner = Inner {
-            shelf,
+            storage,
             clock: Arc::clone(&env.clock),
             spawn: Arc::clone(&env.spawn),
             state: Mutex::default(),
             registry: tokio::sync::Mutex::new(()),
-            turn: AtomicU32::new(0),
+            unkeyed: AtomicU32::new(0),
         };
         Self {
             inner: Arc::new(inner),
@@ -199,22 +205,22 @@ impl LocalLog {
     }
 
     /// Ends every session and answers [`LogError::Closed`] from now on. What is under way on the
-    /// shelf ends as the shelf wants. Closing twice changes nothing.
+    /// storage ends as the storage wants. Closing twice changes nothing.
     pub fn close(&self) {
-        let teams = {
+        let groups = {
             let mut state = self.inner.state();
             state.is_closed = true;
-            std::mem::take(&mut state.teams)
+            std::mem::take(&mut state.groups)
         };
-        for team in teams.into_values() {
-            team.ring_all();
+        for members in groups.into_values() {
+            members.notify_all();
         }
     }
 
     /// Asks every member of a group to let everything go, as a broker does when members come and
     /// go.
     pub fn rebalance(&self, group: &GroupName) {
-        self.with_team(group, |team, now| team.group.shake(now));
+        self.with_members(group, |members, now| members.group.revoke_all(now));
     }
 
     /// Takes everything from the `nth` member of a group without asking, as a broker does with a
@@ -222,34 +228,34 @@ impl LocalLog {
     /// share again. Says whether there is such a member.
     pub fn expel(&self, group: &GroupName, nth: usize) -> bool {
         let mut is_there = false;
-        self.with_team(group, |team, now| {
-            let member = team.group.members().nth(nth);
+        self.with_members(group, |members, now| {
+            let member = members.group.members().nth(nth);
             is_there = member.is_some();
-            member.map_or_else(Default::default, |member| team.group.lose(member, now))
+            member.map_or_else(Default::default, |member| members.group.expire(member, now))
         });
         is_there
     }
 
-    fn with_team(
+    fn with_members(
         &self,
         name: &GroupName,
-        act: impl FnOnce(&mut Team, Duration) -> super::group::Outcome,
+        act: impl FnOnce(&mut GroupMembers, Duration) -> super::group::Reassignment,
     ) {
         let now = self.inner.clock.elapsed();
-        if let Ok(team) = self.inner.state().team(name) {
-            let outcome = act(team, now);
-            team.apply(outcome, name, &*self.inner.shelf);
+        if let Ok(members) = self.inner.state().members(name) {
+            let outcome = act(members, now);
+            members.apply(outcome, name, &*self.inner.storage);
         }
     }
 
     async fn read_waiting(&self, mut read: Read) -> Result<Batch, LogError> {
         let inner = &self.inner;
-        existing(&*inner.shelf, &read.at)?;
+        existing(&*inner.storage, &read.at)?;
         let until = inner.clock.elapsed().saturating_add(read.wait);
         let mut was_woken = false;
         loop {
             inner.check_open()?;
-            let batch = inner.shelf.read(&read).await?;
+            let batch = inner.storage.read(&read).await?;
             let has_moved = batch.next != read.from;
             if !batch.records.is_empty() {
                 return Ok(batch);
@@ -264,11 +270,11 @@ impl LocalLog {
                 return Ok(batch);
             }
             if std::mem::take(&mut was_woken) {
-                inner.clock.sleep(IN_VAIN.min(left)).await;
+                inner.clock.sleep(SPURIOUS_WAKE_PAUSE.min(left)).await;
             }
             tokio::select! {
                 biased;
-                woken = inner.shelf.wait_for(&read.at, read.from) => {
+                woken = inner.storage.wait_for(&read.at, read.from) => {
                     woken?;
                     was_woken = true;
                 }
@@ -283,7 +289,7 @@ impl LocalLog {
         inner.check_open()?;
         let mut partitions = Vec::new();
         for topic in &join.topics {
-            let found = inner.shelf.describe(topic);
+            let found = inner.storage.describe(topic);
             let found = found.ok_or_else(|| LogError::UnknownTopic {
                 topic: topic.clone(),
             })?;
@@ -291,14 +297,14 @@ impl LocalLog {
             partitions.extend(numbers.map(|number| TopicPartition::new(topic.clone(), number.0)));
         }
         inner
-            .shelf
+            .storage
             .register_group(&join.group, &join.topics)
             .await?;
         if join.start == StartAt::Latest {
             // Where another member has begun, it may be at work on what would be skipped.
-            inner.settled(&join.group, &partitions).await?;
+            inner.wait_for_commits(&join.group, &partitions).await?;
             let new = inner.not_begun(&join.group, &partitions);
-            inner.shelf.skip_to_end(&join.group, &new).await?;
+            inner.storage.skip_to_end(&join.group, &new).await?;
         }
         let now = inner.clock.elapsed();
         let mut state = inner.state();
@@ -307,29 +313,29 @@ impl LocalLog {
         }
         state.last_member += 1;
         let member = MemberId(state.last_member);
-        let team = state.teams.entry(join.group.clone()).or_default();
-        let bell = team.sit(member, &join);
-        let newcomer = Newcomer {
+        let members = state.groups.entry(join.group.clone()).or_default();
+        let wake = members.add(member, &join);
+        let subscription = Subscription {
             topics: join.topics.iter().cloned().collect(),
             instance: join.instance.clone(),
             release_timeout: join.release_timeout,
         };
-        let outcome = team.group.join(member, newcomer, partitions, now);
-        team.apply(outcome, &join.group, &*inner.shelf);
+        let outcome = members.group.join(member, subscription, partitions, now);
+        members.apply(outcome, &join.group, &*inner.storage);
         drop(state);
         Ok(Arc::new(LocalSession::new(
             Arc::clone(inner),
             member,
             join,
-            bell,
+            wake,
         )))
     }
 
     async fn forget(&self, group: &GroupName) -> Result<(), LogError> {
         let _registering = self.inner.registry.lock().await;
         self.inner.check_open()?;
-        if let Ok(team) = self.inner.state().team(group)
-            && team.group.members().next().is_some()
+        if let Ok(members) = self.inner.state().members(group)
+            && members.group.members().next().is_some()
         {
             return Err(LogError::Refused {
                 doing: "to forget a group",
@@ -337,52 +343,52 @@ impl LocalLog {
             });
         }
         // A commit of a member that left must not come after the forgetting.
-        let partitions = match self.inner.state().team(group) {
-            Ok(team) => team.group.partitions(),
+        let partitions = match self.inner.state().members(group) {
+            Ok(members) => members.group.partitions(),
             Err(_) => Vec::new(),
         };
-        self.inner.settled(group, &partitions).await?;
-        self.inner.shelf.forget_group(group).await
+        self.inner.wait_for_commits(group, &partitions).await?;
+        self.inner.storage.forget_group(group).await
     }
 }
 
 impl fmt::Debug for LocalLog {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LocalLog")
-            .field("shelf", &self.inner.shelf)
+            .field("storage", &self.inner.storage)
             .finish_non_exhaustive()
     }
 }
 
 impl Log for LocalLog {
     fn cluster(&self) -> &str {
-        self.inner.shelf.cluster()
+        self.inner.storage.cluster()
     }
 
-    fn create_topic<'a>(&'a self, topic: &'a Topic, config: TopicConfig) -> Call<'a, ()> {
+    fn create_topic<'a>(&'a self, topic: &'a Topic, config: TopicConfig) -> LogFuture<'a, ()> {
         Box::pin(async move {
             self.inner.check_open()?;
-            self.inner.shelf.create_topic(topic, config).await
+            self.inner.storage.create_topic(topic, config).await
         })
     }
 
-    fn topics(&self) -> Call<'_, Vec<Topic>> {
+    fn topics(&self) -> LogFuture<'_, Vec<Topic>> {
         Box::pin(async move {
             self.inner.check_open()?;
-            Ok(self.inner.shelf.topics())
+            Ok(self.inner.storage.topics())
         })
     }
 
-    fn describe<'a>(&'a self, topic: &'a Topic) -> Call<'a, TopicDescription> {
+    fn describe<'a>(&'a self, topic: &'a Topic) -> LogFuture<'a, TopicDescription> {
         Box::pin(async move {
             self.inner.check_open()?;
             let topic = topic.clone();
-            let found = self.inner.shelf.describe(&topic);
+            let found = self.inner.storage.describe(&topic);
             found.ok_or(LogError::UnknownTopic { topic })
         })
     }
 
-    fn append(&self, records: Vec<Append>) -> Call<'_, Vec<Position>> {
+    fn append(&self, records: Vec<Append>) -> LogFuture<'_, Vec<RecordPosition>> {
         Box::pin(async move {
             self.inner.check_open()?;
             let appends = self.inner.place(records)?;
@@ -393,27 +399,31 @@ impl Log for LocalLog {
                 appends,
                 offsets: Vec::new(),
             };
-            self.inner.shelf.write(write).await
+            self.inner.storage.write(write).await
         })
     }
 
-    fn read(&self, read: Read) -> Call<'_, Batch> {
+    fn read(&self, read: Read) -> LogFuture<'_, Batch> {
         Box::pin(self.read_waiting(read))
     }
 
-    fn offset_at<'a>(&'a self, at: &'a TopicPartition, timestamp_ms: u64) -> Call<'a, Offset> {
+    fn offset_at<'a>(&'a self, at: &'a TopicPartition, timestamp_ms: u64) -> LogFuture<'a, Offset> {
         Box::pin(async move {
             self.inner.check_open()?;
-            existing(&*self.inner.shelf, at)?;
-            self.inner.shelf.offset_at(at, timestamp_ms).await
+            existing(&*self.inner.storage, at)?;
+            self.inner.storage.offset_at(at, timestamp_ms).await
         })
     }
 
-    fn delete_before<'a>(&'a self, at: &'a TopicPartition, offset: Offset) -> Call<'a, Offset> {
+    fn delete_before<'a>(
+        &'a self,
+        at: &'a TopicPartition,
+        offset: Offset,
+    ) -> LogFuture<'a, Offset> {
         Box::pin(async move {
             self.inner.check_open()?;
-            existing(&*self.inner.shelf, at)?;
-            self.inner.shelf.delete_before(at, offset).await
+            existing(&*self.inner.storage, at)?;
+            self.inner.storage.delete_before(at, offset).await
         })
     }
 
@@ -421,33 +431,33 @@ impl Log for LocalLog {
         &'a self,
         group: &'a GroupName,
         partitions: &'a [TopicPartition],
-    ) -> Call<'a, Vec<Option<Committed>>> {
+    ) -> LogFuture<'a, Vec<Option<Committed>>> {
         Box::pin(async move {
             self.inner.check_open()?;
             for at in partitions {
-                existing(&*self.inner.shelf, at)?;
+                existing(&*self.inner.storage, at)?;
             }
-            self.inner.settled(group, partitions).await?;
-            let shelf = &self.inner.shelf;
+            self.inner.wait_for_commits(group, partitions).await?;
+            let storage = &self.inner.storage;
             Ok(partitions
                 .iter()
-                .map(|at| shelf.committed(group, at))
+                .map(|at| storage.committed(group, at))
                 .collect())
         })
     }
 
-    fn groups(&self) -> Call<'_, Vec<GroupName>> {
+    fn groups(&self) -> LogFuture<'_, Vec<GroupName>> {
         Box::pin(async move {
             self.inner.check_open()?;
-            Ok(self.inner.shelf.groups())
+            Ok(self.inner.storage.groups())
         })
     }
 
-    fn forget_group<'a>(&'a self, group: &'a GroupName) -> Call<'a, ()> {
+    fn forget_group<'a>(&'a self, group: &'a GroupName) -> LogFuture<'a, ()> {
         Box::pin(self.forget(group))
     }
 
-    fn join(&self, join: Join) -> Call<'_, Arc<dyn Session>> {
+    fn join(&self, join: Join) -> LogFuture<'_, Arc<dyn Session>> {
         Box::pin(self.enter(join))
     }
 }

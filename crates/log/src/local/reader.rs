@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tidegate_core::Offset;
 
-use super::shelf::Shelf;
+use super::storage::RecordStorage;
 use crate::error::LogError;
 use crate::port::{Assignment, Committed, Fence, StartAt};
 use crate::record::TopicPartition;
@@ -12,7 +12,7 @@ use crate::topic::PartitionDescription;
 
 /// How far a member has read a partition under one assignment.
 #[derive(Debug)]
-pub(super) struct Reader {
+pub(super) struct PartitionReader {
     pub(super) fence: Fence,
     committed: Option<Committed>,
     /// Where it began, which is where its lag counts from until it commits.
@@ -25,7 +25,7 @@ pub(super) struct Reader {
     pub(super) fault: Option<LogError>,
 }
 
-impl Reader {
+impl PartitionReader {
     /// Starts where the group goes on. Where it has committed nothing, that is where an earlier
     /// member has `begun`, or else where this one says. No commit of this partition may be under
     /// way.
@@ -40,10 +40,10 @@ impl Reader {
             (Some(committed), _) => (committed.next, None),
             (None, StartAt::Earliest) => (there.start, None),
             (None, StartAt::Latest) => (begun.unwrap_or(there.end), None),
-            (None, StartAt::Nowhere) => {
+            (None, StartAt::Fail) => {
                 let fault = LogError::OutOfRange {
                     at: at.clone(),
-                    asked: StartAt::NOWHERE,
+                    asked: StartAt::NO_OFFSET,
                     start: there.start,
                     end: there.end,
                 };
@@ -72,22 +72,25 @@ impl Reader {
 }
 
 /// What is known about one partition, if it is there.
-pub(super) fn partition(shelf: &dyn Shelf, at: &TopicPartition) -> Option<PartitionDescription> {
-    let description = shelf.describe(&at.topic)?;
+pub(super) fn partition(
+    storage: &dyn RecordStorage,
+    at: &TopicPartition,
+) -> Option<PartitionDescription> {
+    let description = storage.describe(&at.topic)?;
     let index = usize::try_from(at.partition.0).ok()?;
     description.partitions.get(index).copied()
 }
 
 /// What is known about one partition.
 pub(super) fn existing(
-    shelf: &dyn Shelf,
+    storage: &dyn RecordStorage,
     at: &TopicPartition,
 ) -> Result<PartitionDescription, LogError> {
-    if let Some(found) = partition(shelf, at) {
+    if let Some(found) = partition(storage, at) {
         return Ok(found);
     }
     let topic = at.topic.clone();
-    let description = shelf
+    let description = storage
         .describe(&at.topic)
         .ok_or(LogError::UnknownTopic { topic })?;
     Err(LogError::UnknownPartition {
@@ -97,15 +100,16 @@ pub(super) fn existing(
 }
 
 /// The readers that may have something to hand out, beginning behind the one that did last.
-pub(super) fn in_turn<'a>(
-    readers: &'a BTreeMap<TopicPartition, Reader>,
+pub(super) fn round_robin<'a>(
+    readers: &'a BTreeMap<TopicPartition, PartitionReader>,
     paused: &'a BTreeSet<TopicPartition>,
     last: Option<&'a TopicPartition>,
-) -> impl Iterator<Item = (&'a TopicPartition, &'a Reader)> {
+) -> impl Iterator<Item = (&'a TopicPartition, &'a PartitionReader)> {
     let is_behind = move |at: &TopicPartition| last.is_some_and(|last| at > last);
     let later = readers.iter().filter(move |(at, _)| is_behind(at));
     let earlier = readers.iter().filter(move |(at, _)| !is_behind(at));
-    let flows = |at: &TopicPartition, reader: &Reader| !reader.is_stopped && !paused.contains(at);
+    let flows =
+        |at: &TopicPartition, reader: &PartitionReader| !reader.is_stopped && !paused.contains(at);
     later
         .chain(earlier)
         .filter(move |(at, reader)| flows(at, reader))

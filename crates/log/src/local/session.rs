@@ -12,82 +12,82 @@ use tokio::sync::Notify;
 
 use super::commit::commit;
 use super::group::MemberId;
-use super::log::{IN_VAIN, Inner};
+use super::log::{Inner, SPURIOUS_WAKE_PAUSE};
+use super::members::{GroupMembers, MemberAction};
 use super::reader::partition;
-use super::shelf::Shelf;
-use super::team::{Step, Team};
+use super::storage::RecordStorage;
+use crate::commit_order::CommitTickets;
 use crate::error::LogError;
 use crate::port::{
-    Call, Commit, Fence, Happening, Join, Lag, OffsetCommit, Position, Read, Session,
+    Commit, Fence, Join, Lag, LogFuture, OffsetCommit, Read, RecordPosition, Session, SessionEvent,
 };
 use crate::record::TopicPartition;
-use crate::turn::Turns;
 
 /// One member of a group of a local log.
 pub(super) struct LocalSession {
     inner: Arc<Inner>,
     member: MemberId,
     join: Join,
-    /// Rings when there is something to look at.
-    bell: Arc<Notify>,
-    /// Held by whoever polls.
+    /// Notified when there is something to look at.
+    wake: Arc<Notify>,
+    /// Held by the caller that polls.
     polling: tokio::sync::Mutex<()>,
 }
 
 impl LocalSession {
-    pub(super) fn new(inner: Arc<Inner>, member: MemberId, join: Join, bell: Arc<Notify>) -> Self {
+    pub(super) fn new(inner: Arc<Inner>, member: MemberId, join: Join, wake: Arc<Notify>) -> Self {
         Self {
             inner,
             member,
             join,
-            bell,
+            wake,
             polling: tokio::sync::Mutex::new(()),
         }
     }
 
     /// Acts on the group, brought up to this moment.
-    fn with_team<T>(
+    fn with_members<T>(
         &self,
-        act: impl FnOnce(&mut Team, Duration) -> Result<T, LogError>,
+        act: impl FnOnce(&mut GroupMembers, Duration) -> Result<T, LogError>,
     ) -> Result<T, LogError> {
         let now = self.inner.clock.elapsed();
         let mut state = self.inner.state();
-        let team = state.team(&self.join.group)?;
-        team.seat(self.member)?;
-        team.tick(&self.join.group, &*self.inner.shelf, now);
-        act(team, now)
+        let members = state.members(&self.join.group)?;
+        members.member_state(self.member)?;
+        members.tick(&self.join.group, &*self.inner.storage, now);
+        act(members, now)
     }
 
-    async fn next(&self) -> Result<Happening, LogError> {
-        let _turn = self.polling.lock().await;
+    async fn next(&self) -> Result<SessionEvent, LogError> {
+        let _polling = self.polling.lock().await;
         let mut probe: Option<TopicPartition> = None;
-        let mut is_in_vain = false;
+        let mut was_spurious = false;
         loop {
-            let mut rings = pin!(self.bell.notified());
-            // Whatever happens after this look rings.
-            rings.as_mut().enable();
-            let step = self.with_team(|team, now| {
-                let outcome = team.group.heard_of(self.member, now);
-                team.apply(outcome, &self.join.group, &*self.inner.shelf);
-                team.step(self.member, &*self.inner.shelf, probe.as_ref())
+            let mut notified = pin!(self.wake.notified());
+            // A change after this look notifies.
+            notified.as_mut().enable();
+            let step = self.with_members(|members, now| {
+                let outcome = members.group.heartbeat(self.member, now);
+                members.apply(outcome, &self.join.group, &*self.inner.storage);
+                members.step(self.member, &*self.inner.storage, probe.as_ref())
             })?;
             let was_woken = probe.take().is_some();
             match step {
-                Step::Tell(happening) => return Ok(happening),
-                Step::Read(at, fence, from) => {
+                MemberAction::Deliver(event) => return Ok(event),
+                MemberAction::Read(at, fence, from) => {
                     if let Some(records) = self.read(at, fence, from).await? {
                         return Ok(records);
                     }
-                    is_in_vain = was_woken;
+                    was_spurious = was_woken;
                 }
-                Step::Wait { on, until } => {
-                    if std::mem::take(&mut is_in_vain) {
-                        self.inner.clock.sleep(IN_VAIN).await;
+                MemberAction::Wait { on, until } => {
+                    if std::mem::take(&mut was_spurious) {
+                        self.inner.clock.sleep(SPURIOUS_WAKE_PAUSE).await;
                     }
                     tokio::select! {
                         biased;
-                        () = rings => {}
-                        woken = any_of(&*self.inner.shelf, &on) => probe = Some(woken?),
+                        () = notified => {}
+                        woken = any_of(&*self.inner.storage, &on) => probe = Some(woken?),
                         () = self.sleep_until(until) => {}
                     }
                 }
@@ -95,32 +95,32 @@ impl LocalSession {
         }
     }
 
-    /// Reads one helping; none when it must not be handed out, or was a hole.
+    /// Reads one batch; none when it must not be handed out, or was a hole.
     async fn read(
         &self,
         at: TopicPartition,
         fence: Fence,
         from: Offset,
-    ) -> Result<Option<Happening>, LogError> {
+    ) -> Result<Option<SessionEvent>, LogError> {
         let read = Read {
             max_records: self.join.max_poll_records.max(1),
             ..Read::new(at, from)
         };
-        match self.inner.shelf.read(&read).await {
+        match self.inner.storage.read(&read).await {
             Ok(batch) => {
-                let is_ours = self.with_team(|team, _| {
-                    Ok(team.took(self.member, &read.at, fence, from, batch.next))
+                let is_ours = self.with_members(|members, _| {
+                    Ok(members.advance(self.member, &read.at, fence, from, batch.next))
                 })?;
                 let is_something = is_ours && !batch.records.is_empty();
-                Ok(is_something.then_some(Happening::Records { fence, batch }))
+                Ok(is_something.then_some(SessionEvent::Records { fence, batch }))
             }
             Err(error) => {
                 let is_missing = matches!(
                     error,
                     LogError::OutOfRange { .. } | LogError::Damaged { .. }
                 );
-                self.with_team(|team, _| {
-                    team.failed(self.member, &read.at, (fence, from), is_missing);
+                self.with_members(|members, _| {
+                    members.read_failed(self.member, &read.at, (fence, from), is_missing);
                     Ok(())
                 })?;
                 Err(error)
@@ -139,9 +139,9 @@ impl LocalSession {
     }
 
     async fn leave(&self) -> Result<(), LogError> {
-        let held = self.with_team(|team, now| {
-            let held = team.group.owned(self.member);
-            team.leave(self.member, &self.join.group, &*self.inner.shelf, now);
+        let held = self.with_members(|members, now| {
+            let held = members.group.owned(self.member);
+            members.leave(self.member, &self.join.group, &*self.inner.storage, now);
             Ok(held)
         });
         // A session that ended before has nothing to leave.
@@ -150,17 +150,18 @@ impl LocalSession {
         };
         tokio::select! {
             biased;
-            settled = self.inner.settled(&self.join.group, &held) => settled.or(Ok(())),
+            ended = self.inner.wait_for_commits(&self.join.group, &held) => ended.or(Ok(())),
             () = self.inner.clock.sleep(self.join.release_timeout) => Ok(()),
         }
     }
 
     async fn lags(&self) -> Result<Vec<Lag>, LogError> {
-        let shelf = &self.inner.shelf;
-        let owned = self.with_team(|team, _| {
-            let owned = team.group.owned(self.member);
-            let seat = team.seat(self.member)?;
-            let first = |at: &TopicPartition| seat.readers.get(at).map(|reader| reader.first);
+        let storage = &self.inner.storage;
+        let owned = self.with_members(|members, _| {
+            let owned = members.group.owned(self.member);
+            let member_state = members.member_state(self.member)?;
+            let first =
+                |at: &TopicPartition| member_state.readers.get(at).map(|reader| reader.first);
             Ok(owned
                 .into_iter()
                 .map(|at| (first(&at), at))
@@ -168,10 +169,12 @@ impl LocalSession {
         })?;
         let mut lags = Vec::new();
         for (first, at) in owned {
-            let Some(there) = partition(&**shelf, &at) else {
+            let Some(there) = partition(&**storage, &at) else {
                 continue;
             };
-            let committed = shelf.committed(&self.join.group, &at).map(|done| done.next);
+            let committed = storage
+                .committed(&self.join.group, &at)
+                .map(|done| done.next);
             let next = committed.or(first).unwrap_or(there.start).max(there.start);
             let records = there.end.0.saturating_sub(next.0);
             let age = if records > 0 {
@@ -188,39 +191,41 @@ impl LocalSession {
         Ok(lags)
     }
 
-    /// The turns of a commit that is called now. A partition that is not ours has none, and its commit
+    /// The tickets of a commit that is called now. A partition that is not ours has none, and its commit
     /// is refused.
-    fn turns(&self, offsets: &[OffsetCommit]) -> Turns {
+    fn tickets(&self, offsets: &[OffsetCommit]) -> CommitTickets {
         let mut state = self.inner.state();
-        let Ok(team) = state.team(&self.join.group) else {
-            return Turns::default();
+        let Ok(members) = state.members(&self.join.group) else {
+            return CommitTickets::default();
         };
-        let turn = |offset: &OffsetCommit| {
-            let turn = team.group.turn(self.member, &offset.at, offset.fence)?;
-            Some((offset.at.clone(), turn))
+        let ticket = |offset: &OffsetCommit| {
+            let ticket = members
+                .group
+                .ticket(self.member, &offset.at, offset.fence)?;
+            Some((offset.at.clone(), ticket))
         };
-        Turns::new(offsets.iter().filter_map(turn).collect())
+        CommitTickets::new(offsets.iter().filter_map(ticket).collect())
     }
 
-    async fn commit_in_turn(
+    async fn commit_in_order(
         &self,
         request: Commit,
-        turns: &mut Turns,
-    ) -> Result<Vec<Position>, LogError> {
+        tickets: &mut CommitTickets,
+    ) -> Result<Vec<RecordPosition>, LogError> {
         let Commit { appends, offsets } = request;
         let appends = self.inner.place(appends)?;
         if appends.is_empty() && offsets.is_empty() {
-            return self.with_team(|_, _| Ok(Vec::new()));
+            return self.with_members(|_, _| Ok(Vec::new()));
         }
         let group = &self.join.group;
-        commit(&self.inner, group, self.member, appends, offsets, turns).await
+        commit(&self.inner, group, self.member, appends, offsets, tickets).await
     }
 
     /// How old the first record at or after an offset is.
     async fn age(&self, at: &TopicPartition, from: Offset) -> Result<Duration, LogError> {
         let mut read = Read::new(at.clone(), from);
         read.max_records = 1;
-        let batch = self.inner.shelf.read(&read).await?;
+        let batch = self.inner.storage.read(&read).await?;
         let made = batch
             .records
             .first()
@@ -234,12 +239,12 @@ impl LocalSession {
 
 /// Waits until one of these partitions may have something new, and says which.
 async fn any_of(
-    shelf: &dyn Shelf,
+    storage: &dyn RecordStorage,
     on: &[(TopicPartition, Offset)],
 ) -> Result<TopicPartition, LogError> {
     let mut waits: Vec<_> = on
         .iter()
-        .map(|(at, from)| (at, shelf.wait_for(at, *from)))
+        .map(|(at, from)| (at, storage.wait_for(at, *from)))
         .collect();
     poll_fn(|context| {
         for (at, wait) in &mut waits {
@@ -253,25 +258,26 @@ async fn any_of(
 }
 
 impl Session for LocalSession {
-    fn poll(&self) -> Call<'_, Happening> {
+    fn poll(&self) -> LogFuture<'_, SessionEvent> {
         Box::pin(self.next())
     }
 
-    fn release<'a>(&'a self, partitions: &'a [TopicPartition]) -> Call<'a, ()> {
+    fn release<'a>(&'a self, partitions: &'a [TopicPartition]) -> LogFuture<'a, ()> {
         Box::pin(async move {
-            self.with_team(|team, now| {
-                let outcome = team.group.release(self.member, partitions, now);
-                team.forget_readers(self.member);
-                team.apply(outcome, &self.join.group, &*self.inner.shelf);
+            self.with_members(|members, now| {
+                let outcome = members.group.release(self.member, partitions, now);
+                members.forget_readers(self.member);
+                members.apply(outcome, &self.join.group, &*self.inner.storage);
                 Ok(())
             })
         })
     }
 
-    fn pause<'a>(&'a self, partitions: &'a [TopicPartition]) -> Call<'a, ()> {
+    fn pause<'a>(&'a self, partitions: &'a [TopicPartition]) -> LogFuture<'a, ()> {
         Box::pin(async move {
-            self.with_team(|team, _| {
-                team.seat(self.member)?
+            self.with_members(|members, _| {
+                members
+                    .member_state(self.member)?
                     .paused
                     .extend(partitions.iter().cloned());
                 Ok(())
@@ -279,50 +285,55 @@ impl Session for LocalSession {
         })
     }
 
-    fn resume<'a>(&'a self, partitions: &'a [TopicPartition]) -> Call<'a, ()> {
+    fn resume<'a>(&'a self, partitions: &'a [TopicPartition]) -> LogFuture<'a, ()> {
         Box::pin(async move {
-            self.with_team(|team, _| {
-                let seat = team.seat(self.member)?;
-                seat.paused.retain(|at| !partitions.contains(at));
-                seat.bell.notify_waiters();
+            self.with_members(|members, _| {
+                let member_state = members.member_state(self.member)?;
+                member_state.paused.retain(|at| !partitions.contains(at));
+                member_state.wake.notify_waiters();
                 Ok(())
             })
         })
     }
 
-    fn seek<'a>(&'a self, at: &'a TopicPartition, fence: Fence, offset: Offset) -> Call<'a, ()> {
+    fn seek<'a>(
+        &'a self,
+        at: &'a TopicPartition,
+        fence: Fence,
+        offset: Offset,
+    ) -> LogFuture<'a, ()> {
         Box::pin(async move {
-            self.with_team(|team, _| {
+            self.with_members(|members, _| {
                 let fenced = || LogError::Fenced { at: at.clone() };
-                if !team.group.owns(self.member, at, fence) {
+                if !members.group.owns(self.member, at, fence) {
                     return Err(fenced());
                 }
-                let seat = team.seat(self.member)?;
-                let reader = seat.readers.get_mut(at).ok_or_else(fenced)?;
+                let member_state = members.member_state(self.member)?;
+                let reader = member_state.readers.get_mut(at).ok_or_else(fenced)?;
                 reader.next = offset;
                 reader.is_stopped = false;
                 reader.fault = None;
-                seat.bell.notify_waiters();
+                member_state.wake.notify_waiters();
                 Ok(())
             })
         })
     }
 
-    fn commit(&self, request: Commit) -> Call<'_, Vec<Position>> {
+    fn commit(&self, request: Commit) -> LogFuture<'_, Vec<RecordPosition>> {
         // Taken now, not when it is first polled: several may be called before any is waited for.
-        let mut turns = self.turns(&request.offsets);
+        let mut tickets = self.tickets(&request.offsets);
         Box::pin(async move {
-            let answer = self.commit_in_turn(request, &mut turns).await;
-            turns.told(&answer);
+            let answer = self.commit_in_order(request, &mut tickets).await;
+            tickets.acknowledge(&answer);
             answer
         })
     }
 
-    fn lag(&self) -> Call<'_, Vec<Lag>> {
+    fn lag(&self) -> LogFuture<'_, Vec<Lag>> {
         Box::pin(self.lags())
     }
 
-    fn close(&self) -> Call<'_, ()> {
+    fn close(&self) -> LogFuture<'_, ()> {
         Box::pin(self.leave())
     }
 }
@@ -330,8 +341,8 @@ impl Session for LocalSession {
 impl Drop for LocalSession {
     fn drop(&mut self) {
         let now = self.inner.clock.elapsed();
-        if let Ok(team) = self.inner.state().team(&self.join.group) {
-            team.leave(self.member, &self.join.group, &*self.inner.shelf, now);
+        if let Ok(members) = self.inner.state().members(&self.join.group) {
+            members.leave(self.member, &self.join.group, &*self.inner.storage, now);
         }
     }
 }

@@ -13,7 +13,7 @@ use tidegate_core::env::{Clock, Disk, Env, Spawn};
 use tidegate_core::{GroupName, Topic};
 use tidegate_log::conformance::{Account, Promises, Stage, Times, Written};
 use tidegate_log::local::LocalLog;
-use tidegate_log::{Call, EmbeddedConfig, EmbeddedShelf, Log};
+use tidegate_log::{EmbeddedConfig, EmbeddedStorage, Log, LogFuture};
 use tidegate_sim::{SimDisk, Survivors};
 
 use crate::lossy::Losses;
@@ -32,7 +32,7 @@ pub(crate) fn small(dir: &Path) -> EmbeddedConfig {
 #[derive(Debug)]
 struct Life {
     log: LocalLog,
-    shelf: Arc<EmbeddedShelf>,
+    storage: Arc<EmbeddedStorage>,
     /// The disk, where it can lose its power.
     disk: Option<SimDisk>,
 }
@@ -68,9 +68,9 @@ fn open(env: &Env, config: &EmbeddedConfig, disk: Option<SimDisk>, losses: &Loss
         env.disk = Arc::new(disk.clone()) as Arc<dyn Disk>;
     }
     env.disk = Arc::new(losses.on(env.disk));
-    let shelf = Arc::new(EmbeddedShelf::open(&env, config.clone()).unwrap());
-    let log = LocalLog::new(Arc::clone(&shelf) as _, &env);
-    Life { log, shelf, disk }
+    let storage = Arc::new(EmbeddedStorage::open(&env, config.clone()).unwrap());
+    let log = LocalLog::new(Arc::clone(&storage) as _, &env);
+    Life { log, storage, disk }
 }
 
 impl Stage for Embedded {
@@ -104,17 +104,17 @@ impl Stage for Embedded {
 
     fn reopen(&self) -> Pin<Box<dyn Future<Output = Arc<dyn Log>> + Send + '_>> {
         Box::pin(async move {
-            let (log, shelf, disk) = {
+            let (log, storage, disk) = {
                 let life = self.life.lock().unwrap();
                 let draw = self.last.fetch_add(1, Ordering::Relaxed);
                 let after = |disk: &SimDisk| disk.after_crash(&Survivors::Random(draw));
                 let disk = life.disk.as_ref().map(after);
-                (life.log.clone(), Arc::clone(&life.shelf), disk)
+                (life.log.clone(), Arc::clone(&life.storage), disk)
             };
             // After a power cut the old process is not there to close anything.
             if disk.is_none() {
                 log.close();
-                shelf.close().await;
+                storage.close().await;
             }
             *self.life.lock().unwrap() = open(&self.env, &self.config, disk, &self.losses);
             self.log()
@@ -138,10 +138,10 @@ impl Stage for Embedded {
         true
     }
 
-    fn account<'a>(&'a self, group: &'a GroupName, topic: &'a Topic) -> Call<'a, Account> {
-        let shelf = Arc::clone(&self.life.lock().unwrap().shelf);
+    fn account<'a>(&'a self, group: &'a GroupName, topic: &'a Topic) -> LogFuture<'a, Account> {
+        let storage = Arc::clone(&self.life.lock().unwrap().storage);
         Box::pin(async move {
-            let audited = shelf.audit().await?;
+            let audited = storage.audit().await?;
             let found = audited
                 .into_iter()
                 .find(|one| one.topic == *topic && one.group.as_ref() == Some(group));

@@ -12,7 +12,7 @@ use tidegate_core::env::{Clock, Entropy, Env, Spawn};
 use tidegate_core::{GroupName, Topic};
 use tidegate_log::conformance::{Account, Promises, Stage, Times, Written};
 use tidegate_log::kafka::{KafkaConfig, KafkaLog, recount_group};
-use tidegate_log::{Call, Log};
+use tidegate_log::{Log, LogFuture};
 
 use crate::proxy::{END_TXN, Loss, OFFSET_COMMIT, PRODUCE, Proxy};
 
@@ -137,7 +137,7 @@ impl Stage for Kafka {
         false
     }
 
-    fn account<'a>(&'a self, group: &'a GroupName, topic: &'a Topic) -> Call<'a, Account> {
+    fn account<'a>(&'a self, group: &'a GroupName, topic: &'a Topic) -> LogFuture<'a, Account> {
         let log = self.log.lock().unwrap().clone();
         Box::pin(async move {
             let recount = recount_group(&log, group, topic).await?;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tidegate_core::env::Env;
 use tidegate_core::{GroupName, Offset, Topic};
 use tidegate_log::{
-    Append, Commit, EmbeddedLog, Happening, Join, Log, OffsetCommit, Record, TopicConfig,
+    Append, Commit, EmbeddedLog, Join, Log, OffsetCommit, Record, SessionEvent, TopicConfig,
     TopicPartition,
 };
 use tidegate_sim::{LogFault, LogRates, Sim, SimLog};
@@ -34,7 +34,7 @@ fn a_poll_under_way_heeds_a_pause() {
             let (log, join, at) = slow_log(&env).await;
             let session = log.join(join).await.unwrap();
             let assigned = session.poll().await.unwrap();
-            assert!(matches!(assigned, Happening::Assigned(_)));
+            assert!(matches!(assigned, SessionEvent::Assigned(_)));
             log.set_rates(LogRates {
                 delay: Duration::from_millis(100),
                 ..LogRates::default()
@@ -48,8 +48,8 @@ fn a_poll_under_way_heeds_a_pause() {
                 env.clock.elapsed()
             };
             let poll = async {
-                let happening = session.poll().await.unwrap();
-                assert!(matches!(happening, Happening::Records { .. }));
+                let event = session.poll().await.unwrap();
+                assert!(matches!(event, SessionEvent::Records { .. }));
                 env.clock.elapsed()
             };
             let (resumed, handed_out) = tokio::join!(pause, poll);
@@ -79,7 +79,7 @@ async fn batches(log: &dyn Log) -> Vec<(i32, usize)> {
     let mut batches = Vec::new();
     let mut seen = 0;
     while seen < 560 {
-        if let Happening::Records { batch, .. } = session.poll().await.unwrap() {
+        if let SessionEvent::Records { batch, .. } = session.poll().await.unwrap() {
             seen += batch.records.len();
             batches.push((batch.at.partition.0, batch.records.len()));
         }
@@ -131,15 +131,15 @@ fn a_commit_after_the_time_is_up_is_refused_though_nobody_has_asked_since() {
         let (log, join, at) = slow_log(&env).await;
         let timeout = join.release_timeout;
         let session = log.join(join.clone()).await.unwrap();
-        let Happening::Assigned(ours) = session.poll().await.unwrap() else {
+        let SessionEvent::Assigned(ours) = session.poll().await.unwrap() else {
             panic!("it is assigned first");
         };
         log.rebalance(&join.group);
         let asked = loop {
             match session.poll().await.unwrap() {
-                Happening::Revoking(asked) => break asked,
-                Happening::Records { .. } => {}
-                other @ (Happening::Assigned(_) | Happening::Lost(_)) => panic!("{other:?}"),
+                SessionEvent::Revoking(asked) => break asked,
+                SessionEvent::Records { .. } => {}
+                other @ (SessionEvent::Assigned(_) | SessionEvent::Lost(_)) => panic!("{other:?}"),
             }
         };
         assert_eq!(asked, std::slice::from_ref(&at));
@@ -178,7 +178,7 @@ fn a_closed_log_ends_its_sessions_and_answers_closed() {
         let next = log.join(join).await.unwrap();
         let assigned = next.poll().await.unwrap();
         assert!(
-            matches!(assigned, Happening::Assigned(_)),
+            matches!(assigned, SessionEvent::Assigned(_)),
             "the next life begins"
         );
     });
@@ -193,7 +193,7 @@ fn what_was_called_behind_a_commit_whose_request_is_lost_is_refused() {
         sim.block_on(&node, async move {
             let (log, join, at) = slow_log(&env).await;
             let session = log.join(join.clone()).await.unwrap();
-            let Happening::Assigned(ours) = session.poll().await.unwrap() else {
+            let SessionEvent::Assigned(ours) = session.poll().await.unwrap() else {
                 panic!("it is assigned first");
             };
             let more = |_| Append::new(at.topic.clone(), Record::new("more"));
@@ -216,8 +216,11 @@ fn what_was_called_behind_a_commit_whose_request_is_lost_is_refused() {
             };
             log.inject(LogFault::LoseRequest);
             let (first, second) = tokio::join!(call(3), call(6));
-            assert_eq!(first.unwrap_err().code().to_string(), "log.unknown");
-            assert_eq!(second.unwrap_err().code().to_string(), "log.out-of-turn");
+            assert_eq!(first.unwrap_err().code().to_string(), "log.outcome-unknown");
+            assert_eq!(
+                second.unwrap_err().code().to_string(),
+                "log.preceding-commit-failed"
+            );
             let found = log.committed(&join.group, std::slice::from_ref(&at)).await;
             assert_eq!(found.unwrap(), [None]);
             call(6).await.unwrap();

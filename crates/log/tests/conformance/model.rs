@@ -9,7 +9,7 @@ use std::time::Duration;
 use tidegate_core::env::{Clock, Env, Spawn};
 use tidegate_core::{GroupName, Topic};
 use tidegate_log::conformance::{Account, Promises, Scene, Stage, Times, Written};
-use tidegate_log::{Call, Log};
+use tidegate_log::{Log, LogFuture};
 use tidegate_sim::{LogFault, LogRates, Sim, SimLog};
 
 /// Seeds for each rule.
@@ -80,7 +80,7 @@ impl Stage for Model {
         true
     }
 
-    fn account<'a>(&'a self, group: &'a GroupName, topic: &'a Topic) -> Call<'a, Account> {
+    fn account<'a>(&'a self, group: &'a GroupName, topic: &'a Topic) -> LogFuture<'a, Account> {
         let books = self.log.books(group, topic);
         let account = Account::new(&books, true);
         let is_confirmed = account.settled == self.log.recount(group, topic);

@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use tidegate_core::books::Place;
 use tidegate_core::env::{Entropy, Stream};
-use tidegate_log::embedded::Audited;
+use tidegate_log::embedded::TopicAudit;
 use tidegate_log::local::LocalLog;
-use tidegate_log::{EmbeddedConfig, EmbeddedShelf, Log, TopicConfig};
+use tidegate_log::{EmbeddedConfig, EmbeddedStorage, Log, TopicConfig};
 use tidegate_sim::{Fault, FaultKind, Node, Operation, Sim, is_one_seed, scaled, seeds};
 
 use super::embedded::small;
@@ -23,7 +23,7 @@ const EVENTS: u64 = 12;
 const LIVES: u64 = 5;
 
 /// The log of the present life, once it is open.
-type Present = Arc<Mutex<Option<(LocalLog, Arc<EmbeddedShelf>)>>>;
+type Present = Arc<Mutex<Option<(LocalLog, Arc<EmbeddedStorage>)>>>;
 
 struct World {
     sim: Sim,
@@ -66,11 +66,11 @@ impl World {
         let config = config(&mut self.random);
         let opening = async move {
             // What a failing disk refuses, the next life tries again.
-            let Ok(shelf) = EmbeddedShelf::open(&env, config) else {
+            let Ok(storage) = EmbeddedStorage::open(&env, config) else {
                 return;
             };
-            let shelf = Arc::new(shelf);
-            let log = LocalLog::new(Arc::clone(&shelf) as _, &env);
+            let storage = Arc::new(storage);
+            let log = LocalLog::new(Arc::clone(&storage) as _, &env);
             let topics = TopicConfig::new(u32::try_from(job.partitions).unwrap());
             for topic in [&job.from, &job.to] {
                 if log.create_topic(topic, topics.clone()).await.is_err() {
@@ -87,7 +87,7 @@ impl World {
             let on: Arc<dyn Log> = Arc::new(log.clone());
             let work = produce(on, env.fork("producer"), job, witness, EVENTS);
             drop(env.spawn.spawn("producer", Box::pin(work)));
-            *present.lock().unwrap() = Some((log, shelf));
+            *present.lock().unwrap() = Some((log, storage));
         };
         drop(self.node.start("process", opening));
     }
@@ -170,7 +170,7 @@ impl World {
                 .lock()
                 .unwrap()
                 .as_ref()
-                .and_then(|(_, shelf)| shelf.stopped());
+                .and_then(|(_, storage)| storage.stopped());
             if stopped.is_some() || self.log().is_none() {
                 // A fault that was still to come has come; the process is started once more.
                 self.sim.kill(&self.node);
@@ -189,10 +189,10 @@ impl World {
     }
 
     fn check(&mut self) {
-        let (log, shelf) = self.present.lock().unwrap().clone().unwrap();
+        let (log, storage) = self.present.lock().unwrap().clone().unwrap();
         let job = self.job.clone();
         let found = self.sim.block_on(&self.node, async move {
-            let audited = shelf.audit().await.unwrap();
+            let audited = storage.audit().await.unwrap();
             (recount(&log, &job).await, audited)
         });
         let ((mut sources, mut copies), audited) = found;
@@ -208,7 +208,7 @@ impl World {
         for part in &audited {
             assert_eq!(part.missing, [], "books and records agree: {part:?}");
         }
-        let ours = |part: &&Audited| {
+        let ours = |part: &&TopicAudit| {
             part.group.as_ref() == Some(&self.job.group) && part.topic == self.job.from
         };
         let books = &audited.iter().find(ours).unwrap().books;

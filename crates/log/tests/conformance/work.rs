@@ -9,8 +9,8 @@ use tidegate_core::books::{Place, postings};
 use tidegate_core::env::{Entropy, Env};
 use tidegate_core::{EventId, EventIds, GroupName, Offset, Topic};
 use tidegate_log::{
-    Append, Batch, Commit, Fence, Happening, Join, Log, LogError, OffsetCommit, Read, Record,
-    Session, Stored, TopicPartition,
+    Append, Batch, Commit, Fence, Join, Log, LogError, OffsetCommit, Read, Record, Session,
+    SessionEvent, StoredRecord, TopicPartition,
 };
 
 /// What is worked on.
@@ -117,7 +117,7 @@ impl Copier {
     async fn work(&mut self, session: &dyn Session) {
         loop {
             match session.poll().await {
-                Ok(Happening::Assigned(assigned)) => {
+                Ok(SessionEvent::Assigned(assigned)) => {
                     for assignment in assigned {
                         let committed = assignment.committed.map_or(Offset(0), |done| done.next);
                         assert_eq!(
@@ -129,7 +129,7 @@ impl Copier {
                         assert_eq!(before, None, "assigned once");
                     }
                 }
-                Ok(Happening::Revoking(asked)) => {
+                Ok(SessionEvent::Revoking(asked)) => {
                     // Now and then longer than anybody waits.
                     let longest = if self.random.below(4) == 0 { 900 } else { 100 };
                     self.think(longest).await;
@@ -139,11 +139,11 @@ impl Copier {
                         return;
                     }
                 }
-                Ok(Happening::Lost(lost)) => {
+                Ok(SessionEvent::Lost(lost)) => {
                     self.witness.count("lost");
                     self.owned.retain(|at, _| !lost.contains(at));
                 }
-                Ok(Happening::Records { fence, batch }) => {
+                Ok(SessionEvent::Records { fence, batch }) => {
                     let (known, next) = self.owned[&batch.at];
                     assert_eq!(known, fence);
                     assert_eq!(
@@ -182,7 +182,7 @@ impl Copier {
                     return true;
                 }
                 Err(LogError::Closed) => return false,
-                Err(LogError::Unknown { .. }) => {
+                Err(LogError::OutcomeUnknown { .. }) => {
                     self.witness.count("commit unknown");
                     match self.committed(&batch.at).await {
                         Some(next) if next >= batch.next => return true,
@@ -210,7 +210,7 @@ impl Copier {
     }
 
     fn commit_of(&self, fence: Fence, batch: &Batch) -> Commit {
-        let copy = |stored: &Stored| {
+        let copy = |stored: &StoredRecord| {
             let source = format!("{} {}", batch.at.partition, stored.offset);
             let record = Record::new(source).event_id(id_of(stored));
             Append::new(self.job.to.clone(), record).partition(batch.at.partition.0)
@@ -229,7 +229,7 @@ impl Copier {
     }
 }
 
-pub(crate) fn id_of(stored: &Stored) -> EventId {
+pub(crate) fn id_of(stored: &StoredRecord) -> EventId {
     stored.record.headers.event_id().unwrap()
 }
 
@@ -237,12 +237,12 @@ pub(crate) fn id_of(stored: &Stored) -> EventId {
 fn assert_is_expected(error: &LogError) {
     let is_expected = matches!(
         error,
-        LogError::Away { .. }
+        LogError::Unavailable { .. }
             | LogError::Closed
             | LogError::Disk { .. }
             | LogError::Full { .. }
             | LogError::Stopped { .. }
-            | LogError::Unknown { .. }
+            | LogError::OutcomeUnknown { .. }
     );
     assert!(is_expected, "{error:?}");
 }
@@ -270,7 +270,7 @@ pub(crate) async fn recount(
     (sources, copies)
 }
 
-async fn everything(log: &dyn Log, at: &TopicPartition) -> Vec<Stored> {
+async fn everything(log: &dyn Log, at: &TopicPartition) -> Vec<StoredRecord> {
     let end = log.describe(&at.topic).await.unwrap().partitions
         [usize::try_from(at.partition.0).unwrap()]
     .end;

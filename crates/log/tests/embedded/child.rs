@@ -8,9 +8,9 @@ use std::time::Duration;
 use tidegate_core::books::{Place, postings};
 use tidegate_core::env::Env;
 use tidegate_core::{EventId, EventIds, GroupName, Offset, Topic};
-use tidegate_log::local::{GroupOffset, Shelf, Turn, Write};
+use tidegate_log::local::{CommitTicket, GroupOffset, RecordStorage, Write};
 use tidegate_log::{
-    Append, Committed, EmbeddedConfig, EmbeddedShelf, Read, Record, TopicConfig, TopicPartition,
+    Append, Committed, EmbeddedConfig, EmbeddedStorage, Read, Record, TopicConfig, TopicPartition,
 };
 use tidegate_testkit::child::{self, ChildLines, say};
 
@@ -55,7 +55,7 @@ pub(crate) fn topic(name: &str) -> Topic {
 async fn live(dir: &Path) {
     let env = Env::system();
     let ids = EventIds::new(env.clock.clone(), env.entropy.fork("ids"));
-    let shelf = Arc::new(EmbeddedShelf::open(&env, config(dir)).unwrap());
+    let storage = Arc::new(EmbeddedStorage::open(&env, config(dir)).unwrap());
     let kept = TopicConfig {
         retention_bytes: Some(64 * 1024),
         ..TopicConfig::new(1)
@@ -69,40 +69,42 @@ async fn live(dir: &Path) {
         ("kept", kept),
         ("keyed", keyed),
     ] {
-        shelf.create_topic(&topic(name), config).await.unwrap();
+        storage.create_topic(&topic(name), config).await.unwrap();
     }
     let group = GroupName::new(GROUP).unwrap();
-    shelf
+    storage
         .register_group(&group, &[topic("plain")])
         .await
         .unwrap();
     // Another group begins behind all that is there.
     let late = GroupName::new(format!("late-{}", ids.mint())).unwrap();
     let plain = [0, 1].map(|number| TopicPartition::new(topic("plain"), number));
-    shelf
+    storage
         .register_group(&late, &[topic("plain")])
         .await
         .unwrap();
-    shelf.skip_to_end(&late, &plain).await.unwrap();
-    let begun = plain.map(|at| shelf.committed(&late, &at).unwrap().next);
+    storage.skip_to_end(&late, &plain).await.unwrap();
+    let begun = plain.map(|at| storage.committed(&late, &at).unwrap().next);
     say(&format!("begun {late} {} {}", begun[0], begun[1]));
     say("open");
     let mut tasks = Vec::new();
     for task in 0..6_i32 {
-        let (shelf, ids) = (Arc::clone(&shelf), ids.clone());
+        let (storage, ids) = (Arc::clone(&storage), ids.clone());
         tasks.push(tokio::spawn(async move {
             for n in 0_u64.. {
-                write_some(&shelf, &ids, task, n).await;
+                write_some(&storage, &ids, task, n).await;
             }
         }));
     }
-    tasks.push(tokio::spawn(async move { read_some(&shelf, group).await }));
+    tasks.push(tokio::spawn(
+        async move { read_some(&storage, group).await },
+    ));
     for task in tasks {
         task.await.unwrap();
     }
 }
 
-async fn write_some(shelf: &EmbeddedShelf, ids: &EventIds, task: i32, n: u64) {
+async fn write_some(storage: &EmbeddedStorage, ids: &EventIds, task: i32, n: u64) {
     let minted: Vec<EventId> = (0..3).map(|_| ids.mint()).collect();
     let record = |id: &EventId| Record::new(format!("{id} {}", "x".repeat(150))).event_id(*id);
     let key = format!("key {}", n % 5);
@@ -115,7 +117,7 @@ async fn write_some(shelf: &EmbeddedShelf, ids: &EventIds, task: i32, n: u64) {
         appends,
         offsets: Vec::new(),
     };
-    let written = shelf.write(write).await.unwrap();
+    let written = storage.write(write).await.unwrap();
     for (position, id) in written.iter().zip(&minted) {
         let TopicPartition { topic, partition } = &position.at;
         say(&format!(
@@ -126,19 +128,19 @@ async fn write_some(shelf: &EmbeddedShelf, ids: &EventIds, task: i32, n: u64) {
 }
 
 /// Reads `plain`-0 in the group and commits what it read, together with a copy of it.
-async fn read_some(shelf: &EmbeddedShelf, group: GroupName) {
+async fn read_some(storage: &EmbeddedStorage, group: GroupName) {
     let at = TopicPartition::new(topic("plain"), 0);
     loop {
-        let from = shelf.committed(&group, &at).map_or(Offset(0), |c| c.next);
-        let batch = shelf.read(&Read::new(at.clone(), from)).await.unwrap();
+        let from = storage.committed(&group, &at).map_or(Offset(0), |c| c.next);
+        let batch = storage.read(&Read::new(at.clone(), from)).await.unwrap();
         if batch.records.is_empty() {
-            shelf.wait_for(&at, from).await.unwrap();
+            storage.wait_for(&at, from).await.unwrap();
             continue;
         }
         let ids = batch
             .records
             .iter()
-            .map(|s| s.event_id(shelf.cluster(), &at));
+            .map(|s| s.event_id(storage.cluster(), &at));
         let offset = GroupOffset {
             group: group.clone(),
             at: at.clone(),
@@ -147,13 +149,13 @@ async fn read_some(shelf: &EmbeddedShelf, group: GroupName) {
                 metadata: String::new(),
             },
             postings: postings(ids, Some(Place::Queued), Some(Place::Delivered)),
-            turn: Turn::default(),
+            ticket: CommitTicket::default(),
         };
         let write = Write {
             appends: Vec::new(),
             offsets: vec![offset],
         };
-        shelf.write(write).await.unwrap();
+        storage.write(write).await.unwrap();
         say(&format!("commit {}", batch.next));
         tokio::time::sleep(Duration::from_millis(2)).await;
     }

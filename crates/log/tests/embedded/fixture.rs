@@ -7,9 +7,9 @@ use tidegate_core::env::Env;
 use tidegate_core::env::system::SystemDisk;
 use tidegate_core::{EventId, GroupName, Offset};
 use tidegate_log::embedded::check;
-use tidegate_log::local::{GroupOffset, Shelf, Turn, Write};
+use tidegate_log::local::{CommitTicket, GroupOffset, RecordStorage, Write};
 use tidegate_log::{
-    Append, Committed, EmbeddedConfig, EmbeddedShelf, Read, Record, TopicConfig, TopicPartition,
+    Append, Committed, EmbeddedConfig, EmbeddedStorage, Read, Record, TopicConfig, TopicPartition,
 };
 
 use crate::child::topic;
@@ -51,13 +51,13 @@ async fn write_the_fixture() {
     if std::fs::read_dir(&dir).is_ok() {
         return;
     }
-    let shelf = EmbeddedShelf::open(&Env::system(), config(&dir)).unwrap();
-    shelf
+    let storage = EmbeddedStorage::open(&Env::system(), config(&dir)).unwrap();
+    storage
         .create_topic(&topic("a"), TopicConfig::new(2))
         .await
         .unwrap();
     let group = GroupName::new("g").unwrap();
-    shelf.register_group(&group, &[topic("a")]).await.unwrap();
+    storage.register_group(&group, &[topic("a")]).await.unwrap();
     for n in 0..RECORDS {
         let mut write = Write {
             appends: vec![
@@ -78,13 +78,13 @@ async fn write_the_fixture() {
                     metadata: "kept".to_owned(),
                 },
                 postings: postings(ids, Some(Place::Queued), Some(Place::Delivered)),
-                turn: Turn::default(),
+                ticket: CommitTicket::default(),
             });
         }
-        shelf.write(write).await.unwrap();
+        storage.write(write).await.unwrap();
         if n == 40 {
             // What follows is only in the journal.
-            shelf.tidy().await.unwrap();
+            storage.tidy().await.unwrap();
         }
     }
     // No `close`: that would leave nothing in the journal. The process ends as if killed.
@@ -112,13 +112,13 @@ async fn a_directory_of_version_1_opens() {
     assert_eq!(checked.problems, []);
     assert!(checked.groups > 0, "some of it is only in the journal");
     assert!(checked.segments > 0, "some of it is in segments");
-    let shelf = EmbeddedShelf::open(&Env::system(), config(dir.path())).unwrap();
+    let storage = EmbeddedStorage::open(&Env::system(), config(dir.path())).unwrap();
     for partition in 0..2_u64 {
         let at = TopicPartition::new(topic("a"), i32::try_from(partition).unwrap());
         let mut from = Offset(0);
         let mut found = Vec::new();
         while found.len() < 30 {
-            let batch = shelf.read(&Read::new(at.clone(), from)).await.unwrap();
+            let batch = storage.read(&Read::new(at.clone(), from)).await.unwrap();
             assert!(!batch.records.is_empty());
             from = batch.next;
             found.extend(batch.records);
@@ -128,16 +128,16 @@ async fn a_directory_of_version_1_opens() {
         }
     }
     let group = GroupName::new("g").unwrap();
-    let committed = shelf
+    let committed = storage
         .committed(&group, &TopicPartition::new(topic("a"), 1))
         .unwrap();
     assert_eq!(
         (committed.next, committed.metadata.as_str()),
         (Offset(3), "kept")
     );
-    for audited in shelf.audit().await.unwrap() {
+    for audited in storage.audit().await.unwrap() {
         assert_eq!(audited.missing, []);
         assert!(audited.books.is_balanced());
     }
-    shelf.close().await;
+    storage.close().await;
 }

@@ -8,8 +8,8 @@ use tidegate_core::env::system::SystemDisk;
 use tidegate_core::env::{Entropy, Env, Stream};
 use tidegate_core::{EventId, GroupName, Offset, Topic};
 use tidegate_log::embedded::{check, recount};
-use tidegate_log::local::Shelf;
-use tidegate_log::{EmbeddedShelf, Read, TopicPartition};
+use tidegate_log::local::RecordStorage;
+use tidegate_log::{EmbeddedStorage, Read, TopicPartition};
 use tidegate_sim::scaled;
 
 use crate::child;
@@ -102,24 +102,24 @@ fn look_through(dir: &Path, promises: &Promises) {
         .build()
         .unwrap();
     runtime.block_on(async {
-        let shelf = EmbeddedShelf::open(&Env::system(), child::config(dir)).unwrap();
+        let storage = EmbeddedStorage::open(&Env::system(), child::config(dir)).unwrap();
         // What is past its retention goes now.
-        shelf.tidy().await.unwrap();
+        storage.tidy().await.unwrap();
         let group = GroupName::new(child::GROUP).unwrap();
         let plain = TopicPartition::new(child::topic("plain"), 0);
-        let committed = shelf.committed(&group, &plain).map_or(0, |c| c.next.0);
+        let committed = storage.committed(&group, &plain).map_or(0, |c| c.next.0);
         assert!(committed >= promises.committed);
         for (name, begun) in &promises.begun {
             let group = GroupName::new(name.clone()).unwrap();
             let found = [0, 1].map(|number| {
                 let at = TopicPartition::new(child::topic("plain"), number);
-                shelf.committed(&group, &at).map_or(0, |c| c.next.0)
+                storage.committed(&group, &at).map_or(0, |c| c.next.0)
             });
             assert_eq!(found, *begun, "{name}");
         }
         for (name, partition) in [("plain", 0), ("plain", 1), ("kept", 0), ("keyed", 0)] {
             let at = TopicPartition::new(Topic::new(name).unwrap(), partition);
-            let found = all(&shelf, &at).await;
+            let found = all(&storage, &at).await;
             let start = found.0;
             let of_it = promises
                 .records
@@ -133,23 +133,23 @@ fn look_through(dir: &Path, promises: &Promises) {
             }
             assert!(name != "kept" || start > 0, "retention has worked");
         }
-        shelf.close().await;
+        storage.close().await;
     });
 }
 
-async fn all(shelf: &EmbeddedShelf, at: &TopicPartition) -> (i64, BTreeMap<i64, EventId>) {
-    let described = shelf.describe(&at.topic).unwrap();
+async fn all(storage: &EmbeddedStorage, at: &TopicPartition) -> (i64, BTreeMap<i64, EventId>) {
+    let described = storage.describe(&at.topic).unwrap();
     let index = usize::try_from(at.partition.0).unwrap();
     let start = described.partitions[index].start;
     let mut from = start;
     let mut found = BTreeMap::new();
     loop {
-        let batch = shelf.read(&Read::new(at.clone(), from)).await.unwrap();
+        let batch = storage.read(&Read::new(at.clone(), from)).await.unwrap();
         if batch.records.is_empty() {
             return (start.0, found);
         }
         for stored in &batch.records {
-            found.insert(stored.offset.0, stored.event_id(shelf.cluster(), at));
+            found.insert(stored.offset.0, stored.event_id(storage.cluster(), at));
         }
         assert!(batch.next > from);
         from = Offset(batch.next.0);

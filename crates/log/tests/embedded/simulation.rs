@@ -9,9 +9,9 @@ use std::time::Duration;
 use tidegate_core::env::Entropy;
 use tidegate_core::{EventId, Offset};
 use tidegate_log::embedded::recount;
-use tidegate_log::local::{Shelf, Write};
+use tidegate_log::local::{RecordStorage, Write};
 use tidegate_log::{
-    Append, EmbeddedConfig, EmbeddedShelf, Read, Record, TopicConfig, TopicPartition,
+    Append, EmbeddedConfig, EmbeddedStorage, Read, Record, TopicConfig, TopicPartition,
 };
 use tidegate_sim::{FaultKind, Operation, Sim, is_one_seed, scaled, seeds};
 
@@ -36,13 +36,13 @@ fn id(n: u64) -> EventId {
 }
 
 /// Writes until the node ends or refuses, and notes what was promised.
-async fn write(shelf: Arc<EmbeddedShelf>, first: u64, promised: Promised) {
+async fn write(storage: Arc<EmbeddedStorage>, first: u64, promised: Promised) {
     for n in first..first + 30 {
         let partition = i32::try_from(n % 3).unwrap();
         let record = Record::new("x".repeat(60)).event_id(id(n));
         let append = Append::new(topic("a"), record).partition(partition);
         let appends = vec![append.clone(), append];
-        let written = shelf
+        let written = storage
             .write(Write {
                 appends,
                 offsets: Vec::new(),
@@ -64,13 +64,13 @@ async fn write(shelf: Arc<EmbeddedShelf>, first: u64, promised: Promised) {
 }
 
 /// Everything promised can be read, and the books agree.
-async fn check(shelf: Arc<EmbeddedShelf>, promised: Promised) {
+async fn check(storage: Arc<EmbeddedStorage>, promised: Promised) {
     for partition in 0..PARTITIONS {
         let at = TopicPartition::new(topic("a"), partition);
         let mut from = Offset(0);
         let mut found = BTreeMap::new();
         loop {
-            let batch = shelf.read(&Read::new(at.clone(), from)).await.unwrap();
+            let batch = storage.read(&Read::new(at.clone(), from)).await.unwrap();
             if batch.records.is_empty() {
                 break;
             }
@@ -88,7 +88,7 @@ async fn check(shelf: Arc<EmbeddedShelf>, promised: Promised) {
             assert_eq!(found.get(offset), Some(id), "{at} at {offset}");
         }
     }
-    for audited in shelf.audit().await.unwrap() {
+    for audited in storage.audit().await.unwrap() {
         assert_eq!(audited.missing, []);
         assert!(audited.books.is_balanced());
     }
@@ -114,11 +114,11 @@ fn t31_whatever_goes_next_and_whenever_the_power_goes_nothing_promised_is_lost()
             let env = node.env();
             let told = Arc::clone(&promised);
             let lives = async move {
-                let Ok(shelf) = EmbeddedShelf::open(&env, config()) else {
+                let Ok(storage) = EmbeddedStorage::open(&env, config()) else {
                     return;
                 };
-                let shelf = Arc::new(shelf);
-                if shelf
+                let storage = Arc::new(storage);
+                if storage
                     .create_topic(&topic("a"), TopicConfig::new(3))
                     .await
                     .is_err()
@@ -127,7 +127,7 @@ fn t31_whatever_goes_next_and_whenever_the_power_goes_nothing_promised_is_lost()
                 }
                 for task in 0..4 {
                     let first = life * 1_000 + task * 100;
-                    let writer = write(Arc::clone(&shelf), first, Arc::clone(&told));
+                    let writer = write(Arc::clone(&storage), first, Arc::clone(&told));
                     drop(env.spawn.spawn("writer", Box::pin(writer)));
                 }
                 env.clock.sleep(LIMIT).await;
@@ -144,11 +144,11 @@ fn t31_whatever_goes_next_and_whenever_the_power_goes_nothing_promised_is_lost()
         let env = node.env();
         let told = Arc::clone(&promised);
         sim.block_on(&node, async move {
-            let shelf = Arc::new(EmbeddedShelf::open(&env, config()).unwrap());
-            if shelf.describe(&topic("a")).is_some() {
-                check(Arc::clone(&shelf), told).await;
+            let storage = Arc::new(EmbeddedStorage::open(&env, config()).unwrap());
+            if storage.describe(&topic("a")).is_some() {
+                check(Arc::clone(&storage), told).await;
             }
-            shelf.close().await;
+            storage.close().await;
         });
         for audited in recount(&node.disk(), "/log".as_ref()).unwrap() {
             assert_eq!(audited.missing, []);

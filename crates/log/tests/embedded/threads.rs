@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use tidegate_core::env::Env;
 use tidegate_core::{GroupName, Offset};
-use tidegate_log::local::{Shelf, Write};
+use tidegate_log::local::{RecordStorage, Write};
 use tidegate_log::{
-    Append, EmbeddedConfig, EmbeddedLog, EmbeddedShelf, Happening, Join, Log, LogError, Read,
-    Record, TopicConfig, TopicPartition,
+    Append, EmbeddedConfig, EmbeddedLog, EmbeddedStorage, Join, Log, LogError, Read, Record,
+    SessionEvent, TopicConfig, TopicPartition,
 };
 
 use crate::child::{config, topic};
@@ -39,36 +39,36 @@ async fn waits<T>(mut call: Pin<&mut impl Future<Output = T>>) -> bool {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_writers_share_the_journal_and_all_records_are_there() {
     let dir = tempfile::tempdir().unwrap();
-    let shelf = Arc::new(EmbeddedShelf::open(&Env::system(), config(dir.path())).unwrap());
-    shelf
+    let storage = Arc::new(EmbeddedStorage::open(&Env::system(), config(dir.path())).unwrap());
+    storage
         .create_topic(&topic("a"), TopicConfig::new(3))
         .await
         .unwrap();
     let mut tasks = Vec::new();
     for task in 0..32 {
-        let shelf = Arc::clone(&shelf);
+        let storage = Arc::clone(&storage);
         tasks.push(tokio::spawn(async move {
             for n in 0..40 {
                 let appends = (0..3)
                     .map(|p| append("a", p, &format!("{task} {n}")))
                     .collect();
-                shelf.write(write(appends)).await.unwrap();
+                storage.write(write(appends)).await.unwrap();
             }
         }));
     }
     for task in tasks {
         task.await.unwrap();
     }
-    shelf.tidy().await.unwrap();
-    for audited in shelf.audit().await.unwrap() {
+    storage.tidy().await.unwrap();
+    for audited in storage.audit().await.unwrap() {
         assert_eq!(audited.missing, []);
         assert_eq!(audited.books.account().queued, 32 * 40 * 3);
     }
-    shelf.close().await;
-    let refused = shelf.write(write(vec![append("a", 0, "late")])).await;
+    storage.close().await;
+    let refused = storage.write(write(vec![append("a", 0, "late")])).await;
     assert!(matches!(refused, Err(LogError::Closed)));
     // The lock is free, and everything is there.
-    let again = EmbeddedShelf::open(&Env::system(), config(dir.path())).unwrap();
+    let again = EmbeddedStorage::open(&Env::system(), config(dir.path())).unwrap();
     let described = again.describe(&topic("a")).unwrap();
     assert!(
         described
@@ -82,20 +82,23 @@ async fn many_writers_share_the_journal_and_all_records_are_there() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whoever_waits_for_records_is_woken_by_them_and_by_the_end() {
     let dir = tempfile::tempdir().unwrap();
-    let shelf = EmbeddedShelf::open(&Env::system(), config(dir.path())).unwrap();
-    shelf
+    let storage = EmbeddedStorage::open(&Env::system(), config(dir.path())).unwrap();
+    storage
         .create_topic(&topic("a"), TopicConfig::new(1))
         .await
         .unwrap();
     let at = TopicPartition::new(topic("a"), 0);
-    let mut waiting = pin!(shelf.wait_for(&at, Offset(0)));
+    let mut waiting = pin!(storage.wait_for(&at, Offset(0)));
     assert!(waits(waiting.as_mut()).await);
-    shelf.write(write(vec![append("a", 0, "x")])).await.unwrap();
+    storage
+        .write(write(vec![append("a", 0, "x")]))
+        .await
+        .unwrap();
     let woken = tokio::time::timeout(LIMIT, waiting).await;
     woken.expect("a record wakes").unwrap();
-    let mut waiting = pin!(shelf.wait_for(&at, Offset(1)));
+    let mut waiting = pin!(storage.wait_for(&at, Offset(1)));
     assert!(waits(waiting.as_mut()).await);
-    shelf.close().await;
+    storage.close().await;
     let woken = tokio::time::timeout(LIMIT, waiting).await;
     let woken = woken.expect("the end wakes");
     assert!(matches!(woken, Err(LogError::Closed)), "{woken:?}");
@@ -109,17 +112,17 @@ async fn a_paused_group_fills_the_log_and_draining_it_lets_appends_flow() {
         reserve: 16 * 1024,
         ..config(dir.path())
     };
-    let shelf = EmbeddedShelf::open(&Env::system(), limits).unwrap();
+    let storage = EmbeddedStorage::open(&Env::system(), limits).unwrap();
     let kept = TopicConfig {
         retention_bytes: Some(32 * 1024),
         ..TopicConfig::new(1)
     };
-    shelf.create_topic(&topic("a"), kept).await.unwrap();
+    storage.create_topic(&topic("a"), kept).await.unwrap();
     let group = GroupName::new("g").unwrap();
-    shelf.register_group(&group, &[topic("a")]).await.unwrap();
+    storage.register_group(&group, &[topic("a")]).await.unwrap();
     let value = "x".repeat(1_000);
     let refused = loop {
-        if let Err(error) = shelf.write(write(vec![append("a", 0, &value)])).await {
+        if let Err(error) = storage.write(write(vec![append("a", 0, &value)])).await {
             break error;
         }
     };
@@ -127,7 +130,7 @@ async fn a_paused_group_fills_the_log_and_draining_it_lets_appends_flow() {
     let at = TopicPartition::new(topic("a"), 0);
     let mut from = Offset(0);
     loop {
-        let batch = shelf.read(&Read::new(at.clone(), from)).await.unwrap();
+        let batch = storage.read(&Read::new(at.clone(), from)).await.unwrap();
         if batch.records.is_empty() {
             break;
         }
@@ -135,7 +138,7 @@ async fn a_paused_group_fills_the_log_and_draining_it_lets_appends_flow() {
         let ids = batch
             .records
             .iter()
-            .map(|s| s.event_id(shelf.cluster(), &at));
+            .map(|s| s.event_id(storage.cluster(), &at));
         let queued = tidegate_core::books::Place::Queued;
         let delivered = tidegate_core::books::Place::Delivered;
         let offset = tidegate_log::local::GroupOffset {
@@ -146,23 +149,23 @@ async fn a_paused_group_fills_the_log_and_draining_it_lets_appends_flow() {
                 metadata: String::new(),
             },
             postings: tidegate_core::books::postings(ids, Some(queued), Some(delivered)),
-            turn: tidegate_log::local::Turn::default(),
+            ticket: tidegate_log::local::CommitTicket::default(),
         };
         let commit = Write {
             appends: Vec::new(),
             offsets: vec![offset],
         };
-        shelf.write(commit).await.unwrap();
+        storage.write(commit).await.unwrap();
     }
-    shelf.tidy().await.unwrap();
-    shelf
+    storage.tidy().await.unwrap();
+    storage
         .write(write(vec![append("a", 0, &value)]))
         .await
         .unwrap();
-    for audited in shelf.audit().await.unwrap() {
+    for audited in storage.audit().await.unwrap() {
         assert_eq!(audited.missing, []);
     }
-    shelf.close().await;
+    storage.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -171,23 +174,23 @@ async fn reads_go_on_while_the_log_is_counted() {
     let disk = SlowDisk::default();
     let mut env = Env::system();
     env.disk = disk.disk();
-    let shelf = Arc::new(EmbeddedShelf::open(&env, config(dir.path())).unwrap());
+    let storage = Arc::new(EmbeddedStorage::open(&env, config(dir.path())).unwrap());
     let two = TopicConfig::new(2);
-    shelf.create_topic(&topic("a"), two).await.unwrap();
+    storage.create_topic(&topic("a"), two).await.unwrap();
     let both = vec![append("a", 0, "x"), append("a", 1, "y")];
-    shelf.write(write(both)).await.unwrap();
-    shelf.tidy().await.unwrap();
+    storage.write(write(both)).await.unwrap();
+    storage.tidy().await.unwrap();
     // The audit reads both partitions and is held up in the second one.
     disk.hold("1-");
     let audit = {
-        let shelf = Arc::clone(&shelf);
-        tokio::spawn(async move { shelf.audit().await })
+        let storage = Arc::clone(&storage);
+        tokio::spawn(async move { storage.audit().await })
     };
     disk.wait_until_somebody_is_held().await;
     let at = TopicPartition::new(topic("a"), 0);
     for _ in 0..3 {
         let read = Read::new(at.clone(), Offset(0));
-        let read = tokio::time::timeout(LIMIT, shelf.read(&read));
+        let read = tokio::time::timeout(LIMIT, storage.read(&read));
         let batch = read.await.expect("a read waits for no audit").unwrap();
         assert_eq!(batch.records.len(), 1);
     }
@@ -195,7 +198,7 @@ async fn reads_go_on_while_the_log_is_counted() {
     disk.let_go();
     let audited = audit.await.unwrap().unwrap();
     assert_eq!(audited[0].books.account().queued, 2);
-    shelf.close().await;
+    storage.close().await;
 }
 
 /// Whoever does not wait any more costs nothing, and a log that is closed counts for nobody.
@@ -206,22 +209,25 @@ async fn audits_that_nobody_waits_for_are_not_done() {
         let disk = SlowDisk::default();
         let mut env = Env::system();
         env.disk = disk.disk();
-        let shelf = EmbeddedShelf::open(&env, config(dir.path())).unwrap();
+        let storage = EmbeddedStorage::open(&env, config(dir.path())).unwrap();
         let one = TopicConfig::new(1);
-        shelf.create_topic(&topic("a"), one).await.unwrap();
-        shelf.write(write(vec![append("a", 0, "x")])).await.unwrap();
-        shelf.tidy().await.unwrap();
+        storage.create_topic(&topic("a"), one).await.unwrap();
+        storage
+            .write(write(vec![append("a", 0, "x")]))
+            .await
+            .unwrap();
+        storage.tidy().await.unwrap();
         disk.hold("0-");
-        let mut first = pin!(shelf.audit());
+        let mut first = pin!(storage.audit());
         assert!(waits(first.as_mut()).await);
         disk.wait_until_somebody_is_held().await;
         let read = disk.reads("0-");
-        let mut waiting: Vec<_> = (0..20).map(|_| Box::pin(shelf.audit())).collect();
+        let mut waiting: Vec<_> = (0..20).map(|_| Box::pin(storage.audit())).collect();
         for audit in &mut waiting {
             assert!(waits(audit.as_mut()).await);
         }
         if is_closed {
-            let mut closing = pin!(shelf.close());
+            let mut closing = pin!(storage.close());
             assert!(waits(closing.as_mut()).await);
             disk.let_go();
             let answers = async {
@@ -236,7 +242,7 @@ async fn audits_that_nobody_waits_for_are_not_done() {
             drop(waiting);
             disk.let_go();
             first.await.unwrap();
-            shelf.close().await;
+            storage.close().await;
         }
         // The segment is small: an audit reads how it begins, where the first one was held, and then all
         // of it.
@@ -258,7 +264,7 @@ async fn a_partition_that_cannot_be_read_does_not_starve_the_others() {
             let appends = (0..2).map(|p| append("a", p, &n.to_string())).collect();
             log.append(appends).await.unwrap();
         }
-        log.shelf().tidy().await.unwrap();
+        log.storage().tidy().await.unwrap();
         let segment = dir.path().join("topic-a/0-00000000000000000000-0.seg");
         std::fs::remove_file(&segment).unwrap();
         if !is_gone {
@@ -273,7 +279,7 @@ async fn a_partition_that_cannot_be_read_does_not_starve_the_others() {
         let (mut seen, mut failures) = (0, 0);
         while seen < 20 {
             match session.poll().await {
-                Ok(Happening::Records { batch, .. }) => {
+                Ok(SessionEvent::Records { batch, .. }) => {
                     assert_eq!(batch.at, TopicPartition::new(topic("a"), 1));
                     seen += batch.records.len();
                 }
@@ -293,13 +299,13 @@ async fn a_partition_that_cannot_be_read_does_not_starve_the_others() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whoever_removes_the_lock_file_does_not_get_the_directory() {
     let dir = tempfile::tempdir().unwrap();
-    let shelf = EmbeddedShelf::open(&Env::system(), config(dir.path())).unwrap();
+    let storage = EmbeddedStorage::open(&Env::system(), config(dir.path())).unwrap();
     std::fs::remove_file(dir.path().join("lock")).unwrap();
     for _ in 0..2 {
-        let second = EmbeddedShelf::open(&Env::system(), config(dir.path()));
+        let second = EmbeddedStorage::open(&Env::system(), config(dir.path()));
         assert!(matches!(second, Err(LogError::Locked { .. })), "{second:?}");
     }
-    shelf.close().await;
-    let again = EmbeddedShelf::open(&Env::system(), config(dir.path())).unwrap();
+    storage.close().await;
+    let again = EmbeddedStorage::open(&Env::system(), config(dir.path())).unwrap();
     again.close().await;
 }

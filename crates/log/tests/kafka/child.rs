@@ -6,7 +6,9 @@ use std::time::Duration;
 use tidegate_core::env::Env;
 use tidegate_core::{GroupName, Topic};
 use tidegate_log::kafka::{KafkaConfig, KafkaLog};
-use tidegate_log::{Append, Commit, Happening, Join, Log, LogError, OffsetCommit, TopicPartition};
+use tidegate_log::{
+    Append, Commit, Join, Log, LogError, OffsetCommit, SessionEvent, TopicPartition,
+};
 use tidegate_testkit::child::{self, ChildLines, say};
 
 const ROLE: &str = "TIDEGATE_KAFKA_ROLE";
@@ -79,7 +81,7 @@ async fn work(role: &str) {
     let session = log.join(join).await.unwrap();
     loop {
         match session.poll().await {
-            Ok(Happening::Records { fence, batch }) => {
+            Ok(SessionEvent::Records { fence, batch }) => {
                 let stored = &batch.records[0];
                 let copy = Append::new(out.topic.clone(), stored.record.clone()).partition(0);
                 let offset = OffsetCommit {
@@ -99,9 +101,9 @@ async fn work(role: &str) {
                     Err(error) => say(&format!("failed {} {error}", stored.offset)),
                 }
             }
-            Ok(Happening::Assigned(_)) => say("assigned"),
-            Ok(Happening::Revoking(asked)) => session.release(&asked).await.unwrap(),
-            Ok(Happening::Lost(_)) => say("lost"),
+            Ok(SessionEvent::Assigned(_)) => say("assigned"),
+            Ok(SessionEvent::Revoking(asked)) => session.release(&asked).await.unwrap(),
+            Ok(SessionEvent::Lost(_)) => say("lost"),
             Err(error) => {
                 say(&format!("error {error}"));
                 return;

@@ -24,7 +24,7 @@ mod needs_kafka {
             config.request_timeout = Duration::from_secs(2);
             let begin = Instant::now();
             let error = refusal(config).await;
-            assert!(matches!(error, LogError::Away { .. }), "{error}");
+            assert!(matches!(error, LogError::Unavailable { .. }), "{error}");
             let said = error.to_string();
             assert!(
                 said.contains("127.0.0.1:1") && said.contains("refused"),
@@ -170,7 +170,10 @@ mod needs_kafka {
             let mut config = config(&variable("KAFKA_SASL_BOOTSTRAP"));
             config.request_timeout = Duration::from_secs(3);
             let error = refusal(config).await;
-            let is_no = matches!(error, LogError::Away { .. } | LogError::Refused { .. });
+            let is_no = matches!(
+                error,
+                LogError::Unavailable { .. } | LogError::Refused { .. }
+            );
             assert!(is_no, "{error}");
         });
     }

@@ -7,7 +7,7 @@ mod needs_kafka {
     use tidegate_core::{Offset, Topic};
     use tidegate_log::kafka::KafkaLog;
     use tidegate_log::{
-        Append, Commit, Fence, Happening, Join, Log, OffsetCommit, Read, Record, Session,
+        Append, Commit, Fence, Join, Log, OffsetCommit, Read, Record, Session, SessionEvent,
         TopicConfig, TopicPartition,
     };
 
@@ -38,7 +38,7 @@ mod needs_kafka {
             let mut next = [0_u64; 2];
             let mut is_first = true;
             while next != [5_000; 2] {
-                if let Happening::Records { batch, .. } = poll(&*session).await.unwrap() {
+                if let SessionEvent::Records { batch, .. } = poll(&*session).await.unwrap() {
                     let seen = &mut next[usize::try_from(batch.at.partition.0).unwrap()];
                     for stored in &batch.records {
                         assert_eq!(number(stored), *seen, "in order, each once");
@@ -125,7 +125,11 @@ mod needs_kafka {
         });
     }
 
-    async fn settle(log: &KafkaLog, topic: &Topic, count: u64) -> (Arc<dyn Session>, Fence) {
+    async fn join_after_appends(
+        log: &KafkaLog,
+        topic: &Topic,
+        count: u64,
+    ) -> (Arc<dyn Session>, Fence) {
         let at = TopicPartition::new(topic.clone(), 0);
         append(log, &at, 0..count).await;
         let session = log
@@ -143,7 +147,7 @@ mod needs_kafka {
             let log = log().await;
             let topic = topic(&log, 1).await;
             let at = TopicPartition::new(topic.clone(), 0);
-            let (session, fence) = settle(&log, &topic, 400).await;
+            let (session, fence) = join_after_appends(&log, &topic, 400).await;
             let commits = (1..=400).map(|next| {
                 session.commit(Commit {
                     appends: vec![],
@@ -204,12 +208,12 @@ mod needs_kafka {
                     loop {
                         tokio::select! {
                             () = done.notified() => break,
-                            happening = session.poll() => {
-                                let happening = happening.unwrap();
-                                if matches!(happening, Happening::Assigned(_)) {
+                            event = session.poll() => {
+                                let event = event.unwrap();
+                                if matches!(event, SessionEvent::Assigned(_)) {
                                     begun.notify_one();
                                 }
-                                copy(&*session, happening, &out).await;
+                                copy(&*session, event, &out).await;
                             }
                         }
                     }
@@ -252,9 +256,9 @@ mod needs_kafka {
     }
 
     /// Copies what comes, one commit per batch, and lets go when asked.
-    async fn copy(session: &dyn Session, happening: Happening, out: &TopicPartition) {
-        match happening {
-            Happening::Records { fence, batch } => {
+    async fn copy(session: &dyn Session, event: SessionEvent, out: &TopicPartition) {
+        match event {
+            SessionEvent::Records { fence, batch } => {
                 let appends = batch
                     .records
                     .iter()
@@ -274,8 +278,8 @@ mod needs_kafka {
                     Err(other) => panic!("{other}"),
                 }
             }
-            Happening::Revoking(asked) => session.release(&asked).await.unwrap(),
-            Happening::Assigned(_) | Happening::Lost(_) => {}
+            SessionEvent::Revoking(asked) => session.release(&asked).await.unwrap(),
+            SessionEvent::Assigned(_) | SessionEvent::Lost(_) => {}
         }
     }
 }

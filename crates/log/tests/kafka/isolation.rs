@@ -9,7 +9,7 @@ mod needs_kafka {
     use tidegate_core::books::{Place, postings};
     use tidegate_log::kafka::recount_group;
     use tidegate_log::{
-        Commit, Happening, Join, Log, OffsetCommit, Read, Session, Stored, TopicPartition,
+        Commit, Join, Log, OffsetCommit, Read, Session, SessionEvent, StoredRecord, TopicPartition,
     };
 
     use crate::scene::{
@@ -54,11 +54,13 @@ mod needs_kafka {
 
     /// Reads on until so many records have come in all. Whatever should not have come is among them: they
     /// come in the order of their offsets.
-    async fn until_seen(session: &dyn Session, seen: &mut Vec<Stored>, count: usize) {
+    async fn until_seen(session: &dyn Session, seen: &mut Vec<StoredRecord>, count: usize) {
         while seen.len() < count {
             match poll(session).await.unwrap() {
-                Happening::Records { batch, .. } => seen.extend(batch.records),
-                other @ (Happening::Assigned(_) | Happening::Revoking(_) | Happening::Lost(_)) => {
+                SessionEvent::Records { batch, .. } => seen.extend(batch.records),
+                other @ (SessionEvent::Assigned(_)
+                | SessionEvent::Revoking(_)
+                | SessionEvent::Lost(_)) => {
                     panic!("{other:?}")
                 }
             }

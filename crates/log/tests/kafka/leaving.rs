@@ -5,7 +5,7 @@ mod needs_kafka {
     use std::time::{Duration, Instant};
 
     use tidegate_log::kafka::KafkaLog;
-    use tidegate_log::{Happening, Join, Log, Session};
+    use tidegate_log::{Join, Log, Session, SessionEvent};
     use tokio::sync::watch;
 
     use crate::child::SESSION;
@@ -67,7 +67,7 @@ mod needs_kafka {
     ) {
         loop {
             match stays.poll().await.unwrap() {
-                Happening::Revoking(asked) => {
+                SessionEvent::Revoking(asked) => {
                     first.send_modify(|first| {
                         first.owned -= asked.len();
                         first.was_asked = true;
@@ -76,10 +76,12 @@ mod needs_kafka {
                     stays.release(&asked).await.unwrap();
                     first.send_modify(|first| first.has_let_go = true);
                 }
-                Happening::Assigned(more) => {
+                SessionEvent::Assigned(more) => {
                     first.send_modify(|first| first.owned += more.len());
                 }
-                other @ (Happening::Lost(_) | Happening::Records { .. }) => panic!("{other:?}"),
+                other @ (SessionEvent::Lost(_) | SessionEvent::Records { .. }) => {
+                    panic!("{other:?}")
+                }
             }
         }
     }
@@ -139,11 +141,11 @@ mod needs_kafka {
             // Longer than anything is waited for, so that others have them because we have left.
             let (join, stays) = one_member(&log, LIMIT * 3).await;
             let next = log.join(join).await.unwrap();
-            while !matches!(poll(&*stays).await.unwrap(), Happening::Revoking(_)) {}
+            while !matches!(poll(&*stays).await.unwrap(), SessionEvent::Revoking(_)) {}
             close(&*stays, "while partitions are asked back").await;
             let mut owned = 0;
             while owned < 4 {
-                if let Happening::Assigned(more) = poll(&*next).await.unwrap() {
+                if let SessionEvent::Assigned(more) = poll(&*next).await.unwrap() {
                     owned += more.len();
                 }
             }

@@ -7,7 +7,7 @@ mod needs_kafka {
     use tidegate_core::books::{Place, postings};
     use tidegate_log::kafka::{KafkaLog, recount_group};
     use tidegate_log::{
-        Assignment, Commit, Happening, Join, Log, LogError, OffsetCommit, TopicPartition,
+        Assignment, Commit, Join, Log, LogError, OffsetCommit, SessionEvent, TopicPartition,
     };
 
     use crate::proxy::{END_TXN, Loss, OFFSET_COMMIT, PRODUCE, Proxy};
@@ -142,14 +142,14 @@ mod needs_kafka {
         session.commit(commit(0..10)).await.unwrap();
         line.lose_next_answer(&[request], Loss::Dead);
         let error = session.commit(commit(10..20)).await.unwrap_err();
-        assert!(matches!(error, LogError::Unknown { .. }), "{error}");
+        assert!(matches!(error, LogError::OutcomeUnknown { .. }), "{error}");
         assert_eq!(line.lost(), 1);
         line.mend();
         // What is committed tells: the broker had done it.
         let found = loop {
             match log.committed(&group, std::slice::from_ref(&at)).await {
                 Ok(found) => break found[0].clone().unwrap(),
-                Err(LogError::Away { .. }) => {}
+                Err(LogError::Unavailable { .. }) => {}
                 Err(error) => panic!("{error}"),
             }
         };
@@ -211,7 +211,7 @@ mod needs_kafka {
             // The broker has the record, and the group wants a partition back before we hear of it.
             let next = log.join(join).await.unwrap();
             let asked = loop {
-                if let Happening::Revoking(asked) = poll(&*session).await.unwrap() {
+                if let SessionEvent::Revoking(asked) = poll(&*session).await.unwrap() {
                     break asked;
                 }
             };
@@ -244,13 +244,13 @@ mod needs_kafka {
             append(&log, &at, 0..1).await;
             let join = Join::new(group(), vec![at.topic.clone()]);
             let session = log.join(join).await.unwrap();
-            while !matches!(poll(&*session).await.unwrap(), Happening::Records { .. }) {}
+            while !matches!(poll(&*session).await.unwrap(), SessionEvent::Records { .. }) {}
             // The client believes that it is connected, and waits.
             line.dry_up();
             append(&log, &at, 1..2).await;
             let error = loop {
                 match tokio::time::timeout(Duration::from_secs(40), session.poll()).await {
-                    Ok(Ok(Happening::Lost(_))) => {}
+                    Ok(Ok(SessionEvent::Lost(_))) => {}
                     Ok(Ok(other)) => panic!("{other:?}"),
                     Ok(Err(error)) => break error,
                     Err(_) => panic!("nobody noticed that nothing comes"),
@@ -271,7 +271,7 @@ mod needs_kafka {
             append(&log, &at, 0..1).await;
             line.rewrite(out_of_order);
             let error = log.append(vec![append_of(&at, 1)]).await.unwrap_err();
-            assert!(matches!(error, LogError::Unknown { .. }), "{error}");
+            assert!(matches!(error, LogError::OutcomeUnknown { .. }), "{error}");
             assert!(line.has_rewritten());
             append(&log, &at, 2..5).await;
             assert_eq!(numbers(&log, &at).await, [0, 1, 2, 3, 4]);

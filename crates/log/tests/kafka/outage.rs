@@ -10,7 +10,8 @@ mod needs_kafka {
     use tidegate_core::{GroupName, Offset};
     use tidegate_log::kafka::{KafkaLog, recount_group};
     use tidegate_log::{
-        Batch, Commit, Fence, Happening, Join, Log, LogError, OffsetCommit, Session, TopicPartition,
+        Batch, Commit, Fence, Join, Log, LogError, OffsetCommit, Session, SessionEvent,
+        TopicPartition,
     };
 
     use crate::broker::Broker;
@@ -65,7 +66,9 @@ mod needs_kafka {
                     progress.written.fetch_add(some.len(), Ordering::Relaxed);
                     known.extend(some);
                 }
-                Err(LogError::Unknown { .. } | LogError::Away { .. }) => unknown.extend(some),
+                Err(LogError::OutcomeUnknown { .. } | LogError::Unavailable { .. }) => {
+                    unknown.extend(some)
+                }
                 Err(other) => panic!("{other}"),
             }
             // A pace that the copier can keep up with.
@@ -91,10 +94,10 @@ mod needs_kafka {
             // the wait is cut now and then.
             while reached < self.end.load(Ordering::Relaxed) {
                 let polled = tokio::time::timeout(Duration::from_millis(200), session.poll()).await;
-                let Ok(happening) = polled else {
+                let Ok(event) = polled else {
                     continue;
                 };
-                if let Happening::Records { fence, batch } = happening.unwrap() {
+                if let SessionEvent::Records { fence, batch } = event.unwrap() {
                     self.settle(&*session, fence, &batch).await;
                     reached = batch.next.0;
                     let copied = &self.progress.copied;
@@ -123,8 +126,8 @@ mod needs_kafka {
                 match session.commit(commit).await {
                     Ok(_) => return,
                     // Surely not done: once more.
-                    Err(LogError::Away { .. }) => {}
-                    Err(LogError::Unknown { .. }) => {
+                    Err(LogError::Unavailable { .. }) => {}
+                    Err(LogError::OutcomeUnknown { .. }) => {
                         if self.is_committed(&batch.at, batch.next).await {
                             return;
                         }
@@ -145,7 +148,7 @@ mod needs_kafka {
                     .await
                 {
                     Ok(found) => return found[0].as_ref().is_some_and(|found| found.next >= next),
-                    Err(LogError::Away { .. }) => {}
+                    Err(LogError::Unavailable { .. }) => {}
                     Err(other) => panic!("{other}"),
                 }
             }
@@ -237,7 +240,7 @@ mod needs_kafka {
             loop {
                 match ask().await {
                     Ok(answer) => return answer,
-                    Err(LogError::Away { .. } | LogError::Unknown { .. }) => {}
+                    Err(LogError::Unavailable { .. } | LogError::OutcomeUnknown { .. }) => {}
                     Err(other) => panic!("{other}"),
                 }
             }
@@ -283,7 +286,7 @@ mod needs_kafka {
             let appending = async {
                 let begin = Instant::now();
                 let error = log.append(vec![append_of(&at, 10)]).await.unwrap_err();
-                assert!(matches!(error, LogError::Unknown { .. }), "{error}");
+                assert!(matches!(error, LogError::OutcomeUnknown { .. }), "{error}");
                 let took = begin.elapsed();
                 assert!(took < limit, "an append took {took:?}");
             };
@@ -298,7 +301,9 @@ mod needs_kafka {
                     // A member that hears nothing for long enough has lost its partitions.
                     let is_no = matches!(
                         error,
-                        LogError::Unknown { .. } | LogError::Away { .. } | LogError::Fenced { .. }
+                        LogError::OutcomeUnknown { .. }
+                            | LogError::Unavailable { .. }
+                            | LogError::Fenced { .. }
                     );
                     assert!(is_no, "{error}");
                     let took = begin.elapsed();
@@ -310,7 +315,7 @@ mod needs_kafka {
                 let begin = Instant::now();
                 let found = log.committed(&group, std::slice::from_ref(&at)).await;
                 let error = found.unwrap_err();
-                assert!(matches!(error, LogError::Away { .. }), "{error}");
+                assert!(matches!(error, LogError::Unavailable { .. }), "{error}");
                 assert!(log.describe(&at.topic).await.is_err());
                 let took = begin.elapsed();
                 assert!(took < limit, "questions took {took:?}");
@@ -332,7 +337,7 @@ mod needs_kafka {
                 begun.position <= Offset(2) && begun.position >= Offset(1),
                 "{begun:?}"
             );
-            while !matches!(poll(&*next).await.unwrap(), Happening::Records { .. }) {}
+            while !matches!(poll(&*next).await.unwrap(), SessionEvent::Records { .. }) {}
         });
     }
 }

@@ -45,7 +45,7 @@ struct Line {
     /// Connections made before this one, by their number, bring no records.
     dry_before: AtomicU64,
     connections: AtomicU64,
-    is_over: AtomicBool,
+    is_rejected: AtomicBool,
     open: Mutex<Vec<TcpStream>>,
     rewrite: Mutex<Option<Rewrite>>,
     holding: Mutex<Holding>,
@@ -79,7 +79,7 @@ impl Proxy {
             is_dead: AtomicBool::new(false),
             dry_before: AtomicU64::new(0),
             connections: AtomicU64::new(0),
-            is_over: AtomicBool::new(false),
+            is_rejected: AtomicBool::new(false),
             open: Mutex::default(),
             rewrite: Mutex::default(),
             holding: Mutex::default(),
@@ -160,7 +160,7 @@ impl Proxy {
 
 impl Drop for Proxy {
     fn drop(&mut self) {
-        self.line.is_over.store(true, Ordering::SeqCst);
+        self.line.is_rejected.store(true, Ordering::SeqCst);
         self.let_through();
         // The listener looks up and sees that it is over.
         drop(TcpStream::connect(("127.0.0.1", self.port)));
@@ -171,7 +171,7 @@ impl Drop for Proxy {
 impl Line {
     fn accept(self: &Arc<Self>, listener: &TcpListener) {
         for client in listener.incoming() {
-            if self.is_over.load(Ordering::SeqCst) {
+            if self.is_rejected.load(Ordering::SeqCst) {
                 return;
             }
             let Ok(client) = client else { continue };
@@ -185,7 +185,7 @@ impl Line {
                 side.set_nodelay(true).unwrap();
                 self.open.lock().unwrap().push(side.try_clone().unwrap());
             }
-            let call = Arc::new(Call {
+            let call = Arc::new(LogFuture {
                 number: self.connections.fetch_add(1, Ordering::SeqCst),
                 asked: Mutex::default(),
             });
@@ -206,7 +206,7 @@ impl Line {
     }
 
     /// Passes frames on until one side hangs up, or the line does.
-    fn pass_on(&self, mut from: TcpStream, mut to: TcpStream, call: &Call, is_asking: bool) {
+    fn pass_on(&self, mut from: TcpStream, mut to: TcpStream, call: &LogFuture, is_asking: bool) {
         while let Some(mut frame) = read_frame(&mut from) {
             if is_asking {
                 call.ask(&frame);
@@ -232,7 +232,7 @@ impl Line {
     }
 
     /// Looks at an answer.
-    fn answer(&self, call: &Call, frame: &mut [u8]) -> Fate {
+    fn answer(&self, call: &LogFuture, frame: &mut [u8]) -> Fate {
         let Some((request, version)) = call.answered(frame) else {
             return Fate::Passes;
         };
@@ -305,13 +305,13 @@ enum Fate {
 
 /// One connection.
 #[derive(Debug)]
-struct Call {
+struct LogFuture {
     number: u64,
     /// What it waits for: number and version of requests, by their correlation.
     asked: Mutex<BTreeMap<i32, (i16, i16)>>,
 }
 
-impl Call {
+impl LogFuture {
     fn ask(&self, frame: &[u8]) {
         if let [a, b, c, d, e, f, g, h, ..] = *frame {
             let request = (i16::from_be_bytes([a, b]), i16::from_be_bytes([c, d]));

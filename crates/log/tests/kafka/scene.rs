@@ -9,8 +9,8 @@ use tidegate_core::env::{Entropy, Env};
 use tidegate_core::{EventId, GroupName, Offset, Topic};
 use tidegate_log::kafka::{KafkaConfig, KafkaLog};
 use tidegate_log::{
-    Append, Assignment, Happening, Log, LogError, Read, Record, Session, Stored, TopicConfig,
-    TopicPartition,
+    Append, Assignment, Log, LogError, Read, Record, Session, SessionEvent, StoredRecord,
+    TopicConfig, TopicPartition,
 };
 
 /// Longer than anything takes that must happen.
@@ -91,7 +91,7 @@ pub(crate) fn id(number: u64) -> EventId {
     EventId::from_u128(0x7000_0000_0000_0000_0000 + u128::from(number))
 }
 
-pub(crate) fn number(stored: &Stored) -> u64 {
+pub(crate) fn number(stored: &StoredRecord) -> u64 {
     let value = stored.record.value.as_deref().unwrap();
     std::str::from_utf8(value).unwrap().parse().unwrap()
 }
@@ -107,7 +107,7 @@ pub(crate) fn append_of(at: &TopicPartition, number: u64) -> Append {
 }
 
 /// All that a partition holds.
-pub(crate) async fn everything(log: &KafkaLog, at: &TopicPartition) -> Vec<Stored> {
+pub(crate) async fn everything(log: &KafkaLog, at: &TopicPartition) -> Vec<StoredRecord> {
     let there = log.describe(&at.topic).await.unwrap();
     let there = there.partitions[usize::try_from(at.partition.0).unwrap()];
     let (mut from, mut all) = (there.start, Vec::new());
@@ -128,14 +128,14 @@ pub(crate) async fn numbers(log: &KafkaLog, at: &TopicPartition) -> Vec<u64> {
 /// Polls until something is assigned, and says what.
 pub(crate) async fn assigned(session: &dyn Session) -> BTreeMap<TopicPartition, Assignment> {
     loop {
-        if let Happening::Assigned(all) = poll(session).await.unwrap() {
+        if let SessionEvent::Assigned(all) = poll(session).await.unwrap() {
             return all.into_iter().map(|one| (one.at.clone(), one)).collect();
         }
     }
 }
 
 /// Polls once, with a limit.
-pub(crate) async fn poll(session: &dyn Session) -> Result<Happening, LogError> {
+pub(crate) async fn poll(session: &dyn Session) -> Result<SessionEvent, LogError> {
     tokio::time::timeout(LIMIT, session.poll())
         .await
         .expect("something happens in time")

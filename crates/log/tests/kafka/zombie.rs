@@ -5,7 +5,7 @@ mod needs_kafka {
     use std::time::Duration;
 
     use tidegate_core::Offset;
-    use tidegate_log::{Commit, Happening, Join, Log, OffsetCommit, TopicPartition};
+    use tidegate_log::{Commit, Join, Log, OffsetCommit, SessionEvent, TopicPartition};
     use tidegate_testkit::child::{ChildLines, pause, resume};
 
     use crate::child::{self, Role, SESSION};
@@ -67,12 +67,12 @@ mod needs_kafka {
         let mut settled = 0;
         while settled < 200 {
             match poll(&*session).await.unwrap() {
-                Happening::Assigned(all) => {
+                SessionEvent::Assigned(all) => {
                     begin = Some(all[0].position);
                     // It wakes up the moment that the partition is ours.
                     resume(&process).unwrap();
                 }
-                Happening::Records { fence, batch } => {
+                SessionEvent::Records { fence, batch } => {
                     let copies = batch
                         .records
                         .iter()
@@ -101,8 +101,8 @@ mod needs_kafka {
                     assert_eq!((found.next, found.metadata.as_str()), (next, "parent"));
                 }
                 // The child asks to be let in again.
-                Happening::Revoking(asked) => session.release(&asked).await.unwrap(),
-                Happening::Lost(lost) => panic!("lost {lost:?}"),
+                SessionEvent::Revoking(asked) => session.release(&asked).await.unwrap(),
+                SessionEvent::Lost(lost) => panic!("lost {lost:?}"),
             }
         }
         // What the zombie had in hand when it was stopped was refused, or never came to be.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tidegate_core::GroupName;
 use tidegate_core::books::{Place, postings};
 use tidegate_log::{
-    Commit, EmbeddedConfig, Happening, Join, Log, LogError, OffsetCommit, TopicConfig,
+    Commit, EmbeddedConfig, Join, Log, LogError, OffsetCommit, SessionEvent, TopicConfig,
 };
 
 use crate::{append, open, topic};
@@ -34,7 +34,7 @@ async fn t33_a_paused_group_fills_the_log_and_draining_it_lets_appends_flow_agai
         .join(Join::new(group, vec![topic("orders")]))
         .await
         .unwrap();
-    let Happening::Assigned(assigned) = session.poll().await.unwrap() else {
+    let SessionEvent::Assigned(assigned) = session.poll().await.unwrap() else {
         panic!("partitions come first");
     };
     let at = assigned[0].at.clone();
@@ -51,13 +51,13 @@ async fn t33_a_paused_group_fills_the_log_and_draining_it_lets_appends_flow_agai
     };
     assert!(matches!(refused, LogError::Full { .. }), "{refused}");
     assert_eq!(refused.code().as_str(), "log.full");
-    assert_eq!(log.shelf().no_room(), Some(refused.to_string()));
+    assert_eq!(log.storage().no_room(), Some(refused.to_string()));
 
     session.resume(std::slice::from_ref(&at)).await.unwrap();
     let mut seen = 0;
     while seen < accepted {
-        let happening = tokio::time::timeout(Duration::from_secs(60), session.poll()).await;
-        let Happening::Records { fence, batch } = happening.unwrap().unwrap() else {
+        let event = tokio::time::timeout(Duration::from_secs(60), session.poll()).await;
+        let SessionEvent::Records { fence, batch } = event.unwrap().unwrap() else {
             continue;
         };
         let ids = batch
@@ -79,11 +79,11 @@ async fn t33_a_paused_group_fills_the_log_and_draining_it_lets_appends_flow_agai
         session.commit(commit).await.unwrap();
     }
     assert_eq!(seen, accepted, "nothing that was accepted is missing");
-    log.shelf().tidy().await.unwrap();
+    log.storage().tidy().await.unwrap();
     let batch = (accepted..accepted + 100).map(|n| append("orders", n, 1_000));
     log.append(batch.collect()).await.unwrap();
-    assert_eq!(log.shelf().no_room(), None);
-    for audited in log.shelf().audit().await.unwrap() {
+    assert_eq!(log.storage().no_room(), None);
+    for audited in log.storage().audit().await.unwrap() {
         assert_eq!(audited.missing, [], "{}", audited.topic);
     }
     session.close().await.unwrap();

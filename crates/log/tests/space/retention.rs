@@ -50,10 +50,10 @@ async fn t32_ten_times_what_is_kept_goes_through_and_every_dead_letter_stays() {
         }
         next = end;
     }
-    log.shelf().tidy().await.unwrap();
+    log.storage().tidy().await.unwrap();
     most = most.max(bytes_below(dir.path()));
     let dead = total.div_ceil(DEAD);
-    // The journal, what is filled and what is added to. Writes wait for a keeper that is so far behind;
+    // The journal, what is filled and what is added to. Writes wait for a maintenance thread that is so far behind;
     // so this holds however slow it is. In small that is as much as what is kept.
     let beside = if is_long() {
         kept * 4 / 10
@@ -79,7 +79,7 @@ async fn t32_ten_times_what_is_kept_goes_through_and_every_dead_letter_stays() {
         from = batch.next;
     }
     assert_eq!(expected, dead, "every dead letter can be read");
-    for audited in log.shelf().audit().await.unwrap() {
+    for audited in log.storage().audit().await.unwrap() {
         assert_eq!(audited.missing, [], "{}", audited.topic);
     }
     log.close().await;

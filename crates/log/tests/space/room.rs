@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use tidegate_core::books::{Place, postings};
 use tidegate_core::{GroupName, Offset};
 use tidegate_log::{
-    Commit, EmbeddedConfig, EmbeddedLog, Happening, Join, Log, LogError, OffsetCommit, Read,
+    Commit, EmbeddedConfig, EmbeddedLog, Join, Log, LogError, OffsetCommit, Read, SessionEvent,
     TopicConfig, TopicPartition,
 };
 use tidegate_sim::scaled;
@@ -169,22 +169,22 @@ async fn catch_up(room: &Path) {
         .await
         .unwrap();
     let mut written = 0;
-    // It is full when the keeper has just done what it can in vain, and everybody can see it.
+    // It is full when the maintenance thread has just done what it can in vain, and everybody can see it.
     let begun = Instant::now();
     loop {
         if append_ten(&log, written * 10).await.is_ok() {
             written += 1;
-        } else if log.shelf().tidy().await.is_err() && log.shelf().no_room().is_some() {
+        } else if log.storage().tidy().await.is_err() && log.storage().no_room().is_some() {
             break;
         }
         let is_early = written < 1_000 && begun.elapsed() < PATIENCE;
         assert!(is_early, "it is never full: {written}");
     }
-    assert_eq!(log.shelf().stopped(), None);
+    assert_eq!(log.storage().stopped(), None);
     let mut seen = 0;
     while seen < written * 20 {
-        let happening = tokio::time::timeout(PATIENCE, session.poll()).await;
-        let Happening::Records { fence, batch } = happening.unwrap().unwrap() else {
+        let event = tokio::time::timeout(PATIENCE, session.poll()).await;
+        let SessionEvent::Records { fence, batch } = event.unwrap().unwrap() else {
             continue;
         };
         let ids = batch
@@ -208,14 +208,14 @@ async fn catch_up(room: &Path) {
     for n in 0..20 {
         append_in_the_end(&log, (written + n) * 10).await;
     }
-    log.shelf().tidy().await.unwrap();
-    assert_eq!(log.shelf().no_room(), None);
+    log.storage().tidy().await.unwrap();
+    assert_eq!(log.storage().no_room(), None);
     audit(&log).await;
     log.close().await;
 }
 
 async fn audit(log: &EmbeddedLog) {
-    for audited in log.shelf().audit().await.unwrap() {
+    for audited in log.storage().audit().await.unwrap() {
         assert_eq!(audited.missing, [], "{}", audited.topic);
     }
 }

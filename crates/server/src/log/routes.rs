@@ -226,15 +226,15 @@ fn problem(error: &LogError) -> Problem {
         LogError::OutOfRange { .. } => ProblemCode::LogOutOfRange,
         LogError::Damaged { .. } => ProblemCode::LogDamaged,
         LogError::Full { .. } => ProblemCode::LogFull,
-        LogError::Unknown { .. } => ProblemCode::LogUnknown,
+        LogError::OutcomeUnknown { .. } => ProblemCode::LogOutcomeUnknown,
         LogError::TopicConfig { .. }
         | LogError::MetadataTooLong { .. }
         | LogError::MetadataNotAscii { .. }
-        | LogError::Busy { .. }
+        | LogError::Overloaded { .. }
         | LogError::Fenced { .. }
-        | LogError::WentBack { .. }
+        | LogError::OffsetRegressed { .. }
         | LogError::Closed
-        | LogError::Away { .. }
+        | LogError::Unavailable { .. }
         | LogError::Refused { .. }
         | LogError::Locked { .. }
         | LogError::Format { .. }

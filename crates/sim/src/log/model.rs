@@ -6,8 +6,8 @@ use tidegate_core::books::{Books, Tally};
 use tidegate_core::{GroupName, Offset, Partition, Topic};
 use tidegate_log::local::{GroupOffset, Write};
 use tidegate_log::{
-    Append, Batch, Committed, LogError, PartitionDescription, Position, Read, Stored, TopicConfig,
-    TopicDescription, TopicPartition,
+    Append, Batch, Committed, LogError, PartitionDescription, Read, RecordPosition, StoredRecord,
+    TopicConfig, TopicDescription, TopicPartition,
 };
 
 /// Largest commit, in bytes of its records.
@@ -31,7 +31,7 @@ struct ModelTopic {
 struct ModelPartition {
     start: i64,
     end: i64,
-    records: BTreeMap<i64, Stored>,
+    records: BTreeMap<i64, StoredRecord>,
 }
 
 #[derive(Debug, Default)]
@@ -123,7 +123,7 @@ impl Model {
     }
 
     /// Does a write that was checked.
-    pub(super) fn apply(&mut self, write: Write, now_ms: u64) -> Vec<Position> {
+    pub(super) fn apply(&mut self, write: Write, now_ms: u64) -> Vec<RecordPosition> {
         let positions = write
             .appends
             .into_iter()
@@ -135,7 +135,7 @@ impl Model {
         positions
     }
 
-    fn add(&mut self, append: Append, now_ms: u64) -> Option<Position> {
+    fn add(&mut self, append: Append, now_ms: u64) -> Option<RecordPosition> {
         let at = place_of(&append);
         let partition = self.partition_mut(&at)?;
         let offset = Offset(partition.end);
@@ -146,8 +146,8 @@ impl Model {
         }
         partition
             .records
-            .insert(offset.0, Stored { offset, record });
-        Some(Position { at, offset })
+            .insert(offset.0, StoredRecord { offset, record });
+        Some(RecordPosition { at, offset })
     }
 
     fn set(&mut self, offset: GroupOffset) {

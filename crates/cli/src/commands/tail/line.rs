@@ -3,7 +3,7 @@
 use serde::Serialize;
 use tidegate_client::wire::{Header, ReadRecord};
 use tidegate_core::{EventId, iso_time};
-use tidegate_log::{Stored, TopicPartition};
+use tidegate_log::{StoredRecord, TopicPartition};
 
 use crate::args::Output;
 use crate::report::Report;
@@ -27,7 +27,7 @@ struct Shown {
 /// Writes a record as one line.
 pub(super) fn line(
     into: &mut Vec<u8>,
-    stored: &Stored,
+    stored: &StoredRecord,
     at: &TopicPartition,
     cluster: &str,
     output: Output,
@@ -93,7 +93,7 @@ mod tests {
     fn shown(record: Record, output: Output) -> String {
         let at = TopicPartition::new(Topic::new("t").unwrap(), 2);
         let id = EventId::from_u128(7);
-        let stored = Stored {
+        let stored = StoredRecord {
             offset: Offset(3),
             record: record.event_id(id).timestamp_ms(1_000),
         };

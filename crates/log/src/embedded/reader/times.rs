@@ -2,24 +2,24 @@
 
 use tidegate_core::Offset;
 
-use super::{Reader, TRIES, unknown};
+use super::{SegmentReader, TRIES, unknown};
 use crate::embedded::chunk::Records;
-use crate::embedded::scan::{Scan, Seen};
+use crate::embedded::scan::{Scan, ScanItem};
 use crate::embedded::segment::Segment;
 use crate::error::LogError;
 use crate::port::Read;
 use crate::record::TopicPartition;
 
-impl Reader {
-    /// As [`Shelf::offset_at`](crate::local::Shelf::offset_at).
+impl SegmentReader {
+    /// As [`RecordStorage::offset_at`](crate::local::RecordStorage::offset_at).
     pub(in crate::embedded) fn offset_at(
         &mut self,
         at: &TopicPartition,
         ms: u64,
     ) -> Result<Offset, LogError> {
         for _ in 0..TRIES {
-            let (start, end, segment, fresh) = {
-                let state = self.hub.state();
+            let (start, end, segment, unflushed) = {
+                let state = self.context.state();
                 let found = state.find(at).and_then(|(t, p)| state.partition(t, p));
                 let Some(partition) = found else {
                     return Err(unknown(&state, at));
@@ -28,13 +28,13 @@ impl Reader {
                     .segments
                     .iter()
                     .find(|s| s.max_ms >= ms && !s.is_empty());
-                let fresh = partition.fresh.iter().find(|f| f.head.max_ms >= ms);
+                let unflushed = partition.unflushed.iter().find(|f| f.head.max_ms >= ms);
                 let (start, end) = (partition.start, partition.end);
                 (
                     start,
                     end,
                     segment.map(Segment::without_index),
-                    fresh.cloned(),
+                    unflushed.cloned(),
                 )
             };
             if let Some(segment) = segment {
@@ -45,15 +45,15 @@ impl Reader {
                     None => continue,
                 }
             }
-            if let Some(fresh) = fresh
-                && let Some(body) = fresh.head.body(&fresh.bytes)
+            if let Some(unflushed) = unflushed
+                && let Some(body) = unflushed.head.body(&unflushed.bytes)
             {
-                let records = Records::new(&fresh.head, body);
+                let records = Records::new(&unflushed.head, body);
                 return Ok(Offset(first_from(records, start, ms).unwrap_or(end)));
             }
             return Ok(Offset(end));
         }
-        Err(LogError::Unknown {
+        Err(LogError::OutcomeUnknown {
             doing: "looking for a time",
             why: format!("the segments of {at} kept changing"),
         })
@@ -100,9 +100,9 @@ impl Reader {
         let Some(place) = place else {
             return Ok(None);
         };
-        let mut scan = Scan::within(segment, self.hub.seal, place);
+        let mut scan = Scan::within(segment, self.context.secret, place);
         while let Some(seen) = scan.next(&*cursor.file, &cursor.path)? {
-            let Seen::Chunk { head, bytes, .. } = seen else {
+            let ScanItem::Chunk { head, bytes, .. } = seen else {
                 continue;
             };
             if head.max_ms < ms || head.end() <= start {

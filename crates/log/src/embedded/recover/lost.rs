@@ -7,10 +7,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 
-use super::later::Later;
-use super::{Found, Replay};
-use crate::embedded::change::Change;
-use crate::embedded::state::{JournalDamage, Nonsense};
+use super::resync::ResyncPoint;
+use super::{RecoveredLog, Replay};
+use crate::embedded::change::LogChange;
+use crate::embedded::state::{InvalidChange, JournalDamage};
 use crate::error::LogError;
 
 /// What of the journal's last files is not there.
@@ -21,18 +21,18 @@ pub(super) enum Missing {
     /// What that file held up to the checkpoint, and whatever came later.
     End,
     /// The end of a file behind it, of which so many bytes are left and none that follows.
-    Behind { number: u64, len: u64 },
+    TailChunks { number: u64, len: u64 },
 }
 
 impl Replay<'_> {
     /// Goes on at a later group: what lies between was acknowledged, and is lost.
-    pub(super) fn skip_damage(&mut self, later: &Later) {
+    pub(super) fn skip_damage(&mut self, resync: &ResyncPoint) {
         let place = self.found.state.journal;
         self.leave_unread(place.file, place.at);
         let behind = self.behind(place.file);
-        let behind: Vec<u64> = behind.take_while(|n| *n <= later.place.file).collect();
+        let behind: Vec<u64> = behind.take_while(|n| *n <= resync.place.file).collect();
         for number in behind {
-            if (number, 0) != (later.place.file, later.place.at) {
+            if (number, 0) != (resync.place.file, resync.place.at) {
                 self.leave_unread(number, 0);
             }
         }
@@ -41,14 +41,14 @@ impl Replay<'_> {
         self.found.damage.push(JournalDamage {
             file,
             at: place.at,
-            sequences: (state.sequence + 1, later.frame.sequence),
+            sequences: (state.sequence + 1, resync.frame.sequence),
             events: 0,
             why: "it cannot be read, and a later group says that it was synced".to_owned(),
         });
-        self.told.begin();
-        state.sequence = later.frame.sequence - 1;
-        state.crc = later.frame.previous;
-        state.journal = later.place;
+        self.evidence.begin();
+        state.sequence = resync.frame.sequence - 1;
+        state.crc = resync.frame.previous;
+        state.journal = resync.place;
     }
 
     /// Takes note that a journal file cannot be read from this place on.
@@ -59,8 +59,8 @@ impl Replay<'_> {
 
     /// Takes in the records before a group that only segments have, though no group before it is lost. The
     /// one writer leaves no holes: it knew of them, and died before any checkpoint did.
-    pub(super) fn take_in_before(&mut self, changes: &[Change]) -> Result<(), LogError> {
-        if self.beyond.is_empty() {
+    pub(super) fn take_in_before(&mut self, changes: &[LogChange]) -> Result<(), LogError> {
+        if self.tails.is_empty() {
             return Ok(());
         }
         let mut is_any = false;
@@ -79,13 +79,13 @@ impl Replay<'_> {
     pub(super) fn apply_behind_damage(
         &mut self,
         sequence: u64,
-        changes: Vec<Change>,
-    ) -> Result<Result<(), Nonsense>, LogError> {
+        changes: Vec<LogChange>,
+    ) -> Result<Result<(), InvalidChange>, LogError> {
         for (at, before) in ends_before(&changes) {
             self.take_in(at, before)?;
         }
         let state = &mut self.found.state;
-        let commits = self.told.take(&changes, state);
+        let commits = self.evidence.take(&changes, state);
         let applied = state.apply(sequence, changes);
         if applied.is_ok() {
             state.note_commits(commits);
@@ -103,13 +103,13 @@ impl Replay<'_> {
         loop {
             let state = &mut self.found.state;
             let end = state.partition(topic, partition).map_or(0, |p| p.end);
-            let Some(kept) = self.beyond.next(&name, end, limit) else {
+            let Some(kept) = self.tails.next(&name, end, limit) else {
                 return Ok(is_any);
             };
             let Some(bytes) = kept.bytes(self.disk)? else {
                 continue;
             };
-            let chunk = Change::Chunk {
+            let chunk = LogChange::Chunk {
                 topic,
                 partition,
                 head: kept.head,
@@ -125,8 +125,8 @@ impl Replay<'_> {
     pub(super) fn rescue(&mut self) -> Result<(), LogError> {
         let mut is_any = false;
         let mut unknown = BTreeSet::new();
-        let given = self.found.state.given;
-        for (name, proven) in self.beyond.partitions() {
+        let offsets_assigned = self.found.state.offsets_assigned;
+        for (name, proven) in self.tails.partitions() {
             let Some((topic, partition)) = self.found.state.find(&name) else {
                 unknown.insert(name.topic);
                 continue;
@@ -135,8 +135,8 @@ impl Replay<'_> {
             let state = &mut self.found.state;
             let end = state.partition(topic, partition).map_or(0, |p| p.end);
             if proven > end {
-                let ends = Change::Ends {
-                    given: state.said,
+                let ends = LogChange::EndOffsets {
+                    offsets_assigned: state.offsets_reported,
                     ends: vec![(topic, partition, proven)],
                 };
                 is_any |= state.apply(state.sequence, vec![ends]).is_ok();
@@ -145,7 +145,9 @@ impl Replay<'_> {
         // They may have come later than the last group. Were they taken for some of those that it says were
         // given, others that are lost would be counted nowhere, and their offsets would be given again.
         let state = &mut self.found.state;
-        state.said = state.said.saturating_add(state.given.saturating_sub(given));
+        state.offsets_reported = state
+            .offsets_reported
+            .saturating_add(state.offsets_assigned.saturating_sub(offsets_assigned));
         if is_any {
             let why = "records that came later were found in their segments; what else there was is \
                        unknown";
@@ -170,7 +172,7 @@ impl Replay<'_> {
         for number in self.behind(number) {
             if let Some((bytes, true)) = self.file(number)? {
                 let len = bytes.len() as u64;
-                return Ok(Some(Missing::Behind { number, len }));
+                return Ok(Some(Missing::TailChunks { number, len }));
             }
         }
         Ok(None)
@@ -189,7 +191,9 @@ impl Replay<'_> {
         let (what, place) = match missing {
             Missing::File => ("the file is missing", (place.file, place.at)),
             Missing::End => ("the file is shorter than it was", (place.file, place.at)),
-            Missing::Behind { number, len } => ("the file is shorter than it was", (number, len)),
+            Missing::TailChunks { number, len } => {
+                ("the file is shorter than it was", (number, len))
+            }
         };
         let why = format!("{what}; whether it held more is unknown");
         let names = behind.iter().map(|number| self.name(*number)).collect();
@@ -217,24 +221,24 @@ impl Replay<'_> {
         let unplaced = self.found.state.unplaced();
         let is_lost = |damage: &JournalDamage| damage.sequences.0 < damage.sequences.1;
         if unplaced > 0 && !self.found.damage.iter().any(is_lost) {
-            let why = "more records were written than there are".to_owned();
+            let why = "fewer records were found than were written".to_owned();
             self.may_be_lost(self.place(), why);
         }
-        let Found { state, damage, .. } = &mut self.found;
+        let RecoveredLog { state, damage, .. } = &mut self.found;
         let lost = damage.iter().rposition(is_lost);
         let last = lost.or(damage.len().checked_sub(1));
         if let Some(last) = last.and_then(|last| damage.get_mut(last)) {
             last.events = unplaced.max(1);
         }
         if unplaced > 0 {
-            state.step_over(&self.told.ends);
+            state.skip_offsets(&self.evidence.ends);
         }
         damage.iter().for_each(|damage| state.note_damage(damage));
     }
 }
 
 /// Where each partition that a group speaks of ended, at least, before that group.
-fn ends_before(changes: &[Change]) -> BTreeMap<(u32, u32), i64> {
+fn ends_before(changes: &[LogChange]) -> BTreeMap<(u32, u32), i64> {
     let mut chunks = BTreeMap::new();
     let mut spoken: BTreeMap<(u32, u32), i64> = BTreeMap::new();
     let mut speak = |topic: u32, partition: u32, end: i64| {
@@ -243,7 +247,7 @@ fn ends_before(changes: &[Change]) -> BTreeMap<(u32, u32), i64> {
     };
     for change in changes {
         match change {
-            Change::Chunk {
+            LogChange::Chunk {
                 topic,
                 partition,
                 head,
@@ -251,36 +255,36 @@ fn ends_before(changes: &[Change]) -> BTreeMap<(u32, u32), i64> {
             } => {
                 chunks.entry((*topic, *partition)).or_insert(head.base);
             }
-            Change::Offset {
+            LogChange::Offset {
                 topic,
                 partition,
                 committed,
                 ..
             } => speak(*topic, *partition, committed.next.0),
-            Change::Skip {
+            LogChange::Skip {
                 topic,
                 partition,
                 next,
                 ..
             } => speak(*topic, *partition, *next),
-            Change::Start {
+            LogChange::Start {
                 topic,
                 partition,
                 start,
                 ..
             } => speak(*topic, *partition, *start),
-            Change::Switch {
+            LogChange::Switch {
                 topic,
                 partition,
                 end,
                 ..
             } => speak(*topic, *partition, *end),
-            Change::Ends { ends, .. } => {
+            LogChange::EndOffsets { ends, .. } => {
                 for (topic, partition, end) in ends {
                     speak(*topic, *partition, *end);
                 }
             }
-            Change::Topic { .. } | Change::Register { .. } | Change::Forget { .. } => {}
+            LogChange::Topic { .. } | LogChange::Register { .. } | LogChange::Forget { .. } => {}
         }
     }
     // What it says of a partition that it writes to counts its own records.

@@ -18,10 +18,10 @@ use tidegate_core::books::{Books, Bucket, LossReason, Place, Tally};
 use tidegate_core::env::Disk;
 
 use super::{COMMIT_DAMAGED, DAMAGED, Repaired};
-use crate::embedded::audit::{self, Audited, group_books};
-use crate::embedded::planted::{self, Bug};
+use crate::embedded::audit::{self, TopicAudit, group_books};
+use crate::embedded::injected_bugs::{self, InjectedBug};
 use crate::embedded::segment::Minutes;
-use crate::embedded::state::{Reading, State, TopicState};
+use crate::embedded::state::{GroupProgress, LogState, TopicState};
 use crate::error::LogError;
 use crate::record::TopicPartition;
 
@@ -30,7 +30,7 @@ type Sums = BTreeMap<Bucket, Tally>;
 
 /// What a damaged segment held and cannot be read any more.
 #[derive(Debug)]
-pub(super) struct Harm {
+pub(super) struct DamagedSegment {
     pub(super) topic: u32,
     pub(super) partition: u32,
     /// The first offset that is damaged, and the one behind the last.
@@ -52,19 +52,19 @@ pub(super) struct Posted {
 pub(super) fn post(
     disk: &dyn Disk,
     dir: &Path,
-    state: &mut State,
-    harms: &[Harm],
+    state: &mut LogState,
+    segments: &[DamagedSegment],
     now_ms: u64,
 ) -> Result<Posted, LogError> {
     let mut posted = Posted::default();
     let is_lost = |topic: &TopicState| topic.holes().count() > 0;
     let is_journal_damaged = !state.journal_damage.is_empty() || state.topics.iter().any(is_lost);
     let is_removed = state.topics.iter().any(|topic| removed_unread(topic) > 0);
-    if !is_journal_damaged && !is_removed && harms.is_empty() {
+    if !is_journal_damaged && !is_removed && segments.is_empty() {
         return Ok(posted);
     }
     let damage = Damage {
-        harms,
+        segments,
         is_journal_damaged,
         now_ms: now_ms.max(state.folded_from()),
     };
@@ -84,9 +84,9 @@ pub(super) fn post(
         let commits = state.lost_commits.iter();
         let commits = commits.filter(|lost| lost.group == *group && lost.topic == number);
         let commits: u64 = commits.map(|lost| lost.events).sum();
-        let readings = state.groups.get_mut(group);
-        if let Some(reading) = readings.and_then(|of| of.get_mut(&number)) {
-            damage.post_group((number, topic), reading, commits, &audited, &mut posted);
+        let by_topic = state.groups.get_mut(group);
+        if let Some(progress) = by_topic.and_then(|of| of.get_mut(&number)) {
+            damage.post_group((number, topic), progress, commits, &audited, &mut posted);
         }
     }
     Ok(posted)
@@ -94,7 +94,7 @@ pub(super) fn post(
 
 /// What is known of the damage.
 struct Damage<'a> {
-    harms: &'a [Harm],
+    segments: &'a [DamagedSegment],
     is_journal_damaged: bool,
     now_ms: u64,
 }
@@ -103,7 +103,7 @@ impl Damage<'_> {
     fn post_topic(
         &self,
         (number, topic): (u32, &mut TopicState),
-        audited: &Audited,
+        audited: &TopicAudit,
         posted: &mut Posted,
     ) {
         let missing = self.missing(&topic.books, audited);
@@ -135,19 +135,19 @@ impl Damage<'_> {
     fn post_group(
         &self,
         (number, topic): (u32, &TopicState),
-        reading: &mut Reading,
+        progress: &mut GroupProgress,
         commits: u64,
-        audited: &Audited,
+        audited: &TopicAudit,
         posted: &mut Posted,
     ) {
-        let missing = self.missing(&group_books(topic, reading), audited);
+        let missing = self.missing(&group_books(topic, progress), audited);
         let start = |p: usize| topic.partitions.get(p).map_or(0, |p| p.start);
-        let began = |p: usize| reading.starts.get(p).copied().unwrap_or(0);
-        let passed = |p: usize| (began(p), reading.needs(p).max(start(p)));
+        let began = |p: usize| progress.starts.get(p).copied().unwrap_or(0);
+        let passed = |p: usize| (began(p), progress.needs(p).max(start(p)));
         let (known, most) = self.explained(number, &missing, passed);
         // Retention waits for a group: what it removed the group had passed, with a commit that was lost
         // where it seems to need it still.
-        let removed = (0..topic.partitions.len()).map(|p| (start(p) - reading.needs(p)).max(0));
+        let removed = (0..topic.partitions.len()).map(|p| (start(p) - progress.needs(p)).max(0));
         let removed = removed.filter(|_| self.is_journal_damaged).sum::<i64>();
         let commits = i64::try_from(commits).unwrap_or(i64::MAX);
         let commits = commits.saturating_add(removed);
@@ -161,10 +161,10 @@ impl Damage<'_> {
                 events: count,
             });
         }
-        lose(&mut reading.posted, &reason, lost);
+        lose(&mut progress.posted, &reason, lost);
         for (bucket, tally) in exchanged {
             let queued = Some(Place::Queued);
-            reading.before.move_tally(bucket, None, queued, tally);
+            progress.before.move_tally(bucket, None, queued, tally);
         }
     }
 
@@ -177,12 +177,18 @@ impl Damage<'_> {
         passed: impl Fn(usize) -> (i64, i64),
     ) -> (Sums, i64) {
         let (mut most, mut harmed) = (0, Books::default());
-        for harm in self.harms.iter().filter(|harm| harm.topic == topic) {
-            let (_, from) = passed(harm.partition as usize);
-            let held: i64 = harm.minutes.values().map(|tally| tally.count).sum();
-            let count = held.min(harm.offsets.1 - from.max(harm.offsets.0)).max(0);
+        for segment in self
+            .segments
+            .iter()
+            .filter(|segment| segment.topic == topic)
+        {
+            let (_, from) = passed(segment.partition as usize);
+            let held: i64 = segment.minutes.values().map(|tally| tally.count).sum();
+            let count = held
+                .min(segment.offsets.1 - from.max(segment.offsets.0))
+                .max(0);
             most += count;
-            for (minute, tally) in harm.minutes.iter().filter(|_| count > 0) {
+            for (minute, tally) in segment.minutes.iter().filter(|_| count > 0) {
                 let bucket = Bucket::Minute(*minute);
                 harmed.move_tally(bucket, None, Some(Place::Queued), *tally);
             }
@@ -205,7 +211,7 @@ impl Damage<'_> {
     }
 
     /// What books have as queued, by bucket, and the records do not have.
-    fn missing(&self, books: &Books, audited: &Audited) -> Sums {
+    fn missing(&self, books: &Books, audited: &TopicAudit) -> Sums {
         let mut recount = audited.recount.clone();
         recount.fold(self.now_ms);
         let mut missing = books.tallies(&Place::Queued);
@@ -227,7 +233,7 @@ fn explain(missing: Sums, known: &Sums, most: i64) -> (Sums, Sums) {
     let total: i64 = missing.iter().map(count).sum();
     let is_possible =
         in_holes + told >= 0 && (in_holes > 0 || missing.iter().all(|m| count(m) > 0));
-    let is_within = (0..=most).contains(&total) || planted::is(Bug::UnboundedRepair);
+    let is_within = (0..=most).contains(&total) || injected_bugs::is(InjectedBug::UnboundedRepair);
     let mut lost = Sums::new();
     if !is_possible || !is_within {
         for (bucket, held) in known {

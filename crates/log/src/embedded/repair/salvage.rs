@@ -9,12 +9,12 @@ use std::path::Path;
 
 use tidegate_core::env::Disk;
 
-use crate::embedded::change::Change;
+use crate::embedded::change::LogChange;
 use crate::embedded::files::{self, Doing};
 use crate::embedded::inspect::{DamagedPart, damaged_parts};
 use crate::embedded::recover::groups;
 use crate::embedded::segment::Minutes;
-use crate::embedded::state::{Fresh, State};
+use crate::embedded::state::{LogState, UnflushedChunk};
 use crate::embedded::tally::add_all;
 use crate::error::LogError;
 
@@ -23,21 +23,21 @@ const TRIES: usize = 1_000;
 
 /// The chunks in journal files that have offsets of damaged segments, by partition and first offset.
 #[derive(Debug, Default)]
-pub(super) struct Salvage(BTreeMap<(u32, u32), BTreeMap<i64, Vec<Fresh>>>);
+pub(super) struct Salvage(BTreeMap<(u32, u32), BTreeMap<i64, Vec<UnflushedChunk>>>);
 
 impl Salvage {
     /// Looks through all journal files, where a segment is damaged.
     ///
     /// # Errors
     /// A file cannot be read.
-    pub(super) fn look(disk: &dyn Disk, dir: &Path, state: &State) -> Result<Self, LogError> {
+    pub(super) fn look(disk: &dyn Disk, dir: &Path, state: &LogState) -> Result<Self, LogError> {
         let mut wanted: BTreeMap<(u32, u32), Vec<DamagedPart>> = BTreeMap::new();
         for (topic, number, partition) in state.all() {
             let Some(at) = state.name(topic, number) else {
                 continue;
             };
             for segment in &partition.segments {
-                let parts = damaged_parts(disk, dir, (&at, segment), state.seal)?;
+                let parts = damaged_parts(disk, dir, (&at, segment), state.secret)?;
                 wanted.entry((topic, number)).or_default().extend(parts);
             }
         }
@@ -49,10 +49,10 @@ impl Salvage {
         for name in files::journals(disk, dir)?.into_values() {
             let path = dir.join(name);
             let bytes = disk.read(&path, u64::MAX).doing("read", &path)?.into();
-            for (at, frame) in groups(&bytes, state.seal, 0) {
+            for (at, frame) in groups(&bytes, state.secret, 0) {
                 let from = usize::try_from(at).unwrap_or(usize::MAX);
                 let payload = frame.payload(&bytes.slice(from..));
-                let changes = Change::read_all(&payload, state.seal).unwrap_or_default();
+                let changes = LogChange::read_all(&payload, state.secret).unwrap_or_default();
                 changes
                     .into_iter()
                     .for_each(|change| found.add(change, &wanted));
@@ -61,8 +61,8 @@ impl Salvage {
         Ok(found)
     }
 
-    fn add(&mut self, change: Change, wanted: &BTreeMap<(u32, u32), Vec<DamagedPart>>) {
-        let Change::Chunk {
+    fn add(&mut self, change: LogChange, wanted: &BTreeMap<(u32, u32), Vec<DamagedPart>>) {
+        let LogChange::Chunk {
             topic,
             partition,
             head,
@@ -82,7 +82,7 @@ impl Salvage {
         if same.iter().all(|chunk| chunk.bytes != bytes) {
             // Not a part of the whole file.
             let bytes = bytes::Bytes::copy_from_slice(&bytes);
-            same.push(Fresh { head, bytes });
+            same.push(UnflushedChunk { head, bytes });
         }
     }
 
@@ -93,7 +93,7 @@ impl Salvage {
         at: (u32, u32),
         parts: &[DamagedPart],
         missing: &Minutes,
-    ) -> Option<Vec<Fresh>> {
+    ) -> Option<Vec<UnflushedChunk>> {
         let mut filling = Filling {
             chunks: self.0.get(&at)?,
             parts,
@@ -108,10 +108,10 @@ impl Salvage {
 }
 
 struct Filling<'a> {
-    chunks: &'a BTreeMap<i64, Vec<Fresh>>,
+    chunks: &'a BTreeMap<i64, Vec<UnflushedChunk>>,
     parts: &'a [DamagedPart],
     missing: &'a Minutes,
-    taken: Vec<&'a Fresh>,
+    taken: Vec<&'a UnflushedChunk>,
     tries: usize,
 }
 

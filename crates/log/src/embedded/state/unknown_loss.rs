@@ -6,7 +6,7 @@ use std::fmt;
 use tidegate_core::GroupName;
 use tidegate_core::books::{Place, Posting};
 
-use super::{State, TopicState};
+use super::{LogState, TopicState};
 use crate::record::TopicPartition;
 
 /// A part of the journal that was acknowledged and cannot be read.
@@ -102,7 +102,7 @@ impl LostCommit {
     }
 }
 
-impl State {
+impl LogState {
     /// Takes note of a damaged part of the journal, once.
     pub(in crate::embedded) fn note_damage(&mut self, damage: &JournalDamage) {
         if !self.journal_damage.contains(damage) {
@@ -153,12 +153,12 @@ impl State {
 
     /// How many offsets were given that no partition has.
     pub(in crate::embedded) fn unplaced(&self) -> u64 {
-        self.said.saturating_sub(self.given)
+        self.offsets_reported.saturating_sub(self.offsets_assigned)
     }
 
     /// Some offsets were given to records that are lost, and their partition is unknown: no partition
     /// gives them again, but those of which it is known where they ended.
-    pub(in crate::embedded) fn step_over(&mut self, known: &BTreeSet<(u32, u32)>) {
+    pub(in crate::embedded) fn skip_offsets(&mut self, known: &BTreeSet<(u32, u32)>) {
         let lost = i64::try_from(self.unplaced()).unwrap_or(i64::MAX);
         for (topic, number) in self.topics.iter_mut().zip(0..) {
             for (partition, p) in topic.partitions.iter_mut().zip(0..) {
@@ -169,15 +169,15 @@ impl State {
                 }
             }
         }
-        self.count_given();
-        self.said = self.given;
+        self.count_assigned_offsets();
+        self.offsets_reported = self.offsets_assigned;
     }
 
     /// Counts the offsets that all partitions have given.
-    pub(in crate::embedded) fn count_given(&mut self) {
+    pub(in crate::embedded) fn count_assigned_offsets(&mut self) {
         let ends = self
             .all()
             .map(|(.., partition)| partition.end.unsigned_abs());
-        self.given = ends.sum();
+        self.offsets_assigned = ends.sum();
     }
 }

@@ -3,7 +3,7 @@
 use tidegate_core::env::{Disk, OpenMode};
 use tidegate_sim::SimDisk;
 
-use super::desk::{Desk, append, dir, journal, small};
+use super::harness::{Harness, append, dir, journal, small};
 use crate::EmbeddedConfig;
 use crate::topic::TopicConfig;
 
@@ -40,13 +40,13 @@ fn a_file_with_many_damaged_places_is_kept_aside_once_and_from_the_first_of_them
         journal_size: 1 << 16,
         ..small()
     };
-    let mut desk = Desk::open(&disk, config.clone()).unwrap();
-    desk.create("a", TopicConfig::new(1)).unwrap();
+    let mut harness = Harness::open(&disk, config.clone()).unwrap();
+    harness.create("a", TopicConfig::new(1)).unwrap();
     for n in 0..200 {
-        desk.append(vec![append("a", 0, n)]).unwrap();
+        harness.append(vec![append("a", 0, n)]).unwrap();
     }
-    let end = usize::try_from(desk.opened.hub.state().journal.at).unwrap();
-    drop(desk);
+    let end = usize::try_from(harness.opened.context.state().journal.at).unwrap();
+    drop(harness);
     disk.end_process();
     let mut first = end;
     for n in (0..200).step_by(2) {
@@ -56,7 +56,7 @@ fn a_file_with_many_damaged_places_is_kept_aside_once_and_from_the_first_of_them
     }
     let damaged = read(&disk, 1);
     for _ in 0..2 {
-        drop(Desk::open(&disk, config.clone()).unwrap());
+        drop(Harness::open(&disk, config.clone()).unwrap());
         disk.end_process();
         let kept = aside(&disk);
         assert_eq!(kept.len(), 1);
@@ -72,14 +72,14 @@ fn a_file_with_many_damaged_places_is_kept_aside_once_and_from_the_first_of_them
 fn of_damage_that_goes_over_whole_files_each_of_them_is_kept_aside() {
     for (damaged, is_zeroed) in [(3..4, false), (3..5, false), (3..5, true)] {
         let disk = SimDisk::new(1);
-        let mut desk = Desk::open(&disk, small()).unwrap();
-        desk.create("a", TopicConfig::new(1)).unwrap();
+        let mut harness = Harness::open(&disk, small()).unwrap();
+        harness.create("a", TopicConfig::new(1)).unwrap();
         let mut n = 0;
-        while desk.opened.hub.state().journal.file < 6 {
-            desk.append(vec![append("a", 0, n)]).unwrap();
+        while harness.opened.context.state().journal.file < 6 {
+            harness.append(vec![append("a", 0, n)]).unwrap();
             n += 1;
         }
-        drop(desk);
+        drop(harness);
         disk.end_process();
         for number in damaged.clone() {
             let path = journal(&disk, number);
@@ -99,13 +99,13 @@ fn of_damage_that_goes_over_whole_files_each_of_them_is_kept_aside() {
         let before: Vec<Vec<u8>> = (damaged.start..=damaged.end)
             .map(|number| read(&disk, number))
             .collect();
-        let mut desk = Desk::open(&disk, small()).unwrap();
+        let mut harness = Harness::open(&disk, small()).unwrap();
         // The files that are let go of are used again.
         for n in 0..80 {
-            desk.append(vec![append("a", 0, 5_000 + n)]).unwrap();
-            desk.keep().unwrap();
+            harness.append(vec![append("a", 0, 5_000 + n)]).unwrap();
+            harness.keep().unwrap();
         }
-        drop(desk);
+        drop(harness);
         disk.end_process();
         let kept = aside(&disk);
         for (number, bytes) in (damaged.start..).zip(before) {

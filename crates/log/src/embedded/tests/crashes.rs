@@ -8,8 +8,8 @@ use tidegate_core::GroupName;
 use tidegate_core::env::{Disk, Entropy, Stream};
 use tidegate_sim::{Explored, SimDisk, crash_points, is_long};
 
-use super::desk::{Desk, append, at, dir, id, offset, small};
-use crate::embedded::planted::{self, Bug};
+use super::harness::{Harness, append, at, dir, id, offset, small};
+use crate::embedded::injected_bugs::{self, InjectedBug};
 use crate::local::Write;
 use crate::port::Append;
 use crate::topic::TopicConfig;
@@ -43,16 +43,16 @@ struct Open {
 
 struct Script<'a> {
     disk: &'a SimDisk,
-    desk: Option<Desk>,
-    owed: &'a mut Obligations,
+    harness: Option<Harness>,
+    promised: &'a mut Obligations,
     random: Stream,
     next: u64,
 }
 
 impl Script<'_> {
-    fn desk(&mut self) -> &mut Desk {
-        self.desk
-            .get_or_insert_with(|| Desk::open(self.disk, small()).unwrap())
+    fn harness(&mut self) -> &mut Harness {
+        self.harness
+            .get_or_insert_with(|| Harness::open(self.disk, small()).unwrap())
     }
 
     fn below(&mut self, bound: u64) -> u64 {
@@ -76,10 +76,10 @@ impl Script<'_> {
             ..one()
         };
         for (name, config) in [("a", plain), ("kept", kept), ("keyed", keyed), ("old", old)] {
-            self.desk().create(name, config).unwrap();
-            self.owed.topics += 1;
+            self.harness().create(name, config).unwrap();
+            self.promised.topics += 1;
         }
-        self.desk().register(GROUP, vec![0]).unwrap();
+        self.harness().register(GROUP, vec![0]).unwrap();
     }
 
     fn record(&mut self) -> (Append, (String, i32, u64)) {
@@ -109,12 +109,12 @@ impl Script<'_> {
             committed: None,
         };
         let here = self
-            .owed
+            .promised
             .records
             .get(&("a".to_owned(), 0))
             .cloned()
             .unwrap_or_default();
-        let from = self.owed.committed;
+        let from = self.promised.committed;
         if self.below(3) == 0 && (from as usize) < here.len() {
             let to = (from as usize + 1 + self.below(4) as usize).min(here.len());
             let ids = here[from as usize..to].iter().map(|n| id(*n));
@@ -123,10 +123,10 @@ impl Script<'_> {
                 .push(offset(GROUP, at("a", 0), to as i64, ids));
             open.committed = Some(to as i64);
         }
-        self.owed.open = Some(open.clone());
-        self.desk().write(write).unwrap();
-        self.owed.open = None;
-        settle(self.owed, &open);
+        self.promised.open = Some(open.clone());
+        self.harness().write(write).unwrap();
+        self.promised.open = None;
+        note_done(self.promised, &open);
     }
 
     /// Several commits that share a sync: each is there or not, in their order.
@@ -142,27 +142,27 @@ impl Script<'_> {
             all.records.push(record);
         }
         // Checked as one write would be too strict: a prefix may be there.
-        self.owed.open = Some(all.clone());
-        for answer in self.desk().write_all(writes).unwrap() {
+        self.promised.open = Some(all.clone());
+        for answer in self.harness().write_all(writes).unwrap() {
             answer.unwrap();
         }
-        self.owed.open = None;
-        settle(self.owed, &all);
+        self.promised.open = None;
+        note_done(self.promised, &all);
     }
 
     /// Another group begins behind all that `a` holds.
     fn begin_group(&mut self) {
-        let name = format!("late{}", self.owed.begun.len());
-        let ends = [0, 1].map(|partition| self.desk().end(&at("a", partition)));
-        self.owed.beginning = Some((name.clone(), ends));
-        self.desk().skip(&name, &[(0, 0), (0, 1)]).unwrap();
-        self.owed.beginning = None;
-        self.owed.begun.insert(name, ends);
+        let name = format!("late{}", self.promised.begun.len());
+        let ends = [0, 1].map(|partition| self.harness().end(&at("a", partition)));
+        self.promised.beginning = Some((name.clone(), ends));
+        self.harness().skip(&name, &[(0, 0), (0, 1)]).unwrap();
+        self.promised.beginning = None;
+        self.promised.begun.insert(name, ends);
     }
 
     fn keep(&mut self) {
-        self.desk().pass(37);
-        self.desk().keep().unwrap();
+        self.harness().pass(37);
+        self.harness().keep().unwrap();
     }
 
     fn play(&mut self, steps: u64) {
@@ -171,39 +171,42 @@ impl Script<'_> {
             match self.below(12) {
                 0..6 => self.commit(),
                 6..9 => self.keep(),
-                9 => self.desk().make_room().unwrap(),
+                9 => self.harness().make_room().unwrap(),
                 10 if step % 2 == 0 => {
                     // The process ends and another one goes on.
-                    self.desk = None;
+                    self.harness = None;
                     self.disk.end_process();
                 }
-                11 if self.owed.begun.len() < 3 => self.begin_group(),
+                11 if self.promised.begun.len() < 3 => self.begin_group(),
                 _ => {
-                    let committed = self.owed.committed;
-                    self.desk().delete_before(&at("a", 0), committed).unwrap();
+                    let committed = self.promised.committed;
+                    self.harness()
+                        .delete_before(&at("a", 0), committed)
+                        .unwrap();
                 }
             }
         }
     }
 }
 
-fn settle(owed: &mut Obligations, done: &Open) {
+fn note_done(promised: &mut Obligations, done: &Open) {
     for (name, partition, n) in &done.records {
-        owed.records
+        promised
+            .records
             .entry((name.clone(), *partition))
             .or_default()
             .push(*n);
     }
     if let Some(committed) = done.committed {
-        owed.committed = committed;
+        promised.committed = committed;
     }
 }
 
-fn scenario(seed: u64, steps: u64, disk: &SimDisk, owed: &mut Obligations) {
+fn scenario(seed: u64, steps: u64, disk: &SimDisk, promised: &mut Obligations) {
     let mut script = Script {
         disk,
-        desk: None,
-        owed,
+        harness: None,
+        promised,
         random: Stream::new(seed).stream("script"),
         next: 0,
     };
@@ -211,33 +214,34 @@ fn scenario(seed: u64, steps: u64, disk: &SimDisk, owed: &mut Obligations) {
 }
 
 /// Opens the disk as the next process would, and says what is broken.
-fn check(disk: &SimDisk, owed: &Obligations) -> Result<(), String> {
+fn check(disk: &SimDisk, promised: &Obligations) -> Result<(), String> {
     let as_disk: &dyn Disk = disk;
-    if owed.topics == 0 && as_disk.list(dir()).is_err() {
+    if promised.topics == 0 && as_disk.list(dir()).is_err() {
         return Ok(());
     }
-    let mut desk = Desk::open(disk, small()).map_err(|error| error.to_string())?;
-    let known = desk.opened.hub.state().topics.len() as u64;
-    if known < owed.topics {
-        return Err(format!("{known} of {} topics", owed.topics));
+    let mut harness = Harness::open(disk, small()).map_err(|error| error.to_string())?;
+    let known = harness.opened.context.state().topics.len() as u64;
+    if known < promised.topics {
+        return Err(format!("{known} of {} topics", promised.topics));
     }
-    let is_open_there = check_records(&mut desk, owed, known)?;
-    check_committed(&desk, owed, is_open_there)?;
-    check_begun(&desk, owed)?;
-    for audited in desk.audit() {
+    let is_open_there = check_records(&mut harness, promised, known)?;
+    check_committed(&harness, promised, is_open_there)?;
+    check_begun(&harness, promised)?;
+    for audited in harness.audit() {
         if !audited.books.is_balanced() || !audited.missing.is_empty() {
             return Err(format!("the books are wrong: {:?}", audited.missing));
         }
     }
     // Whoever opens a log can write to it, and finds it again.
     if known > 0 {
-        desk.append(vec![append("a", 0, 9_999)])
+        harness
+            .append(vec![append("a", 0, 9_999)])
             .map_err(|error| error.to_string())?;
-        let end = desk.end(&at("a", 0));
-        drop(desk);
+        let end = harness.end(&at("a", 0));
+        drop(harness);
         disk.end_process();
-        let desk = Desk::open(disk, small()).map_err(|error| error.to_string())?;
-        if desk.end(&at("a", 0)) != end {
+        let harness = Harness::open(disk, small()).map_err(|error| error.to_string())?;
+        if harness.end(&at("a", 0)) != end {
             return Err("a write after the crash is gone".to_owned());
         }
     }
@@ -245,24 +249,28 @@ fn check(disk: &SimDisk, owed: &Obligations) -> Result<(), String> {
 }
 
 /// Whether the records are right, and whether the write that was not answered is there.
-fn check_records(desk: &mut Desk, owed: &Obligations, known: u64) -> Result<Option<bool>, String> {
+fn check_records(
+    harness: &mut Harness,
+    promised: &Obligations,
+    known: u64,
+) -> Result<Option<bool>, String> {
     let mut is_open_there = None;
     for (name, partition) in PARTITIONS.into_iter().take(known as usize + 1) {
         let place = at(name, partition);
-        if desk.opened.hub.state().find(&place).is_none() {
+        if harness.opened.context.state().find(&place).is_none() {
             continue;
         }
-        let mut expected: Vec<u64> = owed
+        let mut expected: Vec<u64> = promised
             .records
             .get(&(name.to_owned(), partition))
             .cloned()
             .unwrap_or_default();
-        let opened = owed.open.iter().flat_map(|open| &open.records);
+        let opened = promised.open.iter().flat_map(|open| &open.records);
         let opened: Vec<u64> = opened
             .filter(|(n, p, _)| (n.as_str(), *p) == (name, partition))
             .map(|(.., n)| *n)
             .collect();
-        let end = desk.end(&place) as usize;
+        let end = harness.end(&place) as usize;
         if !opened.is_empty() {
             let is_there = end > expected.len();
             if is_open_there.is_some_and(|known| known != is_there) {
@@ -276,8 +284,8 @@ fn check_records(desk: &mut Desk, owed: &Obligations, known: u64) -> Result<Opti
         if end != expected.len() {
             return Err(format!("{place} ends at {end}, not at {}", expected.len()));
         }
-        let start = desk.start(&place);
-        let found = desk.all(&place).map_err(|error| error.to_string())?;
+        let start = harness.start(&place);
+        let found = harness.all(&place).map_err(|error| error.to_string())?;
         let compacted = name == "keyed";
         if !compacted && found.len() as i64 != end as i64 - start {
             return Err(format!(
@@ -294,7 +302,7 @@ fn check_records(desk: &mut Desk, owed: &Obligations, known: u64) -> Result<Opti
         if compacted {
             check_keys(&expected, &found)?;
         }
-        if name == "a" && start > owed.committed.max(committed_of(desk)) {
+        if name == "a" && start > promised.committed.max(committed_of(harness)) {
             return Err("what a group still needs was removed".to_owned());
         }
     }
@@ -302,7 +310,7 @@ fn check_records(desk: &mut Desk, owed: &Obligations, known: u64) -> Result<Opti
 }
 
 /// The last record of each key is there, unless it is a tombstone.
-fn check_keys(expected: &[u64], found: &[crate::Stored]) -> Result<(), String> {
+fn check_keys(expected: &[u64], found: &[crate::StoredRecord]) -> Result<(), String> {
     let mut last = BTreeMap::new();
     for n in expected {
         last.insert(n % 3, *n);
@@ -318,19 +326,23 @@ fn check_keys(expected: &[u64], found: &[crate::Stored]) -> Result<(), String> {
     Ok(())
 }
 
-fn committed_of(desk: &Desk) -> i64 {
-    let state = desk.opened.hub.state();
-    let reading = state.groups.values().next().and_then(|group| group.get(&0));
-    let committed = reading.and_then(|reading| reading.committed[0].as_ref());
+fn committed_of(harness: &Harness) -> i64 {
+    let state = harness.opened.context.state();
+    let progress = state.groups.values().next().and_then(|group| group.get(&0));
+    let committed = progress.and_then(|progress| progress.committed[0].as_ref());
     committed.map_or(0, |committed| committed.next.0)
 }
 
-fn check_committed(desk: &Desk, owed: &Obligations, is_there: Option<bool>) -> Result<(), String> {
-    let found = committed_of(desk);
-    let opened = owed.open.as_ref().and_then(|open| open.committed);
+fn check_committed(
+    harness: &Harness,
+    promised: &Obligations,
+    is_there: Option<bool>,
+) -> Result<(), String> {
+    let found = committed_of(harness);
+    let opened = promised.open.as_ref().and_then(|open| open.committed);
     let expected = match opened {
         Some(next) if is_there == Some(true) => next,
-        Some(_) | None => owed.committed,
+        Some(_) | None => promised.committed,
     };
     if found != expected {
         return Err(format!("{found} is committed, not {expected}"));
@@ -339,14 +351,14 @@ fn check_committed(desk: &Desk, owed: &Obligations, is_there: Option<bool>) -> R
 }
 
 /// Groups began where they were told, in both partitions or in none.
-fn check_begun(desk: &Desk, owed: &Obligations) -> Result<(), String> {
-    let state = desk.opened.hub.state();
+fn check_begun(harness: &Harness, promised: &Obligations) -> Result<(), String> {
+    let state = harness.opened.context.state();
     let found = |name: &str| -> Option<[i64; 2]> {
-        let reading = state.groups.get(&GroupName::new(name).ok()?)?.get(&0)?;
-        reading.committed[0].as_ref()?;
-        Some([reading.needs(0), reading.needs(1)])
+        let progress = state.groups.get(&GroupName::new(name).ok()?)?.get(&0)?;
+        progress.committed[0].as_ref()?;
+        Some([progress.needs(0), progress.needs(1)])
     };
-    for (name, ends) in &owed.begun {
+    for (name, ends) in &promised.begun {
         if found(name) != Some(*ends) {
             return Err(format!(
                 "{name} began at {:?}, not at {ends:?}",
@@ -354,7 +366,7 @@ fn check_begun(desk: &Desk, owed: &Obligations) -> Result<(), String> {
             ));
         }
     }
-    match &owed.beginning {
+    match &promised.beginning {
         Some((name, ends)) if found(name).is_some_and(|found| found != *ends) => {
             Err(format!("{name} began by half"))
         }
@@ -370,7 +382,11 @@ fn a_million_crashes_lose_nothing_that_was_promised() {
     let mut explored = Explored::default();
     let mut seed = 0;
     while explored.states < wanted {
-        explored += crash_points(seed, |disk, owed| scenario(seed, STEPS, disk, owed), check);
+        explored += crash_points(
+            seed,
+            |disk, promised| scenario(seed, STEPS, disk, promised),
+            check,
+        );
         seed += 1;
     }
     println!(
@@ -382,11 +398,11 @@ fn a_million_crashes_lose_nothing_that_was_promised() {
 /// Writes that share a sync are each there or not; so those that survive are a prefix.
 #[test]
 fn of_writes_that_share_a_sync_a_prefix_survives() {
-    let script = |seed: u64, disk: &SimDisk, owed: &mut Obligations| {
+    let script = |seed: u64, disk: &SimDisk, promised: &mut Obligations| {
         let mut script = Script {
             disk,
-            desk: None,
-            owed,
+            harness: None,
+            promised,
             random: Stream::new(seed).stream("script"),
             next: 0,
         };
@@ -396,46 +412,48 @@ fn of_writes_that_share_a_sync_a_prefix_survives() {
             script.keep();
         }
     };
-    let check = |disk: &SimDisk, owed: &Obligations| {
-        if owed.topics < 4 {
+    let check = |disk: &SimDisk, promised: &Obligations| {
+        if promised.topics < 4 {
             return Ok(());
         }
         // Which of them survived is told by how many records there are.
-        let desk = Desk::open(disk, small()).map_err(|error| error.to_string())?;
-        let ends = PARTITIONS.iter().map(|(name, p)| desk.end(&at(name, *p)));
+        let harness = Harness::open(disk, small()).map_err(|error| error.to_string())?;
+        let ends = PARTITIONS
+            .iter()
+            .map(|(name, p)| harness.end(&at(name, *p)));
         let there: i64 = ends.sum();
-        drop(desk);
+        drop(harness);
         disk.end_process();
-        let mut owed = owed.clone();
-        let promised: usize = owed.records.values().map(Vec::len).sum();
-        let mut open = owed.open.take().unwrap_or_default();
+        let mut promised = promised.clone();
+        let count: usize = promised.records.values().map(Vec::len).sum();
+        let mut open = promised.open.take().unwrap_or_default();
         let extra = (there as usize)
-            .checked_sub(promised)
+            .checked_sub(count)
             .ok_or("something is missing")?;
         open.records.truncate(extra);
-        settle(&mut owed, &open);
-        check(disk, &owed)
+        note_done(&mut promised, &open);
+        check(disk, &promised)
     };
     let mut explored = Explored::default();
     for seed in 0..if is_long() { 3 } else { 1 } {
-        explored += crash_points(seed, |disk, owed| script(seed, disk, owed), check);
+        explored += crash_points(seed, |disk, promised| script(seed, disk, promised), check);
     }
     assert!(explored.states > 500, "{explored:?}");
 }
 
 /// Whether the workload finds this mistake, within so many seeds.
-fn is_caught(bug: Bug, seeds: u64) -> Option<u64> {
+fn is_caught(bug: InjectedBug, seeds: u64) -> Option<u64> {
     (0..seeds).find(|seed| {
         let run = || {
             crash_points(
                 *seed,
-                |disk, owed| scenario(*seed, STEPS, disk, owed),
+                |disk, promised| scenario(*seed, STEPS, disk, promised),
                 check,
             )
         };
-        planted::plant(Some(bug));
+        injected_bugs::inject(Some(bug));
         let caught = catch_unwind(AssertUnwindSafe(run)).is_err();
-        planted::plant(None);
+        injected_bugs::inject(None);
         caught
     })
 }
@@ -443,11 +461,11 @@ fn is_caught(bug: Bug, seeds: u64) -> Option<u64> {
 #[test]
 fn planted_mistakes_are_caught() {
     for bug in [
-        Bug::AnswerBeforeSync,
-        Bug::UnsyncedSegments,
-        Bug::UncheckedTail,
-        Bug::UnsyncedSwitch,
-        Bug::CheckpointAhead,
+        InjectedBug::AnswerBeforeSync,
+        InjectedBug::UnsyncedSegments,
+        InjectedBug::UncheckedTail,
+        InjectedBug::UnsyncedSwitch,
+        InjectedBug::CheckpointAhead,
     ] {
         let seed = is_caught(bug, 5);
         println!("{bug:?}: caught by seed {seed:?}");
@@ -464,36 +482,36 @@ fn a_crash_between_a_removal_and_its_manifest_leaves_no_record_twice() {
         ..small()
     };
     let script = |disk: &SimDisk, written: &mut i64| {
-        let mut desk = Desk::open(disk, config()).unwrap();
+        let mut harness = Harness::open(disk, config()).unwrap();
         let keyed = TopicConfig {
             compact: true,
             ..TopicConfig::new(1)
         };
-        desk.create("keyed", keyed).unwrap();
-        let mut add = |desk: &mut Desk, n: u64| {
+        harness.create("keyed", keyed).unwrap();
+        let mut add = |harness: &mut Harness, n: u64| {
             let mut append = append("keyed", 0, n);
             append.record.key = Some(format!("key {}", n % 3).into());
-            desk.append(vec![append]).unwrap();
+            harness.append(vec![append]).unwrap();
             *written += 1;
         };
-        (0..40).for_each(|n| add(&mut desk, n));
-        desk.keep().unwrap();
-        (40..60).for_each(|n| add(&mut desk, n));
-        desk.opened.keeper.fill(true).unwrap();
-        desk.delete_before(&at("keyed", 0), 58).unwrap();
+        (0..40).for_each(|n| add(&mut harness, n));
+        harness.keep().unwrap();
+        (40..60).for_each(|n| add(&mut harness, n));
+        harness.opened.maintenance.fill(true).unwrap();
+        harness.delete_before(&at("keyed", 0), 58).unwrap();
     };
     let check = |disk: &SimDisk, written: &i64| {
         if *written == 0 {
             return Ok(());
         }
-        let mut desk = Desk::open(disk, config()).map_err(|error| error.to_string())?;
-        for audited in desk.audit() {
+        let mut harness = Harness::open(disk, config()).map_err(|error| error.to_string())?;
+        for audited in harness.audit() {
             if !audited.books.is_balanced() || !audited.missing.is_empty() {
                 return Err(format!("the books are wrong: {audited:?}"));
             }
         }
-        let end = desk.end(&at("keyed", 0));
-        let found = desk.all(&at("keyed", 0)).map_err(|e| e.to_string())?;
+        let end = harness.end(&at("keyed", 0));
+        let found = harness.all(&at("keyed", 0)).map_err(|e| e.to_string())?;
         if end < *written || !found.is_sorted_by(|a, b| a.offset < b.offset) {
             return Err(format!(
                 "{written} were written, {end} is the end: {found:?}"
@@ -502,7 +520,7 @@ fn a_crash_between_a_removal_and_its_manifest_leaves_no_record_twice() {
         let numbers: Vec<u64> = (0..end as u64).collect();
         let last: Vec<u64> = (0..3)
             .filter_map(|key| numbers.iter().rev().find(|n| *n % 3 == key).copied())
-            .filter(|n| *n as i64 >= desk.start(&at("keyed", 0)))
+            .filter(|n| *n as i64 >= harness.start(&at("keyed", 0)))
             .collect();
         if !last
             .iter()
@@ -510,16 +528,22 @@ fn a_crash_between_a_removal_and_its_manifest_leaves_no_record_twice() {
         {
             return Err(format!("the last of a key is gone: {found:?}"));
         }
-        let state = desk.opened.hub.state();
+        let state = harness.opened.context.state();
         let partition = state.partition(0, 0).ok_or("the partition is gone")?;
         let in_segments: u64 = partition.segments.iter().map(|s| s.len).sum();
-        let fresh: u64 = partition.fresh.iter().map(|f| f.bytes.len() as u64).sum();
-        let counted = (state.used, state.fresh_bytes, partition.fresh_bytes);
-        if counted != (in_segments + fresh, fresh, fresh) {
-            return Err(format!("{in_segments} + {fresh} bytes, not {counted:?}"));
+        let unflushed: u64 = partition
+            .unflushed
+            .iter()
+            .map(|f| f.bytes.len() as u64)
+            .sum();
+        let counted = (state.used, state.unflushed_bytes, partition.unflushed_bytes);
+        if counted != (in_segments + unflushed, unflushed, unflushed) {
+            return Err(format!(
+                "{in_segments} + {unflushed} bytes, not {counted:?}"
+            ));
         }
-        let mut fresh = partition.fresh.iter();
-        if fresh.any(|f| f.head.end() <= partition.start) {
+        let mut unflushed = partition.unflushed.iter();
+        if unflushed.any(|f| f.head.end() <= partition.start) {
             return Err("what was removed is kept in memory".to_owned());
         }
         Ok(())

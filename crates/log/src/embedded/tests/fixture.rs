@@ -8,10 +8,10 @@ use tidegate_core::env::{Disk, OpenMode};
 use tidegate_core::{GroupName, Offset};
 use tidegate_sim::SimDisk;
 
-use super::desk::{Desk, append, at, dir, id, journal, offset, small};
+use super::harness::{Harness, append, at, dir, id, journal, offset, small};
 use crate::EmbeddedConfig;
-use crate::embedded::change::Change;
-use crate::embedded::{Problem, check};
+use crate::embedded::change::LogChange;
+use crate::embedded::{LogProblem, check};
 use crate::error::LogError;
 use crate::local::Write;
 use crate::topic::TopicConfig;
@@ -31,8 +31,8 @@ fn config() -> EmbeddedConfig {
     }
 }
 
-fn open(disk: &SimDisk) -> Desk {
-    Desk::open(disk, config()).unwrap()
+fn open(disk: &SimDisk) -> Harness {
+    Harness::open(disk, config()).unwrap()
 }
 
 /// Copies the files of one directory.
@@ -66,57 +66,59 @@ fn commit(group: &str, partition: i32, next: i64, n: u64) -> Write {
 /// A log whose manifest has offsets that were lost, records that were removed, and groups that
 /// began late; and whose journal has one change of each kind behind it.
 fn play(disk: &SimDisk) {
-    let mut desk = open(disk);
-    desk.create("a", TopicConfig::new(2)).unwrap();
+    let mut harness = open(disk);
+    harness.create("a", TopicConfig::new(2)).unwrap();
     let compact = TopicConfig {
         compact: true,
         retention_bytes: Some(1 << 20),
         ..TopicConfig::new(1)
     };
-    desk.create("keyed", compact).unwrap();
-    desk.register("g", vec![0]).unwrap();
-    desk.register("forgotten", vec![0]).unwrap();
+    harness.create("keyed", compact).unwrap();
+    harness.register("g", vec![0]).unwrap();
+    harness.register("forgotten", vec![0]).unwrap();
     for n in 0..8 {
-        desk.append(vec![append("a", 0, n), append("a", 1, 100 + n)])
+        harness
+            .append(vec![append("a", 0, n), append("a", 1, 100 + n)])
             .unwrap();
     }
-    drop(desk);
+    drop(harness);
     let as_disk: &dyn Disk = disk;
     let journal = journal(disk, 1);
     let bytes = as_disk.read(&journal, 1 << 20).unwrap();
     let value = b"value 3 ";
     let place = bytes.windows(value.len()).position(|w| w == value);
     disk.flip_bit(&journal, place.unwrap() as u64, 1);
-    let mut desk = open(disk);
-    desk.write(commit("g", 0, 1, 0)).unwrap();
-    desk.write(commit("g", 1, 1, 100)).unwrap();
-    desk.write(commit("forgotten", 1, 1, 100)).unwrap();
-    desk.delete_before(&at("a", 1), 1).unwrap();
-    desk.skip("late", &[(0, 1)]).unwrap();
+    let mut harness = open(disk);
+    harness.write(commit("g", 0, 1, 0)).unwrap();
+    harness.write(commit("g", 1, 1, 100)).unwrap();
+    harness.write(commit("forgotten", 1, 1, 100)).unwrap();
+    harness.delete_before(&at("a", 1), 1).unwrap();
+    harness.skip("late", &[(0, 1)]).unwrap();
     (0..40).for_each(|n| {
-        desk.append(vec![keyed(200 + n)]).unwrap();
+        harness.append(vec![keyed(200 + n)]).unwrap();
     });
-    desk.opened.keeper.checkpoint().unwrap();
+    harness.opened.maintenance.checkpoint().unwrap();
     // From here on everything is only in the journal.
-    desk.create_in_journal("b", TopicConfig::new(3)).unwrap();
-    desk.register("h", vec![0, 2]).unwrap();
-    desk.append(vec![append("b", 2, 300), append("a", 1, 301)])
+    harness.create_in_journal("b", TopicConfig::new(3)).unwrap();
+    harness.register("h", vec![0, 2]).unwrap();
+    harness
+        .append(vec![append("b", 2, 300), append("a", 1, 301)])
         .unwrap();
-    desk.write(commit("g", 1, 2, 101)).unwrap();
+    harness.write(commit("g", 1, 2, 101)).unwrap();
     let forgotten = GroupName::new("forgotten").unwrap();
-    let forget = Change::Forget { group: forgotten };
-    desk.opened.writer.change(&[forget]).unwrap();
-    desk.skip("h", &[(0, 1)]).unwrap();
-    let removal = desk
+    let forget = LogChange::Forget { group: forgotten };
+    harness.opened.writer.change(&[forget]).unwrap();
+    harness.skip("h", &[(0, 1)]).unwrap();
+    let removal = harness
         .opened
-        .keeper
+        .maintenance
         .delete_before(&at("keyed", 0), 2)
         .unwrap();
-    assert!(desk.opened.writer.remove(removal.unwrap()).unwrap());
-    let switch = desk.opened.keeper.compaction().unwrap().unwrap();
-    assert!(matches!(switch, Change::Switch { .. }));
-    assert!(desk.opened.writer.remove(switch).unwrap());
-    drop(desk);
+    assert!(harness.opened.writer.remove(removal.unwrap()).unwrap());
+    let switch = harness.opened.maintenance.compaction().unwrap().unwrap();
+    assert!(matches!(switch, LogChange::Switch { .. }));
+    assert!(harness.opened.writer.remove(switch).unwrap());
+    drop(harness);
     disk.end_process();
 }
 
@@ -145,36 +147,36 @@ fn read(version: &str) {
     copy(&SystemDisk, &kept(version), &disk, dir());
     let checked = check(&disk, dir()).unwrap();
     assert!(checked.groups >= 8, "{checked:?}");
-    let is_hole = |problem: &Problem| match problem {
-        Problem::Records {
+    let is_hole = |problem: &LogProblem| match problem {
+        LogProblem::Records {
             at: found,
             from,
             to,
             ..
         } => found.topic == at("a", 0).topic && (*from, *to) == (Offset(3), Offset(4)),
-        Problem::Books { .. } => true,
+        LogProblem::Books { .. } => true,
         // The first version did not tell that something was lost with the journal.
-        Problem::UnknownLoss(_) => version != VERSIONS[0],
-        Problem::Beginning { .. }
-        | Problem::Posted { .. }
-        | Problem::Manifest { .. }
-        | Problem::Torn { .. }
-        | Problem::Index { .. } => false,
+        LogProblem::UnknownLoss(_) => version != VERSIONS[0],
+        LogProblem::Beginning { .. }
+        | LogProblem::Posted { .. }
+        | LogProblem::Manifest { .. }
+        | LogProblem::Torn { .. }
+        | LogProblem::Index { .. } => false,
     };
     assert!(checked.problems.iter().all(is_hole), "{checked:?}");
-    let mut desk = open(&disk);
-    let damaged = desk.read(&at("a", 0), 3).unwrap_err();
+    let mut harness = open(&disk);
+    let damaged = harness.read(&at("a", 0), 3).unwrap_err();
     assert!(matches!(damaged, LogError::Damaged { .. }), "{damaged}");
     assert_eq!(
-        desk.all(&at("b", 2)).unwrap()[0].record,
+        harness.all(&at("b", 2)).unwrap()[0].record,
         append("b", 2, 300).record
     );
-    assert_eq!(desk.end(&at("a", 1)), 9);
-    assert_eq!(desk.start(&at("keyed", 0)), 2);
-    let keys = desk.all(&at("keyed", 0)).unwrap();
+    assert_eq!(harness.end(&at("a", 1)), 9);
+    assert_eq!(harness.start(&at("keyed", 0)), 2);
+    let keys = harness.all(&at("keyed", 0)).unwrap();
     assert!(keys.len() < 38, "{} were left by compaction", keys.len());
     {
-        let state = desk.opened.hub.state();
+        let state = harness.opened.context.state();
         let names: Vec<&str> = state.groups.keys().map(GroupName::as_str).collect();
         assert_eq!(names, ["g", "h", "late"]);
         let needs = |name: &str, partition| {
@@ -185,7 +187,7 @@ fn read(version: &str) {
         assert_eq!((needs("late", 0), needs("late", 1)), (0, 8));
     }
     // One record of each partition of `a` is lost, and nobody has posted it yet.
-    for audited in desk.audit() {
+    for audited in harness.audit() {
         let group = audited.group.as_ref().map(GroupName::as_str);
         let missing = match (audited.topic.as_str(), group) {
             ("a", None | Some("g")) => 2,

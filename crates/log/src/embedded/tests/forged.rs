@@ -7,16 +7,16 @@ use tidegate_core::Offset;
 use tidegate_core::env::Disk;
 use tidegate_sim::{SimDisk, Survivors};
 
-use super::desk::{Desk, append, at, dir, id, seal, small, topic};
+use super::harness::{Harness, append, at, dir, id, secret, small, topic};
 use crate::EmbeddedConfig;
-use crate::embedded::change::Change;
+use crate::embedded::change::LogChange;
 use crate::embedded::chunk::{Head, rebuild};
 use crate::embedded::group::{self, ALIGN};
-use crate::embedded::seal::Seal;
-use crate::embedded::{Audited, recount, unknown_loss};
+use crate::embedded::secret::LogSecret;
+use crate::embedded::{TopicAudit, recount, unknown_loss};
 use crate::error::LogError;
 use crate::port::Append;
-use crate::record::{Record, Stored};
+use crate::record::{Record, StoredRecord};
 use crate::topic::TopicConfig;
 
 fn config() -> EmbeddedConfig {
@@ -28,8 +28,8 @@ fn config() -> EmbeddedConfig {
     }
 }
 
-fn open(disk: &SimDisk) -> Desk {
-    Desk::open(disk, config()).unwrap()
+fn open(disk: &SimDisk) -> Harness {
+    Harness::open(disk, config()).unwrap()
 }
 
 fn carrier(n: u64, value: Vec<u8>) -> Append {
@@ -37,11 +37,11 @@ fn carrier(n: u64, value: Vec<u8>) -> Append {
 }
 
 /// A chunk that says to be far ahead, as another log would write it.
-fn chunk(seal: Seal, base: i64) -> Vec<u8> {
+fn chunk(secret: LogSecret, base: i64) -> Vec<u8> {
     let record = Record::new("forged").event_id(id(77));
     let offset = Offset(base);
-    let stored = Stored { offset, record };
-    let (_, bytes) = rebuild(seal, "other", &at("a", 0), &Head::default(), &[stored]).unwrap();
+    let stored = StoredRecord { offset, record };
+    let (_, bytes) = rebuild(secret, "other", &at("a", 0), &Head::default(), &[stored]).unwrap();
     bytes
 }
 
@@ -49,17 +49,17 @@ fn chunk(seal: Seal, base: i64) -> Vec<u8> {
 /// could begin.
 fn groups(start: i64) -> Vec<u8> {
     let mut bytes = Vec::new();
-    for seal in strangers() {
+    for secret in strangers() {
         let mut group = vec![0; group::HEADER];
         let (topic, partition, removed) = (0, 0, Vec::new());
-        let change = Change::Start {
+        let change = LogChange::Start {
             topic,
             partition,
             start,
             removed,
         };
         change.write(&mut group);
-        group::frame(&mut group, seal, 1 << 60, 7, 9, 1 << 60);
+        group::frame(&mut group, secret, 1 << 60, 7, 9, 1 << 60);
         for shift in 0..ALIGN {
             let len = bytes.len() + (ALIGN + shift - bytes.len() % ALIGN) % ALIGN;
             bytes.resize(len, b'x');
@@ -69,24 +69,24 @@ fn groups(start: i64) -> Vec<u8> {
     bytes
 }
 
-/// What somebody may try who does not know the seal of the log.
-fn strangers() -> [Seal; 2] {
-    [Seal::default(), Seal::draw(0x5eed)]
+/// What somebody may try who does not know the secret of the log.
+fn strangers() -> [LogSecret; 2] {
+    [LogSecret::default(), LogSecret::draw(0x5eed)]
 }
 
 /// How many events an audit misses, and how many more are lost at least.
 fn told(disk: &SimDisk) -> (u64, u64) {
     let counted = recount(disk, dir()).unwrap();
-    let missing = counted.iter().map(Audited::unaccounted).sum();
+    let missing = counted.iter().map(TopicAudit::unaccounted).sum();
     let loss = unknown_loss(disk, dir()).unwrap();
     (missing, loss.map_or(0, |loss| loss.events))
 }
 
 /// The offsets of the records that can be read, around what cannot.
-fn offsets(desk: &mut Desk) -> Vec<i64> {
+fn offsets(harness: &mut Harness) -> Vec<i64> {
     let (mut from, mut found) = (0, Vec::new());
     loop {
-        match desk.read(&at("a", 0), from) {
+        match harness.read(&at("a", 0), from) {
             Ok(batch) if batch.records.is_empty() => return found,
             Ok(batch) => {
                 found.extend(batch.records.iter().map(|stored| stored.offset.0));
@@ -102,17 +102,17 @@ fn offsets(desk: &mut Desk) -> Vec<i64> {
 fn t34_a_chunk_within_a_value_is_not_believed_where_the_power_went_before_a_sync() {
     for seed in 0..200 {
         let disk = SimDisk::new(1);
-        let mut desk = open(&disk);
-        desk.create("a", TopicConfig::new(1)).unwrap();
-        desk.append(vec![append("a", 0, 0)]).unwrap();
-        desk.opened.keeper.checkpoint().unwrap();
+        let mut harness = open(&disk);
+        harness.create("a", TopicConfig::new(1)).unwrap();
+        harness.append(vec![append("a", 0, 0)]).unwrap();
+        harness.opened.maintenance.checkpoint().unwrap();
         let mut value = vec![b'x'; 3_000];
-        let forged = strangers().map(|seal| chunk(seal, 1_000_000));
+        let forged = strangers().map(|secret| chunk(secret, 1_000_000));
         value.extend(forged.concat());
         value.extend([b'x'; 600]);
-        desk.append(vec![carrier(1, value)]).unwrap();
-        desk.opened.keeper.fill(true).unwrap();
-        drop(desk);
+        harness.append(vec![carrier(1, value)]).unwrap();
+        harness.opened.maintenance.fill(true).unwrap();
+        drop(harness);
         disk.crash(&Survivors::Random(seed));
         assert_eq!(told(&disk), (0, 0), "seed {seed}");
         assert_eq!(open(&disk).end(&at("a", 0)), 2, "seed {seed}");
@@ -122,25 +122,25 @@ fn t34_a_chunk_within_a_value_is_not_believed_where_the_power_went_before_a_sync
 #[test]
 fn t34_a_chunk_within_a_value_is_not_believed_where_the_one_around_it_is_damaged() {
     let disk = SimDisk::new(1);
-    let mut desk = open(&disk);
-    desk.create("a", TopicConfig::new(1)).unwrap();
-    let own = desk.opened.hub.state().seal;
-    assert_ne!(own, Seal::default());
+    let mut harness = open(&disk);
+    harness.create("a", TopicConfig::new(1)).unwrap();
+    let own = harness.opened.context.state().secret;
+    assert_ne!(own, LogSecret::default());
     for n in 0..3 {
-        desk.append(vec![append("a", 0, n)]).unwrap();
+        harness.append(vec![append("a", 0, n)]).unwrap();
     }
     let mut value = vec![b'#'; 50];
-    for seal in strangers() {
-        value.extend([4, 1_000_000].map(|base| chunk(seal, base)).concat());
+    for secret in strangers() {
+        value.extend([4, 1_000_000].map(|base| chunk(secret, base)).concat());
     }
     // Also what somebody copied from the log itself: that it has already, or it is not there yet.
     value.extend([2, 1_000_000].map(|base| chunk(own, base)).concat());
-    desk.append(vec![carrier(3, value)]).unwrap();
-    desk.append(vec![append("a", 0, 4)]).unwrap();
-    desk.opened.keeper.checkpoint().unwrap();
-    drop(desk);
+    harness.append(vec![carrier(3, value)]).unwrap();
+    harness.append(vec![append("a", 0, 4)]).unwrap();
+    harness.opened.maintenance.checkpoint().unwrap();
+    drop(harness);
     disk.end_process();
-    assert_eq!(seal(&disk), own);
+    assert_eq!(secret(&disk), own);
     let segment = dir().join("topic-a/0-00000000000000000000-0.seg");
     let as_disk: &dyn Disk = &disk;
     let bytes = as_disk.read(&segment, 1 << 20).unwrap();
@@ -154,33 +154,34 @@ fn t34_a_chunk_within_a_value_is_not_believed_where_the_one_around_it_is_damaged
 #[test]
 fn t34_groups_within_values_are_not_believed_where_a_journal_file_is_used_again() {
     let disk = SimDisk::new(1);
-    let mut desk = open(&disk);
-    desk.create("a", TopicConfig::new(1)).unwrap();
+    let mut harness = open(&disk);
+    harness.create("a", TopicConfig::new(1)).unwrap();
     let mut written = 0;
-    while desk.opened.hub.state().journal.file < 4 {
-        desk.append(vec![carrier(written, groups(30).repeat(3))])
+    while harness.opened.context.state().journal.file < 4 {
+        harness
+            .append(vec![carrier(written, groups(30).repeat(3))])
             .unwrap();
         written += 1;
-        desk.keep().unwrap();
+        harness.keep().unwrap();
     }
     for _ in 0..20 {
         for _ in 0..5 {
-            desk.append(vec![append("a", 0, written)]).unwrap();
+            harness.append(vec![append("a", 0, written)]).unwrap();
             written += 1;
-            desk.keep().unwrap();
+            harness.keep().unwrap();
         }
         // An end as it should be.
-        desk.opened.keeper.checkpoint().unwrap();
-        let sequence = desk.opened.hub.state().sequence;
-        drop(desk);
+        harness.opened.maintenance.checkpoint().unwrap();
+        let sequence = harness.opened.context.state().sequence;
+        drop(harness);
         disk.end_process();
         assert_eq!(told(&disk), (0, 0), "after {written}");
-        desk = open(&disk);
-        assert_eq!(desk.opened.hub.state().sequence, sequence);
-        assert_eq!(desk.start(&at("a", 0)), 0);
+        harness = open(&disk);
+        assert_eq!(harness.opened.context.state().sequence, sequence);
+        assert_eq!(harness.start(&at("a", 0)), 0);
     }
     let count = i64::try_from(written).unwrap();
-    assert_eq!(offsets(&mut desk), (0..count).collect::<Vec<_>>());
+    assert_eq!(offsets(&mut harness), (0..count).collect::<Vec<_>>());
 }
 
 #[test]
@@ -188,16 +189,18 @@ fn t34_groups_within_a_value_are_not_believed_where_their_write_was_torn() {
     for operation in 1..3 {
         for seed in 0..100 {
             let disk = SimDisk::new(1);
-            let mut desk = open(&disk);
-            desk.create("a", TopicConfig::new(1)).unwrap();
+            let mut harness = open(&disk);
+            harness.create("a", TopicConfig::new(1)).unwrap();
             for n in 0..20 {
-                desk.append(vec![append("a", 0, n)]).unwrap();
+                harness.append(vec![append("a", 0, n)]).unwrap();
             }
             disk.kill_at(disk.operations() + operation);
             let value = groups(20).repeat(3);
-            let torn = catch_unwind(AssertUnwindSafe(|| desk.append(vec![carrier(20, value)])));
+            let torn = catch_unwind(AssertUnwindSafe(|| {
+                harness.append(vec![carrier(20, value)])
+            }));
             assert!(torn.is_err(), "the process was killed");
-            drop(desk);
+            drop(harness);
             disk.crash(&Survivors::Random(seed));
             assert_eq!(told(&disk), (0, 0), "{operation}, seed {seed}");
             let found = offsets(&mut open(&disk));

@@ -10,14 +10,14 @@ use tidegate_core::Offset;
 use tidegate_core::env::{Disk, Env, OpenMode};
 use tidegate_sim::{Sim, SimDisk, Survivors};
 
-use super::desk::{Desk, append, at, damage, dir, journal, small, topic};
-use crate::embedded::hub::Refusing;
+use super::harness::{Harness, append, at, damage, dir, journal, small, topic};
+use crate::embedded::context::RefusalReason;
 use crate::embedded::manifest;
-use crate::embedded::{Audited, Problem, UnknownLoss, check, recount, repair, unknown_loss};
+use crate::embedded::{LogProblem, TopicAudit, UnknownLoss, check, recount, repair, unknown_loss};
 use crate::error::LogError;
-use crate::local::{Shelf, Write};
+use crate::local::{RecordStorage, Write};
 use crate::topic::TopicConfig;
-use crate::{EmbeddedConfig, EmbeddedShelf};
+use crate::{EmbeddedConfig, EmbeddedStorage};
 
 fn config() -> EmbeddedConfig {
     EmbeddedConfig {
@@ -26,8 +26,8 @@ fn config() -> EmbeddedConfig {
     }
 }
 
-fn open(disk: &SimDisk) -> Desk {
-    Desk::open(disk, config()).unwrap()
+fn open(disk: &SimDisk) -> Harness {
+    Harness::open(disk, config()).unwrap()
 }
 
 /// Leaves so many bytes of room.
@@ -40,7 +40,7 @@ fn leave_room(disk: &SimDisk, room: u64) {
 
 fn unaccounted(disk: &SimDisk) -> u64 {
     let counted = recount(disk, dir()).unwrap();
-    counted.iter().map(Audited::unaccounted).sum()
+    counted.iter().map(TopicAudit::unaccounted).sum()
 }
 
 /// How many events are missing, and what else is lost.
@@ -49,18 +49,18 @@ fn told(disk: &SimDisk) -> (u64, Option<UnknownLoss>) {
 }
 
 /// How many records of all partitions of `a` can be read.
-fn readable(desk: &mut Desk) -> usize {
+fn readable(harness: &mut Harness) -> usize {
     let partitions = {
-        let state = desk.opened.hub.state();
+        let state = harness.opened.context.state();
         let found = state.topic(&topic("a"));
         found.map_or(0, |(_, topic)| topic.partitions.len())
     };
     let mut count = 0;
     for partition in 0..i32::try_from(partitions).unwrap() {
         let place = at("a", partition);
-        let mut from = desk.start(&place);
+        let mut from = harness.start(&place);
         loop {
-            match desk.read(&place, from) {
+            match harness.read(&place, from) {
                 Ok(batch) if batch.records.is_empty() => break,
                 Ok(batch) => {
                     count += batch.records.len();
@@ -77,16 +77,16 @@ fn readable(desk: &mut Desk) -> usize {
 /// The last write is gone from the journal, and its record is in a segment.
 fn without_its_end() -> SimDisk {
     let disk = SimDisk::new(1);
-    let mut desk = open(&disk);
-    desk.create("a", TopicConfig::new(1)).unwrap();
+    let mut harness = open(&disk);
+    harness.create("a", TopicConfig::new(1)).unwrap();
     for n in 0..30 {
-        desk.append(vec![append("a", 0, n)]).unwrap();
+        harness.append(vec![append("a", 0, n)]).unwrap();
     }
-    let from = desk.opened.hub.state().journal.at;
-    desk.append(vec![append("a", 0, 30)]).unwrap();
-    let to = desk.opened.hub.state().journal.at;
-    desk.opened.keeper.fill(true).unwrap();
-    drop(desk);
+    let from = harness.opened.context.state().journal.at;
+    harness.append(vec![append("a", 0, 30)]).unwrap();
+    let to = harness.opened.context.state().journal.at;
+    harness.opened.maintenance.fill(true).unwrap();
+    drop(harness);
     disk.end_process();
     let as_disk: &dyn Disk = &disk;
     let mut file = as_disk.open(&journal(&disk, 1), OpenMode::Write).unwrap();
@@ -98,13 +98,13 @@ fn without_its_end() -> SimDisk {
 /// Records are lost of which the partition is unknown.
 fn without_its_middle() -> SimDisk {
     let disk = SimDisk::new(1);
-    let mut desk = open(&disk);
-    desk.create("a", TopicConfig::new(80)).unwrap();
+    let mut harness = open(&disk);
+    harness.create("a", TopicConfig::new(80)).unwrap();
     for n in 0..70 {
         let partition = i32::try_from(n).unwrap();
-        desk.append(vec![append("a", partition, n)]).unwrap();
+        harness.append(vec![append("a", partition, n)]).unwrap();
     }
-    drop(desk);
+    drop(harness);
     disk.end_process();
     for n in 1..69 {
         damage(&disk, &journal(&disk, 1), format!("value {n} ").as_bytes());
@@ -115,14 +115,14 @@ fn without_its_middle() -> SimDisk {
 /// A file was cut behind the one in which the journal ends.
 fn with_a_cut_file(len: u64) -> SimDisk {
     let disk = SimDisk::new(1);
-    let mut desk = Desk::open(&disk, small()).unwrap();
-    desk.create("a", TopicConfig::new(1)).unwrap();
+    let mut harness = Harness::open(&disk, small()).unwrap();
+    harness.create("a", TopicConfig::new(1)).unwrap();
     let mut n = 0;
-    while desk.opened.hub.state().journal.file < 3 {
-        desk.append(vec![append("a", 0, n)]).unwrap();
+    while harness.opened.context.state().journal.file < 3 {
+        harness.append(vec![append("a", 0, n)]).unwrap();
         n += 1;
     }
-    drop(desk);
+    drop(harness);
     disk.end_process();
     let as_disk: &dyn Disk = &disk;
     let mut file = as_disk.open(&journal(&disk, 3), OpenMode::Write).unwrap();
@@ -134,11 +134,11 @@ fn with_a_cut_file(len: u64) -> SimDisk {
 /// The creation of a topic is lost, and records of it are in a segment: an earlier version made it.
 fn without_its_topic() -> SimDisk {
     let disk = SimDisk::new(1);
-    let mut desk = open(&disk);
-    desk.create_in_journal("a", TopicConfig::new(1)).unwrap();
-    desk.append(vec![append("a", 0, 0)]).unwrap();
-    desk.opened.keeper.fill(true).unwrap();
-    drop(desk);
+    let mut harness = open(&disk);
+    harness.create_in_journal("a", TopicConfig::new(1)).unwrap();
+    harness.append(vec![append("a", 0, 0)]).unwrap();
+    harness.opened.maintenance.fill(true).unwrap();
+    drop(harness);
     disk.end_process();
     (&disk as &dyn Disk).remove(&journal(&disk, 1)).unwrap();
     disk
@@ -174,14 +174,14 @@ fn t35_whatever_room_a_damaged_start_has_the_next_one_is_told_the_same_and_misse
         for room in rooms() {
             let disk = disk.after_crash(&Survivors::Everything);
             leave_room(&disk, room);
-            let mut desk = open(&disk);
-            let found = readable(&mut desk);
+            let mut harness = open(&disk);
+            let found = readable(&mut harness);
             // With the topic its creation may be lost.
             let made = match scene {
-                "without its topic" => desk.create("a", TopicConfig::new(1)),
+                "without its topic" => harness.create("a", TopicConfig::new(1)),
                 _ => Ok(()),
             };
-            let written = made.and_then(|()| desk.append(vec![append("a", 0, 100)]));
+            let written = made.and_then(|()| harness.append(vec![append("a", 0, 100)]));
             match &written {
                 Ok(_) => done += 1,
                 Err(error) => {
@@ -189,15 +189,15 @@ fn t35_whatever_room_a_damaged_start_has_the_next_one_is_told_the_same_and_misse
                     refused += 1;
                 }
             }
-            drop(desk);
+            drop(harness);
             disk.end_process();
             leave_room(&disk, 1 << 20);
             assert_eq!(told(&disk), before, "{scene}, {room} bytes of room");
-            let mut desk = open(&disk);
-            let now = readable(&mut desk);
+            let mut harness = open(&disk);
+            let now = readable(&mut harness);
             let expected = found + usize::from(written.is_ok());
             assert_eq!(now, expected, "{scene}, {room} bytes of room");
-            drop(desk);
+            drop(harness);
             disk.end_process();
             assert_eq!(told(&disk), before, "{scene}, {room} bytes of room");
         }
@@ -210,13 +210,13 @@ fn t35_what_a_start_found_is_written_down_when_there_is_room_and_only_then_more_
     for (scene, disk) in scenes() {
         let before = told(&disk);
         leave_room(&disk, 0);
-        let mut desk = open(&disk);
-        let found = readable(&mut desk);
+        let mut harness = open(&disk);
+        let found = readable(&mut harness);
         let refused = [
-            desk.append(vec![append("a", 0, 100)]).map(drop),
-            desk.create("b", TopicConfig::new(1)),
-            desk.register("g", vec![]),
-            desk.opened.keeper.checkpoint(),
+            harness.append(vec![append("a", 0, 100)]).map(drop),
+            harness.create("b", TopicConfig::new(1)),
+            harness.register("g", vec![]),
+            harness.opened.maintenance.checkpoint(),
         ];
         for (number, refused) in refused.into_iter().enumerate() {
             match refused {
@@ -226,20 +226,20 @@ fn t35_what_a_start_found_is_written_down_when_there_is_room_and_only_then_more_
                 other => panic!("{scene}, {number}: {other:?}"),
             }
         }
-        assert!(desk.opened.keeper.is_checkpoint_due(), "{scene}");
+        assert!(harness.opened.maintenance.is_checkpoint_due(), "{scene}");
         assert_eq!(told(&disk), before, "{scene}");
         leave_room(&disk, 1 << 20);
-        desk.opened.keeper.checkpoint().unwrap();
+        harness.opened.maintenance.checkpoint().unwrap();
         assert_eq!(told(&disk), before, "{scene}");
-        desk.create("b", TopicConfig::new(1)).unwrap();
-        desk.append(vec![append("b", 0, 100)]).unwrap();
-        desk.keep().unwrap();
-        drop(desk);
+        harness.create("b", TopicConfig::new(1)).unwrap();
+        harness.append(vec![append("b", 0, 100)]).unwrap();
+        harness.keep().unwrap();
+        drop(harness);
         disk.crash(&Survivors::Nothing);
         assert_eq!(told(&disk), before, "{scene}");
-        let mut desk = open(&disk);
-        assert_eq!(readable(&mut desk), found, "{scene}");
-        assert_eq!(desk.all(&at("b", 0)).unwrap().len(), 1, "{scene}");
+        let mut harness = open(&disk);
+        assert_eq!(readable(&mut harness), found, "{scene}");
+        assert_eq!(harness.all(&at("b", 0)).unwrap().len(), 1, "{scene}");
     }
 }
 
@@ -258,11 +258,11 @@ fn t35_a_start_that_has_to_wait_for_room_can_lose_its_power_at_any_time() {
             leave_room(&begun, room);
             begun.kill_at(begun.operations() + operation);
             let ended = catch_unwind(AssertUnwindSafe(|| {
-                let mut desk = open(&begun);
+                let mut harness = open(&begun);
                 leave_room(&begun, 1 << 20);
-                desk.opened.keeper.checkpoint().unwrap();
-                desk.create("b", TopicConfig::new(1)).unwrap();
-                desk.append(vec![append("b", 0, 100)]).unwrap();
+                harness.opened.maintenance.checkpoint().unwrap();
+                harness.create("b", TopicConfig::new(1)).unwrap();
+                harness.append(vec![append("b", 0, 100)]).unwrap();
             }));
             let random = Survivors::Random(operation);
             for survivors in [Survivors::Nothing, random, Survivors::Everything] {
@@ -288,11 +288,15 @@ fn t35_a_start_that_has_to_wait_for_room_can_lose_its_power_at_any_time() {
 fn records_that_only_a_segment_has_are_found_also_behind_a_later_group() {
     let disk = without_its_end();
     leave_room(&disk, 0);
-    let mut desk = open(&disk);
-    desk.opened.hub.status().set(Refusing::Owed, None);
-    let written = desk.append(vec![append("a", 0, 31)]).unwrap();
+    let mut harness = open(&disk);
+    harness
+        .opened
+        .context
+        .status()
+        .set(RefusalReason::RecoveryPending, None);
+    let written = harness.append(vec![append("a", 0, 31)]).unwrap();
     assert_eq!(written[0].offset, Offset(31));
-    drop(desk);
+    drop(harness);
     disk.end_process();
     leave_room(&disk, 1 << 20);
     let before = told(&disk);
@@ -301,10 +305,10 @@ fn records_that_only_a_segment_has_are_found_also_behind_a_later_group() {
         (0, Some(1))
     );
     for _ in 0..2 {
-        let mut desk = open(&disk);
-        assert_eq!(desk.all(&at("a", 0)).unwrap().len(), 32);
-        desk.assert_balanced();
-        drop(desk);
+        let mut harness = open(&disk);
+        assert_eq!(harness.all(&at("a", 0)).unwrap().len(), 32);
+        harness.assert_balanced();
+        drop(harness);
         disk.end_process();
         assert_eq!(told(&disk), before);
     }
@@ -313,28 +317,28 @@ fn records_that_only_a_segment_has_are_found_also_behind_a_later_group() {
 #[test]
 fn t35_a_damaged_journal_on_a_full_disk_does_not_keep_the_log_closed() {
     let disk = SimDisk::new(1);
-    let mut desk = open(&disk);
-    desk.create("a", TopicConfig::new(1)).unwrap();
+    let mut harness = open(&disk);
+    harness.create("a", TopicConfig::new(1)).unwrap();
     for n in 0..10 {
-        desk.append(vec![append("a", 0, n)]).unwrap();
+        harness.append(vec![append("a", 0, n)]).unwrap();
     }
-    drop(desk);
+    drop(harness);
     disk.end_process();
     let file = journal(&disk, 1);
     damage(&disk, &file, b"value 3 ");
     let damaged = (&disk as &dyn Disk).read(&file, 1 << 20).unwrap();
     let losses = |disk: &SimDisk| {
         let problems = check(disk, dir()).unwrap().problems;
-        problems.into_iter().filter(Problem::is_loss).count()
+        problems.into_iter().filter(LogProblem::is_loss).count()
     };
     let before = losses(&disk);
     leave_room(&disk, 0);
     for _ in 0..3 {
-        let mut desk = open(&disk);
-        assert_eq!(readable(&mut desk), 9);
-        let refused = desk.append(vec![append("a", 0, 10)]).unwrap_err();
+        let mut harness = open(&disk);
+        assert_eq!(readable(&mut harness), 9);
+        let refused = harness.append(vec![append("a", 0, 10)]).unwrap_err();
         assert!(is_full(&refused), "{refused}");
-        drop(desk);
+        drop(harness);
         disk.end_process();
         assert_eq!(losses(&disk), before);
         let now = (&disk as &dyn Disk).read(&file, 1 << 20).unwrap();
@@ -351,8 +355,8 @@ fn t35_a_damaged_journal_on_a_full_disk_does_not_keep_the_log_closed() {
     repair(&as_disk, &clock, config(), 2).unwrap();
     disk.end_process();
     assert_eq!(losses(&disk), 0);
-    let mut desk = open(&disk);
-    assert_eq!(readable(&mut desk), 9);
+    let mut harness = open(&disk);
+    assert_eq!(readable(&mut harness), 9);
 }
 
 /// Opened without room for a group of its own, the manifest speaks of the beginning of a file: were the file
@@ -361,15 +365,15 @@ fn t35_a_damaged_journal_on_a_full_disk_does_not_keep_the_log_closed() {
 fn a_file_that_was_begun_without_room_is_spoken_of_once_something_is_in_it() {
     let disk = with_a_cut_file(0);
     leave_room(&disk, 0);
-    let mut desk = open(&disk);
+    let mut harness = open(&disk);
     leave_room(&disk, 1 << 20);
-    desk.opened.keeper.checkpoint().unwrap();
-    assert!(!desk.opened.keeper.is_checkpoint_due());
-    desk.append(vec![append("a", 0, 100)]).unwrap();
-    assert!(desk.opened.keeper.is_checkpoint_due());
-    desk.keep().unwrap();
-    assert!(!desk.opened.keeper.is_checkpoint_due());
-    drop(desk);
+    harness.opened.maintenance.checkpoint().unwrap();
+    assert!(!harness.opened.maintenance.is_checkpoint_due());
+    harness.append(vec![append("a", 0, 100)]).unwrap();
+    assert!(harness.opened.maintenance.is_checkpoint_due());
+    harness.keep().unwrap();
+    assert!(!harness.opened.maintenance.is_checkpoint_due());
+    drop(harness);
     disk.end_process();
     let places = |disk: &SimDisk| told(disk).1.map_or(0, |loss| loss.damage.len());
     let before = places(&disk);
@@ -392,14 +396,14 @@ fn new_topics_are_in_the_manifest_before_their_creation_is_answered() {
         };
         let below = disk.clone();
         let operations = sim.block_on(&node, async move {
-            let shelf = EmbeddedShelf::open(&env, config()).unwrap();
+            let storage = EmbeddedStorage::open(&env, config()).unwrap();
             let before = below.operations();
             let topics = ["a", "b", "c"].map(|name| (topic(name), TopicConfig::new(2)));
             match is_together {
-                true => shelf.create_topics(&topics).await.unwrap(),
+                true => storage.create_topics(&topics).await.unwrap(),
                 false => {
                     for (topic, config) in topics {
-                        shelf.create_topic(&topic, config).await.unwrap();
+                        storage.create_topic(&topic, config).await.unwrap();
                     }
                 }
             }
@@ -407,16 +411,16 @@ fn new_topics_are_in_the_manifest_before_their_creation_is_answered() {
             assert_eq!((known.state.topics.len(), known.is_copy_newer), (3, false));
             let made = below.operations();
             // Those that are there already cost nothing.
-            shelf
+            storage
                 .create_topic(&topic("a"), TopicConfig::new(2))
                 .await
                 .unwrap();
             assert_eq!(below.operations(), made);
-            shelf.close().await;
+            storage.close().await;
             made - before
         });
         (&disk as &dyn Disk).remove(&journal(&disk, 1)).unwrap();
-        assert_eq!(open(&disk).opened.hub.state().topics.len(), 3);
+        assert_eq!(open(&disk).opened.context.state().topics.len(), 3);
         operations
     };
     assert!(make(true) < make(false));
@@ -434,30 +438,30 @@ fn the_keeper_tries_again_and_nobody_has_to_ask_it() {
     };
     let below = disk.clone();
     sim.block_on(&node, async move {
-        let shelf = EmbeddedShelf::open(&env, config()).unwrap();
+        let storage = EmbeddedStorage::open(&env, config()).unwrap();
         let write = |n| Write {
             appends: vec![append("a", 0, n)],
             offsets: Vec::new(),
         };
         for n in 31..40 {
-            let refused = shelf.write(write(n)).await.unwrap_err();
+            let refused = storage.write(write(n)).await.unwrap_err();
             assert!(is_full(&refused), "{refused}");
-            assert!(shelf.no_room().is_some());
-            // The time of the simulation: in it the keeper looks around.
+            assert!(storage.no_room().is_some());
+            // The time of the simulation: in it the maintenance thread looks around.
             let tried = below.operations();
             env.clock.sleep(Duration::from_secs(2)).await;
             assert!(below.operations() > tried, "nobody tried again");
         }
-        assert_eq!(shelf.stopped(), None);
+        assert_eq!(storage.stopped(), None);
         leave_room(&below, 1 << 20);
         env.clock.sleep(Duration::from_secs(2)).await;
-        assert_eq!(shelf.no_room(), None);
-        let written = shelf.write(write(31)).await.unwrap();
+        assert_eq!(storage.no_room(), None);
+        let written = storage.write(write(31)).await.unwrap();
         assert_eq!(written[0].offset, Offset(31));
-        assert_eq!(shelf.no_room(), None);
-        shelf.close().await;
+        assert_eq!(storage.no_room(), None);
+        storage.close().await;
     });
     disk.end_process();
-    let mut desk = open(&disk);
-    assert_eq!(desk.all(&at("a", 0)).unwrap().len(), 32);
+    let mut harness = open(&disk);
+    assert_eq!(harness.all(&at("a", 0)).unwrap().len(), 32);
 }

@@ -9,12 +9,12 @@ use tidegate_core::Offset;
 use tidegate_core::env::{Clock, Disk, Entropy, OpenMode, Stream};
 use tidegate_sim::{SimDisk, is_long, seeds};
 
-use super::desk::{Desk, append, at, dir, id, offset, seal, small};
+use super::harness::{Harness, append, at, dir, id, offset, secret, small};
 use crate::EmbeddedConfig;
 use crate::embedded::files::{journal_number, journals};
-use crate::embedded::group::{ALIGN, Frame, HEADER};
+use crate::embedded::group::{ALIGN, HEADER, JournalFrame};
 use crate::embedded::{
-    Audited, Problem, RepairPlan, check, plan_repair, recount, repair, unknown_loss,
+    LogProblem, RepairPlan, TopicAudit, check, plan_repair, recount, repair, unknown_loss,
 };
 use crate::error::LogError;
 use crate::local::Write;
@@ -68,7 +68,7 @@ fn config(draw: &mut dyn Entropy) -> EmbeddedConfig {
 }
 
 /// Some records, in one or more writes that share a sync.
-fn write(desk: &mut Desk, draw: &mut dyn Entropy, model: &mut Model) {
+fn write(harness: &mut Harness, draw: &mut dyn Entropy, model: &mut Model) {
     let mut writes = Vec::new();
     let mut numbers = Vec::new();
     for _ in 0..=draw.below(3) {
@@ -84,7 +84,7 @@ fn write(desk: &mut Desk, draw: &mut dyn Entropy, model: &mut Model) {
         });
         numbers.push(first + 1..);
     }
-    for (answer, numbers) in desk.write_all(writes).unwrap().into_iter().zip(numbers) {
+    for (answer, numbers) in harness.write_all(writes).unwrap().into_iter().zip(numbers) {
         for (written, number) in answer.unwrap().iter().zip(numbers) {
             let place = ("a", written.at.partition.0, written.offset.0);
             assert_eq!(model.records.insert(place, number), None, "{place:?}");
@@ -93,10 +93,10 @@ fn write(desk: &mut Desk, draw: &mut dyn Entropy, model: &mut Model) {
 }
 
 /// The group delivers what follows, sometimes with a record that is written along.
-fn commit(desk: &mut Desk, draw: &mut dyn Entropy, model: &mut Model) {
+fn commit(harness: &mut Harness, draw: &mut dyn Entropy, model: &mut Model) {
     let partition = draw.below(PARTITIONS as u64) as i32;
     let from = model.committed.get(&partition).copied().unwrap_or(0);
-    let waiting = desk.end(&at("a", partition)) - from;
+    let waiting = harness.end(&at("a", partition)) - from;
     if waiting == 0 {
         return;
     }
@@ -107,7 +107,7 @@ fn commit(desk: &mut Desk, draw: &mut dyn Entropy, model: &mut Model) {
     let ids: Vec<_> = passed.map(|(_, number)| id(*number)).collect();
     let along = (draw.below(2) == 0).then(|| model.append("b", 0));
     let number = model.next;
-    let written = desk.write(Write {
+    let written = harness.write(Write {
         appends: along.into_iter().collect(),
         offsets: vec![offset("g", at("a", partition), next, ids)],
     });
@@ -117,27 +117,27 @@ fn commit(desk: &mut Desk, draw: &mut dyn Entropy, model: &mut Model) {
     model.committed.insert(partition, next);
 }
 
-fn note_filled(desk: &Desk, model: &mut Model) {
+fn note_filled(harness: &Harness, model: &mut Model) {
     for (topic, partition) in [("a", 0), ("a", 1), ("a", 2), ("b", 0)] {
-        let end = desk.end(&at(topic, partition));
+        let end = harness.end(&at(topic, partition));
         model.filled.insert((topic, partition), end);
     }
 }
 
-fn step(desk: &mut Desk, draw: &mut dyn Entropy, model: &mut Model) {
+fn step(harness: &mut Harness, draw: &mut dyn Entropy, model: &mut Model) {
     match draw.below(20) {
-        0..=8 => write(desk, draw, model),
-        9..=12 => commit(desk, draw, model),
+        0..=8 => write(harness, draw, model),
+        9..=12 => commit(harness, draw, model),
         13..=14 => {
-            desk.opened.keeper.fill(true).unwrap();
-            note_filled(desk, model);
+            harness.opened.maintenance.fill(true).unwrap();
+            note_filled(harness, model);
         }
         15 => {
-            desk.opened.keeper.checkpoint().unwrap();
-            note_filled(desk, model);
+            harness.opened.maintenance.checkpoint().unwrap();
+            note_filled(harness, model);
             model.durable = model.filled.clone();
         }
-        16..=17 => desk.keep().unwrap(),
+        16..=17 => harness.keep().unwrap(),
         18 => {
             let partition = draw.below(PARTITIONS as u64) as i32;
             if let Some(next) = model
@@ -145,13 +145,13 @@ fn step(desk: &mut Desk, draw: &mut dyn Entropy, model: &mut Model) {
                 .get(&partition)
                 .filter(|_| draw.below(3) == 0)
             {
-                desk.delete_before(&at("a", partition), *next).unwrap();
+                harness.delete_before(&at("a", partition), *next).unwrap();
             }
         }
-        _ => desk.pass(60_000),
+        _ => harness.pass(60_000),
     }
     for partition in 0..PARTITIONS {
-        let start = desk.start(&at("a", partition));
+        let start = harness.start(&at("a", partition));
         model.starts.insert(partition, start);
     }
 }
@@ -164,7 +164,7 @@ fn last_write(disk: &dyn Disk) -> (u64, u64) {
         let bytes = disk.read(&dir().join(name), 1 << 24).unwrap();
         let mut place = 0;
         while place + HEADER <= bytes.len() {
-            let frame = Frame::read(&bytes[place..], seal(disk));
+            let frame = JournalFrame::read(&bytes[place..], secret(disk));
             groups.extend(frame.map(|frame| (frame.sequence, frame.synced, number, place as u64)));
             place += frame.map_or(ALIGN, |frame| frame.size());
         }
@@ -182,7 +182,7 @@ struct Damage {
     what: String,
     is_journal: bool,
     is_manifest: bool,
-    /// The end of the journal is gone, and how much it held nobody can say.
+    /// The end of the journal is gone, and it is unknown how much it held.
     is_end: bool,
     /// And nothing is left of it.
     is_without_trace: bool,
@@ -262,12 +262,16 @@ fn damage(disk: &SimDisk, draw: &mut dyn Entropy) -> Option<Damage> {
 }
 
 /// All records of a partition that can be read.
-fn readable(desk: &mut Desk, topic: &'static str, partition: i32) -> BTreeMap<Place, Vec<u8>> {
+fn readable(
+    harness: &mut Harness,
+    topic: &'static str,
+    partition: i32,
+) -> BTreeMap<Place, Vec<u8>> {
     let place = at(topic, partition);
-    let mut from = desk.start(&place);
+    let mut from = harness.start(&place);
     let mut found = BTreeMap::new();
     loop {
-        match desk.reader.read(&Read::new(place.clone(), Offset(from))) {
+        match harness.reader.read(&Read::new(place.clone(), Offset(from))) {
             Ok(batch) if batch.records.is_empty() => return found,
             Ok(batch) => {
                 from = batch.next.0;
@@ -283,36 +287,36 @@ fn readable(desk: &mut Desk, topic: &'static str, partition: i32) -> BTreeMap<Pl
     }
 }
 
-fn all_readable(desk: &mut Desk) -> BTreeMap<Place, Vec<u8>> {
+fn all_readable(harness: &mut Harness) -> BTreeMap<Place, Vec<u8>> {
     let partitions = [("a", 0), ("a", 1), ("a", 2), ("b", 0)];
     let all = partitions.into_iter();
-    all.flat_map(|(topic, p)| readable(desk, topic, p))
+    all.flat_map(|(topic, p)| readable(harness, topic, p))
         .collect()
 }
 
 /// How many events are missing, and how many more are lost at least.
 fn told(disk: &SimDisk) -> (u64, u64) {
     let counted = recount(disk, dir()).unwrap();
-    let missing = counted.iter().map(Audited::unaccounted).sum();
+    let missing = counted.iter().map(TopicAudit::unaccounted).sum();
     let loss = unknown_loss(disk, dir()).unwrap();
     (missing, loss.map_or(0, |loss| loss.events))
 }
 
 /// The partitions of which the group would read something again.
-fn undone(desk: &Desk, model: &Model) -> Vec<i32> {
-    let state = desk.opened.hub.state();
-    let reading = state.groups.values().next().and_then(|of| of.get(&0));
+fn undone(harness: &Harness, model: &Model) -> Vec<i32> {
+    let state = harness.opened.context.state();
+    let progress = state.groups.values().next().and_then(|of| of.get(&0));
     let committed = model.committed.iter();
     let undone = committed.filter(|(partition, next)| {
-        let now = reading.map_or(0, |reading| reading.needs(**partition as usize));
+        let now = progress.map_or(0, |progress| progress.needs(**partition as usize));
         assert!(now <= **next, "{now} was never committed");
         now < **next
     });
     undone.map(|(partition, _)| *partition).collect()
 }
 
-fn live(desk: &Desk) -> u64 {
-    desk.audit().iter().map(Audited::unaccounted).sum()
+fn live(harness: &Harness) -> u64 {
+    harness.audit().iter().map(TopicAudit::unaccounted).sum()
 }
 
 fn play(seed: u64) {
@@ -320,23 +324,24 @@ fn play(seed: u64) {
     let draw: &mut dyn Entropy = &mut draw;
     let disk = SimDisk::new(seed);
     let config = config(draw);
-    let open = || Desk::open(&disk, config.clone()).unwrap();
-    let mut desk = open();
-    desk.create("a", TopicConfig::new(PARTITIONS as u32))
+    let open = || Harness::open(&disk, config.clone()).unwrap();
+    let mut harness = open();
+    harness
+        .create("a", TopicConfig::new(PARTITIONS as u32))
         .unwrap();
-    desk.create("b", TopicConfig::new(1)).unwrap();
-    desk.register("g", vec![0]).unwrap();
+    harness.create("b", TopicConfig::new(1)).unwrap();
+    harness.register("g", vec![0]).unwrap();
     let mut model = Model::default();
     for _ in 0..10 + draw.below(60) {
-        step(&mut desk, draw, &mut model);
+        step(&mut harness, draw, &mut model);
         if draw.below(25) == 0 {
-            drop(desk);
+            drop(harness);
             disk.end_process();
-            desk = open();
+            harness = open();
             model.filled = model.durable.clone();
         }
     }
-    drop(desk);
+    drop(harness);
     disk.end_process();
     assert_eq!(told(&disk), (0, 0));
     let Some(damage) = damage(&disk, draw) else {
@@ -350,14 +355,14 @@ fn play(seed: u64) {
 /// What holds behind the damage.
 fn after(
     disk: &SimDisk,
-    open: &dyn Fn() -> Desk,
+    open: &dyn Fn() -> Harness,
     damage: &Damage,
     mut model: Model,
     draw: &mut dyn Entropy,
 ) {
     let before = told(disk);
-    let mut desk = open();
-    let mut found = all_readable(&mut desk);
+    let mut harness = open();
+    let mut found = all_readable(&mut harness);
     for (place, value) in &found {
         let number = model.records.get(place).expect("nobody wrote that");
         let value = String::from_utf8_lossy(value);
@@ -369,7 +374,7 @@ fn after(
     let lost = model.records.keys();
     let lost = lost.filter(|place| model.is_there(**place) && !found.contains_key(*place));
     let lost: Vec<Place> = lost.copied().collect();
-    let undone = undone(&desk, &model);
+    let undone = undone(&harness, &model);
     let is_told = before != (0, 0);
     if !lost.is_empty() || !undone.is_empty() {
         assert!(
@@ -392,21 +397,25 @@ fn after(
         let copied = lost.iter().find(filled);
         assert_eq!(copied, None, "its segment has it");
     }
-    assert_eq!(live(&desk), before.0, "who asks the log is told the same");
+    assert_eq!(
+        live(&harness),
+        before.0,
+        "who asks the log is told the same"
+    );
     for partition in 0..PARTITIONS {
-        let written = desk.append(vec![model.append("a", partition)]).unwrap();
+        let written = harness.append(vec![model.append("a", partition)]).unwrap();
         let place = ("a", partition, written[0].offset.0);
         let is_given = model.records.contains_key(&place);
         assert!(!is_given || damage.is_end, "{place:?} was given before");
         found.insert(place, format!("value {} ", model.next).into_bytes());
     }
     if draw.below(2) == 0 {
-        desk.keep().unwrap();
+        harness.keep().unwrap();
     }
     if draw.below(2) == 0 {
-        desk.opened.keeper.checkpoint().unwrap();
+        harness.opened.maintenance.checkpoint().unwrap();
     }
-    drop(desk);
+    drop(harness);
     disk.end_process();
     assert_eq!(
         told(disk),
@@ -414,20 +423,20 @@ fn after(
         "a start does not hide it, nor add to it"
     );
     mend(disk, &open().clock);
-    let mut desk = open();
-    let left = all_readable(&mut desk);
+    let mut harness = open();
+    let left = all_readable(&mut harness);
     for (place, value) in &found {
         let is_left = left.get(place).is_some_and(|left| left.starts_with(value));
         assert!(is_left, "{place:?} is gone with the repair");
     }
     for partition in 0..PARTITIONS {
-        desk.append(vec![model.append("a", partition)]).unwrap();
+        harness.append(vec![model.append("a", partition)]).unwrap();
     }
-    assert_eq!(live(&desk), 0);
+    assert_eq!(live(&harness), 0);
 }
 
 /// Repairs the log, and checks that nothing is left to repair.
-fn mend(disk: &SimDisk, clock: &Arc<super::desk::TestClock>) {
+fn mend(disk: &SimDisk, clock: &Arc<super::harness::TestClock>) {
     let as_disk: Arc<dyn Disk> = Arc::new(disk.clone());
     let clock: Arc<dyn Clock> = clock.clone();
     disk.end_process();
@@ -440,7 +449,7 @@ fn mend(disk: &SimDisk, clock: &Arc<super::desk::TestClock>) {
     assert_eq!(repair(&as_disk, &clock, dir(), 78).unwrap(), []);
     disk.end_process();
     let problems = check(disk, dir()).unwrap().problems;
-    assert!(!problems.iter().any(Problem::is_loss), "{problems:?}");
+    assert!(!problems.iter().any(LogProblem::is_loss), "{problems:?}");
 }
 
 #[test]

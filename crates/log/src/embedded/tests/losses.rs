@@ -8,14 +8,14 @@ use tidegate_core::env::{Clock, Disk, OpenMode};
 use tidegate_core::{GroupName, Offset};
 use tidegate_sim::SimDisk;
 
-use super::desk::{Desk, append, at, damage, dir, empty_journal, id, journal, offset, small};
+use super::harness::{Harness, append, at, damage, dir, empty_journal, id, journal, offset, small};
 use crate::EmbeddedConfig;
-use crate::embedded::change::Change;
-use crate::embedded::group::Frame;
-use crate::embedded::planted::{self, Bug};
+use crate::embedded::change::LogChange;
+use crate::embedded::group::JournalFrame;
+use crate::embedded::injected_bugs::{self, InjectedBug};
 use crate::embedded::{
-    Audited, COMMIT_DAMAGED, DAMAGED, Problem, RepairPlan, Repaired, check, plan_repair, recount,
-    repair, unknown_loss,
+    COMMIT_DAMAGED, DAMAGED, LogProblem, RepairPlan, Repaired, TopicAudit, check, plan_repair,
+    recount, repair, unknown_loss,
 };
 use crate::error::LogError;
 use crate::local::Write;
@@ -29,13 +29,13 @@ fn config() -> EmbeddedConfig {
     }
 }
 
-fn open(disk: &SimDisk) -> Desk {
-    Desk::open(disk, config()).unwrap()
+fn open(disk: &SimDisk) -> Harness {
+    Harness::open(disk, config()).unwrap()
 }
 
 fn unaccounted(disk: &SimDisk) -> u64 {
     let counted = recount(disk, dir()).unwrap();
-    counted.iter().map(Audited::unaccounted).sum()
+    counted.iter().map(TopicAudit::unaccounted).sum()
 }
 
 /// How many events are lost at least that are in no books.
@@ -61,25 +61,25 @@ fn plan(disk: &SimDisk) -> RepairPlan {
 #[test]
 fn records_of_a_partition_that_no_later_group_writes_to_are_missed() {
     let disk = SimDisk::new(1);
-    let mut desk = open(&disk);
-    desk.create("a", TopicConfig::new(2)).unwrap();
+    let mut harness = open(&disk);
+    harness.create("a", TopicConfig::new(2)).unwrap();
     for (partition, n) in [(0, 0), (1, 1), (1, 2), (1, 3), (1, 4), (0, 5)] {
-        desk.append(vec![append("a", partition, n)]).unwrap();
+        harness.append(vec![append("a", partition, n)]).unwrap();
     }
-    drop(desk);
+    drop(harness);
     assert_eq!(unaccounted(&disk), 0);
     for n in 1..5 {
         damage(&disk, &journal(&disk, 1), format!("value {n} ").as_bytes());
     }
     for _ in 0..2 {
         assert_eq!(unaccounted(&disk), 4);
-        let mut desk = open(&disk);
-        assert_eq!(desk.end(&at("a", 1)), 4, "offsets are not given twice");
+        let mut harness = open(&disk);
+        assert_eq!(harness.end(&at("a", 1)), 4, "offsets are not given twice");
         assert!(matches!(
-            desk.read(&at("a", 1), 0),
+            harness.read(&at("a", 1), 0),
             Err(LogError::Damaged { to: Offset(4), .. })
         ));
-        desk.opened.keeper.checkpoint().unwrap();
+        harness.opened.maintenance.checkpoint().unwrap();
     }
     let repaired = mend(&disk);
     assert!(
@@ -97,14 +97,14 @@ fn records_of_a_partition_that_no_later_group_writes_to_are_missed() {
 #[test]
 fn records_of_unknown_partitions_are_counted_and_their_offsets_left_out() {
     let disk = SimDisk::new(1);
-    let mut desk = open(&disk);
+    let mut harness = open(&disk);
     // More partitions than a group tells the ends of.
-    desk.create("a", TopicConfig::new(80)).unwrap();
+    harness.create("a", TopicConfig::new(80)).unwrap();
     for n in 0..70 {
         let partition = i32::try_from(n).unwrap();
-        desk.append(vec![append("a", partition, n)]).unwrap();
+        harness.append(vec![append("a", partition, n)]).unwrap();
     }
-    drop(desk);
+    drop(harness);
     for n in 1..69 {
         damage(&disk, &journal(&disk, 1), format!("value {n} ").as_bytes());
     }
@@ -112,19 +112,21 @@ fn records_of_unknown_partitions_are_counted_and_their_offsets_left_out() {
     assert_eq!(missing + more, 68);
     assert!(missing >= 30, "{missing}");
     for _ in 0..2 {
-        let mut desk = open(&disk);
-        let first = desk.append(vec![append("a", 1, 100)]).unwrap()[0].offset.0;
+        let mut harness = open(&disk);
+        let first = harness.append(vec![append("a", 1, 100)]).unwrap()[0]
+            .offset
+            .0;
         assert!(
             first > 0,
             "its first offset was given to a record that is lost"
         );
-        drop(desk);
+        drop(harness);
         assert_eq!((unaccounted(&disk), unknown(&disk)), (missing, more));
         let problems = check(&disk, dir()).unwrap().problems;
         assert!(
             problems
                 .iter()
-                .any(|p| matches!(p, Problem::UnknownLoss(_)))
+                .any(|p| matches!(p, LogProblem::UnknownLoss(_)))
         );
     }
     let repaired = mend(&disk);
@@ -143,21 +145,21 @@ fn records_found_in_segments_are_not_subtracted_from_the_lost_count() {
     // In one chunk, and in fewer than are lost elsewhere.
     for (writes, of) in [(0, 0), (1, 50), (5, 1)] {
         let disk = SimDisk::new(1);
-        let mut desk = open(&disk);
-        desk.create("a", TopicConfig::new(80)).unwrap();
-        desk.create("b", TopicConfig::new(1)).unwrap();
+        let mut harness = open(&disk);
+        harness.create("a", TopicConfig::new(80)).unwrap();
+        harness.create("b", TopicConfig::new(1)).unwrap();
         for n in 0..70 {
             let partition = i32::try_from(n).unwrap();
-            desk.append(vec![append("a", partition, n)]).unwrap();
+            harness.append(vec![append("a", partition, n)]).unwrap();
         }
-        let from = desk.opened.hub.state().journal.at;
+        let from = harness.opened.context.state().journal.at;
         for write in 0..writes {
             let numbers = (0..of).map(|n| append("b", 0, 1_000 + write * of + n));
-            desk.append(numbers.collect()).unwrap();
+            harness.append(numbers.collect()).unwrap();
         }
-        let to = desk.opened.hub.state().journal.at;
-        desk.opened.keeper.fill(true).unwrap();
-        drop(desk);
+        let to = harness.opened.context.state().journal.at;
+        harness.opened.maintenance.fill(true).unwrap();
+        drop(harness);
         disk.end_process();
         let as_disk: &dyn Disk = &disk;
         let place = dir().join("topic-a");
@@ -173,8 +175,8 @@ fn records_found_in_segments_are_not_subtracted_from_the_lost_count() {
         let loss = unknown_loss(&disk, dir()).unwrap().unwrap();
         let most = loss.damage.iter().map(|damage| damage.events).max();
         assert_eq!(unaccounted(&disk) + most.unwrap(), 68, "{loss}");
-        let mut desk = open(&disk);
-        let first = desk.append(vec![append("a", 1, 2_000)]).unwrap()[0]
+        let mut harness = open(&disk);
+        let first = harness.append(vec![append("a", 1, 2_000)]).unwrap()[0]
             .offset
             .0;
         assert!(
@@ -182,9 +184,9 @@ fn records_found_in_segments_are_not_subtracted_from_the_lost_count() {
             "its first offset was given to a record that is lost"
         );
         if writes > 0 {
-            let found = desk
+            let found = harness
                 .all(&at("b", 0))
-                .unwrap_or_else(|_| desk.read(&at("b", 0), 0).unwrap().records);
+                .unwrap_or_else(|_| harness.read(&at("b", 0), 0).unwrap().records);
             assert!(!found.is_empty());
         }
     }
@@ -196,13 +198,13 @@ fn a_journal_that_is_gone_is_missed_from_the_first_acknowledged_write_on() {
         [(true, false), (false, false), (true, true), (false, true)]
     {
         let disk = SimDisk::new(1);
-        let mut desk = open(&disk);
-        desk.create("a", TopicConfig::new(1)).unwrap();
+        let mut harness = open(&disk);
+        harness.create("a", TopicConfig::new(1)).unwrap();
         if with_checkpoint {
-            desk.opened.keeper.checkpoint().unwrap();
+            harness.opened.maintenance.checkpoint().unwrap();
         }
-        desk.append(vec![append("a", 0, 0)]).unwrap();
-        drop(desk);
+        harness.append(vec![append("a", 0, 0)]).unwrap();
+        drop(harness);
         assert_eq!(unknown(&disk), 0);
         let as_disk: &dyn Disk = &disk;
         let path = journal(&disk, 1);
@@ -228,20 +230,21 @@ fn a_journal_that_is_gone_is_missed_from_the_first_acknowledged_write_on() {
 #[test]
 fn a_repair_posts_nothing_but_what_was_damaged() {
     let disk = SimDisk::new(1);
-    let mut desk = open(&disk);
-    desk.create("a", TopicConfig::new(2)).unwrap();
+    let mut harness = open(&disk);
+    harness.create("a", TopicConfig::new(2)).unwrap();
     for n in 0..5 {
-        desk.append(vec![append("a", 0, 7 * n), append("a", 1, 7 * n + 700)])
-            .unwrap();
+        let both = vec![append("a", 0, 7 * n), append("a", 1, 7 * n + 700)];
+        harness.append(both).unwrap();
     }
     // The group passes what it does not post.
-    desk.write(Write {
-        appends: Vec::new(),
-        offsets: vec![offset("g", at("a", 0), 5, [])],
-    })
-    .unwrap();
-    desk.opened.keeper.checkpoint().unwrap();
-    drop(desk);
+    harness
+        .write(Write {
+            appends: Vec::new(),
+            offsets: vec![offset("g", at("a", 0), 5, [])],
+        })
+        .unwrap();
+    harness.opened.maintenance.checkpoint().unwrap();
+    drop(harness);
     assert_eq!(unaccounted(&disk), 5);
     let segment = dir().join("topic-a").join("1-00000000000000000000-0.seg");
     damage(&disk, &segment, b"value 714 ");
@@ -257,22 +260,24 @@ fn a_repair_posts_nothing_but_what_was_damaged() {
 /// other one is lost.
 fn with_an_unexplained_difference() -> SimDisk {
     let disk = SimDisk::new(1);
-    let mut desk = open(&disk);
-    desk.create("a", TopicConfig::new(2)).unwrap();
-    desk.append((0..5).map(|n| append("a", 0, n)).collect())
+    let mut harness = open(&disk);
+    harness.create("a", TopicConfig::new(2)).unwrap();
+    harness
+        .append((0..5).map(|n| append("a", 0, n)).collect())
         .unwrap();
-    desk.append((10..20).map(|n| append("a", 1, n)).collect())
+    harness
+        .append((10..20).map(|n| append("a", 1, n)).collect())
         .unwrap();
-    let commit = |desk: &mut Desk, partition, next, ids: std::ops::Range<u64>| {
+    let commit = |harness: &mut Harness, partition, next, ids: std::ops::Range<u64>| {
         let offsets = vec![offset("g", at("a", partition), next, ids.map(id))];
         let appends = Vec::new();
-        desk.write(Write { appends, offsets }).unwrap();
+        harness.write(Write { appends, offsets }).unwrap();
     };
-    commit(&mut desk, 0, 5, 0..0);
-    commit(&mut desk, 1, 3, 10..13);
-    commit(&mut desk, 1, 6, 13..16);
-    commit(&mut desk, 1, 9, 16..19);
-    drop(desk);
+    commit(&mut harness, 0, 5, 0..0);
+    commit(&mut harness, 1, 3, 10..13);
+    commit(&mut harness, 1, 6, 13..16);
+    commit(&mut harness, 1, 9, 16..19);
+    drop(harness);
     disk.end_process();
     assert_eq!(unaccounted(&disk), 5);
     damage(&disk, &journal(&disk, 1), b"up to 6");
@@ -292,9 +297,9 @@ fn a_difference_that_no_damage_explains_stays_missing() {
     );
     // A repair that posted all of it would hide five events.
     let disk = with_an_unexplained_difference();
-    planted::plant(Some(Bug::UnboundedRepair));
+    injected_bugs::inject(Some(InjectedBug::UnboundedRepair));
     mend(&disk);
-    planted::plant(None);
+    injected_bugs::inject(None);
     assert_eq!(
         unaccounted(&disk),
         0,
@@ -307,14 +312,14 @@ fn records_of_a_damaged_segment_are_taken_from_the_journal_where_it_has_them() {
     let segment = dir().join("topic-a").join("0-00000000000000000000-0.seg");
     for is_missing in [false, true] {
         let disk = SimDisk::new(1);
-        let mut desk = open(&disk);
-        desk.create("a", TopicConfig::new(2)).unwrap();
+        let mut harness = open(&disk);
+        harness.create("a", TopicConfig::new(2)).unwrap();
         for n in 0..12 {
             let other = append("a", 1, 100 + n);
-            desk.append(vec![append("a", 0, n), other]).unwrap();
+            harness.append(vec![append("a", 0, n), other]).unwrap();
         }
-        desk.opened.keeper.checkpoint().unwrap();
-        drop(desk);
+        harness.opened.maintenance.checkpoint().unwrap();
+        drop(harness);
         disk.end_process();
         match is_missing {
             true => (&disk as &dyn Disk).remove(&segment).unwrap(),
@@ -333,9 +338,9 @@ fn records_of_a_damaged_segment_are_taken_from_the_journal_where_it_has_them() {
         let is_it = |done: &&Repaired| matches!(done, Repaired::Recovered { .. });
         assert!(repaired.iter().any(|done| is_it(&done)), "{repaired:?}");
         assert_eq!(unaccounted(&disk), 0);
-        let mut desk = open(&disk);
-        desk.assert_balanced();
-        let found = desk.all(&at("a", 0)).unwrap();
+        let mut harness = open(&disk);
+        harness.assert_balanced();
+        let found = harness.all(&at("a", 0)).unwrap();
         let found: Vec<_> = found.into_iter().map(|stored| stored.record).collect();
         let written = (0..12).map(|n| append("a", 0, n).record);
         assert_eq!(found, written.collect::<Vec<_>>());
@@ -347,16 +352,16 @@ fn records_of_a_damaged_segment_are_taken_from_the_journal_where_it_has_them() {
 #[test]
 fn records_of_a_torn_write_are_not_taken_for_those_that_a_segment_lost() {
     let disk = SimDisk::new(1);
-    let mut desk = open(&disk);
-    desk.create("a", TopicConfig::new(1)).unwrap();
-    desk.append(vec![append("a", 0, 0)]).unwrap();
-    let (at_byte, seal) = {
-        let state = desk.opened.hub.state();
-        (state.journal.at, state.seal)
+    let mut harness = open(&disk);
+    harness.create("a", TopicConfig::new(1)).unwrap();
+    harness.append(vec![append("a", 0, 0)]).unwrap();
+    let (at_byte, secret) = {
+        let state = harness.opened.context.state();
+        (state.journal.at, state.secret)
     };
     // Written and never answered: the write behind it is torn, and both are cut at the next start.
-    desk.append(vec![append("a", 0, 7)]).unwrap();
-    drop(desk);
+    harness.append(vec![append("a", 0, 7)]).unwrap();
+    drop(harness);
     disk.end_process();
     let as_disk: &dyn Disk = &disk;
     let path = journal(&disk, 1);
@@ -364,15 +369,15 @@ fn records_of_a_torn_write_are_not_taken_for_those_that_a_segment_lost() {
         .read(&path, 1 << 20)
         .unwrap()
         .split_off(at_byte as usize);
-    torn.truncate(Frame::read(&torn, seal).unwrap().size());
+    torn.truncate(JournalFrame::read(&torn, secret).unwrap().size());
     let mut file = as_disk.open(&path, OpenMode::Write).unwrap();
     file.write_at(at_byte, &vec![0; torn.len()]).unwrap();
     drop(file);
-    let mut desk = open(&disk);
-    desk.append(vec![append("a", 0, 1)]).unwrap();
-    desk.opened.keeper.checkpoint().unwrap();
-    let end = desk.opened.hub.state().journal.at;
-    drop(desk);
+    let mut harness = open(&disk);
+    harness.append(vec![append("a", 0, 1)]).unwrap();
+    harness.opened.maintenance.checkpoint().unwrap();
+    let end = harness.opened.context.state().journal.at;
+    drop(harness);
     disk.end_process();
     // All that is left of offset 1 in the journal is the torn write.
     let mut file = as_disk.open(&path, OpenMode::Write).unwrap();
@@ -388,9 +393,9 @@ fn records_of_a_torn_write_are_not_taken_for_those_that_a_segment_lost() {
     };
     assert_eq!(plan(&disk), expected);
     mend(&disk);
-    let mut desk = open(&disk);
+    let mut harness = open(&disk);
     assert!(matches!(
-        desk.read(&at("a", 0), 1),
+        harness.read(&at("a", 0), 1),
         Err(LogError::Damaged { .. })
     ));
 }
@@ -398,23 +403,25 @@ fn records_of_a_torn_write_are_not_taken_for_those_that_a_segment_lost() {
 #[test]
 fn what_a_group_passed_with_a_commit_that_was_lost_can_be_repaired() {
     let disk = SimDisk::new(1);
-    let mut desk = open(&disk);
-    desk.create("a", TopicConfig::new(1)).unwrap();
-    desk.append((0..20).map(|n| append("a", 0, n)).collect())
+    let mut harness = open(&disk);
+    harness.create("a", TopicConfig::new(1)).unwrap();
+    harness
+        .append((0..20).map(|n| append("a", 0, n)).collect())
         .unwrap();
     for next in [5, 10, 15] {
         let ids = (next - 5..next).map(|n| id(n as u64));
-        desk.write(Write {
-            appends: Vec::new(),
-            offsets: vec![offset("g", at("a", 0), next, ids)],
-        })
-        .unwrap();
+        harness
+            .write(Write {
+                appends: Vec::new(),
+                offsets: vec![offset("g", at("a", 0), next, ids)],
+            })
+            .unwrap();
     }
-    drop(desk);
+    drop(harness);
     damage(&disk, &journal(&disk, 1), b"up to 10");
     for _ in 0..2 {
         assert_eq!(unaccounted(&disk), 5);
-        open(&disk).opened.keeper.checkpoint().unwrap();
+        open(&disk).opened.maintenance.checkpoint().unwrap();
     }
     let done = Repaired::Commits {
         group: GroupName::new("g").unwrap(),
@@ -439,27 +446,29 @@ fn what_a_group_passed_with_a_commit_that_was_lost_can_be_repaired() {
 fn a_lost_commit_or_registration_is_an_unknown_loss_until_a_repair() {
     for lost in [&b"up to 5"[..], b"second"] {
         let disk = SimDisk::new(1);
-        let mut desk = open(&disk);
-        desk.create("a", TopicConfig::new(2)).unwrap();
-        desk.register("g", vec![0]).unwrap();
-        desk.append((0..5).map(|n| append("a", 0, n)).collect())
+        let mut harness = open(&disk);
+        harness.create("a", TopicConfig::new(2)).unwrap();
+        harness.register("g", vec![0]).unwrap();
+        harness
+            .append((0..5).map(|n| append("a", 0, n)).collect())
             .unwrap();
-        desk.write(Write {
-            appends: Vec::new(),
-            offsets: vec![offset("g", at("a", 0), 5, (0..5).map(id))],
-        })
-        .unwrap();
-        desk.register("second", vec![0]).unwrap();
-        desk.append(vec![append("a", 1, 5)]).unwrap();
-        drop(desk);
+        harness
+            .write(Write {
+                appends: Vec::new(),
+                offsets: vec![offset("g", at("a", 0), 5, (0..5).map(id))],
+            })
+            .unwrap();
+        harness.register("second", vec![0]).unwrap();
+        harness.append(vec![append("a", 1, 5)]).unwrap();
+        drop(harness);
         damage(&disk, &journal(&disk, 1), lost);
         for _ in 0..3 {
             assert_eq!((unaccounted(&disk), unknown(&disk)), (0, 1));
             let problems = check(&disk, dir()).unwrap().problems;
-            assert!(problems.iter().any(Problem::is_loss), "{problems:?}");
-            let mut desk = open(&disk);
-            desk.append(vec![append("a", 1, 6)]).unwrap();
-            desk.opened.keeper.checkpoint().unwrap();
+            assert!(problems.iter().any(LogProblem::is_loss), "{problems:?}");
+            let mut harness = open(&disk);
+            harness.append(vec![append("a", 1, 6)]).unwrap();
+            harness.opened.maintenance.checkpoint().unwrap();
         }
         let repaired = mend(&disk);
         assert!(
@@ -475,22 +484,24 @@ fn what_a_group_put_elsewhere_is_found_only_where_it_is() {
     let settled = |n: u64, place: Place| postings([id(n)], Some(Place::Queued), Some(place));
     for is_kept in [true, false] {
         let disk = SimDisk::new(1);
-        let mut desk = open(&disk);
-        desk.create("a", TopicConfig::new(1)).unwrap();
-        desk.create("a.DLT", TopicConfig::new(1)).unwrap();
-        desk.append((0..4).map(|n| append("a", 0, n)).collect())
+        let mut harness = open(&disk);
+        harness.create("a", TopicConfig::new(1)).unwrap();
+        harness.create("a.DLT", TopicConfig::new(1)).unwrap();
+        harness
+            .append((0..4).map(|n| append("a", 0, n)).collect())
             .unwrap();
         let mut commit = offset("g", at("a", 0), 3, [id(0)]);
         commit.postings.extend(settled(1, Place::DeadLettered));
         commit.postings.extend(settled(2, Place::Parked));
         let dead = is_kept.then(|| append("a.DLT", 0, 1));
-        desk.write(Write {
-            appends: dead.into_iter().collect(),
-            offsets: vec![commit],
-        })
-        .unwrap();
-        desk.assert_balanced();
-        let group = desk
+        harness
+            .write(Write {
+                appends: dead.into_iter().collect(),
+                offsets: vec![commit],
+            })
+            .unwrap();
+        harness.assert_balanced();
+        let group = harness
             .audit()
             .into_iter()
             .find(|audited| audited.group.is_some());
@@ -513,11 +524,11 @@ fn a_record_that_can_never_fit_is_not_told_to_wait_for_room() {
         max_size: 1_000,
         ..config()
     };
-    let mut desk = Desk::open(&disk, config).unwrap();
-    desk.create("a", TopicConfig::new(1)).unwrap();
+    let mut harness = Harness::open(&disk, config).unwrap();
+    harness.create("a", TopicConfig::new(1)).unwrap();
     let mut large = append("a", 0, 0);
     large.record.value = Some(vec![7; 2_000].into());
-    let refused = desk.append(vec![large]).unwrap_err();
+    let refused = harness.append(vec![large]).unwrap_err();
     assert!(
         matches!(refused, LogError::RecordTooLarge { limit: 1_000, .. }),
         "{refused}"
@@ -527,32 +538,32 @@ fn a_record_that_can_never_fit_is_not_told_to_wait_for_room() {
 #[test]
 fn a_damaged_partition_does_not_keep_others_from_being_compacted() {
     let disk = SimDisk::new(1);
-    let mut desk = open(&disk);
+    let mut harness = open(&disk);
     let compact = TopicConfig {
         compact: true,
         ..TopicConfig::new(1)
     };
     for name in ["first", "second"] {
-        desk.create(name, compact.clone()).unwrap();
+        harness.create(name, compact.clone()).unwrap();
         for n in 0..40 {
             let mut append = append(name, 0, n);
             append.record.key = Some("key".into());
-            desk.append(vec![append]).unwrap();
+            harness.append(vec![append]).unwrap();
         }
     }
-    desk.opened.keeper.checkpoint().unwrap();
+    harness.opened.maintenance.checkpoint().unwrap();
     let segment = dir()
         .join("topic-first")
         .join("0-00000000000000000000-0.seg");
     damage(&disk, &segment, b"value 3 ");
-    let switch = desk.opened.keeper.compaction().unwrap();
+    let switch = harness.opened.maintenance.compaction().unwrap();
     assert!(
-        matches!(switch, Some(Change::Switch { topic: 1, .. })),
+        matches!(switch, Some(LogChange::Switch { topic: 1, .. })),
         "{switch:?}"
     );
-    assert!(desk.opened.writer.remove(switch.unwrap()).unwrap());
+    assert!(harness.opened.writer.remove(switch.unwrap()).unwrap());
     let before = disk.operations();
-    assert_eq!(desk.opened.keeper.compaction().unwrap(), None);
+    assert_eq!(harness.opened.maintenance.compaction().unwrap(), None);
     assert_eq!(
         disk.operations(),
         before,
@@ -563,23 +574,23 @@ fn a_damaged_partition_does_not_keep_others_from_being_compacted() {
 #[test]
 fn each_partition_keeps_what_the_topic_says() {
     let disk = SimDisk::new(1);
-    let mut desk = open(&disk);
+    let mut harness = open(&disk);
     let kept = 8_000;
     let config = TopicConfig {
         retention_bytes: Some(kept),
         ..TopicConfig::new(4)
     };
-    desk.create("a", config).unwrap();
+    harness.create("a", config).unwrap();
     for n in 0..1_200 {
         let partition = i32::try_from(n % 4).unwrap();
-        desk.append(vec![append("a", partition, n)]).unwrap();
+        harness.append(vec![append("a", partition, n)]).unwrap();
         if n % 20 == 0 {
-            desk.keep().unwrap();
+            harness.keep().unwrap();
         }
     }
-    desk.opened.keeper.checkpoint().unwrap();
-    desk.keep().unwrap();
-    let state = desk.opened.hub.state();
+    harness.opened.maintenance.checkpoint().unwrap();
+    harness.keep().unwrap();
+    let state = harness.opened.context.state();
     for (_, number, partition) in state.all() {
         let bytes: u64 = partition.segments.iter().map(|segment| segment.len).sum();
         assert!(partition.start > 0);

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use tidegate_core::env::{Clock, Disk};
 use tidegate_sim::{SimDisk, Survivors};
 
-use super::desk::{Desk, append, at, dir, small};
+use super::harness::{Harness, append, at, dir, small};
 use crate::EmbeddedConfig;
-use crate::embedded::{Problem, check, repair};
+use crate::embedded::{LogProblem, check, repair};
 use crate::topic::TopicConfig;
 
 fn config() -> EmbeddedConfig {
@@ -18,22 +18,22 @@ fn config() -> EmbeddedConfig {
     }
 }
 
-fn open(disk: &SimDisk) -> Desk {
-    Desk::open(disk, config()).unwrap()
+fn open(disk: &SimDisk) -> Harness {
+    Harness::open(disk, config()).unwrap()
 }
 
 /// A log with so many records, half of them behind a checkpoint.
-fn written(count: u64) -> (SimDisk, Desk) {
+fn written(count: u64) -> (SimDisk, Harness) {
     let disk = SimDisk::new(1);
-    let mut desk = open(&disk);
-    desk.create("a", TopicConfig::new(1)).unwrap();
+    let mut harness = open(&disk);
+    harness.create("a", TopicConfig::new(1)).unwrap();
     for n in 0..count {
         if n == count / 2 {
-            desk.opened.keeper.checkpoint().unwrap();
+            harness.opened.maintenance.checkpoint().unwrap();
         }
-        desk.append(vec![append("a", 0, n)]).unwrap();
+        harness.append(vec![append("a", 0, n)]).unwrap();
     }
-    (disk, desk)
+    (disk, harness)
 }
 
 fn manifests(disk: &SimDisk) -> [Option<Vec<u8>>; 2] {
@@ -41,23 +41,23 @@ fn manifests(disk: &SimDisk) -> [Option<Vec<u8>>; 2] {
     ["manifest", "manifest.copy"].map(|name| as_disk.read(&dir().join(name), 1 << 20).ok())
 }
 
-fn losses(disk: &SimDisk) -> Vec<Problem> {
+fn losses(disk: &SimDisk) -> Vec<LogProblem> {
     let problems = check(disk, dir()).unwrap().problems;
-    problems.into_iter().filter(Problem::is_loss).collect()
+    problems.into_iter().filter(LogProblem::is_loss).collect()
 }
 
 /// Ends `work` before each of its operations in turn, and gives the disk to `look` where that left a copy
 /// that is newer than the manifest.
 fn end_between(
-    begin: impl Fn() -> (SimDisk, Option<Desk>),
-    work: impl Fn(&SimDisk, Option<Desk>),
+    begin: impl Fn() -> (SimDisk, Option<Harness>),
+    work: impl Fn(&SimDisk, Option<Harness>),
     look: impl Fn(&SimDisk),
 ) {
     let mut looked = 0;
     for operation in 1.. {
-        let (disk, desk) = begin();
+        let (disk, harness) = begin();
         disk.kill_at(disk.operations() + operation);
-        let ended = catch_unwind(AssertUnwindSafe(|| work(&disk, desk)));
+        let ended = catch_unwind(AssertUnwindSafe(|| work(&disk, harness)));
         if ended.is_ok() {
             break;
         }
@@ -73,18 +73,18 @@ fn end_between(
 
 /// Starts a process that is killed, then damages the manifest: the copy must do.
 fn use_the_copy_alone(disk: &SimDisk, count: usize, losses_before: usize) {
-    let mut desk = open(disk);
-    assert_eq!(desk.end(&at("a", 0)), i64::try_from(count).unwrap());
+    let mut harness = open(disk);
+    assert_eq!(harness.end(&at("a", 0)), i64::try_from(count).unwrap());
     // It writes to segments what it has found.
-    desk.opened.keeper.fill(true).unwrap();
-    drop(desk);
+    harness.opened.maintenance.fill(true).unwrap();
+    drop(harness);
     disk.end_process();
     disk.flip_bit(&dir().join("manifest"), 20, 1);
     assert_eq!(losses(disk).len(), losses_before);
-    let mut desk = open(disk);
+    let mut harness = open(disk);
     if losses_before == 0 {
-        assert_eq!(desk.all(&at("a", 0)).unwrap().len(), count);
-        desk.assert_balanced();
+        assert_eq!(harness.all(&at("a", 0)).unwrap().len(), count);
+        harness.assert_balanced();
     }
 }
 
@@ -92,10 +92,10 @@ fn use_the_copy_alone(disk: &SimDisk, count: usize, losses_before: usize) {
 fn a_checkpoint_that_ended_between_its_two_files_leaves_no_copy_that_misleads() {
     end_between(
         || {
-            let (disk, desk) = written(80);
-            (disk, Some(desk))
+            let (disk, harness) = written(80);
+            (disk, Some(harness))
         },
-        |_, desk| desk.unwrap().opened.keeper.checkpoint().unwrap(),
+        |_, harness| harness.unwrap().opened.maintenance.checkpoint().unwrap(),
         |disk| use_the_copy_alone(disk, 80, 0),
     );
 }
@@ -104,9 +104,9 @@ fn a_checkpoint_that_ended_between_its_two_files_leaves_no_copy_that_misleads() 
 fn a_repair_that_ended_between_its_two_files_leaves_no_copy_that_misleads() {
     end_between(
         || {
-            let (disk, mut desk) = written(40);
-            desk.opened.keeper.checkpoint().unwrap();
-            drop(desk);
+            let (disk, mut harness) = written(40);
+            harness.opened.maintenance.checkpoint().unwrap();
+            drop(harness);
             disk.end_process();
             let segment = dir().join("topic-a/0-00000000000000000000-0.seg");
             let as_disk: &dyn Disk = &disk;
@@ -116,7 +116,7 @@ fn a_repair_that_ended_between_its_two_files_leaves_no_copy_that_misleads() {
             (disk, None)
         },
         |disk, _| {
-            let clock: Arc<dyn Clock> = Desk::open(&SimDisk::new(2), config()).unwrap().clock;
+            let clock: Arc<dyn Clock> = Harness::open(&SimDisk::new(2), config()).unwrap().clock;
             let as_disk: Arc<dyn Disk> = Arc::new(disk.clone());
             repair(&as_disk, &clock, config(), 9).unwrap();
         },
@@ -128,20 +128,20 @@ fn a_repair_that_ended_between_its_two_files_leaves_no_copy_that_misleads() {
 fn without_room_a_copy_that_is_newer_is_given_up() {
     end_between(
         || {
-            let (disk, desk) = written(80);
-            (disk, Some(desk))
+            let (disk, harness) = written(80);
+            (disk, Some(harness))
         },
-        |_, desk| desk.unwrap().opened.keeper.checkpoint().unwrap(),
+        |_, harness| harness.unwrap().opened.maintenance.checkpoint().unwrap(),
         |disk| {
             disk.set_capacity(1);
-            let mut desk = open(disk);
-            assert_eq!(desk.all(&at("a", 0)).unwrap().len(), 80);
-            drop(desk);
+            let mut harness = open(disk);
+            assert_eq!(harness.all(&at("a", 0)).unwrap().len(), 80);
+            drop(harness);
             disk.end_process();
             assert_eq!(manifests(disk)[1], None);
             disk.set_capacity(1 << 24);
-            let mut desk = open(disk);
-            assert_eq!(desk.all(&at("a", 0)).unwrap().len(), 80);
+            let mut harness = open(disk);
+            assert_eq!(harness.all(&at("a", 0)).unwrap().len(), 80);
             let [manifest, copy] = manifests(disk);
             assert_eq!(manifest, copy);
         },

@@ -6,52 +6,52 @@ use tidegate_core::Offset;
 use tidegate_core::env::{Clock, Disk, OpenMode};
 use tidegate_sim::SimDisk;
 
-use super::desk::{Desk, append, at, dir, empty_journal, journal, seal, small};
+use super::harness::{Harness, append, at, dir, empty_journal, journal, secret, small};
 use crate::embedded::chunk::Head;
 use crate::embedded::files;
-use crate::embedded::{Problem, Repaired, check, ls, recount, repair, unknown_loss};
+use crate::embedded::{LogProblem, Repaired, check, ls, recount, repair, unknown_loss};
 use crate::error::LogError;
 use crate::topic::TopicConfig;
 
-fn written(count: u64) -> (SimDisk, Desk) {
+fn written(count: u64) -> (SimDisk, Harness) {
     let disk = SimDisk::new(1);
-    let mut desk = Desk::open(&disk, small()).unwrap();
-    desk.create("a", TopicConfig::new(1)).unwrap();
+    let mut harness = Harness::open(&disk, small()).unwrap();
+    harness.create("a", TopicConfig::new(1)).unwrap();
     for n in 0..count {
-        desk.append(vec![append("a", 0, n)]).unwrap();
+        harness.append(vec![append("a", 0, n)]).unwrap();
     }
-    (disk, desk)
+    (disk, harness)
 }
 
 #[test]
 fn a_second_process_is_refused_and_told_who_has_it() {
-    let (disk, desk) = written(1);
-    let refused = Desk::open(&disk, small()).map(|_| ()).unwrap_err();
+    let (disk, harness) = written(1);
+    let refused = Harness::open(&disk, small()).map(|_| ()).unwrap_err();
     let text = refused.to_string();
     let holder = format!("(process {})", std::process::id());
     assert!(text.contains(&holder), "{text}");
-    drop(desk);
-    Desk::open(&disk, small()).map(|_| ()).unwrap();
+    drop(harness);
+    Harness::open(&disk, small()).map(|_| ()).unwrap();
 }
 
 #[test]
 fn a_torn_tail_is_kept_aside() {
-    let (disk, desk) = written(5);
-    let place = desk.opened.hub.state().journal;
-    drop(desk);
+    let (disk, harness) = written(5);
+    let place = harness.opened.context.state().journal;
+    drop(harness);
     // The last group was never acknowledged as far as anybody can tell.
     disk.flip_bit(&journal(&disk, 1), place.at - 20, 1);
     let as_disk: &dyn Disk = &disk;
     let checked = check(as_disk, dir()).unwrap();
     assert!(
-        matches!(checked.problems[..], [Problem::Torn { .. }]),
+        matches!(checked.problems[..], [LogProblem::Torn { .. }]),
         "{checked:?}"
     );
-    let mut desk = Desk::open(&disk, small()).unwrap();
-    assert_eq!(desk.all(&at("a", 0)).unwrap().len(), 4);
-    let written = desk.append(vec![append("a", 0, 9)]).unwrap();
+    let mut harness = Harness::open(&disk, small()).unwrap();
+    assert_eq!(harness.all(&at("a", 0)).unwrap().len(), 4);
+    let written = harness.append(vec![append("a", 0, 9)]).unwrap();
     assert_eq!(written[0].offset, Offset(4));
-    desk.assert_balanced();
+    harness.assert_balanced();
     let listing = ls(as_disk, dir()).unwrap().unwrap();
     assert_eq!(listing.aside.len(), 1, "{listing:?}");
     let kept = as_disk.read(listing.aside[0].as_ref(), 1_000).unwrap();
@@ -60,8 +60,8 @@ fn a_torn_tail_is_kept_aside() {
 
 #[test]
 fn damage_in_the_journal_is_named_and_the_rest_is_readable() {
-    let (disk, desk) = written(8);
-    drop(desk);
+    let (disk, harness) = written(8);
+    drop(harness);
     let as_disk: &dyn Disk = &disk;
     let bytes = as_disk.read(&journal(&disk, 1), 10_000).unwrap();
     let third = b"value 3 ";
@@ -72,12 +72,12 @@ fn damage_in_the_journal_is_named_and_the_rest_is_readable() {
         checked
             .problems
             .iter()
-            .any(|p| matches!(p, Problem::UnknownLoss(_))),
+            .any(|p| matches!(p, LogProblem::UnknownLoss(_))),
         "{checked:?}"
     );
-    let mut desk = Desk::open(&disk, small()).unwrap();
-    assert_eq!(desk.read(&at("a", 0), 0).unwrap().records.len(), 3);
-    let damaged = desk.read(&at("a", 0), 3).unwrap_err();
+    let mut harness = Harness::open(&disk, small()).unwrap();
+    assert_eq!(harness.read(&at("a", 0), 0).unwrap().records.len(), 3);
+    let damaged = harness.read(&at("a", 0), 3).unwrap_err();
     assert!(
         matches!(
             damaged,
@@ -89,21 +89,21 @@ fn damage_in_the_journal_is_named_and_the_rest_is_readable() {
         ),
         "{damaged}"
     );
-    assert_eq!(desk.read(&at("a", 0), 4).unwrap().records.len(), 4);
-    desk.append(vec![append("a", 0, 20)]).unwrap();
-    desk.opened.keeper.checkpoint().unwrap();
-    drop(desk);
-    let mut desk = Desk::open(&disk, small()).unwrap();
+    assert_eq!(harness.read(&at("a", 0), 4).unwrap().records.len(), 4);
+    harness.append(vec![append("a", 0, 20)]).unwrap();
+    harness.opened.maintenance.checkpoint().unwrap();
+    drop(harness);
+    let mut harness = Harness::open(&disk, small()).unwrap();
     assert!(matches!(
-        desk.read(&at("a", 0), 3),
+        harness.read(&at("a", 0), 3),
         Err(LogError::Damaged { .. })
     ));
     assert_eq!(
-        desk.read(&at("a", 0), 4).unwrap().records[0].offset,
+        harness.read(&at("a", 0), 4).unwrap().records[0].offset,
         Offset(4)
     );
     assert_eq!(
-        desk.read(&at("a", 0), 8).unwrap().records[0].record,
+        harness.read(&at("a", 0), 8).unwrap().records[0].record,
         append("a", 0, 20).record
     );
     let aside = ls(as_disk, dir()).unwrap().unwrap().aside;
@@ -113,23 +113,23 @@ fn damage_in_the_journal_is_named_and_the_rest_is_readable() {
 #[test]
 fn a_damaged_segment_is_named_by_offsets_read_around_and_repaired() {
     for in_header in [false, true] {
-        let (disk, mut desk) = written(40);
-        desk.opened.keeper.checkpoint().unwrap();
-        drop(desk);
+        let (disk, mut harness) = written(40);
+        harness.opened.maintenance.checkpoint().unwrap();
+        drop(harness);
         let as_disk: &dyn Disk = &disk;
         let segment = dir().join("topic-a").join("0-00000000000000000000-0.seg");
         let bytes = as_disk.read(&segment, 10_000).unwrap();
         let value = b"value 3 ";
         let place = bytes.windows(value.len()).position(|w| w == value).unwrap();
-        let seal = seal(as_disk);
-        let mut headers = (0..place).filter(|from| Head::read(&bytes[*from..], seal).is_some());
+        let secret = secret(as_disk);
+        let mut headers = (0..place).filter(|from| Head::read(&bytes[*from..], secret).is_some());
         let header = headers.next_back().unwrap();
         let at_byte = if in_header { header + 30 } else { place };
         disk.flip_bit(&segment, at_byte as u64, 1);
         empty_journal(&disk);
         let checked = check(as_disk, dir()).unwrap();
         let [
-            Problem::Records {
+            LogProblem::Records {
                 from, to, place, ..
             },
         ] = &checked.problems[..]
@@ -138,9 +138,9 @@ fn a_damaged_segment_is_named_by_offsets_read_around_and_repaired() {
         };
         assert_eq!((*from, *to), (Offset(3), Offset(4)));
         assert!(place.is_some());
-        let mut desk = Desk::open(&disk, small()).unwrap();
-        assert_eq!(desk.read(&at("a", 0), 0).unwrap().records.len(), 3);
-        let damaged = desk.read(&at("a", 0), 3).unwrap_err();
+        let mut harness = Harness::open(&disk, small()).unwrap();
+        assert_eq!(harness.read(&at("a", 0), 0).unwrap().records.len(), 3);
+        let damaged = harness.read(&at("a", 0), 3).unwrap_err();
         assert!(matches!(
             damaged,
             LogError::Damaged {
@@ -150,19 +150,19 @@ fn a_damaged_segment_is_named_by_offsets_read_around_and_repaired() {
             }
         ));
         assert_eq!(
-            desk.read(&at("a", 0), 4).unwrap().records[0].offset,
+            harness.read(&at("a", 0), 4).unwrap().records[0].offset,
             Offset(4)
         );
-        drop(desk);
+        drop(harness);
         let missing = recount(as_disk, dir()).unwrap();
-        assert_eq!(missing[0].missing[0].id, Some(super::desk::id(3)));
+        assert_eq!(missing[0].missing[0].id, Some(super::harness::id(3)));
         mend(&disk);
     }
 }
 
 fn mend(disk: &SimDisk) {
     let as_disk: Arc<dyn Disk> = Arc::new(disk.clone());
-    let clock: Arc<dyn Clock> = Desk::open(disk, small()).unwrap().clock;
+    let clock: Arc<dyn Clock> = Harness::open(disk, small()).unwrap().clock;
     let repaired = repair(&as_disk, &clock, dir(), 77).unwrap();
     let is_records = |r: &&Repaired| {
         matches!(
@@ -180,15 +180,15 @@ fn mend(disk: &SimDisk) {
     );
     let again = repair(&as_disk, &clock, dir(), 78).unwrap();
     assert_eq!(again, [], "a second repair finds nothing to do");
-    let mut desk = Desk::open(disk, small()).unwrap();
-    desk.assert_balanced();
-    assert_eq!(desk.audit()[0].books.account().lost.total(), 1);
+    let mut harness = Harness::open(disk, small()).unwrap();
+    harness.assert_balanced();
+    assert_eq!(harness.audit()[0].books.account().lost.total(), 1);
     assert!(matches!(
-        desk.read(&at("a", 0), 3),
+        harness.read(&at("a", 0), 3),
         Err(LogError::Damaged { .. })
     ));
     assert_eq!(
-        desk.read(&at("a", 0), 4).unwrap().records[0].offset,
+        harness.read(&at("a", 0), 4).unwrap().records[0].offset,
         Offset(4)
     );
     let aside = ls(&*as_disk, dir()).unwrap().unwrap().aside;
@@ -210,33 +210,33 @@ fn remove_journal(disk: &SimDisk, number: u64) {
 #[test]
 fn a_journal_file_that_is_missing_is_damage_and_what_follows_is_kept() {
     for with_checkpoint in [false, true] {
-        let (disk, mut desk) = written(3);
+        let (disk, mut harness) = written(3);
         if with_checkpoint {
-            desk.opened.keeper.checkpoint().unwrap();
+            harness.opened.maintenance.checkpoint().unwrap();
         }
         for n in 3..60 {
-            desk.append(vec![append("a", 0, n)]).unwrap();
+            harness.append(vec![append("a", 0, n)]).unwrap();
         }
-        assert!(desk.opened.hub.state().journal.file > 5);
-        drop(desk);
+        assert!(harness.opened.context.state().journal.file > 5);
+        drop(harness);
         let missing: &[u64] = if with_checkpoint { &[1, 2] } else { &[2, 3] };
         missing.iter().for_each(|n| remove_journal(&disk, *n));
         assert_eq!(journal_damage(&disk), 1);
         for next in 60..63 {
-            let mut desk = Desk::open(&disk, small()).unwrap();
-            let first = desk.read(&at("a", 0), 0).unwrap().next;
-            let damaged = desk.read(&at("a", 0), first.0).unwrap_err();
+            let mut harness = Harness::open(&disk, small()).unwrap();
+            let first = harness.read(&at("a", 0), 0).unwrap().next;
+            let damaged = harness.read(&at("a", 0), first.0).unwrap_err();
             let LogError::Damaged { from, to, .. } = damaged else {
                 panic!("{damaged}");
             };
             assert!(from >= Offset(3) && to < Offset(40), "{from} {to}");
-            let written = desk.append(vec![append("a", 0, next)]).unwrap();
+            let written = harness.append(vec![append("a", 0, next)]).unwrap();
             assert_eq!(written[0].offset, Offset(next as i64));
             for n in to.0..=next as i64 {
-                let found = desk.read(&at("a", 0), n).unwrap();
+                let found = harness.read(&at("a", 0), n).unwrap();
                 assert_eq!(found.records[0].record, append("a", 0, n as u64).record);
             }
-            desk.opened.keeper.checkpoint().unwrap();
+            harness.opened.maintenance.checkpoint().unwrap();
         }
     }
 }
@@ -245,25 +245,25 @@ fn a_journal_file_that_is_missing_is_damage_and_what_follows_is_kept() {
 #[test]
 fn records_of_a_topic_that_is_lost_are_kept_aside_from_one_of_the_same_name() {
     let disk = SimDisk::new(1);
-    let mut desk = Desk::open(&disk, small()).unwrap();
-    desk.create_in_journal("a", TopicConfig::new(1)).unwrap();
+    let mut harness = Harness::open(&disk, small()).unwrap();
+    harness.create_in_journal("a", TopicConfig::new(1)).unwrap();
     for n in 0..5 {
-        desk.append(vec![append("a", 0, n)]).unwrap();
+        harness.append(vec![append("a", 0, n)]).unwrap();
     }
-    desk.opened.keeper.fill(true).unwrap();
-    drop(desk);
+    harness.opened.maintenance.fill(true).unwrap();
+    drop(harness);
     disk.end_process();
     remove_journal(&disk, 1);
     let found = journal_damage(&disk);
     assert_eq!(found, 2, "the journal is gone, and so is a topic");
     for n in 0..3 {
-        let mut desk = Desk::open(&disk, small()).unwrap();
-        desk.create("a", TopicConfig::new(1)).unwrap();
-        desk.append(vec![append("a", 0, 10 + n)]).unwrap();
-        desk.opened.keeper.fill(true).unwrap();
-        let found = desk.all(&at("a", 0)).unwrap();
+        let mut harness = Harness::open(&disk, small()).unwrap();
+        harness.create("a", TopicConfig::new(1)).unwrap();
+        harness.append(vec![append("a", 0, 10 + n)]).unwrap();
+        harness.opened.maintenance.fill(true).unwrap();
+        let found = harness.all(&at("a", 0)).unwrap();
         assert_eq!(found.len() as u64, n + 1);
-        drop(desk);
+        drop(harness);
         disk.end_process();
         assert_eq!(journal_damage(&disk), 2);
     }
@@ -279,9 +279,9 @@ fn records_of_a_topic_that_is_lost_are_kept_aside_from_one_of_the_same_name() {
 
 #[test]
 fn where_the_last_journal_file_is_missing_another_one_is_begun() {
-    let (disk, mut desk) = written(5);
-    desk.opened.keeper.checkpoint().unwrap();
-    drop(desk);
+    let (disk, mut harness) = written(5);
+    harness.opened.maintenance.checkpoint().unwrap();
+    drop(harness);
     remove_journal(&disk, 1);
     let as_disk: &dyn Disk = &disk;
     let strange = dir().join(crate::embedded::files::journal(3, 20));
@@ -292,13 +292,13 @@ fn where_the_last_journal_file_is_missing_another_one_is_begun() {
     drop(file);
     assert_eq!(journal_damage(&disk), 1);
     for next in 5..40 {
-        let mut desk = Desk::open(&disk, small()).unwrap();
-        let written = desk.append(vec![append("a", 0, next)]).unwrap();
+        let mut harness = Harness::open(&disk, small()).unwrap();
+        let written = harness.append(vec![append("a", 0, next)]).unwrap();
         assert_eq!(written[0].offset, Offset(next as i64));
-        assert_eq!(desk.all(&at("a", 0)).unwrap().len() as u64, next + 1);
-        desk.keep().unwrap();
-        desk.assert_balanced();
-        drop(desk);
+        assert_eq!(harness.all(&at("a", 0)).unwrap().len() as u64, next + 1);
+        harness.keep().unwrap();
+        harness.assert_balanced();
+        drop(harness);
         assert_eq!(journal_damage(&disk), 1, "it is the same damage");
     }
     let aside = ls(as_disk, dir()).unwrap().unwrap().aside;
@@ -317,8 +317,8 @@ fn last_journal(disk: &SimDisk) -> (std::path::PathBuf, u64) {
 #[test]
 fn a_journal_file_holds_nothing_behind_the_length_in_its_name_so_that_every_cut_is_noticed() {
     for is_large in [false, true] {
-        let (disk, desk) = written(1);
-        drop(desk);
+        let (disk, harness) = written(1);
+        drop(harness);
         disk.end_process();
         // The journal is made larger, or a commit is larger than a file of it.
         let journal_size = if is_large { 2_048 } else { 1 << 16 };
@@ -326,15 +326,15 @@ fn a_journal_file_holds_nothing_behind_the_length_in_its_name_so_that_every_cut_
             journal_size,
             ..small()
         };
-        let mut desk = Desk::open(&disk, config.clone()).unwrap();
+        let mut harness = Harness::open(&disk, config.clone()).unwrap();
         let more: Vec<_> = (1..60).map(|n| append("a", 0, n)).collect();
         match is_large {
-            true => drop(desk.append(more).unwrap()),
+            true => drop(harness.append(more).unwrap()),
             false => more
                 .into_iter()
-                .for_each(|append| drop(desk.append(vec![append]).unwrap())),
+                .for_each(|append| drop(harness.append(vec![append]).unwrap())),
         }
-        drop(desk);
+        drop(harness);
         disk.end_process();
         let as_disk: &dyn Disk = &disk;
         for (_, name) in files::journals(as_disk, dir()).unwrap() {
@@ -347,6 +347,9 @@ fn a_journal_file_holds_nothing_behind_the_length_in_its_name_so_that_every_cut_
         file.sync().unwrap();
         drop(file);
         let checked = check(as_disk, dir()).unwrap();
-        assert!(checked.problems.iter().any(Problem::is_loss), "{checked:?}");
+        assert!(
+            checked.problems.iter().any(LogProblem::is_loss),
+            "{checked:?}"
+        );
     }
 }

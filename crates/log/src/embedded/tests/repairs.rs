@@ -9,11 +9,13 @@ use tidegate_core::books::Place;
 use tidegate_core::env::{Clock, Disk, Entropy, OpenMode, Stream};
 use tidegate_sim::{SimDisk, is_long, seeds};
 
-use super::desk::{Desk, append, at, damage, dir, empty_journal, id, journal, offset, seal, small};
+use super::harness::{
+    Harness, append, at, damage, dir, empty_journal, id, journal, offset, secret, small,
+};
 use crate::EmbeddedConfig;
-use crate::embedded::group::Frame;
+use crate::embedded::group::JournalFrame;
 use crate::embedded::{
-    Audited, COMMIT_DAMAGED, DAMAGED, Presence, Repaired, check, files, plan_repair, presence,
+    COMMIT_DAMAGED, DAMAGED, Presence, Repaired, TopicAudit, check, files, plan_repair, presence,
     recount, repair, unknown_loss,
 };
 use crate::local::Write;
@@ -27,14 +29,14 @@ fn config() -> EmbeddedConfig {
     }
 }
 
-fn open(disk: &SimDisk) -> Desk {
-    Desk::open(disk, config()).unwrap()
+fn open(disk: &SimDisk) -> Harness {
+    Harness::open(disk, config()).unwrap()
 }
 
 /// What an audit finds: how many events are missing, and how many more are lost at least.
 fn found(disk: &SimDisk) -> (u64, u64) {
     let counted = recount(disk, dir()).unwrap();
-    let missing = counted.iter().map(Audited::unaccounted).sum();
+    let missing = counted.iter().map(TopicAudit::unaccounted).sum();
     let loss = unknown_loss(disk, dir()).unwrap();
     (missing, loss.map_or(0, |loss| loss.events))
 }
@@ -43,7 +45,7 @@ fn found(disk: &SimDisk) -> (u64, u64) {
 fn all_lost(disk: &SimDisk) -> (i64, i64) {
     let counted = recount(disk, dir()).unwrap();
     let (groups, topics): (Vec<_>, Vec<_>) = counted.iter().partition(|a| a.group.is_some());
-    let lost = |audited: &[&Audited], place: &Place| -> i64 {
+    let lost = |audited: &[&TopicAudit], place: &Place| -> i64 {
         audited.iter().map(|a| a.books.in_place(place)).sum()
     };
     let topics = lost(&topics, &Place::Lost(DAMAGED));
@@ -82,7 +84,7 @@ fn mend(disk: &SimDisk) -> Vec<Repaired> {
 /// How many events a topic, or a group on it, has lost for this reason.
 fn lost(disk: &SimDisk, group: Option<&str>, place: &Place) -> i64 {
     let counted = recount(disk, dir()).unwrap();
-    let is_it = |audited: &&Audited| {
+    let is_it = |audited: &&TopicAudit| {
         let name = audited.group.as_ref().map(|group| group.as_str());
         audited.topic.as_str() == "a" && name == group
     };
@@ -91,25 +93,26 @@ fn lost(disk: &SimDisk, group: Option<&str>, place: &Place) -> i64 {
 }
 
 /// A group that has delivered all of a partition up to `next`, from `from` on.
-fn deliver(desk: &mut Desk, from: u64, next: u64) {
+fn deliver(harness: &mut Harness, from: u64, next: u64) {
     let to = i64::try_from(next).unwrap();
-    desk.write(Write {
-        appends: Vec::new(),
-        offsets: vec![offset("g", at("a", 0), to, (from..next).map(id))],
-    })
-    .unwrap();
+    harness
+        .write(Write {
+            appends: Vec::new(),
+            offsets: vec![offset("g", at("a", 0), to, (from..next).map(id))],
+        })
+        .unwrap();
 }
 
 #[test]
 fn a_record_that_retention_removed_is_not_lost_with_its_journal() {
     let disk = SimDisk::new(1);
-    let mut desk = open(&disk);
-    desk.create("a", TopicConfig::new(1)).unwrap();
+    let mut harness = open(&disk);
+    harness.create("a", TopicConfig::new(1)).unwrap();
     for n in 0..6 {
-        desk.append(vec![append("a", 0, n)]).unwrap();
+        harness.append(vec![append("a", 0, n)]).unwrap();
     }
-    desk.delete_before(&at("a", 0), 3).unwrap();
-    drop(desk);
+    harness.delete_before(&at("a", 0), 3).unwrap();
+    drop(harness);
     // One that had been removed, and one that had not.
     for n in [1, 4] {
         damage(&disk, &journal(&disk, 1), format!("value {n} ").as_bytes());
@@ -122,17 +125,17 @@ fn a_record_that_retention_removed_is_not_lost_with_its_journal() {
 #[test]
 fn a_removal_whose_posting_is_lost_is_posted_as_lost() {
     let disk = SimDisk::new(1);
-    let mut desk = open(&disk);
-    desk.create("a", TopicConfig::new(1)).unwrap();
+    let mut harness = open(&disk);
+    harness.create("a", TopicConfig::new(1)).unwrap();
     for n in 0..6 {
-        desk.append(vec![append("a", 0, n)]).unwrap();
+        harness.append(vec![append("a", 0, n)]).unwrap();
     }
-    desk.opened.keeper.checkpoint().unwrap();
-    let before = desk.opened.hub.state().journal.at;
-    desk.delete_before(&at("a", 0), 2).unwrap();
-    desk.delete_before(&at("a", 0), 4).unwrap();
-    desk.append(vec![append("a", 0, 6)]).unwrap();
-    drop(desk);
+    harness.opened.maintenance.checkpoint().unwrap();
+    let before = harness.opened.context.state().journal.at;
+    harness.delete_before(&at("a", 0), 2).unwrap();
+    harness.delete_before(&at("a", 0), 4).unwrap();
+    harness.append(vec![append("a", 0, 6)]).unwrap();
+    drop(harness);
     disk.flip_bit(&journal(&disk, 1), before + 50, 1);
     mend(&disk);
     // Whether they were removed in time is in no books.
@@ -140,20 +143,20 @@ fn a_removal_whose_posting_is_lost_is_posted_as_lost() {
 }
 
 #[test]
-fn what_a_group_passed_with_a_lost_commit_is_settled_also_where_retention_removed_it_since() {
+fn repair_reports_records_of_a_lost_commit_even_after_retention() {
     let disk = SimDisk::new(1);
-    let mut desk = open(&disk);
-    desk.create("a", TopicConfig::new(1)).unwrap();
+    let mut harness = open(&disk);
+    harness.create("a", TopicConfig::new(1)).unwrap();
     for n in 0..40 {
-        desk.append(vec![append("a", 0, n)]).unwrap();
+        harness.append(vec![append("a", 0, n)]).unwrap();
     }
     // In several segments, which can go.
-    desk.opened.keeper.checkpoint().unwrap();
-    deliver(&mut desk, 0, 5);
-    deliver(&mut desk, 5, 10);
-    deliver(&mut desk, 10, 36);
-    desk.delete_before(&at("a", 0), 36).unwrap();
-    drop(desk);
+    harness.opened.maintenance.checkpoint().unwrap();
+    deliver(&mut harness, 0, 5);
+    deliver(&mut harness, 5, 10);
+    deliver(&mut harness, 10, 36);
+    harness.delete_before(&at("a", 0), 36).unwrap();
+    drop(harness);
     damage(&disk, &journal(&disk, 1), b"up to 10");
     assert_eq!(found(&disk).0, 5);
     mend(&disk);
@@ -163,16 +166,17 @@ fn what_a_group_passed_with_a_lost_commit_is_settled_also_where_retention_remove
 }
 
 #[test]
-fn a_commit_that_is_lost_for_good_is_settled_where_retention_relied_on_it() {
+fn repair_posts_a_lost_commit_that_retention_relied_on() {
     let disk = SimDisk::new(1);
-    let mut desk = open(&disk);
-    desk.create("a", TopicConfig::new(1)).unwrap();
-    desk.append((0..8).map(|n| append("a", 0, n)).collect())
+    let mut harness = open(&disk);
+    harness.create("a", TopicConfig::new(1)).unwrap();
+    harness
+        .append((0..8).map(|n| append("a", 0, n)).collect())
         .unwrap();
-    deliver(&mut desk, 0, 2);
-    deliver(&mut desk, 2, 4);
-    desk.delete_before(&at("a", 0), 4).unwrap();
-    drop(desk);
+    deliver(&mut harness, 0, 2);
+    deliver(&mut harness, 2, 4);
+    harness.delete_before(&at("a", 0), 4).unwrap();
+    drop(harness);
     damage(&disk, &journal(&disk, 1), b"up to 4");
     mend(&disk);
     assert_eq!(lost(&disk, Some("g"), &Place::Lost(COMMIT_DAMAGED)), 2);
@@ -180,24 +184,25 @@ fn a_commit_that_is_lost_for_good_is_settled_where_retention_relied_on_it() {
 }
 
 #[test]
-fn damage_of_a_segment_and_of_the_journal_in_one_minute_is_settled() {
+fn repair_posts_damage_of_a_segment_and_of_the_journal_in_one_minute() {
     let disk = SimDisk::new(1);
-    let mut desk = open(&disk);
-    desk.create("a", TopicConfig::new(2)).unwrap();
+    let mut harness = open(&disk);
+    harness.create("a", TopicConfig::new(2)).unwrap();
     // All of one minute. The group has settled what the journal loses, and not what the segment loses:
     // its books have as many of that minute as the records, and not the same ones.
-    desk.append(vec![append("a", 1, 7)]).unwrap();
-    desk.opened.keeper.checkpoint().unwrap();
+    harness.append(vec![append("a", 1, 7)]).unwrap();
+    harness.opened.maintenance.checkpoint().unwrap();
     for n in [14, 21] {
-        desk.append(vec![append("a", 0, n)]).unwrap();
+        harness.append(vec![append("a", 0, n)]).unwrap();
     }
-    desk.write(Write {
-        appends: Vec::new(),
-        offsets: vec![offset("g", at("a", 0), 1, [id(14)])],
-    })
-    .unwrap();
-    desk.append(vec![append("a", 0, 28)]).unwrap();
-    drop(desk);
+    harness
+        .write(Write {
+            appends: Vec::new(),
+            offsets: vec![offset("g", at("a", 0), 1, [id(14)])],
+        })
+        .unwrap();
+    harness.append(vec![append("a", 0, 28)]).unwrap();
+    drop(harness);
     damage(&disk, &journal(&disk, 1), b"value 14 ");
     let segment = dir().join("topic-a").join("1-00000000000000000000-0.seg");
     damage(&disk, &segment, b"value 7 ");
@@ -212,17 +217,17 @@ fn damage_of_a_segment_and_of_the_journal_in_one_minute_is_settled() {
 fn what_retention_took_with_a_damaged_segment_is_posted_as_lost() {
     for is_missing in [false, true] {
         let disk = SimDisk::new(1);
-        let mut desk = open(&disk);
-        desk.create("a", TopicConfig::new(1)).unwrap();
-        desk.register("g", vec![0]).unwrap();
+        let mut harness = open(&disk);
+        harness.create("a", TopicConfig::new(1)).unwrap();
+        harness.register("g", vec![0]).unwrap();
         for n in 0..40 {
-            desk.append(vec![append("a", 0, n)]).unwrap();
+            harness.append(vec![append("a", 0, n)]).unwrap();
         }
-        deliver(&mut desk, 0, 40);
-        desk.opened.keeper.checkpoint().unwrap();
-        desk.delete_before(&at("a", 0), 3).unwrap();
-        desk.opened.keeper.checkpoint().unwrap();
-        drop(desk);
+        deliver(&mut harness, 0, 40);
+        harness.opened.maintenance.checkpoint().unwrap();
+        harness.delete_before(&at("a", 0), 3).unwrap();
+        harness.opened.maintenance.checkpoint().unwrap();
+        drop(harness);
         disk.end_process();
         let segment = dir().join("topic-a/0-00000000000000000000-0.seg");
         let as_disk: &dyn Disk = &disk;
@@ -230,10 +235,10 @@ fn what_retention_took_with_a_damaged_segment_is_posted_as_lost() {
             true => as_disk.remove(&segment).unwrap(),
             false => damage(&disk, &segment, b"value 4 "),
         }
-        let mut desk = open(&disk);
-        desk.delete_before(&at("a", 0), 30).unwrap();
-        desk.opened.keeper.checkpoint().unwrap();
-        drop(desk);
+        let mut harness = open(&disk);
+        harness.delete_before(&at("a", 0), 30).unwrap();
+        harness.opened.maintenance.checkpoint().unwrap();
+        drop(harness);
         disk.end_process();
         let missing = i64::try_from(found(&disk).0).unwrap();
         assert!(missing > 0);
@@ -245,13 +250,13 @@ fn what_retention_took_with_a_damaged_segment_is_posted_as_lost() {
 #[test]
 fn what_was_posted_as_lost_and_then_removed_explains_no_other_loss() {
     let disk = SimDisk::new(1);
-    let mut desk = open(&disk);
-    desk.create("a", TopicConfig::new(1)).unwrap();
+    let mut harness = open(&disk);
+    harness.create("a", TopicConfig::new(1)).unwrap();
     for n in 0..40 {
-        desk.append(vec![append("a", 0, n)]).unwrap();
+        harness.append(vec![append("a", 0, n)]).unwrap();
     }
-    desk.opened.keeper.checkpoint().unwrap();
-    drop(desk);
+    harness.opened.maintenance.checkpoint().unwrap();
+    drop(harness);
     disk.end_process();
     let segment = dir().join("topic-a/0-00000000000000000000-0.seg");
     damage(&disk, &segment, b"value 3 ");
@@ -259,20 +264,20 @@ fn what_was_posted_as_lost_and_then_removed_explains_no_other_loss() {
     empty_journal(&disk);
     mend(&disk);
     assert_eq!(lost(&disk, None, &Place::Lost(DAMAGED)), 2);
-    let mut desk = open(&disk);
-    desk.delete_before(&at("a", 0), 20).unwrap();
-    desk.opened.keeper.checkpoint().unwrap();
+    let mut harness = open(&disk);
+    harness.delete_before(&at("a", 0), 20).unwrap();
+    harness.opened.maintenance.checkpoint().unwrap();
     // One more event than there is in the records, and nothing that explains it.
-    let book = |state: &mut crate::embedded::state::State| {
+    let book = |state: &mut crate::embedded::state::LogState| {
         let books = &mut state.topics[0].books;
         let (bucket, _) = books.tallies(&Place::Queued).pop_last().unwrap();
         let tally = tidegate_core::books::Tally::of(id(99));
         books.move_tally(bucket, None, Some(Place::Queued), tally);
     };
-    book(&mut desk.opened.hub.state());
-    desk.append(vec![append("a", 0, 40)]).unwrap();
-    desk.opened.keeper.checkpoint().unwrap();
-    drop(desk);
+    book(&mut harness.opened.context.state());
+    harness.append(vec![append("a", 0, 40)]).unwrap();
+    harness.opened.maintenance.checkpoint().unwrap();
+    drop(harness);
     disk.end_process();
     assert_eq!(found(&disk).0, 1);
     let as_disk: Arc<dyn Disk> = Arc::new(disk.clone());
@@ -283,19 +288,19 @@ fn what_was_posted_as_lost_and_then_removed_explains_no_other_loss() {
 }
 
 #[test]
-fn a_repair_settles_by_a_clock_that_is_behind_the_books() {
+fn a_repair_works_with_a_clock_that_is_behind_the_books() {
     for days in [3, 40] {
         let disk = SimDisk::new(1);
-        let mut desk = open(&disk);
-        desk.create("a", TopicConfig::new(1)).unwrap();
-        desk.register("g", vec![0]).unwrap();
+        let mut harness = open(&disk);
+        harness.create("a", TopicConfig::new(1)).unwrap();
+        harness.register("g", vec![0]).unwrap();
         for n in 0..10 {
-            desk.append(vec![append("a", 0, n)]).unwrap();
+            harness.append(vec![append("a", 0, n)]).unwrap();
         }
         // By then minutes are folded into hours, and hours into days.
-        desk.pass(days * 86_400_000);
-        desk.opened.keeper.checkpoint().unwrap();
-        drop(desk);
+        harness.pass(days * 86_400_000);
+        harness.opened.maintenance.checkpoint().unwrap();
+        drop(harness);
         disk.end_process();
         let segment = dir().join("topic-a/0-00000000000000000000-0.seg");
         damage(&disk, &segment, b"value 3 ");
@@ -311,11 +316,11 @@ fn a_repair_makes_no_journal_file_that_is_larger_than_the_others() {
     for is_one_left in [true, false] {
         let disk = SimDisk::new(1);
         let as_disk: &dyn Disk = &disk;
-        let mut desk = open(&disk);
-        desk.create("a", TopicConfig::new(1)).unwrap();
-        desk.append(vec![append("a", 0, 0)]).unwrap();
-        let clock: Arc<dyn Clock> = desk.clock.clone();
-        drop(desk);
+        let mut harness = open(&disk);
+        harness.create("a", TopicConfig::new(1)).unwrap();
+        harness.append(vec![append("a", 0, 0)]).unwrap();
+        let clock: Arc<dyn Clock> = harness.clock.clone();
+        drop(harness);
         let path = journal(&disk, 1);
         if is_one_left {
             let mut file = as_disk.open(&path, OpenMode::Write).unwrap();
@@ -340,11 +345,11 @@ fn whatever_is_left_of_a_log_is_found() {
     let disk = SimDisk::new(1);
     let as_disk: &dyn Disk = &disk;
     assert_eq!(presence(&disk, dir()).unwrap(), Presence::Absent);
-    let mut desk = open(&disk);
-    desk.create("a", TopicConfig::new(1)).unwrap();
-    desk.append(vec![append("a", 0, 0)]).unwrap();
-    desk.opened.keeper.checkpoint().unwrap();
-    drop(desk);
+    let mut harness = open(&disk);
+    harness.create("a", TopicConfig::new(1)).unwrap();
+    harness.append(vec![append("a", 0, 0)]).unwrap();
+    harness.opened.maintenance.checkpoint().unwrap();
+    drop(harness);
     let journal = journal(&disk, 1);
     let segment = dir().join("topic-a").join("0-00000000000000000000-0.seg");
     as_disk.remove(&journal).unwrap();
@@ -357,7 +362,7 @@ fn whatever_is_left_of_a_log_is_found() {
     assert_eq!(presence(&disk, dir()).unwrap(), Presence::There);
     assert!(as_disk.read(&segment, 1 << 20).is_ok());
     assert!(recount(&disk, dir()).is_err());
-    assert!(Desk::open(&disk, config()).is_err());
+    assert!(Harness::open(&disk, config()).is_err());
 }
 
 #[test]
@@ -380,7 +385,7 @@ const PARTITIONS: u64 = 3;
 
 /// Random work on a log.
 struct Work {
-    desk: Desk,
+    harness: Harness,
     draw: Stream,
     /// The numbers of the records, by partition and offset.
     sent: BTreeMap<(i32, i64), u64>,
@@ -401,11 +406,11 @@ impl Work {
         match self.below(20) {
             0..9 => self.send(),
             9..13 => self.commit(),
-            13..15 => self.desk.opened.keeper.fill(true).unwrap(),
-            15 => self.desk.opened.keeper.checkpoint().unwrap(),
-            16..18 => self.desk.keep().unwrap(),
+            13..15 => self.harness.opened.maintenance.fill(true).unwrap(),
+            15 => self.harness.opened.maintenance.checkpoint().unwrap(),
+            16..18 => self.harness.keep().unwrap(),
             18 => self.remove(),
-            _ => self.desk.pass(60_000),
+            _ => self.harness.pass(60_000),
         }
     }
 
@@ -416,7 +421,7 @@ impl Work {
         let partitions: Vec<i32> = numbers.iter().map(|_| self.partition()).collect();
         let appends = numbers.iter().zip(partitions);
         let appends = appends.map(|(n, partition)| append("a", partition, *n));
-        let placed = self.desk.append(appends.collect()).unwrap();
+        let placed = self.harness.append(appends.collect()).unwrap();
         for (placed, n) in placed.iter().zip(numbers) {
             let key = (placed.at.partition.0, placed.offset.0);
             self.sent.insert(key, n);
@@ -426,7 +431,7 @@ impl Work {
     fn commit(&mut self) {
         let partition = self.partition();
         let from = self.passed.get(&partition).copied().unwrap_or(0);
-        let end = self.desk.end(&at("a", partition));
+        let end = self.harness.end(&at("a", partition));
         if end == from {
             return;
         }
@@ -439,7 +444,7 @@ impl Work {
         };
         self.next += 1;
         let offsets = vec![offset("g", at("a", partition), to, ids)];
-        self.desk.write(Write { appends, offsets }).unwrap();
+        self.harness.write(Write { appends, offsets }).unwrap();
         self.passed.insert(partition, to);
     }
 
@@ -447,7 +452,7 @@ impl Work {
         let partition = self.partition();
         let to = self.passed.get(&partition).copied().unwrap_or(0);
         if self.below(2) == 0 {
-            self.desk.delete_before(&at("a", partition), to).unwrap();
+            self.harness.delete_before(&at("a", partition), to).unwrap();
         }
     }
 }
@@ -471,7 +476,7 @@ fn damageable(disk: &SimDisk) -> Vec<(PathBuf, u64)> {
         let bytes = as_disk.read(&path, 1 << 24).unwrap();
         let mut at = 0;
         while at < bytes.len() {
-            match Frame::read(&bytes[at..], seal(disk)) {
+            match JournalFrame::read(&bytes[at..], secret(disk)) {
                 Some(frame) => {
                     frames.push((frame.sequence, frame.synced, number, at as u64));
                     at += frame.size();
@@ -506,14 +511,14 @@ fn play(seed: u64) {
         cache_size: [600, 4_000][(draw.next_u64() % 2) as usize],
         ..small()
     };
-    let mut desk = Desk::open(&disk, config.clone()).unwrap();
-    desk.create("a", TopicConfig::new(3)).unwrap();
-    desk.create("b", TopicConfig::new(1)).unwrap();
-    desk.register("g", vec![0]).unwrap();
+    let mut harness = Harness::open(&disk, config.clone()).unwrap();
+    harness.create("a", TopicConfig::new(3)).unwrap();
+    harness.create("b", TopicConfig::new(1)).unwrap();
+    harness.register("g", vec![0]).unwrap();
     // Whoever loses the names of topics as well writes to others.
-    desk.opened.keeper.checkpoint().unwrap();
+    harness.opened.maintenance.checkpoint().unwrap();
     let mut work = Work {
-        desk,
+        harness,
         draw: draw.stream("work"),
         sent: BTreeMap::new(),
         passed: BTreeMap::new(),
@@ -550,10 +555,10 @@ fn play(seed: u64) {
     disk.end_process();
     if draw.next_u64().is_multiple_of(2) {
         // A start comes before the repair, and more work.
-        let mut desk = Desk::open(&disk, config).unwrap();
-        desk.append(vec![append("a", 0, 100_000)]).unwrap();
-        desk.keep().unwrap();
-        drop(desk);
+        let mut harness = Harness::open(&disk, config).unwrap();
+        harness.append(vec![append("a", 0, 100_000)]).unwrap();
+        harness.keep().unwrap();
+        drop(harness);
         disk.end_process();
     }
     mend(&disk);

@@ -8,11 +8,11 @@ use tidegate_core::Offset;
 use tidegate_core::env::{Clock, Disk, OpenMode};
 use tidegate_sim::{Fault, FaultKind, Operation, SimDisk, Survivors};
 
-use super::desk::{Desk, append, at, dir, empty_journal, small};
+use super::harness::{Harness, append, at, dir, empty_journal, small};
 use crate::EmbeddedConfig;
-use crate::embedded::hub::Refusing;
+use crate::embedded::context::RefusalReason;
 use crate::embedded::state::Garbage;
-use crate::embedded::{Audited, Problem, Repaired, check, recount, repair};
+use crate::embedded::{LogProblem, Repaired, TopicAudit, check, recount, repair};
 use crate::error::LogError;
 use crate::topic::TopicConfig;
 
@@ -24,8 +24,8 @@ fn config() -> EmbeddedConfig {
     }
 }
 
-fn open(disk: &SimDisk) -> Desk {
-    Desk::open(disk, config()).unwrap()
+fn open(disk: &SimDisk) -> Harness {
+    Harness::open(disk, config()).unwrap()
 }
 
 fn name(base: i64) -> String {
@@ -53,13 +53,13 @@ fn no_room(path: &str, nth: u64) -> Fault {
 
 fn unaccounted(disk: &SimDisk) -> u64 {
     let counted = recount(disk, dir()).unwrap();
-    counted.iter().map(Audited::unaccounted).sum()
+    counted.iter().map(TopicAudit::unaccounted).sum()
 }
 
 /// What a check finds. An index is never synced, so that a crash may take it; it is made again.
-fn problems(disk: &SimDisk) -> Vec<Problem> {
+fn problems(disk: &SimDisk) -> Vec<LogProblem> {
     let mut problems = check(disk, dir()).unwrap().problems;
-    problems.retain(|problem| !matches!(problem, Problem::Index { .. }));
+    problems.retain(|problem| !matches!(problem, LogProblem::Index { .. }));
     problems
 }
 
@@ -74,87 +74,88 @@ fn mend(disk: &SimDisk) -> Vec<Repaired> {
 }
 
 /// The log has as many bytes in use as its segments and its memory hold.
-fn assert_used(desk: &Desk) {
-    let state = desk.opened.hub.state();
+fn assert_used(harness: &Harness) {
+    let state = harness.opened.context.state();
     let held = state.all().map(|(.., partition)| {
         let segments: u64 = partition.segments.iter().map(|segment| segment.len).sum();
-        segments + partition.fresh_bytes
+        segments + partition.unflushed_bytes
     });
     assert_eq!(state.used, held.sum::<u64>());
 }
 
 /// A log whose retention removes everything but what is in no segment yet, and where the segment for
 /// that was begun without room for its first chunk. Gives the first offset of that.
-fn begun_without_room(disk: &SimDisk) -> (Desk, i64) {
-    let mut desk = open(disk);
-    desk.create("a", TopicConfig::new(1)).unwrap();
+fn begun_without_room(disk: &SimDisk) -> (Harness, i64) {
+    let mut harness = open(disk);
+    harness.create("a", TopicConfig::new(1)).unwrap();
     for n in 0..14 {
-        desk.append(vec![append("a", 0, n)]).unwrap();
+        harness.append(vec![append("a", 0, n)]).unwrap();
     }
-    desk.opened.keeper.checkpoint().unwrap();
-    let next = desk.end(&at("a", 0));
+    harness.opened.maintenance.checkpoint().unwrap();
+    let next = harness.end(&at("a", 0));
     for n in 14..34 {
-        desk.append(vec![append("a", 0, n)]).unwrap();
+        harness.append(vec![append("a", 0, n)]).unwrap();
     }
-    let kept = desk.opened.hub.state().fresh_bytes;
+    let kept = harness.opened.context.state().unflushed_bytes;
     let topic = TopicConfig {
         retention_bytes: Some(kept),
         ..TopicConfig::new(1)
     };
-    desk.create("a", topic).unwrap();
-    desk.opened.hub.state().seal(|_, _| true);
+    harness.create("a", topic).unwrap();
+    harness.opened.context.state().seal_segments(|_, _| true);
     // The magic finds room, the records do not.
     disk.fail(no_room(&name(next), 2));
-    desk.opened.keeper.fill(true).unwrap_err();
-    assert_used(&desk);
-    (desk, next)
+    harness.opened.maintenance.fill(true).unwrap_err();
+    assert_used(&harness);
+    (harness, next)
 }
 
 #[test]
 fn a_segment_that_was_begun_without_room_is_not_removed_when_an_audit_ends() {
     for is_full_again in [false, true] {
         let disk = SimDisk::new(1);
-        let (mut desk, next) = begun_without_room(&disk);
-        desk.opened.hub.status().pins += 1;
+        let (mut harness, next) = begun_without_room(&disk);
+        harness.opened.context.status().pins += 1;
         if is_full_again {
             disk.fail(no_room(&name(next), 1));
         }
-        let made = desk.make_room();
+        let made = harness.make_room();
         assert_eq!(made.is_err(), is_full_again, "{made:?}");
         assert!(is_there(&disk, &segment("a", 0)), "an audit looks at it");
-        desk.opened.hub.status().pins -= 1;
-        desk.opened.keeper.checkpoint().unwrap();
-        assert_used(&desk);
-        let start = desk.start(&at("a", 0));
+        harness.opened.context.status().pins -= 1;
+        harness.opened.maintenance.checkpoint().unwrap();
+        assert_used(&harness);
+        let start = harness.start(&at("a", 0));
         assert_eq!(start, next, "retention asked for no more");
         assert!(!is_there(&disk, &segment("a", 0)));
-        drop(desk);
+        drop(harness);
         disk.crash(&Survivors::Nothing);
         assert_eq!(unaccounted(&disk), 0);
-        let mut desk = open(&disk);
-        let found = desk.all(&at("a", 0)).unwrap().len() as i64;
+        let mut harness = open(&disk);
+        let found = harness.all(&at("a", 0)).unwrap().len() as i64;
         assert_eq!(found, 34 - start, "acknowledged, and not removed");
-        assert_used(&desk);
+        assert_used(&harness);
     }
 }
 
 #[test]
 fn a_chunk_that_is_removed_in_part_goes_to_the_segment_that_was_begun_for_it() {
     let disk = SimDisk::new(1);
-    let mut desk = open(&disk);
-    desk.create("a", TopicConfig::new(1)).unwrap();
-    desk.append((0..10).map(|n| append("a", 0, n)).collect())
+    let mut harness = open(&disk);
+    harness.create("a", TopicConfig::new(1)).unwrap();
+    harness
+        .append((0..10).map(|n| append("a", 0, n)).collect())
         .unwrap();
     disk.fail(no_room(&name(0), 2));
-    desk.opened.keeper.fill(true).unwrap_err();
-    desk.opened.hub.status().pins += 1;
-    desk.delete_before(&at("a", 0), 5).unwrap();
-    desk.opened.keeper.checkpoint().unwrap();
-    desk.opened.hub.status().pins -= 1;
-    desk.append(vec![append("a", 0, 10)]).unwrap();
-    desk.opened.keeper.checkpoint().unwrap();
-    assert_used(&desk);
-    drop(desk);
+    harness.opened.maintenance.fill(true).unwrap_err();
+    harness.opened.context.status().pins += 1;
+    harness.delete_before(&at("a", 0), 5).unwrap();
+    harness.opened.maintenance.checkpoint().unwrap();
+    harness.opened.context.status().pins -= 1;
+    harness.append(vec![append("a", 0, 10)]).unwrap();
+    harness.opened.maintenance.checkpoint().unwrap();
+    assert_used(&harness);
+    drop(harness);
     disk.crash(&Survivors::Nothing);
     assert_eq!((unaccounted(&disk), problems(&disk)), (0, vec![]));
     assert_eq!(open(&disk).all(&at("a", 0)).unwrap().len(), 6);
@@ -163,32 +164,32 @@ fn a_chunk_that_is_removed_in_part_goes_to_the_segment_that_was_begun_for_it() {
 #[test]
 fn a_file_that_the_log_uses_is_not_removed_whatever_waits_under_its_name() {
     let disk = SimDisk::new(1);
-    let mut desk = open(&disk);
-    desk.create("a", TopicConfig::new(1)).unwrap();
-    desk.append(vec![append("a", 0, 0)]).unwrap();
-    desk.opened.keeper.fill(true).unwrap();
-    desk.opened.hub.state().garbage.push(Garbage {
+    let mut harness = open(&disk);
+    harness.create("a", TopicConfig::new(1)).unwrap();
+    harness.append(vec![append("a", 0, 0)]).unwrap();
+    harness.opened.maintenance.fill(true).unwrap();
+    harness.opened.context.state().garbage.push(Garbage {
         topic: 0,
         name: name(0),
         sequence: 1,
     });
-    desk.opened.keeper.checkpoint().unwrap();
-    desk.opened.keeper.remove_now();
+    harness.opened.maintenance.checkpoint().unwrap();
+    harness.opened.maintenance.remove_now();
     assert!(is_there(&disk, &segment("a", 0)));
-    assert_eq!(desk.opened.hub.state().garbage, []);
+    assert_eq!(harness.opened.context.state().garbage, []);
 }
 
 #[test]
 fn a_segment_that_is_removed_is_not_written_or_synced_any_more() {
     let disk = SimDisk::new(1);
-    let mut desk = open(&disk);
+    let mut harness = open(&disk);
     let topic = TopicConfig {
         retention_bytes: Some(0),
         ..TopicConfig::new(1)
     };
-    desk.create("a", topic).unwrap();
-    desk.append(vec![append("a", 0, 0)]).unwrap();
-    desk.opened.keeper.fill(true).unwrap();
+    harness.create("a", topic).unwrap();
+    harness.append(vec![append("a", 0, 0)]).unwrap();
+    harness.opened.maintenance.fill(true).unwrap();
     // The disk is full: it goes while it is open and not synced.
     disk.fail(Fault {
         operation: Operation::Sync,
@@ -196,69 +197,69 @@ fn a_segment_that_is_removed_is_not_written_or_synced_any_more() {
         nth: 1,
         kind: FaultKind::SyncDropsDirty,
     });
-    desk.make_room().unwrap();
+    harness.make_room().unwrap();
     assert!(!is_there(&disk, &segment("a", 0)));
-    assert!(!desk.opened.hub.status().is(Refusing::Stopped));
-    desk.append(vec![append("a", 0, 1)]).unwrap();
-    desk.opened.keeper.checkpoint().unwrap();
-    assert_eq!(desk.all(&at("a", 0)).unwrap().len(), 1);
-    assert_used(&desk);
+    assert!(!harness.opened.context.status().is(RefusalReason::Stopped));
+    harness.append(vec![append("a", 0, 1)]).unwrap();
+    harness.opened.maintenance.checkpoint().unwrap();
+    assert_eq!(harness.all(&at("a", 0)).unwrap().len(), 1);
+    assert_used(&harness);
 }
 
 #[test]
 fn a_segment_that_was_begun_for_nothing_is_missed_by_nobody() {
     let disk = SimDisk::new(1);
-    let mut desk = open(&disk);
+    let mut harness = open(&disk);
     let topic = TopicConfig {
         retention_bytes: Some(0),
         ..TopicConfig::new(1)
     };
-    desk.create("a", topic).unwrap();
-    desk.append(vec![append("a", 0, 0)]).unwrap();
+    harness.create("a", topic).unwrap();
+    harness.append(vec![append("a", 0, 0)]).unwrap();
     disk.fail(no_room(&name(0), 2));
-    desk.opened.keeper.fill(true).unwrap_err();
+    harness.opened.maintenance.fill(true).unwrap_err();
     // What it was begun for is removed; the manifest speaks of a segment that holds nothing.
-    desk.make_room().unwrap();
-    assert_eq!(desk.start(&at("a", 0)), 1);
-    drop(desk);
+    harness.make_room().unwrap();
+    assert_eq!(harness.start(&at("a", 0)), 1);
+    drop(harness);
     let as_disk: &dyn Disk = &disk;
     as_disk.remove(&segment("a", 0)).unwrap();
     assert_eq!((unaccounted(&disk), problems(&disk)), (0, vec![]));
     assert_eq!(mend(&disk), []);
     for n in 1..3 {
-        let mut desk = open(&disk);
-        desk.append(vec![append("a", 0, n)]).unwrap();
-        desk.opened.keeper.checkpoint().unwrap();
-        assert_eq!(desk.all(&at("a", 0)).unwrap().len() as u64, n);
-        assert_used(&desk);
-        drop(desk);
+        let mut harness = open(&disk);
+        harness.append(vec![append("a", 0, n)]).unwrap();
+        harness.opened.maintenance.checkpoint().unwrap();
+        assert_eq!(harness.all(&at("a", 0)).unwrap().len() as u64, n);
+        assert_used(&harness);
+        drop(harness);
         disk.crash(&Survivors::Nothing);
         assert_eq!((unaccounted(&disk), problems(&disk)), (0, vec![]));
     }
 }
 
-/// What somebody did to the file of a segment.
+/// Damage to the file of a segment.
 #[derive(Debug, Clone, Copy)]
-enum Harm {
+enum FileDamage {
     Removed,
     CutTo(u64),
 }
 
-const HARMS: [Harm; 6] = [
-    Harm::Removed,
-    Harm::CutTo(0),
-    Harm::CutTo(5),
-    Harm::CutTo(7),
-    Harm::CutTo(8),
-    Harm::CutTo(200),
+const FILE_DAMAGES: [FileDamage; 6] = [
+    FileDamage::Removed,
+    FileDamage::CutTo(0),
+    FileDamage::CutTo(5),
+    FileDamage::CutTo(7),
+    FileDamage::CutTo(8),
+    FileDamage::CutTo(200),
 ];
 
-fn harm(disk: &SimDisk, harm: Harm) {
+fn damage_file(disk: &SimDisk, damage: FileDamage) {
     let disk: &dyn Disk = disk;
     let path = segment("a", 0);
-    match harm {
-        Harm::Removed => disk.remove(&path).unwrap(),
-        Harm::CutTo(len) => {
+    match damage {
+        FileDamage::Removed => disk.remove(&path).unwrap(),
+        FileDamage::CutTo(len) => {
             let mut file = disk.open(&path, OpenMode::Write).unwrap();
             assert!(file.len().unwrap() > len, "nothing is cut off");
             file.truncate(len).unwrap();
@@ -268,24 +269,24 @@ fn harm(disk: &SimDisk, harm: Harm) {
 }
 
 /// Two topics with five records each, in segments that more could be added to.
-fn filled(disk: &SimDisk) -> Desk {
-    let mut desk = open(disk);
+fn filled(disk: &SimDisk) -> Harness {
+    let mut harness = open(disk);
     for name in ["a", "b"] {
-        desk.create(name, TopicConfig::new(1)).unwrap();
+        harness.create(name, TopicConfig::new(1)).unwrap();
         (0..5).for_each(|n| {
-            desk.append(vec![append(name, 0, n)]).unwrap();
+            harness.append(vec![append(name, 0, n)]).unwrap();
         });
     }
-    desk.opened.keeper.checkpoint().unwrap();
-    desk
+    harness.opened.maintenance.checkpoint().unwrap();
+    harness
 }
 
 /// Reads a partition around what is damaged: how many records there are, and how many are lost.
-fn read_all(desk: &mut Desk, name: &str) -> (i64, i64) {
+fn read_all(harness: &mut Harness, name: &str) -> (i64, i64) {
     let at = at(name, 0);
-    let (mut from, mut read, mut lost) = (desk.start(&at), 0, 0);
-    while from < desk.end(&at) {
-        match desk.read(&at, from) {
+    let (mut from, mut read, mut lost) = (harness.start(&at), 0, 0);
+    while from < harness.end(&at) {
+        match harness.read(&at, from) {
             Ok(batch) => {
                 assert_eq!(batch.records[0].offset.0, from, "nothing is jumped over");
                 read += batch.records.len() as i64;
@@ -305,7 +306,7 @@ fn read_all(desk: &mut Desk, name: &str) -> (i64, i64) {
 fn named(disk: &SimDisk) -> i64 {
     let problems = problems(disk).into_iter();
     let named = problems.map(|problem| {
-        if let Problem::Records {
+        if let LogProblem::Records {
             at: found,
             from,
             to,
@@ -315,7 +316,7 @@ fn named(disk: &SimDisk) -> i64 {
             assert_eq!(*found, at("a", 0));
             return to.0 - from.0;
         }
-        assert!(matches!(problem, Problem::Beginning { .. }), "{problem}");
+        assert!(matches!(problem, LogProblem::Beginning { .. }), "{problem}");
         0
     });
     named.sum()
@@ -323,36 +324,36 @@ fn named(disk: &SimDisk) -> i64 {
 
 #[test]
 fn where_the_last_segment_is_missing_or_short_its_partition_goes_on_in_another_file() {
-    for done in HARMS {
+    for done in FILE_DAMAGES {
         for is_running in [false, true] {
             let disk = SimDisk::new(1);
-            let mut desk = filled(&disk);
+            let mut harness = filled(&disk);
             if is_running {
-                harm(&disk, done);
+                damage_file(&disk, done);
             } else {
-                drop(desk);
-                harm(&disk, done);
-                desk = open(&disk);
+                drop(harness);
+                damage_file(&disk, done);
+                harness = open(&disk);
             }
             for n in 5..9 {
                 for name in ["a", "b"] {
-                    let written = desk.append(vec![append(name, 0, n)]).unwrap();
+                    let written = harness.append(vec![append(name, 0, n)]).unwrap();
                     assert_eq!(written[0].offset.0, n as i64);
                 }
-                desk.opened.keeper.fill(true).unwrap();
+                harness.opened.maintenance.fill(true).unwrap();
             }
             // A process that dies before its next checkpoint finds the same again.
-            drop(desk);
+            drop(harness);
             disk.crash(&Survivors::Random(7));
-            let mut desk = open(&disk);
-            desk.opened.keeper.fill(true).unwrap();
-            desk.opened.keeper.checkpoint().unwrap();
-            assert_used(&desk);
-            let (read, lost) = read_all(&mut desk, "a");
+            let mut harness = open(&disk);
+            harness.opened.maintenance.fill(true).unwrap();
+            harness.opened.maintenance.checkpoint().unwrap();
+            assert_used(&harness);
+            let (read, lost) = read_all(&mut harness, "a");
             assert_eq!(read + lost, 9, "{done:?}");
             assert!((1..=5).contains(&lost), "{done:?}: {lost}");
-            assert_eq!(read_all(&mut desk, "b"), (9, 0));
-            drop(desk);
+            assert_eq!(read_all(&mut harness, "b"), (9, 0));
+            drop(harness);
             disk.crash(&Survivors::Nothing);
             assert_eq!(unaccounted(&disk), lost as u64, "{done:?}");
             assert_eq!(named(&disk), lost, "{done:?}");
@@ -361,25 +362,25 @@ fn where_the_last_segment_is_missing_or_short_its_partition_goes_on_in_another_f
             let is_loss = |done: &&Repaired| matches!(done, Repaired::Records { .. });
             assert_eq!(repaired.iter().filter(is_loss).count(), 1, "{repaired:?}");
             assert_eq!(unaccounted(&disk), 0, "{done:?}");
-            let mut desk = open(&disk);
-            assert_eq!(read_all(&mut desk, "a"), (read, lost));
+            let mut harness = open(&disk);
+            assert_eq!(read_all(&mut harness, "a"), (read, lost));
         }
     }
 }
 
 #[test]
 fn a_repair_needs_no_start_before_it_where_the_last_segment_is_missing_or_short() {
-    for done in HARMS {
+    for done in FILE_DAMAGES {
         for (is_more_journaled, is_kept) in
             [(false, false), (true, false), (false, true), (true, true)]
         {
             let disk = SimDisk::new(1);
-            let mut desk = filled(&disk);
+            let mut harness = filled(&disk);
             if is_more_journaled {
-                desk.append(vec![append("a", 0, 5)]).unwrap();
+                harness.append(vec![append("a", 0, 5)]).unwrap();
             }
-            drop(desk);
-            harm(&disk, done);
+            drop(harness);
+            damage_file(&disk, done);
             let mut lost = named(&disk);
             assert!((1..=5).contains(&lost), "{done:?}: {lost}");
             assert_eq!(unaccounted(&disk), lost as u64);
@@ -390,10 +391,10 @@ fn a_repair_needs_no_start_before_it_where_the_last_segment_is_missing_or_short(
             }
             mend(&disk);
             assert_eq!(unaccounted(&disk), 0, "{done:?}");
-            let mut desk = open(&disk);
+            let mut harness = open(&disk);
             let all = 5 + i64::from(is_more_journaled);
-            assert_eq!(read_all(&mut desk, "a"), (all - lost, lost), "{done:?}");
-            let written = desk.append(vec![append("a", 0, 9)]).unwrap();
+            assert_eq!(read_all(&mut harness, "a"), (all - lost, lost), "{done:?}");
+            let written = harness.append(vec![append("a", 0, 9)]).unwrap();
             assert_eq!(written[0].offset, Offset(all), "no offset is given twice");
         }
     }
@@ -407,15 +408,15 @@ fn a_segment_of_which_a_bit_of_the_beginning_is_flipped_is_read_as_it_was() {
         disk.flip_bit(&segment("a", 0), bit / 8, (bit % 8) as u8);
         let found = problems(&disk);
         let file = name(0);
-        assert_eq!(found, [Problem::Beginning { file }], "bit {bit}");
+        assert_eq!(found, [LogProblem::Beginning { file }], "bit {bit}");
         assert_eq!(unaccounted(&disk), 0);
         assert_eq!(mend(&disk), []);
-        let mut desk = open(&disk);
-        assert_eq!(read_all(&mut desk, "a"), (5, 0));
-        desk.append(vec![append("a", 0, 5)]).unwrap();
-        desk.opened.keeper.checkpoint().unwrap();
-        assert_eq!(read_all(&mut desk, "a"), (6, 0));
-        desk.assert_balanced();
+        let mut harness = open(&disk);
+        assert_eq!(read_all(&mut harness, "a"), (5, 0));
+        harness.append(vec![append("a", 0, 5)]).unwrap();
+        harness.opened.maintenance.checkpoint().unwrap();
+        assert_eq!(read_all(&mut harness, "a"), (6, 0));
+        harness.assert_balanced();
     }
 }
 
@@ -435,10 +436,10 @@ fn a_segment_that_a_later_version_wrote_is_refused_and_not_touched() {
     let is_refused = |error: LogError| matches!(error, LogError::Format { .. });
     assert!(is_refused(check(&disk, dir()).unwrap_err()));
     assert!(is_refused(recount(&disk, dir()).unwrap_err()));
-    let mut desk = open(&disk);
-    assert!(is_refused(desk.read(&at("a", 0), 0).unwrap_err()));
-    let clock: Arc<dyn Clock> = desk.clock.clone();
-    drop(desk);
+    let mut harness = open(&disk);
+    assert!(is_refused(harness.read(&at("a", 0), 0).unwrap_err()));
+    let clock: Arc<dyn Clock> = harness.clock.clone();
+    drop(harness);
     let shared: Arc<dyn Disk> = Arc::new(disk.clone());
     assert!(is_refused(repair(&shared, &clock, dir(), 77).unwrap_err()));
     assert_eq!(as_disk.read(&path, 1 << 20).unwrap(), before);

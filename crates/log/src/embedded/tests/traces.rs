@@ -6,25 +6,25 @@ use std::sync::Arc;
 use tidegate_core::env::{Clock, Disk, OpenMode};
 use tidegate_sim::{SimDisk, Survivors};
 
-use super::desk::{Desk, append, at, damage, dir, empty_journal, id, journal, offset, small};
+use super::harness::{Harness, append, at, damage, dir, empty_journal, id, journal, offset, small};
 use crate::embedded::files::journal_number;
-use crate::embedded::{Problem, check, repair};
+use crate::embedded::{LogProblem, check, repair};
 use crate::error::LogError;
 use crate::local::Write;
 use crate::topic::TopicConfig;
 
-fn written(count: u64) -> (SimDisk, Desk) {
+fn written(count: u64) -> (SimDisk, Harness) {
     let disk = SimDisk::new(1);
     let config = crate::EmbeddedConfig {
         journal_size: 1 << 16,
         ..small()
     };
-    let mut desk = Desk::open(&disk, config).unwrap();
-    desk.create("a", TopicConfig::new(1)).unwrap();
+    let mut harness = Harness::open(&disk, config).unwrap();
+    harness.create("a", TopicConfig::new(1)).unwrap();
     for n in 0..count {
-        desk.append(vec![append("a", 0, n)]).unwrap();
+        harness.append(vec![append("a", 0, n)]).unwrap();
     }
-    (disk, desk)
+    (disk, harness)
 }
 
 fn cut(disk: &SimDisk, file: &std::path::Path, len: u64) {
@@ -40,7 +40,7 @@ fn after_a_start_that_crashes(disk: &SimDisk, check: impl Fn(&SimDisk)) {
     for operation in 1.. {
         let begun = disk.after_crash(&Survivors::Everything);
         begun.kill_at(begun.operations() + operation);
-        let open = || drop(Desk::open(&begun, small()));
+        let open = || drop(Harness::open(&begun, small()));
         let ended = catch_unwind(AssertUnwindSafe(open));
         let first = (0..begun.unsynced()).map(Survivors::First);
         let random = (0..3).map(|seed| Survivors::Random(seed + operation));
@@ -54,15 +54,15 @@ fn after_a_start_that_crashes(disk: &SimDisk, check: impl Fn(&SimDisk)) {
     }
 }
 
-fn losses(disk: &SimDisk) -> Vec<Problem> {
+fn losses(disk: &SimDisk) -> Vec<LogProblem> {
     let checked = check(disk, dir()).unwrap();
     let losses = checked.problems.into_iter();
-    losses.filter(Problem::is_loss).collect()
+    losses.filter(LogProblem::is_loss).collect()
 }
 
 fn mend(disk: &SimDisk) -> usize {
     let as_disk: Arc<dyn Disk> = Arc::new(disk.clone());
-    let clock: Arc<dyn Clock> = Desk::open(disk, small()).unwrap().clock;
+    let clock: Arc<dyn Clock> = Harness::open(disk, small()).unwrap().clock;
     let repaired = repair(&as_disk, &clock, dir(), 77).unwrap();
     assert_eq!(repair(&as_disk, &clock, dir(), 78).unwrap(), []);
     repaired.len()
@@ -71,23 +71,23 @@ fn mend(disk: &SimDisk) -> usize {
 #[test]
 fn a_journal_cut_at_the_end_of_a_group_is_said_until_a_repair() {
     for with_checkpoint in [false, true] {
-        let (disk, mut desk) = written(3);
+        let (disk, mut harness) = written(3);
         if with_checkpoint {
-            desk.opened.keeper.checkpoint().unwrap();
-            desk.append(vec![append("a", 0, 3)]).unwrap();
+            harness.opened.maintenance.checkpoint().unwrap();
+            harness.append(vec![append("a", 0, 3)]).unwrap();
         }
-        let end = desk.opened.hub.state().journal.at;
-        desk.append(vec![append("a", 0, 4)]).unwrap();
-        drop(desk);
+        let end = harness.opened.context.state().journal.at;
+        harness.append(vec![append("a", 0, 4)]).unwrap();
+        drop(harness);
         cut(&disk, &journal(&disk, 1), end);
         assert_eq!(losses(&disk).len(), 1);
         let kept = if with_checkpoint { 4 } else { 3 };
         for more in 0..3 {
-            let mut desk = Desk::open(&disk, small()).unwrap();
-            assert_eq!(desk.all(&at("a", 0)).unwrap().len(), kept + more);
-            desk.append(vec![append("a", 0, 9)]).unwrap();
-            desk.assert_balanced();
-            drop(desk);
+            let mut harness = Harness::open(&disk, small()).unwrap();
+            assert_eq!(harness.all(&at("a", 0)).unwrap().len(), kept + more);
+            harness.append(vec![append("a", 0, 9)]).unwrap();
+            harness.assert_balanced();
+            drop(harness);
             disk.end_process();
             assert_eq!(losses(&disk).len(), 1, "a start does not hide it");
         }
@@ -98,17 +98,17 @@ fn a_journal_cut_at_the_end_of_a_group_is_said_until_a_repair() {
 
 #[test]
 fn a_journal_cut_to_nothing_before_any_checkpoint_is_said() {
-    let (disk, desk) = written(3);
-    drop(desk);
+    let (disk, harness) = written(3);
+    drop(harness);
     cut(&disk, &journal(&disk, 1), 0);
     assert_eq!(losses(&disk).len(), 1);
-    let mut desk = Desk::open(&disk, small()).unwrap();
-    desk.create("b", TopicConfig::new(1)).unwrap();
-    drop(desk);
+    let mut harness = Harness::open(&disk, small()).unwrap();
+    harness.create("b", TopicConfig::new(1)).unwrap();
+    drop(harness);
     disk.end_process();
     assert_eq!(losses(&disk).len(), 1);
-    let desk = Desk::open(&disk, small()).unwrap();
-    assert!(desk.opened.hub.state().find(&at("b", 0)).is_some());
+    let harness = Harness::open(&disk, small()).unwrap();
+    assert!(harness.opened.context.state().find(&at("b", 0)).is_some());
 }
 
 /// The last file was cut before its first group, and the one before it ends as it should.
@@ -116,25 +116,25 @@ fn a_journal_cut_to_nothing_before_any_checkpoint_is_said() {
 fn a_journal_file_that_was_cut_behind_the_last_group_is_said_until_a_repair() {
     for left in [0, 100] {
         let disk = SimDisk::new(1);
-        let mut desk = Desk::open(&disk, small()).unwrap();
-        desk.create("a", TopicConfig::new(1)).unwrap();
+        let mut harness = Harness::open(&disk, small()).unwrap();
+        harness.create("a", TopicConfig::new(1)).unwrap();
         let mut written = 0;
-        while desk.opened.hub.state().journal.file < 3 {
-            desk.append(vec![append("a", 0, written)]).unwrap();
+        while harness.opened.context.state().journal.file < 3 {
+            harness.append(vec![append("a", 0, written)]).unwrap();
             written += 1;
         }
-        drop(desk);
+        drop(harness);
         disk.end_process();
         cut(&disk, &journal(&disk, 3), left);
         assert_eq!(losses(&disk).len(), 1);
         // Also where the next process dies at any point of its start.
         after_a_start_that_crashes(&disk, |disk| assert_eq!(losses(disk).len(), 1));
         for more in 0..3 {
-            let mut desk = Desk::open(&disk, small()).unwrap();
-            let found = desk.all(&at("a", 0)).unwrap().len() as u64;
+            let mut harness = Harness::open(&disk, small()).unwrap();
+            let found = harness.all(&at("a", 0)).unwrap().len() as u64;
             assert_eq!(found, written - 1 + more);
-            desk.append(vec![append("a", 0, 90 + more)]).unwrap();
-            drop(desk);
+            harness.append(vec![append("a", 0, 90 + more)]).unwrap();
+            drop(harness);
             disk.end_process();
             assert_eq!(losses(&disk).len(), 1, "a start does not hide it");
         }
@@ -152,16 +152,16 @@ fn a_journal_file_that_was_cut_behind_the_last_group_is_said_until_a_repair() {
 fn a_record_that_was_lost_with_the_journal_is_taken_from_its_segment() {
     // In the file that the checkpoint knows, or in one that was begun since.
     for is_known in [true, false] {
-        let (disk, mut desk) = written(2);
+        let (disk, mut harness) = written(2);
         if is_known {
-            desk.opened.keeper.checkpoint().unwrap();
+            harness.opened.maintenance.checkpoint().unwrap();
         }
         for n in 2..8 {
-            desk.append(vec![append("a", 0, n)]).unwrap();
+            harness.append(vec![append("a", 0, n)]).unwrap();
         }
-        desk.opened.keeper.fill(true).unwrap();
-        desk.append(vec![append("a", 0, 8)]).unwrap();
-        drop(desk);
+        harness.opened.maintenance.fill(true).unwrap();
+        harness.append(vec![append("a", 0, 8)]).unwrap();
+        drop(harness);
         disk.end_process();
         let file = journal(&disk, 1);
         let as_disk: &dyn Disk = &disk;
@@ -171,23 +171,23 @@ fn a_record_that_was_lost_with_the_journal_is_taken_from_its_segment() {
             disk.flip_bit(&file, place.unwrap() as u64, 1);
         }
         after_a_start_that_crashes(&disk, |disk| {
-            let mut desk = Desk::open(disk, small()).unwrap();
-            assert_eq!(desk.all(&at("a", 0)).unwrap().len(), 9);
-            drop(desk);
+            let mut harness = Harness::open(disk, small()).unwrap();
+            assert_eq!(harness.all(&at("a", 0)).unwrap().len(), 9);
+            drop(harness);
             assert_eq!(losses(disk).len(), 1);
         });
         for more in 0..3 {
-            let mut desk = Desk::open(&disk, small()).unwrap();
-            let found = desk.all(&at("a", 0)).unwrap();
+            let mut harness = Harness::open(&disk, small()).unwrap();
+            let found = harness.all(&at("a", 0)).unwrap();
             for (stored, n) in found.iter().zip(0..9) {
                 assert_eq!(stored.record, append("a", 0, n).record);
             }
             assert_eq!(found.len(), 9 + more);
-            desk.append(vec![append("a", 0, 9)]).unwrap();
-            desk.assert_balanced();
-            drop(desk);
+            harness.append(vec![append("a", 0, 9)]).unwrap();
+            harness.assert_balanced();
+            drop(harness);
             disk.end_process();
-            assert_eq!(losses(&disk).len(), 1, "what else there was nobody can say");
+            assert_eq!(losses(&disk).len(), 1, "the rest is unknown");
         }
         assert_eq!(mend(&disk), 1);
         assert_eq!(losses(&disk), []);
@@ -199,14 +199,14 @@ fn a_record_that_was_lost_with_the_journal_is_taken_from_its_segment() {
 #[test]
 fn what_lies_behind_damage_in_a_segment_was_acknowledged_too() {
     for is_first in [true, false] {
-        let (disk, mut desk) = written(1);
-        desk.opened.keeper.checkpoint().unwrap();
-        let before = desk.opened.hub.state().journal.at;
+        let (disk, mut harness) = written(1);
+        harness.opened.maintenance.checkpoint().unwrap();
+        let before = harness.opened.context.state().journal.at;
         for n in 1..7 {
-            desk.append(vec![append("a", 0, n)]).unwrap();
+            harness.append(vec![append("a", 0, n)]).unwrap();
         }
-        desk.opened.keeper.fill(true).unwrap();
-        drop(desk);
+        harness.opened.maintenance.fill(true).unwrap();
+        drop(harness);
         disk.end_process();
         cut(&disk, &journal(&disk, 1), before);
         let segment = dir().join("topic-a").join("0-00000000000000000000-0.seg");
@@ -222,10 +222,10 @@ fn what_lies_behind_damage_in_a_segment_was_acknowledged_too() {
         let damaged = if is_first { 1 } else { 6 };
         let check = |disk: &SimDisk| {
             assert!(!losses(disk).is_empty());
-            let mut desk = Desk::open(disk, small()).unwrap();
-            assert_eq!(desk.end(&at("a", 0)), 7);
+            let mut harness = Harness::open(disk, small()).unwrap();
+            assert_eq!(harness.end(&at("a", 0)), 7);
             for n in (0..7).filter(|n| *n != damaged) {
-                let found = desk.read(&at("a", 0), n).unwrap();
+                let found = harness.read(&at("a", 0), n).unwrap();
                 assert_eq!(found.records[0].record, append("a", 0, n as u64).record);
             }
         };
@@ -233,8 +233,8 @@ fn what_lies_behind_damage_in_a_segment_was_acknowledged_too() {
         check(&disk);
         for next in 7..10 {
             disk.end_process();
-            let mut desk = Desk::open(&disk, small()).unwrap();
-            let written = desk.append(vec![append("a", 0, 9)]).unwrap();
+            let mut harness = Harness::open(&disk, small()).unwrap();
+            let written = harness.append(vec![append("a", 0, 9)]).unwrap();
             assert_eq!(written[0].offset.0, next);
         }
         disk.end_process();
@@ -247,17 +247,17 @@ fn what_lies_behind_damage_in_a_segment_was_acknowledged_too() {
 /// A journal file that was all used is not missed for what it never held.
 #[test]
 fn a_journal_file_whose_successor_follows_may_be_short() {
-    let (disk, mut desk) = written(3);
-    let end = desk.opened.hub.state().journal.at;
-    drop(desk);
+    let (disk, mut harness) = written(3);
+    let end = harness.opened.context.state().journal.at;
+    drop(harness);
     disk.end_process();
     let config = crate::EmbeddedConfig {
         journal_size: 64,
         ..small()
     };
-    desk = Desk::open(&disk, config).unwrap();
-    desk.append(vec![append("a", 0, 3)]).unwrap();
-    drop(desk);
+    harness = Harness::open(&disk, config).unwrap();
+    harness.append(vec![append("a", 0, 3)]).unwrap();
+    drop(harness);
     assert!(disk_has(&disk, 2));
     cut(&disk, &journal(&disk, 1), end);
     assert_eq!(losses(&disk), []);
@@ -275,16 +275,17 @@ fn disk_has(disk: &SimDisk, number: u64) -> bool {
 #[test]
 fn records_that_only_a_segment_has_are_said_and_kept() {
     for is_cut in [false, true] {
-        let (disk, mut desk) = written(30);
-        let before = desk.opened.hub.state().journal.at;
+        let (disk, mut harness) = written(30);
+        let before = harness.opened.context.state().journal.at;
         let offset = offset("g", at("a", 0), 2, [0, 1].map(id));
-        desk.write(Write {
-            appends: vec![append("a", 0, 30)],
-            offsets: vec![offset],
-        })
-        .unwrap();
-        desk.opened.keeper.fill(true).unwrap();
-        drop(desk);
+        harness
+            .write(Write {
+                appends: vec![append("a", 0, 30)],
+                offsets: vec![offset],
+            })
+            .unwrap();
+        harness.opened.maintenance.fill(true).unwrap();
+        drop(harness);
         disk.end_process();
         let file = journal(&disk, 1);
         match is_cut {
@@ -293,19 +294,19 @@ fn records_that_only_a_segment_has_are_said_and_kept() {
         }
         assert!(!losses(&disk).is_empty());
         for _ in 0..2 {
-            let mut desk = Desk::open(&disk, small()).unwrap();
-            let found = desk.all(&at("a", 0)).unwrap();
+            let mut harness = Harness::open(&disk, small()).unwrap();
+            let found = harness.all(&at("a", 0)).unwrap();
             assert_eq!(found.len(), 31);
             assert_eq!(found[30].record, append("a", 0, 30).record);
-            desk.assert_balanced();
-            drop(desk);
+            harness.assert_balanced();
+            drop(harness);
             disk.end_process();
             assert!(!losses(&disk).is_empty(), "the offset of the group is gone");
         }
         mend(&disk);
         assert_eq!(losses(&disk), []);
-        let mut desk = Desk::open(&disk, small()).unwrap();
-        assert_eq!(desk.all(&at("a", 0)).unwrap().len(), 31);
+        let mut harness = Harness::open(&disk, small()).unwrap();
+        assert_eq!(harness.all(&at("a", 0)).unwrap().len(), 31);
     }
 }
 
@@ -317,10 +318,10 @@ fn one_damaged_manifest_is_replaced_by_the_other() {
         ("manifest.copy", false),
         ("manifest.copy", true),
     ] {
-        let (disk, mut desk) = written(3);
-        desk.opened.keeper.checkpoint().unwrap();
-        desk.append(vec![append("a", 0, 3)]).unwrap();
-        drop(desk);
+        let (disk, mut harness) = written(3);
+        harness.opened.maintenance.checkpoint().unwrap();
+        harness.append(vec![append("a", 0, 3)]).unwrap();
+        drop(harness);
         disk.end_process();
         let manifest = dir().join(name);
         let as_disk: &dyn Disk = &disk;
@@ -331,10 +332,10 @@ fn one_damaged_manifest_is_replaced_by_the_other() {
         let checked = check(as_disk, dir()).unwrap();
         assert_eq!(checked.problems.len(), 1, "{name} {checked:?}");
         assert_eq!(losses(&disk), [], "nothing is lost");
-        let mut desk = Desk::open(&disk, small()).unwrap();
-        assert_eq!(desk.all(&at("a", 0)).unwrap().len(), 4);
-        desk.assert_balanced();
-        drop(desk);
+        let mut harness = Harness::open(&disk, small()).unwrap();
+        assert_eq!(harness.all(&at("a", 0)).unwrap().len(), 4);
+        harness.assert_balanced();
+        drop(harness);
         disk.end_process();
         assert_eq!(check(as_disk, dir()).unwrap().problems, [], "it was mended");
     }
@@ -342,12 +343,12 @@ fn one_damaged_manifest_is_replaced_by_the_other() {
 
 #[test]
 fn two_damaged_manifests_are_said_and_nothing_is_touched() {
-    let (disk, desk) = written(3);
-    drop(desk);
+    let (disk, harness) = written(3);
+    drop(harness);
     for name in ["manifest", "manifest.copy"] {
         disk.flip_bit(&dir().join(name), 20, 1);
     }
-    let refused = Desk::open(&disk, small()).map(|_| ()).unwrap_err();
+    let refused = Harness::open(&disk, small()).map(|_| ()).unwrap_err();
     let text = refused.to_string();
     assert!(matches!(refused, LogError::Format { .. }), "{text}");
     assert!(text.contains("manifest.copy"), "{text}");
@@ -355,7 +356,7 @@ fn two_damaged_manifests_are_said_and_nothing_is_touched() {
         let as_disk: &dyn Disk = &disk;
         as_disk.remove(&dir().join(name)).unwrap();
     }
-    let refused = Desk::open(&disk, small()).map(|_| ()).unwrap_err();
+    let refused = Harness::open(&disk, small()).map(|_| ()).unwrap_err();
     assert!(matches!(refused, LogError::Format { .. }), "{refused}");
 }
 
@@ -363,11 +364,11 @@ fn two_damaged_manifests_are_said_and_nothing_is_touched() {
 fn after_a_repair_a_check_has_nothing_but_notes() {
     // Once with a segment, once with the journal.
     for in_segment in [true, false] {
-        let (disk, mut desk) = written(12);
+        let (disk, mut harness) = written(12);
         if in_segment {
-            desk.opened.keeper.checkpoint().unwrap();
+            harness.opened.maintenance.checkpoint().unwrap();
         }
-        drop(desk);
+        drop(harness);
         let file = match in_segment {
             true => dir().join("topic-a").join("0-00000000000000000000-0.seg"),
             false => journal(&disk, 1),
@@ -376,9 +377,9 @@ fn after_a_repair_a_check_has_nothing_but_notes() {
         empty_journal(&disk);
         assert!(!losses(&disk).is_empty());
         if !in_segment {
-            let mut desk = Desk::open(&disk, small()).unwrap();
-            desk.opened.keeper.checkpoint().unwrap();
-            drop(desk);
+            let mut harness = Harness::open(&disk, small()).unwrap();
+            harness.opened.maintenance.checkpoint().unwrap();
+            drop(harness);
             disk.end_process();
             assert!(!losses(&disk).is_empty(), "nobody has posted it yet");
         }

@@ -13,7 +13,7 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use crate::kafka::client_context::KafkaClientContext;
 
-/// Hears a producer, and tells whoever waits.
+/// Takes the delivery reports of a producer, and notifies the waiting caller.
 #[derive(Debug, Default)]
 pub(in crate::kafka) struct Deliveries {
     pub(in crate::kafka) context: KafkaClientContext,

@@ -6,12 +6,12 @@ use rdkafka::TopicPartitionList;
 use rdkafka::error::KafkaError;
 use tidegate_core::Offset;
 
+use crate::commit_order::{self, CommitTicket};
 use crate::error::LogError;
 use crate::kafka::books::{self, GroupBooks};
 use crate::kafka::groups::FoundOffset;
 use crate::port::OffsetCommit;
 use crate::record::TopicPartition;
-use crate::turn::{self, Turn};
 
 use super::session_state::{OwnedPartition, SessionState};
 
@@ -65,7 +65,7 @@ pub(super) fn add(
     state: &SessionState,
     entries: &mut CommitEntries,
     offsets: &[OffsetCommit],
-    turns: &[(TopicPartition, Turn)],
+    tickets: &[(TopicPartition, CommitTicket)],
 ) -> Result<(), LogError> {
     let is_fenced = |offset: &&OffsetCommit| {
         let held = state.held.get(&offset.at);
@@ -76,7 +76,7 @@ pub(super) fn add(
             at: fenced.at.clone(),
         });
     }
-    turn::check(turns)?;
+    commit_order::check(tickets)?;
     let mut added = BTreeMap::new();
     for offset in offsets {
         let at = &offset.at;
@@ -91,7 +91,7 @@ pub(super) fn add(
         if let Some(committed) = committed
             && offset.next < committed
         {
-            return Err(LogError::WentBack {
+            return Err(LogError::OffsetRegressed {
                 at: at.clone(),
                 next: offset.next,
                 committed,
@@ -223,7 +223,7 @@ pub(super) fn done(state: &mut SessionState, entries: &CommitEntries) {
     }
 }
 
-/// Notes that nobody knows whether a request was done.
+/// Notes that the outcome of a request is unknown.
 pub(super) fn outcome_unknown(state: &mut SessionState, entries: &CommitEntries) {
     for at in entries.keys() {
         if let Some(held) = state.held.get_mut(at) {
@@ -281,7 +281,7 @@ mod tests {
         for (offset, code) in [
             (offset(0, 7, 11), "log.fenced"),
             (offset(5, 1, 11), "log.fenced"),
-            (offset(0, 1, 9), "log.went-back"),
+            (offset(0, 1, 9), "log.offset-regressed"),
             (offset(0, 1, 101), "log.out-of-range"),
         ] {
             let mut entries = CommitEntries::new();
@@ -306,7 +306,7 @@ mod tests {
         )
         .unwrap();
         let back = add(&state, &mut entries, &[offset(0, 1, 14)], &[]).unwrap_err();
-        assert!(matches!(back, LogError::WentBack { .. }));
+        assert!(matches!(back, LogError::OffsetRegressed { .. }));
         assert_eq!(entries[&at(0)].next, Offset(15));
         done(&mut state, &entries);
         assert_eq!(state.held[&at(0)].committed, Some(Offset(15)));
@@ -315,22 +315,28 @@ mod tests {
     #[test]
     fn what_follows_a_commit_that_failed_is_not_added() {
         let state = state();
-        let partition = &state.held[&at(0)].turn;
-        let turns = || vec![(at(0), partition.next())];
-        let (first, second) = (turns(), turns());
+        let partition = &state.held[&at(0)].ticket;
+        let tickets = || vec![(at(0), partition.next())];
+        let (first, second) = (tickets(), tickets());
         let mut entries = CommitEntries::new();
         let behind = add(&state, &mut entries, &[offset(0, 1, 101)], &first).unwrap_err();
-        turn::fail(&first);
+        commit_order::fail(&first);
         let refused = add(&state, &mut entries, &[offset(0, 1, 12)], &second).unwrap_err();
-        assert!(matches!(refused, LogError::OutOfTurn { .. }), "{refused}");
+        assert!(
+            matches!(refused, LogError::PrecedingCommitFailed { .. }),
+            "{refused}"
+        );
         assert!(entries.is_empty());
         // Being somebody else's says more.
         let fenced = add(&state, &mut entries, &[offset(0, 7, 12)], &second).unwrap_err();
         assert!(matches!(fenced, LogError::Fenced { .. }), "{fenced}");
-        let early = add(&state, &mut entries, &[offset(0, 1, 12)], &turns()).unwrap_err();
-        assert!(matches!(early, LogError::OutOfTurn { .. }), "{early}");
-        turn::Turns::new(first).told::<()>(&Err(behind));
-        add(&state, &mut entries, &[offset(0, 1, 12)], &turns()).unwrap();
+        let early = add(&state, &mut entries, &[offset(0, 1, 12)], &tickets()).unwrap_err();
+        assert!(
+            matches!(early, LogError::PrecedingCommitFailed { .. }),
+            "{early}"
+        );
+        commit_order::CommitTickets::new(first).acknowledge::<()>(&Err(behind));
+        add(&state, &mut entries, &[offset(0, 1, 12)], &tickets()).unwrap();
     }
 
     fn entry(next: i64, count: u64) -> CommitEntry {
@@ -373,7 +379,7 @@ mod tests {
             (vec![(None, &new, None)], CommitEvidence::Undone),
             (vec![(was, &noted, Some(&noted))], CommitEvidence::Done),
             (vec![(was, &noted, was)], CommitEvidence::Undone),
-            // It would not have changed anything, so nobody can tell.
+            // It would not have changed anything, so it is unknown.
             (vec![(was, &old, was)], CommitEvidence::Unknown),
             (vec![], CommitEvidence::Unknown),
             // Somebody went on from it, or from what was before.

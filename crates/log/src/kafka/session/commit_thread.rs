@@ -15,6 +15,7 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use tidegate_core::env::Clock;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
+use crate::commit_order::{self, CommitTicket};
 use crate::error::LogError;
 use crate::kafka::catalog::{BrokerQuery, watermarks};
 use crate::kafka::client_context::KafkaClientContext;
@@ -22,9 +23,8 @@ use crate::kafka::failure::{self, Meaning};
 use crate::kafka::in_flight::InFlightGuard;
 use crate::kafka::produce::{PendingDeliveries, ProduceBatch};
 use crate::kafka::{KafkaConfig, KafkaInner, groups};
-use crate::port::{Join, OffsetCommit, Position};
+use crate::port::{Join, OffsetCommit, RecordPosition};
 use crate::record::TopicPartition;
-use crate::turn::{self, Turn};
 
 use super::commit_entries::{self, Before, CommitEntries, CommitEvidence};
 use super::member::GroupMember;
@@ -39,7 +39,7 @@ const LOOKUP_INTERVAL: Duration = Duration::from_millis(100);
 /// Commits that share one request.
 const MAX_COMMITS_PER_REQUEST: usize = 256;
 
-/// Where a commit stands, for whoever waits for it and may stop waiting.
+/// The state of a commit, for the caller, which may stop waiting.
 pub(super) struct JobState;
 
 impl JobState {
@@ -74,15 +74,15 @@ impl Drop for CancelOnDrop {
 pub(super) struct CommitJob {
     pub(super) batch: ProduceBatch,
     pub(super) offsets: Vec<OffsetCommit>,
-    /// Its turns among the commits of its partitions.
-    pub(super) turns: Vec<(TopicPartition, Turn)>,
+    /// Its tickets among the commits of its partitions.
+    pub(super) tickets: Vec<(TopicPartition, CommitTicket)>,
     /// When no further try is begun.
     pub(super) until: Duration,
     pub(super) stage: Arc<AtomicU8>,
-    pub(super) reply: oneshot::Sender<Result<Vec<Position>, LogError>>,
+    pub(super) reply: oneshot::Sender<Result<Vec<RecordPosition>, LogError>>,
     /// Its place in the line, which it keeps even if nobody waits for it any more.
     pub(super) _place: OwnedSemaphorePermit,
-    /// Whoever asks what is committed waits for this one.
+    /// Callers that ask what is committed wait for this one.
     pub(super) _under_way: InFlightGuard,
 }
 
@@ -97,16 +97,16 @@ impl CommitJob {
             Ordering::Acquire,
         );
         if begun.is_err() {
-            turn::fail(&self.turns);
+            commit_order::fail(&self.tickets);
         }
         begun.is_ok()
     }
 
-    fn answer(self, answer: Result<Vec<Position>, LogError>) {
+    fn answer(self, answer: Result<Vec<RecordPosition>, LogError>) {
         if answer.is_err() {
-            turn::fail(&self.turns);
+            commit_order::fail(&self.tickets);
         }
-        // Whoever asked may have stopped waiting.
+        // The caller may have stopped waiting.
         self.reply.send(answer).ok();
     }
 
@@ -165,7 +165,7 @@ impl CommitThread {
             };
             match job {
                 Ok(job) if !job.begin() => {}
-                Ok(job) if self.cell.is_over() => {
+                Ok(job) if self.cell.has_ended() => {
                     let error = over(&self.cell, &job.offsets);
                     job.answer(Err(error));
                 }
@@ -185,7 +185,7 @@ impl CommitThread {
                     self.commit_offsets(jobs);
                 }
                 Ok(job) => self.commit_records(job),
-                Err(RecvTimeoutError::Timeout) if !self.cell.is_over() => {
+                Err(RecvTimeoutError::Timeout) if !self.cell.has_ended() => {
                     let until = self.clock.elapsed() + self.config.request_timeout;
                     self.writer.clean_up(until);
                 }
@@ -252,12 +252,12 @@ impl CommitThread {
         let mut refused = Vec::new();
         self.cell.with(|state| {
             for job in jobs {
-                let added = commit_entries::add(state, &mut entries, &job.offsets, &job.turns);
+                let added = commit_entries::add(state, &mut entries, &job.offsets, &job.tickets);
                 match added {
                     Ok(()) => left.push(job),
                     Err(error) => {
                         // Before those behind it are looked at.
-                        turn::fail(&job.turns);
+                        commit_order::fail(&job.tickets);
                         refused.push((job, error));
                     }
                 }
@@ -288,12 +288,12 @@ impl CommitThread {
                 why,
             },
             // Neither done nor lost: the group did not rebalance in time.
-            Some(Meaning::Stale) => LogError::Away {
+            Some(Meaning::Stale) => LogError::Unavailable {
                 servers: self.config.bootstrap_servers.clone(),
                 why,
             },
             Some(Meaning::NoAnswer | Meaning::NoTopic | Meaning::TooLarge) | None => {
-                LogError::Unknown {
+                LogError::OutcomeUnknown {
                     doing: "a commit",
                     why,
                 }
@@ -375,12 +375,12 @@ impl CommitThread {
 
     /// One transaction, done again for as long as only the group has moved and we still own what we
     /// commit.
-    fn transact(&mut self, job: &CommitJob) -> Result<Vec<Position>, LogError> {
+    fn transact(&mut self, job: &CommitJob) -> Result<Vec<RecordPosition>, LogError> {
         loop {
             self.ask(&job.offsets, job.until, &CommitEntries::new())?;
             let mut entries = CommitEntries::new();
             let before = self.cell.with(|state| {
-                commit_entries::add(state, &mut entries, &job.offsets, &job.turns)?;
+                commit_entries::add(state, &mut entries, &job.offsets, &job.tickets)?;
                 state.begin_commit(entries.keys());
                 Ok::<Before, LogError>(commit_entries::before(state, &entries))
             })?;
@@ -401,7 +401,7 @@ impl CommitThread {
                 Err(TransactionFailure::Redo) => self.cell.rest(PAUSE),
                 Err(TransactionFailure::Undone(error)) => return Err(error),
                 Err(TransactionFailure::Unknown(why)) => {
-                    return Err(LogError::Unknown {
+                    return Err(LogError::OutcomeUnknown {
                         doing: "a commit",
                         why,
                     });
@@ -415,7 +415,7 @@ impl CommitThread {
         job: &CommitJob,
         before: &Before,
         entries: &CommitEntries,
-    ) -> Result<Vec<Position>, TransactionFailure> {
+    ) -> Result<Vec<RecordPosition>, TransactionFailure> {
         let offsets = commit_entries::list(entries)
             .map_err(|error| TransactionFailure::Undone(self.no(&error)))?;
         let cell = &self.cell;
@@ -456,7 +456,7 @@ impl CommitThread {
         entries: &CommitEntries,
         why: String,
         job: &CommitJob,
-    ) -> Result<Vec<Position>, TransactionFailure> {
+    ) -> Result<Vec<RecordPosition>, TransactionFailure> {
         let until = self.clock.elapsed() + self.config.request_timeout / 2;
         if entries.is_empty() || !self.writer.clean_up(until) {
             return Err(TransactionFailure::Unknown(why));
@@ -471,11 +471,11 @@ impl CommitThread {
             commit_entries::trace(before, entries, &found),
             self.writer.last(),
         ) {
-            // Whoever took a partition over may have done the same work and written the same.
+            // The new owner of a partition may have done the same work and written the same.
             (CommitEvidence::Done, Some(waiting)) if self.is_ours(job) => {
                 self.positions(&waiting, job)
             }
-            (CommitEvidence::Undone, _) => Err(TransactionFailure::Undone(LogError::Away {
+            (CommitEvidence::Undone, _) => Err(TransactionFailure::Undone(LogError::Unavailable {
                 servers: self.config.bootstrap_servers.clone(),
                 why,
             })),
@@ -491,7 +491,7 @@ impl CommitThread {
         &self,
         waiting: &PendingDeliveries,
         job: &CommitJob,
-    ) -> Result<Vec<Position>, TransactionFailure> {
+    ) -> Result<Vec<RecordPosition>, TransactionFailure> {
         let Some(inner) = self.inner.upgrade() else {
             return Err(TransactionFailure::Unknown("the log was closed".to_owned()));
         };
@@ -515,7 +515,7 @@ fn holds(cell: &SessionCell, offsets: &[OffsetCommit]) -> bool {
 pub(super) fn over(cell: &SessionCell, offsets: &[OffsetCommit]) -> LogError {
     let is_replaced = cell.with(|state| state.end == Some(SessionEnd::Replaced));
     match offsets.first() {
-        // Whoever took our place has what we had.
+        // The member that took our place has what we had.
         Some(offset) if is_replaced => LogError::Fenced {
             at: offset.at.clone(),
         },
@@ -527,7 +527,7 @@ pub(super) fn over(cell: &SessionCell, offsets: &[OffsetCommit]) -> LogError {
 fn or_unknown(error: LogError, unknown: Option<&str>) -> LogError {
     match unknown {
         None => error,
-        Some(why) => LogError::Unknown {
+        Some(why) => LogError::OutcomeUnknown {
             doing: "a commit",
             why: why.to_owned(),
         },

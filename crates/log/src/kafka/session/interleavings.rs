@@ -15,8 +15,8 @@ use crate::error::LogError;
 use crate::interleavings::play::play;
 use crate::interleavings::sync;
 use crate::kafka::books::GroupBooks;
-use crate::port::{Fence, Happening};
-use crate::record::{Record, Stored, TopicPartition};
+use crate::port::{Fence, SessionEvent};
+use crate::record::{Record, StoredRecord, TopicPartition};
 use session_cell::SessionCell;
 
 #[path = "session_cell.rs"]
@@ -59,7 +59,7 @@ fn hand_over(cell: &SessionCell, client: &mut Client, paused: &[TopicPartition])
             continue;
         }
         has_any = true;
-        let stored = Stored {
+        let stored = StoredRecord {
             offset: Offset(*position),
             record: Record::new("x"),
         };
@@ -77,7 +77,7 @@ fn drive(cell: &SessionCell) {
     let mut paused = Vec::new();
     cell.with(assign);
     cell.tell();
-    while !cell.is_over() {
+    while !cell.has_ended() {
         let (orders, wakes) = cell.orders(NOW);
         for at in orders.pause {
             cell.with(|state| state.flowing(&at, false, NOW));
@@ -92,7 +92,7 @@ fn drive(cell: &SessionCell) {
             client[usize::try_from(at.partition.0).unwrap()] = offset.0;
             cell.with(|state| state.sought(&at, offset, NOW));
         }
-        let rests = orders.hold || (!hand_over(cell, &mut client, &paused) && !cell.is_over());
+        let rests = orders.hold || (!hand_over(cell, &mut client, &paused) && !cell.has_ended());
         if rests {
             cell.wait_since(wakes, LIMIT);
         }
@@ -100,7 +100,7 @@ fn drive(cell: &SessionCell) {
 }
 
 /// Asks for the next thing; now and then it loses patience and asks anew.
-fn next(cell: &SessionCell) -> Result<Happening, LogError> {
+fn next(cell: &SessionCell) -> Result<SessionEvent, LogError> {
     if thread_rng().gen_range(0..2) == 0 {
         let mut asked = Box::pin(cell.handed_out(1));
         let mut context = Context::from_waker(Waker::noop());
@@ -117,13 +117,13 @@ fn take_all(cell: &SessionCell) -> Vec<(i32, i64)> {
     let is_last = |taken: &[(i32, i64)], partition| taken.contains(&(partition, RECORDS - 1));
     while !(0..PARTITIONS).all(|partition| is_last(&taken, partition)) {
         match next(cell).unwrap() {
-            Happening::Assigned(all) => assert_eq!(all.len(), 2),
-            Happening::Records { batch, .. } => {
+            SessionEvent::Assigned(all) => assert_eq!(all.len(), 2),
+            SessionEvent::Records { batch, .. } => {
                 let partition = batch.at.partition.0;
                 let offsets = batch.records.iter().map(|stored| stored.offset.0);
                 taken.extend(offsets.map(|offset| (partition, offset)));
             }
-            Happening::Revoking(all) | Happening::Lost(all) => panic!("{all:?}"),
+            SessionEvent::Revoking(all) | SessionEvent::Lost(all) => panic!("{all:?}"),
         }
     }
     taken
@@ -174,7 +174,7 @@ fn the_board_hands_out_every_record_once_in_any_order() {
 }
 
 #[test]
-fn a_seek_reaches_a_driver_that_is_about_to_rest() {
+fn a_seek_reaches_a_poll_thread_that_is_about_to_wait() {
     play(60_000, || {
         let cell = cell();
         let poll_thread = poll_thread(&cell);
@@ -185,7 +185,7 @@ fn a_seek_reaches_a_driver_that_is_about_to_rest() {
         cell.wake_threads();
         let mut again = Vec::new();
         while again.last() != Some(&(RECORDS - 1)) {
-            let Happening::Records { batch, .. } = next(&cell).unwrap() else {
+            let SessionEvent::Records { batch, .. } = next(&cell).unwrap() else {
                 panic!("nothing but records");
             };
             again.extend(batch.records.iter().map(|stored| stored.offset.0));
@@ -196,7 +196,7 @@ fn a_seek_reaches_a_driver_that_is_about_to_rest() {
 }
 
 #[test]
-fn an_end_reaches_whoever_waits_at_the_board() {
+fn an_end_reaches_all_that_wait_at_the_cell() {
     play(60_000, || {
         let cell = cell();
         let poll_thread = poll_thread(&cell);

@@ -81,7 +81,7 @@ impl ConsumerContext for RebalanceContext {
                 consumer.incremental_unassign(partitions)
             };
             if let Err(error) = answer {
-                tracing::debug!("while leaving a group: {error}");
+                tracing::debug!("leaving a group failed: {error}");
             }
             return;
         }

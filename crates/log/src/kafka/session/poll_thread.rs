@@ -19,7 +19,7 @@ use crate::kafka::failure::{self, Meaning};
 use crate::kafka::read::KafkaReaders;
 use crate::kafka::{KafkaConfig, KafkaInner, telemetry};
 use crate::port::{Join, Read};
-use crate::record::{Stored, TopicPartition};
+use crate::record::{StoredRecord, TopicPartition};
 
 use super::member::GroupMember;
 use super::rebalance::Rebalancer;
@@ -101,7 +101,7 @@ impl PollThread {
 
     /// Runs until the session is over, then leaves the group.
     pub(super) fn run(mut self) {
-        while !self.cell.is_over() {
+        while !self.cell.has_ended() {
             self.moves.step();
             let now = self.clock.elapsed();
             self.show(now);
@@ -121,7 +121,7 @@ impl PollThread {
 
     /// Takes what the client has, without waiting for more than the first.
     fn take(&mut self) {
-        let mut runs: Vec<(TopicPartition, Vec<Stored>)> = Vec::new();
+        let mut runs: Vec<(TopicPartition, Vec<StoredRecord>)> = Vec::new();
         let mut unreadable = None;
         let member = Arc::clone(&self.member);
         let (mut wait, mut bytes) = (POLL, 0);
@@ -179,7 +179,7 @@ impl PollThread {
                 }
             });
             for at in &orders.pause {
-                tracing::debug!("a Kafka client pauses {at}, because its records are not taken");
+                tracing::debug!("paused fetching {at}: its records are not polled");
             }
         }
         if !orders.resume.is_empty() {
@@ -208,7 +208,7 @@ impl PollThread {
         }
     }
 
-    /// Whether a place can be read; if not, its partition is stopped. When nobody can tell, it is asked
+    /// Whether a place can be read; if not, its partition is stopped. When that is unknown, it is asked
     /// again.
     fn is_there(&self, at: &TopicPartition, offset: Offset) -> bool {
         let query = BrokerQuery {
@@ -240,7 +240,7 @@ impl PollThread {
         let sought = match sought {
             Ok(sought) => sought,
             Err(error) => {
-                tracing::warn!("a Kafka client could not be sent to an offset, once more: {error}");
+                tracing::warn!("could not seek; retrying: {error}");
                 return Vec::new();
             }
         };
@@ -369,12 +369,12 @@ impl PollThread {
     }
 
     fn end(&self, end: SessionEnd) {
-        tracing::warn!("a session of a Kafka group has ended: {end:?}");
+        tracing::warn!("a consumer session has ended: {end:?}");
         self.cell.with(|state| state.finish(end));
         self.cell.wake_threads();
     }
 
-    /// Leaves the group. Whoever waits is told by the member's own end.
+    /// Leaves the group. Waiting callers are notified by the member's own end.
     fn leave(mut self) {
         let until = self.clock.elapsed() + LEAVE;
         self.moves.give_up();
@@ -394,12 +394,12 @@ impl PollThread {
 
 /// Copies a message out, behind those of its partition.
 fn put(
-    runs: &mut Vec<(TopicPartition, Vec<Stored>)>,
+    runs: &mut Vec<(TopicPartition, Vec<StoredRecord>)>,
     message: &BorrowedMessage<'_>,
     converter: &mut RecordConverter,
     has_one_topic: bool,
 ) -> Result<(), UnreadableRecord> {
-    let is_same = |(at, _): &(TopicPartition, Vec<Stored>)| {
+    let is_same = |(at, _): &(TopicPartition, Vec<StoredRecord>)| {
         at.partition.0 == message.partition()
             && (has_one_topic || at.topic.as_str() == message.topic())
     };

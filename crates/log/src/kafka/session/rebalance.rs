@@ -99,7 +99,7 @@ impl Rebalancer {
             .incremental_unassign(places)
             .and_then(|()| consumer.incremental_assign(places));
         if let Err(error) = &taken {
-            tracing::warn!("a Kafka client could not take partitions anew: {error}");
+            tracing::warn!("could not assign partitions again: {error}");
         }
         taken.is_ok()
     }
@@ -142,7 +142,7 @@ impl Rebalancer {
                 }
             };
             if let Err(error) = answer {
-                tracing::debug!("while leaving a group: {error}");
+                tracing::debug!("leaving a group failed: {error}");
             }
         }
     }
@@ -218,7 +218,7 @@ impl Rebalancer {
                 None
             }
             Ok(Err(error)) => {
-                tracing::warn!("where to begin could not be looked up, once more: {error}");
+                tracing::warn!("could not fetch start offsets; retrying: {error}");
                 Some(self.look_up(wanted))
             }
             Err(TryRecvError::Empty) => Some(RebalanceStep::Assigning {
@@ -304,15 +304,15 @@ impl Rebalancer {
             if self.clock.elapsed() >= until {
                 // The client does not close before it has its answer.
                 if let Err(error) = self.member.consumer.incremental_unassign(&wanted) {
-                    tracing::debug!("while giving partitions up: {error}");
+                    tracing::debug!("releasing partitions failed: {error}");
                 }
-                self.fail("a commit does not end, and its partition is wanted by the group");
+                self.fail("a commit did not end in time, and the group has revoked its partition");
                 return None;
             }
             return Some(RebalanceStep::LettingGo { wanted, until });
         }
         if let Err(error) = self.member.consumer.incremental_unassign(&wanted) {
-            self.fail(&format!("could not let partitions go: {error}"));
+            self.fail(&format!("could not release partitions: {error}"));
         }
         None
     }

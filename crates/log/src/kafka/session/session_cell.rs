@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::error::LogError;
-use crate::port::Happening;
+use crate::port::SessionEvent;
 
 use super::session_state::{ConsumerCommands, SessionState};
 use super::sync::{AtomicU64, Condvar, Mutex, MutexGuard, Notify, Ordering, PoisonError};
@@ -45,12 +45,12 @@ impl SessionCell {
         (state.orders(now), self.wakes.load(Ordering::Relaxed))
     }
 
-    /// Tells whoever polls.
+    /// Wakes the caller that polls.
     pub(super) fn tell(&self) {
         self.happened.notify_one();
     }
 
-    /// Tells whoever polls, and the poll thread.
+    /// Wakes the caller that polls, and the poll thread.
     pub(super) fn wake_threads(&self) {
         self.happened.notify_one();
         self.wake_poll_thread(self.state());
@@ -63,7 +63,7 @@ impl SessionCell {
     }
 
     /// Waits for the next thing to hand out. If canceled, it is handed out to the next one who asks.
-    pub(super) async fn handed_out(&self, max_records: usize) -> Result<Happening, LogError> {
+    pub(super) async fn handed_out(&self, max_records: usize) -> Result<SessionEvent, LogError> {
         loop {
             // Asked for before the look, so that what happens in between is not missed.
             let happened = self.happened.notified();
@@ -75,10 +75,10 @@ impl SessionCell {
     }
 
     /// The next thing to hand out.
-    fn next(&self, max_records: usize) -> Option<Result<Happening, LogError>> {
+    fn next(&self, max_records: usize) -> Option<Result<SessionEvent, LogError>> {
         let mut state = self.state();
         let next = state.next(max_records);
-        if matches!(next, Some(Ok(Happening::Records { .. }))) {
+        if matches!(next, Some(Ok(SessionEvent::Records { .. }))) {
             // There may be room again.
             self.wake_poll_thread(state);
         }
@@ -98,7 +98,7 @@ impl SessionCell {
         drop(self.woken.wait_timeout_while(state, limit, is_quiet));
     }
 
-    pub(super) fn is_over(&self) -> bool {
+    pub(super) fn has_ended(&self) -> bool {
         self.state().end.is_some()
     }
 }

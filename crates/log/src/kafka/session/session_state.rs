@@ -6,7 +6,7 @@
 //!
 //! **Invariant:** within one assignment records are handed out in the order of their offsets, each
 //! once, unless a seek says otherwise. [`OwnedPartition::fetched`] is our own watermark: what the client hands
-//! over again, or out of turn, is dropped.
+//! over again, or out of order, is dropped.
 //!
 //! **Invariant:** a fence is gone before the client is told to let the partition go, so the group
 //! cannot move on while we still believe that it is ours.
@@ -16,11 +16,11 @@ use std::time::Duration;
 
 use tidegate_core::Offset;
 
+use crate::commit_order::CommitTicket;
 use crate::error::LogError;
 use crate::kafka::books::GroupBooks;
-use crate::port::{Assignment, Batch, Committed, Fence, Happening};
-use crate::record::{Stored, TopicPartition};
-use crate::turn::Turn;
+use crate::port::{Assignment, Batch, Committed, Fence, SessionEvent};
+use crate::record::{StoredRecord, TopicPartition};
 
 /// How long a partition may be full before its client is paused. The client throws away what it has
 /// fetched when it is paused, so a short wait is cheaper.
@@ -41,7 +41,7 @@ pub(super) struct PartitionStart {
 #[derive(Debug)]
 pub(super) struct OwnedPartition {
     pub(super) fence: Fence,
-    ready: VecDeque<Stored>,
+    ready: VecDeque<StoredRecord>,
     ready_bytes: usize,
     /// The next offset that the client is to hand over.
     fetched: Offset,
@@ -67,8 +67,8 @@ pub(super) struct OwnedPartition {
     pub(super) seen: Offset,
     /// The outcome of the last commit is not known; it is asked for before the next one.
     pub(super) outcome_unknown: bool,
-    /// The turns of its commits.
-    pub(super) turn: Turn,
+    /// Where the tickets of its commits come from.
+    pub(super) ticket: CommitTicket,
 }
 
 /// What the client is to be told.
@@ -87,8 +87,8 @@ pub(super) struct SessionState {
     pub(super) held: BTreeMap<TopicPartition, OwnedPartition>,
     /// Pauses outlive assignments.
     paused: BTreeSet<TopicPartition>,
-    happened: VecDeque<Result<Happening, LogError>>,
-    /// The partition that was served last, so that all get their turn.
+    happened: VecDeque<Result<SessionEvent, LogError>>,
+    /// The partition that was served last, so that all are served round-robin.
     served: Option<TopicPartition>,
     /// The session is over; said once all that happened before was told.
     pub(super) end: Option<SessionEnd>,
@@ -148,7 +148,7 @@ impl SessionState {
                 books: begin.books,
                 seen: if stopped { Offset(0) } else { begin.position },
                 outcome_unknown: false,
-                turn: Turn::default(),
+                ticket: CommitTicket::default(),
             };
             self.held.insert(begin.at.clone(), held);
             assigned.push(Assignment {
@@ -159,7 +159,8 @@ impl SessionState {
             });
         }
         if !assigned.is_empty() {
-            self.happened.push_back(Ok(Happening::Assigned(assigned)));
+            self.happened
+                .push_back(Ok(SessionEvent::Assigned(assigned)));
         }
         self.happened.extend(stops);
     }
@@ -175,7 +176,8 @@ impl SessionState {
             }
         }
         if !revoking.is_empty() {
-            self.happened.push_back(Ok(Happening::Revoking(revoking)));
+            self.happened
+                .push_back(Ok(SessionEvent::Revoking(revoking)));
         }
     }
 
@@ -195,7 +197,7 @@ impl SessionState {
             .filter(|at| self.held.remove(*at).is_some());
         let lost: Vec<TopicPartition> = held.cloned().collect();
         if !lost.is_empty() {
-            self.happened.push_back(Ok(Happening::Lost(lost)));
+            self.happened.push_back(Ok(SessionEvent::Lost(lost)));
         }
     }
 
@@ -224,7 +226,7 @@ impl SessionState {
     pub(super) fn accept(
         &mut self,
         at: &TopicPartition,
-        mut records: Vec<Stored>,
+        mut records: Vec<StoredRecord>,
         now: Duration,
     ) -> bool {
         let Some(held) = self.held.get_mut(at) else {
@@ -269,7 +271,7 @@ impl SessionState {
     }
 
     /// The next thing to hand out, with at most so many records.
-    pub(super) fn next(&mut self, max_records: usize) -> Option<Result<Happening, LogError>> {
+    pub(super) fn next(&mut self, max_records: usize) -> Option<Result<SessionEvent, LogError>> {
         if let Some(happened) = self.happened.pop_front() {
             return Some(happened);
         }
@@ -279,14 +281,14 @@ impl SessionState {
                 SessionEnd::FailedDelivery(why) => LogError::Stopped { why: why.clone() },
             }));
         }
-        let at = self.turn()?;
+        let at = self.next_partition()?;
         let held = self.held.get_mut(&at)?;
         let count = held.ready.len().min(max_records.max(1));
-        let records: Vec<Stored> = if count == held.ready.len() {
+        let records: Vec<StoredRecord> = if count == held.ready.len() {
             held.ready_bytes = 0;
             std::mem::take(&mut held.ready).into()
         } else {
-            let records: Vec<Stored> = held.ready.drain(..count).collect();
+            let records: Vec<StoredRecord> = held.ready.drain(..count).collect();
             let bytes: usize = records.iter().map(|stored| stored.record.size()).sum();
             held.ready_bytes = held.ready_bytes.saturating_sub(bytes);
             records
@@ -298,14 +300,14 @@ impl SessionState {
             .front()
             .map_or(Offset(last.offset.0 + 1), |next| next.offset);
         self.served = Some(at.clone());
-        Some(Ok(Happening::Records {
+        Some(Ok(SessionEvent::Records {
             fence: held.fence,
             batch: Batch { at, records, next },
         }))
     }
 
-    /// The partition whose turn it is, of those with something to hand out.
-    fn turn(&self) -> Option<TopicPartition> {
+    /// The next partition, round-robin, of those with something to hand out.
+    fn next_partition(&self) -> Option<TopicPartition> {
         let ready = |(at, held): &(&TopicPartition, &OwnedPartition)| {
             !held.ready.is_empty() && !held.revoking && !self.paused.contains(*at)
         };

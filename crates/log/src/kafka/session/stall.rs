@@ -56,7 +56,7 @@ mod tests {
     use tidegate_core::Topic;
 
     #[test]
-    fn a_client_is_nudged_a_few_times_at_one_place_and_then_given_up() {
+    fn a_stalled_client_seeks_again_a_few_times_and_then_ends() {
         let [one, two] = [0, 1].map(|number| TopicPartition::new(Topic::new("t").unwrap(), number));
         let mut stalls = StallDetector::default();
         for _ in 0..NUDGES {

@@ -105,7 +105,7 @@ fn commit_initial_offsets(
 /// What to commit for those that have no committed offset, of which `now` says what is committed by now.
 ///
 /// # Errors
-/// [`LogError::WentBack`] if there is anything: then what was looked up before is not true any more.
+/// [`LogError::OffsetRegressed`] if there is anything: then what was looked up before is not true any more.
 fn begin_at_end(
     starts: &mut [StartOffset],
     now: &[FoundOffset],
@@ -121,7 +121,7 @@ fn begin_at_end(
             metadata: String::new(),
         };
         if let Some((_, committed)) = now {
-            return Err(LogError::WentBack {
+            return Err(LogError::OffsetRegressed {
                 at: start.begin.at.clone(),
                 next: entry.next,
                 committed: committed.next,
@@ -152,7 +152,7 @@ fn decide(
         (Some(committed), _) => committed.next,
         (None, StartAt::Earliest) => first,
         (None, StartAt::Latest) => end,
-        (None, StartAt::Nowhere) => StartAt::NOWHERE,
+        (None, StartAt::Fail) => StartAt::NO_OFFSET,
     };
     let is_there = first <= position && position <= end;
     let stopped = (!is_there).then(|| LogError::OutOfRange {
@@ -230,7 +230,7 @@ mod tests {
         // Somebody committed meanwhile: it is looked up once more, and nothing is set back.
         let mut starts = vec![start(0, None).0];
         let error = begin_at_end(&mut starts, &[start(0, Some(7)).1]).unwrap_err();
-        assert!(matches!(error, LogError::WentBack { .. }), "{error}");
+        assert!(matches!(error, LogError::OffsetRegressed { .. }), "{error}");
     }
 
     #[test]
@@ -253,7 +253,7 @@ mod tests {
         for (found, first, end, start, position, is_there) in [
             (None, 2, 9, StartAt::Earliest, 2, true),
             (None, 2, 9, StartAt::Latest, 9, true),
-            (None, 2, 9, StartAt::Nowhere, -1, false),
+            (None, 2, 9, StartAt::Fail, -1, false),
             (committed(5), 2, 9, StartAt::Latest, 5, true),
             (committed(9), 2, 9, StartAt::Earliest, 9, true),
             (committed(5), 6, 9, StartAt::Earliest, 5, false),

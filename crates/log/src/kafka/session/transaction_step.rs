@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_commit_without_a_clear_no_is_settled_never_called_undone() {
+    fn a_commit_without_a_clear_no_is_looked_up_never_called_undone() {
         for answer in answers().filter(|answer| !answer.requires_abort || answer.is_fatal) {
             let decided = next(TransactionStep::Commit, answer);
             assert!(
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn before_the_end_nothing_needs_to_be_settled() {
+    fn before_the_end_nothing_needs_to_be_looked_up() {
         for step in [
             TransactionStep::InitTransactions,
             TransactionStep::Deliver,

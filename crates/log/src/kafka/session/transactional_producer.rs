@@ -37,7 +37,7 @@ pub(super) enum TransactionFailure {
     Redo,
     /// Nothing was changed.
     Undone(LogError),
-    /// Nobody knows.
+    /// The outcome is unknown.
     Unknown(String),
 }
 

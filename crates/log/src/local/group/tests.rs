@@ -9,8 +9,8 @@ fn at(topic: &str, partition: i32) -> TopicPartition {
     TopicPartition::new(Topic::new(topic).unwrap(), partition)
 }
 
-fn newcomer(topics: &[&str]) -> Newcomer {
-    Newcomer {
+fn subscription(topics: &[&str]) -> Subscription {
+    Subscription {
         topics: topics
             .iter()
             .map(|topic| Topic::new(*topic).unwrap())
@@ -25,14 +25,14 @@ fn partitions(topics: &[&str]) -> Vec<TopicPartition> {
     topics.iter().flat_map(each).collect()
 }
 
-fn join(group: &mut Group, id: u64, topics: &[&str], now: Duration) -> Outcome {
-    group.join(MemberId(id), newcomer(topics), partitions(topics), now)
+fn join(group: &mut Group, id: u64, topics: &[&str], now: Duration) -> Reassignment {
+    group.join(MemberId(id), subscription(topics), partitions(topics), now)
 }
 
 /// Hears everything, and lets go of what is asked for.
 fn oblige(group: &mut Group, id: u64, now: Duration) {
-    while let Some(news) = group.news(MemberId(id)) {
-        if let News::Revoking(revoked) = news {
+    while let Some(event) = group.next_event(MemberId(id)) {
+        if let RebalanceEvent::Revoking(revoked) = event {
             group.release(MemberId(id), &revoked, now);
         }
     }
@@ -43,24 +43,24 @@ fn a_second_member_gets_half_when_the_first_lets_go() {
     let mut group = Group::default();
     let now = Duration::ZERO;
     join(&mut group, 1, &["a"], now);
-    let Some(News::Assigned(all)) = group.news(MemberId(1)) else {
+    let Some(RebalanceEvent::Assigned(all)) = group.next_event(MemberId(1)) else {
         panic!("the only member gets everything");
     };
     assert_eq!(all.len(), 4);
     join(&mut group, 2, &["a"], now);
-    assert_eq!(group.news(MemberId(2)), None, "nothing is free yet");
-    let Some(News::Revoking(revoked)) = group.news(MemberId(1)) else {
+    assert_eq!(group.next_event(MemberId(2)), None, "nothing is free yet");
+    let Some(RebalanceEvent::Revoking(revoked)) = group.next_event(MemberId(1)) else {
         panic!("half is asked for");
     };
     assert_eq!(revoked.len(), 2);
     assert!(group.owns(MemberId(1), &revoked[0], all[0].1) || all[0].0 != revoked[0]);
     group.release(MemberId(1), &revoked, now);
-    let Some(News::Assigned(given)) = group.news(MemberId(2)) else {
-        panic!("what was let go is given");
+    let Some(RebalanceEvent::Assigned(assigned)) = group.next_event(MemberId(2)) else {
+        panic!("what was let go is assigned");
     };
-    let names: Vec<TopicPartition> = given.iter().map(|(at, _)| at.clone()).collect();
+    let names: Vec<TopicPartition> = assigned.iter().map(|(at, _)| at.clone()).collect();
     assert_eq!(names, revoked);
-    assert!(given.iter().all(|(_, fence)| *fence > all[3].1));
+    assert!(assigned.iter().all(|(_, fence)| *fence > all[3].1));
 }
 
 #[test]
@@ -70,11 +70,13 @@ fn whoever_does_not_let_go_in_time_loses_it() {
     oblige(&mut group, 1, Duration::ZERO);
     join(&mut group, 2, &["a"], Duration::ZERO);
     assert_eq!(group.next_deadline(), Some(TIMEOUT));
-    let early = group.settle(TIMEOUT - Duration::from_nanos(1));
-    assert_eq!(early, Outcome::default());
-    let late = group.settle(TIMEOUT);
-    assert_eq!(late.given.len(), 2);
-    assert!(matches!(group.news(MemberId(1)), Some(News::Lost(lost)) if lost.len() == 2));
+    let early = group.reassign(TIMEOUT - Duration::from_nanos(1));
+    assert_eq!(early, Reassignment::default());
+    let late = group.reassign(TIMEOUT);
+    assert_eq!(late.assigned.len(), 2);
+    assert!(
+        matches!(group.next_event(MemberId(1)), Some(RebalanceEvent::Lost(lost)) if lost.len() == 2)
+    );
 }
 
 #[test]
@@ -87,30 +89,32 @@ fn a_partition_waits_for_the_commit_of_whoever_had_it() {
     join(&mut group, 2, &["a"], now);
     let left = group.leave(MemberId(1), now);
     assert_eq!(
-        left.given.len(),
+        left.assigned.len(),
         3,
         "all but the one that is being committed"
     );
     assert!(!group.is_owned(&at("a", 0)));
     group.end_commit(&at("a", 0), 7);
-    let ended = group.settle(now);
-    assert_eq!(ended.given.len(), 1);
+    let ended = group.reassign(now);
+    assert_eq!(ended.assigned.len(), 1);
 }
 
 #[test]
 fn a_second_member_of_the_same_name_takes_everything_at_once() {
     let mut group = Group::default();
-    let named = Newcomer {
+    let named = Subscription {
         instance: Some("left".to_owned()),
-        ..newcomer(&["a"])
+        ..subscription(&["a"])
     };
     let now = Duration::ZERO;
     group.join(MemberId(1), named.clone(), partitions(&["a"]), now);
     oblige(&mut group, 1, now);
     let outcome = group.join(MemberId(2), named, partitions(&["a"]), now);
-    assert_eq!(outcome.given.len(), 4);
+    assert_eq!(outcome.assigned.len(), 4);
     assert!(group.is_replaced(MemberId(1)));
-    assert!(matches!(group.news(MemberId(1)), Some(News::Lost(lost)) if lost.len() == 4));
+    assert!(
+        matches!(group.next_event(MemberId(1)), Some(RebalanceEvent::Lost(lost)) if lost.len() == 4)
+    );
     assert_eq!(group.members().collect::<Vec<_>>(), [MemberId(2)]);
 }
 
@@ -119,8 +123,10 @@ fn what_was_never_heard_of_is_taken_without_asking() {
     let mut group = Group::default();
     join(&mut group, 1, &["a"], Duration::ZERO);
     let outcome = join(&mut group, 2, &["a"], Duration::ZERO);
-    assert_eq!(outcome.given.len(), 2);
-    assert!(matches!(group.news(MemberId(1)), Some(News::Assigned(given)) if given.len() == 2));
+    assert_eq!(outcome.assigned.len(), 2);
+    assert!(
+        matches!(group.next_event(MemberId(1)), Some(RebalanceEvent::Assigned(assigned)) if assigned.len() == 2)
+    );
 }
 
 /// What may happen to a group.
@@ -158,8 +164,8 @@ struct World {
     group: Group,
     now: Duration,
     last_member: u64,
-    last_ticket: Ticket,
-    commits: Vec<(TopicPartition, Ticket)>,
+    last_commit: CommitNumber,
+    commits: Vec<(TopicPartition, CommitNumber)>,
     asked: BTreeMap<MemberId, Vec<TopicPartition>>,
     highest: u64,
 }
@@ -182,24 +188,28 @@ impl World {
                     .filter(|(bit, _)| topics >> bit & 1 == 1)
                     .map(|(_, topic)| topic)
                     .collect();
-                let who = Newcomer {
+                let subscription = Subscription {
                     instance: (*instance > 1).then(|| instance.to_string()),
-                    ..newcomer(&read)
+                    ..subscription(&read)
                 };
                 self.last_member += 1;
-                self.group
-                    .join(MemberId(self.last_member), who, partitions(&read), now)
+                self.group.join(
+                    MemberId(self.last_member),
+                    subscription,
+                    partitions(&read),
+                    now,
+                )
             }
             Act::Leave(nth) => {
-                picked(nth).map_or_else(Outcome::default, |m| self.group.leave(m, now))
+                picked(nth).map_or_else(Reassignment::default, |m| self.group.leave(m, now))
             }
             Act::Lose(nth) => {
-                picked(nth).map_or_else(Outcome::default, |m| self.group.lose(m, now))
+                picked(nth).map_or_else(Reassignment::default, |m| self.group.expire(m, now))
             }
             Act::Hear(nth) => {
                 let Some(member) = picked(nth) else { return };
-                let outcome = self.group.heard_of(member, now);
-                if let Some(News::Revoking(asked)) = self.group.news(member) {
+                let outcome = self.group.heartbeat(member, now);
+                if let Some(RebalanceEvent::Revoking(asked)) = self.group.next_event(member) {
                     self.asked.entry(member).or_default().extend(asked);
                 }
                 outcome
@@ -209,40 +219,40 @@ impl World {
                 let asked = self.asked.remove(&member).unwrap_or_default();
                 self.group.release(member, &asked, now)
             }
-            Act::Shake => self.group.shake(now),
+            Act::Shake => self.group.revoke_all(now),
             Act::Begin(nth) => {
                 let owned: Vec<TopicPartition> = before.keys().cloned().collect();
                 let Some(at) = owned.get(*nth) else { return };
-                self.last_ticket += 1;
-                self.group.begin_commit(at, self.last_ticket, Offset(1));
-                self.commits.push((at.clone(), self.last_ticket));
-                Outcome::default()
+                self.last_commit += 1;
+                self.group.begin_commit(at, self.last_commit, Offset(1));
+                self.commits.push((at.clone(), self.last_commit));
+                Reassignment::default()
             }
             Act::End => {
-                let Some((at, ticket)) = self.commits.pop() else {
+                let Some((at, number)) = self.commits.pop() else {
                     return;
                 };
-                self.group.end_commit(&at, ticket);
-                self.group.settle(now)
+                self.group.end_commit(&at, number);
+                self.group.reassign(now)
             }
             Act::Wait(seconds) => {
                 self.now += Duration::from_secs(*seconds);
-                self.group.settle(self.now)
+                self.group.reassign(self.now)
             }
         };
         self.check(&before, &outcome);
     }
 
     fn owners(&self) -> BTreeMap<TopicPartition, Owner> {
-        let slots = self.group.slots.iter();
-        slots
-            .filter_map(|(at, slot)| Some((at.clone(), slot.owner?)))
+        let ownerships = self.group.ownerships.iter();
+        ownerships
+            .filter_map(|(at, ownership)| Some((at.clone(), ownership.owner?)))
             .collect()
     }
 
-    fn check(&mut self, before: &BTreeMap<TopicPartition, Owner>, outcome: &Outcome) {
+    fn check(&mut self, before: &BTreeMap<TopicPartition, Owner>, outcome: &Reassignment) {
         let after = self.owners();
-        for (_, at, fence) in &outcome.given {
+        for (_, at, fence) in &outcome.assigned {
             assert!(fence.0 > self.highest, "fences ascend");
             self.highest = fence.0;
             let is_committing = self.commits.iter().any(|(other, _)| other == at);
@@ -255,8 +265,8 @@ impl World {
                 assert!(owner.fence > was.fence);
             }
             let member = &self.group.members[&owner.member];
-            assert_eq!(member.standing, Standing::Present);
-            assert!(member.who.topics.contains(&at.topic));
+            assert_eq!(member.status, MemberStatus::Present);
+            assert!(member.subscription.topics.contains(&at.topic));
         }
         self.check_idle(&after);
     }
@@ -267,27 +277,27 @@ impl World {
             self.group
                 .members
                 .values()
-                .filter(|m| m.standing == Standing::Present)
+                .filter(|m| m.status == MemberStatus::Present)
         };
-        for (at, slot) in &self.group.slots {
-            let is_read = present().any(|member| member.who.topics.contains(&at.topic));
-            if is_read && slot.commits.is_empty() {
+        for (at, ownership) in &self.group.ownerships {
+            let is_read = present().any(|member| member.subscription.topics.contains(&at.topic));
+            if is_read && ownership.commits.is_empty() {
                 assert!(after.contains_key(at), "{at} lies idle");
             }
         }
         let is_calm =
-            after.values().all(|owner| owner.let_go_by.is_none()) && self.commits.is_empty();
-        let reads_all = present().all(|member| member.who.topics.len() == 2);
+            after.values().all(|owner| owner.release_by.is_none()) && self.commits.is_empty();
+        let reads_all = present().all(|member| member.subscription.topics.len() == 2);
         if is_calm && reads_all {
             let shares = self
                 .group
                 .members
                 .iter()
-                .filter(|(_, m)| m.standing == Standing::Present)
+                .filter(|(_, m)| m.status == MemberStatus::Present)
                 .map(|(id, _)| after.values().filter(|owner| owner.member == *id).count());
             let shares: Vec<usize> = shares.collect();
-            let spread = shares.iter().max().unwrap_or(&0) - shares.iter().min().unwrap_or(&0);
-            assert!(spread <= 1, "shares {shares:?} are uneven");
+            let difference = shares.iter().max().unwrap_or(&0) - shares.iter().min().unwrap_or(&0);
+            assert!(difference <= 1, "shares {shares:?} are uneven");
         }
     }
 }
@@ -317,7 +327,7 @@ proptest! {
             calm(&mut group, id);
         }
         let owner_of = |group: &Group| -> BTreeMap<TopicPartition, MemberId> {
-            group.slots.iter().filter_map(|(at, slot)| Some((at.clone(), slot.owner?.member))).collect()
+            group.ownerships.iter().filter_map(|(at, ownership)| Some((at.clone(), ownership.owner?.member))).collect()
         };
         let before = owner_of(&group);
         prop_assert_eq!(before.len(), 8);

@@ -26,11 +26,11 @@ fn assign(state: &mut SessionState, partitions: std::ops::Range<i32>) {
         (Fence(1), begin)
     });
     state.assign(begins.collect(), NOW);
-    assert!(matches!(state.next(1), Some(Ok(Happening::Assigned(_)))));
+    assert!(matches!(state.next(1), Some(Ok(SessionEvent::Assigned(_)))));
 }
 
-fn stored(offsets: impl IntoIterator<Item = i64>) -> Vec<Stored> {
-    let stored = |offset| Stored {
+fn stored(offsets: impl IntoIterator<Item = i64>) -> Vec<StoredRecord> {
+    let stored = |offset| StoredRecord {
         offset: Offset(offset),
         record: Record::new("x"),
     };
@@ -39,7 +39,7 @@ fn stored(offsets: impl IntoIterator<Item = i64>) -> Vec<Stored> {
 
 fn batch(state: &mut SessionState, max: usize) -> Option<(i32, Vec<i64>, i64)> {
     match state.next(max) {
-        Some(Ok(Happening::Records { batch, .. })) => Some((
+        Some(Ok(SessionEvent::Records { batch, .. })) => Some((
             batch.at.partition.0,
             batch.records.iter().map(|stored| stored.offset.0).collect(),
             batch.next.0,
@@ -68,8 +68,8 @@ fn all_partitions_get_their_turn() {
     for partition in 0..3 {
         state.accept(&at(partition), stored(0..4), NOW);
     }
-    let turns: Vec<i32> = (0..6).map(|_| batch(&mut state, 1).unwrap().0).collect();
-    assert_eq!(turns, [0, 1, 2, 0, 1, 2]);
+    let served: Vec<i32> = (0..6).map(|_| batch(&mut state, 1).unwrap().0).collect();
+    assert_eq!(served, [0, 1, 2, 0, 1, 2]);
 }
 
 #[test]
@@ -105,7 +105,7 @@ fn a_pause_holds_across_a_rebalance_and_resuming_goes_on_where_it_began() {
     assert_eq!(batch(&mut state, 1), Some((0, vec![1], 2)));
     state.pause(&[at(0)]);
     state.lose(&[at(0)]);
-    assert!(matches!(state.next(1), Some(Ok(Happening::Lost(_)))));
+    assert!(matches!(state.next(1), Some(Ok(SessionEvent::Lost(_)))));
     assign(&mut state, 0..1);
     state.accept(&at(0), stored(0..2), NOW);
     assert_eq!(batch(&mut state, 1), None);
@@ -191,14 +191,14 @@ fn what_is_asked_back_is_handed_out_no_more_and_lost_when_it_is_not_released() {
     state.revoke(&[at(0), at(1), at(9)]);
     assert_eq!(
         state.next(1).unwrap().unwrap(),
-        Happening::Revoking(vec![at(0), at(1)])
+        SessionEvent::Revoking(vec![at(0), at(1)])
     );
     assert_eq!(batch(&mut state, 9), None);
     state.release(&[at(1)]);
     state.lose(&[at(0), at(1)]);
     assert_eq!(
         state.next(1).unwrap().unwrap(),
-        Happening::Lost(vec![at(0)])
+        SessionEvent::Lost(vec![at(0)])
     );
     // Only what was asked back can be let go.
     assign(&mut state, 0..1);
@@ -247,12 +247,12 @@ fn a_partition_is_not_let_go_while_a_commit_for_it_is_on_its_way() {
 fn a_session_that_failed_says_what_was_lost_and_one_that_was_closed_says_only_that() {
     let mut state = state(1);
     state.finish(SessionEnd::FailedDelivery("fenced".to_owned()));
-    assert!(matches!(state.next(1), Some(Ok(Happening::Lost(_)))));
+    assert!(matches!(state.next(1), Some(Ok(SessionEvent::Lost(_)))));
     assert!(matches!(state.next(1), Some(Err(LogError::Stopped { .. }))));
     let mut state = self::state(1);
     state.finish(SessionEnd::Replaced);
     state.finish(SessionEnd::Closed);
-    assert!(matches!(state.next(1), Some(Ok(Happening::Lost(_)))));
+    assert!(matches!(state.next(1), Some(Ok(SessionEvent::Lost(_)))));
     assert!(matches!(state.next(1), Some(Err(LogError::Closed))));
     let mut state = self::state(1);
     state.accept(&at(0), stored([0]), NOW);

@@ -2,18 +2,18 @@
 
 use bytes::Bytes;
 
-use crate::embedded::group::{ALIGN, Frame, HEADER};
-use crate::embedded::seal::Seal;
+use crate::embedded::group::{ALIGN, HEADER, JournalFrame};
+use crate::embedded::secret::LogSecret;
 use crate::embedded::state::JournalPlace;
 
 /// A group behind damage.
-pub(super) struct Later {
+pub(super) struct ResyncPoint {
     pub(super) place: JournalPlace,
-    pub(super) frame: Frame,
+    pub(super) frame: JournalFrame,
 }
 
-impl Later {
-    pub(super) fn new(file: u64, (at, frame): (u64, Frame)) -> Self {
+impl ResyncPoint {
+    pub(super) fn new(file: u64, (at, frame): (u64, JournalFrame)) -> Self {
         let place = JournalPlace { file, at };
         Self { place, frame }
     }
@@ -21,21 +21,26 @@ impl Later {
 
 /// The first group from `at` on that is whole, comes later than `missing`, and says that `missing`
 /// was synced.
-pub(super) fn find_later(bytes: &Bytes, seal: Seal, at: u64, missing: u64) -> Option<(u64, Frame)> {
-    groups(bytes, seal, at).find(|(_, frame)| frame.sequence > missing && frame.synced >= missing)
+pub(super) fn find_resync_point(
+    bytes: &Bytes,
+    secret: LogSecret,
+    at: u64,
+    missing: u64,
+) -> Option<(u64, JournalFrame)> {
+    groups(bytes, secret, at).find(|(_, frame)| frame.sequence > missing && frame.synced >= missing)
 }
 
 /// All whole groups from `at` on, whatever lies between them.
 pub(in crate::embedded) fn groups(
     bytes: &Bytes,
-    seal: Seal,
+    secret: LogSecret,
     at: u64,
-) -> impl Iterator<Item = (u64, Frame)> {
+) -> impl Iterator<Item = (u64, JournalFrame)> {
     let mut at = usize::try_from(at).unwrap_or(usize::MAX);
     std::iter::from_fn(move || {
         while at + HEADER <= bytes.len() {
             let here = at;
-            match Frame::read(&bytes[here..], seal) {
+            match JournalFrame::read(&bytes[here..], secret) {
                 Some(frame) => {
                     at += frame.size();
                     return Some((here as u64, frame));
@@ -50,15 +55,15 @@ pub(in crate::embedded) fn groups(
 /// Where the bytes end that belong to a write which was never acknowledged; none if there are none.
 pub(super) fn torn(
     bytes: &Bytes,
-    seal: Seal,
+    secret: LogSecret,
     at: u64,
     (sequence, previous): (u64, u32),
 ) -> Option<u64> {
     let rest = bytes.get(usize::try_from(at).ok()?..)?;
-    let begun = Frame::peek(rest, seal)
+    let begun = JournalFrame::peek(rest, secret)
         .filter(|frame| frame.sequence == sequence && frame.previous == previous)
         .map(|frame| at + frame.size().min(rest.len()) as u64);
-    let behind = groups(bytes, seal, at)
+    let behind = groups(bytes, secret, at)
         .filter(|(_, frame)| frame.sequence >= sequence)
         .map(|(at, frame)| at + frame.size() as u64)
         .max();

@@ -1,8 +1,8 @@
-//! Mistakes that tests make on purpose, to see that they are caught.
+//! Bugs that tests inject on purpose, to see that they are caught.
 
-/// A mistake that would lose or invent records.
+/// A bug that would lose or invent records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Bug {
+pub(super) enum InjectedBug {
     /// Callers are answered before the sync.
     AnswerBeforeSync,
     /// A checkpoint is written without syncing the segments that it speaks of.
@@ -21,22 +21,22 @@ pub(super) enum Bug {
 
 #[cfg(test)]
 thread_local! {
-    static PLANTED: std::cell::Cell<Option<Bug>> = const { std::cell::Cell::new(None) };
+    static INJECTED: std::cell::Cell<Option<InjectedBug>> = const { std::cell::Cell::new(None) };
 }
 
-/// Whether this mistake is being made; never outside of tests.
+/// Whether this bug is injected; never outside of tests.
 #[cfg(test)]
-pub(super) fn is(bug: Bug) -> bool {
-    PLANTED.get() == Some(bug)
+pub(super) fn is(bug: InjectedBug) -> bool {
+    INJECTED.get() == Some(bug)
 }
 
 #[cfg(not(test))]
-pub(super) const fn is(_: Bug) -> bool {
+pub(super) const fn is(_: InjectedBug) -> bool {
     false
 }
 
-/// Makes a mistake on this thread from now on, or none any more.
+/// Injects a bug on this thread from now on, or none any more.
 #[cfg(test)]
-pub(super) fn plant(bug: Option<Bug>) {
-    PLANTED.set(bug);
+pub(super) fn inject(bug: Option<InjectedBug>) {
+    INJECTED.set(bug);
 }

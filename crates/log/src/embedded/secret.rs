@@ -1,4 +1,4 @@
-//! What tells the bytes of a log from bytes that only look like them.
+//! The secret that distinguishes the bytes of a log from bytes that only look like them.
 //!
 //! Records hold whatever their senders like, also what looks like a commit group or a chunk: a file of
 //! another log, or something made to mislead. Nobody takes it for one as long as nothing is damaged. But
@@ -9,16 +9,16 @@
 
 /// The secret of a log, which no sender of records knows.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Seal(u64);
+pub(super) struct LogSecret(u64);
 
-impl Seal {
-    /// Draws a seal from a random number.
+impl LogSecret {
+    /// Draws a secret from a random number.
     pub(super) fn draw(random: u64) -> Self {
         // With the first bit no magic becomes 0, which is what unwritten bytes hold.
         Self(random | 1 << 63)
     }
 
-    /// The seal as it was written down. A log that was made before there were seals has 0: then magics and
+    /// The secret as it was written down. A log that was made before there were secrets has 0: then magics and
     /// CRCs are what they were.
     pub(super) fn of_number(number: u64) -> Self {
         Self(number)
@@ -50,26 +50,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn without_a_seal_magics_and_checksums_are_the_plain_ones() {
-        let none = Seal::default();
+    fn without_a_secret_magics_and_checksums_are_the_plain_ones() {
+        let none = LogSecret::default();
         assert_eq!(none.magic(*b"TGJ1"), u32::from_le_bytes(*b"TGJ1"));
         assert_eq!(none.crc(b"bytes"), crc32c::crc32c(b"bytes"));
     }
 
     #[test]
-    fn a_seal_changes_both_and_no_magic_becomes_zero() {
+    fn a_secret_changes_both_and_no_magic_becomes_zero() {
         for random in [
             0,
             1,
             u64::from(u32::from_le_bytes(*b"TGJ1")) << 32,
             u64::MAX,
         ] {
-            let seal = Seal::draw(random);
-            assert_eq!(Seal::of_number(seal.number()), seal);
-            assert_ne!(seal.magic(*b"TGJ1"), u32::from_le_bytes(*b"TGJ1"));
-            assert_ne!(seal.magic(*b"TGJ1"), 0);
+            let secret = LogSecret::draw(random);
+            assert_eq!(LogSecret::of_number(secret.number()), secret);
+            assert_ne!(secret.magic(*b"TGJ1"), u32::from_le_bytes(*b"TGJ1"));
+            assert_ne!(secret.magic(*b"TGJ1"), 0);
         }
-        let (one, other) = (Seal::draw(7), Seal::draw(8));
+        let (one, other) = (LogSecret::draw(7), LogSecret::draw(8));
         assert_ne!(one.crc(b"bytes"), other.crc(b"bytes"));
     }
 }

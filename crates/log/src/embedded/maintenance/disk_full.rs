@@ -2,19 +2,19 @@
 
 use std::io;
 
-use super::Keeper;
-use crate::embedded::hub::Refusing;
+use super::Maintenance;
+use crate::embedded::context::RefusalReason;
 use crate::error::LogError;
 
-impl Keeper {
+impl Maintenance {
     /// Whether the disk has room for another journal file. Where it does not say, it is tried.
     pub(super) fn has_room_for_a_file(&self) -> bool {
-        let left = self.hub.disk.space_left(&self.hub.config.dir);
-        !left.is_ok_and(|left| left < self.hub.config.journal_size)
+        let left = self.context.disk.space_left(&self.context.config.dir);
+        !left.is_ok_and(|left| left < self.context.config.journal_size)
     }
 
     /// Removes at once the segments that were taken out, without waiting for a manifest that does
-    /// not speak of them: their removal is durable in the journal, and whoever reads the manifest
+    /// not speak of them: their removal is durable in the journal, and a start that reads the manifest
     /// reads that too.
     pub(in crate::embedded) fn remove_now(&mut self) {
         self.remove_garbage(u64::MAX);
@@ -24,10 +24,10 @@ impl Keeper {
     pub(in crate::embedded) fn give_up_files(&self) {
         let kept = usize::from(self.is_file_due());
         // The writer takes its files under the same lock.
-        let mut pool = self.hub.pool();
+        let mut pool = self.context.pool();
         while pool.len() > kept {
             let name = pool.remove(0);
-            self.remove_file(&self.hub.config.dir.join(name));
+            self.remove_file(&self.context.config.dir.join(name));
         }
     }
 
@@ -36,17 +36,17 @@ impl Keeper {
     /// # Errors
     /// [`LogError::Disk`] without room for another journal file.
     pub(in crate::embedded) fn check_journal(&self) -> Result<(), LogError> {
-        let Some(why) = self.hub.status().why(Refusing::Unwritten).cloned() else {
+        let Some(why) = self.context.status().why(RefusalReason::Unwritten).cloned() else {
             return Ok(());
         };
-        let is_there = !self.hub.pool().is_empty();
+        let is_there = !self.context.pool().is_empty();
         if is_there || self.has_room_for_a_file() {
-            self.hub.status().set(Refusing::Unwritten, None);
+            self.context.status().set(RefusalReason::Unwritten, None);
             return Ok(());
         }
         Err(LogError::Disk {
-            doing: "go on with the journal in",
-            path: self.hub.config.dir.clone(),
+            doing: "extend the journal in",
+            path: self.context.config.dir.clone(),
             source: io::Error::new(io::ErrorKind::StorageFull, why),
         })
     }

@@ -9,17 +9,17 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tidegate_core::env::{DiskFile, OpenMode};
 
-use super::Keeper;
-use crate::embedded::change::Change;
+use super::Maintenance;
+use crate::embedded::change::LogChange;
 use crate::embedded::chunk::{Head, Records, count_id, rebuild};
 use crate::embedded::files::{self, Doing};
-use crate::embedded::planted::{self, Bug};
-use crate::embedded::scan::{Scan, Seen};
+use crate::embedded::injected_bugs::{self, InjectedBug};
+use crate::embedded::scan::{Scan, ScanItem};
 use crate::embedded::segment::{Minutes, Segment};
 use crate::embedded::tally::{add_all, removed};
 use crate::embedded::telemetry;
 use crate::error::LogError;
-use crate::record::{Stored, TopicPartition};
+use crate::record::{StoredRecord, TopicPartition};
 
 /// What a key needs in memory beside its bytes.
 const BESIDE: u64 = 96;
@@ -80,10 +80,10 @@ struct Job {
     size: u64,
 }
 
-impl Keeper {
+impl Maintenance {
     /// The next switch to segments that hold less: of one partition at a time; none when nothing
     /// is worth it.
-    pub(in crate::embedded) fn compaction(&mut self) -> Result<Option<Change>, LogError> {
+    pub(in crate::embedded) fn compaction(&mut self) -> Result<Option<LogChange>, LogError> {
         for mut job in self.jobs() {
             let found = job.segments.clone();
             // It was damaged as it is, and is not read again until it is another one.
@@ -105,7 +105,7 @@ impl Keeper {
 
     /// The partitions of which at least as much was never compacted as was.
     fn jobs(&self) -> Vec<Job> {
-        let state = self.hub.state();
+        let state = self.context.state();
         let jobs = state.all().filter_map(|(topic, number, partition)| {
             let config = &state.topics.get(topic as usize)?.config;
             let needed_from = state.needed_from(topic, number);
@@ -128,7 +128,7 @@ impl Keeper {
                 numbers: (topic, number),
                 start: partition.start,
                 generation: segments.iter().map(|s| s.generation).max().unwrap_or(0) + 1,
-                size: self.hub.config.segment_size,
+                size: self.context.config.segment_size,
                 segments,
             })
         });
@@ -141,11 +141,11 @@ impl Keeper {
         segment: &Segment,
     ) -> Result<(std::path::PathBuf, Box<dyn DiskFile>), LogError> {
         let path = self
-            .hub
+            .context
             .topic_dir(&job.at.topic)
             .join(segment.name(job.numbers.1));
         let file = self
-            .hub
+            .context
             .disk
             .open(&path, OpenMode::Read)
             .doing("open", &path)?;
@@ -162,7 +162,7 @@ impl Keeper {
         let mut keys = Keys {
             spans: HashMap::new(),
             memory: 0,
-            limit: self.hub.config.compaction_memory,
+            limit: self.context.config.compaction_memory,
         };
         let mut is_begun = false;
         let mut cut = job.segments.len();
@@ -206,7 +206,7 @@ impl Keeper {
             Err(error) if files::is_missing(&error) => return Ok(false),
             opened => opened?,
         };
-        let mut scan = Scan::whole(segment, self.hub.seal);
+        let mut scan = Scan::whole(segment, self.context.secret);
         while let Some(seen) = scan.next(&*file, &path)? {
             let Some((.., records)) = records_of(seen, job.start) else {
                 return Ok(false);
@@ -220,20 +220,24 @@ impl Keeper {
         Ok(true)
     }
 
-    fn rewrite(&self, job: &Job, keys: &HashMap<Bytes, Span>) -> Result<Option<Change>, LogError> {
-        let cluster = self.hub.state().cluster.clone();
+    fn rewrite(
+        &self,
+        job: &Job,
+        keys: &HashMap<Bytes, Span>,
+    ) -> Result<Option<LogChange>, LogError> {
+        let cluster = self.context.state().cluster.clone();
         let mut gone = Minutes::new();
         let mut output = Output::new(self, job);
         for segment in &job.segments {
             let (path, file) = self.open_segment(job, segment)?;
-            let mut scan = Scan::whole(segment, self.hub.seal);
+            let mut scan = Scan::whole(segment, self.context.secret);
             while let Some(seen) = scan.next(&*file, &path)? {
                 let Some((head, bytes, records)) = records_of(seen, job.start) else {
                     output.give_up();
                     return Ok(None);
                 };
                 let is_whole = records.len() == head.count as usize;
-                let (kept, lost): (Vec<Stored>, Vec<Stored>) =
+                let (kept, lost): (Vec<StoredRecord>, Vec<StoredRecord>) =
                     records.into_iter().partition(|stored| {
                         let seen = stored.record.key.as_ref().and_then(|key| keys.get(key));
                         let is_tombstone = stored.record.value.is_none();
@@ -247,7 +251,7 @@ impl Keeper {
                 if lost.is_empty() && is_whole {
                     output.add(&head, &bytes)?;
                 } else if let Some((head, bytes)) =
-                    rebuild(self.hub.seal, &cluster, &job.at, &head, &kept)
+                    rebuild(self.context.secret, &cluster, &job.at, &head, &kept)
                 {
                     output.add(&head, &Bytes::from(bytes))?;
                 }
@@ -255,7 +259,7 @@ impl Keeper {
         }
         let segments = output.finish()?;
         let end = job.segments.last().map_or(job.start, |segment| segment.end);
-        Ok(Some(Change::Switch {
+        Ok(Some(LogChange::Switch {
             topic: job.numbers.0,
             partition: job.numbers.1,
             end,
@@ -266,8 +270,8 @@ impl Keeper {
 }
 
 /// The records of a chunk from `start` on; none for damage.
-fn records_of(seen: Seen, start: i64) -> Option<(Head, Bytes, Vec<Stored>)> {
-    let Seen::Chunk { head, bytes, .. } = seen else {
+fn records_of(seen: ScanItem, start: i64) -> Option<(Head, Bytes, Vec<StoredRecord>)> {
+    let ScanItem::Chunk { head, bytes, .. } = seen else {
         return None;
     };
     let mut records = Records::new(&head, head.body(&bytes)?);
@@ -280,16 +284,16 @@ fn records_of(seen: Seen, start: i64) -> Option<(Head, Bytes, Vec<Stored>)> {
 
 /// The segments that a round writes.
 struct Output<'a> {
-    keeper: &'a Keeper,
+    maintenance: &'a Maintenance,
     job: &'a Job,
     done: Vec<Segment>,
     open: Option<(std::path::PathBuf, Box<dyn DiskFile>, Segment)>,
 }
 
 impl<'a> Output<'a> {
-    fn new(keeper: &'a Keeper, job: &'a Job) -> Self {
+    fn new(maintenance: &'a Maintenance, job: &'a Job) -> Self {
         Self {
-            keeper,
+            maintenance,
             job,
             done: Vec::new(),
             open: None,
@@ -305,7 +309,7 @@ impl<'a> Output<'a> {
             .as_ref()
             .is_some_and(|(.., segment)| is_full(segment))
         {
-            self.seal()?;
+            self.finish_segment()?;
         }
         let (path, file, segment) = match self.open.take() {
             Some(open) => self.open.insert(open),
@@ -323,9 +327,9 @@ impl<'a> Output<'a> {
         &self,
         base: i64,
     ) -> Result<(std::path::PathBuf, Box<dyn DiskFile>, Segment), LogError> {
-        let disk = Arc::clone(&self.keeper.hub.disk);
+        let disk = Arc::clone(&self.maintenance.context.disk);
         let segment = Segment::new(base, self.job.generation);
-        let dir = self.keeper.hub.topic_dir(&self.job.at.topic);
+        let dir = self.maintenance.context.topic_dir(&self.job.at.topic);
         let path = dir.join(segment.name(self.job.numbers.1));
         // What a round that was given up left behind.
         match disk.remove(&path) {
@@ -338,27 +342,30 @@ impl<'a> Output<'a> {
         Ok((path, file, segment))
     }
 
-    fn seal(&mut self) -> Result<(), LogError> {
+    fn finish_segment(&mut self) -> Result<(), LogError> {
         let Some((path, mut file, mut segment)) = self.open.take() else {
             return Ok(());
         };
-        if !planted::is(Bug::UnsyncedSwitch) {
-            self.keeper.hub.synced(file.sync().doing("sync", &path))?;
+        if !injected_bugs::is(InjectedBug::UnsyncedSwitch) {
+            self.maintenance
+                .context
+                .synced(file.sync().doing("sync", &path))?;
         }
         segment.is_sealed = true;
-        let dir = self.keeper.hub.topic_dir(&self.job.at.topic);
-        self.keeper.write_index(&dir, self.job.numbers.1, &segment);
+        let dir = self.maintenance.context.topic_dir(&self.job.at.topic);
+        self.maintenance
+            .write_index(&dir, self.job.numbers.1, &segment);
         self.done.push(segment);
         Ok(())
     }
 
     /// The new segments, durable under their names.
     fn finish(mut self) -> Result<Vec<Segment>, LogError> {
-        self.seal()?;
-        if !self.done.is_empty() && !planted::is(Bug::UnsyncedSwitch) {
-            let dir = self.keeper.hub.topic_dir(&self.job.at.topic);
-            let hub = &self.keeper.hub;
-            hub.synced(hub.disk.sync_dir(&dir).doing("sync", &dir))?;
+        self.finish_segment()?;
+        if !self.done.is_empty() && !injected_bugs::is(InjectedBug::UnsyncedSwitch) {
+            let dir = self.maintenance.context.topic_dir(&self.job.at.topic);
+            let context = &self.maintenance.context;
+            context.synced(context.disk.sync_dir(&dir).doing("sync", &dir))?;
         }
         Ok(self.done)
     }

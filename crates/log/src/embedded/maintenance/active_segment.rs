@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use tidegate_core::env::OpenMode;
 
-use super::Keeper;
+use super::Maintenance;
 use crate::embedded::files::{self, Doing};
 use crate::embedded::segment::{MAGIC, Segment};
-use crate::embedded::state::Fresh;
+use crate::embedded::state::UnflushedChunk;
 use crate::error::LogError;
 
 /// What becomes of the last segment of a partition when there is another chunk.
@@ -20,44 +20,44 @@ enum Step {
     /// Its file is made, again or for the first time: it holds nothing yet.
     Begin,
     /// It takes nothing any more, and another one is begun.
-    Seal,
+    SealAndBegin,
 }
 
 /// Decides that. `len` is how long its file is; none where there is none.
 fn next_step(last: &Segment, len: Option<u64>, chunk: u64, size: u64) -> Step {
     let is_whole = len.is_some_and(|len| len >= last.len);
     match last.is_sealed {
-        true => Step::Seal,
+        true => Step::SealAndBegin,
         false if last.is_empty() && is_whole => Step::Add,
         false if last.is_empty() => Step::Begin,
         // Somebody removed it or cut it off. Behind its old end a chunk would stand alone in it, and
         // into a file that is not there nothing can be written: what is lost stays what it is.
-        false if !is_whole => Step::Seal,
+        false if !is_whole => Step::SealAndBegin,
         false if last.len + chunk <= size => Step::Add,
-        false => Step::Seal,
+        false => Step::SealAndBegin,
     }
 }
 
-impl Keeper {
+impl Maintenance {
     /// The segment that the next chunk goes to, begun if need be, and how large it may grow.
     pub(super) fn segment_for(
         &mut self,
         (topic, number): (u32, u32),
-        first: &Fresh,
+        first: &UnflushedChunk,
     ) -> Result<(PathBuf, Segment, u64), LogError> {
         let (name, config, last) = {
-            let state = self.hub.state();
+            let state = self.context.state();
             let found = state.topics.get(topic as usize).and_then(|topic| {
                 let partition = topic.partitions.get(number as usize)?;
                 let last = partition.segments.last().map(Segment::without_index);
                 Some((topic.name.clone(), topic.config.clone(), last))
             });
             found.ok_or_else(|| LogError::Stopped {
-                why: "records for a partition that is not there".to_owned(),
+                why: "records for an unknown partition".to_owned(),
             })?
         };
-        let dir = self.hub.topic_dir(&name);
-        let size = segment_size(self.hub.config.segment_size, config.retention_bytes);
+        let dir = self.context.topic_dir(&name);
+        let size = segment_size(self.context.config.segment_size, config.retention_bytes);
         if let Some(last) = last {
             let path = dir.join(last.name(number));
             let len = self.len(&path)?;
@@ -67,13 +67,13 @@ impl Keeper {
                     self.begin_segment(&dir, number, &last)?;
                     return Ok((dir, last, size));
                 }
-                Step::Seal => {
+                Step::SealAndBegin => {
                     if len.is_none_or(|len| len < last.len) {
                         tracing::error!(
                             file = %path.display(),
                             expected = last.len,
                             found = len,
-                            "a segment is missing or was cut off; `tidegate log check` tells more"
+                            "a segment is missing or was cut off; see `tidegate log check`"
                         );
                     }
                     self.seal_last((topic, number), &dir);
@@ -82,7 +82,7 @@ impl Keeper {
         }
         let begun = Segment::new(first.head.base, 0);
         self.begin_segment(&dir, number, &begun)?;
-        let mut state = self.hub.state();
+        let mut state = self.context.state();
         state.used += begun.len;
         if let Some(partition) = state.partition_mut(topic, number) {
             partition.segments.push(begun.clone());
@@ -94,7 +94,7 @@ impl Keeper {
     fn len(&self, path: &Path) -> Result<Option<u64>, LogError> {
         let len = match self.open.get(path) {
             Some(file) => Some(file.len()),
-            None => files::open_if_there(&*self.hub.disk, path)?.map(|file| file.len()),
+            None => files::open_if_there(&*self.context.disk, path)?.map(|file| file.len()),
         };
         len.map(|len| len.doing("measure", path)).transpose()
     }
@@ -102,7 +102,7 @@ impl Keeper {
     /// Has the last segment of a partition take nothing more.
     fn seal_last(&self, (topic, number): (u32, u32), dir: &Path) {
         let sealed = {
-            let mut state = self.hub.state();
+            let mut state = self.context.state();
             let partition = state.partition_mut(topic, number);
             partition.and_then(|p| p.segments.last_mut()).map(|last| {
                 last.is_sealed = true;
@@ -121,7 +121,7 @@ impl Keeper {
         partition: u32,
         begun: &Segment,
     ) -> Result<(), LogError> {
-        let disk = Arc::clone(&self.hub.disk);
+        let disk = Arc::clone(&self.context.disk);
         disk.create_dir_all(dir).doing("make", dir)?;
         let path = dir.join(begun.name(partition));
         let mut file = match disk.open(&path, OpenMode::CreateNew) {
@@ -158,11 +158,11 @@ mod tests {
         for (last, len, chunk, expect) in [
             (of(100, false), Some(100), 100, Step::Add),
             (of(100, false), Some(150), 100, Step::Add),
-            (of(100, false), Some(100), 101, Step::Seal),
-            (of(100, false), Some(99), 1, Step::Seal),
-            (of(100, false), Some(0), 1, Step::Seal),
-            (of(100, false), None, 1, Step::Seal),
-            (of(100, true), Some(100), 1, Step::Seal),
+            (of(100, false), Some(100), 101, Step::SealAndBegin),
+            (of(100, false), Some(99), 1, Step::SealAndBegin),
+            (of(100, false), Some(0), 1, Step::SealAndBegin),
+            (of(100, false), None, 1, Step::SealAndBegin),
+            (of(100, true), Some(100), 1, Step::SealAndBegin),
             // A chunk that is larger than a segment has one of its own.
             (of(8, false), Some(8), 900, Step::Add),
             (of(8, false), Some(7), 1, Step::Begin),

@@ -1,6 +1,6 @@
 //! What segments hold behind the last checkpoint.
 //!
-//! The keeper writes to segments what is durable in the journal, and to the same places after a crash.
+//! The maintenance thread writes to segments what is durable in the journal, and to the same places after a crash.
 //! So a chunk there proves that its group was acknowledged, whatever became of the journal.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -12,35 +12,35 @@ use tidegate_core::env::{Disk, DiskFile};
 
 use crate::embedded::chunk::Head;
 use crate::embedded::files::{self, Doing};
-use crate::embedded::scan::{Scan, Seen};
-use crate::embedded::seal::Seal;
+use crate::embedded::scan::{Scan, ScanItem};
+use crate::embedded::secret::LogSecret;
 use crate::embedded::segment::{self, MAGIC};
-use crate::embedded::state::{State, TopicState};
+use crate::embedded::state::{LogState, TopicState};
 use crate::error::LogError;
 use crate::record::TopicPartition;
 
 /// What segments hold behind the last checkpoint, by partition.
 #[derive(Debug, Default)]
-pub(super) struct Beyond(BTreeMap<TopicPartition, Behind>);
+pub(super) struct SegmentTails(BTreeMap<TopicPartition, TailChunks>);
 
 /// What the segments of a partition hold behind the last checkpoint.
 #[derive(Debug, Default)]
-struct Behind {
+struct TailChunks {
     /// By offset.
-    chunks: VecDeque<Kept>,
+    chunks: VecDeque<TailChunk>,
     /// The end of what was there, as headers of chunks tell that cannot be read otherwise.
     proven: i64,
 }
 
 /// A chunk that lies in a segment behind the last checkpoint.
 #[derive(Debug)]
-pub(super) struct Kept {
+pub(super) struct TailChunk {
     pub(super) head: Head,
     path: PathBuf,
     position: u64,
 }
 
-impl Kept {
+impl TailChunk {
     /// Its bytes; none where they are not there any more.
     pub(super) fn bytes(&self, disk: &dyn Disk) -> Result<Option<Bytes>, LogError> {
         let Some(file) = files::open_if_there(disk, &self.path)? else {
@@ -55,10 +55,10 @@ impl Kept {
     }
 }
 
-impl Beyond {
+impl SegmentTails {
     /// The next chunk of a partition that ends at `end`, if all of it lies before `limit`. Chunks that
     /// the partition has are let go of.
-    pub(super) fn next(&mut self, at: &TopicPartition, end: i64, limit: i64) -> Option<Kept> {
+    pub(super) fn next(&mut self, at: &TopicPartition, end: i64, limit: i64) -> Option<TailChunk> {
         let chunks = &mut self.0.get_mut(at)?.chunks;
         while chunks.front().is_some_and(|first| first.head.base < end) {
             chunks.pop_front();
@@ -89,27 +89,27 @@ impl Beyond {
         path: &Path,
         at: TopicPartition,
         unread: &Unread,
-        seal: Seal,
+        secret: LogSecret,
     ) -> Result<(), LogError> {
         let len = file.len().doing("measure", path)?;
         // Which offsets they can have, the journal tells only later.
-        let mut scan = Scan::new(seal, (unread.from, len), (unread.end, i64::MAX));
-        let behind = self.0.entry(at).or_default();
+        let mut scan = Scan::new(secret, (unread.from, len), (unread.end, i64::MAX));
+        let tail = self.0.entry(at).or_default();
         while let Some(seen) = scan.next(file, path)? {
             match seen {
-                Seen::Chunk { at, head, .. } if head.base >= unread.end => {
-                    behind.chunks.push_back(Kept {
+                ScanItem::Chunk { at, head, .. } if head.base >= unread.end => {
+                    tail.chunks.push_back(TailChunk {
                         head,
                         path: path.to_owned(),
                         position: at,
                     });
                 }
-                Seen::Chunk { .. } => {}
+                ScanItem::Chunk { .. } => {}
                 // It may have been on its way when the process ended: then the journal has it. Where
                 // the journal does not, its header still proves that it was there.
-                Seen::Damage { held, .. } => {
+                ScanItem::Damage { held, .. } => {
                     let to = held.map_or(0, |(_, to)| to);
-                    behind.proven = behind.proven.max(to);
+                    tail.proven = tail.proven.max(to);
                 }
             }
         }
@@ -121,8 +121,12 @@ impl Beyond {
 ///
 /// # Errors
 /// A directory or a file cannot be read.
-pub(super) fn look(disk: &dyn Disk, dir: &Path, state: &State) -> Result<Beyond, LogError> {
-    let mut found = Beyond::default();
+pub(super) fn look(
+    disk: &dyn Disk,
+    dir: &Path,
+    state: &LogState,
+) -> Result<SegmentTails, LogError> {
+    let mut found = SegmentTails::default();
     let entries = disk.list(dir).doing("list", dir)?;
     let topics = entries
         .iter()
@@ -143,11 +147,11 @@ pub(super) fn look(disk: &dyn Disk, dir: &Path, state: &State) -> Result<Beyond,
                 continue;
             };
             let at = TopicPartition::new(name.clone(), number);
-            found.read(&*file, &path, at, &unread, state.seal)?;
+            found.read(&*file, &path, at, &unread, state.secret)?;
         }
     }
-    for behind in found.0.values_mut() {
-        let chunks = behind.chunks.make_contiguous();
+    for tail in found.0.values_mut() {
+        let chunks = tail.chunks.make_contiguous();
         chunks.sort_by_key(|kept| kept.head.base);
     }
     Ok(found)

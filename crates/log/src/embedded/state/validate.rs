@@ -4,92 +4,92 @@ use std::collections::BTreeMap;
 
 use tidegate_core::Topic;
 
-use super::{NO_PARTITION, NO_TOPIC, Nonsense, State};
-use crate::embedded::change::Change;
+use super::{InvalidChange, LogState, NO_PARTITION, NO_TOPIC};
+use crate::embedded::change::LogChange;
 use crate::topic::TopicConfig;
 
-/// A state, and what the changes so far would make of it.
-struct Outlook<'a> {
-    state: &'a State,
+/// A state, and the effect of the changes so far.
+struct Preview<'a> {
+    state: &'a LogState,
     /// Topics that would be new, with the number of their partitions.
     made: Vec<(&'a Topic, usize)>,
     /// Partitions whose end would be another one.
     ends: BTreeMap<(u32, u32), i64>,
 }
 
-impl State {
+impl LogState {
     /// Says why these changes cannot be applied, all of them and in this order.
-    pub(super) fn fits(&self, changes: &[Change]) -> Result<(), Nonsense> {
-        let mut outlook = Outlook {
+    pub(super) fn validate(&self, changes: &[LogChange]) -> Result<(), InvalidChange> {
+        let mut preview = Preview {
             state: self,
             made: Vec::new(),
             ends: BTreeMap::new(),
         };
-        changes.iter().try_for_each(|change| outlook.take(change))
+        changes.iter().try_for_each(|change| preview.take(change))
     }
 }
 
-impl<'a> Outlook<'a> {
-    fn take(&mut self, change: &'a Change) -> Result<(), Nonsense> {
+impl<'a> Preview<'a> {
+    fn take(&mut self, change: &'a LogChange) -> Result<(), InvalidChange> {
         match change {
-            Change::Chunk {
+            LogChange::Chunk {
                 topic,
                 partition,
                 head,
                 ..
             } => {
                 if head.base < self.end((*topic, *partition))? {
-                    return Err(Nonsense("records for offsets that are taken"));
+                    return Err(InvalidChange("records for offsets that are in use"));
                 }
                 self.ends.insert((*topic, *partition), head.end());
             }
-            Change::Offset {
+            LogChange::Offset {
                 topic,
                 partition,
                 committed,
                 ..
-            } => self.reach((*topic, *partition), committed.next.0)?,
-            Change::Skip {
+            } => self.extend_end((*topic, *partition), committed.next.0)?,
+            LogChange::Skip {
                 topic,
                 partition,
                 next,
                 ..
-            } => self.reach((*topic, *partition), *next)?,
-            Change::Start {
+            } => self.extend_end((*topic, *partition), *next)?,
+            LogChange::Start {
                 topic,
                 partition,
                 start,
                 ..
-            } => self.reach((*topic, *partition), *start)?,
-            Change::Switch {
+            } => self.extend_end((*topic, *partition), *start)?,
+            LogChange::Switch {
                 topic,
                 partition,
                 end,
                 ..
-            } => self.reach((*topic, *partition), *end)?,
-            Change::Topic {
+            } => self.extend_end((*topic, *partition), *end)?,
+            LogChange::Topic {
                 number,
                 name,
                 config,
             } => self.set_topic(*number, name, config)?,
-            Change::Register { topics, .. } => {
+            LogChange::Register { topics, .. } => {
                 for topic in topics {
                     self.partitions(*topic)?;
                 }
             }
             // Of a topic whose creation was lost nothing is known, and the group needs not know it.
-            Change::Ends { ends, .. } => {
+            LogChange::EndOffsets { ends, .. } => {
                 for (topic, partition, end) in ends {
-                    self.reach((*topic, *partition), *end).ok();
+                    self.extend_end((*topic, *partition), *end).ok();
                 }
             }
-            Change::Forget { .. } => {}
+            LogChange::Forget { .. } => {}
         }
         Ok(())
     }
 
     /// How many partitions a topic has.
-    fn partitions(&self, topic: u32) -> Result<usize, Nonsense> {
+    fn partitions(&self, topic: u32) -> Result<usize, InvalidChange> {
         let topic = topic as usize;
         let known = self.state.topics.get(topic);
         let known = known.map(|found| found.partitions.len());
@@ -100,7 +100,7 @@ impl<'a> Outlook<'a> {
             .ok_or(NO_TOPIC)
     }
 
-    fn end(&self, at: (u32, u32)) -> Result<i64, Nonsense> {
+    fn end(&self, at: (u32, u32)) -> Result<i64, InvalidChange> {
         if at.1 as usize >= self.partitions(at.0)? {
             return Err(NO_PARTITION);
         }
@@ -108,7 +108,7 @@ impl<'a> Outlook<'a> {
         Ok(self.ends.get(&at).copied().unwrap_or_else(known))
     }
 
-    fn reach(&mut self, at: (u32, u32), offset: i64) -> Result<(), Nonsense> {
+    fn extend_end(&mut self, at: (u32, u32), offset: i64) -> Result<(), InvalidChange> {
         if offset > self.end(at)? {
             self.ends.insert(at, offset);
         }
@@ -120,7 +120,7 @@ impl<'a> Outlook<'a> {
         number: u32,
         name: &'a Topic,
         config: &TopicConfig,
-    ) -> Result<(), Nonsense> {
+    ) -> Result<(), InvalidChange> {
         let partitions = config.partitions as usize;
         let is_known = self.state.numbers.contains_key(name);
         let is_made = self.made.iter().any(|(made, _)| *made == name);
@@ -130,7 +130,7 @@ impl<'a> Outlook<'a> {
             None => !is_known && !is_made && number as usize == next,
         };
         if !is_right {
-            return Err(Nonsense("a topic under the number of another one"));
+            return Err(InvalidChange("a topic under the number of another one"));
         }
         if number as usize == next {
             self.made.push((name, partitions));

@@ -3,10 +3,10 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::Keeper;
-use crate::embedded::change::Change;
+use super::Maintenance;
+use crate::embedded::change::LogChange;
 use crate::embedded::segment::Segment;
-use crate::embedded::state::Fresh;
+use crate::embedded::state::UnflushedChunk;
 use crate::embedded::tally::{of_range, removed};
 use crate::error::LogError;
 use crate::record::TopicPartition;
@@ -16,8 +16,8 @@ use crate::record::TopicPartition;
 struct Facts<'a> {
     segments: &'a [Segment],
     /// Chunks that are in no segment yet, and their bytes.
-    fresh: &'a VecDeque<Fresh>,
-    fresh_bytes: u64,
+    unflushed: &'a VecDeque<UnflushedChunk>,
+    unflushed_bytes: u64,
     /// Whether the disk has no room: then what is in no segment yet can go as well.
     is_full: bool,
     start: i64,
@@ -33,7 +33,7 @@ struct Facts<'a> {
 /// also one that is added to goes, and then chunks that are in no segment, while they are too much.
 fn new_start(facts: &Facts<'_>) -> i64 {
     let in_segments: u64 = facts.segments.iter().map(|segment| segment.len).sum();
-    let mut bytes = in_segments + facts.fresh_bytes;
+    let mut bytes = in_segments + facts.unflushed_bytes;
     let mut start = facts.start;
     for segment in facts.segments {
         let is_old = facts
@@ -53,7 +53,7 @@ fn new_start(facts: &Facts<'_>) -> i64 {
     let (true, Some(kept)) = (facts.is_full, facts.retention_bytes) else {
         return start;
     };
-    for chunk in facts.fresh {
+    for chunk in facts.unflushed {
         bytes -= chunk.bytes.len() as u64;
         if bytes < kept || chunk.head.end() > facts.needed_from {
             return start;
@@ -78,23 +78,23 @@ fn is_to_seal(last: &Segment, retention: Option<Duration>, now_ms: u64) -> bool 
     is_begun && (is_older(last.first_ms, kept / 4, now_ms) || is_older(last.max_ms, kept, now_ms))
 }
 
-impl Keeper {
+impl Maintenance {
     /// The next removal that retention asks for: of one partition at a time. On a disk without room
     /// it does not wait for records to be in segments.
     pub(in crate::embedded) fn retention(
         &mut self,
         is_full: bool,
-    ) -> Result<Option<Change>, LogError> {
-        let now_ms = self.hub.clock.now_ms();
+    ) -> Result<Option<LogChange>, LogError> {
+        let now_ms = self.context.clock.now_ms();
         let found = {
-            let mut state = self.hub.state();
-            state.seal(|config, last| is_to_seal(last, config.retention, now_ms));
+            let mut state = self.context.state();
+            state.seal_segments(|config, last| is_to_seal(last, config.retention, now_ms));
             state.all().find_map(|(topic, number, partition)| {
                 let config = &state.topics.get(topic as usize)?.config;
                 let start = new_start(&Facts {
                     segments: &partition.segments,
-                    fresh: &partition.fresh,
-                    fresh_bytes: partition.fresh_bytes,
+                    unflushed: &partition.unflushed,
+                    unflushed_bytes: partition.unflushed_bytes,
                     is_full,
                     start: partition.start,
                     needed_from: state.needed_from(topic, number),
@@ -117,9 +117,9 @@ impl Keeper {
         &mut self,
         at: &TopicPartition,
         offset: i64,
-    ) -> Result<Option<Change>, LogError> {
+    ) -> Result<Option<LogChange>, LogError> {
         let found = {
-            let state = self.hub.state();
+            let state = self.context.state();
             state.find(at).and_then(|(topic, number)| {
                 let partition = state.partition(topic, number)?;
                 let needed = state.needed_from(topic, number);
@@ -141,9 +141,9 @@ impl Keeper {
         at: &TopicPartition,
         (topic, partition): (u32, u32),
         (from, to): (i64, i64),
-    ) -> Result<Change, LogError> {
-        let minutes = of_range(&self.hub, at, (topic, partition), (from, to))?;
-        Ok(Change::Start {
+    ) -> Result<LogChange, LogError> {
+        let minutes = of_range(&self.context, at, (topic, partition), (from, to))?;
+        Ok(LogChange::Start {
             topic,
             partition,
             start: to,
@@ -180,8 +180,8 @@ mod tests {
         let check = |age: Option<u64>, bytes: Option<u64>, needed_from: i64, expect: i64| {
             let start = new_start(&Facts {
                 segments: &segments,
-                fresh: &VecDeque::new(),
-                fresh_bytes: 0,
+                unflushed: &VecDeque::new(),
+                unflushed_bytes: 0,
                 is_full: false,
                 start: 0,
                 needed_from,
@@ -207,7 +207,7 @@ mod tests {
     fn what_is_in_no_segment_counts_and_goes_where_there_is_no_room() {
         let mut segments = vec![segment(0, 100, 1_000), segment(10, 100, 2_000)];
         segments[1].is_sealed = false;
-        let chunk = |base: i64| Fresh {
+        let chunk = |base: i64| UnflushedChunk {
             head: Head {
                 base,
                 span: 10,
@@ -215,12 +215,12 @@ mod tests {
             },
             bytes: vec![0; 100].into(),
         };
-        let fresh: VecDeque<Fresh> = [20, 30, 40].map(chunk).into();
+        let unflushed: VecDeque<UnflushedChunk> = [20, 30, 40].map(chunk).into();
         let check = |is_full, bytes, needed_from, expect| {
             let start = new_start(&Facts {
                 segments: &segments,
-                fresh: &fresh,
-                fresh_bytes: 300,
+                unflushed: &unflushed,
+                unflushed_bytes: 300,
                 is_full,
                 start: 0,
                 needed_from,

@@ -1,4 +1,4 @@
-//! What a start found and has to write down before anything else is written.
+//! The result of recovery, which is saved before anything else is written.
 //!
 //! | it is | done by | why in this order |
 //! |---|---|---|
@@ -17,15 +17,15 @@ use std::path::Path;
 
 use tidegate_core::env::Disk;
 
-use super::Keeper;
+use super::Maintenance;
 use crate::embedded::files::{self, Doing};
 use crate::embedded::manifest;
 use crate::embedded::open::Leftovers;
 use crate::error::LogError;
 
-/// What a start found and has to write down; what is done is taken out.
+/// The result of recovery that is not saved yet; saved parts are taken out.
 #[derive(Debug)]
-pub(in crate::embedded) struct Owed {
+pub(in crate::embedded) struct PendingRecovery {
     /// The journal files that cannot be read, and from where on.
     pub(in crate::embedded) unread: BTreeMap<String, u64>,
     /// The names of journal files behind the end of the journal, in which nothing was found that follows.
@@ -34,35 +34,35 @@ pub(in crate::embedded) struct Owed {
     pub(in crate::embedded) is_noted: bool,
 }
 
-impl Keeper {
+impl Maintenance {
     /// Does what comes before a checkpoint. Done twice, it changes nothing more.
     ///
     /// # Errors
     /// The disk has no room, and it goes on from there the next time; or it fails.
-    pub(super) fn write_down(&mut self) -> Result<(), LogError> {
-        let Some(owed) = &mut self.owed else {
+    pub(super) fn persist_recovery(&mut self) -> Result<(), LogError> {
+        let Some(pending_recovery) = &mut self.pending_recovery else {
             return Ok(());
         };
-        let (disk, dir) = (&*self.hub.disk, &*self.hub.config.dir);
-        while let Some((name, at)) = owed.unread.first_key_value() {
+        let (disk, dir) = (&*self.context.disk, &*self.context.config.dir);
+        while let Some((name, at)) = pending_recovery.unread.first_key_value() {
             keep_unread(disk, dir, name, *at)?;
-            owed.unread.pop_first();
+            pending_recovery.unread.pop_first();
         }
-        let state = self.hub.state().clone();
-        if !owed.is_noted {
+        let state = self.context.state().clone();
+        if !pending_recovery.is_noted {
             manifest::note_damage(disk, dir, &state.journal_damage)?;
-            owed.is_noted = true;
+            pending_recovery.is_noted = true;
         }
-        while let Some(name) = owed.behind.last() {
+        while let Some(name) = pending_recovery.behind.last() {
             match files::rename_aside(disk, dir, name) {
                 // It was renamed, and only the sync of that found no room.
                 Err(error) if files::is_missing(&error) => {}
                 kept => {
                     let kept = kept?;
-                    tracing::error!(kept = %kept.display(), "a journal file follows one that is missing");
+                    tracing::error!(kept = %kept.display(), "a journal file follows a missing one; it was renamed");
                 }
             }
-            owed.behind.pop();
+            pending_recovery.behind.pop();
         }
         let leftovers = Leftovers {
             disk,
@@ -70,7 +70,7 @@ impl Keeper {
             is_damaged: true,
         };
         leftovers.clear(&state)?;
-        self.owed = None;
+        self.pending_recovery = None;
         Ok(())
     }
 }
@@ -91,6 +91,6 @@ fn keep_unread(disk: &dyn Disk, dir: &Path, name: &str, at: u64) -> Result<(), L
         return Ok(());
     };
     let kept = files::keep_aside(disk, dir, &format!("damaged-{name}-{at}"), rest)?;
-    tracing::error!(kept = %kept.display(), "a part of the journal that cannot be read is kept aside");
+    tracing::error!(kept = %kept.display(), "an unreadable part of the journal was copied to another file");
     Ok(())
 }

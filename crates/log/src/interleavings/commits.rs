@@ -8,8 +8,8 @@ use shuttle::sync::mpsc::{Receiver, Sender, channel};
 use shuttle::thread;
 use tidegate_core::Topic;
 
+use super::commit_order::{CommitTicket, CommitTickets, check, fail};
 use super::play::play;
-use super::turn::{Turn, Turns, check, fail};
 use crate::error::LogError;
 use crate::record::TopicPartition;
 
@@ -42,16 +42,16 @@ impl History {
     }
 }
 
-/// A commit on its way to whoever makes it.
+/// A commit on its way to the thread that does it.
 struct Job {
     number: u64,
-    turns: Vec<(TopicPartition, Turn)>,
+    tickets: Vec<(TopicPartition, CommitTicket)>,
     reply: Sender<Result<(), LogError>>,
 }
 
 #[derive(Clone)]
 struct Scene {
-    partition: Turn,
+    partition: CommitTicket,
     /// The number of the last commit. Turns are taken under this lock, so it is the number of theirs.
     last: Arc<shuttle::sync::Mutex<u64>>,
     history: Arc<History>,
@@ -62,37 +62,37 @@ fn at() -> TopicPartition {
 }
 
 impl Scene {
-    fn take(&self) -> (u64, Turns) {
+    fn take(&self) -> (u64, CommitTickets) {
         let mut last = self.last.lock().unwrap();
         *last += 1;
         self.history.note(Taking(*last));
-        let turns = Turns::new(vec![(at(), self.partition.next())]);
+        let tickets = CommitTickets::new(vec![(at(), self.partition.next())]);
         self.history.note(Taken(*last));
-        (*last, turns)
+        (*last, tickets)
     }
 
-    fn tell(&self, number: u64, turns: &mut Turns, answer: &Result<(), LogError>) {
-        let is_out_of_turn = matches!(answer, Err(LogError::OutOfTurn { .. }));
-        let is_failure = answer.is_err() && !is_out_of_turn;
+    fn acknowledge(&self, number: u64, tickets: &mut CommitTickets, answer: &Result<(), LogError>) {
+        let is_rejection = matches!(answer, Err(LogError::PrecedingCommitFailed { .. }));
+        let is_failure = answer.is_err() && !is_rejection;
         if is_failure {
             self.history.note(Failing(number));
         }
-        self.history.note(Telling(number, is_out_of_turn));
-        turns.told(answer);
-        self.history.note(Told(number, is_out_of_turn));
+        self.history.note(Telling(number, is_rejection));
+        tickets.acknowledge(answer);
+        self.history.note(Told(number, is_rejection));
         if is_failure {
-            self.note_failed(number, &turns.held());
+            self.note_failed(number, &tickets.to_vec());
         }
     }
 
-    fn note_failed(&self, number: u64, turns: &[(TopicPartition, Turn)]) {
-        let is_first = check(turns).is_ok();
+    fn note_failed(&self, number: u64, tickets: &[(TopicPartition, CommitTicket)]) {
+        let is_first = check(tickets).is_ok();
         self.history.note(Failed(number, is_first));
     }
 
-    fn leave(&self, number: u64, turns: Turns) {
+    fn leave(&self, number: u64, tickets: CommitTickets) {
         self.history.note(Leaving(number));
-        drop(turns);
+        drop(tickets);
         self.history.note(Left(number));
     }
 
@@ -105,37 +105,37 @@ impl Scene {
         }
     }
 
-    fn see_to(&self, calls: Vec<(u64, Turns)>, jobs: &Sender<Job>) {
-        for (number, mut turns) in calls {
-            let held = turns.held();
+    fn see_to(&self, calls: Vec<(u64, CommitTickets)>, jobs: &Sender<Job>) {
+        for (number, mut tickets) in calls {
+            let held = tickets.to_vec();
             let what_next = thread_rng().gen_range(0..4);
             if what_next == 0 {
-                // Dropped before it is in line, which is a failure.
+                // Dropped before it is submitted, which is a failure.
                 self.history.note(Failing(number));
-                self.leave(number, turns);
+                self.leave(number, tickets);
                 self.note_failed(number, &held);
                 continue;
             }
             let (reply, answer) = channel();
             let job = Job {
                 number,
-                turns: held,
+                tickets: held,
                 reply,
             };
             jobs.send(job).unwrap();
-            turns.in_line();
+            tickets.mark_submitted();
             match what_next {
-                1 => self.leave(number, turns),
+                1 => self.leave(number, tickets),
                 2 => {
-                    let unknown = LogError::Unknown {
+                    let unknown = LogError::OutcomeUnknown {
                         doing: "a commit",
                         why: "no answer in time".to_owned(),
                     };
-                    self.tell(number, &mut turns, &Err(unknown));
+                    self.acknowledge(number, &mut tickets, &Err(unknown));
                 }
                 _ => {
                     let answer = answer.recv().unwrap();
-                    self.tell(number, &mut turns, &answer);
+                    self.acknowledge(number, &mut tickets, &answer);
                 }
             }
         }
@@ -145,21 +145,21 @@ impl Scene {
     fn commit(&self, jobs: &Receiver<Job>) {
         while let Ok(Job {
             number,
-            turns,
+            tickets,
             reply,
         }) = jobs.recv()
         {
             let fails = thread_rng().gen_range(0..3) == 0;
-            let answer = match check(&turns) {
+            let answer = match check(&tickets) {
                 Err(error) => {
                     self.history.note(Refused(number));
-                    fail(&turns);
+                    fail(&tickets);
                     Err(error)
                 }
                 Ok(()) if fails => {
                     self.history.note(Failing(number));
-                    fail(&turns);
-                    self.note_failed(number, &turns);
+                    fail(&tickets);
+                    self.note_failed(number, &tickets);
                     Err(LogError::Closed)
                 }
                 Ok(()) => {
@@ -167,8 +167,8 @@ impl Scene {
                     Ok(())
                 }
             };
-            drop(turns);
-            // Whoever called may be gone.
+            drop(tickets);
+            // The caller may be gone.
             reply.send(answer).ok();
         }
     }
@@ -182,7 +182,7 @@ impl Facts {
         self.0.iter().position(|other| *other == fact)
     }
 
-    /// Until when nobody can have been told of the failure of this commit.
+    /// Until when no caller can have seen the failure of this commit.
     fn untold_until(&self, number: u64) -> Option<usize> {
         let own = |fact: &Fact| matches!(fact, Telling(told, _) if *told == number);
         let own = self.0.iter().position(own);
@@ -198,7 +198,7 @@ impl Facts {
         own.into_iter().chain(others).min()
     }
 
-    /// From when on somebody must have been told of the failure of this commit.
+    /// From when on a caller must have seen the failure of this commit.
     fn told_by(&self, number: u64) -> Option<usize> {
         let own = |fact: &Fact| matches!(fact, Told(told, _) if *told == number);
         let own = self.0.iter().position(own);
@@ -259,11 +259,11 @@ impl Facts {
 fn no_commit_is_done_between_a_failure_and_the_telling_of_it_in_any_order() {
     play(100_000, || {
         let scene = Scene {
-            partition: Turn::default(),
+            partition: CommitTicket::default(),
             last: Arc::default(),
             history: Arc::default(),
         };
-        let (jobs, line) = channel();
+        let (jobs, queue) = channel();
         let mut threads = Vec::new();
         for _ in 0..2 {
             let (scene, jobs) = (scene.clone(), jobs.clone());
@@ -271,19 +271,19 @@ fn no_commit_is_done_between_a_failure_and_the_telling_of_it_in_any_order() {
         }
         drop(jobs);
         let committer = scene.clone();
-        threads.push(thread::spawn(move || committer.commit(&line)));
+        threads.push(thread::spawn(move || committer.commit(&queue)));
         for thread in threads {
             thread.join().unwrap();
         }
         let facts = Facts(scene.history.0.lock().unwrap().clone());
         facts.check_done();
         facts.check_refused();
-        // Whoever comes next hears of what is left to tell, and then all is as at the beginning.
-        let mut next = Turns::new(vec![(at(), scene.partition.next())]);
+        // The next caller sees the failure that is left, and then all is as at the beginning.
+        let mut next = CommitTickets::new(vec![(at(), scene.partition.next())]);
         let heard = next.check();
-        next.told(&heard);
+        next.acknowledge(&heard);
         drop(next);
-        assert!(!scene.partition.next().is_over(), "{:?}", facts.0);
-        assert!(scene.partition.is_forgotten(), "{:?}", facts.0);
+        assert!(!scene.partition.next().is_rejected(), "{:?}", facts.0);
+        assert!(scene.partition.is_empty(), "{:?}", facts.0);
     });
 }

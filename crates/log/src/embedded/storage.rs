@@ -1,4 +1,4 @@
-//! The embedded shelf: hands over to its threads, and answers from memory what it can.
+//! The embedded storage: hands over to its threads, and answers from memory what it can.
 
 use std::fmt;
 use std::pin::pin;
@@ -8,27 +8,28 @@ use tidegate_core::env::{Env, Task};
 use tidegate_core::{GroupName, Offset, Topic};
 use tokio::sync::{mpsc, oneshot};
 
-use super::audit::Audited;
+use super::audit::TopicAudit;
 use super::config::EmbeddedConfig;
-use super::hub::{Hub, Refusing};
-use super::kept::{Kept, kept};
-use super::open::{Opened, open};
+use super::context::{EmbeddedContext, RefusalReason};
+use super::open::{OpenedLog, open};
 use super::pending::{encode, place, unplaced};
-use super::reader::{Reader, Source, from_memory, locate, unknown};
+use super::reader::{RecordSource, SegmentReader, from_memory, locate, unknown};
 use super::state::UnknownLoss;
 use super::telemetry;
 use super::threads::{
-    Answer, Chore, Order, Question, run_auditor, run_keeper, run_reader, run_writer,
+    MaintenanceCommand, ReadRequest, ReplySender, WriterCommand, run_auditor, run_maintenance,
+    run_reader, run_writer,
 };
+use super::topic_books::{TopicBooks, topic_books};
 use crate::error::LogError;
-use crate::local::{Shelf, Write};
-use crate::port::{Batch, Call, Committed, Position, Read};
+use crate::local::{RecordStorage, Write};
+use crate::port::{Batch, Committed, LogFuture, Read, RecordPosition};
 use crate::record::TopicPartition;
 use crate::topic::{TopicConfig, TopicDescription};
 
 /// Threads that read segments.
 const READERS: usize = 2;
-/// Questions that may wait for a thread; more wait where they are asked.
+/// Requests that may wait for a thread; later callers wait before they send.
 const WAITING: usize = 64;
 
 /// A directory of topics, as the records' side of a local log.
@@ -43,41 +44,41 @@ const WAITING: usize = 64;
 /// # let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
 /// # runtime.block_on(async {
 /// use tidegate_core::{Offset, Topic, env::Env};
-/// use tidegate_log::local::{Shelf, Write};
-/// use tidegate_log::{Append, EmbeddedConfig, EmbeddedShelf, Read, Record, TopicConfig, TopicPartition};
+/// use tidegate_log::local::{RecordStorage, Write};
+/// use tidegate_log::{Append, EmbeddedConfig, EmbeddedStorage, Read, Record, TopicConfig, TopicPartition};
 ///
 /// let config = EmbeddedConfig { journal_size: 1 << 20, ..EmbeddedConfig::new(dir.path()) };
-/// let shelf = EmbeddedShelf::open(&Env::system(), config)?;
+/// let storage = EmbeddedStorage::open(&Env::system(), config)?;
 /// let orders = Topic::new("orders")?;
-/// shelf.create_topic(&orders, TopicConfig::new(1)).await?;
+/// storage.create_topic(&orders, TopicConfig::new(1)).await?;
 /// let append = Append::new(orders.clone(), Record::new("placed")).partition(0);
-/// let written = shelf.write(Write { appends: vec![append], offsets: vec![] }).await?;
+/// let written = storage.write(Write { appends: vec![append], offsets: vec![] }).await?;
 /// assert_eq!(written[0].offset, Offset(0));
 /// let read = Read::new(TopicPartition::new(orders, 0), Offset(0));
-/// assert_eq!(shelf.read(&read).await?.records.len(), 1);
-/// shelf.close().await;
+/// assert_eq!(storage.read(&read).await?.records.len(), 1);
+/// storage.close().await;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// # })?;
 /// # Ok(())
 /// # }
 /// ```
-pub struct EmbeddedShelf {
-    hub: Arc<Hub>,
+pub struct EmbeddedStorage {
+    context: Arc<EmbeddedContext>,
     cluster: String,
-    lines: Mutex<Option<Lines>>,
+    channels: Mutex<Option<Channels>>,
     threads: Mutex<Vec<Task>>,
 }
 
-/// Where to hand things over.
+/// The channels to the threads.
 #[derive(Clone)]
-struct Lines {
-    orders: mpsc::UnboundedSender<Order>,
-    chores: mpsc::Sender<Chore>,
-    readers: Vec<mpsc::Sender<Question>>,
-    audits: mpsc::Sender<Answer<Vec<Audited>>>,
+struct Channels {
+    writer_commands: mpsc::UnboundedSender<WriterCommand>,
+    maintenance_commands: mpsc::Sender<MaintenanceCommand>,
+    readers: Vec<mpsc::Sender<ReadRequest>>,
+    audits: mpsc::Sender<ReplySender<Vec<TopicAudit>>>,
 }
 
-impl EmbeddedShelf {
+impl EmbeddedStorage {
     /// Opens the directory, makes it whole after a crash, and starts the threads.
     ///
     /// Opening it twice is refused while the first one holds its lock.
@@ -93,41 +94,41 @@ impl EmbeddedShelf {
             config,
             entropy.next_u64(),
         )?;
-        let Opened {
-            hub,
+        let OpenedLog {
+            context,
             writer,
-            keeper,
+            maintenance,
             lock,
         } = opened;
-        let (orders, ordered) = mpsc::unbounded_channel();
-        let (chores, asked) = mpsc::channel(WAITING);
+        let (writer_commands, to_writer) = mpsc::unbounded_channel();
+        let (maintenance_commands, asked) = mpsc::channel(WAITING);
         let (removals, removing) = mpsc::channel(1);
         let (drained, is_drained) = oneshot::channel();
         let spawn = &env.spawn;
-        let write = run_writer(writer, ordered, removing, drained);
-        let keep = run_keeper(keeper, asked, removals, is_drained, lock);
+        let write = run_writer(writer, to_writer, removing, drained);
+        let keep = run_maintenance(maintenance, asked, removals, is_drained, lock);
         let mut threads = vec![
             spawn.spawn_thread("tidegate-journal", Box::pin(write)),
-            spawn.spawn_thread("tidegate-keeper", Box::pin(keep)),
+            spawn.spawn_thread("tidegate-maint", Box::pin(keep)),
         ];
         let mut readers = Vec::new();
         for _ in 0..READERS {
-            let (questions, asked) = mpsc::channel(WAITING);
-            let reader = Reader::new(Arc::clone(&hub));
+            let (requests, asked) = mpsc::channel(WAITING);
+            let reader = SegmentReader::new(Arc::clone(&context));
             let read = run_reader(reader, asked);
             threads.push(spawn.spawn_thread("tidegate-reader", Box::pin(read)));
-            readers.push(questions);
+            readers.push(requests);
         }
         let (audits, asked) = mpsc::channel(WAITING);
-        let audit = run_auditor(Arc::clone(&hub), asked);
+        let audit = run_auditor(Arc::clone(&context), asked);
         threads.push(spawn.spawn_thread("tidegate-audit", Box::pin(audit)));
-        let cluster = hub.state().cluster.clone();
+        let cluster = context.state().cluster.clone();
         Ok(Self {
-            hub,
+            context,
             cluster,
-            lines: Mutex::new(Some(Lines {
-                orders,
-                chores,
+            channels: Mutex::new(Some(Channels {
+                writer_commands,
+                maintenance_commands,
                 readers,
                 audits,
             })),
@@ -138,25 +139,29 @@ impl EmbeddedShelf {
     /// Closes the log. Returns when everything that was handed over is done, a last checkpoint is
     /// written and the lock is free. If canceled, that goes on. Closing twice changes nothing.
     pub async fn close(&self) {
-        self.hub.status().is_closed = true;
-        let lines = lock(&self.lines).take();
-        drop(lines);
-        self.hub.end_bell.notify_waiters();
+        self.context.status().is_closed = true;
+        let channels = lock(&self.channels).take();
+        drop(channels);
+        self.context.ended.notify_waiters();
         let threads = std::mem::take(&mut *lock(&self.threads));
         for thread in threads {
             thread.join().await;
         }
     }
 
-    /// Does at once what the keeper does in its time: retention, compaction, a checkpoint, the
+    /// Does at once what the maintenance thread does in its time: retention, compaction, a checkpoint, the
     /// removal of files. Returns when it is done. Calling twice changes nothing more.
     ///
     /// # Errors
     /// [`LogError::Closed`], [`LogError::Stopped`], [`LogError::Disk`].
     pub async fn tidy(&self) -> Result<(), LogError> {
         let (answer, done) = oneshot::channel();
-        let chores = self.lines()?.chores;
-        self.tell(chores.send(Chore::Tidy { answer }).await)?;
+        let maintenance_commands = self.channels()?.maintenance_commands;
+        self.sent(
+            maintenance_commands
+                .send(MaintenanceCommand::Tidy { answer })
+                .await,
+        )?;
         self.wait(done).await
     }
 
@@ -168,7 +173,7 @@ impl EmbeddedShelf {
     pub async fn create_topics(&self, topics: &[(Topic, TopicConfig)]) -> Result<(), LogError> {
         for (topic, config) in topics {
             let (topic, config) = (topic.clone(), config.clone());
-            self.order(|answer| Order::CreateTopic {
+            self.send_to_writer(|answer| WriterCommand::CreateTopic {
                 topic,
                 config,
                 answer,
@@ -177,13 +182,17 @@ impl EmbeddedShelf {
         }
         if topics
             .iter()
-            .all(|(topic, _)| self.hub.is_in_checkpoint(topic))
+            .all(|(topic, _)| self.context.is_in_checkpoint(topic))
         {
             return Ok(());
         }
         let (answer, done) = oneshot::channel();
-        let chores = self.lines()?.chores;
-        self.tell(chores.send(Chore::Checkpoint { answer }).await)?;
+        let maintenance_commands = self.channels()?.maintenance_commands;
+        self.sent(
+            maintenance_commands
+                .send(MaintenanceCommand::Checkpoint { answer })
+                .await,
+        )?;
         self.wait(done).await
     }
 
@@ -192,103 +201,106 @@ impl EmbeddedShelf {
     ///
     /// # Errors
     /// [`LogError::Closed`], [`LogError::Disk`].
-    pub async fn audit(&self) -> Result<Vec<Audited>, LogError> {
+    pub async fn audit(&self) -> Result<Vec<TopicAudit>, LogError> {
         let (answer, done) = oneshot::channel();
-        let audits = self.lines()?.audits;
-        self.tell(audits.send(answer).await)?;
+        let audits = self.channels()?.audits;
+        self.sent(audits.send(answer).await)?;
         self.wait(done).await
     }
 
     /// The books of every topic and of every group on it, at one cut and from memory.
     #[must_use]
-    pub fn books(&self) -> Vec<Kept> {
-        kept(&self.hub.state())
+    pub fn books(&self) -> Vec<TopicBooks> {
+        topic_books(&self.context.state())
     }
 
     /// What was lost with the journal and is in no books, until `log repair` takes note of it.
     #[must_use]
     pub fn unknown_loss(&self) -> Option<UnknownLoss> {
-        self.hub.state().unknown_loss()
+        self.context.state().unknown_loss()
     }
 
     /// Bytes that the records of all topics take.
     #[must_use]
     pub fn used(&self) -> u64 {
-        self.hub.state().used
+        self.context.state().used
     }
 
     /// Why the log takes nothing any more; none while it does.
     #[must_use]
     pub fn stopped(&self) -> Option<String> {
-        self.hub.status().why(Refusing::Stopped).cloned()
+        self.context.status().why(RefusalReason::Stopped).cloned()
     }
 
     /// Why appends are refused for want of room, on the disk or by `max_size`; none while they are
     /// taken. Reads go on, commits do as long as they can, and what makes room is tried again.
     #[must_use]
     pub fn no_room(&self) -> Option<String> {
-        self.hub.status().no_room()
+        self.context.status().no_room()
     }
 
-    fn lines(&self) -> Result<Lines, LogError> {
-        lock(&self.lines).clone().ok_or(LogError::Closed)
+    fn channels(&self) -> Result<Channels, LogError> {
+        lock(&self.channels).clone().ok_or(LogError::Closed)
     }
 
     /// The error of a thread that is gone.
-    fn tell<T>(&self, sent: Result<(), mpsc::error::SendError<T>>) -> Result<(), LogError> {
+    fn sent<T>(&self, sent: Result<(), mpsc::error::SendError<T>>) -> Result<(), LogError> {
         sent.map_err(|_| self.gone())
     }
 
     fn gone(&self) -> LogError {
-        self.hub.check_open().err().unwrap_or(LogError::Closed)
+        self.context.check_open().err().unwrap_or(LogError::Closed)
     }
 
     async fn wait<T>(&self, done: oneshot::Receiver<Result<T, LogError>>) -> Result<T, LogError> {
         match done.await {
             Ok(result) => result,
             // The thread ended without an answer: by a panic, or with its node.
-            Err(_) => Err(LogError::Unknown {
+            Err(_) => Err(LogError::OutcomeUnknown {
                 doing: "a write",
-                why: "the thread that was to answer has ended".to_owned(),
+                why: "the thread that does it has ended".to_owned(),
             }),
         }
     }
 
-    /// Hands an order to the writer, at once.
-    async fn order<T>(&self, make: impl FnOnce(Answer<T>) -> Order) -> Result<T, LogError> {
+    /// Sends a command to the writer, at once.
+    async fn send_to_writer<T>(
+        &self,
+        make: impl FnOnce(ReplySender<T>) -> WriterCommand,
+    ) -> Result<T, LogError> {
         let (answer, done) = oneshot::channel();
-        let sent = self.lines()?.orders.send(make(answer));
-        self.tell(sent)?;
+        let sent = self.channels()?.writer_commands.send(make(answer));
+        self.sent(sent)?;
         self.wait(done).await
     }
 
     async fn ask<T>(
         &self,
         which: usize,
-        question: Question,
+        request: ReadRequest,
         done: oneshot::Receiver<Result<T, LogError>>,
     ) -> Result<T, LogError> {
-        let readers = self.lines()?.readers;
+        let readers = self.channels()?.readers;
         let reader = &readers[which % READERS];
-        self.tell(reader.send(question).await)?;
+        self.sent(reader.send(request).await)?;
         self.wait(done).await
     }
 
-    async fn write_now(&self, write: Write) -> Result<Vec<Position>, LogError> {
+    async fn write_now(&self, write: Write) -> Result<Vec<RecordPosition>, LogError> {
         if write.appends.is_empty() && write.offsets.is_empty() {
             return Ok(Vec::new());
         }
-        self.hub.check_open()?;
-        let since = self.hub.now();
-        let config = &self.hub.config;
-        let catalog = self.hub.catalog();
-        let (pending, placing) = encode(&write, &catalog, config, self.hub.clock.now_ms())?;
-        let orders = self.lines()?.orders;
+        self.context.check_open()?;
+        let since = self.context.now();
+        let config = &self.context.config;
+        let catalog = self.context.catalog();
+        let (pending, placing) = encode(&write, &catalog, config, self.context.clock.now_ms())?;
+        let writer_commands = self.channels()?.writer_commands;
         {
-            let mut status = self.hub.status();
+            let mut status = self.context.status();
             let queued = status.queued + pending.bytes.len() as u64;
             if queued > config.max_queued_size && status.queued > 0 {
-                return Err(LogError::Busy {
+                return Err(LogError::Overloaded {
                     queued: status.queued,
                     limit: config.max_queued_size,
                 });
@@ -297,12 +309,12 @@ impl EmbeddedShelf {
             telemetry::queued(queued);
         }
         let (answer, done) = oneshot::channel();
-        let order = Order::Write {
+        let command = WriterCommand::Write {
             pending,
             since,
             answer,
         };
-        self.tell(orders.send(order))?;
+        self.sent(writer_commands.send(command))?;
         let mut positions = unplaced(write.appends, &placing);
         let bases = self.wait(done).await?;
         place(&mut positions, &placing, &bases);
@@ -310,56 +322,57 @@ impl EmbeddedShelf {
     }
 
     fn numbers(&self, topics: &[Topic]) -> Result<Vec<u32>, LogError> {
-        let catalog = self.hub.catalog();
+        let catalog = self.context.catalog();
         let numbers = topics.iter().map(|topic| Ok(catalog.topic(topic)?.0));
         numbers.collect()
     }
 
     async fn read_now(&self, read: &Read) -> Result<Batch, LogError> {
-        let (source, lost) = locate(&self.hub.state(), read)?;
+        let (source, lost) = locate(&self.context.state(), read)?;
         match source {
-            Source::Nothing(end) => Ok(Batch {
+            RecordSource::Nothing(end) => Ok(Batch {
                 at: read.at.clone(),
                 records: Vec::new(),
                 next: Offset(end),
             }),
-            Source::Fresh(fresh) => from_memory(read, &fresh, lost),
-            Source::Segment { .. } => {
+            RecordSource::Memory(unflushed) => from_memory(read, &unflushed, lost),
+            RecordSource::Segment { .. } => {
                 let (answer, done) = oneshot::channel();
                 let which = usize::try_from(read.at.partition.0).unwrap_or(0);
                 let read = read.clone();
-                self.ask(which, Question::Read { read, answer }, done).await
+                self.ask(which, ReadRequest::Read { read, answer }, done)
+                    .await
             }
         }
     }
 
     async fn wait_for_records(&self, at: &TopicPartition, from: Offset) -> Result<(), LogError> {
         loop {
-            let bell = {
-                let state = self.hub.state();
+            let appended = {
+                let state = self.context.state();
                 let found = state.find(at).and_then(|(t, p)| state.partition(t, p));
                 let Some(partition) = found else {
                     return Err(unknown(&state, at));
                 };
-                Arc::clone(&partition.bell)
+                Arc::clone(&partition.appended)
             };
-            let mut rung = pin!(bell.notified());
-            let mut ended = pin!(self.hub.end_bell.notified());
-            // From here on no ring is missed; so what is true now is looked at once more.
-            rung.as_mut().enable();
+            let mut appended = pin!(appended.notified());
+            let mut ended = pin!(self.context.ended.notified());
+            // From here on no notification is missed; so what is true now is looked at once more.
+            appended.as_mut().enable();
             ended.as_mut().enable();
             let end = {
-                let state = self.hub.state();
+                let state = self.context.state();
                 let found = state.find(at).and_then(|(t, p)| state.partition(t, p));
                 found.map_or(i64::MAX, |partition| partition.end)
             };
             if end > from.0 {
                 return Ok(());
             }
-            self.hub.check_open()?;
+            self.context.check_open()?;
             tokio::select! {
                 biased;
-                () = rung => {}
+                () = appended => {}
                 () = ended => {}
             }
         }
@@ -370,12 +383,12 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Shelf for EmbeddedShelf {
+impl RecordStorage for EmbeddedStorage {
     fn cluster(&self) -> &str {
         &self.cluster
     }
 
-    fn create_topic<'a>(&'a self, topic: &'a Topic, config: TopicConfig) -> Call<'a, ()> {
+    fn create_topic<'a>(&'a self, topic: &'a Topic, config: TopicConfig) -> LogFuture<'a, ()> {
         Box::pin(async move {
             let topics = [(topic.clone(), config)];
             self.create_topics(&topics).await
@@ -383,65 +396,73 @@ impl Shelf for EmbeddedShelf {
     }
 
     fn topics(&self) -> Vec<Topic> {
-        self.hub.state().numbers.keys().cloned().collect()
+        self.context.state().numbers.keys().cloned().collect()
     }
 
     fn describe(&self, topic: &Topic) -> Option<TopicDescription> {
-        self.hub.state().describe(topic)
+        self.context.state().describe(topic)
     }
 
-    fn write(&self, write: Write) -> Call<'_, Vec<Position>> {
+    fn write(&self, write: Write) -> LogFuture<'_, Vec<RecordPosition>> {
         Box::pin(self.write_now(write))
     }
 
-    fn read<'a>(&'a self, read: &'a Read) -> Call<'a, Batch> {
+    fn read<'a>(&'a self, read: &'a Read) -> LogFuture<'a, Batch> {
         Box::pin(self.read_now(read))
     }
 
-    fn wait_for<'a>(&'a self, at: &'a TopicPartition, from: Offset) -> Call<'a, ()> {
+    fn wait_for<'a>(&'a self, at: &'a TopicPartition, from: Offset) -> LogFuture<'a, ()> {
         Box::pin(self.wait_for_records(at, from))
     }
 
-    fn offset_at<'a>(&'a self, at: &'a TopicPartition, timestamp_ms: u64) -> Call<'a, Offset> {
+    fn offset_at<'a>(&'a self, at: &'a TopicPartition, timestamp_ms: u64) -> LogFuture<'a, Offset> {
         Box::pin(async move {
             let (answer, done) = oneshot::channel();
             let which = usize::try_from(at.partition.0).unwrap_or(0);
-            let question = Question::OffsetAt {
+            let request = ReadRequest::OffsetAt {
                 at: at.clone(),
                 timestamp_ms,
                 answer,
             };
-            self.ask(which, question, done).await
+            self.ask(which, request, done).await
         })
     }
 
-    fn delete_before<'a>(&'a self, at: &'a TopicPartition, offset: Offset) -> Call<'a, Offset> {
+    fn delete_before<'a>(
+        &'a self,
+        at: &'a TopicPartition,
+        offset: Offset,
+    ) -> LogFuture<'a, Offset> {
         Box::pin(async move {
             let (answer, done) = oneshot::channel();
-            let chores = self.lines()?.chores;
+            let maintenance_commands = self.channels()?.maintenance_commands;
             let at = at.clone();
-            let chore = Chore::DeleteBefore { at, offset, answer };
-            self.tell(chores.send(chore).await)?;
+            let command = MaintenanceCommand::DeleteBefore { at, offset, answer };
+            self.sent(maintenance_commands.send(command).await)?;
             self.wait(done).await
         })
     }
 
     fn groups(&self) -> Vec<GroupName> {
-        self.hub.state().groups.keys().cloned().collect()
+        self.context.state().groups.keys().cloned().collect()
     }
 
     fn committed(&self, group: &GroupName, at: &TopicPartition) -> Option<Committed> {
-        let state = self.hub.state();
+        let state = self.context.state();
         let (topic, partition) = state.find(at)?;
-        let reading = state.groups.get(group)?.get(&topic)?;
-        reading.committed.get(partition as usize)?.clone()
+        let progress = state.groups.get(group)?.get(&topic)?;
+        progress.committed.get(partition as usize)?.clone()
     }
 
-    fn register_group<'a>(&'a self, group: &'a GroupName, topics: &'a [Topic]) -> Call<'a, ()> {
+    fn register_group<'a>(
+        &'a self,
+        group: &'a GroupName,
+        topics: &'a [Topic],
+    ) -> LogFuture<'a, ()> {
         Box::pin(async move {
             let topics = self.numbers(topics)?;
             let group = group.clone();
-            self.order(|answer| Order::Register {
+            self.send_to_writer(|answer| WriterCommand::Register {
                 group,
                 topics,
                 answer,
@@ -454,13 +475,13 @@ impl Shelf for EmbeddedShelf {
         &'a self,
         group: &'a GroupName,
         partitions: &'a [TopicPartition],
-    ) -> Call<'a, ()> {
+    ) -> LogFuture<'a, ()> {
         Box::pin(async move {
-            let catalog = self.hub.catalog();
+            let catalog = self.context.catalog();
             let numbers = partitions.iter().map(|at| catalog.find(at));
             let partitions = numbers.collect::<Result<_, _>>()?;
             let group = group.clone();
-            self.order(|answer| Order::Skip {
+            self.send_to_writer(|answer| WriterCommand::Skip {
                 group,
                 partitions,
                 answer,
@@ -469,16 +490,16 @@ impl Shelf for EmbeddedShelf {
         })
     }
 
-    fn forget_group<'a>(&'a self, group: &'a GroupName) -> Call<'a, ()> {
-        Box::pin(self.order(|answer| Order::Forget {
+    fn forget_group<'a>(&'a self, group: &'a GroupName) -> LogFuture<'a, ()> {
+        Box::pin(self.send_to_writer(|answer| WriterCommand::Forget {
             group: group.clone(),
             answer,
         }))
     }
 }
 
-impl fmt::Debug for EmbeddedShelf {
+impl fmt::Debug for EmbeddedStorage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "EmbeddedShelf({})", self.hub.config.dir.display())
+        write!(f, "EmbeddedStorage({})", self.context.config.dir.display())
     }
 }

@@ -1,15 +1,15 @@
-//! What a group does on a topic.
+//! The offsets and books of a group on a topic.
 
 use tidegate_core::books::{Books, Place, Posting};
 use tidegate_core::{GroupName, Offset};
 
-use super::{NO_TOPIC, Nonsense, State};
+use super::{InvalidChange, LogState, NO_TOPIC};
 use crate::embedded::repair::DAMAGED;
 use crate::port::Committed;
 
-/// What a group does on a topic.
+/// The offsets and books of a group on a topic.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(in crate::embedded) struct Reading {
+pub(in crate::embedded) struct GroupProgress {
     /// Where the group began in each partition: where the partition started when the group was
     /// registered, or behind what it did not want.
     pub(in crate::embedded) starts: Vec<i64>,
@@ -22,7 +22,7 @@ pub(in crate::embedded) struct Reading {
     pub(in crate::embedded) before: Books,
 }
 
-impl Reading {
+impl GroupProgress {
     /// The offset below which this group needs nothing any more.
     pub(in crate::embedded) fn needs(&self, partition: usize) -> i64 {
         let committed = self.committed.get(partition).and_then(Option::as_ref);
@@ -48,16 +48,16 @@ impl Reading {
     }
 }
 
-impl State {
-    /// What a group does on a topic; registered from here on if it was not.
-    pub(super) fn reading(
+impl LogState {
+    /// The progress of a group on a topic; registered from here on if it was not.
+    pub(super) fn progress(
         &mut self,
         group: GroupName,
         number: u32,
-    ) -> Result<&mut Reading, Nonsense> {
+    ) -> Result<&mut GroupProgress, InvalidChange> {
         let topic = self.topics.get(number as usize).ok_or(NO_TOPIC)?;
-        let readings = self.groups.entry(group).or_default();
-        Ok(readings.entry(number).or_insert_with(|| Reading {
+        let by_topic = self.groups.entry(group).or_default();
+        Ok(by_topic.entry(number).or_insert_with(|| GroupProgress {
             starts: topic.partitions.iter().map(|p| p.start).collect(),
             committed: vec![None; topic.partitions.len()],
             posted: Books::default(),

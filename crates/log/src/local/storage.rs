@@ -5,21 +5,21 @@ use std::fmt;
 use tidegate_core::books::Posting;
 use tidegate_core::{GroupName, Offset, Topic};
 
-use crate::port::{Append, Batch, Call, Committed, Position, Read};
+use crate::commit_order::CommitTicket;
+use crate::port::{Append, Batch, Committed, LogFuture, Read, RecordPosition};
 use crate::record::TopicPartition;
 use crate::topic::{TopicConfig, TopicDescription};
-use crate::turn::Turn;
 
-/// What keeps the records of a local log. It knows nothing of members and fences: whoever writes
-/// offsets has checked that they may.
+/// What keeps the records of a local log. It knows nothing of members and fences: the caller of
+/// a write with offsets has checked that it may.
 ///
 /// Calls that only look answer from memory and do not wait.
-pub trait Shelf: Send + Sync + fmt::Debug {
+pub trait RecordStorage: Send + Sync + fmt::Debug {
     /// The name of this log.
     fn cluster(&self) -> &str;
 
     /// As [`Log::create_topic`](crate::Log::create_topic).
-    fn create_topic<'a>(&'a self, topic: &'a Topic, config: TopicConfig) -> Call<'a, ()>;
+    fn create_topic<'a>(&'a self, topic: &'a Topic, config: TopicConfig) -> LogFuture<'a, ()>;
 
     /// The names of all topics, sorted.
     fn topics(&self) -> Vec<Topic>;
@@ -34,27 +34,28 @@ pub trait Shelf: Send + Sync + fmt::Debug {
     /// Every append has its partition by now. Limits of records, commits and the whole log are
     /// checked here; a write with offsets may use the reserve.
     ///
-    /// A write with an offset whose [`Turn`] is over is refused
-    /// ([`LogError::OutOfTurn`](crate::LogError::OutOfTurn)). One that was handed over and is not done,
-    /// or of which nobody knows, ends the turns of those behind it before any of them is done.
-    fn write(&self, write: Write) -> Call<'_, Vec<Position>>;
+    /// A write with an offset whose [`CommitTicket`] is rejected is refused
+    /// ([`LogError::PrecedingCommitFailed`](crate::LogError::PrecedingCommitFailed)). One that was handed over and is not done,
+    /// or whose outcome is unknown, rejects the tickets behind it before any of them is done.
+    fn write(&self, write: Write) -> LogFuture<'_, Vec<RecordPosition>>;
 
     /// As [`Log::read`](crate::Log::read), without waiting.
-    fn read<'a>(&'a self, read: &'a Read) -> Call<'a, Batch>;
+    fn read<'a>(&'a self, read: &'a Read) -> LogFuture<'a, Batch>;
 
     /// Returns when a record at or after `from` may be there, and with an error when none can come
     /// any more. If canceled, nothing is missed.
     ///
     /// # Errors
     /// [`LogError::Closed`](crate::LogError::Closed), [`LogError::Stopped`](crate::LogError::Stopped):
-    /// whoever waited would else wait for ever, or ask again and again.
-    fn wait_for<'a>(&'a self, at: &'a TopicPartition, from: Offset) -> Call<'a, ()>;
+    /// a waiting caller would else wait for ever, or ask again and again.
+    fn wait_for<'a>(&'a self, at: &'a TopicPartition, from: Offset) -> LogFuture<'a, ()>;
 
     /// As [`Log::offset_at`](crate::Log::offset_at).
-    fn offset_at<'a>(&'a self, at: &'a TopicPartition, timestamp_ms: u64) -> Call<'a, Offset>;
+    fn offset_at<'a>(&'a self, at: &'a TopicPartition, timestamp_ms: u64) -> LogFuture<'a, Offset>;
 
     /// As [`Log::delete_before`](crate::Log::delete_before).
-    fn delete_before<'a>(&'a self, at: &'a TopicPartition, offset: Offset) -> Call<'a, Offset>;
+    fn delete_before<'a>(&'a self, at: &'a TopicPartition, offset: Offset)
+    -> LogFuture<'a, Offset>;
 
     /// Every registered group, sorted.
     fn groups(&self) -> Vec<GroupName>;
@@ -65,7 +66,8 @@ pub trait Shelf: Send + Sync + fmt::Debug {
     /// Registers a group that reads these topics, durably: from now on retention waits for it.
     /// For partitions where it has committed nothing, that means everything that is there now.
     /// Registering twice changes nothing.
-    fn register_group<'a>(&'a self, group: &'a GroupName, topics: &'a [Topic]) -> Call<'a, ()>;
+    fn register_group<'a>(&'a self, group: &'a GroupName, topics: &'a [Topic])
+    -> LogFuture<'a, ()>;
 
     /// Lets a registered group begin behind everything that these partitions hold, durably: that is
     /// committed, and what lies before was never in its books. A partition of which it has committed
@@ -74,10 +76,10 @@ pub trait Shelf: Send + Sync + fmt::Debug {
         &'a self,
         group: &'a GroupName,
         partitions: &'a [TopicPartition],
-    ) -> Call<'a, ()>;
+    ) -> LogFuture<'a, ()>;
 
     /// Forgets a group and its offsets, durably.
-    fn forget_group<'a>(&'a self, group: &'a GroupName) -> Call<'a, ()>;
+    fn forget_group<'a>(&'a self, group: &'a GroupName) -> LogFuture<'a, ()>;
 }
 
 /// One atomic write.
@@ -100,6 +102,6 @@ pub struct GroupOffset {
     pub committed: Committed,
     /// What became of the records since the last commit, for the books of the group on that topic.
     pub postings: Vec<Posting>,
-    /// Its turn among the commits of the group for that partition.
-    pub turn: Turn,
+    /// Its ticket among the commits of the group for that partition.
+    pub ticket: CommitTicket,
 }

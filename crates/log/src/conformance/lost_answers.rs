@@ -5,7 +5,7 @@ use tidegate_core::{EventId, GroupName, Offset};
 
 use super::member::Member;
 use super::scene::{Scene, Written, append_to};
-use crate::{LogError, OffsetCommit, Position, TopicPartition};
+use crate::{LogError, OffsetCommit, RecordPosition, TopicPartition};
 
 /// An append whose answer is lost adds its record once, and if it is answered in the end, that is
 /// where it lies.
@@ -25,7 +25,7 @@ pub async fn t25_a_lost_answer_repeats_no_record(scene: Scene) {
             Err(error) => {
                 let promises = scene.stage.promises();
                 assert!(!promises.answers_in_the_end, "{error}");
-                assert_leaves_doubt(&error);
+                assert_outcome_unknown(&error);
                 scene = scene.reopened().await;
             }
         }
@@ -38,14 +38,14 @@ pub async fn t25_a_lost_answer_repeats_no_record(scene: Scene) {
 pub async fn a_commit_of_records_whose_answer_is_lost_is_done_once(scene: Scene) {
     let scene = scene.over_a_bad_line().await;
     let out = TopicPartition::new(scene.topic(1).await, 0);
-    let scene = settle_in_doubt(scene, Some(&out)).await;
+    let scene = commit_with_lost_answers(scene, Some(&out)).await;
     assert_eq!(scene.values(&out).await, ["2", "5", "9"]);
 }
 
 /// A commit of offsets alone whose answer is lost is counted once in the books.
 pub async fn a_commit_of_offsets_whose_answer_is_lost_is_counted_once(scene: Scene) {
     let scene = scene.over_a_bad_line().await;
-    settle_in_doubt(scene, None).await;
+    commit_with_lost_answers(scene, None).await;
 }
 
 /// Commits that are called one behind the other, of which the first loses its answer: whatever was
@@ -89,7 +89,7 @@ pub async fn commits_behind_one_whose_answer_is_lost_leave_no_hole_in_the_books(
 }
 
 /// Settles ten events in three commits, of which each loses its answer.
-async fn settle_in_doubt(scene: Scene, out: Option<&TopicPartition>) -> Scene {
+async fn commit_with_lost_answers(scene: Scene, out: Option<&TopicPartition>) -> Scene {
     let mut scene = scene;
     let at = TopicPartition::new(scene.topic(1).await, 0);
     let group = scene.group();
@@ -107,7 +107,7 @@ async fn settle_in_doubt(scene: Scene, out: Option<&TopicPartition>) -> Scene {
         let answer = commit(&member, out, to, settling(&member)).await;
         assert_eq!(scene.stage.answers_lost(), lost + 1, "an answer was lost");
         if let Err(error) = answer {
-            assert_leaves_doubt(&error);
+            assert_outcome_unknown(&error);
             drop(member);
             scene = scene.reopened().await;
             let is_done = is_committed(&scene, &group, &at, events[to - 1]).await;
@@ -135,7 +135,7 @@ async fn commit(
     out: Option<&TopicPartition>,
     number: usize,
     settling: OffsetCommit,
-) -> Result<Vec<Position>, LogError> {
+) -> Result<Vec<RecordPosition>, LogError> {
     let appends = out.map(|out| append_to(out, &number.to_string()));
     member
         .commit(appends.into_iter().collect(), vec![settling])
@@ -153,7 +153,10 @@ async fn is_committed(
 }
 
 /// Errors that say nothing about what was done.
-fn assert_leaves_doubt(error: &LogError) {
-    let leaves_doubt = matches!(error, LogError::Unknown { .. } | LogError::Stopped { .. });
-    assert!(leaves_doubt, "{error}");
+fn assert_outcome_unknown(error: &LogError) {
+    let is_unknown = matches!(
+        error,
+        LogError::OutcomeUnknown { .. } | LogError::Stopped { .. }
+    );
+    assert!(is_unknown, "{error}");
 }

@@ -1,4 +1,4 @@
-//! The model as a shelf: writes take time, calls fail, crashes lose what was not written.
+//! Storage on top of the model: writes take time, calls fail, crashes lose what was not written.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use tidegate_core::env::{Clock, Env, Spawn};
 use tidegate_core::{GroupName, Offset, Topic};
-use tidegate_log::local::{GroupOffset, Shelf, Write};
+use tidegate_log::local::{GroupOffset, RecordStorage, Write};
 use tidegate_log::{
-    Batch, Call, Committed, LogError, Position, Read, TopicConfig, TopicDescription, TopicPartition,
+    Batch, Committed, LogError, LogFuture, Read, RecordPosition, TopicConfig, TopicDescription,
+    TopicPartition,
 };
 use tokio::sync::{Notify, oneshot};
 
@@ -19,30 +20,30 @@ use super::model::Model;
 /// How long a lost connection takes to come back.
 const RECONNECT: Duration = Duration::from_millis(20);
 
-/// The model as a shelf.
-pub(super) struct ModelShelf {
+/// Storage on top of the model.
+pub(super) struct ModelStorage {
     clock: Arc<dyn Clock>,
     spawn: Arc<dyn Spawn>,
-    state: Arc<Mutex<State>>,
-    /// Rings when something was written, or the shelf crashed.
+    state: Arc<Mutex<StorageState>>,
+    /// Notified when something was written, or the storage crashed.
     grown: Arc<Notify>,
 }
 
-pub(super) struct State {
+pub(super) struct StorageState {
     pub(super) model: Model,
     pub(super) faults: Faults,
     /// Writes that were handed over and are not done yet, in their order.
     queue: VecDeque<(u64, Write)>,
     /// Answers that were not fetched yet, by the number of the write.
-    done: BTreeMap<u64, oneshot::Sender<Result<Vec<Position>, LogError>>>,
+    done: BTreeMap<u64, oneshot::Sender<Result<Vec<RecordPosition>, LogError>>>,
     last_write: u64,
     /// Writes that were done.
     pub(super) written: u64,
 }
 
-impl ModelShelf {
+impl ModelStorage {
     pub(super) fn new(env: &Env) -> Self {
-        let state = State {
+        let state = StorageState {
             model: Model::default(),
             faults: Faults::new(env.entropy.fork("log faults")),
             queue: VecDeque::new(),
@@ -58,7 +59,7 @@ impl ModelShelf {
         }
     }
 
-    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> MutexGuard<'_, StorageState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -78,7 +79,7 @@ impl ModelShelf {
         &self,
         write: Write,
         delay: Duration,
-    ) -> oneshot::Receiver<Result<Vec<Position>, LogError>> {
+    ) -> oneshot::Receiver<Result<Vec<RecordPosition>, LogError>> {
         let (tell, told) = oneshot::channel();
         let mut state = self.state();
         state.last_write += 1;
@@ -119,7 +120,7 @@ impl ModelShelf {
     }
 }
 
-impl State {
+impl StorageState {
     fn write_up_to(&mut self, number: u64, now_ms: u64) {
         while let Some((next, _)) = self.queue.front()
             && *next <= number
@@ -144,9 +145,9 @@ impl State {
 
 /// Whether a write may still be done.
 fn in_turn(write: &Write) -> Result<(), LogError> {
-    let is_over = |offset: &&GroupOffset| offset.turn.is_over();
-    match write.offsets.iter().find(is_over) {
-        Some(offset) => Err(LogError::OutOfTurn {
+    let is_rejected = |offset: &&GroupOffset| offset.ticket.is_rejected();
+    match write.offsets.iter().find(is_rejected) {
+        Some(offset) => Err(LogError::PrecedingCommitFailed {
             at: offset.at.clone(),
         }),
         None => Ok(()),
@@ -154,25 +155,25 @@ fn in_turn(write: &Write) -> Result<(), LogError> {
 }
 
 fn away() -> LogError {
-    LogError::Away {
+    LogError::Unavailable {
         servers: "the simulated log".to_owned(),
         why: "it refuses by script".to_owned(),
     }
 }
 
 fn unknown(doing: &'static str, why: &str) -> LogError {
-    LogError::Unknown {
+    LogError::OutcomeUnknown {
         doing,
         why: why.to_owned(),
     }
 }
 
-impl Shelf for ModelShelf {
+impl RecordStorage for ModelStorage {
     fn cluster(&self) -> &str {
         "sim"
     }
 
-    fn create_topic<'a>(&'a self, topic: &'a Topic, config: TopicConfig) -> Call<'a, ()> {
+    fn create_topic<'a>(&'a self, topic: &'a Topic, config: TopicConfig) -> LogFuture<'a, ()> {
         Box::pin(self.on_time(move |model| model.create_topic(topic, config)))
     }
 
@@ -184,7 +185,7 @@ impl Shelf for ModelShelf {
         self.state().model.describe(topic)
     }
 
-    fn write(&self, write: Write) -> Call<'_, Vec<Position>> {
+    fn write(&self, write: Write) -> LogFuture<'_, Vec<RecordPosition>> {
         Box::pin(async move {
             let fate = {
                 let mut state = self.state();
@@ -201,7 +202,7 @@ impl Shelf for ModelShelf {
             let is_commit = !write.offsets.is_empty();
             if fate.is_request_lost && is_commit {
                 // Those behind it may arrive before anybody hears of this.
-                write.offsets.iter().for_each(|offset| offset.turn.fail());
+                write.offsets.iter().for_each(|offset| offset.ticket.fail());
                 self.clock.sleep(RECONNECT).await;
                 return Err(unknown("a commit", "the connection broke"));
             }
@@ -219,29 +220,33 @@ impl Shelf for ModelShelf {
         })
     }
 
-    fn read<'a>(&'a self, read: &'a Read) -> Call<'a, Batch> {
+    fn read<'a>(&'a self, read: &'a Read) -> LogFuture<'a, Batch> {
         Box::pin(self.on_time(move |model| model.read(read)))
     }
 
-    fn wait_for<'a>(&'a self, at: &'a TopicPartition, from: Offset) -> Call<'a, ()> {
+    fn wait_for<'a>(&'a self, at: &'a TopicPartition, from: Offset) -> LogFuture<'a, ()> {
         Box::pin(async move {
             loop {
-                let mut rings = std::pin::pin!(self.grown.notified());
-                rings.as_mut().enable();
+                let mut notified = std::pin::pin!(self.grown.notified());
+                notified.as_mut().enable();
                 let end = self.state().model.end(at)?;
                 if end > from {
                     return Ok(());
                 }
-                rings.await;
+                notified.await;
             }
         })
     }
 
-    fn offset_at<'a>(&'a self, at: &'a TopicPartition, timestamp_ms: u64) -> Call<'a, Offset> {
+    fn offset_at<'a>(&'a self, at: &'a TopicPartition, timestamp_ms: u64) -> LogFuture<'a, Offset> {
         Box::pin(self.on_time(move |model| model.offset_at(at, timestamp_ms)))
     }
 
-    fn delete_before<'a>(&'a self, at: &'a TopicPartition, offset: Offset) -> Call<'a, Offset> {
+    fn delete_before<'a>(
+        &'a self,
+        at: &'a TopicPartition,
+        offset: Offset,
+    ) -> LogFuture<'a, Offset> {
         Box::pin(self.on_time(move |model| model.delete_before(at, offset)))
     }
 
@@ -253,7 +258,11 @@ impl Shelf for ModelShelf {
         self.state().model.committed(group, at)
     }
 
-    fn register_group<'a>(&'a self, group: &'a GroupName, topics: &'a [Topic]) -> Call<'a, ()> {
+    fn register_group<'a>(
+        &'a self,
+        group: &'a GroupName,
+        topics: &'a [Topic],
+    ) -> LogFuture<'a, ()> {
         Box::pin(self.on_time(move |model| {
             model.register_group(group, topics);
             Ok(())
@@ -264,14 +273,14 @@ impl Shelf for ModelShelf {
         &'a self,
         group: &'a GroupName,
         partitions: &'a [TopicPartition],
-    ) -> Call<'a, ()> {
+    ) -> LogFuture<'a, ()> {
         Box::pin(self.on_time(move |model| {
             model.skip_to_end(group, partitions);
             Ok(())
         }))
     }
 
-    fn forget_group<'a>(&'a self, group: &'a GroupName) -> Call<'a, ()> {
+    fn forget_group<'a>(&'a self, group: &'a GroupName) -> LogFuture<'a, ()> {
         Box::pin(self.on_time(move |model| {
             model.forget_group(group);
             Ok(())
@@ -279,8 +288,8 @@ impl Shelf for ModelShelf {
     }
 }
 
-impl fmt::Debug for ModelShelf {
+impl fmt::Debug for ModelStorage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ModelShelf({} writes)", self.state().written)
+        write!(f, "ModelStorage({} writes)", self.state().written)
     }
 }

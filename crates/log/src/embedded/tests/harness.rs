@@ -10,19 +10,19 @@ use tidegate_core::env::{Clock, Disk, OpenMode, Sleep};
 use tidegate_core::{EventId, GroupName, Offset, Topic};
 use tidegate_sim::SimDisk;
 
-use crate::embedded::audit::{self, Audited};
-use crate::embedded::change::Change;
+use crate::embedded::audit::{self, TopicAudit};
+use crate::embedded::change::LogChange;
 use crate::embedded::config::EmbeddedConfig;
 use crate::embedded::files::journals;
 use crate::embedded::manifest;
-use crate::embedded::open::{Opened, open};
+use crate::embedded::open::{OpenedLog, open};
 use crate::embedded::pending::{encode, place, unplaced};
-use crate::embedded::reader::Reader;
-use crate::embedded::seal::Seal;
+use crate::embedded::reader::SegmentReader;
+use crate::embedded::secret::LogSecret;
 use crate::error::LogError;
-use crate::local::{GroupOffset, Turn, Write};
-use crate::port::{Append, Batch, Committed, Position, Read};
-use crate::record::{Record, Stored, TopicPartition};
+use crate::local::{CommitTicket, GroupOffset, Write};
+use crate::port::{Append, Batch, Committed, Read, RecordPosition};
+use crate::record::{Record, StoredRecord, TopicPartition};
 use crate::topic::TopicConfig;
 
 /// A clock that a test sets.
@@ -59,13 +59,13 @@ pub(super) fn small() -> EmbeddedConfig {
     }
 }
 
-pub(super) struct Desk {
-    pub(super) opened: Opened,
+pub(super) struct Harness {
+    pub(super) opened: OpenedLog,
     pub(super) clock: Arc<TestClock>,
-    pub(super) reader: Reader,
+    pub(super) reader: SegmentReader,
 }
 
-impl Desk {
+impl Harness {
     pub(super) fn open(disk: &SimDisk, config: EmbeddedConfig) -> Result<Self, LogError> {
         Self::open_at(disk, config, NOW_MS)
     }
@@ -80,7 +80,7 @@ impl Desk {
         // A random number in production; here every life has its own.
         let write = disk.operations().wrapping_mul(0x9e37_79b9);
         let opened = open(as_disk, clock.clone(), config, write)?;
-        let reader = Reader::new(Arc::clone(&opened.hub));
+        let reader = SegmentReader::new(Arc::clone(&opened.context));
         Ok(Self {
             opened,
             clock,
@@ -94,9 +94,9 @@ impl Desk {
 
     pub(super) fn create(&mut self, name: &str, config: TopicConfig) -> Result<(), LogError> {
         self.create_in_journal(name, config)?;
-        match self.opened.hub.is_in_checkpoint(&topic(name)) {
+        match self.opened.context.is_in_checkpoint(&topic(name)) {
             true => Ok(()),
-            false => self.opened.keeper.checkpoint(),
+            false => self.opened.maintenance.checkpoint(),
         }
     }
 
@@ -113,13 +113,17 @@ impl Desk {
     pub(super) fn write_all(
         &mut self,
         writes: Vec<Write>,
-    ) -> Result<Vec<Result<Vec<Position>, LogError>>, LogError> {
-        let hub = Arc::clone(&self.opened.hub);
+    ) -> Result<Vec<Result<Vec<RecordPosition>, LogError>>, LogError> {
+        let context = Arc::clone(&self.opened.context);
         let mut pendings = Vec::new();
         let mut placings = Vec::new();
         for write in &writes {
-            let (pending, placing) =
-                encode(write, &hub.catalog(), &hub.config, hub.clock.now_ms())?;
+            let (pending, placing) = encode(
+                write,
+                &context.catalog(),
+                &context.config,
+                context.clock.now_ms(),
+            )?;
             pendings.push(pending);
             placings.push(placing);
         }
@@ -136,50 +140,54 @@ impl Desk {
             .collect())
     }
 
-    pub(super) fn write(&mut self, write: Write) -> Result<Vec<Position>, LogError> {
+    pub(super) fn write(&mut self, write: Write) -> Result<Vec<RecordPosition>, LogError> {
         self.write_all(vec![write])?.remove(0)
     }
 
-    pub(super) fn append(&mut self, appends: Vec<Append>) -> Result<Vec<Position>, LogError> {
+    pub(super) fn append(&mut self, appends: Vec<Append>) -> Result<Vec<RecordPosition>, LogError> {
         self.write(Write {
             appends,
             offsets: Vec::new(),
         })
     }
 
-    /// Does what the keeper does in its time.
+    /// Does what the maintenance thread does in its time.
     pub(super) fn keep(&mut self) -> Result<(), LogError> {
         self.apply_retention(false)?;
-        let Opened {
-            keeper,
+        let OpenedLog {
+            maintenance,
             writer,
-            hub,
+            context,
             ..
         } = &mut self.opened;
-        if hub.state().fresh_bytes > hub.config.cache_size {
-            keeper.fill(true)?;
+        if context.state().unflushed_bytes > context.config.cache_size {
+            maintenance.fill(true)?;
         }
-        if keeper.is_checkpoint_due() {
-            keeper.checkpoint()?;
+        if maintenance.is_checkpoint_due() {
+            maintenance.checkpoint()?;
         }
-        keeper.make_spare()?;
-        while let Some(change) = keeper.retention(false)? {
+        maintenance.make_spare()?;
+        while let Some(change) = maintenance.retention(false)? {
             if !writer.remove(change)? {
                 break;
             }
         }
-        if let Some(change) = keeper.compaction()? {
+        if let Some(change) = maintenance.compaction()? {
             writer.remove(change)?;
         }
-        if !hub.state().garbage.is_empty() {
-            keeper.checkpoint()?;
+        if !context.state().garbage.is_empty() {
+            maintenance.checkpoint()?;
         }
         Ok(())
     }
 
     fn apply_retention(&mut self, is_full: bool) -> Result<(), LogError> {
-        let Opened { keeper, writer, .. } = &mut self.opened;
-        while let Some(change) = keeper.retention(is_full)? {
+        let OpenedLog {
+            maintenance,
+            writer,
+            ..
+        } = &mut self.opened;
+        while let Some(change) = maintenance.retention(is_full)? {
             if !writer.remove(change)? {
                 break;
             }
@@ -187,13 +195,13 @@ impl Desk {
         Ok(())
     }
 
-    /// Does what the keeper does on a disk without room.
+    /// Does what the maintenance thread does on a disk without room.
     pub(super) fn make_room(&mut self) -> Result<(), LogError> {
         self.apply_retention(true)?;
-        let keeper = &mut self.opened.keeper;
-        keeper.remove_now();
-        keeper.give_up_files();
-        keeper.checkpoint()
+        let maintenance = &mut self.opened.maintenance;
+        maintenance.remove_now();
+        maintenance.give_up_files();
+        maintenance.checkpoint()
     }
 
     pub(super) fn delete_before(
@@ -201,8 +209,12 @@ impl Desk {
         at: &TopicPartition,
         offset: i64,
     ) -> Result<(), LogError> {
-        let Opened { keeper, writer, .. } = &mut self.opened;
-        if let Some(change) = keeper.delete_before(at, offset)? {
+        let OpenedLog {
+            maintenance,
+            writer,
+            ..
+        } = &mut self.opened;
+        if let Some(change) = maintenance.delete_before(at, offset)? {
             assert!(writer.remove(change)?);
         }
         Ok(())
@@ -212,7 +224,7 @@ impl Desk {
         let group = GroupName::new(group).unwrap();
         self.opened
             .writer
-            .change(&[Change::Register { group, topics }])
+            .change(&[LogChange::Register { group, topics }])
     }
 
     /// A group begins behind all that these partitions hold.
@@ -225,8 +237,8 @@ impl Desk {
         self.reader.read(&Read::new(at.clone(), Offset(from)))
     }
 
-    /// All records of a partition that are there, in small helpings.
-    pub(super) fn all(&mut self, at: &TopicPartition) -> Result<Vec<Stored>, LogError> {
+    /// All records of a partition that are there, in small batches.
+    pub(super) fn all(&mut self, at: &TopicPartition) -> Result<Vec<StoredRecord>, LogError> {
         let mut from = self.start(at);
         let mut found = Vec::new();
         loop {
@@ -243,19 +255,19 @@ impl Desk {
     }
 
     pub(super) fn start(&self, at: &TopicPartition) -> i64 {
-        let state = self.opened.hub.state();
+        let state = self.opened.context.state();
         let (topic, partition) = state.find(at).unwrap();
         state.partition(topic, partition).unwrap().start
     }
 
     pub(super) fn end(&self, at: &TopicPartition) -> i64 {
-        let state = self.opened.hub.state();
+        let state = self.opened.context.state();
         let (topic, partition) = state.find(at).unwrap();
         state.partition(topic, partition).unwrap().end
     }
 
-    pub(super) fn audit(&self) -> Vec<Audited> {
-        audit::live(&self.opened.hub).unwrap()
+    pub(super) fn audit(&self) -> Vec<TopicAudit> {
+        audit::live(&self.opened.context).unwrap()
     }
 
     pub(super) fn assert_balanced(&self) {
@@ -300,13 +312,13 @@ pub(super) fn offset(
             metadata: format!("up to {next}"),
         },
         postings: postings(delivered, Some(Place::Queued), Some(Place::Delivered)),
-        turn: Turn::default(),
+        ticket: CommitTicket::default(),
     }
 }
 
-/// The seal of the log.
-pub(super) fn seal(disk: &dyn Disk) -> Seal {
-    manifest::read(disk, dir()).unwrap().unwrap().state.seal
+/// The secret of the log.
+pub(super) fn secret(disk: &dyn Disk) -> LogSecret {
+    manifest::read(disk, dir()).unwrap().unwrap().state.secret
 }
 
 /// The journal file with this number, which must be there.

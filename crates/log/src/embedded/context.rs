@@ -1,4 +1,4 @@
-//! What the threads of a log and its callers have in common.
+//! Config, disk, clock and state of an open log, shared by its threads and callers.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -12,38 +12,38 @@ use tokio::sync::Notify;
 
 use super::catalog::Catalog;
 use super::config::EmbeddedConfig;
-use super::seal::Seal;
-use super::state::{JournalPlace, State};
-use super::syncing::Syncing;
+use super::secret::LogSecret;
+use super::state::{JournalPlace, LogState};
+use super::sync_gate::SyncGate;
 use crate::error::LogError;
 
-/// What the threads of a log and its callers have in common.
+/// Config, disk, clock and state of an open log, shared by its threads and callers.
 #[derive(Debug)]
-pub(super) struct Hub {
+pub(super) struct EmbeddedContext {
     pub(super) config: EmbeddedConfig,
     pub(super) disk: Arc<dyn Disk>,
     pub(super) clock: Arc<dyn Clock>,
-    pub(super) seal: Seal,
-    state: Mutex<State>,
+    pub(super) secret: LogSecret,
+    state: Mutex<LogState>,
     catalog: Mutex<Arc<Catalog>>,
-    status: Mutex<Status>,
+    status: Mutex<LogStatus>,
     /// Journal files that may be used again.
     pool: Mutex<Vec<String>>,
     /// Whether the journal is being synced.
-    pub(super) syncing: Syncing,
-    /// Rings when the keeper has something to do.
-    pub(super) keeper_bell: Notify,
-    /// Rings when the keeper has made room.
-    pub(super) writer_bell: Notify,
-    /// Rings when the log is closed or has stopped, for those who wait for records.
-    pub(super) end_bell: Notify,
+    pub(super) sync_gate: SyncGate,
+    /// Notified when the maintenance thread has something to do.
+    pub(super) wake_maintenance: Notify,
+    /// Notified when the maintenance thread has made room.
+    pub(super) wake_writer: Notify,
+    /// Notified when the log is closed or has stopped, for those who wait for records.
+    pub(super) ended: Notify,
 }
 
-/// How the log is.
+/// Whether the log takes writes, and how far its checkpoint is.
 #[derive(Debug, Default, Clone)]
-pub(super) struct Status {
+pub(super) struct LogStatus {
     /// Why it does not take everything.
-    pub(super) reasons: BTreeMap<Refusing, String>,
+    pub(super) reasons: BTreeMap<RefusalReason, String>,
     pub(super) is_closed: bool,
     /// Where the journal begins that is still needed.
     pub(super) checkpoint: JournalPlace,
@@ -59,7 +59,7 @@ pub(super) struct Status {
 
 /// A reason not to take everything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Refusing {
+pub(super) enum RefusalReason {
     /// The disk failed: nothing is taken any more.
     Stopped,
     /// Records cannot go to their segments for now.
@@ -68,23 +68,23 @@ pub(super) enum Refusing {
     Unwritten,
     /// What the start found is in no checkpoint yet. Until it is, nothing is written behind it: the next
     /// start would take that for what was there before, and the rest for lost.
-    Owed,
+    RecoveryPending,
     /// The last append was refused by the log's own limit.
     OverLimit,
 }
 
-impl Status {
+impl LogStatus {
     /// Why it refuses for this reason; none where it does not.
-    pub(super) fn why(&self, reason: Refusing) -> Option<&String> {
+    pub(super) fn why(&self, reason: RefusalReason) -> Option<&String> {
         self.reasons.get(&reason)
     }
 
-    pub(super) fn is(&self, reason: Refusing) -> bool {
+    pub(super) fn is(&self, reason: RefusalReason) -> bool {
         self.why(reason).is_some()
     }
 
     /// Refuses for this reason, or not any more.
-    pub(super) fn set(&mut self, reason: Refusing, why: Option<String>) {
+    pub(super) fn set(&mut self, reason: RefusalReason, why: Option<String>) {
         match why {
             Some(why) => self.reasons.insert(reason, why),
             None => self.reasons.remove(&reason),
@@ -94,18 +94,18 @@ impl Status {
     /// Why records are refused for want of room.
     pub(super) fn no_room(&self) -> Option<String> {
         let mut reasons = self.reasons.iter();
-        let found = reasons.find(|(reason, _)| **reason != Refusing::Stopped);
+        let found = reasons.find(|(reason, _)| **reason != RefusalReason::Stopped);
         found.map(|(_, why)| why.clone())
     }
 }
 
-impl Hub {
+impl EmbeddedContext {
     pub(super) fn new(
         config: EmbeddedConfig,
         disk: Arc<dyn Disk>,
         clock: Arc<dyn Clock>,
-        state: State,
-        status: Status,
+        state: LogState,
+        status: LogStatus,
         pool: Vec<String>,
     ) -> Self {
         Self {
@@ -113,23 +113,23 @@ impl Hub {
             disk,
             clock,
             catalog: Mutex::new(Arc::new(Catalog::of(&state))),
-            seal: state.seal,
+            secret: state.secret,
             state: Mutex::new(state),
             status: Mutex::new(status),
             pool: Mutex::new(pool),
-            syncing: Syncing::default(),
-            keeper_bell: Notify::new(),
-            writer_bell: Notify::new(),
-            end_bell: Notify::new(),
+            sync_gate: SyncGate::default(),
+            wake_maintenance: Notify::new(),
+            wake_writer: Notify::new(),
+            ended: Notify::new(),
         }
     }
 
-    /// The state. Whoever panics while it is held has changed nothing that was not durable.
-    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+    /// The state. A thread that panics while it holds the lock has changed nothing that was not durable.
+    pub(super) fn state(&self) -> MutexGuard<'_, LogState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn status(&self) -> MutexGuard<'_, Status> {
+    pub(super) fn status(&self) -> MutexGuard<'_, LogStatus> {
         self.status.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -165,7 +165,7 @@ impl Hub {
 
     /// Refuses whatever changes something, once the log has stopped.
     pub(super) fn check_running(&self) -> Result<(), LogError> {
-        match self.status().why(Refusing::Stopped) {
+        match self.status().why(RefusalReason::Stopped) {
             Some(why) => Err(LogError::Stopped { why: why.clone() }),
             None => Ok(()),
         }
@@ -180,11 +180,11 @@ impl Hub {
         Ok(())
     }
 
-    /// Refuses whatever goes to the journal before what the start found is written down.
-    pub(super) fn check_owed(&self) -> Result<(), LogError> {
-        match self.status().why(Refusing::Owed) {
+    /// Refuses whatever goes to the journal before the result of recovery is saved.
+    pub(super) fn check_recovery_saved(&self) -> Result<(), LogError> {
+        match self.status().why(RefusalReason::RecoveryPending) {
             Some(why) => Err(LogError::Disk {
-                doing: "write down what was found in",
+                doing: "save the result of recovery in",
                 path: self.config.dir.clone(),
                 source: io::Error::new(io::ErrorKind::StorageFull, why.clone()),
             }),
@@ -204,12 +204,12 @@ impl Hub {
     /// Takes nothing any more; reads go on.
     pub(super) fn stop(&self, error: &LogError) {
         let mut status = self.status();
-        if !status.is(Refusing::Stopped) {
+        if !status.is(RefusalReason::Stopped) {
             tracing::error!(%error, dir = %self.config.dir.display(), "the log has stopped");
-            status.set(Refusing::Stopped, Some(error.to_string()));
+            status.set(RefusalReason::Stopped, Some(error.to_string()));
         }
         drop(status);
-        self.writer_bell.notify_one();
-        self.end_bell.notify_waiters();
+        self.wake_writer.notify_one();
+        self.ended.notify_waiters();
     }
 }

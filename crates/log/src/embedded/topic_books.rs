@@ -4,12 +4,12 @@ use tidegate_core::books::Books;
 use tidegate_core::{GroupName, Offset, Topic};
 
 use super::audit::group_books;
-use super::state::State;
+use super::state::LogState;
 
 /// The books of one component: a topic, or a group on a topic.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Kept {
+pub struct TopicBooks {
     /// The topic.
     pub topic: Topic,
     /// The group; none for the topic itself, all of whose records are queued.
@@ -22,23 +22,23 @@ pub struct Kept {
 }
 
 /// The books of every topic and of every group on it.
-pub(super) fn kept(state: &State) -> Vec<Kept> {
-    let mut kept = Vec::new();
+pub(super) fn topic_books(state: &LogState) -> Vec<TopicBooks> {
+    let mut all = Vec::new();
     for (topic, number) in state.topics.iter().zip(0..) {
-        kept.push(Kept {
+        all.push(TopicBooks {
             topic: topic.name.clone(),
             group: None,
             books: topic.books.clone(),
             begins: Vec::new(),
         });
-        for (group, readings) in &state.groups {
-            kept.extend(readings.get(&number).map(|reading| Kept {
+        for (group, by_topic) in &state.groups {
+            all.extend(by_topic.get(&number).map(|progress| TopicBooks {
                 topic: topic.name.clone(),
                 group: Some(group.clone()),
-                books: group_books(topic, reading),
-                begins: reading.starts.iter().copied().map(Offset).collect(),
+                books: group_books(topic, progress),
+                begins: progress.starts.iter().copied().map(Offset).collect(),
             }));
         }
     }
-    kept
+    all
 }

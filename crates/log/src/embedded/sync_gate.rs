@@ -1,17 +1,17 @@
-//! Whether the journal is being synced: commits wait for those syncs only, so others who use the disk
-//! give way to them.
+//! Whether the journal is being synced: commits wait for those syncs only, so other users of the disk
+//! wait until they end.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 /// Whether the journal is being synced.
 #[derive(Debug, Default)]
-pub(super) struct Syncing {
-    turn: Mutex<Turn>,
+pub(super) struct SyncGate {
+    state: Mutex<SyncState>,
     ended: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct Turn {
+struct SyncState {
     is_under_way: bool,
     /// How many have ended.
     ended: u64,
@@ -19,37 +19,37 @@ struct Turn {
 
 /// A sync of the journal that is under way, until it is dropped.
 #[derive(Debug)]
-pub(super) struct UnderWay<'a>(&'a Syncing);
+pub(super) struct SyncInProgress<'a>(&'a SyncGate);
 
-impl Syncing {
+impl SyncGate {
     /// Says that a sync begins.
-    pub(super) fn begin(&self) -> UnderWay<'_> {
-        self.turn().is_under_way = true;
-        UnderWay(self)
+    pub(super) fn begin(&self) -> SyncInProgress<'_> {
+        self.state().is_under_way = true;
+        SyncInProgress(self)
     }
 
     /// Waits until the sync that is under way has ended. It does not wait for the next one as well, which
     /// may follow at once: under a load of commits it would wait for ever.
-    pub(super) fn let_pass(&self) {
-        let turn = self.turn();
-        let ended = turn.ended;
+    pub(super) fn wait_for_current_sync(&self) {
+        let state = self.state();
+        let ended = state.ended;
         let passed = self
             .ended
-            .wait_while(turn, |turn| turn.is_under_way && turn.ended == ended);
+            .wait_while(state, |state| state.is_under_way && state.ended == ended);
         drop(passed.unwrap_or_else(PoisonError::into_inner));
     }
 
-    fn turn(&self) -> MutexGuard<'_, Turn> {
-        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, SyncState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for UnderWay<'_> {
+impl Drop for SyncInProgress<'_> {
     fn drop(&mut self) {
-        let mut turn = self.0.turn();
-        turn.is_under_way = false;
-        turn.ended = turn.ended.wrapping_add(1);
-        drop(turn);
+        let mut state = self.0.state();
+        state.is_under_way = false;
+        state.ended = state.ended.wrapping_add(1);
+        drop(state);
         self.0.ended.notify_all();
     }
 }
@@ -61,25 +61,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_gives_way_waits_for_one_sync_and_not_for_the_next() {
-        let syncing = Syncing::default();
-        syncing.let_pass();
+    fn a_waiter_waits_for_one_sync_and_not_for_the_next() {
+        let sync_gate = SyncGate::default();
+        sync_gate.wait_for_current_sync();
         std::thread::scope(|threads| {
             let (passed, has_passed) = mpsc::channel();
-            let first = syncing.begin();
-            let waiting = &syncing;
+            let first = sync_gate.begin();
+            let waiting = &sync_gate;
             threads.spawn(move || {
-                waiting.let_pass();
+                waiting.wait_for_current_sync();
                 passed.send(()).ok();
             });
             // Long enough for the thread to begin; it must wait however long this is.
             let waited = has_passed.recv_timeout(std::time::Duration::from_millis(50));
             assert!(waited.is_err(), "a sync is under way");
             // The next one begins before the thread can have seen that the first one has ended.
-            let mut turn = syncing.turn();
-            turn.ended += 1;
-            drop(turn);
-            syncing.ended.notify_all();
+            let mut state = sync_gate.state();
+            state.ended += 1;
+            drop(state);
+            sync_gate.ended.notify_all();
             has_passed.recv().unwrap();
             drop(first);
         });

@@ -10,10 +10,10 @@ use crate::record::TopicPartition;
 /// Spreads partitions over the members that read their topics.
 ///
 /// What somebody has stays there unless moving it makes the shares more even, because every move
-/// repeats records. The rest goes to whoever has least, the member of longest standing first. In
+/// repeats records. The rest goes to the member that has least, the member of longest standing first. In
 /// the end no single move would make the shares more even; where all members read the same topics,
 /// no two shares differ by more than one. A partition whose topic nobody reads is not in the answer.
-pub(super) fn spread<'a>(
+pub(super) fn assign_sticky<'a>(
     partitions: impl Iterator<Item = (&'a TopicPartition, Option<MemberId>)>,
     members: &BTreeMap<MemberId, &BTreeSet<Topic>>,
 ) -> BTreeMap<&'a TopicPartition, MemberId> {
