@@ -12,13 +12,13 @@ pub enum QueueError {
     Store(#[from] StoreError),
     /// No answer came, and it may or may not have happened.
     #[error("no answer came while trying to {doing}")]
-    Unanswered {
+    OutcomeUnknown {
         /// What was being done.
         doing: &'static str,
     },
     /// No event has this number.
     #[error("there is no event {id} in the queue or in its log")]
-    Unknown {
+    UnknownEvent {
         /// The number.
         id: i64,
     },
@@ -35,13 +35,13 @@ pub enum QueueError {
     #[error(
         "a side effect for event `{event_id}` was done meanwhile for another one of the same id"
     )]
-    Guarded {
+    SideEffectExists {
         /// The id.
         event_id: EventId,
     },
     /// The event is not in a state in which this can be done.
     #[error("event {id} is {state} and cannot be {wanted}")]
-    Misplaced {
+    WrongState {
         /// The number.
         id: i64,
         /// Where it is.
@@ -72,7 +72,7 @@ pub enum QueueError {
     },
     /// A name that cannot be used.
     #[error("{what} `{name}` cannot be used: {why}")]
-    Name {
+    InvalidName {
         /// What was being named.
         what: &'static str,
         /// The name.
@@ -84,7 +84,7 @@ pub enum QueueError {
     #[error(
         "projection `{name}` cannot be rebuilt whole: retention has removed events from the log"
     )]
-    Removed {
+    EventsRemoved {
         /// The projection.
         name: String,
     },
@@ -112,17 +112,17 @@ impl QueueError {
     pub fn may_have_happened(&self) -> bool {
         match self {
             Self::Store(error) => error.may_have_happened(),
-            Self::Unanswered { .. } => true,
+            Self::OutcomeUnknown { .. } => true,
             Self::RegistryChanged
-            | Self::Unknown { .. }
+            | Self::UnknownEvent { .. }
             | Self::Busy { .. }
-            | Self::Guarded { .. }
-            | Self::Misplaced { .. }
+            | Self::SideEffectExists { .. }
+            | Self::WrongState { .. }
             | Self::Encode { .. }
             | Self::UnknownProjection { .. }
             | Self::ProjectionRuns { .. }
-            | Self::Name { .. }
-            | Self::Removed { .. }
+            | Self::InvalidName { .. }
+            | Self::EventsRemoved { .. }
             | Self::TooLong { .. }
             | Self::ForeignTransaction => false,
         }
@@ -135,16 +135,18 @@ impl QueueError {
     pub fn code(&self) -> Code {
         Code::from_static(match self {
             Self::Store(error) => return error.code(),
-            Self::Unanswered { .. } => "store.timeout",
-            Self::Unknown { .. } => "queue.unknown",
+            Self::OutcomeUnknown { .. } => "store.timeout",
+            Self::UnknownEvent { .. } => "queue.unknown",
             Self::Busy { .. } => "queue.busy",
-            Self::Misplaced { .. } => "queue.misplaced",
+            Self::WrongState { .. } => "queue.wrong-state",
             Self::Encode { .. } => "queue.payload",
             Self::UnknownProjection { .. } => "projection.unknown",
             Self::ProjectionRuns { .. } => "projection.runs",
-            Self::Removed { .. } => "projection.removed",
-            Self::Name { .. } | Self::TooLong { .. } => "usage.name",
-            Self::Guarded { .. } | Self::RegistryChanged | Self::ForeignTransaction => "internal",
+            Self::EventsRemoved { .. } => "projection.removed",
+            Self::InvalidName { .. } | Self::TooLong { .. } => "usage.name",
+            Self::SideEffectExists { .. } | Self::RegistryChanged | Self::ForeignTransaction => {
+                "internal"
+            }
         })
     }
 
@@ -153,8 +155,8 @@ impl QueueError {
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             Self::Store(error) => error.hint(),
-            Self::Unanswered { .. } => Some(OUTCOME_UNKNOWN),
-            Self::Unknown { .. } => Some(
+            Self::OutcomeUnknown { .. } => Some(OUTCOME_UNKNOWN),
+            Self::UnknownEvent { .. } => Some(
                 "`tidegate queue ls` lists what waits, `ls --status completed` the log; retention removes \
                  events for good, and `tidegate audit` names one that was lost",
             ),
@@ -163,14 +165,16 @@ impl QueueError {
                 Some("`tidegate projection ls` lists those that have")
             }
             Self::ProjectionRuns { .. } => Some(
-                "stop the process that runs it first; its turn ends with `queue.projection.lease`",
+                "stop the process that runs it first; its leadership ends with `queue.projection.lease`",
             ),
-            Self::Removed { .. } => Some("`--partial` builds it from the events that are left"),
-            Self::Misplaced { .. }
+            Self::EventsRemoved { .. } => {
+                Some("`--partial` builds it from the events that are left")
+            }
+            Self::WrongState { .. }
             | Self::Encode { .. }
-            | Self::Name { .. }
+            | Self::InvalidName { .. }
             | Self::TooLong { .. }
-            | Self::Guarded { .. }
+            | Self::SideEffectExists { .. }
             | Self::RegistryChanged
             | Self::ForeignTransaction => None,
         }
@@ -197,17 +201,17 @@ impl Classify for QueueError {
     fn class(&self) -> FailureClass {
         match self {
             Self::Store(error) => error.class(),
-            Self::Unanswered { .. }
+            Self::OutcomeUnknown { .. }
             | Self::Busy { .. }
-            | Self::Guarded { .. }
+            | Self::SideEffectExists { .. }
             | Self::ProjectionRuns { .. }
             | Self::RegistryChanged => FailureClass::Transient,
-            Self::Unknown { .. }
-            | Self::Misplaced { .. }
+            Self::UnknownEvent { .. }
+            | Self::WrongState { .. }
             | Self::Encode { .. }
             | Self::UnknownProjection { .. }
-            | Self::Name { .. }
-            | Self::Removed { .. }
+            | Self::InvalidName { .. }
+            | Self::EventsRemoved { .. }
             | Self::TooLong { .. }
             | Self::ForeignTransaction => FailureClass::Permanent,
         }

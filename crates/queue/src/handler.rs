@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use tidegate_core::{Classify, Code, EventId, EventIds, Failure, FailureClass};
 
-use crate::event::{Event, NewEvent};
+use crate::event::{NewEvent, QueueEvent};
 use crate::port::{ClaimedEvent, HandlerCommit, HandlerState, QueueStore};
 use crate::tx::Tx;
 use crate::{QueueError, limit};
@@ -50,7 +50,7 @@ impl From<QueueError> for Handled {
 ///
 /// It may be called more than once for one event: after a crash, a lease that ran out, or an answer
 /// that was lost. What it does through its [`Context`] happens once.
-pub trait Handler<E: Event>: Send + Sync + 'static {
+pub trait Handler<E: QueueEvent>: Send + Sync + 'static {
     /// Its name, unique among all handlers of all processes.
     fn id(&self) -> &str;
 
@@ -115,7 +115,7 @@ impl Context {
     ///
     /// # Errors
     /// It has no JSON form, or its type or key is too long.
-    pub fn publish<E: Event>(&mut self, event: &E) -> Result<EventId, QueueError> {
+    pub fn publish<E: QueueEvent>(&mut self, event: &E) -> Result<EventId, QueueError> {
         let id = self.ids.mint();
         self.publish_raw(NewEvent::of(id, event)?)?;
         Ok(id)
@@ -212,7 +212,7 @@ pub(crate) struct Typed<E, H> {
     pub(crate) of: PhantomData<fn() -> E>,
 }
 
-impl<E: Event, H: Handler<E>> AnyHandler for Typed<E, H> {
+impl<E: QueueEvent, H: Handler<E>> AnyHandler for Typed<E, H> {
     fn id(&self) -> &str {
         self.handler.id()
     }
@@ -277,7 +277,7 @@ pub(crate) struct TypedClosure<E, F> {
 
 impl<E, F, R> AnyHandler for TypedClosure<E, F>
 where
-    E: Event,
+    E: QueueEvent,
     F: Fn(Delivery<E>) -> R + Send + Sync + 'static,
     R: Future<Output = Handled> + Send + 'static,
 {
@@ -301,7 +301,7 @@ where
 
 /// The event with its type. The same bytes never become readable, so trying again would be for
 /// nothing.
-fn delivery<E: Event>(event: &ClaimedEvent, attempt: u32) -> Result<Delivery<E>, Handled> {
+fn delivery<E: QueueEvent>(event: &ClaimedEvent, attempt: u32) -> Result<Delivery<E>, Handled> {
     let decoded = serde_json::from_str::<E>(&event.payload).map_err(|error| {
         let code = Code::from_static("schema.invalid");
         let text = format!(

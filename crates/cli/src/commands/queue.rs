@@ -65,6 +65,6 @@ async fn number_of(opened: &Opened, event: EventRef) -> Result<Result<i64, Repor
 fn is_about_the_event(error: &QueueError) -> bool {
     matches!(
         error,
-        QueueError::Unknown { .. } | QueueError::Busy { .. } | QueueError::Misplaced { .. }
+        QueueError::UnknownEvent { .. } | QueueError::Busy { .. } | QueueError::WrongState { .. }
     )
 }

@@ -7,7 +7,7 @@ use serde_json::Value;
 use tidegate_core::EventId;
 use tidegate_core::env::Env;
 use tidegate_queue::port::{
-    ClaimedEvent, Disposition, HandlerResult, HandlerState, Lane, Move, Settlement,
+    ClaimedEvent, Disposition, HandlerResult, HandlerState, Lane, Settlement, Transition,
 };
 use tidegate_queue::{NewEvent, Queue};
 use tidegate_store::sqlx::{self, AssertSqlSafe};
@@ -63,7 +63,7 @@ impl Tables {
     fn settle(&self, event: &ClaimedEvent, to: Disposition, states: Vec<HandlerState>) {
         let settlement = Settlement {
             registry: None,
-            moves: vec![Move {
+            transitions: vec![Transition {
                 claim: event.claim.clone(),
                 key: event.key.clone(),
                 to,
@@ -79,7 +79,7 @@ impl Tables {
     fn end_batches(&self, events: &[ClaimedEvent]) {
         let settlement = Settlement {
             registry: None,
-            moves: Vec::new(),
+            transitions: Vec::new(),
             finished: events.iter().map(|event| event.claim.held).collect(),
         };
         let settled = self.queue.store().settle(&settlement);

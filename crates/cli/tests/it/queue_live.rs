@@ -278,7 +278,7 @@ pub(crate) fn a_rebuild_is_asked_for_and_done_by_the_application(app: &Applicati
     // Nobody runs it now: the request stays, and is said to.
     app.until("the application gave its turn back", |app| {
         let store = app.queue.store();
-        let turn = store.take_turn("projection.seen", "tester", Duration::ZERO);
+        let turn = store.acquire_leadership("projection.seen", "tester", Duration::ZERO);
         app.runtime.block_on(turn).unwrap().is_some()
     });
     let late = ["projection", "rebuild", "seen", "--timeout", "300ms"];
@@ -375,7 +375,7 @@ pub(crate) fn a_forgotten_projection_is_not_listed(app: &Application) {
     projecting.send(true).unwrap();
     app.until("the application gave its turn back", |app| {
         let store = app.queue.store();
-        let turn = store.take_turn("projection.seen", "tester", Duration::ZERO);
+        let turn = store.acquire_leadership("projection.seen", "tester", Duration::ZERO);
         app.runtime.block_on(turn).unwrap().is_some()
     });
     app.ok(&["projection", "forget", "seen", "--yes"]);

@@ -70,7 +70,7 @@ static PROJECTION: &[Key] = &[
         "lease",
         SPAN_ABOVE_ZERO,
         "10s",
-        "How long a turn holds without renewal, and stands still after a crash.",
+        "How long leadership holds without renewal; after a crash work stops for this long.",
     ),
     key(
         "timeout",

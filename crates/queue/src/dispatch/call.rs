@@ -13,7 +13,7 @@ use tidegate_core::{Code, Failure};
 use crate::handler::Handled;
 
 /// Runs a handler's future.
-pub(super) struct Guarded<'a> {
+pub(super) struct HandlerCall<'a> {
     call: Pin<Box<dyn Future<Output = Handled> + Send + 'a>>,
     clock: Arc<dyn Clock>,
     limit: Duration,
@@ -21,7 +21,7 @@ pub(super) struct Guarded<'a> {
     deadline: Option<Sleep>,
 }
 
-impl<'a> Guarded<'a> {
+impl<'a> HandlerCall<'a> {
     pub(super) fn new(
         call: Pin<Box<dyn Future<Output = Handled> + Send + 'a>>,
         clock: Arc<dyn Clock>,
@@ -36,7 +36,7 @@ impl<'a> Guarded<'a> {
     }
 }
 
-impl Future for Guarded<'_> {
+impl Future for HandlerCall<'_> {
     type Output = Handled;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut TaskContext<'_>) -> Poll<Handled> {

@@ -63,7 +63,7 @@ impl Ready {
         let mut keep = VecDeque::new();
         let mut freed = Vec::new();
         for event in std::mem::take(&mut self.queue) {
-            if is_gone(event.claim.held) {
+            if is_gone(event.claim.lease) {
                 freed.extend(event.key.clone());
                 gone.push(event);
             } else {
@@ -74,7 +74,7 @@ impl Ready {
         for behind in self.behind.values_mut() {
             let (out, kept): (VecDeque<_>, VecDeque<_>) = std::mem::take(behind)
                 .into_iter()
-                .partition(|e| is_gone(e.claim.held));
+                .partition(|e| is_gone(e.claim.lease));
             gone.extend(out);
             *behind = kept;
         }
@@ -98,7 +98,7 @@ mod tests {
             claim: Claim {
                 id,
                 event_id: EventId::from_u128(1),
-                held: Held::Batch { batch, token: 1 },
+                lease: Held::Batch { batch, token: 1 },
                 place: Place::Queued,
             },
             type_name: "a".to_owned(),

@@ -8,27 +8,29 @@ use tidegate_core::books::{Bucket, Place, Posting, postings};
 use tidegate_store::span_ms;
 
 use crate::QueueError;
-use crate::port::{Disposition, HandlerResult, HandlerState, Held, Listed, Move, Settlement};
+use crate::port::{
+    Disposition, HandlerResult, HandlerState, Held, ListedEvent, Settlement, Transition,
+};
 
 /// The moves of a settlement by the lease they are held by.
 #[derive(Default)]
 pub(super) struct ByLease<'a> {
     /// By batch and token: moves, and whether the batch is finished after this.
-    pub(super) batches: BTreeMap<(i64, i64), (Vec<&'a Move>, bool)>,
-    pub(super) rows: Vec<&'a Move>,
+    pub(super) batches: BTreeMap<(i64, i64), (Vec<&'a Transition>, bool)>,
+    pub(super) rows: Vec<&'a Transition>,
     /// Events of which the same claim was settled twice.
     pub(super) again: Vec<i64>,
 }
 
 impl<'a> ByLease<'a> {
     pub(super) fn of(settlement: &'a Settlement) -> Self {
-        let (moves, again) = settlement.once_each();
+        let (transitions, again) = settlement.once_each();
         let mut by = Self {
             again,
             ..Self::default()
         };
-        for one in moves {
-            match one.claim.held {
+        for one in transitions {
+            match one.claim.lease {
                 Held::Batch { batch, token } => {
                     by.batches.entry((batch, token)).or_default().0.push(one);
                 }
@@ -65,7 +67,10 @@ impl ParkedKeys {
 
 /// Keys whose next event may go now.
 pub(super) fn keys_of(settlement: &Settlement) -> Vec<String> {
-    let keys = settlement.moves.iter().filter_map(|one| one.key.clone());
+    let keys = settlement
+        .transitions
+        .iter()
+        .filter_map(|one| one.key.clone());
     let mut keys: Vec<String> = keys.collect();
     keys.sort();
     keys.dedup();
@@ -89,7 +94,7 @@ pub(super) enum Goal {
     Row(Onward),
 }
 
-pub(super) fn goal(one: &Move) -> Goal {
+pub(super) fn goal(one: &Transition) -> Goal {
     let place = one.to.place(&one.claim.place);
     match &one.to {
         Disposition::Finalize { errors, handlers } => Goal::Log {
@@ -101,7 +106,7 @@ pub(super) fn goal(one: &Move) -> Goal {
             place,
             after_ms: Some(span_ms(*after)),
         }),
-        Disposition::Leave { lane } => Goal::Row(Onward {
+        Disposition::Defer { lane } => Goal::Row(Onward {
             lane: lane.to_string(),
             place,
             // One with a key goes when its turn has come, which the release finds out.
@@ -116,9 +121,9 @@ pub(super) fn goal(one: &Move) -> Goal {
 }
 
 /// The postings of these moves together.
-pub(super) fn postings_of(moves: &[&Move]) -> Vec<Posting> {
+pub(super) fn postings_of(transitions: &[&Transition]) -> Vec<Posting> {
     let mut by_move: BTreeMap<(Place, Place), Vec<_>> = BTreeMap::new();
-    for one in moves {
+    for one in transitions {
         let from = one.claim.place.clone();
         let to = one.to.place(&from);
         if from != to {
@@ -135,7 +140,7 @@ pub(super) fn postings_of(moves: &[&Move]) -> Vec<Posting> {
 }
 
 /// The posting of one move, if it changes the books.
-pub(super) fn posting_of(one: &Move) -> Option<(Bucket, Place, Place)> {
+pub(super) fn posting_of(one: &Transition) -> Option<(Bucket, Place, Place)> {
     let from = one.claim.place.clone();
     let to = one.to.place(&from);
     (from != to).then(|| (Bucket::of(one.claim.event_id), from, to))
@@ -204,29 +209,29 @@ pub(super) fn canceled_errors() -> String {
 pub(super) const OPERATOR: &str = "operator";
 
 /// Why an event, which is shown as this, was not given back.
-pub(super) fn not_redriven(id: i64, shown: Option<Listed>) -> QueueError {
-    misplaced(id, shown, "tried again")
+pub(super) fn not_redriven(id: i64, shown: Option<ListedEvent>) -> QueueError {
+    wrong_state(id, shown, "tried again")
 }
 
 /// Why an event, which is shown as this, was not canceled.
-pub(super) fn not_canceled(id: i64, shown: Option<Listed>) -> QueueError {
+pub(super) fn not_canceled(id: i64, shown: Option<ListedEvent>) -> QueueError {
     match shown {
-        Some(Listed {
+        Some(ListedEvent {
             locked_by: Some(owner),
             ..
         }) => QueueError::Busy { id, owner },
-        shown => misplaced(id, shown, "canceled"),
+        shown => wrong_state(id, shown, "canceled"),
     }
 }
 
-fn misplaced(id: i64, shown: Option<Listed>, wanted: &'static str) -> QueueError {
+fn wrong_state(id: i64, shown: Option<ListedEvent>, wanted: &'static str) -> QueueError {
     match shown {
-        Some(listed) => QueueError::Misplaced {
+        Some(listed) => QueueError::WrongState {
             id,
             state: listed.status.as_str(),
             wanted,
         },
-        None => QueueError::Unknown { id },
+        None => QueueError::UnknownEvent { id },
     }
 }
 

@@ -3,9 +3,9 @@
 use sqlx::AssertSqlSafe;
 use tidegate_store::{Store, Tx, sqlx};
 
-use super::turn;
+use super::leadership;
 use crate::QueueError;
-use crate::port::{LogEvent, LogPage, Turn};
+use crate::port::{Leadership, LogEvent, LogPage};
 
 /// The last position there is.
 pub(super) const HEAD: &str = "SELECT coalesce((SELECT position + count - 1 FROM tidegate_sequence
@@ -35,13 +35,13 @@ pub(super) fn swap_table(table: &str) -> String {
 
 pub(super) async fn forget(
     store: &Store,
-    turn: Option<&Turn>,
+    leadership: Option<&Leadership>,
     names: &[String],
     tables: &[String],
 ) -> Result<bool, QueueError> {
-    // What is dropped may be what the next owner of the turn is building.
-    let tx = match turn {
-        Some(turn) => turn::begin(store, turn).await?,
+    // What is dropped may be what the next owner of the leadership is building.
+    let tx = match leadership {
+        Some(leadership) => leadership::begin(store, leadership).await?,
         None => Some(store.begin_own().await?),
     };
     let Some(mut tx) = tx else {

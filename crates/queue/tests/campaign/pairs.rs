@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use tidegate_core::EventId;
 use tidegate_core::env::Env;
 use tidegate_queue::Queue;
-use tidegate_queue::port::{ClaimRequest, Held, Serves};
+use tidegate_queue::port::{ClaimRequest, HandlerFilter, Held};
 use tidegate_store::Store;
 use tokio::runtime::Runtime;
 
@@ -87,15 +87,15 @@ impl Pair {
             owner: "dead".to_owned(),
             limit: 1,
             lease: Duration::from_secs(600),
-            serves: Serves::All,
-            rescue: false,
-            rows: false,
-            suspects: false,
-            alone: false,
+            filter: HandlerFilter::All,
+            reclaim_expired: false,
+            include_delayed: false,
+            include_poison: false,
+            isolate: false,
         };
         let claimed = self.queue.store().claim(&request);
         let claimed = self.runtime.block_on(claimed).unwrap();
-        claimed.events[0].claim.held
+        claimed.events[0].claim.lease
     }
 
     /// Lets a claim run out soon.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tidegate_core::EventId;
 use tidegate_core::books::Place;
 use tidegate_queue::conformance::{LONG, completed, lane};
-use tidegate_queue::port::{Disposition, Filter, Status};
+use tidegate_queue::port::{Disposition, EventFilter, QueueStatus};
 use tidegate_store::sqlx::{self, AssertSqlSafe};
 use tidegate_store::{Store, Tx};
 
@@ -152,11 +152,11 @@ async fn a_deleted_position_is_missed_and_its_events_are_named(store: Store) {
     assert_eq!(named, ids[2..4]);
 }
 
-fn finished() -> Filter {
-    Filter {
-        status: Some(Status::Completed),
+fn finished() -> EventFilter {
+    EventFilter {
+        status: Some(QueueStatus::Completed),
         limit: 100,
-        ..Filter::default()
+        ..EventFilter::default()
     }
 }
 

@@ -1,7 +1,7 @@
 //! Looking: `ls`, `show`, `stats`.
 
 use serde_json::json;
-use tidegate_queue::port::{Filter, Stats, Status};
+use tidegate_queue::port::{EventFilter, QueueStats, QueueStatus};
 
 use super::event::Shown;
 use super::{number_of, open};
@@ -11,7 +11,7 @@ use crate::table;
 
 pub(super) async fn list(arguments: &QueueLs, output: Output) -> Result<Exit, Report> {
     let opened = open(&arguments.at).await?;
-    let filter = Filter {
+    let filter = EventFilter {
         status: arguments.status.map(status),
         type_name: arguments.type_name.clone(),
         after: arguments.after,
@@ -32,12 +32,12 @@ pub(super) async fn list(arguments: &QueueLs, output: Output) -> Result<Exit, Re
     Ok(Exit::Ok)
 }
 
-fn status(status: EventStatus) -> Status {
+fn status(status: EventStatus) -> QueueStatus {
     match status {
-        EventStatus::Pending => Status::Pending,
-        EventStatus::Processing => Status::Processing,
-        EventStatus::Completed => Status::Completed,
-        EventStatus::CompletedWithErrors => Status::CompletedWithErrors,
+        EventStatus::Pending => QueueStatus::Pending,
+        EventStatus::Processing => QueueStatus::Processing,
+        EventStatus::Completed => QueueStatus::Completed,
+        EventStatus::CompletedWithErrors => QueueStatus::CompletedWithErrors,
     }
 }
 
@@ -59,7 +59,7 @@ pub(super) async fn show(event: EventRef, at: &StoreAt, output: Output) -> Resul
     let store = opened.queue.store();
     let looked = async {
         let listed = store.show(id).await?;
-        let listed = listed.ok_or(tidegate_queue::QueueError::Unknown { id })?;
+        let listed = listed.ok_or(tidegate_queue::QueueError::UnknownEvent { id })?;
         Ok((listed, store.registry().await?))
     };
     let (listed, registry) = looked.await.map_err(|error| opened.report(&error))?;
@@ -83,7 +83,7 @@ pub(super) async fn stats(at: &StoreAt, output: Output) -> Result<Exit, Report> 
     Ok(Exit::Ok)
 }
 
-fn stats_text(stats: &Stats) -> String {
+fn stats_text(stats: &QueueStats) -> String {
     let row = |name: &str, count: u64| vec![name.to_owned(), count.to_string()];
     let mut rows = vec![
         row("waiting", stats.pending),

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use tidegate_queue::QueueError;
-use tidegate_queue::port::{Filter, Status};
+use tidegate_queue::port::{EventFilter, QueueStatus};
 
 use super::{is_about_the_event, number_of, open};
 use crate::args::{EventRef, Output, QueueRetry, StoreAt};
@@ -66,7 +66,7 @@ impl Outcome {
 /// The report of an event with which it did not work.
 fn explained(opened: &Opened, error: &QueueError) -> Report {
     let report = opened.report(error);
-    let QueueError::Misplaced {
+    let QueueError::WrongState {
         state,
         wanted: "tried again",
         ..
@@ -114,8 +114,8 @@ async fn retry_all(
     let mut after = 0;
     loop {
         // One that fails again meanwhile is above nobody: each is given back once.
-        let filter = Filter {
-            status: Some(Status::CompletedWithErrors),
+        let filter = EventFilter {
+            status: Some(QueueStatus::CompletedWithErrors),
             type_name: type_name.map(str::to_owned),
             after,
             limit: PAGE,

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use serde::{Deserialize, Serialize};
 use tidegate_core::EventId;
 use tidegate_core::env::{Entropy, Stream};
-use tidegate_queue::Event;
+use tidegate_queue::QueueEvent;
 
 use super::TallyRow;
 
@@ -38,7 +38,7 @@ impl OrderPlaced {
     }
 }
 
-impl Event for OrderPlaced {
+impl QueueEvent for OrderPlaced {
     const TYPE: &'static str = "OrderPlaced";
 
     fn key(&self) -> Option<String> {
@@ -52,7 +52,7 @@ pub(super) struct PaymentTaken {
     pub(super) order: u64,
 }
 
-impl Event for PaymentTaken {
+impl QueueEvent for PaymentTaken {
     const TYPE: &'static str = "PaymentTaken";
 }
 

@@ -6,11 +6,11 @@ use sqlx::{AssertSqlSafe, PgConnection, Row};
 use tidegate_store::{Store, StoreError, sqlx};
 
 use super::super::decode::QueueRow;
+use super::super::leadership;
 use super::super::projection::{HEAD, page, swap_table};
-use super::super::turn;
 use super::{OUR_TABLES, PostgresQueue};
 use crate::QueueError;
-use crate::port::{LogPage, Turn};
+use crate::port::{Leadership, LogPage};
 use crate::tx::Tx;
 
 /// How long a swap waits for those who read the table: everybody who begins to read it meanwhile waits behind
@@ -160,12 +160,12 @@ pub(super) async fn note(
 
 pub(super) async fn swap(
     store: &Store,
-    turn: &Turn,
+    leadership: &Leadership,
     (name, shadow): (&str, &str),
     tables: &[String],
     marks: &[String],
 ) -> Result<bool, QueueError> {
-    let Some(mut tx) = turn::begin(store, turn).await? else {
+    let Some(mut tx) = leadership::begin(store, leadership).await? else {
         return Ok(false);
     };
     let doing = "swap a projection";
@@ -296,7 +296,7 @@ async fn hold_retention(connection: &mut PgConnection) -> Result<(), sqlx::Error
 
 pub(super) async fn advance(
     tx: Tx,
-    turn: &Turn,
+    leadership: &Leadership,
     name: &str,
     from: i64,
     to: i64,
@@ -308,7 +308,7 @@ pub(super) async fn advance(
     // Whoever had the transaction may have looked at tables elsewhere.
     let ours = sqlx::raw_sql(OUR_TABLES).execute(connection);
     limit.run(doing, ours).await?;
-    let Some(mut tx) = turn::checked(tx, turn).await? else {
+    let Some(mut tx) = leadership::checked(tx, leadership).await? else {
         return Ok(false);
     };
     let connection = tx.postgres().ok_or(QueueError::ForeignTransaction)?;

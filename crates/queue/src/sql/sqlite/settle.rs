@@ -9,10 +9,10 @@ use tidegate_store::{StoreError, posting, sqlx};
 use super::super::columns::{Goal, goal, keys_of, postings_of};
 use super::super::{COMPONENT, Recorded};
 use super::claim::{OPEN, release};
-use super::held::registry_version;
+use super::leases::registry_version;
 use super::{SqliteQueue, json, publish};
 use crate::QueueError;
-use crate::port::{HandlerCommit, HandlerState, Held, Move, QueueStore, Settlement};
+use crate::port::{HandlerCommit, HandlerState, Held, QueueStore, Settlement, Transition};
 use crate::tx::Tx;
 
 /// One finished event.
@@ -26,7 +26,7 @@ struct Logged {
 }
 
 impl SqliteQueue {
-    pub(super) async fn settle_moves(
+    pub(super) async fn settle_transitions(
         &self,
         settlement: &Settlement,
     ) -> Result<Vec<i64>, QueueError> {
@@ -81,7 +81,7 @@ impl SqliteQueue {
             Recorded::Nothing => return Ok(false),
             Recorded::Guarded => {
                 let event_id = commit.event_id;
-                return Err(QueueError::Guarded { event_id });
+                return Err(QueueError::SideEffectExists { event_id });
             }
         }
         if !commit.follow_ups.is_empty() {
@@ -133,20 +133,20 @@ async fn settle(
     settlement: &Settlement,
     now: i64,
 ) -> Result<Vec<i64>, sqlx::Error> {
-    let (moves, mut stale) = settlement.once_each();
-    let mut done: Vec<&Move> = Vec::new();
+    let (transitions, mut stale) = settlement.once_each();
+    let mut done: Vec<&Transition> = Vec::new();
     let mut logged = Vec::new();
     let mut sets = BTreeMap::new();
     let mut known: Option<(Held, Option<i64>)> = None;
-    let of_batch = |one: &&Move| matches!(one.claim.held, Held::Batch { .. });
-    let listed = moves.iter().copied().filter(of_batch);
+    let of_batch = |one: &&Transition| matches!(one.claim.lease, Held::Batch { .. });
+    let listed = transitions.iter().copied().filter(of_batch);
     let listed: Vec<i64> = listed.map(|one| one.claim.id).collect();
     let settled = match listed.is_empty() {
         true => BTreeSet::new(),
         false => settled(connection, &listed).await?,
     };
-    for one in moves {
-        let held = one.claim.held;
+    for one in transitions {
+        let held = one.claim.lease;
         let attempts = match known {
             Some((of, attempts)) if of == held => attempts,
             _ => fence(connection, held).await?,
@@ -186,13 +186,13 @@ async fn settle(
 
 async fn apply(
     connection: &mut SqliteConnection,
-    one: &Move,
+    one: &Transition,
     attempts: i64,
     now: i64,
     (logged, sets): (&mut Vec<Logged>, &mut BTreeMap<String, i64>),
 ) -> Result<(), sqlx::Error> {
     let id = one.claim.id;
-    let is_row = matches!(one.claim.held, Held::Row { .. });
+    let is_row = matches!(one.claim.lease, Held::Row { .. });
     match goal(one) {
         Goal::Log { errors, handlers } => {
             if is_row {
@@ -320,10 +320,10 @@ async fn record(
     commit: &HandlerCommit,
     now: i64,
 ) -> Result<Recorded, sqlx::Error> {
-    if fence(connection, commit.claim.held).await?.is_none() {
+    if fence(connection, commit.claim.lease).await?.is_none() {
         return Ok(Recorded::Nothing);
     }
-    let is_of_batch = matches!(commit.claim.held, Held::Batch { .. });
+    let is_of_batch = matches!(commit.claim.lease, Held::Batch { .. });
     if is_of_batch && !settled(connection, &[commit.claim.id]).await?.is_empty() {
         return Ok(Recorded::Nothing);
     }

@@ -9,11 +9,11 @@ use crate::port::Held;
 
 pub(super) async fn renew(
     connection: &mut SqliteConnection,
-    held: Vec<Held>,
+    leases: Vec<Held>,
     (until, is_given_back): (i64, bool),
 ) -> Result<Vec<Held>, sqlx::Error> {
     let mut lost = Vec::new();
-    for one in held {
+    for one in leases {
         let done = match one {
             Held::Batch { batch, token } => {
                 sqlx::query(
