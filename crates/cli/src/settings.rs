@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use tidegate_config::{Color, Config, Inputs, Loaded, Problem, Severity, Source, load_with};
+use tidegate_config::{Color, Config, ConfigSource, Inputs, Loaded, Problem, Severity, load_with};
 
 use crate::args::ConfigFile;
 use crate::parts;
@@ -56,14 +56,14 @@ pub(crate) fn read_file(path: &Path) -> Result<Loaded, Report> {
     Ok(load(Some(source(path, &text)), &[]))
 }
 
-fn source(path: &Path, text: &str) -> Source {
-    Source {
+fn source(path: &Path, text: &str) -> ConfigSource {
+    ConfigSource {
         name: name_of(path),
         text: text.to_owned(),
     }
 }
 
-fn load(source: Option<Source>, set: &[(String, String)]) -> Loaded {
+fn load(source: Option<ConfigSource>, set: &[(String, String)]) -> Loaded {
     let inputs = Inputs {
         sources: source.into_iter().collect(),
         environment: environment(),

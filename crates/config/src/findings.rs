@@ -4,10 +4,10 @@ use std::cmp::Ordering;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::keys::{self, Kind, relaxed};
-use crate::load::Source;
+use crate::keys::{self, KeyKind, relaxed};
+use crate::load::ConfigSource;
 use crate::path::Path;
-use crate::problem::{Position, Problem, Problems, Span};
+use crate::problem::{Problem, Problems, SourcePosition, Span};
 use crate::secret::{is_secret_name, is_suspicious};
 use crate::value::{Origin, Spot};
 
@@ -15,7 +15,7 @@ use crate::value::{Origin, Spot};
 pub const MAX_PROBLEMS: usize = 1000;
 
 pub(crate) struct Findings<'a> {
-    sources: &'a [Source],
+    sources: &'a [ConfigSource],
     problems: Vec<Problem>,
     warnings: Vec<Problem>,
     /// Where secrets stand in the texts.
@@ -25,7 +25,7 @@ pub(crate) struct Findings<'a> {
 }
 
 impl<'a> Findings<'a> {
-    pub(crate) const fn new(sources: &'a [Source]) -> Self {
+    pub(crate) const fn new(sources: &'a [ConfigSource]) -> Self {
         Self {
             sources,
             problems: Vec::new(),
@@ -36,7 +36,7 @@ impl<'a> Findings<'a> {
     }
 
     /// A problem at this spot, not yet added.
-    pub(crate) fn at(&self, spot: &Spot, path: &Path, message: impl Into<String>) -> Problem {
+    pub(crate) fn at(&self, spot: &Spot, path: &KeyPath, message: impl Into<String>) -> Problem {
         let (file, span, prefix) = match spot {
             Spot::File(span) => (self.file(span), Some(*span), String::new()),
             Spot::Environment(variable) => (
@@ -76,10 +76,10 @@ impl<'a> Findings<'a> {
     }
 
     /// The spot as the second place of a problem.
-    pub(crate) fn position(&self, spot: &Spot) -> Option<Position> {
+    pub(crate) fn position(&self, spot: &Spot) -> Option<SourcePosition> {
         match spot {
             Spot::Default => None,
-            Spot::File(span) => Some(Position {
+            Spot::File(span) => Some(SourcePosition {
                 file: self.file(span),
                 line: span.line,
                 column: span.column,
@@ -149,7 +149,7 @@ impl<'a> Findings<'a> {
 
     /// The problems and the warnings, over texts without secrets.
     pub(crate) fn close(self) -> (Problems, Problems) {
-        let mut texts: Vec<Source> = self.sources.to_vec();
+        let mut texts: Vec<ConfigSource> = self.sources.to_vec();
         for (n, source) in texts.iter_mut().enumerate() {
             let here = self.masks.iter().filter(|span| span.source == n);
             let mut ranges: Vec<Range<usize>> = here.map(|span| span.start..span.end).collect();
@@ -166,8 +166,8 @@ impl<'a> Findings<'a> {
     }
 }
 
-fn outside(file: &str) -> Position {
-    Position {
+fn outside(file: &str) -> SourcePosition {
+    SourcePosition {
         file: file.to_owned(),
         line: 0,
         column: 0,
@@ -213,7 +213,7 @@ fn blank(text: &str, mut ranges: Vec<Range<usize>>) -> String {
 fn ranges_by_name(text: &str) -> Vec<Range<usize>> {
     let names: Vec<String> = keys::all()
         .into_iter()
-        .filter(|listed| listed.key.kind == Kind::Secret)
+        .filter(|listed| listed.key.kind == KeyKind::Secret)
         .map(|listed| relaxed(listed.key.name))
         .collect();
     let is_secret = |before: &str| {

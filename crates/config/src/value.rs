@@ -81,7 +81,7 @@ pub(crate) enum Value {
     Secret(Secret),
     /// The word `none`: given, and no value.
     Nothing,
-    List(Vec<Entry>),
+    List(Vec<ValueEntry>),
     Branch(Branch),
     /// Given and wrong. Rules about it are skipped, and in the end its default takes its place.
     Broken,
@@ -89,7 +89,7 @@ pub(crate) enum Value {
 
 /// A value in its place.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Entry {
+pub(crate) struct ValueEntry {
     pub(crate) value: Value,
     pub(crate) spot: Spot,
     /// Where its key stands, in a file.
@@ -97,9 +97,9 @@ pub(crate) struct Entry {
 }
 
 /// A section or a map: canonical or free names and what stands under them.
-pub(crate) type Branch = BTreeMap<String, Entry>;
+pub(crate) type Branch = BTreeMap<String, ValueEntry>;
 
-impl Entry {
+impl ValueEntry {
     pub(crate) const fn new(value: Value, spot: Spot) -> Self {
         Self {
             value,

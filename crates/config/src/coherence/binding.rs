@@ -7,7 +7,7 @@ use crate::codes;
 use crate::findings::Findings;
 use crate::path::Path;
 use crate::units::format_duration;
-use crate::value::{Entry, Spot, Value};
+use crate::value::{Spot, Value, ValueEntry};
 
 /// Heartbeats that must fit into a session: one may be lost and one late without a rebalance.
 const HEARTBEATS_PER_SESSION: u32 = 3;
@@ -132,8 +132,8 @@ fn budget(binding: &View<'_>, tier0: &View<'_>, findings: &mut Findings<'_>) {
 }
 
 fn growing_tiers(retry: &View<'_>, findings: &mut Findings<'_>) {
-    let tiers = retry.entry("tiers").map_or(&[][..], Entry::as_list);
-    let delays: Vec<Option<(&Entry, Duration)>> = tiers
+    let tiers = retry.entry("tiers").map_or(&[][..], ValueEntry::as_list);
+    let delays: Vec<Option<(&ValueEntry, Duration)>> = tiers
         .iter()
         .map(|tier| {
             let entry = tier.as_branch()?.get("delay-ms")?;
@@ -181,11 +181,11 @@ fn strict_without_tiers(binding: &View<'_>, retry: &View<'_>, findings: &mut Fin
 }
 
 /// The codes of a list, each with its entry and its path.
-fn codes<'a>(retry: &View<'a>, name: &str) -> Vec<(&'a str, &'a Entry, Path)> {
+fn codes<'a>(retry: &View<'a>, name: &str) -> Vec<(&'a str, &'a ValueEntry, KeyPath)> {
     let path = retry.path.name(name);
     let items = retry
         .entry(name)
-        .map_or(&[][..], Entry::as_list)
+        .map_or(&[][..], ValueEntry::as_list)
         .iter()
         .enumerate();
     items
@@ -239,7 +239,7 @@ fn existing_tiers(retry: &View<'_>, findings: &mut Findings<'_>) {
 }
 
 fn java_classes(retry: &View<'_>, findings: &mut Findings<'_>) {
-    let mut found: Vec<(String, Spot, Path)> = Vec::new();
+    let mut found: Vec<(String, Spot, KeyPath)> = Vec::new();
     for list in ["retryable-exceptions", "non-retryable-exceptions"] {
         for (code, entry, path) in codes(retry, list) {
             found.push((code.to_owned(), entry.spot.clone(), path));
@@ -266,13 +266,13 @@ fn one_handler(binding: &View<'_>, findings: &mut Findings<'_>) {
     let Some(handler) = binding.section("handler") else {
         return;
     };
-    let mut given: Vec<(&String, &Entry)> = handler.branch.iter().collect();
+    let mut given: Vec<(&String, &ValueEntry)> = handler.branch.iter().collect();
     given.sort_by_key(|(_, entry)| entry.key);
     for pair in given.windows(2) {
         let [(first, before), (second, entry)] = pair else {
             continue;
         };
-        let place = |entry: &Entry| entry.key.map_or_else(|| entry.spot.clone(), Spot::File);
+        let place = |entry: &ValueEntry| entry.key.map_or_else(|| entry.spot.clone(), Spot::File);
         let message = format!(
             "is a second handler beside `{first}` ({}), and a binding has one",
             findings.place(&place(before)),
