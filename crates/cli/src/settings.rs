@@ -10,7 +10,7 @@ use tidegate_config::{Color, Config, ConfigSource, Inputs, Loaded, Problem, Seve
 
 use crate::args::ConfigFile;
 use crate::parts;
-use crate::report::{Exit, Report, Voice, is_colorful, say};
+use crate::report::{ErrorReport, Exit, MessageFormat, is_colorful, say};
 use files::{Beside, name_of, read_text};
 
 /// The file that is read when none is named.
@@ -24,7 +24,7 @@ pub(crate) struct Settings {
 }
 
 /// Reads the named file, or the default one where it is there, or none.
-pub(crate) fn read(arguments: &ConfigFile) -> Result<Settings, Report> {
+pub(crate) fn read(arguments: &ConfigFile) -> Result<Settings, ErrorReport> {
     let path = arguments.config.as_deref();
     let file = match (path, read_text(path.unwrap_or(Path::new(DEFAULT_FILE)))) {
         (path, Ok(text)) => Some((path.unwrap_or(Path::new(DEFAULT_FILE)), text)),
@@ -42,16 +42,16 @@ pub(crate) fn read(arguments: &ConfigFile) -> Result<Settings, Report> {
 
 /// The configuration of a command that does not run it. Warnings are about what `run` would make of the
 /// file, and are not said.
-pub(crate) fn quietly(arguments: &ConfigFile) -> Result<Config, Report> {
+pub(crate) fn quietly(arguments: &ConfigFile) -> Result<Config, ErrorReport> {
     let loaded = read(arguments)?.loaded;
     match loaded.problems.is_empty() {
         true => Ok(loaded.config),
-        false => checked(loaded, Voice::Text),
+        false => checked(loaded, MessageFormat::Text),
     }
 }
 
 /// Reads a file that must be there.
-pub(crate) fn read_file(path: &Path) -> Result<Loaded, Report> {
+pub(crate) fn read_file(path: &Path) -> Result<Loaded, ErrorReport> {
     let text = read_text(path).map_err(|error| unreadable(path, &error))?;
     Ok(load(Some(source(path, &text)), &[]))
 }
@@ -81,8 +81,8 @@ fn environment() -> BTreeMap<String, String> {
 }
 
 /// The configuration that holds, or a report of everything that is wrong with it.
-pub(crate) fn checked(loaded: Loaded, voice: Voice) -> Result<Config, Report> {
-    tell(&loaded, voice);
+pub(crate) fn checked(loaded: Loaded, format: MessageFormat) -> Result<Config, ErrorReport> {
+    tell(&loaded, format);
     let what = match loaded.problems.len() {
         0 => return Ok(loaded.config),
         1 => "1 problem".to_owned(),
@@ -92,14 +92,14 @@ pub(crate) fn checked(loaded: Loaded, voice: Voice) -> Result<Config, Report> {
 }
 
 /// The report of a configuration that does not hold.
-pub(crate) fn invalid(message: String) -> Report {
+pub(crate) fn invalid(message: String) -> ErrorReport {
     // error-page: config.invalid
-    Report::new("config.invalid", message).with_exit(Exit::Findings)
+    ErrorReport::new("config.invalid", message).with_exit(Exit::Findings)
 }
 
 /// Says all warnings and problems on standard error.
-pub(crate) fn tell(loaded: &Loaded, voice: Voice) {
-    if voice == Voice::Events {
+pub(crate) fn tell(loaded: &Loaded, format: MessageFormat) {
+    if format == MessageFormat::Events {
         for warning in &loaded.warnings {
             let Problem {
                 file,
@@ -137,9 +137,9 @@ pub(crate) fn tell(loaded: &Loaded, voice: Voice) {
     }
 }
 
-fn unreadable(path: &Path, error: &io::Error) -> Report {
+fn unreadable(path: &Path, error: &io::Error) -> ErrorReport {
     // error-page: config.unreadable
-    Report::of(
+    ErrorReport::of(
         "config.unreadable",
         &format!("cannot read `{}`", name_of(path)),
         error,

@@ -26,7 +26,7 @@ const WORKERS: usize = 16;
 
 /// An event on its way, with what happened to it so far.
 #[derive(Debug)]
-struct Parcel {
+struct PathEvent {
     id: EventId,
     offset: Offset,
     /// Attempts that counted.
@@ -36,7 +36,7 @@ struct Parcel {
 
 /// The path that the events of the demo take.
 #[derive(Clone)]
-pub(super) struct Path {
+pub(super) struct DemoPath {
     env: Arc<Env>,
     topic: Topic,
     dependency: Dependency,
@@ -51,10 +51,10 @@ struct State {
     paused: PauseReasons,
     retry: Retry,
     entropy: Box<dyn Entropy>,
-    queued: VecDeque<Parcel>,
+    queued: VecDeque<PathEvent>,
     /// Events in the hands of workers.
     in_flight: BTreeSet<EventId>,
-    retrying: BTreeMap<(Duration, EventId), Parcel>,
+    retrying: BTreeMap<(Duration, EventId), PathEvent>,
     dead_letters: Vec<DeadLetter>,
     attempts: u64,
     openings: u64,
@@ -69,7 +69,7 @@ pub(super) struct Look {
     pub(super) dead_letters: Vec<DeadLetter>,
 }
 
-impl Path {
+impl DemoPath {
     pub(super) fn new(env: Env, topic: Topic, dependency: Dependency) -> Self {
         // The rule of a binding, on the scale of a demo: a smaller window, a shorter pause.
         let rates = Rates {
@@ -132,7 +132,7 @@ impl Path {
     pub(super) fn accept(&self, id: EventId, offset: Offset) {
         let mut state = self.state();
         state.books.move_one(id, None, Some(Place::Queued));
-        state.queued.push_back(Parcel {
+        state.queued.push_back(PathEvent {
             id,
             offset,
             attempts: 0,
@@ -209,7 +209,7 @@ impl Path {
     }
 
     /// Takes the next event that is due, if anything may flow.
-    fn claim(&self) -> Option<(Parcel, Permit)> {
+    fn claim(&self) -> Option<(PathEvent, Permit)> {
         let now = self.env.clock.elapsed();
         let mut state = self.state();
         if !state.paused.flows() || state.queued.is_empty() {
@@ -233,7 +233,7 @@ impl Path {
 
     fn settle(
         &self,
-        parcel: Parcel,
+        parcel: PathEvent,
         permit: Permit,
         began: Duration,
         outcome: Result<(), Failure>,
@@ -270,7 +270,7 @@ impl Path {
     fn settle_failed(
         &self,
         state: &mut State,
-        mut parcel: Parcel,
+        mut parcel: PathEvent,
         failure: &Failure,
         now: Duration,
     ) {

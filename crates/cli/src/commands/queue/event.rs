@@ -10,7 +10,7 @@ use crate::table;
 
 /// An event, under the names of its columns.
 #[derive(Debug, Serialize)]
-pub(super) struct Shown {
+pub(super) struct ShownEvent {
     id: i64,
     event_id: EventId,
     #[serde(rename = "type")]
@@ -42,7 +42,7 @@ struct Answer {
     error: Option<String>,
 }
 
-impl Shown {
+impl ShownEvent {
     /// An event of a listing.
     pub(super) fn of(listed: ListedEvent) -> Self {
         let time = |ms: Option<i64>| iso_time(u64::try_from(ms?).ok()?);
