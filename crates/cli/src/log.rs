@@ -132,7 +132,7 @@ pub(crate) fn warn_if_emptied(options: &LogOptions) -> Result<(), ErrorReport> {
 /// Whether there is a log in a directory. A named one must be there; a configured one need not:
 /// nothing was ever sent then. Where all of it but a trace is gone nobody can say that.
 pub(crate) fn must_be_there(dir: &Path, at: &LogAt) -> Result<bool, ErrorReport> {
-    match settled_presence(dir)? {
+    match stable_presence(dir)? {
         Presence::There => Ok(true),
         Presence::Emptied => Err(emptied(dir)),
         Presence::Absent if at.dir.is_some() => Err(missing(dir)),
@@ -142,7 +142,7 @@ pub(crate) fn must_be_there(dir: &Path, at: &LogAt) -> Result<bool, ErrorReport>
 
 /// The directory must hold a log.
 pub(crate) fn must_hold_a_log(dir: &Path) -> Result<(), ErrorReport> {
-    match settled_presence(dir)? {
+    match stable_presence(dir)? {
         Presence::There => Ok(()),
         Presence::Emptied => Err(emptied(dir)),
         Presence::Absent => Err(missing(dir)),
@@ -151,7 +151,7 @@ pub(crate) fn must_hold_a_log(dir: &Path) -> Result<(), ErrorReport> {
 
 /// Looks for a log, and twice where one seems to be gone: a process that is just making it needs a
 /// moment.
-fn settled_presence(dir: &Path) -> Result<Presence, ErrorReport> {
+fn stable_presence(dir: &Path) -> Result<Presence, ErrorReport> {
     let look = || presence(&SystemDisk, dir);
     match look()? {
         Presence::Emptied => {

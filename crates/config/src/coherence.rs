@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::findings::Findings;
-use crate::path::Path;
+use crate::path::KeyPath;
 use crate::units::{format_duration, format_size};
 use crate::value::{Branch, Spot, Value, ValueEntry};
 

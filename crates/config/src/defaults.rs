@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::findings::Findings;
 use crate::keys::{DefaultValue, Key, KeyKind, ROOT};
 use crate::load::ConfigSource;
-use crate::path::Path;
+use crate::path::KeyPath;
 use crate::read::{ConfigReader, Layer, default_value};
 use crate::tree;
 use crate::value::{Branch, Spot, Value, ValueEntry};

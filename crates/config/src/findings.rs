@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::keys::{self, KeyKind, relaxed};
 use crate::load::ConfigSource;
-use crate::path::Path;
+use crate::path::KeyPath;
 use crate::problem::{Problem, Problems, SourcePosition, Span};
 use crate::secret::{is_secret_name, is_suspicious};
 use crate::value::{Origin, Spot};

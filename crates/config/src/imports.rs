@@ -11,7 +11,7 @@ use crate::findings::Findings;
 use crate::interpolate::interpolate;
 use crate::keys::{IMPORTS, ROOT, find};
 use crate::load::ConfigSource;
-use crate::path::Path;
+use crate::path::KeyPath;
 use crate::problem::Span;
 use crate::secret::shown_text;
 use crate::tree::{self, Body, YamlNode};

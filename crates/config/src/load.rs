@@ -9,7 +9,7 @@ use crate::findings::Findings;
 use crate::imports::{Expanded, Files, NoFiles};
 use crate::keys::{Part, ROOT};
 use crate::overrides::{self, Override};
-use crate::path::Path;
+use crate::path::KeyPath;
 use crate::problem::{Problem, Problems};
 use crate::read::{ConfigReader, Layer};
 use crate::tree;

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 use crate::findings::Findings;
 use crate::keys::{FoundKey, IMPORTS, Key, KeyKind, find};
-use crate::path::Path;
+use crate::path::KeyPath;
 use crate::problem::Span;
 use crate::secret::{is_secret_name, is_suspicious};
 use crate::suggest;

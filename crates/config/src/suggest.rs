@@ -1,7 +1,7 @@
 //! What somebody may have meant by a key that does not exist.
 
 use crate::keys::{Key, KeyKind, Part, VisitedKey, camel, relaxed, twin_names, visit};
-use crate::path::Path;
+use crate::path::KeyPath;
 
 /// What to say about an unknown key.
 pub(crate) struct Advice {

@@ -31,7 +31,7 @@ use tidegate_core::env::{Clock, Env, Sleep};
 
 use crate::event::NewEvent;
 use crate::port::{
-    ClaimRequest, ClaimedEvent, Disposition, HandlerFilter, Held, Lane, QueueStore, Settlement,
+    ClaimRequest, ClaimedEvent, Disposition, HandlerFilter, Lane, LeaseId, QueueStore, Settlement,
     Transition,
 };
 
@@ -121,7 +121,7 @@ impl World {
             finished: Vec::new(),
         };
         // Rules settle whole batches, unless they build a settlement of their own.
-        let batches: BTreeSet<Held> = events.iter().map(|event| event.claim.lease).collect();
+        let batches: BTreeSet<LeaseId> = events.iter().map(|event| event.claim.lease).collect();
         settlement.finished.extend(batches);
         self.store.settle(&settlement).await.unwrap()
     }

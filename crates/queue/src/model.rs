@@ -27,7 +27,7 @@ use tokio::sync::Notify;
 
 use crate::event::NewEvent;
 use crate::port::{
-    ClaimRequest, Claimed, Cleaned, EventFilter, HandlerCommit, Held, Leadership, ListedEvent,
+    ClaimRequest, Claimed, Cleaned, EventFilter, HandlerCommit, Leadership, LeaseId, ListedEvent,
     LogPage, QueueLocation, QueueRecount, QueueStats, QueueStore, Registry, Settlement,
     StoreFuture,
 };
@@ -200,7 +200,11 @@ impl QueueStore for QueueModel {
         self.call("claim", |state, now| Ok(state.claim(request, now)))
     }
 
-    fn renew<'a>(&'a self, leases: &'a [Held], lease: Duration) -> StoreFuture<'a, Vec<Held>> {
+    fn renew<'a>(
+        &'a self,
+        leases: &'a [LeaseId],
+        lease: Duration,
+    ) -> StoreFuture<'a, Vec<LeaseId>> {
         self.call("renew", move |state, now| {
             Ok(state.renew(leases, now, span_ms(lease)))
         })

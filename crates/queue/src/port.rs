@@ -25,7 +25,7 @@ use tidegate_core::books::Account;
 
 pub(crate) use claim::first_token;
 pub use claim::{
-    Claim, ClaimRequest, Claimed, ClaimedEvent, HandlerFilter, Held, POISON_AFTER,
+    Claim, ClaimRequest, Claimed, ClaimedEvent, HandlerFilter, LeaseId, POISON_AFTER,
     POISON_STARVATION,
 };
 pub use listing::{
@@ -76,7 +76,8 @@ pub trait QueueStore: Send + Sync + fmt::Debug {
 
     /// Extends leases by `lease` from now, and gives those that were lost. A lease of zero gives them
     /// back: others take them at once, and they did not run out.
-    fn renew<'a>(&'a self, leases: &'a [Held], lease: Duration) -> StoreFuture<'a, Vec<Held>>;
+    fn renew<'a>(&'a self, leases: &'a [LeaseId], lease: Duration)
+    -> StoreFuture<'a, Vec<LeaseId>>;
 
     /// Gives a batch a new token, where `token` is still its newest, and says which of its events
     /// are not settled: what to do after a settle nobody answered. None when the batch is gone.

@@ -27,7 +27,7 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 use crate::store::Borrower;
 use crate::within::{CallLimit, within};
 use crate::{BoxFuture, StoreError, StoreOptions};
-use writer::{Job, Operation, Writer, WriterGuard};
+use writer::{SqliteWriter, WriteJob, WriteOperation, WriterGuard};
 
 /// Operations that may wait for the writer.
 const WAITING: usize = 4096;
@@ -38,8 +38,8 @@ const LONGEST_PATIENCE: Duration = Duration::from_millis(i32::MAX as u64);
 /// A database in a file. Cloning gives another handle on the same connections.
 #[derive(Clone)]
 pub struct Sqlite {
-    writer: Writer,
-    operations: mpsc::Sender<Box<dyn Operation>>,
+    writer: SqliteWriter,
+    operations: mpsc::Sender<Box<dyn WriteOperation>>,
     readers: Arc<Readers>,
     clock: Arc<dyn Clock>,
     timeout: Duration,
@@ -70,7 +70,7 @@ impl Sqlite {
             .disable_statement_logging();
         let doing = "open the database";
         let failed = |error| StoreError::of(doing, error);
-        let writer = Writer::open(connect.clone()).await.map_err(failed)?;
+        let writer = SqliteWriter::open(connect.clone()).await.map_err(failed)?;
         let (operations, waiting) = mpsc::channel(WAITING);
         let task = writer.clone().write(waiting);
         // It ends with the last handle, whose sender is what keeps it.
@@ -110,7 +110,7 @@ impl Sqlite {
             + 'static,
     {
         let (tell, told) = oneshot::channel();
-        let job: Box<dyn Operation> = Box::new(Job::new(doing, call, tell));
+        let job: Box<dyn WriteOperation> = Box::new(WriteJob::new(doing, call, tell));
         let wait = async {
             let closed = || StoreError::of(doing, sqlx::Error::PoolClosed);
             let sent = self.operations.send(job).await;

@@ -11,9 +11,7 @@ use serde_json::json;
 use tidegate_core::env::Disk;
 use tidegate_core::env::system::SystemDisk;
 use tidegate_core::iso_time;
-use tidegate_logger::spill::{
-    Finding, InspectedFile, InspectionTargets, Level, SpillDirectory, inspect,
-};
+use tidegate_logger::spill::{Finding, InspectedFile, Inspection, Level, SpillDirectory, inspect};
 
 use crate::args::{Output, SpillDirs};
 use crate::report::{ErrorReport, Exit, print, print_json, say};
@@ -133,7 +131,7 @@ pub(crate) fn check(dir: &Path, output: Output) -> Result<Exit, ErrorReport> {
     })
 }
 
-fn look(dir: &Path) -> Result<InspectionTargets, ErrorReport> {
+fn look(dir: &Path) -> Result<Inspection, ErrorReport> {
     inspect(&SystemDisk, dir).map_err(|error| unreadable("cannot read", dir, &error))
 }
 
@@ -150,7 +148,7 @@ fn file_json(file: &InspectedFile) -> serde_json::Value {
     })
 }
 
-fn listing(inspection: &InspectionTargets) -> String {
+fn listing(inspection: &Inspection) -> String {
     let header = [
         "file",
         "role",

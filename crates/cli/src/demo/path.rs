@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use tidegate_core::books::{Account, Books, Discrepancy, Place, difference};
 use tidegate_core::breaker::{
-    Breaker, BreakerState, CallResult, Change, Permit, Rates, Rule, Trip,
+    Breaker, BreakerChange, BreakerState, CallResult, Permit, Rates, Rule, Trip,
 };
-use tidegate_core::dead_letter::{LastFailure, Origin};
+use tidegate_core::dead_letter::{LastFailure, RecordOrigin};
 use tidegate_core::env::{Entropy, Env};
 use tidegate_core::{
-    Backoff, DeadLetter, Decision, EventId, Facts, Failure, FailureClass, Offset, Partition,
+    AttemptFacts, Backoff, DeadLetter, Decision, EventId, Failure, FailureClass, Offset, Partition,
     PauseReason, PauseReasons, Retry, TierIndex, Topic, decide,
 };
 use tokio::sync::Notify;
@@ -152,12 +152,12 @@ impl DemoPath {
             }
         };
         found(
-            &mut state.queued.iter().map(|parcel| parcel.id),
+            &mut state.queued.iter().map(|event| event.id),
             Place::Queued,
         );
         found(&mut state.in_flight.iter().copied(), Place::InFlight);
         found(
-            &mut state.retrying.values().map(|parcel| parcel.id),
+            &mut state.retrying.values().map(|event| event.id),
             Place::Retrying,
         );
         found(
@@ -196,15 +196,15 @@ impl DemoPath {
 
     async fn work(&self) {
         loop {
-            let Some((parcel, permit)) = self.claim() else {
+            let Some((event, permit)) = self.claim() else {
                 self.bell.notified().await;
                 continue;
             };
             // There may be more; somebody else can have it while we handle this one.
             self.bell.notify_one();
             let began = self.env.clock.elapsed();
-            let outcome = self.dependency.call(parcel.id).await;
-            self.settle(parcel, permit, began, outcome);
+            let outcome = self.dependency.call(event.id).await;
+            self.settle(event, permit, began, outcome);
         }
     }
 
@@ -217,12 +217,12 @@ impl DemoPath {
         }
         let permit = state.breaker.try_acquire(now)?;
         match state.queued.pop_front() {
-            Some(parcel) => {
+            Some(event) => {
                 state
                     .books
-                    .move_one(parcel.id, Some(Place::Queued), Some(Place::InFlight));
-                state.in_flight.insert(parcel.id);
-                Some((parcel, permit))
+                    .move_one(event.id, Some(Place::Queued), Some(Place::InFlight));
+                state.in_flight.insert(event.id);
+                Some((event, permit))
             }
             None => {
                 state.breaker.release(permit);
@@ -233,7 +233,7 @@ impl DemoPath {
 
     fn settle(
         &self,
-        parcel: PathEvent,
+        event: PathEvent,
         permit: Permit,
         began: Duration,
         outcome: Result<(), Failure>,
@@ -242,7 +242,7 @@ impl DemoPath {
         let took = now.saturating_sub(began);
         let mut state = self.state();
         state.attempts += 1;
-        state.in_flight.remove(&parcel.id);
+        state.in_flight.remove(&event.id);
         let change = match &outcome {
             Ok(()) => state.breaker.record(permit, CallResult::Success, took, now),
             Err(failure) if failure.class == FailureClass::Transient => {
@@ -259,9 +259,9 @@ impl DemoPath {
             Ok(()) => {
                 state
                     .books
-                    .move_one(parcel.id, Some(Place::InFlight), Some(Place::Delivered));
+                    .move_one(event.id, Some(Place::InFlight), Some(Place::Delivered));
             }
-            Err(failure) => self.settle_failed(&mut state, parcel, &failure, now),
+            Err(failure) => self.settle_failed(&mut state, event, &failure, now),
         }
         drop(state);
         self.bell.notify_waiters();
@@ -270,48 +270,48 @@ impl DemoPath {
     fn settle_failed(
         &self,
         state: &mut State,
-        mut parcel: PathEvent,
+        mut event: PathEvent,
         failure: &Failure,
         now: Duration,
     ) {
-        let attempt = parcel.attempts + 1;
+        let attempt = event.attempts + 1;
         let State { retry, entropy, .. } = state;
-        let facts = Facts {
+        let facts = AttemptFacts {
             class: failure.class,
             attempt,
             attempts: retry.attempts,
-            wait: retry.backoff.wait(parcel.attempts, entropy.as_mut()),
+            wait: retry.backoff.wait(event.attempts, entropy.as_mut()),
             breaker_open: state.breaker.state() == BreakerState::Open,
             is_poison: false,
         };
         let now_ms = self.env.clock.now_ms();
-        parcel.first_failure_ms.get_or_insert(now_ms);
+        event.first_failure_ms.get_or_insert(now_ms);
         let from = Some(Place::InFlight);
         match decide(&facts) {
             Decision::RetryIn(wait) => {
-                parcel.attempts = attempt;
-                state.books.move_one(parcel.id, from, Some(Place::Retrying));
-                state.retrying.insert((now + wait, parcel.id), parcel);
+                event.attempts = attempt;
+                state.books.move_one(event.id, from, Some(Place::Retrying));
+                state.retrying.insert((now + wait, event.id), event);
             }
             Decision::DeadLetter(reason) => {
                 state
                     .books
-                    .move_one(parcel.id, from, Some(Place::DeadLettered));
+                    .move_one(event.id, from, Some(Place::DeadLettered));
                 state.dead_letters.push(DeadLetter {
-                    event_id: parcel.id,
-                    origin: Origin {
+                    event_id: event.id,
+                    origin: RecordOrigin {
                         topic: self.topic.clone(),
                         partition: Partition(0),
-                        offset: parcel.offset,
+                        offset: event.offset,
                         timestamp_ms: i64::try_from(now_ms).unwrap_or(i64::MAX),
                     },
                     key: None,
-                    value: Some(format!("order {}", parcel.offset).into()),
+                    value: Some(format!("order {}", event.offset).into()),
                     headers: Vec::new(),
                     reason,
                     dead_at_ms: now_ms,
                     attempts: attempt,
-                    first_failure_ms: parcel.first_failure_ms.unwrap_or(now_ms),
+                    first_failure_ms: event.first_failure_ms.unwrap_or(now_ms),
                     failure: LastFailure {
                         code: failure.code.clone(),
                         message: failure.message.clone(),
@@ -325,8 +325,8 @@ impl DemoPath {
             }
             // The attempt does not count, and the event keeps its turn.
             Decision::Pause(_) | Decision::Stop => {
-                state.books.move_one(parcel.id, from, Some(Place::Queued));
-                state.queued.push_front(parcel);
+                state.books.move_one(event.id, from, Some(Place::Queued));
+                state.queued.push_front(event);
             }
         }
     }
@@ -343,11 +343,11 @@ impl DemoPath {
             while let Some(entry) = state.retrying.first_entry()
                 && entry.key().0 <= now
             {
-                let parcel = entry.remove();
+                let event = entry.remove();
                 state
                     .books
-                    .move_one(parcel.id, Some(Place::Retrying), Some(Place::Queued));
-                state.queued.push_back(parcel);
+                    .move_one(event.id, Some(Place::Retrying), Some(Place::Queued));
+                state.queued.push_back(event);
             }
             drop(state);
             self.bell.notify_waiters();
@@ -357,7 +357,7 @@ impl DemoPath {
 
 impl State {
     /// Pauses and resumes with the breaker.
-    fn follow(&mut self, change: Option<Change>) {
+    fn follow(&mut self, change: Option<BreakerChange>) {
         match change.map(|change| change.to) {
             Some(BreakerState::Open) => {
                 self.openings += 1;

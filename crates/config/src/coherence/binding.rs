@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{View, contradiction};
 use crate::codes;
 use crate::findings::Findings;
-use crate::path::Path;
+use crate::path::KeyPath;
 use crate::units::format_duration;
 use crate::value::{Spot, Value, ValueEntry};
 

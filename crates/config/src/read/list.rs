@@ -3,7 +3,7 @@
 use super::scalar::Reported;
 use super::{ConfigReader, broken};
 use crate::keys::{FoundKey, KeyKind, Unit};
-use crate::path::Path;
+use crate::path::KeyPath;
 use crate::tree::{Body, YamlNode};
 use crate::value::{Value, ValueEntry};
 

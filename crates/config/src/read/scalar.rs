@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::{ConfigReader, Layer, broken};
 use crate::interpolate::{Gap, interpolate};
 use crate::keys::{Key, KeyKind, Unit, relaxed};
-use crate::path::Path;
+use crate::path::KeyPath;
 use crate::secret::{MASK, Secret, is_suspicious, shown_address, shown_text};
 use crate::tree::{Body, YamlNode, is_null_word};
 use crate::units::{format_duration, format_size, parse_duration, parse_size};

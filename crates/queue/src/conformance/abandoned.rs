@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::dispatchers::{Calls, Placed, placed, quick};
 use super::{LONG, SHORT, World, completed, lane, numbers};
 use crate::port::{
-    ClaimRequest, ClaimedEvent, Disposition, HandlerFilter, Held, POISON_STARVATION, QueueStatus,
+    ClaimRequest, ClaimedEvent, Disposition, HandlerFilter, LeaseId, POISON_STARVATION, QueueStatus,
 };
 use crate::{Delivery, Dispatcher, DispatcherOptions, Handled};
 
@@ -139,7 +139,7 @@ pub async fn an_event_that_kills_its_process_holds_nobody_up(world: &World) {
 /// Claims, says that it was heard, and is never heard of again.
 async fn abandon(world: &World, limit: u32) -> Vec<ClaimedEvent> {
     let claimed = world.claim(limit, SHORT).await;
-    let held: Vec<Held> = claimed.iter().map(|event| event.claim.lease).collect();
+    let held: Vec<LeaseId> = claimed.iter().map(|event| event.claim.lease).collect();
     world.store.renew(&held, SHORT).await.unwrap();
     claimed
 }
@@ -271,7 +271,7 @@ pub async fn a_suspect_that_has_waited_for_long_comes_first_and_alone(world: &Wo
     };
     world.settle(&both[..1], &retry).await;
     let give_back = async |events: &[ClaimedEvent]| {
-        let held: Vec<Held> = events.iter().map(|event| event.claim.lease).collect();
+        let held: Vec<LeaseId> = events.iter().map(|event| event.claim.lease).collect();
         world.store.renew(&held, Duration::ZERO).await.unwrap();
     };
     give_back(&both[1..]).await;
@@ -299,7 +299,7 @@ pub async fn a_suspect_that_has_waited_for_long_comes_first_and_alone(world: &Wo
     world.wait(SHORT * (POISON_STARVATION + 3)).await;
     for suspect in [innocent[1], innocent[0]] {
         let first = claim(request(true, true, SHORT)).await;
-        let held: Vec<Held> = first.events.iter().map(|event| event.claim.lease).collect();
+        let held: Vec<LeaseId> = first.events.iter().map(|event| event.claim.lease).collect();
         assert_eq!(world.store.renew(&held, LONG).await.unwrap(), []);
         assert_eq!(
             (counts(&first.events), first.is_isolated),

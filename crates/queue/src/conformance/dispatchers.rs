@@ -11,8 +11,8 @@ use tokio::sync::{Semaphore, oneshot};
 use super::World;
 use crate::port::{HandlerResult, QueueStatus};
 use crate::{
-    Context, Delivery, Dispatcher, DispatcherBuilder, DispatcherHandle, DispatcherOptions, Handled,
-    Handler, OnFatal, Policy, Queue, QueueEvent, Report, Unhandled,
+    Context, Delivery, DispatchReport, Dispatcher, DispatcherBuilder, DispatcherHandle,
+    DispatcherOptions, Handled, Handler, OnFatal, Policy, Queue, QueueEvent, Unhandled,
 };
 
 /// An event of the rules.
@@ -78,7 +78,7 @@ pub struct Running {
     /// How it is.
     pub handle: DispatcherHandle,
     stop: oneshot::Sender<()>,
-    done: oneshot::Receiver<Report>,
+    done: oneshot::Receiver<DispatchReport>,
 }
 
 impl Running {
@@ -97,7 +97,7 @@ impl Running {
     }
 
     /// Stops it and waits for its end.
-    pub async fn stop(self) -> Report {
+    pub async fn stop(self) -> DispatchReport {
         self.stop.send(()).ok();
         self.done.await.unwrap()
     }

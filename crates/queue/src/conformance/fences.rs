@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::settles::commit;
 use super::{LONG, SHORT, World, lane, numbers};
 use crate::port::{
-    ClaimedEvent, Disposition, HandlerResult, HandlerState, Held, QueueStatus, Settlement,
+    ClaimedEvent, Disposition, HandlerResult, HandlerState, LeaseId, QueueStatus, Settlement,
     Transition,
 };
 
@@ -126,8 +126,8 @@ pub async fn a04_q07_of_two_claims_of_one_event_only_the_newest_is_settled(world
 /// settles both.
 async fn settle_all_twice(world: &World, old: Vec<(Vec<ClaimedEvent>, Disagreement)>) {
     let held = old.iter().flat_map(|(old, _)| old);
-    let held: BTreeSet<Held> = held.map(|one| one.claim.lease).collect();
-    let held: Vec<Held> = held.into_iter().collect();
+    let held: BTreeSet<LeaseId> = held.map(|one| one.claim.lease).collect();
+    let held: Vec<LeaseId> = held.into_iter().collect();
     assert_eq!(world.store.renew(&held, SHORT).await.unwrap(), []);
     world.wait(SHORT * 2).await;
     for (old, disagreement) in old {

@@ -9,7 +9,7 @@ use tokio::sync::Semaphore;
 
 use super::dispatchers::{Calls, Running, quick};
 use super::{LONG, World, completed, lane};
-use crate::port::{Claim, Disposition, Held, QueueStatus, QueueStore, Settlement, Transition};
+use crate::port::{Claim, Disposition, LeaseId, QueueStatus, QueueStore, Settlement, Transition};
 use crate::{Dispatcher, DispatcherOptions, Handled, QueueError};
 
 /// A text that no compression makes short.
@@ -106,7 +106,7 @@ async fn finalize_behind_the_back(store: &dyn QueueStore, id: i64, event_id: Eve
         let claim = Claim {
             id,
             event_id,
-            lease: Held::Batch { batch, token },
+            lease: LeaseId::Batch { batch, token },
             place: Place::Queued,
         };
         let settlement = Settlement {
@@ -217,7 +217,7 @@ pub async fn a_lost_release_is_found_among_many_parked_keys(world: &World) {
     }
     assert_eq!(freed.len(), 5, "of 5 keys whose release was lost");
     assert!(freed.iter().all(|event| is_last(&event.key)));
-    assert!(matches!(freed[0].claim.lease, Held::Row { .. }));
+    assert!(matches!(freed[0].claim.lease, LeaseId::Row { .. }));
     world.audit().await;
 }
 

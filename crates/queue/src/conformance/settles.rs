@@ -352,7 +352,7 @@ pub async fn a_batch_that_is_reopened_has_what_is_left(world: &World) {
         finished: Vec::new(),
     };
     world.store.settle(&settlement).await.unwrap();
-    let crate::port::Held::Batch {
+    let crate::port::LeaseId::Batch {
         batch: number,
         token,
     } = batch[0].claim.lease

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::{Context as TaskContext, Poll};
 use std::time::Duration;
 
-use tidegate_core::env::{Clock, Outcome, Sleep};
+use tidegate_core::env::{Clock, Sleep, TaskOutcome};
 use tidegate_core::{Code, Failure};
 
 use crate::handler::Handled;
@@ -44,7 +44,7 @@ impl Future for HandlerCall<'_> {
         match catch_unwind(AssertUnwindSafe(|| this.call.as_mut().poll(context))) {
             Ok(Poll::Ready(handled)) => return Poll::Ready(handled),
             Ok(Poll::Pending) => {}
-            Err(payload) => return Poll::Ready(panicked(&Outcome::panicked(payload.as_ref()))),
+            Err(payload) => return Poll::Ready(panicked(&TaskOutcome::panicked(payload.as_ref()))),
         }
         let deadline = this
             .deadline
@@ -61,10 +61,10 @@ impl Future for HandlerCall<'_> {
 }
 
 /// What a handler that panicked has said.
-fn panicked(outcome: &Outcome) -> Handled {
+fn panicked(outcome: &TaskOutcome) -> Handled {
     let text = match outcome {
-        Outcome::Panicked(message) => message.clone(),
-        Outcome::Completed | Outcome::Aborted => "ended without a result".to_owned(),
+        TaskOutcome::Panicked(message) => message.clone(),
+        TaskOutcome::Completed | TaskOutcome::Aborted => "ended without a result".to_owned(),
     };
     Handled::TransientError(Failure::transient(Code::from_static("handler.panic"), text))
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tidegate_core::Classify;
 
 use super::{Shared, registry_sync};
-use crate::port::{ClaimRequest, Claimed, ClaimedEvent, HandlerFilter, Held, POISON_AFTER};
+use crate::port::{ClaimRequest, Claimed, ClaimedEvent, HandlerFilter, LeaseId, POISON_AFTER};
 use crate::{QueueError, telemetry};
 
 /// How often rows of their own are looked for while fresh events keep coming: so long at most does a
@@ -157,7 +157,7 @@ impl PollSchedule {
             self.has_poison |= claimed.events.iter().any(is_poison);
         }
         let is_reclaimed = |event: &ClaimedEvent| {
-            matches!(event.claim.lease, Held::Batch { .. }) && event.attempts > 1
+            matches!(event.claim.lease, LeaseId::Batch { .. }) && event.attempts > 1
         };
         if claimed
             .as_ref()

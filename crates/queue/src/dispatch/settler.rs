@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::{Shared, Workers, registry_sync};
 use tidegate_core::{Classify, FailureClass, error_chain};
 
-use crate::port::{Disposition, HandlerResult, HandlerState, Held, Settlement, Transition};
+use crate::port::{Disposition, HandlerResult, HandlerState, LeaseId, Settlement, Transition};
 use crate::{QueueError, limit};
 
 /// Who is named where no handler failed, but the store refused what they said.
@@ -58,8 +58,8 @@ async fn flush(shared: &Shared) {
     let mut rows = Vec::new();
     for (key, transitions) in by_lease {
         match key {
-            Held::Row { .. } => rows.extend(transitions),
-            Held::Batch { .. } => settle_batch(shared, key, transitions).await,
+            LeaseId::Row { .. } => rows.extend(transitions),
+            LeaseId::Batch { .. } => settle_batch(shared, key, transitions).await,
         }
     }
     if !rows.is_empty() {
@@ -68,7 +68,7 @@ async fn flush(shared: &Shared) {
     shared.signals.room.notify_one();
 }
 
-async fn settle_batch(shared: &Shared, key: Held, mut transitions: Vec<Transition>) {
+async fn settle_batch(shared: &Shared, key: LeaseId, mut transitions: Vec<Transition>) {
     let mut changes = 0_u32;
     loop {
         let policy = &shared.options.policy;
@@ -141,7 +141,7 @@ async fn settle_batch(shared: &Shared, key: Held, mut transitions: Vec<Transitio
 
 /// None of what was settled was ours any more. Either these events alone left the lease, and the
 /// others are still to be handled, or all of it is somebody else's; asking for more time tells.
-async fn look_after(shared: &Shared, key: Held) {
+async fn look_after(shared: &Shared, key: LeaseId) {
     let Some(held) = shared.state().newest(key) else {
         return;
     };
@@ -154,7 +154,7 @@ async fn look_after(shared: &Shared, key: Held) {
 }
 
 /// One of the moves is what the store refuses, and the others are not to suffer for it.
-async fn one_by_one(shared: &Shared, key: Held, transitions: Vec<Transition>) {
+async fn one_by_one(shared: &Shared, key: LeaseId, transitions: Vec<Transition>) {
     for mut one in transitions {
         // The lease may be lost, or have got a newer token, on the way.
         let Some(newest) = shared.state().newest(key) else {
@@ -202,17 +202,17 @@ fn refused(one: Transition, error: &QueueError) -> Option<Transition> {
 /// After an answer that was lost: what of the moves did not happen, under a new token.
 async fn reopen(
     shared: &Shared,
-    key: Held,
+    key: LeaseId,
     transitions: Vec<Transition>,
 ) -> Option<Vec<Transition>> {
     let (batch, token) = match shared.state().newest(key)? {
-        Held::Batch { batch, token } => (batch, token),
-        Held::Row { .. } => return None,
+        LeaseId::Batch { batch, token } => (batch, token),
+        LeaseId::Row { .. } => return None,
     };
     while !shared.is_past_stop() {
         match shared.queue.store().reopen(batch, token).await {
             Ok(Some((next, left))) => {
-                let held = Held::Batch { batch, token: next };
+                let held = LeaseId::Batch { batch, token: next };
                 let left: BTreeSet<i64> = left.into_iter().collect();
                 shared.state().reopened(key, held, left.len());
                 let kept = transitions
@@ -318,7 +318,7 @@ async fn read_registry(shared: &Shared, changes: u32) -> bool {
     }
 }
 
-fn settled(shared: &Shared, key: Held, transitions: &[Transition], stale: &[i64]) {
+fn settled(shared: &Shared, key: LeaseId, transitions: &[Transition], stale: &[i64]) {
     let mut state = shared.state();
     for one in transitions {
         if stale.contains(&one.claim.id) {
@@ -340,7 +340,7 @@ fn settled(shared: &Shared, key: Held, transitions: &[Transition], stale: &[i64]
     }
     // Behind a row with a key others may be parked, and the first of them is free now. They go one
     // at a time, and would go no faster than the polls.
-    let is_row = matches!(key, Held::Row { .. });
+    let is_row = matches!(key, LeaseId::Row { .. });
     if is_row && transitions.iter().any(|one| one.key.is_some()) {
         shared.signals.rows.notify_one();
     }

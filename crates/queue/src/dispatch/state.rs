@@ -16,7 +16,8 @@ use super::{DispatchReport, DispatcherHealth, Shared};
 pub(super) use handler_results::HandlerResults;
 
 use crate::port::{
-    Claim, ClaimedEvent, Disposition, HandlerState, Held, Lane, POISON_AFTER, Registry, Transition,
+    Claim, ClaimedEvent, Disposition, HandlerState, Lane, LeaseId, POISON_AFTER, Registry,
+    Transition,
 };
 
 /// Who is told when.
@@ -41,7 +42,7 @@ pub(super) struct DispatchSignals {
 #[derive(Debug)]
 struct Lease {
     /// What it is now: reopening a batch gives it a newer token.
-    id: Held,
+    id: LeaseId,
     /// Events that are not settled.
     open: usize,
     /// Events that are left to run out, because nobody knows what became of them.
@@ -57,9 +58,9 @@ pub(super) struct DispatchState {
     pub(super) registry: Registry,
     pub(super) entropy: Box<dyn Entropy>,
     pub(super) report: DispatchReport,
-    leases: BTreeMap<Held, Lease>,
+    leases: BTreeMap<LeaseId, Lease>,
     /// The lease of a poison candidate that is to stay alone, for as long as we hold it.
-    isolated: Option<Held>,
+    isolated: Option<LeaseId>,
     outcomes: Vec<Transition>,
     running: usize,
     is_stopping: bool,
@@ -147,20 +148,20 @@ impl DispatchState {
     /// What is claimed now was lost before, though nobody has told us: by a process that stood still for
     /// longer than its lease. What is left of the older claims has no say any more, and is never settled
     /// together with the newer one.
-    fn supersede(&mut self, claimed: Held) {
+    fn supersede(&mut self, claimed: LeaseId) {
         let first = match claimed {
-            Held::Batch { batch, .. } => Held::Batch {
+            LeaseId::Batch { batch, .. } => LeaseId::Batch {
                 batch,
                 token: i64::MIN,
             },
-            Held::Row { id, .. } => Held::Row {
+            LeaseId::Row { id, .. } => LeaseId::Row {
                 id,
                 token: i64::MIN,
             },
         };
         let older = self.leases.range(first..claimed);
         let older = older.filter(|(_, lease)| lease.id < claimed);
-        let older: Vec<Held> = older.map(|(key, _)| *key).collect();
+        let older: Vec<LeaseId> = older.map(|(key, _)| *key).collect();
         for key in older {
             self.give_up(key);
         }
@@ -236,7 +237,7 @@ impl DispatchState {
     }
 
     /// One event of a lease cannot be settled: it is left to run out, and the others go on.
-    pub(super) fn leave(&mut self, key: Held) {
+    pub(super) fn leave(&mut self, key: LeaseId) {
         if let Some(lease) = self.leases.get_mut(&key) {
             lease.abandoned += 1;
         }
@@ -245,7 +246,7 @@ impl DispatchState {
 
     /// Whether a whole batch, or a row, waits to be settled.
     pub(super) fn has_whole(&self) -> bool {
-        let mut counts: BTreeMap<Held, usize> = BTreeMap::new();
+        let mut counts: BTreeMap<LeaseId, usize> = BTreeMap::new();
         for one in &self.outcomes {
             *counts.entry(one.claim.lease).or_default() += 1;
         }
@@ -260,8 +261,8 @@ impl DispatchState {
 
     /// What waits to be settled, by lease, with the newest tokens. What was lost meanwhile is left
     /// out: somebody else has it.
-    pub(super) fn outcomes(&mut self) -> BTreeMap<Held, Vec<Transition>> {
-        let mut by: BTreeMap<Held, Vec<Transition>> = BTreeMap::new();
+    pub(super) fn outcomes(&mut self) -> BTreeMap<LeaseId, Vec<Transition>> {
+        let mut by: BTreeMap<LeaseId, Vec<Transition>> = BTreeMap::new();
         for mut one in std::mem::take(&mut self.outcomes) {
             let key = one.claim.lease;
             match self.leases.get(&key) {
@@ -276,12 +277,12 @@ impl DispatchState {
     }
 
     /// Whether settling `count` events more leaves nothing of the lease.
-    pub(super) fn ends_with(&self, key: Held, count: usize) -> Option<Held> {
+    pub(super) fn ends_with(&self, key: LeaseId, count: usize) -> Option<LeaseId> {
         let lease = self.leases.get(&key)?;
         (lease.open <= count && lease.abandoned == 0).then_some(lease.id)
     }
 
-    pub(super) fn settled(&mut self, key: Held, count: usize) {
+    pub(super) fn settled(&mut self, key: LeaseId, count: usize) {
         if let Some(lease) = self.leases.get_mut(&key) {
             lease.open = lease.open.saturating_sub(count);
             // An abandoned one is not renewed any more once the others are done, or it would be
@@ -292,7 +293,7 @@ impl DispatchState {
         }
     }
 
-    pub(super) fn reopened(&mut self, key: Held, newest: Held, open: usize) {
+    pub(super) fn reopened(&mut self, key: LeaseId, newest: LeaseId, open: usize) {
         if let Some(lease) = self.leases.get_mut(&key) {
             lease.id = newest;
             // Those that were abandoned are among what is left, and stay so.
@@ -305,13 +306,13 @@ impl DispatchState {
 
     /// Forgets leases that were lost, and what waits by their right. One that was reopened meanwhile
     /// has a newer token than the one that is said to be lost, and stays.
-    pub(super) fn lose(&mut self, lost: &[Held]) {
-        let lost: BTreeSet<Held> = lost.iter().copied().collect();
+    pub(super) fn lose(&mut self, lost: &[LeaseId]) {
+        let lost: BTreeSet<LeaseId> = lost.iter().copied().collect();
         let gone = self
             .leases
             .iter()
             .filter(|(_, lease)| lost.contains(&lease.id));
-        let gone: BTreeSet<Held> = gone.map(|(key, _)| *key).collect();
+        let gone: BTreeSet<LeaseId> = gone.map(|(key, _)| *key).collect();
         self.leases.retain(|key, _| !gone.contains(key));
         let dropped = self.ready.remove(|lease| gone.contains(&lease));
         self.report.stale += dropped.len() as u64;
@@ -335,24 +336,24 @@ impl DispatchState {
     }
 
     /// Whether this lease is on a poison candidate.
-    pub(super) fn is_poison(&self, key: Held) -> bool {
+    pub(super) fn is_poison(&self, key: LeaseId) -> bool {
         let lease = self.leases.get(&key);
         lease.is_some_and(|lease| lease.ran_out >= POISON_AFTER)
     }
 
     /// What a lease is now, by what it was at the claim.
-    pub(super) fn newest(&self, key: Held) -> Option<Held> {
+    pub(super) fn newest(&self, key: LeaseId) -> Option<LeaseId> {
         self.leases.get(&key).map(|lease| lease.id)
     }
 
     /// Forgets one lease, by what it was at the claim.
-    pub(super) fn give_up(&mut self, key: Held) {
+    pub(super) fn give_up(&mut self, key: LeaseId) {
         self.leases.remove(&key);
         let dropped = self.ready.remove(|lease| lease == key);
         self.report.stale += dropped.len() as u64;
     }
 
-    pub(super) fn lease_ids(&self) -> Vec<Held> {
+    pub(super) fn lease_ids(&self) -> Vec<LeaseId> {
         self.leases.values().map(|lease| lease.id).collect()
     }
 

@@ -2,7 +2,7 @@
 
 use super::state::{ModelBatch, ModelState, RowState, StoredEvent, Where};
 use crate::port::{
-    Claim, ClaimRequest, Claimed, ClaimedEvent, Held, Lane, POISON_AFTER, POISON_STARVATION,
+    Claim, ClaimRequest, Claimed, ClaimedEvent, Lane, LeaseId, POISON_AFTER, POISON_STARVATION,
 };
 use tidegate_core::books::Place;
 use tidegate_store::span_ms;
@@ -227,7 +227,7 @@ impl ModelState {
         let (lease, attempts, abandoned, place, batch) = match &stored.at {
             Where::Batch(batch) => {
                 let of = self.batches.get(batch)?;
-                let lease = Held::Batch {
+                let lease = LeaseId::Batch {
                     batch: *batch,
                     token: of.token,
                 };
@@ -235,7 +235,7 @@ impl ModelState {
                 (lease, counts.0, counts.1, Place::Queued, Some(*batch))
             }
             Where::Row(row) => {
-                let lease = Held::Row {
+                let lease = LeaseId::Row {
                     id,
                     token: row.token,
                 };
@@ -267,12 +267,12 @@ impl ModelState {
         })
     }
 
-    pub(super) fn renew(&mut self, leases: &[Held], now: i64, lease: i64) -> Vec<Held> {
+    pub(super) fn renew(&mut self, leases: &[LeaseId], now: i64, lease: i64) -> Vec<LeaseId> {
         let (until, is_given_back) = (now + lease, lease == 0);
         let mut lost = Vec::new();
         for one in leases {
             let is_kept = match *one {
-                Held::Batch { batch, token } => match self.batches.get_mut(&batch) {
+                LeaseId::Batch { batch, token } => match self.batches.get_mut(&batch) {
                     Some(batch) if batch.token == token => {
                         batch.until = until;
                         batch.is_confirmed = true;
@@ -283,7 +283,7 @@ impl ModelState {
                     }
                     Some(_) | None => false,
                 },
-                Held::Row { id, token } => match self.row(id) {
+                LeaseId::Row { id, token } => match self.row(id) {
                     Some(row) if row.token == token && row.locked_by.is_some() => {
                         row.due = Some(until);
                         row.is_confirmed = true;

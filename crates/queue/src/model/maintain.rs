@@ -6,7 +6,7 @@ use tidegate_core::EventId;
 use tidegate_core::books::{Place, postings};
 
 use super::state::{Logged, ModelState, RowState, Where};
-use super::tx::Pending;
+use super::tx::PendingWrites;
 use crate::QueueError;
 use crate::port::{
     Cleaned, HandlerResult, HandlerState, Lane, Leadership, LogEvent, LogPage, first_token,

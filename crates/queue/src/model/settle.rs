@@ -3,21 +3,21 @@
 use tidegate_store::span_ms;
 
 use super::state::{Logged, ModelState, RowState, Where};
-use super::tx::Pending;
+use super::tx::PendingWrites;
 use crate::QueueError;
-use crate::port::{Claim, Disposition, HandlerCommit, Held, Leadership, Settlement, Transition};
+use crate::port::{Claim, Disposition, HandlerCommit, Leadership, LeaseId, Settlement, Transition};
 
 impl ModelState {
     /// How often the event of a claim was claimed, if the claim still holds.
     fn fence(&mut self, claim: &Claim) -> Option<u32> {
         match claim.lease {
-            Held::Batch { batch, token } => {
+            LeaseId::Batch { batch, token } => {
                 let found = self.batches.get(&batch)?;
                 let stored = self.events.get(&claim.id)?;
                 let is_in_it = matches!(stored.at, Where::Batch(of) if of == batch);
                 (found.token == token && is_in_it).then_some(found.attempts)
             }
-            Held::Row { id, token } => {
+            LeaseId::Row { id, token } => {
                 let row = self.row(id)?;
                 (row.token == token && row.locked_by.is_some()).then_some(row.attempts)
             }
@@ -37,7 +37,7 @@ impl ModelState {
             self.groups.push(group);
         }
         for held in &settlement.finished {
-            if let Held::Batch { batch, token } = *held
+            if let LeaseId::Batch { batch, token } = *held
                 && self
                     .batches
                     .get(&batch)

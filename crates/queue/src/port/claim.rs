@@ -50,7 +50,7 @@ pub const POISON_AFTER: u32 = 2;
 
 /// By which lease an event is claimed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Held {
+pub enum LeaseId {
     /// As one of a batch.
     Batch {
         /// The batch.
@@ -81,7 +81,7 @@ pub struct Claim {
     /// Its id.
     pub event_id: EventId,
     /// By which lease.
-    pub lease: Held,
+    pub lease: LeaseId,
     /// Where it is in the books.
     pub place: Place,
 }

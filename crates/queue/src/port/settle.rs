@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use tidegate_core::EventId;
 use tidegate_core::books::Place;
 
-use super::{Claim, Held, Lane};
+use super::{Claim, Lane, LeaseId};
 use crate::event::NewEvent;
 use crate::limit;
 
@@ -135,7 +135,7 @@ pub struct Settlement {
     pub transitions: Vec<Transition>,
     /// Batches of which nothing is left to do after this. Should something be left after all, the
     /// batch stays, and comes back when its lease ends.
-    pub finished: Vec<Held>,
+    pub finished: Vec<LeaseId>,
 }
 
 impl Settlement {

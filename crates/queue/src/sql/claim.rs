@@ -7,7 +7,7 @@ use tidegate_core::books::Place;
 
 use super::columns::small;
 use crate::port::{
-    Claim, ClaimRequest, ClaimedEvent, HandlerState, Held, Lane, POISON_STARVATION, Registry,
+    Claim, ClaimRequest, ClaimedEvent, HandlerState, Lane, LeaseId, POISON_STARVATION, Registry,
 };
 
 /// Which rows are looked for.
@@ -38,7 +38,7 @@ impl RowKind {
 /// Numbers of events that were claimed, before the events are read.
 #[derive(Default)]
 pub(super) struct ClaimedIds {
-    leases: BTreeMap<i64, (Held, u32, Place)>,
+    leases: BTreeMap<i64, (LeaseId, u32, Place)>,
     pub(super) order: Vec<i64>,
     /// Batches with their events.
     pub(super) batches: Vec<(i64, Vec<i64>)>,
@@ -56,7 +56,7 @@ impl ClaimedIds {
         ids: Vec<i64>,
     ) {
         for id in &ids {
-            let lease = Held::Batch { batch, token };
+            let lease = LeaseId::Batch { batch, token };
             self.note(*id, lease, small(attempts), abandoned, Place::Queued);
         }
         if !ids.is_empty() {
@@ -66,10 +66,10 @@ impl ClaimedIds {
 
     /// Notes an event with a row of its own.
     pub(super) fn row(&mut self, id: i64, token: i64, attempts: u32, abandoned: i64, place: Place) {
-        self.note(id, Held::Row { id, token }, attempts, abandoned, place);
+        self.note(id, LeaseId::Row { id, token }, attempts, abandoned, place);
     }
 
-    fn note(&mut self, id: i64, lease: Held, attempts: u32, abandoned: i64, place: Place) {
+    fn note(&mut self, id: i64, lease: LeaseId, attempts: u32, abandoned: i64, place: Place) {
         if abandoned > 0 {
             self.abandoned.insert(id, small(abandoned));
         }

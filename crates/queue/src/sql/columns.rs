@@ -9,7 +9,7 @@ use tidegate_store::span_ms;
 
 use crate::QueueError;
 use crate::port::{
-    Disposition, HandlerResult, HandlerState, Held, ListedEvent, Settlement, Transition,
+    Disposition, HandlerResult, HandlerState, LeaseId, ListedEvent, Settlement, Transition,
 };
 
 /// The moves of a settlement by the lease they are held by.
@@ -31,14 +31,14 @@ impl<'a> ByLease<'a> {
         };
         for one in transitions {
             match one.claim.lease {
-                Held::Batch { batch, token } => {
+                LeaseId::Batch { batch, token } => {
                     by.batches.entry((batch, token)).or_default().0.push(one);
                 }
-                Held::Row { .. } => by.rows.push(one),
+                LeaseId::Row { .. } => by.rows.push(one),
             }
         }
         for held in &settlement.finished {
-            if let Held::Batch { batch, token } = *held {
+            if let LeaseId::Batch { batch, token } = *held {
                 by.batches.entry((batch, token)).or_default().1 = true;
             }
         }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tidegate_store::lease::{self, Lease};
-use tidegate_store::{Store, Tx};
+use tidegate_store::{Store, StoreTx};
 
 use crate::QueueError;
 use crate::port::Leadership;
@@ -30,12 +30,15 @@ pub(super) async fn renew(
 pub(super) async fn begin(
     store: &Store,
     leadership: &Leadership,
-) -> Result<Option<Tx>, QueueError> {
+) -> Result<Option<StoreTx>, QueueError> {
     checked(store.begin_own().await?, leadership).await
 }
 
 /// This transaction, or none where the leadership is not held any more: it is rolled back then.
-pub(super) async fn checked(mut tx: Tx, leadership: &Leadership) -> Result<Option<Tx>, QueueError> {
+pub(super) async fn checked(
+    mut tx: StoreTx,
+    leadership: &Leadership,
+) -> Result<Option<StoreTx>, QueueError> {
     if lease::holds(&mut tx, &lease_of(leadership)).await? {
         return Ok(Some(tx));
     }

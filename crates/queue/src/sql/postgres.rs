@@ -26,7 +26,7 @@ use super::projection::{HAS_REMOVED, POSITION, POSITIONS, REBUILDS};
 use crate::QueueError;
 use crate::event::NewEvent;
 use crate::port::{
-    ClaimRequest, Claimed, Cleaned, EventFilter, HandlerCommit, Held, Leadership, ListedEvent,
+    ClaimRequest, Claimed, Cleaned, EventFilter, HandlerCommit, Leadership, LeaseId, ListedEvent,
     LogPage, QueueLocation, QueueRecount, QueueStats, QueueStore, Registry, Settlement,
     StoreFuture,
 };
@@ -162,7 +162,11 @@ impl QueueStore for PostgresQueue {
         Box::pin(self.claim_due(request))
     }
 
-    fn renew<'a>(&'a self, leases: &'a [Held], lease: Duration) -> StoreFuture<'a, Vec<Held>> {
+    fn renew<'a>(
+        &'a self,
+        leases: &'a [LeaseId],
+        lease: Duration,
+    ) -> StoreFuture<'a, Vec<LeaseId>> {
         let leases = leases.to_vec();
         self.run("renew claims", move |db| {
             Box::pin(claim::renew(db, leases, span_ms(lease)))

@@ -1,7 +1,7 @@
 //! Positions of projections, as far as both databases say it with the same words.
 
 use sqlx::AssertSqlSafe;
-use tidegate_store::{Store, Tx, sqlx};
+use tidegate_store::{Store, StoreTx, sqlx};
 
 use super::leadership;
 use crate::QueueError;
@@ -53,10 +53,10 @@ pub(super) async fn forget(
         let sql = AssertSqlSafe(format!("DROP TABLE IF EXISTS {table}__rebuild"));
         let query = sqlx::raw_sql(sql);
         match &mut tx {
-            Tx::Postgres(tx) => {
+            StoreTx::Postgres(tx) => {
                 limit.run(doing, query.execute(tx.connection())).await?;
             }
-            Tx::Sqlite(tx) => {
+            StoreTx::Sqlite(tx) => {
                 limit.run(doing, query.execute(tx.connection())).await?;
             }
         }
@@ -64,11 +64,11 @@ pub(super) async fn forget(
     for name in names {
         let sql = "DELETE FROM event_projection WHERE name = $1";
         match &mut tx {
-            Tx::Postgres(tx) => {
+            StoreTx::Postgres(tx) => {
                 let query = sqlx::query(sql).bind(name).execute(tx.connection());
                 limit.run(doing, query).await?;
             }
-            Tx::Sqlite(tx) => {
+            StoreTx::Sqlite(tx) => {
                 let query = sqlx::query(sql).bind(name).execute(tx.connection());
                 limit.run(doing, query).await?;
             }

@@ -25,7 +25,7 @@ use super::projection::{HAS_REMOVED, POSITION, POSITIONS, REBUILDS};
 use crate::QueueError;
 use crate::event::NewEvent;
 use crate::port::{
-    ClaimRequest, Claimed, Cleaned, EventFilter, HandlerCommit, Held, Leadership, ListedEvent,
+    ClaimRequest, Claimed, Cleaned, EventFilter, HandlerCommit, Leadership, LeaseId, ListedEvent,
     LogPage, QueueLocation, QueueRecount, QueueStats, QueueStore, Registry, Settlement,
     StoreFuture,
 };
@@ -105,7 +105,11 @@ impl QueueStore for SqliteQueue {
         Box::pin(self.claim_due(request))
     }
 
-    fn renew<'a>(&'a self, leases: &'a [Held], lease: Duration) -> StoreFuture<'a, Vec<Held>> {
+    fn renew<'a>(
+        &'a self,
+        leases: &'a [LeaseId],
+        lease: Duration,
+    ) -> StoreFuture<'a, Vec<LeaseId>> {
         let (leases, until) = (leases.to_vec(), self.sqlite.now_ms() + span_ms(lease));
         self.write("renew claims", move |db| {
             Box::pin(leases::renew(db, leases, (until, lease.is_zero())))

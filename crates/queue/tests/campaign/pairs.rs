@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use tidegate_core::EventId;
 use tidegate_core::env::Env;
 use tidegate_queue::Queue;
-use tidegate_queue::port::{ClaimRequest, HandlerFilter, Held};
+use tidegate_queue::port::{ClaimRequest, HandlerFilter, LeaseId};
 use tidegate_store::Store;
 use tokio::runtime::Runtime;
 
@@ -82,7 +82,7 @@ impl Pair {
     }
 
     /// Claims one event, as a process that does nothing more.
-    fn claim_one(&self) -> Held {
+    fn claim_one(&self) -> LeaseId {
         let request = ClaimRequest {
             owner: "dead".to_owned(),
             limit: 1,
@@ -99,7 +99,7 @@ impl Pair {
     }
 
     /// Lets a claim run out soon.
-    fn let_run_out(&self, held: Held) {
+    fn let_run_out(&self, held: LeaseId) {
         let renewed = [held];
         let renewed = self.queue.store().renew(&renewed, Duration::from_millis(1));
         assert_eq!(self.runtime.block_on(renewed).unwrap(), []);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tidegate_core::EventId;
 use tidegate_core::books::Account;
 use tidegate_queue::port::{
-    ClaimRequest, Claimed, Cleaned, Disposition, EventFilter, HandlerCommit, Held, Leadership,
+    ClaimRequest, Claimed, Cleaned, Disposition, EventFilter, HandlerCommit, Leadership, LeaseId,
     ListedEvent, LogPage, QueueLocation, QueueRecount, QueueStats, QueueStore, Registry,
     Settlement, StoreFuture,
 };
@@ -50,7 +50,7 @@ impl QueueStore for Watched {
         fn publish_in<'a>(&'a self, tx: &'a mut Tx, events: &'a [NewEvent]) -> StoreFuture<'a, Vec<i64>>;
         fn begin<'a>(&'a self) -> StoreFuture<'a, Tx>;
         fn claim<'a>(&'a self, request: &'a ClaimRequest) -> StoreFuture<'a, Claimed>;
-        fn renew<'a>(&'a self, leases: &'a [Held], lease: Duration) -> StoreFuture<'a, Vec<Held>>;
+        fn renew<'a>(&'a self, leases: &'a [LeaseId], lease: Duration) -> StoreFuture<'a, Vec<LeaseId>>;
         fn reopen<'a>(&'a self, batch: i64, token: i64) -> StoreFuture<'a, Option<(i64, Vec<i64>)>>;
         fn record<'a>(&'a self, tx: Option<Tx>, commit: &'a HandlerCommit) -> StoreFuture<'a, bool>;
         fn is_done<'a>(&'a self, tx: Option<&'a mut Tx>, handler: &'a str, event: EventId,
@@ -87,9 +87,9 @@ impl QueueStore for Watched {
     }
 }
 
-fn ended(id: i64, held: Held) -> String {
+fn ended(id: i64, held: LeaseId) -> String {
     match held {
-        Held::Batch { batch, token } => format!("ended {id} batch {batch} {token}"),
-        Held::Row { id: row, token } => format!("ended {id} row {row} {token}"),
+        LeaseId::Batch { batch, token } => format!("ended {id} batch {batch} {token}"),
+        LeaseId::Row { id: row, token } => format!("ended {id} row {row} {token}"),
     }
 }

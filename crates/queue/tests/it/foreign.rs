@@ -8,7 +8,7 @@ use tidegate_queue::conformance::{LONG, World, completed};
 use tidegate_queue::port::{EventFilter, QueueStatus};
 use tidegate_queue::{Projector, ProjectorOptions, sql};
 use tidegate_store::sqlx::{self, Connection};
-use tidegate_store::{Store, StoreOptions, Tx};
+use tidegate_store::{Store, StoreOptions, StoreTx};
 
 use crate::stores::{postgres, run as run_sql, runtime, sqlite};
 
@@ -21,8 +21,8 @@ async fn insert(store: &Store, statement: &'static str) -> Result<(), sqlx::Erro
     let mut tx = store.begin().await.unwrap();
     let query = sqlx::raw_sql(statement);
     let done = match &mut tx {
-        Tx::Postgres(tx) => query.execute(tx.connection()).await.map(drop),
-        Tx::Sqlite(tx) => query.execute(tx.connection()).await.map(drop),
+        StoreTx::Postgres(tx) => query.execute(tx.connection()).await.map(drop),
+        StoreTx::Sqlite(tx) => query.execute(tx.connection()).await.map(drop),
     };
     match &done {
         Ok(()) => tx.commit().await.unwrap(),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tidegate_core::env::Env;
 use tidegate_queue::conformance::{LONG, SHORT, World, completed, lane, numbers};
 use tidegate_queue::port::{
-    ClaimedEvent, Disposition, HandlerCommit, HandlerResult, HandlerState, Held, QueueStatus,
+    ClaimedEvent, Disposition, HandlerCommit, HandlerResult, HandlerState, LeaseId, QueueStatus,
     Settlement, Transition,
 };
 use tidegate_queue::{QueueError, Tx, sql};
@@ -334,7 +334,7 @@ mod needs_postgres {
                     if is_settle {
                         assert_eq!(other.settle(&rows, &completed()).await, [0_i64; 0]);
                     } else {
-                        let held: Vec<Held> = rows.iter().map(|row| row.claim.lease).collect();
+                        let held: Vec<LeaseId> = rows.iter().map(|row| row.claim.lease).collect();
                         assert_eq!(other.store.renew(&held, LONG).await.unwrap(), []);
                     }
                 });

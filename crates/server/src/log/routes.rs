@@ -7,7 +7,7 @@ use axum::Json;
 use axum::extract::{Path, Query, State};
 use serde::Deserialize;
 use tidegate_client::wire::{
-    NewRecords, Placed, PlacedRecords, ReadRecord, ReadRecords, TopicNames, TopicShown,
+    AppendedRecord, AppendedRecords, NewRecords, ReadRecord, ReadRecords, TopicInfo, TopicNames,
 };
 use tidegate_core::{Offset, Topic};
 use tidegate_log::{LogError, Read, TopicPartition};
@@ -45,13 +45,13 @@ pub(super) async fn list_topics(State(api): Api) -> Result<Json<TopicNames>, Api
 #[utoipa::path(get, path = "/tidegate/log/{topic}", tag = "log",
     params(("topic" = String, Path, description = "The topic.")),
     responses(
-        (status = 200, description = "The topic.", body = TopicShown),
+        (status = 200, description = "The topic.", body = TopicInfo),
         (status = 404, description = "There is no such topic.", body = ApiProblem),
 ))]
 pub(super) async fn describe_topic(
     State(api): Api,
     Path(topic): Path<String>,
-) -> Result<Json<TopicShown>, ApiProblem> {
+) -> Result<Json<TopicInfo>, ApiProblem> {
     let topic = named(topic)?;
     let described = api.log.describe(&topic).await;
     Ok(Json(described.map_err(|error| problem(&error))?.into()))
@@ -65,7 +65,7 @@ pub(super) async fn describe_topic(
     params(("topic" = String, Path, description = "The topic.")),
     request_body = NewRecords,
     responses(
-        (status = 200, description = "Where the records lie.", body = PlacedRecords),
+        (status = 200, description = "Where the records lie.", body = AppendedRecords),
         (status = 404, description = "There is no such topic or partition.", body = ApiProblem),
         (status = 413, description = "A record is larger than the topic takes.", body = ApiProblem),
         (status = 507, description = "The log is full.", body = ApiProblem),
@@ -74,7 +74,7 @@ pub(super) async fn append_records(
     State(api): Api,
     Path(topic): Path<String>,
     Json(new): Json<NewRecords>,
-) -> Result<Json<PlacedRecords>, ApiProblem> {
+) -> Result<Json<AppendedRecords>, ApiProblem> {
     let topic = named(topic)?;
     let mut ids = Vec::with_capacity(new.records.len());
     let mut appends = Vec::with_capacity(new.records.len());
@@ -91,12 +91,15 @@ pub(super) async fn append_records(
         .append(appends)
         .await
         .map_err(|error| problem(&error))?;
-    let placed = ids.into_iter().zip(positions).map(|(id, position)| Placed {
-        id,
-        partition: position.at.partition.0,
-        offset: position.offset.0,
-    });
-    Ok(Json(PlacedRecords {
+    let placed = ids
+        .into_iter()
+        .zip(positions)
+        .map(|(id, position)| AppendedRecord {
+            id,
+            partition: position.at.partition.0,
+            offset: position.offset.0,
+        });
+    Ok(Json(AppendedRecords {
         records: placed.collect(),
     }))
 }

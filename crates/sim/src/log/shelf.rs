@@ -13,8 +13,8 @@ use tidegate_log::{
 };
 use tokio::sync::{Notify, oneshot};
 
-use super::faults::{Fate, Faults};
-use super::model::Model;
+use super::faults::{Fate, LogFaults};
+use super::model::LogModel;
 
 /// How long a lost connection takes to come back.
 const RECONNECT: Duration = Duration::from_millis(20);
@@ -23,14 +23,14 @@ const RECONNECT: Duration = Duration::from_millis(20);
 pub(super) struct ModelShelf {
     clock: Arc<dyn Clock>,
     spawn: Arc<dyn Spawn>,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<SimLogState>>,
     /// Rings when something was written, or the shelf crashed.
     grown: Arc<Notify>,
 }
 
-pub(super) struct State {
-    pub(super) model: Model,
-    pub(super) faults: Faults,
+pub(super) struct SimLogState {
+    pub(super) model: LogModel,
+    pub(super) faults: LogFaults,
     /// Writes that were handed over and are not done yet, in their order.
     queue: VecDeque<(u64, Write)>,
     /// Answers that were not fetched yet, by the number of the write.
@@ -42,9 +42,9 @@ pub(super) struct State {
 
 impl ModelShelf {
     pub(super) fn new(env: &Env) -> Self {
-        let state = State {
-            model: Model::default(),
-            faults: Faults::new(env.entropy.fork("log faults")),
+        let state = SimLogState {
+            model: LogModel::default(),
+            faults: LogFaults::new(env.entropy.fork("log faults")),
             queue: VecDeque::new(),
             done: BTreeMap::new(),
             last_write: 0,
@@ -58,7 +58,7 @@ impl ModelShelf {
         }
     }
 
-    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> MutexGuard<'_, SimLogState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -111,7 +111,7 @@ impl ModelShelf {
 
     async fn on_time<T>(
         &self,
-        act: impl FnOnce(&mut Model) -> Result<T, LogError>,
+        act: impl FnOnce(&mut LogModel) -> Result<T, LogError>,
     ) -> Result<T, LogError> {
         let fate = self.state().faults.of_call();
         self.meet(fate).await?;
@@ -119,7 +119,7 @@ impl ModelShelf {
     }
 }
 
-impl State {
+impl SimLogState {
     fn write_up_to(&mut self, number: u64, now_ms: u64) {
         while let Some((next, _)) = self.queue.front()
             && *next <= number

@@ -15,7 +15,7 @@ const GROUP: usize = 256;
 
 /// The writer of a file. Cloning gives another handle on the same one.
 #[derive(Clone)]
-pub(super) struct Writer {
+pub(super) struct SqliteWriter {
     connection: Arc<Mutex<WriterConnection>>,
     /// Says that somebody left a transaction open.
     left: Arc<Notify>,
@@ -35,7 +35,7 @@ struct WriterConnection {
     may_commit: Arc<AtomicBool>,
 }
 
-impl Writer {
+impl SqliteWriter {
     pub(super) async fn open(options: SqliteConnectOptions) -> Result<Self, sqlx::Error> {
         let may_commit = Arc::new(AtomicBool::new(false));
         let mut connection = connect(&options, &may_commit).await?;
@@ -64,7 +64,7 @@ impl Writer {
     }
 
     /// Takes whatever waits, commits it together, and answers; and takes back what others left open.
-    pub(super) async fn write(self, mut waiting: mpsc::Receiver<Box<dyn Operation>>) {
+    pub(super) async fn write(self, mut waiting: mpsc::Receiver<Box<dyn WriteOperation>>) {
         let mut group = Vec::new();
         loop {
             tokio::select! {
@@ -218,7 +218,7 @@ async fn reset_session(
 
 async fn commit(
     turn: &mut WriterGuard,
-    group: &mut [Box<dyn Operation>],
+    group: &mut [Box<dyn WriteOperation>],
 ) -> Result<(), sqlx::Error> {
     turn.begin().await?;
     for operation in group {
@@ -238,7 +238,7 @@ async fn commit(
 }
 
 /// One operation that waits for the writer.
-pub(super) trait Operation: Send {
+pub(super) trait WriteOperation: Send {
     fn is_forgotten(&self) -> bool;
     /// Runs it and says whether what it did stays. A panic is its failure alone: the task that writes
     /// goes on for everybody else.
@@ -246,14 +246,14 @@ pub(super) trait Operation: Send {
     fn answer(self: Box<Self>, committed: &Result<(), Arc<sqlx::Error>>);
 }
 
-pub(super) struct Job<T, F> {
+pub(super) struct WriteJob<T, F> {
     doing: &'static str,
     call: Option<F>,
     outcome: Option<Result<T, StoreError>>,
     tell: oneshot::Sender<Result<T, StoreError>>,
 }
 
-impl<T, F> Job<T, F> {
+impl<T, F> WriteJob<T, F> {
     pub(super) fn new(
         doing: &'static str,
         call: F,
@@ -268,7 +268,7 @@ impl<T, F> Job<T, F> {
     }
 }
 
-impl<T, F> Operation for Job<T, F>
+impl<T, F> WriteOperation for WriteJob<T, F>
 where
     T: Send + 'static,
     F: for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, Result<T, sqlx::Error>>

@@ -10,8 +10,8 @@ use tidegate_core::books::{ComponentAccount, ComponentKind, Ledger};
 use tidegate_core::env::{Clock, Env};
 use tidegate_logger::spill::{SpillDirectory, SpillError};
 use tidegate_logger::{
-    Answer, Api, Authentication, ErrorReport as Ended, HttpApi, Judgment, Logger, LoggerConfig,
-    Payload, Sending,
+    Answer, Api, Authentication, HttpApi, Judgment, Logger, LoggerConfig, Payload, Report as Ended,
+    Sending,
 };
 use tokio::sync::oneshot;
 

@@ -1,7 +1,7 @@
 //! How a record is shown.
 
 use serde::Serialize;
-use tidegate_client::wire::{Header, ReadRecord};
+use tidegate_client::wire::{ReadRecord, RecordHeader};
 use tidegate_core::{EventId, iso_time};
 use tidegate_log::{Stored, TopicPartition};
 
@@ -21,7 +21,7 @@ struct Shown {
     value: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     value_base64: Option<String>,
-    headers: Vec<Header>,
+    headers: Vec<RecordHeader>,
 }
 
 /// Writes a record as one line.

@@ -27,7 +27,7 @@ fn event(id: i64, attempts: u32, abandoned: u32) -> ClaimedEvent {
         claim: Claim {
             id,
             event_id: EventId::from_u128(1),
-            lease: Held::Batch {
+            lease: LeaseId::Batch {
                 batch: id,
                 token: 1,
             },
@@ -124,7 +124,7 @@ fn whoever_left_something_behind_may_have_left_more() {
     // A row has its attempts by itself, unless its leases ran out.
     let row = |abandoned| {
         let mut row = event(1, 5, abandoned);
-        row.claim.lease = Held::Row { id: 1, token: 1 };
+        row.claim.lease = LeaseId::Row { id: 1, token: 1 };
         claimed(row)
     };
     schedule.note(&row(1));
@@ -148,7 +148,7 @@ fn no_suspect_is_taken_beside_what_ran_out() {
     assert!(!schedule.request(&shared, 10).reclaim_expired);
     shared
         .state()
-        .settled(Held::Batch { batch: 1, token: 1 }, 1);
+        .settled(LeaseId::Batch { batch: 1, token: 1 }, 1);
     let request = schedule.request(&shared, 10);
     assert!(request.reclaim_expired && request.include_poison && request.isolate);
 }

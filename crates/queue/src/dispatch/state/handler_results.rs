@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use super::DispatchState;
 use crate::decide::{EventFacts, Policy, decide};
-use crate::port::{Disposition, HandlerState, Held, Registry, Transition};
+use crate::port::{Disposition, HandlerState, LeaseId, Registry, Transition};
 
 /// What was said of one event.
 #[derive(Debug)]
@@ -77,7 +77,7 @@ impl DispatchState {
     /// rows, each of which is its own.
     pub(in crate::dispatch) fn bring_up_to_date(
         &mut self,
-        key: Option<Held>,
+        key: Option<LeaseId>,
         transitions: &mut [Transition],
         policy: &Policy,
     ) -> u64 {

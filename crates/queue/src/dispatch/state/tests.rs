@@ -10,7 +10,7 @@ fn state() -> DispatchState {
     DispatchState::new(Env::system().entropy.fork("test"))
 }
 
-fn event(id: i64, lease: Held) -> ClaimedEvent {
+fn event(id: i64, lease: LeaseId) -> ClaimedEvent {
     ClaimedEvent {
         claim: Claim {
             id,
@@ -31,11 +31,11 @@ fn event(id: i64, lease: Held) -> ClaimedEvent {
 }
 
 fn row(id: i64, token: i64) -> ClaimedEvent {
-    event(id, Held::Row { id, token })
+    event(id, LeaseId::Row { id, token })
 }
 
 fn of_batch(id: i64, batch: i64, token: i64) -> ClaimedEvent {
-    event(id, Held::Batch { batch, token })
+    event(id, LeaseId::Batch { batch, token })
 }
 
 /// A worker takes the next event and finishes it.
@@ -67,7 +67,7 @@ fn an_event_behind_an_unknown_end_is_parked_and_not_handled() {
     state.abandon(&first);
     finish(&mut state);
     assert!(state.take().is_none(), "the second waits for the first");
-    let batch = Held::Batch { batch: 7, token: 1 };
+    let batch = LeaseId::Batch { batch: 7, token: 1 };
     let outcomes = state.outcomes().remove(&batch).unwrap();
     let parked = outcomes
         .iter()
@@ -85,8 +85,11 @@ fn two_claims_of_one_row_are_never_settled_together() {
     state.add(vec![row(1, 4)], false);
     finish(&mut state);
     finish(&mut state);
-    let outcomes: Vec<Held> = state.outcomes().into_keys().collect();
-    let newest = [Held::Row { id: 1, token: 4 }, Held::Row { id: 2, token: 8 }];
+    let outcomes: Vec<LeaseId> = state.outcomes().into_keys().collect();
+    let newest = [
+        LeaseId::Row { id: 1, token: 4 },
+        LeaseId::Row { id: 2, token: 8 },
+    ];
     assert_eq!(outcomes, newest);
     assert_eq!(state.report.stale, 1);
 }
@@ -98,7 +101,7 @@ fn what_was_claimed_again_before_it_was_begun_is_handled_once() {
     state.add(vec![row(1, 4)], false);
     finish(&mut state);
     assert!(state.take().is_none());
-    assert_eq!(state.lease_ids(), [Held::Row { id: 1, token: 4 }]);
+    assert_eq!(state.lease_ids(), [LeaseId::Row { id: 1, token: 4 }]);
     assert_eq!(state.report.stale, 1);
 }
 
@@ -106,22 +109,22 @@ fn what_was_claimed_again_before_it_was_begun_is_handled_once() {
 fn a_batch_that_was_claimed_again_is_held_by_its_newest_token() {
     let mut state = state();
     let (first, reopened) = (
-        Held::Batch { batch: 7, token: 1 },
-        Held::Batch { batch: 7, token: 2 },
+        LeaseId::Batch { batch: 7, token: 1 },
+        LeaseId::Batch { batch: 7, token: 2 },
     );
     state.add(vec![of_batch(1, 7, 1), of_batch(2, 7, 1)], false);
     state.add(vec![of_batch(3, 8, 1)], false);
     state.reopened(first, reopened, 2);
     state.add(vec![of_batch(1, 7, 3), of_batch(2, 7, 3)], false);
     let newest = [
-        Held::Batch { batch: 7, token: 3 },
-        Held::Batch { batch: 8, token: 1 },
+        LeaseId::Batch { batch: 7, token: 3 },
+        LeaseId::Batch { batch: 8, token: 1 },
     ];
     assert_eq!(state.lease_ids(), newest);
     assert_eq!(state.ready.len(), 3);
 }
 
-const BATCH: Held = Held::Batch { batch: 7, token: 1 };
+const BATCH: LeaseId = LeaseId::Batch { batch: 7, token: 1 };
 
 /// A state with three events of one batch.
 fn with_three() -> DispatchState {
@@ -161,7 +164,7 @@ fn a_lease_with_an_event_that_was_left_is_not_finished_and_not_kept() {
 
 #[test]
 fn a_batch_that_was_reopened_goes_by_its_newest_token() {
-    let newest = Held::Batch { batch: 7, token: 2 };
+    let newest = LeaseId::Batch { batch: 7, token: 2 };
     let mut state = with_three();
     let claim = state.take().unwrap().claim;
     state.reopened(BATCH, newest, 2);
@@ -192,8 +195,8 @@ fn what_waits_by_the_right_of_a_lost_lease_is_not_settled() {
     state.add(vec![row(9, 4)], false);
     (0..4).for_each(|_| finish(&mut state));
     state.give_up(BATCH);
-    let outcomes: Vec<Held> = state.outcomes().into_keys().collect();
-    assert_eq!(outcomes, [Held::Row { id: 9, token: 4 }]);
+    let outcomes: Vec<LeaseId> = state.outcomes().into_keys().collect();
+    assert_eq!(outcomes, [LeaseId::Row { id: 9, token: 4 }]);
     assert_eq!(state.report.stale, 3);
     assert!(!state.has_outcomes());
 }
@@ -295,7 +298,7 @@ fn registry(version: u64, handlers: &[&str]) -> Registry {
 fn succeeded(state: &mut DispatchState) -> Vec<Transition> {
     state.add(vec![of_batch(1, 7, 1)], false);
     let event = state.take().unwrap();
-    let state = HandlerState {
+    let success = HandlerState {
         handler: "one".to_owned(),
         result: crate::port::HandlerResult::Success,
         attempts: 1,
@@ -304,8 +307,8 @@ fn succeeded(state: &mut DispatchState) -> Vec<Transition> {
     let results = HandlerResults {
         version: state.registry.version,
         type_name: event.type_name,
-        states: vec![state.clone()],
-        new_states: vec![state],
+        states: vec![success.clone()],
+        new_states: vec![success],
         has_history: false,
     };
     let verdict = state.verdict(&results, &crate::Policy::default());

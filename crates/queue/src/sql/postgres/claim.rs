@@ -14,7 +14,7 @@ use super::PostgresQueue;
 use super::maintain::read_registry;
 use crate::QueueError;
 use crate::event::headers_of;
-use crate::port::{ClaimRequest, Claimed, ClaimedEvent, Held, POISON_STARVATION};
+use crate::port::{ClaimRequest, Claimed, ClaimedEvent, LeaseId, POISON_STARVATION};
 
 /// What a look for claims that ran out saw of the numbers of batches.
 struct Numbers {
@@ -382,18 +382,18 @@ pub(super) async fn reopen(
 
 pub(super) async fn renew(
     connection: &mut PgConnection,
-    leases: Vec<Held>,
+    leases: Vec<LeaseId>,
     lease: i64,
-) -> Result<Vec<Held>, sqlx::Error> {
+) -> Result<Vec<LeaseId>, sqlx::Error> {
     let (mut batches, mut batch_tokens) = (Vec::new(), Vec::new());
     let (mut ids, mut tokens) = (Vec::new(), Vec::new());
     for one in &leases {
         match *one {
-            Held::Batch { batch, token } => {
+            LeaseId::Batch { batch, token } => {
                 batches.push(batch);
                 batch_tokens.push(token);
             }
-            Held::Row { id, token } => {
+            LeaseId::Row { id, token } => {
                 ids.push(id);
                 tokens.push(token);
             }
@@ -414,7 +414,7 @@ pub(super) async fn renew(
         .fetch_all(&mut *connection)
         .await?;
         for row in rows {
-            kept.insert(Held::Batch {
+            kept.insert(LeaseId::Batch {
                 batch: row.try_get(0)?,
                 token: row.try_get(1)?,
             });
@@ -438,7 +438,7 @@ pub(super) async fn renew(
         .fetch_all(&mut *connection)
         .await?;
         for row in rows {
-            kept.insert(Held::Row {
+            kept.insert(LeaseId::Row {
                 id: row.try_get(0)?,
                 token: row.try_get(1)?,
             });

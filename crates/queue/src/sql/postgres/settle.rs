@@ -12,7 +12,7 @@ use super::super::columns::{ByLease, Goal, goal, keys_of, postings_of};
 use super::super::{COMPONENT, Recorded};
 use super::{OUR_TABLES, PostgresQueue, publish, uuid};
 use crate::QueueError;
-use crate::port::{HandlerCommit, Held, QueueStore, Settlement, Transition};
+use crate::port::{HandlerCommit, LeaseId, QueueStore, Settlement, Transition};
 use crate::tx::Tx;
 use rows::{RowPostings, settle_rows};
 
@@ -228,7 +228,7 @@ struct Lease {
 /// By which claim an event is moved: its number and the token.
 fn claim_of(one: &Transition) -> (i64, i64) {
     let token = match one.claim.lease {
-        Held::Batch { token, .. } | Held::Row { token, .. } => token,
+        LeaseId::Batch { token, .. } | LeaseId::Row { token, .. } => token,
     };
     (one.claim.id, token)
 }
@@ -352,7 +352,7 @@ async fn record(
     commit: &HandlerCommit,
 ) -> Result<Recorded, sqlx::Error> {
     let fence: Option<i64> = match commit.claim.lease {
-        Held::Batch { batch, token } => {
+        LeaseId::Batch { batch, token } => {
             sqlx::query_scalar(
                 "WITH locked AS MATERIALIZED (
                      SELECT id, is_parted FROM tidegate_batch
@@ -366,7 +366,7 @@ async fn record(
             .fetch_optional(&mut *connection)
             .await?
         }
-        Held::Row { id, token } => {
+        LeaseId::Row { id, token } => {
             sqlx::query_scalar(
                 "SELECT id FROM tidegate_event_row WHERE id = $1 AND token = $2 FOR SHARE",
             )

@@ -12,7 +12,7 @@ use super::claim::{OPEN, release};
 use super::leases::registry_version;
 use super::{SqliteQueue, json, publish};
 use crate::QueueError;
-use crate::port::{HandlerCommit, HandlerState, Held, QueueStore, Settlement, Transition};
+use crate::port::{HandlerCommit, HandlerState, LeaseId, QueueStore, Settlement, Transition};
 use crate::tx::Tx;
 
 /// One finished event.
@@ -106,16 +106,19 @@ async fn settled(
 }
 
 /// How often the events of a claim were claimed, if the claim still holds.
-async fn fence(connection: &mut SqliteConnection, held: Held) -> Result<Option<i64>, sqlx::Error> {
+async fn fence(
+    connection: &mut SqliteConnection,
+    held: LeaseId,
+) -> Result<Option<i64>, sqlx::Error> {
     match held {
-        Held::Batch { batch, token } => {
+        LeaseId::Batch { batch, token } => {
             sqlx::query_scalar("SELECT attempts FROM tidegate_batch WHERE id = ? AND token = ?")
                 .bind(batch)
                 .bind(token)
                 .fetch_optional(connection)
                 .await
         }
-        Held::Row { id, token } => {
+        LeaseId::Row { id, token } => {
             sqlx::query_scalar(
                 "SELECT attempts FROM tidegate_event_row
                  WHERE id = ? AND token = ? AND locked_by IS NOT NULL",
@@ -137,8 +140,8 @@ async fn settle(
     let mut done: Vec<&Transition> = Vec::new();
     let mut logged = Vec::new();
     let mut sets = BTreeMap::new();
-    let mut known: Option<(Held, Option<i64>)> = None;
-    let of_batch = |one: &&Transition| matches!(one.claim.lease, Held::Batch { .. });
+    let mut known: Option<(LeaseId, Option<i64>)> = None;
+    let of_batch = |one: &&Transition| matches!(one.claim.lease, LeaseId::Batch { .. });
     let listed = transitions.iter().copied().filter(of_batch);
     let listed: Vec<i64> = listed.map(|one| one.claim.id).collect();
     let settled = match listed.is_empty() {
@@ -167,7 +170,7 @@ async fn settle(
     log(connection, &logged, now).await?;
     posting::write_sqlite(connection, COMPONENT, &postings_of(&done)).await?;
     for held in &settlement.finished {
-        if let Held::Batch { batch, token } = *held {
+        if let LeaseId::Batch { batch, token } = *held {
             // Should something be left in it after all, it comes back when the lease ends.
             let sql = format!(
                 "DELETE FROM tidegate_batch WHERE id = ? AND token = ?
@@ -192,7 +195,7 @@ async fn apply(
     (logged, sets): (&mut Vec<Logged>, &mut BTreeMap<String, i64>),
 ) -> Result<(), sqlx::Error> {
     let id = one.claim.id;
-    let is_row = matches!(one.claim.lease, Held::Row { .. });
+    let is_row = matches!(one.claim.lease, LeaseId::Row { .. });
     match goal(one) {
         Goal::Log { errors, handlers } => {
             if is_row {
@@ -323,7 +326,7 @@ async fn record(
     if fence(connection, commit.claim.lease).await?.is_none() {
         return Ok(Recorded::Nothing);
     }
-    let is_of_batch = matches!(commit.claim.lease, Held::Batch { .. });
+    let is_of_batch = matches!(commit.claim.lease, LeaseId::Batch { .. });
     if is_of_batch && !settled(connection, &[commit.claim.id]).await?.is_empty() {
         return Ok(Recorded::Nothing);
     }
