@@ -11,7 +11,7 @@ use tidegate_config::{Color, Config, ConfigSource, Inputs, Loaded, Problem, Seve
 use crate::args::ConfigFile;
 use crate::parts;
 use crate::report::{ErrorReport, Exit, MessageFormat, is_colorful, say};
-use files::{Beside, name_of, read_text};
+use files::{SiblingFiles, name_of, read_text};
 
 /// The file that is read when none is named.
 const DEFAULT_FILE: &str = "tidegate.yaml";
@@ -70,7 +70,7 @@ fn load(source: Option<ConfigSource>, set: &[(String, String)]) -> Loaded {
         arguments: set.to_vec(),
         built: parts::built(),
     };
-    load_with(&inputs, &mut Beside)
+    load_with(&inputs, &mut SiblingFiles)
 }
 
 /// The variables of this process; one that is not UTF-8 can be no override of ours.

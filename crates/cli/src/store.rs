@@ -78,7 +78,7 @@ impl OpenedStore {
     /// same, so that a failure is not worth a word to people.
     pub(crate) async fn close(&self) {
         if let Err(error) = self.store.close().await {
-            tracing::debug!(%error, "the journal stays beside the file");
+            tracing::debug!(%error, "could not checkpoint; the journal stays beside the file");
         }
     }
 }

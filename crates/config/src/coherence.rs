@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::findings::Findings;
 use crate::path::KeyPath;
 use crate::units::{format_duration, format_size};
-use crate::value::{Branch, Spot, Value, ValueEntry};
+use crate::value::{Branch, Value, ValueEntry, ValueLocation};
 
 /// Checks the whole configuration, with its defaults filled in.
 pub(crate) fn check(root: &Branch, findings: &mut Findings<'_>) {
@@ -143,7 +143,7 @@ fn contradiction(
     rule: &str,
     findings: &mut Findings<'_>,
 ) {
-    let problem = if entry.spot == Spot::Default {
+    let problem = if entry.spot == ValueLocation::Default {
         findings.at(
             &other.spot,
             path,

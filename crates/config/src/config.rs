@@ -10,7 +10,7 @@ use crate::findings::Findings;
 use crate::keys::{FoundKey, KeyKind, ROOT, find};
 use crate::problem::Problem;
 use crate::secret::{MASK, Secret, has_password, secrets_in, shown_address, shown_name};
-use crate::value::{Branch, Origin, Spot, Value, ValueEntry};
+use crate::value::{Branch, Origin, Value, ValueEntry, ValueLocation};
 
 /// What holds: every value that was given, and the defaults of all others.
 ///
@@ -195,12 +195,12 @@ impl Config {
                 (None, None) => break None,
             }
         };
-        let spot = entry.map_or(Spot::Default, |entry| {
+        let spot = entry.map_or(ValueLocation::Default, |entry| {
             let key = entry.key.filter(|_| entry.as_branch().is_some());
-            key.map_or_else(|| entry.spot.clone(), Spot::File)
+            key.map_or_else(|| entry.spot.clone(), ValueLocation::File)
         });
         let origin = Findings::origin(&self.files, &spot);
-        let span = if let Spot::File(span) = spot {
+        let span = if let ValueLocation::File(span) = spot {
             Some(span)
         } else {
             None
@@ -314,8 +314,8 @@ fn text_of(entry: &ValueEntry) -> Option<&str> {
 
 fn is_given(entry: &ValueEntry) -> bool {
     match entry.as_branch() {
-        Some(branch) => entry.spot != Spot::Default || branch.values().any(is_given),
-        None => entry.spot != Spot::Default,
+        Some(branch) => entry.spot != ValueLocation::Default || branch.values().any(is_given),
+        None => entry.spot != ValueLocation::Default,
     }
 }
 

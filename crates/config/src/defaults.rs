@@ -8,7 +8,7 @@ use crate::load::ConfigSource;
 use crate::path::KeyPath;
 use crate::read::{ConfigReader, Layer, default_value};
 use crate::tree;
-use crate::value::{Branch, Spot, Value, ValueEntry};
+use crate::value::{Branch, Value, ValueEntry, ValueLocation};
 
 /// What is known on the way down: the choices of the enclosing sections, and the place in a list.
 #[derive(Clone, Default)]
@@ -24,7 +24,7 @@ pub(crate) fn fill(root: &mut Branch, findings: &mut Findings<'_>) {
         ROOT,
         root,
         &KeyPath::default(),
-        &Spot::Default,
+        &ValueLocation::Default,
         &Scope::default(),
         findings,
     );
@@ -56,7 +56,7 @@ fn section(
     keys: &'static [Key],
     branch: &mut Branch,
     path: &KeyPath,
-    spot: &Spot,
+    spot: &ValueLocation,
     scope: &Scope,
     findings: &mut Findings<'_>,
 ) {
@@ -92,7 +92,9 @@ fn below(
     scope: &Scope,
     findings: &mut Findings<'_>,
 ) {
-    let spot = entry.key.map_or_else(|| entry.spot.clone(), Spot::File);
+    let spot = entry
+        .key
+        .map_or_else(|| entry.spot.clone(), ValueLocation::File);
     if let KeyKind::List(each) = kind
         && let Value::List(items) = &mut entry.value
     {
@@ -123,7 +125,7 @@ fn missing(
     key: &'static Key,
     branch: &mut Branch,
     path: &KeyPath,
-    spot: &Spot,
+    spot: &ValueLocation,
     scope: &Scope,
     findings: &mut Findings<'_>,
 ) {
@@ -133,7 +135,10 @@ fn missing(
     let text = match key.default {
         DefaultValue::Nothing | DefaultValue::Explained(_) => return,
         DefaultValue::Filled => {
-            branch.insert(key.name.to_owned(), ValueEntry::branch(Spot::Default));
+            branch.insert(
+                key.name.to_owned(),
+                ValueEntry::branch(ValueLocation::Default),
+            );
             return;
         }
         DefaultValue::Value(text) => Some(text),
@@ -184,5 +189,5 @@ fn default(key: &'static Key, text: &str, scope: &Scope) -> Option<ValueEntry> {
         Some(index) => text.replace("{n}", &(index + 1).to_string()),
         None => text.to_owned(),
     };
-    default_value(key, &text).map(|value| ValueEntry::new(value, Spot::Default))
+    default_value(key, &text).map(|value| ValueEntry::new(value, ValueLocation::Default))
 }

@@ -9,7 +9,7 @@ use crate::load::ConfigSource;
 use crate::path::KeyPath;
 use crate::problem::{Problem, Problems, SourcePosition, Span};
 use crate::secret::{is_secret_name, is_suspicious};
-use crate::value::{Origin, Spot};
+use crate::value::{Origin, ValueLocation};
 
 /// Problems that are kept; past this many, only the fact that there are more is reported.
 pub const MAX_PROBLEMS: usize = 1000;
@@ -36,20 +36,25 @@ impl<'a> Findings<'a> {
     }
 
     /// A problem at this spot, not yet added.
-    pub(crate) fn at(&self, spot: &Spot, path: &KeyPath, message: impl Into<String>) -> Problem {
+    pub(crate) fn at(
+        &self,
+        spot: &ValueLocation,
+        path: &KeyPath,
+        message: impl Into<String>,
+    ) -> Problem {
         let (file, span, prefix) = match spot {
-            Spot::File(span) => (self.file(span), Some(*span), String::new()),
-            Spot::Environment(variable) => (
+            ValueLocation::File(span) => (self.file(span), Some(*span), String::new()),
+            ValueLocation::Environment(variable) => (
                 "environment".to_owned(),
                 None,
                 format!("variable `{variable}`: "),
             ),
-            Spot::Argument(argument) => (
+            ValueLocation::Argument(argument) => (
                 "arguments".to_owned(),
                 None,
                 format!("argument `{argument}`: "),
             ),
-            Spot::Default => {
+            ValueLocation::Default => {
                 // The last file is the one that was asked for; what it imports stands before it.
                 let main = self.sources.last();
                 let file = main.map_or("defaults".to_owned(), |source| source.name.clone());
@@ -76,44 +81,44 @@ impl<'a> Findings<'a> {
     }
 
     /// The spot as the second place of a problem.
-    pub(crate) fn position(&self, spot: &Spot) -> Option<SourcePosition> {
+    pub(crate) fn position(&self, spot: &ValueLocation) -> Option<SourcePosition> {
         match spot {
-            Spot::Default => None,
-            Spot::File(span) => Some(SourcePosition {
+            ValueLocation::Default => None,
+            ValueLocation::File(span) => Some(SourcePosition {
                 file: self.file(span),
                 line: span.line,
                 column: span.column,
                 span: Some(*span),
             }),
-            Spot::Environment(_) => Some(outside("environment")),
-            Spot::Argument(_) => Some(outside("arguments")),
+            ValueLocation::Environment(_) => Some(outside("environment")),
+            ValueLocation::Argument(_) => Some(outside("arguments")),
         }
     }
 
     /// The spot in words, for a message whose own spot is elsewhere.
-    pub(crate) fn place(&self, spot: &Spot) -> String {
+    pub(crate) fn place(&self, spot: &ValueLocation) -> String {
         match spot {
-            Spot::Default => "the default".to_owned(),
-            Spot::File(span) if self.sources.len() > 1 => {
+            ValueLocation::Default => "the default".to_owned(),
+            ValueLocation::File(span) if self.sources.len() > 1 => {
                 format!("{} line {}", self.file(span), span.line)
             }
-            Spot::File(span) => format!("line {}", span.line),
-            Spot::Environment(variable) => format!("variable `{variable}`"),
-            Spot::Argument(argument) => format!("argument `{argument}`"),
+            ValueLocation::File(span) => format!("line {}", span.line),
+            ValueLocation::Environment(variable) => format!("variable `{variable}`"),
+            ValueLocation::Argument(argument) => format!("argument `{argument}`"),
         }
     }
 
     /// The spot for those who ask where a value came from.
-    pub(crate) fn origin(sources: &[String], spot: &Spot) -> Origin {
+    pub(crate) fn origin(sources: &[String], spot: &ValueLocation) -> Origin {
         match spot {
-            Spot::Default => Origin::Default,
-            Spot::File(span) => Origin::File {
+            ValueLocation::Default => Origin::Default,
+            ValueLocation::File(span) => Origin::File {
                 file: sources.get(span.source).cloned().unwrap_or_default(),
                 line: span.line,
                 column: span.column,
             },
-            Spot::Environment(variable) => Origin::Env(variable.clone()),
-            Spot::Argument(argument) => Origin::Argument(argument.clone()),
+            ValueLocation::Environment(variable) => Origin::Env(variable.clone()),
+            ValueLocation::Argument(argument) => Origin::Argument(argument.clone()),
         }
     }
 

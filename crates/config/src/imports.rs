@@ -15,7 +15,7 @@ use crate::path::KeyPath;
 use crate::problem::Span;
 use crate::secret::shown_text;
 use crate::tree::{self, Body, YamlNode};
-use crate::value::Spot;
+use crate::value::ValueLocation;
 
 /// How many files may import one another in a row.
 pub const MAX_IMPORT_DEPTH: usize = 8;
@@ -102,7 +102,7 @@ impl Expanded {
     /// Adds what was found on the way.
     pub(crate) fn report(&self, findings: &mut Findings<'_>) {
         for remark in &self.remarks {
-            let spot = Spot::File(remark.span);
+            let spot = ValueLocation::File(remark.span);
             let finding = findings.at(&spot, &remark.path, remark.message.as_str());
             if remark.is_problem {
                 findings.problem(finding);

@@ -13,7 +13,7 @@ use crate::path::KeyPath;
 use crate::problem::{Problem, Problems};
 use crate::read::{ConfigReader, Layer};
 use crate::tree;
-use crate::value::{Branch, Spot};
+use crate::value::{Branch, ValueLocation};
 
 /// A text with a name for messages.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -198,7 +198,7 @@ fn read_sources(
                 findings.opaque(n);
                 let problem = findings
                     .at(
-                        &Spot::File(refusal.span),
+                        &ValueLocation::File(refusal.span),
                         &KeyPath::default(),
                         refusal.message,
                     )
@@ -216,7 +216,7 @@ fn read_overrides(inputs: &Inputs, findings: &mut Findings<'_>, root: &mut Branc
         read_override(
             found,
             layer,
-            Spot::Environment(name.clone()),
+            ValueLocation::Environment(name.clone()),
             findings,
             root,
         );
@@ -224,14 +224,20 @@ fn read_overrides(inputs: &Inputs, findings: &mut Findings<'_>, root: &mut Branc
     for (path, value) in &inputs.arguments {
         let found = overrides::argument(path, value, root);
         let layer = Layer::Argument(path.clone());
-        read_override(found, layer, Spot::Argument(path.clone()), findings, root);
+        read_override(
+            found,
+            layer,
+            ValueLocation::Argument(path.clone()),
+            findings,
+            root,
+        );
     }
 }
 
 fn read_override(
     found: Override,
     layer: Layer,
-    spot: Spot,
+    spot: ValueLocation,
     findings: &mut Findings<'_>,
     root: &mut Branch,
 ) {
@@ -264,15 +270,17 @@ fn given_parts(root: &Branch, findings: &Findings<'_>) -> Vec<(Part, Problem)> {
             continue;
         };
         if seen.insert(part) {
-            let spot = entry.key.map_or_else(|| entry.spot.clone(), Spot::File);
+            let spot = entry
+                .key
+                .map_or_else(|| entry.spot.clone(), ValueLocation::File);
             // Right where it belongs: the library reads it, and no program of ours runs it.
             let message = if part == Part::Eventlog {
-                "is checked; applications that link the event client use it, and `tidegate run` \
+                "is valid; applications that link the event client use it, but `tidegate run` \
                  does not"
                     .to_owned()
             } else {
                 let name = part.name();
-                format!("is checked, and this program has no {name} to use it")
+                format!("is valid, but this build does not include {name}")
             };
             let finding = findings.at(&spot, &KeyPath::default().name(key.name), message);
             given.push((part, finding));

@@ -15,7 +15,7 @@ use crate::problem::Span;
 use crate::secret::{is_secret_name, is_suspicious};
 use crate::suggest;
 use crate::tree::{Body, YamlNode};
-use crate::value::{Branch, Spot, Value, ValueEntry};
+use crate::value::{Branch, Value, ValueEntry, ValueLocation};
 
 pub(crate) use scalar::default_value;
 
@@ -38,12 +38,12 @@ pub(crate) struct ConfigReader<'a, 'b> {
 type Seen = BTreeMap<String, (Span, String)>;
 
 impl ConfigReader<'_, '_> {
-    fn spot(&self, span: Span) -> Spot {
+    fn spot(&self, span: Span) -> ValueLocation {
         match &self.layer {
-            Layer::File => Spot::File(span),
-            Layer::Environment(variable) => Spot::Environment(variable.clone()),
-            Layer::Argument(path) => Spot::Argument(path.clone()),
-            Layer::Default => Spot::Default,
+            Layer::File => ValueLocation::File(span),
+            Layer::Environment(variable) => ValueLocation::Environment(variable.clone()),
+            Layer::Argument(path) => ValueLocation::Argument(path.clone()),
+            Layer::Default => ValueLocation::Default,
         }
     }
 
@@ -353,6 +353,6 @@ fn text_of(key: &YamlNode) -> &str {
 }
 
 /// A value that is there and wrong.
-fn broken(spot: Spot) -> ValueEntry {
+fn broken(spot: ValueLocation) -> ValueEntry {
     ValueEntry::new(Value::Broken, spot)
 }

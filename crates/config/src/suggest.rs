@@ -4,7 +4,7 @@ use crate::keys::{Key, KeyKind, Part, VisitedKey, camel, relaxed, twin_names, vi
 use crate::path::KeyPath;
 
 /// What to say about an unknown key.
-pub(crate) struct Advice {
+pub(crate) struct KeySuggestion {
     pub(crate) hint: Option<String>,
     /// The key that was probably meant takes a secret.
     pub(crate) is_secret: bool,
@@ -17,8 +17,8 @@ const MAX_LISTED: usize = 13;
 /// Other places that are named for a misplaced key.
 const MAX_PLACES: usize = 3;
 
-/// Advice for `written`, which is not one of `keys`.
-pub(crate) fn unknown(keys: &'static [Key], written: &str, path: &KeyPath) -> Advice {
+/// KeySuggestion for `written`, which is not one of `keys`.
+pub(crate) fn unknown(keys: &'static [Key], written: &str, path: &KeyPath) -> KeySuggestion {
     let mut names: Vec<(String, &'static Key)> = Vec::new();
     for key in keys {
         names.push((key.name.to_owned(), key));
@@ -33,7 +33,7 @@ pub(crate) fn unknown(keys: &'static [Key], written: &str, path: &KeyPath) -> Ad
         } else {
             name.clone()
         };
-        return Advice {
+        return KeySuggestion {
             hint: Some(format!("did you mean `{name}`?")),
             is_secret: key.kind == KeyKind::Secret,
             parts: Part::of_section(key.name).into_iter().collect(),
@@ -46,7 +46,7 @@ pub(crate) fn unknown(keys: &'static [Key], written: &str, path: &KeyPath) -> Ad
             .take(MAX_PLACES)
             .map(|(place, _)| format!("`{place}`"))
             .collect();
-        return Advice {
+        return KeySuggestion {
             hint: Some(format!(
                 "did you mean to put it under {}?",
                 places.join(" or ")
@@ -63,7 +63,7 @@ pub(crate) fn unknown(keys: &'static [Key], written: &str, path: &KeyPath) -> Ad
         let names: Vec<&str> = keys.iter().map(|key| key.name).collect();
         format!("the keys here are {}", names.join(", "))
     });
-    Advice {
+    KeySuggestion {
         hint,
         is_secret: false,
         parts: Vec::new(),

@@ -47,14 +47,14 @@ impl fmt::Display for Origin {
 
 /// Where a value stands, as long as the sources are at hand.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Spot {
+pub(crate) enum ValueLocation {
     Default,
     File(Span),
     Environment(String),
     Argument(String),
 }
 
-impl Spot {
+impl ValueLocation {
     /// Whether the name of a variable or an argument has this step.
     pub(crate) fn names(&self, step: &str) -> bool {
         match self {
@@ -91,7 +91,7 @@ pub(crate) enum Value {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct ValueEntry {
     pub(crate) value: Value,
-    pub(crate) spot: Spot,
+    pub(crate) spot: ValueLocation,
     /// Where its key stands, in a file.
     pub(crate) key: Option<Span>,
 }
@@ -100,7 +100,7 @@ pub(crate) struct ValueEntry {
 pub(crate) type Branch = BTreeMap<String, ValueEntry>;
 
 impl ValueEntry {
-    pub(crate) const fn new(value: Value, spot: Spot) -> Self {
+    pub(crate) const fn new(value: Value, spot: ValueLocation) -> Self {
         Self {
             value,
             spot,
@@ -108,7 +108,7 @@ impl ValueEntry {
         }
     }
 
-    pub(crate) const fn branch(spot: Spot) -> Self {
+    pub(crate) const fn branch(spot: ValueLocation) -> Self {
         Self::new(Value::Branch(Branch::new()), spot)
     }
 

@@ -25,7 +25,8 @@ use tidegate_core::{Classify, FailureClass};
 use crate::decide::Policy;
 use crate::event::QueueEvent;
 use crate::handler::{
-    AnyHandler, Closure, Context, Delivery, Handled, Handler, Raw, Typed, TypedClosure,
+    AnyHandler, ClosureHandler, Context, Delivery, Handled, Handler, RawEvent, TypedClosureHandler,
+    TypedHandler,
 };
 use crate::queue::Queue;
 use crate::{QueueError, limit};
@@ -121,7 +122,7 @@ impl DispatcherBuilder {
     /// # Errors
     /// Its id is taken or cannot be used.
     pub fn register<E: QueueEvent>(self, handler: impl Handler<E>) -> Result<Self, RegisterError> {
-        self.add(Arc::new(Typed {
+        self.add(Arc::new(TypedHandler {
             handler,
             of: PhantomData,
         }))
@@ -140,7 +141,7 @@ impl DispatcherBuilder {
         E: QueueEvent,
         R: Future<Output = Handled> + Send + 'static,
     {
-        self.add(Arc::new(TypedClosure {
+        self.add(Arc::new(TypedClosureHandler {
             id: id.into(),
             act,
             of: PhantomData,
@@ -159,14 +160,14 @@ impl DispatcherBuilder {
     ) -> Result<Self, RegisterError>
     where
         F: for<'a> Fn(
-                &'a Raw<'a>,
+                &'a RawEvent<'a>,
                 &'a mut Context,
             ) -> std::pin::Pin<Box<dyn Future<Output = Handled> + Send + 'a>>
             + Send
             + Sync
             + 'static,
     {
-        self.add(Arc::new(Closure {
+        self.add(Arc::new(ClosureHandler {
             id: id.into(),
             type_name: type_name.into(),
             act,

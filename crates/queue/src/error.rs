@@ -11,7 +11,7 @@ pub enum QueueError {
     #[error("the queue's store failed")]
     Store(#[from] StoreError),
     /// No answer came, and it may or may not have happened.
-    #[error("no answer came while trying to {doing}")]
+    #[error("no answer while trying to {doing}; the outcome is unknown")]
     OutcomeUnknown {
         /// What was being done.
         doing: &'static str,
@@ -32,9 +32,7 @@ pub enum QueueError {
     },
     /// A side effect was done meanwhile for another event of the same id: nothing of this one happened, and
     /// the next attempt finds it done.
-    #[error(
-        "a side effect for event `{event_id}` was done meanwhile for another one of the same id"
-    )]
+    #[error("another event with the id `{event_id}` has recorded the same side effect")]
     SideEffectExists {
         /// The id.
         event_id: EventId,
@@ -59,13 +57,13 @@ pub enum QueueError {
         source: serde_json::Error,
     },
     /// No projection of this name has begun.
-    #[error("no projection `{name}` has begun")]
+    #[error("projection `{name}` does not exist")]
     UnknownProjection {
         /// The name.
         name: String,
     },
     /// The projection is being built by some process.
-    #[error("projection `{name}` is run by a process")]
+    #[error("projection `{name}` is running in a process")]
     ProjectionRuns {
         /// The name.
         name: String,
@@ -82,7 +80,7 @@ pub enum QueueError {
     },
     /// Retention has removed events that a rebuild would need.
     #[error(
-        "projection `{name}` cannot be rebuilt whole: retention has removed events from the log"
+        "projection `{name}` cannot be rebuilt completely: retention has removed events from the log"
     )]
     EventsRemoved {
         /// The projection.
@@ -99,10 +97,10 @@ pub enum QueueError {
         limit: usize,
     },
     /// Handlers came or went since it was decided where events go; nothing happened.
-    #[error("the handlers that are registered are others by now")]
+    #[error("the handler registry changed meanwhile")]
     RegistryChanged,
     /// The transaction is of another database than the queue.
-    #[error("the transaction is not one of the queue's database")]
+    #[error("the transaction belongs to another database than the queue")]
     ForeignTransaction,
 }
 
@@ -162,10 +160,10 @@ impl QueueError {
             ),
             Self::Busy { .. } => Some("wait until its handlers have ended, or its lease has"),
             Self::UnknownProjection { .. } => {
-                Some("`tidegate projection ls` lists those that have")
+                Some("`tidegate projection ls` lists all projections")
             }
             Self::ProjectionRuns { .. } => Some(
-                "stop the process that runs it first; its leadership ends with `queue.projection.lease`",
+                "stop the process that runs it first; its leadership ends after `queue.projection.lease`",
             ),
             Self::EventsRemoved { .. } => {
                 Some("`--partial` builds it from the events that are left")

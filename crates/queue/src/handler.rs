@@ -207,12 +207,12 @@ pub(crate) trait AnyHandler: Send + Sync {
     ) -> Call<'a>;
 }
 
-pub(crate) struct Typed<E, H> {
+pub(crate) struct TypedHandler<E, H> {
     pub(crate) handler: H,
     pub(crate) of: PhantomData<fn() -> E>,
 }
 
-impl<E: QueueEvent, H: Handler<E>> AnyHandler for Typed<E, H> {
+impl<E: QueueEvent, H: Handler<E>> AnyHandler for TypedHandler<E, H> {
     fn id(&self) -> &str {
         self.handler.id()
     }
@@ -237,15 +237,15 @@ impl<E: QueueEvent, H: Handler<E>> AnyHandler for Typed<E, H> {
 }
 
 /// A handler that is a closure over the raw payload.
-pub(crate) struct Closure<F> {
+pub(crate) struct ClosureHandler<F> {
     pub(crate) id: String,
     pub(crate) type_name: String,
     pub(crate) act: F,
 }
 
-impl<F> AnyHandler for Closure<F>
+impl<F> AnyHandler for ClosureHandler<F>
 where
-    F: for<'a> Fn(&'a Raw<'a>, &'a mut Context) -> Call<'a> + Send + Sync,
+    F: for<'a> Fn(&'a RawEvent<'a>, &'a mut Context) -> Call<'a> + Send + Sync,
 {
     fn id(&self) -> &str {
         &self.id
@@ -262,20 +262,20 @@ where
         context: &'a mut Context,
     ) -> Call<'a> {
         Box::pin(async move {
-            let raw = Raw { event, attempt };
+            let raw = RawEvent { event, attempt };
             (self.act)(&raw, context).await
         })
     }
 }
 
 /// A handler that is a closure over a typed event.
-pub(crate) struct TypedClosure<E, F> {
+pub(crate) struct TypedClosureHandler<E, F> {
     pub(crate) id: String,
     pub(crate) act: F,
     pub(crate) of: PhantomData<fn() -> E>,
 }
 
-impl<E, F, R> AnyHandler for TypedClosure<E, F>
+impl<E, F, R> AnyHandler for TypedClosureHandler<E, F>
 where
     E: QueueEvent,
     F: Fn(Delivery<E>) -> R + Send + Sync + 'static,
@@ -322,13 +322,13 @@ fn delivery<E: QueueEvent>(event: &ClaimedEvent, attempt: u32) -> Result<Deliver
 
 /// An event as it stands in the table, for handlers of any type.
 #[derive(Debug)]
-pub struct Raw<'a> {
+pub struct RawEvent<'a> {
     event: &'a ClaimedEvent,
     /// How often this handler was called for it, this time included.
     pub attempt: u32,
 }
 
-impl Raw<'_> {
+impl RawEvent<'_> {
     /// Its JSON.
     #[must_use]
     pub fn payload(&self) -> &str {

@@ -36,7 +36,7 @@ pub use dispatch::{
 };
 pub use error::QueueError;
 pub use event::{NewEvent, QueueEvent};
-pub use handler::{Context, Delivery, Handled, Handler, Raw};
+pub use handler::{Context, Delivery, Handled, Handler, RawEvent};
 pub use projection::{
     Applied, Projection, ProjectionBuilder, ProjectionState, Projector, ProjectorOptions, Rebuild,
     RebuildError, Target,

@@ -41,8 +41,8 @@ pub(super) struct DemoPath {
     topic: Topic,
     dependency: Dependency,
     state: Arc<Mutex<State>>,
-    /// Rung when there may be something to do.
-    bell: Arc<Notify>,
+    /// Notified when there may be something to do.
+    wake: Arc<Notify>,
 }
 
 struct State {
@@ -106,7 +106,7 @@ impl DemoPath {
             topic,
             dependency,
             state: Arc::new(Mutex::new(state)),
-            bell: Arc::new(Notify::new()),
+            wake: Arc::new(Notify::new()),
         }
     }
 
@@ -139,7 +139,7 @@ impl DemoPath {
             first_failure_ms: None,
         });
         drop(state);
-        self.bell.notify_one();
+        self.wake.notify_one();
     }
 
     /// Counts the events where they really are, and says what the books have otherwise.
@@ -197,11 +197,11 @@ impl DemoPath {
     async fn work(&self) {
         loop {
             let Some((event, permit)) = self.claim() else {
-                self.bell.notified().await;
+                self.wake.notified().await;
                 continue;
             };
             // There may be more; somebody else can have it while we handle this one.
-            self.bell.notify_one();
+            self.wake.notify_one();
             let began = self.env.clock.elapsed();
             let outcome = self.dependency.call(event.id).await;
             self.settle(event, permit, began, outcome);
@@ -264,7 +264,7 @@ impl DemoPath {
             Err(failure) => self.settle_failed(&mut state, event, &failure, now),
         }
         drop(state);
-        self.bell.notify_waiters();
+        self.wake.notify_waiters();
     }
 
     fn settle_failed(
@@ -350,7 +350,7 @@ impl DemoPath {
                 state.queued.push_back(event);
             }
             drop(state);
-            self.bell.notify_waiters();
+            self.wake.notify_waiters();
         }
     }
 }

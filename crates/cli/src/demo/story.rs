@@ -1,4 +1,4 @@
-//! The story: fair weather, a bad hour, an outage, and the way back.
+//! The story: a healthy service, a bad hour, an outage, and the way back.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use tidegate_core::books::{Account, ComponentAccount, ComponentKind};
 use tidegate_core::{EventIds, Offset, Topic};
 use tidegate_sim::{Node, Sim};
 
-use super::dependency::{Dependency, Weather};
+use super::dependency::{Dependency, ServiceState};
 use super::engine::{DemoFindings, DemoNote, DemoPhase, Ended, Scene};
 use super::path::DemoPath;
 use crate::report::ErrorReport;
@@ -100,14 +100,14 @@ impl Story {
 }
 
 impl Scene for Story {
-    type Event = Weather;
+    type Event = ServiceState;
     type Findings = CallFindings;
 
-    const PHASES: &'static [DemoPhase<Weather>] = &[
-        DemoPhase::new("calm", Weather::Fair, 32),
-        DemoPhase::new("flaky", Weather::Flaky, 32),
-        DemoPhase::new("outage", Weather::Down, 48),
-        DemoPhase::new("recovery", Weather::Fair, 32),
+    const PHASES: &'static [DemoPhase<ServiceState>] = &[
+        DemoPhase::new("calm", ServiceState::Fair, 32),
+        DemoPhase::new("flaky", ServiceState::Flaky, 32),
+        DemoPhase::new("outage", ServiceState::Down, 48),
+        DemoPhase::new("recovery", ServiceState::Fair, 32),
     ];
     const DRAIN_LIMIT: Duration = Duration::from_secs(300);
 
@@ -115,8 +115,8 @@ impl Scene for Story {
         self.sim.now()
     }
 
-    fn happen(&mut self, weather: Weather) -> Result<(), ErrorReport> {
-        self.dependency.set_weather(weather);
+    fn happen(&mut self, service_state: ServiceState) -> Result<(), ErrorReport> {
+        self.dependency.set_service_state(service_state);
         Ok(())
     }
 

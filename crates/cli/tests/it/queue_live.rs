@@ -12,7 +12,7 @@ use tidegate_core::env::Env;
 use tidegate_core::{Code, EventId, Failure};
 use tidegate_queue::{
     Context, Dispatcher, DispatcherOptions, Handled, Projection, Projector, ProjectorOptions,
-    Queue, Raw, Target, Tx,
+    Queue, RawEvent, Target, Tx,
 };
 use tidegate_store::sqlx::{self, AssertSqlSafe};
 use tidegate_store::{Store, StoreOptions};
@@ -97,7 +97,7 @@ impl Application {
 
 /// Fails at the first call for each event, as its payload says. What is given back is called as if
 /// for the first time, so the handler itself remembers.
-async fn bad(raw: &Raw<'_>, _: &mut Context) -> Handled {
+async fn bad(raw: &RawEvent<'_>, _: &mut Context) -> Handled {
     static CALLED: Mutex<BTreeSet<EventId>> = Mutex::new(BTreeSet::new());
     let is_first = CALLED.lock().unwrap().insert(raw.event_id());
     let code = Code::from_static("stock.empty");

@@ -153,7 +153,7 @@ async fn look_after(shared: &Shared, key: LeaseId) {
     }
 }
 
-/// One of the moves is what the store refuses, and the others are not to suffer for it.
+/// One of the transitions is what the store refuses, and the others are not to suffer for it.
 async fn one_by_one(shared: &Shared, key: LeaseId, transitions: Vec<Transition>) {
     for mut one in transitions {
         // The lease may be lost, or have got a newer token, on the way.
@@ -199,7 +199,7 @@ fn refused(one: Transition, error: &QueueError) -> Option<Transition> {
     })
 }
 
-/// After an answer that was lost: what of the moves did not happen, under a new token.
+/// After an answer that was lost: what of the transitions did not happen, under a new token.
 async fn reopen(
     shared: &Shared,
     key: LeaseId,

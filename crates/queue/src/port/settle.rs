@@ -128,7 +128,7 @@ pub struct Transition {
 /// Several events on their way, in one transaction per lease.
 #[derive(Debug, Clone, Default)]
 pub struct Settlement {
-    /// The version of the registry that the moves were decided by. Where it is another by now, nothing
+    /// The version of the registry that the transitions were decided by. Where it is another by now, nothing
     /// happens: somebody may have registered who wants the events. None where it does not matter.
     pub registry: Option<u64>,
     /// The events.
@@ -139,7 +139,7 @@ pub struct Settlement {
 }
 
 impl Settlement {
-    /// The moves, each claim once, and the events of those that are left out: what is said of a claim a
+    /// The transitions, each claim once, and the events of those that are left out: what is said of a claim a
     /// second time comes when the event has moved on, and is stale.
     pub(crate) fn once_each(&self) -> (Vec<&Transition>, Vec<i64>) {
         let mut seen = BTreeSet::new();

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use tidegate_core::{Classify, Failure, FailureClass};
 
-use super::request::{Wanted, forgotten_of, request_of, shadow_of};
-use super::run::{Begun, ProjectionStep, Projector, Work, leadership_name};
+use super::request::{RebuildMode, forgotten_of, request_of, shadow_of};
+use super::run::{ProjectionStep, Projector, TaskProgress, TaskState, leadership_name};
 use super::{Projection, Target};
 use crate::QueueError;
 use crate::port::Leadership;
@@ -77,7 +77,7 @@ impl Projector {
     /// There is no such projection, retention has removed events that it had seen, it failed, the
     /// store failed, or another process took over.
     pub async fn rebuild(&self, name: &str) -> Result<(), RebuildError> {
-        self.rebuild_as(name, Wanted::Whole).await
+        self.rebuild_as(name, RebuildMode::Whole).await
     }
 
     /// The same for a projection that can do without the events that retention has removed: what is
@@ -86,10 +86,10 @@ impl Projector {
     /// # Errors
     /// There is no such projection, it failed, the store failed, or another process took over.
     pub async fn rebuild_partial(&self, name: &str) -> Result<(), RebuildError> {
-        self.rebuild_as(name, Wanted::Partial).await
+        self.rebuild_as(name, RebuildMode::Partial).await
     }
 
-    async fn rebuild_as(&self, name: &str, wanted: Wanted) -> Result<(), RebuildError> {
+    async fn rebuild_as(&self, name: &str, wanted: RebuildMode) -> Result<(), RebuildError> {
         let found = self
             .projections
             .iter()
@@ -103,7 +103,7 @@ impl Projector {
         };
         // Nobody is to wait for a refusal.
         self.check_log(name, wanted).await?;
-        let mut work = Work::default();
+        let mut work = TaskState::default();
         // Whoever builds it now goes on until we have the leadership.
         let leadership = loop {
             match self
@@ -135,7 +135,7 @@ impl Projector {
     async fn build_anew(
         &self,
         projection: &Projection,
-        wanted: Wanted,
+        wanted: RebuildMode,
         leadership: &Leadership,
     ) -> Result<(), RebuildError> {
         let (name, store) = (projection.name(), &self.store);
@@ -200,10 +200,10 @@ impl Projector {
     pub(super) async fn follow(
         &self,
         projection: &Projection,
-        wanted: Option<Wanted>,
+        wanted: Option<RebuildMode>,
         from: Option<i64>,
         leadership: &Leadership,
-        begun: &mut Begun,
+        begun: &mut TaskProgress,
     ) -> Result<ProjectionStep, RebuildError> {
         let name = projection.name();
         let (is_there, mut from) = (from.is_some(), from.unwrap_or(0));
@@ -255,7 +255,7 @@ impl Projector {
         if !swapped.map_err(failed)? {
             return Ok(ProjectionStep::TakenOver);
         }
-        tracing::info!(projection = name, "rebuilt");
+        tracing::info!(projection = name, "projection rebuilt");
         Ok(ProjectionStep::Moved)
     }
 
@@ -263,18 +263,22 @@ impl Projector {
     ///
     /// It says that nothing is missing only of what comes after a position that was noted before:
     /// retention may go past whatever is noted later.
-    pub(super) async fn check_log(&self, name: &str, wanted: Wanted) -> Result<(), RebuildError> {
+    pub(super) async fn check_log(
+        &self,
+        name: &str,
+        wanted: RebuildMode,
+    ) -> Result<(), RebuildError> {
         let failed = |source| RebuildError::Store {
             name: name.to_owned(),
             source,
         };
         match wanted {
-            Wanted::Partial => Ok(()),
-            Wanted::Whole if self.store.has_removed().await.map_err(failed)? => {
+            RebuildMode::Partial => Ok(()),
+            RebuildMode::Whole if self.store.has_removed().await.map_err(failed)? => {
                 let name = name.to_owned();
                 Err(failed(QueueError::EventsRemoved { name }))
             }
-            Wanted::Whole => Ok(()),
+            RebuildMode::Whole => Ok(()),
         }
     }
 

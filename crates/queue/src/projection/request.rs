@@ -22,14 +22,14 @@ const LEADERSHIP_SPAN: Duration = Duration::from_secs(5);
 
 /// What a rebuild is to be made from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Wanted {
+pub(super) enum RebuildMode {
     /// The whole log, or it is refused.
     Whole,
     /// What retention has left of it.
     Partial,
 }
 
-impl Wanted {
+impl RebuildMode {
     /// The position by which it is asked for. The lower one stands, so that what was asked for in
     /// spite of everything stays so.
     fn position(self) -> i64 {
@@ -122,7 +122,7 @@ impl Queue {
         if self.store().has_removed().await? {
             return Err(removed());
         }
-        self.request(name, Wanted::Whole).await?;
+        self.request(name, RebuildMode::Whole).await?;
         // From the request on nothing is removed, but something may have been until then. A projector
         // that finds the request asks the same.
         if self.store().has_removed().await? {
@@ -138,10 +138,10 @@ impl Queue {
     /// # Errors
     /// No projection of this name has begun, or the database is away or refused.
     pub async fn request_partial_rebuild(&self, name: &str) -> Result<(), QueueError> {
-        self.request(name, Wanted::Partial).await
+        self.request(name, RebuildMode::Partial).await
     }
 
-    async fn request(&self, name: &str, wanted: Wanted) -> Result<(), QueueError> {
+    async fn request(&self, name: &str, wanted: RebuildMode) -> Result<(), QueueError> {
         let unknown = || QueueError::UnknownProjection {
             name: name.to_owned(),
         };

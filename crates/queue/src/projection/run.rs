@@ -8,7 +8,7 @@ use tidegate_core::env::{CatchPanic, Clock, Env, Spawn, Task};
 use tokio::sync::watch;
 
 use super::rebuild::RebuildError;
-use super::request::{Wanted, forgotten_of, leadership_of, request_of, shadow_of};
+use super::request::{RebuildMode, forgotten_of, leadership_of, request_of, shadow_of};
 use super::{Projection, Target};
 use crate::QueueError;
 use crate::port::{Leadership, QueueStore};
@@ -58,10 +58,10 @@ pub(super) enum ProjectionStep {
 /// What a task holds and is at. Whoever dies takes it along, and the next one begins from what the
 /// store knows.
 #[derive(Debug, Default)]
-pub(super) struct Work {
+pub(super) struct TaskState {
     leadership: Option<HeldLeadership>,
     /// How far a projection is under its leadership.
-    pub(super) begun: Begun,
+    pub(super) begun: TaskProgress,
 }
 
 /// Leadership that is ours as far as we know: whatever it is a right to is fenced by its token.
@@ -74,7 +74,7 @@ struct HeldLeadership {
 
 /// What was begun under leadership. Under a later one somebody else may have been at it in between.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Begun {
+pub(super) struct TaskProgress {
     token: i64,
     is_created: bool,
     pub(super) is_rebuilding: bool,
@@ -161,7 +161,7 @@ impl Projector {
 
     /// One task: works until the stop, then gives its leadership back.
     async fn serve(self: Arc<Self>, part: Part, mut stopped: watch::Receiver<bool>) {
-        let mut work = Work::default();
+        let mut work = TaskState::default();
         let working = async {
             loop {
                 let round = CatchPanic(Box::pin(self.round(&part, &mut work))).await;
@@ -170,7 +170,7 @@ impl Projector {
                     Ok(false) => self.clock.sleep(self.options.poll_delay).await,
                     Err(panic) => {
                         // Nobody knows how far it came; the store does.
-                        work = Work::default();
+                        work = TaskState::default();
                         tracing::error!(
                             panic,
                             name = part.leadership_name(),
@@ -200,7 +200,7 @@ impl Projector {
     }
 
     /// One round of a task; says whether there may be more at once.
-    async fn round(&self, part: &Part, work: &mut Work) -> bool {
+    async fn round(&self, part: &Part, work: &mut TaskState) -> bool {
         match part {
             Part::Sequencer => match self.sequence(work).await {
                 Ok(count) => count >= u64::from(GROUPS),
@@ -225,7 +225,7 @@ impl Projector {
     pub(super) async fn leadership(
         &self,
         name: &str,
-        work: &mut Work,
+        work: &mut TaskState,
     ) -> Result<Option<Leadership>, QueueError> {
         // Before the call: the lease begins at some time within it.
         let now = self.clock.elapsed();
@@ -255,7 +255,7 @@ impl Projector {
         Ok(taken)
     }
 
-    async fn sequence(&self, work: &mut Work) -> Result<u64, QueueError> {
+    async fn sequence(&self, work: &mut TaskState) -> Result<u64, QueueError> {
         if self.leadership(SEQUENCER, work).await?.is_none() {
             return Ok(0);
         }
@@ -273,7 +273,7 @@ impl Projector {
     async fn attend(
         &self,
         projection: &Projection,
-        work: &mut Work,
+        work: &mut TaskState,
     ) -> Result<ProjectionStep, RebuildError> {
         let Some(leadership) = self.hold(projection, work).await? else {
             return Ok(ProjectionStep::TakenOver);
@@ -290,14 +290,14 @@ impl Projector {
                 .map(|(_, at)| *at)
         };
         let from = at(projection.name()).unwrap_or(0);
-        let requested = at(&request_of(projection.name())).map(Wanted::of);
+        let requested = at(&request_of(projection.name())).map(RebuildMode::of);
         // Its tables hold what it had built before: it is built beside them.
         let is_forgotten = at(&forgotten_of(projection.name())).is_some();
-        let wanted = requested.or(is_forgotten.then_some(Wanted::Whole));
+        let wanted = requested.or(is_forgotten.then_some(RebuildMode::Whole));
         let live = match is_forgotten {
             // Not where the log lacks what its tables hold, unless that is asked for.
             true => {
-                let wanted = requested.unwrap_or(Wanted::Whole);
+                let wanted = requested.unwrap_or(RebuildMode::Whole);
                 let checked = self.check_log(projection.name(), wanted).await;
                 checked.map(|()| ProjectionStep::Idle)
             }
@@ -332,7 +332,7 @@ impl Projector {
     async fn hold(
         &self,
         projection: &Projection,
-        work: &mut Work,
+        work: &mut TaskState,
     ) -> Result<Option<Leadership>, RebuildError> {
         let held = self.leadership(&leadership_name(projection), work).await;
         let held = held.map_err(|source| RebuildError::Store {
@@ -343,9 +343,9 @@ impl Projector {
             return Ok(None);
         };
         if work.begun.token != leadership.token {
-            work.begun = Begun {
+            work.begun = TaskProgress {
                 token: leadership.token,
-                ..Begun::default()
+                ..TaskProgress::default()
             };
         }
         if !work.begun.is_created {

@@ -12,7 +12,7 @@ use crate::port::{
     Disposition, HandlerResult, HandlerState, LeaseId, ListedEvent, Settlement, Transition,
 };
 
-/// The moves of a settlement by the lease they are held by.
+/// The transitions of a settlement by the lease they are held by.
 #[derive(Default)]
 pub(super) struct ByLease<'a> {
     /// By batch and token: moves, and whether the batch is finished after this.
@@ -79,40 +79,40 @@ pub(super) fn keys_of(settlement: &Settlement) -> Vec<String> {
 
 /// How a row goes on: its lane, its place, and after how many milliseconds it is due; none for not
 /// before it is released.
-pub(super) struct Onward {
+pub(super) struct RowUpdate {
     pub(super) lane: String,
     pub(super) place: Place,
     pub(super) after_ms: Option<i64>,
 }
 
-/// Where a move leads, as the tables see it.
-pub(super) enum Goal {
+/// Where a transition leads, as the tables see it.
+pub(super) enum TransitionEffect {
     Log {
         errors: Option<String>,
         handlers: Option<String>,
     },
-    Row(Onward),
+    Row(RowUpdate),
 }
 
-pub(super) fn goal(one: &Transition) -> Goal {
+pub(super) fn goal(one: &Transition) -> TransitionEffect {
     let place = one.to.place(&one.claim.place);
     match &one.to {
-        Disposition::Finalize { errors, handlers } => Goal::Log {
+        Disposition::Finalize { errors, handlers } => TransitionEffect::Log {
             errors: (!errors.is_empty()).then(|| errors_text(errors)),
             handlers: handlers.clone(),
         },
-        Disposition::Retry { after, lane } => Goal::Row(Onward {
+        Disposition::Retry { after, lane } => TransitionEffect::Row(RowUpdate {
             lane: lane.to_string(),
             place,
             after_ms: Some(span_ms(*after)),
         }),
-        Disposition::Defer { lane } => Goal::Row(Onward {
+        Disposition::Defer { lane } => TransitionEffect::Row(RowUpdate {
             lane: lane.to_string(),
             place,
             // One with a key goes when its turn has come, which the release finds out.
             after_ms: one.key.is_none().then_some(0),
         }),
-        Disposition::Park { lane } => Goal::Row(Onward {
+        Disposition::Park { lane } => TransitionEffect::Row(RowUpdate {
             lane: lane.to_string(),
             place,
             after_ms: None,

@@ -55,7 +55,7 @@ pub struct PostgresQueue {
     inbox: String,
     /// The numbers of handler sets, which never change.
     sets: Mutex<BTreeMap<String, i32>>,
-    sequencer: Mutex<projection::Below>,
+    sequencer: Mutex<projection::GroupHorizon>,
     parked: Mutex<ParkedKeys>,
 }
 

@@ -28,7 +28,7 @@ struct WriterConnection {
     /// Whether a transaction is open, or may be: it was begun, and no end of it was heard of.
     is_open: bool,
     /// How long it waits for another process, in milliseconds.
-    patience: i64,
+    busy_timeout: i64,
     /// Whether others had it since it was last put in order.
     is_lent: bool,
     /// Whether the commit that comes next is asked for.
@@ -39,13 +39,13 @@ impl SqliteWriter {
     pub(super) async fn open(options: SqliteConnectOptions) -> Result<Self, sqlx::Error> {
         let may_commit = Arc::new(AtomicBool::new(false));
         let mut connection = connect(&options, &may_commit).await?;
-        let patience = sqlx::query_scalar("PRAGMA busy_timeout");
-        let patience = patience.fetch_one(&mut connection).await?;
+        let busy_timeout = sqlx::query_scalar("PRAGMA busy_timeout");
+        let busy_timeout = busy_timeout.fetch_one(&mut connection).await?;
         let connection = WriterConnection {
             connection,
             options,
             is_open: false,
-            patience,
+            busy_timeout,
             is_lent: false,
             may_commit,
         };
@@ -56,7 +56,7 @@ impl SqliteWriter {
     }
 
     /// Waits until nobody else has the connection, and takes it.
-    pub(super) async fn turn(&self) -> WriterGuard {
+    pub(super) async fn lock(&self) -> WriterGuard {
         WriterGuard {
             writer: Arc::clone(&self.connection).lock_owned().await,
             left: Arc::clone(&self.left),
@@ -69,16 +69,16 @@ impl SqliteWriter {
         loop {
             tokio::select! {
                 biased;
-                () = self.left.notified() => self.turn().await.rollback_open().await,
+                () = self.left.notified() => self.lock().await.rollback_open().await,
                 count = waiting.recv_many(&mut group, GROUP) => {
                     if count == 0 {
                         return;
                     }
-                    let mut turn = self.turn().await;
-                    let committed = commit(&mut turn, &mut group).await.map_err(Arc::new);
+                    let mut guard = self.lock().await;
+                    let committed = commit(&mut guard, &mut group).await.map_err(Arc::new);
                     // What was refused at its commit is open still.
-                    turn.rollback_open().await;
-                    drop(turn);
+                    guard.rollback_open().await;
+                    drop(guard);
                     for operation in group.drain(..) {
                         operation.answer(&committed);
                     }
@@ -106,11 +106,11 @@ impl WriterGuard {
         if self.writer.is_lent {
             // Dropping temporary tables is a commit of its own.
             self.writer.may_commit.store(true, Ordering::SeqCst);
-            let patience = self.writer.patience;
-            let tidied = reset_session(self.connection(), patience).await;
+            let busy_timeout = self.writer.busy_timeout;
+            let reset = reset_session(self.connection(), busy_timeout).await;
             self.writer.may_commit.store(false, Ordering::SeqCst);
-            if let Err(error) = tidied {
-                tracing::warn!(%error, "a connection that was lent is given up for another one");
+            if let Err(error) = reset {
+                tracing::warn!(%error, "session could not be reset after a caller's transaction; reconnecting");
                 self.renew().await?;
             }
             self.writer.is_lent = false;
@@ -189,10 +189,10 @@ async fn connect(
 /// dropped in whatever order they come.
 async fn reset_session(
     connection: &mut SqliteConnection,
-    patience: i64,
+    busy_timeout: i64,
 ) -> Result<(), sqlx::Error> {
     let settings = format!(
-        "PRAGMA query_only = 0; PRAGMA ignore_check_constraints = 0; PRAGMA busy_timeout = {patience};
+        "PRAGMA query_only = 0; PRAGMA ignore_check_constraints = 0; PRAGMA busy_timeout = {busy_timeout};
          PRAGMA locking_mode = NORMAL; PRAGMA writable_schema = 0; PRAGMA recursive_triggers = 0;
          PRAGMA legacy_alter_table = 0; PRAGMA wal_autocheckpoint = 1000;
          PRAGMA max_page_count = 4294967294; PRAGMA foreign_keys = 0"
@@ -217,29 +217,29 @@ async fn reset_session(
 }
 
 async fn commit(
-    turn: &mut WriterGuard,
+    guard: &mut WriterGuard,
     group: &mut [Box<dyn WriteOperation>],
 ) -> Result<(), sqlx::Error> {
-    turn.begin().await?;
+    guard.begin().await?;
     for operation in group {
         // Nobody waits for it any more: carrying it out would surprise.
-        if operation.is_forgotten() {
+        if operation.is_canceled() {
             continue;
         }
-        turn.execute("SAVEPOINT operation").await?;
-        let end = if operation.run(turn.connection()).await {
+        guard.execute("SAVEPOINT operation").await?;
+        let end = if operation.run(guard.connection()).await {
             "RELEASE operation"
         } else {
             "ROLLBACK TO operation; RELEASE operation"
         };
-        turn.execute(end).await?;
+        guard.execute(end).await?;
     }
-    turn.end("COMMIT").await
+    guard.end("COMMIT").await
 }
 
 /// One operation that waits for the writer.
 pub(super) trait WriteOperation: Send {
-    fn is_forgotten(&self) -> bool;
+    fn is_canceled(&self) -> bool;
     /// Runs it and says whether what it did stays. A panic is its failure alone: the task that writes
     /// goes on for everybody else.
     fn run<'a>(&'a mut self, connection: &'a mut SqliteConnection) -> BoxFuture<'a, bool>;
@@ -275,7 +275,7 @@ where
         + Send
         + 'static,
 {
-    fn is_forgotten(&self) -> bool {
+    fn is_canceled(&self) -> bool {
         self.tell.is_closed()
     }
 
@@ -290,7 +290,7 @@ where
             let outcome = match called {
                 Ok(outcome) => outcome.map_err(|error| StoreError::of(doing, error)),
                 Err(panic) => {
-                    tracing::error!(panic, doing, "an operation is taken back");
+                    tracing::error!(panic, doing, "operation panicked; rolling it back");
                     Err(StoreError::panicked(doing, panic))
                 }
             };

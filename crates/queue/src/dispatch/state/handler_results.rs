@@ -73,7 +73,7 @@ impl DispatchState {
     }
 
     /// Decides again what was decided by an older registry than we know, and gives the version that all
-    /// of it is decided by now. `key` is the lease of the moves by what it was at the claim; none for
+    /// of it is decided by now. `key` is the lease of the transitions by what it was at the claim; none for
     /// rows, each of which is its own.
     pub(in crate::dispatch) fn bring_up_to_date(
         &mut self,

@@ -17,7 +17,7 @@ use crate::event::headers_of;
 use crate::port::{ClaimRequest, Claimed, ClaimedEvent, LeaseId, POISON_STARVATION};
 
 /// What a look for claims that ran out saw of the numbers of batches.
-struct Numbers {
+struct BatchNumbers {
     /// There is none below.
     floor: i64,
     /// The last that was given out.
@@ -53,7 +53,7 @@ impl PostgresQueue {
                 self.last_batch.store(numbers.last, Ordering::Relaxed);
                 self.begin_anew();
             }
-            // Numbers of batches are given out under the lock of the claim, so none comes below.
+            // BatchNumbers of batches are given out under the lock of the claim, so none comes below.
             Some(numbers) => {
                 self.last_batch.fetch_max(numbers.last, Ordering::Relaxed);
                 self.floor.fetch_max(numbers.floor, Ordering::Relaxed);
@@ -69,7 +69,7 @@ async fn claim(
     request: &ClaimRequest,
     floor: i64,
     parked: &mut ParkedKeys,
-) -> Result<(Claimed, Option<Numbers>), sqlx::Error> {
+) -> Result<(Claimed, Option<BatchNumbers>), sqlx::Error> {
     let mut taken = ClaimedIds::default();
     let mut numbers = None;
     if request.reclaim_expired && request.isolate && request.include_poison {
@@ -113,7 +113,7 @@ async fn reclaim_expired(
     floor: i64,
     parked: &mut ParkedKeys,
     taken: &mut ClaimedIds,
-) -> Result<Numbers, sqlx::Error> {
+) -> Result<BatchNumbers, sqlx::Error> {
     let keys = stuck_keys(connection, parked).await?;
     if !keys.is_empty() {
         // It takes the lock of the claim, so it is not called for nothing.
@@ -131,7 +131,7 @@ async fn reclaim_expired(
     .fetch_one(connection)
     .await?;
     let floor = lowest.unwrap_or(floor);
-    Ok(Numbers { floor, last })
+    Ok(BatchNumbers { floor, last })
 }
 
 /// Takes over one batch that ran out; with `starvation` a poison candidate, which has waited so many leases more.

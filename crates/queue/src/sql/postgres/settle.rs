@@ -8,7 +8,7 @@ use sqlx::PgConnection;
 use tidegate_store::posting::Columns;
 use tidegate_store::{StoreError, sqlx};
 
-use super::super::columns::{ByLease, Goal, goal, keys_of, postings_of};
+use super::super::columns::{ByLease, TransitionEffect, goal, keys_of, postings_of};
 use super::super::{COMPONENT, Recorded};
 use super::{OUR_TABLES, PostgresQueue, publish, uuid};
 use crate::QueueError;
@@ -109,7 +109,7 @@ impl PostgresQueue {
         for one in transitions {
             let (id, token) = claim_of(one);
             match goal(one) {
-                Goal::Log { errors, handlers } => {
+                TransitionEffect::Log { errors, handlers } => {
                     let set = match handlers {
                         Some(handlers) => Some(self.set_of(&handlers).await?),
                         None => None,
@@ -120,7 +120,7 @@ impl PostgresQueue {
                     columns.are_failed.push(errors.is_some());
                     columns.errors.push(errors);
                 }
-                Goal::Row(onward) => {
+                TransitionEffect::Row(onward) => {
                     columns.row_ids.push(id);
                     columns.row_tokens.push(token);
                     columns.lanes.push(onward.lane);

@@ -6,7 +6,7 @@ use serde::Serialize;
 use sqlx::SqliteConnection;
 use tidegate_store::{StoreError, posting, sqlx};
 
-use super::super::columns::{Goal, goal, keys_of, postings_of};
+use super::super::columns::{TransitionEffect, goal, keys_of, postings_of};
 use super::super::{COMPONENT, Recorded};
 use super::claim::{OPEN, release};
 use super::leases::registry_version;
@@ -197,7 +197,7 @@ async fn apply(
     let id = one.claim.id;
     let is_row = matches!(one.claim.lease, LeaseId::Row { .. });
     match goal(one) {
-        Goal::Log { errors, handlers } => {
+        TransitionEffect::Log { errors, handlers } => {
             if is_row {
                 sqlx::query("DELETE FROM tidegate_event_row WHERE id = ?")
                     .bind(id)
@@ -216,7 +216,7 @@ async fn apply(
                 errors,
             });
         }
-        Goal::Row(onward) => {
+        TransitionEffect::Row(onward) => {
             let due = onward.after_ms.map(|after| now + after);
             sqlx::query(
                 "INSERT INTO tidegate_event_row (id, lane, key, place, attempts, due_at, updated_at)
