@@ -8,8 +8,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::commands::tail::{From, parse_from};
 pub(crate) use queue::{
-    EventRef, EventStatus, Projection, ProjectionRebuild, Queue, QueueLs, QueuePublish, QueueRetry,
-    SqlDialect, StoreAt,
+    EventRef, ProjectionArgs, ProjectionRebuild, QueueArgs, QueueLs, QueuePublish, QueueRetry,
+    SqlDialect, StatusArg, StoreAt,
 };
 
 /// A zero-loss event backbone: every accepted event is in exactly one place at all times, and can
@@ -39,7 +39,7 @@ pub(crate) struct Arguments {
     pub(crate) log: String,
 
     #[command(subcommand)]
-    pub(crate) command: Command,
+    pub(crate) command: CommandArgs,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -59,9 +59,9 @@ pub(crate) enum LogFormat {
 }
 
 #[derive(Debug, Subcommand)]
-pub(crate) enum Command {
+pub(crate) enum CommandArgs {
     /// Show what Tidegate does, with nothing installed: an outage or a crash, and nothing lost
-    Demo(Demo),
+    Demo(DemoArgs),
     /// Start what is configured and run until SIGTERM or Ctrl-C
     Run(ConfigFile),
     /// Check a configuration file and report everything that is wrong with it
@@ -75,34 +75,34 @@ pub(crate) enum Command {
     },
     /// Show the configuration, or what may stand in it
     #[command(subcommand)]
-    Config(Config),
+    Config(ConfigArgs),
     /// Show where the events of a running process are
-    Ledger(Ledger),
+    Ledger(LedgerArgs),
     /// Recount the events on disk, in topics and in the queue, and compare them with the books
-    Audit(Books),
+    Audit(AuditArgs),
     /// Say where an event is
     Where {
         /// The id of the event
         id: tidegate_core::EventId,
         #[command(flatten)]
-        books: Books,
+        books: AuditArgs,
     },
     /// Add records to a topic: one per line of standard input, or one value
-    Send(Send),
+    Send(SendArgs),
     /// Show the records of a topic, and those that come
-    Tail(Tail),
+    Tail(TailArgs),
     /// List, check or repair the directory of an embedded log
     #[command(subcommand)]
-    Log(LogCommand),
+    Log(LogArgs),
     /// List, check or replay a spill directory
     #[command(subcommand)]
-    Spill(Spill),
+    Spill(SpillArgs),
     /// Look at the durable queue, publish into it, and mend what failed
     #[command(subcommand)]
-    Queue(Queue),
+    Queue(QueueArgs),
     /// List or rebuild the read models that are made from the queue's log
     #[command(subcommand)]
-    Projection(Projection),
+    Projection(ProjectionArgs),
     /// Write the completions for a shell to standard output
     Completions {
         /// The shell
@@ -113,7 +113,7 @@ pub(crate) enum Command {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct Demo {
+pub(crate) struct DemoArgs {
     /// Which one: `flaky`, a service with an outage; `log`, a consumer that dies and a power cut;
     /// `queue`, orders in a database and a dispatcher that is killed
     #[arg(default_value = crate::demo::Story::NAME,
@@ -136,7 +136,7 @@ pub(crate) struct ConfigFile {
 }
 
 #[derive(Debug, Subcommand)]
-pub(crate) enum Config {
+pub(crate) enum ConfigArgs {
     /// The values that hold, defaults included
     Show {
         #[command(flatten)]
@@ -150,7 +150,7 @@ pub(crate) enum Config {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct Ledger {
+pub(crate) struct LedgerArgs {
     #[command(flatten)]
     pub(crate) file: ConfigFile,
     /// Where the process listens [default: `server.listen` of the configuration]
@@ -162,7 +162,7 @@ pub(crate) struct Ledger {
 }
 
 #[derive(Debug, Clone, Args)]
-pub(crate) struct Spills {
+pub(crate) struct SpillDirs {
     /// A spill directory; may be repeated [default: `eventlog.async.spillover-path` of the
     /// configuration]
     #[arg(long = "spill", value_name = "DIR")]
@@ -172,7 +172,7 @@ pub(crate) struct Spills {
 }
 
 #[derive(Debug, Subcommand)]
-pub(crate) enum Spill {
+pub(crate) enum SpillArgs {
     /// List its files, with what waits in them
     Ls {
         /// The directory
@@ -184,11 +184,11 @@ pub(crate) enum Spill {
         dir: PathBuf,
     },
     /// Send what waits in it to an Event Log API
-    Replay(Replay),
+    Replay(ReplayArgs),
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct Replay {
+pub(crate) struct ReplayArgs {
     /// The directory; no logger may be running on it
     pub(crate) dir: PathBuf,
     /// The Event Log API
@@ -218,9 +218,9 @@ pub(crate) struct LogAt {
 }
 
 #[derive(Debug, Clone, Args)]
-pub(crate) struct Books {
+pub(crate) struct AuditArgs {
     #[command(flatten)]
-    pub(crate) spills: Spills,
+    pub(crate) spills: SpillDirs,
     #[command(flatten)]
     pub(crate) at: LogAt,
     /// The database of a queue [default: `store.url` of the configuration]
@@ -229,7 +229,7 @@ pub(crate) struct Books {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct Send {
+pub(crate) struct SendArgs {
     /// The topic
     pub(crate) topic: String,
     /// The value of one record, instead of standard input
@@ -254,7 +254,7 @@ pub(crate) struct Send {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct Tail {
+pub(crate) struct TailArgs {
     /// The topic
     pub(crate) topic: String,
     /// Where to begin: `earliest`, `latest`, an offset, a time such as 2026-05-01T12:00:00Z, or a
@@ -283,7 +283,7 @@ pub(crate) enum Until {
 }
 
 #[derive(Debug, Subcommand)]
-pub(crate) enum LogCommand {
+pub(crate) enum LogArgs {
     /// List its topics, their partitions, and how far groups are
     Ls(LogDir),
     /// Read everything in it and say what is not as it should be

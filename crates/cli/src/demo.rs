@@ -20,7 +20,7 @@ pub(crate) use log_story::LogStory;
 pub(crate) use queue_story::QueueStory;
 pub(crate) use story::Story;
 
-use crate::report::Report;
+use crate::report::ErrorReport;
 
 /// A story that can be told.
 pub(crate) trait Tale {
@@ -28,7 +28,7 @@ pub(crate) trait Tale {
     type Verdict: Ending;
 
     /// Runs it to its end and shows it frame by frame.
-    fn run(self, show: impl FnMut(&Frame)) -> Result<Self::Verdict, Report>;
+    fn run(self, show: impl FnMut(&DemoFrame)) -> Result<Self::Verdict, ErrorReport>;
 }
 
 /// How a story ended.
@@ -44,7 +44,7 @@ pub(crate) trait Ending: Serialize {
 }
 
 /// One look at a story while it runs.
-pub(crate) struct Frame {
+pub(crate) struct DemoFrame {
     pub(crate) phase: &'static str,
     /// The number of the phase, counted from 1.
     pub(crate) number: usize,

@@ -13,7 +13,7 @@ use tidegate_log::embedded::{LockHolder, Presence, lock_holder, presence};
 use tidegate_log::{Log, LogBackend, LogError, LogOptions, OpenLog};
 
 use crate::args::{ConfigFile, LogAt};
-use crate::report::{Report, say};
+use crate::report::{ErrorReport, say};
 use crate::settings;
 
 /// How long a directory that another command holds is waited for, and the pause between two looks.
@@ -27,25 +27,25 @@ const A_MOMENT: Duration = Duration::from_millis(200);
 const BROKER_PATIENCE: Duration = Duration::from_secs(10);
 
 /// A log that can be used.
-pub(crate) enum Reached {
+pub(crate) enum LogAccess {
     /// It is open here.
-    Here(OpenLog),
+    Local(OpenLog),
     /// A running process answers for it.
-    There(RemoteLog),
+    Remote(RemoteLog),
 }
 
-impl Reached {
+impl LogAccess {
     /// The log.
     pub(crate) fn log(&self) -> Arc<dyn Log> {
         match self {
-            Self::Here(opened) => opened.log(),
-            Self::There(remote) => Arc::new(remote.clone()),
+            Self::Local(opened) => opened.log(),
+            Self::Remote(remote) => Arc::new(remote.clone()),
         }
     }
 
     /// Closes it, if it is open here. Returns when nothing is left to do on disk.
     pub(crate) async fn close(self) {
-        if let Self::Here(opened) = self {
+        if let Self::Local(opened) = self {
             opened.close().await;
         }
     }
@@ -55,7 +55,7 @@ impl Reached {
 pub(crate) fn configured(
     file: &ConfigFile,
     dir: Option<&Path>,
-) -> Result<(LogOptions, Config), Report> {
+) -> Result<(LogOptions, Config), ErrorReport> {
     let config = settings::quietly(file)?;
     let mut found = LogOptions::from_config(&config)?;
     if let LogBackend::Kafka(kafka) = &mut found.backend {
@@ -74,10 +74,10 @@ pub(crate) async fn reach(
     at: &LogAt,
     topic: Option<&Topic>,
     env: &Env,
-) -> Result<Reached, Report> {
+) -> Result<LogAccess, ErrorReport> {
     if let Some(url) = &at.url {
         let client = ProcessClient::new(url, at.token.clone());
-        return Ok(Reached::There(RemoteLog::connect(client).await?));
+        return Ok(LogAccess::Remote(RemoteLog::connect(client).await?));
     }
     let (settings, config) = configured(file, at.dir.as_deref())?;
     if let (LogBackend::Embedded(embedded), Some(topic)) = (&settings.backend, topic) {
@@ -91,7 +91,7 @@ pub(crate) async fn reach(
     let mut left = PATIENCE;
     loop {
         let (error, holder) = match OpenLog::open_with_topics(&settings, env, None).await {
-            Ok(opened) => return Ok(Reached::Here(opened)),
+            Ok(opened) => return Ok(LogAccess::Local(opened)),
             Err(LogError::Locked { dir, holder }) => {
                 let found = holder.clone();
                 (LogError::Locked { dir, holder }, found)
@@ -99,7 +99,7 @@ pub(crate) async fn reach(
             Err(error) => return Err(error.into()),
         };
         if let Some(client) = client_of(holder, at, &config) {
-            return Ok(Reached::There(RemoteLog::connect(client).await?));
+            return Ok(LogAccess::Remote(RemoteLog::connect(client).await?));
         }
         // Another command, which will be done in a moment.
         if left.is_zero() {
@@ -114,7 +114,7 @@ pub(crate) async fn reach(
 }
 
 /// Says so where a new log is about to be made in place of one that is gone.
-pub(crate) fn warn_if_emptied(options: &LogOptions) -> Result<(), Report> {
+pub(crate) fn warn_if_emptied(options: &LogOptions) -> Result<(), ErrorReport> {
     let LogBackend::Embedded(embedded) = &options.backend else {
         return Ok(());
     };
@@ -131,8 +131,8 @@ pub(crate) fn warn_if_emptied(options: &LogOptions) -> Result<(), Report> {
 
 /// Whether there is a log in a directory. A named one must be there; a configured one need not:
 /// nothing was ever sent then. Where all of it but a trace is gone nobody can say that.
-pub(crate) fn must_be_there(dir: &Path, at: &LogAt) -> Result<bool, Report> {
-    match settled_presence(dir)? {
+pub(crate) fn must_be_there(dir: &Path, at: &LogAt) -> Result<bool, ErrorReport> {
+    match stable_presence(dir)? {
         Presence::There => Ok(true),
         Presence::Emptied => Err(emptied(dir)),
         Presence::Absent if at.dir.is_some() => Err(missing(dir)),
@@ -141,8 +141,8 @@ pub(crate) fn must_be_there(dir: &Path, at: &LogAt) -> Result<bool, Report> {
 }
 
 /// The directory must hold a log.
-pub(crate) fn must_hold_a_log(dir: &Path) -> Result<(), Report> {
-    match settled_presence(dir)? {
+pub(crate) fn must_hold_a_log(dir: &Path) -> Result<(), ErrorReport> {
+    match stable_presence(dir)? {
         Presence::There => Ok(()),
         Presence::Emptied => Err(emptied(dir)),
         Presence::Absent => Err(missing(dir)),
@@ -151,7 +151,7 @@ pub(crate) fn must_hold_a_log(dir: &Path) -> Result<(), Report> {
 
 /// Looks for a log, and twice where one seems to be gone: a process that is just making it needs a
 /// moment.
-fn settled_presence(dir: &Path) -> Result<Presence, Report> {
+fn stable_presence(dir: &Path) -> Result<Presence, ErrorReport> {
     let look = || presence(&SystemDisk, dir);
     match look()? {
         Presence::Emptied => {
@@ -163,9 +163,9 @@ fn settled_presence(dir: &Path) -> Result<Presence, Report> {
 }
 
 /// The report of a directory without a log.
-fn missing(dir: &Path) -> Report {
+fn missing(dir: &Path) -> ErrorReport {
     // error-page: log.missing
-    Report::new(
+    ErrorReport::new(
         "log.missing",
         format!("there is no log in `{}`", dir.display()),
     )
@@ -173,9 +173,9 @@ fn missing(dir: &Path) -> Report {
 }
 
 /// The report of a directory of whose log nothing is left.
-fn emptied(dir: &Path) -> Report {
+fn emptied(dir: &Path) -> ErrorReport {
     let dir = dir.display();
-    Report::new(
+    ErrorReport::new(
         "log.missing",
         format!(
             "a log was opened in `{dir}`, and nothing of it is left: what it held nobody can say"
@@ -192,7 +192,7 @@ pub(crate) fn answering(
     dir: &Path,
     at: &LogAt,
     config: &Config,
-) -> Result<Option<ProcessClient>, Report> {
+) -> Result<Option<ProcessClient>, ErrorReport> {
     let holder = lock_holder(&SystemDisk, dir)?;
     Ok(holder.and_then(|holder| client_of(holder, at, config)))
 }

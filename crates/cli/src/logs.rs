@@ -4,12 +4,12 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::args::LogFormat;
-use crate::report::{Exit, Report, is_colorful};
+use crate::report::{ErrorReport, Exit, is_colorful};
 
 /// Starts logging. A request's trace id is a field of its span and so stands in each of its lines.
-pub(crate) fn start(format: LogFormat, filter: &str) -> Result<(), Report> {
+pub(crate) fn start(format: LogFormat, filter: &str) -> Result<(), ErrorReport> {
     let filter = EnvFilter::try_new(filter).map_err(|error| {
-        Report::of(
+        ErrorReport::of(
             "usage.log-filter",
             &format!("cannot read the log filter `{filter}`"),
             &error,
@@ -25,5 +25,5 @@ pub(crate) fn start(format: LogFormat, filter: &str) -> Result<(), Report> {
         LogFormat::Text => builder.finish().try_init(),
         LogFormat::Json => builder.json().with_current_span(true).finish().try_init(),
     };
-    started.map_err(|error| Report::of("internal", "cannot start logging", &error))
+    started.map_err(|error| ErrorReport::of("internal", "cannot start logging", &error))
 }

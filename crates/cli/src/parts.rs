@@ -15,8 +15,8 @@ use tidegate_core::{Component, Shutdown};
 use tidegate_server::{Routes, ServerBuilder};
 use tidegate_store::{Store, StoreComponent};
 
-use crate::args::Books;
-use crate::report::Report;
+use crate::args::AuditArgs;
+use crate::report::ErrorReport;
 use crate::store::{self, StoreSettings};
 
 /// Every part, in the order in which events pass through them. They are opened in this order and closed in
@@ -29,13 +29,16 @@ trait Part: Sync {
     fn sections(&self) -> &'static [Section];
 
     /// Starts what is configured of it: adds its components, its routes and its line of the banner.
-    fn open<'a>(&'a self, process: &'a mut Process) -> BoxFuture<'a, Result<(), Report>>;
+    fn open<'a>(&'a self, process: &'a mut Process) -> BoxFuture<'a, Result<(), ErrorReport>>;
 
     /// Whether a command line names something of it. Whoever names one kind of thing wants that alone.
-    fn is_named(&self, arguments: &Books) -> bool;
+    fn is_named(&self, arguments: &AuditArgs) -> bool;
 
     /// Adds what `audit` and `where` can read of it without running it.
-    fn inspect<'a>(&'a self, inspection: &'a mut Inspection) -> BoxFuture<'a, Result<(), Report>>;
+    fn inspect<'a>(
+        &'a self,
+        inspection: &'a mut InspectionTargets,
+    ) -> BoxFuture<'a, Result<(), ErrorReport>>;
 }
 
 /// The sections that this program runs.
@@ -64,7 +67,7 @@ impl Process {
         config: Config,
         env: Env,
         address: SocketAddr,
-    ) -> Result<Self, Report> {
+    ) -> Result<Self, ErrorReport> {
         let mut process = Self {
             config,
             env,
@@ -84,7 +87,7 @@ impl Process {
     }
 
     /// The database of the configuration, opened once for all parts that want it.
-    async fn store(&mut self) -> Result<(Store, String), Report> {
+    async fn store(&mut self) -> Result<(Store, String), ErrorReport> {
         if let Some(store) = &self.store {
             return Ok(store.clone());
         }
@@ -118,7 +121,7 @@ impl Process {
     }
 
     /// Waits for the end of that work, reads the books for the last time and closes everything.
-    pub(crate) async fn end(&self, tasks: Vec<Task>) -> Result<Ledger, Report> {
+    pub(crate) async fn end(&self, tasks: Vec<Task>) -> Result<Ledger, ErrorReport> {
         for task in tasks {
             task.join().await;
         }
@@ -142,8 +145,8 @@ impl Process {
 }
 
 /// What `audit` and `where` look at.
-pub(crate) struct Inspection {
-    pub(crate) arguments: Books,
+pub(crate) struct InspectionTargets {
+    pub(crate) arguments: AuditArgs,
     env: Env,
     /// In the order in which events pass through them.
     pub(crate) components: Vec<Arc<dyn Component>>,
@@ -151,9 +154,9 @@ pub(crate) struct Inspection {
     pub(crate) is_empty_but_configured: bool,
 }
 
-impl Inspection {
+impl InspectionTargets {
     /// Finds what a command line names, or everything that is configured.
-    pub(crate) async fn of(arguments: &Books) -> Result<Self, Report> {
+    pub(crate) async fn of(arguments: &AuditArgs) -> Result<Self, ErrorReport> {
         let mut inspection = Self {
             arguments: arguments.clone(),
             env: Env::system(),

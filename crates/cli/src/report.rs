@@ -45,15 +45,15 @@ impl From<Exit> for ExitCode {
 
 /// How standard error is written to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Voice {
+pub(crate) enum MessageFormat {
     /// As text, beside log lines of text.
     Text,
     /// As events of the log: every line of standard error is a JSON object.
     Events,
 }
 
-impl Voice {
-    /// The voice that fits the log. Before the log has been started there are no lines to fit.
+impl MessageFormat {
+    /// The format that fits the log. Before the log has been started there are no lines to fit.
     pub(crate) fn of(format: LogFormat) -> Self {
         if format == LogFormat::Json && tracing::dispatcher::has_been_set() {
             Self::Events
@@ -65,7 +65,7 @@ impl Voice {
 
 /// Why a command could not do what it was asked to.
 #[derive(Debug)]
-pub(crate) struct Report {
+pub(crate) struct ErrorReport {
     code: Cow<'static, str>,
     message: String,
     hint: Option<String>,
@@ -80,7 +80,7 @@ struct Findings {
     warnings: Problems,
 }
 
-impl Report {
+impl ErrorReport {
     /// A failure with its stable code.
     pub(crate) fn new(code: &'static str, message: impl Into<String>) -> Self {
         Self {
@@ -119,14 +119,14 @@ impl Report {
     }
 
     /// Prints it: for people to standard error, for programs as the one JSON document.
-    pub(crate) fn print(&self, output: Output, voice: Voice) -> Exit {
+    pub(crate) fn print(&self, output: Output, format: MessageFormat) -> Exit {
         if output == Output::Json
             && let Err(unwritten) = print_json(&self.to_json())
             && unwritten.code != self.code
         {
-            unwritten.tell(voice);
+            unwritten.tell(format);
         }
-        self.tell(voice);
+        self.tell(format);
         self.exit
     }
 
@@ -142,15 +142,15 @@ impl Report {
     }
 
     /// Says it on standard error.
-    pub(crate) fn tell(&self, voice: Voice) {
-        match voice {
-            Voice::Text => {
+    pub(crate) fn tell(&self, format: MessageFormat) {
+        match format {
+            MessageFormat::Text => {
                 say(&format!("error[{}]: {}", self.code, self.message));
                 if let Some(hint) = &self.hint {
                     say(&format!("  hint: {hint}"));
                 }
             }
-            Voice::Events => {
+            MessageFormat::Events => {
                 let hint = self.hint.as_deref();
                 tracing::error!(code = %self.code, hint, "{}", self.message);
             }
@@ -158,7 +158,7 @@ impl Report {
     }
 }
 
-impl From<Failure> for Report {
+impl From<Failure> for ErrorReport {
     fn from(failure: Failure) -> Self {
         Self {
             exit: match failure.code.as_str() {
@@ -174,42 +174,42 @@ impl From<Failure> for Report {
     }
 }
 
-impl From<LogError> for Report {
+impl From<LogError> for ErrorReport {
     fn from(error: LogError) -> Self {
         Failure::from(error).into()
     }
 }
 
-impl From<BindError> for Report {
+impl From<BindError> for ErrorReport {
     fn from(error: BindError) -> Self {
         Failure::from(error).into()
     }
 }
 
-impl From<Box<Problem>> for Report {
+impl From<Box<Problem>> for ErrorReport {
     fn from(problem: Box<Problem>) -> Self {
         settings::invalid(problem.to_string())
     }
 }
 
 /// Writes a JSON document to standard output.
-pub(crate) fn print_json(document: &impl Serialize) -> Result<(), Report> {
+pub(crate) fn print_json(document: &impl Serialize) -> Result<(), ErrorReport> {
     let text = serde_json::to_string(document);
-    print(&text.map_err(|error| Report::of("internal", "cannot write JSON", &error))?)
+    print(&text.map_err(|error| ErrorReport::of("internal", "cannot write JSON", &error))?)
 }
 
 /// Writes a line of data to standard output.
-pub(crate) fn print(text: &str) -> Result<(), Report> {
+pub(crate) fn print(text: &str) -> Result<(), ErrorReport> {
     print_bytes(format!("{text}\n").as_bytes())
 }
 
 /// Writes data to standard output and returns once the operating system has taken it.
 ///
 /// A reader that has gone away, as `head` does, is no error of ours: what follows goes nowhere.
-pub(crate) fn print_bytes(bytes: &[u8]) -> Result<(), Report> {
+pub(crate) fn print_bytes(bytes: &[u8]) -> Result<(), ErrorReport> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Report::of(
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(ErrorReport::of(
             "output.failed",
             "cannot write to standard output",
             &error,

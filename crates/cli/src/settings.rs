@@ -6,12 +6,12 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use tidegate_config::{Color, Config, Inputs, Loaded, Problem, Severity, Source, load_with};
+use tidegate_config::{Color, Config, ConfigSource, Inputs, Loaded, Problem, Severity, load_with};
 
 use crate::args::ConfigFile;
 use crate::parts;
-use crate::report::{Exit, Report, Voice, is_colorful, say};
-use files::{Beside, name_of, read_text};
+use crate::report::{ErrorReport, Exit, MessageFormat, is_colorful, say};
+use files::{SiblingFiles, name_of, read_text};
 
 /// The file that is read when none is named.
 const DEFAULT_FILE: &str = "tidegate.yaml";
@@ -24,7 +24,7 @@ pub(crate) struct Settings {
 }
 
 /// Reads the named file, or the default one where it is there, or none.
-pub(crate) fn read(arguments: &ConfigFile) -> Result<Settings, Report> {
+pub(crate) fn read(arguments: &ConfigFile) -> Result<Settings, ErrorReport> {
     let path = arguments.config.as_deref();
     let file = match (path, read_text(path.unwrap_or(Path::new(DEFAULT_FILE)))) {
         (path, Ok(text)) => Some((path.unwrap_or(Path::new(DEFAULT_FILE)), text)),
@@ -42,35 +42,35 @@ pub(crate) fn read(arguments: &ConfigFile) -> Result<Settings, Report> {
 
 /// The configuration of a command that does not run it. Warnings are about what `run` would make of the
 /// file, and are not said.
-pub(crate) fn quietly(arguments: &ConfigFile) -> Result<Config, Report> {
+pub(crate) fn quietly(arguments: &ConfigFile) -> Result<Config, ErrorReport> {
     let loaded = read(arguments)?.loaded;
     match loaded.problems.is_empty() {
         true => Ok(loaded.config),
-        false => checked(loaded, Voice::Text),
+        false => checked(loaded, MessageFormat::Text),
     }
 }
 
 /// Reads a file that must be there.
-pub(crate) fn read_file(path: &Path) -> Result<Loaded, Report> {
+pub(crate) fn read_file(path: &Path) -> Result<Loaded, ErrorReport> {
     let text = read_text(path).map_err(|error| unreadable(path, &error))?;
     Ok(load(Some(source(path, &text)), &[]))
 }
 
-fn source(path: &Path, text: &str) -> Source {
-    Source {
+fn source(path: &Path, text: &str) -> ConfigSource {
+    ConfigSource {
         name: name_of(path),
         text: text.to_owned(),
     }
 }
 
-fn load(source: Option<Source>, set: &[(String, String)]) -> Loaded {
+fn load(source: Option<ConfigSource>, set: &[(String, String)]) -> Loaded {
     let inputs = Inputs {
         sources: source.into_iter().collect(),
         environment: environment(),
         arguments: set.to_vec(),
         built: parts::built(),
     };
-    load_with(&inputs, &mut Beside)
+    load_with(&inputs, &mut SiblingFiles)
 }
 
 /// The variables of this process; one that is not UTF-8 can be no override of ours.
@@ -81,8 +81,8 @@ fn environment() -> BTreeMap<String, String> {
 }
 
 /// The configuration that holds, or a report of everything that is wrong with it.
-pub(crate) fn checked(loaded: Loaded, voice: Voice) -> Result<Config, Report> {
-    tell(&loaded, voice);
+pub(crate) fn checked(loaded: Loaded, format: MessageFormat) -> Result<Config, ErrorReport> {
+    tell(&loaded, format);
     let what = match loaded.problems.len() {
         0 => return Ok(loaded.config),
         1 => "1 problem".to_owned(),
@@ -92,14 +92,14 @@ pub(crate) fn checked(loaded: Loaded, voice: Voice) -> Result<Config, Report> {
 }
 
 /// The report of a configuration that does not hold.
-pub(crate) fn invalid(message: String) -> Report {
+pub(crate) fn invalid(message: String) -> ErrorReport {
     // error-page: config.invalid
-    Report::new("config.invalid", message).with_exit(Exit::Findings)
+    ErrorReport::new("config.invalid", message).with_exit(Exit::Findings)
 }
 
 /// Says all warnings and problems on standard error.
-pub(crate) fn tell(loaded: &Loaded, voice: Voice) {
-    if voice == Voice::Events {
+pub(crate) fn tell(loaded: &Loaded, format: MessageFormat) {
+    if format == MessageFormat::Events {
         for warning in &loaded.warnings {
             let Problem {
                 file,
@@ -137,9 +137,9 @@ pub(crate) fn tell(loaded: &Loaded, voice: Voice) {
     }
 }
 
-fn unreadable(path: &Path, error: &io::Error) -> Report {
+fn unreadable(path: &Path, error: &io::Error) -> ErrorReport {
     // error-page: config.unreadable
-    Report::of(
+    ErrorReport::of(
         "config.unreadable",
         &format!("cannot read `{}`", name_of(path)),
         error,

@@ -6,7 +6,7 @@ use tidegate_core::env::Spawn;
 use tidegate_server::Health;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::report::{Report, Voice};
+use crate::report::{ErrorReport, MessageFormat};
 
 /// SIGTERM and Ctrl-C. From its registration on a signal is kept until it is waited for.
 pub(crate) struct Signals {
@@ -15,9 +15,10 @@ pub(crate) struct Signals {
 }
 
 impl Signals {
-    pub(crate) fn register() -> Result<Self, Report> {
+    pub(crate) fn register() -> Result<Self, ErrorReport> {
         let register = |kind| {
-            signal(kind).map_err(|error| Report::of("internal", "cannot receive signals", &error))
+            signal(kind)
+                .map_err(|error| ErrorReport::of("internal", "cannot receive signals", &error))
         };
         Ok(Self {
             terminate: register(SignalKind::terminate())?,
@@ -34,14 +35,19 @@ impl Signals {
 
     /// Completes at the first signal. The next one ends the process at once: whoever sends it does
     /// not want to wait for the drain.
-    pub(crate) async fn stop(mut self, health: Health, spawn: Arc<dyn Spawn>, voice: Voice) {
+    pub(crate) async fn stop(
+        mut self,
+        health: Health,
+        spawn: Arc<dyn Spawn>,
+        format: MessageFormat,
+    ) {
         self.next().await;
         health.drain();
         tracing::info!("draining; a second signal ends the process at once");
         let impatient = async move {
             self.next().await;
-            let report = Report::new("stopped", "ended by a second signal, without draining");
-            report.tell(voice);
+            let report = ErrorReport::new("stopped", "ended by a second signal, without draining");
+            report.tell(format);
             std::process::exit(1);
         };
         drop(spawn.spawn("second-signal", Box::pin(impatient)));

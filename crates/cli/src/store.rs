@@ -11,7 +11,7 @@ use tidegate_queue::{Queue, QueueError, sql};
 use tidegate_store::{Store, StoreOptions};
 
 use crate::args::StoreAt;
-use crate::report::Report;
+use crate::report::ErrorReport;
 use crate::settings;
 
 /// The store of a configuration.
@@ -24,7 +24,7 @@ pub(crate) struct StoreSettings {
 
 impl StoreSettings {
     /// The store that is configured; SQLite beside us, where nothing is said.
-    pub(crate) fn of(config: &Config) -> Result<Self, Report> {
+    pub(crate) fn of(config: &Config) -> Result<Self, ErrorReport> {
         Ok(Self {
             options: StoreOptions::from_config(config)?,
             is_given: config.is_set("store") || config.is_set("queue"),
@@ -33,7 +33,7 @@ impl StoreSettings {
 
     /// Whether there is something to open: a file that is not there would be made by opening it.
     /// Of a server only connecting tells.
-    fn is_there(&self) -> Result<bool, Report> {
+    fn is_there(&self) -> Result<bool, ErrorReport> {
         let Some(file) = self.options.file() else {
             return Ok(true);
         };
@@ -42,7 +42,7 @@ impl StoreSettings {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
             Err(error) => {
                 let doing = format!("cannot look for the database `{}`", file.display());
-                Err(Report::of("store.broken", &doing, &error))
+                Err(ErrorReport::of("store.broken", &doing, &error))
             }
         }
     }
@@ -50,16 +50,16 @@ impl StoreSettings {
 
 /// The database of the configuration, with the queue that is in it. Clones are the same ones.
 #[derive(Debug, Clone)]
-pub(crate) struct Opened {
+pub(crate) struct OpenedStore {
     pub(crate) store: Store,
     pub(crate) queue: Queue,
     /// The address in messages, without what is secret in it.
     pub(crate) shown: String,
 }
 
-impl Opened {
+impl OpenedStore {
     /// The queue in this database, whether or not its tables are there.
-    pub(crate) async fn on(store: Store, shown: String, env: &Env) -> Result<Self, Report> {
+    pub(crate) async fn on(store: Store, shown: String, env: &Env) -> Result<Self, ErrorReport> {
         let queue = sql::queue_store(store.clone(), env).await;
         let queue = queue.map_err(|error| report(&shown, &error))?;
         Ok(Self {
@@ -70,7 +70,7 @@ impl Opened {
     }
 
     /// The report of a queue that does not do what it is asked.
-    pub(crate) fn report(&self, error: &QueueError) -> Report {
+    pub(crate) fn report(&self, error: &QueueError) -> ErrorReport {
         report(&self.shown, error)
     }
 
@@ -78,13 +78,13 @@ impl Opened {
     /// same, so that a failure is not worth a word to people.
     pub(crate) async fn close(&self) {
         if let Err(error) = self.store.close().await {
-            tracing::debug!(%error, "the journal stays beside the file");
+            tracing::debug!(%error, "could not checkpoint; the journal stays beside the file");
         }
     }
 }
 
 /// The report of a failure, which says which database it is about.
-pub(crate) fn report(shown: &str, error: &QueueError) -> Report {
+pub(crate) fn report(shown: &str, error: &QueueError) -> ErrorReport {
     let mut failure = Failure::from(error);
     if failure.code.as_str().starts_with("store.") {
         failure.message = format!("store `{shown}`: {}", failure.message);
@@ -93,7 +93,7 @@ pub(crate) fn report(shown: &str, error: &QueueError) -> Report {
 }
 
 /// The store that is named, else that of the configuration.
-pub(crate) fn named(at: &StoreAt) -> Result<StoreSettings, Report> {
+pub(crate) fn named(at: &StoreAt) -> Result<StoreSettings, ErrorReport> {
     match &at.store {
         None => StoreSettings::of(&settings::quietly(&at.file)?),
         Some(url) => Ok(StoreSettings {
@@ -104,7 +104,7 @@ pub(crate) fn named(at: &StoreAt) -> Result<StoreSettings, Report> {
 }
 
 /// Opens a store whose tables are there. Makes neither a file nor a table.
-pub(crate) async fn open(settings: &StoreSettings, env: &Env) -> Result<Opened, Report> {
+pub(crate) async fn open(settings: &StoreSettings, env: &Env) -> Result<OpenedStore, ErrorReport> {
     if !settings.is_there()? {
         return Err(missing(settings));
     }
@@ -120,7 +120,7 @@ pub(crate) async fn open(settings: &StoreSettings, env: &Env) -> Result<Opened, 
 pub(crate) async fn open_if_there(
     settings: &StoreSettings,
     env: &Env,
-) -> Result<Option<Opened>, Report> {
+) -> Result<Option<OpenedStore>, ErrorReport> {
     if !settings.is_there()? {
         return Ok(None);
     }
@@ -135,20 +135,23 @@ pub(crate) async fn open_if_there(
 }
 
 /// Opens a database and makes its directory where that is missing. Gives its address for messages too.
-pub(crate) async fn make(settings: &StoreSettings, env: &Env) -> Result<(Store, String), Report> {
+pub(crate) async fn make(
+    settings: &StoreSettings,
+    env: &Env,
+) -> Result<(Store, String), ErrorReport> {
     if let Some(dir) = settings.options.file().and_then(Path::parent)
         && dir != Path::new("")
     {
         let disk: &dyn Disk = &SystemDisk;
         disk.create_dir_all(dir).map_err(|error| {
             let doing = format!("cannot make the directory `{}` of the store", dir.display());
-            Report::of("store.broken", &doing, &error)
+            ErrorReport::of("store.broken", &doing, &error)
         })?;
     }
     open_store(settings, env).await
 }
 
-async fn open_store(settings: &StoreSettings, env: &Env) -> Result<(Store, String), Report> {
+async fn open_store(settings: &StoreSettings, env: &Env) -> Result<(Store, String), ErrorReport> {
     let shown = shown_address(&settings.options.url).into_owned();
     match Store::open(&settings.options, env).await {
         Ok(store) => Ok((store, shown)),
@@ -156,14 +159,14 @@ async fn open_store(settings: &StoreSettings, env: &Env) -> Result<(Store, Strin
     }
 }
 
-async fn connect(settings: &StoreSettings, env: &Env) -> Result<Opened, Report> {
+async fn connect(settings: &StoreSettings, env: &Env) -> Result<OpenedStore, ErrorReport> {
     let (store, shown) = open_store(settings, env).await?;
-    Opened::on(store, shown, env).await
+    OpenedStore::on(store, shown, env).await
 }
 
-fn outdated(shown: &str, count: usize) -> Report {
+fn outdated(shown: &str, count: usize) -> ErrorReport {
     let count = crate::table::counted(count as u64, "migration");
-    Report::new(
+    ErrorReport::new(
         "store.schema",
         format!(
             "the tables of the queue in `{shown}` are not there, or not up to date: {count} to run"
@@ -172,8 +175,8 @@ fn outdated(shown: &str, count: usize) -> Report {
     .with_hint("run `tidegate queue migrate`; `--print` shows the SQL instead")
 }
 
-fn missing(settings: &StoreSettings) -> Report {
-    Report::new(
+fn missing(settings: &StoreSettings) -> ErrorReport {
+    ErrorReport::new(
         "store.missing",
         format!(
             "there is no database yet at `{}`",

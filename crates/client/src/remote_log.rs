@@ -11,7 +11,7 @@ use tidegate_log::{
 };
 
 use crate::process::{ClientError, ProcessClient};
-use crate::wire::{NewRecord, NewRecords, PlacedRecords, ReadRecords, TopicNames, TopicShown};
+use crate::wire::{AppendedRecords, NewRecord, NewRecords, ReadRecords, TopicInfo, TopicNames};
 
 /// The longest wait for a record that is asked of the process at once.
 const WAIT: Duration = Duration::from_secs(2);
@@ -50,7 +50,7 @@ impl RemoteLog {
 
     async fn describe_topic(&self, topic: &Topic) -> Result<TopicDescription, LogError> {
         let at = TopicPartition::new(topic.clone(), 0);
-        let shown: Result<TopicShown, _> = self.target.get(&format!("/tidegate/log/{topic}")).await;
+        let shown: Result<TopicInfo, _> = self.target.get(&format!("/tidegate/log/{topic}")).await;
         let shown = shown.map_err(|error| self.failed("to describe", Some(&at), error))?;
         let partitions = shown.partitions.iter().map(|found| PartitionDescription {
             partition: Partition(found.partition),
@@ -78,7 +78,7 @@ impl RemoteLog {
         let at = TopicPartition::new(topic.clone(), 0);
         let new = new_records(&records)?;
         let path = format!("/tidegate/log/{topic}");
-        let placed: Result<PlacedRecords, _> = self.target.post(&path, &new).await;
+        let placed: Result<AppendedRecords, _> = self.target.post(&path, &new).await;
         let placed = placed.map_err(|error| self.failed("an append", Some(&at), error))?;
         let positions = placed.records.iter().map(|placed| RecordPosition {
             at: TopicPartition::new(topic.clone(), placed.partition),

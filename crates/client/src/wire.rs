@@ -11,14 +11,14 @@ use tidegate_log::{Append, EVENT_ID, Record, StoredRecord, TopicDescription, Top
 
 /// Bytes as text where they are, else as base64.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Octets {
+pub struct TextOrBase64 {
     /// The bytes as text.
     pub text: Option<String>,
     /// The bytes in base64, when they are no text.
     pub base64: Option<String>,
 }
 
-impl Octets {
+impl TextOrBase64 {
     /// Writes bytes; absent ones are neither text nor base64.
     #[must_use]
     pub fn of(bytes: Option<&[u8]>) -> Self {
@@ -61,7 +61,7 @@ impl Octets {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
-pub struct Header {
+pub struct RecordHeader {
     /// Its name.
     pub name: String,
     /// Its value, if that is text; none for a header without a value.
@@ -110,7 +110,7 @@ pub struct NewRecord {
     pub value_base64: Option<String>,
     /// Its headers, in their order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub headers: Vec<Header>,
+    pub headers: Vec<RecordHeader>,
 }
 
 impl NewRecord {
@@ -118,8 +118,8 @@ impl NewRecord {
     #[must_use]
     pub fn of(append: &Append) -> Self {
         let record = &append.record;
-        let key = Octets::of(record.key.as_deref());
-        let value = Octets::of(record.value.as_deref());
+        let key = TextOrBase64::of(record.key.as_deref());
+        let value = TextOrBase64::of(record.value.as_deref());
         let id = record.headers.event_id();
         Self {
             id,
@@ -139,8 +139,8 @@ impl NewRecord {
     /// What of it cannot be read.
     pub fn into_append(self, topic: Topic, id: EventId) -> Result<Append, String> {
         let mut record = Record {
-            key: Octets::read(self.key, self.key_base64.as_deref())?.map(Into::into),
-            value: Octets::read(self.value, self.value_base64.as_deref())?.map(Into::into),
+            key: TextOrBase64::read(self.key, self.key_base64.as_deref())?.map(Into::into),
+            value: TextOrBase64::read(self.value, self.value_base64.as_deref())?.map(Into::into),
             timestamp_ms: self.timestamp_ms.unwrap_or(0),
             ..Record::default()
         };
@@ -153,7 +153,7 @@ impl NewRecord {
     }
 }
 
-fn headers_of(record: &Record, id: Option<EventId>) -> Vec<Header> {
+fn headers_of(record: &Record, id: Option<EventId>) -> Vec<RecordHeader> {
     // An id that cannot be read is a header like any other.
     let others = record
         .headers
@@ -161,39 +161,39 @@ fn headers_of(record: &Record, id: Option<EventId>) -> Vec<Header> {
         .filter(|(name, _)| id.is_none() || *name != EVENT_ID);
     others
         .map(|(name, value)| {
-            let octets = Octets::of(value);
-            Header {
+            let bytes = TextOrBase64::of(value);
+            RecordHeader {
                 name: name.to_owned(),
-                value: octets.text,
-                value_base64: octets.base64,
+                value: bytes.text,
+                value_base64: bytes.base64,
             }
         })
         .collect()
 }
 
-fn push_headers(record: &mut Record, headers: Vec<Header>) -> Result<(), String> {
+fn push_headers(record: &mut Record, headers: Vec<RecordHeader>) -> Result<(), String> {
     for header in headers {
         if header.name == EVENT_ID {
             return Err(format!("`{EVENT_ID}` is set by `id`"));
         }
-        let value = Octets::read(header.value, header.value_base64.as_deref())?;
+        let value = TextOrBase64::read(header.value, header.value_base64.as_deref())?;
         record.headers.push(&header.name, value.as_deref());
     }
     Ok(())
 }
 
-/// Where records lie now.
+/// The records that were appended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
-pub struct PlacedRecords {
+pub struct AppendedRecords {
     /// One for each record, in the order of the request.
-    pub records: Vec<Placed>,
+    pub records: Vec<AppendedRecord>,
 }
 
-/// Where a record lies now.
+/// A record that was appended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
-pub struct Placed {
+pub struct AppendedRecord {
     /// The id of its event.
     #[cfg_attr(feature = "schema", schema(value_type = String))]
     pub id: EventId,
@@ -241,7 +241,7 @@ pub struct ReadRecord {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value_base64: Option<String>,
     /// Its headers, without the id.
-    pub headers: Vec<Header>,
+    pub headers: Vec<RecordHeader>,
 }
 
 impl ReadRecord {
@@ -249,8 +249,8 @@ impl ReadRecord {
     #[must_use]
     pub fn of(stored: &StoredRecord, cluster: &str, at: &TopicPartition) -> Self {
         let record = &stored.record;
-        let key = Octets::of(record.key.as_deref());
-        let value = Octets::of(record.value.as_deref());
+        let key = TextOrBase64::of(record.key.as_deref());
+        let value = TextOrBase64::of(record.value.as_deref());
         let carried = record.headers.event_id();
         Self {
             offset: stored.offset.0,
@@ -271,13 +271,13 @@ impl ReadRecord {
     /// What of it cannot be read.
     pub fn into_stored(self) -> Result<StoredRecord, String> {
         let mut record = Record {
-            key: Octets::read(self.key, self.key_base64.as_deref())?.map(Into::into),
-            value: Octets::read(self.value, self.value_base64.as_deref())?.map(Into::into),
+            key: TextOrBase64::read(self.key, self.key_base64.as_deref())?.map(Into::into),
+            value: TextOrBase64::read(self.value, self.value_base64.as_deref())?.map(Into::into),
             timestamp_ms: self.timestamp_ms,
             ..Record::default()
         };
         for header in self.headers {
-            let value = Octets::read(header.value, header.value_base64.as_deref())?;
+            let value = TextOrBase64::read(header.value, header.value_base64.as_deref())?;
             record.headers.push(&header.name, value.as_deref());
         }
         if self.carries_id {
@@ -303,7 +303,7 @@ pub struct TopicNames {
 /// How a topic is set up, and what it holds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
-pub struct TopicShown {
+pub struct TopicInfo {
     /// Its name.
     pub topic: String,
     /// How long records are kept, in milliseconds; null keeps them for ever.
@@ -330,7 +330,7 @@ pub struct PartitionRange {
     pub end: i64,
 }
 
-impl From<TopicDescription> for TopicShown {
+impl From<TopicDescription> for TopicInfo {
     fn from(described: TopicDescription) -> Self {
         let config = described.config;
         let ms = |span: std::time::Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);

@@ -9,15 +9,15 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::findings::Findings;
-use crate::path::Path;
+use crate::path::KeyPath;
 use crate::units::{format_duration, format_size};
-use crate::value::{Branch, Entry, Spot, Value};
+use crate::value::{Branch, Value, ValueEntry, ValueLocation};
 
 /// Checks the whole configuration, with its defaults filled in.
 pub(crate) fn check(root: &Branch, findings: &mut Findings<'_>) {
     let root = View {
         branch: root,
-        path: Path::default(),
+        path: KeyPath::default(),
     };
     if let Some(server) = root.section("server") {
         token_is_visible(&server, findings);
@@ -65,11 +65,11 @@ pub(crate) fn check(root: &Branch, findings: &mut Findings<'_>) {
 #[derive(Clone)]
 struct View<'a> {
     branch: &'a Branch,
-    path: Path,
+    path: KeyPath,
 }
 
 impl<'a> View<'a> {
-    fn entry(&self, name: &str) -> Option<&'a Entry> {
+    fn entry(&self, name: &str) -> Option<&'a ValueEntry> {
         self.branch.get(name)
     }
 
@@ -137,13 +137,13 @@ impl<'a> View<'a> {
 /// A contradiction between the entry at `path`, whose value is `value`, and another. It is reported
 /// at whichever of the two somebody gave, so that it has a place.
 fn contradiction(
-    path: &Path,
-    (entry, value): (&Entry, &str),
-    other: &Entry,
+    path: &KeyPath,
+    (entry, value): (&ValueEntry, &str),
+    other: &ValueEntry,
     rule: &str,
     findings: &mut Findings<'_>,
 ) {
-    let problem = if entry.spot == Spot::Default {
+    let problem = if entry.spot == ValueLocation::Default {
         findings.at(
             &other.spot,
             path,

@@ -7,10 +7,10 @@ use serde::de::DeserializeOwned;
 use serde_json::Value as Json;
 
 use crate::findings::Findings;
-use crate::keys::{Found, Kind, ROOT, find};
+use crate::keys::{FoundKey, KeyKind, ROOT, find};
 use crate::problem::Problem;
 use crate::secret::{MASK, Secret, has_password, secrets_in, shown_address, shown_name};
-use crate::value::{Branch, Entry, Origin, Spot, Value};
+use crate::value::{Branch, Origin, Value, ValueEntry, ValueLocation};
 
 /// What holds: every value that was given, and the defaults of all others.
 ///
@@ -43,7 +43,7 @@ impl Config {
         &self.root
     }
 
-    pub(crate) fn origin_of(&self, entry: &Entry) -> Origin {
+    pub(crate) fn origin_of(&self, entry: &ValueEntry) -> Origin {
         Findings::origin(&self.files, &entry.spot)
     }
 
@@ -117,7 +117,7 @@ impl Config {
     #[must_use]
     pub fn texts(&self, path: &str) -> Vec<&str> {
         self.find(path)
-            .map_or(&[][..], Entry::as_list)
+            .map_or(&[][..], ValueEntry::as_list)
             .iter()
             .filter_map(text_of)
             .collect()
@@ -126,7 +126,7 @@ impl Config {
     /// The names under a map, sorted.
     #[must_use]
     pub fn names(&self, path: &str) -> Vec<&str> {
-        let branch = self.find(path).and_then(Entry::as_branch);
+        let branch = self.find(path).and_then(ValueEntry::as_branch);
         branch
             .into_iter()
             .flat_map(Branch::keys)
@@ -195,12 +195,12 @@ impl Config {
                 (None, None) => break None,
             }
         };
-        let spot = entry.map_or(Spot::Default, |entry| {
+        let spot = entry.map_or(ValueLocation::Default, |entry| {
             let key = entry.key.filter(|_| entry.as_branch().is_some());
-            key.map_or_else(|| entry.spot.clone(), Spot::File)
+            key.map_or_else(|| entry.spot.clone(), ValueLocation::File)
         });
         let origin = Findings::origin(&self.files, &spot);
-        let span = if let Spot::File(span) = spot {
+        let span = if let ValueLocation::File(span) = spot {
             Some(span)
         } else {
             None
@@ -247,8 +247,8 @@ impl Config {
         })
     }
 
-    pub(crate) fn find(&self, path: &str) -> Option<&Entry> {
-        descend(&Kind::Section(ROOT), &self.root, path)
+    pub(crate) fn find(&self, path: &str) -> Option<&ValueEntry> {
+        descend(&KeyKind::Section(ROOT), &self.root, path)
     }
 }
 
@@ -301,7 +301,7 @@ pub(crate) fn json_of(value: &Value, secrets: Secrets) -> Json {
     }
 }
 
-fn text_of(entry: &Entry) -> Option<&str> {
+fn text_of(entry: &ValueEntry) -> Option<&str> {
     if let Value::Text(text) | Value::Url(text) = &entry.value {
         return Some(text);
     }
@@ -312,10 +312,10 @@ fn text_of(entry: &Entry) -> Option<&str> {
     }
 }
 
-fn is_given(entry: &Entry) -> bool {
+fn is_given(entry: &ValueEntry) -> bool {
     match entry.as_branch() {
-        Some(branch) => entry.spot != Spot::Default || branch.values().any(is_given),
-        None => entry.spot != Spot::Default,
+        Some(branch) => entry.spot != ValueLocation::Default || branch.values().any(is_given),
+        None => entry.spot != ValueLocation::Default,
     }
 }
 
@@ -337,20 +337,20 @@ fn collect_secrets(branch: &Branch, secrets: &mut Vec<String>) {
 }
 
 /// Follows a path; free names are tried longest first, because they may hold dots.
-fn descend<'a>(kind: &Kind, branch: &'a Branch, path: &str) -> Option<&'a Entry> {
-    if let Kind::Section(keys) = kind {
+fn descend<'a>(kind: &KeyKind, branch: &'a Branch, path: &str) -> Option<&'a ValueEntry> {
+    if let KeyKind::Section(keys) = kind {
         let end = path.find(['.', '[']).unwrap_or(path.len());
-        let Found { key, .. } = find(keys, &path[..end])?;
+        let FoundKey { key, .. } = find(keys, &path[..end])?;
         return rest_of(&key.kind, branch.get(key.name)?, &path[end..]);
     }
-    let Kind::Map { each, flat } = kind else {
+    let KeyKind::Map { each, flat } = kind else {
         return None;
     };
     if let Some(inner) = path.strip_prefix('"') {
         let (name, rest) = inner.split_once('"')?;
         return rest_of(each, branch.get(name)?, rest);
     }
-    let mut names: Vec<(&String, &Entry)> = branch
+    let mut names: Vec<(&String, &ValueEntry)> = branch
         .iter()
         .filter(|(name, _)| path.starts_with(name.as_str()))
         .collect();
@@ -363,11 +363,11 @@ fn descend<'a>(kind: &Kind, branch: &'a Branch, path: &str) -> Option<&'a Entry>
     named.or_else(|| descend(each, branch.get((*flat)?)?.as_branch()?, path))
 }
 
-fn rest_of<'a>(kind: &Kind, entry: &'a Entry, rest: &str) -> Option<&'a Entry> {
+fn rest_of<'a>(kind: &KeyKind, entry: &'a ValueEntry, rest: &str) -> Option<&'a ValueEntry> {
     if rest.is_empty() {
         return Some(entry);
     }
-    if let Kind::List(each) = kind {
+    if let KeyKind::List(each) = kind {
         let (index, rest) = match rest.strip_prefix('[') {
             Some(inner) => inner.split_once(']')?,
             None => {

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use crate::findings::Findings;
-use crate::keys::{Key, Kind, Preset, ROOT};
-use crate::load::Source;
-use crate::path::Path;
-use crate::read::{Layer, Reader, preset};
+use crate::keys::{DefaultValue, Key, KeyKind, ROOT};
+use crate::load::ConfigSource;
+use crate::path::KeyPath;
+use crate::read::{ConfigReader, Layer, default_value};
 use crate::tree;
-use crate::value::{Branch, Entry, Spot, Value};
+use crate::value::{Branch, Value, ValueEntry, ValueLocation};
 
 /// What is known on the way down: the choices of the enclosing sections, and the place in a list.
 #[derive(Clone, Default)]
@@ -23,8 +23,8 @@ pub(crate) fn fill(root: &mut Branch, findings: &mut Findings<'_>) {
     section(
         ROOT,
         root,
-        &Path::default(),
-        &Spot::Default,
+        &KeyPath::default(),
+        &ValueLocation::Default,
         &Scope::default(),
         findings,
     );
@@ -34,7 +34,7 @@ pub(crate) fn fill(root: &mut Branch, findings: &mut Findings<'_>) {
 pub(crate) fn repair(root: &mut Branch) {
     drop_broken(root);
     // What is missing was reported when the defaults were filled in the first time.
-    let sources: &[Source] = &[];
+    let sources: &[ConfigSource] = &[];
     fill(root, &mut Findings::new(sources));
 }
 
@@ -43,7 +43,7 @@ fn drop_broken(branch: &mut Branch) {
     for entry in branch.values_mut() {
         if let Value::List(items) = &mut entry.value {
             items.retain(|item| item.value != Value::Broken);
-            for inner in items.iter_mut().filter_map(Entry::as_branch_mut) {
+            for inner in items.iter_mut().filter_map(ValueEntry::as_branch_mut) {
                 drop_broken(inner);
             }
         } else if let Some(inner) = entry.as_branch_mut() {
@@ -55,18 +55,18 @@ fn drop_broken(branch: &mut Branch) {
 fn section(
     keys: &'static [Key],
     branch: &mut Branch,
-    path: &Path,
-    spot: &Spot,
+    path: &KeyPath,
+    spot: &ValueLocation,
     scope: &Scope,
     findings: &mut Findings<'_>,
 ) {
     let mut scope = scope.clone();
-    let depends = |key: &&Key| matches!(key.preset, Preset::By { .. });
+    let depends = |key: &&Key| matches!(key.default, DefaultValue::By { .. });
     for key in keys.iter().filter(|key| !depends(key)) {
         missing(key, branch, path, spot, &scope, findings);
     }
     for key in keys {
-        if let Some(Entry {
+        if let Some(ValueEntry {
             value: Value::Choice(word),
             ..
         }) = branch.get(key.name)
@@ -86,14 +86,16 @@ fn section(
 
 /// Fills the sections under an entry that is there.
 fn below(
-    kind: &'static Kind,
-    entry: &mut Entry,
-    path: &Path,
+    kind: &'static KeyKind,
+    entry: &mut ValueEntry,
+    path: &KeyPath,
     scope: &Scope,
     findings: &mut Findings<'_>,
 ) {
-    let spot = entry.key.map_or_else(|| entry.spot.clone(), Spot::File);
-    if let Kind::List(each) = kind
+    let spot = entry
+        .key
+        .map_or_else(|| entry.spot.clone(), ValueLocation::File);
+    if let KeyKind::List(each) = kind
         && let Value::List(items) = &mut entry.value
     {
         for (n, item) in items.iter_mut().enumerate() {
@@ -108,10 +110,10 @@ fn below(
     let Some(branch) = entry.as_branch_mut() else {
         return;
     };
-    if let Kind::Section(keys) = kind {
+    if let KeyKind::Section(keys) = kind {
         section(keys, branch, path, &spot, scope, findings);
     }
-    if let Kind::Map { each, .. } = kind {
+    if let KeyKind::Map { each, .. } = kind {
         for (name, entry) in branch {
             below(each, entry, &path.name(name), scope, findings);
         }
@@ -122,24 +124,27 @@ fn below(
 fn missing(
     key: &'static Key,
     branch: &mut Branch,
-    path: &Path,
-    spot: &Spot,
+    path: &KeyPath,
+    spot: &ValueLocation,
     scope: &Scope,
     findings: &mut Findings<'_>,
 ) {
     if branch.contains_key(key.name) {
         return;
     }
-    let text = match key.preset {
-        Preset::Nothing | Preset::Explained(_) => return,
-        Preset::Filled => {
-            branch.insert(key.name.to_owned(), Entry::branch(Spot::Default));
+    let text = match key.default {
+        DefaultValue::Nothing | DefaultValue::Explained(_) => return,
+        DefaultValue::Filled => {
+            branch.insert(
+                key.name.to_owned(),
+                ValueEntry::branch(ValueLocation::Default),
+            );
             return;
         }
-        Preset::Value(text) => Some(text),
-        Preset::Required => None,
-        Preset::Nth(texts) => scope.index.and_then(|index| texts.get(index)).copied(),
-        Preset::By {
+        DefaultValue::Value(text) => Some(text),
+        DefaultValue::Required => None,
+        DefaultValue::Nth(texts) => scope.index.and_then(|index| texts.get(index)).copied(),
+        DefaultValue::By {
             choice,
             cases,
             otherwise,
@@ -160,13 +165,13 @@ fn missing(
 }
 
 /// A default of the table as an entry.
-fn default(key: &'static Key, text: &str, scope: &Scope) -> Option<Entry> {
-    if let Kind::List(_) = key.kind {
+fn default(key: &'static Key, text: &str, scope: &Scope) -> Option<ValueEntry> {
+    if let KeyKind::List(_) = key.kind {
         let node = tree::parse(&format!("{}: {text}", key.name), 0).ok()??;
-        let sources: &[Source] = &[];
+        let sources: &[ConfigSource] = &[];
         let mut findings = Findings::new(sources);
         let environment = BTreeMap::new();
-        let mut reader = Reader {
+        let mut reader = ConfigReader {
             environment: &environment,
             findings: &mut findings,
             layer: Layer::Default,
@@ -175,7 +180,7 @@ fn default(key: &'static Key, text: &str, scope: &Scope) -> Option<Entry> {
         reader.section(
             std::slice::from_ref(key),
             &node,
-            &Path::default(),
+            &KeyPath::default(),
             &mut read,
         );
         return read.remove(key.name);
@@ -184,5 +189,5 @@ fn default(key: &'static Key, text: &str, scope: &Scope) -> Option<Entry> {
         Some(index) => text.replace("{n}", &(index + 1).to_string()),
         None => text.to_owned(),
     };
-    preset(key, &text).map(|value| Entry::new(value, Spot::Default))
+    default_value(key, &text).map(|value| ValueEntry::new(value, ValueLocation::Default))
 }

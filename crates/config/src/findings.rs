@@ -4,18 +4,18 @@ use std::cmp::Ordering;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::keys::{self, Kind, relaxed};
-use crate::load::Source;
-use crate::path::Path;
-use crate::problem::{Position, Problem, Problems, Span};
+use crate::keys::{self, KeyKind, relaxed};
+use crate::load::ConfigSource;
+use crate::path::KeyPath;
+use crate::problem::{Problem, Problems, SourcePosition, Span};
 use crate::secret::{is_secret_name, is_suspicious};
-use crate::value::{Origin, Spot};
+use crate::value::{Origin, ValueLocation};
 
 /// Problems that are kept; past this many, only the fact that there are more is reported.
 pub const MAX_PROBLEMS: usize = 1000;
 
 pub(crate) struct Findings<'a> {
-    sources: &'a [Source],
+    sources: &'a [ConfigSource],
     problems: Vec<Problem>,
     warnings: Vec<Problem>,
     /// Where secrets stand in the texts.
@@ -25,7 +25,7 @@ pub(crate) struct Findings<'a> {
 }
 
 impl<'a> Findings<'a> {
-    pub(crate) const fn new(sources: &'a [Source]) -> Self {
+    pub(crate) const fn new(sources: &'a [ConfigSource]) -> Self {
         Self {
             sources,
             problems: Vec::new(),
@@ -36,20 +36,25 @@ impl<'a> Findings<'a> {
     }
 
     /// A problem at this spot, not yet added.
-    pub(crate) fn at(&self, spot: &Spot, path: &Path, message: impl Into<String>) -> Problem {
+    pub(crate) fn at(
+        &self,
+        spot: &ValueLocation,
+        path: &KeyPath,
+        message: impl Into<String>,
+    ) -> Problem {
         let (file, span, prefix) = match spot {
-            Spot::File(span) => (self.file(span), Some(*span), String::new()),
-            Spot::Environment(variable) => (
+            ValueLocation::File(span) => (self.file(span), Some(*span), String::new()),
+            ValueLocation::Environment(variable) => (
                 "environment".to_owned(),
                 None,
                 format!("variable `{variable}`: "),
             ),
-            Spot::Argument(argument) => (
+            ValueLocation::Argument(argument) => (
                 "arguments".to_owned(),
                 None,
                 format!("argument `{argument}`: "),
             ),
-            Spot::Default => {
+            ValueLocation::Default => {
                 // The last file is the one that was asked for; what it imports stands before it.
                 let main = self.sources.last();
                 let file = main.map_or("defaults".to_owned(), |source| source.name.clone());
@@ -76,44 +81,44 @@ impl<'a> Findings<'a> {
     }
 
     /// The spot as the second place of a problem.
-    pub(crate) fn position(&self, spot: &Spot) -> Option<Position> {
+    pub(crate) fn position(&self, spot: &ValueLocation) -> Option<SourcePosition> {
         match spot {
-            Spot::Default => None,
-            Spot::File(span) => Some(Position {
+            ValueLocation::Default => None,
+            ValueLocation::File(span) => Some(SourcePosition {
                 file: self.file(span),
                 line: span.line,
                 column: span.column,
                 span: Some(*span),
             }),
-            Spot::Environment(_) => Some(outside("environment")),
-            Spot::Argument(_) => Some(outside("arguments")),
+            ValueLocation::Environment(_) => Some(outside("environment")),
+            ValueLocation::Argument(_) => Some(outside("arguments")),
         }
     }
 
     /// The spot in words, for a message whose own spot is elsewhere.
-    pub(crate) fn place(&self, spot: &Spot) -> String {
+    pub(crate) fn place(&self, spot: &ValueLocation) -> String {
         match spot {
-            Spot::Default => "the default".to_owned(),
-            Spot::File(span) if self.sources.len() > 1 => {
+            ValueLocation::Default => "the default".to_owned(),
+            ValueLocation::File(span) if self.sources.len() > 1 => {
                 format!("{} line {}", self.file(span), span.line)
             }
-            Spot::File(span) => format!("line {}", span.line),
-            Spot::Environment(variable) => format!("variable `{variable}`"),
-            Spot::Argument(argument) => format!("argument `{argument}`"),
+            ValueLocation::File(span) => format!("line {}", span.line),
+            ValueLocation::Environment(variable) => format!("variable `{variable}`"),
+            ValueLocation::Argument(argument) => format!("argument `{argument}`"),
         }
     }
 
     /// The spot for those who ask where a value came from.
-    pub(crate) fn origin(sources: &[String], spot: &Spot) -> Origin {
+    pub(crate) fn origin(sources: &[String], spot: &ValueLocation) -> Origin {
         match spot {
-            Spot::Default => Origin::Default,
-            Spot::File(span) => Origin::File {
+            ValueLocation::Default => Origin::Default,
+            ValueLocation::File(span) => Origin::File {
                 file: sources.get(span.source).cloned().unwrap_or_default(),
                 line: span.line,
                 column: span.column,
             },
-            Spot::Environment(variable) => Origin::Env(variable.clone()),
-            Spot::Argument(argument) => Origin::Argument(argument.clone()),
+            ValueLocation::Environment(variable) => Origin::Env(variable.clone()),
+            ValueLocation::Argument(argument) => Origin::Argument(argument.clone()),
         }
     }
 
@@ -149,7 +154,7 @@ impl<'a> Findings<'a> {
 
     /// The problems and the warnings, over texts without secrets.
     pub(crate) fn close(self) -> (Problems, Problems) {
-        let mut texts: Vec<Source> = self.sources.to_vec();
+        let mut texts: Vec<ConfigSource> = self.sources.to_vec();
         for (n, source) in texts.iter_mut().enumerate() {
             let here = self.masks.iter().filter(|span| span.source == n);
             let mut ranges: Vec<Range<usize>> = here.map(|span| span.start..span.end).collect();
@@ -166,8 +171,8 @@ impl<'a> Findings<'a> {
     }
 }
 
-fn outside(file: &str) -> Position {
-    Position {
+fn outside(file: &str) -> SourcePosition {
+    SourcePosition {
         file: file.to_owned(),
         line: 0,
         column: 0,
@@ -213,7 +218,7 @@ fn blank(text: &str, mut ranges: Vec<Range<usize>>) -> String {
 fn ranges_by_name(text: &str) -> Vec<Range<usize>> {
     let names: Vec<String> = keys::all()
         .into_iter()
-        .filter(|listed| listed.key.kind == Kind::Secret)
+        .filter(|listed| listed.key.kind == KeyKind::Secret)
         .map(|listed| relaxed(listed.key.name))
         .collect();
     let is_secret = |before: &str| {

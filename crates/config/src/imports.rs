@@ -10,12 +10,12 @@ use std::collections::BTreeMap;
 use crate::findings::Findings;
 use crate::interpolate::interpolate;
 use crate::keys::{IMPORTS, ROOT, find};
-use crate::load::Source;
-use crate::path::Path;
+use crate::load::ConfigSource;
+use crate::path::KeyPath;
 use crate::problem::Span;
 use crate::secret::shown_text;
-use crate::tree::{self, Body, Node};
-use crate::value::Spot;
+use crate::tree::{self, Body, YamlNode};
+use crate::value::ValueLocation;
 
 /// How many files may import one another in a row.
 pub const MAX_IMPORT_DEPTH: usize = 8;
@@ -54,7 +54,7 @@ impl Files for NoFiles {
 
 /// All texts of a configuration in the order in which later ones stand over earlier ones.
 pub(crate) struct Expanded {
-    pub(crate) sources: Vec<Source>,
+    pub(crate) sources: Vec<ConfigSource>,
     remarks: Vec<Remark>,
 }
 
@@ -64,7 +64,7 @@ struct Remark {
     file: usize,
     /// Where in the file; the number of the source is not known yet.
     span: Span,
-    path: Path,
+    path: KeyPath,
     message: String,
     is_problem: bool,
 }
@@ -72,7 +72,7 @@ struct Remark {
 impl Expanded {
     /// The sources with everything they import.
     pub(crate) fn of(
-        sources: &[Source],
+        sources: &[ConfigSource],
         environment: &BTreeMap<String, String>,
         files: &mut dyn Files,
     ) -> Self {
@@ -102,7 +102,7 @@ impl Expanded {
     /// Adds what was found on the way.
     pub(crate) fn report(&self, findings: &mut Findings<'_>) {
         for remark in &self.remarks {
-            let spot = Spot::File(remark.span);
+            let spot = ValueLocation::File(remark.span);
             let finding = findings.at(&spot, &remark.path, remark.message.as_str());
             if remark.is_problem {
                 findings.problem(finding);
@@ -117,7 +117,7 @@ impl Expanded {
 struct Import {
     pattern: String,
     span: Span,
-    path: Path,
+    path: KeyPath,
 }
 
 struct Walk<'a> {
@@ -125,13 +125,13 @@ struct Walk<'a> {
     files: &'a mut dyn Files,
     /// The files we are within, from the outermost on, with their numbers.
     open: Vec<(usize, String)>,
-    done: Vec<(usize, Source)>,
+    done: Vec<(usize, ConfigSource)>,
     remarks: Vec<Remark>,
     next: usize,
 }
 
 impl Walk<'_> {
-    fn file(&mut self, source: Source) {
+    fn file(&mut self, source: ConfigSource) {
         let number = self.next;
         self.next += 1;
         self.open.push((number, source.name.clone()));
@@ -166,7 +166,7 @@ impl Walk<'_> {
                 return self.problem(import, message);
             } else {
                 match self.files.read(&name) {
-                    Ok(text) => self.file(Source { name, text }),
+                    Ok(text) => self.file(ConfigSource { name, text }),
                     Err(why) => self.problem(import, format!("`{name}` {why}")),
                 }
             }
@@ -191,14 +191,14 @@ impl Walk<'_> {
 
 /// The patterns of a text. One that cannot be read is left out: reading the file reports it.
 fn imports(text: &str, environment: &BTreeMap<String, String>) -> Vec<Import> {
-    let Ok(Some(Node {
+    let Ok(Some(YamlNode {
         body: Body::Map(pairs),
         ..
     })) = tree::parse(text, 0)
     else {
         return Vec::new();
     };
-    let is_imports = |key: &Node| {
+    let is_imports = |key: &YamlNode| {
         let Body::Scalar { text, .. } = &key.body else {
             return false;
         };
@@ -209,7 +209,7 @@ fn imports(text: &str, environment: &BTreeMap<String, String>) -> Vec<Import> {
     };
     let mut found = Vec::new();
     let mut add = |text: &str, span: Span, n: usize| {
-        let path = Path::default().name(IMPORTS).index(n);
+        let path = KeyPath::default().name(IMPORTS).index(n);
         found.push(Import {
             pattern: text.to_owned(),
             span,
@@ -231,7 +231,7 @@ fn imports(text: &str, environment: &BTreeMap<String, String>) -> Vec<Import> {
     found
 }
 
-fn filled(node: &Node, environment: &BTreeMap<String, String>) -> Option<String> {
+fn filled(node: &YamlNode, environment: &BTreeMap<String, String>) -> Option<String> {
     let Body::Scalar { text, .. } = &node.body else {
         return None;
     };

@@ -7,14 +7,17 @@
 
 mod eventbus;
 mod eventlog;
-mod ground;
+mod handler;
 mod list;
+mod log;
 mod names;
 mod queue;
+mod server;
+mod store;
 
-pub use list::{Listed, all};
-pub(crate) use list::{Visited, visit};
-pub(crate) use names::{Found, Unit, camel, find, relaxed, twin_names};
+pub use list::{ListedKey, all};
+pub(crate) use list::{VisitedKey, visit};
+pub(crate) use names::{FoundKey, Unit, camel, find, relaxed, twin_names};
 
 /// A part of the system that owns a section of the file.
 ///
@@ -82,7 +85,7 @@ impl Part {
 
 /// What a key takes.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Kind {
+pub enum KeyKind {
     /// `true` or `false`.
     Flag,
     /// A whole number within a range, both ends included.
@@ -138,7 +141,7 @@ pub enum Kind {
 
 /// What holds when a key is not given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Preset {
+pub enum DefaultValue {
     /// Nothing: the key is optional.
     Nothing,
     /// Nothing in the table: the part works it out, as this text says.
@@ -168,9 +171,9 @@ pub struct Key {
     /// The name, in kebab case, as the documentation writes it.
     pub name: &'static str,
     /// What it takes.
-    pub kind: Kind,
+    pub kind: KeyKind,
     /// What holds when it is not given.
-    pub preset: Preset,
+    pub default: DefaultValue,
     /// One line of documentation.
     pub doc: &'static str,
     /// The part it belongs to, on top-level keys.
@@ -182,16 +185,21 @@ pub struct Key {
 }
 
 impl Key {
-    const fn new(name: &'static str, kind: Kind, preset: Preset, doc: &'static str) -> Self {
-        let accepts_none = matches!(preset, Preset::Nothing)
+    const fn new(
+        name: &'static str,
+        kind: KeyKind,
+        default: DefaultValue,
+        doc: &'static str,
+    ) -> Self {
+        let accepts_none = matches!(default, DefaultValue::Nothing)
             && matches!(
                 kind,
-                Kind::Duration { .. } | Kind::Size { .. } | Kind::Integer { .. }
+                KeyKind::Duration { .. } | KeyKind::Size { .. } | KeyKind::Integer { .. }
             );
         Self {
             name,
             kind,
-            preset,
+            default,
             doc,
             part: None,
             accepts_none,
@@ -222,68 +230,73 @@ impl Key {
 }
 
 /// A key with a default value.
-const fn key(name: &'static str, kind: Kind, default: &'static str, doc: &'static str) -> Key {
-    Key::new(name, kind, Preset::Value(default), doc)
+const fn key(name: &'static str, kind: KeyKind, default: &'static str, doc: &'static str) -> Key {
+    Key::new(name, kind, DefaultValue::Value(default), doc)
 }
 
 /// A key that may be left out and has no default.
-const fn optional(name: &'static str, kind: Kind, doc: &'static str) -> Key {
-    Key::new(name, kind, Preset::Nothing, doc)
+const fn optional(name: &'static str, kind: KeyKind, doc: &'static str) -> Key {
+    Key::new(name, kind, DefaultValue::Nothing, doc)
 }
 
 /// A key that must be given.
-const fn required(name: &'static str, kind: Kind, doc: &'static str) -> Key {
-    Key::new(name, kind, Preset::Required, doc)
+const fn required(name: &'static str, kind: KeyKind, doc: &'static str) -> Key {
+    Key::new(name, kind, DefaultValue::Required, doc)
 }
 
 /// A key whose part works out what holds when it is not given.
 const fn explained(
     name: &'static str,
-    kind: Kind,
+    kind: KeyKind,
     default: &'static str,
     doc: &'static str,
 ) -> Key {
-    Key::new(name, kind, Preset::Explained(default), doc)
+    Key::new(name, kind, DefaultValue::Explained(default), doc)
 }
 
 /// A section that is always there.
 const fn section(name: &'static str, keys: &'static [Key], doc: &'static str) -> Key {
-    Key::new(name, Kind::Section(keys), Preset::Filled, doc)
+    Key::new(name, KeyKind::Section(keys), DefaultValue::Filled, doc)
 }
 
 /// A map of entries under names of the user.
-const fn map(name: &'static str, each: &'static Kind, doc: &'static str) -> Key {
-    Key::new(name, Kind::Map { each, flat: None }, Preset::Filled, doc)
+const fn map(name: &'static str, each: &'static KeyKind, doc: &'static str) -> Key {
+    Key::new(
+        name,
+        KeyKind::Map { each, flat: None },
+        DefaultValue::Filled,
+        doc,
+    )
 }
 
 /// Counts and sizes of pools: at least one, and no more than fits the documents' `int`.
-const COUNT: Kind = Kind::Integer {
+const COUNT: KeyKind = KeyKind::Integer {
     min: 1,
     max: i32::MAX as i64,
 };
 /// Counts that may be zero.
-const COUNT_FROM_ZERO: Kind = Kind::Integer {
+const COUNT_FROM_ZERO: KeyKind = KeyKind::Integer {
     min: 0,
     max: i32::MAX as i64,
 };
 /// A time span that may be zero.
-const SPAN: Kind = Kind::Duration { min_ms: 0 };
+const SPAN: KeyKind = KeyKind::Duration { min_ms: 0 };
 /// A time span that makes no sense as zero: an interval that would spin, a limit nothing meets.
-const SPAN_ABOVE_ZERO: Kind = Kind::Duration { min_ms: 1 };
+const SPAN_ABOVE_ZERO: KeyKind = KeyKind::Duration { min_ms: 1 };
 /// A byte size that makes no sense as zero.
-const SIZE: Kind = Kind::Size { min: 1 };
+const SIZE: KeyKind = KeyKind::Size { min: 1 };
 /// A percentage above which something trips.
-const PERCENT: Kind = Kind::Float {
+const PERCENT: KeyKind = KeyKind::Float {
     min: 0.0,
     max: 100.0,
 };
 /// A growth factor; below one the waits would shrink.
-const FACTOR: Kind = Kind::Float {
+const FACTOR: KeyKind = KeyKind::Float {
     min: 1.0,
     max: 1000.0,
 };
-const TEXTS: Kind = Kind::List(&Kind::Text);
-const HTTP: Kind = Kind::Url(&["http", "https"]);
+const TEXTS: KeyKind = KeyKind::List(&KeyKind::Text);
+const HTTP: KeyKind = KeyKind::Url(&["http", "https"]);
 
 /// The key that names other files.
 pub(crate) const IMPORTS: &str = "imports";
@@ -298,12 +311,12 @@ pub(crate) static ROOT: &[Key] = &[
     ),
     section(
         "log",
-        ground::LOG,
+        log::LOG,
         "Where records live: embedded files, or Kafka clusters.",
     )
     .of(Part::Log),
-    section("store", ground::STORE, "The SQL database.").of(Part::Store),
-    section("server", ground::SERVER, "The HTTP API and the metrics.").of(Part::Server),
+    section("store", store::STORE, "The SQL database.").of(Part::Store),
+    section("server", server::SERVER, "The HTTP API and the metrics.").of(Part::Server),
     key(
         "shutdown-timeout",
         SPAN_ABOVE_ZERO,
@@ -324,11 +337,11 @@ pub(crate) static ROOT: &[Key] = &[
     .of(Part::Queue),
     Key::new(
         "outbox",
-        Kind::Map {
-            each: &Kind::Section(queue::RELAY),
+        KeyKind::Map {
+            each: &KeyKind::Section(queue::RELAY),
             flat: Some("default"),
         },
-        Preset::Filled,
+        DefaultValue::Filled,
         "The outbox relays by name; keys directly here are those of the relay `default`.",
     )
     .of(Part::Outbox),
@@ -340,7 +353,7 @@ pub(crate) static ROOT: &[Key] = &[
         "Flow files to run; patterns with `*` are allowed.",
     )
     .of(Part::Flows),
-    section("console", ground::CONSOLE, "The console.").of(Part::Console),
+    section("console", server::CONSOLE, "The console.").of(Part::Console),
 ];
 
 #[cfg(test)]

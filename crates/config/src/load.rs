@@ -9,15 +9,15 @@ use crate::findings::Findings;
 use crate::imports::{Expanded, Files, NoFiles};
 use crate::keys::{Part, ROOT};
 use crate::overrides::{self, Override};
-use crate::path::Path;
+use crate::path::KeyPath;
 use crate::problem::{Problem, Problems};
-use crate::read::{Layer, Reader};
+use crate::read::{ConfigReader, Layer};
 use crate::tree;
-use crate::value::{Branch, Spot};
+use crate::value::{Branch, ValueLocation};
 
 /// A text with a name for messages.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Source {
+pub struct ConfigSource {
     /// What messages call it, usually the path of the file.
     pub name: String,
     /// The YAML text.
@@ -38,7 +38,7 @@ pub struct Source {
 #[derive(Debug, Clone, Default)]
 pub struct Inputs {
     /// The files.
-    pub sources: Vec<Source>,
+    pub sources: Vec<ConfigSource>,
     /// The environment: for `${…}` in values, and for overrides.
     pub environment: BTreeMap<String, String>,
     /// Overrides by path, as pairs of path and value.
@@ -52,7 +52,7 @@ impl Inputs {
     #[must_use]
     pub fn of_text(name: &str, text: &str) -> Self {
         Self {
-            sources: vec![Source {
+            sources: vec![ConfigSource {
                 name: name.to_owned(),
                 text: text.to_owned(),
             }],
@@ -177,7 +177,7 @@ pub fn load_with(inputs: &Inputs, files: &mut dyn Files) -> Loaded {
 
 fn read_sources(
     inputs: &Inputs,
-    sources: &[Source],
+    sources: &[ConfigSource],
     findings: &mut Findings<'_>,
     root: &mut Branch,
 ) {
@@ -186,18 +186,22 @@ fn read_sources(
             Ok(None) => {}
             Ok(Some(node)) => {
                 let environment = &inputs.environment;
-                let mut reader = Reader {
+                let mut reader = ConfigReader {
                     environment,
                     findings,
                     layer: Layer::File,
                 };
                 reader.hide_passwords(&node);
-                reader.section(ROOT, &node, &Path::default(), root);
+                reader.section(ROOT, &node, &KeyPath::default(), root);
             }
             Err(refusal) => {
                 findings.opaque(n);
                 let problem = findings
-                    .at(&Spot::File(refusal.span), &Path::default(), refusal.message)
+                    .at(
+                        &ValueLocation::File(refusal.span),
+                        &KeyPath::default(),
+                        refusal.message,
+                    )
                     .maybe_hint(refusal.hint.map(str::to_owned));
                 findings.problem(problem);
             }
@@ -212,7 +216,7 @@ fn read_overrides(inputs: &Inputs, findings: &mut Findings<'_>, root: &mut Branc
         read_override(
             found,
             layer,
-            Spot::Environment(name.clone()),
+            ValueLocation::Environment(name.clone()),
             findings,
             root,
         );
@@ -220,33 +224,39 @@ fn read_overrides(inputs: &Inputs, findings: &mut Findings<'_>, root: &mut Branc
     for (path, value) in &inputs.arguments {
         let found = overrides::argument(path, value, root);
         let layer = Layer::Argument(path.clone());
-        read_override(found, layer, Spot::Argument(path.clone()), findings, root);
+        read_override(
+            found,
+            layer,
+            ValueLocation::Argument(path.clone()),
+            findings,
+            root,
+        );
     }
 }
 
 fn read_override(
     found: Override,
     layer: Layer,
-    spot: Spot,
+    spot: ValueLocation,
     findings: &mut Findings<'_>,
     root: &mut Branch,
 ) {
     match found {
         Override::Foreign => {}
         Override::Wrong(message) => {
-            let problem = findings.at(&spot, &Path::default(), message);
+            let problem = findings.at(&spot, &KeyPath::default(), message);
             let about = Part::ALL.into_iter().filter(|part| spot.names(part.name()));
             findings.problem(problem.parts(about));
         }
         Override::Tree(node) => {
             // Nothing is interpolated in an override, so it needs no environment.
             let environment = &BTreeMap::new();
-            let mut reader = Reader {
+            let mut reader = ConfigReader {
                 environment,
                 findings,
                 layer,
             };
-            reader.section(ROOT, &node, &Path::default(), root);
+            reader.section(ROOT, &node, &KeyPath::default(), root);
         }
     }
 }
@@ -260,17 +270,19 @@ fn given_parts(root: &Branch, findings: &Findings<'_>) -> Vec<(Part, Problem)> {
             continue;
         };
         if seen.insert(part) {
-            let spot = entry.key.map_or_else(|| entry.spot.clone(), Spot::File);
+            let spot = entry
+                .key
+                .map_or_else(|| entry.spot.clone(), ValueLocation::File);
             // Right where it belongs: the library reads it, and no program of ours runs it.
             let message = if part == Part::Eventlog {
-                "is checked; applications that link the event client use it, and `tidegate run` \
+                "is valid; applications that link the event client use it, but `tidegate run` \
                  does not"
                     .to_owned()
             } else {
                 let name = part.name();
-                format!("is checked, and this program has no {name} to use it")
+                format!("is valid, but this build does not include {name}")
             };
-            let finding = findings.at(&spot, &Path::default().name(key.name), message);
+            let finding = findings.at(&spot, &KeyPath::default().name(key.name), message);
             given.push((part, finding));
         }
     }

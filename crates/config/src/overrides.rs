@@ -9,10 +9,10 @@
 //!
 //! Whatever is found becomes a small tree and is read like a file.
 
-use crate::keys::{Key, Kind, Part, ROOT, find, relaxed, twin_names};
-use crate::path::{Path, Step};
+use crate::keys::{Key, KeyKind, Part, ROOT, find, relaxed, twin_names};
+use crate::path::{KeyPath, PathStep};
 use crate::problem::Span;
-use crate::tree::{self, Body, Node};
+use crate::tree::{self, Body, YamlNode};
 use crate::value::Branch;
 
 const PREFIX: &str = "TIDEGATE__";
@@ -20,7 +20,7 @@ const PREFIX: &str = "TIDEGATE__";
 /// An override as a tree of its own.
 pub(crate) enum Override {
     /// It sets this.
-    Tree(Node),
+    Tree(YamlNode),
     /// It is meant for us and cannot be read.
     Wrong(String),
     /// It is not meant for us.
@@ -30,13 +30,13 @@ pub(crate) enum Override {
 /// What a variable of the environment sets.
 pub(crate) fn variable(name: &str, value: &str, root: &Branch) -> Override {
     if let Some(path) = name.strip_prefix(PREFIX) {
-        let steps: Vec<Step> = path
+        let steps: Vec<PathStep> = path
             .split("__")
-            .map(|step| Step::Name(step.to_owned()))
+            .map(|step| PathStep::Name(step.to_owned()))
             .collect();
         if steps
             .iter()
-            .any(|step| matches!(step, Step::Name(name) if name.is_empty()))
+            .any(|step| matches!(step, PathStep::Name(name) if name.is_empty()))
         {
             return Override::Wrong("has an empty step in its name".to_owned());
         }
@@ -56,7 +56,7 @@ pub(crate) fn variable(name: &str, value: &str, root: &Branch) -> Override {
         .filter(|key| key.name == words[0])
     {
         let below = root.get(key.name).and_then(|entry| entry.as_branch());
-        steps.push(Step::Name(key.name.to_owned()));
+        steps.push(PathStep::Name(key.name.to_owned()));
         if matched(&key.kind, &words[1..], below, &mut steps) {
             return nested(&steps, value, ROOT);
         }
@@ -67,7 +67,7 @@ pub(crate) fn variable(name: &str, value: &str, root: &Branch) -> Override {
 
 /// What an argument sets.
 pub(crate) fn argument(path: &str, value: &str, root: &Branch) -> Override {
-    match Path::read(path) {
+    match KeyPath::read(path) {
         Some(path) => spelled(path.steps(), value, root, Spelling::Argument),
         None => Override::Wrong("is not a path of a key".to_owned()),
     }
@@ -83,10 +83,10 @@ enum Spelling {
 }
 
 /// A path that is spelled out, with its free names matched to those that are there.
-fn spelled(steps: &[Step], value: &str, root: &Branch, spelling: Spelling) -> Override {
+fn spelled(steps: &[PathStep], value: &str, root: &Branch, spelling: Spelling) -> Override {
     let mut exact = Vec::new();
     follow(
-        &Kind::Section(ROOT),
+        &KeyKind::Section(ROOT),
         steps,
         Some(root),
         spelling,
@@ -96,25 +96,25 @@ fn spelled(steps: &[Step], value: &str, root: &Branch, spelling: Spelling) -> Ov
 }
 
 fn follow(
-    kind: &Kind,
-    steps: &[Step],
+    kind: &KeyKind,
+    steps: &[PathStep],
     below: Option<&Branch>,
     spelling: Spelling,
-    exact: &mut Vec<Step>,
+    exact: &mut Vec<PathStep>,
 ) {
     let Some((first, rest)) = steps.split_first() else {
         return;
     };
-    let Step::Name(written) = first else {
+    let PathStep::Name(written) = first else {
         exact.push(first.clone());
-        if let Kind::List(each) = kind {
+        if let KeyKind::List(each) = kind {
             follow(each, rest, None, spelling, exact);
         } else {
             exact.extend_from_slice(rest);
         }
         return;
     };
-    if let Kind::Section(keys) = kind {
+    if let KeyKind::Section(keys) = kind {
         exact.push(first.clone());
         match find(keys, written) {
             Some(found) => {
@@ -123,14 +123,14 @@ fn follow(
             }
             None => exact.extend_from_slice(rest),
         }
-    } else if let Kind::List(each) = kind {
+    } else if let KeyKind::List(each) = kind {
         match written.parse() {
-            Ok(index) => exact.push(Step::Index(index)),
+            Ok(index) => exact.push(PathStep::Index(index)),
             Err(_) => exact.push(first.clone()),
         }
         follow(each, rest, None, spelling, exact);
-    } else if let Kind::Map { each, flat } = kind {
-        if let (Some(_), Kind::Section(keys)) = (flat, each)
+    } else if let KeyKind::Map { each, flat } = kind {
+        if let (Some(_), KeyKind::Section(keys)) = (flat, each)
             && find(keys, written).is_some()
             && below.is_none_or(|b| !b.contains_key(written) || rest.is_empty())
         {
@@ -138,7 +138,7 @@ fn follow(
         }
         let (name, used) = free_name(each, steps, below, spelling);
         let inside = below.and_then(|b| b.get(&name)?.as_branch());
-        exact.push(Step::Name(name));
+        exact.push(PathStep::Name(name));
         follow(each, &steps[used..], inside, spelling, exact);
     } else {
         exact.extend_from_slice(steps);
@@ -147,15 +147,15 @@ fn follow(
 
 /// The free name at the start of `steps`, and how many of them it takes.
 fn free_name(
-    each: &Kind,
-    steps: &[Step],
+    each: &KeyKind,
+    steps: &[PathStep],
     below: Option<&Branch>,
     spelling: Spelling,
 ) -> (String, usize) {
     let joined = |count: usize| {
         let words = steps[..count].iter().map(|step| match step {
-            Step::Name(name) => name.clone(),
-            Step::Index(index) => index.to_string(),
+            PathStep::Name(name) => name.clone(),
+            PathStep::Index(index) => index.to_string(),
         });
         words.collect::<Vec<_>>().join(".")
     };
@@ -170,7 +170,7 @@ fn free_name(
         }
     }
     // A single value takes the whole rest: client properties have dots in their names.
-    let count = if matches!(each, Kind::Section(_)) {
+    let count = if matches!(each, KeyKind::Section(_)) {
         1
     } else {
         steps.len()
@@ -181,16 +181,21 @@ fn free_name(
 }
 
 /// Matches words to keys and present names, the longest first, down to a value.
-fn matched(kind: &Kind, words: &[String], below: Option<&Branch>, steps: &mut Vec<Step>) -> bool {
-    if let Kind::Section(keys) = kind {
+fn matched(
+    kind: &KeyKind,
+    words: &[String],
+    below: Option<&Branch>,
+    steps: &mut Vec<PathStep>,
+) -> bool {
+    if let KeyKind::Section(keys) = kind {
         return matched_key(keys, words, below, steps);
     }
-    if let Kind::Map { each, flat } = kind {
+    if let KeyKind::Map { each, flat } = kind {
         for count in (1..=words.len()).rev() {
             let wanted = words[..count].concat();
             for (name, entry) in below.into_iter().flatten() {
                 if letters(name) == wanted {
-                    steps.push(Step::Name(name.clone()));
+                    steps.push(PathStep::Name(name.clone()));
                     if matched(each, &words[count..], entry.as_branch(), steps) {
                         return true;
                     }
@@ -200,11 +205,11 @@ fn matched(kind: &Kind, words: &[String], below: Option<&Branch>, steps: &mut Ve
         }
         return flat.is_some() && matched(each, words, None, steps);
     }
-    if let Kind::List(each @ Kind::Section(_)) = kind {
+    if let KeyKind::List(each @ KeyKind::Section(_)) = kind {
         let Some(index) = words.first().and_then(|word| word.parse().ok()) else {
             return false;
         };
-        steps.push(Step::Index(index));
+        steps.push(PathStep::Index(index));
         if matched(each, &words[1..], None, steps) {
             return true;
         }
@@ -218,7 +223,7 @@ fn matched_key(
     keys: &'static [Key],
     words: &[String],
     below: Option<&Branch>,
-    steps: &mut Vec<Step>,
+    steps: &mut Vec<PathStep>,
 ) -> bool {
     for count in (1..=words.len()).rev() {
         let wanted = words[..count].concat();
@@ -228,7 +233,7 @@ fn matched_key(
             let Some(name) = names.find(|name| relaxed(name) == wanted) else {
                 continue;
             };
-            steps.push(Step::Name(name));
+            steps.push(PathStep::Name(name));
             let inside = below.and_then(|b| b.get(key.name)?.as_branch());
             if matched(&key.kind, &words[count..], inside, steps) {
                 return true;
@@ -248,17 +253,17 @@ fn letters(name: &str) -> String {
 }
 
 /// The tree that has `value` at the end of the path and nothing else.
-fn nested(steps: &[Step], value: &str, keys: &'static [Key]) -> Override {
+fn nested(steps: &[PathStep], value: &str, keys: &'static [Key]) -> Override {
     let mut node = match leaf(steps, value, keys) {
         Ok(node) => node,
         Err(message) => return Override::Wrong(message),
     };
     for step in steps.iter().rev() {
         let body = match step {
-            Step::Index(index) => Body::Item(*index, Box::new(node)),
-            Step::Name(name) => Body::Map(vec![(scalar(name, false), node)]),
+            PathStep::Index(index) => Body::Item(*index, Box::new(node)),
+            PathStep::Name(name) => Body::Map(vec![(scalar(name, false), node)]),
         };
-        node = Node {
+        node = YamlNode {
             span: Span::default(),
             body,
         };
@@ -267,7 +272,7 @@ fn nested(steps: &[Step], value: &str, keys: &'static [Key]) -> Override {
 }
 
 /// The value; one in brackets is read as YAML where a list or a section is wanted.
-fn leaf(steps: &[Step], value: &str, keys: &'static [Key]) -> Result<Node, String> {
+fn leaf(steps: &[PathStep], value: &str, keys: &'static [Key]) -> Result<YamlNode, String> {
     let bracketed = value.trim_start().starts_with(['[', '{']);
     if !bracketed || !takes_many(steps, keys) {
         return Ok(scalar(value, true));
@@ -278,29 +283,36 @@ fn leaf(steps: &[Step], value: &str, keys: &'static [Key]) -> Result<Node, Strin
     }
 }
 
-fn takes_many(steps: &[Step], keys: &'static [Key]) -> bool {
-    let mut kind = Kind::Section(keys);
+fn takes_many(steps: &[PathStep], keys: &'static [Key]) -> bool {
+    let mut kind = KeyKind::Section(keys);
     for step in steps {
         let next = match (kind, step) {
-            (Kind::Section(keys), Step::Name(name)) => find(keys, name).map(|found| found.key.kind),
-            (Kind::Map { each, flat }, Step::Name(name)) => {
+            (KeyKind::Section(keys), PathStep::Name(name)) => {
+                find(keys, name).map(|found| found.key.kind)
+            }
+            (KeyKind::Map { each, flat }, PathStep::Name(name)) => {
                 let direct = match (flat, each) {
-                    (Some(_), Kind::Section(keys)) => find(keys, name).map(|found| found.key.kind),
+                    (Some(_), KeyKind::Section(keys)) => {
+                        find(keys, name).map(|found| found.key.kind)
+                    }
                     _ => None,
                 };
                 Some(direct.unwrap_or(*each))
             }
-            (Kind::List(each), _) => Some(*each),
+            (KeyKind::List(each), _) => Some(*each),
             _ => None,
         };
         let Some(next) = next else { return false };
         kind = next;
     }
-    matches!(kind, Kind::List(_) | Kind::Section(_) | Kind::Map { .. })
+    matches!(
+        kind,
+        KeyKind::List(_) | KeyKind::Section(_) | KeyKind::Map { .. }
+    )
 }
 
-fn scalar(text: &str, plain: bool) -> Node {
-    Node {
+fn scalar(text: &str, plain: bool) -> YamlNode {
+    YamlNode {
         span: Span::default(),
         body: Body::Scalar {
             text: text.to_owned(),

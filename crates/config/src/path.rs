@@ -7,7 +7,7 @@ use crate::secret::shown_name;
 
 /// One step of a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum PathStep {
     Name(String),
     Index(usize),
 }
@@ -17,32 +17,32 @@ pub(crate) enum Step {
 /// A name that is more than letters, digits, `-` and `_` stands in quotes, so that the dots of a
 /// topic are not taken for steps.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Path(Vec<Step>);
+pub(crate) struct KeyPath(Vec<PathStep>);
 
-impl Path {
+impl KeyPath {
     pub(crate) fn name(&self, name: &str) -> Self {
-        self.with(Step::Name(name.to_owned()))
+        self.with(PathStep::Name(name.to_owned()))
     }
 
     pub(crate) fn index(&self, index: usize) -> Self {
-        self.with(Step::Index(index))
+        self.with(PathStep::Index(index))
     }
 
-    fn with(&self, step: Step) -> Self {
+    fn with(&self, step: PathStep) -> Self {
         let mut steps = self.0.clone();
         steps.push(step);
         Self(steps)
     }
 
-    pub(crate) fn steps(&self) -> &[Step] {
+    pub(crate) fn steps(&self) -> &[PathStep] {
         &self.0
     }
 
     /// The part whose section it is in.
     pub(crate) fn part(&self) -> Option<Part> {
         match self.0.first() {
-            Some(Step::Name(name)) => Part::of_section(name),
-            Some(Step::Index(_)) | None => None,
+            Some(PathStep::Name(name)) => Part::of_section(name),
+            Some(PathStep::Index(_)) | None => None,
         }
     }
 
@@ -69,21 +69,21 @@ impl Path {
     }
 }
 
-fn read_step(text: &str) -> Option<(Step, &str)> {
+fn read_step(text: &str) -> Option<(PathStep, &str)> {
     if let Some(inner) = text.strip_prefix('[') {
         let (number, tail) = inner.split_once(']')?;
-        return Some((Step::Index(number.parse().ok()?), tail));
+        return Some((PathStep::Index(number.parse().ok()?), tail));
     }
     if let Some(inner) = text.strip_prefix('"') {
         let (name, tail) = inner.split_once('"')?;
-        return Some((Step::Name(name.to_owned()), tail));
+        return Some((PathStep::Name(name.to_owned()), tail));
     }
     let end = text.find(['.', '[']).unwrap_or(text.len());
     let (name, tail) = text.split_at(end);
     if name.is_empty() {
         return None;
     }
-    Some((Step::Name(name.to_owned()), tail))
+    Some((PathStep::Name(name.to_owned()), tail))
 }
 
 /// Whether a name needs no quotes.
@@ -94,12 +94,12 @@ pub(crate) fn is_bare(name: &str) -> bool {
             .all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_'))
 }
 
-impl fmt::Display for Path {
+impl fmt::Display for KeyPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (n, step) in self.0.iter().enumerate() {
             match step {
-                Step::Index(index) => write!(f, "[{index}]")?,
-                Step::Name(name) => {
+                PathStep::Index(index) => write!(f, "[{index}]")?,
+                PathStep::Name(name) => {
                     if n > 0 {
                         f.write_str(".")?;
                     }

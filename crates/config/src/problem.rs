@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use crate::keys::Part;
-use crate::load::Source;
+use crate::load::ConfigSource;
 
 /// A stretch of one source text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
@@ -25,7 +25,7 @@ pub(crate) struct Span {
 
 /// A second place that a problem is about.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Position {
+pub struct SourcePosition {
     /// The name of the source, `environment` or `arguments`.
     pub file: String,
     /// The line, counted from one; zero outside of files.
@@ -64,7 +64,7 @@ pub struct Problem {
     pub parts: Vec<Part>,
     /// The other place of a contradiction. The message names its line, too.
     #[serde(skip)]
-    pub also: Option<Position>,
+    pub also: Option<SourcePosition>,
     #[serde(skip)]
     pub(crate) span: Option<Span>,
 }
@@ -89,7 +89,7 @@ impl Problem {
     }
 
     /// The same problem with its second place.
-    pub(crate) fn also(mut self, position: Option<Position>) -> Self {
+    pub(crate) fn also(mut self, position: Option<SourcePosition>) -> Self {
         self.also = position;
         self
     }
@@ -136,17 +136,17 @@ impl fmt::Display for Problem {
 pub struct Problems {
     list: Vec<Problem>,
     /// The texts with every secret blanked out, so that a snippet cannot show one.
-    texts: Arc<Vec<Source>>,
+    texts: Arc<Vec<ConfigSource>>,
 }
 
 impl Problems {
-    pub(crate) fn new(mut list: Vec<Problem>, texts: Arc<Vec<Source>>) -> Self {
+    pub(crate) fn new(mut list: Vec<Problem>, texts: Arc<Vec<ConfigSource>>) -> Self {
         list.sort_by(|a, b| a.rank().cmp(&b.rank()));
         list.dedup();
         Self { list, texts }
     }
 
-    pub(crate) fn texts(&self) -> &[Source] {
+    pub(crate) fn texts(&self) -> &[ConfigSource] {
         &self.texts
     }
 

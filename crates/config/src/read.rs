@@ -9,15 +9,15 @@ mod scalar;
 use std::collections::BTreeMap;
 
 use crate::findings::Findings;
-use crate::keys::{Found, IMPORTS, Key, Kind, find};
-use crate::path::Path;
+use crate::keys::{FoundKey, IMPORTS, Key, KeyKind, find};
+use crate::path::KeyPath;
 use crate::problem::Span;
 use crate::secret::{is_secret_name, is_suspicious};
 use crate::suggest;
-use crate::tree::{Body, Node};
-use crate::value::{Branch, Entry, Spot, Value};
+use crate::tree::{Body, YamlNode};
+use crate::value::{Branch, Value, ValueEntry, ValueLocation};
 
-pub(crate) use scalar::preset;
+pub(crate) use scalar::default_value;
 
 /// What is being read.
 #[derive(Debug, Clone)]
@@ -28,7 +28,7 @@ pub(crate) enum Layer {
     Default,
 }
 
-pub(crate) struct Reader<'a, 'b> {
+pub(crate) struct ConfigReader<'a, 'b> {
     pub(crate) environment: &'a BTreeMap<String, String>,
     pub(crate) findings: &'a mut Findings<'b>,
     pub(crate) layer: Layer,
@@ -37,13 +37,13 @@ pub(crate) struct Reader<'a, 'b> {
 /// The keys of one section met so far, by canonical name.
 type Seen = BTreeMap<String, (Span, String)>;
 
-impl Reader<'_, '_> {
-    fn spot(&self, span: Span) -> Spot {
+impl ConfigReader<'_, '_> {
+    fn spot(&self, span: Span) -> ValueLocation {
         match &self.layer {
-            Layer::File => Spot::File(span),
-            Layer::Environment(variable) => Spot::Environment(variable.clone()),
-            Layer::Argument(path) => Spot::Argument(path.clone()),
-            Layer::Default => Spot::Default,
+            Layer::File => ValueLocation::File(span),
+            Layer::Environment(variable) => ValueLocation::Environment(variable.clone()),
+            Layer::Argument(path) => ValueLocation::Argument(path.clone()),
+            Layer::Default => ValueLocation::Default,
         }
     }
 
@@ -57,7 +57,7 @@ impl Reader<'_, '_> {
         }
     }
 
-    fn wrong(&mut self, span: Span, path: &Path, message: String, hint: Option<String>) {
+    fn wrong(&mut self, span: Span, path: &KeyPath, message: String, hint: Option<String>) {
         let problem = self
             .findings
             .at(&self.spot(span), path, message)
@@ -67,7 +67,7 @@ impl Reader<'_, '_> {
 
     /// Keeps whatever may hold a password out of the snippets, wherever it stands: a value under a
     /// key that does not exist is not read, and shown with its line all the same.
-    pub(crate) fn hide_passwords(&mut self, node: &Node) {
+    pub(crate) fn hide_passwords(&mut self, node: &YamlNode) {
         match &node.body {
             Body::Scalar { text, .. } if is_suspicious(text) => self.mask(node.span),
             Body::Scalar { .. } => {}
@@ -86,8 +86,8 @@ impl Reader<'_, '_> {
     pub(crate) fn section(
         &mut self,
         keys: &'static [Key],
-        node: &Node,
-        path: &Path,
+        node: &YamlNode,
+        path: &KeyPath,
         into: &mut Branch,
     ) {
         let Some(pairs) = self.pairs(node, path) else {
@@ -104,7 +104,11 @@ impl Reader<'_, '_> {
     }
 
     /// The pairs of a section; nothing given is an empty one.
-    fn pairs<'n>(&mut self, node: &'n Node, path: &Path) -> Option<&'n [(Node, Node)]> {
+    fn pairs<'n>(
+        &mut self,
+        node: &'n YamlNode,
+        path: &KeyPath,
+    ) -> Option<&'n [(YamlNode, YamlNode)]> {
         if let Body::Map(pairs) = &node.body {
             return Some(pairs);
         }
@@ -120,10 +124,10 @@ impl Reader<'_, '_> {
     /// Reads a key unless it was given before under this or another of its names.
     fn once(
         &mut self,
-        found: Found,
-        key: &Node,
-        value: &Node,
-        path: &Path,
+        found: FoundKey,
+        key: &YamlNode,
+        value: &YamlNode,
+        path: &KeyPath,
         into: &mut Branch,
         seen: &mut Seen,
     ) {
@@ -145,7 +149,7 @@ impl Reader<'_, '_> {
         self.key(found, key, value, path, into);
     }
 
-    fn twice(&mut self, second: Span, first: Span, path: &Path, message: &str) {
+    fn twice(&mut self, second: Span, first: Span, path: &KeyPath, message: &str) {
         let first = self.spot(first);
         let message = format!("{message}; first in {}", self.findings.place(&first));
         let problem = self
@@ -156,7 +160,14 @@ impl Reader<'_, '_> {
         self.findings.problem(problem);
     }
 
-    fn key(&mut self, found: Found, key: &Node, value: &Node, path: &Path, into: &mut Branch) {
+    fn key(
+        &mut self,
+        found: FoundKey,
+        key: &YamlNode,
+        value: &YamlNode,
+        path: &KeyPath,
+        into: &mut Branch,
+    ) {
         let name = found.key.name;
         let path = path.name(name);
         let is_outside = matches!(self.layer, Layer::Environment(_) | Layer::Argument(_));
@@ -171,7 +182,7 @@ impl Reader<'_, '_> {
             self.findings.warning(warning);
         }
         match &found.key.kind {
-            Kind::Section(keys) => {
+            KeyKind::Section(keys) => {
                 // A section without keys of its own says something by being there.
                 if value.is_null() && !keys.is_empty() {
                     return;
@@ -180,12 +191,12 @@ impl Reader<'_, '_> {
                     self.section(keys, value, &path, branch);
                 }
             }
-            Kind::Map { each, flat } => {
+            KeyKind::Map { each, flat } => {
                 if let Some(branch) = self.branch(name, key.span, into) {
                     self.map(each, *flat, value, &path, branch);
                 }
             }
-            Kind::List(each) => {
+            KeyKind::List(each) => {
                 let below = into.remove(name);
                 let list = self.list(each, value, &path, below.as_ref());
                 if let Some(mut entry) = list.or(below) {
@@ -193,18 +204,18 @@ impl Reader<'_, '_> {
                     into.insert(name.to_owned(), entry);
                 }
             }
-            Kind::Flag
-            | Kind::Integer { .. }
-            | Kind::Float { .. }
-            | Kind::Text
-            | Kind::Duration { .. }
-            | Kind::Size { .. }
-            | Kind::Choice(_)
-            | Kind::Url(_)
-            | Kind::Address
-            | Kind::Code
-            | Kind::Property
-            | Kind::Secret => {
+            KeyKind::Flag
+            | KeyKind::Integer { .. }
+            | KeyKind::Float { .. }
+            | KeyKind::Text
+            | KeyKind::Duration { .. }
+            | KeyKind::Size { .. }
+            | KeyKind::Choice(_)
+            | KeyKind::Url(_)
+            | KeyKind::Address
+            | KeyKind::Code
+            | KeyKind::Property
+            | KeyKind::Secret => {
                 if let Some(mut entry) = self.scalar(found, value, &path) {
                     entry.key = self.key_span(key.span);
                     into.insert(name.to_owned(), entry);
@@ -220,19 +231,19 @@ impl Reader<'_, '_> {
         key: Span,
         into: &'i mut Branch,
     ) -> Option<&'i mut Branch> {
-        let fresh = Entry {
+        let fresh = ValueEntry {
             key: self.key_span(key),
-            ..Entry::branch(self.spot(key))
+            ..ValueEntry::branch(self.spot(key))
         };
         into.entry(name.to_owned()).or_insert(fresh).as_branch_mut()
     }
 
     fn map(
         &mut self,
-        each: &'static Kind,
+        each: &'static KeyKind,
         flat: Option<&'static str>,
-        node: &Node,
-        path: &Path,
+        node: &YamlNode,
+        path: &KeyPath,
         into: &mut Branch,
     ) {
         let Some(pairs) = self.pairs(node, path) else {
@@ -242,14 +253,14 @@ impl Reader<'_, '_> {
         let mut flat_seen = Seen::new();
         for (key, value) in pairs {
             let written = text_of(key);
-            if let (Some(flat), Kind::Section(keys)) = (flat, each) {
+            if let (Some(flat), KeyKind::Section(keys)) = (flat, each) {
                 let is_section = matches!(value.body, Body::Map(_)) || value.is_null();
                 match find(keys, written) {
                     // A section under the name of a plain key is an entry that is called so.
                     Some(found)
                         if !is_section
                             || value.is_null()
-                            || matches!(found.key.kind, Kind::Section(_)) =>
+                            || matches!(found.key.kind, KeyKind::Section(_)) =>
                     {
                         if let Some(entry) = self.branch(flat, key.span, into) {
                             self.once(found, key, value, path, entry, &mut flat_seen);
@@ -280,11 +291,11 @@ impl Reader<'_, '_> {
 
     fn map_entry(
         &mut self,
-        each: &'static Kind,
+        each: &'static KeyKind,
         name: &str,
-        key: &Node,
-        value: &Node,
-        path: &Path,
+        key: &YamlNode,
+        value: &YamlNode,
+        path: &KeyPath,
         into: &mut Branch,
     ) {
         let path = path.name(name);
@@ -292,7 +303,7 @@ impl Reader<'_, '_> {
             self.wrong(key.span, &path, "has an empty name".to_owned(), None);
             return;
         }
-        if let Kind::Section(keys) = each {
+        if let KeyKind::Section(keys) = each {
             if let Some(branch) = self.branch(name, key.span, into) {
                 self.section(keys, value, &path, branch);
             }
@@ -302,7 +313,7 @@ impl Reader<'_, '_> {
         }
     }
 
-    fn unknown(&mut self, keys: &'static [Key], key: &Node, value: &Node, path: &Path) {
+    fn unknown(&mut self, keys: &'static [Key], key: &YamlNode, value: &YamlNode, path: &KeyPath) {
         let written = text_of(key);
         if self.findings.is_full() {
             self.mask(value.span);
@@ -325,15 +336,15 @@ impl Reader<'_, '_> {
     }
 
     /// Keeps a value that is not read out of the snippets, if it would be a secret.
-    fn hide_secret(&mut self, key: &Key, value: &Node) {
-        if matches!(key.kind, Kind::Secret | Kind::Url(_)) {
+    fn hide_secret(&mut self, key: &Key, value: &YamlNode) {
+        if matches!(key.kind, KeyKind::Secret | KeyKind::Url(_)) {
             self.mask(value.span);
         }
     }
 }
 
 /// The text of a key. The parser has refused keys that are not scalars.
-fn text_of(key: &Node) -> &str {
+fn text_of(key: &YamlNode) -> &str {
     if let Body::Scalar { text, .. } = &key.body {
         text
     } else {
@@ -342,6 +353,6 @@ fn text_of(key: &Node) -> &str {
 }
 
 /// A value that is there and wrong.
-fn broken(spot: Spot) -> Entry {
-    Entry::new(Value::Broken, spot)
+fn broken(spot: ValueLocation) -> ValueEntry {
+    ValueEntry::new(Value::Broken, spot)
 }

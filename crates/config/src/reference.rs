@@ -1,6 +1,6 @@
 //! The reference: every key, with its default and what it means.
 
-use crate::keys::{Key, Kind, Preset, ROOT};
+use crate::keys::{DefaultValue, Key, KeyKind, ROOT};
 
 /// A complete file with every default in it, each key explained above its line. Keys without a
 /// default, and everything under names of the user, are commented out.
@@ -50,11 +50,13 @@ impl Writer {
 
     /// Writes a key with its explanation. `dash` stands before the first key of a list's entry.
     fn key(&mut self, key: &'static Key, depth: usize, ink: Ink, dash: &str) {
-        let filled = key.preset == Preset::Filled;
-        let is_map = matches!(key.kind, Kind::Map { .. });
-        let is_block =
-            matches!(key.kind, Kind::Section(_) | Kind::List(Kind::Section(_))) || is_map;
-        let holds = (filled && !is_map) || matches!(key.preset, Preset::Value(_));
+        let filled = key.default == DefaultValue::Filled;
+        let is_map = matches!(key.kind, KeyKind::Map { .. });
+        let is_block = matches!(
+            key.kind,
+            KeyKind::Section(_) | KeyKind::List(KeyKind::Section(_))
+        ) || is_map;
+        let holds = (filled && !is_map) || matches!(key.default, DefaultValue::Value(_));
         let note = note(key);
         if !holds && !is_block && ink == Ink::Live {
             self.line(depth, ink, &format!("# {}{note}", key.doc));
@@ -73,21 +75,21 @@ impl Writer {
         };
         self.line(indent, ink, &format!("# {}{note}", key.doc));
         let head = format!("{dash}{}:", key.name);
-        if let Kind::Section(keys) = key.kind
+        if let KeyKind::Section(keys) = key.kind
             && (filled || !keys.is_empty())
         {
             self.line(indent, ink, &head);
             self.keys(keys, depth + 1, ink);
-        } else if let Kind::List(Kind::Section(keys)) = key.kind {
+        } else if let KeyKind::List(KeyKind::Section(keys)) = key.kind {
             self.line(indent, ink, &head);
             let mut dash = "- ";
             for key in *keys {
                 self.key(key, depth + 2, ink, dash);
                 dash = "";
             }
-        } else if let Kind::Map { each, .. } = key.kind {
+        } else if let KeyKind::Map { each, .. } = key.kind {
             self.line(indent, ink, &head);
-            if let Kind::Section(keys) = each {
+            if let KeyKind::Section(keys) = each {
                 self.line(depth + 1, ink, "<name>:");
                 self.keys(keys, depth + 2, ink);
             } else {
@@ -107,15 +109,15 @@ impl Writer {
 
 /// What is to be said beside the explanation.
 fn note(key: &Key) -> String {
-    let words = if let Kind::Choice(words) = key.kind {
+    let words = if let KeyKind::Choice(words) = key.kind {
         format!(" One of {}.", words.join(", "))
     } else {
         String::new()
     };
-    let default = match key.preset {
-        Preset::Required => " Required.".to_owned(),
-        Preset::Explained(text) => format!(" Default: {text}."),
-        Preset::By {
+    let default = match key.default {
+        DefaultValue::Required => " Required.".to_owned(),
+        DefaultValue::Explained(text) => format!(" Default: {text}."),
+        DefaultValue::By {
             choice,
             cases,
             otherwise,
@@ -126,7 +128,7 @@ fn note(key: &Key) -> String {
                 cases.join(" or ")
             )
         }
-        Preset::By {
+        DefaultValue::By {
             choice,
             cases,
             otherwise,
@@ -137,8 +139,8 @@ fn note(key: &Key) -> String {
                 .collect();
             format!(" Default: {otherwise}; {}.", cases.join(", "))
         }
-        Preset::Nth(texts) => format!(" Default by tier: {}.", texts.join(", ")),
-        Preset::Nothing | Preset::Value(_) | Preset::Filled => String::new(),
+        DefaultValue::Nth(texts) => format!(" Default by tier: {}.", texts.join(", ")),
+        DefaultValue::Nothing | DefaultValue::Value(_) | DefaultValue::Filled => String::new(),
     };
     let unused = if key.unused.is_some() {
         " Read and not used."
@@ -149,15 +151,15 @@ fn note(key: &Key) -> String {
 }
 
 fn default_text(key: &'static Key) -> String {
-    match (key.preset, &key.kind) {
-        (Preset::Value(text), Kind::List(_)) => text.to_owned(),
-        (Preset::Value(text), _) => crate::read::preset(key, text).map_or_else(
+    match (key.default, &key.kind) {
+        (DefaultValue::Value(text), KeyKind::List(_)) => text.to_owned(),
+        (DefaultValue::Value(text), _) => crate::read::default_value(key, text).map_or_else(
             || text.to_owned(),
             |value| crate::show::written(&value, key.unit()),
         ),
-        (Preset::Nth(texts), _) => texts.first().copied().unwrap_or_default().to_owned(),
-        (Preset::By { otherwise, .. }, _) => otherwise.to_owned(),
-        (_, Kind::Section(_)) => "{}".to_owned(),
+        (DefaultValue::Nth(texts), _) => texts.first().copied().unwrap_or_default().to_owned(),
+        (DefaultValue::By { otherwise, .. }, _) => otherwise.to_owned(),
+        (_, KeyKind::Section(_)) => "{}".to_owned(),
         _ => String::new(),
     }
 }

@@ -7,7 +7,7 @@ use annotate_snippets::{
     AnnotationKind, Element, Level, Renderer, Snippet, normalize_untrusted_str,
 };
 
-use crate::load::Source;
+use crate::load::ConfigSource;
 use crate::problem::{Problem, Problems, Span};
 
 /// Problems shown with their lines; past this many, only the number of the others is told.
@@ -64,7 +64,7 @@ impl Problems {
     }
 }
 
-fn one(problem: &Problem, texts: &[Source], severity: Severity, color: Color) -> String {
+fn one(problem: &Problem, texts: &[ConfigSource], severity: Severity, color: Color) -> String {
     let level = match severity {
         Severity::Problem => Level::ERROR,
         Severity::Warning => Level::WARNING,
@@ -102,7 +102,7 @@ fn one(problem: &Problem, texts: &[Source], severity: Severity, color: Color) ->
     rendered
 }
 
-fn snippet<'a>(main: Span, others: &[Span], texts: &'a [Source]) -> Option<Element<'a>> {
+fn snippet<'a>(main: Span, others: &[Span], texts: &'a [ConfigSource]) -> Option<Element<'a>> {
     let source = texts.get(main.source)?;
     let spans = others.iter().chain([&main]);
     let first = spans.clone().map(|span| span.start).min()?;

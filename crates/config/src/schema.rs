@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value as Json, json};
 
-use crate::keys::{Key, Kind, Preset, ROOT, Unit, relaxed, twin_names};
+use crate::keys::{DefaultValue, Key, KeyKind, ROOT, Unit, relaxed, twin_names};
 
 /// The JSON Schema (2020-12) of the file.
 ///
@@ -46,9 +46,9 @@ fn section(keys: &'static [Key]) -> Json {
             }
             properties.insert(name, twin);
         }
-        match (key.preset, names.len()) {
-            (Preset::Required, 1) => required.push(key.name.into()),
-            (Preset::Required, _) => one_of.push(json!({ "oneOf": names })),
+        match (key.default, names.len()) {
+            (DefaultValue::Required, 1) => required.push(key.name.into()),
+            (DefaultValue::Required, _) => one_of.push(json!({ "oneOf": names })),
             _ => {}
         }
     }
@@ -89,7 +89,7 @@ fn property(key: &'static Key, unit: Unit) -> Json {
 
 /// The default of a key as JSON, where it is a single value.
 fn default_of(key: &Key, unit: Unit) -> Option<Json> {
-    let Preset::Value(text) = key.preset else {
+    let DefaultValue::Value(text) = key.default else {
         return None;
     };
     if text == "[]" {
@@ -97,7 +97,7 @@ fn default_of(key: &Key, unit: Unit) -> Option<Json> {
     }
     let is_number = matches!(
         key.kind,
-        Kind::Integer { .. } | Kind::Float { .. } | Kind::Flag
+        KeyKind::Integer { .. } | KeyKind::Float { .. } | KeyKind::Flag
     ) || unit != Unit::InValue;
     if is_number {
         return serde_json::from_str(text).ok();
@@ -110,44 +110,44 @@ fn or_variable(schema: Json) -> Json {
     json!({ "anyOf": [schema, { "type": "string", "pattern": "\\$\\{" }] })
 }
 
-fn of_kind(kind: &'static Kind, unit: Unit) -> Json {
+fn of_kind(kind: &'static KeyKind, unit: Unit) -> Json {
     match kind {
-        Kind::Flag => or_variable(json!({ "type": "boolean" })),
-        Kind::Integer { min, max } => {
+        KeyKind::Flag => or_variable(json!({ "type": "boolean" })),
+        KeyKind::Integer { min, max } => {
             or_variable(json!({ "type": "integer", "minimum": min, "maximum": max }))
         }
-        Kind::Float { min, max } => {
+        KeyKind::Float { min, max } => {
             or_variable(json!({ "type": "number", "minimum": min, "maximum": max }))
         }
-        Kind::Text => json!({ "type": ["string", "number"] }),
-        Kind::Property => json!({ "type": ["string", "number", "boolean"] }),
-        Kind::Code => json!({ "type": "string", "minLength": 1 }),
-        Kind::Address => json!({ "type": "string", "pattern": ":[0-9]+$|\\$\\{" }),
-        Kind::Secret => json!({ "type": ["string", "number", "null"], "writeOnly": true }),
-        Kind::Duration { min_ms } if unit == Unit::Milliseconds => {
+        KeyKind::Text => json!({ "type": ["string", "number"] }),
+        KeyKind::Property => json!({ "type": ["string", "number", "boolean"] }),
+        KeyKind::Code => json!({ "type": "string", "minLength": 1 }),
+        KeyKind::Address => json!({ "type": "string", "pattern": ":[0-9]+$|\\$\\{" }),
+        KeyKind::Secret => json!({ "type": ["string", "number", "null"], "writeOnly": true }),
+        KeyKind::Duration { min_ms } if unit == Unit::Milliseconds => {
             or_variable(json!({ "type": "integer", "minimum": min_ms }))
         }
-        Kind::Duration { min_ms } => json!({ "anyOf": [
+        KeyKind::Duration { min_ms } => json!({ "anyOf": [
             { "type": "integer", "minimum": min_ms },
             { "type": "string", "pattern": "^([0-9.]+ *[a-z]+ *)+$|\\$\\{" },
         ]}),
-        Kind::Size { min } if unit == Unit::InValue => json!({ "anyOf": [
+        KeyKind::Size { min } if unit == Unit::InValue => json!({ "anyOf": [
             { "type": "integer", "minimum": min },
             { "type": "string", "pattern": "^[0-9.]+ *[A-Za-z]+$|\\$\\{" },
         ]}),
-        Kind::Size { min } => or_variable(json!({ "type": "integer", "minimum": min })),
-        Kind::Choice(words) => choice(words),
-        Kind::Url(schemes) => {
+        KeyKind::Size { min } => or_variable(json!({ "type": "integer", "minimum": min })),
+        KeyKind::Choice(words) => choice(words),
+        KeyKind::Url(schemes) => {
             json!({ "type": "string", "pattern": format!("^({}):|\\$\\{{", schemes.join("|")) })
         }
-        Kind::List(each) if matches!(each, Kind::Section(_)) => {
+        KeyKind::List(each) if matches!(each, KeyKind::Section(_)) => {
             json!({ "type": "array", "items": of_kind(each, unit) })
         }
-        Kind::List(each) => {
+        KeyKind::List(each) => {
             json!({ "type": ["array", "string"], "items": of_kind(each, unit) })
         }
-        Kind::Section(keys) => section(keys),
-        Kind::Map { each, flat } => map(each, *flat),
+        KeyKind::Section(keys) => section(keys),
+        KeyKind::Map { each, flat } => map(each, *flat),
     }
 }
 
@@ -169,10 +169,10 @@ fn choice(words: &[&str]) -> Json {
     or_variable(json!({ "enum": spellings }))
 }
 
-fn map(each: &'static Kind, flat: Option<&'static str>) -> Json {
+fn map(each: &'static KeyKind, flat: Option<&'static str>) -> Json {
     let entry = of_kind(each, Unit::InValue);
     let direct = match (flat, each) {
-        (Some(_), Kind::Section(keys)) => section(keys)["properties"].clone(),
+        (Some(_), KeyKind::Section(keys)) => section(keys)["properties"].clone(),
         _ => json!({}),
     };
     json!({

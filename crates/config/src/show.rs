@@ -4,11 +4,11 @@ use serde_json::Value as Json;
 
 use crate::config::{Config, Secrets, json_of};
 use crate::interpolate::escape;
-use crate::keys::{Key, Kind, Preset, ROOT, Unit};
-use crate::path::{Path, is_bare};
+use crate::keys::{DefaultValue, Key, KeyKind, ROOT, Unit};
+use crate::path::{KeyPath, is_bare};
 use crate::secret::{MASK, has_password, shown_address, shown_name};
 use crate::units::{format_duration, format_size};
-use crate::value::{Branch, Entry, Origin, Value};
+use crate::value::{Branch, Origin, Value, ValueEntry};
 
 /// One value as `config show` lists it.
 ///
@@ -20,7 +20,7 @@ use crate::value::{Branch, Entry, Origin, Value};
 /// assert_eq!(token.origin.to_string(), "tidegate.yaml:1:17");
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Shown {
+pub struct ShownValue {
     /// The path of the key.
     pub path: String,
     /// The value as the file would have it; `null` for nothing, `***` for a secret.
@@ -44,7 +44,7 @@ enum Line {
     Open { depth: usize, head: String },
     /// A value.
     Value {
-        path: Path,
+        path: KeyPath,
         depth: usize,
         head: String,
         value: String,
@@ -54,14 +54,14 @@ enum Line {
 
 impl Config {
     /// Every value, given or default, in the order of the table.
-    pub fn show(&self) -> impl Iterator<Item = Shown> {
+    pub fn show(&self) -> impl Iterator<Item = ShownValue> {
         self.lines().into_iter().filter_map(|line| match line {
             Line::Value {
                 path,
                 value,
                 origin,
                 ..
-            } => Some(Shown {
+            } => Some(ShownValue {
                 path: path.to_string(),
                 // YAML needs the quotes, because a star begins an alias there.
                 value: value.replace(&quote(MASK), MASK),
@@ -119,7 +119,7 @@ impl Config {
     /// Each value with its origin, as JSON: a list of `{"path", "value", "origin"}`.
     #[must_use]
     pub fn to_json_with_origins(&self) -> Json {
-        let value = |shown: &Shown| {
+        let value = |shown: &ShownValue| {
             let entry = self.find(&shown.path);
             entry.map_or(Json::Null, |entry| json_of(&entry.value, Secrets::Hidden))
         };
@@ -138,7 +138,7 @@ impl Config {
             config: self,
             lines: Vec::new(),
         };
-        writer.section(ROOT, self.root(), &Path::default(), 0, "");
+        writer.section(ROOT, self.root(), &KeyPath::default(), 0, "");
         writer.lines
     }
 }
@@ -164,15 +164,15 @@ impl Writer<'_> {
         &mut self,
         keys: &'static [Key],
         branch: &Branch,
-        path: &Path,
+        path: &KeyPath,
         depth: usize,
         dash: &str,
     ) {
         let mut dash = dash;
         for key in keys {
             let entry = branch.get(key.name);
-            let absent = matches!(key.preset, Preset::Required | Preset::Nth(_))
-                || matches!(key.kind, Kind::Section(_) | Kind::Map { .. });
+            let absent = matches!(key.default, DefaultValue::Required | DefaultValue::Nth(_))
+                || matches!(key.kind, KeyKind::Section(_) | KeyKind::Map { .. });
             if entry.is_none() && absent {
                 continue;
             }
@@ -186,10 +186,10 @@ impl Writer<'_> {
 
     fn entry(
         &mut self,
-        kind: &'static Kind,
+        kind: &'static KeyKind,
         unit: Unit,
-        entry: Option<&Entry>,
-        path: &Path,
+        entry: Option<&ValueEntry>,
+        path: &KeyPath,
         depth: usize,
         head: String,
     ) {
@@ -197,11 +197,11 @@ impl Writer<'_> {
             return self.value("null".to_owned(), Origin::Default, path, depth, head);
         };
         let branch = entry.as_branch().filter(|branch| !branch.is_empty());
-        if let (Kind::Section(keys), Some(branch)) = (kind, branch) {
+        if let (KeyKind::Section(keys), Some(branch)) = (kind, branch) {
             self.lines.push(Line::Open { depth, head });
             return self.section(keys, branch, path, depth + 1, "");
         }
-        if let (Kind::Map { each, .. }, Some(branch)) = (kind, branch) {
+        if let (KeyKind::Map { each, .. }, Some(branch)) = (kind, branch) {
             self.lines.push(Line::Open { depth, head });
             for (name, inner) in branch {
                 let head = format!("{}:", key_text(name));
@@ -216,7 +216,7 @@ impl Writer<'_> {
             }
             return;
         }
-        if let (Kind::List(Kind::Section(keys)), false) = (kind, entry.as_list().is_empty()) {
+        if let (KeyKind::List(KeyKind::Section(keys)), false) = (kind, entry.as_list().is_empty()) {
             self.lines.push(Line::Open { depth, head });
             for (n, item) in entry.as_list().iter().enumerate() {
                 if let Some(branch) = item.as_branch() {
@@ -229,7 +229,7 @@ impl Writer<'_> {
         self.value(text, self.config.origin_of(entry), path, depth, head);
     }
 
-    fn value(&mut self, value: String, origin: Origin, path: &Path, depth: usize, head: String) {
+    fn value(&mut self, value: String, origin: Origin, path: &KeyPath, depth: usize, head: String) {
         let head = format!("{head} ");
         self.lines.push(Line::Value {
             path: path.clone(),
@@ -242,10 +242,10 @@ impl Writer<'_> {
 }
 
 /// The name to show a key under: its own, unless its unit cannot express the value.
-fn spelling(key: &'static Key, entry: Option<&Entry>) -> (&'static str, Unit) {
+fn spelling(key: &'static Key, entry: Option<&ValueEntry>) -> (&'static str, Unit) {
     if let (
         Unit::Mebibytes,
-        Some(Entry {
+        Some(ValueEntry {
             value: Value::Size(bytes),
             ..
         }),

@@ -1,10 +1,10 @@
 //! What somebody may have meant by a key that does not exist.
 
-use crate::keys::{Key, Kind, Part, Visited, camel, relaxed, twin_names, visit};
-use crate::path::Path;
+use crate::keys::{Key, KeyKind, Part, VisitedKey, camel, relaxed, twin_names, visit};
+use crate::path::KeyPath;
 
 /// What to say about an unknown key.
-pub(crate) struct Advice {
+pub(crate) struct KeySuggestion {
     pub(crate) hint: Option<String>,
     /// The key that was probably meant takes a secret.
     pub(crate) is_secret: bool,
@@ -17,8 +17,8 @@ const MAX_LISTED: usize = 13;
 /// Other places that are named for a misplaced key.
 const MAX_PLACES: usize = 3;
 
-/// Advice for `written`, which is not one of `keys`.
-pub(crate) fn unknown(keys: &'static [Key], written: &str, path: &Path) -> Advice {
+/// KeySuggestion for `written`, which is not one of `keys`.
+pub(crate) fn unknown(keys: &'static [Key], written: &str, path: &KeyPath) -> KeySuggestion {
     let mut names: Vec<(String, &'static Key)> = Vec::new();
     for key in keys {
         names.push((key.name.to_owned(), key));
@@ -33,9 +33,9 @@ pub(crate) fn unknown(keys: &'static [Key], written: &str, path: &Path) -> Advic
         } else {
             name.clone()
         };
-        return Advice {
+        return KeySuggestion {
             hint: Some(format!("did you mean `{name}`?")),
-            is_secret: key.kind == Kind::Secret,
+            is_secret: key.kind == KeyKind::Secret,
             parts: Part::of_section(key.name).into_iter().collect(),
         };
     }
@@ -46,7 +46,7 @@ pub(crate) fn unknown(keys: &'static [Key], written: &str, path: &Path) -> Advic
             .take(MAX_PLACES)
             .map(|(place, _)| format!("`{place}`"))
             .collect();
-        return Advice {
+        return KeySuggestion {
             hint: Some(format!(
                 "did you mean to put it under {}?",
                 places.join(" or ")
@@ -63,7 +63,7 @@ pub(crate) fn unknown(keys: &'static [Key], written: &str, path: &Path) -> Advic
         let names: Vec<&str> = keys.iter().map(|key| key.name).collect();
         format!("the keys here are {}", names.join(", "))
     });
-    Advice {
+    KeySuggestion {
         hint,
         is_secret: false,
         parts: Vec::new(),
@@ -71,12 +71,12 @@ pub(crate) fn unknown(keys: &'static [Key], written: &str, path: &Path) -> Advic
 }
 
 /// The sections that have a key of this name, those of the same part first.
-fn places(written: &str, path: &Path) -> Vec<(String, bool)> {
+fn places(written: &str, path: &KeyPath) -> Vec<(String, bool)> {
     let wanted = relaxed(written);
     let own = path.to_string();
     let own = own.split('.').next().unwrap_or_default();
     let mut found: Vec<(bool, String, bool)> = Vec::new();
-    visit(&mut |Visited {
+    visit(&mut |VisitedKey {
                     section, listed, ..
                 }| {
         let key = listed.key;
@@ -91,7 +91,7 @@ fn places(written: &str, path: &Path) -> Vec<(String, bool)> {
         };
         let foreign = place.split('.').next() != Some(own);
         if named && !found.iter().any(|(_, other, _)| *other == place) {
-            found.push((foreign, place, key.kind == Kind::Secret));
+            found.push((foreign, place, key.kind == KeyKind::Secret));
         }
     });
     found.sort_by_key(|(foreign, _, _)| *foreign);
@@ -145,8 +145,8 @@ mod tests {
 
     #[test]
     fn a_misplaced_key_is_sent_to_its_section() {
-        let path = Path::default().name("eventlog");
-        let Kind::Section(keys) = keys::find(keys::ROOT, "eventlog").unwrap().key.kind else {
+        let path = KeyPath::default().name("eventlog");
+        let KeyKind::Section(keys) = keys::find(keys::ROOT, "eventlog").unwrap().key.kind else {
             panic!("eventlog is a section")
         };
         let advice = unknown(keys, "spilloverPath", &path);

@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 
 use granit_parser::{ErrorKind, Event, Marker, Parser, ScalarStyle, ScanError, options};
 
+use crate::flow_variables::EscapedText;
 use crate::problem::Span;
-use crate::veil::Veil;
 
 /// The largest file that is read, in bytes.
 pub const MAX_FILE_SIZE: usize = 1 << 20;
@@ -20,7 +20,7 @@ pub const MAX_NODES: usize = 50_000;
 
 /// A node of the tree.
 #[derive(Debug, Clone)]
-pub(crate) struct Node {
+pub(crate) struct YamlNode {
     pub(crate) span: Span,
     pub(crate) body: Body,
 }
@@ -35,14 +35,14 @@ pub(crate) enum Body {
         plain: bool,
     },
     /// A list.
-    List(Vec<Node>),
+    List(Vec<YamlNode>),
     /// A section, in the order of the file.
-    Map(Vec<(Node, Node)>),
+    Map(Vec<(YamlNode, YamlNode)>),
     /// One entry of a list that stands in a lower layer; only overrides make these.
-    Item(usize, Box<Node>),
+    Item(usize, Box<YamlNode>),
 }
 
-impl Node {
+impl YamlNode {
     /// Whether the node is nothing: left out, `~` or `null`.
     pub(crate) fn is_null(&self) -> bool {
         matches!(&self.body, Body::Scalar { text, plain: true } if is_null_word(text))
@@ -95,7 +95,7 @@ pub(crate) struct Refusal {
 }
 
 /// Reads one text. `Ok(None)` is an empty one.
-pub(crate) fn parse(text: &str, source: usize) -> Result<Option<Node>, Refusal> {
+pub(crate) fn parse(text: &str, source: usize) -> Result<Option<YamlNode>, Refusal> {
     if text.len() > MAX_FILE_SIZE {
         let span = Span {
             source,
@@ -119,17 +119,17 @@ pub(crate) fn parse(text: &str, source: usize) -> Result<Option<Node>, Refusal> 
         flow_nesting_limit: 2 * MAX_DEPTH,
         block_nesting_limit: 2 * MAX_DEPTH,
     };
-    let veil = Veil::new(text);
+    let escaped = EscapedText::new(text);
     let mut builder = Builder {
         source,
-        veil: &veil,
+        escaped: &escaped,
         open: Vec::new(),
         anchors: BTreeMap::new(),
         nodes: 0,
         documents: 0,
         root: None,
     };
-    for event in Parser::new_from_str_with_options(veil.text(), options) {
+    for event in Parser::new_from_str_with_options(escaped.text(), options) {
         let (event, span) = event.map_err(|error| builder.syntax(&error))?;
         builder.take(event, builder.span(&span.start, &span.end))?;
     }
@@ -141,23 +141,26 @@ struct Open {
     span: Span,
     anchor: usize,
     is_map: bool,
-    items: Vec<Node>,
+    items: Vec<YamlNode>,
 }
 
 struct Builder<'a> {
     source: usize,
-    veil: &'a Veil<'a>,
+    escaped: &'a EscapedText<'a>,
     open: Vec<Open>,
-    anchors: BTreeMap<usize, Node>,
+    anchors: BTreeMap<usize, YamlNode>,
     nodes: usize,
     documents: usize,
-    root: Option<Node>,
+    root: Option<YamlNode>,
 }
 
 impl Builder<'_> {
     fn span(&self, start: &Marker, end: &Marker) -> Span {
-        let from = self.veil.offset(start.index(), start.byte_offset());
-        let to = self.veil.offset(end.index(), end.byte_offset()).max(from);
+        let from = self.escaped.offset(start.index(), start.byte_offset());
+        let to = self
+            .escaped
+            .offset(end.index(), end.byte_offset())
+            .max(from);
         Span {
             source: self.source,
             start: from,
@@ -175,7 +178,10 @@ impl Builder<'_> {
         }
         Refusal {
             span,
-            message: format!("is not valid YAML: {}", self.veil.lift(&error.info())),
+            message: format!(
+                "is not valid YAML: {}",
+                self.escaped.unescape(&error.info())
+            ),
             hint: matches!(error.kind(), ErrorKind::InvalidQuotedScalarIndent)
                 .then_some("a quote above may not be closed"),
         }
@@ -184,7 +190,7 @@ impl Builder<'_> {
     /// The same place, or the end of the last line that says something: the parser also complains
     /// of what is missing after the file has ended, where there is no line to show.
     fn within(&self, span: Span) -> Span {
-        let text = self.veil.original();
+        let text = self.escaped.original();
         let end = text.trim_end().len();
         if span.start <= end {
             return span;
@@ -217,10 +223,10 @@ impl Builder<'_> {
                 self.refuse_tag(tag.is_some_and(|tag| tag.is_custom()), span)?;
                 let plain = style == ScalarStyle::Plain;
                 let body = Body::Scalar {
-                    text: self.veil.lift(&text),
+                    text: self.escaped.unescape(&text),
                     plain,
                 };
-                self.add(Node { span, body }, anchor)?;
+                self.add(YamlNode { span, body }, anchor)?;
             }
             Event::SequenceStart(_, anchor, tag) => {
                 self.refuse_tag(tag.is_some_and(|tag| tag.is_custom()), span)?;
@@ -290,14 +296,14 @@ impl Builder<'_> {
             Body::List(open.items)
         };
         // The nodes inside were counted when they came.
-        self.place(Node { span, body }, open.anchor, 1)
+        self.place(YamlNode { span, body }, open.anchor, 1)
     }
 
     fn alias(&mut self, id: usize, span: Span) -> Result<(), Refusal> {
         let Some(target) = self.anchors.get(&id) else {
             return Err(refuse(span, "is an alias of something it stands in", None));
         };
-        let node = Node {
+        let node = YamlNode {
             span,
             body: target.body.clone(),
         };
@@ -308,11 +314,11 @@ impl Builder<'_> {
         self.place(node, 0, size)
     }
 
-    fn add(&mut self, node: Node, anchor: usize) -> Result<(), Refusal> {
+    fn add(&mut self, node: YamlNode, anchor: usize) -> Result<(), Refusal> {
         self.place(node, anchor, 1)
     }
 
-    fn place(&mut self, node: Node, anchor: usize, size: usize) -> Result<(), Refusal> {
+    fn place(&mut self, node: YamlNode, anchor: usize, size: usize) -> Result<(), Refusal> {
         self.nodes += size;
         if self.nodes > MAX_NODES {
             let message = format!("makes the file larger than {MAX_NODES} values");
@@ -333,7 +339,7 @@ impl Builder<'_> {
     }
 }
 
-fn refuse_key(key: &Node) -> Result<(), Refusal> {
+fn refuse_key(key: &YamlNode) -> Result<(), Refusal> {
     match &key.body {
         Body::Scalar { text, plain: true } if text == "<<" => Err(refuse(
             key.span,

@@ -47,14 +47,14 @@ impl fmt::Display for Origin {
 
 /// Where a value stands, as long as the sources are at hand.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Spot {
+pub(crate) enum ValueLocation {
     Default,
     File(Span),
     Environment(String),
     Argument(String),
 }
 
-impl Spot {
+impl ValueLocation {
     /// Whether the name of a variable or an argument has this step.
     pub(crate) fn names(&self, step: &str) -> bool {
         match self {
@@ -81,7 +81,7 @@ pub(crate) enum Value {
     Secret(Secret),
     /// The word `none`: given, and no value.
     Nothing,
-    List(Vec<Entry>),
+    List(Vec<ValueEntry>),
     Branch(Branch),
     /// Given and wrong. Rules about it are skipped, and in the end its default takes its place.
     Broken,
@@ -89,18 +89,18 @@ pub(crate) enum Value {
 
 /// A value in its place.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Entry {
+pub(crate) struct ValueEntry {
     pub(crate) value: Value,
-    pub(crate) spot: Spot,
+    pub(crate) spot: ValueLocation,
     /// Where its key stands, in a file.
     pub(crate) key: Option<Span>,
 }
 
 /// A section or a map: canonical or free names and what stands under them.
-pub(crate) type Branch = BTreeMap<String, Entry>;
+pub(crate) type Branch = BTreeMap<String, ValueEntry>;
 
-impl Entry {
-    pub(crate) const fn new(value: Value, spot: Spot) -> Self {
+impl ValueEntry {
+    pub(crate) const fn new(value: Value, spot: ValueLocation) -> Self {
         Self {
             value,
             spot,
@@ -108,7 +108,7 @@ impl Entry {
         }
     }
 
-    pub(crate) const fn branch(spot: Spot) -> Self {
+    pub(crate) const fn branch(spot: ValueLocation) -> Self {
         Self::new(Value::Branch(Branch::new()), spot)
     }
 

@@ -18,7 +18,7 @@ mod place;
 mod posting;
 mod tally;
 
-pub use account::{Account, ComponentAccount, ComponentKind, Ledger, Lost};
+pub use account::{Account, ComponentAccount, ComponentKind, Ledger, LostCounts};
 pub use audit::{Audit, Audited};
 pub use bucket::{Bucket, ParseBucketError};
 pub use difference::{Discrepancy, difference};

@@ -23,7 +23,7 @@ use std::fmt;
 use std::time::Duration;
 
 pub use rule::{Rates, Rule, Trip};
-use window::{Judgment, Window};
+use window::{Window, WindowVerdict};
 
 /// Whether calls may pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -60,7 +60,7 @@ impl fmt::Display for BreakerState {
 
 /// A change of state, for whoever pauses, resumes, counts and logs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Change {
+pub struct BreakerChange {
     /// The state before.
     pub from: BreakerState,
     /// The state now.
@@ -168,7 +168,7 @@ impl Breaker {
         result: CallResult,
         took: Duration,
         now: Duration,
-    ) -> Option<Change> {
+    ) -> Option<BreakerChange> {
         if permit.generation != self.generation {
             return None;
         }
@@ -176,12 +176,12 @@ impl Breaker {
             return None;
         }
         match self.window.record(result, took, now) {
-            Judgment::Undecided => None,
-            Judgment::Bad => Some(self.change(BreakerState::Open, now)),
-            Judgment::Good if self.state == BreakerState::HalfOpen => {
+            WindowVerdict::Undecided => None,
+            WindowVerdict::Bad => Some(self.change(BreakerState::Open, now)),
+            WindowVerdict::Good if self.state == BreakerState::HalfOpen => {
                 Some(self.change(BreakerState::Closed, now))
             }
-            Judgment::Good => None,
+            WindowVerdict::Good => None,
         }
     }
 
@@ -208,7 +208,7 @@ impl Breaker {
     /// Does what is due at `now`: an open breaker becomes half-open; a half-open one whose probes
     /// are all out and do not answer opens again, because a call that hangs must not keep it
     /// waiting for ever.
-    pub fn tick(&mut self, now: Duration) -> Option<Change> {
+    pub fn tick(&mut self, now: Duration) -> Option<BreakerChange> {
         if self.wakes_at().is_none_or(|at| now < at) {
             return None;
         }
@@ -219,7 +219,7 @@ impl Breaker {
         }
     }
 
-    fn change(&mut self, to: BreakerState, at: Duration) -> Change {
+    fn change(&mut self, to: BreakerState, at: Duration) -> BreakerChange {
         let from = std::mem::replace(&mut self.state, to);
         self.generation += 1;
         self.since = at;
@@ -234,6 +234,6 @@ impl Breaker {
                 };
             }
         }
-        Change { from, to, at }
+        BreakerChange { from, to, at }
     }
 }

@@ -5,7 +5,7 @@
 //! - [headers](DeadLetter::to_headers) beside the untouched key and value, for a dead-letter topic;
 //! - a [JSON envelope](DeadLetter::to_envelope) around the value, for the dead-letter stream of a
 //!   stage;
-//! - a [row](Row) of plain columns, for a table.
+//! - a [row](DeadLetterRow) of plain columns, for a table.
 
 mod envelope;
 mod headers;
@@ -22,7 +22,7 @@ use crate::{Code, EventId, Offset, Partition, TierIndex, Topic};
 
 pub use envelope::EnvelopeError;
 pub use headers::{HeaderError, name};
-pub use row::{Row, RowError};
+pub use row::{DeadLetterRow, RowError};
 
 /// Longest error message that is kept, in characters.
 pub const MESSAGE_LIMIT: usize = 500;
@@ -89,7 +89,7 @@ impl Reason {
 
 /// Where a record first lay. It is written once and never overwritten by a later hop.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Origin {
+pub struct RecordOrigin {
     /// The topic.
     pub topic: Topic,
     /// The partition.
@@ -138,10 +138,10 @@ pub struct StageContext {
 /// ```
 /// # use tidegate_core::{Code, EventId, Offset, Partition, TierIndex, Topic};
 /// use tidegate_core::DeadLetter;
-/// use tidegate_core::dead_letter::{LastFailure, Origin, Reason};
+/// use tidegate_core::dead_letter::{LastFailure, RecordOrigin, Reason};
 /// let letter = DeadLetter {
 ///     event_id: EventId::from_u128(7),
-///     origin: Origin {
+///     origin: RecordOrigin {
 ///         topic: Topic::new("orders")?, partition: Partition(3), offset: Offset(14_209), timestamp_ms: 5,
 ///     },
 ///     key: None,
@@ -169,7 +169,7 @@ pub struct DeadLetter {
     /// The event.
     pub event_id: EventId,
     /// Where it first lay.
-    pub origin: Origin,
+    pub origin: RecordOrigin,
     /// Its key, untouched; none stays none.
     pub key: Option<Bytes>,
     /// Its value, untouched; none stays none.

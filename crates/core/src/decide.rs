@@ -7,7 +7,7 @@ use crate::{FailureClass, PauseReason};
 
 /// What is known when an attempt has failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Facts {
+pub struct AttemptFacts {
     /// The class of the failure.
     pub class: FailureClass,
     /// The number of this attempt, counted from 1.
@@ -40,14 +40,14 @@ pub enum Decision {
 ///
 /// ```
 /// use std::time::Duration;
-/// use tidegate_core::{Decision, Facts, FailureClass, decide};
-/// let facts = Facts {
+/// use tidegate_core::{Decision, AttemptFacts, FailureClass, decide};
+/// let facts = AttemptFacts {
 ///     class: FailureClass::Transient, attempt: 1, attempts: Some(3),
 ///     wait: Duration::from_millis(100), breaker_open: false, is_poison: false,
 /// };
 /// assert_eq!(decide(&facts), Decision::RetryIn(Duration::from_millis(100)));
 /// ```
-pub fn decide(facts: &Facts) -> Decision {
+pub fn decide(facts: &AttemptFacts) -> Decision {
     match facts.class {
         // A permanent failure is about the event itself, whatever the breaker says.
         FailureClass::Permanent => Decision::DeadLetter(Reason::NonRetryable),
@@ -79,7 +79,7 @@ mod tests {
         let rejected = Decision::DeadLetter(Reason::NonRetryable);
         let retry = Decision::RetryIn(WAIT);
         let check = |class, attempt, attempts, breaker_open, is_poison, expect| {
-            let facts = Facts {
+            let facts = AttemptFacts {
                 class,
                 attempt,
                 attempts,

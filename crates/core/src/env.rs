@@ -16,9 +16,9 @@ use std::sync::Arc;
 
 pub use catch_panic::CatchPanic;
 pub use clock::{Clock, Sleep};
-pub use disk::{Disk, DiskFile, DiskLock, Entry, OpenMode};
+pub use disk::{DirEntry, Disk, DiskFile, DiskLock, OpenMode};
 pub use entropy::{Entropy, Stream};
-pub use spawn::{BoxFuture, Outcome, Spawn, Task};
+pub use spawn::{BoxFuture, Spawn, Task, TaskOutcome};
 
 /// The ports a component is given, as one value.
 ///

@@ -27,7 +27,7 @@ pub use backoff::{Backoff, Retry};
 pub use breaker::Breaker;
 pub use component::{Component, Shutdown, ShutdownTrigger};
 pub use dead_letter::DeadLetter;
-pub use decide::{Decision, Facts, decide};
+pub use decide::{AttemptFacts, Decision, decide};
 pub use event_id::{EventId, EventIdMinter, EventIds, ParseEventIdError};
 pub use failure::{
     Classify, Code, CodePattern, Failure, FailureClass, ParseCodeError, error_chain,

@@ -9,7 +9,7 @@ use tidegate_core::{
     Component, EventId, EventLocation, Failure, HealthFinding, Shutdown, iso_time,
 };
 
-use crate::port::Sighting;
+use crate::port::QueueLocation;
 use crate::sql::COMPONENT;
 use crate::{Projector, ProjectorOptions, Queue, Upkeep, UpkeepOptions, telemetry};
 
@@ -83,7 +83,7 @@ impl Component for QueueComponent {
     }
 }
 
-fn location(seen: Sighting) -> EventLocation {
+fn location(seen: QueueLocation) -> EventLocation {
     let time = |ms: i64| iso_time(u64::try_from(ms).ok()?);
     let details = json!({
         "number": seen.number,

@@ -31,7 +31,8 @@ use tidegate_core::env::{Clock, Env, Sleep};
 
 use crate::event::NewEvent;
 use crate::port::{
-    ClaimRequest, ClaimedEvent, Disposition, Held, Lane, Move, QueueStore, Serves, Settlement,
+    ClaimRequest, ClaimedEvent, Disposition, HandlerFilter, Lane, LeaseId, QueueStore, Settlement,
+    Transition,
 };
 
 /// A lease that is long beside a test.
@@ -40,7 +41,7 @@ pub const LONG: Duration = Duration::from_secs(60);
 /// longer for anything.
 pub const SHORT: Duration = Duration::from_millis(60);
 /// How long a rule waits for what is to come.
-const PATIENCE: Duration = Duration::from_secs(60);
+const POISON_STARVATION: Duration = Duration::from_secs(60);
 
 /// A store with an empty queue, and what is needed around it.
 #[derive(Debug)]
@@ -81,7 +82,8 @@ impl World {
 
     /// Claims up to `limit` events of any kind.
     pub async fn claim(&self, limit: u32, lease: Duration) -> Vec<ClaimedEvent> {
-        self.claim_as("tester", limit, lease, Serves::All).await
+        self.claim_as("tester", limit, lease, HandlerFilter::All)
+            .await
     }
 
     /// Claims for some handlers.
@@ -90,24 +92,24 @@ impl World {
         owner: &str,
         limit: u32,
         lease: Duration,
-        serves: Serves,
+        filter: HandlerFilter,
     ) -> Vec<ClaimedEvent> {
         let request = ClaimRequest {
             owner: owner.to_owned(),
             limit,
             lease,
-            serves,
-            rescue: true,
-            rows: true,
-            suspects: true,
-            alone: false,
+            filter,
+            reclaim_expired: true,
+            include_delayed: true,
+            include_poison: true,
+            isolate: false,
         };
         self.store.claim(&request).await.unwrap().events
     }
 
     /// Settles these events the same way and gives the stale ones.
     pub async fn settle(&self, events: &[ClaimedEvent], to: &Disposition) -> Vec<i64> {
-        let moves = events.iter().map(|event| Move {
+        let transitions = events.iter().map(|event| Transition {
             claim: event.claim.clone(),
             key: event.key.clone(),
             to: to.clone(),
@@ -115,11 +117,11 @@ impl World {
         });
         let mut settlement = Settlement {
             registry: None,
-            moves: moves.collect(),
+            transitions: transitions.collect(),
             finished: Vec::new(),
         };
         // Rules settle whole batches, unless they build a settlement of their own.
-        let batches: BTreeSet<Held> = events.iter().map(|event| event.claim.held).collect();
+        let batches: BTreeSet<LeaseId> = events.iter().map(|event| event.claim.lease).collect();
         settlement.finished.extend(batches);
         self.store.settle(&settlement).await.unwrap()
     }
@@ -128,13 +130,13 @@ impl World {
     pub async fn settle_part(&self, event: &ClaimedEvent, to: &Disposition) {
         let settlement = Settlement {
             registry: None,
-            moves: vec![Move {
+            transitions: vec![Transition {
                 claim: event.claim.clone(),
                 key: event.key.clone(),
                 to: to.clone(),
                 states: Vec::new(),
             }],
-            finished: vec![event.claim.held],
+            finished: vec![event.claim.lease],
         };
         let stale = self.store.settle(&settlement).await.unwrap();
         assert_eq!(stale, [0_i64; 0]);
@@ -149,7 +151,7 @@ impl World {
     pub async fn until(&self, is_so: impl AsyncFn() -> bool) {
         let began = self.env.clock.elapsed();
         while !is_so().await {
-            if self.env.clock.elapsed() - began > PATIENCE {
+            if self.env.clock.elapsed() - began > POISON_STARVATION {
                 panic!("{:?}", self.store.account().await);
             }
             self.wait(Duration::from_millis(5)).await;
@@ -223,14 +225,14 @@ pub fn numbers(events: &[ClaimedEvent]) -> Vec<i64> {
 
 /// A claimer with these handlers.
 #[must_use]
-pub fn serves(handlers: &[(&str, &str)]) -> Serves {
+pub fn handler_filter(handlers: &[(&str, &str)]) -> HandlerFilter {
     let mut mine: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for (type_name, handler) in handlers {
         mine.entry((*type_name).to_owned())
             .or_default()
             .insert((*handler).to_owned());
     }
-    Serves::Handlers(mine)
+    HandlerFilter::Handlers(mine)
 }
 
 /// A lane of type `a` that wants handler `one`.

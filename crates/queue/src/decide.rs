@@ -15,10 +15,10 @@ use std::time::Duration;
 use tidegate_core::env::Entropy;
 use tidegate_core::{Backoff, Retry};
 
-use crate::port::{Disposition, HandlerResult, HandlerState, Lane, SUSPECT};
+use crate::port::{Disposition, HandlerResult, HandlerState, Lane, POISON_AFTER};
 
 /// So often at least must an event be alone with a lease that runs out before it is given up on: a
-/// process has other events beside a suspect, and one of them may have been the reason once.
+/// process has other events beside a poison candidate, and one of them may have been the reason once.
 const ALONE_AT_LEAST: u32 = 2;
 
 /// When an event with an error that nobody can mend is finalized.
@@ -70,7 +70,7 @@ impl Default for Policy {
 
 /// What is known of an event when nothing more can be done for it here and now.
 #[derive(Debug)]
-pub struct Facts<'a> {
+pub struct EventFacts<'a> {
     /// Its type.
     pub type_name: &'a str,
     /// Every handler that is registered for its type, anywhere.
@@ -114,11 +114,11 @@ fn progress(state: Option<&HandlerState>, retry: &Retry) -> Progress {
 
 /// What is thought of an event by the leases of it that ran out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub(crate) enum PoisonState {
     /// Nothing: it was one among others.
     Trusted,
-    /// It may be what takes processes down, and is handled with no other suspect beside it.
-    Suspect,
+    /// It may be what takes processes down, and is handled with no other poison candidate beside it.
+    Suspected,
     /// Its attempts are used up, alone: it is not handled again.
     GivenUp,
 }
@@ -127,18 +127,18 @@ pub(crate) enum Standing {
 #[must_use]
 pub(crate) fn alone(abandoned: u32) -> u32 {
     // From there on it is handed out alone, so each one counts.
-    abandoned.saturating_sub(SUSPECT)
+    abandoned.saturating_sub(POISON_AFTER)
 }
 
 /// What is thought of an event of which so many leases ran out.
 #[must_use]
-pub(crate) fn standing(abandoned: u32, retry: &Retry) -> Standing {
-    if abandoned < SUSPECT {
-        return Standing::Trusted;
+pub(crate) fn poison_state(abandoned: u32, retry: &Retry) -> PoisonState {
+    if abandoned < POISON_AFTER {
+        return PoisonState::Trusted;
     }
     match retry.attempts {
-        Some(limit) if alone(abandoned) >= limit.max(ALONE_AT_LEAST) => Standing::GivenUp,
-        Some(_) | None => Standing::Suspect,
+        Some(limit) if alone(abandoned) >= limit.max(ALONE_AT_LEAST) => PoisonState::GivenUp,
+        Some(_) | None => PoisonState::Suspected,
     }
 }
 
@@ -175,7 +175,7 @@ pub fn to_call<'a>(
 
 /// Decides where an event goes.
 #[must_use]
-pub fn decide(facts: &Facts<'_>, policy: &Policy, entropy: &mut dyn Entropy) -> Disposition {
+pub fn decide(facts: &EventFacts<'_>, policy: &Policy, entropy: &mut dyn Entropy) -> Disposition {
     let states: BTreeMap<&str, &HandlerState> = facts
         .states
         .iter()
@@ -219,11 +219,11 @@ pub fn decide(facts: &Facts<'_>, policy: &Policy, entropy: &mut dyn Entropy) -> 
     });
     match waits.min() {
         Some(after) => Disposition::Retry { after, lane },
-        None => Disposition::Leave { lane },
+        None => Disposition::Defer { lane },
     }
 }
 
-fn finalize(facts: &Facts<'_>) -> Disposition {
+fn finalize(facts: &EventFacts<'_>) -> Disposition {
     let errors = facts.states.iter();
     let errors = errors.filter(|s| s.result != HandlerResult::Success);
     let errors: Vec<HandlerState> = errors.cloned().collect();

@@ -6,11 +6,11 @@
 
 mod call;
 mod claimer;
-mod hub;
 mod ready;
-mod registered;
+mod registry_sync;
 mod renewer;
 mod settler;
+mod state;
 mod worker;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,13 +23,14 @@ use tidegate_core::env::{BoxFuture, Clock, Env, Task};
 use tidegate_core::{Classify, FailureClass};
 
 use crate::decide::Policy;
-use crate::event::Event;
+use crate::event::QueueEvent;
 use crate::handler::{
-    AnyHandler, Closure, Context, Delivery, Handled, Handler, Raw, Typed, TypedClosure,
+    AnyHandler, ClosureHandler, Context, Delivery, Handled, Handler, RawEvent, TypedClosureHandler,
+    TypedHandler,
 };
 use crate::queue::Queue;
 use crate::{QueueError, limit};
-use hub::Hub;
+use state::DispatchState;
 
 /// How a dispatcher works; the keys of the section `queue`.
 #[derive(Debug, Clone)]
@@ -44,7 +45,7 @@ pub struct DispatcherOptions {
     pub lease: Duration,
     /// The deadline of one call: `handler-timeout`.
     pub handler_timeout: Duration,
-    /// How often claims that ran out are looked for, at least twice per lease: `rescue-interval`.
+    /// How often claims that ran out are looked for, at least twice per lease: `reclaim_expired-interval`.
     pub rescue_interval: Duration,
     /// How long running handlers may go on after the stop.
     pub stop_timeout: Duration,
@@ -120,8 +121,8 @@ impl DispatcherBuilder {
     ///
     /// # Errors
     /// Its id is taken or cannot be used.
-    pub fn register<E: Event>(self, handler: impl Handler<E>) -> Result<Self, RegisterError> {
-        self.add(Arc::new(Typed {
+    pub fn register<E: QueueEvent>(self, handler: impl Handler<E>) -> Result<Self, RegisterError> {
+        self.add(Arc::new(TypedHandler {
             handler,
             of: PhantomData,
         }))
@@ -137,10 +138,10 @@ impl DispatcherBuilder {
         act: impl Fn(Delivery<E>) -> R + Send + Sync + 'static,
     ) -> Result<Self, RegisterError>
     where
-        E: Event,
+        E: QueueEvent,
         R: Future<Output = Handled> + Send + 'static,
     {
-        self.add(Arc::new(TypedClosure {
+        self.add(Arc::new(TypedClosureHandler {
             id: id.into(),
             act,
             of: PhantomData,
@@ -159,14 +160,14 @@ impl DispatcherBuilder {
     ) -> Result<Self, RegisterError>
     where
         F: for<'a> Fn(
-                &'a Raw<'a>,
+                &'a RawEvent<'a>,
                 &'a mut Context,
             ) -> std::pin::Pin<Box<dyn Future<Output = Handled> + Send + 'a>>
             + Send
             + Sync
             + 'static,
     {
-        self.add(Arc::new(Closure {
+        self.add(Arc::new(ClosureHandler {
             id: id.into(),
             type_name: type_name.into(),
             act,
@@ -177,7 +178,7 @@ impl DispatcherBuilder {
         let id = handler.id().to_owned();
         // Ids are joined by commas and colons in lanes.
         if id.is_empty() || id.contains([',', ':', '"', '\\']) || id.chars().any(char::is_control) {
-            return Err(RegisterError::Name(QueueError::Name {
+            return Err(RegisterError::Name(QueueError::InvalidName {
                 what: "handler id",
                 name: id,
                 why: "it is empty or holds a comma, a colon, a quote or a control character",
@@ -208,8 +209,8 @@ impl DispatcherBuilder {
                 options: self.options,
                 handlers: self.handlers,
                 mine,
-                hub: Mutex::new(Hub::new(entropy)),
-                signals: hub::Signals::default(),
+                state: Mutex::new(DispatchState::new(entropy)),
+                signals: state::DispatchSignals::default(),
                 env,
             }),
         }
@@ -228,14 +229,14 @@ struct Shared {
     options: DispatcherOptions,
     handlers: BTreeMap<String, Arc<dyn AnyHandler>>,
     mine: BTreeMap<String, BTreeSet<String>>,
-    hub: Mutex<Hub>,
-    signals: hub::Signals,
+    state: Mutex<DispatchState>,
+    signals: state::DispatchSignals,
     env: Env,
 }
 
 /// What a dispatcher did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Report {
+pub struct DispatchReport {
     /// Events claimed.
     pub claimed: u64,
     /// Events finalized.
@@ -248,7 +249,7 @@ pub struct Report {
 
 /// How a dispatcher is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Health {
+pub struct DispatcherHealth {
     /// Whether it takes new work.
     pub is_up: bool,
     /// What is wrong, if something is.
@@ -272,14 +273,14 @@ pub struct DispatcherHandle {
 impl DispatcherHandle {
     /// How it is.
     #[must_use]
-    pub fn health(&self) -> Health {
-        self.shared.hub().health()
+    pub fn health(&self) -> DispatcherHealth {
+        self.shared.state().health()
     }
 
     /// What it did so far.
     #[must_use]
-    pub fn report(&self) -> Report {
-        self.shared.hub().report
+    pub fn report(&self) -> DispatchReport {
+        self.shared.state().report
     }
 }
 
@@ -316,7 +317,7 @@ impl Dispatcher {
     ///
     /// If canceled, its handlers are cut short with it, leases run out by themselves and somebody else
     /// goes on.
-    pub async fn run(self, shutdown: impl Future<Output = ()> + Send) -> Report {
+    pub async fn run(self, shutdown: impl Future<Output = ()> + Send) -> DispatchReport {
         let shared = self.shared;
         let workers = (0..shared.options.concurrency.max(1)).map(|number| {
             let task: BoxFuture<'static> = Box::pin(worker::work(Arc::clone(&shared)));
@@ -344,7 +345,7 @@ impl Dispatcher {
             );
         };
         tokio::join!(stop, working);
-        shared.hub().report
+        shared.state().report
     }
 }
 

@@ -11,14 +11,14 @@ pub enum QueueError {
     #[error("the queue's store failed")]
     Store(#[from] StoreError),
     /// No answer came, and it may or may not have happened.
-    #[error("no answer came while trying to {doing}")]
-    Unanswered {
+    #[error("no answer while trying to {doing}; the outcome is unknown")]
+    OutcomeUnknown {
         /// What was being done.
         doing: &'static str,
     },
     /// No event has this number.
     #[error("there is no event {id} in the queue or in its log")]
-    Unknown {
+    UnknownEvent {
         /// The number.
         id: i64,
     },
@@ -32,16 +32,14 @@ pub enum QueueError {
     },
     /// A side effect was done meanwhile for another event of the same id: nothing of this one happened, and
     /// the next attempt finds it done.
-    #[error(
-        "a side effect for event `{event_id}` was done meanwhile for another one of the same id"
-    )]
-    Guarded {
+    #[error("another event with the id `{event_id}` has recorded the same side effect")]
+    SideEffectExists {
         /// The id.
         event_id: EventId,
     },
     /// The event is not in a state in which this can be done.
     #[error("event {id} is {state} and cannot be {wanted}")]
-    Misplaced {
+    WrongState {
         /// The number.
         id: i64,
         /// Where it is.
@@ -59,20 +57,20 @@ pub enum QueueError {
         source: serde_json::Error,
     },
     /// No projection of this name has begun.
-    #[error("no projection `{name}` has begun")]
+    #[error("projection `{name}` does not exist")]
     UnknownProjection {
         /// The name.
         name: String,
     },
     /// The projection is being built by some process.
-    #[error("projection `{name}` is run by a process")]
+    #[error("projection `{name}` is running in a process")]
     ProjectionRuns {
         /// The name.
         name: String,
     },
     /// A name that cannot be used.
     #[error("{what} `{name}` cannot be used: {why}")]
-    Name {
+    InvalidName {
         /// What was being named.
         what: &'static str,
         /// The name.
@@ -82,9 +80,9 @@ pub enum QueueError {
     },
     /// Retention has removed events that a rebuild would need.
     #[error(
-        "projection `{name}` cannot be rebuilt whole: retention has removed events from the log"
+        "projection `{name}` cannot be rebuilt completely: retention has removed events from the log"
     )]
-    Removed {
+    EventsRemoved {
         /// The projection.
         name: String,
     },
@@ -99,10 +97,10 @@ pub enum QueueError {
         limit: usize,
     },
     /// Handlers came or went since it was decided where events go; nothing happened.
-    #[error("the handlers that are registered are others by now")]
+    #[error("the handler registry changed meanwhile")]
     RegistryChanged,
     /// The transaction is of another database than the queue.
-    #[error("the transaction is not one of the queue's database")]
+    #[error("the transaction belongs to another database than the queue")]
     ForeignTransaction,
 }
 
@@ -112,17 +110,17 @@ impl QueueError {
     pub fn may_have_happened(&self) -> bool {
         match self {
             Self::Store(error) => error.may_have_happened(),
-            Self::Unanswered { .. } => true,
+            Self::OutcomeUnknown { .. } => true,
             Self::RegistryChanged
-            | Self::Unknown { .. }
+            | Self::UnknownEvent { .. }
             | Self::Busy { .. }
-            | Self::Guarded { .. }
-            | Self::Misplaced { .. }
+            | Self::SideEffectExists { .. }
+            | Self::WrongState { .. }
             | Self::Encode { .. }
             | Self::UnknownProjection { .. }
             | Self::ProjectionRuns { .. }
-            | Self::Name { .. }
-            | Self::Removed { .. }
+            | Self::InvalidName { .. }
+            | Self::EventsRemoved { .. }
             | Self::TooLong { .. }
             | Self::ForeignTransaction => false,
         }
@@ -135,16 +133,18 @@ impl QueueError {
     pub fn code(&self) -> Code {
         Code::from_static(match self {
             Self::Store(error) => return error.code(),
-            Self::Unanswered { .. } => "store.timeout",
-            Self::Unknown { .. } => "queue.unknown",
+            Self::OutcomeUnknown { .. } => "store.timeout",
+            Self::UnknownEvent { .. } => "queue.unknown",
             Self::Busy { .. } => "queue.busy",
-            Self::Misplaced { .. } => "queue.misplaced",
+            Self::WrongState { .. } => "queue.wrong-state",
             Self::Encode { .. } => "queue.payload",
             Self::UnknownProjection { .. } => "projection.unknown",
             Self::ProjectionRuns { .. } => "projection.runs",
-            Self::Removed { .. } => "projection.removed",
-            Self::Name { .. } | Self::TooLong { .. } => "usage.name",
-            Self::Guarded { .. } | Self::RegistryChanged | Self::ForeignTransaction => "internal",
+            Self::EventsRemoved { .. } => "projection.removed",
+            Self::InvalidName { .. } | Self::TooLong { .. } => "usage.name",
+            Self::SideEffectExists { .. } | Self::RegistryChanged | Self::ForeignTransaction => {
+                "internal"
+            }
         })
     }
 
@@ -153,24 +153,26 @@ impl QueueError {
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             Self::Store(error) => error.hint(),
-            Self::Unanswered { .. } => Some(OUTCOME_UNKNOWN),
-            Self::Unknown { .. } => Some(
+            Self::OutcomeUnknown { .. } => Some(OUTCOME_UNKNOWN),
+            Self::UnknownEvent { .. } => Some(
                 "`tidegate queue ls` lists what waits, `ls --status completed` the log; retention removes \
                  events for good, and `tidegate audit` names one that was lost",
             ),
             Self::Busy { .. } => Some("wait until its handlers have ended, or its lease has"),
             Self::UnknownProjection { .. } => {
-                Some("`tidegate projection ls` lists those that have")
+                Some("`tidegate projection ls` lists all projections")
             }
             Self::ProjectionRuns { .. } => Some(
-                "stop the process that runs it first; its turn ends with `queue.projection.lease`",
+                "stop the process that runs it first; its leadership ends after `queue.projection.lease`",
             ),
-            Self::Removed { .. } => Some("`--partial` builds it from the events that are left"),
-            Self::Misplaced { .. }
+            Self::EventsRemoved { .. } => {
+                Some("`--partial` builds it from the events that are left")
+            }
+            Self::WrongState { .. }
             | Self::Encode { .. }
-            | Self::Name { .. }
+            | Self::InvalidName { .. }
             | Self::TooLong { .. }
-            | Self::Guarded { .. }
+            | Self::SideEffectExists { .. }
             | Self::RegistryChanged
             | Self::ForeignTransaction => None,
         }
@@ -197,17 +199,17 @@ impl Classify for QueueError {
     fn class(&self) -> FailureClass {
         match self {
             Self::Store(error) => error.class(),
-            Self::Unanswered { .. }
+            Self::OutcomeUnknown { .. }
             | Self::Busy { .. }
-            | Self::Guarded { .. }
+            | Self::SideEffectExists { .. }
             | Self::ProjectionRuns { .. }
             | Self::RegistryChanged => FailureClass::Transient,
-            Self::Unknown { .. }
-            | Self::Misplaced { .. }
+            Self::UnknownEvent { .. }
+            | Self::WrongState { .. }
             | Self::Encode { .. }
             | Self::UnknownProjection { .. }
-            | Self::Name { .. }
-            | Self::Removed { .. }
+            | Self::InvalidName { .. }
+            | Self::EventsRemoved { .. }
             | Self::TooLong { .. }
             | Self::ForeignTransaction => FailureClass::Permanent,
         }

@@ -12,15 +12,15 @@ use crate::QueueError;
 ///
 /// ```
 /// use serde::{Deserialize, Serialize};
-/// use tidegate_queue::Event;
+/// use tidegate_queue::QueueEvent;
 /// #[derive(Serialize, Deserialize)]
 /// struct OrderPlaced { order: u64, customer: String }
-/// impl Event for OrderPlaced {
+/// impl QueueEvent for OrderPlaced {
 ///     const TYPE: &'static str = "OrderPlaced";
 ///     fn key(&self) -> Option<String> { Some(self.customer.clone()) }
 /// }
 /// ```
-pub trait Event: Serialize + DeserializeOwned + Send + Sync + 'static {
+pub trait QueueEvent: Serialize + DeserializeOwned + Send + Sync + 'static {
     /// The name it has in the tables. Changing it orphans what was published under the old one.
     const TYPE: &'static str;
 
@@ -52,7 +52,7 @@ impl NewEvent {
     ///
     /// # Errors
     /// It has no JSON form.
-    pub fn of<E: Event>(event_id: EventId, event: &E) -> Result<Self, QueueError> {
+    pub fn of<E: QueueEvent>(event_id: EventId, event: &E) -> Result<Self, QueueError> {
         let payload = serde_json::to_string(event).map_err(|source| QueueError::Encode {
             type_name: E::TYPE.to_owned(),
             source,
@@ -77,7 +77,7 @@ impl NewEvent {
     ) -> Result<Self, QueueError> {
         let (type_name, payload) = (type_name.into(), payload.into());
         if type_name.is_empty() {
-            return Err(QueueError::Name {
+            return Err(QueueError::InvalidName {
                 what: "event type",
                 name: type_name,
                 why: "it is empty",

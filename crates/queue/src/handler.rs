@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use tidegate_core::{Classify, Code, EventId, EventIds, Failure, FailureClass};
 
-use crate::event::{Event, NewEvent};
+use crate::event::{NewEvent, QueueEvent};
 use crate::port::{ClaimedEvent, HandlerCommit, HandlerState, QueueStore};
 use crate::tx::Tx;
 use crate::{QueueError, limit};
@@ -50,7 +50,7 @@ impl From<QueueError> for Handled {
 ///
 /// It may be called more than once for one event: after a crash, a lease that ran out, or an answer
 /// that was lost. What it does through its [`Context`] happens once.
-pub trait Handler<E: Event>: Send + Sync + 'static {
+pub trait Handler<E: QueueEvent>: Send + Sync + 'static {
     /// Its name, unique among all handlers of all processes.
     fn id(&self) -> &str;
 
@@ -115,7 +115,7 @@ impl Context {
     ///
     /// # Errors
     /// It has no JSON form, or its type or key is too long.
-    pub fn publish<E: Event>(&mut self, event: &E) -> Result<EventId, QueueError> {
+    pub fn publish<E: QueueEvent>(&mut self, event: &E) -> Result<EventId, QueueError> {
         let id = self.ids.mint();
         self.publish_raw(NewEvent::of(id, event)?)?;
         Ok(id)
@@ -207,12 +207,12 @@ pub(crate) trait AnyHandler: Send + Sync {
     ) -> Call<'a>;
 }
 
-pub(crate) struct Typed<E, H> {
+pub(crate) struct TypedHandler<E, H> {
     pub(crate) handler: H,
     pub(crate) of: PhantomData<fn() -> E>,
 }
 
-impl<E: Event, H: Handler<E>> AnyHandler for Typed<E, H> {
+impl<E: QueueEvent, H: Handler<E>> AnyHandler for TypedHandler<E, H> {
     fn id(&self) -> &str {
         self.handler.id()
     }
@@ -237,15 +237,15 @@ impl<E: Event, H: Handler<E>> AnyHandler for Typed<E, H> {
 }
 
 /// A handler that is a closure over the raw payload.
-pub(crate) struct Closure<F> {
+pub(crate) struct ClosureHandler<F> {
     pub(crate) id: String,
     pub(crate) type_name: String,
     pub(crate) act: F,
 }
 
-impl<F> AnyHandler for Closure<F>
+impl<F> AnyHandler for ClosureHandler<F>
 where
-    F: for<'a> Fn(&'a Raw<'a>, &'a mut Context) -> Call<'a> + Send + Sync,
+    F: for<'a> Fn(&'a RawEvent<'a>, &'a mut Context) -> Call<'a> + Send + Sync,
 {
     fn id(&self) -> &str {
         &self.id
@@ -262,22 +262,22 @@ where
         context: &'a mut Context,
     ) -> Call<'a> {
         Box::pin(async move {
-            let raw = Raw { event, attempt };
+            let raw = RawEvent { event, attempt };
             (self.act)(&raw, context).await
         })
     }
 }
 
 /// A handler that is a closure over a typed event.
-pub(crate) struct TypedClosure<E, F> {
+pub(crate) struct TypedClosureHandler<E, F> {
     pub(crate) id: String,
     pub(crate) act: F,
     pub(crate) of: PhantomData<fn() -> E>,
 }
 
-impl<E, F, R> AnyHandler for TypedClosure<E, F>
+impl<E, F, R> AnyHandler for TypedClosureHandler<E, F>
 where
-    E: Event,
+    E: QueueEvent,
     F: Fn(Delivery<E>) -> R + Send + Sync + 'static,
     R: Future<Output = Handled> + Send + 'static,
 {
@@ -301,7 +301,7 @@ where
 
 /// The event with its type. The same bytes never become readable, so trying again would be for
 /// nothing.
-fn delivery<E: Event>(event: &ClaimedEvent, attempt: u32) -> Result<Delivery<E>, Handled> {
+fn delivery<E: QueueEvent>(event: &ClaimedEvent, attempt: u32) -> Result<Delivery<E>, Handled> {
     let decoded = serde_json::from_str::<E>(&event.payload).map_err(|error| {
         let code = Code::from_static("schema.invalid");
         let text = format!(
@@ -322,13 +322,13 @@ fn delivery<E: Event>(event: &ClaimedEvent, attempt: u32) -> Result<Delivery<E>,
 
 /// An event as it stands in the table, for handlers of any type.
 #[derive(Debug)]
-pub struct Raw<'a> {
+pub struct RawEvent<'a> {
     event: &'a ClaimedEvent,
     /// How often this handler was called for it, this time included.
     pub attempt: u32,
 }
 
-impl Raw<'_> {
+impl RawEvent<'_> {
     /// Its JSON.
     #[must_use]
     pub fn payload(&self) -> &str {

@@ -29,14 +29,14 @@ pub mod conformance;
 pub mod model;
 
 pub use component::QueueComponent;
-pub use decide::{Facts, OnFatal, Policy, Unhandled, decide, to_call};
+pub use decide::{EventFacts, OnFatal, Policy, Unhandled, decide, to_call};
 pub use dispatch::{
-    AlreadyRegistered, Dispatcher, DispatcherBuilder, DispatcherHandle, DispatcherOptions, Health,
-    RegisterError, Report,
+    AlreadyRegistered, DispatchReport, Dispatcher, DispatcherBuilder, DispatcherHandle,
+    DispatcherHealth, DispatcherOptions, RegisterError,
 };
 pub use error::QueueError;
-pub use event::{Event, NewEvent};
-pub use handler::{Context, Delivery, Handled, Handler, Raw};
+pub use event::{NewEvent, QueueEvent};
+pub use handler::{Context, Delivery, Handled, Handler, RawEvent};
 pub use projection::{
     Applied, Projection, ProjectionBuilder, ProjectionState, Projector, ProjectorOptions, Rebuild,
     RebuildError, Target,

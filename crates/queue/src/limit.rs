@@ -26,7 +26,7 @@ pub const MAX_ERROR: usize = 8 * 1_024;
 
 /// Whether a text can stand in the tables under a limit.
 pub(crate) fn check(what: &'static str, text: &str, limit: usize) -> Result<(), QueueError> {
-    let refuse = |why| QueueError::Name {
+    let refuse = |why| QueueError::InvalidName {
         what,
         name: text.escape_debug().to_string(),
         why,
@@ -56,7 +56,7 @@ pub(crate) fn check_events(events: &[NewEvent]) -> Result<(), QueueError> {
         let has_zero =
             |(name, value): &(&String, &String)| name.contains('\0') || value.contains('\0');
         if let Some((name, _)) = event.headers.iter().find(has_zero) {
-            return Err(QueueError::Name {
+            return Err(QueueError::InvalidName {
                 what: "header",
                 name: name.escape_debug().to_string(),
                 why: "it holds a zero byte",

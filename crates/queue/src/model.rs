@@ -1,6 +1,6 @@
 //! The queue's store as a model in memory: what the tables mean, without tables.
 //!
-//! **May fail:** a [`Fault`] may refuse a call, lose its answer after it happened, delay it, or let it
+//! **May fail:** a [`CallFault`] may refuse a call, lose its answer after it happened, delay it, or let it
 //! hang; a transaction may commit long after a later one. **Must not fail:** each call is atomic,
 //! what was answered stays, and the time is that of the clock the model was made with, which is the
 //! database's and not that of whoever calls.
@@ -27,17 +27,18 @@ use tokio::sync::Notify;
 
 use crate::event::NewEvent;
 use crate::port::{
-    Answer, ClaimRequest, Claimed, Cleaned, Filter, HandlerCommit, Held, Listed, LogPage,
-    QueueStore, Recount, Registry, Settlement, Sighting, Stats, Turn,
+    ClaimRequest, Claimed, Cleaned, EventFilter, HandlerCommit, Leadership, LeaseId, ListedEvent,
+    LogPage, QueueLocation, QueueRecount, QueueStats, QueueStore, Registry, Settlement,
+    StoreFuture,
 };
 use crate::tx::Tx;
 use crate::{QueueError, limit};
-use state::State;
+use state::ModelState;
 pub use tx::ModelTx;
 
 /// What becomes of one call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fault {
+pub enum CallFault {
     /// It works.
     None,
     /// It does not happen, and says so.
@@ -53,15 +54,15 @@ pub enum Fault {
 /// How long a call waits for an answer, as the real stores do.
 pub const TIMEOUT: Duration = Duration::from_secs(10);
 
-type Script = dyn FnMut(&'static str) -> Fault + Send;
+type Script = dyn FnMut(&'static str) -> CallFault + Send;
 
 /// The queue in memory. Cloning gives another handle on the same one, as another process has it.
 ///
 /// ```
 /// use tidegate_core::env::Env;
-/// use tidegate_queue::model::Model;
+/// use tidegate_queue::model::QueueModel;
 /// use tidegate_queue::port::QueueStore;
-/// let model = Model::new(Env::system().clock);
+/// let model = QueueModel::new(Env::system().clock);
 /// # tokio::runtime::Runtime::new()?.block_on(async {
 /// assert_eq!(model.account().await?.accepted, 0);
 /// # Ok::<(), tidegate_queue::QueueError>(())
@@ -69,14 +70,14 @@ type Script = dyn FnMut(&'static str) -> Fault + Send;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone)]
-pub struct Model {
-    state: Arc<Mutex<State>>,
+pub struct QueueModel {
+    state: Arc<Mutex<ModelState>>,
     clock: Arc<dyn Clock>,
     wakes: Arc<Notify>,
     script: Arc<Mutex<Box<Script>>>,
 }
 
-impl Model {
+impl QueueModel {
     /// An empty queue whose time is that of `clock`.
     #[must_use]
     pub fn new(clock: Arc<dyn Clock>) -> Self {
@@ -84,12 +85,12 @@ impl Model {
             state: Arc::default(),
             clock,
             wakes: Arc::default(),
-            script: Arc::new(Mutex::new(Box::new(|_| Fault::None))),
+            script: Arc::new(Mutex::new(Box::new(|_| CallFault::None))),
         }
     }
 
     /// Asks `script` before each call what becomes of it.
-    pub fn set_faults(&self, script: impl FnMut(&'static str) -> Fault + Send + 'static) {
+    pub fn set_faults(&self, script: impl FnMut(&'static str) -> CallFault + Send + 'static) {
         *self.script.lock().unwrap_or_else(PoisonError::into_inner) = Box::new(script);
     }
 
@@ -113,11 +114,11 @@ impl Model {
 
     /// The books against a recount, without a call that could fail.
     #[must_use]
-    pub fn audit(&self) -> Recount {
+    pub fn audit(&self) -> QueueRecount {
         self.lock().recount()
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ModelState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -125,7 +126,7 @@ impl Model {
         i64::try_from(self.clock.now_ms()).unwrap_or(i64::MAX)
     }
 
-    fn fault(&self, doing: &'static str) -> Fault {
+    fn fault(&self, doing: &'static str) -> CallFault {
         let mut script = self.script.lock().unwrap_or_else(PoisonError::into_inner);
         script(doing)
     }
@@ -134,49 +135,55 @@ impl Model {
     fn call<'a, T: Send + 'a>(
         &'a self,
         doing: &'static str,
-        act: impl FnOnce(&mut State, i64) -> Result<T, QueueError> + Send + 'a,
-    ) -> Answer<'a, T> {
+        act: impl FnOnce(&mut ModelState, i64) -> Result<T, QueueError> + Send + 'a,
+    ) -> StoreFuture<'a, T> {
         Box::pin(async move {
             let fault = self.fault(doing);
             match fault {
-                Fault::None | Fault::LoseAnswer => {}
-                Fault::Refuse => {
+                CallFault::None | CallFault::LoseAnswer => {}
+                CallFault::Refuse => {
                     return Err(QueueError::Store(tidegate_store::StoreError::of(
                         doing,
                         tidegate_store::sqlx::Error::PoolTimedOut,
                     )));
                 }
-                Fault::Delay(span) => self.clock.sleep(span).await,
-                Fault::Hang => {
+                CallFault::Delay(span) => self.clock.sleep(span).await,
+                CallFault::Hang => {
                     self.clock.sleep(TIMEOUT).await;
-                    return Err(QueueError::Unanswered { doing });
+                    return Err(QueueError::OutcomeUnknown { doing });
                 }
             }
             let now = self.now_ms();
             let answer = act(&mut self.lock(), now);
             match fault {
-                Fault::LoseAnswer => Err(QueueError::Unanswered { doing }),
-                Fault::None | Fault::Refuse | Fault::Delay(_) | Fault::Hang => answer,
+                CallFault::LoseAnswer => Err(QueueError::OutcomeUnknown { doing }),
+                CallFault::None | CallFault::Refuse | CallFault::Delay(_) | CallFault::Hang => {
+                    answer
+                }
             }
         })
     }
 }
 
-impl fmt::Debug for Model {
+impl fmt::Debug for QueueModel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Model")
+        f.write_str("QueueModel")
     }
 }
 
-impl QueueStore for Model {
-    fn publish<'a>(&'a self, events: &'a [NewEvent]) -> Answer<'a, Vec<i64>> {
+impl QueueStore for QueueModel {
+    fn publish<'a>(&'a self, events: &'a [NewEvent]) -> StoreFuture<'a, Vec<i64>> {
         self.call("publish", |state, now| {
             limit::check_events(events)?;
             Ok(state.publish(events, now))
         })
     }
 
-    fn publish_in<'a>(&'a self, tx: &'a mut Tx, events: &'a [NewEvent]) -> Answer<'a, Vec<i64>> {
+    fn publish_in<'a>(
+        &'a self,
+        tx: &'a mut Tx,
+        events: &'a [NewEvent],
+    ) -> StoreFuture<'a, Vec<i64>> {
         Box::pin(async move {
             limit::check_events(events)?;
             let tx = tx.model().ok_or(QueueError::ForeignTransaction)?;
@@ -184,26 +191,30 @@ impl QueueStore for Model {
         })
     }
 
-    fn begin(&self) -> Answer<'_, Tx> {
+    fn begin(&self) -> StoreFuture<'_, Tx> {
         let tx = ModelTx::new(self.clone());
         self.call("begin", |_, _| Ok(Tx::Model(tx)))
     }
 
-    fn claim<'a>(&'a self, request: &'a ClaimRequest) -> Answer<'a, Claimed> {
+    fn claim<'a>(&'a self, request: &'a ClaimRequest) -> StoreFuture<'a, Claimed> {
         self.call("claim", |state, now| Ok(state.claim(request, now)))
     }
 
-    fn renew<'a>(&'a self, held: &'a [Held], lease: Duration) -> Answer<'a, Vec<Held>> {
+    fn renew<'a>(
+        &'a self,
+        leases: &'a [LeaseId],
+        lease: Duration,
+    ) -> StoreFuture<'a, Vec<LeaseId>> {
         self.call("renew", move |state, now| {
-            Ok(state.renew(held, now, span_ms(lease)))
+            Ok(state.renew(leases, now, span_ms(lease)))
         })
     }
 
-    fn reopen(&self, batch: i64, token: i64) -> Answer<'_, Option<(i64, Vec<i64>)>> {
+    fn reopen(&self, batch: i64, token: i64) -> StoreFuture<'_, Option<(i64, Vec<i64>)>> {
         self.call("reopen", move |state, _| Ok(state.reopen(batch, token)))
     }
 
-    fn settle<'a>(&'a self, settlement: &'a Settlement) -> Answer<'a, Vec<i64>> {
+    fn settle<'a>(&'a self, settlement: &'a Settlement) -> StoreFuture<'a, Vec<i64>> {
         self.call("settle", |state, now| {
             let version = state.registry.version;
             if settlement.registry.is_some_and(|by| by != version) {
@@ -213,7 +224,7 @@ impl QueueStore for Model {
         })
     }
 
-    fn record<'a>(&'a self, tx: Option<Tx>, commit: &'a HandlerCommit) -> Answer<'a, bool> {
+    fn record<'a>(&'a self, tx: Option<Tx>, commit: &'a HandlerCommit) -> StoreFuture<'a, bool> {
         Box::pin(async move {
             let mut tx = tx;
             let pending = match &mut tx {
@@ -235,81 +246,90 @@ impl QueueStore for Model {
         handler: &'a str,
         event: EventId,
         sub_task: &'a str,
-    ) -> Answer<'a, bool> {
+    ) -> StoreFuture<'a, bool> {
         let key = (handler.to_owned(), event, sub_task.to_owned());
         self.call("is_done", move |state, _| Ok(state.inbox.contains(&key)))
     }
 
-    fn register<'a>(&'a self, handlers: &'a [(String, String)]) -> Answer<'a, ()> {
+    fn register<'a>(&'a self, handlers: &'a [(String, String)]) -> StoreFuture<'a, ()> {
         self.call("register", |state, _| {
             state.register(handlers);
             Ok(())
         })
     }
 
-    fn unregister<'a>(&'a self, type_name: &'a str, handler: &'a str) -> Answer<'a, bool> {
+    fn unregister<'a>(&'a self, type_name: &'a str, handler: &'a str) -> StoreFuture<'a, bool> {
         self.call("unregister", |state, _| {
             Ok(state.unregister(type_name, handler))
         })
     }
 
-    fn registry(&self) -> Answer<'_, Registry> {
+    fn registry(&self) -> StoreFuture<'_, Registry> {
         self.call("registry", |state, _| Ok(state.registry.clone()))
     }
 
-    fn take_turn<'a>(
+    fn acquire_leadership<'a>(
         &'a self,
         name: &'a str,
         _owner: &'a str,
         span: Duration,
-    ) -> Answer<'a, Option<Turn>> {
-        self.call("take_turn", move |state, now| {
-            Ok(state.take_turn(name, now, now + span_ms(span)))
+    ) -> StoreFuture<'a, Option<Leadership>> {
+        self.call("acquire_leadership", move |state, now| {
+            Ok(state.acquire_leadership(name, now, now + span_ms(span)))
         })
     }
 
-    fn keep_turn<'a>(&'a self, turn: &'a Turn, span: Duration) -> Answer<'a, bool> {
-        self.call("keep_turn", move |state, now| {
-            Ok(state.keep_turn(turn, now + span_ms(span)))
+    fn renew_leadership<'a>(
+        &'a self,
+        leadership: &'a Leadership,
+        span: Duration,
+    ) -> StoreFuture<'a, bool> {
+        self.call("renew_leadership", move |state, now| {
+            Ok(state.renew_leadership(leadership, now + span_ms(span)))
         })
     }
 
-    fn sequence(&self, limit: u32) -> Answer<'_, u64> {
+    fn sequence(&self, limit: u32) -> StoreFuture<'_, u64> {
         self.call("sequence", move |state, _| Ok(state.sequence(limit)))
     }
 
-    fn read_log(&self, after: i64, limit: u32) -> Answer<'_, LogPage> {
+    fn read_log(&self, after: i64, limit: u32) -> StoreFuture<'_, LogPage> {
         self.call("read_log", move |state, _| {
             Ok(state.read_log(after, i64::from(limit)))
         })
     }
 
-    fn has_removed(&self) -> Answer<'_, bool> {
+    fn has_removed(&self) -> StoreFuture<'_, bool> {
         self.call("has_removed", |state, _| {
             Ok(state.books.removed().delivered != 0)
         })
     }
 
-    fn projection<'a>(&'a self, name: &'a str) -> Answer<'a, i64> {
+    fn projection<'a>(&'a self, name: &'a str) -> StoreFuture<'a, i64> {
         self.call("projection", |state, _| {
             Ok(state.projections.get(name).copied().unwrap_or(0))
         })
     }
 
-    fn projections(&self) -> Answer<'_, Vec<(String, i64)>> {
+    fn projections(&self) -> StoreFuture<'_, Vec<(String, i64)>> {
         self.call("projections", |state, _| {
             let all = state.projections.iter();
             Ok(all.map(|(name, at)| (name.clone(), *at)).collect())
         })
     }
 
-    fn rebuilds<'a>(&'a self, name: &'a str) -> Answer<'a, u64> {
+    fn rebuilds<'a>(&'a self, name: &'a str) -> StoreFuture<'a, u64> {
         self.call("rebuilds", |state, _| {
             Ok(state.rebuilds.get(name).copied().unwrap_or(0))
         })
     }
 
-    fn note_position<'a>(&'a self, of: &'a str, name: &'a str, position: i64) -> Answer<'a, bool> {
+    fn note_position<'a>(
+        &'a self,
+        of: &'a str,
+        name: &'a str,
+        position: i64,
+    ) -> StoreFuture<'a, bool> {
         self.call("note_position", move |state, _| {
             if !state.projections.contains_key(of) {
                 return Ok(false);
@@ -324,16 +344,16 @@ impl QueueStore for Model {
     fn advance<'a>(
         &'a self,
         tx: Tx,
-        turn: &'a Turn,
+        leadership: &'a Leadership,
         name: &'a str,
         from: i64,
         to: i64,
-    ) -> Answer<'a, bool> {
+    ) -> StoreFuture<'a, bool> {
         Box::pin(async move {
             let mut tx = tx;
             let pending = tx.model().ok_or(QueueError::ForeignTransaction)?.take();
             let advanced = self.call("advance", |state, now| {
-                Ok(state.advance(pending, turn, name, (from, to), now))
+                Ok(state.advance(pending, leadership, name, (from, to), now))
             });
             advanced.await
         })
@@ -341,12 +361,12 @@ impl QueueStore for Model {
 
     fn forget_projection<'a>(
         &'a self,
-        turn: Option<&'a Turn>,
+        leadership: Option<&'a Leadership>,
         names: &'a [String],
         tables: &'a [String],
-    ) -> Answer<'a, bool> {
+    ) -> StoreFuture<'a, bool> {
         self.call("forget_projection", move |state, _| {
-            if turn.is_some_and(|turn| !state.holds(turn)) {
+            if leadership.is_some_and(|leadership| !state.holds(leadership)) {
                 return Ok(false);
             }
             for name in names {
@@ -362,52 +382,52 @@ impl QueueStore for Model {
 
     fn swap<'a>(
         &'a self,
-        turn: &'a Turn,
+        leadership: &'a Leadership,
         name: &'a str,
         shadow: &'a str,
         tables: &'a [String],
         marks: &'a [String],
-    ) -> Answer<'a, bool> {
+    ) -> StoreFuture<'a, bool> {
         self.call("swap", |state, _| {
-            Ok(state.swap(turn, name, shadow, tables, marks))
+            Ok(state.swap(leadership, name, shadow, tables, marks))
         })
     }
 
-    fn clean(&self, retention: Option<Duration>) -> Answer<'_, Cleaned> {
+    fn clean(&self, retention: Option<Duration>) -> StoreFuture<'_, Cleaned> {
         self.call("clean", move |state, now| {
             Ok(state.clean(retention.map(|retention| now - span_ms(retention)), now))
         })
     }
 
-    fn redrive(&self, id: i64) -> Answer<'_, ()> {
+    fn redrive(&self, id: i64) -> StoreFuture<'_, ()> {
         self.call("redrive", move |state, now| state.redrive(id, now))
     }
 
-    fn cancel(&self, id: i64) -> Answer<'_, ()> {
+    fn cancel(&self, id: i64) -> StoreFuture<'_, ()> {
         self.call("cancel", move |state, now| state.cancel(id, now))
     }
 
-    fn list<'a>(&'a self, filter: &'a Filter) -> Answer<'a, Vec<Listed>> {
+    fn list<'a>(&'a self, filter: &'a EventFilter) -> StoreFuture<'a, Vec<ListedEvent>> {
         self.call("list", |state, _| Ok(state.list(filter)))
     }
 
-    fn show(&self, id: i64) -> Answer<'_, Option<Listed>> {
+    fn show(&self, id: i64) -> StoreFuture<'_, Option<ListedEvent>> {
         self.call("show", move |state, _| Ok(state.show(id)))
     }
 
-    fn find(&self, event: EventId) -> Answer<'_, Option<Sighting>> {
+    fn find(&self, event: EventId) -> StoreFuture<'_, Option<QueueLocation>> {
         self.call("find", move |state, _| Ok(state.find(event)))
     }
 
-    fn stats(&self) -> Answer<'_, Stats> {
+    fn stats(&self) -> StoreFuture<'_, QueueStats> {
         self.call("stats", |state, now| Ok(state.stats(now)))
     }
 
-    fn account(&self) -> Answer<'_, Account> {
+    fn account(&self) -> StoreFuture<'_, Account> {
         self.call("account", |state, _| Ok(state.account()))
     }
 
-    fn recount(&self) -> Answer<'_, Recount> {
+    fn recount(&self) -> StoreFuture<'_, QueueRecount> {
         self.call("recount", |state, _| Ok(state.recount()))
     }
 

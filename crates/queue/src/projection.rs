@@ -1,6 +1,6 @@
 //! Projections: read models built from the log of finalized events.
 //!
-//! **Invariant:** position and read model change in one transaction, which is fenced by the turn of
+//! **Invariant:** position and read model change in one transaction, which is fenced by the leadership of
 //! the projection; so every completed event is applied exactly once, in the order of positions,
 //! whatever dies in between.
 
@@ -180,7 +180,7 @@ impl ProjectionBuilder {
     /// # Errors
     /// Its name or a table's cannot be used, or it does nothing with events.
     pub fn build(self) -> Result<Projection, QueueError> {
-        let refuse = |what, name: &str, why| QueueError::Name {
+        let refuse = |what, name: &str, why| QueueError::InvalidName {
             what,
             name: name.to_owned(),
             why,

@@ -8,10 +8,10 @@ use tidegate_core::{EventId, EventIds};
 use tidegate_store::Store;
 
 use crate::QueueError;
-use crate::event::{Event, NewEvent};
+use crate::event::{NewEvent, QueueEvent};
 use crate::port::{
-    ClaimRequest, ClaimedEvent, Disposition, HandlerState, Lane, Move, QueueStore, Serves,
-    Settlement,
+    ClaimRequest, ClaimedEvent, Disposition, HandlerFilter, HandlerState, Lane, QueueStore,
+    Settlement, Transition,
 };
 use crate::tx::Tx;
 
@@ -20,12 +20,12 @@ use crate::tx::Tx;
 /// ```
 /// use serde::{Deserialize, Serialize};
 /// use tidegate_core::env::Env;
-/// use tidegate_queue::{Event, Queue};
+/// use tidegate_queue::{QueueEvent, Queue};
 /// use tidegate_store::{Store, StoreOptions};
 ///
 /// #[derive(Serialize, Deserialize)]
 /// struct OrderPlaced { order: u64 }
-/// impl Event for OrderPlaced { const TYPE: &'static str = "OrderPlaced"; }
+/// impl QueueEvent for OrderPlaced { const TYPE: &'static str = "OrderPlaced"; }
 ///
 /// # let dir = tempfile::tempdir()?;
 /// # let path = dir.path().join("queue.db");
@@ -127,7 +127,7 @@ impl Queue {
     ///
     /// # Errors
     /// It has no JSON form, or the database is away or refused.
-    pub async fn publish<E: Event>(&self, event: &E) -> Result<EventId, QueueError> {
+    pub async fn publish<E: QueueEvent>(&self, event: &E) -> Result<EventId, QueueError> {
         let event = NewEvent::of(self.ids.mint(), event)?;
         let id = event.event_id;
         self.publish_all(&[event]).await?;
@@ -155,7 +155,7 @@ impl Queue {
     ///
     /// # Errors
     /// It has no JSON form, the transaction is of another database, or the database refused.
-    pub async fn publish_in<E: Event>(
+    pub async fn publish_in<E: QueueEvent>(
         &self,
         tx: &mut Tx,
         event: &E,
@@ -207,11 +207,11 @@ impl Queue {
             owner: self.owner.clone(),
             limit,
             lease: self.lease,
-            serves: Serves::All,
-            rescue: true,
-            rows: true,
-            suspects: true,
-            alone: false,
+            filter: HandlerFilter::All,
+            reclaim_expired: true,
+            include_delayed: true,
+            include_poison: true,
+            isolate: false,
         };
         let claimed = self.store.claim(&request).await?.events;
         let (blocked, free): (Vec<_>, Vec<_>) =
@@ -247,7 +247,7 @@ impl Queue {
         let id = event.claim.id;
         match self.store.show(id).await? {
             Some(_) => Ok(false),
-            None => Err(QueueError::Unknown { id }),
+            None => Err(QueueError::UnknownEvent { id }),
         }
     }
 
@@ -256,7 +256,7 @@ impl Queue {
         events: &[ClaimedEvent],
         to: impl Fn(&ClaimedEvent) -> Disposition,
     ) -> Result<Vec<i64>, QueueError> {
-        let moves = events.iter().map(|event| Move {
+        let transitions = events.iter().map(|event| Transition {
             claim: event.claim.clone(),
             key: event.key.clone(),
             to: to(event),
@@ -264,9 +264,9 @@ impl Queue {
         });
         let settlement = Settlement {
             registry: None,
-            moves: moves.collect(),
+            transitions: transitions.collect(),
             // Whoever polls by hand may settle in any order; a batch ends with its last event.
-            finished: events.iter().map(|event| event.claim.held).collect(),
+            finished: events.iter().map(|event| event.claim.lease).collect(),
         };
         self.store.settle(&settlement).await
     }

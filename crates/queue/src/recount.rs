@@ -1,6 +1,6 @@
 //! What the tables hold, beside what the books say that they hold.
 //!
-//! A store tells of each event where its tables have it ([`Seen`]); where the event is follows from
+//! A store tells of each event where its tables have it ([`FoundRows`]); where the event is follows from
 //! that alone, so that the three stores cannot differ in it. An event that is nowhere is missing; one
 //! that is in two places is found twice, and the second time is too much.
 //!
@@ -22,7 +22,7 @@ const REMEMBERED: usize = 1_000;
 
 /// What the tables hold, and what the books say that they hold.
 #[derive(Debug)]
-pub struct Recount {
+pub struct QueueRecount {
     /// The books.
     pub books: Books,
     /// What was found in the tables.
@@ -33,7 +33,7 @@ pub struct Recount {
     claimed: BTreeMap<Place, i64>,
 }
 
-impl Recount {
+impl QueueRecount {
     /// How many events are missing.
     #[must_use]
     pub fn unaccounted(&self) -> u64 {
@@ -61,7 +61,7 @@ impl Recount {
 
 /// Where the tables have one event.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Seen {
+pub(crate) struct FoundRows {
     /// In the log, and then whether it was given up on.
     pub(crate) logged: Option<bool>,
     /// In the log, and nobody who reads the log finds it: its group is gone or lists something else,
@@ -77,7 +77,7 @@ pub(crate) struct Seen {
     pub(crate) batches: i64,
 }
 
-impl Seen {
+impl FoundRows {
     /// The places that the event is in: one, where all is well.
     ///
     /// A batch goes on listing what was settled of it, so its list counts only for an event that is
@@ -112,7 +112,7 @@ pub(crate) struct Count {
 
 impl Count {
     /// Counts one event.
-    pub(crate) fn add(&mut self, id: EventId, seen: &Seen) {
+    pub(crate) fn add(&mut self, id: EventId, seen: &FoundRows) {
         let mut is_somewhere = false;
         for place in seen.places() {
             self.found.move_one(id, None, Some(place));
@@ -137,8 +137,8 @@ impl Count {
     }
 
     /// Compares what was counted with the books.
-    pub(crate) fn finish(self, books: Books) -> Recount {
-        Recount {
+    pub(crate) fn finish(self, books: Books) -> QueueRecount {
+        QueueRecount {
             missing: named(&books, &self.found, &self.nowhere),
             books,
             found: self.found,

@@ -10,10 +10,10 @@
 //! | step | SQL function | Rust, PostgreSQL | Rust, SQLite |
 //! |---|---|---|---|
 //! | claim what is fresh | `tidegate_claim`, with `tidegate_stretches`, `tidegate_late`, `tidegate_looked` | `postgres::claim::fresh` | `sqlite::claim::fresh` |
-//! | take over a batch that ran out | `tidegate_take_over` | `postgres::claim::take_over` | `sqlite::claim::rescue` |
+//! | take over a batch that ran out | `tidegate_take_over` | `postgres::claim::take_over` | `sqlite::claim::reclaim_expired` |
 //! | claim rows that are due | none | `postgres::claim::rows` | `sqlite::claim::rows` |
 //! | find events behind an earlier one of their key | `tidegate_blocked` | `postgres::claim::read` | `sqlite::claim::blocked` |
-//! | let the next event of a key go | `tidegate_release` | `postgres::claim::rescue`, `postgres::settle` | `sqlite::claim::release` |
+//! | let the next event of a key go | `tidegate_release` | `postgres::claim::reclaim_expired`, `postgres::settle` | `sqlite::claim::release` |
 //! | find what is open in a batch | `tidegate_remaining` | `postgres::claim::reopen`, `postgres::settle` | `sqlite::claim::remaining` |
 //! | find what was settled before | `tidegate_settled` | `postgres::settle::settle_batch` | `sqlite::settle::settled` |
 //! | compare the registry | `tidegate_registry` | `postgres::settle` | `sqlite::held::registry_version` |
@@ -27,12 +27,12 @@
 mod claim;
 mod columns;
 mod decode;
+mod leadership;
 mod postgres;
 mod projection;
 mod sqlite;
 mod stats;
 mod tally;
-mod turn;
 
 use std::sync::Arc;
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use metrics::{describe_counter, describe_gauge, describe_histogram};
 
-use crate::port::{ClaimedEvent, Disposition, HandlerResult, Stats};
+use crate::port::{ClaimedEvent, Disposition, HandlerResult, QueueStats};
 
 /// The name under which the queue stands in `component`.
 const COMPONENT: &str = "queue";
@@ -91,7 +91,7 @@ pub(crate) fn unhandled(type_name: &str) {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "gauges are approximate")]
-pub(crate) fn stats(stats: &Stats) {
+pub(crate) fn stats(stats: &QueueStats) {
     let depth = |status: &'static str, count: u64| {
         metrics::gauge!(names::DEPTH, "component" => COMPONENT, "status" => status)
             .set(count as f64);

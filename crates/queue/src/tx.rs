@@ -12,7 +12,7 @@ use crate::model::ModelTx;
 #[must_use = "a transaction that is dropped changes nothing"]
 pub enum Tx {
     /// On SQLite or PostgreSQL.
-    Sql(tidegate_store::Tx),
+    Sql(tidegate_store::StoreTx),
     /// On the model.
     #[cfg(feature = "model")]
     Model(ModelTx),
@@ -55,7 +55,7 @@ impl Tx {
         }
     }
 
-    pub(crate) fn into_sql(self) -> Result<tidegate_store::Tx, QueueError> {
+    pub(crate) fn into_sql(self) -> Result<tidegate_store::StoreTx, QueueError> {
         match self {
             Self::Sql(tx) => Ok(tx),
             #[cfg(feature = "model")]
@@ -88,8 +88,8 @@ impl Tx {
     }
 }
 
-impl From<tidegate_store::Tx> for Tx {
-    fn from(tx: tidegate_store::Tx) -> Self {
+impl From<tidegate_store::StoreTx> for Tx {
+    fn from(tx: tidegate_store::StoreTx) -> Self {
         Self::Sql(tx)
     }
 }

@@ -10,8 +10,8 @@ use crate::projection::{GROUPS, SEQUENCER};
 use crate::queue::Queue;
 use crate::{QueueError, telemetry};
 
-/// How long the turn to give positions is held without renewal.
-const TURN: Duration = Duration::from_secs(10);
+/// How long the leadership to give positions is held without renewal.
+const LEADERSHIP_SPAN: Duration = Duration::from_secs(10);
 
 /// How the tables are kept tidy; keys of the section `queue`.
 #[derive(Debug, Clone)]
@@ -109,14 +109,14 @@ async fn remove(
     if retention.is_some()
         && let Err(error) = give_positions(store, owner, clock, until).await
     {
-        tracing::warn!(%error, "positions could not be given");
+        tracing::warn!(%error, "could not assign log positions");
     }
     loop {
         match store.clean(retention).await {
             Ok(cleaned) if cleaned.events > 0 && clock.elapsed() < until => {}
             Ok(_) => return,
             Err(error) => {
-                tracing::warn!(%error, "the queue could not be cleaned up");
+                tracing::warn!(%error, "could not clean up the queue");
                 return;
             }
         }
@@ -131,19 +131,22 @@ async fn give_positions(
     clock: &dyn Clock,
     until: Duration,
 ) -> Result<(), QueueError> {
-    let Some(turn) = store.take_turn(SEQUENCER, owner, TURN).await? else {
+    let Some(leadership) = store
+        .acquire_leadership(SEQUENCER, owner, LEADERSHIP_SPAN)
+        .await?
+    else {
         return Ok(());
     };
     let sequenced = async {
         while store.sequence(GROUPS).await? >= u64::from(GROUPS) && clock.elapsed() < until {
-            if !store.keep_turn(&turn, TURN).await? {
+            if !store.renew_leadership(&leadership, LEADERSHIP_SPAN).await? {
                 break;
             }
         }
         Ok(())
     };
     let sequenced = sequenced.await;
-    store.keep_turn(&turn, Duration::ZERO).await?;
+    store.renew_leadership(&leadership, Duration::ZERO).await?;
     sequenced
 }
 
@@ -151,7 +154,7 @@ async fn give_positions(
 pub(crate) async fn count(store: &dyn QueueStore) {
     match CatchPanic(store.stats()).await {
         Ok(Ok(stats)) => telemetry::stats(&stats),
-        Ok(Err(error)) => tracing::warn!(%error, "the queue could not be counted"),
+        Ok(Err(error)) => tracing::warn!(%error, "could not count the queue"),
         Err(panic) => tracing::error!(panic, "counting the queue panicked"),
     }
 }

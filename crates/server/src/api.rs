@@ -18,7 +18,7 @@ use tidegate_core::env::Clock;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::{Exporter, Health, Problem, ProblemCode};
+use crate::{ApiProblem, Exporter, Health, ProblemCode};
 
 /// What the handlers read.
 #[derive(Debug)]
@@ -63,6 +63,6 @@ pub(crate) fn router(sources: Sources, others: Vec<OpenApiRouter>) -> Router {
         .with_state(Arc::new(Api { sources, document }))
 }
 
-async fn not_found(uri: Uri) -> Problem {
-    Problem::new(ProblemCode::NotFound, "there is no such route").with("path", uri.path())
+async fn not_found(uri: Uri) -> ApiProblem {
+    ApiProblem::new(ProblemCode::NotFound, "there is no such route").with("path", uri.path())
 }

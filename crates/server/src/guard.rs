@@ -10,7 +10,7 @@ use axum::extract::Request;
 use axum::http::header::{AUTHORIZATION, HOST, ORIGIN};
 use axum::http::{HeaderMap, Method};
 
-use crate::{Problem, ProblemCode, Token};
+use crate::{ApiProblem, ProblemCode, Token};
 
 /// What probes may ask without a token; they see no details.
 pub(crate) const OPEN_PATHS: [&str; 6] = [
@@ -40,7 +40,7 @@ pub(crate) struct Guard {
 
 impl Guard {
     /// What `request` may see, or why it may not be made.
-    pub(crate) fn admit(&self, request: &Request) -> Result<Access, Problem> {
+    pub(crate) fn admit(&self, request: &Request) -> Result<Access, ApiProblem> {
         let access = match &self.token {
             Some(token) => by_token(token, request)?,
             None => {
@@ -50,7 +50,7 @@ impl Guard {
             }
         };
         if self.read_only && !matches!(*request.method(), Method::GET | Method::HEAD) {
-            return Err(Problem::new(
+            return Err(ApiProblem::new(
                 ProblemCode::ReadOnly,
                 "the server is read-only (`server.read-only`): it takes GET and HEAD alone",
             ));
@@ -59,14 +59,14 @@ impl Guard {
     }
 }
 
-fn by_token(token: &Token, request: &Request) -> Result<Access, Problem> {
+fn by_token(token: &Token, request: &Request) -> Result<Access, ApiProblem> {
     if bearer(request.headers()).is_some_and(|given| token.matches(given)) {
         return Ok(Access::Full);
     }
     if OPEN_PATHS.contains(&request.uri().path()) {
         return Ok(Access::StatusOnly);
     }
-    Err(Problem::new(
+    Err(ApiProblem::new(
         ProblemCode::Unauthorized,
         "the header `Authorization: Bearer …` is missing or its token is wrong",
     ))
@@ -81,7 +81,7 @@ fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
         .then_some(token.trim_ascii())
 }
 
-fn refuse_foreign_host(request: &Request) -> Result<(), Problem> {
+fn refuse_foreign_host(request: &Request) -> Result<(), ApiProblem> {
     let hosts: Vec<_> = request.headers().get_all(HOST).iter().collect();
     // A second `Host`, or another one in the request line, could be what a client really meant.
     let is_loopback = match hosts.as_slice() {
@@ -92,13 +92,13 @@ fn refuse_foreign_host(request: &Request) -> Result<(), Problem> {
     if is_loopback && in_line.is_none_or(|authority| host::is_loopback(authority.as_str())) {
         return Ok(());
     }
-    Err(Problem::new(
+    Err(ApiProblem::new(
         ProblemCode::ForeignHost,
         "without `server.token` the `Host` must be localhost or a loopback address",
     ))
 }
 
-fn refuse_foreign_origin(headers: &HeaderMap) -> Result<(), Problem> {
+fn refuse_foreign_origin(headers: &HeaderMap) -> Result<(), ApiProblem> {
     let are_ours = headers
         .get_all(ORIGIN)
         .iter()
@@ -106,7 +106,7 @@ fn refuse_foreign_origin(headers: &HeaderMap) -> Result<(), Problem> {
     if are_ours {
         return Ok(());
     }
-    Err(Problem::new(
+    Err(ApiProblem::new(
         ProblemCode::ForeignOrigin,
         "without `server.token` pages of other sites may not ask",
     ))

@@ -19,7 +19,7 @@ use tidegate_core::env::{BoxFuture, CatchPanic, Clock};
 use tidegate_core::{Component, HealthFinding};
 
 use crate::future;
-pub(crate) use finding::Part;
+pub(crate) use finding::HealthPart;
 pub use heartbeat::Heartbeat;
 use heartbeat::Loops;
 
@@ -74,7 +74,7 @@ struct Check {
 struct Results {
     version: u64,
     at: Duration,
-    parts: Vec<Part>,
+    parts: Vec<HealthPart>,
 }
 
 impl Health {
@@ -155,7 +155,7 @@ impl Health {
     }
 
     /// The loops that have not beaten in time.
-    pub(crate) fn stalled(&self) -> Vec<Part> {
+    pub(crate) fn stalled(&self) -> Vec<HealthPart> {
         self.shared.loops.stalled()
     }
 
@@ -163,7 +163,7 @@ impl Health {
     /// that if it waits for another asker whose set of checks has changed since.
     ///
     /// If canceled, the checks that run are dropped and the next asker starts them again.
-    pub(crate) async fn parts(&self) -> Vec<Part> {
+    pub(crate) async fn parts(&self) -> Vec<HealthPart> {
         let mut results = self.shared.results.lock().await;
         let (version, checks) = {
             let checks = self.checks();
@@ -178,7 +178,7 @@ impl Health {
         }
         let running = checks
             .into_iter()
-            .map(|(name, check)| -> BoxFuture<'_, Part> { Box::pin(self.ask(name, check)) })
+            .map(|(name, check)| -> BoxFuture<'_, HealthPart> { Box::pin(self.ask(name, check)) })
             .collect();
         let parts = future::all(running).await;
         *results = Some(Results {
@@ -189,7 +189,7 @@ impl Health {
         parts
     }
 
-    async fn ask(&self, name: String, check: Check) -> Part {
+    async fn ask(&self, name: String, check: Check) -> HealthPart {
         let finding = tokio::select! {
             biased;
             answer = CatchPanic((check.ask)()) => {
@@ -202,7 +202,7 @@ impl Health {
                 HealthFinding::down(format!("no answer within {CHECK_TIMEOUT:?}"))
             }
         };
-        Part::new(name, check.is_required, finding)
+        HealthPart::new(name, check.is_required, finding)
     }
 
     fn checks(&self) -> MutexGuard<'_, Checks> {

@@ -24,13 +24,13 @@ impl InFlight {
         Self(Arc::new(watch::Sender::new(Count::default())))
     }
 
-    /// Counts one more, until the ticket is dropped.
-    pub(crate) fn enter(&self) -> Ticket {
+    /// Counts one more, until the guard is dropped.
+    pub(crate) fn enter(&self) -> InFlightRequest {
         self.0.send_modify(|count| {
             count.now += 1;
             count.ever += 1;
         });
-        Ticket(self.clone())
+        InFlightRequest(self.clone())
     }
 
     /// How many there are.
@@ -53,11 +53,11 @@ impl InFlight {
 
 /// One request in flight.
 #[derive(Debug)]
-pub(crate) struct Ticket(InFlight);
+pub(crate) struct InFlightRequest(InFlight);
 
-impl Ticket {
-    /// The response whose body keeps this ticket until its last byte is handed over.
-    pub(crate) fn ride_on(self, response: Response) -> Response {
+impl InFlightRequest {
+    /// The response whose body keeps this guard until its last byte is handed over.
+    pub(crate) fn attach_to(self, response: Response) -> Response {
         with_guard(response, self)
     }
 }
@@ -72,7 +72,7 @@ pub(crate) fn with_guard(response: Response, guard: impl Send + Unpin + 'static)
     })
 }
 
-impl Drop for Ticket {
+impl Drop for InFlightRequest {
     fn drop(&mut self) {
         self.0.0.send_modify(|count| count.now -= 1);
     }

@@ -16,8 +16,8 @@ const MAX_FOREIGN_TEXT: usize = 1024;
 /// The body of a response that says no.
 ///
 /// ```
-/// use tidegate_server::{Problem, ProblemCode};
-/// let problem = Problem::new(ProblemCode::NotFound, "there is no binding `orders`")
+/// use tidegate_server::{ApiProblem, ProblemCode};
+/// let problem = ApiProblem::new(ProblemCode::NotFound, "there is no binding `orders`")
 ///     .with("binding", "orders");
 /// assert_eq!(
 ///     serde_json::to_string(&problem)?,
@@ -26,7 +26,8 @@ const MAX_FOREIGN_TEXT: usize = 1024;
 /// # Ok::<(), serde_json::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
-pub struct Problem {
+#[schema(as = Problem)]
+pub struct ApiProblem {
     /// What went wrong, as a stable dotted string.
     #[schema(value_type = String, example = "http.not-found")]
     code: ProblemCode,
@@ -37,7 +38,7 @@ pub struct Problem {
     details: Map<String, Value>,
 }
 
-impl Problem {
+impl ApiProblem {
     /// A problem without details.
     #[must_use]
     pub fn new(code: ProblemCode, message: impl Into<String>) -> Self {
@@ -66,7 +67,7 @@ impl Problem {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct OwnBody;
 
-impl IntoResponse for Problem {
+impl IntoResponse for ApiProblem {
     fn into_response(self) -> Response {
         let code = self.code;
         let mut response = (code.status(), Json(self)).into_response();
@@ -108,28 +109,28 @@ pub(crate) async fn replace_foreign(response: Response, request_id: &str) -> Res
 }
 
 /// The problem of a failure of ours, which says nothing but where to look.
-pub(crate) fn internal(request_id: &str) -> Problem {
-    Problem::new(
+pub(crate) fn internal(request_id: &str) -> ApiProblem {
+    ApiProblem::new(
         ProblemCode::Internal,
         "something went wrong here; the log has more under the id",
     )
     .with("id", request_id)
 }
 
-fn internal_or(code: ProblemCode, request_id: &str) -> Problem {
+fn internal_or(code: ProblemCode, request_id: &str) -> ApiProblem {
     if code == ProblemCode::Internal {
         internal(request_id)
     } else {
-        Problem::new(code, default_message(code)).with("id", request_id)
+        ApiProblem::new(code, default_message(code)).with("id", request_id)
     }
 }
 
-fn foreign_problem(code: ProblemCode, text: String) -> Problem {
+fn foreign_problem(code: ProblemCode, text: String) -> ApiProblem {
     // What a library says about a long body does not name the limit.
     if text.is_empty() || code == ProblemCode::BodyTooLarge {
-        Problem::new(code, default_message(code))
+        ApiProblem::new(code, default_message(code))
     } else {
-        Problem::new(code, text)
+        ApiProblem::new(code, text)
     }
 }
 

@@ -18,7 +18,7 @@ use tracing::Instrument;
 use crate::guard::Guard;
 use crate::in_flight::InFlight;
 use crate::telemetry::{self, Limit};
-use crate::{Health, Problem, ProblemCode, problem};
+use crate::{ApiProblem, Health, ProblemCode, problem};
 pub(crate) use id::RequestIds;
 
 /// The header that names a request, in both directions.
@@ -74,7 +74,7 @@ pub(crate) async fn pass(State(gate): State<Arc<Gate>>, request: Request, next: 
             .headers_mut()
             .insert(CONNECTION, HeaderValue::from_static("close"));
     }
-    ticket.ride_on(response)
+    ticket.attach_to(response)
 }
 
 impl Gate {
@@ -90,7 +90,7 @@ impl Gate {
             () = self.clock.sleep(self.timeout) => {
                 telemetry::limit_hit(Limit::RequestTimeout);
                 let message = format!("no answer within {:?}", self.timeout);
-                Problem::new(ProblemCode::Timeout, message).into_response()
+                ApiProblem::new(ProblemCode::Timeout, message).into_response()
             }
         }
     }

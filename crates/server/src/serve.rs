@@ -16,7 +16,7 @@ use tokio::sync::watch;
 
 use crate::Server;
 use crate::telemetry;
-use connection::{Connection, Phase};
+use connection::{Connection, ConnectionPhase};
 use connections::ConnectionLimiter;
 
 /// How long accepting pauses after the operating system refused, for example because the process
@@ -31,7 +31,7 @@ const CUT_LIMIT: Duration = Duration::from_secs(1);
 
 /// What a server did, told when it ends.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Report {
+pub struct ServeReport {
     /// Connections that were accepted.
     pub connections: u64,
     /// Requests that reached a handler or were refused by a guard.
@@ -50,8 +50,8 @@ impl Server {
     /// Returns at most the drain timeout and a second after `shutdown`; the address is free
     /// from the moment it completes. If canceled, everything stops at once: the address is free
     /// and every connection is closed at its task's next turn, with no count of what was cut.
-    pub async fn run(self, shutdown: impl Future<Output = ()> + Send) -> Report {
-        let phase = watch::Sender::new(Phase::Open);
+    pub async fn run(self, shutdown: impl Future<Output = ()> + Send) -> ServeReport {
+        let phase = watch::Sender::new(ConnectionPhase::Open);
         let mut accepted = 0;
         tokio::select! {
             biased;
@@ -62,7 +62,11 @@ impl Server {
         self.drain(phase, accepted).await
     }
 
-    async fn accept(&self, phase: &watch::Sender<Phase>, accepted: &mut u64) -> Infallible {
+    async fn accept(
+        &self,
+        phase: &watch::Sender<ConnectionPhase>,
+        accepted: &mut u64,
+    ) -> Infallible {
         let connections = ConnectionLimiter::new(self.limits.max_connections.get());
         loop {
             // Room is made once somebody wants it, so one more than may be open is accepted.
@@ -94,7 +98,7 @@ impl Server {
         }
     }
 
-    async fn drain(self, phase: watch::Sender<Phase>, connections: u64) -> Report {
+    async fn drain(self, phase: watch::Sender<ConnectionPhase>, connections: u64) -> ServeReport {
         let Self {
             listener,
             limits,
@@ -114,7 +118,7 @@ impl Server {
             () = &mut deadline => false,
         };
         if is_done {
-            phase.send_replace(Phase::Closing);
+            phase.send_replace(ConnectionPhase::Closing);
             // What is left now are responses that their clients have yet to read, and halves of
             // request heads; both have until the deadline.
             tokio::select! {
@@ -128,7 +132,7 @@ impl Server {
         if cut > 0 {
             telemetry::drain_cut(cut);
         }
-        phase.send_replace(Phase::Cut);
+        phase.send_replace(ConnectionPhase::Cut);
         // A handler that blocks its thread cannot be cut; nobody waits for it.
         tokio::select! {
             biased;
@@ -136,7 +140,7 @@ impl Server {
             () = clock.sleep(CUT_LIMIT) => {}
         }
         let closed = u64::try_from(left).unwrap_or(u64::MAX);
-        Report {
+        ServeReport {
             connections,
             requests: in_flight.ever(),
             cut,

@@ -127,7 +127,7 @@ pub(crate) fn accept_failed(error: &std::io::Error, pause: Duration) {
 
 pub(crate) fn ledger_unavailable(error: &LedgerError) {
     let error: &dyn std::error::Error = error;
-    tracing::warn!(error, "the ledger could not be read");
+    tracing::warn!(error, "could not read the ledger");
 }
 
 pub(crate) fn drain_began(requests: u64, limit: Duration) {

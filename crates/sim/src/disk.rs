@@ -14,9 +14,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tidegate_core::env::{Disk, DiskFile, DiskLock, Entropy, Entry, OpenMode, Stream};
+use tidegate_core::env::{DirEntry, Disk, DiskFile, DiskLock, Entropy, OpenMode, Stream};
 
-use faults::Faults;
+use faults::DiskFaults;
 pub use faults::{Fault, FaultKind};
 use file::SimFile;
 use image::{FileId, Image};
@@ -72,7 +72,7 @@ pub struct SimDisk {
 struct Inner {
     image: Image,
     locks: BTreeSet<PathBuf>,
-    faults: Faults,
+    faults: DiskFaults,
     /// Bytes that fit.
     capacity: u64,
     /// Operations that change something, counted from 1.
@@ -103,7 +103,7 @@ impl SimDisk {
         let inner = Inner {
             image: Image::default(),
             locks: BTreeSet::new(),
-            faults: Faults::default(),
+            faults: DiskFaults::default(),
             capacity: CAPACITY,
             operations: 0,
             kill_at: None,
@@ -351,7 +351,7 @@ impl Disk for SimDisk {
         )))
     }
 
-    fn list(&self, dir: &Path) -> io::Result<Vec<Entry>> {
+    fn list(&self, dir: &Path) -> io::Result<Vec<DirEntry>> {
         self.looking(Operation::Open, dir)?.image.list(dir)
     }
 

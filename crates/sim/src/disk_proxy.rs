@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use tidegate_core::env::{Disk, DiskFile, DiskLock, Entry, OpenMode};
+use tidegate_core::env::{DirEntry, Disk, DiskFile, DiskLock, OpenMode};
 
 /// What stands between a caller and a disk: it may wait, count, or change the answer.
 ///
@@ -106,7 +106,7 @@ impl Disk for DiskProxy {
         Ok(Box::new(FileProxy { file, path, hook }))
     }
 
-    fn list(&self, dir: &Path) -> io::Result<Vec<Entry>> {
+    fn list(&self, dir: &Path) -> io::Result<Vec<DirEntry>> {
         self.pass("list", dir, |disk| disk.list(dir))
     }
 

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use tidegate_core::env::{BoxFuture, Entropy, Outcome, Stream};
+use tidegate_core::env::{BoxFuture, Entropy, Stream, TaskOutcome};
 use tokio::sync::oneshot;
 
 use crate::disk::{Killed, Survivors};
@@ -39,7 +39,7 @@ struct RunningTask {
     node: NodeId,
     future: BoxFuture<'static>,
     waker: Arc<TaskWaker>,
-    tell: oneshot::Sender<Outcome>,
+    tell: oneshot::Sender<TaskOutcome>,
 }
 
 /// What nodes, clocks and wakers reach of the world.
@@ -53,7 +53,12 @@ struct State {
     now: Duration,
     timers: BTreeMap<(Duration, u64), Waker>,
     next_timer: u64,
-    spawned: Vec<(TaskId, NodeId, BoxFuture<'static>, oneshot::Sender<Outcome>)>,
+    spawned: Vec<(
+        TaskId,
+        NodeId,
+        BoxFuture<'static>,
+        oneshot::Sender<TaskOutcome>,
+    )>,
     aborted: Vec<TaskId>,
     next_task: TaskId,
     nodes: Vec<NodeState>,
@@ -99,7 +104,7 @@ impl Shared {
         life: u64,
         name: &str,
         future: BoxFuture<'static>,
-    ) -> (oneshot::Receiver<Outcome>, TaskId) {
+    ) -> (oneshot::Receiver<TaskOutcome>, TaskId) {
         let (tell, done) = oneshot::channel();
         let mut state = self.state();
         state.next_task += 1;
@@ -241,7 +246,7 @@ impl Sim {
             }
             let mut context = Context::from_waker(Waker::noop());
             if let Poll::Ready(outcome) = joined.as_mut().poll(&mut context)
-                && outcome != Outcome::Completed
+                && outcome != TaskOutcome::Completed
             {
                 self.fail(&format!("block_on ended with {outcome:?}"));
             }
@@ -351,9 +356,9 @@ impl Sim {
         }
         match polled {
             Ok(Poll::Pending) => {}
-            Ok(Poll::Ready(())) => self.finish(id, Outcome::Completed),
+            Ok(Poll::Ready(())) => self.finish(id, TaskOutcome::Completed),
             Err(payload) if payload.is::<Killed>() => {}
-            Err(payload) => self.finish(id, Outcome::panicked(payload.as_ref())),
+            Err(payload) => self.finish(id, TaskOutcome::panicked(payload.as_ref())),
         }
         // The disk may have ended the node in the middle of the step, whoever caught the unwinding.
         if self
@@ -364,13 +369,13 @@ impl Sim {
         }
     }
 
-    fn finish(&mut self, id: TaskId, outcome: Outcome) {
+    fn finish(&mut self, id: TaskId, outcome: TaskOutcome) {
         let Some(task) = self.tasks.remove(&id) else {
             return;
         };
         self.shared.trace.add(&[b"finish", &id.to_le_bytes()]);
         self.drop_future(task.future);
-        if let Err(Outcome::Panicked(message)) = task.tell.send(outcome) {
+        if let Err(TaskOutcome::Panicked(message)) = task.tell.send(outcome) {
             self.fail(&format!("a task that nobody joins panicked: {message}"));
         }
     }

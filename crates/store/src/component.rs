@@ -86,7 +86,7 @@ impl Component for StoreComponent {
     fn close(&self) -> BoxFuture<'_> {
         Box::pin(async {
             if let Err(error) = self.store.close().await {
-                tracing::debug!(%error, "the journal stays beside the file");
+                tracing::debug!(%error, "could not checkpoint; the journal stays beside the file");
             }
         })
     }

@@ -253,12 +253,12 @@ fn kind(error: &sqlx::Error) -> Kind {
 }
 
 /// A statement that was prepared, and is not any more.
-const FORGOTTEN: &str = "26000";
+const UNKNOWN_STATEMENT: &str = "26000";
 
 /// Whether the connection has lost what the driver had prepared on it.
-pub(crate) fn is_forgetful(error: &sqlx::Error) -> bool {
+pub(crate) fn is_unknown_statement(error: &sqlx::Error) -> bool {
     let code = error.as_database_error().and_then(|error| error.code());
-    code.as_deref() == Some(FORGOTTEN)
+    code.as_deref() == Some(UNKNOWN_STATEMENT)
 }
 
 fn postgres_kind(code: &str) -> Kind {
@@ -266,7 +266,7 @@ fn postgres_kind(code: &str) -> Kind {
         // Serialization, deadlock, and a lock that was not had in time.
         "40001" | "40P01" | "55P03" => Kind::Conflict,
         // What the driver has prepared is gone: somebody had the connection. Another one has its own.
-        FORGOTTEN => Kind::Conflict,
+        UNKNOWN_STATEMENT => Kind::Conflict,
         // Canceled by its own time limit: somebody else was in the way, or the server is slow.
         "57014" => Kind::Conflict,
         "53100" | "25006" => Kind::Broken,

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use crate::{Store, StoreError, Tx, span_ms};
+use crate::{Store, StoreError, StoreTx, span_ms};
 
 /// A lease that was taken.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -150,18 +150,18 @@ pub async fn release(store: &Store, lease: Lease) -> Result<(), StoreError> {
 ///
 /// # Errors
 /// The database is away or refused.
-pub async fn holds(tx: &mut Tx, lease: &Lease) -> Result<bool, StoreError> {
+pub async fn holds(tx: &mut StoreTx, lease: &Lease) -> Result<bool, StoreError> {
     let doing = "check a lease";
     let limit = tx.limit();
     let found: Option<i64> = match tx {
-        Tx::Postgres(tx) => {
+        StoreTx::Postgres(tx) => {
             let sql = "SELECT token FROM tidegate_lease WHERE name = $1 FOR SHARE";
             let query = sqlx::query_scalar(sql).bind(&lease.name);
             limit
                 .run(doing, query.fetch_optional(tx.connection()))
                 .await?
         }
-        Tx::Sqlite(tx) => {
+        StoreTx::Sqlite(tx) => {
             let sql = "SELECT token FROM tidegate_lease WHERE name = ?1";
             let query = sqlx::query_scalar(sql).bind(&lease.name);
             limit

@@ -22,7 +22,7 @@ pub use postgres::{PgTx, Postgres};
 pub use span::span_ms;
 pub use sqlite::{Sqlite, SqliteTx};
 pub use store::Store;
-pub use tx::Tx;
+pub use tx::StoreTx;
 pub use within::CallLimit;
 
 /// The driver, for those crates that have SQL of their own.

@@ -29,17 +29,17 @@ const TABLE: &str = "CREATE TABLE IF NOT EXISTS tidegate_migration (\n    \
     PRIMARY KEY (part, version)\n)";
 
 /// The tables every part stands on: leases and postings.
-pub const GROUND: &[Migration] = &[Migration {
+pub const STORE_MIGRATIONS: &[Migration] = &[Migration {
     version: 1,
     name: "leases and postings",
-    postgres: include_str!("migrate/ground-1.postgres.sql"),
-    sqlite: include_str!("migrate/ground-1.sqlite.sql"),
+    postgres: include_str!("migrate/store-1.postgres.sql"),
+    sqlite: include_str!("migrate/store-1.sqlite.sql"),
 }];
 
-/// The name under which [`GROUND`] is remembered.
-pub const GROUND_PART: &str = "store";
+/// The name under which [`STORE_MIGRATIONS`] is remembered.
+pub const STORE_PART: &str = "store";
 
-/// Runs what has not run yet of `migrations`, after [`GROUND`], and gives how many ran.
+/// Runs what has not run yet of `migrations`, after [`STORE_MIGRATIONS`], and gives how many ran.
 ///
 /// Returns once they are committed. Two processes at once take turns; calling it again does
 /// nothing. If canceled, the migration that is running is taken back whole.
@@ -51,11 +51,11 @@ pub async fn migrate(
     part: &'static str,
     migrations: &'static [Migration],
 ) -> Result<usize, StoreError> {
-    let ground = run(store, GROUND_PART, GROUND).await?;
-    Ok(ground + run(store, part, migrations).await?)
+    let own = run(store, STORE_PART, STORE_MIGRATIONS).await?;
+    Ok(own + run(store, part, migrations).await?)
 }
 
-/// How many of `migrations`, and of [`GROUND`] beneath them, have not run yet. Changes nothing.
+/// How many of `migrations`, and of [`STORE_MIGRATIONS`] beneath them, have not run yet. Changes nothing.
 ///
 /// # Errors
 /// The database is away or refused.
@@ -64,15 +64,15 @@ pub async fn pending(
     part: &'static str,
     migrations: &'static [Migration],
 ) -> Result<usize, StoreError> {
-    let ground = missing(store, GROUND_PART, GROUND).await?;
-    Ok(ground + missing(store, part, migrations).await?)
+    let own = missing(store, STORE_PART, STORE_MIGRATIONS).await?;
+    Ok(own + missing(store, part, migrations).await?)
 }
 
 /// The same as SQL text, for the user's own migrations.
 #[must_use]
 pub fn print(dialect: Dialect, part: &str, migrations: &[Migration]) -> String {
     let mut text = format!("{TABLE};\n");
-    for (part, migrations) in [(GROUND_PART, GROUND), (part, migrations)] {
+    for (part, migrations) in [(STORE_PART, STORE_MIGRATIONS), (part, migrations)] {
         for migration in migrations {
             let sql = sql_of(migration, dialect);
             let Migration { version, name, .. } = migration;

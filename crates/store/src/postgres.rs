@@ -13,7 +13,7 @@ use sqlx::{ConnectOptions, Connection, PgConnection, Row};
 use tidegate_core::env::{Clock, Env};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::error::is_forgetful;
+use crate::error::is_unknown_statement;
 use crate::store::Borrower;
 use crate::within::{CallLimit, within};
 use crate::{BoxFuture, StoreError, StoreOptions};
@@ -135,7 +135,7 @@ impl Postgres {
         let outcome = self.map_result(doing, outcome);
         let is_lost = |error: &StoreError| match error {
             StoreError::Away { .. } | StoreError::Timeout { .. } => true,
-            StoreError::Conflict { source, .. } => is_forgetful(source),
+            StoreError::Conflict { source, .. } => is_unknown_statement(source),
             StoreError::Address { .. }
             | StoreError::Schema { .. }
             | StoreError::Refused { .. }

@@ -27,19 +27,19 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 use crate::store::Borrower;
 use crate::within::{CallLimit, within};
 use crate::{BoxFuture, StoreError, StoreOptions};
-use writer::{Job, Operation, Writer, WriterGuard};
+use writer::{SqliteWriter, WriteJob, WriteOperation, WriterGuard};
 
 /// Operations that may wait for the writer.
 const WAITING: usize = 4096;
 
 /// The longest that SQLite itself waits for another process: it counts milliseconds in 31 bits.
-const LONGEST_PATIENCE: Duration = Duration::from_millis(i32::MAX as u64);
+const LONGEST_BUSY_TIMEOUT: Duration = Duration::from_millis(i32::MAX as u64);
 
 /// A database in a file. Cloning gives another handle on the same connections.
 #[derive(Clone)]
 pub struct Sqlite {
-    writer: Writer,
-    operations: mpsc::Sender<Box<dyn Operation>>,
+    writer: SqliteWriter,
+    operations: mpsc::Sender<Box<dyn WriteOperation>>,
     readers: Arc<Readers>,
     clock: Arc<dyn Clock>,
     timeout: Duration,
@@ -66,11 +66,11 @@ impl Sqlite {
             .journal_mode(SqliteJournalMode::Wal)
             .synchronous(SqliteSynchronous::Full)
             .foreign_keys(true)
-            .busy_timeout(options.timeout.min(LONGEST_PATIENCE))
+            .busy_timeout(options.timeout.min(LONGEST_BUSY_TIMEOUT))
             .disable_statement_logging();
         let doing = "open the database";
         let failed = |error| StoreError::of(doing, error);
-        let writer = Writer::open(connect.clone()).await.map_err(failed)?;
+        let writer = SqliteWriter::open(connect.clone()).await.map_err(failed)?;
         let (operations, waiting) = mpsc::channel(WAITING);
         let task = writer.clone().write(waiting);
         // It ends with the last handle, whose sender is what keeps it.
@@ -110,7 +110,7 @@ impl Sqlite {
             + 'static,
     {
         let (tell, told) = oneshot::channel();
-        let job: Box<dyn Operation> = Box::new(Job::new(doing, call, tell));
+        let job: Box<dyn WriteOperation> = Box::new(WriteJob::new(doing, call, tell));
         let wait = async {
             let closed = || StoreError::of(doing, sqlx::Error::PoolClosed);
             let sent = self.operations.send(job).await;
@@ -188,15 +188,16 @@ impl Sqlite {
     pub(crate) async fn begin(&self, borrower: Borrower) -> Result<SqliteTx, StoreError> {
         let doing = "begin a transaction";
         let begin = async {
-            let mut turn = self.writer.turn().await;
-            turn.begin()
+            let mut guard = self.writer.lock().await;
+            guard
+                .begin()
                 .await
                 .map_err(|error| StoreError::of(doing, error))?;
             if borrower == Borrower::Caller {
-                turn.lend();
+                guard.lend();
             }
             let limit = CallLimit::new(&self.clock, self.timeout);
-            Ok(SqliteTx { turn, limit })
+            Ok(SqliteTx { guard, limit })
         };
         match within(&*self.clock, self.timeout, begin).await {
             Some(outcome) => outcome,
@@ -211,11 +212,11 @@ impl Sqlite {
     pub async fn checkpoint(&self) -> Result<(), StoreError> {
         let doing = "put the journal into the file";
         let checkpoint = async {
-            let mut turn = self.writer.turn().await;
+            let mut guard = self.writer.lock().await;
             // Inside of what somebody left open it would be refused.
-            turn.rollback_open().await;
+            guard.rollback_open().await;
             // The other kinds would wait for readers, and everybody who writes would wait for us.
-            turn.execute("PRAGMA wal_checkpoint(PASSIVE)").await
+            guard.execute("PRAGMA wal_checkpoint(PASSIVE)").await
         };
         match within(&*self.clock, self.timeout, checkpoint).await {
             Some(outcome) => outcome.map_err(|error| StoreError::of(doing, error)),
@@ -264,14 +265,14 @@ impl std::fmt::Debug for Sqlite {
 /// nothing, and others write again as soon as it is rolled back, which happens at once.
 #[must_use = "a transaction that is dropped changes nothing"]
 pub struct SqliteTx {
-    turn: WriterGuard,
+    guard: WriterGuard,
     limit: CallLimit,
 }
 
 impl SqliteTx {
     /// The connection it is on.
     pub fn connection(&mut self) -> &mut SqliteConnection {
-        self.turn.connection()
+        self.guard.connection()
     }
 
     pub(crate) fn limit(&self) -> CallLimit {
@@ -281,12 +282,12 @@ impl SqliteTx {
     // Cut short, or refused, either leaves the writer marked as open: what is left is taken back, after
     // whatever is still on its way.
     pub(crate) async fn commit(mut self) -> Result<(), StoreError> {
-        let end = self.turn.end("COMMIT");
+        let end = self.guard.end("COMMIT");
         self.limit.run("commit a transaction", end).await
     }
 
     pub(crate) async fn rollback(mut self) -> Result<(), StoreError> {
-        let end = self.turn.end("ROLLBACK");
+        let end = self.guard.end("ROLLBACK");
         self.limit.run("take a transaction back", end).await
     }
 }

@@ -2,7 +2,7 @@
 
 use tidegate_core::env::Env;
 
-use crate::{Dialect, Postgres, Sqlite, StoreError, StoreOptions, Tx};
+use crate::{Dialect, Postgres, Sqlite, StoreError, StoreOptions, StoreTx};
 
 /// Who has a transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,10 +61,13 @@ impl Store {
     ///
     /// # Errors
     /// The database is away, or no connection was free in time.
-    pub async fn begin(&self) -> Result<Tx, StoreError> {
+    pub async fn begin(&self) -> Result<StoreTx, StoreError> {
         match self {
-            Self::Sqlite(sqlite) => sqlite.begin(Borrower::Caller).await.map(Tx::Sqlite),
-            Self::Postgres(postgres) => postgres.begin(Borrower::Caller).await.map(Tx::Postgres),
+            Self::Sqlite(sqlite) => sqlite.begin(Borrower::Caller).await.map(StoreTx::Sqlite),
+            Self::Postgres(postgres) => postgres
+                .begin(Borrower::Caller)
+                .await
+                .map(StoreTx::Postgres),
         }
     }
 
@@ -73,10 +76,13 @@ impl Store {
     ///
     /// # Errors
     /// The database is away, or no connection was free in time.
-    pub async fn begin_own(&self) -> Result<Tx, StoreError> {
+    pub async fn begin_own(&self) -> Result<StoreTx, StoreError> {
         match self {
-            Self::Sqlite(sqlite) => sqlite.begin(Borrower::Internal).await.map(Tx::Sqlite),
-            Self::Postgres(postgres) => postgres.begin(Borrower::Internal).await.map(Tx::Postgres),
+            Self::Sqlite(sqlite) => sqlite.begin(Borrower::Internal).await.map(StoreTx::Sqlite),
+            Self::Postgres(postgres) => postgres
+                .begin(Borrower::Internal)
+                .await
+                .map(StoreTx::Postgres),
         }
     }
 

@@ -7,14 +7,14 @@ use crate::{CallLimit, Dialect, PgTx, SqliteTx, StoreError};
 /// A transaction of a [`Store`](crate::Store). Dropped without a commit, it changes nothing.
 #[derive(Debug)]
 #[must_use = "a transaction that is dropped changes nothing"]
-pub enum Tx {
+pub enum StoreTx {
     /// On SQLite.
     Sqlite(SqliteTx),
     /// On PostgreSQL.
     Postgres(PgTx),
 }
 
-impl Tx {
+impl StoreTx {
     /// Which kind of database it is on.
     #[must_use]
     pub fn dialect(&self) -> Dialect {

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use sqlx::AssertSqlSafe;
-use tidegate_queue::{Event, Queue, QueueError, Tx};
+use tidegate_queue::{Queue, QueueError, QueueEvent, Tx};
 use tidegate_store::StoreError;
 
 /// An order was placed.
@@ -16,7 +16,7 @@ pub struct OrderPlaced {
     pub cents: i64,
 }
 
-impl Event for OrderPlaced {
+impl QueueEvent for OrderPlaced {
     const TYPE: &'static str = "OrderPlaced";
 
     fn key(&self) -> Option<String> {
@@ -31,7 +31,7 @@ pub struct ConfirmationSent {
     pub order: i64,
 }
 
-impl Event for ConfirmationSent {
+impl QueueEvent for ConfirmationSent {
     const TYPE: &'static str = "ConfirmationSent";
 }
 

@@ -20,13 +20,13 @@ pub(crate) struct Stage {
 }
 
 /// Mutants that these tests cannot judge, by what cargo-mutants calls them: without a server nothing
-/// of PostgreSQL runs, what `Debug` prints is read by people only, and of an `Answer`, a future in a
+/// of PostgreSQL runs, what `Debug` prints is read by people only, and of a `StoreFuture`, a future in a
 /// box, no guess of cargo-mutants compiles.
 pub(crate) const NOT_JUDGED: &[&str] = &[
     "_postgres",
     "impl Debug for",
     "impl fmt::Debug for",
-    "-> Answer<",
+    "-> StoreFuture<",
 ];
 
 const LIBRARY: Stage = Stage {
@@ -83,8 +83,8 @@ pub(crate) const SCOPES: &[Scope] = &[
         package: "tidegate-queue",
         files: &[
             "decide.rs",
-            "dispatch/hub.rs",
-            "dispatch/hub/said.rs",
+            "dispatch/state.rs",
+            "dispatch/state/handler_results.rs",
             "dispatch/claimer.rs",
             "dispatch/ready.rs",
         ],

@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tidegate_core::env::Env;
-use tidegate_queue::{Dispatcher, DispatcherBuilder, DispatcherOptions, Event, Handled, Queue};
+use tidegate_queue::{
+    Dispatcher, DispatcherBuilder, DispatcherOptions, Handled, Queue, QueueEvent,
+};
 use tokio::sync::Notify;
 
 use super::{LEASE, PAUSE, TYPE, answer, micros};
@@ -21,7 +23,7 @@ struct Measured {
     text: String,
 }
 
-impl Event for Measured {
+impl QueueEvent for Measured {
     const TYPE: &'static str = TYPE;
 }
 

@@ -8,7 +8,7 @@ use tidegate_core::EventId;
 use super::{ConfigFile, parse_header};
 
 #[derive(Debug, Subcommand)]
-pub(crate) enum Queue {
+pub(crate) enum QueueArgs {
     /// List events: those that are not finalized, or those of the log
     #[command(
         after_help = "Examples:\n  tidegate queue ls\n  tidegate queue ls --status \
@@ -88,7 +88,7 @@ pub(crate) enum Queue {
 pub(crate) struct QueueLs {
     /// Only those in this state [default: those that are not finalized]
     #[arg(long, value_enum)]
-    pub(crate) status: Option<EventStatus>,
+    pub(crate) status: Option<StatusArg>,
     /// Only those of this type
     #[arg(long = "type", value_name = "TYPE")]
     pub(crate) type_name: Option<String>,
@@ -103,7 +103,7 @@ pub(crate) struct QueueLs {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum EventStatus {
+pub(crate) enum StatusArg {
     /// It waits
     Pending,
     /// It is being handled
@@ -155,7 +155,7 @@ pub(crate) struct QueuePublish {
 }
 
 #[derive(Debug, Subcommand)]
-pub(crate) enum Projection {
+pub(crate) enum ProjectionArgs {
     /// List the projections, with how far they are
     #[command(after_help = "Example: tidegate projection ls")]
     Ls(StoreAt),

@@ -3,16 +3,16 @@
 use tidegate_core::books::{Account, Audit, Bucket, ComponentKind, Discrepancy};
 use tidegate_core::iso_time;
 
-use crate::args::{Books, Output};
-use crate::parts::Inspection;
-use crate::report::{Exit, Report, print, print_json};
+use crate::args::{AuditArgs, Output};
+use crate::parts::InspectionTargets;
+use crate::report::{ErrorReport, Exit, print, print_json};
 use crate::table;
 
-pub(crate) async fn run(arguments: &Books, output: Output) -> Result<Exit, Report> {
-    let inspection = Inspection::of(arguments).await?;
+pub(crate) async fn run(arguments: &AuditArgs, output: Output) -> Result<Exit, ErrorReport> {
+    let inspection = InspectionTargets::of(arguments).await?;
     // Silence must not pass for proof: a script that audits nothing is wrong.
     if inspection.components.is_empty() && !inspection.is_empty_but_configured {
-        return Err(Report::new(
+        return Err(ErrorReport::new(
             "audit.nothing",
             "there is nothing to audit, and nothing was",
         )

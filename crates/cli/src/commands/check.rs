@@ -8,10 +8,10 @@ use tidegate_config::Config;
 use tidegate_logger::spill::EVENT_BYTES;
 
 use crate::args::Output;
-use crate::report::{Exit, Report, Voice, print, print_json, say};
+use crate::report::{ErrorReport, Exit, MessageFormat, print, print_json, say};
 use crate::settings;
 
-pub(crate) fn run(file: &Path, rate: u64, output: Output) -> Result<Exit, Report> {
+pub(crate) fn run(file: &Path, rate: u64, output: Output) -> Result<Exit, ErrorReport> {
     let loaded = settings::read_file(file)?;
     let notes = notes(&loaded.config, rate);
     match output {
@@ -21,7 +21,7 @@ pub(crate) fn run(file: &Path, rate: u64, output: Output) -> Result<Exit, Report
             }))?;
         }
         Output::Table => {
-            settings::tell(&loaded, Voice::Text);
+            settings::tell(&loaded, MessageFormat::Text);
             for note in &notes {
                 say(&format!("note: {}: {}", note.path, note.message));
             }

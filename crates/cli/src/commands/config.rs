@@ -2,18 +2,24 @@
 
 use tidegate_config::{Origins, schema};
 
-use crate::args::{Config, Output};
-use crate::report::{Exit, Report, Voice, print, print_json};
+use crate::args::{ConfigArgs, Output};
+use crate::report::{ErrorReport, Exit, MessageFormat, print, print_json};
 use crate::settings;
 
-pub(crate) fn run(command: &Config, output: Output) -> Result<Exit, Report> {
+pub(crate) fn run(command: &ConfigArgs, output: Output) -> Result<Exit, ErrorReport> {
     match command {
-        Config::Schema => match serde_json::to_string_pretty(&schema()) {
+        ConfigArgs::Schema => match serde_json::to_string_pretty(&schema()) {
             Ok(text) => print(&text)?,
-            Err(error) => return Err(Report::of("internal", "cannot write the schema", &error)),
+            Err(error) => {
+                return Err(ErrorReport::of(
+                    "internal",
+                    "cannot write the schema",
+                    &error,
+                ));
+            }
         },
-        Config::Show { file, origin } => {
-            let config = settings::checked(settings::read(file)?.loaded, Voice::Text)?;
+        ConfigArgs::Show { file, origin } => {
+            let config = settings::checked(settings::read(file)?.loaded, MessageFormat::Text)?;
             match (output, origin) {
                 (Output::Json, false) => print_json(&config.to_json())?,
                 (Output::Json, true) => print_json(&config.to_json_with_origins())?,

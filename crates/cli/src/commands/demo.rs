@@ -5,15 +5,15 @@ use std::time::Duration;
 
 use tidegate_core::env::{Entropy, system};
 
-use crate::args::{Demo, Output};
-use crate::demo::{Ending, Frame, LogStory, QueueStory, Story, Tale};
-use crate::report::{Exit, Report, is_drawable, print, print_json};
+use crate::args::{DemoArgs, Output};
+use crate::demo::{DemoFrame, Ending, LogStory, QueueStory, Story, Tale};
+use crate::report::{ErrorReport, Exit, is_drawable, print, print_json};
 use crate::table;
 
 /// Real time per frame on a terminal: the story takes about seven seconds.
 const PACE: Duration = Duration::from_millis(45);
 
-pub(crate) fn run(arguments: &Demo, output: Output) -> Result<Exit, Report> {
+pub(crate) fn run(arguments: &DemoArgs, output: Output) -> Result<Exit, ErrorReport> {
     let seed = arguments
         .seed
         .unwrap_or_else(|| system::system_entropy().next_u64());
@@ -24,7 +24,7 @@ pub(crate) fn run(arguments: &Demo, output: Output) -> Result<Exit, Report> {
     }
 }
 
-fn tell(story: impl Tale, output: Output) -> Result<Exit, Report> {
+fn tell(story: impl Tale, output: Output) -> Result<Exit, ErrorReport> {
     let verdict = match output {
         Output::Json => story.run(|_| {})?,
         Output::Table if is_drawable() => {
@@ -52,7 +52,7 @@ fn tell(story: impl Tale, output: Output) -> Result<Exit, Report> {
     })
 }
 
-fn print_verdict(verdict: &impl Ending) -> Result<(), Report> {
+fn print_verdict(verdict: &impl Ending) -> Result<(), ErrorReport> {
     print("")?;
     for line in verdict.lines() {
         print(&line)?;
@@ -71,11 +71,11 @@ fn print_verdict(verdict: &impl Ending) -> Result<(), Report> {
 struct Lines {
     last: Option<(usize, String)>,
     /// Why the first line that could not be written was not; the story goes on without readers.
-    failed: Option<Report>,
+    failed: Option<ErrorReport>,
 }
 
 impl Lines {
-    fn show(&mut self, frame: &Frame) {
+    fn show(&mut self, frame: &DemoFrame) {
         let before = self.last.replace((frame.number, line(frame)));
         if let Some((number, last)) = before
             && number != frame.number
@@ -85,7 +85,7 @@ impl Lines {
         }
     }
 
-    fn finish(self) -> Result<(), Report> {
+    fn finish(self) -> Result<(), ErrorReport> {
         match (self.failed, self.last) {
             (Some(failed), _) => Err(failed),
             (None, Some((_, last))) => print(&last),
@@ -94,7 +94,7 @@ impl Lines {
     }
 }
 
-fn line(frame: &Frame) -> String {
+fn line(frame: &DemoFrame) -> String {
     format!(
         "phase {}/{} {:<9} {:>5.1} s   {}   {}",
         frame.number,
@@ -132,7 +132,7 @@ fn width() -> usize {
 }
 
 impl Drawing {
-    fn draw(&mut self, frame: &Frame) {
+    fn draw(&mut self, frame: &DemoFrame) {
         let text = picture(frame, self.width);
         let up = if self.lines == 0 {
             String::new()
@@ -152,7 +152,7 @@ impl Drawing {
 }
 
 /// The lines of a frame, none of them wider than `width`.
-fn picture(frame: &Frame, width: usize) -> Vec<String> {
+fn picture(frame: &DemoFrame, width: usize) -> Vec<String> {
     let account = &frame.account;
     let mut lines = vec![format!(
         "phase {}/{} {:<9} {:>5.1} s   {:<17}   accepted {}",

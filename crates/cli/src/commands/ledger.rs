@@ -3,15 +3,15 @@
 use tidegate_client::{ProcessClient, reachable};
 
 use crate::args::{self, Output};
-use crate::report::{Exit, Report, Voice, print, print_json};
+use crate::report::{ErrorReport, Exit, MessageFormat, print, print_json};
 use crate::{settings, table};
 
-pub(crate) async fn run(arguments: &args::Ledger, output: Output) -> Result<Exit, Report> {
+pub(crate) async fn run(arguments: &args::LedgerArgs, output: Output) -> Result<Exit, ErrorReport> {
     let target = target(arguments)?;
     let ledger = target.ledger().await.map_err(|error| {
         let doing = format!("no ledger from {}", target.shown());
         // error-page: ledger.unreachable
-        Report::of("ledger.unreachable", &doing, &error)
+        ErrorReport::of("ledger.unreachable", &doing, &error)
             .with_hint("is `tidegate run` running there? see docs/errors/ledger.unreachable.md")
     })?;
     match output {
@@ -28,13 +28,13 @@ pub(crate) async fn run(arguments: &args::Ledger, output: Output) -> Result<Exit
 /// As said on the command line, else as configured.
 ///
 /// The configured token is for the configured address alone: another one may be anybody's.
-fn target(arguments: &args::Ledger) -> Result<ProcessClient, Report> {
+fn target(arguments: &args::LedgerArgs) -> Result<ProcessClient, ErrorReport> {
     let given = arguments.token.clone().filter(|token| !token.is_empty());
     if let Some(url) = &arguments.url {
         return Ok(ProcessClient::new(url, given));
     }
     let loaded = settings::read(&arguments.file)?.loaded;
-    let config = settings::checked(loaded, Voice::Text)?;
+    let config = settings::checked(loaded, MessageFormat::Text)?;
     let configured = config.secret("server.token").map(|secret| secret.expose());
     let listen = config.text("server.listen").unwrap_or_default();
     Ok(ProcessClient::new(

@@ -14,7 +14,7 @@ use tidegate_log::{EmbeddedConfig, LogBackend, LogError};
 use crate::args::{LogDir, Output};
 use crate::confirm::confirm;
 use crate::log::{configured, must_hold_a_log};
-use crate::report::{Exit, Report, print, print_json, say};
+use crate::report::{ErrorReport, Exit, print, print_json, say};
 use crate::table;
 
 /// The wait before a second look at what seems wrong: a running process moves records from file to
@@ -22,10 +22,10 @@ use crate::table;
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// The directory that is meant, which must hold a log, and how that is set up.
-fn directory(arguments: &LogDir) -> Result<EmbeddedConfig, Report> {
+fn directory(arguments: &LogDir) -> Result<EmbeddedConfig, ErrorReport> {
     let (settings, _) = configured(&arguments.file, arguments.dir.as_deref())?;
     let LogBackend::Embedded(embedded) = settings.backend else {
-        return Err(Report::new(
+        return Err(ErrorReport::new(
             "log.not-embedded",
             "the configured log is on Kafka, and no directory is named",
         )
@@ -36,7 +36,7 @@ fn directory(arguments: &LogDir) -> Result<EmbeddedConfig, Report> {
 }
 
 /// `tidegate log ls`.
-pub(crate) fn list(arguments: &LogDir, output: Output) -> Result<Exit, Report> {
+pub(crate) fn list(arguments: &LogDir, output: Output) -> Result<Exit, ErrorReport> {
     let dir = directory(arguments)?.dir;
     let listing = embedded::ls(&SystemDisk, &dir)?;
     let listing = listing.ok_or_else(|| LogError::Format {
@@ -145,7 +145,7 @@ fn listing_text(listing: &Listing) -> String {
 }
 
 /// `tidegate log check`.
-pub(crate) fn check(arguments: &LogDir, output: Output) -> Result<Exit, Report> {
+pub(crate) fn check(arguments: &LogDir, output: Output) -> Result<Exit, ErrorReport> {
     let dir = directory(arguments)?.dir;
     let look = || embedded::check(&SystemDisk, &dir);
     let mut checked = look()?;
@@ -219,13 +219,13 @@ fn loss_json(loss: &UnknownLoss) -> serde_json::Value {
 }
 
 /// `tidegate log repair`.
-pub(crate) fn repair(arguments: &LogDir, yes: bool, output: Output) -> Result<Exit, Report> {
+pub(crate) fn repair(arguments: &LogDir, yes: bool, output: Output) -> Result<Exit, ErrorReport> {
     let config = directory(arguments)?;
     let dir = config.dir.clone();
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let plan = embedded::plan_repair(&SystemDisk, &*clock, &dir)?;
     let what = plan_text(&dir, &plan);
-    let unconfirmed = Report::new(
+    let unconfirmed = ErrorReport::new(
         "repair.unconfirmed",
         format!("{what}; this was not confirmed"),
     );

@@ -10,10 +10,10 @@ use tidegate_core::env::{Clock, Env};
 use tidegate_queue::{ProjectionState, QueueError, Rebuild};
 
 use super::queue::open;
-use crate::args::{Output, Projection, ProjectionRebuild, StoreAt};
+use crate::args::{Output, ProjectionArgs, ProjectionRebuild, StoreAt};
 use crate::confirm::confirm;
-use crate::report::{Exit, Report, is_drawable, print, print_json, say};
-use crate::store::Opened;
+use crate::report::{ErrorReport, Exit, is_drawable, print, print_json, say};
+use crate::store::OpenedStore;
 use crate::table;
 
 /// How often it is looked whether a rebuild goes on.
@@ -21,15 +21,15 @@ const PAUSE: Duration = Duration::from_millis(200);
 /// After so long without a beginning, people are told what it waits for.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-pub(crate) async fn run(command: &Projection, output: Output) -> Result<Exit, Report> {
+pub(crate) async fn run(command: &ProjectionArgs, output: Output) -> Result<Exit, ErrorReport> {
     match command {
-        Projection::Ls(at) => list(at, output).await,
-        Projection::Rebuild(arguments) => rebuild(arguments, output).await,
-        Projection::Forget { name, yes, at } => forget(name, *yes, at, output).await,
+        ProjectionArgs::Ls(at) => list(at, output).await,
+        ProjectionArgs::Rebuild(arguments) => rebuild(arguments, output).await,
+        ProjectionArgs::Forget { name, yes, at } => forget(name, *yes, at, output).await,
     }
 }
 
-async fn list(at: &StoreAt, output: Output) -> Result<Exit, Report> {
+async fn list(at: &StoreAt, output: Output) -> Result<Exit, ErrorReport> {
     let opened = open(at).await?;
     let states = opened.queue.projections().await;
     let states = states.map_err(|error| opened.report(&error))?;
@@ -60,7 +60,7 @@ fn rebuild_text(rebuild: Option<Rebuild>) -> String {
     }
 }
 
-async fn rebuild(arguments: &ProjectionRebuild, output: Output) -> Result<Exit, Report> {
+async fn rebuild(arguments: &ProjectionRebuild, output: Output) -> Result<Exit, ErrorReport> {
     let opened = open(&arguments.at).await?;
     let name = arguments.name.as_str();
     // Also for taking a request back, so that a wrong name is said.
@@ -98,7 +98,7 @@ async fn rebuild(arguments: &ProjectionRebuild, output: Output) -> Result<Exit, 
     Ok(Exit::Ok)
 }
 
-async fn state_of(opened: &Opened, name: &str) -> Result<ProjectionState, Report> {
+async fn state_of(opened: &OpenedStore, name: &str) -> Result<ProjectionState, ErrorReport> {
     let found = async {
         let mut states = opened.queue.projections().await?.into_iter();
         let found = states.find(|state| state.name == name);
@@ -111,11 +111,11 @@ async fn state_of(opened: &Opened, name: &str) -> Result<ProjectionState, Report
 
 /// Returns once the request is gone: it was served, or taken back.
 async fn wait(
-    opened: &Opened,
+    opened: &OpenedStore,
     name: &str,
     limit: Option<Duration>,
     clock: &dyn Clock,
-) -> Result<(), Report> {
+) -> Result<(), ErrorReport> {
     let begun = clock.elapsed();
     let (mut is_told, mut shown) = (false, None);
     loop {
@@ -148,9 +148,9 @@ async fn wait(
     }
 }
 
-fn unserved(name: &str, rebuild: Rebuild) -> Report {
+fn unserved(name: &str, rebuild: Rebuild) -> ErrorReport {
     match rebuild {
-        Rebuild::Requested => Report::new(
+        Rebuild::Requested => ErrorReport::new(
             "projection.unserved",
             format!("no process has begun to rebuild `{name}`"),
         )
@@ -158,7 +158,7 @@ fn unserved(name: &str, rebuild: Rebuild) -> Report {
             "start a process that has this projection; the request stays, and `--withdraw` takes \
              it back",
         ),
-        Rebuild::Running { position } => Report::new(
+        Rebuild::Running { position } => ErrorReport::new(
             "projection.unserved",
             format!("the rebuild of `{name}` is at {position} and goes on"),
         )
@@ -166,15 +166,15 @@ fn unserved(name: &str, rebuild: Rebuild) -> Report {
     }
 }
 
-fn withdrawn(name: &str) -> Report {
+fn withdrawn(name: &str) -> ErrorReport {
     let text = format!("`{name}` was not rebuilt: the request is gone");
-    Report::new("projection.withdrawn", text).with_hint(
+    ErrorReport::new("projection.withdrawn", text).with_hint(
         "somebody took it back, or the process that runs the projection refused it and says why in its \
          log; ask again",
     )
 }
 
-async fn forget(name: &str, yes: bool, at: &StoreAt, output: Output) -> Result<Exit, Report> {
+async fn forget(name: &str, yes: bool, at: &StoreAt, output: Output) -> Result<Exit, ErrorReport> {
     let opened = open(at).await?;
     state_of(&opened, name).await?;
     let what = format!(
@@ -182,7 +182,7 @@ async fn forget(name: &str, yes: bool, at: &StoreAt, output: Output) -> Result<E
          should it run again, it is rebuilt from what the log has by then"
     );
     let unconfirmed = format!("{what}; this was not confirmed");
-    let unconfirmed = Report::new("forget.unconfirmed", unconfirmed).with_hint("give `--yes`");
+    let unconfirmed = ErrorReport::new("forget.unconfirmed", unconfirmed).with_hint("give `--yes`");
     confirm(&what, yes, unconfirmed)?;
     let forgotten = opened.queue.forget_projection(name).await;
     forgotten.map_err(|error| opened.report(&error))?;

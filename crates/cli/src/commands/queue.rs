@@ -2,50 +2,53 @@
 
 mod event;
 mod list;
-mod mend;
 mod migrate;
 mod publish;
 mod registry;
+mod retry_cancel;
 
 use tidegate_core::env::Env;
 use tidegate_queue::QueueError;
 
-use crate::args::{EventRef, Output, Queue, StoreAt};
-use crate::report::{Exit, Report};
-use crate::store::{self, Opened};
+use crate::args::{EventRef, Output, QueueArgs, StoreAt};
+use crate::report::{ErrorReport, Exit};
+use crate::store::{self, OpenedStore};
 
-pub(crate) async fn run(command: &Queue, output: Output) -> Result<Exit, Report> {
+pub(crate) async fn run(command: &QueueArgs, output: Output) -> Result<Exit, ErrorReport> {
     match command {
-        Queue::Ls(arguments) => list::list(arguments, output).await,
-        Queue::Show { event, at } => list::show(*event, at, output).await,
-        Queue::Stats(at) => list::stats(at, output).await,
-        Queue::Retry(arguments) => mend::retry(arguments, output).await,
-        Queue::Cancel { events, at } => mend::cancel(events, at, output).await,
-        Queue::Publish(arguments) => publish::publish(arguments, output).await,
-        Queue::Handlers(at) => registry::handlers(at, output).await,
-        Queue::Unregister {
+        QueueArgs::Ls(arguments) => list::list(arguments, output).await,
+        QueueArgs::Show { event, at } => list::show(*event, at, output).await,
+        QueueArgs::Stats(at) => list::stats(at, output).await,
+        QueueArgs::Retry(arguments) => retry_cancel::retry(arguments, output).await,
+        QueueArgs::Cancel { events, at } => retry_cancel::cancel(events, at, output).await,
+        QueueArgs::Publish(arguments) => publish::publish(arguments, output).await,
+        QueueArgs::Handlers(at) => registry::handlers(at, output).await,
+        QueueArgs::Unregister {
             type_name,
             handler,
             yes,
             at,
         } => registry::unregister((type_name, handler), *yes, at, output).await,
-        Queue::Migrate {
+        QueueArgs::Migrate {
             print: true,
             dialect,
             at,
         } => migrate::print(*dialect, at, output),
-        Queue::Migrate { at, .. } => migrate::migrate(at, output).await,
+        QueueArgs::Migrate { at, .. } => migrate::migrate(at, output).await,
     }
 }
 
 /// The queue of the configuration, whose tables are there.
-pub(super) async fn open(at: &StoreAt) -> Result<Opened, Report> {
+pub(super) async fn open(at: &StoreAt) -> Result<OpenedStore, ErrorReport> {
     let settings = store::named(at)?;
     store::open(&settings, &Env::system()).await
 }
 
 /// The number of an event that was named by either.
-async fn number_of(opened: &Opened, event: EventRef) -> Result<Result<i64, Report>, Report> {
+async fn number_of(
+    opened: &OpenedStore,
+    event: EventRef,
+) -> Result<Result<i64, ErrorReport>, ErrorReport> {
     let id = match event {
         EventRef::Number(number) => return Ok(Ok(number)),
         EventRef::Id(id) => id,
@@ -53,7 +56,7 @@ async fn number_of(opened: &Opened, event: EventRef) -> Result<Result<i64, Repor
     let found = opened.queue.store().find(id).await;
     let found = found.map_err(|error| opened.report(&error))?;
     Ok(found.map(|sighting| sighting.number).ok_or_else(|| {
-        Report::new(
+        ErrorReport::new(
             "queue.unknown",
             format!("there is no event {id} in the queue or in its log"),
         )
@@ -65,6 +68,6 @@ async fn number_of(opened: &Opened, event: EventRef) -> Result<Result<i64, Repor
 fn is_about_the_event(error: &QueueError) -> bool {
     matches!(
         error,
-        QueueError::Unknown { .. } | QueueError::Busy { .. } | QueueError::Misplaced { .. }
+        QueueError::UnknownEvent { .. } | QueueError::Busy { .. } | QueueError::WrongState { .. }
     )
 }

@@ -11,7 +11,7 @@ use tidegate_server::{Exporter, Health, Server, ServerConfig};
 
 use crate::args::{ConfigFile, Output};
 use crate::parts::{self, Process};
-use crate::report::{Exit, Report, Voice, print, print_json, say};
+use crate::report::{ErrorReport, Exit, MessageFormat, print, print_json, say};
 use crate::signals::Signals;
 use crate::{settings, table};
 
@@ -22,15 +22,15 @@ const LEAST_CLOSE: Duration = Duration::from_secs(1);
 pub(crate) async fn run(
     arguments: &ConfigFile,
     output: Output,
-    voice: Voice,
-) -> Result<Exit, Report> {
+    format: MessageFormat,
+) -> Result<Exit, ErrorReport> {
     let mut settings = settings::read(arguments)?;
     settings.loaded.require_built(&parts::built());
-    let config = settings::checked(settings.loaded, voice)?;
+    let config = settings::checked(settings.loaded, format)?;
     // From here on a signal means a drain: whoever can reach us, or read that we run, may send one.
     let signals = Signals::register()?;
     let exporter = Exporter::install()
-        .map_err(|error| Report::of("internal", "cannot start the metrics", &error))?;
+        .map_err(|error| ErrorReport::of("internal", "cannot start the metrics", &error))?;
     let env = Env::system();
     let (clock, spawn) = (Arc::clone(&env.clock), Arc::clone(&env.spawn));
     let health = Health::new(Arc::clone(&clock));
@@ -43,9 +43,9 @@ pub(crate) async fn run(
     let server = builder.bind(&process.env).await?;
     let (trigger, stop) = Shutdown::new();
     let tasks = process.run(&stop);
-    announce(&process, address, settings.file.as_deref(), voice);
+    announce(&process, address, settings.file.as_deref(), format);
     let stopped = async {
-        signals.stop(health, spawn, voice).await;
+        signals.stop(health, spawn, format).await;
         trigger.stop();
     };
     let report = server.run(stopped).await;
@@ -71,8 +71,8 @@ pub(crate) async fn run(
     })
 }
 
-fn not_closed() -> Report {
-    Report::new(
+fn not_closed() -> ErrorReport {
+    ErrorReport::new(
         "log.not-closed",
         "not everything was closed in time: the disk, the broker or the database does not answer",
     )
@@ -80,20 +80,20 @@ fn not_closed() -> Report {
 }
 
 /// Says that we run, and where.
-fn announce(process: &Process, address: SocketAddr, file: Option<&Path>, voice: Voice) {
+fn announce(process: &Process, address: SocketAddr, file: Option<&Path>, format: MessageFormat) {
     let version = env!("CARGO_PKG_VERSION");
     let source = match file {
         Some(file) => file.display().to_string(),
         None => "no tidegate.yaml found, defaults".to_owned(),
     };
     let parts = process.banner.iter();
-    match voice {
-        Voice::Events => {
+    match format {
+        MessageFormat::Events => {
             let parts: Vec<String> = parts.map(|(name, at)| format!("{name}: {at}")).collect();
             let parts = parts.join("; ");
             tracing::info!(version, config = source, %address, parts, "listening");
         }
-        Voice::Text => {
+        MessageFormat::Text => {
             let parts: String = parts
                 .map(|(name, at)| format!("  ✓ {name:<8} {at}\n"))
                 .collect();

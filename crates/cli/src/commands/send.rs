@@ -7,9 +7,9 @@ use tidegate_core::env::Env;
 use tidegate_core::{EventId, EventIds, Topic};
 use tidegate_log::{Append, EVENT_ID, Log, LogError, Record};
 
-use crate::args::{Output, Send};
+use crate::args::{Output, SendArgs};
 use crate::log;
-use crate::report::{Exit, Report, print_bytes};
+use crate::report::{ErrorReport, Exit, print_bytes};
 
 /// Records, and about how many bytes, that are handed over at once.
 const RECORDS: usize = 500;
@@ -26,11 +26,11 @@ struct Sent<'a> {
     offset: i64,
 }
 
-pub(crate) async fn run(arguments: &Send, output: Output) -> Result<Exit, Report> {
+pub(crate) async fn run(arguments: &SendArgs, output: Output) -> Result<Exit, ErrorReport> {
     let topic = topic(&arguments.topic)?;
     if arguments.headers.iter().any(|(name, _)| name == EVENT_ID) {
         let message = format!("`{EVENT_ID}` is given to each record by itself");
-        return Err(Report::new("usage.header", message).with_exit(Exit::Usage));
+        return Err(ErrorReport::new("usage.header", message).with_exit(Exit::Usage));
     }
     let env = Env::system();
     let reached = log::reach(&arguments.file, &arguments.at, Some(&topic), &env).await?;
@@ -57,22 +57,22 @@ pub(crate) async fn run(arguments: &Send, output: Output) -> Result<Exit, Report
 }
 
 /// The topic of a name on the command line.
-pub(super) fn topic(name: &str) -> Result<Topic, Report> {
+pub(super) fn topic(name: &str) -> Result<Topic, ErrorReport> {
     Topic::new(name)
-        .map_err(|error| Report::new("usage.topic", error.to_string()).with_exit(Exit::Usage))
+        .map_err(|error| ErrorReport::new("usage.topic", error.to_string()).with_exit(Exit::Usage))
 }
 
 struct Sender<'a> {
     log: &'a dyn Log,
     ids: EventIds,
     topic: Topic,
-    arguments: &'a Send,
+    arguments: &'a SendArgs,
     output: Output,
 }
 
 impl Sender<'_> {
     /// Sends every line. What has come so far is sent before anything more is waited for.
-    async fn send_lines(&self, input: impl Read) -> Result<(), Report> {
+    async fn send_lines(&self, input: impl Read) -> Result<(), ErrorReport> {
         let mut lines = BufReader::with_capacity(BYTES, input);
         let mut values = Vec::new();
         let mut bytes = 0;
@@ -80,7 +80,7 @@ impl Sender<'_> {
             let mut line = Vec::new();
             let read = lines.by_ref().take(LINE).read_until(b'\n', &mut line);
             let read = read.map_err(|error| {
-                Report::of("input.failed", "cannot read standard input", &error)
+                ErrorReport::of("input.failed", "cannot read standard input", &error)
             })?;
             if read > 0 {
                 if line.last() == Some(&b'\n') {
@@ -100,7 +100,7 @@ impl Sender<'_> {
         }
     }
 
-    async fn send(&self, values: Vec<Option<Vec<u8>>>) -> Result<(), Report> {
+    async fn send(&self, values: Vec<Option<Vec<u8>>>) -> Result<(), ErrorReport> {
         if values.is_empty() {
             return Ok(());
         }
@@ -124,9 +124,9 @@ impl Sender<'_> {
             match self.output {
                 Output::Json => {
                     let line = serde_json::to_vec(&sent);
-                    text.extend(
-                        line.map_err(|error| Report::of("internal", "cannot write JSON", &error))?,
-                    );
+                    text.extend(line.map_err(|error| {
+                        ErrorReport::of("internal", "cannot write JSON", &error)
+                    })?);
                 }
                 Output::Table => {
                     let Sent {
@@ -164,9 +164,9 @@ impl Sender<'_> {
 
 /// The report of records that were not sent, or of which nobody knows: then it names them, because whoever
 /// is to look for them has seen no id.
-fn failed(error: LogError, ids: &[EventId]) -> Report {
+fn failed(error: LogError, ids: &[EventId]) -> ErrorReport {
     let code = error.code();
-    let report = Report::from(error);
+    let report = ErrorReport::from(error);
     let is_in_doubt = matches!(
         code.as_str(),
         "log.outcome-unknown" | "log.stopped" | "log.closed"

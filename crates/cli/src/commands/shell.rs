@@ -3,15 +3,18 @@
 use clap::CommandFactory;
 
 use crate::args::{Arguments, Output};
-use crate::report::{Exit, Report, print_bytes, print_json};
+use crate::report::{ErrorReport, Exit, print_bytes, print_json};
 
-pub(crate) fn completions(shell: clap_complete::Shell, output: Output) -> Result<Exit, Report> {
+pub(crate) fn completions(
+    shell: clap_complete::Shell,
+    output: Output,
+) -> Result<Exit, ErrorReport> {
     let mut written = Vec::new();
     clap_complete::generate(shell, &mut Arguments::command(), "tidegate", &mut written);
     write(&written, output)
 }
 
-pub(crate) fn man(output: Output) -> Result<Exit, Report> {
+pub(crate) fn man(output: Output) -> Result<Exit, ErrorReport> {
     let mut written = Vec::new();
     let mut pages = vec![Arguments::command()];
     // One page for the command and one for each below it, one after the other.
@@ -25,13 +28,13 @@ pub(crate) fn man(output: Output) -> Result<Exit, Report> {
         );
         clap_mangen::Man::new(command)
             .render(&mut written)
-            .map_err(|error| Report::of("internal", "cannot write the manual page", &error))?;
+            .map_err(|error| ErrorReport::of("internal", "cannot write the manual page", &error))?;
     }
     write(&written, output)
 }
 
 /// Shells and `man` read their own formats; whoever asks for JSON gets them as a text in it.
-fn write(bytes: &[u8], output: Output) -> Result<Exit, Report> {
+fn write(bytes: &[u8], output: Output) -> Result<Exit, ErrorReport> {
     match output {
         Output::Table => print_bytes(bytes)?,
         Output::Json => {

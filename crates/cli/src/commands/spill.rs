@@ -13,8 +13,8 @@ use tidegate_core::env::system::SystemDisk;
 use tidegate_core::iso_time;
 use tidegate_logger::spill::{Finding, InspectedFile, Inspection, Level, SpillDirectory, inspect};
 
-use crate::args::{Output, Spills};
-use crate::report::{Exit, Report, print, print_json, say};
+use crate::args::{Output, SpillDirs};
+use crate::report::{ErrorReport, Exit, print, print_json, say};
 use crate::{settings, table};
 
 pub(crate) use replay::replay;
@@ -26,7 +26,7 @@ const PAUSE: Duration = Duration::from_millis(200);
 ///
 /// A named one must be there. A configured one need not: nothing was ever spilled then. Says whether one is
 /// configured that is not there.
-pub(crate) fn directories(arguments: &Spills) -> Result<(Vec<PathBuf>, bool), Report> {
+pub(crate) fn directories(arguments: &SpillDirs) -> Result<(Vec<PathBuf>, bool), ErrorReport> {
     if !arguments.spill.is_empty() {
         let mut directories: Vec<PathBuf> = Vec::new();
         for dir in &arguments.spill {
@@ -54,12 +54,12 @@ pub(crate) fn directories(arguments: &Spills) -> Result<(Vec<PathBuf>, bool), Re
 }
 
 /// The report of a spill directory that cannot be read.
-fn unreadable(doing: &str, dir: &Path, error: &dyn Error) -> Report {
+fn unreadable(doing: &str, dir: &Path, error: &dyn Error) -> ErrorReport {
     let doing = format!("{doing} `{}`", dir.display());
-    Report::of("spill.unreadable", &doing, error)
+    ErrorReport::of("spill.unreadable", &doing, error)
 }
 
-fn must_be_there(dir: &Path) -> Result<(), Report> {
+fn must_be_there(dir: &Path) -> Result<(), ErrorReport> {
     match SystemDisk.list(dir) {
         Ok(_) => Ok(()),
         Err(error) => Err(unreadable("cannot read", dir, &error)),
@@ -67,7 +67,7 @@ fn must_be_there(dir: &Path) -> Result<(), Report> {
 }
 
 /// `tidegate spill ls`.
-pub(crate) fn list(dir: &Path, output: Output) -> Result<Exit, Report> {
+pub(crate) fn list(dir: &Path, output: Output) -> Result<Exit, ErrorReport> {
     let inspection = look(dir)?;
     match output {
         Output::Json => {
@@ -85,7 +85,7 @@ pub(crate) fn list(dir: &Path, output: Output) -> Result<Exit, Report> {
 }
 
 /// `tidegate spill check`.
-pub(crate) fn check(dir: &Path, output: Output) -> Result<Exit, Report> {
+pub(crate) fn check(dir: &Path, output: Output) -> Result<Exit, ErrorReport> {
     let mut inspection = look(dir)?;
     if !inspection.findings.is_empty() {
         // What is only on its way is somewhere else a moment later.
@@ -131,7 +131,7 @@ pub(crate) fn check(dir: &Path, output: Output) -> Result<Exit, Report> {
     })
 }
 
-fn look(dir: &Path) -> Result<Inspection, Report> {
+fn look(dir: &Path) -> Result<Inspection, ErrorReport> {
     inspect(&SystemDisk, dir).map_err(|error| unreadable("cannot read", dir, &error))
 }
 

@@ -12,9 +12,9 @@ use tidegate_log::{Batch, Log, LogError, PartitionDescription, Read, TopicPartit
 use tokio::sync::mpsc;
 
 use super::send::topic;
-use crate::args::{Output, Tail};
+use crate::args::{Output, TailArgs};
 use crate::log;
-use crate::report::{Exit, Report, print_bytes, say};
+use crate::report::{ErrorReport, Exit, print_bytes, say};
 use crate::signals::Signals;
 pub(crate) use from::{From, parse_from};
 use line::line;
@@ -24,7 +24,7 @@ const WAIT: Duration = Duration::from_secs(2);
 /// Batches that wait to be printed.
 const WAITING: usize = 4;
 
-pub(crate) async fn run(arguments: &Tail, output: Output) -> Result<Exit, Report> {
+pub(crate) async fn run(arguments: &TailArgs, output: Output) -> Result<Exit, ErrorReport> {
     let mut signals = Signals::register()?;
     let topic = topic(&arguments.topic)?;
     let env = Env::system();
@@ -49,12 +49,12 @@ pub(crate) async fn run(arguments: &Tail, output: Output) -> Result<Exit, Report
 struct Following<'a> {
     log: Arc<dyn Log>,
     clock: Arc<dyn Clock>,
-    arguments: &'a Tail,
+    arguments: &'a TailArgs,
     output: Output,
 }
 
 impl Following<'_> {
-    async fn follow(&self, topic: &tidegate_core::Topic, env: &Env) -> Result<Exit, Report> {
+    async fn follow(&self, topic: &tidegate_core::Topic, env: &Env) -> Result<Exit, ErrorReport> {
         let described = self.log.describe(topic).await;
         let described = described?;
         let partitions = match self.arguments.partition {
@@ -130,7 +130,7 @@ impl Following<'_> {
         &self,
         at: &TopicPartition,
         partition: PartitionDescription,
-    ) -> Result<Offset, Report> {
+    ) -> Result<Offset, ErrorReport> {
         // Whoever wants what is there up to the end wants it from the start.
         let usual = match self.arguments.until {
             Some(_) => From::Earliest,

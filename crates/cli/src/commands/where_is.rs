@@ -3,13 +3,17 @@
 use serde_json::{Map, Value};
 use tidegate_core::{EventId, EventLocation, EventTrace};
 
-use crate::args::{Books, Output};
-use crate::parts::Inspection;
-use crate::report::{Exit, Report, print, print_json};
+use crate::args::{AuditArgs, Output};
+use crate::parts::InspectionTargets;
+use crate::report::{ErrorReport, Exit, print, print_json};
 use crate::table;
 
-pub(crate) async fn run(id: EventId, arguments: &Books, output: Output) -> Result<Exit, Report> {
-    let inspection = Inspection::of(arguments).await?;
+pub(crate) async fn run(
+    id: EventId,
+    arguments: &AuditArgs,
+    output: Output,
+) -> Result<Exit, ErrorReport> {
+    let inspection = InspectionTargets::of(arguments).await?;
     let mut history = Vec::new();
     for component in &inspection.components {
         history.extend(component.locate(id).await?);
@@ -24,13 +28,13 @@ pub(crate) async fn run(id: EventId, arguments: &Books, output: Output) -> Resul
     Ok(Exit::Ok)
 }
 
-fn unknown(id: EventId, inspection: &Inspection) -> Report {
+fn unknown(id: EventId, inspection: &InspectionTargets) -> ErrorReport {
     let looked: Vec<&str> = inspection.components.iter().map(|one| one.name()).collect();
     let looked = match looked.is_empty() {
         true => "no spill directory, no log and no queue is configured or named".to_owned(),
         false => format!("it is not in {}", looked.join(", ")),
     };
-    Report::new(
+    ErrorReport::new(
         "where.unknown",
         format!("event {id} was not found: {looked}"),
     )

@@ -21,7 +21,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// What the world around the log knows: the other witness, which knows nothing of the books. It
 /// outlives members and power cuts.
 #[derive(Debug, Clone, Default)]
-pub(super) struct World(Arc<Mutex<Known>>);
+pub(super) struct LogWitness(Arc<Mutex<Known>>);
 
 #[derive(Debug, Default)]
 pub(super) struct Known {
@@ -35,7 +35,7 @@ pub(super) struct Known {
     pub(super) fenced: u64,
 }
 
-impl World {
+impl LogWitness {
     pub(super) fn known(&self) -> MutexGuard<'_, Known> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -45,7 +45,7 @@ impl World {
 pub(super) struct Consumer {
     pub(super) log: EmbeddedLog,
     pub(super) clock: Arc<dyn Clock>,
-    pub(super) world: World,
+    pub(super) world: LogWitness,
     pub(super) group: GroupName,
     pub(super) topic: Topic,
 }

@@ -9,7 +9,7 @@ use tidegate_core::{Code, EventId, Failure};
 
 /// How the service does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Weather {
+pub(crate) enum ServiceState {
     /// It answers.
     Fair,
     /// One call in five fails.
@@ -18,7 +18,7 @@ pub(crate) enum Weather {
     Down,
 }
 
-/// One event in so many is refused for good, whatever the weather.
+/// One event in so many is refused for good, whatever the state of the service.
 const REFUSED_ONE_IN: u128 = 211;
 /// One event in so many fails each time, in a way that looks as if it might work next time.
 const STUBBORN_ONE_IN: u128 = 503;
@@ -31,7 +31,7 @@ pub(super) struct Dependency {
 
 #[derive(Debug)]
 struct State {
-    weather: Weather,
+    service_state: ServiceState,
     entropy: Box<dyn Entropy>,
     /// How often each event arrived here: the other witness, which knows nothing of the books.
     arrivals: BTreeMap<EventId, u64>,
@@ -40,7 +40,7 @@ struct State {
 impl Dependency {
     pub(super) fn new(env: &Env) -> Self {
         let state = State {
-            weather: Weather::Fair,
+            service_state: ServiceState::Fair,
             entropy: env.entropy.fork("dependency"),
             arrivals: BTreeMap::new(),
         };
@@ -50,8 +50,8 @@ impl Dependency {
         }
     }
 
-    pub(super) fn set_weather(&self, weather: Weather) {
-        self.state().weather = weather;
+    pub(super) fn set_service_state(&self, service_state: ServiceState) {
+        self.state().service_state = service_state;
     }
 
     /// The events that arrived, each with how often it did.
@@ -65,25 +65,25 @@ impl Dependency {
 
     /// Takes in one event.
     pub(super) async fn call(&self, id: EventId) -> Result<(), Failure> {
-        let (weather, latency_ms, is_unlucky) = {
+        let (service_state, latency_ms, is_unlucky) = {
             let mut state = self.state();
             (
-                state.weather,
+                state.service_state,
                 2 + state.entropy.below(30),
                 state.entropy.below(5) == 0,
             )
         };
         self.clock.sleep(Duration::from_millis(latency_ms)).await;
-        match weather {
-            Weather::Down => Err(Failure::transient(
+        match service_state {
+            ServiceState::Down => Err(Failure::transient(
                 Code::from_static("connection.refused"),
                 "nobody listens at the other end",
             )),
-            Weather::Flaky if is_unlucky => Err(Failure::transient(
+            ServiceState::Flaky if is_unlucky => Err(Failure::transient(
                 Code::from_static("timeout.read"),
                 "no answer in time",
             )),
-            Weather::Fair | Weather::Flaky => self.answer(id),
+            ServiceState::Fair | ServiceState::Flaky => self.answer(id),
         }
     }
 

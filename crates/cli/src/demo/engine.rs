@@ -6,22 +6,22 @@ use std::time::Duration;
 use serde::Serialize;
 use tidegate_core::books::{Account, ComponentAccount, Ledger};
 
-use super::{Ending, Frame, Tale};
-use crate::report::Report;
+use super::{DemoFrame, Ending, Tale};
+use crate::report::ErrorReport;
 use crate::table;
 
 /// The last phase.
 const VERDICT: &str = "verdict";
 
 /// A part of a demo that begins with something.
-pub(crate) struct Phase<E> {
+pub(crate) struct DemoPhase<E> {
     name: &'static str,
     begins_with: E,
     /// Looks at the demo while it lasts.
     frames: usize,
 }
 
-impl<E> Phase<E> {
+impl<E> DemoPhase<E> {
     pub(super) const fn new(name: &'static str, begins_with: E, frames: usize) -> Self {
         Self {
             name,
@@ -36,10 +36,10 @@ pub(crate) trait Scene: Sized {
     /// What happens when a phase begins.
     type Event: Copy + 'static;
     /// What is found out beside the books.
-    type Findings: Findings;
+    type Findings: DemoFindings;
 
     /// The phases before the verdict.
-    const PHASES: &'static [Phase<Self::Event>];
+    const PHASES: &'static [DemoPhase<Self::Event>];
     /// The demo ends at the latest so long after its last phase; everything is handled long before.
     const DRAIN_LIMIT: Duration;
 
@@ -47,25 +47,25 @@ pub(crate) trait Scene: Sized {
     fn now(&self) -> Duration;
 
     /// A phase begins.
-    fn happen(&mut self, event: Self::Event) -> Result<(), Report>;
+    fn happen(&mut self, event: Self::Event) -> Result<(), ErrorReport>;
 
     /// Takes on what comes in during one frame, and lets that pass.
-    fn work(&mut self) -> Result<(), Report>;
+    fn work(&mut self) -> Result<(), ErrorReport>;
 
     /// Lets one frame pass in which nothing comes in.
-    fn wait(&mut self) -> Result<(), Report>;
+    fn wait(&mut self) -> Result<(), ErrorReport>;
 
     /// Counts the events where they really are, at the end of each phase.
-    fn audit(&mut self) -> Result<(), Report>;
+    fn audit(&mut self) -> Result<(), ErrorReport>;
 
     /// The books, and what else there is to see.
-    fn look(&self) -> Result<(Account, DemoNote), Report>;
+    fn look(&self) -> Result<(Account, DemoNote), ErrorReport>;
 
     /// Whether every event has come to its end.
-    fn is_at_rest(&self) -> Result<bool, Report>;
+    fn is_at_rest(&self) -> Result<bool, ErrorReport>;
 
     /// Ends it.
-    fn end(self) -> Result<Ended<Self::Findings>, Report>;
+    fn end(self) -> Result<Ended<Self::Findings>, ErrorReport>;
 }
 
 /// What is left of a scene.
@@ -81,7 +81,7 @@ pub(crate) struct Ended<F> {
 }
 
 /// What a demo found out beside the books.
-pub(crate) trait Findings: Serialize {
+pub(crate) trait DemoFindings: Serialize {
     /// Whether the promise was kept, by these and by the books at the end.
     fn are_good(&self, ledger: &Account) -> bool;
 
@@ -134,7 +134,7 @@ pub(crate) struct DemoVerdict<F> {
     pub(super) findings: F,
 }
 
-impl<F: Findings> Ending for DemoVerdict<F> {
+impl<F: DemoFindings> Ending for DemoVerdict<F> {
     /// Balanced, nothing lost, and the findings are good.
     fn is_good(&self) -> bool {
         let is_kept = self.balanced && self.ledger.lost.total() == 0;
@@ -159,19 +159,19 @@ impl<F: Findings> Ending for DemoVerdict<F> {
 impl<S: Scene> Tale for S {
     type Verdict = DemoVerdict<S::Findings>;
 
-    fn run(self, show: impl FnMut(&Frame)) -> Result<Self::Verdict, Report> {
+    fn run(self, show: impl FnMut(&DemoFrame)) -> Result<Self::Verdict, ErrorReport> {
         tell(self, show)
     }
 }
 
 fn tell<S: Scene>(
     mut scene: S,
-    mut show: impl FnMut(&Frame),
-) -> Result<DemoVerdict<S::Findings>, Report> {
+    mut show: impl FnMut(&DemoFrame),
+) -> Result<DemoVerdict<S::Findings>, ErrorReport> {
     let last = S::PHASES.len() + 1;
-    let mut show = |scene: &S, phase, number| -> Result<(), Report> {
+    let mut show = |scene: &S, phase, number| -> Result<(), ErrorReport> {
         let (account, note) = scene.look()?;
-        show(&Frame {
+        show(&DemoFrame {
             phase,
             number,
             phases: last,
@@ -211,7 +211,7 @@ fn tell<S: Scene>(
     })
 }
 
-fn phase_end(scene: &impl Scene, name: &'static str) -> Result<PhaseEnd, Report> {
+fn phase_end(scene: &impl Scene, name: &'static str) -> Result<PhaseEnd, ErrorReport> {
     let (account, note) = scene.look()?;
     Ok(PhaseEnd {
         name,

@@ -12,9 +12,9 @@ use tidegate_core::{EventIds, GroupName, Topic};
 use tidegate_log::{Append, EmbeddedConfig, EmbeddedLog, Log, Record, TopicConfig, embedded};
 use tidegate_sim::{Node, Sim};
 
-use super::consumer::{Consumer, World};
-use super::engine::{DemoNote, Ended, Findings, Phase, Scene};
-use crate::report::Report;
+use super::consumer::{Consumer, LogWitness};
+use super::engine::{DemoFindings, DemoNote, DemoPhase, Ended, Scene};
+use crate::report::ErrorReport;
 
 /// Time between two looks at the story, and between two batches of the producer.
 const FRAME: Duration = Duration::from_millis(250);
@@ -24,7 +24,7 @@ const DIR: &str = "/log";
 
 /// What happens when a phase begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Event {
+pub(crate) enum LogStoryEvent {
     /// Nothing but what goes on.
     Nothing,
     /// Two consumers join.
@@ -52,7 +52,7 @@ pub(crate) struct RecordFindings {
     unaccounted: u64,
 }
 
-impl Findings for RecordFindings {
+impl DemoFindings for RecordFindings {
     /// Everything that was acknowledged was handled.
     fn are_good(&self, ledger: &Account) -> bool {
         ledger.delivered == ledger.accepted && self.missing == 0 && self.unaccounted == 0
@@ -85,7 +85,7 @@ pub(crate) struct LogStory {
     topic: Topic,
     group: GroupName,
     ids: EventIds,
-    world: World,
+    world: LogWitness,
     consumers: Vec<Task>,
     entropy: Box<dyn Entropy>,
     produced: u64,
@@ -121,7 +121,7 @@ impl LogStory {
             topic,
             group,
             ids,
-            world: World::default(),
+            world: LogWitness::default(),
             consumers: Vec::new(),
             entropy,
             produced: 0,
@@ -199,15 +199,15 @@ impl LogStory {
 }
 
 impl Scene for LogStory {
-    type Event = Event;
+    type Event = LogStoryEvent;
     type Findings = RecordFindings;
 
-    const PHASES: &'static [Phase<Event>] = &[
-        Phase::new("produce", Event::Nothing, 16),
-        Phase::new("consume", Event::Join, 24),
-        Phase::new("kill", Event::Kill, 24),
-        Phase::new("return", Event::Return, 24),
-        Phase::new("power cut", Event::PowerCut, 24),
+    const PHASES: &'static [DemoPhase<LogStoryEvent>] = &[
+        DemoPhase::new("produce", LogStoryEvent::Nothing, 16),
+        DemoPhase::new("consume", LogStoryEvent::Join, 24),
+        DemoPhase::new("kill", LogStoryEvent::Kill, 24),
+        DemoPhase::new("return", LogStoryEvent::Return, 24),
+        DemoPhase::new("power cut", LogStoryEvent::PowerCut, 24),
     ];
     const DRAIN_LIMIT: Duration = Duration::from_secs(300);
 
@@ -215,18 +215,18 @@ impl Scene for LogStory {
         self.sim.now()
     }
 
-    fn happen(&mut self, event: Event) -> Result<(), Report> {
+    fn happen(&mut self, event: LogStoryEvent) -> Result<(), ErrorReport> {
         match event {
-            Event::Nothing => {}
-            Event::Join => (0..2).for_each(|_| self.join()),
-            Event::Kill => {
+            LogStoryEvent::Nothing => {}
+            LogStoryEvent::Join => (0..2).for_each(|_| self.join()),
+            LogStoryEvent::Kill => {
                 self.wait_a_moment();
                 if let Some(consumer) = self.consumers.pop() {
                     consumer.abort();
                 }
             }
-            Event::Return => self.join(),
-            Event::PowerCut => {
+            LogStoryEvent::Return => self.join(),
+            LogStoryEvent::PowerCut => {
                 self.produce_due();
                 self.wait_a_moment();
                 self.cut_the_power();
@@ -235,18 +235,18 @@ impl Scene for LogStory {
         Ok(())
     }
 
-    fn work(&mut self) -> Result<(), Report> {
+    fn work(&mut self) -> Result<(), ErrorReport> {
         self.produce_due();
         self.wait()
     }
 
-    fn wait(&mut self) -> Result<(), Report> {
+    fn wait(&mut self) -> Result<(), ErrorReport> {
         self.sim.run_for(FRAME);
         Ok(())
     }
 
     /// Counts the records while everything goes on.
-    fn audit(&mut self) -> Result<(), Report> {
+    fn audit(&mut self) -> Result<(), ErrorReport> {
         let log = self.log.clone();
         let audited = self.sim.block_on(&self.node, async move {
             log.storage().audit().await.map(|found| {
@@ -260,15 +260,15 @@ impl Scene for LogStory {
         Ok(())
     }
 
-    fn look(&self) -> Result<(Account, DemoNote), Report> {
+    fn look(&self) -> Result<(Account, DemoNote), ErrorReport> {
         Ok((self.account(), DemoNote::Consumers(self.consumers.len())))
     }
 
-    fn is_at_rest(&self) -> Result<bool, Report> {
+    fn is_at_rest(&self) -> Result<bool, ErrorReport> {
         Ok(self.account().queued == 0 && self.world.known().offered.is_empty())
     }
 
-    fn end(mut self) -> Result<Ended<RecordFindings>, Report> {
+    fn end(mut self) -> Result<Ended<RecordFindings>, ErrorReport> {
         let account = self.account();
         let log = self.log.clone();
         self.sim

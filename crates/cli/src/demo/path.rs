@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use tidegate_core::books::{Account, Books, Discrepancy, Place, difference};
 use tidegate_core::breaker::{
-    Breaker, BreakerState, CallResult, Change, Permit, Rates, Rule, Trip,
+    Breaker, BreakerChange, BreakerState, CallResult, Permit, Rates, Rule, Trip,
 };
-use tidegate_core::dead_letter::{LastFailure, Origin};
+use tidegate_core::dead_letter::{LastFailure, RecordOrigin};
 use tidegate_core::env::{Entropy, Env};
 use tidegate_core::{
-    Backoff, DeadLetter, Decision, EventId, Facts, Failure, FailureClass, Offset, Partition,
+    AttemptFacts, Backoff, DeadLetter, Decision, EventId, Failure, FailureClass, Offset, Partition,
     PauseReason, PauseReasons, Retry, TierIndex, Topic, decide,
 };
 use tokio::sync::Notify;
@@ -26,7 +26,7 @@ const WORKERS: usize = 16;
 
 /// An event on its way, with what happened to it so far.
 #[derive(Debug)]
-struct Parcel {
+struct PathEvent {
     id: EventId,
     offset: Offset,
     /// Attempts that counted.
@@ -36,13 +36,13 @@ struct Parcel {
 
 /// The path that the events of the demo take.
 #[derive(Clone)]
-pub(super) struct Path {
+pub(super) struct DemoPath {
     env: Arc<Env>,
     topic: Topic,
     dependency: Dependency,
     state: Arc<Mutex<State>>,
-    /// Rung when there may be something to do.
-    bell: Arc<Notify>,
+    /// Notified when there may be something to do.
+    wake: Arc<Notify>,
 }
 
 struct State {
@@ -51,10 +51,10 @@ struct State {
     paused: PauseReasons,
     retry: Retry,
     entropy: Box<dyn Entropy>,
-    queued: VecDeque<Parcel>,
+    queued: VecDeque<PathEvent>,
     /// Events in the hands of workers.
     in_flight: BTreeSet<EventId>,
-    retrying: BTreeMap<(Duration, EventId), Parcel>,
+    retrying: BTreeMap<(Duration, EventId), PathEvent>,
     dead_letters: Vec<DeadLetter>,
     attempts: u64,
     openings: u64,
@@ -69,7 +69,7 @@ pub(super) struct Look {
     pub(super) dead_letters: Vec<DeadLetter>,
 }
 
-impl Path {
+impl DemoPath {
     pub(super) fn new(env: Env, topic: Topic, dependency: Dependency) -> Self {
         // The rule of a binding, on the scale of a demo: a smaller window, a shorter pause.
         let rates = Rates {
@@ -106,7 +106,7 @@ impl Path {
             topic,
             dependency,
             state: Arc::new(Mutex::new(state)),
-            bell: Arc::new(Notify::new()),
+            wake: Arc::new(Notify::new()),
         }
     }
 
@@ -132,14 +132,14 @@ impl Path {
     pub(super) fn accept(&self, id: EventId, offset: Offset) {
         let mut state = self.state();
         state.books.move_one(id, None, Some(Place::Queued));
-        state.queued.push_back(Parcel {
+        state.queued.push_back(PathEvent {
             id,
             offset,
             attempts: 0,
             first_failure_ms: None,
         });
         drop(state);
-        self.bell.notify_one();
+        self.wake.notify_one();
     }
 
     /// Counts the events where they really are, and says what the books have otherwise.
@@ -152,12 +152,12 @@ impl Path {
             }
         };
         found(
-            &mut state.queued.iter().map(|parcel| parcel.id),
+            &mut state.queued.iter().map(|event| event.id),
             Place::Queued,
         );
         found(&mut state.in_flight.iter().copied(), Place::InFlight);
         found(
-            &mut state.retrying.values().map(|parcel| parcel.id),
+            &mut state.retrying.values().map(|event| event.id),
             Place::Retrying,
         );
         found(
@@ -196,20 +196,20 @@ impl Path {
 
     async fn work(&self) {
         loop {
-            let Some((parcel, permit)) = self.claim() else {
-                self.bell.notified().await;
+            let Some((event, permit)) = self.claim() else {
+                self.wake.notified().await;
                 continue;
             };
             // There may be more; somebody else can have it while we handle this one.
-            self.bell.notify_one();
+            self.wake.notify_one();
             let began = self.env.clock.elapsed();
-            let outcome = self.dependency.call(parcel.id).await;
-            self.settle(parcel, permit, began, outcome);
+            let outcome = self.dependency.call(event.id).await;
+            self.settle(event, permit, began, outcome);
         }
     }
 
     /// Takes the next event that is due, if anything may flow.
-    fn claim(&self) -> Option<(Parcel, Permit)> {
+    fn claim(&self) -> Option<(PathEvent, Permit)> {
         let now = self.env.clock.elapsed();
         let mut state = self.state();
         if !state.paused.flows() || state.queued.is_empty() {
@@ -217,12 +217,12 @@ impl Path {
         }
         let permit = state.breaker.try_acquire(now)?;
         match state.queued.pop_front() {
-            Some(parcel) => {
+            Some(event) => {
                 state
                     .books
-                    .move_one(parcel.id, Some(Place::Queued), Some(Place::InFlight));
-                state.in_flight.insert(parcel.id);
-                Some((parcel, permit))
+                    .move_one(event.id, Some(Place::Queued), Some(Place::InFlight));
+                state.in_flight.insert(event.id);
+                Some((event, permit))
             }
             None => {
                 state.breaker.release(permit);
@@ -233,7 +233,7 @@ impl Path {
 
     fn settle(
         &self,
-        parcel: Parcel,
+        event: PathEvent,
         permit: Permit,
         began: Duration,
         outcome: Result<(), Failure>,
@@ -242,7 +242,7 @@ impl Path {
         let took = now.saturating_sub(began);
         let mut state = self.state();
         state.attempts += 1;
-        state.in_flight.remove(&parcel.id);
+        state.in_flight.remove(&event.id);
         let change = match &outcome {
             Ok(()) => state.breaker.record(permit, CallResult::Success, took, now),
             Err(failure) if failure.class == FailureClass::Transient => {
@@ -259,59 +259,59 @@ impl Path {
             Ok(()) => {
                 state
                     .books
-                    .move_one(parcel.id, Some(Place::InFlight), Some(Place::Delivered));
+                    .move_one(event.id, Some(Place::InFlight), Some(Place::Delivered));
             }
-            Err(failure) => self.settle_failed(&mut state, parcel, &failure, now),
+            Err(failure) => self.settle_failed(&mut state, event, &failure, now),
         }
         drop(state);
-        self.bell.notify_waiters();
+        self.wake.notify_waiters();
     }
 
     fn settle_failed(
         &self,
         state: &mut State,
-        mut parcel: Parcel,
+        mut event: PathEvent,
         failure: &Failure,
         now: Duration,
     ) {
-        let attempt = parcel.attempts + 1;
+        let attempt = event.attempts + 1;
         let State { retry, entropy, .. } = state;
-        let facts = Facts {
+        let facts = AttemptFacts {
             class: failure.class,
             attempt,
             attempts: retry.attempts,
-            wait: retry.backoff.wait(parcel.attempts, entropy.as_mut()),
+            wait: retry.backoff.wait(event.attempts, entropy.as_mut()),
             breaker_open: state.breaker.state() == BreakerState::Open,
             is_poison: false,
         };
         let now_ms = self.env.clock.now_ms();
-        parcel.first_failure_ms.get_or_insert(now_ms);
+        event.first_failure_ms.get_or_insert(now_ms);
         let from = Some(Place::InFlight);
         match decide(&facts) {
             Decision::RetryIn(wait) => {
-                parcel.attempts = attempt;
-                state.books.move_one(parcel.id, from, Some(Place::Retrying));
-                state.retrying.insert((now + wait, parcel.id), parcel);
+                event.attempts = attempt;
+                state.books.move_one(event.id, from, Some(Place::Retrying));
+                state.retrying.insert((now + wait, event.id), event);
             }
             Decision::DeadLetter(reason) => {
                 state
                     .books
-                    .move_one(parcel.id, from, Some(Place::DeadLettered));
+                    .move_one(event.id, from, Some(Place::DeadLettered));
                 state.dead_letters.push(DeadLetter {
-                    event_id: parcel.id,
-                    origin: Origin {
+                    event_id: event.id,
+                    origin: RecordOrigin {
                         topic: self.topic.clone(),
                         partition: Partition(0),
-                        offset: parcel.offset,
+                        offset: event.offset,
                         timestamp_ms: i64::try_from(now_ms).unwrap_or(i64::MAX),
                     },
                     key: None,
-                    value: Some(format!("order {}", parcel.offset).into()),
+                    value: Some(format!("order {}", event.offset).into()),
                     headers: Vec::new(),
                     reason,
                     dead_at_ms: now_ms,
                     attempts: attempt,
-                    first_failure_ms: parcel.first_failure_ms.unwrap_or(now_ms),
+                    first_failure_ms: event.first_failure_ms.unwrap_or(now_ms),
                     failure: LastFailure {
                         code: failure.code.clone(),
                         message: failure.message.clone(),
@@ -325,8 +325,8 @@ impl Path {
             }
             // The attempt does not count, and the event keeps its turn.
             Decision::Pause(_) | Decision::Stop => {
-                state.books.move_one(parcel.id, from, Some(Place::Queued));
-                state.queued.push_front(parcel);
+                state.books.move_one(event.id, from, Some(Place::Queued));
+                state.queued.push_front(event);
             }
         }
     }
@@ -343,21 +343,21 @@ impl Path {
             while let Some(entry) = state.retrying.first_entry()
                 && entry.key().0 <= now
             {
-                let parcel = entry.remove();
+                let event = entry.remove();
                 state
                     .books
-                    .move_one(parcel.id, Some(Place::Retrying), Some(Place::Queued));
-                state.queued.push_back(parcel);
+                    .move_one(event.id, Some(Place::Retrying), Some(Place::Queued));
+                state.queued.push_back(event);
             }
             drop(state);
-            self.bell.notify_waiters();
+            self.wake.notify_waiters();
         }
     }
 }
 
 impl State {
     /// Pauses and resumes with the breaker.
-    fn follow(&mut self, change: Option<Change>) {
+    fn follow(&mut self, change: Option<BreakerChange>) {
         match change.map(|change| change.to) {
             Some(BreakerState::Open) => {
                 self.openings += 1;

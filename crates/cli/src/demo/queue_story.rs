@@ -19,11 +19,11 @@ use tidegate_queue::sql::{COMPONENT, TallyRow, read_tally};
 use tidegate_store::{Store, StoreOptions};
 use tokio::runtime::Handle;
 
-use self::process::Process;
-use self::shop::{OrderFindings, OrderPlaced, Shop, World};
-use super::engine::{DemoNote, DemoVerdict, Ended, Findings, Phase, Scene};
-use super::{Frame, Tale};
-use crate::report::Report;
+use self::process::DemoProcess;
+use self::shop::{OrderFindings, OrderPlaced, Shop, ShopWitness};
+use super::engine::{DemoFindings, DemoNote, DemoPhase, DemoVerdict, Ended, Scene};
+use super::{DemoFrame, Tale};
+use crate::report::ErrorReport;
 use crate::store;
 
 /// Time between two looks at the story.
@@ -37,7 +37,7 @@ const TALLY: &str = "orders_by_customer";
 
 /// What happens when a phase begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Event {
+pub(crate) enum QueueStoryEvent {
     /// Orders are placed, and nobody handles them yet.
     Nothing,
     /// A dispatcher starts.
@@ -57,7 +57,7 @@ pub(crate) struct QueueFindings {
     unaccounted: u64,
 }
 
-impl Findings for QueueFindings {
+impl DemoFindings for QueueFindings {
     /// Every order was handled as it should be, and the read model is right.
     fn are_good(&self, ledger: &Account) -> bool {
         let orders = &self.orders;
@@ -111,8 +111,8 @@ impl QueueStory {
 impl Tale for QueueStory {
     type Verdict = DemoVerdict<QueueFindings>;
 
-    fn run(self, show: impl FnMut(&Frame)) -> Result<Self::Verdict, Report> {
-        let failed = |doing, error: std::io::Error| Report::of("demo.failed", doing, &error);
+    fn run(self, show: impl FnMut(&DemoFrame)) -> Result<Self::Verdict, ErrorReport> {
+        let failed = |doing, error: std::io::Error| ErrorReport::of("demo.failed", doing, &error);
         let dir = tempfile::tempdir()
             .map_err(|error| failed("cannot make a directory for the demo", error))?;
         let runtime = process::runtime()
@@ -135,15 +135,15 @@ struct Telling {
     began: Duration,
     queue: Queue,
     shop: Shop,
-    world: World,
-    process: Option<Process>,
+    world: ShopWitness,
+    process: Option<DemoProcess>,
     /// What the last audit did not find, and all of them together.
     unaccounted: u64,
     disagreements: u64,
 }
 
 impl Telling {
-    async fn begin(seed: u64, database: &str, runtime: Handle) -> Result<Self, Report> {
+    async fn begin(seed: u64, database: &str, runtime: Handle) -> Result<Self, ErrorReport> {
         let env = Env::system();
         let queue = open(database, &env).await?.named("shop");
         Ok(Self {
@@ -154,7 +154,7 @@ impl Telling {
             clock: env.clock,
             queue,
             shop: Shop::new(seed),
-            world: World::default(),
+            world: ShopWitness::default(),
             process: None,
             unaccounted: 0,
             disagreements: 0,
@@ -162,7 +162,7 @@ impl Telling {
     }
 
     /// So that a kill does not find everybody idle.
-    async fn wait_for_work(&self) -> Result<(), Report> {
+    async fn wait_for_work(&self) -> Result<(), ErrorReport> {
         let end = self.clock.elapsed() + WORK_LIMIT;
         while self.account().await?.in_flight == 0 && self.clock.elapsed() < end {
             self.clock.sleep(Duration::from_millis(1)).await;
@@ -171,7 +171,7 @@ impl Telling {
     }
 
     /// Places a few orders, each in a transaction of its own.
-    async fn order(&mut self) -> Result<(), Report> {
+    async fn order(&mut self) -> Result<(), ErrorReport> {
         for _ in 0..ORDERS {
             let order = self.shop.next_order();
             let placed = place(&self.queue, &order).await;
@@ -181,7 +181,7 @@ impl Telling {
     }
 
     /// Places what comes in during one frame.
-    async fn place_orders(&mut self) -> Result<(), Report> {
+    async fn place_orders(&mut self) -> Result<(), ErrorReport> {
         let next = self.clock.elapsed() + FRAME;
         self.order().await?;
         let rest = next.saturating_sub(self.clock.elapsed());
@@ -189,12 +189,12 @@ impl Telling {
         Ok(())
     }
 
-    async fn account(&self) -> Result<Account, Report> {
+    async fn account(&self) -> Result<Account, ErrorReport> {
         self.queue.account().await.map_err(broken)
     }
 
     /// Everything was handled, and the read model has read all of it.
-    async fn is_all_read(&self) -> Result<bool, Report> {
+    async fn is_all_read(&self) -> Result<bool, ErrorReport> {
         let queues = self.queue.store();
         // The end of the log first: what has a position by then is what the lag is measured by.
         let head = queues.read_log(0, 1).await.map_err(broken)?.head;
@@ -205,29 +205,29 @@ impl Telling {
     }
 
     /// Counts the tables while everything goes on.
-    async fn recount(&self) -> Result<u64, Report> {
+    async fn recount(&self) -> Result<u64, ErrorReport> {
         let recount = self.queue.store().recount().await.map_err(broken)?;
         Ok(recount.unaccounted())
     }
 
-    fn start(&mut self, name: &str) -> Result<(), Report> {
-        let started = Process::start(name, &self.database, self.seed, &self.world);
+    fn start(&mut self, name: &str) -> Result<(), ErrorReport> {
+        let started = DemoProcess::start(name, &self.database, self.seed, &self.world);
         let failed = "cannot start a runtime for the demo";
-        let started = started.map_err(|error| Report::of("demo.failed", failed, &error));
+        let started = started.map_err(|error| ErrorReport::of("demo.failed", failed, &error));
         self.process = Some(started?);
         Ok(())
     }
 }
 
 impl Scene for Telling {
-    type Event = Event;
+    type Event = QueueStoryEvent;
     type Findings = QueueFindings;
 
-    const PHASES: &'static [Phase<Event>] = &[
-        Phase::new("publish", Event::Nothing, 10),
-        Phase::new("handle", Event::Start, 14),
-        Phase::new("kill", Event::Kill, 10),
-        Phase::new("restart", Event::Restart, 12),
+    const PHASES: &'static [DemoPhase<QueueStoryEvent>] = &[
+        DemoPhase::new("publish", QueueStoryEvent::Nothing, 10),
+        DemoPhase::new("handle", QueueStoryEvent::Start, 14),
+        DemoPhase::new("kill", QueueStoryEvent::Kill, 10),
+        DemoPhase::new("restart", QueueStoryEvent::Restart, 12),
     ];
     const DRAIN_LIMIT: Duration = Duration::from_secs(60);
 
@@ -235,12 +235,12 @@ impl Scene for Telling {
         self.clock.elapsed().saturating_sub(self.began)
     }
 
-    fn happen(&mut self, event: Event) -> Result<(), Report> {
+    fn happen(&mut self, event: QueueStoryEvent) -> Result<(), ErrorReport> {
         match event {
-            Event::Nothing => Ok(()),
-            Event::Start => self.start("first"),
-            Event::Restart => self.start("second"),
-            Event::Kill => {
+            QueueStoryEvent::Nothing => Ok(()),
+            QueueStoryEvent::Start => self.start("first"),
+            QueueStoryEvent::Restart => self.start("second"),
+            QueueStoryEvent::Kill => {
                 let runtime = self.runtime.clone();
                 runtime.block_on(self.order())?;
                 runtime.block_on(self.wait_for_work())?;
@@ -250,33 +250,33 @@ impl Scene for Telling {
         }
     }
 
-    fn work(&mut self) -> Result<(), Report> {
+    fn work(&mut self) -> Result<(), ErrorReport> {
         self.runtime.clone().block_on(self.place_orders())
     }
 
-    fn wait(&mut self) -> Result<(), Report> {
+    fn wait(&mut self) -> Result<(), ErrorReport> {
         self.runtime
             .block_on(async { self.clock.sleep(FRAME).await });
         Ok(())
     }
 
-    fn audit(&mut self) -> Result<(), Report> {
+    fn audit(&mut self) -> Result<(), ErrorReport> {
         self.unaccounted = self.runtime.block_on(self.recount())?;
         self.disagreements += self.unaccounted;
         Ok(())
     }
 
-    fn look(&self) -> Result<(Account, DemoNote), Report> {
+    fn look(&self) -> Result<(Account, DemoNote), ErrorReport> {
         let dispatchers = usize::from(self.process.is_some());
         let account = self.runtime.block_on(self.account())?;
         Ok((account, DemoNote::Dispatchers(dispatchers)))
     }
 
-    fn is_at_rest(&self) -> Result<bool, Report> {
+    fn is_at_rest(&self) -> Result<bool, ErrorReport> {
         self.runtime.block_on(self.is_all_read())
     }
 
-    fn end(self) -> Result<Ended<QueueFindings>, Report> {
+    fn end(self) -> Result<Ended<QueueFindings>, ErrorReport> {
         let account = self.runtime.block_on(self.account())?;
         let tallied = self.runtime.block_on(read_tally(&self.queue, TALLY));
         let orders = self.world.findings(&tallied.map_err(broken)?);
@@ -311,7 +311,7 @@ async fn place(queue: &Queue, order: &OrderPlaced) -> Result<bool, tidegate_queu
     Ok(true)
 }
 
-async fn open(database: &str, env: &Env) -> Result<Queue, Report> {
+async fn open(database: &str, env: &Env) -> Result<Queue, ErrorReport> {
     let opening = async {
         let store = Store::open(&StoreOptions::new(database), env).await?;
         Queue::open(store, env).await
@@ -319,6 +319,6 @@ async fn open(database: &str, env: &Env) -> Result<Queue, Report> {
     opening.await.map_err(broken)
 }
 
-fn broken(error: tidegate_queue::QueueError) -> Report {
+fn broken(error: tidegate_queue::QueueError) -> ErrorReport {
     store::report("of the demo", &error)
 }

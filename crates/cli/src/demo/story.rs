@@ -1,4 +1,4 @@
-//! The story: fair weather, a bad hour, an outage, and the way back.
+//! The story: a healthy service, a bad hour, an outage, and the way back.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,10 +8,10 @@ use tidegate_core::books::{Account, ComponentAccount, ComponentKind};
 use tidegate_core::{EventIds, Offset, Topic};
 use tidegate_sim::{Node, Sim};
 
-use super::dependency::{Dependency, Weather};
-use super::engine::{DemoNote, Ended, Findings, Phase, Scene};
-use super::path::Path;
-use crate::report::Report;
+use super::dependency::{Dependency, ServiceState};
+use super::engine::{DemoFindings, DemoNote, DemoPhase, Ended, Scene};
+use super::path::DemoPath;
+use crate::report::ErrorReport;
 
 /// Time between two looks at the story.
 const FRAME: Duration = Duration::from_millis(250);
@@ -29,7 +29,7 @@ pub(crate) struct CallFindings {
     dead_letters: BTreeMap<String, u64>,
 }
 
-impl Findings for CallFindings {
+impl DemoFindings for CallFindings {
     /// Everything is at its end, once.
     fn are_good(&self, ledger: &Account) -> bool {
         ledger.delivered + ledger.dead_lettered == ledger.accepted && self.duplicates == 0
@@ -54,7 +54,7 @@ pub(crate) struct Story {
     seed: u64,
     sim: Sim,
     node: Node,
-    path: Path,
+    path: DemoPath,
     dependency: Dependency,
     ids: EventIds,
     accepted: u64,
@@ -74,7 +74,7 @@ impl Story {
         let ids = EventIds::new(env.clock.clone(), env.entropy.fork("ids"));
         let dependency = Dependency::new(&env);
         let topic = Topic::new("demo.orders").unwrap_or_else(|_| unreachable!("a valid name"));
-        let path = Path::new(env, topic, dependency.clone());
+        let path = DemoPath::new(env, topic, dependency.clone());
         path.start();
         Self {
             seed,
@@ -100,14 +100,14 @@ impl Story {
 }
 
 impl Scene for Story {
-    type Event = Weather;
+    type Event = ServiceState;
     type Findings = CallFindings;
 
-    const PHASES: &'static [Phase<Weather>] = &[
-        Phase::new("calm", Weather::Fair, 32),
-        Phase::new("flaky", Weather::Flaky, 32),
-        Phase::new("outage", Weather::Down, 48),
-        Phase::new("recovery", Weather::Fair, 32),
+    const PHASES: &'static [DemoPhase<ServiceState>] = &[
+        DemoPhase::new("calm", ServiceState::Fair, 32),
+        DemoPhase::new("flaky", ServiceState::Flaky, 32),
+        DemoPhase::new("outage", ServiceState::Down, 48),
+        DemoPhase::new("recovery", ServiceState::Fair, 32),
     ];
     const DRAIN_LIMIT: Duration = Duration::from_secs(300);
 
@@ -115,36 +115,36 @@ impl Scene for Story {
         self.sim.now()
     }
 
-    fn happen(&mut self, weather: Weather) -> Result<(), Report> {
-        self.dependency.set_weather(weather);
+    fn happen(&mut self, service_state: ServiceState) -> Result<(), ErrorReport> {
+        self.dependency.set_service_state(service_state);
         Ok(())
     }
 
-    fn work(&mut self) -> Result<(), Report> {
+    fn work(&mut self) -> Result<(), ErrorReport> {
         self.accept_due();
         self.wait()
     }
 
-    fn wait(&mut self) -> Result<(), Report> {
+    fn wait(&mut self) -> Result<(), ErrorReport> {
         self.sim.run_for(FRAME);
         self.audit()
     }
 
-    fn audit(&mut self) -> Result<(), Report> {
+    fn audit(&mut self) -> Result<(), ErrorReport> {
         self.disagreements += usize::from(!self.path.audit().is_empty());
         Ok(())
     }
 
-    fn look(&self) -> Result<(Account, DemoNote), Report> {
+    fn look(&self) -> Result<(Account, DemoNote), ErrorReport> {
         let look = self.path.look();
         Ok((look.account, DemoNote::Breaker(look.breaker.to_string())))
     }
 
-    fn is_at_rest(&self) -> Result<bool, Report> {
+    fn is_at_rest(&self) -> Result<bool, ErrorReport> {
         Ok(self.path.is_at_rest())
     }
 
-    fn end(mut self) -> Result<Ended<CallFindings>, Report> {
+    fn end(mut self) -> Result<Ended<CallFindings>, ErrorReport> {
         let look = self.path.look();
         self.sim.crash(&self.node);
         let mut dead_letters = BTreeMap::new();

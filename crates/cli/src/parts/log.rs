@@ -11,10 +11,10 @@ use tidegate_log::{
 };
 use tidegate_server::log::{LogApi, log_routes};
 
-use super::{Inspection, Part, Process};
-use crate::args::Books;
+use super::{InspectionTargets, Part, Process};
+use crate::args::AuditArgs;
 use crate::log;
-use crate::report::{Report, say};
+use crate::report::{ErrorReport, say};
 
 pub(super) struct LogPart;
 
@@ -23,7 +23,7 @@ impl Part for LogPart {
         &[Section::Log]
     }
 
-    fn open<'a>(&'a self, process: &'a mut Process) -> BoxFuture<'a, Result<(), Report>> {
+    fn open<'a>(&'a self, process: &'a mut Process) -> BoxFuture<'a, Result<(), ErrorReport>> {
         Box::pin(async {
             let env = &process.env;
             let options = LogOptions::from_config(&process.config)?;
@@ -42,11 +42,14 @@ impl Part for LogPart {
         })
     }
 
-    fn is_named(&self, arguments: &Books) -> bool {
+    fn is_named(&self, arguments: &AuditArgs) -> bool {
         arguments.at.dir.is_some()
     }
 
-    fn inspect<'a>(&'a self, inspection: &'a mut Inspection) -> BoxFuture<'a, Result<(), Report>> {
+    fn inspect<'a>(
+        &'a self,
+        inspection: &'a mut InspectionTargets,
+    ) -> BoxFuture<'a, Result<(), ErrorReport>> {
         Box::pin(async {
             let (at, env) = (&inspection.arguments.at, &inspection.env);
             let file = &inspection.arguments.spills.file;

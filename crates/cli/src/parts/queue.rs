@@ -6,10 +6,10 @@ use tidegate_config::Part as Section;
 use tidegate_core::env::BoxFuture;
 use tidegate_queue::{ProjectorOptions, QueueComponent, UpkeepOptions, sql};
 
-use super::{Inspection, Part, Process};
-use crate::args::{Books, StoreAt};
-use crate::report::Report;
-use crate::store::{self, Opened, StoreSettings};
+use super::{InspectionTargets, Part, Process};
+use crate::args::{AuditArgs, StoreAt};
+use crate::report::ErrorReport;
+use crate::store::{self, OpenedStore, StoreSettings};
 use crate::table;
 
 pub(super) struct QueuePart;
@@ -19,13 +19,13 @@ impl Part for QueuePart {
         &[Section::Store, Section::Queue]
     }
 
-    fn open<'a>(&'a self, process: &'a mut Process) -> BoxFuture<'a, Result<(), Report>> {
+    fn open<'a>(&'a self, process: &'a mut Process) -> BoxFuture<'a, Result<(), ErrorReport>> {
         Box::pin(async {
             if !StoreSettings::of(&process.config)?.is_given {
                 return Ok(());
             }
             let (store, shown) = process.store().await?;
-            let opened = Opened::on(store, shown, &process.env).await?;
+            let opened = OpenedStore::on(store, shown, &process.env).await?;
             let ran = sql::migrate(&opened.store).await;
             let ran = ran.map_err(|error| opened.report(&error))?;
             let upkeep = UpkeepOptions::from_config(&process.config)?;
@@ -42,13 +42,16 @@ impl Part for QueuePart {
         })
     }
 
-    fn is_named(&self, arguments: &Books) -> bool {
+    fn is_named(&self, arguments: &AuditArgs) -> bool {
         arguments.store.is_some()
     }
 
     /// A database that is named or configured must be there: a file that is gone, or whose tables are, looks
     /// like one in which nothing was published, and tells nothing of any event.
-    fn inspect<'a>(&'a self, inspection: &'a mut Inspection) -> BoxFuture<'a, Result<(), Report>> {
+    fn inspect<'a>(
+        &'a self,
+        inspection: &'a mut InspectionTargets,
+    ) -> BoxFuture<'a, Result<(), ErrorReport>> {
         Box::pin(async {
             let settings = store::named(&StoreAt {
                 file: inspection.arguments.spills.file.clone(),

@@ -6,10 +6,10 @@ use tidegate_config::Part as Section;
 use tidegate_core::env::BoxFuture;
 use tidegate_logger::spill::SpillDirectory;
 
-use super::{Inspection, Part, Process};
-use crate::args::Books;
+use super::{InspectionTargets, Part, Process};
+use crate::args::AuditArgs;
 use crate::commands::spill;
-use crate::report::Report;
+use crate::report::ErrorReport;
 
 pub(super) struct SpillPart;
 
@@ -18,15 +18,18 @@ impl Part for SpillPart {
         &[]
     }
 
-    fn open<'a>(&'a self, _: &'a mut Process) -> BoxFuture<'a, Result<(), Report>> {
+    fn open<'a>(&'a self, _: &'a mut Process) -> BoxFuture<'a, Result<(), ErrorReport>> {
         Box::pin(async { Ok(()) })
     }
 
-    fn is_named(&self, arguments: &Books) -> bool {
+    fn is_named(&self, arguments: &AuditArgs) -> bool {
         !arguments.spills.spill.is_empty()
     }
 
-    fn inspect<'a>(&'a self, inspection: &'a mut Inspection) -> BoxFuture<'a, Result<(), Report>> {
+    fn inspect<'a>(
+        &'a self,
+        inspection: &'a mut InspectionTargets,
+    ) -> BoxFuture<'a, Result<(), ErrorReport>> {
         Box::pin(async {
             let (directories, is_absent) = spill::directories(&inspection.arguments.spills)?;
             inspection.is_empty_but_configured |= is_absent;

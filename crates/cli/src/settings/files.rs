@@ -66,9 +66,9 @@ fn read_to_end(stream: impl Read) -> io::Result<Vec<u8>> {
 }
 
 /// The files beside the one that is read.
-pub(super) struct Beside;
+pub(super) struct SiblingFiles;
 
-impl Files for Beside {
+impl Files for SiblingFiles {
     fn find(&mut self, importer: &str, pattern: &str) -> Result<Vec<String>, String> {
         let path = resolve(importer, pattern);
         let (Some(dir), Some(name)) = (path.parent(), path.file_name().and_then(|n| n.to_str()))

@@ -289,7 +289,7 @@ fn what_was_canceled_is_given_back_and_refusals_are_told_one_by_one() {
         .iter()
         .map(|one| one["error"]["code"].as_str().unwrap())
         .collect();
-    assert_eq!(codes, ["queue.misplaced", "queue.unknown"]);
+    assert_eq!(codes, ["queue.wrong-state", "queue.unknown"]);
     assert_eq!(outcome["refused"][0]["event"], "2");
     let all = ["queue", "retry", "--all"];
     let other = ok(dir, &[&all[..], &["--type", "B"]].concat());

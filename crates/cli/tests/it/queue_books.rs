@@ -7,11 +7,11 @@ use serde_json::Value;
 use tidegate_core::EventId;
 use tidegate_core::env::Env;
 use tidegate_queue::port::{
-    ClaimedEvent, Disposition, HandlerResult, HandlerState, Lane, Move, Settlement,
+    ClaimedEvent, Disposition, HandlerResult, HandlerState, Lane, Settlement, Transition,
 };
 use tidegate_queue::{NewEvent, Queue};
 use tidegate_store::sqlx::{self, AssertSqlSafe};
-use tidegate_store::{Store, StoreOptions, Tx};
+use tidegate_store::{Store, StoreOptions, StoreTx};
 use tokio::runtime::Runtime;
 
 use crate::command::{Ran, run_in};
@@ -63,7 +63,7 @@ impl Tables {
     fn settle(&self, event: &ClaimedEvent, to: Disposition, states: Vec<HandlerState>) {
         let settlement = Settlement {
             registry: None,
-            moves: vec![Move {
+            transitions: vec![Transition {
                 claim: event.claim.clone(),
                 key: event.key.clone(),
                 to,
@@ -79,8 +79,8 @@ impl Tables {
     fn end_batches(&self, events: &[ClaimedEvent]) {
         let settlement = Settlement {
             registry: None,
-            moves: Vec::new(),
-            finished: events.iter().map(|event| event.claim.held).collect(),
+            transitions: Vec::new(),
+            finished: events.iter().map(|event| event.claim.lease).collect(),
         };
         let settled = self.queue.store().settle(&settlement);
         self.runtime.block_on(settled).unwrap();
@@ -127,12 +127,12 @@ impl Tables {
             let mut tx = self.store.begin().await.unwrap();
             let query = sqlx::raw_sql(AssertSqlSafe(sql));
             let changed = match &mut tx {
-                Tx::Postgres(tx) => query
+                StoreTx::Postgres(tx) => query
                     .execute(tx.connection())
                     .await
                     .unwrap()
                     .rows_affected(),
-                Tx::Sqlite(tx) => query
+                StoreTx::Sqlite(tx) => query
                     .execute(tx.connection())
                     .await
                     .unwrap()
@@ -481,7 +481,7 @@ mod needs_postgres {
                 let options = StoreOptions::new(&server);
                 let store = Store::open(&options, &Env::system()).await.unwrap();
                 let mut tx = store.begin().await.unwrap();
-                let Tx::Postgres(connection) = &mut tx else {
+                let StoreTx::Postgres(connection) = &mut tx else {
                     panic!("DATABASE_URL names PostgreSQL");
                 };
                 let sql = sqlx::raw_sql(AssertSqlSafe(sql));

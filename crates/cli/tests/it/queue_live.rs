@@ -12,7 +12,7 @@ use tidegate_core::env::Env;
 use tidegate_core::{Code, EventId, Failure};
 use tidegate_queue::{
     Context, Dispatcher, DispatcherOptions, Handled, Projection, Projector, ProjectorOptions,
-    Queue, Raw, Target, Tx,
+    Queue, RawEvent, Target, Tx,
 };
 use tidegate_store::sqlx::{self, AssertSqlSafe};
 use tidegate_store::{Store, StoreOptions};
@@ -97,7 +97,7 @@ impl Application {
 
 /// Fails at the first call for each event, as its payload says. What is given back is called as if
 /// for the first time, so the handler itself remembers.
-async fn bad(raw: &Raw<'_>, _: &mut Context) -> Handled {
+async fn bad(raw: &RawEvent<'_>, _: &mut Context) -> Handled {
     static CALLED: Mutex<BTreeSet<EventId>> = Mutex::new(BTreeSet::new());
     let is_first = CALLED.lock().unwrap().insert(raw.event_id());
     let code = Code::from_static("stock.empty");
@@ -278,7 +278,7 @@ pub(crate) fn a_rebuild_is_asked_for_and_done_by_the_application(app: &Applicati
     // Nobody runs it now: the request stays, and is said to.
     app.until("the application gave its turn back", |app| {
         let store = app.queue.store();
-        let turn = store.take_turn("projection.seen", "tester", Duration::ZERO);
+        let turn = store.acquire_leadership("projection.seen", "tester", Duration::ZERO);
         app.runtime.block_on(turn).unwrap().is_some()
     });
     let late = ["projection", "rebuild", "seen", "--timeout", "300ms"];
@@ -375,7 +375,7 @@ pub(crate) fn a_forgotten_projection_is_not_listed(app: &Application) {
     projecting.send(true).unwrap();
     app.until("the application gave its turn back", |app| {
         let store = app.queue.store();
-        let turn = store.take_turn("projection.seen", "tester", Duration::ZERO);
+        let turn = store.acquire_leadership("projection.seen", "tester", Duration::ZERO);
         app.runtime.block_on(turn).unwrap().is_some()
     });
     app.ok(&["projection", "forget", "seen", "--yes"]);

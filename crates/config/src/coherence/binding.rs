@@ -5,9 +5,9 @@ use std::time::Duration;
 use super::{View, contradiction};
 use crate::codes;
 use crate::findings::Findings;
-use crate::path::Path;
+use crate::path::KeyPath;
 use crate::units::format_duration;
-use crate::value::{Entry, Spot, Value};
+use crate::value::{Value, ValueEntry, ValueLocation};
 
 /// Heartbeats that must fit into a session: one may be lost and one late without a rebalance.
 const HEARTBEATS_PER_SESSION: u32 = 3;
@@ -112,12 +112,13 @@ fn budget(binding: &View<'_>, tier0: &View<'_>, findings: &mut Findings<'_>) {
     ];
     let given = places.into_iter().find_map(|(view, name)| {
         let entry = view.entry(name)?;
-        (entry.spot != Spot::Default).then(|| (view.path.name(name), &entry.spot))
+        (entry.spot != ValueLocation::Default).then(|| (view.path.name(name), &entry.spot))
     });
-    let (path, at) = given.unwrap_or_else(|| (binding.path.name(interval), &Spot::Default));
+    let (path, at) =
+        given.unwrap_or_else(|| (binding.path.name(interval), &ValueLocation::Default));
     let limit = binding
         .entry(interval)
-        .map_or(&Spot::Default, |entry| &entry.spot);
+        .map_or(&ValueLocation::Default, |entry| &entry.spot);
     let message = format!(
         "lets {count} records wait {all:.0} s in their retries ({attempts} attempts each), and \
          70 % of `{interval}`, which is {} ({}), is {budget:.0} s",
@@ -132,8 +133,8 @@ fn budget(binding: &View<'_>, tier0: &View<'_>, findings: &mut Findings<'_>) {
 }
 
 fn growing_tiers(retry: &View<'_>, findings: &mut Findings<'_>) {
-    let tiers = retry.entry("tiers").map_or(&[][..], Entry::as_list);
-    let delays: Vec<Option<(&Entry, Duration)>> = tiers
+    let tiers = retry.entry("tiers").map_or(&[][..], ValueEntry::as_list);
+    let delays: Vec<Option<(&ValueEntry, Duration)>> = tiers
         .iter()
         .map(|tier| {
             let entry = tier.as_branch()?.get("delay-ms")?;
@@ -171,7 +172,9 @@ fn strict_without_tiers(binding: &View<'_>, retry: &View<'_>, findings: &mut Fin
              place",
             findings.place(&mode.spot),
         );
-        let at = tiers.key.map_or_else(|| tiers.spot.clone(), Spot::File);
+        let at = tiers
+            .key
+            .map_or_else(|| tiers.spot.clone(), ValueLocation::File);
         let problem = findings
             .at(&at, &retry.path.name("tiers"), message)
             .hint("leave the tiers out, or use KEY_ORDERED to keep delays and the order of a key")
@@ -181,11 +184,11 @@ fn strict_without_tiers(binding: &View<'_>, retry: &View<'_>, findings: &mut Fin
 }
 
 /// The codes of a list, each with its entry and its path.
-fn codes<'a>(retry: &View<'a>, name: &str) -> Vec<(&'a str, &'a Entry, Path)> {
+fn codes<'a>(retry: &View<'a>, name: &str) -> Vec<(&'a str, &'a ValueEntry, KeyPath)> {
     let path = retry.path.name(name);
     let items = retry
         .entry(name)
-        .map_or(&[][..], Entry::as_list)
+        .map_or(&[][..], ValueEntry::as_list)
         .iter()
         .enumerate();
     items
@@ -239,7 +242,7 @@ fn existing_tiers(retry: &View<'_>, findings: &mut Findings<'_>) {
 }
 
 fn java_classes(retry: &View<'_>, findings: &mut Findings<'_>) {
-    let mut found: Vec<(String, Spot, Path)> = Vec::new();
+    let mut found: Vec<(String, ValueLocation, KeyPath)> = Vec::new();
     for list in ["retryable-exceptions", "non-retryable-exceptions"] {
         for (code, entry, path) in codes(retry, list) {
             found.push((code.to_owned(), entry.spot.clone(), path));
@@ -247,7 +250,9 @@ fn java_classes(retry: &View<'_>, findings: &mut Findings<'_>) {
     }
     if let Some(mapping) = retry.section("skip-to-tier-mapping") {
         for (code, entry) in mapping.branch {
-            let spot = entry.key.map_or_else(|| entry.spot.clone(), Spot::File);
+            let spot = entry
+                .key
+                .map_or_else(|| entry.spot.clone(), ValueLocation::File);
             found.push((code.clone(), spot, mapping.path.name(code)));
         }
     }
@@ -266,13 +271,17 @@ fn one_handler(binding: &View<'_>, findings: &mut Findings<'_>) {
     let Some(handler) = binding.section("handler") else {
         return;
     };
-    let mut given: Vec<(&String, &Entry)> = handler.branch.iter().collect();
+    let mut given: Vec<(&String, &ValueEntry)> = handler.branch.iter().collect();
     given.sort_by_key(|(_, entry)| entry.key);
     for pair in given.windows(2) {
         let [(first, before), (second, entry)] = pair else {
             continue;
         };
-        let place = |entry: &Entry| entry.key.map_or_else(|| entry.spot.clone(), Spot::File);
+        let place = |entry: &ValueEntry| {
+            entry
+                .key
+                .map_or_else(|| entry.spot.clone(), ValueLocation::File)
+        };
         let message = format!(
             "is a second handler beside `{first}` ({}), and a binding has one",
             findings.place(&place(before)),
@@ -302,7 +311,7 @@ fn more_consumers_than_partitions(
     else {
         return;
     };
-    if consumers > partitions && entry.spot != Spot::Default {
+    if consumers > partitions && entry.spot != ValueLocation::Default {
         let message = format!(
             "is {consumers}, and the topic has {partitions} partitions ({}): the others stay idle",
             findings.place(&other.spot),

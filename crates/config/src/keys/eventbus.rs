@@ -1,47 +1,47 @@
 //! Keys of the connector and its bindings.
 
 use super::{
-    COUNT, COUNT_FROM_ZERO, FACTOR, Key, Kind, PERCENT, Preset, SPAN, SPAN_ABOVE_ZERO, explained,
-    ground, key, map, optional, required, section,
+    COUNT, COUNT_FROM_ZERO, DefaultValue, FACTOR, Key, KeyKind, PERCENT, SPAN, SPAN_ABOVE_ZERO,
+    explained, handler, key, map, optional, required, section,
 };
 
 pub(super) static EVENTBUS: &[Key] = &[map(
     "bindings",
-    &Kind::Section(BINDING),
+    &KeyKind::Section(BINDING),
     "Bindings of a topic to a handler, by name.",
 )];
 
 static BINDING: &[Key] = &[
-    required("topic", Kind::Text, "The topic to read."),
-    required("group-id", Kind::Text, "The consumer group."),
+    required("topic", KeyKind::Text, "The topic to read."),
+    required("group-id", KeyKind::Text, "The consumer group."),
     optional(
         "handler",
-        Kind::Section(ground::HANDLER),
+        KeyKind::Section(handler::HANDLER),
         "What each record is given to.",
     ),
     key(
         "listener-type",
-        Kind::Choice(&["SINGLE", "BATCH"]),
+        KeyKind::Choice(&["SINGLE", "BATCH"]),
         "SINGLE",
         "Whether the handler takes records one by one or in batches.",
     ),
     key(
         "ack-mode",
-        Kind::Choice(&["MANUAL", "MANUAL_IMMEDIATE"]),
+        KeyKind::Choice(&["MANUAL", "MANUAL_IMMEDIATE"]),
         "MANUAL_IMMEDIATE",
         "When the offset of a settled record is committed.",
     ),
     key("concurrency", COUNT, "1", "Consumers of this binding."),
     key(
         "concurrency-mode",
-        Kind::Choice(&["PARTITION", "KEY", "UNORDERED"]),
+        KeyKind::Choice(&["PARTITION", "KEY", "UNORDERED"]),
         "PARTITION",
         "What is handled in order: a partition, a key, or nothing.",
     ),
     Key::new(
         "max-poll-records",
         COUNT,
-        Preset::By {
+        DefaultValue::By {
             choice: "listener-type",
             cases: &[("BATCH", "200")],
             otherwise: "50",
@@ -68,49 +68,49 @@ static BINDING: &[Key] = &[
     ),
     key(
         "auto-startup",
-        Kind::Flag,
+        KeyKind::Flag,
         "true",
         "Whether the binding starts with the process.",
     ),
     key(
         "static-membership",
-        Kind::Flag,
+        KeyKind::Flag,
         "false",
         "Keep the partitions over a short restart.",
     ),
     explained(
         "group-instance-id",
-        Kind::Text,
+        KeyKind::Text,
         "{binding}-{hostname}-{index}",
         "The identity of a static member.",
     ),
     key(
         "cluster",
-        Kind::Text,
+        KeyKind::Text,
         "default",
         "The cluster the topic is on.",
     ),
     key(
         "value-format",
-        Kind::Choice(&["bytes", "json"]),
+        KeyKind::Choice(&["bytes", "json"]),
         "bytes",
         "What a value must be before the handler sees it.",
     ),
     key(
         "hand-off",
-        Kind::Choice(&["transactional", "at-least-once"]),
+        KeyKind::Choice(&["transactional", "at-least-once"]),
         "transactional",
         "How a record moves to a tier or the dead letters.",
     ),
     key(
         "batch-failure-strategy",
-        Kind::Choice(&["SEEK_TO_FAILED", "DLQ_AND_CONTINUE"]),
+        KeyKind::Choice(&["SEEK_TO_FAILED", "DLQ_AND_CONTINUE"]),
         "SEEK_TO_FAILED",
         "What happens to the rest of a batch when one record fails.",
     ),
     key(
         "ordering-mode",
-        Kind::Choice(&["RELAXED_IN_RETRY", "STRICT", "KEY_ORDERED"]),
+        KeyKind::Choice(&["RELAXED_IN_RETRY", "STRICT", "KEY_ORDERED"]),
         "RELAXED_IN_RETRY",
         "What order is kept when a record fails.",
     ),
@@ -131,14 +131,14 @@ static BINDING: &[Key] = &[
 
 static STRICT: &[Key] = &[key(
     "on-exhausted",
-    Kind::Choice(&["dead-letter", "pause"]),
+    KeyKind::Choice(&["dead-letter", "pause"]),
     "dead-letter",
     "What happens to a record that used up its attempts.",
 )];
 
 static KEY_ORDERED: &[Key] = &[key(
     "on-exhausted",
-    Kind::Choice(&["dead-letter", "block-key"]),
+    KeyKind::Choice(&["dead-letter", "block-key"]),
     "dead-letter",
     "What happens to a record that used up its attempts.",
 )];
@@ -147,8 +147,8 @@ static RETRY: &[Key] = &[
     section("tier0", TIER0, "Retries in memory."),
     Key::new(
         "tiers",
-        Kind::List(&Kind::Section(TIER)),
-        Preset::By {
+        KeyKind::List(&KeyKind::Section(TIER)),
+        DefaultValue::By {
             choice: "ordering-mode",
             cases: &[("STRICT", "[]")],
             otherwise: "[{}, {}, {}]",
@@ -157,13 +157,13 @@ static RETRY: &[Key] = &[
     ),
     explained(
         "retryable-exceptions",
-        Kind::List(&Kind::Code),
+        KeyKind::List(&KeyKind::Code),
         "every transient failure",
         "Failure codes that are retried.",
     ),
     key(
         "non-retryable-exceptions",
-        Kind::List(&Kind::Code),
+        KeyKind::List(&KeyKind::Code),
         "[]",
         "Failure codes that go to the dead letters at once.",
     ),
@@ -195,13 +195,13 @@ static TIER: &[Key] = &[
     Key::new(
         "delay-ms",
         SPAN,
-        Preset::Nth(&["10000", "60000", "300000"]),
+        DefaultValue::Nth(&["10000", "60000", "300000"]),
         "How long a record waits in this tier.",
     ),
     key("max-attempts", COUNT, "3", "Deliveries in this tier."),
     key(
         "topic-suffix",
-        Kind::Text,
+        KeyKind::Text,
         "retry-{n}",
         "What is added to the topic's name.",
     ),
@@ -211,7 +211,7 @@ static TIER: &[Key] = &[
 static BREAKER: &[Key] = &[
     key(
         "enabled",
-        Kind::Flag,
+        KeyKind::Flag,
         "false",
         "Whether the breaker watches the handler.",
     ),
@@ -259,7 +259,7 @@ static BREAKER: &[Key] = &[
     ),
     key(
         "automatic-pause-on-open",
-        Kind::Flag,
+        KeyKind::Flag,
         "true",
         "Pause while open; off, records fail with the code `breaker.open`.",
     ),
@@ -268,13 +268,13 @@ static BREAKER: &[Key] = &[
 static DLT: &[Key] = &[
     key(
         "topic-suffix",
-        Kind::Text,
+        KeyKind::Text,
         "DLT",
         "What is added to the topic's name.",
     ),
     key(
         "strategy",
-        Kind::Choice(&[
+        KeyKind::Choice(&[
             "STORE_ONLY",
             "ALERT_AND_STORE",
             "SCHEDULED_REPLAY",

@@ -1,20 +1,20 @@
 //! Keys of the event logger and the Event Log API.
 
 use super::{
-    COUNT, COUNT_FROM_ZERO, HTTP, Key, Kind, SIZE, SPAN, SPAN_ABOVE_ZERO, key, optional, section,
+    COUNT, COUNT_FROM_ZERO, HTTP, Key, KeyKind, SIZE, SPAN, SPAN_ABOVE_ZERO, key, optional, section,
 };
 
 pub(super) static EVENTLOG: &[Key] = &[
     key(
         "enabled",
-        Kind::Flag,
+        KeyKind::Flag,
         "true",
         "Off, logging an event is a counted no-op.",
     ),
     optional("base-url", HTTP, "The Event Log API to send to."),
     optional(
         "application-id",
-        Kind::Text,
+        KeyKind::Text,
         "The application events are logged for.",
     ),
     section(
@@ -29,7 +29,7 @@ pub(super) static EVENTLOG: &[Key] = &[
 static ASYNC: &[Key] = &[
     key(
         "enabled",
-        Kind::Flag,
+        KeyKind::Flag,
         "true",
         "Off, an event is sent on the caller's task.",
     ),
@@ -66,7 +66,7 @@ static ASYNC: &[Key] = &[
     ),
     optional(
         "spillover-path",
-        Kind::Text,
+        KeyKind::Text,
         "The spill directory; left out, nothing spills.",
     ),
     key(
@@ -89,7 +89,7 @@ static ASYNC: &[Key] = &[
     ),
     key(
         "virtual-threads",
-        Kind::Flag,
+        KeyKind::Flag,
         "false",
         "A setting of the Java client.",
     )
@@ -104,7 +104,7 @@ static ASYNC: &[Key] = &[
     ),
     key(
         "on-full",
-        Kind::Choice(&["drop-newest", "block"]),
+        KeyKind::Choice(&["drop-newest", "block"]),
         "drop-newest",
         "What happens to an event when every cap is hit; a drop is reported.",
     ),
@@ -116,7 +116,7 @@ static ASYNC: &[Key] = &[
     ),
     key(
         "sync",
-        Kind::Choice(&["group", "none"]),
+        KeyKind::Choice(&["group", "none"]),
         "group",
         "Whether spilled events are synced to disk, in groups.",
     ),
@@ -124,7 +124,7 @@ static ASYNC: &[Key] = &[
 
 static METRICS: &[Key] = &[key(
     "enabled",
-    Kind::Flag,
+    KeyKind::Flag,
     "true",
     "Whether the logger reports metrics.",
 )];
@@ -132,7 +132,7 @@ static METRICS: &[Key] = &[key(
 static API: &[Key] = &[
     key(
         "enabled",
-        Kind::Flag,
+        KeyKind::Flag,
         "true",
         "Whether this process serves the API.",
     ),

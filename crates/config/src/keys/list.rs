@@ -2,11 +2,11 @@
 
 use std::fmt;
 
-use super::{Key, Kind, Part, Preset, ROOT, Unit};
+use super::{DefaultValue, Key, KeyKind, Part, ROOT, Unit};
 
 /// One key with its full path, as [`all`] lists it.
 #[derive(Debug, Clone)]
-pub struct Listed {
+pub struct ListedKey {
     /// The path; names of the user are `<name>`, entries of a list are `[]`.
     pub path: String,
     /// The part the key belongs to.
@@ -16,17 +16,17 @@ pub struct Listed {
 }
 
 /// A line of a table: path, type, default.
-impl fmt::Display for Listed {
+impl fmt::Display for ListedKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = kind_text(&self.key.kind, self.key.unit());
         // The entries of a map are listed, and it is the map that is there by default.
-        let default = match self.key.preset {
-            Preset::Nothing | Preset::Filled => "none".to_owned(),
-            Preset::Required => "required".to_owned(),
-            Preset::Explained(text) => format!("({text})"),
-            Preset::Value(text) => text.to_owned(),
-            Preset::Nth(texts) => texts.join(" / "),
-            Preset::By {
+        let default = match self.key.default {
+            DefaultValue::Nothing | DefaultValue::Filled => "none".to_owned(),
+            DefaultValue::Required => "required".to_owned(),
+            DefaultValue::Explained(text) => format!("({text})"),
+            DefaultValue::Value(text) => text.to_owned(),
+            DefaultValue::Nth(texts) => texts.join(" / "),
+            DefaultValue::By {
                 choice,
                 cases,
                 otherwise,
@@ -49,7 +49,7 @@ impl fmt::Display for Listed {
 /// assert!(paths.contains(&"eventbus.bindings.<name>.retry.tiers[].delay-ms".to_owned()));
 /// ```
 #[must_use]
-pub fn all() -> Vec<Listed> {
+pub fn all() -> Vec<ListedKey> {
     let mut listed = Vec::new();
     visit(&mut |visited| {
         if visited.is_value {
@@ -60,16 +60,16 @@ pub fn all() -> Vec<Listed> {
 }
 
 /// A key of the table, as [`visit`] comes by it.
-pub(crate) struct Visited<'a> {
+pub(crate) struct VisitedKey<'a> {
     /// The path of the section that it stands in; empty for the top of the file.
     pub(crate) section: &'a str,
-    pub(crate) listed: Listed,
+    pub(crate) listed: ListedKey,
     /// Whether it takes a value, and has no keys inside.
     pub(crate) is_value: bool,
 }
 
 /// Goes through every key of the table, sections included, in the order of the file.
-pub(crate) fn visit(each: &mut dyn FnMut(Visited<'_>)) {
+pub(crate) fn visit(each: &mut dyn FnMut(VisitedKey<'_>)) {
     visit_keys(ROOT, "", None, each);
 }
 
@@ -77,19 +77,19 @@ fn visit_keys(
     keys: &'static [Key],
     section: &str,
     part: Option<Part>,
-    each: &mut dyn FnMut(Visited<'_>),
+    each: &mut dyn FnMut(VisitedKey<'_>),
 ) {
     for key in keys {
         let (step, below) = inside(&key.kind);
         let dot = if section.is_empty() { "" } else { "." };
         let path = format!("{section}{dot}{}{step}", key.name);
         let part = part.or(key.part);
-        let listed = Listed {
+        let listed = ListedKey {
             path: path.clone(),
             part,
             key,
         };
-        each(Visited {
+        each(VisitedKey {
             section,
             listed,
             is_value: below.is_empty(),
@@ -99,12 +99,12 @@ fn visit_keys(
 }
 
 /// What a kind adds to the path of its key, and the keys inside of it.
-fn inside(kind: &'static Kind) -> (&'static str, &'static [Key]) {
-    if let Kind::Map { each, .. } = kind {
+fn inside(kind: &'static KeyKind) -> (&'static str, &'static [Key]) {
+    if let KeyKind::Map { each, .. } = kind {
         (".<name>", inside(each).1)
-    } else if let Kind::List(Kind::Section(keys)) = kind {
+    } else if let KeyKind::List(KeyKind::Section(keys)) = kind {
         ("[]", keys)
-    } else if let Kind::Section(keys) = kind {
+    } else if let KeyKind::Section(keys) = kind {
         ("", keys)
     } else {
         ("", &[])
@@ -112,24 +112,24 @@ fn inside(kind: &'static Kind) -> (&'static str, &'static [Key]) {
 }
 
 /// The kind of a key in a few words, for tables.
-fn kind_text(kind: &Kind, unit: Unit) -> String {
+fn kind_text(kind: &KeyKind, unit: Unit) -> String {
     match kind {
-        Kind::Flag => "flag".to_owned(),
-        Kind::Integer { min, max } => format!("integer {min}..={max}"),
-        Kind::Float { min, max } => format!("number {min}..={max}"),
-        Kind::Text => "text".to_owned(),
-        Kind::Property => "property".to_owned(),
-        Kind::Duration { .. } if unit == Unit::Milliseconds => "milliseconds".to_owned(),
-        Kind::Duration { .. } => "duration".to_owned(),
-        Kind::Size { .. } if unit == Unit::Mebibytes => "MiB".to_owned(),
-        Kind::Size { .. } => "size".to_owned(),
-        Kind::Choice(words) => format!("one of {}", words.join(", ")),
-        Kind::Url(_) => "url".to_owned(),
-        Kind::Address => "address".to_owned(),
-        Kind::Code => "code".to_owned(),
-        Kind::Secret => "secret".to_owned(),
-        Kind::List(each) => format!("list of {}", kind_text(each, unit)),
-        Kind::Section(_) => "section".to_owned(),
-        Kind::Map { each, .. } => format!("map of {}", kind_text(each, unit)),
+        KeyKind::Flag => "flag".to_owned(),
+        KeyKind::Integer { min, max } => format!("integer {min}..={max}"),
+        KeyKind::Float { min, max } => format!("number {min}..={max}"),
+        KeyKind::Text => "text".to_owned(),
+        KeyKind::Property => "property".to_owned(),
+        KeyKind::Duration { .. } if unit == Unit::Milliseconds => "milliseconds".to_owned(),
+        KeyKind::Duration { .. } => "duration".to_owned(),
+        KeyKind::Size { .. } if unit == Unit::Mebibytes => "MiB".to_owned(),
+        KeyKind::Size { .. } => "size".to_owned(),
+        KeyKind::Choice(words) => format!("one of {}", words.join(", ")),
+        KeyKind::Url(_) => "url".to_owned(),
+        KeyKind::Address => "address".to_owned(),
+        KeyKind::Code => "code".to_owned(),
+        KeyKind::Secret => "secret".to_owned(),
+        KeyKind::List(each) => format!("list of {}", kind_text(each, unit)),
+        KeyKind::Section(_) => "section".to_owned(),
+        KeyKind::Map { each, .. } => format!("map of {}", kind_text(each, unit)),
     }
 }

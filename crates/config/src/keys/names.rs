@@ -1,6 +1,6 @@
 //! How names are compared, and the second names of durations and sizes.
 
-use super::{Key, Kind};
+use super::{Key, KeyKind};
 
 /// The form in which names are compared: `groupId`, `group_id` and `GROUP-ID` are one name.
 pub(crate) fn relaxed(name: &str) -> String {
@@ -46,23 +46,23 @@ impl Unit {
     }
 
     /// The units a name of this kind may carry.
-    const fn of(kind: Kind) -> &'static [Self] {
+    const fn of(kind: KeyKind) -> &'static [Self] {
         match kind {
-            Kind::Duration { .. } => &[Self::InValue, Self::Milliseconds],
-            Kind::Size { .. } => &[Self::InValue, Self::Mebibytes, Self::Bytes],
-            Kind::Flag
-            | Kind::Integer { .. }
-            | Kind::Float { .. }
-            | Kind::Text
-            | Kind::Choice(_)
-            | Kind::Url(_)
-            | Kind::Address
-            | Kind::Code
-            | Kind::Property
-            | Kind::Secret
-            | Kind::List(_)
-            | Kind::Section(_)
-            | Kind::Map { .. } => &[],
+            KeyKind::Duration { .. } => &[Self::InValue, Self::Milliseconds],
+            KeyKind::Size { .. } => &[Self::InValue, Self::Mebibytes, Self::Bytes],
+            KeyKind::Flag
+            | KeyKind::Integer { .. }
+            | KeyKind::Float { .. }
+            | KeyKind::Text
+            | KeyKind::Choice(_)
+            | KeyKind::Url(_)
+            | KeyKind::Address
+            | KeyKind::Code
+            | KeyKind::Property
+            | KeyKind::Secret
+            | KeyKind::List(_)
+            | KeyKind::Section(_)
+            | KeyKind::Map { .. } => &[],
         }
     }
 }
@@ -97,18 +97,18 @@ pub(crate) fn twin_names(key: &Key) -> Vec<(String, Unit)> {
 
 /// A key found under one of its names.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Found {
+pub(crate) struct FoundKey {
     pub(crate) key: &'static Key,
     /// The unit of the name it was found under.
     pub(crate) unit: Unit,
 }
 
 /// The key that `written` means in this section.
-pub(crate) fn find(keys: &'static [Key], written: &str) -> Option<Found> {
+pub(crate) fn find(keys: &'static [Key], written: &str) -> Option<FoundKey> {
     let wanted = relaxed(written);
     keys.iter().find_map(|key| {
         if relaxed(key.name) == wanted {
-            return Some(Found {
+            return Some(FoundKey {
                 key,
                 unit: key.unit(),
             });
@@ -116,6 +116,6 @@ pub(crate) fn find(keys: &'static [Key], written: &str) -> Option<Found> {
         let twin = twin_names(key)
             .into_iter()
             .find(|(name, _)| relaxed(name) == wanted);
-        twin.map(|(_, unit)| Found { key, unit })
+        twin.map(|(_, unit)| FoundKey { key, unit })
     })
 }

@@ -1,6 +1,8 @@
 //! Keys of the durable queue and of the outbox relays.
 
-use super::{COUNT, FACTOR, Key, Kind, SPAN, SPAN_ABOVE_ZERO, explained, key, optional, section};
+use super::{
+    COUNT, FACTOR, Key, KeyKind, SPAN, SPAN_ABOVE_ZERO, explained, key, optional, section,
+};
 
 pub(super) static QUEUE: &[Key] = &[
     key(
@@ -37,13 +39,13 @@ pub(super) static QUEUE: &[Key] = &[
     ),
     key(
         "on-fatal",
-        Kind::Choice(&["finalize", "await-others"]),
+        KeyKind::Choice(&["finalize", "await-others"]),
         "finalize",
         "When an event with an unrecoverable error is finalized.",
     ),
     key(
         "unhandled",
-        Kind::Choice(&["keep", "complete"]),
+        KeyKind::Choice(&["keep", "complete"]),
         "keep",
         "What happens to an event no handler wants.",
     ),
@@ -70,7 +72,7 @@ static PROJECTION: &[Key] = &[
         "lease",
         SPAN_ABOVE_ZERO,
         "10s",
-        "How long a turn holds without renewal, and stands still after a crash.",
+        "How long leadership holds without renewal; after a crash work stops for this long.",
     ),
     key(
         "timeout",
@@ -91,17 +93,17 @@ static RETRY: &[Key] = &[
     ),
     key(
         "jitter",
-        Kind::Float { min: 0.0, max: 1.0 },
+        KeyKind::Float { min: 0.0, max: 1.0 },
         "0.125",
         "The random share of a wait.",
     ),
 ];
 
 pub(super) static RELAY: &[Key] = &[
-    key("table", Kind::Text, "outbox_event", "The outbox table."),
+    key("table", KeyKind::Text, "outbox_event", "The outbox table."),
     explained(
         "topic",
-        Kind::Text,
+        KeyKind::Text,
         "from the row",
         "The topic rows are published to.",
     ),
@@ -121,19 +123,19 @@ pub(super) static RELAY: &[Key] = &[
     ),
     key(
         "order",
-        Kind::Choice(&["by-id", "strict"]),
+        KeyKind::Choice(&["by-id", "strict"]),
         "by-id",
         "`strict` keeps commit order even between overlapping writers.",
     ),
     key(
         "on-exhausted",
-        Kind::Choice(&["dead-letter", "block-key"]),
+        KeyKind::Choice(&["dead-letter", "block-key"]),
         "dead-letter",
         "What happens to a row that used up its attempts.",
     ),
     key(
         "dlq-topic",
-        Kind::Text,
+        KeyKind::Text,
         "{topic}-dlq",
         "Where rows that are given up go.",
     ),
@@ -152,7 +154,7 @@ pub(super) static RELAY: &[Key] = &[
     ),
     key(
         "metrics-prefix",
-        Kind::Text,
+        KeyKind::Text,
         "outbox",
         "How the names of its metrics begin.",
     ),

@@ -1,17 +1,17 @@
 use std::collections::BTreeSet;
 
 use super::*;
-use crate::read::preset;
+use crate::read::default_value;
 
 /// Visits every section of the table.
 fn sections(keys: &'static [Key], visit: &mut impl FnMut(&'static [Key])) {
     visit(keys);
     for key in keys {
         let mut kind = &key.kind;
-        while let Kind::List(each) | Kind::Map { each, .. } = kind {
+        while let KeyKind::List(each) | KeyKind::Map { each, .. } = kind {
             kind = each;
         }
-        if let Kind::Section(inner) = kind {
+        if let KeyKind::Section(inner) = kind {
             sections(inner, visit);
         }
     }
@@ -33,22 +33,25 @@ fn no_two_names_of_a_section_read_the_same() {
 #[test]
 fn every_default_is_a_value_of_its_key() {
     for listed in all() {
-        let texts: Vec<&str> = match listed.key.preset {
-            Preset::Value(text) => vec![text],
-            Preset::Nth(texts) => texts.to_vec(),
-            Preset::By {
+        let texts: Vec<&str> = match listed.key.default {
+            DefaultValue::Value(text) => vec![text],
+            DefaultValue::Nth(texts) => texts.to_vec(),
+            DefaultValue::By {
                 cases, otherwise, ..
             } => cases
                 .iter()
                 .map(|(_, text)| *text)
                 .chain([otherwise])
                 .collect(),
-            Preset::Nothing | Preset::Explained(_) | Preset::Required | Preset::Filled => vec![],
+            DefaultValue::Nothing
+            | DefaultValue::Explained(_)
+            | DefaultValue::Required
+            | DefaultValue::Filled => vec![],
         };
-        if !matches!(listed.key.kind, Kind::List(_) | Kind::Map { .. }) {
+        if !matches!(listed.key.kind, KeyKind::List(_) | KeyKind::Map { .. }) {
             for text in texts {
                 assert!(
-                    preset(listed.key, text).is_some(),
+                    default_value(listed.key, text).is_some(),
                     "{}: {text}",
                     listed.path
                 );
@@ -90,5 +93,5 @@ fn durations_and_sizes_have_a_second_name() {
     assert_eq!(names("delay-ms", SPAN), ["delay"]);
     assert_eq!(names("lease", SPAN), ["lease-ms"]);
     assert_eq!(names("max-size-mb", SIZE), ["max-size", "max-size-bytes"]);
-    assert_eq!(names("name", Kind::Text), [] as [&str; 0]);
+    assert_eq!(names("name", KeyKind::Text), [] as [&str; 0]);
 }

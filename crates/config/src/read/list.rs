@@ -1,31 +1,31 @@
 //! Lists, of plain values and of sections.
 
 use super::scalar::Reported;
-use super::{Reader, broken};
-use crate::keys::{Found, Kind, Unit};
-use crate::path::Path;
-use crate::tree::{Body, Node};
-use crate::value::{Entry, Value};
+use super::{ConfigReader, broken};
+use crate::keys::{FoundKey, KeyKind, Unit};
+use crate::path::KeyPath;
+use crate::tree::{Body, YamlNode};
+use crate::value::{Value, ValueEntry};
 
-impl Reader<'_, '_> {
+impl ConfigReader<'_, '_> {
     /// Reads a list; `None` when none is given. `below` is the list of the layers before.
     pub(super) fn list(
         &mut self,
-        each: &'static Kind,
-        node: &Node,
-        path: &Path,
-        below: Option<&Entry>,
-    ) -> Option<Entry> {
+        each: &'static KeyKind,
+        node: &YamlNode,
+        path: &KeyPath,
+        below: Option<&ValueEntry>,
+    ) -> Option<ValueEntry> {
         let spot = self.spot(node.span);
         match &node.body {
             Body::List(nodes) => {
-                let read = |(n, node): (usize, &Node)| self.item(each, node, &path.index(n));
+                let read = |(n, node): (usize, &YamlNode)| self.item(each, node, &path.index(n));
                 let items = nodes.iter().enumerate().map(read).collect();
-                Some(Entry::new(Value::List(items), spot))
+                Some(ValueEntry::new(Value::List(items), spot))
             }
             Body::Item(index, inner) => self.replace(each, *index, inner, path, below),
             Body::Scalar { .. } if node.is_null() => None,
-            Body::Scalar { .. } if !matches!(each, Kind::Section(_)) => {
+            Body::Scalar { .. } if !matches!(each, KeyKind::Section(_)) => {
                 self.separated(each, node, path)
             }
             Body::Scalar { .. } | Body::Map(_) => {
@@ -36,9 +36,9 @@ impl Reader<'_, '_> {
         }
     }
 
-    fn item(&mut self, each: &'static Kind, node: &Node, path: &Path) -> Entry {
-        if let Kind::Section(keys) = each {
-            let mut entry = Entry::branch(self.spot(node.span));
+    fn item(&mut self, each: &'static KeyKind, node: &YamlNode, path: &KeyPath) -> ValueEntry {
+        if let KeyKind::Section(keys) = each {
+            let mut entry = ValueEntry::branch(self.spot(node.span));
             if let Some(branch) = entry.as_branch_mut() {
                 self.section(keys, node, path, branch);
             }
@@ -56,7 +56,12 @@ impl Reader<'_, '_> {
     }
 
     /// Reads `a, b` as a list.
-    fn separated(&mut self, each: &'static Kind, node: &Node, path: &Path) -> Option<Entry> {
+    fn separated(
+        &mut self,
+        each: &'static KeyKind,
+        node: &YamlNode,
+        path: &KeyPath,
+    ) -> Option<ValueEntry> {
         let text = match self.filled(node, path, false) {
             Ok(text) => text?,
             Err(Reported) => return Some(broken(self.spot(node.span))),
@@ -70,20 +75,20 @@ impl Reader<'_, '_> {
         for (n, word) in words.enumerate() {
             items.push(self.word(each, word, node, &path.index(n)));
         }
-        Some(Entry::new(Value::List(items), spot))
+        Some(ValueEntry::new(Value::List(items), spot))
     }
 
     /// Reads one entry over that of a list in a lower layer.
     fn replace(
         &mut self,
-        each: &'static Kind,
+        each: &'static KeyKind,
         index: usize,
-        node: &Node,
-        path: &Path,
-        below: Option<&Entry>,
-    ) -> Option<Entry> {
+        node: &YamlNode,
+        path: &KeyPath,
+        below: Option<&ValueEntry>,
+    ) -> Option<ValueEntry> {
         let mut list = below.cloned();
-        let Some(Entry {
+        let Some(ValueEntry {
             value: Value::List(items),
             ..
         }) = &mut list
@@ -102,7 +107,7 @@ impl Reader<'_, '_> {
             return list;
         };
         match (each, entry.as_branch_mut()) {
-            (Kind::Section(keys), Some(branch)) => self.section(keys, node, &path, branch),
+            (KeyKind::Section(keys), Some(branch)) => self.section(keys, node, &path, branch),
             _ => *entry = self.item(each, node, &path),
         }
         list
@@ -111,13 +116,13 @@ impl Reader<'_, '_> {
     /// A value without a key of its own: an entry of a list or of a map.
     pub(super) fn free(
         &mut self,
-        each: &'static Kind,
+        each: &'static KeyKind,
         name: &str,
-        node: &Node,
-        path: &Path,
-    ) -> Option<Entry> {
-        let secret = *each == Kind::Secret
-            || (*each == Kind::Property && crate::secret::is_secret_name(name));
+        node: &YamlNode,
+        path: &KeyPath,
+    ) -> Option<ValueEntry> {
+        let secret = *each == KeyKind::Secret
+            || (*each == KeyKind::Property && crate::secret::is_secret_name(name));
         if secret {
             self.mask(node.span);
         }
@@ -125,18 +130,29 @@ impl Reader<'_, '_> {
             Ok(text) => text?,
             Err(Reported) => return Some(broken(self.spot(node.span))),
         };
-        let each = if secret { &Kind::Secret } else { each };
+        let each = if secret { &KeyKind::Secret } else { each };
         Some(self.word(each, &text, node, path))
     }
 
-    fn word(&mut self, each: &'static Kind, text: &str, node: &Node, path: &Path) -> Entry {
+    fn word(
+        &mut self,
+        each: &'static KeyKind,
+        text: &str,
+        node: &YamlNode,
+        path: &KeyPath,
+    ) -> ValueEntry {
         self.coerced(each, Unit::InValue, text, node, path)
     }
 
     /// A value under a key of the table; `None` when it is not given.
-    pub(super) fn scalar(&mut self, found: Found, node: &Node, path: &Path) -> Option<Entry> {
+    pub(super) fn scalar(
+        &mut self,
+        found: FoundKey,
+        node: &YamlNode,
+        path: &KeyPath,
+    ) -> Option<ValueEntry> {
         let kind = &found.key.kind;
-        let secret = *kind == Kind::Secret;
+        let secret = *kind == KeyKind::Secret;
         if secret {
             self.mask(node.span);
         }
@@ -149,7 +165,7 @@ impl Reader<'_, '_> {
             return None;
         }
         if found.key.accepts_none && text.eq_ignore_ascii_case("none") {
-            return Some(Entry::new(Value::Nothing, self.spot(node.span)));
+            return Some(ValueEntry::new(Value::Nothing, self.spot(node.span)));
         }
         Some(self.coerced(kind, found.unit, &text, node, path))
     }

@@ -3,14 +3,14 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use super::{Layer, Reader, broken};
+use super::{ConfigReader, Layer, broken};
 use crate::interpolate::{Gap, interpolate};
-use crate::keys::{Key, Kind, Unit, relaxed};
-use crate::path::Path;
+use crate::keys::{Key, KeyKind, Unit, relaxed};
+use crate::path::KeyPath;
 use crate::secret::{MASK, Secret, is_suspicious, shown_address, shown_text};
-use crate::tree::{Body, Node, is_null_word};
+use crate::tree::{Body, YamlNode, is_null_word};
 use crate::units::{format_duration, format_size, parse_duration, parse_size};
-use crate::value::{Entry, Value};
+use crate::value::{Value, ValueEntry};
 
 /// A value that has no text; why is among the problems already.
 #[derive(Debug)]
@@ -26,13 +26,13 @@ struct Wrong {
 /// Characters of a value that are repeated in a message.
 const MAX_QUOTED: usize = 60;
 
-impl Reader<'_, '_> {
+impl ConfigReader<'_, '_> {
     /// The text of a single value, or why it has none.
     pub(super) fn single(
         &mut self,
-        node: &Node,
-        path: &Path,
-        kind: &Kind,
+        node: &YamlNode,
+        path: &KeyPath,
+        kind: &KeyKind,
         secret: bool,
     ) -> Result<Option<String>, Reported> {
         if matches!(node.body, Body::Scalar { .. }) {
@@ -46,8 +46,8 @@ impl Reader<'_, '_> {
     /// The text of a scalar with its variables filled in; `None` when that is nothing.
     pub(super) fn filled(
         &mut self,
-        node: &Node,
-        path: &Path,
+        node: &YamlNode,
+        path: &KeyPath,
         secret: bool,
     ) -> Result<Option<String>, Reported> {
         let Body::Scalar { text, plain } = &node.body else {
@@ -75,13 +75,13 @@ impl Reader<'_, '_> {
     /// The text as what the kind takes.
     pub(super) fn coerced(
         &mut self,
-        kind: &'static Kind,
+        kind: &'static KeyKind,
         unit: Unit,
         text: &str,
-        node: &Node,
-        path: &Path,
-    ) -> Entry {
-        let is_shown = if matches!(kind, Kind::Url(_)) {
+        node: &YamlNode,
+        path: &KeyPath,
+    ) -> ValueEntry {
+        let is_shown = if matches!(kind, KeyKind::Url(_)) {
             shown_address(text) == text
         } else {
             !is_suspicious(text)
@@ -90,7 +90,7 @@ impl Reader<'_, '_> {
             self.mask(node.span);
         }
         match coerce(kind, unit, text) {
-            Ok(value) => Entry::new(value, self.spot(node.span)),
+            Ok(value) => ValueEntry::new(value, self.spot(node.span)),
             Err(wrong) => {
                 self.wrong(node.span, path, wrong.message, wrong.hint);
                 broken(self.spot(node.span))
@@ -100,7 +100,7 @@ impl Reader<'_, '_> {
 }
 
 /// A default of the table as a value. A test holds the table to it that there always is one.
-pub(crate) fn preset(key: &'static Key, text: &str) -> Option<Value> {
+pub(crate) fn default_value(key: &'static Key, text: &str) -> Option<Value> {
     coerce(&key.kind, key.unit(), text).ok()
 }
 
@@ -126,24 +126,24 @@ fn explain(gap: &Gap, secret: bool) -> (String, Option<String>) {
     }
 }
 
-fn coerce(kind: &'static Kind, unit: Unit, text: &str) -> Result<Value, Wrong> {
+fn coerce(kind: &'static KeyKind, unit: Unit, text: &str) -> Result<Value, Wrong> {
     match kind {
-        Kind::Flag => flag(text),
-        Kind::Integer { min, max } => integer(text, *min, *max).map(Value::Integer),
-        Kind::Float { min, max } => float(text, *min, *max),
-        Kind::Text if text.is_empty() => Err(wrong("is empty, and must not be".to_owned())),
+        KeyKind::Flag => flag(text),
+        KeyKind::Integer { min, max } => integer(text, *min, *max).map(Value::Integer),
+        KeyKind::Float { min, max } => float(text, *min, *max),
+        KeyKind::Text if text.is_empty() => Err(wrong("is empty, and must not be".to_owned())),
         // A property may be the address of anything, password included.
-        Kind::Property if is_suspicious(text) => Ok(Value::Url(text.to_owned())),
-        Kind::Text | Kind::Property => Ok(Value::Text(text.to_owned())),
-        Kind::Secret if text == MASK => Err(masked()),
-        Kind::Secret => Ok(Value::Secret(Secret::new(text))),
-        Kind::Duration { min_ms } => duration(text, unit, *min_ms),
-        Kind::Size { min } => size(text, unit, *min),
-        Kind::Choice(words) => choice(text, words),
-        Kind::Url(schemes) => url(text, schemes),
-        Kind::Address => address(text),
-        Kind::Code => code(text),
-        Kind::List(_) | Kind::Section(_) | Kind::Map { .. } => Err(must(text, noun(kind))),
+        KeyKind::Property if is_suspicious(text) => Ok(Value::Url(text.to_owned())),
+        KeyKind::Text | KeyKind::Property => Ok(Value::Text(text.to_owned())),
+        KeyKind::Secret if text == MASK => Err(masked()),
+        KeyKind::Secret => Ok(Value::Secret(Secret::new(text))),
+        KeyKind::Duration { min_ms } => duration(text, unit, *min_ms),
+        KeyKind::Size { min } => size(text, unit, *min),
+        KeyKind::Choice(words) => choice(text, words),
+        KeyKind::Url(schemes) => url(text, schemes),
+        KeyKind::Address => address(text),
+        KeyKind::Code => code(text),
+        KeyKind::List(_) | KeyKind::Section(_) | KeyKind::Map { .. } => Err(must(text, noun(kind))),
     }
 }
 
@@ -317,19 +317,19 @@ fn code(text: &str) -> Result<Value, Wrong> {
     Ok(Value::Text(text.to_owned()))
 }
 
-fn noun(kind: &Kind) -> &'static str {
+fn noun(kind: &KeyKind) -> &'static str {
     match kind {
-        Kind::Flag => "`true` or `false`",
-        Kind::Integer { .. } => "a whole number",
-        Kind::Float { .. } => "a number",
-        Kind::Duration { .. } => "a duration",
-        Kind::Size { .. } => "a byte size",
-        Kind::Choice(_) => "a single word",
-        Kind::Url(_) | Kind::Address => "an address",
-        Kind::Code => "a failure code",
-        Kind::Text | Kind::Property | Kind::Secret => "a text",
-        Kind::List(_) => "a list",
-        Kind::Section(_) | Kind::Map { .. } => "a section",
+        KeyKind::Flag => "`true` or `false`",
+        KeyKind::Integer { .. } => "a whole number",
+        KeyKind::Float { .. } => "a number",
+        KeyKind::Duration { .. } => "a duration",
+        KeyKind::Size { .. } => "a byte size",
+        KeyKind::Choice(_) => "a single word",
+        KeyKind::Url(_) | KeyKind::Address => "an address",
+        KeyKind::Code => "a failure code",
+        KeyKind::Text | KeyKind::Property | KeyKind::Secret => "a text",
+        KeyKind::List(_) => "a list",
+        KeyKind::Section(_) | KeyKind::Map { .. } => "a section",
     }
 }
 

@@ -190,7 +190,7 @@ fn every_spelling_of_the_keys_loads_the_same() {
 fn all_documents_load_from_one_set_of_files() {
     let mut inputs = tidegate_config::Inputs::of_text("0.yaml", EVENTLOG);
     for (n, text) in [EVENTBUS, OUTBOX, MINIMAL].iter().enumerate() {
-        inputs.sources.push(tidegate_config::Source {
+        inputs.sources.push(tidegate_config::ConfigSource {
             name: format!("{}.yaml", n + 1),
             text: (*text).to_owned(),
         });

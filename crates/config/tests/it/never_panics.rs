@@ -1,7 +1,7 @@
 //! Nothing that is handed in makes the loader panic.
 
 use proptest::prelude::*;
-use tidegate_config::{Color, Inputs, Loaded, Origins, Source, load};
+use tidegate_config::{Color, ConfigSource, Inputs, Loaded, Origins, load};
 
 use crate::fixtures;
 
@@ -100,7 +100,7 @@ proptest! {
         value in "\\PC{0,10}",
     ) {
         let mut inputs = Inputs::of_text("any.yaml", fixtures::EVENTBUS);
-        inputs.sources.push(Source { name: "b".to_owned(), text: "flows: ${A}".to_owned() });
+        inputs.sources.push(ConfigSource { name: "b".to_owned(), text: "flows: ${A}".to_owned() });
         for name in names {
             inputs.environment.insert(name.clone(), value.clone());
             inputs.arguments.push((name, value.clone()));

@@ -240,12 +240,12 @@ fn a_section_without_its_part_is_a_warning_until_it_is_to_run() {
     let mut loaded = load(&inputs);
     assert!(loaded.problems.is_empty());
     insta::assert_snapshot!(loaded.warnings.to_string(), @r#"
-    tidegate.yaml:2:1: queue: is checked, and this program has no queue to use it
-    environment: outbox: variable `OUTBOX_BATCH_SIZE`: is checked, and this program has no outbox to use it
+    tidegate.yaml:2:1: queue: is valid, but this build does not include queue
+    environment: outbox: variable `OUTBOX_BATCH_SIZE`: is valid, but this build does not include outbox
     "#);
     loaded.require_built(&[Part::Store, Part::Outbox]);
     loaded.require_built(&[Part::Store, Part::Outbox]);
-    insta::assert_snapshot!(loaded.problems.to_string(), @"tidegate.yaml:2:1: queue: is checked, and this program has no queue to use it");
+    insta::assert_snapshot!(loaded.problems.to_string(), @"tidegate.yaml:2:1: queue: is valid, but this build does not include queue");
     assert_eq!(loaded.warnings.len(), 1);
     assert!(loaded.checked().is_err());
 }

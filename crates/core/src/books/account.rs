@@ -28,7 +28,7 @@ pub struct Account {
     /// Arrived.
     pub delivered: i64,
     /// Gone, by reason.
-    pub lost: Lost,
+    pub lost: LostCounts,
 }
 
 impl Account {
@@ -73,9 +73,9 @@ impl Account {
 
 /// Events that are gone, by reason.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Lost(BTreeMap<String, i64>);
+pub struct LostCounts(BTreeMap<String, i64>);
 
-impl Lost {
+impl LostCounts {
     /// All of them.
     #[must_use]
     pub fn total(&self) -> i64 {
@@ -90,7 +90,7 @@ impl Lost {
     }
 }
 
-impl Serialize for Lost {
+impl Serialize for LostCounts {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(Some(self.0.len() + 1))?;
         map.serialize_entry("total", &self.total())?;
@@ -101,7 +101,7 @@ impl Serialize for Lost {
     }
 }
 
-impl<'de> Deserialize<'de> for Lost {
+impl<'de> Deserialize<'de> for LostCounts {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let mut reasons = BTreeMap::<String, i64>::deserialize(deserializer)?;
         reasons.remove("total");

@@ -6,15 +6,15 @@ const fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-fn fail(breaker: &mut Breaker, at: u64) -> Option<Change> {
+fn fail(breaker: &mut Breaker, at: u64) -> Option<BreakerChange> {
     call(breaker, CallResult::Failure, at)
 }
 
-fn succeed(breaker: &mut Breaker, at: u64) -> Option<Change> {
+fn succeed(breaker: &mut Breaker, at: u64) -> Option<BreakerChange> {
     call(breaker, CallResult::Success, at)
 }
 
-fn call(breaker: &mut Breaker, result: CallResult, at: u64) -> Option<Change> {
+fn call(breaker: &mut Breaker, result: CallResult, at: u64) -> Option<BreakerChange> {
     let permit = breaker.try_acquire(ms(at)).expect("a call passes");
     breaker.record(permit, result, Duration::ZERO, ms(at))
 }

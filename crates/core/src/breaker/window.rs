@@ -7,7 +7,7 @@ use super::{CallResult, Rates, Rule, Trip};
 
 /// What the remembered calls say.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Judgment {
+pub(super) enum WindowVerdict {
     /// Too few to tell.
     Undecided,
     /// The other side is fine.
@@ -21,7 +21,7 @@ pub(super) enum Window {
     /// The last calls, with running counts.
     Rates {
         rates: Rates,
-        calls: VecDeque<Call>,
+        calls: VecDeque<WindowCall>,
         failed: usize,
         slow: usize,
     },
@@ -38,7 +38,7 @@ pub(super) enum Window {
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Call {
+pub(super) struct WindowCall {
     failed: bool,
     slow: bool,
 }
@@ -87,7 +87,12 @@ impl Window {
         }
     }
 
-    pub(super) fn record(&mut self, result: CallResult, took: Duration, now: Duration) -> Judgment {
+    pub(super) fn record(
+        &mut self,
+        result: CallResult,
+        took: Duration,
+        now: Duration,
+    ) -> WindowVerdict {
         let is_failure = result == CallResult::Failure;
         match self {
             Self::Rates {
@@ -96,7 +101,7 @@ impl Window {
                 failed,
                 slow,
             } => {
-                let call = Call {
+                let call = WindowCall {
                     failed: is_failure,
                     slow: took > rates.slow_call,
                 };
@@ -117,7 +122,7 @@ impl Window {
                 times,
             } => {
                 if !is_failure {
-                    return Judgment::Good;
+                    return WindowVerdict::Good;
                 }
                 times.push_back(now);
                 while times
@@ -136,22 +141,22 @@ impl Window {
                 };
                 bad_from(usize::try_from(*seen).unwrap_or(usize::MAX), *failures)
             }
-            Self::Probes { .. } if is_failure => Judgment::Bad,
+            Self::Probes { .. } if is_failure => WindowVerdict::Bad,
             Self::Probes { needed, seen } => {
                 *seen += 1;
                 if seen >= needed {
-                    Judgment::Good
+                    WindowVerdict::Good
                 } else {
-                    Judgment::Undecided
+                    WindowVerdict::Undecided
                 }
             }
         }
     }
 }
 
-fn judge_rates(rates: &Rates, calls: usize, failed: usize, slow: usize) -> Judgment {
+fn judge_rates(rates: &Rates, calls: usize, failed: usize, slow: usize) -> WindowVerdict {
     if calls < rates.minimum_calls {
-        return Judgment::Undecided;
+        return WindowVerdict::Undecided;
     }
     // Single precision and in this order, as in the breaker that users' thresholds come from: 1 of
     // 3 calls against a threshold of 33.333336 must come out the same way.
@@ -161,16 +166,16 @@ fn judge_rates(rates: &Rates, calls: usize, failed: usize, slow: usize) -> Judgm
     )]
     let share = |part: usize| part as f32 * 100.0 / calls as f32;
     if share(failed) >= rates.failure_rate || share(slow) >= rates.slow_call_rate {
-        Judgment::Bad
+        WindowVerdict::Bad
     } else {
-        Judgment::Good
+        WindowVerdict::Good
     }
 }
 
-fn bad_from(seen: usize, failures: u32) -> Judgment {
+fn bad_from(seen: usize, failures: u32) -> WindowVerdict {
     if seen >= usize::try_from(failures).unwrap_or(usize::MAX) {
-        Judgment::Bad
+        WindowVerdict::Bad
     } else {
-        Judgment::Good
+        WindowVerdict::Good
     }
 }

@@ -2,7 +2,7 @@
 
 use tokio::sync::{mpsc, oneshot};
 
-use crate::env::{BoxFuture, Outcome, Spawn, Task};
+use crate::env::{BoxFuture, Spawn, Task, TaskOutcome};
 
 /// Starts a task in one of the two ways.
 type Start = fn(&dyn Spawn, &str, BoxFuture<'static>) -> Task;
@@ -24,7 +24,7 @@ pub async fn a_task_runs_to_its_end(spawn: &dyn Spawn) {
             }),
         );
         assert_eq!(told.await, Ok(7));
-        assert_eq!(task.join().await, Outcome::Completed);
+        assert_eq!(task.join().await, TaskOutcome::Completed);
     }
 }
 
@@ -47,10 +47,10 @@ pub async fn a_panic_ends_one_task_and_is_reported(spawn: &dyn Spawn) {
         );
         assert_eq!(
             failing.join().await,
-            Outcome::Panicked("on purpose 1".to_owned())
+            TaskOutcome::Panicked("on purpose 1".to_owned())
         );
         assert_eq!((kept.recv().await, kept.recv().await), (Some(1), Some(2)));
-        assert_eq!(other.join().await, Outcome::Completed);
+        assert_eq!(other.join().await, TaskOutcome::Completed);
     }
 }
 
@@ -69,7 +69,7 @@ pub async fn an_aborted_task_ends_at_its_next_await(spawn: &dyn Spawn) {
         assert_eq!(has_begun.await, Ok(()));
         task.abort();
         task.abort();
-        assert_eq!(task.join().await, Outcome::Aborted);
+        assert_eq!(task.join().await, TaskOutcome::Aborted);
     }
 }
 

@@ -8,7 +8,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::{DeadLetter, Header, LastFailure, Origin, Reason, StageContext, TierFailure, text};
+use super::{
+    DeadLetter, Header, LastFailure, Reason, RecordOrigin, StageContext, TierFailure, text,
+};
 use crate::{Code, EventId, Offset, Partition, TierIndex, Topic};
 
 /// An envelope that cannot be read.
@@ -134,7 +136,7 @@ impl DeadLetter {
             .ok_or_else(|| bad("original_record"))?;
         Ok(Self {
             event_id: read.event_id,
-            origin: Origin {
+            origin: RecordOrigin {
                 topic: Topic::new(read.original_topic).map_err(|_| bad("original_topic"))?,
                 partition: Partition(read.original_partition),
                 offset: Offset(read.original_offset),

@@ -5,7 +5,7 @@
 
 use bytes::Bytes;
 
-use super::{DeadLetter, Header, LastFailure, Origin, Reason, StageContext, TierFailure};
+use super::{DeadLetter, Header, LastFailure, Reason, RecordOrigin, StageContext, TierFailure};
 use crate::{Code, EventId, Offset, Partition, TierIndex, Topic};
 
 /// The names of the headers, which users' tools depend on.
@@ -161,7 +161,7 @@ impl DeadLetter {
         let ours = Ours(headers);
         let topic = ours.text(name::ORIGINAL_TOPIC)?;
         let reason = ours.text(name::DLT_REASON)?;
-        let origin = Origin {
+        let origin = RecordOrigin {
             topic: Topic::new(topic.clone())
                 .map_err(|_| unreadable(name::ORIGINAL_TOPIC, &topic, "a topic"))?,
             partition: Partition(ours.number(name::ORIGINAL_PARTITION)?),

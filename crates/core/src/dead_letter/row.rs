@@ -3,7 +3,9 @@
 use bytes::Bytes;
 use serde_json::{Value, json};
 
-use super::{DeadLetter, Header, LastFailure, Origin, Reason, StageContext, TierFailure, text};
+use super::{
+    DeadLetter, Header, LastFailure, Reason, RecordOrigin, StageContext, TierFailure, text,
+};
 use crate::{Code, Offset, Partition, TierIndex, Topic};
 
 /// A dead letter as a row: each field is one column, of a type that every database has.
@@ -12,7 +14,7 @@ use crate::{Code, Offset, Partition, TierIndex, Topic};
     missing_docs,
     reason = "the columns are the fields of `DeadLetter`, under the same names"
 )]
-pub struct Row {
+pub struct DeadLetterRow {
     pub event_id: String,
     pub original_topic: String,
     pub original_partition: i32,
@@ -48,7 +50,7 @@ pub struct RowError {
     pub column: &'static str,
 }
 
-impl From<&DeadLetter> for Row {
+impl From<&DeadLetter> for DeadLetterRow {
     fn from(letter: &DeadLetter) -> Self {
         let bounded = letter.clone().bounded();
         let headers: Vec<Value> = letter
@@ -88,10 +90,10 @@ impl From<&DeadLetter> for Row {
     }
 }
 
-impl TryFrom<Row> for DeadLetter {
+impl TryFrom<DeadLetterRow> for DeadLetter {
     type Error = RowError;
 
-    fn try_from(row: Row) -> Result<Self, RowError> {
+    fn try_from(row: DeadLetterRow) -> Result<Self, RowError> {
         let bad = |column: &'static str| RowError {
             event_id: row.event_id.clone(),
             column,
@@ -115,7 +117,7 @@ impl TryFrom<Row> for DeadLetter {
         let small = |value: i64, column| u32::try_from(value).map_err(|_| bad(column));
         Ok(Self {
             event_id: row.event_id.parse().map_err(|_| bad("event_id"))?,
-            origin: Origin {
+            origin: RecordOrigin {
                 topic: Topic::new(row.original_topic.clone()).map_err(|_| bad("original_topic"))?,
                 partition: Partition(row.original_partition),
                 offset: Offset(row.original_offset),

@@ -48,7 +48,7 @@ prop_compose! {
         });
         DeadLetter {
             event_id: EventId::from_u128(id),
-            origin: Origin {
+            origin: RecordOrigin {
                 topic: Topic::new("auth_events").unwrap(),
                 partition: Partition(partition), offset: Offset(offset), timestamp_ms,
             },
@@ -71,7 +71,7 @@ proptest! {
         prop_assert_eq!(record.as_ref(), Ok(&letter));
         let envelope = DeadLetter::from_envelope(&letter.to_envelope()).unwrap();
         prop_assert_eq!(&envelope, &letter);
-        let row = DeadLetter::try_from(Row::from(&letter));
+        let row = DeadLetter::try_from(DeadLetterRow::from(&letter));
         prop_assert_eq!(row.as_ref(), Ok(&letter));
     }
 
@@ -86,7 +86,7 @@ proptest! {
 fn sample() -> DeadLetter {
     DeadLetter {
         event_id: "019a8f3e-5c00-7abc-8def-0123456789ab".parse().unwrap(),
-        origin: Origin {
+        origin: RecordOrigin {
             topic: Topic::new("orders.events").unwrap(),
             partition: Partition(42),
             offset: Offset(123_456),

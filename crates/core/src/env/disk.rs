@@ -33,7 +33,7 @@ pub enum OpenMode {
 
 /// One name in a directory.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Entry {
+pub struct DirEntry {
     /// The name within its directory.
     pub name: String,
     /// The length in bytes; 0 for a directory.
@@ -58,7 +58,7 @@ pub trait Disk: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// The directory is missing or cannot be read.
-    fn list(&self, dir: &Path) -> io::Result<Vec<Entry>>;
+    fn list(&self, dir: &Path) -> io::Result<Vec<DirEntry>>;
 
     /// Makes a directory and its parents, durably. Making it twice changes nothing.
     ///

@@ -27,7 +27,7 @@ pub trait Spawn: Send + Sync + fmt::Debug {
 
 /// How a task ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Outcome {
+pub enum TaskOutcome {
     /// It ran to its end.
     Completed,
     /// It panicked with this message.
@@ -36,7 +36,7 @@ pub enum Outcome {
     Aborted,
 }
 
-impl Outcome {
+impl TaskOutcome {
     /// The outcome of a task that panicked with this payload.
     #[must_use]
     pub fn panicked(payload: &(dyn std::any::Any + Send)) -> Self {
@@ -51,14 +51,17 @@ impl Outcome {
 /// A running task. Dropping it lets the task run on.
 #[must_use = "a task that nobody joins cannot report its panic"]
 pub struct Task {
-    done: oneshot::Receiver<Outcome>,
+    done: oneshot::Receiver<TaskOutcome>,
     abort: Box<dyn Fn() + Send + Sync>,
 }
 
 impl Task {
     /// Ties a task to the channel that reports its end and to what aborts it; for implementations
     /// of [`Spawn`].
-    pub fn new(done: oneshot::Receiver<Outcome>, abort: impl Fn() + Send + Sync + 'static) -> Self {
+    pub fn new(
+        done: oneshot::Receiver<TaskOutcome>,
+        abort: impl Fn() + Send + Sync + 'static,
+    ) -> Self {
         Self {
             done,
             abort: Box::new(abort),
@@ -66,8 +69,8 @@ impl Task {
     }
 
     /// Waits for the end of the task. If canceled, the task runs on and cannot be joined again.
-    pub async fn join(self) -> Outcome {
-        self.done.await.unwrap_or(Outcome::Aborted)
+    pub async fn join(self) -> TaskOutcome {
+        self.done.await.unwrap_or(TaskOutcome::Aborted)
     }
 
     /// Asks the task to end at its next await. A task on a thread of its own ends only when it

@@ -14,8 +14,8 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use super::{
-    BoxFuture, Clock, Disk, DiskFile, DiskLock, Entry, OpenMode, Outcome, Sleep, Spawn, Stream,
-    Task,
+    BoxFuture, Clock, DirEntry, Disk, DiskFile, DiskLock, OpenMode, Sleep, Spawn, Stream, Task,
+    TaskOutcome,
 };
 
 /// The clocks of this machine. Sleeping needs a tokio runtime.
@@ -106,7 +106,7 @@ impl Disk for SystemDisk {
         Ok(Box::new(SystemFile { file }))
     }
 
-    fn list(&self, dir: &Path) -> io::Result<Vec<Entry>> {
+    fn list(&self, dir: &Path) -> io::Result<Vec<DirEntry>> {
         let mut entries = Vec::new();
         for entry in fs::read_dir(dir)? {
             let entry = entry?;
@@ -120,7 +120,7 @@ impl Disk for SystemDisk {
                 metadata => metadata?,
             };
             let is_dir = metadata.is_dir();
-            entries.push(Entry {
+            entries.push(DirEntry {
                 name,
                 len: if is_dir { 0 } else { metadata.len() },
                 is_dir,
@@ -313,7 +313,7 @@ impl Spawn for TokioSpawn {
                         biased;
                         outcome = CatchUnwind(task) => outcome,
                         // The sender going away is no request to stop: a dropped `Task` lets it run.
-                        Ok(()) = stopped => Outcome::Aborted,
+                        Ok(()) = stopped => TaskOutcome::Aborted,
                     }
                 });
                 report(tell, outcome);
@@ -334,7 +334,7 @@ impl Spawn for TokioSpawn {
     }
 }
 
-fn report(tell: oneshot::Sender<Outcome>, outcome: Outcome) {
+fn report(tell: oneshot::Sender<TaskOutcome>, outcome: TaskOutcome) {
     // Nobody may be waiting for the end, which is their choice.
     tell.send(outcome).ok();
 }
@@ -343,14 +343,14 @@ fn report(tell: oneshot::Sender<Outcome>, outcome: Outcome) {
 struct CatchUnwind(BoxFuture<'static>);
 
 impl Future for CatchUnwind {
-    type Output = Outcome;
+    type Output = TaskOutcome;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome> {
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<TaskOutcome> {
         let task = self.0.as_mut();
         match std::panic::catch_unwind(AssertUnwindSafe(|| task.poll(context))) {
             Ok(Poll::Pending) => Poll::Pending,
-            Ok(Poll::Ready(())) => Poll::Ready(Outcome::Completed),
-            Err(payload) => Poll::Ready(Outcome::panicked(payload.as_ref())),
+            Ok(Poll::Ready(())) => Poll::Ready(TaskOutcome::Completed),
+            Err(payload) => Poll::Ready(TaskOutcome::panicked(payload.as_ref())),
         }
     }
 }

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use super::dispatchers::{Calls, Placed, placed, quick};
 use super::{LONG, SHORT, World, completed, lane, numbers};
-use crate::port::{ClaimRequest, ClaimedEvent, Disposition, Held, PATIENCE, Serves, Status};
+use crate::port::{
+    ClaimRequest, ClaimedEvent, Disposition, HandlerFilter, LeaseId, POISON_STARVATION, QueueStatus,
+};
 use crate::{Delivery, Dispatcher, DispatcherOptions, Handled};
 
 const LEASE: Duration = Duration::from_millis(100);
@@ -85,7 +87,7 @@ pub async fn q11_an_event_that_kills_its_process_is_ended(world: &World) {
     assert!((1..=5).contains(&died), "{died} deaths");
     assert_eq!(calls.of("one", 2), died, "each call of it was a death");
     let shown = world.store.show(3).await.unwrap().unwrap();
-    assert_eq!(shown.status, Status::CompletedWithErrors);
+    assert_eq!(shown.status, QueueStatus::CompletedWithErrors);
     let [error] = &shown.errors[..] else {
         panic!("{:?}", shown.errors);
     };
@@ -94,13 +96,17 @@ pub async fn q11_an_event_that_kills_its_process_is_ended(world: &World) {
     assert!(text.starts_with("queue.abandoned: "), "{text}");
     assert!(text.contains('5'), "{text}");
     for id in (1..=12).filter(|id| *id != 3) {
-        assert_eq!(world.ended(id).await, (Status::Completed, vec![]), "{id}");
+        assert_eq!(
+            world.ended(id).await,
+            (QueueStatus::Completed, vec![]),
+            "{id}"
+        );
     }
     world.audit().await;
     // An operator gives it back like another, and it has all of its attempts again.
     world.store.redrive(3).await.unwrap();
     let died = lives(world, &options(Some(3)), &calls, 99, (12, 1)).await;
-    assert_eq!((died, world.ended(3).await.0), (0, Status::Completed));
+    assert_eq!((died, world.ended(3).await.0), (0, QueueStatus::Completed));
     world.audit().await;
 }
 
@@ -126,14 +132,14 @@ pub async fn an_event_that_kills_its_process_holds_nobody_up(world: &World) {
     let account = world.store.account().await.unwrap();
     assert_eq!((account.delivered, account.dead_lettered), (15, 0));
     let shown = world.store.show(2).await.unwrap().unwrap();
-    assert_eq!(shown.status, Status::Processing);
+    assert_eq!(shown.status, QueueStatus::Processing);
     world.audit().await;
 }
 
 /// Claims, says that it was heard, and is never heard of again.
 async fn abandon(world: &World, limit: u32) -> Vec<ClaimedEvent> {
     let claimed = world.claim(limit, SHORT).await;
-    let held: Vec<Held> = claimed.iter().map(|event| event.claim.held).collect();
+    let held: Vec<LeaseId> = claimed.iter().map(|event| event.claim.lease).collect();
     world.store.renew(&held, SHORT).await.unwrap();
     claimed
 }
@@ -143,7 +149,7 @@ fn counts(events: &[ClaimedEvent]) -> Vec<(i64, u32)> {
     counts.collect()
 }
 
-/// A batch that was abandoned twice is handed out one event at a time, to those who ask for suspects, and
+/// A batch that was abandoned twice is handed out one event at a time, to those who ask for poison candidates, and
 /// only then does a lease that runs out count against an event; each time it comes one lease later.
 pub async fn what_was_abandoned_twice_is_handed_out_one_at_a_time(world: &World) {
     let ids = world.publish("a", 3).await;
@@ -155,11 +161,11 @@ pub async fn what_was_abandoned_twice_is_handed_out_one_at_a_time(world: &World)
         owner: "busy".to_owned(),
         limit: 9,
         lease: LONG,
-        serves: Serves::All,
-        rescue: true,
-        rows: true,
-        suspects: false,
-        alone: false,
+        filter: HandlerFilter::All,
+        reclaim_expired: true,
+        include_delayed: true,
+        include_poison: false,
+        isolate: false,
     };
     let none = world.store.claim(&request).await.unwrap().events;
     assert!(none.is_empty(), "{none:?}");
@@ -187,14 +193,14 @@ pub async fn what_was_abandoned_twice_is_handed_out_one_at_a_time(world: &World)
     world.audit().await;
 }
 
-/// A lease that was given back did not run out, however often; nor does one count against a suspect that
+/// A lease that was given back did not run out, however often; nor does one count against a poison candidate that
 /// nobody is known to have heard of.
 pub async fn what_was_given_back_or_never_heard_of_is_not_abandoned(world: &World) {
     let ids = world.publish("a", 2).await;
     for _ in 0..4 {
         let claimed = world.claim(9, LONG).await;
         assert_eq!(counts(&claimed), [(ids[0], 0), (ids[1], 0)]);
-        let held = [claimed[0].claim.held];
+        let held = [claimed[0].claim.lease];
         let given = world.store.renew(&held, Duration::ZERO).await;
         assert_eq!(given.unwrap(), []);
         world.wait(Duration::from_millis(5)).await;
@@ -211,7 +217,7 @@ pub async fn what_was_given_back_or_never_heard_of_is_not_abandoned(world: &Worl
         world.wait(Duration::from_millis(5)).await;
         let claimed = world.claim(9, LONG).await;
         assert_eq!(counts(&claimed), [(ids[1], 0)]);
-        let held = [claimed[0].claim.held];
+        let held = [claimed[0].claim.lease];
         world.store.renew(&held, Duration::ZERO).await.unwrap();
     }
     for count in [0, 1, 2, 2, 2] {
@@ -221,7 +227,7 @@ pub async fn what_was_given_back_or_never_heard_of_is_not_abandoned(world: &Worl
     world.audit().await;
 }
 
-/// A row of its own becomes a suspect as well; whoever answers for it clears it.
+/// A row of its own becomes a poison candidate as well; whoever answers for it clears it.
 pub async fn a_row_that_was_abandoned_twice_is_a_suspect_until_somebody_answers(world: &World) {
     let ids = world.publish("a", 3).await;
     let claimed = world.claim(9, LONG).await;
@@ -241,14 +247,14 @@ pub async fn a_row_that_was_abandoned_twice_is_a_suspect_until_somebody_answers(
     assert_eq!(counts(&first), [(ids[0], 2)]);
     world.settle(&first, &retry).await;
     world.wait(Duration::from_millis(5)).await;
-    // It was answered for, so that it comes like another; and one suspect with it.
+    // It was answered for, so that it comes like another; and one poison candidate with it.
     let again = world.claim(9, LONG).await;
     assert_eq!(counts(&again), [(ids[0], 0), (ids[1], 2)]);
     assert_eq!(numbers(&world.claim(9, LONG).await), [ids[2]]);
     world.audit().await;
 }
 
-/// Where something else goes on running out, a suspect that has waited for long comes first, and alone, to
+/// Where something else goes on running out, a poison candidate that has waited for long comes first, and alone, to
 /// a claimer that holds nothing: otherwise its turn would never come. A row of its own is no different.
 pub async fn a_suspect_that_has_waited_for_long_comes_first_and_alone(world: &World) {
     let innocent = world.publish("a", 2).await;
@@ -256,7 +262,7 @@ pub async fn a_suspect_that_has_waited_for_long_comes_first_and_alone(world: &Wo
         assert_eq!(abandon(world, 9).await.len(), 2);
         world.wait(SHORT * 2).await;
     }
-    // One of them gets a row, and both are suspects.
+    // One of them gets a row, and both are poison candidates.
     let both = [world.claim(9, LONG).await, world.claim(9, LONG).await].concat();
     assert_eq!(counts(&both), [(innocent[0], 2), (innocent[1], 2)]);
     let retry = Disposition::Retry {
@@ -265,19 +271,19 @@ pub async fn a_suspect_that_has_waited_for_long_comes_first_and_alone(world: &Wo
     };
     world.settle(&both[..1], &retry).await;
     let give_back = async |events: &[ClaimedEvent]| {
-        let held: Vec<Held> = events.iter().map(|event| event.claim.held).collect();
+        let held: Vec<LeaseId> = events.iter().map(|event| event.claim.lease).collect();
         world.store.renew(&held, Duration::ZERO).await.unwrap();
     };
     give_back(&both[1..]).await;
-    let request = |suspects, alone, lease| ClaimRequest {
+    let request = |include_poison, isolate, lease| ClaimRequest {
         owner: "tester".to_owned(),
         limit: 9,
         lease,
-        serves: Serves::All,
-        rescue: true,
-        rows: true,
-        suspects,
-        alone,
+        filter: HandlerFilter::All,
+        reclaim_expired: true,
+        include_delayed: true,
+        include_poison,
+        isolate,
     };
     let claim = async |request: ClaimRequest| world.store.claim(&request).await.unwrap();
     for count in [0, 1] {
@@ -288,19 +294,19 @@ pub async fn a_suspect_that_has_waited_for_long_comes_first_and_alone(world: &Wo
     let other = world.publish("a", 1).await[0];
     // By a lease that is long, they have not waited for long.
     let early = claim(request(true, true, LONG)).await;
-    assert!(!early.is_alone && numbers(&early.events).contains(&other));
+    assert!(!early.is_isolated && numbers(&early.events).contains(&other));
     give_back(&early.events).await;
-    world.wait(SHORT * (PATIENCE + 3)).await;
+    world.wait(SHORT * (POISON_STARVATION + 3)).await;
     for suspect in [innocent[1], innocent[0]] {
         let first = claim(request(true, true, SHORT)).await;
-        let held: Vec<Held> = first.events.iter().map(|event| event.claim.held).collect();
+        let held: Vec<LeaseId> = first.events.iter().map(|event| event.claim.lease).collect();
         assert_eq!(world.store.renew(&held, LONG).await.unwrap(), []);
         assert_eq!(
-            (counts(&first.events), first.is_alone),
+            (counts(&first.events), first.is_isolated),
             (vec![(suspect, 2)], true)
         );
     }
     let next = claim(request(true, true, SHORT)).await;
-    assert!(!next.is_alone && numbers(&next.events).contains(&other));
+    assert!(!next.is_isolated && numbers(&next.events).contains(&other));
     world.audit().await;
 }

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::{LONG, SHORT, World, completed, lane, numbers, serves};
-use crate::port::{Disposition, Lane, Status};
+use super::{LONG, SHORT, World, completed, handler_filter, lane, numbers};
+use crate::port::{Disposition, Lane, QueueStatus};
 
 /// Publish then claim gives the event, PROCESSING, attempts 1; a second claim gives none.
 pub async fn q01_a_published_event_is_claimed_once(world: &World) {
@@ -13,7 +13,7 @@ pub async fn q01_a_published_event_is_claimed_once(world: &World) {
     assert_eq!(claimed[0].attempts, 1);
     assert_eq!(claimed[0].payload, r#"{"n":1}"#);
     let shown = world.store.show(ids[0]).await.unwrap().unwrap();
-    assert_eq!((shown.status, shown.attempts), (Status::Processing, 1));
+    assert_eq!((shown.status, shown.attempts), (QueueStatus::Processing, 1));
     assert_eq!(shown.locked_by.as_deref(), Some("tester"));
     assert!(world.claim(10, LONG).await.is_empty());
     world.audit().await;
@@ -67,7 +67,7 @@ pub async fn q04_an_abandoned_event_comes_back_when_its_lease_ends(world: &World
     let abandoned = world.claim(2, LONG).await;
     assert!(world.claim(2, LONG).await.is_empty());
     // The lease ends soon from here on.
-    let held = [abandoned[0].claim.held];
+    let held = [abandoned[0].claim.lease];
     assert_eq!(world.store.renew(&held, SHORT).await.unwrap(), []);
     world.wait(SHORT * 2).await;
     let again = world.claim(2, LONG).await;
@@ -110,7 +110,7 @@ pub async fn q04_a_large_abandoned_batch_comes_back_in_parts(world: &World) {
 pub async fn q05_a_renewed_lease_is_kept(world: &World) {
     world.publish("a", 1).await;
     let claimed = world.claim(1, SHORT).await;
-    let held = [claimed[0].claim.held];
+    let held = [claimed[0].claim.lease];
     for lease in [SHORT, SHORT, LONG] {
         assert_eq!(world.store.renew(&held, lease).await.unwrap(), []);
     }
@@ -179,7 +179,7 @@ pub async fn q10_a_retry_waits_for_its_time_and_not_for_the_lease(world: &World)
     assert_eq!(numbers(&claimed), ids[1..], "the first is not due");
     world.settle(&claimed, &retry(SHORT)).await;
     let shown = world.store.show(ids[1]).await.unwrap().unwrap();
-    assert_eq!(shown.status, Status::Pending);
+    assert_eq!(shown.status, QueueStatus::Pending);
     assert!(shown.next_attempt_ms.is_some());
     world.wait(SHORT * 2).await;
     let again = world.claim(2, LONG).await;
@@ -241,25 +241,28 @@ pub async fn rows_are_claimed_by_those_who_serve_their_lane(world: &World) {
     world.store.register(&two).await.unwrap();
     let ids = world.publish("a", 1).await;
     let claimed = world.claim(1, LONG).await;
-    let leave = Disposition::Leave {
+    let leave = Disposition::Defer {
         lane: Lane::new("a", ["two"]),
     };
     world.settle(&claimed, &leave).await;
-    for others in [serves(&[("a", "one")]), serves(&[("b", "two")])] {
+    for others in [
+        handler_filter(&[("a", "one")]),
+        handler_filter(&[("b", "two")]),
+    ] {
         assert!(world.claim_as("other", 10, LONG, others).await.is_empty());
     }
-    let mine = serves(&[("a", "two"), ("b", "x")]);
+    let mine = handler_filter(&[("a", "two"), ("b", "x")]);
     let claimed = world.claim_as("two", 10, LONG, mine).await;
     assert_eq!(numbers(&claimed), ids);
     // A lane that wants nobody is of a type without handlers: whoever registers gets it.
-    let nobody = Disposition::Leave {
+    let nobody = Disposition::Defer {
         lane: Lane::new("a", []),
     };
     world.settle(&claimed, &nobody).await;
     let stats = world.store.stats().await.unwrap();
     assert_eq!(stats.unhandled.get("a"), Some(&1));
     let late = world
-        .claim_as("late", 10, LONG, serves(&[("a", "new")]))
+        .claim_as("late", 10, LONG, handler_filter(&[("a", "new")]))
         .await;
     assert_eq!(numbers(&late), ids);
     world.audit().await;
@@ -297,11 +300,11 @@ pub async fn a_key_is_released_when_its_first_event_is_done(world: &World) {
         after: Duration::from_millis(1),
         lane: lane(),
     };
-    let moves = [&retry, &park, &park];
-    let moves = batch
+    let transitions = [&retry, &park, &park];
+    let transitions = batch
         .iter()
-        .zip(moves)
-        .map(|(event, to)| crate::port::Move {
+        .zip(transitions)
+        .map(|(event, to)| crate::port::Transition {
             claim: event.claim.clone(),
             key: event.key.clone(),
             to: to.clone(),
@@ -309,8 +312,8 @@ pub async fn a_key_is_released_when_its_first_event_is_done(world: &World) {
         });
     let settlement = crate::port::Settlement {
         registry: None,
-        moves: moves.collect(),
-        finished: vec![batch[0].claim.held],
+        transitions: transitions.collect(),
+        finished: vec![batch[0].claim.lease],
     };
     assert_eq!(world.store.settle(&settlement).await.unwrap(), [0_i64; 0]);
     for id in ids {

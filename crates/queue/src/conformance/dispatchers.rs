@@ -9,10 +9,10 @@ use tidegate_core::{Backoff, Code, Failure, Retry};
 use tokio::sync::{Semaphore, oneshot};
 
 use super::World;
-use crate::port::{HandlerResult, Status};
+use crate::port::{HandlerResult, QueueStatus};
 use crate::{
-    Context, Delivery, Dispatcher, DispatcherBuilder, DispatcherHandle, DispatcherOptions, Event,
-    Handled, Handler, OnFatal, Policy, Queue, Report, Unhandled,
+    Context, Delivery, DispatchReport, Dispatcher, DispatcherBuilder, DispatcherHandle,
+    DispatcherOptions, Handled, Handler, OnFatal, Policy, Queue, QueueEvent, Unhandled,
 };
 
 /// An event of the rules.
@@ -24,7 +24,7 @@ pub struct Placed {
     pub key: Option<String>,
 }
 
-impl Event for Placed {
+impl QueueEvent for Placed {
     const TYPE: &'static str = "placed";
 
     fn key(&self) -> Option<String> {
@@ -39,7 +39,7 @@ pub struct Shipped {
     pub n: u32,
 }
 
-impl Event for Shipped {
+impl QueueEvent for Shipped {
     const TYPE: &'static str = "shipped";
 }
 
@@ -78,7 +78,7 @@ pub struct Running {
     /// How it is.
     pub handle: DispatcherHandle,
     stop: oneshot::Sender<()>,
-    done: oneshot::Receiver<Report>,
+    done: oneshot::Receiver<DispatchReport>,
 }
 
 impl Running {
@@ -97,7 +97,7 @@ impl Running {
     }
 
     /// Stops it and waits for its end.
-    pub async fn stop(self) -> Report {
+    pub async fn stop(self) -> DispatchReport {
         self.stop.send(()).ok();
         self.done.await.unwrap()
     }
@@ -151,7 +151,7 @@ impl World {
     }
 
     /// The status, the attempts and the errors of an event in the log.
-    pub async fn ended(&self, id: i64) -> (Status, Vec<(String, HandlerResult)>) {
+    pub async fn ended(&self, id: i64) -> (QueueStatus, Vec<(String, HandlerResult)>) {
         let shown = self.store.show(id).await.unwrap().unwrap();
         let errors = shown.errors.into_iter().map(|e| (e.handler, e.result));
         (shown.status, errors.collect())
@@ -257,7 +257,7 @@ pub async fn q09_only_the_handler_that_failed_runs_again(world: &World) {
     running.stop().await;
     let count = |id| calls.of(id, 7);
     assert_eq!((count("one"), count("shaky"), count("two")), (1, 3, 1));
-    assert_eq!(world.ended(1).await, (Status::Completed, vec![]));
+    assert_eq!(world.ended(1).await, (QueueStatus::Completed, vec![]));
     world.wait(Duration::from_millis(5)).await;
     assert_eq!(world.store.clean(None).await.unwrap().states, 3);
     world.audit().await;
@@ -325,7 +325,7 @@ pub async fn q11_attempts_that_are_used_up_end_the_event(world: &World) {
     running.stop().await;
     assert_eq!(calls.of("bad", 1), 3);
     let (status, errors) = world.ended(1).await;
-    assert_eq!(status, Status::CompletedWithErrors);
+    assert_eq!(status, QueueStatus::CompletedWithErrors);
     assert_eq!(errors, [("bad".to_owned(), HandlerResult::TransientError)]);
     world.audit().await;
 }
@@ -425,7 +425,7 @@ pub async fn q14_an_event_without_handler_is_kept_or_completed(world: &World) {
     queue.publish(&Shipped { n: 1 }).await.unwrap();
     world.finalized(2).await;
     running.stop().await;
-    assert_eq!(world.ended(2).await, (Status::Completed, vec![]));
+    assert_eq!(world.ended(2).await, (QueueStatus::Completed, vec![]));
     world.audit().await;
 }
 

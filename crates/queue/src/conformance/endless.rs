@@ -6,12 +6,12 @@ use tidegate_core::{Backoff, Code, Failure};
 
 use super::dispatchers::{Placed, Running, placed, quick};
 use super::{LONG, World, completed, lane};
-use crate::port::{Disposition, Status};
+use crate::port::{Disposition, QueueStatus};
 use crate::{Delivery, Dispatcher, DispatcherOptions, Handled};
 
 const FOR_EVER: Duration = Duration::MAX;
 
-/// Claims and turns that are held for ever are held, and given back when that is asked for.
+/// Claims and leadership that are held for ever are held, and given back when that is asked for.
 pub async fn a_lease_may_have_no_end(world: &World) {
     let store = &world.store;
     world.publish("a", 2).await;
@@ -23,7 +23,7 @@ pub async fn a_lease_may_have_no_end(world: &World) {
     assert_eq!(world.settle(&fresh[..1], &again).await, [0_i64; 0]);
     world.wait(Duration::from_millis(5)).await;
     let row = world.claim(2, FOR_EVER).await;
-    let held = [fresh[1].claim.held, row[0].claim.held];
+    let held = [fresh[1].claim.lease, row[0].claim.lease];
     assert_eq!(store.renew(&held, FOR_EVER).await.unwrap(), []);
     assert!(world.claim(2, FOR_EVER).await.is_empty());
     assert_eq!(store.renew(&held, Duration::ZERO).await.unwrap(), []);
@@ -31,10 +31,13 @@ pub async fn a_lease_may_have_no_end(world: &World) {
     let back = world.claim(2, LONG).await;
     assert_eq!(back.len(), 2);
     assert_eq!(world.settle(&back, &completed()).await, [0_i64; 0]);
-    let turn = store.take_turn("mine", "one", FOR_EVER).await.unwrap();
-    let turn = turn.unwrap();
-    assert!(store.keep_turn(&turn, FOR_EVER).await.unwrap());
-    let other = store.take_turn("mine", "two", LONG).await.unwrap();
+    let leadership = store
+        .acquire_leadership("mine", "one", FOR_EVER)
+        .await
+        .unwrap();
+    let leadership = leadership.unwrap();
+    assert!(store.renew_leadership(&leadership, FOR_EVER).await.unwrap());
+    let other = store.acquire_leadership("mine", "two", LONG).await.unwrap();
     assert_eq!(other, None);
     world.audit().await;
 }
@@ -58,7 +61,7 @@ pub async fn a_retry_may_wait_for_ever(world: &World) {
     }
     running.stop().await;
     let shown = world.store.show(1).await.unwrap().unwrap();
-    assert_eq!(shown.status, Status::Pending);
+    assert_eq!(shown.status, QueueStatus::Pending);
     world.store.redrive(1).await.unwrap();
     world.wait(Duration::from_millis(5)).await;
     assert_eq!(world.claim(2, LONG).await.len(), 1);

@@ -7,7 +7,8 @@ use std::time::Duration;
 use super::settles::commit;
 use super::{LONG, SHORT, World, lane, numbers};
 use crate::port::{
-    ClaimedEvent, Disposition, HandlerResult, HandlerState, Held, Move, Settlement, Status,
+    ClaimedEvent, Disposition, HandlerResult, HandlerState, LeaseId, QueueStatus, Settlement,
+    Transition,
 };
 
 /// Completed, with the handlers' own states to say who did it.
@@ -26,8 +27,8 @@ fn retried() -> Disposition {
 }
 
 /// Moves an event, and remembers that `handler` succeeded.
-fn moved(event: &ClaimedEvent, to: &Disposition, handler: &str) -> Move {
-    Move {
+fn moved(event: &ClaimedEvent, to: &Disposition, handler: &str) -> Transition {
+    Transition {
         claim: event.claim.clone(),
         key: event.key.clone(),
         to: to.clone(),
@@ -40,11 +41,11 @@ fn moved(event: &ClaimedEvent, to: &Disposition, handler: &str) -> Move {
     }
 }
 
-async fn settle(world: &World, moves: Vec<Move>) -> Vec<i64> {
-    let finished = moves.iter().map(|one| one.claim.held).collect();
+async fn settle(world: &World, transitions: Vec<Transition>) -> Vec<i64> {
+    let finished = transitions.iter().map(|one| one.claim.lease).collect();
     let settlement = Settlement {
         registry: None,
-        moves,
+        transitions,
         finished,
     };
     world.store.settle(&settlement).await.unwrap()
@@ -67,11 +68,11 @@ fn disagreements() -> impl Iterator<Item = Disagreement> {
     both.flatten()
 }
 
-fn status_after(to: &Disposition) -> Status {
+fn status_after(to: &Disposition) -> QueueStatus {
     match to {
-        Disposition::Finalize { .. } => Status::Completed,
-        Disposition::Retry { .. } | Disposition::Leave { .. } | Disposition::Park { .. } => {
-            Status::Pending
+        Disposition::Finalize { .. } => QueueStatus::Completed,
+        Disposition::Retry { .. } | Disposition::Defer { .. } | Disposition::Park { .. } => {
+            QueueStatus::Pending
         }
     }
 }
@@ -84,12 +85,13 @@ async fn settle_both(
     (first, second, is_old_first): Disagreement,
 ) {
     assert_eq!(numbers(old), numbers(new));
-    let mut moves: Vec<Move> = old.iter().map(|one| moved(one, &first, "old")).collect();
-    moves.extend(new.iter().map(|one| moved(one, &second, "new")));
+    let mut transitions: Vec<Transition> =
+        old.iter().map(|one| moved(one, &first, "old")).collect();
+    transitions.extend(new.iter().map(|one| moved(one, &second, "new")));
     if !is_old_first {
-        moves.reverse();
+        transitions.reverse();
     }
-    let mut stale = settle(world, moves).await;
+    let mut stale = settle(world, transitions).await;
     stale.sort_unstable();
     assert_eq!(stale, numbers(old), "{first:?}, then {second:?}");
     for id in numbers(new) {
@@ -124,8 +126,8 @@ pub async fn a04_q07_of_two_claims_of_one_event_only_the_newest_is_settled(world
 /// settles both.
 async fn settle_all_twice(world: &World, old: Vec<(Vec<ClaimedEvent>, Disagreement)>) {
     let held = old.iter().flat_map(|(old, _)| old);
-    let held: BTreeSet<Held> = held.map(|one| one.claim.held).collect();
-    let held: Vec<Held> = held.into_iter().collect();
+    let held: BTreeSet<LeaseId> = held.map(|one| one.claim.lease).collect();
+    let held: Vec<LeaseId> = held.into_iter().collect();
     assert_eq!(world.store.renew(&held, SHORT).await.unwrap(), []);
     world.wait(SHORT * 2).await;
     for (old, disagreement) in old {
@@ -158,11 +160,11 @@ pub async fn a04_q07_a_claim_of_a_batch_that_was_taken_over_in_part_is_stale(wor
         let record = commit(one, "old", world);
         assert!(!world.store.record(None, &record).await.unwrap());
     }
-    let moves = old.iter().map(|one| moved(one, &completed(), "old"));
-    let mut stale = settle(world, moves.collect()).await;
+    let transitions = old.iter().map(|one| moved(one, &completed(), "old"));
+    let mut stale = settle(world, transitions.collect()).await;
     stale.sort_unstable();
     assert_eq!(stale, ids, "it settles nothing of the batch");
-    let held = old[0].claim.held;
+    let held = old[0].claim.lease;
     assert_eq!(world.store.renew(&[held], LONG).await.unwrap(), [held]);
     assert_eq!(world.store.account().await.unwrap(), books, "nothing moved");
     world.audit().await;
@@ -170,8 +172,8 @@ pub async fn a04_q07_a_claim_of_a_batch_that_was_taken_over_in_part_is_stale(wor
     assert_eq!(numbers(&rest), ids[1..]);
     for one in part.iter().chain(&rest) {
         assert_eq!(one.states, [], "nothing was recorded");
-        let moves = vec![moved(one, &completed(), "new")];
-        assert_eq!(settle(world, moves).await, [0_i64; 0]);
+        let transitions = vec![moved(one, &completed(), "new")];
+        assert_eq!(settle(world, transitions).await, [0_i64; 0]);
     }
     assert_eq!(world.store.account().await.unwrap().delivered, 3);
     world.audit().await;
@@ -191,11 +193,11 @@ pub async fn a04_q07_a_claim_that_is_settled_twice_at_once_moves_its_event_once(
             world.wait(Duration::from_millis(5)).await;
             claimed = world.claim(1, LONG).await;
         }
-        let moves = vec![
+        let transitions = vec![
             moved(&claimed[0], &first, "first"),
             moved(&claimed[0], &second, "second"),
         ];
-        assert_eq!(settle(world, moves).await, ids);
+        assert_eq!(settle(world, transitions).await, ids);
         let shown = world.store.show(ids[0]).await.unwrap().unwrap();
         assert_eq!(shown.status, status_after(&first));
         assert_eq!(shown.states.len(), 1);
@@ -226,20 +228,20 @@ pub async fn a04_q07_a_claim_from_before_an_event_was_given_back_is_stale(world:
     let newest = world.claim(1, LONG).await;
     assert_eq!(numbers(&newest), ids);
     for old in &earlier {
-        let held = old.claim.held;
+        let held = old.claim.lease;
         assert_eq!(world.store.renew(&[held], LONG).await.unwrap(), [held]);
         let record = commit(old, "one", world);
         assert!(!world.store.record(None, &record).await.unwrap());
-        let moves = vec![moved(old, &completed(), "old")];
-        assert_eq!(settle(world, moves).await, ids);
+        let transitions = vec![moved(old, &completed(), "old")];
+        assert_eq!(settle(world, transitions).await, ids);
     }
     world.audit().await;
-    let held = newest[0].claim.held;
+    let held = newest[0].claim.lease;
     assert_eq!(world.store.renew(&[held], LONG).await.unwrap(), []);
-    let moves = vec![moved(&newest[0], &completed(), "new")];
-    assert_eq!(settle(world, moves).await, [0_i64; 0]);
+    let transitions = vec![moved(&newest[0], &completed(), "new")];
+    assert_eq!(settle(world, transitions).await, [0_i64; 0]);
     let shown = world.store.show(ids[0]).await.unwrap().unwrap();
     let spoke: Vec<&str> = shown.states.iter().map(|s| s.handler.as_str()).collect();
-    assert_eq!((shown.status, spoke), (Status::Completed, vec!["new"]));
+    assert_eq!((shown.status, spoke), (QueueStatus::Completed, vec!["new"]));
     world.audit().await;
 }

@@ -84,7 +84,7 @@ pub async fn what_waits_behind_an_event_that_nobody_wants_is_counted(world: &Wor
     let claimed = world.claim(10, LONG).await;
     for event in &claimed {
         let to = match event.type_name.as_str() {
-            "nobody" => Disposition::Leave {
+            "nobody" => Disposition::Defer {
                 lane: Lane::new("nobody", []),
             },
             _ => Disposition::Park {
@@ -96,9 +96,9 @@ pub async fn what_waits_behind_an_event_that_nobody_wants_is_counted(world: &Wor
     let stats = world.store.stats().await.unwrap();
     let unhandled = BTreeMap::from([("nobody".to_owned(), 2)]);
     assert_eq!((stats.unhandled, stats.held_up), (unhandled, 2));
-    let one = || super::serves(&[("a", "one")]);
+    let one = || super::handler_filter(&[("a", "one")]);
     let claimed = world.claim_as("x", 10, LONG, one()).await;
-    assert_eq!(numbers(&claimed), [0_i64; 0], "their turn has not come");
+    assert_eq!(numbers(&claimed), [0_i64; 0], "they have to wait");
     world.store.cancel(unwanted).await.unwrap();
     assert_eq!(world.store.stats().await.unwrap().held_up, 0);
     for id in behind {

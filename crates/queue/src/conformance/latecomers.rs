@@ -8,8 +8,8 @@ use tidegate_core::{Code, Failure};
 
 use super::World;
 use super::dispatchers::{Calls, Placed, Running, quick};
-use crate::port::{HandlerResult, Status};
-use crate::{Delivery, Dispatcher, DispatcherOptions, Event, Handled};
+use crate::port::{HandlerResult, QueueStatus};
+use crate::{Delivery, Dispatcher, DispatcherOptions, Handled, QueueEvent};
 
 /// A handler that registers while another one has an event gets that event too: it was not finalized
 /// then.
@@ -101,7 +101,7 @@ pub async fn a_handler_that_is_unregistered_while_it_fails_did_not_succeed(world
     world.finalized(1).await;
     running.stop().await;
     assert_eq!(calls.of("alone", 1), 2, "it was tried again");
-    assert_eq!(world.ended(1).await.0, Status::Completed);
+    assert_eq!(world.ended(1).await.0, QueueStatus::Completed);
 
     let builder = Dispatcher::builder(queue.clone()).options(quick());
     let builder = builder.register_fn("gone", fails_first("gone")).unwrap();
@@ -114,6 +114,6 @@ pub async fn a_handler_that_is_unregistered_while_it_fails_did_not_succeed(world
     running.stop().await;
     let errors = vec![("gone".to_owned(), HandlerResult::TransientError)];
     let ended = world.ended(2).await;
-    assert_eq!(ended, (Status::CompletedWithErrors, errors));
+    assert_eq!(ended, (QueueStatus::CompletedWithErrors, errors));
     world.audit().await;
 }

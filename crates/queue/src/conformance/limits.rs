@@ -9,7 +9,7 @@ use tokio::sync::Semaphore;
 
 use super::dispatchers::{Calls, Running, quick};
 use super::{LONG, World, completed, lane};
-use crate::port::{Claim, Disposition, Held, Move, QueueStore, Settlement, Status};
+use crate::port::{Claim, Disposition, LeaseId, QueueStatus, QueueStore, Settlement, Transition};
 use crate::{Dispatcher, DispatcherOptions, Handled, QueueError};
 
 /// A text that no compression makes short.
@@ -50,7 +50,7 @@ pub async fn a_failure_with_a_zero_byte_in_its_text_harms_nobody(world: &World) 
         assert_eq!(calls.of("one", u32::try_from(id).unwrap()), 1);
     }
     let shown = world.store.show(bad).await.unwrap().unwrap();
-    assert_eq!(shown.status, Status::CompletedWithErrors);
+    assert_eq!(shown.status, QueueStatus::CompletedWithErrors);
     let text = shown.errors[0].error.clone().unwrap();
     assert!(text.contains("nul: \u{fffd}"), "{}", &text[..40]);
     assert!(text.len() < 20_000, "{}", text.len());
@@ -106,12 +106,12 @@ async fn finalize_behind_the_back(store: &dyn QueueStore, id: i64, event_id: Eve
         let claim = Claim {
             id,
             event_id,
-            held: Held::Batch { batch, token },
+            lease: LeaseId::Batch { batch, token },
             place: Place::Queued,
         };
         let settlement = Settlement {
             registry: None,
-            moves: vec![Move {
+            transitions: vec![Transition {
                 claim,
                 key: None,
                 to: completed(),
@@ -178,7 +178,7 @@ pub async fn a_lost_release_is_found_among_many_parked_keys(world: &World) {
     assert_eq!(claimed.len(), count);
     // The second of each key is parked behind the first, which stays claimed.
     let second = claimed.iter().skip(1).step_by(2);
-    let parked = second.map(|event| Move {
+    let parked = second.map(|event| Transition {
         claim: event.claim.clone(),
         key: event.key.clone(),
         to: Disposition::Park { lane: lane() },
@@ -186,7 +186,7 @@ pub async fn a_lost_release_is_found_among_many_parked_keys(world: &World) {
     });
     let parked = Settlement {
         registry: None,
-        moves: parked.collect(),
+        transitions: parked.collect(),
         finished: Vec::new(),
     };
     assert_eq!(world.store.settle(&parked).await.unwrap(), [0_i64; 0]);
@@ -196,7 +196,7 @@ pub async fn a_lost_release_is_found_among_many_parked_keys(world: &World) {
         .iter()
         .step_by(2)
         .filter(|event| is_last(&event.key));
-    let died = firsts.map(|event| Move {
+    let died = firsts.map(|event| Transition {
         claim: event.claim.clone(),
         key: None,
         to: completed(),
@@ -204,7 +204,7 @@ pub async fn a_lost_release_is_found_among_many_parked_keys(world: &World) {
     });
     let died = Settlement {
         registry: None,
-        moves: died.collect(),
+        transitions: died.collect(),
         finished: Vec::new(),
     };
     assert_eq!(world.store.settle(&died).await.unwrap(), [0_i64; 0]);
@@ -217,7 +217,7 @@ pub async fn a_lost_release_is_found_among_many_parked_keys(world: &World) {
     }
     assert_eq!(freed.len(), 5, "of 5 keys whose release was lost");
     assert!(freed.iter().all(|event| is_last(&event.key)));
-    assert!(matches!(freed[0].claim.held, Held::Row { .. }));
+    assert!(matches!(freed[0].claim.lease, LeaseId::Row { .. }));
     world.audit().await;
 }
 
@@ -228,7 +228,7 @@ pub async fn a_header_with_a_zero_byte_is_refused(world: &World) {
         event.headers.insert(name.to_owned(), value.to_owned());
         let refused = world.store.publish(&[event]).await.unwrap_err();
         let text = refused.to_string();
-        assert!(matches!(refused, QueueError::Name { .. }), "{text}");
+        assert!(matches!(refused, QueueError::InvalidName { .. }), "{text}");
         assert!(text.contains("tr") && text.contains("zero byte"), "{text}");
     }
     assert_eq!(world.store.account().await.unwrap().accepted, 0);

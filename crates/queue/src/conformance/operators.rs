@@ -9,8 +9,8 @@ use super::{LONG, SHORT, World, completed, numbers};
 use crate::QueueError;
 use crate::event::NewEvent;
 use crate::port::{
-    ClaimRequest, ClaimedEvent, Disposition, Filter, HandlerResult, HandlerState, Move, Serves,
-    Settlement, Status,
+    ClaimRequest, ClaimedEvent, Disposition, EventFilter, HandlerFilter, HandlerResult,
+    HandlerState, QueueStatus, Settlement, Transition,
 };
 
 pub(super) fn failed() -> Disposition {
@@ -39,7 +39,7 @@ pub async fn an_event_with_errors_is_given_back(world: &World) {
     };
     let settlement = Settlement {
         registry: None,
-        moves: vec![Move {
+        transitions: vec![Transition {
             claim: claimed[0].claim.clone(),
             key: None,
             to: failed(),
@@ -48,7 +48,7 @@ pub async fn an_event_with_errors_is_given_back(world: &World) {
                 told("two", HandlerResult::Success),
             ],
         }],
-        finished: vec![claimed[0].claim.held],
+        finished: vec![claimed[0].claim.lease],
     };
     world.store.settle(&settlement).await.unwrap();
     world.store.clean(None).await.unwrap();
@@ -56,12 +56,12 @@ pub async fn an_event_with_errors_is_given_back(world: &World) {
     world.audit().await;
     let again = world.store.redrive(ids[0]).await;
     assert!(
-        matches!(again, Err(QueueError::Misplaced { .. })),
+        matches!(again, Err(QueueError::WrongState { .. })),
         "{again:?}"
     );
-    let two = super::serves(&[("a", "two")]);
+    let two = super::handler_filter(&[("a", "two")]);
     assert!(world.claim_as("two", 10, LONG, two).await.is_empty());
-    let one = super::serves(&[("a", "one")]);
+    let one = super::handler_filter(&[("a", "one")]);
     let claimed = world.claim_as("one", 10, LONG, one).await;
     assert_eq!(numbers(&claimed), ids);
     assert_eq!(claimed[0].states, [told("two", HandlerResult::Success)]);
@@ -71,7 +71,7 @@ pub async fn an_event_with_errors_is_given_back(world: &World) {
     assert_eq!(world.store.stats().await.unwrap().finalized, 1);
     let unknown = world.store.redrive(99_999).await;
     assert!(
-        matches!(unknown, Err(QueueError::Unknown { id: 99_999 })),
+        matches!(unknown, Err(QueueError::UnknownEvent { id: 99_999 })),
         "{unknown:?}"
     );
     world.audit().await;
@@ -82,11 +82,11 @@ pub async fn an_event_with_errors_is_given_back(world: &World) {
 pub async fn a_waiting_event_can_be_hastened(world: &World) {
     let ids = world.publish("a", 1).await;
     let due = world.store.redrive(ids[0]).await;
-    assert!(matches!(due, Err(QueueError::Misplaced { .. })), "{due:?}");
+    assert!(matches!(due, Err(QueueError::WrongState { .. })), "{due:?}");
     let claimed = world.claim(1, LONG).await;
     let busy = world.store.redrive(ids[0]).await;
     assert!(
-        matches!(busy, Err(QueueError::Misplaced { .. })),
+        matches!(busy, Err(QueueError::WrongState { .. })),
         "{busy:?}"
     );
     let retry = Disposition::Retry {
@@ -106,7 +106,7 @@ pub async fn a_waiting_event_can_be_hastened(world: &World) {
     world.settle(&claimed, &park).await;
     let parked = world.store.redrive(ids[0]).await;
     assert!(
-        matches!(parked, Err(QueueError::Misplaced { .. })),
+        matches!(parked, Err(QueueError::WrongState { .. })),
         "{parked:?}"
     );
     world.audit().await;
@@ -126,17 +126,17 @@ pub async fn a_waiting_event_can_be_canceled(world: &World) {
     world.settle(&claimed, &retry).await;
     world.store.cancel(ids[2]).await.unwrap();
     let shown = world.store.show(ids[2]).await.unwrap().unwrap();
-    assert_eq!(shown.status, Status::CompletedWithErrors);
+    assert_eq!(shown.status, QueueStatus::CompletedWithErrors);
     let account = world.store.account().await.unwrap();
     assert_eq!((account.dead_lettered, account.retrying), (2, 1));
     let again = world.store.cancel(ids[2]).await;
     assert!(
-        matches!(again, Err(QueueError::Misplaced { .. })),
+        matches!(again, Err(QueueError::WrongState { .. })),
         "{again:?}"
     );
     let unknown = world.store.cancel(99_999).await;
     assert!(
-        matches!(unknown, Err(QueueError::Unknown { .. })),
+        matches!(unknown, Err(QueueError::UnknownEvent { .. })),
         "{unknown:?}"
     );
     world.audit().await;
@@ -147,7 +147,7 @@ pub async fn canceling_an_event_releases_its_key(world: &World) {
     let first = world.publish_keyed("a", "k").await;
     let second = world.publish_keyed("a", "k").await;
     let claimed = world.claim(10, LONG).await;
-    let to = |event: &ClaimedEvent, to: Disposition| Move {
+    let to = |event: &ClaimedEvent, to: Disposition| Transition {
         claim: event.claim.clone(),
         key: event.key.clone(),
         to,
@@ -160,11 +160,11 @@ pub async fn canceling_an_event_releases_its_key(world: &World) {
     };
     let settlement = Settlement {
         registry: None,
-        moves: vec![
+        transitions: vec![
             to(&claimed[0], retry),
             to(&claimed[1], Disposition::Park { lane: lane() }),
         ],
-        finished: vec![claimed[0].claim.held],
+        finished: vec![claimed[0].claim.lease],
     };
     world.store.settle(&settlement).await.unwrap();
     world.store.cancel(first).await.unwrap();
@@ -173,11 +173,11 @@ pub async fn canceling_an_event_releases_its_key(world: &World) {
         owner: "tester".to_owned(),
         limit: 10,
         lease: LONG,
-        serves: Serves::All,
-        rescue: false,
-        rows: true,
-        suspects: true,
-        alone: false,
+        filter: HandlerFilter::All,
+        reclaim_expired: false,
+        include_delayed: true,
+        include_poison: true,
+        isolate: false,
     };
     let claimed = world.store.claim(&request).await.unwrap().events;
     assert_eq!(numbers(&claimed), [second]);
@@ -206,11 +206,11 @@ pub async fn an_event_whose_lease_is_over_can_be_canceled(world: &World) {
     world.store.cancel(first).await.unwrap();
     world.audit().await;
     let canceled = world.store.show(first).await.unwrap().unwrap();
-    assert_eq!(canceled.status, Status::CompletedWithErrors);
+    assert_eq!(canceled.status, QueueStatus::CompletedWithErrors);
     assert_eq!(canceled.attempts, 1);
     let again = world.store.cancel(first).await;
     assert!(
-        matches!(again, Err(QueueError::Misplaced { .. })),
+        matches!(again, Err(QueueError::WrongState { .. })),
         "{again:?}"
     );
     // Nobody has taken the rest over, so that it is still its owner's, late as it is.
@@ -241,7 +241,7 @@ pub async fn events_are_listed_and_found(world: &World) {
     world.settle(&first, &failed()).await;
     let second = world.claim(1, LONG).await;
     let list = async |status, type_name: Option<&str>| {
-        let filter = Filter {
+        let filter = EventFilter {
             status,
             type_name: type_name.map(str::to_owned),
             after: 0,
@@ -252,19 +252,22 @@ pub async fn events_are_listed_and_found(world: &World) {
     };
     assert_eq!(list(None, None).await.len(), 2);
     assert_eq!(list(None, Some("b")).await.len(), 1);
-    assert_eq!(list(Some(Status::Processing), None).await, numbers(&second));
     assert_eq!(
-        list(Some(Status::CompletedWithErrors), None).await,
+        list(Some(QueueStatus::Processing), None).await,
+        numbers(&second)
+    );
+    assert_eq!(
+        list(Some(QueueStatus::CompletedWithErrors), None).await,
         numbers(&first)
     );
-    assert!(list(Some(Status::Completed), None).await.is_empty());
+    assert!(list(Some(QueueStatus::Completed), None).await.is_empty());
     let find = async |id| world.store.find(id).await.unwrap();
     let seen = find(first[0].claim.event_id).await.unwrap();
     assert_eq!((seen.place, seen.attempts), (Place::DeadLettered, 1));
     let seen = find(second[0].claim.event_id).await.unwrap();
     assert_eq!(
         (seen.place, seen.status),
-        (Place::InFlight, Status::Processing)
+        (Place::InFlight, QueueStatus::Processing)
     );
     assert_eq!(find(world.ids.mint()).await, None);
 }
@@ -297,7 +300,7 @@ pub async fn q22_stats_count_what_is_there(world: &World) {
         attempts: 1,
         error: Some("not yet".to_owned()),
     };
-    let to = |event: &ClaimedEvent, to: Disposition, states: &[HandlerState]| Move {
+    let to = |event: &ClaimedEvent, to: Disposition, states: &[HandlerState]| Transition {
         claim: event.claim.clone(),
         key: None,
         to,
@@ -311,19 +314,19 @@ pub async fn q22_stats_count_what_is_there(world: &World) {
     // One is tried again, one waits behind others, one is finished.
     let settlement = Settlement {
         registry: None,
-        moves: vec![
+        transitions: vec![
             to(&claimed[0], retry, &[error]),
             to(&claimed[1], parked, &[]),
             to(&claimed[2], completed(), &[]),
         ],
-        finished: vec![claimed[0].claim.held],
+        finished: vec![claimed[0].claim.lease],
     };
     world.store.settle(&settlement).await.unwrap();
     // A batch is claimed, of which one event is not finished; and a row.
     let claimed = world.claim(2, LONG).await;
     let one = Settlement {
         registry: None,
-        moves: vec![to(&claimed[0], completed(), &[])],
+        transitions: vec![to(&claimed[0], completed(), &[])],
         finished: Vec::new(),
     };
     world.store.settle(&one).await.unwrap();
@@ -365,14 +368,20 @@ pub async fn retention_never_passes_a_projection(world: &World) {
         "without a position nobody can have read it"
     );
     world.store.sequence(100).await.unwrap();
-    let turn = world
+    let leadership = world
         .store
-        .take_turn("p", "me", LONG)
+        .acquire_leadership("p", "me", LONG)
         .await
         .unwrap()
         .unwrap();
     let tx = world.store.begin().await.unwrap();
-    assert!(world.store.advance(tx, &turn, "p", 0, 2).await.unwrap());
+    assert!(
+        world
+            .store
+            .advance(tx, &leadership, "p", 0, 2)
+            .await
+            .unwrap()
+    );
     let removed = world.store.clean(Some(Duration::ZERO)).await.unwrap();
     assert_eq!(removed.events, 2);
     assert_eq!(world.store.stats().await.unwrap().finalized, 2);
@@ -384,21 +393,43 @@ pub async fn retention_never_passes_a_projection(world: &World) {
     assert_eq!(page.events.len(), 2);
 }
 
-/// A turn has one owner until it ends; the next has a larger token, and the old one is worthless.
+/// Leadership has one owner until it ends; the next has a larger token, and the old one is worthless.
 pub async fn a_turn_has_one_owner_at_a_time(world: &World) {
     let store = &world.store;
-    let first = store.take_turn("t", "one", LONG).await.unwrap().unwrap();
-    assert_eq!(store.take_turn("t", "two", LONG).await.unwrap(), None);
-    assert!(store.keep_turn(&first, SHORT).await.unwrap());
+    let first = store
+        .acquire_leadership("t", "one", LONG)
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!(
+        store.acquire_leadership("t", "two", LONG).await.unwrap(),
+        None
+    );
+    assert!(store.renew_leadership(&first, SHORT).await.unwrap());
     world.wait(SHORT * 2).await;
-    let second = store.take_turn("t", "two", LONG).await.unwrap().unwrap();
+    let second = store
+        .acquire_leadership("t", "two", LONG)
+        .await
+        .unwrap()
+        .unwrap();
     assert!(second.token > first.token);
-    assert!(!store.keep_turn(&first, LONG).await.unwrap());
+    assert!(!store.renew_leadership(&first, LONG).await.unwrap());
     let tx = store.begin().await.unwrap();
     assert!(!store.advance(tx, &first, "p", 0, 1).await.unwrap());
-    assert!(store.keep_turn(&second, Duration::ZERO).await.unwrap());
+    assert!(
+        store
+            .renew_leadership(&second, Duration::ZERO)
+            .await
+            .unwrap()
+    );
     world.wait(Duration::from_millis(5)).await;
-    assert!(store.take_turn("t", "three", LONG).await.unwrap().is_some());
+    assert!(
+        store
+            .acquire_leadership("t", "three", LONG)
+            .await
+            .unwrap()
+            .is_some()
+    );
 }
 
 /// The registry grows and shrinks, and its version says so.
@@ -419,11 +450,11 @@ pub async fn handlers_are_registered_and_unregistered(world: &World) {
         owner: "x".to_owned(),
         limit: 1,
         lease: LONG,
-        serves: crate::port::Serves::All,
-        rescue: false,
-        rows: false,
-        suspects: true,
-        alone: false,
+        filter: crate::port::HandlerFilter::All,
+        reclaim_expired: false,
+        include_delayed: false,
+        include_poison: true,
+        isolate: false,
     };
     let claimed = world.store.claim(&request).await.unwrap();
     assert_eq!(claimed.registry, second.version);
@@ -436,13 +467,13 @@ pub async fn what_waited_for_an_unregistered_handler_is_brought_to_its_end(world
     world.store.register(&both).await.unwrap();
     let ids = world.publish("a", 1).await;
     let claimed = world.claim(1, LONG).await;
-    let leave = Disposition::Leave {
+    let leave = Disposition::Defer {
         lane: crate::port::Lane::new("a", ["two"]),
     };
     world.settle(&claimed, &leave).await;
     let claim = async |handler| {
-        let serves = super::serves(&[handler]);
-        numbers(&world.claim_as("x", 10, LONG, serves).await)
+        let filter = super::handler_filter(&[handler]);
+        numbers(&world.claim_as("x", 10, LONG, filter).await)
     };
     assert_eq!(claim(("a", "one")).await, [0_i64; 0]);
     world.store.unregister("a", "two").await.unwrap();

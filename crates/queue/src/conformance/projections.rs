@@ -353,7 +353,7 @@ pub async fn a_rebuild_without_removed_events_is_done_only_when_that_is_asked_fo
     let cleaned = world.store.clean(Some(Duration::ZERO)).await.unwrap();
     assert!(cleaned.events > 0);
     let refused = world.queue().request_rebuild("counting").await;
-    assert!(matches!(refused, Err(QueueError::Removed { .. })));
+    assert!(matches!(refused, Err(QueueError::EventsRemoved { .. })));
     let rebuilder = projector(world, &calls);
     assert!(rebuilder.rebuild("counting").await.is_err());
     assert_eq!(times(world, 0).await, expected(0));
@@ -398,10 +398,10 @@ pub async fn q21_a_rebuild_that_is_asked_for_is_done_by_whoever_runs_the_project
     one.stop().await;
     two.stop().await;
     running.stop().await;
-    // Whoever has the turn is the only one who could serve it.
+    // Whoever has the leadership is the only one who could serve it.
     while world
         .store
-        .take_turn("projection.counting", "tester", super::LONG)
+        .acquire_leadership("projection.counting", "tester", super::LONG)
         .await
         .unwrap()
         .is_none()

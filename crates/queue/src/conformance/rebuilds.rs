@@ -7,21 +7,23 @@ use super::projections::{
     TABLE, add, caught_up, create, projector, projector_in, publish, start, times,
 };
 use super::{CountedSleeps, LONG, SHORT, World, completed};
-use crate::port::Turn;
+use crate::port::Leadership;
 use crate::{Delivery, Dispatcher, Handled, QueueError, RebuildError, Target};
 
-async fn turn(world: &World, owner: &str, span: Duration) -> Turn {
-    let taken = world.store.take_turn("projection.counting", owner, span);
+async fn leadership(world: &World, owner: &str, span: Duration) -> Leadership {
+    let taken = world
+        .store
+        .acquire_leadership("projection.counting", owner, span);
     taken.await.unwrap().unwrap()
 }
 
-/// Whoever lost the turn drops nothing of what the next one builds, and what was not built to its end is
+/// Whoever lost the leadership drops nothing of what the next one builds, and what was not built to its end is
 /// not swapped in.
 pub async fn a_rebuild_is_touched_only_by_whoever_has_its_turn(world: &World) {
     let tables = [TABLE.to_owned()];
-    let late = turn(world, "late", SHORT).await;
+    let late = leadership(world, "late", SHORT).await;
     world.wait(SHORT * 2).await;
-    let ours = turn(world, "ours", LONG).await;
+    let ours = leadership(world, "ours", LONG).await;
     let store = &world.store;
     for (target, name) in [
         (Target::Live, "counting"),
@@ -33,8 +35,8 @@ pub async fn a_rebuild_is_touched_only_by_whoever_has_its_turn(world: &World) {
         assert!(store.advance(tx, &ours, name, 0, 1).await.unwrap());
     }
     let shadow = ["counting#rebuild".to_owned()];
-    let forget = async |turn| {
-        let forgotten = store.forget_projection(turn, &shadow, &tables);
+    let forget = async |leadership| {
+        let forgotten = store.forget_projection(leadership, &shadow, &tables);
         forgotten.await.unwrap()
     };
     assert!(!forget(Some(&late)).await);
@@ -73,7 +75,7 @@ pub async fn a_projection_that_was_forgotten_is_built_anew(world: &World) {
     );
     projecting.stop().await;
     for _ in 0..2 {
-        // A turn that was given back is free from the next millisecond on.
+        // Leadership that was given back is free from the next millisecond on.
         world.wait(Duration::from_millis(5)).await;
         queue.forget_projection("counting").await.unwrap();
     }
@@ -101,12 +103,12 @@ pub async fn a_projection_that_was_forgotten_is_built_anew(world: &World) {
 /// A step of a projection that was forgotten while the step was under way comes to nothing: by its position
 /// everything before it would never be built again. Nor does one from where the projection is not.
 pub async fn a_step_from_another_position_comes_to_nothing(world: &World) {
-    let (store, turn) = (&world.store, turn(world, "ours", LONG).await);
+    let (store, leadership) = (&world.store, leadership(world, "ours", LONG).await);
     let step = async |from, to| {
         let mut tx = store.begin().await.unwrap();
         create(&mut tx, Target::Live).await.unwrap();
         add(&mut tx, Target::Live, 7).await.unwrap();
-        let advanced = store.advance(tx, &turn, "counting", from, to);
+        let advanced = store.advance(tx, &leadership, "counting", from, to);
         advanced.await.unwrap()
     };
     assert!(step(0, 500).await);
@@ -126,7 +128,7 @@ pub async fn a_step_from_another_position_comes_to_nothing(world: &World) {
     assert_eq!(store.projection("counting").await.unwrap(), 100);
 }
 
-/// A rebuild waits for its turn, and what retention removes meanwhile would be missing in it: it is refused,
+/// A rebuild has to wait, and what retention removes meanwhile would be missing in it: it is refused,
 /// and readers see what they saw.
 pub async fn what_is_removed_while_a_rebuild_waits_is_not_lost(world: &World) {
     let calls = Calls::default();
@@ -142,7 +144,7 @@ pub async fn what_is_removed_while_a_rebuild_waits_is_not_lost(world: &World) {
     let sleeps = CountedSleeps::of(&mut env);
     let other = projector_in(world, &calls, &env);
     let removing = async {
-        // The other one has asked for the turn in vain.
+        // The other one has asked for the leadership in vain.
         world.until(async || sleeps.count() > 0).await;
         let cleaned = world.store.clean(Some(Duration::ZERO)).await.unwrap();
         assert_eq!(cleaned.events, 5);
@@ -154,7 +156,7 @@ pub async fn what_is_removed_while_a_rebuild_waits_is_not_lost(world: &World) {
         matches!(
             &error,
             RebuildError::Store {
-                source: QueueError::Removed { .. },
+                source: QueueError::EventsRemoved { .. },
                 ..
             }
         ),
@@ -205,11 +207,18 @@ pub async fn a_request_is_served_only_from_a_log_that_is_whole(world: &World) {
 /// same; and what is asked for in spite of removed events stays so.
 pub async fn a_request_is_written_down_for_everybody_who_asks(world: &World) {
     let store = &world.store;
-    let turn = turn(world, "ours", LONG).await;
+    let leadership = leadership(world, "ours", LONG).await;
     let tx = store.begin().await.unwrap();
-    assert!(store.advance(tx, &turn, "counting", 0, 3).await.unwrap());
+    assert!(
+        store
+            .advance(tx, &leadership, "counting", 0, 3)
+            .await
+            .unwrap()
+    );
     // Somebody else who asked, and died.
-    let asked = store.take_turn("request.counting", "dead", LONG).await;
+    let asked = store
+        .acquire_leadership("request.counting", "dead", LONG)
+        .await;
     asked.unwrap().unwrap();
     let queue = world.queue();
     let at = async || store.projections().await.unwrap();
@@ -231,9 +240,9 @@ pub async fn a_request_is_written_down_for_everybody_who_asks(world: &World) {
 pub async fn a_swap_takes_its_marks_away(world: &World) {
     let (store, tables) = (&world.store, [TABLE.to_owned()]);
     let marks = ["counting#wanted", "counting#forgotten"].map(str::to_owned);
-    let late = turn(world, "late", SHORT).await;
+    let late = leadership(world, "late", SHORT).await;
     world.wait(SHORT * 2).await;
-    let ours = turn(world, "ours", LONG).await;
+    let ours = leadership(world, "ours", LONG).await;
     for (target, name) in [
         (Target::Live, "counting"),
         (Target::Rebuild, "counting#rebuild"),
@@ -245,8 +254,8 @@ pub async fn a_swap_takes_its_marks_away(world: &World) {
     for mark in &marks {
         assert!(store.note_position("counting", mark, 0).await.unwrap());
     }
-    let swap = async |turn| {
-        let swapped = store.swap(turn, "counting", "counting#rebuild", &tables, &marks);
+    let swap = async |leadership| {
+        let swapped = store.swap(leadership, "counting", "counting#rebuild", &tables, &marks);
         swapped.await.unwrap()
     };
     assert!(!swap(&late).await);
@@ -267,7 +276,7 @@ async fn seen(world: &World, numbers: std::ops::Range<u32>) {
     let projecting = start(world, &Calls::default());
     caught_up(world).await;
     projecting.stop().await;
-    // Retention removes what is older than now, and a turn that was given back is free by then.
+    // Retention removes what is older than now, and leadership that was given back is free by then.
     world.wait(Duration::from_millis(5)).await;
 }
 
@@ -331,10 +340,18 @@ pub async fn a_request_beside_a_forgetting_leaves_nothing_behind(world: &World) 
     let store = &world.store;
     let queue = world.queue();
     for round in 0..20 {
-        let turn = turn(world, "ours", LONG).await;
+        let leadership = leadership(world, "ours", LONG).await;
         let tx = store.begin().await.unwrap();
-        assert!(store.advance(tx, &turn, "counting", 0, 3).await.unwrap());
-        store.keep_turn(&turn, Duration::ZERO).await.unwrap();
+        assert!(
+            store
+                .advance(tx, &leadership, "counting", 0, 3)
+                .await
+                .unwrap()
+        );
+        store
+            .renew_leadership(&leadership, Duration::ZERO)
+            .await
+            .unwrap();
         world.wait(Duration::from_millis(5)).await;
         let asking = async {
             world.wait(Duration::from_micros(300 * round)).await;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tidegate_core::books::Place;
 
 use super::{LONG, World, completed};
-use crate::port::{ClaimedEvent, Disposition, HandlerResult, HandlerState, Move, Settlement};
+use crate::port::{ClaimedEvent, Disposition, HandlerResult, HandlerState, Settlement, Transition};
 
 fn failed() -> Disposition {
     Disposition::Finalize {
@@ -23,7 +23,7 @@ fn failed() -> Disposition {
 async fn settle_one(world: &World, event: &ClaimedEvent, to: &Disposition) {
     let settlement = Settlement {
         registry: None,
-        moves: vec![Move {
+        transitions: vec![Transition {
             claim: event.claim.clone(),
             key: event.key.clone(),
             to: to.clone(),
@@ -89,7 +89,7 @@ pub async fn a01_a_recount_finds_every_event_wherever_it_is(world: &World) {
     let park = Disposition::Park {
         lane: super::lane(),
     };
-    let leave = Disposition::Leave {
+    let leave = Disposition::Defer {
         lane: super::lane(),
     };
     for (at, to) in [

@@ -28,10 +28,10 @@ pub async fn a_dispatcher_alone_removes_what_is_old(world: &World) {
     let recount = world.store.recount().await.unwrap();
     assert_eq!(recount.books.removed().delivered, 5);
     world.audit().await;
-    // Its turn is free for a projector.
+    // Its leadership is free for a projector.
     world.wait(Duration::from_millis(5)).await;
-    let turn = world
+    let leadership = world
         .store
-        .take_turn("queue.sequencer", "other", Duration::ZERO);
-    assert!(turn.await.unwrap().is_some());
+        .acquire_leadership("queue.sequencer", "other", Duration::ZERO);
+    assert!(leadership.await.unwrap().is_some());
 }

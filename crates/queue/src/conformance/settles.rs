@@ -5,7 +5,8 @@ use tidegate_core::{Classify, FailureClass};
 use super::{LONG, SHORT, World, completed, lane, numbers};
 use crate::QueueError;
 use crate::port::{
-    ClaimedEvent, Disposition, HandlerCommit, HandlerResult, HandlerState, Move, Settlement, Status,
+    ClaimedEvent, Disposition, HandlerCommit, HandlerResult, HandlerState, QueueStatus, Settlement,
+    Transition,
 };
 
 fn state(handler: &str, result: HandlerResult) -> HandlerState {
@@ -38,11 +39,11 @@ pub async fn q06_finalizing_moves_an_event_to_the_log(world: &World) {
     assert_eq!(world.settle(&claimed[..1], &completed()).await, [0_i64; 0]);
     // What is left of the batch stays claimed, although it was called finished.
     let status = world.store.show(ids[0]).await.unwrap().unwrap().status;
-    assert_eq!(status, Status::Completed);
+    assert_eq!(status, QueueStatus::Completed);
     world.audit().await;
     assert_eq!(world.settle(&claimed[1..], &failed).await, [0_i64; 0]);
     let shown = world.store.show(ids[1]).await.unwrap().unwrap();
-    assert_eq!(shown.status, Status::CompletedWithErrors);
+    assert_eq!(shown.status, QueueStatus::CompletedWithErrors);
     assert_eq!(
         shown.errors,
         [state("one", HandlerResult::UnrecoverableError)]
@@ -77,7 +78,7 @@ pub async fn q06_an_unknown_number_is_an_error(world: &World) {
     event.claim.id = 99_999;
     let unknown = queue.finalize(&event, Vec::new()).await;
     assert!(
-        matches!(unknown, Err(QueueError::Unknown { id: 99_999 })),
+        matches!(unknown, Err(QueueError::UnknownEvent { id: 99_999 })),
         "{unknown:?}"
     );
     assert_eq!(world.store.stats().await.unwrap().finalized, 1);
@@ -148,7 +149,7 @@ pub async fn q07_a_stale_claim_renews_and_records_nothing(world: &World) {
     let first = world.claim(1, SHORT).await;
     world.wait(SHORT * 2).await;
     let second = world.claim(1, LONG).await;
-    let held = first[0].claim.held;
+    let held = first[0].claim.lease;
     assert_eq!(world.store.renew(&[held], LONG).await.unwrap(), [held]);
     let stale = commit(&first[0], "one", world);
     assert!(!world.store.record(None, &stale).await.unwrap());
@@ -172,7 +173,7 @@ pub async fn q09_handler_states_are_kept_and_cleaned_up(world: &World) {
     ];
     let settlement = Settlement {
         registry: None,
-        moves: vec![Move {
+        transitions: vec![Transition {
             claim: claimed[0].claim.clone(),
             key: None,
             to: Disposition::Retry {
@@ -181,7 +182,7 @@ pub async fn q09_handler_states_are_kept_and_cleaned_up(world: &World) {
             },
             states: told.clone(),
         }],
-        finished: vec![claimed[0].claim.held],
+        finished: vec![claimed[0].claim.lease],
     };
     world.store.settle(&settlement).await.unwrap();
     let again = world.claim(1, LONG).await;
@@ -192,7 +193,7 @@ pub async fn q09_handler_states_are_kept_and_cleaned_up(world: &World) {
     };
     let settlement = Settlement {
         registry: None,
-        moves: vec![Move {
+        transitions: vec![Transition {
             claim: again[0].claim.clone(),
             key: None,
             to: done,
@@ -202,7 +203,7 @@ pub async fn q09_handler_states_are_kept_and_cleaned_up(world: &World) {
     };
     world.store.settle(&settlement).await.unwrap();
     let shown = world.store.show(ids[0]).await.unwrap().unwrap();
-    assert_eq!(shown.status, Status::Completed);
+    assert_eq!(shown.status, QueueStatus::Completed);
     assert_eq!(shown.states.len(), 2);
     world.wait(std::time::Duration::from_millis(5)).await;
     assert_eq!(world.store.clean(None).await.unwrap().states, 2);
@@ -276,7 +277,7 @@ pub async fn q17_of_two_events_with_the_same_id_one_does_the_side_effect(world: 
         let second = commit(&claimed[1], "one", world);
         let refused = world.store.record(tx, &second).await.unwrap_err();
         assert!(
-            matches!(refused, QueueError::Guarded { event_id } if event_id == second.event_id),
+            matches!(refused, QueueError::SideEffectExists { event_id } if event_id == second.event_id),
             "{refused:?}"
         );
         assert_eq!(refused.class(), FailureClass::Transient);
@@ -299,9 +300,9 @@ pub async fn a_batch_is_settled_in_parts(world: &World) {
     let batch = world.claim(4, SHORT).await;
     let part = |events: &[ClaimedEvent], to: Disposition| Settlement {
         registry: None,
-        moves: events
+        transitions: events
             .iter()
-            .map(|event| Move {
+            .map(|event| Transition {
                 claim: event.claim.clone(),
                 key: None,
                 to: to.clone(),
@@ -342,7 +343,7 @@ pub async fn a_batch_that_is_reopened_has_what_is_left(world: &World) {
     let batch = world.claim(3, LONG).await;
     let settlement = Settlement {
         registry: None,
-        moves: vec![Move {
+        transitions: vec![Transition {
             claim: batch[0].claim.clone(),
             key: None,
             to: completed(),
@@ -351,10 +352,10 @@ pub async fn a_batch_that_is_reopened_has_what_is_left(world: &World) {
         finished: Vec::new(),
     };
     world.store.settle(&settlement).await.unwrap();
-    let crate::port::Held::Batch {
+    let crate::port::LeaseId::Batch {
         batch: number,
         token,
-    } = batch[0].claim.held
+    } = batch[0].claim.lease
     else {
         panic!("fresh events are claimed in batches");
     };
@@ -386,16 +387,16 @@ pub async fn a01_the_books_follow_every_move(world: &World) {
         after: LONG,
         lane: lane(),
     };
-    let moves = [
+    let transitions = [
         completed(),
         failed,
         retry,
-        Disposition::Leave { lane: lane() },
+        Disposition::Defer { lane: lane() },
         completed(),
         completed(),
         Disposition::Park { lane: lane() },
     ];
-    let moves = batch.iter().zip(moves).map(|(event, to)| Move {
+    let transitions = batch.iter().zip(transitions).map(|(event, to)| Transition {
         claim: event.claim.clone(),
         key: event.key.clone(),
         to,
@@ -403,8 +404,8 @@ pub async fn a01_the_books_follow_every_move(world: &World) {
     });
     let settlement = Settlement {
         registry: None,
-        moves: moves.collect(),
-        finished: vec![batch[0].claim.held],
+        transitions: transitions.collect(),
+        finished: vec![batch[0].claim.lease],
     };
     world.store.settle(&settlement).await.unwrap();
     world.audit().await;

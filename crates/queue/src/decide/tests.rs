@@ -30,7 +30,7 @@ fn decided(
         ..Policy::default()
     };
     policy.retry.attempts = attempts;
-    let facts = Facts {
+    let facts = EventFacts {
         type_name: "a",
         registered: &names(registered),
         states,
@@ -89,7 +89,7 @@ fn q14_an_event_nobody_wants_is_kept_or_completed() {
     let kept = decided(&[], &[], Finalize, None);
     assert_eq!(
         kept,
-        Disposition::Leave {
+        Disposition::Defer {
             lane: Lane::new("a", [])
         }
     );
@@ -97,7 +97,7 @@ fn q14_an_event_nobody_wants_is_kept_or_completed() {
         unhandled: Unhandled::Complete,
         ..Policy::default()
     };
-    let facts = Facts {
+    let facts = EventFacts {
         type_name: "a",
         registered: &BTreeSet::new(),
         states: &[],
@@ -112,7 +112,7 @@ fn a_handler_of_another_process_is_left_its_part() {
     let left = decided(&["one", "two"], &[state("one", Success, 1)], Finalize, None);
     assert_eq!(
         left,
-        Disposition::Leave {
+        Disposition::Defer {
             lane: Lane::new("a", ["two"])
         }
     );
@@ -124,7 +124,7 @@ fn waits_grow_with_the_attempts_of_the_handler() {
     policy.retry.backoff =
         Backoff::exponential(Duration::from_millis(100), 2.0, Duration::from_secs(1));
     let wait = |attempts| {
-        let facts = Facts {
+        let facts = EventFacts {
             type_name: "a",
             registered: &names(&["one"]),
             states: &[state("one", Transient, attempts)],
@@ -148,13 +148,13 @@ fn retry(attempts: Option<u32>) -> Retry {
 
 #[test]
 fn q11_an_event_that_takes_its_process_down_is_given_up_on_when_it_was_alone_often_enough() {
-    let at = |abandoned| standing(abandoned, &retry(Some(3)));
-    use Standing::{GivenUp, Suspect, Trusted};
-    let expect = [Trusted, Trusted, Suspect, Suspect, Suspect, GivenUp];
+    let at = |abandoned| poison_state(abandoned, &retry(Some(3)));
+    use PoisonState::{GivenUp, Suspected, Trusted};
+    let expect = [Trusted, Trusted, Suspected, Suspected, Suspected, GivenUp];
     assert_eq!([0, 1, 2, 3, 4, 5].map(at), expect);
     // One lease that ran out on it alone may have been somebody else's fault.
-    let at = |abandoned| standing(abandoned, &retry(Some(1)));
-    assert_eq!([2, 3, 4].map(at), [Suspect, Suspect, GivenUp]);
+    let at = |abandoned| poison_state(abandoned, &retry(Some(1)));
+    assert_eq!([2, 3, 4].map(at), [Suspected, Suspected, GivenUp]);
     let state = never_answered("one", 5);
     assert_eq!((state.result, state.attempts), (Fatal, 3));
     assert!(state.error.unwrap().starts_with("queue.abandoned: "));
@@ -200,16 +200,16 @@ proptest! {
         abandoned in 0_u32..50,
         limit in prop::option::of(0_u32..20),
     ) {
-        let standing = standing(abandoned, &retry(limit));
-        prop_assert_eq!(standing == Standing::Trusted, abandoned < SUSPECT);
+        let poison_state = poison_state(abandoned, &retry(limit));
+        prop_assert_eq!(poison_state == PoisonState::Trusted, abandoned < POISON_AFTER);
         match limit {
-            None => prop_assert_ne!(standing, Standing::GivenUp),
+            None => prop_assert_ne!(poison_state, PoisonState::GivenUp),
             Some(limit) => {
                 let is_used_up = alone(abandoned) >= limit.max(ALONE_AT_LEAST);
-                prop_assert_eq!(standing == Standing::GivenUp, is_used_up);
-                prop_assert!(standing != Standing::GivenUp || abandoned > SUSPECT);
-                let later = super::standing(SUSPECT + limit + ALONE_AT_LEAST, &retry(Some(limit)));
-                prop_assert_eq!(later, Standing::GivenUp);
+                prop_assert_eq!(poison_state == PoisonState::GivenUp, is_used_up);
+                prop_assert!(poison_state != PoisonState::GivenUp || abandoned > POISON_AFTER);
+                let later = super::poison_state(POISON_AFTER + limit + ALONE_AT_LEAST, &retry(Some(limit)));
+                prop_assert_eq!(later, PoisonState::GivenUp);
             }
         }
     }
@@ -230,13 +230,13 @@ proptest! {
             on_fatal: if awaits { AwaitOthers } else { Finalize },
             ..Policy::default()
         };
-        let facts = Facts { type_name: "t", registered: &registered, states: &states, has_history: true };
+        let facts = EventFacts { type_name: "t", registered: &registered, states: &states, has_history: true };
         match decide(&facts, &policy, &mut Stream::new(7)) {
             Disposition::Finalize { errors, .. } => {
                 prop_assert!(!awaits || registered.len() == 1);
                 prop_assert_eq!(errors, states);
             }
-            Disposition::Leave { lane } => {
+            Disposition::Defer { lane } => {
                 prop_assert!(awaits);
                 prop_assert!(lane.wanted.is_disjoint(&mine));
             }
@@ -258,7 +258,7 @@ proptest! {
         let states: Vec<HandlerState> = by_handler.values().cloned().collect();
         let mut policy = Policy { on_fatal: if awaits { AwaitOthers } else { Finalize }, ..Policy::default() };
         policy.retry.attempts = limit;
-        let facts = Facts { type_name: "t", registered: &registered, states: &states, has_history: true };
+        let facts = EventFacts { type_name: "t", registered: &registered, states: &states, has_history: true };
         let succeeded = |h: &String| by_handler.get(h).is_some_and(|s| s.result == Success);
         let failed = |s: &HandlerState| s.result == Fatal
             || (s.result == Transient && limit.is_some_and(|l| s.attempts >= l));
@@ -276,7 +276,7 @@ proptest! {
                     prop_assert!(registered.iter().all(terminal));
                 }
             }
-            Disposition::Retry { lane, .. } | Disposition::Leave { lane } => {
+            Disposition::Retry { lane, .. } | Disposition::Defer { lane } => {
                 prop_assert!(registered.is_empty() || !lane.wanted.is_empty());
                 let is_wanted = |h: &String| registered.contains(h) && !succeeded(h);
                 prop_assert!(lane.wanted.iter().all(is_wanted));

@@ -7,13 +7,13 @@ use std::sync::Arc;
 use std::task::{Context as TaskContext, Poll};
 use std::time::Duration;
 
-use tidegate_core::env::{Clock, Outcome, Sleep};
+use tidegate_core::env::{Clock, Sleep, TaskOutcome};
 use tidegate_core::{Code, Failure};
 
 use crate::handler::Handled;
 
 /// Runs a handler's future.
-pub(super) struct Guarded<'a> {
+pub(super) struct HandlerCall<'a> {
     call: Pin<Box<dyn Future<Output = Handled> + Send + 'a>>,
     clock: Arc<dyn Clock>,
     limit: Duration,
@@ -21,7 +21,7 @@ pub(super) struct Guarded<'a> {
     deadline: Option<Sleep>,
 }
 
-impl<'a> Guarded<'a> {
+impl<'a> HandlerCall<'a> {
     pub(super) fn new(
         call: Pin<Box<dyn Future<Output = Handled> + Send + 'a>>,
         clock: Arc<dyn Clock>,
@@ -36,7 +36,7 @@ impl<'a> Guarded<'a> {
     }
 }
 
-impl Future for Guarded<'_> {
+impl Future for HandlerCall<'_> {
     type Output = Handled;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut TaskContext<'_>) -> Poll<Handled> {
@@ -44,7 +44,7 @@ impl Future for Guarded<'_> {
         match catch_unwind(AssertUnwindSafe(|| this.call.as_mut().poll(context))) {
             Ok(Poll::Ready(handled)) => return Poll::Ready(handled),
             Ok(Poll::Pending) => {}
-            Err(payload) => return Poll::Ready(panicked(&Outcome::panicked(payload.as_ref()))),
+            Err(payload) => return Poll::Ready(panicked(&TaskOutcome::panicked(payload.as_ref()))),
         }
         let deadline = this
             .deadline
@@ -61,10 +61,10 @@ impl Future for Guarded<'_> {
 }
 
 /// What a handler that panicked has said.
-fn panicked(outcome: &Outcome) -> Handled {
+fn panicked(outcome: &TaskOutcome) -> Handled {
     let text = match outcome {
-        Outcome::Panicked(message) => message.clone(),
-        Outcome::Completed | Outcome::Aborted => "ended without a result".to_owned(),
+        TaskOutcome::Panicked(message) => message.clone(),
+        TaskOutcome::Completed | TaskOutcome::Aborted => "ended without a result".to_owned(),
     };
     Handled::TransientError(Failure::transient(Code::from_static("handler.panic"), text))
 }

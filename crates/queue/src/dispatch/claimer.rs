@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use tidegate_core::Classify;
 
-use super::{Shared, registered};
-use crate::port::{ClaimRequest, Claimed, ClaimedEvent, Held, SUSPECT, Serves};
+use super::{Shared, registry_sync};
+use crate::port::{ClaimRequest, Claimed, ClaimedEvent, HandlerFilter, LeaseId, POISON_AFTER};
 use crate::{QueueError, telemetry};
 
 /// How often rows of their own are looked for while fresh events keep coming: so long at most does a
 /// retry wait beyond its time. It has no key, because it is far below every poll delay and wait that
 /// one sets, and the look, by an index, is cheap beside the claims between two of them.
-const ROWS_EVERY: Duration = Duration::from_millis(20);
+const DELAYED_EVERY: Duration = Duration::from_millis(20);
 /// The longest pause after failures in a row.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
@@ -19,9 +19,9 @@ pub(super) async fn claim(shared: &Shared) {
     if !register(shared).await {
         return;
     }
-    let mut looks = Looks::new(shared);
+    let mut schedule = PollSchedule::new(shared);
     let mut failures = 0_u32;
-    while !shared.hub().is_stopping() {
+    while !shared.state().is_stopping() {
         let room = room(shared);
         if room == 0 {
             tokio::select! {
@@ -31,14 +31,14 @@ pub(super) async fn claim(shared: &Shared) {
             }
             continue;
         }
-        let request = looks.request(shared, room);
+        let request = schedule.request(shared, room);
         // Not cut short by the stop: what it claims is given back at once, and would otherwise wait
         // for the end of its lease.
-        shared.hub().begin_claim();
+        shared.state().begin_claim();
         let claimed = shared.queue.store().claim(&request).await;
-        looks.note(&claimed);
+        schedule.note(&claimed);
         let taken = take(shared, claimed).await;
-        shared.hub().end_claim();
+        shared.state().end_claim();
         shared.signals.outcome.notify_one();
         match taken {
             Ok(0) => {
@@ -46,13 +46,13 @@ pub(super) async fn claim(shared: &Shared) {
                 // A look that left the rows out is soon followed by one that does not: what woke
                 // us up may have been about them.
                 let poll_delay = shared.options.poll_delay;
-                let limit = if request.rows {
+                let limit = if request.include_delayed {
                     poll_delay
                 } else {
-                    poll_delay.min(ROWS_EVERY)
+                    poll_delay.min(DELAYED_EVERY)
                 };
                 if wait(shared, limit).await == Woken::ByRows {
-                    looks.rows = None;
+                    schedule.last_delayed = None;
                 }
             }
             Ok(_) => failures = 0,
@@ -67,12 +67,12 @@ pub(super) async fn claim(shared: &Shared) {
 /// Writes our handlers into the registry; says no when the stop came first.
 async fn register(shared: &Shared) -> bool {
     let mut failures = 0_u32;
-    while !shared.hub().is_stopping() {
-        match registered::register(shared).await {
+    while !shared.state().is_stopping() {
+        match registry_sync::register(shared).await {
             Ok(registry) => {
-                let mut hub = shared.hub();
-                hub.registry = registry;
-                hub.works();
+                let mut state = shared.state();
+                state.registry = registry;
+                state.clear_failure();
                 return true;
             }
             Err(error) => {
@@ -85,14 +85,14 @@ async fn register(shared: &Shared) -> bool {
 }
 
 /// How many events may be claimed now: two batches may be in memory, and small claims wait until
-/// there is room for half of one. None beside a suspect that is to stay alone.
+/// there is room for half of one. None beside a poison candidate that is to stay alone.
 fn room(shared: &Shared) -> u32 {
     let batch = shared.options.batch_size.max(1);
-    let hub = shared.hub();
-    if hub.is_alone() {
+    let state = shared.state();
+    if state.is_isolated() {
         return 0;
     }
-    let in_memory = u32::try_from(hub.in_memory()).unwrap_or(u32::MAX);
+    let in_memory = u32::try_from(state.in_memory()).unwrap_or(u32::MAX);
     let room = batch.saturating_mul(2).saturating_sub(in_memory);
     if room >= batch.div_ceil(2) {
         room.min(batch)
@@ -102,21 +102,21 @@ fn room(shared: &Shared) -> u32 {
 }
 
 /// When what was looked for last.
-struct Looks {
-    rows: Option<Duration>,
-    rescue: Option<Duration>,
-    rescue_every: Duration,
-    /// Whether the last that ran out was a suspect: there may be more, one after the other.
-    has_suspect: bool,
+struct PollSchedule {
+    last_delayed: Option<Duration>,
+    last_reclaim: Option<Duration>,
+    reclaim_every: Duration,
+    /// Whether the last that ran out was a poison candidate: there may be more, one after the other.
+    has_poison: bool,
 }
 
-impl Looks {
+impl PollSchedule {
     fn new(shared: &Shared) -> Self {
         Self {
-            rows: None,
-            rescue: None,
-            rescue_every: shared.options.rescue_interval.min(shared.options.lease / 2),
-            has_suspect: false,
+            last_delayed: None,
+            last_reclaim: None,
+            reclaim_every: shared.options.rescue_interval.min(shared.options.lease / 2),
+            has_poison: false,
         }
     }
 
@@ -125,45 +125,45 @@ impl Looks {
         let is_due = |last: Option<Duration>, every| {
             last.is_none_or(|last| now >= last.saturating_add(every))
         };
-        let rows = is_due(self.rows, ROWS_EVERY);
-        let (suspects, alone) = {
-            let hub = shared.hub();
-            (!hub.holds_abandoned(), hub.holds_nothing())
+        let include_delayed = is_due(self.last_delayed, DELAYED_EVERY);
+        let (include_poison, isolate) = {
+            let state = shared.state();
+            (!state.holds_abandoned(), state.holds_nothing())
         };
-        let is_next = suspects && std::mem::take(&mut self.has_suspect);
-        let rescue = is_next || is_due(self.rescue, self.rescue_every);
-        if rows {
-            self.rows = Some(now);
+        let is_next = include_poison && std::mem::take(&mut self.has_poison);
+        let reclaim_expired = is_next || is_due(self.last_reclaim, self.reclaim_every);
+        if include_delayed {
+            self.last_delayed = Some(now);
         }
-        if rescue {
-            self.rescue = Some(now);
+        if reclaim_expired {
+            self.last_reclaim = Some(now);
         }
         ClaimRequest {
             owner: shared.queue.owner().to_owned(),
             limit,
             lease: shared.options.lease,
-            serves: Serves::Handlers(shared.mine.clone()),
-            rescue,
-            rows,
-            suspects: suspects && rescue,
-            alone,
+            filter: HandlerFilter::Handlers(shared.mine.clone()),
+            reclaim_expired,
+            include_delayed,
+            include_poison: include_poison && reclaim_expired,
+            isolate,
         }
     }
 
     /// Whoever left one batch behind may have left more, which are not to wait for the next look.
     fn note(&mut self, claimed: &Result<Claimed, QueueError>) {
-        let is_suspect = |event: &ClaimedEvent| event.abandoned >= SUSPECT;
+        let is_poison = |event: &ClaimedEvent| event.abandoned >= POISON_AFTER;
         if let Ok(claimed) = claimed {
-            self.has_suspect |= claimed.events.iter().any(is_suspect);
+            self.has_poison |= claimed.events.iter().any(is_poison);
         }
-        let is_rescued = |event: &ClaimedEvent| {
-            matches!(event.claim.held, Held::Batch { .. }) && event.attempts > 1
+        let is_reclaimed = |event: &ClaimedEvent| {
+            matches!(event.claim.lease, LeaseId::Batch { .. }) && event.attempts > 1
         };
         if claimed
             .as_ref()
-            .is_ok_and(|claimed| claimed.events.iter().any(is_rescued))
+            .is_ok_and(|claimed| claimed.events.iter().any(is_reclaimed))
         {
-            self.rescue = None;
+            self.last_reclaim = None;
         }
     }
 }
@@ -176,10 +176,10 @@ async fn take(shared: &Shared, claimed: Result<Claimed, QueueError>) -> Result<u
         telemetry::picked_up(event, claimed.now_ms);
     }
     let known = {
-        let mut hub = shared.hub();
-        hub.works();
-        hub.add(claimed.events, claimed.is_alone);
-        hub.registry.version
+        let mut state = shared.state();
+        state.clear_failure();
+        state.add(claimed.events, claimed.is_isolated);
+        state.registry.version
     };
     if count > 0 {
         shared.signals.work.notify_waiters();
@@ -188,9 +188,9 @@ async fn take(shared: &Shared, claimed: Result<Claimed, QueueError>) -> Result<u
     // when it is settled.
     if claimed.registry != known
         && claimed.registry != 0
-        && let Err(error) = registered::look(shared).await
+        && let Err(error) = registry_sync::refresh(shared).await
     {
-        tracing::warn!(%error, "the registry could not be read");
+        tracing::warn!(%error, "could not read the handler registry");
     }
     Ok(count)
 }
@@ -216,8 +216,10 @@ async fn wait(shared: &Shared, limit: Duration) -> Woken {
 }
 
 async fn failed(shared: &Shared, error: &QueueError, failures: u32) {
-    shared.hub().fails(error.class(), error.to_string());
-    tracing::warn!(%error, failures, "the queue's store gives nothing");
+    shared
+        .state()
+        .record_failure(error.class(), error.to_string());
+    tracing::warn!(%error, failures, "claiming events failed; retrying");
     let pause = shared
         .options
         .poll_delay

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::port::{ClaimedEvent, Held};
+use crate::port::{ClaimedEvent, LeaseId};
 
 /// Claimed events that wait for a worker.
 #[derive(Debug, Default)]
@@ -58,12 +58,12 @@ impl Ready {
     }
 
     /// Takes everything out that is held by these leases, or everything.
-    pub(super) fn remove(&mut self, is_gone: impl Fn(Held) -> bool) -> Vec<ClaimedEvent> {
+    pub(super) fn remove(&mut self, is_gone: impl Fn(LeaseId) -> bool) -> Vec<ClaimedEvent> {
         let mut gone = Vec::new();
         let mut keep = VecDeque::new();
         let mut freed = Vec::new();
         for event in std::mem::take(&mut self.queue) {
-            if is_gone(event.claim.held) {
+            if is_gone(event.claim.lease) {
                 freed.extend(event.key.clone());
                 gone.push(event);
             } else {
@@ -74,7 +74,7 @@ impl Ready {
         for behind in self.behind.values_mut() {
             let (out, kept): (VecDeque<_>, VecDeque<_>) = std::mem::take(behind)
                 .into_iter()
-                .partition(|e| is_gone(e.claim.held));
+                .partition(|e| is_gone(e.claim.lease));
             gone.extend(out);
             *behind = kept;
         }
@@ -98,7 +98,7 @@ mod tests {
             claim: Claim {
                 id,
                 event_id: EventId::from_u128(1),
-                held: Held::Batch { batch, token: 1 },
+                lease: LeaseId::Batch { batch, token: 1 },
                 place: Place::Queued,
             },
             type_name: "a".to_owned(),
@@ -152,7 +152,7 @@ mod tests {
         ready.push(event(1, Some("k"), 1));
         ready.push(event(2, Some("k"), 2));
         ready.push(event(3, None, 1));
-        let gone = ready.remove(|held| matches!(held, Held::Batch { batch: 1, .. }));
+        let gone = ready.remove(|held| matches!(held, LeaseId::Batch { batch: 1, .. }));
         assert_eq!(gone.len(), 2);
         assert_eq!(taken(&mut ready), [2]);
     }

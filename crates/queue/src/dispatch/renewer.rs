@@ -12,7 +12,7 @@ pub(super) async fn renew(shared: &Shared) {
             () = shared.stopped() => return,
             () = shared.env.clock.sleep(every) => {}
         }
-        let held = shared.hub().held();
+        let held = shared.state().lease_ids();
         if held.is_empty() {
             continue;
         }
@@ -24,11 +24,11 @@ pub(super) async fn renew(shared: &Shared) {
         {
             Ok(lost) if lost.is_empty() => {}
             Ok(lost) => {
-                tracing::warn!(count = lost.len(), "leases were lost");
-                shared.hub().lose(&lost);
+                tracing::warn!(count = lost.len(), "leases lost to other processes");
+                shared.state().lose(&lost);
                 shared.signals.room.notify_one();
             }
-            Err(error) => tracing::warn!(%error, "leases could not be renewed"),
+            Err(error) => tracing::warn!(%error, "could not renew leases; retrying"),
         }
     }
 }

@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::{Shared, Workers, registered};
+use super::{Shared, Workers, registry_sync};
 use tidegate_core::{Classify, FailureClass, error_chain};
 
-use crate::port::{Disposition, HandlerResult, HandlerState, Held, Move, Settlement};
+use crate::port::{Disposition, HandlerResult, HandlerState, LeaseId, Settlement, Transition};
 use crate::{QueueError, limit};
 
 /// Who is named where no handler failed, but the store refused what they said.
@@ -21,12 +21,12 @@ const PAUSE: Duration = Duration::from_millis(50);
 pub(super) async fn settle(shared: &Shared, workers: &mut Workers) {
     loop {
         let (has_whole, has_some, is_stopping, is_idle) = {
-            let hub = shared.hub();
+            let state = shared.state();
             (
-                hub.has_whole(),
-                hub.has_outcomes(),
-                hub.is_stopping(),
-                hub.is_idle(),
+                state.has_whole(),
+                state.has_outcomes(),
+                state.is_stopping(),
+                state.is_idle(),
             )
         };
         if is_stopping && (is_idle || shared.is_past_stop()) {
@@ -54,12 +54,12 @@ pub(super) async fn settle(shared: &Shared, workers: &mut Workers) {
 }
 
 async fn flush(shared: &Shared) {
-    let by_lease = shared.hub().outcomes();
+    let by_lease = shared.state().outcomes();
     let mut rows = Vec::new();
-    for (key, moves) in by_lease {
+    for (key, transitions) in by_lease {
         match key {
-            Held::Row { .. } => rows.extend(moves),
-            Held::Batch { .. } => settle_batch(shared, key, moves).await,
+            LeaseId::Row { .. } => rows.extend(transitions),
+            LeaseId::Batch { .. } => settle_batch(shared, key, transitions).await,
         }
     }
     if !rows.is_empty() {
@@ -68,22 +68,24 @@ async fn flush(shared: &Shared) {
     shared.signals.room.notify_one();
 }
 
-async fn settle_batch(shared: &Shared, key: Held, mut moves: Vec<Move>) {
+async fn settle_batch(shared: &Shared, key: LeaseId, mut transitions: Vec<Transition>) {
     let mut changes = 0_u32;
     loop {
         let policy = &shared.options.policy;
-        let registry = shared.hub().bring_up_to_date(Some(key), &mut moves, policy);
-        let finished = shared.hub().ends_with(key, moves.len());
+        let registry = shared
+            .state()
+            .bring_up_to_date(Some(key), &mut transitions, policy);
+        let finished = shared.state().ends_with(key, transitions.len());
         let settlement = Settlement {
             registry: Some(registry),
             finished: finished.into_iter().collect(),
-            moves,
+            transitions,
         };
         let error = match shared.queue.store().settle(&settlement).await {
             Ok(stale) => {
-                settled(shared, key, &settlement.moves, &stale);
+                settled(shared, key, &settlement.transitions, &stale);
                 if settlement
-                    .moves
+                    .transitions
                     .iter()
                     .all(|one| stale.contains(&one.claim.id))
                 {
@@ -92,46 +94,46 @@ async fn settle_batch(shared: &Shared, key: Held, mut moves: Vec<Move>) {
                 return;
             }
             Err(QueueError::RegistryChanged) => {
-                moves = settlement.moves;
+                transitions = settlement.transitions;
                 changes = changes.saturating_add(1);
                 if read_registry(shared, changes).await {
                     continue;
                 }
-                shared.hub().give_up(key);
+                shared.state().give_up(key);
                 return;
             }
             Err(error) => error,
         };
-        tracing::warn!(%error, "a batch could not be settled");
-        moves = settlement.moves;
+        tracing::warn!(%error, "could not settle a batch; retrying");
+        transitions = settlement.transitions;
         if error.class() == FailureClass::Permanent {
-            if moves.len() > 1 {
-                one_by_one(shared, key, moves).await;
+            if transitions.len() > 1 {
+                one_by_one(shared, key, transitions).await;
                 return;
             }
-            let Some(ended) = moves.pop().and_then(|one| refused(one, &error)) else {
+            let Some(ended) = transitions.pop().and_then(|one| refused(one, &error)) else {
                 // Asking again would be for nothing. It comes back when the lease ends.
-                tracing::error!(%error, "an event is given up on");
-                shared.hub().leave(key);
+                tracing::error!(%error, "could not settle an event; letting its lease expire");
+                shared.state().leave(key);
                 return;
             };
-            moves = vec![ended];
+            transitions = vec![ended];
             continue;
         }
         shared.env.clock.sleep(PAUSE).await;
         if error.may_have_happened() {
-            moves = match reopen(shared, key, moves).await {
+            transitions = match reopen(shared, key, transitions).await {
                 Some(left) => left,
                 None => return,
             };
         }
-        let is_over = moves.is_empty() && shared.hub().ends_with(key, 0).is_none();
+        let is_over = transitions.is_empty() && shared.state().ends_with(key, 0).is_none();
         if is_over {
             return;
         }
         if shared.is_past_stop() {
             // The lease runs out, and others handle them again.
-            shared.hub().give_up(key);
+            shared.state().give_up(key);
             return;
         }
     }
@@ -139,27 +141,27 @@ async fn settle_batch(shared: &Shared, key: Held, mut moves: Vec<Move>) {
 
 /// None of what was settled was ours any more. Either these events alone left the lease, and the
 /// others are still to be handled, or all of it is somebody else's; asking for more time tells.
-async fn look_after(shared: &Shared, key: Held) {
-    let Some(held) = shared.hub().newest(key) else {
+async fn look_after(shared: &Shared, key: LeaseId) {
+    let Some(held) = shared.state().newest(key) else {
         return;
     };
     let store = shared.queue.store();
     match store.renew(&[held], shared.options.lease).await {
-        Ok(lost) => shared.hub().lose(&lost),
+        Ok(lost) => shared.state().lose(&lost),
         // The next renewal asks again.
-        Err(error) => tracing::warn!(%error, "a lease could not be looked after"),
+        Err(error) => tracing::warn!(%error, "could not check a lease"),
     }
 }
 
-/// One of the moves is what the store refuses, and the others are not to suffer for it.
-async fn one_by_one(shared: &Shared, key: Held, moves: Vec<Move>) {
-    for mut one in moves {
+/// One of the transitions is what the store refuses, and the others are not to suffer for it.
+async fn one_by_one(shared: &Shared, key: LeaseId, transitions: Vec<Transition>) {
+    for mut one in transitions {
         // The lease may be lost, or have got a newer token, on the way.
-        let Some(newest) = shared.hub().newest(key) else {
-            shared.hub().report.stale += 1;
+        let Some(newest) = shared.state().newest(key) else {
+            shared.state().report.stale += 1;
             continue;
         };
-        one.claim.held = newest;
+        one.claim.lease = newest;
         Box::pin(settle_batch(shared, key, vec![one])).await;
     }
 }
@@ -167,23 +169,27 @@ async fn one_by_one(shared: &Shared, key: Held, moves: Vec<Move>) {
 /// What becomes of an event whose result the store refuses for good: trying again would call its
 /// handlers for ever, so it ends among the dead letters, with the reason, and can be given back from
 /// there. None where that is what was refused.
-fn refused(one: Move, error: &QueueError) -> Option<Move> {
+fn refused(one: Transition, error: &QueueError) -> Option<Transition> {
     let is_ended = match &one.to {
         Disposition::Finalize { errors, .. } => errors.iter().any(|e| e.handler == STORE),
-        Disposition::Retry { .. } | Disposition::Leave { .. } | Disposition::Park { .. } => false,
+        Disposition::Retry { .. } | Disposition::Defer { .. } | Disposition::Park { .. } => false,
     };
     if is_ended {
         return None;
     }
     let reason = error_chain(error);
-    tracing::error!(event = one.claim.id, reason, "a result was refused");
+    tracing::error!(
+        event = one.claim.id,
+        reason,
+        "store refused the result; moving the event to dead letters"
+    );
     let errors = vec![HandlerState {
         handler: STORE.to_owned(),
         result: HandlerResult::UnrecoverableError,
         attempts: 0,
         error: Some(limit::kept(&format!("queue.refused: {reason}"))),
     }];
-    Some(Move {
+    Some(Transition {
         to: Disposition::Finalize {
             errors,
             handlers: None,
@@ -193,21 +199,27 @@ fn refused(one: Move, error: &QueueError) -> Option<Move> {
     })
 }
 
-/// After an answer that was lost: what of the moves did not happen, under a new token.
-async fn reopen(shared: &Shared, key: Held, moves: Vec<Move>) -> Option<Vec<Move>> {
-    let (batch, token) = match shared.hub().newest(key)? {
-        Held::Batch { batch, token } => (batch, token),
-        Held::Row { .. } => return None,
+/// After an answer that was lost: what of the transitions did not happen, under a new token.
+async fn reopen(
+    shared: &Shared,
+    key: LeaseId,
+    transitions: Vec<Transition>,
+) -> Option<Vec<Transition>> {
+    let (batch, token) = match shared.state().newest(key)? {
+        LeaseId::Batch { batch, token } => (batch, token),
+        LeaseId::Row { .. } => return None,
     };
     while !shared.is_past_stop() {
         match shared.queue.store().reopen(batch, token).await {
             Ok(Some((next, left))) => {
-                let held = Held::Batch { batch, token: next };
+                let held = LeaseId::Batch { batch, token: next };
                 let left: BTreeSet<i64> = left.into_iter().collect();
-                shared.hub().reopened(key, held, left.len());
-                let kept = moves.into_iter().filter(|one| left.contains(&one.claim.id));
+                shared.state().reopened(key, held, left.len());
+                let kept = transitions
+                    .into_iter()
+                    .filter(|one| left.contains(&one.claim.id));
                 let renewed = kept.map(|mut one| {
-                    one.claim.held = held;
+                    one.claim.lease = held;
                     one
                 });
                 return Some(renewed.collect());
@@ -218,34 +230,34 @@ async fn reopen(shared: &Shared, key: Held, moves: Vec<Move>) -> Option<Vec<Move
             // that of somebody who took the batch over. What is left comes back when the lease
             // ends.
             Err(error) if error.may_have_happened() => {
-                tracing::warn!(%error, "a batch could not be reopened");
+                tracing::warn!(%error, "could not reopen a batch; letting its lease expire");
                 break;
             }
             Err(error) => {
-                tracing::warn!(%error, "a batch cannot be reopened yet");
+                tracing::warn!(%error, "could not reopen a batch; retrying");
                 shared.env.clock.sleep(PAUSE).await;
             }
         }
     }
-    shared.hub().give_up(key);
+    shared.state().give_up(key);
     None
 }
 
-async fn settle_rows(shared: &Shared, moves: Vec<Move>) {
+async fn settle_rows(shared: &Shared, transitions: Vec<Transition>) {
     let mut settlement = Settlement {
         registry: None,
-        moves,
+        transitions,
         finished: Vec::new(),
     };
     let mut changes = 0_u32;
     loop {
         let policy = &shared.options.policy;
-        let moves = &mut settlement.moves;
-        settlement.registry = Some(shared.hub().bring_up_to_date(None, moves, policy));
+        let transitions = &mut settlement.transitions;
+        settlement.registry = Some(shared.state().bring_up_to_date(None, transitions, policy));
         match shared.queue.store().settle(&settlement).await {
             Ok(stale) => {
-                for one in &settlement.moves {
-                    settled(shared, one.claim.held, std::slice::from_ref(one), &stale);
+                for one in &settlement.transitions {
+                    settled(shared, one.claim.lease, std::slice::from_ref(one), &stale);
                 }
                 return;
             }
@@ -256,24 +268,28 @@ async fn settle_rows(shared: &Shared, moves: Vec<Move>) {
                 }
             }
             Err(error) if error.class() == FailureClass::Permanent => {
-                if settlement.moves.len() > 1 {
-                    for one in settlement.moves {
+                if settlement.transitions.len() > 1 {
+                    for one in settlement.transitions {
                         Box::pin(settle_rows(shared, vec![one])).await;
                     }
                     return;
                 }
-                let held = settlement.moves.first().map(|one| one.claim.held);
-                let ended = settlement.moves.pop().and_then(|one| refused(one, &error));
+                let held = settlement.transitions.first().map(|one| one.claim.lease);
+                let ended = settlement
+                    .transitions
+                    .pop()
+                    .and_then(|one| refused(one, &error));
                 let Some(ended) = ended else {
-                    tracing::error!(%error, "an event is given up on");
-                    held.into_iter().for_each(|held| shared.hub().give_up(held));
+                    tracing::error!(%error, "could not settle an event; letting its lease expire");
+                    held.into_iter()
+                        .for_each(|held| shared.state().give_up(held));
                     return;
                 };
-                settlement.moves = vec![ended];
+                settlement.transitions = vec![ended];
             }
             // A row whose settle happened has no such claim any more: asking again is safe.
             Err(error) => {
-                tracing::warn!(%error, "events could not be settled");
+                tracing::warn!(%error, "could not settle events; retrying");
                 shared.env.clock.sleep(PAUSE).await;
                 if shared.is_past_stop() {
                     return;
@@ -294,60 +310,60 @@ async fn read_registry(shared: &Shared, changes: u32) -> bool {
         if shared.is_past_stop() {
             return false;
         }
-        match registered::look(shared).await {
+        match registry_sync::refresh(shared).await {
             Ok(()) => return true,
-            Err(error) => tracing::warn!(%error, "the registry could not be read"),
+            Err(error) => tracing::warn!(%error, "could not read the handler registry"),
         }
         is_to_wait = true;
     }
 }
 
-fn settled(shared: &Shared, key: Held, moves: &[Move], stale: &[i64]) {
-    let mut hub = shared.hub();
-    for one in moves {
+fn settled(shared: &Shared, key: LeaseId, transitions: &[Transition], stale: &[i64]) {
+    let mut state = shared.state();
+    for one in transitions {
         if stale.contains(&one.claim.id) {
-            hub.report.stale += 1;
+            state.report.stale += 1;
             continue;
         }
         match one.to {
-            Disposition::Finalize { .. } => hub.report.finalized += 1,
-            Disposition::Retry { .. } => hub.report.retried += 1,
-            Disposition::Leave { .. } | Disposition::Park { .. } => {}
+            Disposition::Finalize { .. } => state.report.finalized += 1,
+            Disposition::Retry { .. } => state.report.retried += 1,
+            Disposition::Defer { .. } | Disposition::Park { .. } => {}
         }
     }
-    let is_suspect = hub.is_suspect(key);
-    hub.settled(key, moves.len());
-    drop(hub);
-    if is_suspect {
+    let is_poison = state.is_poison(key);
+    state.settled(key, transitions.len());
+    drop(state);
+    if is_poison {
         // The next one goes now that this one is done.
         shared.signals.rows.notify_one();
     }
     // Behind a row with a key others may be parked, and the first of them is free now. They go one
     // at a time, and would go no faster than the polls.
-    let is_row = matches!(key, Held::Row { .. });
-    if is_row && moves.iter().any(|one| one.key.is_some()) {
+    let is_row = matches!(key, LeaseId::Row { .. });
+    if is_row && transitions.iter().any(|one| one.key.is_some()) {
         shared.signals.rows.notify_one();
     }
     // Whoever has the other handlers is told, as by a publish.
-    let is_left = |one: &Move| match &one.to {
-        Disposition::Leave { lane } => !lane.wanted.is_empty(),
+    let is_left = |one: &Transition| match &one.to {
+        Disposition::Defer { lane } => !lane.wanted.is_empty(),
         Disposition::Finalize { .. } | Disposition::Retry { .. } | Disposition::Park { .. } => {
             false
         }
     };
-    if moves.iter().any(is_left) {
+    if transitions.iter().any(is_left) {
         shared.queue.store().wake();
     }
 }
 
 /// Ends the leases of what was not begun, so that others take it at once.
 async fn give_back(shared: &Shared) {
-    let held = shared.hub().held();
+    let held = shared.state().lease_ids();
     if held.is_empty() {
         return;
     }
     let given: Result<_, QueueError> = shared.queue.store().renew(&held, Duration::ZERO).await;
     if let Err(error) = given {
-        tracing::warn!(%error, "leases could not be given back; they run out");
+        tracing::warn!(%error, "could not release leases; letting them expire");
     }
 }

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use tidegate_core::{Failure, FailureClass, error_chain};
 
 use super::Shared;
-use super::call::Guarded;
-use super::hub::Said;
-use crate::decide::{Standing, never_answered, standing, to_call};
+use super::call::HandlerCall;
+use super::state::HandlerResults;
+use crate::decide::{PoisonState, never_answered, poison_state, to_call};
 use crate::handler::{AnyHandler, Context, Handled};
 use crate::port::{ClaimedEvent, HandlerResult, HandlerState};
 use crate::{limit, telemetry};
@@ -18,13 +18,13 @@ pub(super) async fn work(shared: Arc<Shared>) {
         let notified = shared.signals.work.notified();
         tokio::pin!(notified);
         notified.as_mut().enable();
-        let taken = shared.hub().take();
+        let taken = shared.state().take();
         match taken {
             Some(event) => {
                 handle(&shared, event).await;
                 shared.signals.outcome.notify_one();
             }
-            None if shared.hub().is_stopping() => return,
+            None if shared.state().is_stopping() => return,
             None => notified.await,
         }
     }
@@ -44,21 +44,21 @@ async fn handle(shared: &Arc<Shared>, event: ClaimedEvent) {
     let policy = &shared.options.policy;
     let had_states = !event.states.is_empty();
     let mut states = event.states.clone();
-    let mut spoken: Vec<HandlerState> = Vec::new();
+    let mut new_states: Vec<HandlerState> = Vec::new();
     let mut has_recorded = false;
-    let standing = standing(event.abandoned, &policy.retry);
-    if standing == Standing::Suspect && !confirm(shared, &event).await {
+    let poison_state = poison_state(event.abandoned, &policy.retry);
+    if poison_state == PoisonState::Suspected && !confirm(shared, &event).await {
         let_go(shared, &event);
         return;
     }
     for id in to_call(mine, &event.states, &policy.retry) {
-        if standing == Standing::GivenUp {
+        if poison_state == PoisonState::GivenUp {
             tracing::error!(
                 event = event.claim.id,
                 handler = id,
-                "it is not called again"
+                "poison event; its handler is not called again"
             );
-            spoken.push(never_answered(id, event.abandoned));
+            new_states.push(never_answered(id, event.abandoned));
             continue;
         }
         let Some(handler) = shared.handlers.get(id) else {
@@ -66,7 +66,7 @@ async fn handle(shared: &Arc<Shared>, event: ClaimedEvent) {
         };
         let before = event.states.iter().find(|state| state.handler == id);
         let attempt = before.map_or(0, |state| state.attempts).saturating_add(1);
-        match call(shared, handler.as_ref(), &event, attempt, &mut spoken).await {
+        match call(shared, handler.as_ref(), &event, attempt, &mut new_states).await {
             Called::Spoke { has_recorded: has } => has_recorded |= has,
             Called::Lost => {
                 let_go(shared, &event);
@@ -74,45 +74,45 @@ async fn handle(shared: &Arc<Shared>, event: ClaimedEvent) {
             }
         }
     }
-    for state in &spoken {
+    for state in &new_states {
         states.retain(|old| old.handler != state.handler);
         states.push(state.clone());
     }
-    let mut hub = shared.hub();
-    let said = Said {
-        version: hub.registry.version,
+    let mut state = shared.state();
+    let results = HandlerResults {
+        version: state.registry.version,
         type_name: event.type_name,
         states,
-        spoken,
+        new_states,
         has_history: had_states || has_recorded,
     };
-    let (to, remembered) = hub.verdict(&said, policy);
-    if said.states.is_empty() && hub.registry.of(&said.type_name).next().is_none() {
-        telemetry::unhandled(&said.type_name);
+    let (to, remembered) = state.verdict(&results, policy);
+    if results.states.is_empty() && state.registry.of(&results.type_name).next().is_none() {
+        telemetry::unhandled(&results.type_name);
     }
     telemetry::attempts(event.attempts, &to);
-    hub.decided(event.claim, event.key, (to, remembered), said);
+    state.decided(event.claim, event.key, (to, remembered), results);
 }
 
 /// Nobody knows what became of an event, or it is not ours: its lease runs out.
 fn let_go(shared: &Shared, event: &ClaimedEvent) {
-    shared.hub().abandon(event);
+    shared.state().abandon(event);
     // Nothing of it is settled, so nobody else says that there is room.
     shared.signals.room.notify_one();
 }
 
-/// Says that the claim of a suspect was heard of and that its handlers are called now: should the lease
+/// Says that the claim of a poison candidate was heard of and that its handlers are called now: should the lease
 /// run out from here on, that counts.
 async fn confirm(shared: &Shared, event: &ClaimedEvent) -> bool {
-    let current = shared.hub().current(&event.claim);
+    let current = shared.state().current(&event.claim);
     let Some(current) = current else {
         return false;
     };
     let store = shared.queue.store();
-    match store.renew(&[current.held], shared.options.lease).await {
+    match store.renew(&[current.lease], shared.options.lease).await {
         Ok(lost) => lost.is_empty(),
         Err(error) => {
-            tracing::warn!(%error, "a suspect is left to run out");
+            tracing::warn!(%error, "could not renew the lease of a possible poison event; letting it expire");
             false
         }
     }
@@ -123,7 +123,7 @@ async fn call(
     handler: &dyn AnyHandler,
     event: &ClaimedEvent,
     attempt: u32,
-    spoken: &mut Vec<HandlerState>,
+    new_states: &mut Vec<HandlerState>,
 ) -> Called {
     let queue = &shared.queue;
     let (store, ids) = (Arc::clone(queue.store()), queue.ids().clone());
@@ -134,7 +134,7 @@ async fn call(
         // Making the future is the handler's code too, so that it is made where panics are caught.
         let lent = &mut context;
         let call = Box::pin(async move { handler.call(event, attempt, lent).await });
-        Guarded::new(call, clock, shared.options.handler_timeout).await
+        HandlerCall::new(call, clock, shared.options.handler_timeout).await
     };
     let took = shared.env.clock.elapsed().saturating_sub(began);
     let (result, error) = match &handled {
@@ -151,7 +151,7 @@ async fn call(
     telemetry::called(&event.type_name, handler.id(), result, took);
     let broken = broken(&handled);
     if let Some(failure) = broken {
-        shared.breaks(handler.id(), failure);
+        shared.stop_for(handler.id(), failure);
     }
     let mut state = HandlerState {
         handler: handler.id().to_owned(),
@@ -163,7 +163,7 @@ async fn call(
     let mut has_recorded = false;
     if result == HandlerResult::Success && context.is_used() {
         // The claim may have got a newer token meanwhile.
-        let current = shared.hub().current(&event.claim);
+        let current = shared.state().current(&event.claim);
         let Some(current) = current else {
             return Called::Lost;
         };
@@ -183,7 +183,7 @@ async fn call(
             }
         }
     }
-    spoken.push(state);
+    new_states.push(state);
     Called::Spoke { has_recorded }
 }
 

@@ -1,32 +1,40 @@
 //! Claiming in the model.
 
-use super::state::{Batch, RowState, State, Stored, Where};
-use crate::port::{Claim, ClaimRequest, Claimed, ClaimedEvent, Held, Lane, PATIENCE, SUSPECT};
+use super::state::{ModelBatch, ModelState, RowState, StoredEvent, Where};
+use crate::port::{
+    Claim, ClaimRequest, Claimed, ClaimedEvent, Lane, LeaseId, POISON_AFTER, POISON_STARVATION,
+};
 use tidegate_core::books::Place;
 use tidegate_store::span_ms;
 
-impl State {
+impl ModelState {
     pub(super) fn claim(&mut self, request: &ClaimRequest, now: i64) -> Claimed {
         let until = now + span_ms(request.lease);
         let limit = usize::try_from(request.limit).unwrap_or(usize::MAX);
         let mut taken: Vec<i64> = Vec::new();
-        if request.rescue {
+        if request.reclaim_expired {
             let keys: Vec<String> = self.parked_keys();
             self.release(keys.iter().map(String::as_str), now);
-            if request.alone && request.suspects {
-                taken.extend(self.rescue(request, limit, (now, until), PATIENCE));
+            if request.isolate && request.include_poison {
+                taken.extend(self.reclaim_expired(request, limit, (now, until), POISON_STARVATION));
             }
-            if request.alone && taken.is_empty() && request.rows {
-                taken.extend(self.claim_suspect_row(request, limit, &[], (now, until), PATIENCE));
+            if request.isolate && taken.is_empty() && request.include_delayed {
+                taken.extend(self.claim_suspect_row(
+                    request,
+                    limit,
+                    &[],
+                    (now, until),
+                    POISON_STARVATION,
+                ));
             }
         }
         if !taken.is_empty() {
             return self.gives(&taken, true, now);
         }
-        if request.rescue {
-            taken.extend(self.rescue(request, limit, (now, until), 0));
+        if request.reclaim_expired {
+            taken.extend(self.reclaim_expired(request, limit, (now, until), 0));
         }
-        if request.rows {
+        if request.include_delayed {
             let room = limit - taken.len();
             taken.extend(self.claim_rows(request, room, now, until));
             let room = limit - taken.len();
@@ -43,10 +51,10 @@ impl State {
         self.gives(&taken, false, now)
     }
 
-    fn gives(&self, taken: &[i64], is_alone: bool, now: i64) -> Claimed {
+    fn gives(&self, taken: &[i64], is_isolated: bool, now: i64) -> Claimed {
         Claimed {
             events: taken.iter().filter_map(|id| self.claimed(*id)).collect(),
-            is_alone,
+            is_isolated,
             registry: self.registry.version,
             now_ms: now,
         }
@@ -68,14 +76,14 @@ impl State {
         self.next_batch += 1;
         let (attempts, abandoned) = counts;
         let (since, until) = times;
-        let batch = Batch {
+        let batch = ModelBatch {
             token: 1,
             attempts,
             owner: owner.to_owned(),
             since,
             until,
             abandoned,
-            is_confirmed: abandoned < SUSPECT,
+            is_confirmed: abandoned < POISON_AFTER,
         };
         self.batches.insert(self.next_batch, batch);
         for id in ids {
@@ -85,23 +93,23 @@ impl State {
         }
     }
 
-    fn rescue(
+    fn reclaim_expired(
         &mut self,
         request: &ClaimRequest,
         limit: usize,
         (now, until): (i64, i64),
-        patience: u32,
+        starvation: u32,
     ) -> Vec<i64> {
         let expired = self.batches.iter().filter(|(_, batch)| {
             let ran_out = (batch.ran_out(), batch.until);
-            batch.until < now && may_be_taken(ran_out, request, now, patience)
+            batch.until < now && may_be_taken(ran_out, request, now, starvation)
         });
-        let expired = expired.min_by_key(|(id, batch)| (batch.ran_out() >= SUSPECT, **id));
+        let expired = expired.min_by_key(|(id, batch)| (batch.ran_out() >= POISON_AFTER, **id));
         let Some((id, batch)) = expired.map(|(id, batch)| (*id, batch.clone())) else {
             return Vec::new();
         };
         let abandoned = batch.ran_out();
-        let limit = if abandoned >= SUSPECT {
+        let limit = if abandoned >= POISON_AFTER {
             limit.min(1)
         } else {
             limit
@@ -124,7 +132,7 @@ impl State {
             batch.token += 1;
             batch.attempts += 1;
             batch.abandoned = abandoned;
-            batch.is_confirmed = abandoned < SUSPECT;
+            batch.is_confirmed = abandoned < POISON_AFTER;
             batch.owner.clone_from(&request.owner);
             batch.since = now;
             batch.until = until;
@@ -145,7 +153,7 @@ impl State {
             .filter_map(|(id, stored)| match &stored.at {
                 Where::Row(row) => {
                     let due = row.due.filter(|due| *due <= now)?;
-                    let is_wanted = row.ran_out() < SUSPECT && self.is_served(row, request);
+                    let is_wanted = row.ran_out() < POISON_AFTER && self.is_served(row, request);
                     is_wanted.then_some((due, *id))
                 }
                 Where::Waiting | Where::Batch(_) | Where::Log(_) => None,
@@ -161,14 +169,14 @@ impl State {
 
     fn is_served(&self, row: &RowState, request: &ClaimRequest) -> bool {
         let lane = Lane::parse(&row.lane);
-        lane.is_served_by(&request.serves)
-            || (request.rescue && lane.is_left_to(&request.serves, &self.registry))
+        lane.is_served_by(&request.filter)
+            || (request.reclaim_expired && lane.is_left_to(&request.filter, &self.registry))
     }
 
     fn take_row(&mut self, id: i64, request: &ClaimRequest, until: i64) {
         if let Some(row) = self.row(id) {
             row.abandoned = row.ran_out();
-            row.is_confirmed = row.abandoned < SUSPECT;
+            row.is_confirmed = row.abandoned < POISON_AFTER;
             row.token += 1;
             row.attempts += 1;
             row.due = Some(until);
@@ -176,17 +184,17 @@ impl State {
         }
     }
 
-    /// A row that is a suspect, where nothing that ran out was taken.
+    /// A row that is a poison candidate, where nothing that ran out was taken.
     fn claim_suspect_row(
         &mut self,
         request: &ClaimRequest,
         room: usize,
         taken: &[i64],
         (now, until): (i64, i64),
-        patience: u32,
+        starvation: u32,
     ) -> Option<i64> {
         let is_abandoned = |id: &i64| self.claimed(*id).is_some_and(|e| e.abandoned > 0);
-        if room == 0 || !request.suspects || taken.iter().any(is_abandoned) {
+        if room == 0 || !request.include_poison || taken.iter().any(is_abandoned) {
             return None;
         }
         let due = self.events.iter().filter_map(|(id, stored)| {
@@ -194,8 +202,8 @@ impl State {
                 return None;
             };
             let due = row.due.filter(|due| *due <= now)?;
-            let is_wanted = row.ran_out() >= SUSPECT
-                && may_be_taken((row.ran_out(), due), request, now, patience)
+            let is_wanted = row.ran_out() >= POISON_AFTER
+                && may_be_taken((row.ran_out(), due), request, now, starvation)
                 && self.is_served(row, request);
             is_wanted.then_some((due, *id))
         });
@@ -206,7 +214,7 @@ impl State {
 
     pub(super) fn row(&mut self, id: i64) -> Option<&mut RowState> {
         match self.events.get_mut(&id) {
-            Some(Stored {
+            Some(StoredEvent {
                 at: Where::Row(row),
                 ..
             }) => Some(row),
@@ -216,22 +224,22 @@ impl State {
 
     fn claimed(&self, id: i64) -> Option<ClaimedEvent> {
         let stored = self.events.get(&id)?;
-        let (held, attempts, abandoned, place, batch) = match &stored.at {
+        let (lease, attempts, abandoned, place, batch) = match &stored.at {
             Where::Batch(batch) => {
                 let of = self.batches.get(batch)?;
-                let held = Held::Batch {
+                let lease = LeaseId::Batch {
                     batch: *batch,
                     token: of.token,
                 };
                 let counts = (of.attempts, of.abandoned);
-                (held, counts.0, counts.1, Place::Queued, Some(*batch))
+                (lease, counts.0, counts.1, Place::Queued, Some(*batch))
             }
             Where::Row(row) => {
-                let held = Held::Row {
+                let lease = LeaseId::Row {
                     id,
                     token: row.token,
                 };
-                (held, row.attempts, row.abandoned, row.place.clone(), None)
+                (lease, row.attempts, row.abandoned, row.place.clone(), None)
             }
             Where::Waiting | Where::Log(_) => return None,
         };
@@ -244,7 +252,7 @@ impl State {
             claim: Claim {
                 id,
                 event_id: stored.event.event_id,
-                held,
+                lease,
                 place,
             },
             type_name: stored.event.type_name.clone(),
@@ -259,12 +267,12 @@ impl State {
         })
     }
 
-    pub(super) fn renew(&mut self, held: &[Held], now: i64, lease: i64) -> Vec<Held> {
+    pub(super) fn renew(&mut self, leases: &[LeaseId], now: i64, lease: i64) -> Vec<LeaseId> {
         let (until, is_given_back) = (now + lease, lease == 0);
         let mut lost = Vec::new();
-        for one in held {
+        for one in leases {
             let is_kept = match *one {
-                Held::Batch { batch, token } => match self.batches.get_mut(&batch) {
+                LeaseId::Batch { batch, token } => match self.batches.get_mut(&batch) {
                     Some(batch) if batch.token == token => {
                         batch.until = until;
                         batch.is_confirmed = true;
@@ -275,7 +283,7 @@ impl State {
                     }
                     Some(_) | None => false,
                 },
-                Held::Row { id, token } => match self.row(id) {
+                LeaseId::Row { id, token } => match self.row(id) {
                     Some(row) if row.token == token && row.locked_by.is_some() => {
                         row.due = Some(until);
                         row.is_confirmed = true;
@@ -303,19 +311,19 @@ impl State {
     }
 }
 
-/// Whether what was due at `since` may be taken now. A suspect comes each time one lease later, ten at
-/// most; with patience only a suspect may, and so many leases later.
+/// Whether what was due at `since` may be taken now. A poison candidate comes each time one lease later, ten at
+/// most; with `starvation` only a poison candidate may, and so many leases later.
 fn may_be_taken(
     (ran_out, since): (u32, i64),
     request: &ClaimRequest,
     now: i64,
-    patience: u32,
+    starvation: u32,
 ) -> bool {
-    match ran_out.checked_sub(SUSPECT) {
-        None => patience == 0,
+    match ran_out.checked_sub(POISON_AFTER) {
+        None => starvation == 0,
         Some(alone) => {
-            let pause = i64::from(alone.min(10) + patience) * span_ms(request.lease);
-            request.suspects && since <= now - pause
+            let pause = i64::from(alone.min(10) + starvation) * span_ms(request.lease);
+            request.include_poison && since <= now - pause
         }
     }
 }

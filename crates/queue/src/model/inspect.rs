@@ -3,26 +3,26 @@
 use tidegate_core::EventId;
 use tidegate_core::books::{Account, Place};
 
-use super::state::{State, Stored, Where};
+use super::state::{ModelState, StoredEvent, Where};
 use crate::port::{
-    Filter, HandlerResult, HandlerState, Lane, Listed, Recount, Sighting, SightingState, Stats,
-    Status,
+    EventFilter, HandlerResult, HandlerState, Lane, ListedEvent, LocationState, QueueLocation,
+    QueueRecount, QueueStats, QueueStatus,
 };
-use crate::recount::{Count, Seen};
+use crate::recount::{Count, FoundRows};
 
-impl State {
-    fn status(&self, stored: &Stored) -> Status {
+impl ModelState {
+    fn status(&self, stored: &StoredEvent) -> QueueStatus {
         match &stored.at {
-            Where::Waiting => Status::Pending,
-            Where::Batch(_) => Status::Processing,
-            Where::Row(row) if row.locked_by.is_some() => Status::Processing,
-            Where::Row(_) => Status::Pending,
-            Where::Log(log) if log.errors.is_empty() => Status::Completed,
-            Where::Log(_) => Status::CompletedWithErrors,
+            Where::Waiting => QueueStatus::Pending,
+            Where::Batch(_) => QueueStatus::Processing,
+            Where::Row(row) if row.locked_by.is_some() => QueueStatus::Processing,
+            Where::Row(_) => QueueStatus::Pending,
+            Where::Log(log) if log.errors.is_empty() => QueueStatus::Completed,
+            Where::Log(_) => QueueStatus::CompletedWithErrors,
         }
     }
 
-    fn attempts(&self, stored: &Stored) -> u32 {
+    fn attempts(&self, stored: &StoredEvent) -> u32 {
         match &stored.at {
             Where::Waiting => 0,
             Where::Batch(batch) => self.batches.get(batch).map_or(0, |batch| batch.attempts),
@@ -32,7 +32,7 @@ impl State {
     }
 
     /// What the handlers of an event said, also where it was written down only once for all.
-    fn states_of(&self, id: i64, stored: &Stored) -> Vec<HandlerState> {
+    fn states_of(&self, id: i64, stored: &StoredEvent) -> Vec<HandlerState> {
         let of_id = self
             .states
             .range((id, String::new())..(id + 1, String::new()));
@@ -51,9 +51,9 @@ impl State {
         states
     }
 
-    pub(super) fn show(&self, id: i64) -> Option<Listed> {
+    pub(super) fn show(&self, id: i64) -> Option<ListedEvent> {
         let stored = self.events.get(&id)?;
-        let mut listed = Listed {
+        let mut listed = ListedEvent {
             id,
             event_id: stored.event.event_id,
             type_name: stored.event.type_name.clone(),
@@ -96,10 +96,10 @@ impl State {
         Some(listed)
     }
 
-    pub(super) fn list(&self, filter: &Filter) -> Vec<Listed> {
-        let is_wanted = |stored: &Stored| {
+    pub(super) fn list(&self, filter: &EventFilter) -> Vec<ListedEvent> {
+        let is_wanted = |stored: &StoredEvent| {
             let status = self.status(stored);
-            let is_open = matches!(status, Status::Pending | Status::Processing);
+            let is_open = matches!(status, QueueStatus::Pending | QueueStatus::Processing);
             let is_type = filter.type_name.as_ref();
             filter.status.map_or(is_open, |wanted| wanted == status)
                 && is_type.is_none_or(|wanted| *wanted == stored.event.type_name)
@@ -113,7 +113,7 @@ impl State {
             .collect()
     }
 
-    pub(super) fn find(&self, event: EventId) -> Option<Sighting> {
+    pub(super) fn find(&self, event: EventId) -> Option<QueueLocation> {
         let of_id = self.events.iter();
         let of_id = of_id.filter(|(_, stored)| stored.event.event_id == event);
         let numbers: Vec<i64> = of_id.clone().map(|(id, _)| *id).collect();
@@ -129,35 +129,35 @@ impl State {
         found
     }
 
-    fn sight(&self, id: i64, stored: &Stored) -> Option<Sighting> {
+    fn sight(&self, id: i64, stored: &StoredEvent) -> Option<QueueLocation> {
         let state = match &stored.at {
-            Where::Log(log) => SightingState::Finished {
+            Where::Log(log) => LocationState::Finished {
                 is_failed: !log.errors.is_empty(),
             },
-            Where::Row(row) => SightingState::Unfinished {
+            Where::Row(row) => LocationState::Unfinished {
                 is_claimed: row.locked_by.is_some(),
                 row: Some(row.place.clone()),
             },
-            Where::Batch(_) | Where::Waiting => SightingState::Unfinished {
+            Where::Batch(_) | Where::Waiting => LocationState::Unfinished {
                 is_claimed: matches!(stored.at, Where::Batch(_)),
                 row: None,
             },
         };
-        Some(Sighting::of(self.show(id)?, state))
+        Some(QueueLocation::of(self.show(id)?, state))
     }
 
-    pub(super) fn stats(&self, now: i64) -> Stats {
-        let mut stats = Stats {
+    pub(super) fn stats(&self, now: i64) -> QueueStats {
+        let mut stats = QueueStats {
             handler_states: self.states.len() as u64,
-            ..Stats::default()
+            ..QueueStats::default()
         };
         let mut is_first = true;
         let mut stopped = std::collections::BTreeSet::new();
         for stored in self.events.values() {
             match self.status(stored) {
-                Status::Pending => stats.pending += 1,
-                Status::Processing => stats.processing += 1,
-                Status::Completed | Status::CompletedWithErrors => {
+                QueueStatus::Pending => stats.pending += 1,
+                QueueStatus::Processing => stats.processing += 1,
+                QueueStatus::Completed | QueueStatus::CompletedWithErrors => {
                     stats.finalized += 1;
                     continue;
                 }
@@ -208,10 +208,10 @@ impl State {
         account
     }
 
-    pub(super) fn recount(&self) -> Recount {
+    pub(super) fn recount(&self) -> QueueRecount {
         let mut count = Count::default();
         for stored in self.events.values() {
-            let mut seen = Seen::default();
+            let mut seen = FoundRows::default();
             match &stored.at {
                 Where::Waiting => seen.is_waiting = true,
                 Where::Batch(_) => seen.batches = 1,

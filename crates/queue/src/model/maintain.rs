@@ -5,14 +5,14 @@ use std::collections::BTreeSet;
 use tidegate_core::EventId;
 use tidegate_core::books::{Place, postings};
 
-use super::state::{Logged, RowState, State, Where};
-use super::tx::Pending;
+use super::state::{Logged, ModelState, RowState, Where};
+use super::tx::PendingWrites;
 use crate::QueueError;
 use crate::port::{
-    Cleaned, HandlerResult, HandlerState, Lane, LogEvent, LogPage, Turn, first_token,
+    Cleaned, HandlerResult, HandlerState, Lane, Leadership, LogEvent, LogPage, first_token,
 };
 
-impl State {
+impl ModelState {
     pub(super) fn register(&mut self, handlers: &[(String, String)]) {
         let mut is_changed = false;
         for (type_name, handler) in handlers {
@@ -78,14 +78,14 @@ impl State {
 
     pub(super) fn advance(
         &mut self,
-        pending: Pending,
-        turn: &Turn,
+        pending: PendingWrites,
+        leadership: &Leadership,
         name: &str,
         (from, to): (i64, i64),
         now: i64,
     ) -> bool {
         let at = self.projections.get(name).copied().unwrap_or(0);
-        if !self.holds(turn) || at != from {
+        if !self.holds(leadership) || at != from {
             return false;
         }
         self.projections.insert(name.to_owned(), to);
@@ -95,13 +95,13 @@ impl State {
 
     pub(super) fn swap(
         &mut self,
-        turn: &Turn,
+        leadership: &Leadership,
         name: &str,
         shadow: &str,
         tables: &[String],
         marks: &[String],
     ) -> bool {
-        if !self.holds(turn) {
+        if !self.holds(leadership) {
             return false;
         }
         let Some(position) = self.projections.remove(shadow) else {
@@ -174,7 +174,10 @@ impl State {
     }
 
     pub(super) fn redrive(&mut self, id: i64, now: i64) -> Result<(), QueueError> {
-        let stored = self.events.get_mut(&id).ok_or(QueueError::Unknown { id })?;
+        let stored = self
+            .events
+            .get_mut(&id)
+            .ok_or(QueueError::UnknownEvent { id })?;
         if let Where::Row(row) = &mut stored.at
             && row.locked_by.is_none()
             && row.due.is_some_and(|due| due > now)
@@ -183,10 +186,10 @@ impl State {
             return Ok(());
         }
         let Where::Log(log) = &stored.at else {
-            return Err(misplaced(id, "PENDING", "tried again"));
+            return Err(wrong_state(id, "PENDING", "tried again"));
         };
         if log.errors.is_empty() {
-            return Err(misplaced(id, "COMPLETED", "tried again"));
+            return Err(wrong_state(id, "COMPLETED", "tried again"));
         }
         let attempts = log.attempts;
         let (event_id, type_name) = (stored.event.event_id, stored.event.type_name.clone());
@@ -219,7 +222,10 @@ impl State {
     }
 
     pub(super) fn cancel(&mut self, id: i64, now: i64) -> Result<(), QueueError> {
-        let stored = self.events.get(&id).ok_or(QueueError::Unknown { id })?;
+        let stored = self
+            .events
+            .get(&id)
+            .ok_or(QueueError::UnknownEvent { id })?;
         let (place, attempts) = match &stored.at {
             Where::Waiting => (Place::Queued, 0),
             Where::Row(row) => match &row.locked_by {
@@ -236,7 +242,7 @@ impl State {
                 }
                 batch => (Place::Queued, batch.map_or(0, |batch| batch.attempts)),
             },
-            Where::Log(_) => return Err(misplaced(id, "COMPLETED", "canceled")),
+            Where::Log(_) => return Err(wrong_state(id, "COMPLETED", "canceled")),
         };
         let key = stored.event.key.clone();
         self.books.move_one(
@@ -265,6 +271,6 @@ impl State {
     }
 }
 
-fn misplaced(id: i64, state: &'static str, wanted: &'static str) -> QueueError {
-    QueueError::Misplaced { id, state, wanted }
+fn wrong_state(id: i64, state: &'static str, wanted: &'static str) -> QueueError {
+    QueueError::WrongState { id, state, wanted }
 }

@@ -2,22 +2,22 @@
 
 use tidegate_store::span_ms;
 
-use super::state::{Logged, RowState, State, Where};
-use super::tx::Pending;
+use super::state::{Logged, ModelState, RowState, Where};
+use super::tx::PendingWrites;
 use crate::QueueError;
-use crate::port::{Claim, Disposition, HandlerCommit, Held, Move, Settlement, Turn};
+use crate::port::{Claim, Disposition, HandlerCommit, Leadership, LeaseId, Settlement, Transition};
 
-impl State {
+impl ModelState {
     /// How often the event of a claim was claimed, if the claim still holds.
     fn fence(&mut self, claim: &Claim) -> Option<u32> {
-        match claim.held {
-            Held::Batch { batch, token } => {
+        match claim.lease {
+            LeaseId::Batch { batch, token } => {
                 let found = self.batches.get(&batch)?;
                 let stored = self.events.get(&claim.id)?;
                 let is_in_it = matches!(stored.at, Where::Batch(of) if of == batch);
                 (found.token == token && is_in_it).then_some(found.attempts)
             }
-            Held::Row { id, token } => {
+            LeaseId::Row { id, token } => {
                 let row = self.row(id)?;
                 (row.token == token && row.locked_by.is_some()).then_some(row.attempts)
             }
@@ -27,7 +27,7 @@ impl State {
     pub(super) fn settle(&mut self, settlement: &Settlement, now: i64) -> Vec<i64> {
         let mut stale = Vec::new();
         let mut group = Vec::new();
-        for one in &settlement.moves {
+        for one in &settlement.transitions {
             match self.fence(&one.claim) {
                 Some(attempts) => self.apply(one, attempts, now, &mut group),
                 None => stale.push(one.claim.id),
@@ -37,7 +37,7 @@ impl State {
             self.groups.push(group);
         }
         for held in &settlement.finished {
-            if let Held::Batch { batch, token } = *held
+            if let LeaseId::Batch { batch, token } = *held
                 && self
                     .batches
                     .get(&batch)
@@ -47,12 +47,15 @@ impl State {
                 self.batches.remove(&batch);
             }
         }
-        let keys = settlement.moves.iter().filter_map(|one| one.key.as_deref());
+        let keys = settlement
+            .transitions
+            .iter()
+            .filter_map(|one| one.key.as_deref());
         self.release(keys, now);
         stale
     }
 
-    fn apply(&mut self, one: &Move, attempts: u32, now: i64, group: &mut Vec<i64>) {
+    fn apply(&mut self, one: &Transition, attempts: u32, now: i64, group: &mut Vec<i64>) {
         let id = one.claim.id;
         let from = one.claim.place.clone();
         let to = one.to.place(&from);
@@ -91,7 +94,7 @@ impl State {
                 })
             }
             Disposition::Retry { after, lane } => row(lane, Some(now + span_ms(*after))),
-            Disposition::Leave { lane } => row(lane, one.key.is_none().then_some(now)),
+            Disposition::Defer { lane } => row(lane, one.key.is_none().then_some(now)),
             Disposition::Park { lane } => row(lane, None),
         };
         if let Some(stored) = self.events.get_mut(&id) {
@@ -102,7 +105,7 @@ impl State {
     pub(super) fn record(
         &mut self,
         commit: &HandlerCommit,
-        pending: Option<Pending>,
+        pending: Option<PendingWrites>,
         now: i64,
     ) -> Result<bool, QueueError> {
         if self.fence(&commit.claim).is_none() {
@@ -111,7 +114,7 @@ impl State {
         let (handler, event_id) = (&commit.state.handler, commit.event_id);
         let guard = |sub_task: &String| (handler.clone(), event_id, sub_task.clone());
         if commit.done.iter().any(|s| self.inbox.contains(&guard(s))) {
-            return Err(QueueError::Guarded { event_id });
+            return Err(QueueError::SideEffectExists { event_id });
         }
         let key = (commit.claim.id, commit.state.handler.clone());
         self.states.insert(key, commit.state.clone());
@@ -127,26 +130,34 @@ impl State {
         Ok(true)
     }
 
-    pub(super) fn holds(&self, turn: &Turn) -> bool {
-        let found = self.turns.get(&turn.name);
-        found.is_some_and(|(token, _)| *token == turn.token)
+    pub(super) fn holds(&self, leadership: &Leadership) -> bool {
+        let found = self.leaderships.get(&leadership.name);
+        found.is_some_and(|(token, _)| *token == leadership.token)
     }
 
-    pub(super) fn take_turn(&mut self, name: &str, now: i64, until: i64) -> Option<Turn> {
-        let turn = self.turns.entry(name.to_owned()).or_insert((0, i64::MIN));
-        if turn.1 >= now {
+    pub(super) fn acquire_leadership(
+        &mut self,
+        name: &str,
+        now: i64,
+        until: i64,
+    ) -> Option<Leadership> {
+        let leadership = self
+            .leaderships
+            .entry(name.to_owned())
+            .or_insert((0, i64::MIN));
+        if leadership.1 >= now {
             return None;
         }
-        *turn = (turn.0 + 1, until);
-        Some(Turn {
+        *leadership = (leadership.0 + 1, until);
+        Some(Leadership {
             name: name.to_owned(),
-            token: turn.0,
+            token: leadership.0,
         })
     }
 
-    pub(super) fn keep_turn(&mut self, turn: &Turn, until: i64) -> bool {
-        match self.turns.get_mut(&turn.name) {
-            Some(found) if found.0 == turn.token => {
+    pub(super) fn renew_leadership(&mut self, leadership: &Leadership, until: i64) -> bool {
+        match self.leaderships.get_mut(&leadership.name) {
+            Some(found) if found.0 == leadership.token => {
                 found.1 = until;
                 true
             }

@@ -9,11 +9,11 @@ use crate::event::NewEvent;
 use crate::port::{HandlerState, Registry};
 
 #[derive(Debug, Default)]
-pub(super) struct State {
+pub(super) struct ModelState {
     pub(super) next_id: i64,
     pub(super) next_batch: i64,
-    pub(super) events: BTreeMap<i64, Stored>,
-    pub(super) batches: BTreeMap<i64, Batch>,
+    pub(super) events: BTreeMap<i64, StoredEvent>,
+    pub(super) batches: BTreeMap<i64, ModelBatch>,
     /// The events of each group that was finalized together, by its number.
     pub(super) groups: Vec<Vec<i64>>,
     /// How many groups have positions.
@@ -24,7 +24,7 @@ pub(super) struct State {
     pub(super) cleaned_until: i64,
     pub(super) registry: Registry,
     pub(super) inbox: BTreeSet<(String, EventId, String)>,
-    pub(super) turns: BTreeMap<String, (i64, i64)>,
+    pub(super) leaderships: BTreeMap<String, (i64, i64)>,
     pub(super) projections: BTreeMap<String, i64>,
     /// How often a rebuild of a projection was swapped in.
     pub(super) rebuilds: BTreeMap<String, u64>,
@@ -33,7 +33,7 @@ pub(super) struct State {
 }
 
 #[derive(Debug, Clone)]
-pub(super) struct Stored {
+pub(super) struct StoredEvent {
     pub(super) event: NewEvent,
     pub(super) created_ms: i64,
     pub(super) at: Where,
@@ -80,7 +80,7 @@ pub(super) struct Logged {
 }
 
 #[derive(Debug, Clone)]
-pub(super) struct Batch {
+pub(super) struct ModelBatch {
     pub(super) token: i64,
     pub(super) attempts: u32,
     /// Nobody, after it was given back.
@@ -92,14 +92,14 @@ pub(super) struct Batch {
     pub(super) is_confirmed: bool,
 }
 
-impl Batch {
+impl ModelBatch {
     /// How many leases of it ran out by now, where this one is over.
     pub(super) fn ran_out(&self) -> u32 {
         self.abandoned + u32::from(!self.owner.is_empty() && self.is_confirmed)
     }
 }
 
-impl State {
+impl ModelState {
     pub(super) fn reserve(&mut self, count: usize) -> Vec<i64> {
         let first = self.next_id + 1;
         self.next_id += i64::try_from(count).unwrap_or(i64::MAX);
@@ -117,7 +117,7 @@ impl State {
     pub(super) fn add(&mut self, id: i64, event: NewEvent, now: i64) {
         self.books
             .move_one(event.event_id, None, Some(Place::Queued));
-        let stored = Stored {
+        let stored = StoredEvent {
             event,
             created_ms: now,
             at: Where::Waiting,
@@ -171,7 +171,7 @@ impl State {
             let of_key: Vec<i64> = self.with_key(key);
             for id in of_key {
                 let is_held_up = self.is_held_up(key, id, None) || self.is_busy(key, id);
-                let Some(Stored {
+                let Some(StoredEvent {
                     at: Where::Row(row),
                     ..
                 }) = self.events.get_mut(&id)

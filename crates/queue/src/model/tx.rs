@@ -2,30 +2,30 @@
 
 use std::collections::BTreeMap;
 
-use super::Model;
-use super::state::State;
+use super::QueueModel;
+use super::state::ModelState;
 use crate::QueueError;
 use crate::event::NewEvent;
 
 /// What a transaction will do when it commits.
 #[derive(Debug, Default)]
-pub(super) struct Pending {
+pub(super) struct PendingWrites {
     published: Vec<(i64, NewEvent)>,
     written: BTreeMap<(String, String), Option<String>>,
 }
 
-/// A transaction of the [`Model`]: events, and tables of keys and values for read models.
+/// A transaction of the [`QueueModel`]: events, and tables of keys and values for read models.
 #[must_use = "a transaction that is dropped changes nothing"]
 pub struct ModelTx {
-    model: Model,
-    pending: Pending,
+    model: QueueModel,
+    pending: PendingWrites,
 }
 
 impl ModelTx {
-    pub(super) fn new(model: Model) -> Self {
+    pub(super) fn new(model: QueueModel) -> Self {
         Self {
             model,
-            pending: Pending::default(),
+            pending: PendingWrites::default(),
         }
     }
 
@@ -53,7 +53,7 @@ impl ModelTx {
         ids
     }
 
-    pub(super) fn take(&mut self) -> Pending {
+    pub(super) fn take(&mut self) -> PendingWrites {
         std::mem::take(&mut self.pending)
     }
 
@@ -71,8 +71,8 @@ impl std::fmt::Debug for ModelTx {
     }
 }
 
-impl State {
-    pub(super) fn apply_pending(&mut self, pending: Pending, now: i64) {
+impl ModelState {
+    pub(super) fn apply_pending(&mut self, pending: PendingWrites, now: i64) {
         for (id, event) in pending.published {
             self.add(id, event, now);
         }

@@ -10,7 +10,7 @@ use super::HandlerState;
 
 /// What a claimer can do.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Serves {
+pub enum HandlerFilter {
     /// Whatever there is; for polling by hand.
     All,
     /// These handlers, by type.
@@ -27,30 +27,30 @@ pub struct ClaimRequest {
     /// How long the claim holds without renewal.
     pub lease: Duration,
     /// For which handlers.
-    pub serves: Serves,
+    pub filter: HandlerFilter,
     /// Whether to look for claims that ran out.
-    pub rescue: bool,
+    pub reclaim_expired: bool,
     /// Whether to look for events with a row of their own: retried, released, left by others.
-    pub rows: bool,
-    /// Whether a suspect may be among it, where that look finds nothing else that ran out: an event of
-    /// which [`SUSPECT`] leases ran out. It comes alone, each time one lease later, ten at most.
-    pub suspects: bool,
-    /// Whether a suspect that has waited for [`PATIENCE`] leases more than it had to comes first, and
+    pub include_delayed: bool,
+    /// Whether a poison candidate may be among it, where that look finds nothing else that ran out: an event of
+    /// which [`POISON_AFTER`] leases ran out. It comes alone, each time one lease later, ten at most.
+    pub include_poison: bool,
+    /// Whether a poison candidate that has waited for [`POISON_STARVATION`] leases more than it had to comes first, and
     /// alone: for a claimer that holds nothing, and claims nothing while it has it. Where processes go
-    /// on dying, there is always something else that ran out, and suspects would wait for ever.
-    pub alone: bool,
+    /// on dying, there is always something else that ran out, and poison candidates would wait for ever.
+    pub isolate: bool,
 }
 
-/// So many leases does a suspect wait for what ran out otherwise.
-pub const PATIENCE: u32 = 10;
+/// So many leases does a poison candidate wait for what ran out otherwise.
+pub const POISON_STARVATION: u32 = 10;
 
-/// So many leases of an event that ran out, one after the other, make it a suspect: it may be what takes
+/// So many leases of an event that ran out, one after the other, make it a poison candidate: it may be what takes
 /// processes down. Fewer happen to anybody who was in a batch with it, or on a host that stood still.
-pub const SUSPECT: u32 = 2;
+pub const POISON_AFTER: u32 = 2;
 
 /// By which lease an event is claimed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Held {
+pub enum LeaseId {
     /// As one of a batch.
     Batch {
         /// The batch.
@@ -81,7 +81,7 @@ pub struct Claim {
     /// Its id.
     pub event_id: EventId,
     /// By which lease.
-    pub held: Held,
+    pub lease: LeaseId,
     /// Where it is in the books.
     pub place: Place,
 }
@@ -104,7 +104,7 @@ pub struct ClaimedEvent {
     /// How often it was claimed, this time included.
     pub attempts: u32,
     /// How many of its leases ran out, one after the other, without an answer. A lease that was given
-    /// back did not run out, and that of a suspect counts only when it was renewed: otherwise its owner
+    /// back did not run out, and that of a poison candidate counts only when it was renewed: otherwise its owner
     /// may never have heard of it.
     pub abandoned: u32,
     /// Whether an earlier event of its key is not finished yet. It must be parked.
@@ -118,8 +118,8 @@ pub struct ClaimedEvent {
 pub struct Claimed {
     /// The events.
     pub events: Vec<ClaimedEvent>,
-    /// Whether it is a suspect that is to stay alone.
-    pub is_alone: bool,
+    /// Whether it is a poison candidate that is to stay alone.
+    pub is_isolated: bool,
     /// The version of the registry when they were claimed.
     pub registry: u64,
     /// The time of the store, in milliseconds since 1970.

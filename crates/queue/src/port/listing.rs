@@ -11,7 +11,7 @@ use super::HandlerState;
 /// The state of an event, as users see it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
-pub enum Status {
+pub enum QueueStatus {
     /// It waits.
     Pending,
     /// It is claimed.
@@ -22,7 +22,7 @@ pub enum Status {
     CompletedWithErrors,
 }
 
-impl Status {
+impl QueueStatus {
     /// The word in the tables.
     #[must_use]
     pub fn as_str(self) -> &'static str {
@@ -50,9 +50,9 @@ impl Status {
 
 /// Which events to list.
 #[derive(Debug, Clone, Default)]
-pub struct Filter {
+pub struct EventFilter {
     /// Only those in this state; none for everything that is not finalized.
-    pub status: Option<Status>,
+    pub status: Option<QueueStatus>,
     /// Only those of this type.
     pub type_name: Option<String>,
     /// Only those above this number.
@@ -63,7 +63,7 @@ pub struct Filter {
 
 /// One event, as it is listed.
 #[derive(Debug, Clone, Serialize)]
-pub struct Listed {
+pub struct ListedEvent {
     /// Its number.
     pub id: i64,
     /// Its id.
@@ -78,7 +78,7 @@ pub struct Listed {
     /// Its headers.
     pub headers: BTreeMap<String, String>,
     /// Its state.
-    pub status: Status,
+    pub status: QueueStatus,
     /// How often it was claimed.
     pub attempts: u32,
     /// When it was published, in milliseconds since 1970.
@@ -101,13 +101,13 @@ pub struct Listed {
 
 /// Where an event was seen.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Sighting {
+pub struct QueueLocation {
     /// Its number.
     pub number: i64,
     /// Where it is.
     pub place: Place,
     /// Its state.
-    pub status: Status,
+    pub status: QueueStatus,
     /// How often it was claimed.
     pub attempts: u32,
     /// Since when, as far as the tables tell, in milliseconds since 1970.
@@ -131,9 +131,9 @@ pub struct Sighting {
     pub others: Vec<i64>,
 }
 
-impl Sighting {
+impl QueueLocation {
     /// The sighting of an event that is listed.
-    pub(crate) fn of(shown: Listed, state: SightingState) -> Self {
+    pub(crate) fn of(shown: ListedEvent, state: LocationState) -> Self {
         let (place, status) = state.place();
         let mut states = shown.states;
         for error in shown.errors {
@@ -168,13 +168,16 @@ impl Sighting {
 
     /// Whether it is in the log.
     pub(crate) fn is_finalized(&self) -> bool {
-        matches!(self.status, Status::Completed | Status::CompletedWithErrors)
+        matches!(
+            self.status,
+            QueueStatus::Completed | QueueStatus::CompletedWithErrors
+        )
     }
 }
 
-/// How an event's place is told from its status: see [`Sighting::place`].
+/// How an event's place is told from its status: see [`QueueLocation::place`].
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum SightingState {
+pub enum LocationState {
     /// It is not in the log.
     Unfinished {
         /// Whether somebody has it.
@@ -189,19 +192,19 @@ pub enum SightingState {
     },
 }
 
-impl SightingState {
+impl LocationState {
     /// The place of the event, and its status.
     #[must_use]
-    pub fn place(self) -> (Place, Status) {
+    pub fn place(self) -> (Place, QueueStatus) {
         match self {
             Self::Unfinished {
                 is_claimed: true, ..
-            } => (Place::InFlight, Status::Processing),
-            Self::Unfinished { row, .. } => (row.unwrap_or(Place::Queued), Status::Pending),
+            } => (Place::InFlight, QueueStatus::Processing),
+            Self::Unfinished { row, .. } => (row.unwrap_or(Place::Queued), QueueStatus::Pending),
             Self::Finished { is_failed: true } => {
-                (Place::DeadLettered, Status::CompletedWithErrors)
+                (Place::DeadLettered, QueueStatus::CompletedWithErrors)
             }
-            Self::Finished { is_failed: false } => (Place::Delivered, Status::Completed),
+            Self::Finished { is_failed: false } => (Place::Delivered, QueueStatus::Completed),
         }
     }
 }
@@ -251,7 +254,7 @@ pub struct Cleaned {
 
 /// Numbers for gauges.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
-pub struct Stats {
+pub struct QueueStats {
     /// Events that wait.
     pub pending: u64,
     /// Events that are claimed.

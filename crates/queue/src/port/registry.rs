@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use super::Serves;
+use super::HandlerFilter;
 
 /// Which handlers every type has, in all processes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -59,10 +59,10 @@ impl Lane {
 
     /// Whether a claimer that serves this has something to do for events of this lane.
     #[must_use]
-    pub fn is_served_by(&self, serves: &Serves) -> bool {
-        match serves {
-            Serves::All => true,
-            Serves::Handlers(mine) => match mine.get(&self.type_name) {
+    pub fn is_served_by(&self, filter: &HandlerFilter) -> bool {
+        match filter {
+            HandlerFilter::All => true,
+            HandlerFilter::Handlers(mine) => match mine.get(&self.type_name) {
                 // A lane without handlers is of a type that had none when its events were left.
                 Some(mine) => self.wanted.is_empty() || !self.wanted.is_disjoint(mine),
                 None => false,
@@ -75,10 +75,10 @@ impl Lane {
     /// Whether everybody it wants was unregistered: a claimer that knows the type brings its events to
     /// their end, since nobody else will.
     #[must_use]
-    pub fn is_left_to(&self, serves: &Serves, registry: &Registry) -> bool {
-        let is_known = match serves {
-            Serves::All => true,
-            Serves::Handlers(mine) => mine.contains_key(&self.type_name),
+    pub fn is_left_to(&self, filter: &HandlerFilter, registry: &Registry) -> bool {
+        let is_known = match filter {
+            HandlerFilter::All => true,
+            HandlerFilter::Handlers(mine) => mine.contains_key(&self.type_name),
         };
         let registered: BTreeSet<&str> = registry.of(&self.type_name).collect();
         let is_wanted = |handler: &String| registered.contains(handler.as_str());

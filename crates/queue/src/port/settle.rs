@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use tidegate_core::EventId;
 use tidegate_core::books::Place;
 
-use super::{Claim, Held, Lane};
+use super::{Claim, Lane, LeaseId};
 use crate::event::NewEvent;
 use crate::limit;
 
@@ -87,7 +87,7 @@ pub enum Disposition {
         lane: Lane,
     },
     /// Back at once, for whoever serves its lane.
-    Leave {
+    Defer {
         /// Who is still wanted.
         lane: Lane,
     },
@@ -106,7 +106,7 @@ impl Disposition {
             Self::Finalize { errors, .. } if errors.is_empty() => Place::Delivered,
             Self::Finalize { .. } => Place::DeadLettered,
             Self::Retry { .. } => Place::Retrying,
-            Self::Leave { .. } => from.clone(),
+            Self::Defer { .. } => from.clone(),
             Self::Park { .. } => Place::Parked,
         }
     }
@@ -114,7 +114,7 @@ impl Disposition {
 
 /// One event on its way.
 #[derive(Debug, Clone)]
-pub struct Move {
+pub struct Transition {
     /// The right to move it.
     pub claim: Claim,
     /// What orders it.
@@ -128,23 +128,24 @@ pub struct Move {
 /// Several events on their way, in one transaction per lease.
 #[derive(Debug, Clone, Default)]
 pub struct Settlement {
-    /// The version of the registry that the moves were decided by. Where it is another by now, nothing
+    /// The version of the registry that the transitions were decided by. Where it is another by now, nothing
     /// happens: somebody may have registered who wants the events. None where it does not matter.
     pub registry: Option<u64>,
     /// The events.
-    pub moves: Vec<Move>,
+    pub transitions: Vec<Transition>,
     /// Batches of which nothing is left to do after this. Should something be left after all, the
     /// batch stays, and comes back when its lease ends.
-    pub finished: Vec<Held>,
+    pub finished: Vec<LeaseId>,
 }
 
 impl Settlement {
-    /// The moves, each claim once, and the events of those that are left out: what is said of a claim a
+    /// The transitions, each claim once, and the events of those that are left out: what is said of a claim a
     /// second time comes when the event has moved on, and is stale.
-    pub(crate) fn once_each(&self) -> (Vec<&Move>, Vec<i64>) {
+    pub(crate) fn once_each(&self) -> (Vec<&Transition>, Vec<i64>) {
         let mut seen = BTreeSet::new();
-        let is_first = |one: &&Move| seen.insert((one.claim.held, one.claim.id));
-        let (first, again): (Vec<&Move>, Vec<&Move>) = self.moves.iter().partition(is_first);
+        let is_first = |one: &&Transition| seen.insert((one.claim.lease, one.claim.id));
+        let (first, again): (Vec<&Transition>, Vec<&Transition>) =
+            self.transitions.iter().partition(is_first);
         (first, again.iter().map(|one| one.claim.id).collect())
     }
 }

@@ -1,4 +1,4 @@
-//! What is a projection's own code, kept within bounds: its turn is renewed meanwhile, it is cut at
+//! What is a projection's own code, kept within bounds: its leadership is renewed meanwhile, it is cut at
 //! its time limit, and a panic is a failure like another.
 
 use tidegate_core::env::CatchPanic;
@@ -7,26 +7,30 @@ use tidegate_core::{Code, Failure};
 use super::rebuild::RebuildError;
 use super::run::Projector;
 use super::{Applied, Projection};
-use crate::port::Turn;
+use crate::port::Leadership;
 
 impl Projector {
-    /// Lets a projection do its work, and says whether the turn was kept.
+    /// Lets a projection do its work, and says whether the leadership was kept.
     pub(super) async fn guard(
         &self,
         projection: &Projection,
-        turn: &Turn,
+        leadership: &Leadership,
         working: Applied<'_>,
     ) -> Result<bool, RebuildError> {
         let name = projection.name();
         let renewing = async {
             loop {
                 self.clock.sleep(self.options.lease / 3).await;
-                match self.store.keep_turn(turn, self.options.lease).await {
+                match self
+                    .store
+                    .renew_leadership(leadership, self.options.lease)
+                    .await
+                {
                     Ok(true) => {}
                     Ok(false) => return,
-                    // On SQLite nobody writes while the batch is open: the turn cannot be renewed,
+                    // On SQLite nobody writes while the batch is open: the leadership cannot be renewed,
                     // and nobody can take it either.
-                    Err(error) => tracing::debug!(%error, name, "a turn was not renewed"),
+                    Err(error) => tracing::debug!(%error, name, "could not renew the leadership"),
                 }
             }
         };
@@ -37,7 +41,7 @@ impl Projector {
                 Err(Failure::transient(Code::from_static("projection.panic"), panic))
             }),
             () = renewing => {
-                tracing::warn!(name, "a projection was taken over in the middle of its work");
+                tracing::warn!(name, "another process took over the projection");
                 return Ok(false);
             }
             () = self.clock.sleep(limit) => {

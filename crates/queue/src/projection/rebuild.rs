@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use tidegate_core::{Classify, Failure, FailureClass};
 
-use super::request::{Wanted, forgotten_of, request_of, shadow_of};
-use super::run::{Begun, Projector, Step, Work, turn_name};
+use super::request::{RebuildMode, forgotten_of, request_of, shadow_of};
+use super::run::{ProjectionStep, Projector, TaskProgress, TaskState, leadership_name};
 use super::{Projection, Target};
 use crate::QueueError;
-use crate::port::Turn;
+use crate::port::Leadership;
 
 /// A rebuild that did not come to its end; readers see what they saw before.
 #[derive(Debug, thiserror::Error)]
@@ -38,7 +38,7 @@ pub enum RebuildError {
         #[source]
         source: Failure,
     },
-    /// Another process took the turn.
+    /// Another process took the leadership.
     #[error("projection `{name}` was taken over while it was rebuilt")]
     TakenOver {
         /// The name.
@@ -77,7 +77,7 @@ impl Projector {
     /// There is no such projection, retention has removed events that it had seen, it failed, the
     /// store failed, or another process took over.
     pub async fn rebuild(&self, name: &str) -> Result<(), RebuildError> {
-        self.rebuild_as(name, Wanted::Whole).await
+        self.rebuild_as(name, RebuildMode::Whole).await
     }
 
     /// The same for a projection that can do without the events that retention has removed: what is
@@ -86,10 +86,10 @@ impl Projector {
     /// # Errors
     /// There is no such projection, it failed, the store failed, or another process took over.
     pub async fn rebuild_partial(&self, name: &str) -> Result<(), RebuildError> {
-        self.rebuild_as(name, Wanted::Partial).await
+        self.rebuild_as(name, RebuildMode::Partial).await
     }
 
-    async fn rebuild_as(&self, name: &str, wanted: Wanted) -> Result<(), RebuildError> {
+    async fn rebuild_as(&self, name: &str, wanted: RebuildMode) -> Result<(), RebuildError> {
         let found = self
             .projections
             .iter()
@@ -103,37 +103,40 @@ impl Projector {
         };
         // Nobody is to wait for a refusal.
         self.check_log(name, wanted).await?;
-        let mut work = Work::default();
-        // Whoever builds it now goes on until we have the turn.
-        let turn = loop {
+        let mut work = TaskState::default();
+        // Whoever builds it now goes on until we have the leadership.
+        let leadership = loop {
             match self
-                .turn(&turn_name(projection), &mut work)
+                .leadership(&leadership_name(projection), &mut work)
                 .await
                 .map_err(failed)?
             {
-                Some(turn) => break turn,
+                Some(leadership) => break leadership,
                 None => self.clock.sleep(self.options.poll_delay).await,
             }
         };
-        let built = self.build_anew(projection, wanted, &turn).await;
+        let built = self.build_anew(projection, wanted, &leadership).await;
         if built.is_err()
-            && let Err(error) = self.give_up(projection, &turn).await
+            && let Err(error) = self.give_up(projection, &leadership).await
         {
             // The log is kept for it until somebody runs the projection.
-            tracing::warn!(%error, projection = name, "something is left of a rebuild");
+            tracing::warn!(%error, projection = name, "could not clean up after a rebuild");
         }
-        let given_back = self.store.keep_turn(&turn, Duration::ZERO).await;
+        let given_back = self
+            .store
+            .renew_leadership(&leadership, Duration::ZERO)
+            .await;
         built?;
         given_back.map_err(failed)?;
         Ok(())
     }
 
-    /// Builds a projection under its turn, and swaps it in.
+    /// Builds a projection under its leadership, and swaps it in.
     async fn build_anew(
         &self,
         projection: &Projection,
-        wanted: Wanted,
-        turn: &Turn,
+        wanted: RebuildMode,
+        leadership: &Leadership,
     ) -> Result<(), RebuildError> {
         let (name, store) = (projection.name(), &self.store);
         let shadow = shadow_of(name);
@@ -144,8 +147,8 @@ impl Projector {
         let taken_over = || RebuildError::TakenOver {
             name: name.to_owned(),
         };
-        let is_begun = self.give_up(projection, turn).await?
-            && self.create(projection, Target::Rebuild, turn).await?;
+        let is_begun = self.give_up(projection, leadership).await?
+            && self.create(projection, Target::Rebuild, leadership).await?;
         if !is_begun {
             return Err(taken_over());
         }
@@ -153,7 +156,7 @@ impl Projector {
         self.check_log(name, wanted).await?;
         loop {
             if !store
-                .keep_turn(turn, self.options.lease)
+                .renew_leadership(leadership, self.options.lease)
                 .await
                 .map_err(failed)?
             {
@@ -161,30 +164,30 @@ impl Projector {
             }
             let from = store.projection(&shadow).await.map_err(failed)?;
             match self
-                .step(projection, (&shadow, from), Target::Rebuild, turn)
+                .step(projection, (&shadow, from), Target::Rebuild, leadership)
                 .await?
             {
-                Step::Moved => {}
-                Step::Idle => break,
-                Step::TakenOver => return Err(taken_over()),
+                ProjectionStep::Moved => {}
+                ProjectionStep::Idle => break,
+                ProjectionStep::TakenOver => return Err(taken_over()),
             }
         }
         // What was left of it when it was forgotten goes with the swap.
         let marks = [forgotten_of(name)];
         let until = self.clock.elapsed().saturating_add(self.options.timeout);
         loop {
-            let swapped = store.swap(turn, name, &shadow, &projection.tables, &marks);
+            let swapped = store.swap(leadership, name, &shadow, &projection.tables, &marks);
             match swapped.await {
                 Ok(true) => return Ok(()),
                 Ok(false) => return Err(taken_over()),
                 // Somebody reads the table just now.
                 Err(error) if is_to_wait(&error) && self.clock.elapsed() < until => {
-                    tracing::debug!(%error, projection = name, "the swap waits");
+                    tracing::debug!(%error, projection = name, "could not swap the rebuilt tables yet; retrying");
                 }
                 Err(error) => return Err(failed(error)),
             }
             self.clock.sleep(self.options.poll_delay).await;
-            let kept = store.keep_turn(turn, self.options.lease);
+            let kept = store.renew_leadership(leadership, self.options.lease);
             if !kept.await.map_err(failed)? {
                 return Err(taken_over());
             }
@@ -197,31 +200,31 @@ impl Projector {
     pub(super) async fn follow(
         &self,
         projection: &Projection,
-        wanted: Option<Wanted>,
+        wanted: Option<RebuildMode>,
         from: Option<i64>,
-        turn: &Turn,
-        begun: &mut Begun,
-    ) -> Result<Step, RebuildError> {
+        leadership: &Leadership,
+        begun: &mut TaskProgress,
+    ) -> Result<ProjectionStep, RebuildError> {
         let name = projection.name();
         let (is_there, mut from) = (from.is_some(), from.unwrap_or(0));
         match (wanted, begun.is_rebuilding) {
-            (None, false) if !is_there => return Ok(Step::Idle),
+            (None, false) if !is_there => return Ok(ProjectionStep::Idle),
             (None, _) => {
                 begun.is_rebuilding = false;
-                return match self.give_up(projection, turn).await? {
-                    true => Ok(Step::Idle),
-                    false => Ok(Step::TakenOver),
+                return match self.give_up(projection, leadership).await? {
+                    true => Ok(ProjectionStep::Idle),
+                    false => Ok(ProjectionStep::TakenOver),
                 };
             }
             (Some(wanted), false) => {
                 tracing::info!(projection = name, "a rebuild was asked for");
-                let is_begun = self.give_up(projection, turn).await?
-                    && self.create(projection, Target::Rebuild, turn).await?;
+                let is_begun = self.give_up(projection, leadership).await?
+                    && self.create(projection, Target::Rebuild, leadership).await?;
                 if !is_begun {
-                    return Ok(Step::TakenOver);
+                    return Ok(ProjectionStep::TakenOver);
                 }
                 if let Err(error) = self.check_log(name, wanted).await {
-                    self.refuse(projection, turn).await?;
+                    self.refuse(projection, leadership).await?;
                     return Err(error);
                 }
                 begun.is_rebuilding = true;
@@ -230,10 +233,10 @@ impl Projector {
             (Some(_), true) => {}
         }
         let shadow = shadow_of(name);
-        let step = self.step(projection, (&shadow, from), Target::Rebuild, turn);
+        let step = self.step(projection, (&shadow, from), Target::Rebuild, leadership);
         match step.await? {
-            Step::Idle => {}
-            step @ (Step::Moved | Step::TakenOver) => return Ok(step),
+            ProjectionStep::Idle => {}
+            step @ (ProjectionStep::Moved | ProjectionStep::TakenOver) => return Ok(step),
         }
         let failed = |source| RebuildError::Store {
             name: name.to_owned(),
@@ -244,40 +247,53 @@ impl Projector {
         // again.
         begun.is_rebuilding = false;
         let (tables, marks) = (&projection.tables, [request_of(name), forgotten_of(name)]);
-        let swapped = self.store.swap(turn, name, &shadow, tables, &marks).await;
+        let swapped = self
+            .store
+            .swap(leadership, name, &shadow, tables, &marks)
+            .await;
         begun.is_rebuilding = swapped.as_ref().is_err_and(is_to_wait);
         if !swapped.map_err(failed)? {
-            return Ok(Step::TakenOver);
+            return Ok(ProjectionStep::TakenOver);
         }
-        tracing::info!(projection = name, "rebuilt");
-        Ok(Step::Moved)
+        tracing::info!(projection = name, "projection rebuilt");
+        Ok(ProjectionStep::Moved)
     }
 
     /// Refuses what is to be built from the whole log, where retention has removed something of it.
     ///
     /// It says that nothing is missing only of what comes after a position that was noted before:
     /// retention may go past whatever is noted later.
-    pub(super) async fn check_log(&self, name: &str, wanted: Wanted) -> Result<(), RebuildError> {
+    pub(super) async fn check_log(
+        &self,
+        name: &str,
+        wanted: RebuildMode,
+    ) -> Result<(), RebuildError> {
         let failed = |source| RebuildError::Store {
             name: name.to_owned(),
             source,
         };
         match wanted {
-            Wanted::Partial => Ok(()),
-            Wanted::Whole if self.store.has_removed().await.map_err(failed)? => {
+            RebuildMode::Partial => Ok(()),
+            RebuildMode::Whole if self.store.has_removed().await.map_err(failed)? => {
                 let name = name.to_owned();
-                Err(failed(QueueError::Removed { name }))
+                Err(failed(QueueError::EventsRemoved { name }))
             }
-            Wanted::Whole => Ok(()),
+            RebuildMode::Whole => Ok(()),
         }
     }
 
     /// Takes away a request that cannot be served, and what there is of its rebuild: whoever asked is
     /// told the same, and the log is not kept for it.
-    async fn refuse(&self, projection: &Projection, turn: &Turn) -> Result<(), RebuildError> {
-        self.give_up(projection, turn).await?;
+    async fn refuse(
+        &self,
+        projection: &Projection,
+        leadership: &Leadership,
+    ) -> Result<(), RebuildError> {
+        self.give_up(projection, leadership).await?;
         let request = [request_of(projection.name())];
-        let taken = self.store.forget_projection(Some(turn), &request, &[]);
+        let taken = self
+            .store
+            .forget_projection(Some(leadership), &request, &[]);
         taken.await.map_err(|source| RebuildError::Store {
             name: projection.name.clone(),
             source,
@@ -285,11 +301,17 @@ impl Projector {
         Ok(())
     }
 
-    /// Drops what there is of a rebuild, and says whether the turn was still ours: what is there may be
+    /// Drops what there is of a rebuild, and says whether the leadership was still ours: what is there may be
     /// the work of whoever has it now.
-    async fn give_up(&self, projection: &Projection, turn: &Turn) -> Result<bool, RebuildError> {
+    async fn give_up(
+        &self,
+        projection: &Projection,
+        leadership: &Leadership,
+    ) -> Result<bool, RebuildError> {
         let (shadow, tables) = ([shadow_of(projection.name())], &projection.tables);
-        let dropped = self.store.forget_projection(Some(turn), &shadow, tables);
+        let dropped = self
+            .store
+            .forget_projection(Some(leadership), &shadow, tables);
         let dropped = dropped.await;
         dropped.map_err(|source| RebuildError::Store {
             name: projection.name.clone(),

@@ -17,19 +17,19 @@ use serde::Serialize;
 use crate::QueueError;
 use crate::queue::Queue;
 
-/// How long the turn of a projection is held to forget it: these are a few statements.
-const TURN: Duration = Duration::from_secs(5);
+/// How long the leadership of a projection is held to forget it: these are a few statements.
+const LEADERSHIP_SPAN: Duration = Duration::from_secs(5);
 
 /// What a rebuild is to be made from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Wanted {
+pub(super) enum RebuildMode {
     /// The whole log, or it is refused.
     Whole,
     /// What retention has left of it.
     Partial,
 }
 
-impl Wanted {
+impl RebuildMode {
     /// The position by which it is asked for. The lower one stands, so that what was asked for in
     /// spite of everything stays so.
     fn position(self) -> i64 {
@@ -65,7 +65,7 @@ pub(super) fn forgotten_of(name: &str) -> String {
 }
 
 /// The right to build a projection.
-pub(super) fn turn_of(name: &str) -> String {
+pub(super) fn leadership_of(name: &str) -> String {
     format!("projection.{name}")
 }
 
@@ -116,13 +116,13 @@ impl Queue {
     /// No projection of this name has begun, retention has removed events that it had seen, or the
     /// database is away or refused.
     pub async fn request_rebuild(&self, name: &str) -> Result<(), QueueError> {
-        let removed = || QueueError::Removed {
+        let removed = || QueueError::EventsRemoved {
             name: name.to_owned(),
         };
         if self.store().has_removed().await? {
             return Err(removed());
         }
-        self.request(name, Wanted::Whole).await?;
+        self.request(name, RebuildMode::Whole).await?;
         // From the request on nothing is removed, but something may have been until then. A projector
         // that finds the request asks the same.
         if self.store().has_removed().await? {
@@ -138,10 +138,10 @@ impl Queue {
     /// # Errors
     /// No projection of this name has begun, or the database is away or refused.
     pub async fn request_partial_rebuild(&self, name: &str) -> Result<(), QueueError> {
-        self.request(name, Wanted::Partial).await
+        self.request(name, RebuildMode::Partial).await
     }
 
-    async fn request(&self, name: &str, wanted: Wanted) -> Result<(), QueueError> {
+    async fn request(&self, name: &str, wanted: RebuildMode) -> Result<(), QueueError> {
         let unknown = || QueueError::UnknownProjection {
             name: name.to_owned(),
         };
@@ -185,22 +185,26 @@ impl Queue {
     /// A process runs it, or the database is away or refused.
     pub async fn forget_projection(&self, name: &str) -> Result<(), QueueError> {
         let store = self.store();
-        let turn = store.take_turn(&turn_of(name), self.owner(), TURN).await?;
+        let leadership = store
+            .acquire_leadership(&leadership_of(name), self.owner(), LEADERSHIP_SPAN)
+            .await?;
         let runs = || QueueError::ProjectionRuns {
             name: name.to_owned(),
         };
-        let turn = turn.ok_or_else(runs)?;
+        let leadership = leadership.ok_or_else(runs)?;
         let mark = forgotten_of(name);
         let known = store.projections().await?;
         if !known.iter().any(|(known, _)| *known == mark) {
             let tx = store.begin().await?;
-            let is_kept = store.advance(tx, &turn, &mark, 0, i64::MAX).await?;
+            let is_kept = store.advance(tx, &leadership, &mark, 0, i64::MAX).await?;
             is_kept.then_some(()).ok_or_else(runs)?;
         }
         let names = [name.to_owned(), request_of(name), shadow_of(name)];
-        let is_kept = store.forget_projection(Some(&turn), &names, &[]).await?;
+        let is_kept = store
+            .forget_projection(Some(&leadership), &names, &[])
+            .await?;
         is_kept.then_some(()).ok_or_else(runs)?;
-        store.keep_turn(&turn, Duration::ZERO).await?;
+        store.renew_leadership(&leadership, Duration::ZERO).await?;
         Ok(())
     }
 }

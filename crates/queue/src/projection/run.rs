@@ -8,18 +8,18 @@ use tidegate_core::env::{CatchPanic, Clock, Env, Spawn, Task};
 use tokio::sync::watch;
 
 use super::rebuild::RebuildError;
-use super::request::{Wanted, forgotten_of, request_of, shadow_of, turn_of};
+use super::request::{RebuildMode, forgotten_of, leadership_of, request_of, shadow_of};
 use super::{Projection, Target};
 use crate::QueueError;
-use crate::port::{QueueStore, Turn};
+use crate::port::{Leadership, QueueStore};
 use crate::queue::Queue;
 
-/// The turn of the one who gives positions.
+/// The leadership of the one who gives positions.
 pub(crate) const SEQUENCER: &str = "queue.sequencer";
 /// Groups of events that get their positions at once.
 pub(crate) const GROUPS: u32 = 1_000;
 
-/// How long giving turns back may take: a database that is away must not hold up the stop.
+/// How long giving leadership back may take: a database that is away must not hold up the stop.
 const GIVING_BACK: Duration = Duration::from_secs(1);
 
 /// How projections are run; the keys of the section `queue.projection`.
@@ -27,7 +27,7 @@ const GIVING_BACK: Duration = Duration::from_secs(1);
 pub struct ProjectorOptions {
     /// The wait when there is nothing to do: `queue.poll-delay-ms`.
     pub poll_delay: Duration,
-    /// How long a turn holds without renewal: `lease`. When a process dies, its projections and its
+    /// How long leadership holds without renewal: `lease`. When a process dies, its projections and its
     /// share of the order stand still for so long.
     pub lease: Duration,
     /// How long one batch, or making the tables, may take: `timeout`. A projection may have a limit
@@ -46,35 +46,35 @@ impl Default for ProjectorOptions {
 }
 
 /// What one step of a projection came to.
-pub(super) enum Step {
+pub(super) enum ProjectionStep {
     /// It moved on.
     Moved,
     /// There is nothing to do.
     Idle,
-    /// Somebody else has the turn.
+    /// Somebody else has the leadership.
     TakenOver,
 }
 
 /// What a task holds and is at. Whoever dies takes it along, and the next one begins from what the
 /// store knows.
 #[derive(Debug, Default)]
-pub(super) struct Work {
-    turn: Option<OurTurn>,
-    /// How far a projection is under its turn.
-    pub(super) begun: Begun,
+pub(super) struct TaskState {
+    leadership: Option<HeldLeadership>,
+    /// How far a projection is under its leadership.
+    pub(super) begun: TaskProgress,
 }
 
-/// A turn that is ours as far as we know: whatever it is a right to is fenced by its token.
+/// Leadership that is ours as far as we know: whatever it is a right to is fenced by its token.
 #[derive(Debug)]
-struct OurTurn {
-    turn: Turn,
+struct HeldLeadership {
+    leadership: Leadership,
     /// When it was last renewed, at the latest; none when it must be asked for at once.
     renewed: Option<Duration>,
 }
 
-/// What was begun under a turn. Under a later one somebody else may have been at it in between.
+/// What was begun under leadership. Under a later one somebody else may have been at it in between.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Begun {
+pub(super) struct TaskProgress {
     token: i64,
     is_created: bool,
     pub(super) is_rebuilding: bool,
@@ -90,11 +90,11 @@ enum Part {
 }
 
 impl Part {
-    /// The name of its turn.
-    fn turn_name(&self) -> String {
+    /// The name of its leadership.
+    fn leadership_name(&self) -> String {
         match self {
             Self::Sequencer => SEQUENCER.to_owned(),
-            Self::Projection(projection) => turn_name(projection),
+            Self::Projection(projection) => leadership_name(projection),
         }
     }
 }
@@ -130,7 +130,7 @@ impl Projector {
         }
     }
 
-    /// Works until `shutdown` completes; then gives its turns back, so that others go on at once. If
+    /// Works until `shutdown` completes; then gives its leadership back, so that others go on at once. If
     /// canceled, they run out and others go on after that.
     ///
     /// The sequencer and every projection are tasks of their own: one that hangs holds up itself
@@ -143,7 +143,7 @@ impl Projector {
         let parts = projector.projections.iter().cloned();
         let parts = parts.map(Part::Projection).chain([Part::Sequencer]);
         let tasks = parts.map(|part| {
-            let name = part.turn_name();
+            let name = part.leadership_name();
             let task = Arc::clone(&projector).serve(part, stopped.clone());
             projector.spawn.spawn(&name, Box::pin(task))
         });
@@ -159,9 +159,9 @@ impl Projector {
         }
     }
 
-    /// One task: works until the stop, then gives its turn back.
+    /// One task: works until the stop, then gives its leadership back.
     async fn serve(self: Arc<Self>, part: Part, mut stopped: watch::Receiver<bool>) {
-        let mut work = Work::default();
+        let mut work = TaskState::default();
         let working = async {
             loop {
                 let round = CatchPanic(Box::pin(self.round(&part, &mut work))).await;
@@ -170,8 +170,12 @@ impl Projector {
                     Ok(false) => self.clock.sleep(self.options.poll_delay).await,
                     Err(panic) => {
                         // Nobody knows how far it came; the store does.
-                        work = Work::default();
-                        tracing::error!(panic, name = part.turn_name(), "begins anew");
+                        work = TaskState::default();
+                        tracing::error!(
+                            panic,
+                            name = part.leadership_name(),
+                            "projection task panicked; restarting it"
+                        );
                         self.clock.sleep(self.options.poll_delay).await;
                     }
                 }
@@ -183,73 +187,81 @@ impl Projector {
             _ = stopped.wait_for(|stop| *stop) => {}
             () = working => {}
         }
-        let Some(OurTurn { turn, .. }) = &work.turn else {
+        let Some(HeldLeadership { leadership, .. }) = &work.leadership else {
             return;
         };
-        if let Err(error) = self.store.keep_turn(turn, Duration::ZERO).await {
-            tracing::debug!(%error, turn = turn.name, "a turn is left to run out");
+        if let Err(error) = self
+            .store
+            .renew_leadership(leadership, Duration::ZERO)
+            .await
+        {
+            tracing::debug!(%error, leadership = leadership.name, "could not release the leadership; letting it expire");
         }
     }
 
     /// One round of a task; says whether there may be more at once.
-    async fn round(&self, part: &Part, work: &mut Work) -> bool {
+    async fn round(&self, part: &Part, work: &mut TaskState) -> bool {
         match part {
             Part::Sequencer => match self.sequence(work).await {
                 Ok(count) => count >= u64::from(GROUPS),
                 Err(error) => {
-                    tracing::warn!(%error, "positions could not be given");
+                    tracing::warn!(%error, "could not assign log positions");
                     false
                 }
             },
             Part::Projection(projection) => match self.attend(projection, work).await {
-                Ok(Step::Moved) => true,
-                Ok(Step::Idle | Step::TakenOver) => false,
+                Ok(ProjectionStep::Moved) => true,
+                Ok(ProjectionStep::Idle | ProjectionStep::TakenOver) => false,
                 Err(error) => {
-                    tracing::warn!(%error, projection = projection.name(), "a projection stands");
+                    tracing::warn!(%error, projection = projection.name(), "projection is stuck; retrying");
                     false
                 }
             },
         }
     }
 
-    /// The turn of `name`, where it is ours or free. One that is ours is renewed three times per
+    /// The leadership of `name`, where it is ours or free. One that is ours is renewed three times per
     /// lease and not at every round, which would be a synced write each.
-    pub(super) async fn turn(
+    pub(super) async fn leadership(
         &self,
         name: &str,
-        work: &mut Work,
-    ) -> Result<Option<Turn>, QueueError> {
+        work: &mut TaskState,
+    ) -> Result<Option<Leadership>, QueueError> {
         // Before the call: the lease begins at some time within it.
         let now = self.clock.elapsed();
-        if let Some(ours) = &mut work.turn {
+        if let Some(ours) = &mut work.leadership {
             let is_fresh = |renewed: Duration| now < renewed + self.options.lease / 3;
             if ours.renewed.is_some_and(is_fresh) {
-                return Ok(Some(ours.turn.clone()));
+                return Ok(Some(ours.leadership.clone()));
             }
-            if self.store.keep_turn(&ours.turn, self.options.lease).await? {
+            if self
+                .store
+                .renew_leadership(&ours.leadership, self.options.lease)
+                .await?
+            {
                 ours.renewed = Some(now);
-                return Ok(Some(ours.turn.clone()));
+                return Ok(Some(ours.leadership.clone()));
             }
-            work.turn = None;
+            work.leadership = None;
         }
         let taken = self
             .store
-            .take_turn(name, &self.owner, self.options.lease)
+            .acquire_leadership(name, &self.owner, self.options.lease)
             .await?;
-        work.turn = taken.clone().map(|turn| OurTurn {
-            turn,
+        work.leadership = taken.clone().map(|leadership| HeldLeadership {
+            leadership,
             renewed: Some(now),
         });
         Ok(taken)
     }
 
-    async fn sequence(&self, work: &mut Work) -> Result<u64, QueueError> {
-        if self.turn(SEQUENCER, work).await?.is_none() {
+    async fn sequence(&self, work: &mut TaskState) -> Result<u64, QueueError> {
+        if self.leadership(SEQUENCER, work).await?.is_none() {
             return Ok(0);
         }
         let sequenced = self.store.sequence(GROUPS).await;
         if sequenced.is_err()
-            && let Some(ours) = &mut work.turn
+            && let Some(ours) = &mut work.leadership
         {
             // It may be because somebody else does it, so the next round asks.
             ours.renewed = None;
@@ -258,9 +270,13 @@ impl Projector {
     }
 
     /// One batch of what readers see, and one of its rebuild where that is asked for.
-    async fn attend(&self, projection: &Projection, work: &mut Work) -> Result<Step, RebuildError> {
-        let Some(turn) = self.hold(projection, work).await? else {
-            return Ok(Step::TakenOver);
+    async fn attend(
+        &self,
+        projection: &Projection,
+        work: &mut TaskState,
+    ) -> Result<ProjectionStep, RebuildError> {
+        let Some(leadership) = self.hold(projection, work).await? else {
+            return Ok(ProjectionStep::TakenOver);
         };
         let known = self.store.projections().await;
         let known = known.map_err(|source| RebuildError::Store {
@@ -274,20 +290,20 @@ impl Projector {
                 .map(|(_, at)| *at)
         };
         let from = at(projection.name()).unwrap_or(0);
-        let requested = at(&request_of(projection.name())).map(Wanted::of);
+        let requested = at(&request_of(projection.name())).map(RebuildMode::of);
         // Its tables hold what it had built before: it is built beside them.
         let is_forgotten = at(&forgotten_of(projection.name())).is_some();
-        let wanted = requested.or(is_forgotten.then_some(Wanted::Whole));
+        let wanted = requested.or(is_forgotten.then_some(RebuildMode::Whole));
         let live = match is_forgotten {
             // Not where the log lacks what its tables hold, unless that is asked for.
             true => {
-                let wanted = requested.unwrap_or(Wanted::Whole);
+                let wanted = requested.unwrap_or(RebuildMode::Whole);
                 let checked = self.check_log(projection.name(), wanted).await;
-                checked.map(|()| Step::Idle)
+                checked.map(|()| ProjectionStep::Idle)
             }
             false => {
                 let at = (projection.name(), from);
-                self.step(projection, at, Target::Live, &turn).await
+                self.step(projection, at, Target::Live, &leadership).await
             }
         };
         if is_forgotten && live.is_err() {
@@ -296,58 +312,58 @@ impl Projector {
         let shadow = at(&shadow_of(projection.name()));
         // Also where that one stands: a rebuild may be what mends it.
         let rebuilt = self
-            .follow(projection, wanted, shadow, &turn, &mut work.begun)
+            .follow(projection, wanted, shadow, &leadership, &mut work.begun)
             .await;
         let (live, rebuilt) = (live?, rebuilt?);
-        let is_taken = |step: &Step| matches!(step, Step::TakenOver);
+        let is_taken = |step: &ProjectionStep| matches!(step, ProjectionStep::TakenOver);
         if (is_taken(&live) || is_taken(&rebuilt))
-            && let Some(ours) = &mut work.turn
+            && let Some(ours) = &mut work.leadership
         {
             // Somebody knows better than we do, so the next round asks.
             ours.renewed = None;
         }
         Ok(match (live, rebuilt) {
-            (Step::Moved, _) | (_, Step::Moved) => Step::Moved,
+            (ProjectionStep::Moved, _) | (_, ProjectionStep::Moved) => ProjectionStep::Moved,
             (live, _) => live,
         })
     }
 
-    /// The turn of a projection whose tables are there; none while somebody else has it.
+    /// The leadership of a projection whose tables are there; none while somebody else has it.
     async fn hold(
         &self,
         projection: &Projection,
-        work: &mut Work,
-    ) -> Result<Option<Turn>, RebuildError> {
-        let held = self.turn(&turn_name(projection), work).await;
+        work: &mut TaskState,
+    ) -> Result<Option<Leadership>, RebuildError> {
+        let held = self.leadership(&leadership_name(projection), work).await;
         let held = held.map_err(|source| RebuildError::Store {
             name: projection.name.clone(),
             source,
         })?;
-        let Some(turn) = held else {
+        let Some(leadership) = held else {
             return Ok(None);
         };
-        if work.begun.token != turn.token {
-            work.begun = Begun {
-                token: turn.token,
-                ..Begun::default()
+        if work.begun.token != leadership.token {
+            work.begun = TaskProgress {
+                token: leadership.token,
+                ..TaskProgress::default()
             };
         }
         if !work.begun.is_created {
-            if !self.create(projection, Target::Live, &turn).await? {
-                work.turn = None;
+            if !self.create(projection, Target::Live, &leadership).await? {
+                work.leadership = None;
                 return Ok(None);
             }
             work.begun.is_created = true;
         }
-        Ok(Some(turn))
+        Ok(Some(leadership))
     }
 
-    /// Makes the tables of a projection where they are missing, and says whether the turn was kept.
+    /// Makes the tables of a projection where they are missing, and says whether the leadership was kept.
     pub(super) async fn create(
         &self,
         projection: &Projection,
         target: Target,
-        turn: &Turn,
+        leadership: &Leadership,
     ) -> Result<bool, RebuildError> {
         let failed = |source| RebuildError::Store {
             name: projection.name.clone(),
@@ -361,17 +377,17 @@ impl Projector {
         // Its position is there before its tables: from now on retention waits for it, also while
         // making them, or its first batch, goes wrong.
         let tx = self.store.begin().await.map_err(failed)?;
-        let kept = self.store.advance(tx, turn, &name, at, at).await;
+        let kept = self.store.advance(tx, leadership, &name, at, at).await;
         if !kept.map_err(failed)? {
             return Ok(false);
         }
         let mut tx = self.store.begin().await.map_err(failed)?;
         let lent = &mut tx;
         let creating = Box::pin(async { (projection.create)(lent, target).await });
-        if !self.guard(projection, turn, creating).await? {
+        if !self.guard(projection, leadership, creating).await? {
             return Ok(false);
         }
-        let kept = self.store.advance(tx, turn, &name, at, at).await;
+        let kept = self.store.advance(tx, leadership, &name, at, at).await;
         kept.map_err(failed)
     }
 
@@ -382,8 +398,8 @@ impl Projector {
         projection: &Projection,
         (name, from): (&str, i64),
         target: Target,
-        turn: &Turn,
-    ) -> Result<Step, RebuildError> {
+        leadership: &Leadership,
+    ) -> Result<ProjectionStep, RebuildError> {
         let failed = |source| RebuildError::Store {
             name: projection.name.clone(),
             source,
@@ -394,7 +410,7 @@ impl Projector {
             .await
             .map_err(failed)?;
         if page.last <= from {
-            return Ok(Step::Idle);
+            return Ok(ProjectionStep::Idle);
         }
         let mut tx = self.store.begin().await.map_err(failed)?;
         if !page.events.is_empty() {
@@ -402,16 +418,22 @@ impl Projector {
             // caught.
             let (lent, events) = (&mut tx, &page.events);
             let applying = Box::pin(async { (projection.apply)(lent, target, events).await });
-            if !self.guard(projection, turn, applying).await? {
-                return Ok(Step::TakenOver);
+            if !self.guard(projection, leadership, applying).await? {
+                return Ok(ProjectionStep::TakenOver);
             }
         }
-        let advanced = self.store.advance(tx, turn, name, from, page.last).await;
+        let advanced = self
+            .store
+            .advance(tx, leadership, name, from, page.last)
+            .await;
         if advanced.map_err(failed)? {
-            Ok(Step::Moved)
+            Ok(ProjectionStep::Moved)
         } else {
-            tracing::warn!(name, "a batch was taken back: somebody else has the turn");
-            Ok(Step::TakenOver)
+            tracing::warn!(
+                name,
+                "another process has the leadership; batch rolled back"
+            );
+            Ok(ProjectionStep::TakenOver)
         }
     }
 }
@@ -425,6 +447,6 @@ impl Drop for Tasks {
     }
 }
 
-pub(super) fn turn_name(projection: &Projection) -> String {
-    turn_of(&projection.name)
+pub(super) fn leadership_name(projection: &Projection) -> String {
+    leadership_of(&projection.name)
 }

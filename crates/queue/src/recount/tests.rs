@@ -6,28 +6,28 @@ fn id(n: u128) -> EventId {
     EventId::from_u128(BORN + n)
 }
 
-fn logged(is_failed: bool) -> Seen {
-    Seen {
+fn logged(is_failed: bool) -> FoundRows {
+    FoundRows {
         logged: Some(is_failed),
-        ..Seen::default()
+        ..FoundRows::default()
     }
 }
 
-fn row(place: Place) -> Seen {
-    Seen {
+fn row(place: Place) -> FoundRows {
+    FoundRows {
         row: Some(place),
-        ..Seen::default()
+        ..FoundRows::default()
     }
 }
 
-fn waiting() -> Seen {
-    Seen {
+fn waiting() -> FoundRows {
+    FoundRows {
         is_waiting: true,
-        ..Seen::default()
+        ..FoundRows::default()
     }
 }
 
-fn places(seen: &Seen) -> Vec<Place> {
+fn places(seen: &FoundRows) -> Vec<Place> {
     seen.places().collect()
 }
 
@@ -37,17 +37,17 @@ fn an_event_is_where_its_tables_have_it() {
     assert_eq!(places(&logged(true)), [Place::DeadLettered]);
     assert_eq!(places(&row(Place::Parked)), [Place::Parked]);
     assert_eq!(places(&waiting()), [Place::Queued]);
-    let claimed = Seen {
+    let claimed = FoundRows {
         batches: 1,
-        ..Seen::default()
+        ..FoundRows::default()
     };
     assert_eq!(places(&claimed), [Place::Queued]);
-    assert_eq!(places(&Seen::default()), []);
+    assert_eq!(places(&FoundRows::default()), []);
 }
 
 #[test]
 fn an_event_of_the_log_that_nobody_finds_there_is_nowhere() {
-    let adrift = Seen {
+    let adrift = FoundRows {
         is_adrift: true,
         // The batch that it was settled from lists it, and will not hand it out again.
         batches: 1,
@@ -59,7 +59,7 @@ fn an_event_of_the_log_that_nobody_finds_there_is_nowhere() {
 #[test]
 fn a_batch_that_lists_what_was_settled_counts_no_second_time() {
     for settled in [logged(false), row(Place::Retrying)] {
-        let listed = Seen {
+        let listed = FoundRows {
             batches: 1,
             ..settled.clone()
         };
@@ -69,19 +69,19 @@ fn a_batch_that_lists_what_was_settled_counts_no_second_time() {
 
 #[test]
 fn an_event_in_two_places_is_found_twice() {
-    let twice = Seen {
+    let twice = FoundRows {
         row: Some(Place::Retrying),
         ..logged(false)
     };
     assert_eq!(places(&twice), [Place::Delivered, Place::Retrying]);
-    let again = Seen {
+    let again = FoundRows {
         is_waiting: true,
         ..logged(false)
     };
     assert_eq!(places(&again), [Place::Delivered, Place::Queued]);
-    let two_batches = Seen {
+    let two_batches = FoundRows {
         batches: 2,
-        ..Seen::default()
+        ..FoundRows::default()
     };
     assert_eq!(places(&two_batches).len(), 2);
     let mut books = Books::default();
@@ -107,7 +107,7 @@ fn delivered(count: u128) -> Books {
     books
 }
 
-fn ids_of(recount: &Recount) -> Vec<Option<EventId>> {
+fn ids_of(recount: &QueueRecount) -> Vec<Option<EventId>> {
     recount.missing.iter().map(|one| one.id).collect()
 }
 
@@ -116,7 +116,7 @@ fn several_events_that_are_nowhere_are_named() {
     let mut count = Count::default();
     for n in 0..10 {
         let seen = match n {
-            3 | 4 | 8 => Seen::default(),
+            3 | 4 | 8 => FoundRows::default(),
             _ => logged(false),
         };
         count.add(id(n), &seen);
@@ -131,7 +131,7 @@ fn one_without_payload_beside_one_that_is_nowhere_is_named_by_the_sums() {
     let mut count = Count::default();
     for n in [0, 1, 2, 4] {
         let seen = match n {
-            2 => Seen::default(),
+            2 => FoundRows::default(),
             _ => logged(false),
         };
         count.add(id(n), &seen);
@@ -145,12 +145,12 @@ fn what_the_books_never_knew_takes_no_name_from_what_is_missing() {
     let mut count = Count::default();
     // Event 0 lost its payload; 7 and 9 are nowhere and nobody accepted them.
     count.add(id(1), &logged(false));
-    count.add(id(7), &Seen::default());
+    count.add(id(7), &FoundRows::default());
     let recount = count.finish(delivered(2));
     assert_eq!(ids_of(&recount), [Some(id(0))]);
     let mut count = Count::default();
-    count.add(id(7), &Seen::default());
-    count.add(id(9), &Seen::default());
+    count.add(id(7), &FoundRows::default());
+    count.add(id(9), &FoundRows::default());
     let recount = count.finish(delivered(2));
     assert_eq!(recount.unaccounted(), 2);
     assert_eq!(ids_of(&recount), [None]);
@@ -165,7 +165,7 @@ fn two_short_places_are_not_confused() {
     let mut count = Count::default();
     for n in 0..8 {
         let seen = match n {
-            0 | 1 | 6 | 7 => Seen::default(),
+            0 | 1 | 6 | 7 => FoundRows::default(),
             2 | 3 => logged(false),
             _ => waiting(),
         };
@@ -186,7 +186,7 @@ fn what_the_sums_name_is_out_of_the_way_of_the_others() {
     for n in 0..8 {
         let seen = match n {
             // One of those delivered, and two of those that wait.
-            1 | 4 | 6 => Seen::default(),
+            1 | 4 | 6 => FoundRows::default(),
             0 | 2 => logged(false),
             _ => waiting(),
         };
@@ -206,11 +206,11 @@ fn what_is_claimed_is_in_flight_on_both_sides() {
         books.move_one(id(n), None, Some(Place::Queued));
     }
     books.move_one(id(2), Some(Place::Queued), Some(Place::Retrying));
-    let claimed = Seen {
+    let claimed = FoundRows {
         batches: 1,
-        ..Seen::default()
+        ..FoundRows::default()
     };
-    let retried = Seen {
+    let retried = FoundRows {
         is_row_claimed: true,
         ..row(Place::Retrying)
     };

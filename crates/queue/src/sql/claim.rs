@@ -7,7 +7,7 @@ use tidegate_core::books::Place;
 
 use super::columns::small;
 use crate::port::{
-    Claim, ClaimRequest, ClaimedEvent, HandlerState, Held, Lane, PATIENCE, Registry,
+    Claim, ClaimRequest, ClaimedEvent, HandlerState, Lane, LeaseId, POISON_STARVATION, Registry,
 };
 
 /// Which rows are looked for.
@@ -16,21 +16,21 @@ pub(super) enum RowKind {
     /// Those of which fewer than two leases ran out.
     Trusted,
     /// One of the others.
-    Suspect,
+    Poison,
     /// One of those that have waited for long.
     Starved,
 }
 
 impl RowKind {
-    pub(super) fn is_suspect(self) -> bool {
+    pub(super) fn is_poison(self) -> bool {
         self != Self::Trusted
     }
 
     /// For how many leases more than others such a row has waited.
-    pub(super) fn patience(self) -> u32 {
+    pub(super) fn starvation(self) -> u32 {
         match self {
-            Self::Trusted | Self::Suspect => 0,
-            Self::Starved => PATIENCE,
+            Self::Trusted | Self::Poison => 0,
+            Self::Starved => POISON_STARVATION,
         }
     }
 }
@@ -38,7 +38,7 @@ impl RowKind {
 /// Numbers of events that were claimed, before the events are read.
 #[derive(Default)]
 pub(super) struct ClaimedIds {
-    held: BTreeMap<i64, (Held, u32, Place)>,
+    leases: BTreeMap<i64, (LeaseId, u32, Place)>,
     pub(super) order: Vec<i64>,
     /// Batches with their events.
     pub(super) batches: Vec<(i64, Vec<i64>)>,
@@ -56,8 +56,8 @@ impl ClaimedIds {
         ids: Vec<i64>,
     ) {
         for id in &ids {
-            let held = Held::Batch { batch, token };
-            self.note(*id, held, small(attempts), abandoned, Place::Queued);
+            let lease = LeaseId::Batch { batch, token };
+            self.note(*id, lease, small(attempts), abandoned, Place::Queued);
         }
         if !ids.is_empty() {
             self.batches.push((batch, ids));
@@ -66,14 +66,14 @@ impl ClaimedIds {
 
     /// Notes an event with a row of its own.
     pub(super) fn row(&mut self, id: i64, token: i64, attempts: u32, abandoned: i64, place: Place) {
-        self.note(id, Held::Row { id, token }, attempts, abandoned, place);
+        self.note(id, LeaseId::Row { id, token }, attempts, abandoned, place);
     }
 
-    fn note(&mut self, id: i64, held: Held, attempts: u32, abandoned: i64, place: Place) {
+    fn note(&mut self, id: i64, lease: LeaseId, attempts: u32, abandoned: i64, place: Place) {
         if abandoned > 0 {
             self.abandoned.insert(id, small(abandoned));
         }
-        self.held.insert(id, (held, attempts, place));
+        self.leases.insert(id, (lease, attempts, place));
         self.order.push(id);
     }
 
@@ -83,13 +83,13 @@ impl ClaimedIds {
         request.limit.saturating_sub(taken)
     }
 
-    /// How many rows of this kind may be claimed. Where something that ran out was taken, no suspect comes
+    /// How many rows of this kind may be claimed. Where something that ran out was taken, no poison candidate comes
     /// with it.
     pub(super) fn row_limit(&self, request: &ClaimRequest, kind: RowKind) -> u32 {
         match kind {
             RowKind::Trusted => self.room(request),
-            RowKind::Suspect | RowKind::Starved => {
-                let is_free = request.suspects && self.abandoned.is_empty();
+            RowKind::Poison | RowKind::Starved => {
+                let is_free = request.include_poison && self.abandoned.is_empty();
                 self.room(request).min(u32::from(is_free))
             }
         }
@@ -97,11 +97,11 @@ impl ClaimedIds {
 
     /// The claim of an event, and how often it was claimed.
     pub(super) fn claim(&self, id: i64, event_id: EventId) -> Option<(Claim, u32)> {
-        let (held, attempts, place) = self.held.get(&id)?.clone();
+        let (lease, attempts, place) = self.leases.get(&id)?.clone();
         let claim = Claim {
             id,
             event_id,
-            held,
+            lease,
             place,
         };
         Some((claim, attempts))
@@ -110,7 +110,7 @@ impl ClaimedIds {
     /// Those that were claimed before.
     pub(super) fn claimed_again(&self) -> Vec<i64> {
         let is_again = |id: &i64| {
-            self.held
+            self.leases
                 .get(id)
                 .is_some_and(|(_, attempts, _)| *attempts > 1)
         };
@@ -180,8 +180,8 @@ pub(super) fn served(
 ) -> Vec<String> {
     let is_served = |lane: &String| {
         let lane = Lane::parse(lane);
-        let is_left = |registry| lane.is_left_to(&request.serves, registry);
-        lane.is_served_by(&request.serves) || registry.is_some_and(is_left)
+        let is_left = |registry| lane.is_left_to(&request.filter, registry);
+        lane.is_served_by(&request.filter) || registry.is_some_and(is_left)
     };
     lanes.into_iter().filter(is_served).collect()
 }

@@ -8,35 +8,37 @@ use tidegate_core::books::{Bucket, Place, Posting, postings};
 use tidegate_store::span_ms;
 
 use crate::QueueError;
-use crate::port::{Disposition, HandlerResult, HandlerState, Held, Listed, Move, Settlement};
+use crate::port::{
+    Disposition, HandlerResult, HandlerState, LeaseId, ListedEvent, Settlement, Transition,
+};
 
-/// The moves of a settlement by the lease they are held by.
+/// The transitions of a settlement by the lease they are held by.
 #[derive(Default)]
 pub(super) struct ByLease<'a> {
     /// By batch and token: moves, and whether the batch is finished after this.
-    pub(super) batches: BTreeMap<(i64, i64), (Vec<&'a Move>, bool)>,
-    pub(super) rows: Vec<&'a Move>,
+    pub(super) batches: BTreeMap<(i64, i64), (Vec<&'a Transition>, bool)>,
+    pub(super) rows: Vec<&'a Transition>,
     /// Events of which the same claim was settled twice.
     pub(super) again: Vec<i64>,
 }
 
 impl<'a> ByLease<'a> {
     pub(super) fn of(settlement: &'a Settlement) -> Self {
-        let (moves, again) = settlement.once_each();
+        let (transitions, again) = settlement.once_each();
         let mut by = Self {
             again,
             ..Self::default()
         };
-        for one in moves {
-            match one.claim.held {
-                Held::Batch { batch, token } => {
+        for one in transitions {
+            match one.claim.lease {
+                LeaseId::Batch { batch, token } => {
                     by.batches.entry((batch, token)).or_default().0.push(one);
                 }
-                Held::Row { .. } => by.rows.push(one),
+                LeaseId::Row { .. } => by.rows.push(one),
             }
         }
         for held in &settlement.finished {
-            if let Held::Batch { batch, token } = *held {
+            if let LeaseId::Batch { batch, token } = *held {
                 by.batches.entry((batch, token)).or_default().1 = true;
             }
         }
@@ -65,7 +67,10 @@ impl ParkedKeys {
 
 /// Keys whose next event may go now.
 pub(super) fn keys_of(settlement: &Settlement) -> Vec<String> {
-    let keys = settlement.moves.iter().filter_map(|one| one.key.clone());
+    let keys = settlement
+        .transitions
+        .iter()
+        .filter_map(|one| one.key.clone());
     let mut keys: Vec<String> = keys.collect();
     keys.sort();
     keys.dedup();
@@ -74,40 +79,40 @@ pub(super) fn keys_of(settlement: &Settlement) -> Vec<String> {
 
 /// How a row goes on: its lane, its place, and after how many milliseconds it is due; none for not
 /// before it is released.
-pub(super) struct Onward {
+pub(super) struct RowUpdate {
     pub(super) lane: String,
     pub(super) place: Place,
     pub(super) after_ms: Option<i64>,
 }
 
-/// Where a move leads, as the tables see it.
-pub(super) enum Goal {
+/// Where a transition leads, as the tables see it.
+pub(super) enum TransitionEffect {
     Log {
         errors: Option<String>,
         handlers: Option<String>,
     },
-    Row(Onward),
+    Row(RowUpdate),
 }
 
-pub(super) fn goal(one: &Move) -> Goal {
+pub(super) fn goal(one: &Transition) -> TransitionEffect {
     let place = one.to.place(&one.claim.place);
     match &one.to {
-        Disposition::Finalize { errors, handlers } => Goal::Log {
+        Disposition::Finalize { errors, handlers } => TransitionEffect::Log {
             errors: (!errors.is_empty()).then(|| errors_text(errors)),
             handlers: handlers.clone(),
         },
-        Disposition::Retry { after, lane } => Goal::Row(Onward {
+        Disposition::Retry { after, lane } => TransitionEffect::Row(RowUpdate {
             lane: lane.to_string(),
             place,
             after_ms: Some(span_ms(*after)),
         }),
-        Disposition::Leave { lane } => Goal::Row(Onward {
+        Disposition::Defer { lane } => TransitionEffect::Row(RowUpdate {
             lane: lane.to_string(),
             place,
             // One with a key goes when its turn has come, which the release finds out.
             after_ms: one.key.is_none().then_some(0),
         }),
-        Disposition::Park { lane } => Goal::Row(Onward {
+        Disposition::Park { lane } => TransitionEffect::Row(RowUpdate {
             lane: lane.to_string(),
             place,
             after_ms: None,
@@ -116,9 +121,9 @@ pub(super) fn goal(one: &Move) -> Goal {
 }
 
 /// The postings of these moves together.
-pub(super) fn postings_of(moves: &[&Move]) -> Vec<Posting> {
+pub(super) fn postings_of(transitions: &[&Transition]) -> Vec<Posting> {
     let mut by_move: BTreeMap<(Place, Place), Vec<_>> = BTreeMap::new();
-    for one in moves {
+    for one in transitions {
         let from = one.claim.place.clone();
         let to = one.to.place(&from);
         if from != to {
@@ -135,7 +140,7 @@ pub(super) fn postings_of(moves: &[&Move]) -> Vec<Posting> {
 }
 
 /// The posting of one move, if it changes the books.
-pub(super) fn posting_of(one: &Move) -> Option<(Bucket, Place, Place)> {
+pub(super) fn posting_of(one: &Transition) -> Option<(Bucket, Place, Place)> {
     let from = one.claim.place.clone();
     let to = one.to.place(&from);
     (from != to).then(|| (Bucket::of(one.claim.event_id), from, to))
@@ -204,29 +209,29 @@ pub(super) fn canceled_errors() -> String {
 pub(super) const OPERATOR: &str = "operator";
 
 /// Why an event, which is shown as this, was not given back.
-pub(super) fn not_redriven(id: i64, shown: Option<Listed>) -> QueueError {
-    misplaced(id, shown, "tried again")
+pub(super) fn not_redriven(id: i64, shown: Option<ListedEvent>) -> QueueError {
+    wrong_state(id, shown, "tried again")
 }
 
 /// Why an event, which is shown as this, was not canceled.
-pub(super) fn not_canceled(id: i64, shown: Option<Listed>) -> QueueError {
+pub(super) fn not_canceled(id: i64, shown: Option<ListedEvent>) -> QueueError {
     match shown {
-        Some(Listed {
+        Some(ListedEvent {
             locked_by: Some(owner),
             ..
         }) => QueueError::Busy { id, owner },
-        shown => misplaced(id, shown, "canceled"),
+        shown => wrong_state(id, shown, "canceled"),
     }
 }
 
-fn misplaced(id: i64, shown: Option<Listed>, wanted: &'static str) -> QueueError {
+fn wrong_state(id: i64, shown: Option<ListedEvent>, wanted: &'static str) -> QueueError {
     match shown {
-        Some(listed) => QueueError::Misplaced {
+        Some(listed) => QueueError::WrongState {
             id,
             state: listed.status.as_str(),
             wanted,
         },
-        None => QueueError::Unknown { id },
+        None => QueueError::UnknownEvent { id },
     }
 }
 

@@ -11,8 +11,10 @@ use tidegate_store::sqlx;
 
 use super::columns::{errors_of, place_of, shown_payload, small};
 use crate::event::headers_of;
-use crate::port::{HandlerResult, HandlerState, Listed, LogEvent, Sighting, SightingState, Status};
-use crate::recount::Seen;
+use crate::port::{
+    HandlerResult, HandlerState, ListedEvent, LocationState, LogEvent, QueueLocation, QueueStatus,
+};
+use crate::recount::FoundRows;
 
 /// Columns that each database has in its own way.
 pub(super) trait OwnColumns {
@@ -65,7 +67,7 @@ pub(super) fn event_id(text: &str) -> Result<EventId, sqlx::Error> {
 /// What the rows of the queue's statements hold.
 pub(super) trait QueueRow {
     /// One event as it is listed, without the states of its handlers.
-    fn listed(&self) -> Result<Listed, sqlx::Error>;
+    fn listed(&self) -> Result<ListedEvent, sqlx::Error>;
 
     /// The state of a handler, from this column on.
     fn handler_state(&self, first: usize) -> Result<HandlerState, sqlx::Error>;
@@ -74,7 +76,7 @@ pub(super) trait QueueRow {
     fn log_event(&self) -> Result<LogEvent, sqlx::Error>;
 
     /// One event of a recount, and where the tables have it.
-    fn counted(&self) -> Result<(EventId, Seen), sqlx::Error>;
+    fn counted(&self) -> Result<(EventId, FoundRows), sqlx::Error>;
 }
 
 impl<R, D> QueueRow for R
@@ -87,15 +89,15 @@ where
     for<'r> &'r str: sqlx::Decode<'r, D> + Type<D>,
     for<'r> String: sqlx::Decode<'r, D> + Type<D>,
 {
-    fn listed(&self) -> Result<Listed, sqlx::Error> {
-        Ok(Listed {
+    fn listed(&self) -> Result<ListedEvent, sqlx::Error> {
+        Ok(ListedEvent {
             id: self.try_get(0)?,
             event_id: self.event_id(1)?,
             type_name: self.shown(2)?.unwrap_or_default(),
             key: self.shown(3)?,
             payload: shown_payload(self.shown(4)?.unwrap_or_default()),
             headers: headers_of(self.shown(5)?.as_deref()),
-            status: Status::parse(self.try_get(6)?).unwrap_or(Status::Pending),
+            status: QueueStatus::parse(self.try_get(6)?).unwrap_or(QueueStatus::Pending),
             attempts: self.count(7)?,
             created_ms: self.try_get(8)?,
             next_attempt_ms: self.try_get(9)?,
@@ -130,9 +132,9 @@ where
         })
     }
 
-    fn counted(&self) -> Result<(EventId, Seen), sqlx::Error> {
+    fn counted(&self) -> Result<(EventId, FoundRows), sqlx::Error> {
         let place: Option<&str> = self.try_get(2)?;
-        let seen = Seen {
+        let seen = FoundRows {
             logged: self.try_get(1)?,
             row: place.map(place_of),
             is_row_claimed: self.try_get(3)?,
@@ -146,15 +148,15 @@ where
 }
 
 /// Where an event is that is shown as this, and whose row, if it has one, has this place.
-pub(super) fn sighting(shown: Listed, row: Option<&str>) -> Sighting {
+pub(super) fn sighting(shown: ListedEvent, row: Option<&str>) -> QueueLocation {
     let state = match shown.finalized_ms {
-        Some(_) => SightingState::Finished {
-            is_failed: shown.status == Status::CompletedWithErrors,
+        Some(_) => LocationState::Finished {
+            is_failed: shown.status == QueueStatus::CompletedWithErrors,
         },
-        None => SightingState::Unfinished {
-            is_claimed: shown.status == Status::Processing,
+        None => LocationState::Unfinished {
+            is_claimed: shown.status == QueueStatus::Processing,
             row: row.map(place_of),
         },
     };
-    Sighting::of(shown, state)
+    QueueLocation::of(shown, state)
 }

@@ -21,13 +21,14 @@ use tidegate_core::env::Env;
 use tidegate_store::{BoxFuture, Postgres, Store, span_ms, sqlx};
 
 use super::columns::{ParkedKeys, canceled_errors, not_canceled, not_redriven, unsigned};
+use super::leadership;
 use super::projection::{HAS_REMOVED, POSITION, POSITIONS, REBUILDS};
-use super::turn;
 use crate::QueueError;
 use crate::event::NewEvent;
 use crate::port::{
-    Answer, ClaimRequest, Claimed, Cleaned, Filter, HandlerCommit, Held, Listed, LogPage,
-    QueueStore, Recount, Registry, Settlement, Sighting, Stats, Turn,
+    ClaimRequest, Claimed, Cleaned, EventFilter, HandlerCommit, Leadership, LeaseId, ListedEvent,
+    LogPage, QueueLocation, QueueRecount, QueueStats, QueueStore, Registry, Settlement,
+    StoreFuture,
 };
 use crate::tx::Tx;
 
@@ -54,7 +55,7 @@ pub struct PostgresQueue {
     inbox: String,
     /// The numbers of handler sets, which never change.
     sets: Mutex<BTreeMap<String, i32>>,
-    sequencer: Mutex<projection::Below>,
+    sequencer: Mutex<projection::GroupHorizon>,
     parked: Mutex<ParkedKeys>,
 }
 
@@ -99,7 +100,7 @@ impl PostgresQueue {
     /// Forgets what is known of the tables: they have less than they had, from a backup or as a copy that
     /// was behind. Numbers are given out again then, and what is known of the old ones is about others.
     fn begin_anew(&self) {
-        tracing::warn!("the tables have gone back; what was known of them is forgotten");
+        tracing::warn!("tables are older than before (restored backup?); reading them again");
         self.floor.store(0, Ordering::Relaxed);
         self.sets
             .lock()
@@ -116,7 +117,7 @@ type Asked<'c, T> = BoxFuture<'c, Result<T, sqlx::Error>>;
 
 impl PostgresQueue {
     /// One statement, or several that need no transaction.
-    fn run<T, F>(&self, doing: &'static str, call: F) -> Answer<'_, T>
+    fn run<T, F>(&self, doing: &'static str, call: F) -> StoreFuture<'_, T>
     where
         T: Send + 'static,
         F: for<'c> FnOnce(&'c mut PgConnection) -> Asked<'c, T> + Send + 'static,
@@ -125,7 +126,7 @@ impl PostgresQueue {
     }
 
     /// Several statements that see one moment and change nothing.
-    fn snapshot<T, F>(&self, doing: &'static str, call: F) -> Answer<'_, T>
+    fn snapshot<T, F>(&self, doing: &'static str, call: F) -> StoreFuture<'_, T>
     where
         T: Send + 'static,
         F: for<'c> FnOnce(&'c mut PgConnection) -> Asked<'c, T> + Send + 'static,
@@ -135,11 +136,15 @@ impl PostgresQueue {
 }
 
 impl QueueStore for PostgresQueue {
-    fn publish<'a>(&'a self, events: &'a [NewEvent]) -> Answer<'a, Vec<i64>> {
+    fn publish<'a>(&'a self, events: &'a [NewEvent]) -> StoreFuture<'a, Vec<i64>> {
         Box::pin(self.publish_own(events))
     }
 
-    fn publish_in<'a>(&'a self, tx: &'a mut Tx, events: &'a [NewEvent]) -> Answer<'a, Vec<i64>> {
+    fn publish_in<'a>(
+        &'a self,
+        tx: &'a mut Tx,
+        events: &'a [NewEvent],
+    ) -> StoreFuture<'a, Vec<i64>> {
         Box::pin(async move {
             crate::limit::check_events(events)?;
             let limit = tx.limit()?;
@@ -149,32 +154,36 @@ impl QueueStore for PostgresQueue {
         })
     }
 
-    fn begin(&self) -> Answer<'_, Tx> {
+    fn begin(&self) -> StoreFuture<'_, Tx> {
         Box::pin(async move { Ok(Tx::Sql(self.store.begin().await?)) })
     }
 
-    fn claim<'a>(&'a self, request: &'a ClaimRequest) -> Answer<'a, Claimed> {
+    fn claim<'a>(&'a self, request: &'a ClaimRequest) -> StoreFuture<'a, Claimed> {
         Box::pin(self.claim_due(request))
     }
 
-    fn renew<'a>(&'a self, held: &'a [Held], lease: Duration) -> Answer<'a, Vec<Held>> {
-        let held = held.to_vec();
+    fn renew<'a>(
+        &'a self,
+        leases: &'a [LeaseId],
+        lease: Duration,
+    ) -> StoreFuture<'a, Vec<LeaseId>> {
+        let leases = leases.to_vec();
         self.run("renew claims", move |db| {
-            Box::pin(claim::renew(db, held, span_ms(lease)))
+            Box::pin(claim::renew(db, leases, span_ms(lease)))
         })
     }
 
-    fn reopen(&self, batch: i64, token: i64) -> Answer<'_, Option<(i64, Vec<i64>)>> {
+    fn reopen(&self, batch: i64, token: i64) -> StoreFuture<'_, Option<(i64, Vec<i64>)>> {
         self.run("reopen a batch", move |db| {
             Box::pin(claim::reopen(db, batch, token))
         })
     }
 
-    fn settle<'a>(&'a self, settlement: &'a Settlement) -> Answer<'a, Vec<i64>> {
-        Box::pin(self.settle_moves(settlement))
+    fn settle<'a>(&'a self, settlement: &'a Settlement) -> StoreFuture<'a, Vec<i64>> {
+        Box::pin(self.settle_transitions(settlement))
     }
 
-    fn record<'a>(&'a self, tx: Option<Tx>, commit: &'a HandlerCommit) -> Answer<'a, bool> {
+    fn record<'a>(&'a self, tx: Option<Tx>, commit: &'a HandlerCommit) -> StoreFuture<'a, bool> {
         Box::pin(self.record_result(tx, commit))
     }
 
@@ -184,7 +193,7 @@ impl QueueStore for PostgresQueue {
         handler: &'a str,
         event: EventId,
         sub_task: &'a str,
-    ) -> Answer<'a, bool> {
+    ) -> StoreFuture<'a, bool> {
         let doing = "look for a side effect";
         let inbox = &self.inbox;
         let sql = format!(
@@ -205,21 +214,21 @@ impl QueueStore for PostgresQueue {
         })
     }
 
-    fn register<'a>(&'a self, handlers: &'a [(String, String)]) -> Answer<'a, ()> {
+    fn register<'a>(&'a self, handlers: &'a [(String, String)]) -> StoreFuture<'a, ()> {
         let (types, names): (Vec<String>, Vec<String>) = handlers.iter().cloned().unzip();
         self.run("register handlers", move |db| {
             Box::pin(maintain::register(db, types, names))
         })
     }
 
-    fn unregister<'a>(&'a self, type_name: &'a str, handler: &'a str) -> Answer<'a, bool> {
+    fn unregister<'a>(&'a self, type_name: &'a str, handler: &'a str) -> StoreFuture<'a, bool> {
         let (type_name, handler) = (type_name.to_owned(), handler.to_owned());
         self.run("unregister a handler", move |db| {
             Box::pin(maintain::unregister(db, type_name, handler))
         })
     }
 
-    fn registry(&self) -> Answer<'_, Registry> {
+    fn registry(&self) -> StoreFuture<'_, Registry> {
         Box::pin(async move {
             let known = self.registry.load(Ordering::Relaxed);
             let read = self.run("read the registry", |db| {
@@ -237,49 +246,53 @@ impl QueueStore for PostgresQueue {
         })
     }
 
-    fn take_turn<'a>(
+    fn acquire_leadership<'a>(
         &'a self,
         name: &'a str,
         owner: &'a str,
         span: Duration,
-    ) -> Answer<'a, Option<Turn>> {
-        Box::pin(turn::take(&self.store, name, owner, span))
+    ) -> StoreFuture<'a, Option<Leadership>> {
+        Box::pin(leadership::acquire(&self.store, name, owner, span))
     }
 
-    fn keep_turn<'a>(&'a self, turn: &'a Turn, span: Duration) -> Answer<'a, bool> {
-        Box::pin(turn::keep(&self.store, turn, span))
+    fn renew_leadership<'a>(
+        &'a self,
+        leadership: &'a Leadership,
+        span: Duration,
+    ) -> StoreFuture<'a, bool> {
+        Box::pin(leadership::renew(&self.store, leadership, span))
     }
 
-    fn sequence(&self, limit: u32) -> Answer<'_, u64> {
+    fn sequence(&self, limit: u32) -> StoreFuture<'_, u64> {
         Box::pin(self.give_positions(limit))
     }
 
-    fn read_log(&self, after: i64, limit: u32) -> Answer<'_, LogPage> {
+    fn read_log(&self, after: i64, limit: u32) -> StoreFuture<'_, LogPage> {
         self.snapshot("read the log", move |db| {
             Box::pin(projection::read(db, after, i64::from(limit)))
         })
     }
 
-    fn has_removed(&self) -> Answer<'_, bool> {
+    fn has_removed(&self) -> StoreFuture<'_, bool> {
         self.run("look for what was removed", |db| {
             Box::pin(sqlx::query_scalar(HAS_REMOVED).fetch_one(db))
         })
     }
 
-    fn projection<'a>(&'a self, name: &'a str) -> Answer<'a, i64> {
+    fn projection<'a>(&'a self, name: &'a str) -> StoreFuture<'a, i64> {
         let query = sqlx::query_scalar(POSITION).bind(name.to_owned());
         self.run("read a projection's position", move |db| {
             Box::pin(query.fetch_one(db))
         })
     }
 
-    fn projections(&self) -> Answer<'_, Vec<(String, i64)>> {
+    fn projections(&self) -> StoreFuture<'_, Vec<(String, i64)>> {
         self.run("read the projections", |db| {
             Box::pin(sqlx::query_as(POSITIONS).fetch_all(db))
         })
     }
 
-    fn rebuilds<'a>(&'a self, name: &'a str) -> Answer<'a, u64> {
+    fn rebuilds<'a>(&'a self, name: &'a str) -> StoreFuture<'a, u64> {
         let query = sqlx::query_scalar(REBUILDS).bind(name.to_owned());
         Box::pin(async move {
             let rebuilds = self.run("count rebuilds", move |db| Box::pin(query.fetch_one(db)));
@@ -287,7 +300,12 @@ impl QueueStore for PostgresQueue {
         })
     }
 
-    fn note_position<'a>(&'a self, of: &'a str, name: &'a str, position: i64) -> Answer<'a, bool> {
+    fn note_position<'a>(
+        &'a self,
+        of: &'a str,
+        name: &'a str,
+        position: i64,
+    ) -> StoreFuture<'a, bool> {
         let (of, name) = (of.to_owned(), name.to_owned());
         Box::pin(async move {
             let noted = self.postgres.transact("note a position", move |db| {
@@ -300,45 +318,50 @@ impl QueueStore for PostgresQueue {
     fn advance<'a>(
         &'a self,
         tx: Tx,
-        turn: &'a Turn,
+        leadership: &'a Leadership,
         name: &'a str,
         from: i64,
         to: i64,
-    ) -> Answer<'a, bool> {
-        Box::pin(projection::advance(tx, turn, name, from, to))
+    ) -> StoreFuture<'a, bool> {
+        Box::pin(projection::advance(tx, leadership, name, from, to))
     }
 
     fn forget_projection<'a>(
         &'a self,
-        turn: Option<&'a Turn>,
+        leadership: Option<&'a Leadership>,
         names: &'a [String],
         tables: &'a [String],
-    ) -> Answer<'a, bool> {
-        Box::pin(super::projection::forget(&self.store, turn, names, tables))
+    ) -> StoreFuture<'a, bool> {
+        Box::pin(super::projection::forget(
+            &self.store,
+            leadership,
+            names,
+            tables,
+        ))
     }
 
     fn swap<'a>(
         &'a self,
-        turn: &'a Turn,
+        leadership: &'a Leadership,
         name: &'a str,
         shadow: &'a str,
         tables: &'a [String],
         marks: &'a [String],
-    ) -> Answer<'a, bool> {
+    ) -> StoreFuture<'a, bool> {
         Box::pin(projection::swap(
             &self.store,
-            turn,
+            leadership,
             (name, shadow),
             tables,
             marks,
         ))
     }
 
-    fn clean(&self, retention: Option<Duration>) -> Answer<'_, Cleaned> {
+    fn clean(&self, retention: Option<Duration>) -> StoreFuture<'_, Cleaned> {
         Box::pin(self.clean_up(retention))
     }
 
-    fn redrive(&self, id: i64) -> Answer<'_, ()> {
+    fn redrive(&self, id: i64) -> StoreFuture<'_, ()> {
         Box::pin(async move {
             let redriven = self.run("give an event back", move |db| {
                 Box::pin(maintain::redrive(db, id))
@@ -351,7 +374,7 @@ impl QueueStore for PostgresQueue {
         })
     }
 
-    fn cancel(&self, id: i64) -> Answer<'_, ()> {
+    fn cancel(&self, id: i64) -> StoreFuture<'_, ()> {
         Box::pin(async move {
             let canceled = self.run("cancel an event", move |db| {
                 let cancel = sqlx::query_scalar("SELECT tidegate_cancel($1, $2::jsonb)");
@@ -365,30 +388,30 @@ impl QueueStore for PostgresQueue {
         })
     }
 
-    fn list<'a>(&'a self, filter: &'a Filter) -> Answer<'a, Vec<Listed>> {
+    fn list<'a>(&'a self, filter: &'a EventFilter) -> StoreFuture<'a, Vec<ListedEvent>> {
         let filter = filter.clone();
         self.run("list events", move |db| Box::pin(inspect::list(db, filter)))
     }
 
-    fn show(&self, id: i64) -> Answer<'_, Option<Listed>> {
+    fn show(&self, id: i64) -> StoreFuture<'_, Option<ListedEvent>> {
         self.snapshot("show an event", move |db| Box::pin(inspect::show(db, id)))
     }
 
-    fn find(&self, event: EventId) -> Answer<'_, Option<Sighting>> {
+    fn find(&self, event: EventId) -> StoreFuture<'_, Option<QueueLocation>> {
         self.snapshot("find an event", move |db| {
             Box::pin(inspect::find(db, event))
         })
     }
 
-    fn stats(&self) -> Answer<'_, Stats> {
+    fn stats(&self) -> StoreFuture<'_, QueueStats> {
         self.snapshot("count the queue", |db| Box::pin(inspect::stats(db)))
     }
 
-    fn account(&self) -> Answer<'_, Account> {
+    fn account(&self) -> StoreFuture<'_, Account> {
         self.snapshot("read the books", |db| Box::pin(inspect::account(db)))
     }
 
-    fn recount(&self) -> Answer<'_, Recount> {
+    fn recount(&self) -> StoreFuture<'_, QueueRecount> {
         let now = self.env.clock.now_ms();
         Box::pin(async move {
             let counted = self.postgres.long_snapshot("count the tables", move |db| {

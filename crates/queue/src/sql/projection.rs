@@ -1,11 +1,11 @@
 //! Positions of projections, as far as both databases say it with the same words.
 
 use sqlx::AssertSqlSafe;
-use tidegate_store::{Store, Tx, sqlx};
+use tidegate_store::{Store, StoreTx, sqlx};
 
-use super::turn;
+use super::leadership;
 use crate::QueueError;
-use crate::port::{LogEvent, LogPage, Turn};
+use crate::port::{Leadership, LogEvent, LogPage};
 
 /// The last position there is.
 pub(super) const HEAD: &str = "SELECT coalesce((SELECT position + count - 1 FROM tidegate_sequence
@@ -35,13 +35,13 @@ pub(super) fn swap_table(table: &str) -> String {
 
 pub(super) async fn forget(
     store: &Store,
-    turn: Option<&Turn>,
+    leadership: Option<&Leadership>,
     names: &[String],
     tables: &[String],
 ) -> Result<bool, QueueError> {
-    // What is dropped may be what the next owner of the turn is building.
-    let tx = match turn {
-        Some(turn) => turn::begin(store, turn).await?,
+    // What is dropped may be what the next owner of the leadership is building.
+    let tx = match leadership {
+        Some(leadership) => leadership::begin(store, leadership).await?,
         None => Some(store.begin_own().await?),
     };
     let Some(mut tx) = tx else {
@@ -53,10 +53,10 @@ pub(super) async fn forget(
         let sql = AssertSqlSafe(format!("DROP TABLE IF EXISTS {table}__rebuild"));
         let query = sqlx::raw_sql(sql);
         match &mut tx {
-            Tx::Postgres(tx) => {
+            StoreTx::Postgres(tx) => {
                 limit.run(doing, query.execute(tx.connection())).await?;
             }
-            Tx::Sqlite(tx) => {
+            StoreTx::Sqlite(tx) => {
                 limit.run(doing, query.execute(tx.connection())).await?;
             }
         }
@@ -64,11 +64,11 @@ pub(super) async fn forget(
     for name in names {
         let sql = "DELETE FROM event_projection WHERE name = $1";
         match &mut tx {
-            Tx::Postgres(tx) => {
+            StoreTx::Postgres(tx) => {
                 let query = sqlx::query(sql).bind(name).execute(tx.connection());
                 limit.run(doing, query).await?;
             }
-            Tx::Sqlite(tx) => {
+            StoreTx::Sqlite(tx) => {
                 let query = sqlx::query(sql).bind(name).execute(tx.connection());
                 limit.run(doing, query).await?;
             }

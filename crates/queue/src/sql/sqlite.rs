@@ -1,8 +1,8 @@
 //! The queue on SQLite: the same tables, one writer, the clock of this host.
 
 mod claim;
-mod held;
 mod inspect;
+mod leases;
 mod maintain;
 mod projection;
 mod publish;
@@ -20,13 +20,14 @@ use tidegate_store::{BoxFuture, Sqlite, Store, span_ms, sqlx};
 use tokio::sync::Notify;
 
 use super::columns::{ParkedKeys, not_canceled, not_redriven, unsigned};
+use super::leadership;
 use super::projection::{HAS_REMOVED, POSITION, POSITIONS, REBUILDS};
-use super::turn;
 use crate::QueueError;
 use crate::event::NewEvent;
 use crate::port::{
-    Answer, ClaimRequest, Claimed, Cleaned, Filter, HandlerCommit, Held, Listed, LogPage,
-    QueueStore, Recount, Registry, Settlement, Sighting, Stats, Turn,
+    ClaimRequest, Claimed, Cleaned, EventFilter, HandlerCommit, Leadership, LeaseId, ListedEvent,
+    LogPage, QueueLocation, QueueRecount, QueueStats, QueueStore, Registry, Settlement,
+    StoreFuture,
 };
 use crate::tx::Tx;
 
@@ -59,7 +60,7 @@ type Asked<'c, T> = BoxFuture<'c, Result<T, sqlx::Error>>;
 
 impl SqliteQueue {
     /// A transaction of the one writer.
-    fn write<T, F>(&self, doing: &'static str, call: F) -> Answer<'_, T>
+    fn write<T, F>(&self, doing: &'static str, call: F) -> StoreFuture<'_, T>
     where
         T: Send + 'static,
         F: for<'c> FnOnce(&'c mut SqliteConnection) -> Asked<'c, T> + Send + 'static,
@@ -68,7 +69,7 @@ impl SqliteQueue {
     }
 
     /// Statements that see one moment and change nothing.
-    fn read<T, F>(&self, doing: &'static str, call: F) -> Answer<'_, T>
+    fn read<T, F>(&self, doing: &'static str, call: F) -> StoreFuture<'_, T>
     where
         T: Send + 'static,
         F: for<'c> FnOnce(&'c mut SqliteConnection) -> Asked<'c, T> + Send + 'static,
@@ -78,11 +79,15 @@ impl SqliteQueue {
 }
 
 impl QueueStore for SqliteQueue {
-    fn publish<'a>(&'a self, events: &'a [NewEvent]) -> Answer<'a, Vec<i64>> {
+    fn publish<'a>(&'a self, events: &'a [NewEvent]) -> StoreFuture<'a, Vec<i64>> {
         Box::pin(self.publish_own(events))
     }
 
-    fn publish_in<'a>(&'a self, tx: &'a mut Tx, events: &'a [NewEvent]) -> Answer<'a, Vec<i64>> {
+    fn publish_in<'a>(
+        &'a self,
+        tx: &'a mut Tx,
+        events: &'a [NewEvent],
+    ) -> StoreFuture<'a, Vec<i64>> {
         Box::pin(async move {
             crate::limit::check_events(events)?;
             let (limit, now) = (tx.limit()?, self.sqlite.now_ms());
@@ -92,32 +97,36 @@ impl QueueStore for SqliteQueue {
         })
     }
 
-    fn begin(&self) -> Answer<'_, Tx> {
+    fn begin(&self) -> StoreFuture<'_, Tx> {
         Box::pin(async move { Ok(Tx::Sql(self.store.begin().await?)) })
     }
 
-    fn claim<'a>(&'a self, request: &'a ClaimRequest) -> Answer<'a, Claimed> {
+    fn claim<'a>(&'a self, request: &'a ClaimRequest) -> StoreFuture<'a, Claimed> {
         Box::pin(self.claim_due(request))
     }
 
-    fn renew<'a>(&'a self, held: &'a [Held], lease: Duration) -> Answer<'a, Vec<Held>> {
-        let (held, until) = (held.to_vec(), self.sqlite.now_ms() + span_ms(lease));
+    fn renew<'a>(
+        &'a self,
+        leases: &'a [LeaseId],
+        lease: Duration,
+    ) -> StoreFuture<'a, Vec<LeaseId>> {
+        let (leases, until) = (leases.to_vec(), self.sqlite.now_ms() + span_ms(lease));
         self.write("renew claims", move |db| {
-            Box::pin(held::renew(db, held, (until, lease.is_zero())))
+            Box::pin(leases::renew(db, leases, (until, lease.is_zero())))
         })
     }
 
-    fn reopen(&self, batch: i64, token: i64) -> Answer<'_, Option<(i64, Vec<i64>)>> {
+    fn reopen(&self, batch: i64, token: i64) -> StoreFuture<'_, Option<(i64, Vec<i64>)>> {
         self.write("reopen a batch", move |db| {
-            Box::pin(held::reopen(db, batch, token))
+            Box::pin(leases::reopen(db, batch, token))
         })
     }
 
-    fn settle<'a>(&'a self, settlement: &'a Settlement) -> Answer<'a, Vec<i64>> {
-        Box::pin(self.settle_moves(settlement))
+    fn settle<'a>(&'a self, settlement: &'a Settlement) -> StoreFuture<'a, Vec<i64>> {
+        Box::pin(self.settle_transitions(settlement))
     }
 
-    fn record<'a>(&'a self, tx: Option<Tx>, commit: &'a HandlerCommit) -> Answer<'a, bool> {
+    fn record<'a>(&'a self, tx: Option<Tx>, commit: &'a HandlerCommit) -> StoreFuture<'a, bool> {
         Box::pin(self.record_result(tx, commit))
     }
 
@@ -127,7 +136,7 @@ impl QueueStore for SqliteQueue {
         handler: &'a str,
         event: EventId,
         sub_task: &'a str,
-    ) -> Answer<'a, bool> {
+    ) -> StoreFuture<'a, bool> {
         let doing = "look for a side effect";
         let sql = "SELECT EXISTS (SELECT 1 FROM event_inbox
              WHERE handler_id = ? AND event_id = ? AND sub_task = ?)";
@@ -145,71 +154,75 @@ impl QueueStore for SqliteQueue {
         })
     }
 
-    fn register<'a>(&'a self, handlers: &'a [(String, String)]) -> Answer<'a, ()> {
+    fn register<'a>(&'a self, handlers: &'a [(String, String)]) -> StoreFuture<'a, ()> {
         let (handlers, now) = (handlers.to_vec(), self.sqlite.now_ms());
         self.write("register handlers", move |db| {
             Box::pin(maintain::register(db, handlers, now))
         })
     }
 
-    fn unregister<'a>(&'a self, type_name: &'a str, handler: &'a str) -> Answer<'a, bool> {
+    fn unregister<'a>(&'a self, type_name: &'a str, handler: &'a str) -> StoreFuture<'a, bool> {
         let (type_name, handler) = (type_name.to_owned(), handler.to_owned());
         self.write("unregister a handler", move |db| {
             Box::pin(maintain::unregister(db, type_name, handler))
         })
     }
 
-    fn registry(&self) -> Answer<'_, Registry> {
+    fn registry(&self) -> StoreFuture<'_, Registry> {
         self.read("read the registry", |db| {
             Box::pin(maintain::read_registry(db))
         })
     }
 
-    fn take_turn<'a>(
+    fn acquire_leadership<'a>(
         &'a self,
         name: &'a str,
         owner: &'a str,
         span: Duration,
-    ) -> Answer<'a, Option<Turn>> {
-        Box::pin(turn::take(&self.store, name, owner, span))
+    ) -> StoreFuture<'a, Option<Leadership>> {
+        Box::pin(leadership::acquire(&self.store, name, owner, span))
     }
 
-    fn keep_turn<'a>(&'a self, turn: &'a Turn, span: Duration) -> Answer<'a, bool> {
-        Box::pin(turn::keep(&self.store, turn, span))
+    fn renew_leadership<'a>(
+        &'a self,
+        leadership: &'a Leadership,
+        span: Duration,
+    ) -> StoreFuture<'a, bool> {
+        Box::pin(leadership::renew(&self.store, leadership, span))
     }
 
-    fn sequence(&self, limit: u32) -> Answer<'_, u64> {
+    fn sequence(&self, limit: u32) -> StoreFuture<'_, u64> {
         self.write("give positions", move |db| {
             Box::pin(projection::sequence(db, i64::from(limit)))
         })
     }
 
-    fn read_log(&self, after: i64, limit: u32) -> Answer<'_, LogPage> {
+    fn read_log(&self, after: i64, limit: u32) -> StoreFuture<'_, LogPage> {
         self.read("read the log", move |db| {
             Box::pin(projection::read(db, after, i64::from(limit)))
         })
     }
 
-    fn has_removed(&self) -> Answer<'_, bool> {
+    fn has_removed(&self) -> StoreFuture<'_, bool> {
         self.read("look for what was removed", |db| {
             Box::pin(sqlx::query_scalar(HAS_REMOVED).fetch_one(db))
         })
     }
 
-    fn projection<'a>(&'a self, name: &'a str) -> Answer<'a, i64> {
+    fn projection<'a>(&'a self, name: &'a str) -> StoreFuture<'a, i64> {
         let query = sqlx::query_scalar(POSITION).bind(name.to_owned());
         self.read("read a projection's position", move |db| {
             Box::pin(query.fetch_one(db))
         })
     }
 
-    fn projections(&self) -> Answer<'_, Vec<(String, i64)>> {
+    fn projections(&self) -> StoreFuture<'_, Vec<(String, i64)>> {
         self.read("read the projections", |db| {
             Box::pin(sqlx::query_as(POSITIONS).fetch_all(db))
         })
     }
 
-    fn rebuilds<'a>(&'a self, name: &'a str) -> Answer<'a, u64> {
+    fn rebuilds<'a>(&'a self, name: &'a str) -> StoreFuture<'a, u64> {
         let query = sqlx::query_scalar(REBUILDS).bind(name.to_owned());
         Box::pin(async move {
             let rebuilds = self.read("count rebuilds", move |db| Box::pin(query.fetch_one(db)));
@@ -217,7 +230,12 @@ impl QueueStore for SqliteQueue {
         })
     }
 
-    fn note_position<'a>(&'a self, of: &'a str, name: &'a str, position: i64) -> Answer<'a, bool> {
+    fn note_position<'a>(
+        &'a self,
+        of: &'a str,
+        name: &'a str,
+        position: i64,
+    ) -> StoreFuture<'a, bool> {
         let (of, name, now) = (of.to_owned(), name.to_owned(), self.sqlite.now_ms());
         self.write("note a position", move |db| {
             Box::pin(projection::note(db, of, name, position, now))
@@ -227,14 +245,14 @@ impl QueueStore for SqliteQueue {
     fn advance<'a>(
         &'a self,
         tx: Tx,
-        turn: &'a Turn,
+        leadership: &'a Leadership,
         name: &'a str,
         from: i64,
         to: i64,
-    ) -> Answer<'a, bool> {
+    ) -> StoreFuture<'a, bool> {
         Box::pin(projection::advance(
             tx,
-            turn,
+            leadership,
             name,
             (from, to),
             self.sqlite.now_ms(),
@@ -243,24 +261,29 @@ impl QueueStore for SqliteQueue {
 
     fn forget_projection<'a>(
         &'a self,
-        turn: Option<&'a Turn>,
+        leadership: Option<&'a Leadership>,
         names: &'a [String],
         tables: &'a [String],
-    ) -> Answer<'a, bool> {
-        Box::pin(super::projection::forget(&self.store, turn, names, tables))
+    ) -> StoreFuture<'a, bool> {
+        Box::pin(super::projection::forget(
+            &self.store,
+            leadership,
+            names,
+            tables,
+        ))
     }
 
     fn swap<'a>(
         &'a self,
-        turn: &'a Turn,
+        leadership: &'a Leadership,
         name: &'a str,
         shadow: &'a str,
         tables: &'a [String],
         marks: &'a [String],
-    ) -> Answer<'a, bool> {
+    ) -> StoreFuture<'a, bool> {
         Box::pin(projection::swap(
             &self.store,
-            turn,
+            leadership,
             (name, shadow),
             tables,
             marks,
@@ -268,11 +291,11 @@ impl QueueStore for SqliteQueue {
         ))
     }
 
-    fn clean(&self, retention: Option<Duration>) -> Answer<'_, Cleaned> {
+    fn clean(&self, retention: Option<Duration>) -> StoreFuture<'_, Cleaned> {
         Box::pin(self.clean_up(retention))
     }
 
-    fn redrive(&self, id: i64) -> Answer<'_, ()> {
+    fn redrive(&self, id: i64) -> StoreFuture<'_, ()> {
         let now = self.sqlite.now_ms();
         Box::pin(async move {
             let redriven = self.write("give an event back", move |db| {
@@ -286,7 +309,7 @@ impl QueueStore for SqliteQueue {
         })
     }
 
-    fn cancel(&self, id: i64) -> Answer<'_, ()> {
+    fn cancel(&self, id: i64) -> StoreFuture<'_, ()> {
         let now = self.sqlite.now_ms();
         Box::pin(async move {
             let canceled = self.write("cancel an event", move |db| {
@@ -299,33 +322,33 @@ impl QueueStore for SqliteQueue {
         })
     }
 
-    fn list<'a>(&'a self, filter: &'a Filter) -> Answer<'a, Vec<Listed>> {
+    fn list<'a>(&'a self, filter: &'a EventFilter) -> StoreFuture<'a, Vec<ListedEvent>> {
         let filter = filter.clone();
         self.read("list events", move |db| Box::pin(inspect::list(db, filter)))
     }
 
-    fn show(&self, id: i64) -> Answer<'_, Option<Listed>> {
+    fn show(&self, id: i64) -> StoreFuture<'_, Option<ListedEvent>> {
         self.read("show an event", move |db| Box::pin(inspect::show(db, id)))
     }
 
-    fn find(&self, event: EventId) -> Answer<'_, Option<Sighting>> {
+    fn find(&self, event: EventId) -> StoreFuture<'_, Option<QueueLocation>> {
         self.read("find an event", move |db| {
             Box::pin(inspect::find(db, event))
         })
     }
 
-    fn stats(&self) -> Answer<'_, Stats> {
+    fn stats(&self) -> StoreFuture<'_, QueueStats> {
         let now = self.sqlite.now_ms();
         self.read("count the queue", move |db| {
             Box::pin(inspect::stats(db, now))
         })
     }
 
-    fn account(&self) -> Answer<'_, Account> {
+    fn account(&self) -> StoreFuture<'_, Account> {
         self.read("read the books", |db| Box::pin(inspect::account(db)))
     }
 
-    fn recount(&self) -> Answer<'_, Recount> {
+    fn recount(&self) -> StoreFuture<'_, QueueRecount> {
         let now = unsigned(self.sqlite.now_ms());
         Box::pin(async move {
             let counted = self.sqlite.long_read("count the tables", move |db| {

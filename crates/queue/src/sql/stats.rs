@@ -7,13 +7,13 @@ use tidegate_core::books::{Books, Bucket, Place};
 
 use super::columns::{place_of, unsigned};
 use crate::account::show_in_flight;
-use crate::port::{Lane, Stats};
+use crate::port::{Lane, QueueStats};
 
 const MINUTE_MS: u64 = 60_000;
 const HOUR: u64 = 60;
 
 /// What was read, as of one moment.
-pub(super) struct Facts {
+pub(super) struct StatsFacts {
     /// The books; their sums of ids are not looked at.
     pub(super) books: Books,
     /// The time, in milliseconds since 1970.
@@ -33,8 +33,8 @@ pub(super) struct Facts {
     pub(super) held_up: i64,
 }
 
-impl Facts {
-    pub(super) fn stats(self) -> Stats {
+impl StatsFacts {
+    pub(super) fn stats(self) -> QueueStats {
         let mut account = self.books.account();
         for (place, count) in &self.claimed {
             show_in_flight(&mut account, &place_of(place), *count);
@@ -44,7 +44,7 @@ impl Facts {
         let age = self
             .oldest_ms
             .map_or(0, |at| self.now_ms.saturating_sub(at));
-        let mut stats = Stats {
+        let mut stats = QueueStats {
             pending: unsigned(account.queued + account.retrying + account.parked),
             processing: unsigned(account.in_flight),
             retrying: unsigned(account.retrying),
@@ -53,7 +53,7 @@ impl Facts {
             finalized: unsigned(ended - removed.delivered - removed.dead_lettered),
             handler_states: unsigned(self.handler_states),
             held_up: unsigned(self.held_up),
-            ..Stats::default()
+            ..QueueStats::default()
         };
         for (name, at) in self.projections {
             stats.lag.insert(name, (self.head - at).max(0));
@@ -121,7 +121,7 @@ mod tests {
     #[test]
     fn a_time_that_cannot_be_is_only_a_long_age() {
         for at in [i64::MIN, i64::MAX] {
-            let facts = Facts {
+            let facts = StatsFacts {
                 books: Books::default(),
                 now_ms: 301_500,
                 claimed: Vec::new(),
@@ -147,7 +147,7 @@ mod tests {
             id_sum: 0,
         };
         books.move_tally(Bucket::Minute(5), Some(Place::Delivered), None, removed);
-        let facts = Facts {
+        let facts = StatsFacts {
             books,
             now_ms: 301_500,
             claimed: vec![("queued".to_owned(), 3), ("retrying".to_owned(), 1)],

@@ -49,10 +49,10 @@ pub async fn read_tally(queue: &Queue, name: &str) -> Result<Vec<TallyRow>, Queu
     ));
     let mut tx = queue.begin().await?;
     let rows: Result<Vec<(String, String, i64)>, sqlx::Error> = match &mut tx {
-        Tx::Sql(tidegate_store::Tx::Postgres(tx)) => {
+        Tx::Sql(tidegate_store::StoreTx::Postgres(tx)) => {
             sqlx::query_as(sql).fetch_all(tx.connection()).await
         }
-        Tx::Sql(tidegate_store::Tx::Sqlite(tx)) => {
+        Tx::Sql(tidegate_store::StoreTx::Sqlite(tx)) => {
             sqlx::query_as(sql).fetch_all(tx.connection()).await
         }
         #[cfg(feature = "model")]
@@ -75,8 +75,12 @@ async fn create(tx: &mut Tx, table: String) -> Result<(), Failure> {
     );
     let sql = sqlx::raw_sql(AssertSqlSafe(sql));
     let made = match tx {
-        Tx::Sql(tidegate_store::Tx::Postgres(tx)) => sql.execute(tx.connection()).await.map(drop),
-        Tx::Sql(tidegate_store::Tx::Sqlite(tx)) => sql.execute(tx.connection()).await.map(drop),
+        Tx::Sql(tidegate_store::StoreTx::Postgres(tx)) => {
+            sql.execute(tx.connection()).await.map(drop)
+        }
+        Tx::Sql(tidegate_store::StoreTx::Sqlite(tx)) => {
+            sql.execute(tx.connection()).await.map(drop)
+        }
         #[cfg(feature = "model")]
         Tx::Model(_) => return Err(foreign()),
     };
@@ -91,11 +95,11 @@ async fn apply(tx: &mut Tx, table: String, events: &[LogEvent]) -> Result<(), Fa
         ));
         let key = event.key.as_deref().unwrap_or_default();
         let counted = match tx {
-            Tx::Sql(tidegate_store::Tx::Postgres(tx)) => {
+            Tx::Sql(tidegate_store::StoreTx::Postgres(tx)) => {
                 let add = sqlx::query(sql).bind(&event.type_name).bind(key);
                 add.execute(tx.connection()).await.map(drop)
             }
-            Tx::Sql(tidegate_store::Tx::Sqlite(tx)) => {
+            Tx::Sql(tidegate_store::StoreTx::Sqlite(tx)) => {
                 let add = sqlx::query(sql).bind(&event.type_name).bind(key);
                 add.execute(tx.connection()).await.map(drop)
             }

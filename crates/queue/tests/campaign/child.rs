@@ -111,8 +111,8 @@ impl Process {
         drop(self.input.take());
         let begin = Instant::now();
         while self.child.try_wait().unwrap().is_none() {
-            let patience = Duration::from_secs(60);
-            assert!(begin.elapsed() < patience, "{} stops", self.role.name);
+            let starvation = Duration::from_secs(60);
+            assert!(begin.elapsed() < starvation, "{} stops", self.role.name);
             std::thread::sleep(Duration::from_millis(20));
         }
         let status = self.child.wait().unwrap();

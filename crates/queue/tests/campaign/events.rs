@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tidegate_core::env::{Entropy, Stream};
 use tidegate_core::{Code, Failure};
-use tidegate_queue::{Context, Delivery, Event, Handled, Handler, QueueError};
+use tidegate_queue::{Context, Delivery, Handled, Handler, QueueError, QueueEvent};
 use tidegate_store::sqlx;
 use tidegate_testkit::child::say;
 
@@ -20,7 +20,7 @@ pub(crate) struct Placed {
     pub(crate) key: Option<String>,
 }
 
-impl Event for Placed {
+impl QueueEvent for Placed {
     const TYPE: &'static str = "placed";
 
     fn key(&self) -> Option<String> {
@@ -34,7 +34,7 @@ pub(crate) struct Shipped {
     pub(crate) n: u64,
 }
 
-impl Event for Shipped {
+impl QueueEvent for Shipped {
     const TYPE: &'static str = "shipped";
 }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use tidegate_core::EventId;
 use tidegate_core::env::Env;
 use tidegate_queue::Queue;
-use tidegate_queue::port::{ClaimRequest, Held, Serves};
+use tidegate_queue::port::{ClaimRequest, HandlerFilter, LeaseId};
 use tidegate_store::Store;
 use tokio::runtime::Runtime;
 
@@ -82,24 +82,24 @@ impl Pair {
     }
 
     /// Claims one event, as a process that does nothing more.
-    fn claim_one(&self) -> Held {
+    fn claim_one(&self) -> LeaseId {
         let request = ClaimRequest {
             owner: "dead".to_owned(),
             limit: 1,
             lease: Duration::from_secs(600),
-            serves: Serves::All,
-            rescue: false,
-            rows: false,
-            suspects: false,
-            alone: false,
+            filter: HandlerFilter::All,
+            reclaim_expired: false,
+            include_delayed: false,
+            include_poison: false,
+            isolate: false,
         };
         let claimed = self.queue.store().claim(&request);
         let claimed = self.runtime.block_on(claimed).unwrap();
-        claimed.events[0].claim.held
+        claimed.events[0].claim.lease
     }
 
     /// Lets a claim run out soon.
-    fn let_run_out(&self, held: Held) {
+    fn let_run_out(&self, held: LeaseId) {
         let renewed = [held];
         let renewed = self.queue.store().renew(&renewed, Duration::from_millis(1));
         assert_eq!(self.runtime.block_on(renewed).unwrap(), []);

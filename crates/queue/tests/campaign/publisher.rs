@@ -59,8 +59,8 @@ impl Publisher {
                 self.queue.publish_all(&events).await.map(drop)
             } else {
                 let is_kept = draw.below(3) > 0;
-                let patience = if draw.below(20) == 0 { 1_500 } else { 10 };
-                let open_for = Duration::from_millis(draw.below(patience));
+                let starvation = if draw.below(20) == 0 { 1_500 } else { 10 };
+                let open_for = Duration::from_millis(draw.below(starvation));
                 self.in_transaction(&events, is_kept, open_for).await
             };
             // Without an answer nobody knows, and either is right.

@@ -88,8 +88,8 @@ impl Server {
         self.process = Some(child.unwrap());
         let begin = Instant::now();
         while !self.is_ready() {
-            let patience = Duration::from_secs(60);
-            assert!(begin.elapsed() < patience, "the server takes sessions");
+            let starvation = Duration::from_secs(60);
+            assert!(begin.elapsed() < starvation, "the server takes sessions");
             std::thread::sleep(Duration::from_millis(50));
         }
     }

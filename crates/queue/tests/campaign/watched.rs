@@ -7,8 +7,9 @@ use std::time::Duration;
 use tidegate_core::EventId;
 use tidegate_core::books::Account;
 use tidegate_queue::port::{
-    Answer, ClaimRequest, Claimed, Cleaned, Disposition, Filter, HandlerCommit, Held, Listed,
-    LogPage, QueueStore, Recount, Registry, Settlement, Sighting, Stats, Turn,
+    ClaimRequest, Claimed, Cleaned, Disposition, EventFilter, HandlerCommit, Leadership, LeaseId,
+    ListedEvent, LogPage, QueueLocation, QueueRecount, QueueStats, QueueStore, Registry,
+    Settlement, StoreFuture,
 };
 use tidegate_queue::{NewEvent, Tx};
 use tidegate_testkit::child::say;
@@ -27,13 +28,13 @@ macro_rules! pass_on {
 }
 
 impl QueueStore for Watched {
-    fn settle<'a>(&'a self, settlement: &'a Settlement) -> Answer<'a, Vec<i64>> {
+    fn settle<'a>(&'a self, settlement: &'a Settlement) -> StoreFuture<'a, Vec<i64>> {
         Box::pin(async move {
             let stale = self.0.settle(settlement).await?;
-            for one in &settlement.moves {
+            for one in &settlement.transitions {
                 let is_end = matches!(one.to, Disposition::Finalize { .. });
                 if is_end && !stale.contains(&one.claim.id) {
-                    say(&ended(one.claim.id, one.claim.held));
+                    say(&ended(one.claim.id, one.claim.lease));
                 }
             }
             Ok(stale)
@@ -45,50 +46,50 @@ impl QueueStore for Watched {
     }
 
     pass_on! {
-        fn publish<'a>(&'a self, events: &'a [NewEvent]) -> Answer<'a, Vec<i64>>;
-        fn publish_in<'a>(&'a self, tx: &'a mut Tx, events: &'a [NewEvent]) -> Answer<'a, Vec<i64>>;
-        fn begin<'a>(&'a self) -> Answer<'a, Tx>;
-        fn claim<'a>(&'a self, request: &'a ClaimRequest) -> Answer<'a, Claimed>;
-        fn renew<'a>(&'a self, held: &'a [Held], lease: Duration) -> Answer<'a, Vec<Held>>;
-        fn reopen<'a>(&'a self, batch: i64, token: i64) -> Answer<'a, Option<(i64, Vec<i64>)>>;
-        fn record<'a>(&'a self, tx: Option<Tx>, commit: &'a HandlerCommit) -> Answer<'a, bool>;
+        fn publish<'a>(&'a self, events: &'a [NewEvent]) -> StoreFuture<'a, Vec<i64>>;
+        fn publish_in<'a>(&'a self, tx: &'a mut Tx, events: &'a [NewEvent]) -> StoreFuture<'a, Vec<i64>>;
+        fn begin<'a>(&'a self) -> StoreFuture<'a, Tx>;
+        fn claim<'a>(&'a self, request: &'a ClaimRequest) -> StoreFuture<'a, Claimed>;
+        fn renew<'a>(&'a self, leases: &'a [LeaseId], lease: Duration) -> StoreFuture<'a, Vec<LeaseId>>;
+        fn reopen<'a>(&'a self, batch: i64, token: i64) -> StoreFuture<'a, Option<(i64, Vec<i64>)>>;
+        fn record<'a>(&'a self, tx: Option<Tx>, commit: &'a HandlerCommit) -> StoreFuture<'a, bool>;
         fn is_done<'a>(&'a self, tx: Option<&'a mut Tx>, handler: &'a str, event: EventId,
-            sub_task: &'a str) -> Answer<'a, bool>;
-        fn register<'a>(&'a self, handlers: &'a [(String, String)]) -> Answer<'a, ()>;
-        fn unregister<'a>(&'a self, type_name: &'a str, handler: &'a str) -> Answer<'a, bool>;
-        fn registry<'a>(&'a self) -> Answer<'a, Registry>;
-        fn take_turn<'a>(&'a self, name: &'a str, owner: &'a str, span: Duration)
-            -> Answer<'a, Option<Turn>>;
-        fn keep_turn<'a>(&'a self, turn: &'a Turn, span: Duration) -> Answer<'a, bool>;
-        fn sequence<'a>(&'a self, limit: u32) -> Answer<'a, u64>;
-        fn read_log<'a>(&'a self, after: i64, limit: u32) -> Answer<'a, LogPage>;
-        fn has_removed<'a>(&'a self) -> Answer<'a, bool>;
-        fn projection<'a>(&'a self, name: &'a str) -> Answer<'a, i64>;
-        fn projections<'a>(&'a self) -> Answer<'a, Vec<(String, i64)>>;
-        fn advance<'a>(&'a self, tx: Tx, turn: &'a Turn, name: &'a str, from: i64, to: i64)
-            -> Answer<'a, bool>;
-        fn forget_projection<'a>(&'a self, turn: Option<&'a Turn>, names: &'a [String],
-            tables: &'a [String]) -> Answer<'a, bool>;
-        fn swap<'a>(&'a self, turn: &'a Turn, name: &'a str, shadow: &'a str,
-            tables: &'a [String], marks: &'a [String]) -> Answer<'a, bool>;
-        fn rebuilds<'a>(&'a self, name: &'a str) -> Answer<'a, u64>;
-        fn note_position<'a>(&'a self, of: &'a str, name: &'a str, position: i64) -> Answer<'a, bool>;
-        fn clean<'a>(&'a self, retention: Option<Duration>) -> Answer<'a, Cleaned>;
-        fn redrive<'a>(&'a self, id: i64) -> Answer<'a, ()>;
-        fn cancel<'a>(&'a self, id: i64) -> Answer<'a, ()>;
-        fn list<'a>(&'a self, filter: &'a Filter) -> Answer<'a, Vec<Listed>>;
-        fn show<'a>(&'a self, id: i64) -> Answer<'a, Option<Listed>>;
-        fn find<'a>(&'a self, event: EventId) -> Answer<'a, Option<Sighting>>;
-        fn stats<'a>(&'a self) -> Answer<'a, Stats>;
-        fn account<'a>(&'a self) -> Answer<'a, Account>;
-        fn recount<'a>(&'a self) -> Answer<'a, Recount>;
+            sub_task: &'a str) -> StoreFuture<'a, bool>;
+        fn register<'a>(&'a self, handlers: &'a [(String, String)]) -> StoreFuture<'a, ()>;
+        fn unregister<'a>(&'a self, type_name: &'a str, handler: &'a str) -> StoreFuture<'a, bool>;
+        fn registry<'a>(&'a self) -> StoreFuture<'a, Registry>;
+        fn acquire_leadership<'a>(&'a self, name: &'a str, owner: &'a str, span: Duration)
+            -> StoreFuture<'a, Option<Leadership>>;
+        fn renew_leadership<'a>(&'a self, leadership: &'a Leadership, span: Duration) -> StoreFuture<'a, bool>;
+        fn sequence<'a>(&'a self, limit: u32) -> StoreFuture<'a, u64>;
+        fn read_log<'a>(&'a self, after: i64, limit: u32) -> StoreFuture<'a, LogPage>;
+        fn has_removed<'a>(&'a self) -> StoreFuture<'a, bool>;
+        fn projection<'a>(&'a self, name: &'a str) -> StoreFuture<'a, i64>;
+        fn projections<'a>(&'a self) -> StoreFuture<'a, Vec<(String, i64)>>;
+        fn advance<'a>(&'a self, tx: Tx, leadership: &'a Leadership, name: &'a str, from: i64, to: i64)
+            -> StoreFuture<'a, bool>;
+        fn forget_projection<'a>(&'a self, leadership: Option<&'a Leadership>, names: &'a [String],
+            tables: &'a [String]) -> StoreFuture<'a, bool>;
+        fn swap<'a>(&'a self, leadership: &'a Leadership, name: &'a str, shadow: &'a str,
+            tables: &'a [String], marks: &'a [String]) -> StoreFuture<'a, bool>;
+        fn rebuilds<'a>(&'a self, name: &'a str) -> StoreFuture<'a, u64>;
+        fn note_position<'a>(&'a self, of: &'a str, name: &'a str, position: i64) -> StoreFuture<'a, bool>;
+        fn clean<'a>(&'a self, retention: Option<Duration>) -> StoreFuture<'a, Cleaned>;
+        fn redrive<'a>(&'a self, id: i64) -> StoreFuture<'a, ()>;
+        fn cancel<'a>(&'a self, id: i64) -> StoreFuture<'a, ()>;
+        fn list<'a>(&'a self, filter: &'a EventFilter) -> StoreFuture<'a, Vec<ListedEvent>>;
+        fn show<'a>(&'a self, id: i64) -> StoreFuture<'a, Option<ListedEvent>>;
+        fn find<'a>(&'a self, event: EventId) -> StoreFuture<'a, Option<QueueLocation>>;
+        fn stats<'a>(&'a self) -> StoreFuture<'a, QueueStats>;
+        fn account<'a>(&'a self) -> StoreFuture<'a, Account>;
+        fn recount<'a>(&'a self) -> StoreFuture<'a, QueueRecount>;
         fn woken<'a>(&'a self) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
     }
 }
 
-fn ended(id: i64, held: Held) -> String {
+fn ended(id: i64, held: LeaseId) -> String {
     match held {
-        Held::Batch { batch, token } => format!("ended {id} batch {batch} {token}"),
-        Held::Row { id: row, token } => format!("ended {id} row {row} {token}"),
+        LeaseId::Batch { batch, token } => format!("ended {id} batch {batch} {token}"),
+        LeaseId::Row { id: row, token } => format!("ended {id} row {row} {token}"),
     }
 }

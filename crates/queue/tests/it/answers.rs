@@ -7,10 +7,10 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tidegate_core::{Backoff, Code, Failure};
 use tidegate_queue::conformance::{LONG, World, completed, numbers};
-use tidegate_queue::model::{Fault, Model};
+use tidegate_queue::model::{CallFault, QueueModel};
 use tidegate_queue::port::QueueStore;
 use tidegate_queue::{
-    Context, Delivery, Dispatcher, DispatcherOptions, Event, Handled, Handler, Queue,
+    Context, Delivery, Dispatcher, DispatcherOptions, Handled, Handler, Queue, QueueEvent,
 };
 use tidegate_sim::{Node, Sim};
 
@@ -22,7 +22,7 @@ struct Placed {
     key: Option<String>,
 }
 
-impl Event for Placed {
+impl QueueEvent for Placed {
     const TYPE: &'static str = "placed";
 
     fn key(&self) -> Option<String> {
@@ -52,7 +52,7 @@ struct Scene {
     sim: Sim,
     database: Node,
     worker: Node,
-    model: Model,
+    model: QueueModel,
     called: Recorded,
 }
 
@@ -62,7 +62,7 @@ impl Scene {
         let database = sim.node("database");
         let worker = sim.node("worker");
         Self {
-            model: Model::new(database.env().clock),
+            model: QueueModel::new(database.env().clock),
             called: Recorded::default(),
             sim,
             database,
@@ -120,7 +120,7 @@ impl Scene {
 }
 
 /// The first `count` calls of `doing` happen, and nobody hears of it.
-fn lose(model: &Model, doing: &'static str, count: u32) {
+fn lose(model: &QueueModel, doing: &'static str, count: u32) {
     let left = AtomicU32::new(count);
     model.set_faults(move |call| {
         let is_it = call == doing;
@@ -130,9 +130,9 @@ fn lose(model: &Model, doing: &'static str, count: u32) {
                 .fetch_update(Ordering::Relaxed, Ordering::Relaxed, take)
                 .is_ok()
         {
-            Fault::LoseAnswer
+            CallFault::LoseAnswer
         } else {
-            Fault::None
+            CallFault::None
         }
     });
 }
@@ -226,9 +226,9 @@ fn after_a_lost_settle_an_event_that_was_let_go_of_is_not_held_on_to() {
             _ => false,
         };
         if is_lost {
-            Fault::LoseAnswer
+            CallFault::LoseAnswer
         } else {
-            Fault::None
+            CallFault::None
         }
     });
     scene.publish(2, None);
@@ -237,7 +237,7 @@ fn after_a_lost_settle_an_event_that_was_let_go_of_is_not_held_on_to() {
 }
 
 /// A dispatcher that looks for work only when it is told to.
-fn start_patient(node: &Node, model: &Model, id: &str, failures: u32) {
+fn start_patient(node: &Node, model: &QueueModel, id: &str, failures: u32) {
     let env = node.env();
     let mut options = DispatcherOptions {
         poll_delay: SECOND * 20,
@@ -295,16 +295,16 @@ fn q07_a_lost_answer_is_no_right_to_a_batch_that_somebody_took_over() {
     let reopens = AtomicU32::new(0);
     scene.model.set_faults(move |call| {
         if other.load(Ordering::Relaxed) {
-            return Fault::None;
+            return CallFault::None;
         }
         if call == "settle" {
             cut.store(true, Ordering::Relaxed);
         }
         match call {
-            "settle" => Fault::Hang,
-            "reopen" if reopens.fetch_add(1, Ordering::Relaxed) == 0 => Fault::Hang,
-            "claim" | "renew" if cut.load(Ordering::Relaxed) => Fault::Refuse,
-            _ => Fault::None,
+            "settle" => CallFault::Hang,
+            "reopen" if reopens.fetch_add(1, Ordering::Relaxed) == 0 => CallFault::Hang,
+            "claim" | "renew" if cut.load(Ordering::Relaxed) => CallFault::Refuse,
+            _ => CallFault::None,
         }
     });
     scene.publish(3, None);

@@ -7,7 +7,7 @@ use tidegate_queue::conformance::{LONG, SHORT, World, completed, numbers};
 use tidegate_queue::port::{HandlerCommit, HandlerResult, HandlerState};
 use tidegate_queue::sql;
 use tidegate_store::sqlx::{self, AssertSqlSafe};
-use tidegate_store::{Store, Tx};
+use tidegate_store::{Store, StoreTx};
 
 use crate::stores::{postgres, run as run_sql, runtime, sqlite};
 
@@ -20,8 +20,8 @@ async fn execute(store: &Store, statement: String) {
     let mut tx = store.begin().await.unwrap();
     let query = sqlx::raw_sql(AssertSqlSafe(statement));
     match &mut tx {
-        Tx::Postgres(tx) => query.execute(tx.connection()).await.map(drop).unwrap(),
-        Tx::Sqlite(tx) => query.execute(tx.connection()).await.map(drop).unwrap(),
+        StoreTx::Postgres(tx) => query.execute(tx.connection()).await.map(drop).unwrap(),
+        StoreTx::Sqlite(tx) => query.execute(tx.connection()).await.map(drop).unwrap(),
     }
     tx.commit().await.unwrap();
 }
@@ -30,8 +30,8 @@ async fn count(store: &Store, table: &str) -> i64 {
     let mut tx = store.begin().await.unwrap();
     let sql = AssertSqlSafe(format!("SELECT count(*) FROM {table}"));
     let count = match &mut tx {
-        Tx::Postgres(tx) => sqlx::query_scalar(sql).fetch_one(tx.connection()).await,
-        Tx::Sqlite(tx) => sqlx::query_scalar(sql).fetch_one(tx.connection()).await,
+        StoreTx::Postgres(tx) => sqlx::query_scalar(sql).fetch_one(tx.connection()).await,
+        StoreTx::Sqlite(tx) => sqlx::query_scalar(sql).fetch_one(tx.connection()).await,
     };
     tx.rollback().await.unwrap();
     count.unwrap()

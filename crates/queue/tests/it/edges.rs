@@ -7,7 +7,7 @@ use tidegate_core::env::Env;
 use tidegate_core::{Code, Failure};
 use tidegate_queue::conformance::dispatchers::{Running, quick};
 use tidegate_queue::conformance::{LONG, World};
-use tidegate_queue::port::{Filter, Status};
+use tidegate_queue::port::{EventFilter, QueueStatus};
 use tidegate_queue::{Dispatcher, Handled, sql};
 use tidegate_store::{Store, sqlx};
 
@@ -46,7 +46,7 @@ async fn one_refused_result(world: &World, tried: usize) {
         .flat_map(|id| std::iter::repeat_n(*id, tried + 1));
     assert_eq!(called, wanted.collect::<Vec<_>>(), "each of them so often");
     let shown = world.store.show(bad).await.unwrap().unwrap();
-    assert_eq!(shown.status, Status::CompletedWithErrors);
+    assert_eq!(shown.status, QueueStatus::CompletedWithErrors);
     let text = shown.errors[0].error.clone().unwrap();
     assert!(text.contains("refused"), "{text}");
     world.audit().await;
@@ -139,9 +139,9 @@ fn what_the_table_should_have_refused_stops_nobody_and_hides_nobody() {
         write(&store, unchecked).await.unwrap();
         world.publish("a", 1).await;
         assert!(world.store.stats().await.unwrap().oldest_age_seconds > 0.0);
-        let filter = Filter {
+        let filter = EventFilter {
             limit: 10,
-            ..Filter::default()
+            ..EventFilter::default()
         };
         let listed = world.store.list(&filter).await.unwrap();
         assert_eq!(listed.len(), 4);
@@ -285,13 +285,13 @@ mod needs_postgres {
             world.finalized(1).await;
             running.stop().await;
             let shown = world.store.show(id).await.unwrap().unwrap();
-            assert_eq!((shown.status, shown.attempts), (Status::Completed, 2));
+            assert_eq!((shown.status, shown.attempts), (QueueStatus::Completed, 2));
             run(&store, format!("DROP SCHEMA {schema} CASCADE")).await;
         });
     }
 
     /// A server that stands still: what is sent to it stays on the way once `is_still` is set.
-    async fn standing(to: String, is_still: Arc<AtomicBool>) -> u16 {
+    async fn poison_state(to: String, is_still: Arc<AtomicBool>) -> u16 {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         tokio::spawn(async move {
@@ -333,7 +333,7 @@ mod needs_postgres {
             let (before, rest) = url.rsplit_once("127.0.0.1:").unwrap();
             let (port, after) = rest.split_once('/').unwrap();
             let is_still = Arc::new(AtomicBool::new(false));
-            let through = standing(format!("127.0.0.1:{port}"), Arc::clone(&is_still)).await;
+            let through = poison_state(format!("127.0.0.1:{port}"), Arc::clone(&is_still)).await;
             let url = format!("{before}127.0.0.1:{through}/{after}");
             let mut options = tidegate_store::StoreOptions::new(url);
             options.schema = Some(schema.clone());
@@ -343,8 +343,8 @@ mod needs_postgres {
             let world = World::new(queue.unwrap());
             world.publish("a", 1).await;
             let claimed = world.claim(1, LONG).await;
-            let turn = world.store.take_turn("t", "me", LONG).await;
-            let turn = turn.unwrap().unwrap();
+            let leadership = world.store.acquire_leadership("t", "me", LONG).await;
+            let leadership = leadership.unwrap().unwrap();
             let mut publishing = world.store.begin().await.unwrap();
             let recording = world.store.begin().await.unwrap();
             let advancing = world.store.begin().await.unwrap();
@@ -362,8 +362,8 @@ mod needs_postgres {
                 event_id: claimed[0].claim.event_id,
             };
             let lease = tidegate_store::lease::Lease {
-                name: turn.name.clone(),
-                token: turn.token,
+                name: leadership.name.clone(),
+                token: leadership.token,
             };
             let event = [world.event("a")];
             is_still.store(true, Ordering::SeqCst);
@@ -371,9 +371,9 @@ mod needs_postgres {
                 tokio::join!(
                     world.store.publish_in(&mut publishing, &event),
                     world.store.record(Some(recording), &commit),
-                    world.store.advance(advancing, &turn, "p", 0, 0),
+                    world.store.advance(advancing, &leadership, "p", 0, 0),
                     tidegate_store::lease::holds(&mut checking, &lease),
-                    world.store.swap(&turn, "p", "p#rebuild", &[], &[]),
+                    world.store.swap(&leadership, "p", "p#rebuild", &[], &[]),
                     world.store.cancel(1),
                 )
             };
@@ -423,7 +423,7 @@ mod needs_postgres {
             world.finalized(1).await;
             running.stop().await;
             let shown = world.store.show(id).await.unwrap().unwrap();
-            assert_eq!(shown.status, Status::Completed);
+            assert_eq!(shown.status, QueueStatus::Completed);
             // A busy machine may idle a second time.
             assert!(shown.attempts >= 2, "{}", shown.attempts);
             run(&store, format!("DROP SCHEMA {schema} CASCADE")).await;

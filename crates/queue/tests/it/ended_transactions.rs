@@ -8,7 +8,7 @@ use std::time::Duration;
 use tidegate_core::env::Env;
 use tidegate_queue::conformance::World;
 use tidegate_queue::conformance::dispatchers::{Running, quick};
-use tidegate_queue::port::Status;
+use tidegate_queue::port::QueueStatus;
 use tidegate_queue::{Dispatcher, Handled, NewEvent, Tx, sql};
 use tidegate_store::{Store, sqlx};
 
@@ -121,7 +121,7 @@ fn q16_a_handler_whose_transaction_has_ended_did_nothing() {
         running.stop().await;
         assert_eq!(calls.load(Ordering::Relaxed), 3);
         let shown = world.store.show(id).await.unwrap().unwrap();
-        assert_eq!(shown.status, Status::Completed);
+        assert_eq!(shown.status, QueueStatus::Completed);
         let count = async |sql| count(&store, sql).await;
         assert_eq!(count("SELECT count(*) FROM orders").await, 2);
         assert_eq!(count("SELECT count(*) FROM event_inbox").await, 1);
@@ -136,17 +136,25 @@ fn q20_a_projection_whose_transaction_has_ended_stays_where_it_is() {
     runtime().block_on(async {
         let dir = tempfile::tempdir().unwrap();
         let (store, world) = world(&dir).await;
-        let turn = world.store.take_turn("t", "me", Duration::from_secs(60));
-        let turn = turn.await.unwrap().unwrap();
+        let leadership = world
+            .store
+            .acquire_leadership("t", "me", Duration::from_secs(60));
+        let leadership = leadership.await.unwrap().unwrap();
         let mut tx = world.store.begin().await.unwrap();
         let ended = run(&mut tx, "INSERT OR ROLLBACK INTO orders VALUES (1)").await;
         assert!(ended.is_err());
-        let advanced = world.store.advance(tx, &turn, "p", 0, 5).await;
+        let advanced = world.store.advance(tx, &leadership, "p", 0, 5).await;
         assert!(advanced.is_err());
         assert_eq!(world.store.projection("p").await.unwrap(), 0);
         assert_eq!(count(&store, "SELECT count(*) FROM orders").await, 1);
         let tx = world.store.begin().await.unwrap();
-        assert!(world.store.advance(tx, &turn, "p", 0, 5).await.unwrap());
+        assert!(
+            world
+                .store
+                .advance(tx, &leadership, "p", 0, 5)
+                .await
+                .unwrap()
+        );
         assert_eq!(world.store.projection("p").await.unwrap(), 5);
     });
 }

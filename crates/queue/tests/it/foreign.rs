@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 use tidegate_core::env::Env;
 use tidegate_core::{Classify, FailureClass};
 use tidegate_queue::conformance::{LONG, World, completed};
-use tidegate_queue::port::{Filter, Status};
+use tidegate_queue::port::{EventFilter, QueueStatus};
 use tidegate_queue::{Projector, ProjectorOptions, sql};
 use tidegate_store::sqlx::{self, Connection};
-use tidegate_store::{Store, StoreOptions, Tx};
+use tidegate_store::{Store, StoreOptions, StoreTx};
 
 use crate::stores::{postgres, run as run_sql, runtime, sqlite};
 
@@ -21,8 +21,8 @@ async fn insert(store: &Store, statement: &'static str) -> Result<(), sqlx::Erro
     let mut tx = store.begin().await.unwrap();
     let query = sqlx::raw_sql(statement);
     let done = match &mut tx {
-        Tx::Postgres(tx) => query.execute(tx.connection()).await.map(drop),
-        Tx::Sqlite(tx) => query.execute(tx.connection()).await.map(drop),
+        StoreTx::Postgres(tx) => query.execute(tx.connection()).await.map(drop),
+        StoreTx::Sqlite(tx) => query.execute(tx.connection()).await.map(drop),
     };
     match &done {
         Ok(()) => tx.commit().await.unwrap(),
@@ -187,10 +187,10 @@ fn what_is_no_text_ends_among_the_dead_letters_and_stops_nobody() {
         assert!(claimed.iter().all(|event| event.type_name == "a"));
         assert_eq!(world.settle(&claimed, &completed()).await, [0_i64; 0]);
         world.audit().await;
-        let filter = Filter {
-            status: Some(Status::CompletedWithErrors),
+        let filter = EventFilter {
+            status: Some(QueueStatus::CompletedWithErrors),
             limit: 100,
-            ..Filter::default()
+            ..EventFilter::default()
         };
         let dead = world.store.list(&filter).await.unwrap();
         assert_eq!(dead.len(), 4);
@@ -232,7 +232,7 @@ fn a10_every_call_ends_though_somebody_else_holds_the_file() {
             failures.push(world.store.begin().await.unwrap_err());
             failures.push(world.store.cancel(id + 1).await.unwrap_err());
             failures.push(world.store.clean(None).await.unwrap_err());
-            let held = [claimed[0].claim.held];
+            let held = [claimed[0].claim.lease];
             failures.push(world.store.renew(&held, LONG).await.unwrap_err());
             (failures, began.elapsed())
         };

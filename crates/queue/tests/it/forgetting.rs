@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_queue::model::{Fault, Model};
+use tidegate_queue::model::{CallFault, QueueModel};
 use tidegate_queue::port::QueueStore;
 use tidegate_queue::{Queue, QueueError};
 use tidegate_sim::Sim;
@@ -15,20 +15,25 @@ fn whoever_forgets_a_projection_says_so_where_its_turn_was_lost() {
     for slow in ["projections", "forget_projection"] {
         let mut sim = Sim::new(1);
         let (database, node) = (sim.node("database"), sim.node("one"));
-        let model = Model::new(database.env().clock);
+        let model = QueueModel::new(database.env().clock);
         let noted = model.clone();
         sim.block_on(&database, async move {
-            let turn = noted.take_turn("projection.p", "one", SECOND).await;
-            let turn = turn.unwrap().unwrap();
+            let leadership = noted
+                .acquire_leadership("projection.p", "one", SECOND)
+                .await;
+            let leadership = leadership.unwrap().unwrap();
             let tx = noted.begin().await.unwrap();
-            assert!(noted.advance(tx, &turn, "p", 0, 3).await.unwrap());
-            noted.keep_turn(&turn, Duration::ZERO).await.unwrap();
+            assert!(noted.advance(tx, &leadership, "p", 0, 3).await.unwrap());
+            noted
+                .renew_leadership(&leadership, Duration::ZERO)
+                .await
+                .unwrap();
         });
-        // It stands still for longer than its turn.
+        // It stands still for longer than its leadership.
         let mut is_slow = true;
         model.set_faults(move |doing| match doing == slow {
-            true if std::mem::take(&mut is_slow) => Fault::Delay(SECOND * 8),
-            true | false => Fault::None,
+            true if std::mem::take(&mut is_slow) => CallFault::Delay(SECOND * 8),
+            true | false => CallFault::None,
         });
         let queue = Queue::on(Arc::new(model.clone()), &node.env());
         let told = Arc::new(std::sync::Mutex::new(None));
@@ -38,10 +43,12 @@ fn whoever_forgets_a_projection_says_so_where_its_turn_was_lost() {
         }));
         sim.run_for(SECOND * 6);
         let other = model.clone();
-        let turn = sim.block_on(&database, async move {
-            other.take_turn("projection.p", "other", SECOND * 60).await
+        let leadership = sim.block_on(&database, async move {
+            other
+                .acquire_leadership("projection.p", "other", SECOND * 60)
+                .await
         });
-        assert!(turn.unwrap().is_some());
+        assert!(leadership.unwrap().is_some());
         sim.run_for(SECOND * 6);
         let told = told.lock().unwrap().take().unwrap();
         assert!(

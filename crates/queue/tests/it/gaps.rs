@@ -7,7 +7,7 @@ use tidegate_core::env::Env;
 use tidegate_queue::conformance::{LONG, World, numbers};
 use tidegate_queue::{Tx, sql};
 use tidegate_store::sqlx;
-use tidegate_store::{Store, Tx as StoreTx};
+use tidegate_store::{Store, StoreTx};
 
 use crate::stores::{postgres, run, runtime};
 

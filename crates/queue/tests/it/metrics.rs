@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use metrics_exporter_prometheus::PrometheusBuilder;
 use tidegate_core::{Code, Failure};
-use tidegate_queue::model::Model;
+use tidegate_queue::model::QueueModel;
 use tidegate_queue::port::QueueStore;
 use tidegate_queue::{Dispatcher, DispatcherOptions, Handled, NewEvent, Queue, Unhandled};
 use tidegate_sim::Sim;
@@ -15,7 +15,7 @@ use tidegate_sim::Sim;
 fn work() {
     let mut sim = Sim::new(1);
     let (database, worker) = (sim.node("database"), sim.node("worker"));
-    let model = Model::new(database.env().clock);
+    let model = QueueModel::new(database.env().clock);
     let mut options = DispatcherOptions::default();
     options.policy.unhandled = Unhandled::Complete;
     let env = worker.env();

@@ -13,9 +13,9 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tidegate_core::Backoff;
 use tidegate_core::env::{Entropy, Stream};
-use tidegate_queue::model::{Fault, Model};
-use tidegate_queue::port::{Filter, Listed, QueueStore, Status};
-use tidegate_queue::{Delivery, Dispatcher, DispatcherOptions, Event, Handled, Queue};
+use tidegate_queue::model::{CallFault, QueueModel};
+use tidegate_queue::port::{EventFilter, ListedEvent, QueueStatus, QueueStore};
+use tidegate_queue::{Delivery, Dispatcher, DispatcherOptions, Handled, Queue, QueueEvent};
 use tidegate_sim::{Node, Sim, is_long, seeds};
 
 const EVENTS: u64 = 40;
@@ -27,7 +27,7 @@ struct Placed {
     key: Option<String>,
 }
 
-impl Event for Placed {
+impl QueueEvent for Placed {
     const TYPE: &'static str = "placed";
 
     fn key(&self) -> Option<String> {
@@ -63,7 +63,7 @@ fn options(attempts: Option<u32>) -> DispatcherOptions {
 fn start(
     node: &Node,
     number: usize,
-    model: &Model,
+    model: &QueueModel,
     witness: &Witness,
     handlers: &[&'static str],
     attempts: Option<u32>,
@@ -102,7 +102,7 @@ fn simulate(seed: u64) {
     let mut script = sim.entropy("script");
     let script: &mut dyn Entropy = &mut script;
     let database = sim.node("database");
-    let model = Model::new(database.env().clock);
+    let model = QueueModel::new(database.env().clock);
     let witness = Witness::default();
     let attempts = Some(1 + u32::try_from(script.below(4)).unwrap());
     for _ in 0..=script.below(3) {
@@ -114,12 +114,12 @@ fn simulate(seed: u64) {
     model.set_faults(move |doing| {
         let random: &mut dyn Entropy = &mut random;
         match random.below(100) {
-            _ if calm.load(Ordering::Relaxed) => Fault::None,
-            0..3 => Fault::Refuse,
+            _ if calm.load(Ordering::Relaxed) => CallFault::None,
+            0..3 => CallFault::Refuse,
             // Those of the claim above all: nobody has heard of what was claimed then.
-            3..8 if doing == "claim" => Fault::LoseAnswer,
-            8..20 => Fault::Delay(Duration::from_millis(random.below(60))),
-            _ => Fault::None,
+            3..8 if doing == "claim" => CallFault::LoseAnswer,
+            8..20 => CallFault::Delay(Duration::from_millis(random.below(60))),
+            _ => CallFault::None,
         }
     });
     let known = model.clone();
@@ -184,7 +184,7 @@ fn simulate(seed: u64) {
     verify(&witness, &ended, &before.unwrap(), attempts);
 }
 
-fn verify(witness: &Witness, ended: &[Listed], before: &BTreeSet<i64>, attempts: Option<u32>) {
+fn verify(witness: &Witness, ended: &[ListedEvent], before: &BTreeSet<i64>, attempts: Option<u32>) {
     let killers = witness.killers.lock().unwrap().clone();
     let handled = witness.handled.lock().unwrap().clone();
     let deaths = witness.deaths.lock().unwrap().clone();
@@ -194,7 +194,7 @@ fn verify(witness: &Witness, ended: &[Listed], before: &BTreeSet<i64>, attempts:
         let n = event.n;
         seen.insert(n);
         if killers.contains(&n) {
-            assert_eq!(one.status, Status::CompletedWithErrors, "event {n}");
+            assert_eq!(one.status, QueueStatus::CompletedWithErrors, "event {n}");
             let text = one.errors[0].error.clone().unwrap();
             assert!(text.starts_with("queue.abandoned: "), "{text}");
             let alone = attempts.unwrap_or(u32::MAX).max(2);
@@ -205,7 +205,12 @@ fn verify(witness: &Witness, ended: &[Listed], before: &BTreeSet<i64>, attempts:
             );
             continue;
         }
-        assert_eq!(one.status, Status::Completed, "event {n}: {:?}", one.errors);
+        assert_eq!(
+            one.status,
+            QueueStatus::Completed,
+            "event {n}: {:?}",
+            one.errors
+        );
         assert!(handled.contains(&("one", n)), "event {n}");
         let is_late = before.contains(&one.id) || handled.contains(&("late", n));
         assert!(is_late, "event {n} was finalized without the late one");
@@ -213,10 +218,10 @@ fn verify(witness: &Witness, ended: &[Listed], before: &BTreeSet<i64>, attempts:
     assert_eq!(seen.len() as u64, EVENTS, "not all are finalized: {seen:?}");
 }
 
-async fn list(model: Model) -> Vec<Listed> {
+async fn list(model: QueueModel) -> Vec<ListedEvent> {
     let mut all = Vec::new();
-    for status in [Status::Completed, Status::CompletedWithErrors] {
-        let filter = Filter {
+    for status in [QueueStatus::Completed, QueueStatus::CompletedWithErrors] {
+        let filter = EventFilter {
             status: Some(status),
             type_name: None,
             after: 0,

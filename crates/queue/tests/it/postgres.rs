@@ -7,7 +7,7 @@ use tidegate_core::env::system::SystemClock;
 use tidegate_core::env::{Clock, Env, Sleep};
 use tidegate_queue::conformance::dispatchers::{Running, quick};
 use tidegate_queue::conformance::{LONG, World, completed};
-use tidegate_queue::port::{Move, Settlement};
+use tidegate_queue::port::{Settlement, Transition};
 use tidegate_queue::{Dispatcher, DispatcherOptions, Handled, sql};
 use tidegate_sim::is_long;
 use tidegate_store::sqlx::{self, AssertSqlSafe, Row};
@@ -177,7 +177,7 @@ mod needs_postgres {
             sqlx::raw_sql(lock).execute(connection).await.unwrap();
             let one = Settlement {
                 registry: None,
-                moves: vec![Move {
+                transitions: vec![Transition {
                     claim: claimed[0].claim.clone(),
                     key: claimed[0].key.clone(),
                     to: completed(),

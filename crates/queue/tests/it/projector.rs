@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tidegate_core::env::Env;
 use tidegate_queue::conformance::CountedSleeps;
-use tidegate_queue::model::{Fault, Model};
+use tidegate_queue::model::{CallFault, QueueModel};
 use tidegate_queue::port::QueueStore;
 use tidegate_queue::{Projector, ProjectorOptions, Queue, sql};
 use tidegate_sim::{Node, Sim};
@@ -15,7 +15,7 @@ use crate::stores::{runtime, sqlite};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-fn start(node: &Node, model: &Model, options: &ProjectorOptions) {
+fn start(node: &Node, model: &QueueModel, options: &ProjectorOptions) {
     let env = node.env();
     let queue = Queue::on(Arc::new(model.clone()), &env);
     let projector = Projector::new(&queue, Vec::new(), options.clone(), &env);
@@ -26,12 +26,12 @@ fn start(node: &Node, model: &Model, options: &ProjectorOptions) {
 fn a_turn_is_renewed_three_times_per_lease_and_stays_with_its_owner() {
     let mut sim = Sim::new(1);
     let database = sim.node("database");
-    let model = Model::new(database.env().clock);
+    let model = QueueModel::new(database.env().clock);
     let renewals = Arc::new(AtomicU32::new(0));
     let seen = Arc::clone(&renewals);
     model.set_faults(move |call| {
-        seen.fetch_add(u32::from(call == "keep_turn"), Ordering::Relaxed);
-        Fault::None
+        seen.fetch_add(u32::from(call == "renew_leadership"), Ordering::Relaxed);
+        CallFault::None
     });
     let options = ProjectorOptions::default();
     let (one, two) = (sim.node("one"), sim.node("two"));
@@ -43,11 +43,13 @@ fn a_turn_is_renewed_three_times_per_lease_and_stays_with_its_owner() {
     sim.crash(&one);
     sim.crash(&two);
     sim.run_for(options.lease * 2);
-    let turn = sim.block_on(&database, async move {
-        model.take_turn("queue.sequencer", "three", SECOND).await
+    let leadership = sim.block_on(&database, async move {
+        model
+            .acquire_leadership("queue.sequencer", "three", SECOND)
+            .await
     });
-    let turn = turn.unwrap().unwrap();
-    assert_eq!(turn.token, 2, "one owner had it all the time");
+    let leadership = leadership.unwrap().unwrap();
+    assert_eq!(leadership.token, 2, "one owner had it all the time");
 }
 
 #[test]
@@ -71,7 +73,7 @@ fn an_idle_projector_writes_nothing_to_sqlite() {
         let written = || std::fs::metadata(&wal).unwrap().len();
         let taken = queue.store();
         while taken
-            .take_turn("queue.sequencer", "tester", Duration::ZERO)
+            .acquire_leadership("queue.sequencer", "tester", Duration::ZERO)
             .await
             .unwrap()
             .is_some()

@@ -6,8 +6,8 @@ use std::time::Duration;
 use tidegate_core::env::Env;
 use tidegate_queue::conformance::{LONG, SHORT, World, completed, lane, numbers};
 use tidegate_queue::port::{
-    ClaimedEvent, Disposition, HandlerCommit, HandlerResult, HandlerState, Held, Move, Settlement,
-    Status,
+    ClaimedEvent, Disposition, HandlerCommit, HandlerResult, HandlerState, LeaseId, QueueStatus,
+    Settlement, Transition,
 };
 use tidegate_queue::{QueueError, Tx, sql};
 use tidegate_store::Store;
@@ -239,7 +239,7 @@ mod needs_postgres {
             };
             let failed = Settlement {
                 registry: None,
-                moves: vec![Move {
+                transitions: vec![Transition {
                     claim: claimed[0].claim.clone(),
                     key: None,
                     to: Disposition::Finalize {
@@ -248,7 +248,7 @@ mod needs_postgres {
                     },
                     states: vec![error],
                 }],
-                finished: vec![claimed[0].claim.held],
+                finished: vec![claimed[0].claim.lease],
             };
             world.store.settle(&failed).await.unwrap();
             world.store.sequence(100).await.unwrap();
@@ -268,7 +268,7 @@ mod needs_postgres {
             giving.await.unwrap().unwrap();
             assert_eq!(cleaning.await.unwrap().unwrap().events, 0);
             let shown = world.store.show(id).await.unwrap().unwrap();
-            assert_eq!(shown.status, Status::Pending);
+            assert_eq!(shown.status, QueueStatus::Pending);
             world.audit().await;
             let again = world.claim(1, LONG).await;
             assert_eq!(numbers(&again), [id]);
@@ -334,7 +334,7 @@ mod needs_postgres {
                     if is_settle {
                         assert_eq!(other.settle(&rows, &completed()).await, [0_i64; 0]);
                     } else {
-                        let held: Vec<Held> = rows.iter().map(|row| row.claim.held).collect();
+                        let held: Vec<LeaseId> = rows.iter().map(|row| row.claim.lease).collect();
                         assert_eq!(other.store.renew(&held, LONG).await.unwrap(), []);
                     }
                 });
@@ -375,12 +375,12 @@ mod needs_postgres {
             busy.rollback().await.unwrap();
             assert!(canceling.await.unwrap().is_err());
             let shown = world.store.show(id).await.unwrap().unwrap();
-            assert_eq!(shown.status, Status::Pending);
+            assert_eq!(shown.status, QueueStatus::Pending);
             world.audit().await;
             // The next try finds the row.
             world.store.cancel(id).await.unwrap();
             let shown = world.store.show(id).await.unwrap().unwrap();
-            assert_eq!(shown.status, Status::CompletedWithErrors);
+            assert_eq!(shown.status, QueueStatus::CompletedWithErrors);
             world.audit().await;
             run(&store, format!("DROP SCHEMA {schema} CASCADE")).await;
         });

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use tidegate_core::EventId;
 use tidegate_core::books::Place;
 use tidegate_queue::conformance::{LONG, completed, lane};
-use tidegate_queue::port::{Disposition, Filter, Status};
+use tidegate_queue::port::{Disposition, EventFilter, QueueStatus};
 use tidegate_store::sqlx::{self, AssertSqlSafe};
-use tidegate_store::{Store, Tx};
+use tidegate_store::{Store, StoreTx};
 
 use crate::stores::{OnServer, runtime, sqlite, with_postgres, world};
 
@@ -15,11 +15,11 @@ async fn execute(store: &Store, statement: String) -> u64 {
     let mut tx = store.begin().await.unwrap();
     let query = sqlx::raw_sql(AssertSqlSafe(statement));
     let changed = match &mut tx {
-        Tx::Postgres(tx) => {
+        StoreTx::Postgres(tx) => {
             let done = query.execute(tx.connection()).await.unwrap();
             done.rows_affected()
         }
-        Tx::Sqlite(tx) => {
+        StoreTx::Sqlite(tx) => {
             let done = query.execute(tx.connection()).await.unwrap();
             done.rows_affected()
         }
@@ -152,11 +152,11 @@ async fn a_deleted_position_is_missed_and_its_events_are_named(store: Store) {
     assert_eq!(named, ids[2..4]);
 }
 
-fn finished() -> Filter {
-    Filter {
-        status: Some(Status::Completed),
+fn finished() -> EventFilter {
+    EventFilter {
+        status: Some(QueueStatus::Completed),
         limit: 100,
-        ..Filter::default()
+        ..EventFilter::default()
     }
 }
 
@@ -189,8 +189,8 @@ async fn views_take_no_deletes(store: Store) {
         let mut tx = store.begin().await.unwrap();
         let query = sqlx::raw_sql(AssertSqlSafe(format!("DELETE FROM {view}")));
         let refused = match &mut tx {
-            Tx::Postgres(tx) => query.execute(tx.connection()).await.is_err(),
-            Tx::Sqlite(tx) => query.execute(tx.connection()).await.is_err(),
+            StoreTx::Postgres(tx) => query.execute(tx.connection()).await.is_err(),
+            StoreTx::Sqlite(tx) => query.execute(tx.connection()).await.is_err(),
         };
         assert!(refused, "{view}");
         tx.rollback().await.unwrap();
@@ -252,14 +252,14 @@ async fn id_of(store: &Store, sql: String) -> EventId {
     let mut tx = store.begin().await.unwrap();
     let query = AssertSqlSafe(sql);
     let id: String = match &mut tx {
-        Tx::Postgres(tx) => {
+        StoreTx::Postgres(tx) => {
             let id: sqlx::types::Uuid = sqlx::query_scalar(query)
                 .fetch_one(tx.connection())
                 .await
                 .unwrap();
             id.to_string()
         }
-        Tx::Sqlite(tx) => sqlx::query_scalar(query)
+        StoreTx::Sqlite(tx) => sqlx::query_scalar(query)
             .fetch_one(tx.connection())
             .await
             .unwrap(),

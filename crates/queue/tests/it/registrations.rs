@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use tidegate_core::env::Env;
-use tidegate_queue::model::{Fault, Model};
-use tidegate_queue::port::{QueueStore, Status};
+use tidegate_queue::model::{CallFault, QueueModel};
+use tidegate_queue::port::{QueueStatus, QueueStore};
 use tidegate_queue::{
-    Delivery, Dispatcher, DispatcherOptions, Event, Handled, NewEvent, Queue, Tx,
+    Delivery, Dispatcher, DispatcherOptions, Handled, NewEvent, Queue, QueueEvent, Tx,
 };
 use tidegate_sim::Sim;
 use tidegate_store::Store;
@@ -21,7 +21,7 @@ struct Placed {
     n: u64,
 }
 
-impl Event for Placed {
+impl QueueEvent for Placed {
     const TYPE: &'static str = "placed";
 }
 
@@ -109,12 +109,12 @@ fn a_registry_that_has_gone_back_holds_nothing_up_on_sqlite() {
 fn what_was_claimed_is_handled_also_where_the_registry_cannot_be_read() {
     let mut sim = Sim::new(1);
     let (database, node) = (sim.node("database"), sim.node("one"));
-    let model = Model::new(database.env().clock);
+    let model = QueueModel::new(database.env().clock);
     let is_away = Arc::new(AtomicBool::new(false));
     let away = Arc::clone(&is_away);
     model.set_faults(move |doing| match doing {
-        "registry" if away.load(Ordering::Relaxed) => Fault::Refuse,
-        _ => Fault::None,
+        "registry" if away.load(Ordering::Relaxed) => CallFault::Refuse,
+        _ => CallFault::None,
     });
     let env = node.env();
     let queue = Queue::on(Arc::new(model.clone()), &env);
@@ -144,7 +144,7 @@ mod needs_postgres {
     use super::*;
     use tidegate_queue::QueueError;
     use tidegate_queue::conformance::{LONG, SHORT, completed};
-    use tidegate_queue::port::{Move, Settlement};
+    use tidegate_queue::port::{Settlement, Transition};
 
     use crate::stores::{run, until_waited_for};
 
@@ -223,13 +223,13 @@ mod needs_postgres {
         execute(&mut busy, "SELECT 1 FROM tidegate_event_row FOR SHARE").await;
         let settlement = Settlement {
             registry: Some(version),
-            moves: vec![Move {
+            transitions: vec![Transition {
                 claim: claimed[0].claim.clone(),
                 key: None,
                 to: completed(),
                 states: Vec::new(),
             }],
-            finished: vec![claimed[0].claim.held],
+            finished: vec![claimed[0].claim.lease],
         };
         let settling = {
             let (settlement, other) = (settlement.clone(), Arc::clone(&world.store));
@@ -245,7 +245,7 @@ mod needs_postgres {
             "{settled:?}"
         );
         let shown = world.store.show(id).await.unwrap().unwrap();
-        assert_eq!(shown.status, Status::Processing);
+        assert_eq!(shown.status, QueueStatus::Processing);
         let version = world.store.registry().await.unwrap().version;
         let again = Settlement {
             registry: Some(version),
@@ -382,9 +382,12 @@ mod needs_postgres {
             // Whoever begins to build a projection notes one too.
             let begins = Arc::clone(&world);
             let beginning = tokio::spawn(async move {
-                let turn = begins.store.take_turn("r", "one", LONG).await;
+                let leadership = begins.store.acquire_leadership("r", "one", LONG).await;
                 let tx = begins.store.begin().await?;
-                begins.store.advance(tx, &turn?.unwrap(), "r", 0, 0).await
+                begins
+                    .store
+                    .advance(tx, &leadership?.unwrap(), "r", 0, 0)
+                    .await
             });
             until_waited_for(&server.store, &mut removing, 2).await;
             assert!(!noting.is_finished() && !beginning.is_finished());

@@ -14,11 +14,11 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tidegate_core::env::{Entropy, Env, Stream};
 use tidegate_core::{Backoff, Code, Failure};
-use tidegate_queue::model::{Fault, Model};
-use tidegate_queue::port::{Filter, QueueStore, Status};
+use tidegate_queue::model::{CallFault, QueueModel};
+use tidegate_queue::port::{EventFilter, QueueStatus, QueueStore};
 use tidegate_queue::{
-    Context, Delivery, Dispatcher, DispatcherOptions, Event, Handled, Handler, Projection,
-    Projector, ProjectorOptions, Queue,
+    Context, Delivery, Dispatcher, DispatcherOptions, Handled, Handler, Projection, Projector,
+    ProjectorOptions, Queue, QueueEvent,
 };
 use tidegate_sim::{Node, Sim, is_long, seeds};
 
@@ -30,7 +30,7 @@ struct Placed {
     key: Option<String>,
 }
 
-impl Event for Placed {
+impl QueueEvent for Placed {
     const TYPE: &'static str = "placed";
 
     fn key(&self) -> Option<String> {
@@ -43,7 +43,7 @@ struct Shipped {
     n: u64,
 }
 
-impl Event for Shipped {
+impl QueueEvent for Shipped {
     const TYPE: &'static str = "shipped";
 }
 
@@ -161,7 +161,13 @@ fn counting() -> Projection {
 }
 
 /// Starts a dispatcher and a projector in a node's present life.
-fn start(node: &Node, model: &Model, witness: &Witness, handlers: &[&'static str], stop: Duration) {
+fn start(
+    node: &Node,
+    model: &QueueModel,
+    witness: &Witness,
+    handlers: &[&'static str],
+    stop: Duration,
+) {
     let env = node.env();
     let queue = Queue::on(Arc::new(model.clone()), &env);
     let mut builder = Dispatcher::builder(queue.clone()).options(options());
@@ -222,25 +228,25 @@ async fn publish(queue: Queue, env: Env, witness: Witness) {
     }
 }
 
-fn storm(model: &Model, witness: &Witness, seed: u64) {
+fn storm(model: &QueueModel, witness: &Witness, seed: u64) {
     let mut random = Stream::new(seed).stream("faults");
     let is_calm = Arc::clone(&witness.is_calm);
     model.set_faults(move |_| {
         let random: &mut dyn Entropy = &mut random;
         if is_calm.load(Ordering::Relaxed) {
-            return Fault::None;
+            return CallFault::None;
         }
         match random.below(100) {
-            0..4 => Fault::Refuse,
-            4..8 => Fault::LoseAnswer,
-            8 => Fault::Hang,
-            9..40 => Fault::Delay(Duration::from_millis(random.below(60))),
-            _ => Fault::None,
+            0..4 => CallFault::Refuse,
+            4..8 => CallFault::LoseAnswer,
+            8 => CallFault::Hang,
+            9..40 => CallFault::Delay(Duration::from_millis(random.below(60))),
+            _ => CallFault::None,
         }
     });
 }
 
-fn check(model: &Model, sim: &Sim) {
+fn check(model: &QueueModel, sim: &Sim) {
     let problems = model.problems();
     assert!(problems.is_empty(), "at {:?}: {problems:?}", sim.now());
 }
@@ -249,7 +255,7 @@ fn simulate(seed: u64) {
     let mut sim = Sim::new(seed);
     let mut script = sim.entropy("script");
     let database = sim.node("database");
-    let model = Model::new(database.env().clock);
+    let model = QueueModel::new(database.env().clock);
     let witness = Witness::default();
     *witness.random.lock().unwrap() = Some(sim.entropy("handlers"));
     // Both handlers are known from the first event on: one that registers later misses what was
@@ -319,17 +325,17 @@ fn simulate(seed: u64) {
 }
 
 /// How many events are not finalized.
-fn sim_account(model: &Model) -> i64 {
+fn sim_account(model: &QueueModel) -> i64 {
     let account = model.audit().books.account();
     account.accepted - account.delivered - account.dead_lettered
 }
 
-type Ended = (i64, String, String, Status);
+type Ended = (i64, String, String, QueueStatus);
 
-async fn list(model: Model) -> Vec<Ended> {
+async fn list(model: QueueModel) -> Vec<Ended> {
     let mut all = Vec::new();
-    for status in [Status::Completed, Status::CompletedWithErrors] {
-        let filter = Filter {
+    for status in [QueueStatus::Completed, QueueStatus::CompletedWithErrors] {
+        let filter = EventFilter {
             status: Some(status),
             type_name: None,
             after: 0,
@@ -343,12 +349,12 @@ async fn list(model: Model) -> Vec<Ended> {
     all
 }
 
-fn verify(model: &Model, witness: &Witness, listed: &[Ended]) {
+fn verify(model: &QueueModel, witness: &Witness, listed: &[Ended]) {
     let handled = witness.handled.lock().unwrap().clone();
-    let mut placed: BTreeMap<u64, (Placed, Status)> = BTreeMap::new();
+    let mut placed: BTreeMap<u64, (Placed, QueueStatus)> = BTreeMap::new();
     let mut shipped: BTreeMap<u64, u32> = BTreeMap::new();
     for (id, type_name, payload, status) in listed {
-        let expect = (*status == Status::Completed).then(|| "1".to_owned());
+        let expect = (*status == QueueStatus::Completed).then(|| "1".to_owned());
         assert_eq!(
             model.value("seen", &id.to_string()),
             expect,
@@ -371,7 +377,7 @@ fn verify(model: &Model, witness: &Witness, listed: &[Ended]) {
     for (n, (_, status)) in &placed {
         let is_fatal = n % 17 == 16;
         assert_eq!(
-            *status == Status::CompletedWithErrors,
+            *status == QueueStatus::CompletedWithErrors,
             is_fatal,
             "event {n}"
         );
@@ -424,7 +430,7 @@ fn one_seed_gives_one_trace() {
     let trace = |seed| {
         let mut sim = Sim::new(seed);
         let database = sim.node("database");
-        let model = Model::new(database.env().clock);
+        let model = QueueModel::new(database.env().clock);
         let witness = Witness::default();
         *witness.random.lock().unwrap() = Some(sim.entropy("handlers"));
         storm(&model, &witness, seed);

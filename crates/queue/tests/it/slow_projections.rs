@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use tidegate_core::env::Clock;
-use tidegate_queue::model::Model;
+use tidegate_queue::model::QueueModel;
 use tidegate_queue::port::QueueStore;
 use tidegate_queue::{NewEvent, Projection, Projector, ProjectorOptions, Queue};
 use tidegate_sim::{Node, Sim};
@@ -104,7 +104,7 @@ impl Script {
     }
 }
 
-fn start(node: &Node, model: &Model, scripts: &[Script]) {
+fn start(node: &Node, model: &QueueModel, scripts: &[Script]) {
     let env = node.env();
     let projections = scripts.iter().map(|script| script.projection(&env.clock));
     let queue = Queue::on(Arc::new(model.clone()), &env);
@@ -114,7 +114,7 @@ fn start(node: &Node, model: &Model, scripts: &[Script]) {
 }
 
 /// Publishes three events and finalizes them.
-fn finalize_three(sim: &mut Sim, database: &Node, model: &Model) {
+fn finalize_three(sim: &mut Sim, database: &Node, model: &QueueModel) {
     let queue = Queue::on(Arc::new(model.clone()), &database.env());
     sim.block_on(database, async move {
         let event = || NewEvent::raw(queue.ids().mint(), "a", "{}").unwrap();
@@ -128,7 +128,7 @@ fn finalize_three(sim: &mut Sim, database: &Node, model: &Model) {
     });
 }
 
-fn position(sim: &mut Sim, database: &Node, model: &Model, name: &'static str) -> i64 {
+fn position(sim: &mut Sim, database: &Node, model: &QueueModel, name: &'static str) -> i64 {
     let model = model.clone();
     sim.block_on(database, async move { model.projection(name).await })
         .unwrap()
@@ -143,7 +143,7 @@ fn run(create: First, apply: First, span: Duration) -> (i64, u32, u32) {
 fn run_in(processes: &[&str], create: First, apply: First, span: Duration) -> (i64, u32, u32) {
     let mut sim = Sim::new(1);
     let database = sim.node("database");
-    let model = Model::new(database.env().clock);
+    let model = QueueModel::new(database.env().clock);
     finalize_three(&mut sim, &database, &model);
     let script = Script::new("slow", create, apply);
     for process in processes {
@@ -175,7 +175,7 @@ fn a_projection_that_panics_is_tried_again() {
 
 #[test]
 fn a_projection_that_panics_when_it_is_cut_is_tried_again() {
-    // Its turn is asked for anew, and its tables with it.
+    // Its leadership is asked for anew, and its tables with it.
     let (position, _, applied) = run(First::Plain, First::PanicsWhenCut, SECOND * 75);
     assert_eq!((position, applied), (3, 2));
 }
@@ -203,7 +203,7 @@ fn tables_whose_making_panics_are_tried_again() {
 fn beside(script: &Script) -> i64 {
     let mut sim = Sim::new(1);
     let (database, node) = (sim.node("database"), sim.node("one"));
-    let model = Model::new(database.env().clock);
+    let model = QueueModel::new(database.env().clock);
     let plain = Script::new("plain", First::Plain, First::Plain);
     finalize_three(&mut sim, &database, &model);
     start(&node, &model, &[script.clone(), plain]);

@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tidegate_core::env::Clock;
-use tidegate_queue::model::Model;
-use tidegate_queue::port::{QueueStore, Status};
-use tidegate_queue::{Delivery, Dispatcher, DispatcherOptions, Event, Handled, Queue};
+use tidegate_queue::model::QueueModel;
+use tidegate_queue::port::{QueueStatus, QueueStore};
+use tidegate_queue::{Delivery, Dispatcher, DispatcherOptions, Handled, Queue, QueueEvent};
 use tidegate_sim::{Node, Sim};
 
 const INNOCENT: u64 = 0;
@@ -17,7 +17,7 @@ struct Placed {
     n: u64,
 }
 
-impl Event for Placed {
+impl QueueEvent for Placed {
     const TYPE: &'static str = "placed";
 }
 
@@ -40,7 +40,7 @@ async fn handle(n: u64, life: u64, deaths: Deaths, clock: Arc<dyn Clock>) -> Han
     Handled::Success
 }
 
-fn start(node: &Node, life: u64, model: &Model, deaths: &Deaths) {
+fn start(node: &Node, life: u64, model: &QueueModel, deaths: &Deaths) {
     let env = node.env();
     let queue = Queue::on(Arc::new(model.clone()), &env).named(format!("life {life}"));
     let mut options = DispatcherOptions {
@@ -65,7 +65,7 @@ fn start(node: &Node, life: u64, model: &Model, deaths: &Deaths) {
 fn an_innocent_event_is_done_although_new_killers_keep_coming() {
     let mut sim = Sim::new(1);
     let (database, node) = (sim.node("database"), sim.node("one"));
-    let model = Model::new(database.env().clock);
+    let model = QueueModel::new(database.env().clock);
     let queue = Queue::on(Arc::new(model.clone()), &database.env());
     let publish = |sim: &mut Sim, n| {
         let queue = queue.clone();
@@ -91,7 +91,7 @@ fn an_innocent_event_is_done_although_new_killers_keep_coming() {
         let shown = sim.block_on(&database, async move { store.show(1).await });
         let shown = shown.unwrap().unwrap();
         if shown.finalized_ms.is_some() {
-            assert_eq!(shown.status, Status::Completed, "{:?}", shown.errors);
+            assert_eq!(shown.status, QueueStatus::Completed, "{:?}", shown.errors);
             return;
         }
     }

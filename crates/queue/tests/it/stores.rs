@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tidegate_core::env::Env;
 use tidegate_queue::conformance::World;
-use tidegate_queue::model::Model;
+use tidegate_queue::model::QueueModel;
 use tidegate_queue::{Tx, sql};
 use tidegate_store::{Store, StoreOptions};
 use tokio::runtime::Runtime;
@@ -161,7 +161,7 @@ pub(crate) fn with_postgres(test: impl AsyncFnOnce(&OnServer)) {
 macro_rules! on_model {
     ($rule:expr) => {{
         runtime().block_on(async {
-            let model = Model::new(Env::system().clock);
+            let model = QueueModel::new(Env::system().clock);
             $rule(&World::new(Arc::new(model))).await;
         });
     }};

@@ -10,76 +10,76 @@ use tidegate_core::{Component, EventId, EventTrace, Failure};
 use utoipa::IntoParams;
 
 use super::{Api, wire};
-use crate::{Problem, ProblemCode, components, telemetry};
+use crate::{ApiProblem, ProblemCode, components, telemetry};
 
 /// Where every event of every component is.
 #[utoipa::path(get, path = "/tidegate/ledger", tag = "server", responses(
-    (status = 200, description = "The accounts of all components.", body = wire::Ledger),
-    (status = 503, description = "The books of a component could not be read.", body = Problem),
+    (status = 200, description = "The accounts of all components.", body = wire::LedgerSchema),
+    (status = 503, description = "The books of a component could not be read.", body = ApiProblem),
 ))]
-pub(crate) async fn ledger(State(api): State<Arc<Api>>) -> Result<Json<Ledger>, Problem> {
+pub(crate) async fn ledger(State(api): State<Arc<Api>>) -> Result<Json<Ledger>, ApiProblem> {
     let sources = &api.sources;
     let read = components::ledger(sources.clock.as_ref(), &sources.components).await;
     read.map(Json).map_err(|error| {
         telemetry::ledger_unavailable(&error);
-        Problem::new(ProblemCode::LedgerUnavailable, error.to_string())
+        ApiProblem::new(ProblemCode::LedgerUnavailable, error.to_string())
     })
 }
 
 /// Which components are asked.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Asked {
+pub(crate) struct ComponentQuery {
     /// The one of this name; left out, all of them.
     component: Option<String>,
 }
 
 /// Counts the events of all components where they are, and compares that with the books.
-#[utoipa::path(get, path = "/tidegate/audit", tag = "server", params(Asked), responses(
-    (status = 200, description = "What was found.", body = wire::Audit),
-    (status = 404, description = "There is no such component.", body = Problem),
-    (status = 503, description = "A component cannot be counted now.", body = Problem),
+#[utoipa::path(get, path = "/tidegate/audit", tag = "server", params(ComponentQuery), responses(
+    (status = 200, description = "What was found.", body = wire::AuditSchema),
+    (status = 404, description = "There is no such component.", body = ApiProblem),
+    (status = 503, description = "A component cannot be counted now.", body = ApiProblem),
 ))]
 pub(crate) async fn audit(
     State(api): State<Arc<Api>>,
-    Query(asked): Query<Asked>,
-) -> Result<Json<Audit>, Problem> {
+    Query(asked): Query<ComponentQuery>,
+) -> Result<Json<Audit>, ApiProblem> {
     let audit = components::audit(api.asked(&asked)?.into_iter()).await;
     audit.map(Json).map_err(unavailable)
 }
 
 /// Says where an event is.
 #[utoipa::path(get, path = "/tidegate/where/{id}", tag = "server",
-    params(("id" = String, Path, description = "The id of the event."), Asked),
+    params(("id" = String, Path, description = "The id of the event."), ComponentQuery),
     responses(
-        (status = 200, description = "Where it is.", body = wire::EventTrace),
-        (status = 404, description = "No component has it.", body = Problem),
-        (status = 503, description = "A component cannot be searched now.", body = Problem),
+        (status = 200, description = "Where it is.", body = wire::EventTraceSchema),
+        (status = 404, description = "No component has it.", body = ApiProblem),
+        (status = 503, description = "A component cannot be searched now.", body = ApiProblem),
 ))]
 pub(crate) async fn locate(
     State(api): State<Arc<Api>>,
     Path(id): Path<String>,
-    Query(asked): Query<Asked>,
-) -> Result<Json<EventTrace>, Problem> {
+    Query(asked): Query<ComponentQuery>,
+) -> Result<Json<EventTrace>, ApiProblem> {
     let id: EventId = id
         .parse()
-        .map_err(|error| Problem::new(ProblemCode::BadRequest, format!("{error}")))?;
+        .map_err(|error| ApiProblem::new(ProblemCode::BadRequest, format!("{error}")))?;
     let trace = components::locate(api.asked(&asked)?.into_iter(), id).await;
     trace.map_err(unavailable)?.map(Json).ok_or_else(|| {
         let message = format!("no component has event {id}");
-        Problem::new(ProblemCode::WhereUnknown, message)
+        ApiProblem::new(ProblemCode::WhereUnknown, message)
     })
 }
 
 impl Api {
-    fn asked(&self, asked: &Asked) -> Result<Vec<&Arc<dyn Component>>, Problem> {
+    fn asked(&self, asked: &ComponentQuery) -> Result<Vec<&Arc<dyn Component>>, ApiProblem> {
         let all = self.sources.components.iter();
         let Some(name) = &asked.component else {
             return Ok(all.collect());
         };
         let found: Vec<_> = all.filter(|component| component.name() == name).collect();
         match found.is_empty() {
-            true => Err(Problem::new(
+            true => Err(ApiProblem::new(
                 ProblemCode::NotFound,
                 format!("there is no component `{name}`"),
             )),
@@ -88,7 +88,7 @@ impl Api {
     }
 }
 
-fn unavailable(failure: Failure) -> Problem {
-    let problem = Problem::new(ProblemCode::Unavailable, failure.message);
+fn unavailable(failure: Failure) -> ApiProblem {
+    let problem = ApiProblem::new(ProblemCode::Unavailable, failure.message);
     problem.with("cause", failure.code.as_str())
 }

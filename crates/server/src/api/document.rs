@@ -12,7 +12,7 @@ use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityRequirement, Secur
 use utoipa::openapi::{Components, ContentBuilder, Ref, RefOr, ResponseBuilder};
 
 use super::Api;
-use crate::Problem;
+use crate::ApiProblem;
 
 /// The name of the security scheme.
 const BEARER: &str = "bearer";
@@ -23,7 +23,7 @@ const BEARER: &str = "bearer";
         title = "Tidegate",
         description = "Health, metrics and books of a Tidegate process, and the parts it runs."
     ),
-    components(schemas(Problem)),
+    components(schemas(ApiProblem)),
     tags(
         (name = "health", description = "Whether the process is alive, ready and well."),
         (name = "log", description = "The topics of the log and their records."),

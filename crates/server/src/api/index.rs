@@ -8,7 +8,8 @@ use utoipa::ToSchema;
 
 /// What answers here, and where to go on.
 #[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct Index {
+#[schema(as = Index)]
+pub(crate) struct ApiIndex {
     /// Always `tidegate`.
     name: &'static str,
     /// The version of the server.
@@ -19,10 +20,10 @@ pub(crate) struct Index {
 
 /// What there is to read.
 #[utoipa::path(get, path = "/", tag = "server", responses(
-    (status = 200, description = "The paths to go on with.", body = Index),
+    (status = 200, description = "The paths to go on with.", body = ApiIndex),
 ))]
-pub(crate) async fn index() -> Json<Index> {
-    Json(Index {
+pub(crate) async fn index() -> Json<ApiIndex> {
+    Json(ApiIndex {
         name: "tidegate",
         version: env!("CARGO_PKG_VERSION"),
         links: BTreeMap::from([

@@ -16,21 +16,21 @@ use utoipa::ToSchema;
 use super::{Api, wire};
 use crate::Health;
 use crate::guard::Access;
-use crate::health::Part;
+use crate::health::HealthPart;
 use crate::problem::OwnBody;
 
 /// How we are doing.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct HealthBody {
     /// The status of the worst part.
-    #[schema(value_type = wire::HealthStatus)]
+    #[schema(value_type = wire::HealthStatusSchema)]
     status: HealthStatus,
     /// Whether the process is about to stop. Left out without authorization.
     #[serde(skip_serializing_if = "Option::is_none")]
     draining: Option<bool>,
     /// The parts that were asked. Left out without authorization.
     #[serde(skip_serializing_if = "Option::is_none")]
-    parts: Option<Vec<Part>>,
+    parts: Option<Vec<HealthPart>>,
 }
 
 /// Whether the process makes progress.
@@ -44,7 +44,7 @@ pub(crate) async fn livez(
 ) -> Response {
     let health = &api.sources.health;
     let stalled = health.stalled();
-    let status = Part::worst(&stalled);
+    let status = HealthPart::worst(&stalled);
     answer(health, access, status, stalled)
 }
 
@@ -62,7 +62,7 @@ pub(crate) async fn readyz(
     let status = if health.is_draining() {
         HealthStatus::Down
     } else {
-        Part::worst_required(&parts)
+        HealthPart::worst_required(&parts)
     };
     answer(health, access, status, parts)
 }
@@ -79,7 +79,7 @@ pub(crate) async fn health(
     let health = &api.sources.health;
     let mut parts = health.parts().await;
     parts.extend(health.stalled());
-    let status = Part::worst(&parts);
+    let status = HealthPart::worst(&parts);
     answer(health, access, status, parts)
 }
 
@@ -116,7 +116,12 @@ pub(crate) async fn actuator_readiness(
     readyz(state, access).await
 }
 
-fn answer(health: &Health, access: Access, status: HealthStatus, parts: Vec<Part>) -> Response {
+fn answer(
+    health: &Health,
+    access: Access,
+    status: HealthStatus,
+    parts: Vec<HealthPart>,
+) -> Response {
     let body = match access {
         Access::Full => HealthBody {
             status,

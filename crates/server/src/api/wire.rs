@@ -1,5 +1,5 @@
 //! Schemas of what other crates write as JSON. They are never built: they say in the OpenAPI
-//! document what the types of the same names look like on the wire.
+//! document what the types of the same names, without `Schema`, look like on the wire.
 
 #![expect(dead_code, reason = "only the derived schemas are used")]
 
@@ -9,8 +9,8 @@ use utoipa::ToSchema;
 
 /// How a part, or the whole, is doing.
 #[derive(ToSchema)]
-#[schema(rename_all = "UPPERCASE")]
-pub(crate) enum HealthStatus {
+#[schema(as = HealthStatus, rename_all = "UPPERCASE")]
+pub(crate) enum HealthStatusSchema {
     /// It works.
     Up,
     /// It works, but something is wrong that should not stay so. It still counts as ready.
@@ -21,28 +21,31 @@ pub(crate) enum HealthStatus {
 
 /// The accounts of all components of a process.
 #[derive(ToSchema)]
-pub(crate) struct Ledger {
+#[schema(as = Ledger)]
+pub(crate) struct LedgerSchema {
     /// The components, in the order of their names.
-    components: Vec<ComponentAccount>,
+    components: Vec<ComponentAccountSchema>,
     /// Whether the account of each of them is.
     balanced: bool,
 }
 
 /// The account of one component.
 #[derive(ToSchema)]
-pub(crate) struct ComponentAccount {
+#[schema(as = ComponentAccount)]
+pub(crate) struct ComponentAccountSchema {
     /// Its name, unique within the process.
     name: String,
     /// What kind it is.
     #[schema(example = "logger")]
     kind: String,
     /// Where its events are.
-    account: Account,
+    account: AccountSchema,
 }
 
 /// How many events of a component are where: `accepted` is the sum of all others.
 #[derive(ToSchema)]
-pub(crate) struct Account {
+#[schema(as = Account)]
+pub(crate) struct AccountSchema {
     /// All events it ever took on.
     accepted: i64,
     /// Durable, waiting for their turn.
@@ -65,38 +68,41 @@ pub(crate) struct Account {
 
 /// What the audit of all components found.
 #[derive(ToSchema)]
-pub(crate) struct Audit {
+#[schema(as = Audit)]
+pub(crate) struct AuditSchema {
     /// The components.
-    components: Vec<Audited>,
+    components: Vec<AuditedSchema>,
     /// How many events of all of them are not accounted for.
     unaccounted: u64,
 }
 
 /// What the audit of one component found.
 #[derive(ToSchema)]
-pub(crate) struct Audited {
+#[schema(as = Audited)]
+pub(crate) struct AuditedSchema {
     /// Its name.
     name: String,
     /// What kind it is.
     #[schema(example = "topic")]
     kind: String,
     /// Where its events are by the books.
-    books: Account,
+    books: AccountSchema,
     /// Where its events were found.
-    recount: Account,
+    recount: AccountSchema,
     /// What retention and clean-up took away.
-    removed: Account,
+    removed: AccountSchema,
     /// Events of which nobody can tell any more whether they are all there.
     unverifiable: u64,
     /// Events that are missing, or are there and should not be.
     unaccounted: u64,
     /// Which ones, as far as the sums tell.
-    missing: Vec<Discrepancy>,
+    missing: Vec<DiscrepancySchema>,
 }
 
 /// Events that the books expect in a place and the recount does not find there, or the reverse.
 #[derive(ToSchema)]
-pub(crate) struct Discrepancy {
+#[schema(as = Discrepancy)]
+pub(crate) struct DiscrepancySchema {
     /// What the events are grouped by.
     #[schema(example = "m29384932")]
     bucket: String,
@@ -111,7 +117,8 @@ pub(crate) struct Discrepancy {
 
 /// Where an event is now, and where it was seen on its way.
 #[derive(ToSchema)]
-pub(crate) struct EventTrace {
+#[schema(as = EventTrace)]
+pub(crate) struct EventTraceSchema {
     /// The event.
     id: String,
     /// The place that it is in.
@@ -124,13 +131,14 @@ pub(crate) struct EventTrace {
     /// How often it was tried, where that was written down.
     attempts: Option<u32>,
     /// Where it was seen, in the order in which it passed there.
-    history: Vec<EventLocation>,
+    history: Vec<EventLocationSchema>,
 }
 
 /// Where a component has seen an event. Further keys say where exactly, in the words of the component: a
 /// file and its line, a partition and an offset.
 #[derive(ToSchema)]
-pub(crate) struct EventLocation {
+#[schema(as = EventLocation)]
+pub(crate) struct EventLocationSchema {
     /// The component, by its name in the books.
     component: String,
     /// The place of the event there.

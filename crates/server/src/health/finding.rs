@@ -8,11 +8,12 @@ use crate::api::wire;
 
 /// A named part and how it is doing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
-pub(crate) struct Part {
+#[schema(as = Part)]
+pub(crate) struct HealthPart {
     /// Its name.
     name: String,
     /// How it is doing.
-    #[schema(value_type = wire::HealthStatus)]
+    #[schema(value_type = wire::HealthStatusSchema)]
     status: HealthStatus,
     /// What is wrong with it.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -22,7 +23,7 @@ pub(crate) struct Part {
     is_required: bool,
 }
 
-impl Part {
+impl HealthPart {
     pub(crate) fn new(name: String, is_required: bool, finding: HealthFinding) -> Self {
         Self {
             name,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tidegate_core::HealthFinding;
 use tidegate_core::env::Clock;
 
-use super::Part;
+use super::HealthPart;
 
 /// The loops of the process and when each was last heard of.
 #[derive(Debug)]
@@ -49,7 +49,7 @@ impl Loops {
         }
     }
 
-    pub(super) fn stalled(&self) -> Vec<Part> {
+    pub(super) fn stalled(&self) -> Vec<HealthPart> {
         let now = self.clock.elapsed();
         let watched = self.watched();
         let late = watched
@@ -58,7 +58,7 @@ impl Loops {
             .filter(|w| now.saturating_sub(w.last) > w.limit);
         late.map(|watch| {
             let message = format!("no beat within {:?}", watch.limit);
-            Part::new(watch.name.clone(), true, HealthFinding::down(message))
+            HealthPart::new(watch.name.clone(), true, HealthFinding::down(message))
         })
         .collect()
     }

@@ -7,14 +7,14 @@ use axum::Json;
 use axum::extract::{Path, Query, State};
 use serde::Deserialize;
 use tidegate_client::wire::{
-    NewRecords, Placed, PlacedRecords, ReadRecord, ReadRecords, TopicNames, TopicShown,
+    AppendedRecord, AppendedRecords, NewRecords, ReadRecord, ReadRecords, TopicInfo, TopicNames,
 };
 use tidegate_core::{Offset, Topic};
 use tidegate_log::{LogError, Read, TopicPartition};
 use utoipa::IntoParams;
 
 use super::LogApi;
-use crate::{Problem, ProblemCode};
+use crate::{ApiProblem, ProblemCode};
 
 type Api = State<Arc<LogApi>>;
 
@@ -30,7 +30,7 @@ const MOST_WAIT_MS: u64 = 10_000;
 #[utoipa::path(get, path = "/tidegate/log", tag = "log", responses(
     (status = 200, description = "The names of all topics.", body = TopicNames),
 ))]
-pub(super) async fn list_topics(State(api): Api) -> Result<Json<TopicNames>, Problem> {
+pub(super) async fn list_topics(State(api): Api) -> Result<Json<TopicNames>, ApiProblem> {
     let topics = api.log.topics().await.map_err(|error| problem(&error))?;
     Ok(Json(TopicNames {
         cluster: api.log.cluster().to_owned(),
@@ -45,13 +45,13 @@ pub(super) async fn list_topics(State(api): Api) -> Result<Json<TopicNames>, Pro
 #[utoipa::path(get, path = "/tidegate/log/{topic}", tag = "log",
     params(("topic" = String, Path, description = "The topic.")),
     responses(
-        (status = 200, description = "The topic.", body = TopicShown),
-        (status = 404, description = "There is no such topic.", body = Problem),
+        (status = 200, description = "The topic.", body = TopicInfo),
+        (status = 404, description = "There is no such topic.", body = ApiProblem),
 ))]
 pub(super) async fn describe_topic(
     State(api): Api,
     Path(topic): Path<String>,
-) -> Result<Json<TopicShown>, Problem> {
+) -> Result<Json<TopicInfo>, ApiProblem> {
     let topic = named(topic)?;
     let described = api.log.describe(&topic).await;
     Ok(Json(described.map_err(|error| problem(&error))?.into()))
@@ -65,23 +65,23 @@ pub(super) async fn describe_topic(
     params(("topic" = String, Path, description = "The topic.")),
     request_body = NewRecords,
     responses(
-        (status = 200, description = "Where the records lie.", body = PlacedRecords),
-        (status = 404, description = "There is no such topic or partition.", body = Problem),
-        (status = 413, description = "A record is larger than the topic takes.", body = Problem),
-        (status = 507, description = "The log is full.", body = Problem),
+        (status = 200, description = "Where the records lie.", body = AppendedRecords),
+        (status = 404, description = "There is no such topic or partition.", body = ApiProblem),
+        (status = 413, description = "A record is larger than the topic takes.", body = ApiProblem),
+        (status = 507, description = "The log is full.", body = ApiProblem),
 ))]
 pub(super) async fn append_records(
     State(api): Api,
     Path(topic): Path<String>,
     Json(new): Json<NewRecords>,
-) -> Result<Json<PlacedRecords>, Problem> {
+) -> Result<Json<AppendedRecords>, ApiProblem> {
     let topic = named(topic)?;
     let mut ids = Vec::with_capacity(new.records.len());
     let mut appends = Vec::with_capacity(new.records.len());
     for (index, record) in new.records.into_iter().enumerate() {
         let id = record.id.unwrap_or_else(|| api.ids.mint());
         let append = record.into_append(topic.clone(), id).map_err(|why| {
-            Problem::new(ProblemCode::BadRequest, format!("record {index}: {why}"))
+            ApiProblem::new(ProblemCode::BadRequest, format!("record {index}: {why}"))
         })?;
         ids.push(id);
         appends.push(append);
@@ -91,12 +91,15 @@ pub(super) async fn append_records(
         .append(appends)
         .await
         .map_err(|error| problem(&error))?;
-    let placed = ids.into_iter().zip(positions).map(|(id, position)| Placed {
-        id,
-        partition: position.at.partition.0,
-        offset: position.offset.0,
-    });
-    Ok(Json(PlacedRecords {
+    let placed = ids
+        .into_iter()
+        .zip(positions)
+        .map(|(id, position)| AppendedRecord {
+            id,
+            partition: position.at.partition.0,
+            offset: position.offset.0,
+        });
+    Ok(Json(AppendedRecords {
         records: placed.collect(),
     }))
 }
@@ -104,7 +107,7 @@ pub(super) async fn append_records(
 /// What to read of a partition.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Asked {
+pub(super) struct ReadQuery {
     /// `earliest`, `latest`, an offset, or `@` and a time in milliseconds since 1970.
     #[serde(default = "earliest")]
     from: String,
@@ -141,21 +144,21 @@ fn parse_from(text: &str) -> Option<From> {
     params(
         ("topic" = String, Path, description = "The topic."),
         ("partition" = i32, Path, description = "The number of the partition."),
-        Asked,
+        ReadQuery,
     ),
     responses(
         (status = 200, description = "Records, and where to go on.", body = ReadRecords),
-        (status = 404, description = "There is no such topic or partition.", body = Problem),
-        (status = 416, description = "The offset is not there.", body = Problem),
+        (status = 404, description = "There is no such topic or partition.", body = ApiProblem),
+        (status = 416, description = "The offset is not there.", body = ApiProblem),
 ))]
 pub(super) async fn read_records(
     State(api): Api,
     Path((topic, partition)): Path<(String, i32)>,
-    Query(asked): Query<Asked>,
-) -> Result<Json<ReadRecords>, Problem> {
+    Query(asked): Query<ReadQuery>,
+) -> Result<Json<ReadRecords>, ApiProblem> {
     let from = parse_from(&asked.from).ok_or_else(|| {
         let text = "`from` is `earliest`, `latest`, an offset, or `@` and milliseconds since 1970";
-        Problem::new(ProblemCode::BadRequest, text)
+        ApiProblem::new(ProblemCode::BadRequest, text)
     })?;
     let topic = named(topic)?;
     let described = api
@@ -210,12 +213,12 @@ pub(super) async fn read_records(
     Ok(Json(answer))
 }
 
-fn named(topic: String) -> Result<Topic, Problem> {
-    Topic::new(topic).map_err(|error| Problem::new(ProblemCode::BadRequest, error.to_string()))
+fn named(topic: String) -> Result<Topic, ApiProblem> {
+    Topic::new(topic).map_err(|error| ApiProblem::new(ProblemCode::BadRequest, error.to_string()))
 }
 
 /// What a failure of the log is over HTTP.
-fn problem(error: &LogError) -> Problem {
+fn problem(error: &LogError) -> ApiProblem {
     let code = match error {
         LogError::UnknownTopic { .. } => ProblemCode::LogUnknownTopic,
         LogError::UnknownPartition { .. } => ProblemCode::LogUnknownPartition,
@@ -243,7 +246,7 @@ fn problem(error: &LogError) -> Problem {
         // Whatever else may be wrong with a log one day: it cannot do this now.
         | _ => ProblemCode::LogUnavailable,
     };
-    let problem = Problem::new(code, error.to_string()).with("cause", error.code().as_str());
+    let problem = ApiProblem::new(code, error.to_string()).with("cause", error.code().as_str());
     if let LogError::OutOfRange {
         asked, start, end, ..
     } = error

@@ -22,7 +22,7 @@ use crate::telemetry::{self, Limit};
 
 /// What connections are told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Phase {
+pub(super) enum ConnectionPhase {
     /// Go on.
     Open,
     /// Finish the request at hand, if there is one, and close.
@@ -34,7 +34,7 @@ pub(super) enum Phase {
 /// What a connection holds while it is open.
 pub(super) struct Connection {
     peer: SocketAddr,
-    phase: watch::Receiver<Phase>,
+    phase: watch::Receiver<ConnectionPhase>,
     permit: Arc<ConnectionPermit>,
 }
 
@@ -42,7 +42,7 @@ impl Connection {
     pub(super) fn new(
         peer: SocketAddr,
         permit: ConnectionPermit,
-        phase: watch::Receiver<Phase>,
+        phase: watch::Receiver<ConnectionPhase>,
     ) -> Self {
         telemetry::connection_opened();
         Self {
@@ -92,11 +92,11 @@ impl Connection {
                     }
                     told = self.phase.changed() => {
                         // Nobody left to tell means that the server was dropped.
-                        let phase = told.map_or(Phase::Cut, |()| *self.phase.borrow_and_update());
+                        let phase = told.map_or(ConnectionPhase::Cut, |()| *self.phase.borrow_and_update());
                         match phase {
-                            Phase::Open => {}
-                            Phase::Closing => serving.as_mut().graceful_shutdown(),
-                            Phase::Cut => return,
+                            ConnectionPhase::Open => {}
+                            ConnectionPhase::Closing => serving.as_mut().graceful_shutdown(),
+                            ConnectionPhase::Cut => return,
                         }
                     }
                 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::routing::get;
-use tidegate_server::{Limits, Report, ServerConfig};
+use tidegate_server::{Limits, ServeReport, ServerConfig};
 use tokio::sync::Notify;
 use utoipa_axum::router::OpenApiRouter;
 
@@ -63,7 +63,7 @@ async fn a_request_in_flight_finishes_while_probes_hear_that_we_stop() {
     assert_eq!(busy.answer().await.short(), "200 finished");
     assert_eq!(
         server.report().await,
-        Report {
+        ServeReport {
             connections: 2,
             requests: 3,
             cut: 0,
@@ -84,7 +84,7 @@ async fn a_request_that_outlasts_the_drain_is_cut_and_counted() {
     assert_eq!(busy.closed().await, "");
     assert_eq!(
         server.report().await,
-        Report {
+        ServeReport {
             connections: 1,
             requests: 1,
             cut: 1,
@@ -102,7 +102,7 @@ async fn idle_connections_do_not_hold_up_the_end() {
     assert_eq!(idle.closed().await, "");
     assert_eq!(
         server.report().await,
-        Report {
+        ServeReport {
             connections: 1,
             requests: 1,
             cut: 0,

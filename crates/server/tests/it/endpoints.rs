@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use serde_json::json;
-use tidegate_core::books::{Account, Audited, Books, ComponentAccount, ComponentKind, Lost, Place};
+use tidegate_core::books::{
+    Account, Audited, Books, ComponentAccount, ComponentKind, LostCounts, Place,
+};
 use tidegate_core::env::BoxFuture;
 use tidegate_core::{Code, Component, EventId, EventLocation, Failure, HealthFinding};
 use tidegate_server::Exporter;
@@ -86,7 +88,7 @@ fn failure() -> Failure {
 }
 
 fn logger() -> Arc<dyn Component> {
-    let lost: Lost = serde_json::from_value(json!({"queue-full": 1})).unwrap();
+    let lost: LostCounts = serde_json::from_value(json!({"queue-full": 1})).unwrap();
     let account = Account {
         accepted: 10,
         in_flight: 2,

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use tidegate_core::env::system::SystemClock;
 use tidegate_core::env::{Clock, Env, Sleep, Stream};
-use tidegate_server::{Health, Report, Server, ServerBuilder, ServerConfig, Token};
+use tidegate_server::{Health, ServeReport, Server, ServerBuilder, ServerConfig, Token};
 use tokio::sync::{oneshot, watch};
 
 use crate::client::{Answer, Client};
@@ -90,7 +90,7 @@ pub(crate) struct Running {
     pub(crate) clock: Arc<HandClock>,
     pub(crate) health: Health,
     stop: Option<oneshot::Sender<()>>,
-    report: oneshot::Receiver<Report>,
+    report: oneshot::Receiver<ServeReport>,
 }
 
 impl Running {
@@ -152,7 +152,7 @@ impl Running {
     }
 
     /// Waits for the end.
-    pub(crate) async fn report(self) -> Report {
+    pub(crate) async fn report(self) -> ServeReport {
         within(self.report).await.unwrap()
     }
 }

@@ -46,12 +46,12 @@ pub struct Fault {
 }
 
 #[derive(Debug, Clone, Default)]
-pub(super) struct Faults {
+pub(super) struct DiskFaults {
     scripted: Vec<Fault>,
     chances: Vec<(Operation, FaultKind, f64)>,
 }
 
-impl Faults {
+impl DiskFaults {
     pub(super) fn add(&mut self, fault: Fault) {
         self.scripted.push(fault);
     }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use tidegate_core::env::{DiskFile, Entropy};
 
-use super::image::Change;
+use super::image::FileChange;
 use super::{FaultKind, FileId, Operation, SimDisk, die};
 
 pub(super) struct SimFile {
@@ -68,7 +68,9 @@ impl SimFile {
         }
         if written > 0 {
             let bytes = bytes[..written].to_vec();
-            inner.image.change(self.id, Change::Data { offset, bytes });
+            inner
+                .image
+                .change(self.id, FileChange::Data { offset, bytes });
         }
         if begun.is_last {
             die(inner);
@@ -97,7 +99,7 @@ impl SimFile {
         if growth > inner.capacity.saturating_sub(inner.image.used()) {
             return Err(FaultKind::Full.error());
         }
-        inner.image.change(self.id, Change::Len(len));
+        inner.image.change(self.id, FileChange::Len(len));
         if begun.is_last {
             die(inner);
         }

@@ -5,7 +5,7 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use tidegate_core::env::{Entropy, Entry, Stream};
+use tidegate_core::env::{DirEntry, Entropy, Stream};
 
 use super::survivors::{Survival, Survivors};
 
@@ -14,7 +14,7 @@ pub(super) struct FileId(u64);
 
 /// A change to the bytes of a file.
 #[derive(Debug, Clone)]
-pub(super) enum Change {
+pub(super) enum FileChange {
     Data { offset: u64, bytes: Vec<u8> },
     Len(u64),
 }
@@ -41,7 +41,7 @@ struct FileState {
     view: Arc<Vec<u8>>,
     durable: Arc<Vec<u8>>,
     /// Changes since the last sync, each with its place in the order of all changes.
-    pending: Vec<(u64, Change)>,
+    pending: Vec<(u64, FileChange)>,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -182,7 +182,7 @@ impl Image {
         }
     }
 
-    pub(super) fn list(&self, path: &Path) -> io::Result<Vec<Entry>> {
+    pub(super) fn list(&self, path: &Path) -> io::Result<Vec<DirEntry>> {
         match self.dirs.get(path) {
             Some(dir) => Ok(dir
                 .view
@@ -194,12 +194,12 @@ impl Image {
         }
     }
 
-    fn entry(&self, name: &str, item: Item) -> Entry {
+    fn entry(&self, name: &str, item: Item) -> DirEntry {
         let (len, is_dir) = match item {
             Item::File(id) => (self.len(id), false),
             Item::Dir => (0, true),
         };
-        Entry {
+        DirEntry {
             name: name.to_owned(),
             len,
             is_dir,
@@ -227,7 +227,7 @@ impl Image {
         count
     }
 
-    pub(super) fn change(&mut self, id: FileId, change: Change) {
+    pub(super) fn change(&mut self, id: FileId, change: FileChange) {
         let number = self.next_change;
         self.next_change += 1;
         let file = self.file(id);
@@ -250,7 +250,7 @@ impl Image {
         let pending = std::mem::take(&mut file.pending);
         let mut survival = Survival::new(&Survivors::Random(seed));
         let durable = Arc::make_mut(&mut file.durable);
-        survival.settle_file(durable, &pending);
+        survival.resolve_file(durable, &pending);
     }
 
     pub(super) fn flip_bit(&mut self, id: FileId, offset: u64, bit: u8) {
@@ -263,7 +263,7 @@ impl Image {
         }
         // Bytes that are not synced yet are flipped where they wait.
         for (_, change) in &mut file.pending {
-            if let Change::Data { offset, bytes } = change
+            if let FileChange::Data { offset, bytes } = change
                 && let Some(index) = at.checked_sub(usize::try_from(*offset).unwrap_or(usize::MAX))
                 && let Some(byte) = bytes.get_mut(index)
             {
@@ -324,7 +324,7 @@ impl Image {
         for (id, file) in &self.files {
             let mut content = Arc::clone(&file.durable);
             if !file.pending.is_empty() {
-                survival.settle_file(Arc::make_mut(&mut content), &file.pending);
+                survival.resolve_file(Arc::make_mut(&mut content), &file.pending);
             }
             if linked.contains(id) {
                 let state = FileState {
@@ -353,10 +353,10 @@ impl Image {
     }
 }
 
-pub(super) fn apply(content: &mut Vec<u8>, change: &Change) {
+pub(super) fn apply(content: &mut Vec<u8>, change: &FileChange) {
     match change {
-        Change::Len(len) => content.resize(usize::try_from(*len).unwrap_or(usize::MAX), 0),
-        Change::Data { offset, bytes } => {
+        FileChange::Len(len) => content.resize(usize::try_from(*len).unwrap_or(usize::MAX), 0),
+        FileChange::Data { offset, bytes } => {
             let start = usize::try_from(*offset).unwrap_or(usize::MAX);
             let end = start + bytes.len();
             if content.len() < end {

@@ -2,7 +2,7 @@
 
 use tidegate_core::env::Stream;
 
-use super::image::{Change, apply, below};
+use super::image::{FileChange, apply, below};
 
 /// Which of the changes that were not synced survive a crash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,7 +65,7 @@ impl Survival {
     }
 
     /// Puts what survives of a file's changes into its durable content.
-    pub(super) fn settle_file(&mut self, content: &mut Vec<u8>, pending: &[(u64, Change)]) {
+    pub(super) fn resolve_file(&mut self, content: &mut Vec<u8>, pending: &[(u64, FileChange)]) {
         let Some(random) = &mut self.random else {
             for (number, change) in pending {
                 if *number < self.keep_below {
@@ -87,10 +87,10 @@ impl Survival {
             match change {
                 _ if is_kept => apply(content, change),
                 // What is not kept whole may be there in part.
-                Change::Data { offset, bytes } if is_edge || below(random, 3) == 0 => {
+                FileChange::Data { offset, bytes } if is_edge || below(random, 3) == 0 => {
                     tear(random, content, *offset, bytes);
                 }
-                Change::Data { .. } | Change::Len(_) => {}
+                FileChange::Data { .. } | FileChange::Len(_) => {}
             }
         }
     }
@@ -108,7 +108,7 @@ fn tear(random: &mut Stream, content: &mut Vec<u8>, offset: u64, bytes: &[u8]) {
             let range = usize::try_from(from).unwrap_or(0)..usize::try_from(to).unwrap_or(0);
             apply(
                 content,
-                &Change::Data {
+                &FileChange::Data {
                     offset: at,
                     bytes: bytes[range].to_vec(),
                 },
@@ -117,6 +117,6 @@ fn tear(random: &mut Stream, content: &mut Vec<u8>, offset: u64, bytes: &[u8]) {
         at = next;
     }
     if below(random, 2) == 0 && (content.len() as u64) < end {
-        apply(content, &Change::Len(end));
+        apply(content, &FileChange::Len(end));
     }
 }

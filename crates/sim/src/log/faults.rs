@@ -35,7 +35,7 @@ pub struct LogRates {
 
 /// The faults to come.
 #[derive(Debug)]
-pub(super) struct Faults {
+pub(super) struct LogFaults {
     pub(super) script: VecDeque<LogFault>,
     pub(super) rates: LogRates,
     pub(super) is_full: bool,
@@ -51,7 +51,7 @@ pub(super) struct Fate {
     pub(super) is_answer_lost: bool,
 }
 
-impl Faults {
+impl LogFaults {
     pub(super) fn new(random: Box<dyn Entropy>) -> Self {
         Self {
             script: VecDeque::new(),

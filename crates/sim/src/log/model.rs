@@ -15,7 +15,7 @@ const MAX_COMMIT: u64 = 64 * 1024 * 1024;
 
 /// What a log holds.
 #[derive(Debug, Default)]
-pub(super) struct Model {
+pub(super) struct LogModel {
     topics: BTreeMap<Topic, ModelTopic>,
     groups: BTreeMap<GroupName, ModelGroup>,
     books: BTreeMap<(GroupName, Topic), Books>,
@@ -42,7 +42,7 @@ struct ModelGroup {
     offsets: BTreeMap<TopicPartition, Committed>,
 }
 
-impl Model {
+impl LogModel {
     pub(super) fn create_topic(
         &mut self,
         topic: &Topic,

@@ -14,8 +14,8 @@ use tidegate_log::{
 };
 use tokio::sync::{Notify, oneshot};
 
-use super::faults::{Fate, Faults};
-use super::model::Model;
+use super::faults::{Fate, LogFaults};
+use super::model::LogModel;
 
 /// How long a lost connection takes to come back.
 const RECONNECT: Duration = Duration::from_millis(20);
@@ -24,14 +24,14 @@ const RECONNECT: Duration = Duration::from_millis(20);
 pub(super) struct ModelStorage {
     clock: Arc<dyn Clock>,
     spawn: Arc<dyn Spawn>,
-    state: Arc<Mutex<StorageState>>,
+    state: Arc<Mutex<SimLogState>>,
     /// Notified when something was written, or the storage crashed.
     grown: Arc<Notify>,
 }
 
-pub(super) struct StorageState {
-    pub(super) model: Model,
-    pub(super) faults: Faults,
+pub(super) struct SimLogState {
+    pub(super) model: LogModel,
+    pub(super) faults: LogFaults,
     /// Writes that were handed over and are not done yet, in their order.
     queue: VecDeque<(u64, Write)>,
     /// Answers that were not fetched yet, by the number of the write.
@@ -43,9 +43,9 @@ pub(super) struct StorageState {
 
 impl ModelStorage {
     pub(super) fn new(env: &Env) -> Self {
-        let state = StorageState {
-            model: Model::default(),
-            faults: Faults::new(env.entropy.fork("log faults")),
+        let state = SimLogState {
+            model: LogModel::default(),
+            faults: LogFaults::new(env.entropy.fork("log faults")),
             queue: VecDeque::new(),
             done: BTreeMap::new(),
             last_write: 0,
@@ -59,7 +59,7 @@ impl ModelStorage {
         }
     }
 
-    pub(super) fn state(&self) -> MutexGuard<'_, StorageState> {
+    pub(super) fn state(&self) -> MutexGuard<'_, SimLogState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -112,7 +112,7 @@ impl ModelStorage {
 
     async fn on_time<T>(
         &self,
-        act: impl FnOnce(&mut Model) -> Result<T, LogError>,
+        act: impl FnOnce(&mut LogModel) -> Result<T, LogError>,
     ) -> Result<T, LogError> {
         let fate = self.state().faults.of_call();
         self.meet(fate).await?;
@@ -120,7 +120,7 @@ impl ModelStorage {
     }
 }
 
-impl StorageState {
+impl SimLogState {
     fn write_up_to(&mut self, number: u64, now_ms: u64) {
         while let Some((next, _)) = self.queue.front()
             && *next <= number

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tidegate_core::env::{Disk, Env, OpenMode, Outcome};
+use tidegate_core::env::{Disk, Env, OpenMode, TaskOutcome};
 use tidegate_sim::{Node, Sim, seeds};
 use tokio::sync::mpsc;
 
@@ -46,7 +46,7 @@ fn what_a_node_synced_is_there_after_any_number_of_crashes() {
             sim.run_for(SECOND * 7);
             sim.crash(&node);
             assert!(!node.is_up());
-            assert_eq!(sim.block_on_outcome(task), Outcome::Aborted);
+            assert_eq!(sim.block_on_outcome(task), TaskOutcome::Aborted);
             assert!(lines(&node) >= *synced.lock().unwrap());
             sim.restart(&node);
         }
@@ -56,11 +56,11 @@ fn what_a_node_synced_is_there_after_any_number_of_crashes() {
 
 /// Waits for the end of a task from outside any node.
 trait Outside {
-    fn block_on_outcome(&mut self, task: tidegate_core::env::Task) -> Outcome;
+    fn block_on_outcome(&mut self, task: tidegate_core::env::Task) -> TaskOutcome;
 }
 
 impl Outside for Sim {
-    fn block_on_outcome(&mut self, task: tidegate_core::env::Task) -> Outcome {
+    fn block_on_outcome(&mut self, task: tidegate_core::env::Task) -> TaskOutcome {
         let observer = self.node("observer");
         self.block_on(&observer, task.join())
     }

@@ -15,7 +15,7 @@ const GROUP: usize = 256;
 
 /// The writer of a file. Cloning gives another handle on the same one.
 #[derive(Clone)]
-pub(super) struct Writer {
+pub(super) struct SqliteWriter {
     connection: Arc<Mutex<WriterConnection>>,
     /// Says that somebody left a transaction open.
     left: Arc<Notify>,
@@ -28,24 +28,24 @@ struct WriterConnection {
     /// Whether a transaction is open, or may be: it was begun, and no end of it was heard of.
     is_open: bool,
     /// How long it waits for another process, in milliseconds.
-    patience: i64,
+    busy_timeout: i64,
     /// Whether others had it since it was last put in order.
     is_lent: bool,
     /// Whether the commit that comes next is asked for.
     may_commit: Arc<AtomicBool>,
 }
 
-impl Writer {
+impl SqliteWriter {
     pub(super) async fn open(options: SqliteConnectOptions) -> Result<Self, sqlx::Error> {
         let may_commit = Arc::new(AtomicBool::new(false));
         let mut connection = connect(&options, &may_commit).await?;
-        let patience = sqlx::query_scalar("PRAGMA busy_timeout");
-        let patience = patience.fetch_one(&mut connection).await?;
+        let busy_timeout = sqlx::query_scalar("PRAGMA busy_timeout");
+        let busy_timeout = busy_timeout.fetch_one(&mut connection).await?;
         let connection = WriterConnection {
             connection,
             options,
             is_open: false,
-            patience,
+            busy_timeout,
             is_lent: false,
             may_commit,
         };
@@ -56,7 +56,7 @@ impl Writer {
     }
 
     /// Waits until nobody else has the connection, and takes it.
-    pub(super) async fn turn(&self) -> WriterGuard {
+    pub(super) async fn lock(&self) -> WriterGuard {
         WriterGuard {
             writer: Arc::clone(&self.connection).lock_owned().await,
             left: Arc::clone(&self.left),
@@ -64,21 +64,21 @@ impl Writer {
     }
 
     /// Takes whatever waits, commits it together, and answers; and takes back what others left open.
-    pub(super) async fn write(self, mut waiting: mpsc::Receiver<Box<dyn Operation>>) {
+    pub(super) async fn write(self, mut waiting: mpsc::Receiver<Box<dyn WriteOperation>>) {
         let mut group = Vec::new();
         loop {
             tokio::select! {
                 biased;
-                () = self.left.notified() => self.turn().await.rollback_open().await,
+                () = self.left.notified() => self.lock().await.rollback_open().await,
                 count = waiting.recv_many(&mut group, GROUP) => {
                     if count == 0 {
                         return;
                     }
-                    let mut turn = self.turn().await;
-                    let committed = commit(&mut turn, &mut group).await.map_err(Arc::new);
+                    let mut guard = self.lock().await;
+                    let committed = commit(&mut guard, &mut group).await.map_err(Arc::new);
                     // What was refused at its commit is open still.
-                    turn.rollback_open().await;
-                    drop(turn);
+                    guard.rollback_open().await;
+                    drop(guard);
                     for operation in group.drain(..) {
                         operation.answer(&committed);
                     }
@@ -106,11 +106,11 @@ impl WriterGuard {
         if self.writer.is_lent {
             // Dropping temporary tables is a commit of its own.
             self.writer.may_commit.store(true, Ordering::SeqCst);
-            let patience = self.writer.patience;
-            let tidied = reset_session(self.connection(), patience).await;
+            let busy_timeout = self.writer.busy_timeout;
+            let reset = reset_session(self.connection(), busy_timeout).await;
             self.writer.may_commit.store(false, Ordering::SeqCst);
-            if let Err(error) = tidied {
-                tracing::warn!(%error, "a connection that was lent is given up for another one");
+            if let Err(error) = reset {
+                tracing::warn!(%error, "session could not be reset after a caller's transaction; reconnecting");
                 self.renew().await?;
             }
             self.writer.is_lent = false;
@@ -189,10 +189,10 @@ async fn connect(
 /// dropped in whatever order they come.
 async fn reset_session(
     connection: &mut SqliteConnection,
-    patience: i64,
+    busy_timeout: i64,
 ) -> Result<(), sqlx::Error> {
     let settings = format!(
-        "PRAGMA query_only = 0; PRAGMA ignore_check_constraints = 0; PRAGMA busy_timeout = {patience};
+        "PRAGMA query_only = 0; PRAGMA ignore_check_constraints = 0; PRAGMA busy_timeout = {busy_timeout};
          PRAGMA locking_mode = NORMAL; PRAGMA writable_schema = 0; PRAGMA recursive_triggers = 0;
          PRAGMA legacy_alter_table = 0; PRAGMA wal_autocheckpoint = 1000;
          PRAGMA max_page_count = 4294967294; PRAGMA foreign_keys = 0"
@@ -217,43 +217,43 @@ async fn reset_session(
 }
 
 async fn commit(
-    turn: &mut WriterGuard,
-    group: &mut [Box<dyn Operation>],
+    guard: &mut WriterGuard,
+    group: &mut [Box<dyn WriteOperation>],
 ) -> Result<(), sqlx::Error> {
-    turn.begin().await?;
+    guard.begin().await?;
     for operation in group {
         // Nobody waits for it any more: carrying it out would surprise.
-        if operation.is_forgotten() {
+        if operation.is_canceled() {
             continue;
         }
-        turn.execute("SAVEPOINT operation").await?;
-        let end = if operation.run(turn.connection()).await {
+        guard.execute("SAVEPOINT operation").await?;
+        let end = if operation.run(guard.connection()).await {
             "RELEASE operation"
         } else {
             "ROLLBACK TO operation; RELEASE operation"
         };
-        turn.execute(end).await?;
+        guard.execute(end).await?;
     }
-    turn.end("COMMIT").await
+    guard.end("COMMIT").await
 }
 
 /// One operation that waits for the writer.
-pub(super) trait Operation: Send {
-    fn is_forgotten(&self) -> bool;
+pub(super) trait WriteOperation: Send {
+    fn is_canceled(&self) -> bool;
     /// Runs it and says whether what it did stays. A panic is its failure alone: the task that writes
     /// goes on for everybody else.
     fn run<'a>(&'a mut self, connection: &'a mut SqliteConnection) -> BoxFuture<'a, bool>;
     fn answer(self: Box<Self>, committed: &Result<(), Arc<sqlx::Error>>);
 }
 
-pub(super) struct Job<T, F> {
+pub(super) struct WriteJob<T, F> {
     doing: &'static str,
     call: Option<F>,
     outcome: Option<Result<T, StoreError>>,
     tell: oneshot::Sender<Result<T, StoreError>>,
 }
 
-impl<T, F> Job<T, F> {
+impl<T, F> WriteJob<T, F> {
     pub(super) fn new(
         doing: &'static str,
         call: F,
@@ -268,14 +268,14 @@ impl<T, F> Job<T, F> {
     }
 }
 
-impl<T, F> Operation for Job<T, F>
+impl<T, F> WriteOperation for WriteJob<T, F>
 where
     T: Send + 'static,
     F: for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, Result<T, sqlx::Error>>
         + Send
         + 'static,
 {
-    fn is_forgotten(&self) -> bool {
+    fn is_canceled(&self) -> bool {
         self.tell.is_closed()
     }
 
@@ -290,7 +290,7 @@ where
             let outcome = match called {
                 Ok(outcome) => outcome.map_err(|error| StoreError::of(doing, error)),
                 Err(panic) => {
-                    tracing::error!(panic, doing, "an operation is taken back");
+                    tracing::error!(panic, doing, "operation panicked; rolling it back");
                     Err(StoreError::panicked(doing, panic))
                 }
             };

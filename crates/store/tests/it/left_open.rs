@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tidegate_core::env::Env;
-use tidegate_store::{Store, StoreError, StoreOptions, Tx, sqlx};
+use tidegate_store::{Store, StoreError, StoreOptions, StoreTx, sqlx};
 
 use super::{runtime, sqlite};
 
@@ -32,7 +32,7 @@ async fn write(store: &Store, sql: &'static str) -> Result<(), StoreError> {
     written.await.map(drop)
 }
 
-async fn run(tx: &mut Tx, sql: &'static str) {
+async fn run(tx: &mut StoreTx, sql: &'static str) {
     let connection = tx.sqlite().unwrap();
     sqlx::raw_sql(sql).execute(connection).await.unwrap();
 }

@@ -4,19 +4,19 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 use tidegate_core::{EventId, iso_time};
-use tidegate_queue::port::{HandlerResult, HandlerState, Listed, Status};
+use tidegate_queue::port::{HandlerResult, HandlerState, ListedEvent, QueueStatus};
 
 use crate::table;
 
 /// An event, under the names of its columns.
 #[derive(Debug, Serialize)]
-pub(super) struct Shown {
+pub(super) struct ShownEvent {
     id: i64,
     event_id: EventId,
     #[serde(rename = "type")]
     type_name: String,
     key: Option<String>,
-    status: Status,
+    status: QueueStatus,
     attempts: u32,
     created_at: Option<String>,
     next_attempt_at: Option<String>,
@@ -42,9 +42,9 @@ struct Answer {
     error: Option<String>,
 }
 
-impl Shown {
+impl ShownEvent {
     /// An event of a listing.
-    pub(super) fn of(listed: Listed) -> Self {
+    pub(super) fn of(listed: ListedEvent) -> Self {
         let time = |ms: Option<i64>| iso_time(u64::try_from(ms?).ok()?);
         Self {
             id: listed.id,
@@ -68,7 +68,10 @@ impl Shown {
 
     /// One event with what its handlers said; those that are registered for its type have not
     /// spoken yet, unless it is finalized.
-    pub(super) fn whole<'a>(listed: Listed, registered: impl Iterator<Item = &'a str>) -> Self {
+    pub(super) fn whole<'a>(
+        listed: ListedEvent,
+        registered: impl Iterator<Item = &'a str>,
+    ) -> Self {
         let states = listed.states.clone();
         let known: BTreeSet<&str> = states.iter().map(|state| state.handler.as_str()).collect();
         let is_open = listed.finalized_ms.is_none();

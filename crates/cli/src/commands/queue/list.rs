@@ -1,17 +1,17 @@
 //! Looking: `ls`, `show`, `stats`.
 
 use serde_json::json;
-use tidegate_queue::port::{Filter, Stats, Status};
+use tidegate_queue::port::{EventFilter, QueueStats, QueueStatus};
 
-use super::event::Shown;
+use super::event::ShownEvent;
 use super::{number_of, open};
-use crate::args::{EventRef, EventStatus, Output, QueueLs, StoreAt};
-use crate::report::{Exit, Report, print, print_json};
+use crate::args::{EventRef, Output, QueueLs, StatusArg, StoreAt};
+use crate::report::{ErrorReport, Exit, print, print_json};
 use crate::table;
 
-pub(super) async fn list(arguments: &QueueLs, output: Output) -> Result<Exit, Report> {
+pub(super) async fn list(arguments: &QueueLs, output: Output) -> Result<Exit, ErrorReport> {
     let opened = open(&arguments.at).await?;
-    let filter = Filter {
+    let filter = EventFilter {
         status: arguments.status.map(status),
         type_name: arguments.type_name.clone(),
         after: arguments.after,
@@ -23,8 +23,8 @@ pub(super) async fn list(arguments: &QueueLs, output: Output) -> Result<Exit, Re
     let limit = usize::try_from(arguments.limit).unwrap_or(usize::MAX);
     let is_more = listed.len() > limit;
     listed.truncate(limit);
-    let events: Vec<Shown> = listed.into_iter().map(Shown::of).collect();
-    let next = events.last().map(Shown::id).filter(|_| is_more);
+    let events: Vec<ShownEvent> = listed.into_iter().map(ShownEvent::of).collect();
+    let next = events.last().map(ShownEvent::id).filter(|_| is_more);
     match output {
         Output::Json => print_json(&json!({ "events": events, "next": next }))?,
         Output::Table => print(&page(&events, next))?,
@@ -32,20 +32,23 @@ pub(super) async fn list(arguments: &QueueLs, output: Output) -> Result<Exit, Re
     Ok(Exit::Ok)
 }
 
-fn status(status: EventStatus) -> Status {
+fn status(status: StatusArg) -> QueueStatus {
     match status {
-        EventStatus::Pending => Status::Pending,
-        EventStatus::Processing => Status::Processing,
-        EventStatus::Completed => Status::Completed,
-        EventStatus::CompletedWithErrors => Status::CompletedWithErrors,
+        StatusArg::Pending => QueueStatus::Pending,
+        StatusArg::Processing => QueueStatus::Processing,
+        StatusArg::Completed => QueueStatus::Completed,
+        StatusArg::CompletedWithErrors => QueueStatus::CompletedWithErrors,
     }
 }
 
-fn page(events: &[Shown], next: Option<i64>) -> String {
+fn page(events: &[ShownEvent], next: Option<i64>) -> String {
     if events.is_empty() {
         return "no events".to_owned();
     }
-    let grid = table::grid(&Shown::HEADER, events.iter().map(Shown::row).collect());
+    let grid = table::grid(
+        &ShownEvent::HEADER,
+        events.iter().map(ShownEvent::row).collect(),
+    );
     let count = table::counted(events.len() as u64, "event");
     match next {
         Some(next) => format!("{grid}\n{count}; more with `--after {next}`"),
@@ -53,18 +56,22 @@ fn page(events: &[Shown], next: Option<i64>) -> String {
     }
 }
 
-pub(super) async fn show(event: EventRef, at: &StoreAt, output: Output) -> Result<Exit, Report> {
+pub(super) async fn show(
+    event: EventRef,
+    at: &StoreAt,
+    output: Output,
+) -> Result<Exit, ErrorReport> {
     let opened = open(at).await?;
     let id = number_of(&opened, event).await??;
     let store = opened.queue.store();
     let looked = async {
         let listed = store.show(id).await?;
-        let listed = listed.ok_or(tidegate_queue::QueueError::Unknown { id })?;
+        let listed = listed.ok_or(tidegate_queue::QueueError::UnknownEvent { id })?;
         Ok((listed, store.registry().await?))
     };
     let (listed, registry) = looked.await.map_err(|error| opened.report(&error))?;
     let type_name = listed.type_name.clone();
-    let shown = Shown::whole(listed, registry.of(&type_name));
+    let shown = ShownEvent::whole(listed, registry.of(&type_name));
     match output {
         Output::Json => print_json(&shown)?,
         Output::Table => print(&shown.text())?,
@@ -72,7 +79,7 @@ pub(super) async fn show(event: EventRef, at: &StoreAt, output: Output) -> Resul
     Ok(Exit::Ok)
 }
 
-pub(super) async fn stats(at: &StoreAt, output: Output) -> Result<Exit, Report> {
+pub(super) async fn stats(at: &StoreAt, output: Output) -> Result<Exit, ErrorReport> {
     let opened = open(at).await?;
     let stats = opened.queue.store().stats().await;
     let stats = stats.map_err(|error| opened.report(&error))?;
@@ -83,7 +90,7 @@ pub(super) async fn stats(at: &StoreAt, output: Output) -> Result<Exit, Report> 
     Ok(Exit::Ok)
 }
 
-fn stats_text(stats: &Stats) -> String {
+fn stats_text(stats: &QueueStats) -> String {
     let row = |name: &str, count: u64| vec![name.to_owned(), count.to_string()];
     let mut rows = vec![
         row("waiting", stats.pending),

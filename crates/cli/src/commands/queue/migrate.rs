@@ -6,14 +6,14 @@ use tidegate_queue::sql;
 use tidegate_store::Dialect;
 
 use crate::args::{Output, SqlDialect, StoreAt};
-use crate::report::{Exit, Report, print as write, print_json};
+use crate::report::{ErrorReport, Exit, print as write, print_json};
 use crate::{store, table};
 
-pub(super) async fn migrate(at: &StoreAt, output: Output) -> Result<Exit, Report> {
+pub(super) async fn migrate(at: &StoreAt, output: Output) -> Result<Exit, ErrorReport> {
     let settings = store::named(at)?;
     let env = Env::system();
     let (store, shown) = store::make(&settings, &env).await?;
-    let opened = store::Opened::on(store, shown, &env).await?;
+    let opened = store::OpenedStore::on(store, shown, &env).await?;
     let ran = sql::migrate(&opened.store).await;
     let ran = ran.map_err(|error| opened.report(&error))?;
     opened.close().await;
@@ -36,7 +36,7 @@ pub(super) fn print(
     dialect: Option<SqlDialect>,
     at: &StoreAt,
     output: Output,
-) -> Result<Exit, Report> {
+) -> Result<Exit, ErrorReport> {
     let dialect = match dialect {
         Some(SqlDialect::Sqlite) => Dialect::Sqlite,
         Some(SqlDialect::Postgres) => Dialect::Postgres,

@@ -8,8 +8,8 @@ use tidegate_queue::{NewEvent, QueueError};
 
 use super::open;
 use crate::args::{Output, QueuePublish};
-use crate::report::{Exit, Report, print_bytes};
-use crate::store::Opened;
+use crate::report::{ErrorReport, Exit, print_bytes};
+use crate::store::OpenedStore;
 
 /// Events, and about how many bytes, that are published in one transaction.
 const EVENTS: usize = 500;
@@ -26,7 +26,7 @@ struct Published<'a> {
     type_name: &'a str,
 }
 
-pub(super) async fn publish(arguments: &QueuePublish, output: Output) -> Result<Exit, Report> {
+pub(super) async fn publish(arguments: &QueuePublish, output: Output) -> Result<Exit, ErrorReport> {
     let opened = open(&arguments.at).await?;
     let publisher = Publisher {
         opened: &opened,
@@ -48,7 +48,7 @@ pub(super) async fn publish(arguments: &QueuePublish, output: Output) -> Result<
 }
 
 struct Publisher<'a> {
-    opened: &'a Opened,
+    opened: &'a OpenedStore,
     arguments: &'a QueuePublish,
     output: Output,
 }
@@ -56,7 +56,7 @@ struct Publisher<'a> {
 impl Publisher<'_> {
     /// Publishes every line. What has come so far is published before anything more is waited for,
     /// and before a line that is no JSON ends it; the report then says how many that were.
-    async fn publish_lines(&self, input: impl Read) -> Result<(), Report> {
+    async fn publish_lines(&self, input: impl Read) -> Result<(), ErrorReport> {
         let mut lines = BufReader::with_capacity(BYTES, input);
         let mut events = Vec::new();
         let (mut number, mut bytes, mut published) = (0_u64, 0, 0_u64);
@@ -64,7 +64,7 @@ impl Publisher<'_> {
             let mut line = Vec::new();
             let read = lines.by_ref().take(LINE).read_until(b'\n', &mut line);
             let read = read.map_err(|error| {
-                Report::of("input.failed", "cannot read standard input", &error)
+                ErrorReport::of("input.failed", "cannot read standard input", &error)
             })?;
             number += 1;
             bytes += line.len();
@@ -92,15 +92,16 @@ impl Publisher<'_> {
 
     /// The event of a line. Bytes that are no text are refused: what would be published in their
     /// place is not what was given.
-    fn event_of_line(&self, line: &[u8], number: u64) -> Result<NewEvent, Report> {
+    fn event_of_line(&self, line: &[u8], number: u64) -> Result<NewEvent, ErrorReport> {
         let what = format!("line {number}");
         let text = std::str::from_utf8(line);
-        let text = text
-            .map_err(|error| Report::of("queue.payload", &format!("{what} is no UTF-8"), &error))?;
+        let text = text.map_err(|error| {
+            ErrorReport::of("queue.payload", &format!("{what} is no UTF-8"), &error)
+        })?;
         self.event(text, &what)
     }
 
-    fn event(&self, payload: &str, what: &str) -> Result<NewEvent, Report> {
+    fn event(&self, payload: &str, what: &str) -> Result<NewEvent, ErrorReport> {
         let QueuePublish {
             type_name,
             key,
@@ -110,7 +111,7 @@ impl Publisher<'_> {
         let made = NewEvent::raw(self.opened.queue.ids().mint(), type_name, payload);
         let mut event = made.map_err(|error| {
             if let QueueError::Encode { source, .. } = &error {
-                Report::of("queue.payload", &format!("{what} is no JSON"), source)
+                ErrorReport::of("queue.payload", &format!("{what} is no JSON"), source)
             } else {
                 self.opened.report(&error)
             }
@@ -124,7 +125,7 @@ impl Publisher<'_> {
         Ok(event)
     }
 
-    async fn publish(&self, events: Vec<NewEvent>) -> Result<(), Report> {
+    async fn publish(&self, events: Vec<NewEvent>) -> Result<(), ErrorReport> {
         let Some(first) = events.first() else {
             return Ok(());
         };
@@ -150,9 +151,9 @@ impl Publisher<'_> {
             match self.output {
                 Output::Json => {
                     let line = serde_json::to_vec(&published);
-                    text.extend(
-                        line.map_err(|error| Report::of("internal", "cannot write JSON", &error))?,
-                    );
+                    text.extend(line.map_err(|error| {
+                        ErrorReport::of("internal", "cannot write JSON", &error)
+                    })?);
                 }
                 Output::Table => text.extend(format!("{}  {id}", event.event_id).into_bytes()),
             }

@@ -5,10 +5,10 @@ use serde_json::json;
 use super::open;
 use crate::args::{Output, StoreAt};
 use crate::confirm::confirm;
-use crate::report::{Exit, Report, print, print_json};
+use crate::report::{ErrorReport, Exit, print, print_json};
 use crate::table;
 
-pub(super) async fn handlers(at: &StoreAt, output: Output) -> Result<Exit, Report> {
+pub(super) async fn handlers(at: &StoreAt, output: Output) -> Result<Exit, ErrorReport> {
     let opened = open(at).await?;
     let registry = opened.queue.store().registry().await;
     let registry = registry.map_err(|error| opened.report(&error))?;
@@ -39,20 +39,21 @@ pub(super) async fn unregister(
     yes: bool,
     at: &StoreAt,
     output: Output,
-) -> Result<Exit, Report> {
+) -> Result<Exit, ErrorReport> {
     let opened = open(at).await?;
     let what = format!(
         "events of type `{type_name}` will be completed without `{handler}`, unless a process \
          registers it again"
     );
     let unconfirmed = format!("{what}; this was not confirmed");
-    let unconfirmed = Report::new("unregister.unconfirmed", unconfirmed).with_hint("give `--yes`");
+    let unconfirmed =
+        ErrorReport::new("unregister.unconfirmed", unconfirmed).with_hint("give `--yes`");
     confirm(&what, yes, unconfirmed)?;
     let store = opened.queue.store();
     let was_there = store.unregister(type_name, handler).await;
     if !was_there.map_err(|error| opened.report(&error))? {
         let message = format!("handler `{handler}` is not registered for `{type_name}`");
-        return Err(Report::new("queue.unknown-handler", message)
+        return Err(ErrorReport::new("queue.unknown-handler", message)
             .with_hint("`tidegate queue handlers` lists those that are"));
     }
     match output {

@@ -16,8 +16,8 @@ use tidegate_logger::{
 use tokio::sync::oneshot;
 
 use super::{look, must_be_there, unreadable};
-use crate::args::{Output, Replay};
-use crate::report::{Exit, Report, is_drawable, print, print_json, say};
+use crate::args::{Output, ReplayArgs};
+use crate::report::{ErrorReport, Exit, is_drawable, print, print_json, say};
 use crate::table;
 
 /// Failed requests in a row after which the API is down.
@@ -36,7 +36,7 @@ enum Outcome {
     Interrupted,
 }
 
-pub(crate) async fn replay(arguments: &Replay, output: Output) -> Result<Exit, Report> {
+pub(crate) async fn replay(arguments: &ReplayArgs, output: Output) -> Result<Exit, ErrorReport> {
     let dir = arguments.dir.as_path();
     must_be_there(dir)?;
     let waiting = look(dir)?.waiting();
@@ -51,7 +51,7 @@ pub(crate) async fn replay(arguments: &Replay, output: Output) -> Result<Exit, R
         .replay_interval_ms(RETRY_MS)
         .circuit_breaker_threshold(FAILURES)
         .build()
-        .map_err(|error| Report::of("internal", "cannot set the logger up", &error))?;
+        .map_err(|error| ErrorReport::of("internal", "cannot set the logger up", &error))?;
     let shared: Arc<dyn Api> = Arc::<Watched>::clone(&api);
     let (logger, task) =
         Logger::open(config, shared, env, None).map_err(|error| refused(dir, &error))?;
@@ -101,7 +101,7 @@ fn is_drained(dir: &Path) -> bool {
     look(dir).is_ok_and(|inspection| inspection.waiting() == 0)
 }
 
-fn http(arguments: &Replay, env: &Env) -> Result<HttpApi, Report> {
+fn http(arguments: &ReplayArgs, env: &Env) -> Result<HttpApi, ErrorReport> {
     let token = arguments.token.as_ref().filter(|token| !token.is_empty());
     let authentication = token.map_or_else(Authentication::none, |token| {
         Authentication::token(token.as_str())
@@ -110,11 +110,11 @@ fn http(arguments: &Replay, env: &Env) -> Result<HttpApi, Report> {
         .authentication(authentication)
         .build(Arc::clone(&env.clock))
         .map_err(|error| {
-            Report::of("api.invalid", "cannot send to `--url`", &error).with_exit(Exit::Usage)
+            ErrorReport::of("api.invalid", "cannot send to `--url`", &error).with_exit(Exit::Usage)
         })
 }
 
-fn confirm(arguments: &Replay, waiting: u64) -> Result<(), Report> {
+fn confirm(arguments: &ReplayArgs, waiting: u64) -> Result<(), ErrorReport> {
     let url = tidegate_config::shown_address(&arguments.url);
     let question = format!(
         "send {waiting} events from `{}` to {url}",
@@ -122,7 +122,7 @@ fn confirm(arguments: &Replay, waiting: u64) -> Result<(), Report> {
     );
     if !io::stdin().is_terminal() || !is_drawable() {
         let message = format!("would {question}, and nobody can be asked");
-        return Err(Report::new("replay.unconfirmed", message)
+        return Err(ErrorReport::new("replay.unconfirmed", message)
             .with_hint("say `--yes` to do it")
             .with_exit(Exit::Usage));
     }
@@ -133,23 +133,23 @@ fn confirm(arguments: &Replay, waiting: u64) -> Result<(), Report> {
     if read.is_ok() && is_yes {
         Ok(())
     } else {
-        Err(Report::new("replay.unconfirmed", "nothing was sent"))
+        Err(ErrorReport::new("replay.unconfirmed", "nothing was sent"))
     }
 }
 
-fn refused(dir: &Path, error: &SpillError) -> Report {
+fn refused(dir: &Path, error: &SpillError) -> ErrorReport {
     if let SpillError::Locked { holder, .. } = error {
         let message = format!(
             "a logger is running on `{}` and replays it by itself: {holder}",
             dir.display()
         );
-        return Report::new("spill.locked", message)
+        return ErrorReport::new("spill.locked", message)
             .with_hint("stop that process first, or leave it to it; nothing was sent");
     }
     unreadable("cannot replay", dir, error)
 }
 
-fn tell(dir: &Path, ended: &Ended, output: Output) -> Result<(), Report> {
+fn tell(dir: &Path, ended: &Ended, output: Output) -> Result<(), ErrorReport> {
     let ledger = Ledger::new(vec![ComponentAccount {
         name: SpillDirectory::name_of(dir),
         kind: ComponentKind::Logger,

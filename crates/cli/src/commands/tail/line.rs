@@ -1,12 +1,12 @@
 //! How a record is shown.
 
 use serde::Serialize;
-use tidegate_client::wire::{Header, ReadRecord};
+use tidegate_client::wire::{ReadRecord, RecordHeader};
 use tidegate_core::{EventId, iso_time};
 use tidegate_log::{StoredRecord, TopicPartition};
 
 use crate::args::Output;
-use crate::report::Report;
+use crate::report::ErrorReport;
 
 /// A record as a line of JSON. Bytes that are no text stand in base64 under names of their own.
 #[derive(Debug, Serialize)]
@@ -21,7 +21,7 @@ struct Shown {
     value: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     value_base64: Option<String>,
-    headers: Vec<Header>,
+    headers: Vec<RecordHeader>,
 }
 
 /// Writes a record as one line.
@@ -31,7 +31,7 @@ pub(super) fn line(
     at: &TopicPartition,
     cluster: &str,
     output: Output,
-) -> Result<(), Report> {
+) -> Result<(), ErrorReport> {
     let record = ReadRecord::of(stored, cluster, at);
     let timestamp = iso_time(record.timestamp_ms);
     match output {
@@ -48,7 +48,7 @@ pub(super) fn line(
                 headers: record.headers,
             };
             let written = serde_json::to_writer(&mut *into, &shown);
-            written.map_err(|error| Report::of("internal", "cannot write JSON", &error))?;
+            written.map_err(|error| ErrorReport::of("internal", "cannot write JSON", &error))?;
         }
         Output::Table => {
             let text = |text: Option<String>, base64: Option<String>, absent: &str| {

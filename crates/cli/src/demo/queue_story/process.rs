@@ -13,7 +13,7 @@ use tidegate_queue::{
 use tokio::runtime::{Builder, Runtime};
 
 use super::TALLY;
-use super::shop::{OrderPlaced, PaymentTaken, World};
+use super::shop::{OrderPlaced, PaymentTaken, ShopWitness};
 
 /// What a handler takes for one event.
 const HANDLING: Duration = Duration::from_millis(40);
@@ -30,10 +30,15 @@ pub(super) fn runtime() -> io::Result<Runtime> {
 
 /// A dispatcher and a projector on a runtime of their own. Dropping it kills them: everything in it
 /// ends where it stands, nothing is finished, and nothing is given back.
-pub(super) struct Process(Option<Runtime>);
+pub(super) struct DemoProcess(Option<Runtime>);
 
-impl Process {
-    pub(super) fn start(name: &str, database: &str, seed: u64, world: &World) -> io::Result<Self> {
+impl DemoProcess {
+    pub(super) fn start(
+        name: &str,
+        database: &str,
+        seed: u64,
+        world: &ShopWitness,
+    ) -> io::Result<Self> {
         let runtime = runtime()?;
         let (name, database, world) = (name.to_owned(), database.to_owned(), world.clone());
         runtime.spawn(async move {
@@ -47,7 +52,7 @@ impl Process {
     }
 }
 
-impl Drop for Process {
+impl Drop for DemoProcess {
     fn drop(&mut self) {
         if let Some(runtime) = self.0.take() {
             runtime.shutdown_background();
@@ -59,7 +64,7 @@ async fn work(
     name: &str,
     database: &str,
     env: &Env,
-    world: World,
+    world: ShopWitness,
 ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     let queue = super::open(database, env).await;
     let queue = queue.map_err(|_| "the database did not open")?.named(name);
@@ -100,7 +105,7 @@ async fn work(
 
 /// Takes the money, and publishes that it did together with its success.
 struct Bill {
-    world: World,
+    world: ShopWitness,
     clock: Arc<dyn Clock>,
 }
 
@@ -125,7 +130,7 @@ impl Handler<OrderPlaced> for Bill {
     }
 }
 
-async fn ship(event: Delivery<OrderPlaced>, world: World, clock: Arc<dyn Clock>) -> Handled {
+async fn ship(event: Delivery<OrderPlaced>, world: ShopWitness, clock: Arc<dyn Clock>) -> Handled {
     clock.sleep(HANDLING).await;
     let order = event.event.order;
     if event.event.address.is_none() {

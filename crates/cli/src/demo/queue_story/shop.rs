@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use serde::{Deserialize, Serialize};
 use tidegate_core::EventId;
 use tidegate_core::env::{Entropy, Stream};
-use tidegate_queue::Event;
+use tidegate_queue::QueueEvent;
 
 use super::TallyRow;
 
@@ -38,7 +38,7 @@ impl OrderPlaced {
     }
 }
 
-impl Event for OrderPlaced {
+impl QueueEvent for OrderPlaced {
     const TYPE: &'static str = "OrderPlaced";
 
     fn key(&self) -> Option<String> {
@@ -52,7 +52,7 @@ pub(super) struct PaymentTaken {
     pub(super) order: u64,
 }
 
-impl Event for PaymentTaken {
+impl QueueEvent for PaymentTaken {
     const TYPE: &'static str = "PaymentTaken";
 }
 
@@ -91,7 +91,7 @@ impl Shop {
 /// What the world around the queue knows: the other witness, which knows nothing of the books. It
 /// outlives the dispatchers.
 #[derive(Debug, Clone, Default)]
-pub(super) struct World(Arc<Mutex<Known>>);
+pub(super) struct ShopWitness(Arc<Mutex<Known>>);
 
 #[derive(Debug, Default)]
 struct Known {
@@ -125,7 +125,7 @@ pub(crate) struct OrderFindings {
     pub(super) miscounted: usize,
 }
 
-impl World {
+impl ShopWitness {
     fn known(&self) -> MutexGuard<'_, Known> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -235,8 +235,8 @@ mod tests {
     }
 
     /// A world in which one order was handled and one was refused.
-    fn sound() -> (World, Vec<TallyRow>) {
-        let world = World::default();
+    fn sound() -> (ShopWitness, Vec<TallyRow>) {
+        let world = ShopWitness::default();
         world.ordered(order(1, Some("here")), true);
         world.ordered(order(2, None), true);
         world.ordered(order(3, Some("here")), false);

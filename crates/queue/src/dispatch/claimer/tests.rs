@@ -6,14 +6,14 @@ use tidegate_core::books::Place;
 use tidegate_sim::Sim;
 
 use super::*;
-use crate::model::Model;
+use crate::model::QueueModel;
 use crate::port::Claim;
 use crate::{Dispatcher, DispatcherOptions, Queue};
 
 /// What the tasks of a dispatcher with batches of ten share, in a world whose time stands still.
 fn shared(sim: &mut Sim) -> Arc<Shared> {
     let env = sim.node("one").env();
-    let queue = Queue::on(Arc::new(Model::new(Arc::clone(&env.clock))), &env);
+    let queue = Queue::on(Arc::new(QueueModel::new(Arc::clone(&env.clock))), &env);
     let options = DispatcherOptions {
         batch_size: 10,
         ..DispatcherOptions::default()
@@ -27,7 +27,7 @@ fn event(id: i64, attempts: u32, abandoned: u32) -> ClaimedEvent {
         claim: Claim {
             id,
             event_id: EventId::from_u128(1),
-            held: Held::Batch {
+            lease: LeaseId::Batch {
                 batch: id,
                 token: 1,
             },
@@ -48,7 +48,7 @@ fn event(id: i64, attempts: u32, abandoned: u32) -> ClaimedEvent {
 fn claimed(event: ClaimedEvent) -> Result<Claimed, QueueError> {
     Ok(Claimed {
         events: vec![event],
-        is_alone: false,
+        is_isolated: false,
         registry: 0,
         now_ms: 0,
     })
@@ -70,7 +70,7 @@ fn two_batches_have_room_and_small_claims_wait_for_half_of_one() {
         let mut sim = Sim::new(1);
         let shared = shared(&mut sim);
         let events = (0..count).map(|id| event(id, 1, 0)).collect();
-        shared.hub().add(events, false);
+        shared.state().add(events, false);
         assert_eq!(room(&shared), expect, "beside {count}");
     }
 }
@@ -79,7 +79,7 @@ fn two_batches_have_room_and_small_claims_wait_for_half_of_one() {
 fn a_suspect_that_is_to_stay_alone_leaves_no_room() {
     let mut sim = Sim::new(1);
     let shared = shared(&mut sim);
-    shared.hub().add(vec![event(1, 3, 2)], true);
+    shared.state().add(vec![event(1, 3, 2)], true);
     assert_eq!(room(&shared), 0);
 }
 
@@ -87,63 +87,68 @@ fn a_suspect_that_is_to_stay_alone_leaves_no_room() {
 fn rows_and_what_ran_out_are_looked_for_when_their_time_has_come() {
     let mut sim = Sim::new(1);
     let shared = shared(&mut sim);
-    let mut looks = Looks::new(&shared);
+    let mut schedule = PollSchedule::new(&shared);
     let mut look = |sim: &mut Sim, wait| {
         sim.run_for(wait);
-        let request = looks.request(&shared, 10);
-        (request.rows, request.rescue)
+        let request = schedule.request(&shared, 10);
+        (request.include_delayed, request.reclaim_expired)
     };
     let millisecond = Duration::from_millis(1);
     assert_eq!(look(&mut sim, Duration::ZERO), (true, true), "the first");
     assert_eq!(look(&mut sim, Duration::ZERO), (false, false));
-    assert_eq!(look(&mut sim, ROWS_EVERY - millisecond), (false, false));
+    assert_eq!(look(&mut sim, DELAYED_EVERY - millisecond), (false, false));
     assert_eq!(look(&mut sim, millisecond), (true, false));
-    let rescue_every = shared.options.rescue_interval;
-    assert_eq!(look(&mut sim, rescue_every - ROWS_EVERY), (true, true));
+    let reclaim_every = shared.options.rescue_interval;
+    assert_eq!(look(&mut sim, reclaim_every - DELAYED_EVERY), (true, true));
 }
 
 #[test]
 fn whoever_left_something_behind_may_have_left_more() {
     let mut sim = Sim::new(1);
     let shared = shared(&mut sim);
-    let mut looks = Looks::new(&shared);
-    looks.request(&shared, 10);
+    let mut schedule = PollSchedule::new(&shared);
+    schedule.request(&shared, 10);
     // What is fresh tells nothing of others, and what was taken over does.
-    for (found, rescue) in [
+    for (found, reclaim_expired) in [
         (event(1, 1, 0), false),
         (event(1, 2, 1), true),
         (event(1, 2, 2), true),
     ] {
-        looks.note(&claimed(found));
-        assert_eq!(looks.request(&shared, 10).rescue, rescue);
-        assert!(!looks.request(&shared, 10).rescue, "once");
+        schedule.note(&claimed(found));
+        assert_eq!(
+            schedule.request(&shared, 10).reclaim_expired,
+            reclaim_expired
+        );
+        assert!(!schedule.request(&shared, 10).reclaim_expired, "once");
     }
     // A row has its attempts by itself, unless its leases ran out.
     let row = |abandoned| {
         let mut row = event(1, 5, abandoned);
-        row.claim.held = Held::Row { id: 1, token: 1 };
+        row.claim.lease = LeaseId::Row { id: 1, token: 1 };
         claimed(row)
     };
-    looks.note(&row(1));
-    assert!(!looks.request(&shared, 10).rescue);
-    looks.note(&row(2));
-    let request = looks.request(&shared, 10);
-    assert!(request.rescue && request.suspects && request.alone);
+    schedule.note(&row(1));
+    assert!(!schedule.request(&shared, 10).reclaim_expired);
+    schedule.note(&row(2));
+    let request = schedule.request(&shared, 10);
+    assert!(request.reclaim_expired && request.include_poison && request.isolate);
 }
 
 #[test]
 fn no_suspect_is_taken_beside_what_ran_out() {
     let mut sim = Sim::new(1);
     let shared = shared(&mut sim);
-    let mut looks = Looks::new(&shared);
-    shared.hub().add(vec![event(1, 2, 1)], false);
-    let request = looks.request(&shared, 10);
-    assert!(request.rescue && !request.suspects && !request.alone);
-    looks.note(&claimed(event(2, 3, 2)));
+    let mut schedule = PollSchedule::new(&shared);
+    shared.state().add(vec![event(1, 2, 1)], false);
+    let request = schedule.request(&shared, 10);
+    assert!(request.reclaim_expired && !request.include_poison && !request.isolate);
+    schedule.note(&claimed(event(2, 3, 2)));
     // The one that was found waits until nothing is held that ran out.
-    looks.rescue = Some(shared.env.clock.elapsed());
-    assert!(!looks.request(&shared, 10).rescue);
-    shared.hub().settled(Held::Batch { batch: 1, token: 1 }, 1);
-    let request = looks.request(&shared, 10);
-    assert!(request.rescue && request.suspects && request.alone);
+    schedule.last_reclaim = Some(shared.env.clock.elapsed());
+    assert!(!schedule.request(&shared, 10).reclaim_expired);
+    shared
+        .state()
+        .settled(LeaseId::Batch { batch: 1, token: 1 }, 1);
+    let request = schedule.request(&shared, 10);
+    assert!(request.reclaim_expired && request.include_poison && request.isolate);
 }

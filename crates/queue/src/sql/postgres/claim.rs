@@ -14,10 +14,10 @@ use super::PostgresQueue;
 use super::maintain::read_registry;
 use crate::QueueError;
 use crate::event::headers_of;
-use crate::port::{ClaimRequest, Claimed, ClaimedEvent, Held, PATIENCE};
+use crate::port::{ClaimRequest, Claimed, ClaimedEvent, LeaseId, POISON_STARVATION};
 
 /// What a look for claims that ran out saw of the numbers of batches.
-struct Numbers {
+struct BatchNumbers {
     /// There is none below.
     floor: i64,
     /// The last that was given out.
@@ -34,7 +34,7 @@ impl PostgresQueue {
         let floor = self.floor.load(Ordering::Relaxed);
         let known = self.last_batch.load(Ordering::Relaxed);
         let mut parked = self.parked().clone();
-        let is_rescue = request.rescue;
+        let is_reclaim = request.reclaim_expired;
         let (claimed, numbers, parked) = self
             .postgres
             .run("claim events", move |connection| {
@@ -44,7 +44,7 @@ impl PostgresQueue {
                 })
             })
             .await?;
-        if is_rescue {
+        if is_reclaim {
             *self.parked() = parked;
         }
         match numbers {
@@ -53,7 +53,7 @@ impl PostgresQueue {
                 self.last_batch.store(numbers.last, Ordering::Relaxed);
                 self.begin_anew();
             }
-            // Numbers of batches are given out under the lock of the claim, so none comes below.
+            // BatchNumbers of batches are given out under the lock of the claim, so none comes below.
             Some(numbers) => {
                 self.last_batch.fetch_max(numbers.last, Ordering::Relaxed);
                 self.floor.fetch_max(numbers.floor, Ordering::Relaxed);
@@ -69,22 +69,22 @@ async fn claim(
     request: &ClaimRequest,
     floor: i64,
     parked: &mut ParkedKeys,
-) -> Result<(Claimed, Option<Numbers>), sqlx::Error> {
+) -> Result<(Claimed, Option<BatchNumbers>), sqlx::Error> {
     let mut taken = ClaimedIds::default();
     let mut numbers = None;
-    if request.rescue && request.alone && request.suspects {
-        take_over(connection, request, floor, PATIENCE, &mut taken).await?;
+    if request.reclaim_expired && request.isolate && request.include_poison {
+        take_over(connection, request, floor, POISON_STARVATION, &mut taken).await?;
         look_at_rows(connection, request, &[RowKind::Starved], &mut taken).await?;
     }
-    let is_alone = !taken.order.is_empty();
-    if request.rescue && !is_alone {
-        numbers = Some(rescue(connection, request, floor, parked, &mut taken).await?);
+    let is_isolated = !taken.order.is_empty();
+    if request.reclaim_expired && !is_isolated {
+        numbers = Some(reclaim_expired(connection, request, floor, parked, &mut taken).await?);
     }
-    if !is_alone {
-        let kinds = [RowKind::Trusted, RowKind::Suspect];
+    if !is_isolated {
+        let kinds = [RowKind::Trusted, RowKind::Poison];
         look_at_rows(connection, request, &kinds, &mut taken).await?;
     }
-    let registry = if !is_alone && taken.room(request) > 0 {
+    let registry = if !is_isolated && taken.room(request) > 0 {
         fresh(connection, request, &mut taken).await?
     } else {
         let sql = "SELECT registry FROM tidegate_queue WHERE name = 'queue'";
@@ -93,7 +93,7 @@ async fn claim(
     let (events, now_ms) = read(connection, taken).await?;
     let claimed = Claimed {
         events,
-        is_alone,
+        is_isolated,
         registry,
         now_ms,
     };
@@ -107,13 +107,13 @@ fn int4(count: u32) -> i32 {
 
 /// Takes over one batch that ran out, releases keys whose release was lost in a crash, and finds
 /// the lowest batch there is.
-async fn rescue(
+async fn reclaim_expired(
     connection: &mut PgConnection,
     request: &ClaimRequest,
     floor: i64,
     parked: &mut ParkedKeys,
     taken: &mut ClaimedIds,
-) -> Result<Numbers, sqlx::Error> {
+) -> Result<BatchNumbers, sqlx::Error> {
     let keys = stuck_keys(connection, parked).await?;
     if !keys.is_empty() {
         // It takes the lock of the claim, so it is not called for nothing.
@@ -131,15 +131,15 @@ async fn rescue(
     .fetch_one(connection)
     .await?;
     let floor = lowest.unwrap_or(floor);
-    Ok(Numbers { floor, last })
+    Ok(BatchNumbers { floor, last })
 }
 
-/// Takes over one batch that ran out; with patience a suspect, which has waited so many leases more.
+/// Takes over one batch that ran out; with `starvation` a poison candidate, which has waited so many leases more.
 async fn take_over(
     connection: &mut PgConnection,
     request: &ClaimRequest,
     floor: i64,
-    patience: u32,
+    starvation: u32,
     taken: &mut ClaimedIds,
 ) -> Result<(), sqlx::Error> {
     let row = sqlx::query(
@@ -150,8 +150,8 @@ async fn take_over(
     .bind(&request.owner)
     .bind(span_ms(request.lease))
     .bind(floor)
-    .bind(request.suspects)
-    .bind(int4(patience))
+    .bind(request.include_poison)
+    .bind(int4(starvation))
     .fetch_one(connection)
     .await?;
     let batch: Option<i64> = row.try_get(0)?;
@@ -216,11 +216,11 @@ async fn look_at_rows(
     kinds: &[RowKind],
     taken: &mut ClaimedIds,
 ) -> Result<(), sqlx::Error> {
-    if !request.rows || taken.room(request) == 0 {
+    if !request.include_delayed || taken.room(request) == 0 {
         return Ok(());
     }
     let lanes = lanes(connection).await?;
-    let registry = match request.rescue && !lanes.is_empty() {
+    let registry = match request.reclaim_expired && !lanes.is_empty() {
         true => Some(read_registry(connection).await?),
         false => None,
     };
@@ -263,8 +263,8 @@ async fn rows(
     .bind(i64::from(limit))
     .bind(&request.owner)
     .bind(span_ms(request.lease))
-    .bind(kind.is_suspect())
-    .bind(int4(kind.patience()))
+    .bind(kind.is_poison())
+    .bind(int4(kind.starvation()))
     .fetch_all(connection)
     .await?;
     for row in found {
@@ -382,18 +382,18 @@ pub(super) async fn reopen(
 
 pub(super) async fn renew(
     connection: &mut PgConnection,
-    held: Vec<Held>,
+    leases: Vec<LeaseId>,
     lease: i64,
-) -> Result<Vec<Held>, sqlx::Error> {
+) -> Result<Vec<LeaseId>, sqlx::Error> {
     let (mut batches, mut batch_tokens) = (Vec::new(), Vec::new());
     let (mut ids, mut tokens) = (Vec::new(), Vec::new());
-    for one in &held {
+    for one in &leases {
         match *one {
-            Held::Batch { batch, token } => {
+            LeaseId::Batch { batch, token } => {
                 batches.push(batch);
                 batch_tokens.push(token);
             }
-            Held::Row { id, token } => {
+            LeaseId::Row { id, token } => {
                 ids.push(id);
                 tokens.push(token);
             }
@@ -414,7 +414,7 @@ pub(super) async fn renew(
         .fetch_all(&mut *connection)
         .await?;
         for row in rows {
-            kept.insert(Held::Batch {
+            kept.insert(LeaseId::Batch {
                 batch: row.try_get(0)?,
                 token: row.try_get(1)?,
             });
@@ -438,11 +438,14 @@ pub(super) async fn renew(
         .fetch_all(&mut *connection)
         .await?;
         for row in rows {
-            kept.insert(Held::Row {
+            kept.insert(LeaseId::Row {
                 id: row.try_get(0)?,
                 token: row.try_get(1)?,
             });
         }
     }
-    Ok(held.into_iter().filter(|one| !kept.contains(one)).collect())
+    Ok(leases
+        .into_iter()
+        .filter(|one| !kept.contains(one))
+        .collect())
 }

@@ -8,9 +8,11 @@ use tidegate_store::{posting, sqlx};
 use super::super::COMPONENT;
 use super::super::columns::place_of;
 use super::super::decode::{QueueRow, sighting};
-use super::super::stats::{Facts, unwanted};
+use super::super::stats::{StatsFacts, unwanted};
 use super::uuid;
-use crate::port::{Filter, HandlerState, Listed, Recount, Sighting, Stats, Status};
+use crate::port::{
+    EventFilter, HandlerState, ListedEvent, QueueLocation, QueueRecount, QueueStats, QueueStatus,
+};
 use crate::recount::Count;
 
 /// Numbers that one step of a recount covers.
@@ -34,18 +36,18 @@ const LOG_COLUMNS: &str = "SELECT id, event_id, type, key, payload::text AS payl
 
 pub(super) async fn list(
     connection: &mut PgConnection,
-    filter: Filter,
-) -> Result<Vec<Listed>, sqlx::Error> {
+    filter: EventFilter,
+) -> Result<Vec<ListedEvent>, sqlx::Error> {
     let columns = match filter.status {
-        Some(Status::Completed | Status::CompletedWithErrors) => LOG_COLUMNS,
-        Some(Status::Pending | Status::Processing) | None => QUEUE_COLUMNS,
+        Some(QueueStatus::Completed | QueueStatus::CompletedWithErrors) => LOG_COLUMNS,
+        Some(QueueStatus::Pending | QueueStatus::Processing) | None => QUEUE_COLUMNS,
     };
     let sql = format!(
         "{columns} WHERE ($1::text IS NULL OR status = $1)
          AND ($2::text IS NULL OR type = $2) AND id > $3 ORDER BY id LIMIT $4"
     );
     let rows = sqlx::query(AssertSqlSafe(sql))
-        .bind(filter.status.map(Status::as_str))
+        .bind(filter.status.map(QueueStatus::as_str))
         .bind(filter.type_name)
         .bind(filter.after)
         .bind(i64::from(filter.limit))
@@ -57,7 +59,7 @@ pub(super) async fn list(
 pub(super) async fn show(
     connection: &mut PgConnection,
     id: i64,
-) -> Result<Option<Listed>, sqlx::Error> {
+) -> Result<Option<ListedEvent>, sqlx::Error> {
     for columns in [QUEUE_COLUMNS, LOG_COLUMNS] {
         let row = sqlx::query(AssertSqlSafe(format!("{columns} WHERE id = $1")))
             .bind(id)
@@ -86,7 +88,7 @@ async fn states(connection: &mut PgConnection, id: i64) -> Result<Vec<HandlerSta
 pub(super) async fn find(
     connection: &mut PgConnection,
     event: EventId,
-) -> Result<Option<Sighting>, sqlx::Error> {
+) -> Result<Option<QueueLocation>, sqlx::Error> {
     let ids: Vec<i64> =
         sqlx::query_scalar("SELECT id FROM tidegate_event WHERE event_id = $1 ORDER BY id")
             .bind(uuid(event))
@@ -104,7 +106,10 @@ pub(super) async fn find(
     Ok(found.map(|seen| seen.among(&ids)))
 }
 
-async fn sight(connection: &mut PgConnection, id: i64) -> Result<Option<Sighting>, sqlx::Error> {
+async fn sight(
+    connection: &mut PgConnection,
+    id: i64,
+) -> Result<Option<QueueLocation>, sqlx::Error> {
     let Some(shown) = show(connection, id).await? else {
         return Ok(None);
     };
@@ -116,7 +121,7 @@ async fn sight(connection: &mut PgConnection, id: i64) -> Result<Option<Sighting
     Ok(Some(sighting(shown, row.as_deref())))
 }
 
-pub(super) async fn stats(connection: &mut PgConnection) -> Result<Stats, sqlx::Error> {
+pub(super) async fn stats(connection: &mut PgConnection) -> Result<QueueStats, sqlx::Error> {
     let books = posting::counts_postgres(connection, COMPONENT).await?;
     let claimed = claimed(connection).await?;
     // Each by the first entry of an index, or by what is in flight. Canceled events are looked up one
@@ -164,7 +169,7 @@ pub(super) async fn stats(connection: &mut PgConnection) -> Result<Stats, sqlx::
     .bind(lanes)
     .fetch_one(connection)
     .await?;
-    let facts = Facts {
+    let facts = StatsFacts {
         books,
         now_ms,
         claimed,
@@ -204,7 +209,7 @@ pub(super) async fn account(connection: &mut PgConnection) -> Result<Account, sq
 pub(super) async fn recount(
     connection: &mut PgConnection,
     now_ms: u64,
-) -> Result<Recount, sqlx::Error> {
+) -> Result<QueueRecount, sqlx::Error> {
     let books = posting::books_postgres(connection, COMPONENT).await?;
     let mut count = Count::default();
     let mut last = i64::MIN;

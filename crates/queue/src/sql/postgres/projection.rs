@@ -6,11 +6,11 @@ use sqlx::{AssertSqlSafe, PgConnection, Row};
 use tidegate_store::{Store, StoreError, sqlx};
 
 use super::super::decode::QueueRow;
+use super::super::leadership;
 use super::super::projection::{HEAD, page, swap_table};
-use super::super::turn;
 use super::{OUR_TABLES, PostgresQueue};
 use crate::QueueError;
-use crate::port::{LogPage, Turn};
+use crate::port::{Leadership, LogPage};
 use crate::tx::Tx;
 
 /// How long a swap waits for those who read the table: everybody who begins to read it meanwhile waits behind
@@ -29,7 +29,7 @@ const SWAP_PATIENCE: &str = "SET LOCAL lock_timeout = '500ms'";
 /// look's snapshot is no horizon: it follows the last transaction that ended, and those that run may be
 /// above it.
 #[derive(Debug, Default)]
-pub(super) struct Below {
+pub(super) struct GroupHorizon {
     is_loaded: bool,
     below: i64,
     noted: Option<(i64, i64)>,
@@ -37,7 +37,7 @@ pub(super) struct Below {
     begun: u64,
 }
 
-impl Below {
+impl GroupHorizon {
     /// Forgets what is known, because the tables have gone back.
     pub(super) fn begin_anew(&mut self) {
         *self = Self {
@@ -56,7 +56,7 @@ impl Below {
         self.below = below;
     }
 
-    fn look(&mut self, look: &Look) {
+    fn look(&mut self, look: &HorizonSample) {
         match (self.noted, look.after) {
             (Some((horizon, highest)), _) if look.oldest >= horizon => {
                 self.below = self.below.max(highest);
@@ -70,7 +70,7 @@ impl Below {
 
 /// What a look found.
 #[derive(Debug, Clone, Copy)]
-struct Look {
+struct HorizonSample {
     /// Every transaction below had ended.
     oldest: i64,
     /// The highest group that was there.
@@ -160,12 +160,12 @@ pub(super) async fn note(
 
 pub(super) async fn swap(
     store: &Store,
-    turn: &Turn,
+    leadership: &Leadership,
     (name, shadow): (&str, &str),
     tables: &[String],
     marks: &[String],
 ) -> Result<bool, QueueError> {
-    let Some(mut tx) = turn::begin(store, turn).await? else {
+    let Some(mut tx) = leadership::begin(store, leadership).await? else {
         return Ok(false);
     };
     let doing = "swap a projection";
@@ -208,7 +208,7 @@ async fn sequence(
     limit: i64,
     below: Option<i64>,
     is_to_note: bool,
-) -> Result<(u64, Look, i64), sqlx::Error> {
+) -> Result<(u64, HorizonSample, i64), sqlx::Error> {
     // The first statement of its transaction, which has no id before. Groups of transactions that
     // ended below the oldest are seen by the statement that follows.
     let row = sqlx::query(
@@ -218,7 +218,7 @@ async fn sequence(
     )
     .fetch_one(&mut *connection)
     .await?;
-    let mut look = Look {
+    let mut look = HorizonSample {
         oldest: row.try_get(0)?,
         highest: row.try_get(1)?,
         after: None,
@@ -296,7 +296,7 @@ async fn hold_retention(connection: &mut PgConnection) -> Result<(), sqlx::Error
 
 pub(super) async fn advance(
     tx: Tx,
-    turn: &Turn,
+    leadership: &Leadership,
     name: &str,
     from: i64,
     to: i64,
@@ -308,7 +308,7 @@ pub(super) async fn advance(
     // Whoever had the transaction may have looked at tables elsewhere.
     let ours = sqlx::raw_sql(OUR_TABLES).execute(connection);
     limit.run(doing, ours).await?;
-    let Some(mut tx) = turn::checked(tx, turn).await? else {
+    let Some(mut tx) = leadership::checked(tx, leadership).await? else {
         return Ok(false);
     };
     let connection = tx.postgres().ok_or(QueueError::ForeignTransaction)?;
@@ -347,7 +347,7 @@ mod tests {
 
     #[test]
     fn what_was_known_of_tables_that_have_gone_back_is_forgotten() {
-        let mut below = Below::default();
+        let mut below = GroupHorizon::default();
         below.load(400);
         below.noted = Some((50, 500));
         below.load(400);
@@ -358,12 +358,12 @@ mod tests {
 
     #[test]
     fn the_mark_moves_only_after_those_who_ran_have_ended() {
-        let look = |oldest, highest, after| Look {
+        let look = |oldest, highest, after| HorizonSample {
             oldest,
             highest,
             after,
         };
-        let mut below = Below::default();
+        let mut below = GroupHorizon::default();
         below.look(&look(10, 100, Some(20)));
         assert_eq!(below.below, 0);
         below.look(&look(19, 200, None));

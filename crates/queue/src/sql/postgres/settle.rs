@@ -8,16 +8,16 @@ use sqlx::PgConnection;
 use tidegate_store::posting::Columns;
 use tidegate_store::{StoreError, sqlx};
 
-use super::super::columns::{ByLease, Goal, goal, keys_of, postings_of};
+use super::super::columns::{ByLease, TransitionEffect, goal, keys_of, postings_of};
 use super::super::{COMPONENT, Recorded};
 use super::{OUR_TABLES, PostgresQueue, publish, uuid};
 use crate::QueueError;
-use crate::port::{HandlerCommit, Held, Move, QueueStore, Settlement};
+use crate::port::{HandlerCommit, LeaseId, QueueStore, Settlement, Transition};
 use crate::tx::Tx;
 use rows::{RowPostings, settle_rows};
 
 impl PostgresQueue {
-    pub(super) async fn settle_moves(
+    pub(super) async fn settle_transitions(
         &self,
         settlement: &Settlement,
     ) -> Result<Vec<i64>, QueueError> {
@@ -25,14 +25,14 @@ impl PostgresQueue {
         let registry = settlement.registry;
         let registry = registry.map(|version| i64::try_from(version).unwrap_or(i64::MAX));
         let mut stale = by.again;
-        for ((batch, token), (moves, is_finished)) in by.batches {
+        for ((batch, token), (transitions, is_finished)) in by.batches {
             let lease = Lease {
                 batch,
                 token,
                 is_finished,
                 registry,
             };
-            stale.extend(self.settle_lease(lease, moves).await?);
+            stale.extend(self.settle_lease(lease, transitions).await?);
         }
         if !by.rows.is_empty() {
             let columns = self.columns(by.rows.iter().copied()).await?;
@@ -52,7 +52,7 @@ impl PostgresQueue {
         let keys = keys_of(settlement);
         if !keys.is_empty() {
             // After the settle and not with it: it takes the lock of the claim. Should it fail, or
-            // should we die before it, the next rescue does it. The settle stands, and whoever
+            // should we die before it, the next expiry scan does it. The settle stands, and whoever
             // heard otherwise would settle again.
             let released = self.postgres.run("release keys", move |connection| {
                 Box::pin(async move {
@@ -63,7 +63,7 @@ impl PostgresQueue {
                 })
             });
             if let Err(error) = released.await {
-                tracing::warn!(%error, "keys wait for the next look for expired claims");
+                tracing::warn!(%error, "could not release parked keys; the next expiry scan will");
             }
         }
         Ok(stale)
@@ -73,12 +73,12 @@ impl PostgresQueue {
     async fn settle_lease(
         &self,
         lease: Lease,
-        mut moves: Vec<&Move>,
+        mut transitions: Vec<&Transition>,
     ) -> Result<Vec<i64>, QueueError> {
         let mut stale = Vec::new();
         loop {
-            let columns = self.columns(moves.iter().copied()).await?;
-            let postings = Columns::of(&postings_of(&moves));
+            let columns = self.columns(transitions.iter().copied()).await?;
+            let postings = Columns::of(&postings_of(&transitions));
             let settled = self
                 .postgres
                 .run("settle a batch", move |connection| {
@@ -86,7 +86,7 @@ impl PostgresQueue {
                 })
                 .await?;
             let Some(settled) = settled else {
-                stale.extend(moves.iter().map(|one| one.claim.id));
+                stale.extend(transitions.iter().map(|one| one.claim.id));
                 return Ok(stale);
             };
             let settled = settled.ok_or(QueueError::RegistryChanged)?;
@@ -94,22 +94,22 @@ impl PostgresQueue {
                 return Ok(stale);
             }
             // Nothing happened: some were settled before. The others go without them.
-            moves.retain(|one| !settled.contains(&one.claim.id));
+            transitions.retain(|one| !settled.contains(&one.claim.id));
             stale.extend(settled);
         }
     }
 
     async fn columns(
         &self,
-        moves: impl Iterator<Item = &Move> + Send,
-    ) -> Result<MoveColumns, QueueError> {
-        let mut columns = MoveColumns::default();
+        transitions: impl Iterator<Item = &Transition> + Send,
+    ) -> Result<TransitionColumns, QueueError> {
+        let mut columns = TransitionColumns::default();
         // Collected first, because the loop waits for the database.
-        let moves: Vec<&Move> = moves.collect();
-        for one in moves {
+        let transitions: Vec<&Transition> = transitions.collect();
+        for one in transitions {
             let (id, token) = claim_of(one);
             match goal(one) {
-                Goal::Log { errors, handlers } => {
+                TransitionEffect::Log { errors, handlers } => {
                     let set = match handlers {
                         Some(handlers) => Some(self.set_of(&handlers).await?),
                         None => None,
@@ -120,7 +120,7 @@ impl PostgresQueue {
                     columns.are_failed.push(errors.is_some());
                     columns.errors.push(errors);
                 }
-                Goal::Row(onward) => {
+                TransitionEffect::Row(onward) => {
                     columns.row_ids.push(id);
                     columns.row_tokens.push(token);
                     columns.lanes.push(onward.lane);
@@ -204,7 +204,7 @@ impl PostgresQueue {
             Recorded::Guarded => {
                 tx.rollback().await?;
                 let event_id = commit.event_id;
-                return Err(QueueError::Guarded { event_id });
+                return Err(QueueError::SideEffectExists { event_id });
             }
         }
         if !commit.follow_ups.is_empty() {
@@ -226,9 +226,9 @@ struct Lease {
 }
 
 /// By which claim an event is moved: its number and the token.
-fn claim_of(one: &Move) -> (i64, i64) {
-    let token = match one.claim.held {
-        Held::Batch { token, .. } | Held::Row { token, .. } => token,
+fn claim_of(one: &Transition) -> (i64, i64) {
+    let token = match one.claim.lease {
+        LeaseId::Batch { token, .. } | LeaseId::Row { token, .. } => token,
     };
     (one.claim.id, token)
 }
@@ -236,7 +236,7 @@ fn claim_of(one: &Move) -> (i64, i64) {
 /// Moves by what the statement does with them. Those of rows go by number and token together: a process
 /// that stood still for longer than its lease may settle an old and a new claim of the same event at once.
 #[derive(Default)]
-struct MoveColumns {
+struct TransitionColumns {
     final_ids: Vec<i64>,
     final_tokens: Vec<i64>,
     sets: Vec<Option<i32>>,
@@ -266,7 +266,7 @@ struct MoveColumns {
 async fn settle_batch(
     connection: &mut PgConnection,
     lease: Lease,
-    columns: MoveColumns,
+    columns: TransitionColumns,
     postings: Columns,
 ) -> Result<Option<Option<Vec<i64>>>, sqlx::Error> {
     sqlx::query_scalar(
@@ -351,8 +351,8 @@ async fn record(
     connection: &mut PgConnection,
     commit: &HandlerCommit,
 ) -> Result<Recorded, sqlx::Error> {
-    let fence: Option<i64> = match commit.claim.held {
-        Held::Batch { batch, token } => {
+    let fence: Option<i64> = match commit.claim.lease {
+        LeaseId::Batch { batch, token } => {
             sqlx::query_scalar(
                 "WITH locked AS MATERIALIZED (
                      SELECT id, is_parted FROM tidegate_batch
@@ -366,7 +366,7 @@ async fn record(
             .fetch_optional(&mut *connection)
             .await?
         }
-        Held::Row { id, token } => {
+        LeaseId::Row { id, token } => {
             sqlx::query_scalar(
                 "SELECT id FROM tidegate_event_row WHERE id = $1 AND token = $2 FOR SHARE",
             )

@@ -9,12 +9,12 @@ use tidegate_store::{span_ms, sqlx};
 use super::super::claim::{ClaimedEvents, ClaimedIds, RowKind, served};
 use super::super::columns::{PARKED_KEYS, ParkedKeys, place_of};
 use super::super::decode::{OwnColumns, QueueRow};
-use super::held::registry_version;
+use super::leases::registry_version;
 use super::maintain::read_registry;
 use super::unreadable::{end_unreadable, texts};
 use super::{SqliteQueue, json};
 use crate::QueueError;
-use crate::port::{ClaimRequest, Claimed, ClaimedEvent, PATIENCE, SUSPECT};
+use crate::port::{ClaimRequest, Claimed, ClaimedEvent, POISON_AFTER, POISON_STARVATION};
 
 /// Events of batches that are neither finished nor have a row of their own.
 pub(super) const UNFINISHED: &str = "NOT EXISTS (SELECT 1 FROM tidegate_log l WHERE l.id = i.value)
@@ -33,7 +33,7 @@ impl SqliteQueue {
     pub(super) async fn claim_due(&self, request: &ClaimRequest) -> Result<Claimed, QueueError> {
         let (request, now) = (request.clone(), self.sqlite.now_ms());
         let mut parked = self.parked().clone();
-        let is_rescue = request.rescue;
+        let is_reclaim = request.reclaim_expired;
         let (claimed, parked) = self
             .sqlite
             .write("claim events", move |connection| {
@@ -43,7 +43,7 @@ impl SqliteQueue {
                 })
             })
             .await?;
-        if is_rescue {
+        if is_reclaim {
             *self.parked() = parked;
         }
         Ok(claimed)
@@ -59,30 +59,30 @@ async fn claim(
     let until = now + span_ms(request.lease);
     let times = (now, until);
     let mut taken = ClaimedIds::default();
-    if request.rescue {
+    if request.reclaim_expired {
         let keys = stuck_keys(connection, parked).await?;
         release(connection, &keys, now).await?;
-        if request.alone && request.suspects {
-            rescue(connection, request, times, PATIENCE, &mut taken).await?;
+        if request.isolate && request.include_poison {
+            reclaim_expired(connection, request, times, POISON_STARVATION, &mut taken).await?;
             look_at_rows(connection, request, times, &[RowKind::Starved], &mut taken).await?;
         }
     }
-    let is_alone = !taken.order.is_empty();
-    if request.rescue && !is_alone {
-        rescue(connection, request, times, 0, &mut taken).await?;
+    let is_isolated = !taken.order.is_empty();
+    if request.reclaim_expired && !is_isolated {
+        reclaim_expired(connection, request, times, 0, &mut taken).await?;
     }
-    if !is_alone {
-        let kinds = [RowKind::Trusted, RowKind::Suspect];
+    if !is_isolated {
+        let kinds = [RowKind::Trusted, RowKind::Poison];
         look_at_rows(connection, request, times, &kinds, &mut taken).await?;
     }
     let registry = registry_version(connection).await?;
-    if !is_alone && taken.room(request) > 0 {
+    if !is_isolated && taken.room(request) > 0 {
         fresh(connection, request, now, until, &mut taken).await?;
     }
     let events = read(connection, taken, now).await?;
     Ok(Claimed {
         events,
-        is_alone,
+        is_isolated,
         registry,
         now_ms: now,
     })
@@ -141,12 +141,12 @@ pub(super) async fn remaining(
         .await
 }
 
-/// Takes over one batch that ran out; with patience a suspect, which has waited so many leases more.
-async fn rescue(
+/// Takes over one batch that ran out; with `starvation` a poison candidate, which has waited so many leases more.
+async fn reclaim_expired(
     connection: &mut SqliteConnection,
     request: &ClaimRequest,
     (now, until): (i64, i64),
-    patience: u32,
+    starvation: u32,
     taken: &mut ClaimedIds,
 ) -> Result<(), sqlx::Error> {
     let row = sqlx::query(
@@ -158,9 +158,9 @@ async fn rescue(
          ORDER BY n >= 2, id LIMIT 1",
     )
     .bind(now)
-    .bind(request.suspects)
+    .bind(request.include_poison)
     .bind(span_ms(request.lease))
-    .bind(i64::from(patience))
+    .bind(i64::from(starvation))
     .fetch_optional(&mut *connection)
     .await?;
     let Some(row) = row else {
@@ -177,8 +177,8 @@ async fn rescue(
         return Ok(());
     }
     let abandoned: i64 = row.try_get(4)?;
-    // Two leases that ran out make its events suspects, which are handed out one at a time.
-    let room = match abandoned >= i64::from(SUSPECT) {
+    // Two leases that ran out make its events poison candidates, which are handed out one at a time.
+    let room = match abandoned >= i64::from(POISON_AFTER) {
         true => taken.room(request).min(1),
         false => taken.room(request),
     };
@@ -205,7 +205,7 @@ async fn rescue(
     .bind(now)
     .bind(json(&ids))
     .bind(abandoned)
-    .bind(abandoned < i64::from(SUSPECT))
+    .bind(abandoned < i64::from(POISON_AFTER))
     .bind(batch)
     .execute(connection)
     .await?;
@@ -229,7 +229,7 @@ async fn insert_batch(
     )
     .bind(attempts)
     .bind(abandoned)
-    .bind(abandoned < i64::from(SUSPECT))
+    .bind(abandoned < i64::from(POISON_AFTER))
     .bind(&request.owner)
     .bind(until)
     .bind(now)
@@ -260,11 +260,11 @@ async fn look_at_rows(
     kinds: &[RowKind],
     taken: &mut ClaimedIds,
 ) -> Result<(), sqlx::Error> {
-    if !request.rows || taken.room(request) == 0 {
+    if !request.include_delayed || taken.room(request) == 0 {
         return Ok(());
     }
     let lanes = lanes(connection).await?;
-    let registry = match request.rescue && !lanes.is_empty() {
+    let registry = match request.reclaim_expired && !lanes.is_empty() {
         true => Some(read_registry(connection).await?),
         false => None,
     };
@@ -303,9 +303,9 @@ async fn rows(
     .bind(now)
     .bind(json(&lanes))
     .bind(i64::from(limit))
-    .bind(kind.is_suspect())
+    .bind(kind.is_poison())
     .bind(span_ms(request.lease))
-    .bind(i64::from(kind.patience()))
+    .bind(i64::from(kind.starvation()))
     .fetch_all(connection)
     .await?;
     for row in found {

@@ -8,10 +8,12 @@ use tidegate_store::{posting, sqlx};
 use super::super::COMPONENT;
 use super::super::columns::place_of;
 use super::super::decode::{QueueRow, sighting};
-use super::super::stats::{Facts, unwanted};
+use super::super::stats::{StatsFacts, unwanted};
 use super::claim::UNFINISHED;
 use super::json;
-use crate::port::{Filter, HandlerState, Listed, Recount, Sighting, Stats, Status};
+use crate::port::{
+    EventFilter, HandlerState, ListedEvent, QueueLocation, QueueRecount, QueueStats, QueueStatus,
+};
 use crate::recount::Count;
 
 /// Numbers that one step of a recount covers.
@@ -28,18 +30,18 @@ const LOG_COLUMNS: &str = "SELECT id, event_id, type, key, payload, headers, sta
 
 pub(super) async fn list(
     connection: &mut SqliteConnection,
-    filter: Filter,
-) -> Result<Vec<Listed>, sqlx::Error> {
+    filter: EventFilter,
+) -> Result<Vec<ListedEvent>, sqlx::Error> {
     let columns = match filter.status {
-        Some(Status::Completed | Status::CompletedWithErrors) => LOG_COLUMNS,
-        Some(Status::Pending | Status::Processing) | None => QUEUE_COLUMNS,
+        Some(QueueStatus::Completed | QueueStatus::CompletedWithErrors) => LOG_COLUMNS,
+        Some(QueueStatus::Pending | QueueStatus::Processing) | None => QUEUE_COLUMNS,
     };
     let sql = format!(
         "{columns} WHERE (?1 IS NULL OR status = ?1)
          AND (?2 IS NULL OR type = ?2) AND id > ?3 ORDER BY id LIMIT ?4"
     );
     let rows = sqlx::query(AssertSqlSafe(sql))
-        .bind(filter.status.map(Status::as_str))
+        .bind(filter.status.map(QueueStatus::as_str))
         .bind(filter.type_name)
         .bind(filter.after)
         .bind(i64::from(filter.limit))
@@ -51,7 +53,7 @@ pub(super) async fn list(
 pub(super) async fn show(
     connection: &mut SqliteConnection,
     id: i64,
-) -> Result<Option<Listed>, sqlx::Error> {
+) -> Result<Option<ListedEvent>, sqlx::Error> {
     for columns in [QUEUE_COLUMNS, LOG_COLUMNS] {
         let row = sqlx::query(AssertSqlSafe(format!("{columns} WHERE id = ?")))
             .bind(id)
@@ -83,7 +85,7 @@ async fn states(
 pub(super) async fn find(
     connection: &mut SqliteConnection,
     event: EventId,
-) -> Result<Option<Sighting>, sqlx::Error> {
+) -> Result<Option<QueueLocation>, sqlx::Error> {
     let ids: Vec<i64> =
         sqlx::query_scalar("SELECT id FROM tidegate_event WHERE event_id = ? ORDER BY id")
             .bind(event.to_string())
@@ -104,7 +106,7 @@ pub(super) async fn find(
 async fn sight(
     connection: &mut SqliteConnection,
     id: i64,
-) -> Result<Option<Sighting>, sqlx::Error> {
+) -> Result<Option<QueueLocation>, sqlx::Error> {
     let Some(shown) = show(connection, id).await? else {
         return Ok(None);
     };
@@ -119,7 +121,7 @@ async fn sight(
 pub(super) async fn stats(
     connection: &mut SqliteConnection,
     now: i64,
-) -> Result<Stats, sqlx::Error> {
+) -> Result<QueueStats, sqlx::Error> {
     let books = posting::counts_sqlite(connection, COMPONENT).await?;
     let claimed = claimed(connection).await?;
     // Each by the first entry of an index, or by what is in flight.
@@ -165,7 +167,7 @@ pub(super) async fn stats(
     .bind(json(&lanes))
     .fetch_one(connection)
     .await?;
-    let facts = Facts {
+    let facts = StatsFacts {
         books,
         now_ms: now,
         claimed,
@@ -206,7 +208,7 @@ pub(super) async fn account(connection: &mut SqliteConnection) -> Result<Account
 pub(super) async fn recount(
     connection: &mut SqliteConnection,
     now_ms: u64,
-) -> Result<Recount, sqlx::Error> {
+) -> Result<QueueRecount, sqlx::Error> {
     let books = posting::books_sqlite(connection, COMPONENT).await?;
     let mut count = Count::default();
     let mut last = i64::MIN;

@@ -45,7 +45,7 @@ impl SqliteQueue {
         let postings = posting::fold(&self.store, COMPONENT, unsigned(now)).await?;
         // So that the file itself is never far behind its journal. The next time will do as well.
         if let Err(error) = self.sqlite.checkpoint().await {
-            tracing::debug!(%error, "the journal stays");
+            tracing::debug!(%error, "could not checkpoint; the journal stays");
         }
         Ok(Cleaned {
             states,

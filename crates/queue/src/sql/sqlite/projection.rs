@@ -4,11 +4,11 @@ use sqlx::{AssertSqlSafe, SqliteConnection};
 use tidegate_store::{Store, sqlx};
 
 use super::super::decode::QueueRow;
+use super::super::leadership;
 use super::super::projection::{HEAD, page, swap_table};
-use super::super::turn;
 use super::json;
 use crate::QueueError;
-use crate::port::{LogPage, Turn};
+use crate::port::{Leadership, LogPage};
 use crate::tx::Tx;
 
 /// Gives positions, and says to how many groups.
@@ -64,13 +64,13 @@ pub(super) async fn note(
 
 pub(super) async fn advance(
     tx: Tx,
-    turn: &Turn,
+    leadership: &Leadership,
     name: &str,
     (from, to): (i64, i64),
     now: i64,
 ) -> Result<bool, QueueError> {
     let doing = "move a projection on";
-    let Some(mut tx) = turn::checked(tx.into_sql()?, turn).await? else {
+    let Some(mut tx) = leadership::checked(tx.into_sql()?, leadership).await? else {
         return Ok(false);
     };
     let limit = tx.limit();
@@ -103,13 +103,13 @@ pub(super) async fn advance(
 
 pub(super) async fn swap(
     store: &Store,
-    turn: &Turn,
+    leadership: &Leadership,
     (name, shadow): (&str, &str),
     tables: &[String],
     marks: &[String],
     now: i64,
 ) -> Result<bool, QueueError> {
-    let Some(mut tx) = turn::begin(store, turn).await? else {
+    let Some(mut tx) = leadership::begin(store, leadership).await? else {
         return Ok(false);
     };
     let doing = "swap a projection";

@@ -6,13 +6,13 @@ use serde::Serialize;
 use sqlx::SqliteConnection;
 use tidegate_store::{StoreError, posting, sqlx};
 
-use super::super::columns::{Goal, goal, keys_of, postings_of};
+use super::super::columns::{TransitionEffect, goal, keys_of, postings_of};
 use super::super::{COMPONENT, Recorded};
 use super::claim::{OPEN, release};
-use super::held::registry_version;
+use super::leases::registry_version;
 use super::{SqliteQueue, json, publish};
 use crate::QueueError;
-use crate::port::{HandlerCommit, HandlerState, Held, Move, QueueStore, Settlement};
+use crate::port::{HandlerCommit, HandlerState, LeaseId, QueueStore, Settlement, Transition};
 use crate::tx::Tx;
 
 /// One finished event.
@@ -26,7 +26,7 @@ struct Logged {
 }
 
 impl SqliteQueue {
-    pub(super) async fn settle_moves(
+    pub(super) async fn settle_transitions(
         &self,
         settlement: &Settlement,
     ) -> Result<Vec<i64>, QueueError> {
@@ -81,7 +81,7 @@ impl SqliteQueue {
             Recorded::Nothing => return Ok(false),
             Recorded::Guarded => {
                 let event_id = commit.event_id;
-                return Err(QueueError::Guarded { event_id });
+                return Err(QueueError::SideEffectExists { event_id });
             }
         }
         if !commit.follow_ups.is_empty() {
@@ -106,16 +106,19 @@ async fn settled(
 }
 
 /// How often the events of a claim were claimed, if the claim still holds.
-async fn fence(connection: &mut SqliteConnection, held: Held) -> Result<Option<i64>, sqlx::Error> {
+async fn fence(
+    connection: &mut SqliteConnection,
+    held: LeaseId,
+) -> Result<Option<i64>, sqlx::Error> {
     match held {
-        Held::Batch { batch, token } => {
+        LeaseId::Batch { batch, token } => {
             sqlx::query_scalar("SELECT attempts FROM tidegate_batch WHERE id = ? AND token = ?")
                 .bind(batch)
                 .bind(token)
                 .fetch_optional(connection)
                 .await
         }
-        Held::Row { id, token } => {
+        LeaseId::Row { id, token } => {
             sqlx::query_scalar(
                 "SELECT attempts FROM tidegate_event_row
                  WHERE id = ? AND token = ? AND locked_by IS NOT NULL",
@@ -133,20 +136,20 @@ async fn settle(
     settlement: &Settlement,
     now: i64,
 ) -> Result<Vec<i64>, sqlx::Error> {
-    let (moves, mut stale) = settlement.once_each();
-    let mut done: Vec<&Move> = Vec::new();
+    let (transitions, mut stale) = settlement.once_each();
+    let mut done: Vec<&Transition> = Vec::new();
     let mut logged = Vec::new();
     let mut sets = BTreeMap::new();
-    let mut known: Option<(Held, Option<i64>)> = None;
-    let of_batch = |one: &&Move| matches!(one.claim.held, Held::Batch { .. });
-    let listed = moves.iter().copied().filter(of_batch);
+    let mut known: Option<(LeaseId, Option<i64>)> = None;
+    let of_batch = |one: &&Transition| matches!(one.claim.lease, LeaseId::Batch { .. });
+    let listed = transitions.iter().copied().filter(of_batch);
     let listed: Vec<i64> = listed.map(|one| one.claim.id).collect();
     let settled = match listed.is_empty() {
         true => BTreeSet::new(),
         false => settled(connection, &listed).await?,
     };
-    for one in moves {
-        let held = one.claim.held;
+    for one in transitions {
+        let held = one.claim.lease;
         let attempts = match known {
             Some((of, attempts)) if of == held => attempts,
             _ => fence(connection, held).await?,
@@ -167,7 +170,7 @@ async fn settle(
     log(connection, &logged, now).await?;
     posting::write_sqlite(connection, COMPONENT, &postings_of(&done)).await?;
     for held in &settlement.finished {
-        if let Held::Batch { batch, token } = *held {
+        if let LeaseId::Batch { batch, token } = *held {
             // Should something be left in it after all, it comes back when the lease ends.
             let sql = format!(
                 "DELETE FROM tidegate_batch WHERE id = ? AND token = ?
@@ -186,15 +189,15 @@ async fn settle(
 
 async fn apply(
     connection: &mut SqliteConnection,
-    one: &Move,
+    one: &Transition,
     attempts: i64,
     now: i64,
     (logged, sets): (&mut Vec<Logged>, &mut BTreeMap<String, i64>),
 ) -> Result<(), sqlx::Error> {
     let id = one.claim.id;
-    let is_row = matches!(one.claim.held, Held::Row { .. });
+    let is_row = matches!(one.claim.lease, LeaseId::Row { .. });
     match goal(one) {
-        Goal::Log { errors, handlers } => {
+        TransitionEffect::Log { errors, handlers } => {
             if is_row {
                 sqlx::query("DELETE FROM tidegate_event_row WHERE id = ?")
                     .bind(id)
@@ -213,7 +216,7 @@ async fn apply(
                 errors,
             });
         }
-        Goal::Row(onward) => {
+        TransitionEffect::Row(onward) => {
             let due = onward.after_ms.map(|after| now + after);
             sqlx::query(
                 "INSERT INTO tidegate_event_row (id, lane, key, place, attempts, due_at, updated_at)
@@ -320,10 +323,10 @@ async fn record(
     commit: &HandlerCommit,
     now: i64,
 ) -> Result<Recorded, sqlx::Error> {
-    if fence(connection, commit.claim.held).await?.is_none() {
+    if fence(connection, commit.claim.lease).await?.is_none() {
         return Ok(Recorded::Nothing);
     }
-    let is_of_batch = matches!(commit.claim.held, Held::Batch { .. });
+    let is_of_batch = matches!(commit.claim.lease, LeaseId::Batch { .. });
     if is_of_batch && !settled(connection, &[commit.claim.id]).await?.is_empty() {
         return Ok(Recorded::Nothing);
     }

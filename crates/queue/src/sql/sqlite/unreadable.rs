@@ -42,6 +42,9 @@ pub(super) async fn end_unreadable(
     let (from, errors) = (claim.place.clone(), unreadable_errors());
     let event = (claim.id, claim.event_id);
     finish_failed(connection, event, from, attempts.into(), &errors, now).await?;
-    tracing::error!(event = claim.id, "an event that is no text was ended");
+    tracing::error!(
+        event = claim.id,
+        "event is not valid UTF-8; moved to dead letters"
+    );
     Ok(())
 }

@@ -9,8 +9,8 @@ use tidegate_store::sqlx;
 use super::super::super::COMPONENT;
 use super::super::super::columns::posting_of;
 use super::super::uuid;
-use super::{MoveColumns, claim_of};
-use crate::port::Move;
+use super::{TransitionColumns, claim_of};
+use crate::port::Transition;
 
 /// Postings of rows, one by one, because each counts only where its own token still holds.
 #[derive(Default)]
@@ -24,7 +24,7 @@ pub(super) struct RowPostings {
 }
 
 impl RowPostings {
-    pub(super) fn of(rows: &[&Move]) -> Self {
+    pub(super) fn of(rows: &[&Transition]) -> Self {
         let mut postings = Self::default();
         for one in rows {
             if let Some((bucket, from, to)) = posting_of(one) {
@@ -51,7 +51,7 @@ impl RowPostings {
 pub(super) async fn settle_rows(
     connection: &mut PgConnection,
     claims: Vec<(i64, i64)>,
-    columns: MoveColumns,
+    columns: TransitionColumns,
     postings: RowPostings,
     registry: Option<i64>,
 ) -> Result<Option<BTreeSet<(i64, i64)>>, sqlx::Error> {

@@ -5,17 +5,17 @@ use tidegate_store::sqlx;
 
 use super::super::columns::unsigned;
 use super::claim::remaining;
-use crate::port::Held;
+use crate::port::LeaseId;
 
 pub(super) async fn renew(
     connection: &mut SqliteConnection,
-    held: Vec<Held>,
+    leases: Vec<LeaseId>,
     (until, is_given_back): (i64, bool),
-) -> Result<Vec<Held>, sqlx::Error> {
+) -> Result<Vec<LeaseId>, sqlx::Error> {
     let mut lost = Vec::new();
-    for one in held {
+    for one in leases {
         let done = match one {
-            Held::Batch { batch, token } => {
+            LeaseId::Batch { batch, token } => {
                 sqlx::query(
                     "UPDATE tidegate_batch SET locked_until = ?, is_confirmed = 1,
                          locked_by = CASE WHEN ? THEN '' ELSE locked_by END
@@ -28,7 +28,7 @@ pub(super) async fn renew(
                 .execute(&mut *connection)
                 .await?
             }
-            Held::Row { id, token } => {
+            LeaseId::Row { id, token } => {
                 sqlx::query(
                     "UPDATE tidegate_event_row SET due_at = ?, is_confirmed = 1,
                          locked_by = CASE WHEN ? THEN NULL ELSE locked_by END

@@ -1,6 +1,6 @@
-//! What the tasks of a dispatcher know together.
+//! The state that the tasks of a dispatcher share.
 
-mod said;
+mod handler_results;
 #[cfg(test)]
 mod tests;
 
@@ -12,16 +12,17 @@ use tidegate_core::{Failure, FailureClass};
 use tokio::sync::Notify;
 
 use super::ready::Ready;
-use super::{Health, Report, Shared};
-pub(super) use said::Said;
+use super::{DispatchReport, DispatcherHealth, Shared};
+pub(super) use handler_results::HandlerResults;
 
 use crate::port::{
-    Claim, ClaimedEvent, Disposition, HandlerState, Held, Lane, Move, Registry, SUSPECT,
+    Claim, ClaimedEvent, Disposition, HandlerState, Lane, LeaseId, POISON_AFTER, Registry,
+    Transition,
 };
 
 /// Who is told when.
 #[derive(Default)]
-pub(super) struct Signals {
+pub(super) struct DispatchSignals {
     /// There is something to handle.
     pub(super) work: Notify,
     /// There is room for another claim.
@@ -41,7 +42,7 @@ pub(super) struct Signals {
 #[derive(Debug)]
 struct Lease {
     /// What it is now: reopening a batch gives it a newer token.
-    held: Held,
+    id: LeaseId,
     /// Events that are not settled.
     open: usize,
     /// Events that are left to run out, because nobody knows what became of them.
@@ -49,18 +50,18 @@ struct Lease {
     /// How many leases of its events ran out before this one.
     ran_out: u32,
     /// What was said of its events, until it ends.
-    said: BTreeMap<i64, Said>,
+    results: BTreeMap<i64, HandlerResults>,
 }
 
-pub(super) struct Hub {
+pub(super) struct DispatchState {
     pub(super) ready: Ready,
     pub(super) registry: Registry,
     pub(super) entropy: Box<dyn Entropy>,
-    pub(super) report: Report,
-    leases: BTreeMap<Held, Lease>,
-    /// The lease of a suspect that is to stay alone, for as long as we hold it.
-    alone: Option<Held>,
-    outcomes: Vec<Move>,
+    pub(super) report: DispatchReport,
+    leases: BTreeMap<LeaseId, Lease>,
+    /// The lease of a poison candidate that is to stay alone, for as long as we hold it.
+    isolated: Option<LeaseId>,
+    outcomes: Vec<Transition>,
     running: usize,
     is_stopping: bool,
     stopped_at: Option<std::time::Duration>,
@@ -71,15 +72,15 @@ pub(super) struct Hub {
     broken: Option<String>,
 }
 
-impl Hub {
+impl DispatchState {
     pub(super) fn new(entropy: Box<dyn Entropy>) -> Self {
         Self {
             ready: Ready::default(),
             registry: Registry::default(),
             entropy,
-            report: Report::default(),
+            report: DispatchReport::default(),
             leases: BTreeMap::new(),
-            alone: None,
+            isolated: None,
             outcomes: Vec::new(),
             running: 0,
             is_stopping: false,
@@ -113,23 +114,23 @@ impl Hub {
         self.is_claiming = false;
     }
 
-    /// Takes what was claimed. A suspect that `is_alone` stays so: whatever came beside it might take the
+    /// Takes what was claimed. A poison candidate that `is_isolated` stays so: whatever came beside it might take the
     /// process down, and would be held against it.
-    pub(super) fn add(&mut self, events: Vec<ClaimedEvent>, is_alone: bool) {
-        let first = events.first().filter(|_| is_alone);
-        self.alone = first.map(|event| event.claim.held);
+    pub(super) fn add(&mut self, events: Vec<ClaimedEvent>, is_isolated: bool) {
+        let first = events.first().filter(|_| is_isolated);
+        self.isolated = first.map(|event| event.claim.lease);
         self.report.claimed += events.len() as u64;
         for event in events {
-            let held = event.claim.held;
-            if !self.leases.contains_key(&held) {
-                self.supersede(held);
+            let lease_id = event.claim.lease;
+            if !self.leases.contains_key(&lease_id) {
+                self.supersede(lease_id);
             }
-            let lease = self.leases.entry(held).or_insert(Lease {
-                held,
+            let lease = self.leases.entry(lease_id).or_insert(Lease {
+                id: lease_id,
                 open: 0,
                 abandoned: 0,
                 ran_out: event.abandoned,
-                said: BTreeMap::new(),
+                results: BTreeMap::new(),
             });
             lease.open += 1;
             if self.is_stopping {
@@ -147,20 +148,20 @@ impl Hub {
     /// What is claimed now was lost before, though nobody has told us: by a process that stood still for
     /// longer than its lease. What is left of the older claims has no say any more, and is never settled
     /// together with the newer one.
-    fn supersede(&mut self, claimed: Held) {
+    fn supersede(&mut self, claimed: LeaseId) {
         let first = match claimed {
-            Held::Batch { batch, .. } => Held::Batch {
+            LeaseId::Batch { batch, .. } => LeaseId::Batch {
                 batch,
                 token: i64::MIN,
             },
-            Held::Row { id, .. } => Held::Row {
+            LeaseId::Row { id, .. } => LeaseId::Row {
                 id,
                 token: i64::MIN,
             },
         };
         let older = self.leases.range(first..claimed);
-        let older = older.filter(|(_, lease)| lease.held < claimed);
-        let older: Vec<Held> = older.map(|(key, _)| *key).collect();
+        let older = older.filter(|(_, lease)| lease.id < claimed);
+        let older: Vec<LeaseId> = older.map(|(key, _)| *key).collect();
         for key in older {
             self.give_up(key);
         }
@@ -169,7 +170,7 @@ impl Hub {
     fn park(&mut self, event: ClaimedEvent) {
         let wanted = self.registry.of(&event.type_name).collect::<Vec<_>>();
         let lane = Lane::new(&event.type_name, wanted);
-        self.outcomes.push(Move {
+        self.outcomes.push(Transition {
             claim: event.claim,
             key: event.key,
             to: Disposition::Park { lane },
@@ -188,9 +189,9 @@ impl Hub {
 
     /// The claim with its newest token; none when the lease was lost.
     pub(super) fn current(&self, claim: &Claim) -> Option<Claim> {
-        let lease = self.leases.get(&claim.held)?;
+        let lease = self.leases.get(&claim.lease)?;
         Some(Claim {
-            held: lease.held,
+            lease: lease.id,
             ..claim.clone()
         })
     }
@@ -201,7 +202,7 @@ impl Hub {
         claim: Claim,
         key: Option<String>,
         (to, states): (Disposition, Vec<HandlerState>),
-        said: Said,
+        results: HandlerResults,
     ) {
         self.running -= 1;
         let is_finished = matches!(to, Disposition::Finalize { .. });
@@ -210,10 +211,10 @@ impl Hub {
                 self.park(behind);
             }
         }
-        if let Some(lease) = self.leases.get_mut(&claim.held) {
-            lease.said.insert(claim.id, said);
+        if let Some(lease) = self.leases.get_mut(&claim.lease) {
+            lease.results.insert(claim.id, results);
         }
-        self.outcomes.push(Move {
+        self.outcomes.push(Transition {
             claim,
             key,
             to,
@@ -229,14 +230,14 @@ impl Hub {
                 self.park(behind);
             }
         }
-        if let Some(lease) = self.leases.get_mut(&event.claim.held) {
+        if let Some(lease) = self.leases.get_mut(&event.claim.lease) {
             lease.abandoned += 1;
         }
-        self.settled(event.claim.held, 1);
+        self.settled(event.claim.lease, 1);
     }
 
     /// One event of a lease cannot be settled: it is left to run out, and the others go on.
-    pub(super) fn leave(&mut self, key: Held) {
+    pub(super) fn leave(&mut self, key: LeaseId) {
         if let Some(lease) = self.leases.get_mut(&key) {
             lease.abandoned += 1;
         }
@@ -245,9 +246,9 @@ impl Hub {
 
     /// Whether a whole batch, or a row, waits to be settled.
     pub(super) fn has_whole(&self) -> bool {
-        let mut counts: BTreeMap<Held, usize> = BTreeMap::new();
+        let mut counts: BTreeMap<LeaseId, usize> = BTreeMap::new();
         for one in &self.outcomes {
-            *counts.entry(one.claim.held).or_default() += 1;
+            *counts.entry(one.claim.lease).or_default() += 1;
         }
         counts
             .iter()
@@ -260,13 +261,13 @@ impl Hub {
 
     /// What waits to be settled, by lease, with the newest tokens. What was lost meanwhile is left
     /// out: somebody else has it.
-    pub(super) fn outcomes(&mut self) -> BTreeMap<Held, Vec<Move>> {
-        let mut by: BTreeMap<Held, Vec<Move>> = BTreeMap::new();
+    pub(super) fn outcomes(&mut self) -> BTreeMap<LeaseId, Vec<Transition>> {
+        let mut by: BTreeMap<LeaseId, Vec<Transition>> = BTreeMap::new();
         for mut one in std::mem::take(&mut self.outcomes) {
-            let key = one.claim.held;
+            let key = one.claim.lease;
             match self.leases.get(&key) {
                 Some(lease) => {
-                    one.claim.held = lease.held;
+                    one.claim.lease = lease.id;
                     by.entry(key).or_default().push(one);
                 }
                 None => self.report.stale += 1,
@@ -276,12 +277,12 @@ impl Hub {
     }
 
     /// Whether settling `count` events more leaves nothing of the lease.
-    pub(super) fn ends_with(&self, key: Held, count: usize) -> Option<Held> {
+    pub(super) fn ends_with(&self, key: LeaseId, count: usize) -> Option<LeaseId> {
         let lease = self.leases.get(&key)?;
-        (lease.open <= count && lease.abandoned == 0).then_some(lease.held)
+        (lease.open <= count && lease.abandoned == 0).then_some(lease.id)
     }
 
-    pub(super) fn settled(&mut self, key: Held, count: usize) {
+    pub(super) fn settled(&mut self, key: LeaseId, count: usize) {
         if let Some(lease) = self.leases.get_mut(&key) {
             lease.open = lease.open.saturating_sub(count);
             // An abandoned one is not renewed any more once the others are done, or it would be
@@ -292,9 +293,9 @@ impl Hub {
         }
     }
 
-    pub(super) fn reopened(&mut self, key: Held, held: Held, open: usize) {
+    pub(super) fn reopened(&mut self, key: LeaseId, newest: LeaseId, open: usize) {
         if let Some(lease) = self.leases.get_mut(&key) {
-            lease.held = held;
+            lease.id = newest;
             // Those that were abandoned are among what is left, and stay so.
             lease.open = open.saturating_sub(lease.abandoned);
             if lease.open == 0 && lease.abandoned > 0 {
@@ -305,27 +306,28 @@ impl Hub {
 
     /// Forgets leases that were lost, and what waits by their right. One that was reopened meanwhile
     /// has a newer token than the one that is said to be lost, and stays.
-    pub(super) fn lose(&mut self, lost: &[Held]) {
-        let lost: BTreeSet<Held> = lost.iter().copied().collect();
+    pub(super) fn lose(&mut self, lost: &[LeaseId]) {
+        let lost: BTreeSet<LeaseId> = lost.iter().copied().collect();
         let gone = self
             .leases
             .iter()
-            .filter(|(_, lease)| lost.contains(&lease.held));
-        let gone: BTreeSet<Held> = gone.map(|(key, _)| *key).collect();
+            .filter(|(_, lease)| lost.contains(&lease.id));
+        let gone: BTreeSet<LeaseId> = gone.map(|(key, _)| *key).collect();
         self.leases.retain(|key, _| !gone.contains(key));
-        let dropped = self.ready.remove(|held| gone.contains(&held));
+        let dropped = self.ready.remove(|lease| gone.contains(&lease));
         self.report.stale += dropped.len() as u64;
     }
 
-    /// Whether we hold something that ran out before. A suspect is not taken beside that, so that what
+    /// Whether we hold something that ran out before. A poison candidate is not taken beside that, so that what
     /// becomes of either tells something of it.
     pub(super) fn holds_abandoned(&self) -> bool {
         self.leases.values().any(|lease| lease.ran_out > 0)
     }
 
-    /// Whether we hold a suspect that is to stay alone.
-    pub(super) fn is_alone(&self) -> bool {
-        self.alone.is_some_and(|key| self.leases.contains_key(&key))
+    /// Whether we hold a poison candidate that is to stay alone.
+    pub(super) fn is_isolated(&self) -> bool {
+        self.isolated
+            .is_some_and(|key| self.leases.contains_key(&key))
     }
 
     /// Whether we hold nothing at all.
@@ -333,41 +335,41 @@ impl Hub {
         self.leases.is_empty()
     }
 
-    /// Whether this lease is on a suspect.
-    pub(super) fn is_suspect(&self, key: Held) -> bool {
+    /// Whether this lease is on a poison candidate.
+    pub(super) fn is_poison(&self, key: LeaseId) -> bool {
         let lease = self.leases.get(&key);
-        lease.is_some_and(|lease| lease.ran_out >= SUSPECT)
+        lease.is_some_and(|lease| lease.ran_out >= POISON_AFTER)
     }
 
     /// What a lease is now, by what it was at the claim.
-    pub(super) fn newest(&self, key: Held) -> Option<Held> {
-        self.leases.get(&key).map(|lease| lease.held)
+    pub(super) fn newest(&self, key: LeaseId) -> Option<LeaseId> {
+        self.leases.get(&key).map(|lease| lease.id)
     }
 
     /// Forgets one lease, by what it was at the claim.
-    pub(super) fn give_up(&mut self, key: Held) {
+    pub(super) fn give_up(&mut self, key: LeaseId) {
         self.leases.remove(&key);
-        let dropped = self.ready.remove(|held| held == key);
+        let dropped = self.ready.remove(|lease| lease == key);
         self.report.stale += dropped.len() as u64;
     }
 
-    pub(super) fn held(&self) -> Vec<Held> {
-        self.leases.values().map(|lease| lease.held).collect()
+    pub(super) fn lease_ids(&self) -> Vec<LeaseId> {
+        self.leases.values().map(|lease| lease.id).collect()
     }
 
-    pub(super) fn works(&mut self) {
+    pub(super) fn clear_failure(&mut self) {
         self.problem = None;
     }
 
-    pub(super) fn fails(&mut self, class: FailureClass, problem: String) {
+    pub(super) fn record_failure(&mut self, class: FailureClass, problem: String) {
         self.problem = Some((class, problem));
     }
 
-    pub(super) fn health(&self) -> Health {
+    pub(super) fn health(&self) -> DispatcherHealth {
         let broken = self.broken.clone();
         let broken = broken.map(|problem| (FailureClass::System, problem));
         let (class, problem) = broken.or_else(|| self.problem.clone()).unzip();
-        Health {
+        DispatcherHealth {
             is_up: class != Some(FailureClass::System) && !self.is_stopping,
             problem,
             class,
@@ -376,25 +378,25 @@ impl Hub {
 }
 
 impl Shared {
-    pub(super) fn hub(&self) -> MutexGuard<'_, Hub> {
-        self.hub.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn state(&self) -> MutexGuard<'_, DispatchState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A handler failed in a way that is not about its event: whatever is claimed next would fail
     /// too, so we stop, and what was not begun goes to others.
-    pub(super) fn breaks(&self, handler: &str, failure: &Failure) {
-        tracing::error!(handler, %failure, "no more events are taken");
+    pub(super) fn stop_for(&self, handler: &str, failure: &Failure) {
+        tracing::error!(handler, %failure, "handler failed with class System; dispatcher stops");
         let problem = format!("handler `{handler}` failed with class System: {failure}");
-        self.hub().broken.get_or_insert(problem);
+        self.state().broken.get_or_insert(problem);
         self.stop();
     }
 
     pub(super) fn stop(&self) {
-        let mut hub = self.hub();
-        hub.is_stopping = true;
-        hub.stopped_at.get_or_insert(self.env.clock.elapsed());
-        hub.ready.remove(|_| true);
-        drop(hub);
+        let mut state = self.state();
+        state.is_stopping = true;
+        state.stopped_at.get_or_insert(self.env.clock.elapsed());
+        state.ready.remove(|_| true);
+        drop(state);
         self.signals.stop.notify_waiters();
         self.signals.work.notify_waiters();
         self.signals.room.notify_one();
@@ -403,7 +405,7 @@ impl Shared {
 
     /// Whether the time that running handlers have after the stop is over.
     pub(super) fn is_past_stop(&self) -> bool {
-        let stopped_at = self.hub().stopped_at;
+        let stopped_at = self.state().stopped_at;
         let now = self.env.clock.elapsed();
         stopped_at.is_some_and(|at| now >= at.saturating_add(self.options.stop_timeout))
     }
@@ -413,14 +415,14 @@ impl Shared {
         let notified = self.signals.stop.notified();
         tokio::pin!(notified);
         notified.as_mut().enable();
-        if !self.hub().is_stopping() {
+        if !self.state().is_stopping() {
             notified.await;
         }
     }
 
     /// Nothing is left to settle.
     pub(super) fn end(&self) {
-        self.hub().has_ended = true;
+        self.state().has_ended = true;
         self.signals.end.notify_waiters();
     }
 
@@ -429,7 +431,7 @@ impl Shared {
         let notified = self.signals.end.notified();
         tokio::pin!(notified);
         notified.as_mut().enable();
-        if !self.hub().has_ended {
+        if !self.state().has_ended {
             notified.await;
         }
     }

@@ -4,7 +4,7 @@
 //! characters of a variable that mean something to YAML are swapped for others that do not, one
 //! for one, and they are swapped back in every text the parser returns.
 //!
-//! **Invariant:** the veiled text has as many characters in each line as the original, so lines
+//! **Invariant:** the escaped text has as many characters in each line as the original, so lines
 //! and columns hold for both.
 
 use std::borrow::Cow;
@@ -13,7 +13,7 @@ use std::borrow::Cow;
 const MEANINGFUL: [char; 5] = ['{', '}', '[', ']', ','];
 
 /// A text whose variables are safe to parse, and the way back.
-pub(crate) struct Veil<'a> {
+pub(crate) struct EscapedText<'a> {
     original: &'a str,
     text: Cow<'a, str>,
     /// Stand-ins for [`MEANINGFUL`]: characters that the original does not have.
@@ -22,9 +22,9 @@ pub(crate) struct Veil<'a> {
     offsets: Vec<usize>,
 }
 
-impl<'a> Veil<'a> {
+impl<'a> EscapedText<'a> {
     pub(crate) fn new(original: &'a str) -> Self {
-        let mut veil = Self {
+        let mut escaped = Self {
             original,
             text: Cow::Borrowed(original),
             substitutes: Vec::new(),
@@ -34,13 +34,13 @@ impl<'a> Veil<'a> {
             // Private-use characters have no meaning to YAML and are allowed in it.
             let private = '\u{e000}'..='\u{f8ff}';
             let unused = private.filter(|c| !original.contains(*c));
-            veil.substitutes = unused.take(MEANINGFUL.len()).collect();
-            if veil.substitutes.len() == MEANINGFUL.len() {
-                veil.offsets = original.char_indices().map(|(at, _)| at).collect();
-                veil.text = Cow::Owned(veil.swapped());
+            escaped.substitutes = unused.take(MEANINGFUL.len()).collect();
+            if escaped.substitutes.len() == MEANINGFUL.len() {
+                escaped.offsets = original.char_indices().map(|(at, _)| at).collect();
+                escaped.text = Cow::Owned(escaped.swapped());
             }
         }
-        veil
+        escaped
     }
 
     /// The text as it was written.
@@ -54,7 +54,7 @@ impl<'a> Veil<'a> {
     }
 
     /// A text of the parser as it stands in the original.
-    pub(crate) fn lift(&self, text: &str) -> String {
+    pub(crate) fn unescape(&self, text: &str) -> String {
         let back = |c: char| {
             let at = self
                 .substitutes
@@ -118,20 +118,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_veiled_text_has_the_same_shape() {
+    fn an_escaped_text_has_the_same_shape() {
         let text = "ö: {a: ${A:-${B:-x,y}}, b: ${\n}, c: $, d: ${D}}";
-        let veil = Veil::new(text);
-        assert_eq!(veil.text().chars().count(), text.chars().count());
-        assert_eq!(veil.lift(veil.text()), text);
-        assert_eq!(veil.text().matches('{').count(), 2);
-        let at = veil.text().chars().position(|c| c == 'd').unwrap();
-        assert_eq!(&text[veil.offset(at, None)..][..2], "d:");
+        let escaped = EscapedText::new(text);
+        assert_eq!(escaped.text().chars().count(), text.chars().count());
+        assert_eq!(escaped.unescape(escaped.text()), text);
+        assert_eq!(escaped.text().matches('{').count(), 2);
+        let at = escaped.text().chars().position(|c| c == 'd').unwrap();
+        assert_eq!(&text[escaped.offset(at, None)..][..2], "d:");
     }
 
     #[test]
     fn a_text_without_variables_is_left_alone() {
-        let veil = Veil::new("a: {b: $c}");
-        assert_eq!(veil.text(), "a: {b: $c}");
-        assert_eq!(veil.offset(3, Some(3)), 3);
+        let escaped = EscapedText::new("a: {b: $c}");
+        assert_eq!(escaped.text(), "a: {b: $c}");
+        assert_eq!(escaped.offset(3, Some(3)), 3);
     }
 }

@@ -1,4 +1,4 @@
-//! Who is registered, as far as a dispatcher knows.
+//! Keeps the dispatcher and the handler registry of the store in step.
 
 use super::Shared;
 use crate::port::Registry;
@@ -19,17 +19,21 @@ pub(super) async fn register(shared: &Shared) -> Result<Registry, QueueError> {
 ///
 /// Its version only grows, unless the store came back with less than it had: from a backup, or as a
 /// copy that was behind. Our handlers may be missing in it then, so that they are registered again.
-pub(super) async fn look(shared: &Shared) -> Result<(), QueueError> {
+pub(super) async fn refresh(shared: &Shared) -> Result<(), QueueError> {
     // Before the call: a read that is on its way for long may be older than what we know by then.
-    let known = shared.hub().registry.version;
+    let known = shared.state().registry.version;
     let read = shared.queue.store().registry().await?;
     if read.version >= known {
-        shared.hub().learn(read);
+        shared.state().learn(read);
         return Ok(());
     }
     let version = read.version;
-    tracing::warn!(version, known, "the registry has gone back");
+    tracing::warn!(
+        version,
+        known,
+        "handler registry is older than before (restored backup?); registering again"
+    );
     let registry = register(shared).await?;
-    shared.hub().begin_anew(registry);
+    shared.state().begin_anew(registry);
     Ok(())
 }

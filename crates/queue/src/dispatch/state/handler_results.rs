@@ -3,13 +3,13 @@
 
 use std::collections::BTreeSet;
 
-use super::Hub;
-use crate::decide::{Facts, Policy, decide};
-use crate::port::{Disposition, HandlerState, Held, Move, Registry};
+use super::DispatchState;
+use crate::decide::{EventFacts, Policy, decide};
+use crate::port::{Disposition, HandlerState, LeaseId, Registry, Transition};
 
 /// What was said of one event.
 #[derive(Debug)]
-pub(in crate::dispatch) struct Said {
+pub(in crate::dispatch) struct HandlerResults {
     /// The version of the registry it was decided by.
     pub(in crate::dispatch) version: u64,
     /// Its type.
@@ -17,24 +17,28 @@ pub(in crate::dispatch) struct Said {
     /// What its handlers said, before and now.
     pub(in crate::dispatch) states: Vec<HandlerState>,
     /// What they said now.
-    pub(in crate::dispatch) spoken: Vec<HandlerState>,
+    pub(in crate::dispatch) new_states: Vec<HandlerState>,
     /// Whether anything was written down about it before.
     pub(in crate::dispatch) has_history: bool,
 }
 
-impl Hub {
+impl DispatchState {
     /// Where an event goes as of the registry we know, and which states are to be remembered for it.
     pub(in crate::dispatch) fn verdict(
         &mut self,
-        said: &Said,
+        results: &HandlerResults,
         policy: &Policy,
     ) -> (Disposition, Vec<HandlerState>) {
         let none = BTreeSet::new();
-        let facts = Facts {
-            type_name: &said.type_name,
-            registered: self.registry.handlers.get(&said.type_name).unwrap_or(&none),
-            states: &said.states,
-            has_history: said.has_history,
+        let facts = EventFacts {
+            type_name: &results.type_name,
+            registered: self
+                .registry
+                .handlers
+                .get(&results.type_name)
+                .unwrap_or(&none),
+            states: &results.states,
+            has_history: results.has_history,
         };
         let to = decide(&facts, policy, &mut *self.entropy);
         let is_plain = matches!(
@@ -44,7 +48,7 @@ impl Hub {
         let states = if is_plain {
             Vec::new()
         } else {
-            said.spoken.clone()
+            results.new_states.clone()
         };
         (to, states)
     }
@@ -62,50 +66,50 @@ impl Hub {
     pub(in crate::dispatch) fn begin_anew(&mut self, registry: Registry) {
         self.registry = registry;
         for lease in self.leases.values_mut() {
-            for said in lease.said.values_mut() {
-                said.version = 0;
+            for results in lease.results.values_mut() {
+                results.version = 0;
             }
         }
     }
 
     /// Decides again what was decided by an older registry than we know, and gives the version that all
-    /// of it is decided by now. `key` is the lease of the moves by what it was at the claim; none for
+    /// of it is decided by now. `key` is the lease of the transitions by what it was at the claim; none for
     /// rows, each of which is its own.
     pub(in crate::dispatch) fn bring_up_to_date(
         &mut self,
-        key: Option<Held>,
-        moves: &mut [Move],
+        key: Option<LeaseId>,
+        transitions: &mut [Transition],
         policy: &Policy,
     ) -> u64 {
         let version = self.registry.version;
-        for one in moves {
-            let key = key.unwrap_or(one.claim.held);
+        for one in transitions {
+            let key = key.unwrap_or(one.claim.lease);
             let lease = self.leases.get_mut(&key);
-            let Some(said) = lease.and_then(|lease| lease.said.get_mut(&one.claim.id)) else {
+            let Some(results) = lease.and_then(|lease| lease.results.get_mut(&one.claim.id)) else {
                 continue;
             };
-            if said.version == version {
+            if results.version == version {
                 continue;
             }
-            said.version = version;
-            let said = std::mem::replace(said, Said::none(version));
-            (one.to, one.states) = self.verdict(&said, policy);
+            results.version = version;
+            let results = std::mem::replace(results, HandlerResults::none(version));
+            (one.to, one.states) = self.verdict(&results, policy);
             if let Some(lease) = self.leases.get_mut(&key) {
-                lease.said.insert(one.claim.id, said);
+                lease.results.insert(one.claim.id, results);
             }
         }
         version
     }
 }
 
-impl Said {
+impl HandlerResults {
     /// Stands in for one that is being looked at.
     fn none(version: u64) -> Self {
         Self {
             version,
             type_name: String::new(),
             states: Vec::new(),
-            spoken: Vec::new(),
+            new_states: Vec::new(),
             has_history: false,
         }
     }

@@ -1,13 +1,13 @@
-//! Mending: `retry` and `cancel`.
+//! The commands `retry` and `cancel`.
 
 use serde::Serialize;
 use tidegate_queue::QueueError;
-use tidegate_queue::port::{Filter, Status};
+use tidegate_queue::port::{EventFilter, QueueStatus};
 
 use super::{is_about_the_event, number_of, open};
 use crate::args::{EventRef, Output, QueueRetry, StoreAt};
-use crate::report::{Exit, Report, Voice, print, print_json};
-use crate::store::Opened;
+use crate::report::{ErrorReport, Exit, MessageFormat, print, print_json};
+use crate::store::OpenedStore;
 use crate::table;
 
 /// Events that are looked at at once.
@@ -25,10 +25,10 @@ impl Outcome {
     /// Notes what came of one event. What is not about the event ends the command.
     fn note(
         &mut self,
-        opened: &Opened,
+        opened: &OpenedStore,
         id: i64,
         outcome: Result<(), QueueError>,
-    ) -> Result<(), Report> {
+    ) -> Result<(), ErrorReport> {
         match outcome {
             Ok(()) => self.done.push(id),
             Err(error) if is_about_the_event(&error) => {
@@ -39,14 +39,14 @@ impl Outcome {
         Ok(())
     }
 
-    fn refuse(&mut self, event: &str, report: &Report) {
-        report.tell(Voice::Text);
+    fn refuse(&mut self, event: &str, report: &ErrorReport) {
+        report.tell(MessageFormat::Text);
         let mut refused = report.to_json();
         refused["event"] = event.into();
         self.refused.push(refused);
     }
 
-    fn end(&self, did: &str, output: Output) -> Result<Exit, Report> {
+    fn end(&self, did: &str, output: Output) -> Result<Exit, ErrorReport> {
         match output {
             Output::Json => print_json(self)?,
             Output::Table => print(&format!(
@@ -64,9 +64,9 @@ impl Outcome {
 }
 
 /// The report of an event with which it did not work.
-fn explained(opened: &Opened, error: &QueueError) -> Report {
+fn explained(opened: &OpenedStore, error: &QueueError) -> ErrorReport {
     let report = opened.report(error);
-    let QueueError::Misplaced {
+    let QueueError::WrongState {
         state,
         wanted: "tried again",
         ..
@@ -84,7 +84,7 @@ fn explained(opened: &Opened, error: &QueueError) -> Report {
     })
 }
 
-pub(super) async fn retry(arguments: &QueueRetry, output: Output) -> Result<Exit, Report> {
+pub(super) async fn retry(arguments: &QueueRetry, output: Output) -> Result<Exit, ErrorReport> {
     let opened = open(&arguments.at).await?;
     let mut outcome = Outcome::default();
     if arguments.all {
@@ -106,16 +106,16 @@ pub(super) async fn retry(arguments: &QueueRetry, output: Output) -> Result<Exit
 }
 
 async fn retry_all(
-    opened: &Opened,
+    opened: &OpenedStore,
     type_name: Option<&str>,
     outcome: &mut Outcome,
-) -> Result<(), Report> {
+) -> Result<(), ErrorReport> {
     let store = opened.queue.store();
     let mut after = 0;
     loop {
         // One that fails again meanwhile is above nobody: each is given back once.
-        let filter = Filter {
-            status: Some(Status::CompletedWithErrors),
+        let filter = EventFilter {
+            status: Some(QueueStatus::CompletedWithErrors),
             type_name: type_name.map(str::to_owned),
             after,
             limit: PAGE,
@@ -137,7 +137,7 @@ pub(super) async fn cancel(
     events: &[EventRef],
     at: &StoreAt,
     output: Output,
-) -> Result<Exit, Report> {
+) -> Result<Exit, ErrorReport> {
     let opened = open(at).await?;
     let mut outcome = Outcome::default();
     for event in events {

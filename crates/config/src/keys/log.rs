@@ -1,20 +1,19 @@
-//! Keys of the log, the store, the server and its console.
+//! Keys of the log.
 
 use super::{
-    COUNT, HTTP, Key, Kind, SIZE, SPAN, SPAN_ABOVE_ZERO, TEXTS, key, map, optional, required,
-    section,
+    COUNT, Key, KeyKind, SIZE, SPAN, SPAN_ABOVE_ZERO, key, map, optional, required, section,
 };
 
 pub(super) static LOG: &[Key] = &[
     section("embedded", EMBEDDED, "The log in files of this process."),
     map(
         "topics",
-        &Kind::Section(TOPIC),
+        &KeyKind::Section(TOPIC),
         "Topics by name, made at start where missing.",
     ),
     map(
         "clusters",
-        &Kind::Section(CLUSTER),
+        &KeyKind::Section(CLUSTER),
         "Kafka clusters by name; `default` is used unless a part names another.",
     ),
 ];
@@ -22,7 +21,7 @@ pub(super) static LOG: &[Key] = &[
 static EMBEDDED: &[Key] = &[
     key(
         "path",
-        Kind::Text,
+        KeyKind::Text,
         "./data/log",
         "The directory of the files.",
     ),
@@ -95,7 +94,7 @@ static TOPIC: &[Key] = &[
     optional("retention-size", SIZE, "How many bytes are kept."),
     key(
         "compact",
-        Kind::Flag,
+        KeyKind::Flag,
         "false",
         "Keep only the newest record of each key.",
     ),
@@ -109,12 +108,12 @@ static TOPIC: &[Key] = &[
 static CLUSTER: &[Key] = &[
     required(
         "bootstrap-servers",
-        Kind::List(&Kind::Address),
+        KeyKind::List(&KeyKind::Address),
         "Brokers to connect to first.",
     ),
     map(
         "properties",
-        &Kind::Property,
+        &KeyKind::Property,
         "Client properties, handed on as they are.",
     ),
     key(
@@ -153,122 +152,3 @@ static CLUSTER: &[Key] = &[
         "Copies of each partition of a topic that is made; left out, the broker decides.",
     ),
 ];
-
-pub(super) static STORE: &[Key] = &[
-    key(
-        "url",
-        Kind::Url(&["sqlite", "postgres", "postgresql"]),
-        "sqlite://./data/tidegate.db",
-        "The database: `sqlite://…` or `postgres://…`.",
-    ),
-    key(
-        "max-connections",
-        COUNT,
-        "10",
-        "The size of the connection pool.",
-    ),
-    key(
-        "timeout",
-        SPAN_ABOVE_ZERO,
-        "10s",
-        "How long one call may take, and how long a connection is waited for.",
-    ),
-    key(
-        "idle-transaction-timeout",
-        SPAN_ABOVE_ZERO,
-        "1m",
-        "When PostgreSQL ends a transaction in which nothing happens, a handler's too.",
-    ),
-];
-
-pub(super) static SERVER: &[Key] = &[
-    key(
-        "listen",
-        Kind::Address,
-        "127.0.0.1:8080",
-        "The address to listen on.",
-    ),
-    optional(
-        "token",
-        Kind::Secret,
-        "The bearer token; required off loopback.",
-    ),
-    key(
-        "read-only",
-        Kind::Flag,
-        "false",
-        "Refuse every request that changes something.",
-    ),
-    key("max-body", SIZE, "1MiB", "The limit of one request body."),
-    key(
-        "max-header",
-        Kind::Size { min: 1024 },
-        "32KiB",
-        "The limit of one request head, start line included.",
-    ),
-    key(
-        "max-connections",
-        COUNT,
-        "1024",
-        "Connections open at once; beyond, the longest idle one is closed.",
-    ),
-    key(
-        "header-timeout",
-        SPAN_ABOVE_ZERO,
-        "10s",
-        "How long a request head may take, and how long a connection may idle.",
-    ),
-    key(
-        "request-timeout",
-        SPAN_ABOVE_ZERO,
-        "30s",
-        "How long a request may take until its response begins.",
-    ),
-];
-
-pub(super) static CONSOLE: &[Key] = &[
-    optional(
-        "saved-filters",
-        Kind::List(&Kind::Section(SAVED_FILTER)),
-        "Filters that the console offers by name.",
-    ),
-    key(
-        "mask",
-        TEXTS,
-        "[]",
-        "Paths in records that the console hides; `*` stands for any name.",
-    ),
-];
-
-static SAVED_FILTER: &[Key] = &[
-    required("name", Kind::Text, "What the filter is called."),
-    required("cel", Kind::Text, "The condition, in CEL."),
-];
-
-/// Handlers that are built in; as a library, handlers are Rust.
-pub(super) static HANDLER: &[Key] = &[
-    optional(
-        "http",
-        Kind::Section(HANDLER_HTTP),
-        "Post each record; the status decides.",
-    ),
-    optional(
-        "forward",
-        Kind::Section(HANDLER_FORWARD),
-        "Write each record to a topic.",
-    ),
-    optional(
-        "queue",
-        Kind::Section(&[]),
-        "Publish each record into the durable queue.",
-    ),
-    optional(
-        "log",
-        Kind::Section(&[]),
-        "Write each record to the program's log.",
-    ),
-];
-
-static HANDLER_HTTP: &[Key] = &[required("url", HTTP, "Where records are posted to.")];
-
-static HANDLER_FORWARD: &[Key] = &[required("topic", Kind::Text, "The topic to write to.")];
