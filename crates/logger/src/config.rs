@@ -19,7 +19,7 @@ pub enum OnFull {
     /// It is refused and reported: nobody ever waits.
     #[default]
     DropNewest,
-    /// Whoever logs waits until there is room.
+    /// The caller waits until there is room.
     Block,
 }
 

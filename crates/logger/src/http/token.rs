@@ -92,7 +92,7 @@ pub(super) struct TokenSource {
     clock: Arc<dyn Clock>,
     /// How many requests for a token have ended.
     asked: AtomicU64,
-    /// Held while a token is fetched: whoever needs one waits for that one.
+    /// Locked while a token is fetched, so that all requests wait for the same one.
     kept: Mutex<Kept>,
 }
 

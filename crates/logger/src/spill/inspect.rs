@@ -1,4 +1,4 @@
-//! Looks at every line of a spill directory: what waits, what is settled, and what is not as it
+//! Looks at every line of a spill directory: what waits, what is replayed, and what is not as it
 //! should be.
 //!
 //! It takes no lock and writes nothing. Files are read in the order in which events pass through
@@ -23,7 +23,7 @@ use super::recount::recount;
 use super::{ACTIVE, BOOKS, CORRUPT, CURSOR, LOCK, REJECTED, REPLAY};
 use super::{SpillError, at, leftover_number, sealed_number};
 
-pub(super) use self::walk::{Seen, SeenLine, walk};
+pub(super) use self::walk::{WalkItem, WalkedLine, walk};
 
 /// What a file of a spill directory is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -76,14 +76,14 @@ impl fmt::Display for Role {
 /// What a spill directory looks like.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 #[non_exhaustive]
-pub struct Inspection {
+pub struct SpillInspection {
     /// Its files, in the order in which they are replayed, then those that are kept.
     pub files: Vec<InspectedFile>,
     /// What is not as it should be.
-    pub findings: Vec<Finding>,
+    pub findings: Vec<SpillFinding>,
 }
 
-impl Inspection {
+impl SpillInspection {
     /// Lines that wait for replay, in all files together.
     #[must_use]
     pub fn waiting(&self) -> u64 {
@@ -104,8 +104,8 @@ pub struct InspectedFile {
     pub bytes: u64,
     /// Lines that wait in it, or are kept in it.
     pub lines: u64,
-    /// Lines of it that were settled already.
-    pub settled: u64,
+    /// Lines of it that were replayed already.
+    pub replayed: u64,
     /// Lines, of those that wait or are kept, that cannot be read.
     pub unreadable: u64,
     /// When the oldest of its events was born, in milliseconds since 1970; of those that tell.
@@ -117,7 +117,7 @@ pub struct InspectedFile {
 /// How much a finding matters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Level {
+pub enum FindingLevel {
     /// What a crash may leave; the next start puts it right and nothing is lost.
     Note,
     /// Somebody should look at it.
@@ -127,9 +127,9 @@ pub enum Level {
 /// Something that is not as it should be.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
-pub struct Finding {
+pub struct SpillFinding {
     /// How much it matters.
-    pub level: Level,
+    pub level: FindingLevel,
     /// What it is, as a stable code.
     pub code: &'static str,
     /// The file.
@@ -141,7 +141,7 @@ pub struct Finding {
     pub message: String,
 }
 
-impl fmt::Display for Finding {
+impl fmt::Display for SpillFinding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.file)?;
         if let Some(line) = self.line {
@@ -164,7 +164,7 @@ impl fmt::Display for Finding {
 ///
 /// # Errors
 /// The directory or a file in it cannot be read.
-pub fn inspect(disk: &dyn Disk, dir: &Path) -> Result<Inspection, SpillError> {
+pub fn inspect(disk: &dyn Disk, dir: &Path) -> Result<SpillInspection, SpillError> {
     let mut files: BTreeMap<(Role, String), InspectedFile> = BTreeMap::new();
     let mut chains: BTreeMap<(Role, String), Chain> = BTreeMap::new();
     let mut findings = Vec::new();
@@ -175,7 +175,7 @@ pub fn inspect(disk: &dyn Disk, dir: &Path) -> Result<Inspection, SpillError> {
             role: seen.role,
             bytes: seen.bytes,
             lines: 0,
-            settled: 0,
+            replayed: 0,
             unreadable: 0,
             oldest_ms: None,
             newest_ms: None,
@@ -184,8 +184,8 @@ pub fn inspect(disk: &dyn Disk, dir: &Path) -> Result<Inspection, SpillError> {
             return;
         };
         let chain = chains.entry(key).or_default();
-        if raw.is_settled {
-            file.settled += 1;
+        if raw.is_replayed {
+            file.replayed += 1;
         } else if raw.is_whole || raw.line.is_some() || seen.role >= Role::Corrupt {
             file.lines += 1;
             file.unreadable += u64::from(raw.line.is_none());
@@ -221,13 +221,13 @@ pub fn inspect(disk: &dyn Disk, dir: &Path) -> Result<Inspection, SpillError> {
             sealed_number(&file.name),
         )
     });
-    Ok(Inspection { files, findings })
+    Ok(SpillInspection { files, findings })
 }
 
 /// Adds what only the books know: which line is missing before the first running sum, and that one
 /// is missing at either end.
-fn compare_with_books(missing: &[Discrepancy], findings: &mut Vec<Finding>) {
-    let mut gaps: Vec<&mut Finding> = findings
+fn compare_with_books(missing: &[Discrepancy], findings: &mut Vec<SpillFinding>) {
+    let mut gaps: Vec<&mut SpillFinding> = findings
         .iter_mut()
         .filter(|finding| finding.code == sequence::GAP)
         .collect();
@@ -240,8 +240,8 @@ fn compare_with_books(missing: &[Discrepancy], findings: &mut Vec<Finding>) {
                 Some(id) => format!("they have the event {id}, and no file does"),
                 None => format!("they have {} events that no file has", missing.count),
             };
-            findings.extend(missing.iter().map(|missing| Finding {
-                level: Level::Problem,
+            findings.extend(missing.iter().map(|missing| SpillFinding {
+                level: FindingLevel::Problem,
                 code: "event.missing",
                 file: BOOKS.to_owned(),
                 line: None,
@@ -253,9 +253,9 @@ fn compare_with_books(missing: &[Discrepancy], findings: &mut Vec<Finding>) {
 }
 
 /// What is wrong with one line.
-fn look_at(file: &str, role: Role, raw: &SeenLine<'_>) -> Option<Finding> {
+fn look_at(file: &str, role: Role, raw: &WalkedLine<'_>) -> Option<SpillFinding> {
     let finding = |level, code, message: &str| {
-        Some(Finding {
+        Some(SpillFinding {
             level,
             code,
             file: file.to_owned(),
@@ -267,19 +267,19 @@ fn look_at(file: &str, role: Role, raw: &SeenLine<'_>) -> Option<Finding> {
         (Some(_), true) => None,
         (Some(_), false) if role == Role::Replay || role == Role::Sealed => None,
         (Some(_), false) => finding(
-            Level::Note,
+            FindingLevel::Note,
             "line.open",
             "the line has no end yet; it gets one when the directory is opened",
         ),
         (None, false) if role == Role::Active => finding(
-            Level::Note,
+            FindingLevel::Note,
             "line.torn",
             "the last line is torn: nobody was promised it, and it is set aside when the \
              directory is opened",
         ),
-        (None, _) if raw.is_settled => None,
+        (None, _) if raw.is_replayed => None,
         (None, _) => finding(
-            Level::Problem,
+            FindingLevel::Problem,
             "line.unreadable",
             "the line cannot be read: it is set aside by replay, byte for byte",
         ),
@@ -287,7 +287,11 @@ fn look_at(file: &str, role: Role, raw: &SeenLine<'_>) -> Option<Finding> {
 }
 
 /// What is wrong with the files that hold no events.
-fn look_around(disk: &dyn Disk, dir: &Path, has_ours: bool) -> Result<Vec<Finding>, SpillError> {
+fn look_around(
+    disk: &dyn Disk,
+    dir: &Path,
+    has_ours: bool,
+) -> Result<Vec<SpillFinding>, SpillError> {
     let names: Vec<String> = at("list", dir, disk.list(dir))?
         .into_iter()
         .map(|entry| entry.name)
@@ -295,7 +299,7 @@ fn look_around(disk: &dyn Disk, dir: &Path, has_ours: bool) -> Result<Vec<Findin
     let has = |name: &str| names.iter().any(|found| found == name);
     let mut findings = Vec::new();
     let mut add = |level, code, file: &str, message: &str| {
-        findings.push(Finding {
+        findings.push(SpillFinding {
             level,
             code,
             file: file.to_owned(),
@@ -305,9 +309,9 @@ fn look_around(disk: &dyn Disk, dir: &Path, has_ours: bool) -> Result<Vec<Findin
     };
     if has(BOOKS) && BooksFile::peek(disk, dir).is_none() {
         let level = if has_ours {
-            Level::Problem
+            FindingLevel::Problem
         } else {
-            Level::Note
+            FindingLevel::Note
         };
         add(
             level,
@@ -317,7 +321,7 @@ fn look_around(disk: &dyn Disk, dir: &Path, has_ours: bool) -> Result<Vec<Findin
         );
     } else if !has(BOOKS) && has_ours {
         let message = "lines are numbered and there are no books to compare them with";
-        add(Level::Problem, "books.missing", BOOKS, message);
+        add(FindingLevel::Problem, "books.missing", BOOKS, message);
     }
     if has(CURSOR) && has(REPLAY) {
         let message = match Cursor::peek(disk, dir) {
@@ -329,16 +333,16 @@ fn look_around(disk: &dyn Disk, dir: &Path, has_ours: bool) -> Result<Vec<Findin
             }
         };
         if let Some(message) = message {
-            add(Level::Note, "cursor.unusable", CURSOR, message);
+            add(FindingLevel::Note, "cursor.unusable", CURSOR, message);
         }
     }
     for name in names.iter().filter(|name| leftover_number(name).is_some()) {
         let message = "a Java client had not finished it; it is kept, and not replayed";
-        add(Level::Note, "file.leftover", name, message);
+        add(FindingLevel::Note, "file.leftover", name, message);
     }
     for name in names.iter().filter(|name| is_stray(name)) {
         let message = "is none of our files; a crash, or another program, left it";
-        add(Level::Note, "file.unknown", name, message);
+        add(FindingLevel::Note, "file.unknown", name, message);
     }
     Ok(findings)
 }

@@ -67,7 +67,7 @@ fn l27_a_refused_write_loses_its_batch_alone_and_says_so() {
             .losses
             .all()
             .into_iter()
-            .filter_map(|told| told.details)
+            .filter_map(|reported| reported.details)
             .collect();
         let expected: BTreeSet<String> = texts(0..EVENTS).into_iter().collect();
         let arrived = world.arrived();

@@ -55,7 +55,7 @@ fn l20_the_directory_is_made_and_holds_one_documented_object_per_line() {
     world.check();
 }
 
-/// Covers W6: the caps are configuration, and each event past them is told.
+/// Covers W6: the caps are configuration, and each event past them is reported.
 #[test]
 fn l21_the_event_cap_counts_lines_and_reports_each_event_past_it() {
     let mut world = World::down(1);
@@ -372,7 +372,7 @@ fn l40_a_rename_that_fails_leaves_one_complete_file_and_nothing_is_lost() {
     world.check();
 }
 
-/// Covers W3 and, for whoever asks for it, W2.
+/// Covers W3 and, where it is asked for, W2.
 #[test]
 fn l26_what_log_durable_promised_survives_a_power_cut_at_once() {
     seeds!(scaled(1_000), |seed| {
@@ -457,17 +457,17 @@ fn l27_a_power_cut_at_any_operation_leaves_the_old_or_the_new_names() {
         let mut promised = Vec::new();
         for number in 0..6 {
             let logger = world.logger();
-            let told = std::sync::Arc::new(std::sync::Mutex::new(None));
-            let tell = std::sync::Arc::clone(&told);
+            let outcome = std::sync::Arc::new(std::sync::Mutex::new(None));
+            let slot = std::sync::Arc::clone(&outcome);
             let task = world.node.start("application", async move {
-                *tell.lock().unwrap() = Some(logger.log_durable(event(number)).await);
+                *slot.lock().unwrap() = Some(logger.log_durable(event(number)).await);
             });
             drop(task);
             let node = world.node.clone();
-            world
-                .sim
-                .run_until(SECOND, || told.lock().unwrap().is_some() || !node.is_up());
-            if let Some(Ok(id)) = *told.lock().unwrap() {
+            world.sim.run_until(SECOND, || {
+                outcome.lock().unwrap().is_some() || !node.is_up()
+            });
+            if let Some(Ok(id)) = *outcome.lock().unwrap() {
                 promised.push(id);
             }
             if number == 3 {

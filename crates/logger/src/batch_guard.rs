@@ -1,41 +1,41 @@
-//! Events in the hands of a task.
+//! Events that a task holds.
 
 use std::collections::VecDeque;
 
 use tidegate_core::books::LossReason;
 
 use crate::loss::reason;
-use crate::state::{Phase, Queued};
+use crate::state::{LoggerPhase, Queued};
 
-use super::hub::Hub;
+use super::engine::Engine;
 
-/// Events in the hands of a task. Whoever lets go of them without having placed them, because it
-/// was canceled or has panicked, gives them to the disk, or reports them.
-pub(crate) struct Held<'a> {
-    hub: &'a Hub,
+/// Events that a task holds. Dropping it with events, because the task was canceled or has panicked,
+/// gives them to the spill writer, or reports them as lost.
+pub(crate) struct BatchGuard<'a> {
+    engine: &'a Engine,
     events: VecDeque<Queued>,
     /// How many of them count as being sent.
     sending: usize,
     reason: LossReason,
 }
 
-impl<'a> Held<'a> {
-    /// Takes events in hand; without a spill they would be lost for this reason.
-    pub(crate) fn new(hub: &'a Hub, events: Vec<Queued>, reason: LossReason) -> Self {
+impl<'a> BatchGuard<'a> {
+    /// Guards events; without a spill they would be lost for this reason.
+    pub(crate) fn new(engine: &'a Engine, events: Vec<Queued>, reason: LossReason) -> Self {
         Self {
-            hub,
+            engine,
             events: events.into(),
             sending: 0,
             reason,
         }
     }
 
-    /// Takes a batch in hand that counts as being sent until it is let go of.
-    pub(crate) fn sending(hub: &'a Hub, events: Vec<Queued>) -> Self {
+    /// Guards a batch that counts as being sent until the guard is dropped.
+    pub(crate) fn sending(engine: &'a Engine, events: Vec<Queued>) -> Self {
         let sending = events.len();
-        let mut held = Self::new(hub, events, reason::SHUTDOWN_QUEUED);
-        held.sending = sending;
-        held
+        let mut guard = Self::new(engine, events, reason::SHUTDOWN_QUEUED);
+        guard.sending = sending;
+        guard
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -52,7 +52,7 @@ impl<'a> Held<'a> {
         let sending = self.sending.min(events.len());
         self.sending -= sending;
         Self {
-            hub: self.hub,
+            engine: self.engine,
             events,
             sending,
             reason: self.reason.clone(),
@@ -66,13 +66,13 @@ impl<'a> Held<'a> {
 
     /// Gives to the spill writer what it has room for, and says whether that was all. Without a
     /// spill, or after it was given up, all are lost.
-    pub(crate) fn spill_what_fits(&mut self) -> bool {
-        let hub = self.hub;
+    pub(crate) fn spill_fitting(&mut self) -> bool {
+        let engine = self.engine;
         if self.events.is_empty() {
             return true;
         }
-        let mut state = hub.state();
-        let lost = if hub.config.spillover_path.is_none() {
+        let mut state = engine.state();
+        let lost = if engine.config.spillover_path.is_none() {
             Some(self.reason.clone())
         } else {
             let is_given_up = state.spill_failure.is_some();
@@ -80,29 +80,30 @@ impl<'a> Held<'a> {
         };
         if let Some(reason) = lost {
             drop(state);
-            hub.lose(self.take(), reason);
+            engine.lose(self.take(), reason);
             return true;
         }
         // While we stop nothing new comes in, so what is in memory is bounded already, and nobody
         // may be left holding events that a hanging disk would keep for ever.
-        let is_stopping = state.phase > Phase::Running;
-        while (is_stopping || state.spill_depth() < hub.config.queue_capacity)
+        let is_stopping = state.phase > LoggerPhase::Running;
+        while (is_stopping || state.spill_depth() < engine.config.queue_capacity)
             && let Some(event) = self.events.pop_front()
         {
             state.push_spill(event);
         }
         drop(state);
-        hub.writer_bell.notify_one();
+        engine.writer_wake.notify_one();
         self.events.is_empty()
     }
 }
 
-impl Drop for Held<'_> {
+impl Drop for BatchGuard<'_> {
     fn drop(&mut self) {
-        self.hub.spill_or_lose_now(self.take(), self.reason.clone());
+        self.engine
+            .spill_or_lose_now(self.take(), self.reason.clone());
         if self.sending > 0 {
-            self.hub.state().sending -= self.sending;
-            self.hub.progress.notify_waiters();
+            self.engine.state().sending -= self.sending;
+            self.engine.progress.notify_waiters();
         }
     }
 }
