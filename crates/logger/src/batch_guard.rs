@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use tidegate_core::books::LossReason;
 
 use crate::loss::reason;
-use crate::state::{LoggerPhase, Queued};
+use crate::state::Queued;
 
 use super::engine::Engine;
 
@@ -64,43 +64,42 @@ impl<'a> BatchGuard<'a> {
         std::mem::take(&mut self.events).into()
     }
 
-    /// Gives to the spill writer what it has room for, and says whether that was all. Without a
-    /// spill, or after it was given up, all are lost.
-    pub(crate) fn spill_fitting(&mut self) -> bool {
-        let engine = self.engine;
-        if self.events.is_empty() {
-            return true;
-        }
-        let mut state = engine.state();
-        let lost = if engine.config.spillover_path.is_none() {
-            Some(self.reason.clone())
-        } else {
-            let is_given_up = state.spill_failure.is_some();
-            is_given_up.then_some(reason::SPILLOVER_WRITE_ERROR)
-        };
-        if let Some(reason) = lost {
-            drop(state);
-            engine.lose(self.take(), reason);
-            return true;
-        }
-        // While we stop nothing new comes in, so what is in memory is bounded already, and nobody
-        // may be left holding events that a hanging disk would keep for ever.
-        let is_stopping = state.phase > LoggerPhase::Running;
-        while (is_stopping || state.spill_depth() < engine.config.queue_capacity)
-            && let Some(event) = self.events.pop_front()
-        {
-            state.push_spill(event);
-        }
-        drop(state);
-        engine.writer_wake.notify_one();
+    /// Gives to the spill writer what it has room for, and says whether that was all.
+    fn spill_fitting(&mut self) -> bool {
+        let capacity = self.engine.config.queue_capacity;
+        self.engine
+            .spill_up_to(capacity, &mut self.events, &self.reason);
         self.events.is_empty()
+    }
+}
+
+impl Engine {
+    /// Gives events to the spill writer, in their order, and waits for room where there is none.
+    /// Without a spill they are lost for the given reason. If canceled, or never waited for, they go
+    /// there without waiting.
+    pub(crate) fn spill_or_lose(
+        &self,
+        events: Vec<Queued>,
+        reason: LossReason,
+    ) -> impl Future<Output = ()> + Send {
+        let mut guard = BatchGuard::new(self, events, reason);
+        async move {
+            while !guard.spill_fitting() {
+                // Made before it is tried again, so that room made in between is not missed.
+                let room = self.room.notified();
+                if guard.spill_fitting() {
+                    break;
+                }
+                room.await;
+            }
+        }
     }
 }
 
 impl Drop for BatchGuard<'_> {
     fn drop(&mut self) {
         self.engine
-            .spill_or_lose_now(self.take(), self.reason.clone());
+            .spill_up_to(usize::MAX, &mut self.events, &self.reason);
         if self.sending > 0 {
             self.engine.state().sending -= self.sending;
             self.engine.progress.notify_waiters();

@@ -1,7 +1,7 @@
 //! What all tasks of a logger share, and how events pass from one to the next.
 
+use std::collections::VecDeque;
 use std::fmt;
-use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,6 @@ use crate::loss::{Loss, reason};
 use crate::state::{LoggerPhase, LoggerState, Queued};
 use crate::writer::SpillBuffer;
 
-use super::batch_guard::BatchGuard;
 use super::sync::{
     AtomicBool, AtomicU64, Condvar, Mutex, MutexGuard, Notify, Ordering, PoisonError,
 };
@@ -199,51 +198,46 @@ impl Engine {
         self.config.spillover_path.is_some() && state.spill_failure.is_none()
     }
 
-    /// Gives events to the spill writer, in their order, and waits for room where there is none.
-    /// Without a spill they are lost for the given reason. If canceled, or never waited for, they go
-    /// there without waiting.
-    pub(crate) fn spill_or_lose(
+    /// Gives events to the spill writer, in their order, until it has `limit` of them, and leaves the
+    /// rest. Without a spill, or after it was given up, all are lost.
+    pub(crate) fn spill_up_to(
         &self,
-        events: Vec<Queued>,
-        reason: LossReason,
-    ) -> impl Future<Output = ()> + Send {
-        let mut guard = BatchGuard::new(self, events, reason);
-        async move {
-            while !guard.spill_fitting() {
-                // Made before it is tried again, so that room made in between is not missed.
-                let room = self.room.notified();
-                if guard.spill_fitting() {
-                    break;
-                }
-                room.await;
-            }
+        limit: usize,
+        events: &mut VecDeque<Queued>,
+        reason: &LossReason,
+    ) {
+        if events.is_empty() {
+            return;
         }
+        let mut state = self.state();
+        let lost = if self.config.spillover_path.is_none() {
+            Some(reason.clone())
+        } else {
+            let is_given_up = state.spill_failure.is_some();
+            is_given_up.then_some(reason::SPILLOVER_WRITE_ERROR)
+        };
+        if let Some(reason) = lost {
+            let lost = self.post_lost(&mut state, std::mem::take(events).into(), reason);
+            drop(state);
+            self.report_lost(lost);
+            return;
+        }
+        // A stop takes no new events, so memory is bounded already, and no task may be left with
+        // events that wait for a hanging disk.
+        let is_stopping = state.phase > LoggerPhase::Running;
+        while (is_stopping || state.spill_depth() < limit)
+            && let Some(event) = events.pop_front()
+        {
+            state.push_spill(event);
+        }
+        drop(state);
+        self.writer_wake.notify_one();
     }
 
     /// Gives events to the spill writer at once, whether there is room or not, or reports them as
     /// lost for the given reason: for those who cannot wait.
-    pub(crate) fn spill_or_lose_now(&self, events: Vec<Queued>, reason: LossReason) {
-        if events.is_empty() {
-            return;
-        }
-        let refused = {
-            let mut state = self.state();
-            if self.config.spillover_path.is_none() {
-                Some(reason)
-            } else if state.spill_failure.is_some() {
-                Some(reason::SPILLOVER_WRITE_ERROR)
-            } else {
-                for queued in events {
-                    state.push_spill(queued);
-                }
-                drop(state);
-                self.writer_wake.notify_one();
-                return;
-            }
-        };
-        if let Some(reason) = refused {
-            self.lose(events, reason);
-        }
+    pub(crate) fn spill_or_lose_now(&self, events: Vec<Queued>, reason: &LossReason) {
+        self.spill_up_to(usize::MAX, &mut events.into(), reason);
     }
 
     /// Posts these events as lost and reports each once.

@@ -23,7 +23,7 @@ pub enum StartError {
     #[error(transparent)]
     Spill(#[from] SpillError),
     /// The operating system has no runtime to give: no file descriptors, for instance.
-    #[error("could not make the runtime of the event logger")]
+    #[error("could not create the runtime of the event logger")]
     Runtime(#[source] io::Error),
     /// The operating system has no thread to give.
     #[error("could not start the thread of the event logger")]

@@ -183,7 +183,7 @@ fn rewrite(disk: &dyn Disk, path: &Path) -> Result<(), SpillError> {
         Err(error) if error.is_full() => {
             tracing::warn!(
                 path = %path.display(),
-                "no room to write the file anew; it is written over itself"
+                "no room to copy the file; overwriting it in place"
             );
             disk.remove(&temporary).ok();
             rewrite_in_place(disk, path)

@@ -305,7 +305,7 @@ impl Stopping {
         };
         engine.wake_all();
         // They had their chance; waiting for their next one is not what stopping is for.
-        engine.spill_or_lose_now(waiting, reason::SHUTDOWN_PENDING_RETRY);
+        engine.spill_or_lose_now(waiting, &reason::SHUTDOWN_PENDING_RETRY);
         let sending_until = timeout.mul_f64(SENDING_SHARE);
         self.wait_until(sending_until, || engine.state().is_quiet())
             .await;
@@ -313,7 +313,7 @@ impl Stopping {
         engine.abandoned.set();
         engine.wake_all();
         let left: Vec<Queued> = engine.state().queue.drain(..).collect();
-        engine.spill_or_lose_now(left, reason::SHUTDOWN_QUEUED);
+        engine.spill_or_lose_now(left, &reason::SHUTDOWN_QUEUED);
         let limit = || {
             timeout
                 .saturating_sub(clock.elapsed().saturating_sub(began))
@@ -409,8 +409,8 @@ impl Drop for Running {
             state.take_unsent()
         };
         engine.abandoned.set();
-        engine.spill_or_lose_now(waiting, reason::SHUTDOWN_PENDING_RETRY);
-        engine.spill_or_lose_now(queued, reason::SHUTDOWN_QUEUED);
+        engine.spill_or_lose_now(waiting, &reason::SHUTDOWN_PENDING_RETRY);
+        engine.spill_or_lose_now(queued, &reason::SHUTDOWN_QUEUED);
         for task in self.senders.iter().chain(&self.replayer) {
             task.abort();
         }

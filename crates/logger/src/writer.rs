@@ -253,7 +253,7 @@ impl SpillWriter {
             let batch = match self.spool.read_replay(max, MAX_BYTES, &books) {
                 // A line that cannot be read needs room to be set aside; it can wait for that.
                 Err(error) if error.is_full() => {
-                    tracing::warn!(%error, "replay waits for room on the disk");
+                    tracing::warn!(%error, "disk full; replay waits for room");
                     return Ok(ReplayBatch::default());
                 }
                 read => read?,
@@ -270,7 +270,7 @@ impl SpillWriter {
             }
             match self.spool.finish_replay(&self.engine.books()) {
                 Err(error) if error.is_full() => {
-                    tracing::warn!(%error, "replay waits for room on the disk");
+                    tracing::warn!(%error, "disk full; replay waits for room");
                     self.is_dirty = true;
                     if self.spool.is_replaying() {
                         return Ok(batch);

@@ -206,7 +206,7 @@ fn a_java_peer_may_write_nulls_offsets_and_nanoseconds() {
 }
 
 #[test]
-fn what_is_not_an_event_is_refused_with_the_field_and_what_it_must_be() {
+fn decode_errors_name_the_field_and_its_expected_type() {
     for (json, expected) in [
         (
             &b"{\"details\":\"\xff\"}"[..],

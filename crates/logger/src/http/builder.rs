@@ -40,7 +40,7 @@ pub struct HttpApiBuilder {
 #[non_exhaustive]
 pub enum HttpApiError {
     /// Settings that cannot work, all of them at once.
-    #[error("the client of the Event Log API cannot work: {}", .problems.join("; "))]
+    #[error("the Event Log API client is misconfigured: {}", .problems.join("; "))]
     Invalid {
         /// One sentence each, that begins with the setting.
         problems: Vec<String>,

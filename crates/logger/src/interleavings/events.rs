@@ -309,7 +309,7 @@ impl Scene {
             state.take_retries()
         };
         engine.wake_all();
-        engine.spill_or_lose_now(waiting, reason::SHUTDOWN_PENDING_RETRY);
+        engine.spill_or_lose_now(waiting, &reason::SHUTDOWN_PENDING_RETRY);
         // Where events wait for room, the writer may give some back to senders that have ended.
         if !self.may_hang && engine.config.on_full == OnFull::DropNewest {
             block_on(async {
@@ -326,7 +326,7 @@ impl Scene {
         engine.abandoned.set();
         engine.wake_all();
         let left: Vec<Queued> = engine.state().queue.drain(..).collect();
-        engine.spill_or_lose_now(left, reason::SHUTDOWN_QUEUED);
+        engine.spill_or_lose_now(left, &reason::SHUTDOWN_QUEUED);
         let mut threads = vec![sender, writer];
         let is_sender_gone = choose(2) == 0;
         if is_sender_gone {
@@ -418,7 +418,7 @@ fn an_event_is_in_one_place_when_a_logger_that_drops_is_stopped_at_any_moment() 
 }
 
 #[test]
-fn nobody_who_waits_for_room_waits_for_ever_in_any_order() {
+fn callers_that_wait_for_room_get_it_in_any_order() {
     play_scene(60_000, OnFull::Block, false, false);
 }
 
@@ -430,7 +430,7 @@ fn an_event_is_in_one_place_when_the_disk_answers_while_nobody_waits_for_it_any_
         let (early, mut outcomes) = scene.accept(2);
         let (late, late_outcomes) = scene.accept(1);
         outcomes.extend(late_outcomes);
-        scene.engine.spill_or_lose_now(early, reason::CIRCUIT_OPEN);
+        scene.engine.spill_or_lose_now(early, &reason::CIRCUIT_OPEN);
         let writer = scene.spawn(Scene::write);
         let sender = scene.spawn(|scene| {
             // A dropped guard gives its events to the disk.

@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cap_refuses_what_does_not_fit_and_says_so() {
+    fn a_cap_refuses_events_that_do_not_fit() {
         for (events, fitting) in [(2, 2), (3, 3), (4, 3)] {
             let caps = Caps {
                 events,

@@ -237,8 +237,8 @@ fn compare_with_books(missing: &[Discrepancy], findings: &mut Vec<SpillFinding>)
         }
         (missing, []) => {
             let message = |missing: &Discrepancy| match missing.id {
-                Some(id) => format!("they have the event {id}, and no file does"),
-                None => format!("they have {} events that no file has", missing.count),
+                Some(id) => format!("the books have event {id}, but no file has it"),
+                None => format!("the books have {} events that no file has", missing.count),
             };
             findings.extend(missing.iter().map(|missing| SpillFinding {
                 level: FindingLevel::Problem,
@@ -269,19 +269,19 @@ fn look_at(file: &str, role: Role, raw: &WalkedLine<'_>) -> Option<SpillFinding>
         (Some(_), false) => finding(
             FindingLevel::Note,
             "line.open",
-            "the line has no end yet; it gets one when the directory is opened",
+            "the line has no newline yet; opening the directory adds it",
         ),
         (None, false) if role == Role::Active => finding(
             FindingLevel::Note,
             "line.torn",
-            "the last line is torn: nobody was promised it, and it is set aside when the \
-             directory is opened",
+            "the last line is torn; it was never acknowledged, and opening the directory sets it \
+             aside",
         ),
         (None, _) if raw.is_replayed => None,
         (None, _) => finding(
             FindingLevel::Problem,
             "line.unreadable",
-            "the line cannot be read: it is set aside by replay, byte for byte",
+            "the line is unreadable; replay sets it aside, byte for byte",
         ),
     }
 }
@@ -317,19 +317,21 @@ fn look_around(
             level,
             "books.unreadable",
             BOOKS,
-            "neither slot of the books can be read",
+            "neither slot of the books is readable",
         );
     } else if !has(BOOKS) && has_ours {
-        let message = "lines are numbered and there are no books to compare them with";
+        let message = "lines are numbered, but the books are missing";
         add(FindingLevel::Problem, "books.missing", BOOKS, message);
     }
     if has(CURSOR) && has(REPLAY) {
         let message = match Cursor::peek(disk, dir) {
-            None => Some("no slot can be read: replay goes by the books, or from the start"),
+            None => {
+                Some("no slot is readable; replay uses the books, or starts from the beginning")
+            }
             Some(position) => {
                 let replay = disk.open(&dir.join(REPLAY), OpenMode::Read).ok();
                 let is_it = replay.is_none_or(|file| fits(&*file, &position));
-                (!is_it).then_some("it is about another snapshot, and is not used")
+                (!is_it).then_some("it belongs to another snapshot and is ignored")
             }
         };
         if let Some(message) = message {
@@ -337,11 +339,11 @@ fn look_around(
         }
     }
     for name in names.iter().filter(|name| leftover_number(name).is_some()) {
-        let message = "a Java client had not finished it; it is kept, and not replayed";
+        let message = "an unfinished file of a Java client; it is kept, not replayed";
         add(FindingLevel::Note, "file.leftover", name, message);
     }
     for name in names.iter().filter(|name| is_stray(name)) {
-        let message = "is none of our files; a crash, or another program, left it";
+        let message = "not a file of the logger; left by a crash or another program";
         add(FindingLevel::Note, "file.unknown", name, message);
     }
     Ok(findings)

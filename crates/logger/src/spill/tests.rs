@@ -411,7 +411,7 @@ fn a_write_that_the_disk_refuses_leaves_the_file_as_it_was() {
 }
 
 #[test]
-fn the_caps_refuse_what_does_not_fit_by_name() {
+fn the_caps_refuse_events_that_do_not_fit_with_their_reason() {
     let disk = SimDisk::new(1);
     let open = |caps| {
         Spool::open(Arc::new(disk.clone()), dir(), caps, true)

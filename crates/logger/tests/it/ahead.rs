@@ -41,7 +41,7 @@ fn played(seed: u64, operation: Operation, nth: u64, kind: FaultKind) -> World {
 }
 
 #[test]
-fn l25_a_failed_sync_loses_nothing_of_what_was_written_behind_it() {
+fn l25_a_failed_sync_loses_no_batch_written_after_it() {
     seeds!(scaled(160), |seed| {
         let world = played(
             seed,

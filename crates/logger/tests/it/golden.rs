@@ -48,7 +48,7 @@ impl Recorder for Gauges {
 }
 
 #[test]
-fn the_gauges_have_their_documented_names_and_say_what_happened() {
+fn the_gauges_have_their_documented_names_and_values() {
     let gauges = Gauges::default();
     with_local_recorder(&gauges, || {
         let mut world = World::scripted(1, |_, call| match call {

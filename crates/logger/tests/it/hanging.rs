@@ -80,7 +80,7 @@ fn runtime() -> Runtime {
 }
 
 #[test]
-fn a10_whoever_waits_for_a_disk_that_hangs_at_shutdown_is_told() {
+fn a10_a_caller_that_waits_for_a_hanging_disk_gets_an_error_at_shutdown() {
     let dir = TempDir::new().unwrap();
     let gate = Arc::new(Gate::default());
     let config = spilling_to(&dir).shutdown_timeout(Duration::from_secs(3));
@@ -200,7 +200,7 @@ fn an_api_that_panics_is_an_api_that_fails() {
 }
 
 #[test]
-fn a03_a_callback_that_hangs_stops_nothing_and_what_it_is_not_told_is_counted() {
+fn a03_a_hanging_callback_stops_nothing_and_unreported_losses_are_counted() {
     let dir = TempDir::new().unwrap();
     let api = Arc::new(Switch::default());
     let heard = Arc::new(AtomicU64::new(0));
@@ -287,7 +287,7 @@ fn a03_a_slow_callback_hears_of_every_loss_and_shutdown_does_not_wait_for_all_of
 }
 
 #[test]
-fn a_logger_whose_run_is_canceled_spills_what_it_holds_and_lets_go_of_the_directory() {
+fn a_canceled_run_spills_its_events_and_releases_the_directory() {
     let dir = TempDir::new().unwrap();
     let losses = Losses::default();
     let config = || spilling_to(&dir).batch_size(5).sender_threads(2);
@@ -336,7 +336,7 @@ fn a_logger_whose_run_is_canceled_spills_what_it_holds_and_lets_go_of_the_direct
 }
 
 #[test]
-fn without_a_spill_a_canceled_run_reports_what_it_holds() {
+fn a_canceled_run_without_a_spill_reports_its_events() {
     let losses = Losses::default();
     let api = Arc::new(Switch::default());
     let config = LoggerConfig::builder().base_retry_delay_ms(20_000);
@@ -366,7 +366,7 @@ fn without_a_spill_a_canceled_run_reports_what_it_holds() {
 }
 
 #[test]
-fn a_task_that_is_dropped_without_being_run_ends_the_logger_and_reports_what_it_holds() {
+fn a_task_dropped_before_run_ends_the_logger_and_reports_its_events() {
     let dir = TempDir::new().unwrap();
     let losses = Losses::default();
     let open = || {

@@ -116,7 +116,7 @@ fn p06_a_batch_that_is_too_large_is_split_until_it_fits_and_all_of_it_arrives() 
 }
 
 #[test]
-fn p06_what_was_spilled_is_split_as_well() {
+fn p06_replay_splits_batches_that_are_too_large() {
     let stub = StubApi::start().unwrap();
     let dir = TempDir::new().unwrap();
     let losses = Losses::default();

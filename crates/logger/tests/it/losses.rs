@@ -221,7 +221,7 @@ fn a03_a_panicking_callback_stops_nothing_and_is_called_for_the_next_loss() {
 }
 
 #[test]
-fn a09_what_is_set_aside_is_found_in_its_file_byte_for_byte() {
+fn a09_events_set_aside_are_in_their_file_byte_for_byte() {
     let mut world = World::new(1);
     let bad: [&[u8]; 4] = [
         b"no event",

@@ -46,7 +46,7 @@ fn l30_replay_starts_without_new_traffic_once_the_breaker_allows_it_and_not_befo
 }
 
 #[test]
-fn l30_what_an_earlier_process_left_is_sent_at_once() {
+fn l30_a_new_process_sends_the_events_of_an_earlier_one_at_once() {
     let mut world = left_behind(1, 10);
     world.start(spilling());
     world.run_for(SECOND);

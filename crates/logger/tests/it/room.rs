@@ -170,7 +170,7 @@ fn l24_a_write_error_reaches_callback_and_counter_and_the_next_event_is_spilled(
 }
 
 #[test]
-fn l24_a_disk_that_is_full_for_minutes_costs_only_what_comes_meanwhile() {
+fn l24_a_disk_that_is_full_for_minutes_loses_only_events_of_that_time() {
     let mut world = World::down(1);
     world.start(spilling().circuit_breaker_threshold(1));
     world.log([0]);

@@ -54,7 +54,7 @@ fn l50_twenty_runs_of_two_thousand_lose_nothing() {
 }
 
 #[test]
-fn l50_with_an_api_that_works_what_is_queued_is_sent_before_the_end() {
+fn l50_shutdown_sends_queued_events_while_the_api_works() {
     let mut world = World::scripted(1, |_, _| Script::slow(Duration::from_millis(10)));
     let opened = world.open(spilling());
     world.log(0..1_000);
@@ -204,7 +204,7 @@ fn l53_without_a_spill_every_remaining_event_is_reported_with_its_reason() {
 }
 
 #[test]
-fn l53_whoever_waits_for_room_at_shutdown_gets_the_event_back() {
+fn l53_a_caller_that_waits_for_room_at_shutdown_gets_the_event_back() {
     let mut world = World::scripted(1, |_, _| Script::Hang);
     world.start(
         memory_only()

@@ -168,7 +168,7 @@ fn l22_after_a_restart_the_counters_equal_the_lines_and_bytes_of_the_active_file
 }
 
 #[test]
-fn l22_the_size_cap_counts_what_was_found_too() {
+fn l22_the_size_cap_counts_events_of_an_earlier_process_too() {
     let mut world = snapshot_and_six();
     let len = i64::try_from(world.content(ACTIVE).len()).unwrap();
     world.start(
@@ -186,7 +186,7 @@ fn l22_the_size_cap_counts_what_was_found_too() {
 }
 
 #[test]
-fn l25_after_a_failed_sync_what_was_promised_before_and_after_arrives() {
+fn l25_a_failed_sync_loses_no_event_promised_before_or_after_it() {
     seeds!(20, |seed| {
         let mut world = World::down(seed);
         world.start(spilling().circuit_breaker_threshold(1));
@@ -308,7 +308,7 @@ fn a06_without_a_disk_and_without_the_api_new_events_are_refused_until_the_api_i
 }
 
 #[test]
-fn a06_with_on_full_block_whoever_logs_waits_until_there_is_a_place_again() {
+fn a06_with_on_full_block_callers_wait_until_there_is_room_again() {
     let mut world = World::down(1);
     let config = spilling()
         .on_full(OnFull::Block)
@@ -374,7 +374,7 @@ fn l40_a_rename_that_fails_leaves_one_complete_file_and_nothing_is_lost() {
 
 /// Covers W3 and, where it is asked for, W2.
 #[test]
-fn l26_what_log_durable_promised_survives_a_power_cut_at_once() {
+fn l26_events_of_log_durable_survive_a_power_cut_at_once() {
     seeds!(scaled(1_000), |seed| {
         let mut world = World::down(seed);
         world.start(spilling());
@@ -517,7 +517,7 @@ fn l27_a_power_cut_at_any_operation_leaves_the_old_or_the_new_names() {
 
 /// Covers W17: the documented bound is three times the cap.
 #[test]
-fn l29_disk_use_stays_within_the_caps_one_snapshot_and_what_is_set_aside() {
+fn l29_disk_use_stays_within_the_caps_one_snapshot_and_the_files_set_aside() {
     let cap = 8_192;
     let mut world = World::scripted(7, |_, call| {
         if call % 3 == 0 {

@@ -98,7 +98,7 @@ mod needs_java {
 
     #[test]
     #[ignore = "needs java"]
-    fn jackson_reads_what_we_spilled() {
+    fn jackson_reads_our_spill_files() {
         let stub = StubApi::start().unwrap();
         stub.down();
         let dir = tempfile::tempdir().unwrap();
@@ -133,7 +133,7 @@ mod needs_java {
 
     #[test]
     #[ignore = "needs java"]
-    fn what_jackson_spilled_is_replayed_once() {
+    fn events_spilled_by_jackson_are_replayed_once() {
         const COUNT: usize = 400;
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join(spill::ACTIVE);

@@ -101,7 +101,7 @@ impl Sequence {
             match self.last {
                 Some(last) if first <= last => findings.push(problem(
                     "sequence.repeated",
-                    format!("the line is number {first}, and number {last} came before it"),
+                    format!("line number {first} follows number {last}"),
                 )),
                 Some(last) => {
                     let missing = (first - last - 1).saturating_sub(self.unreadable);
@@ -147,8 +147,7 @@ impl Sequence {
                 code: "sequence.sum",
                 file: file.to_owned(),
                 line: Some(step.line),
-                message: "the ids up to here do not add up to the sum that was written: a line \
-                          was exchanged"
+                message: "the ids up to here do not match the written sum: a line was replaced"
                     .to_owned(),
             }),
             (None, _) => None,

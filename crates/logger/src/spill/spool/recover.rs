@@ -120,7 +120,7 @@ impl Spool {
             tracing::warn!(
                 file = name,
                 to = %to.display(),
-                "a client left a file that it had not finished; it is set aside"
+                "found an unfinished file of a Java client; setting it aside"
             );
         }
         Ok(())
@@ -185,7 +185,7 @@ impl Spool {
         let is_whole = match self.repair_tail(&path, &mut *file) {
             // The torn tail stays where it is, and is set aside by replay.
             Err(error) if error.is_full() => {
-                tracing::warn!(%error, "no room to set a torn line aside; it waits");
+                tracing::warn!(%error, "no room to set a torn line aside; retrying later");
                 false
             }
             repaired => {
