@@ -137,7 +137,9 @@ impl Engine {
 
     /// The events that the spill writer holds. Locked before the state where both are needed.
     pub(crate) fn spill_buffer(&self) -> MutexGuard<'_, SpillBuffer> {
-        self.buffer.lock().unwrap_or_else(PoisonError::into_inner)
+        self.spill_buffer
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A copy of the books of now, with old buckets folded.

@@ -93,7 +93,7 @@ impl Engine {
     /// Puts events back that exceed a cap, or posts and returns them as lost.
     fn finish_over_cap(
         &self,
-        spill_buffer: &mut SpillBuffer,
+        buffer: &mut SpillBuffer,
         over: Vec<(Queued, LossReason)>,
     ) -> (SpillOutcome, Vec<PostedLosses>) {
         let mut state = self.state();
@@ -166,7 +166,7 @@ impl Engine {
 
 /// Events that the disk does not take go back in their order: to the API if that may be asked again, or
 /// to the front of the buffer.
-fn put_back(spill_buffer: &mut SpillBuffer, state: &mut LoggerState, events: Vec<Queued>) {
+fn put_back(buffer: &mut SpillBuffer, state: &mut LoggerState, events: Vec<Queued>) {
     if state.breaker.state() == BreakerState::Open {
         buffer.put_back(events);
     } else {

@@ -118,7 +118,7 @@ pub(super) fn timestamp(into: &mut Vec<u8>, at: Timestamp) {
 
 /// Writes `id` in the usual form of a UUID.
 pub(super) fn event_id(into: &mut Vec<u8>, id: EventId) {
-    // By spill_buffer: this is written for every event, and formatting would take the longer way.
+    // By hand: this is written for every event, and formatting would take the longer way.
     let [a, b, c, d, e, f, g, h, rest @ ..] = hex::<16, 32>(id.as_u128().to_be_bytes());
     let [i, j, k, l, m, n, o, p, q, r, s, t, node @ ..] = rest;
     into.extend_from_slice(&[b'"', a, b, c, d, e, f, g, h]);

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tidegate_core::EventId;
 use tidegate_core::books::Account;
 use tidegate_core::env::{Disk, OpenMode};
-use tidegate_logger::spill::{Recount, SpillError, recount};
+use tidegate_logger::spill::{SpillError, SpillRecount, recount};
 use tidegate_logger::{
     BusinessEvent, Logger, LoggerConfig, LoggerConfigBuilder, LoggerReport, LossCallback, Metrics,
     Payload,
@@ -266,7 +266,7 @@ impl World {
             .collect();
         self.block_on(async move {
             for outcome in pending {
-                reported.await.unwrap().unwrap();
+                outcome.await.unwrap().unwrap();
             }
         });
     }
@@ -475,7 +475,7 @@ impl World {
         disk.sync_dir(dir()).unwrap();
     }
 
-    pub(crate) fn recount(&self) -> Recount {
+    pub(crate) fn recount(&self) -> SpillRecount {
         recount(&self.disk(), dir()).unwrap()
     }
 
