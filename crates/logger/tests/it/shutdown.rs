@@ -232,7 +232,7 @@ fn l53_a_caller_that_waits_for_room_at_shutdown_gets_the_event_back() {
 }
 
 #[test]
-fn l53_a_durable_event_that_cannot_be_kept_any_more_is_told_so() {
+fn l53_log_durable_fails_when_the_event_cannot_be_spilled_any_more() {
     let mut world = World::scripted(1, |_, _| Script::Hang);
     world.start(memory_only().batch_size(1));
     let logger = world.logger();
