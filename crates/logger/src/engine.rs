@@ -302,7 +302,11 @@ impl Engine {
             let (mpsc::error::TrySendError::Full(lost) | mpsc::error::TrySendError::Closed(lost)) =
                 refused;
             let id = lost.queued.map(|queued| queued.id.to_string());
-            tracing::error!(id, reason = %lost.reason, "event lost; loss callback queue is full, callback not called");
+            tracing::error!(
+                id,
+                reason = %lost.reason,
+                "event lost; loss callback queue is full, callback not called"
+            );
         }
     }
 

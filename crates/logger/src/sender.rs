@@ -262,7 +262,7 @@ impl Sender {
         engine.replay_wake.notify_one();
     }
 
-    /// Puts events that the API refused for good where the writer, or a stop of the logger, finds them.
+    /// Puts events that the API refused for good where the writer, or a stop, finds them.
     fn add_pending_rejects(&self, rejected: Vec<(Queued, Rejection)>) -> Vec<PendingReject> {
         let mut state = self.engine.state();
         state.counters.rejected += rejected.len() as u64;

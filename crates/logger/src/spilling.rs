@@ -1,4 +1,4 @@
-//! How events pass from the spill queue through the spill buffer to the disk, back, or to the callback.
+//! How events pass from the spill queue through the spill buffer to the disk, or back.
 //!
 //! **Invariant:** a stop of the logger may empty the buffer at any moment, under the lock of the buffer.
 //! So events that leave the buffer are stored elsewhere or posted as lost, and the counts follow,

@@ -71,7 +71,8 @@ impl WriterHandle {
         answer.await.ok()
     }
 
-    /// Marks the first so many lines as replayed and gives the rest back; none when the writer has ended.
+    /// Marks the first so many lines as replayed and gives the rest back; none when the writer has
+    /// ended.
     pub(crate) async fn mark_replayed(
         &self,
         batch: ReplayBatch,

@@ -143,7 +143,7 @@ impl SpillWriter {
             Ok(handle) => handle,
             Err(error) => {
                 // A process that may open no more files can still write to the one it has.
-                tracing::debug!(%error, "could not open the spill file twice; syncing one batch at a time");
+                tracing::debug!(%error, "no second handle; syncing one batch at a time");
                 return Ok(false);
             }
         };
