@@ -32,7 +32,7 @@ pub struct Payload {
     pub json: Bytes,
 }
 
-/// What came of a request.
+/// The result of a request.
 #[derive(Debug)]
 #[must_use = "events whose answer is not looked at are lost"]
 pub enum ApiAnswer {
@@ -45,7 +45,7 @@ pub enum ApiAnswer {
     Failed(ApiFailure),
 }
 
-/// What became of one event.
+/// The result for one event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EventOutcome {
     /// It is stored, now or by an earlier request.

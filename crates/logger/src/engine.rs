@@ -1,4 +1,4 @@
-//! What all tasks of a logger share, and how events pass from one to the next.
+//! The state that all tasks of a logger share, and how events pass from one to the next.
 
 use std::collections::VecDeque;
 use std::fmt;

@@ -55,15 +55,15 @@ pub type Text = Cow<'static, str>;
 pub struct BusinessEvent {
     /// Which application speaks (`applicationId`).
     pub application_id: Option<Text>,
-    /// What ties the events of one business case together (`correlationId`).
+    /// The id that all events of one business case share (`correlationId`).
     pub correlation_id: Option<Text>,
     /// The process that the event belongs to (`processName`).
     pub process_name: Option<Text>,
-    /// What kind of event it is (`processStatus`).
+    /// The kind of event (`processStatus`).
     pub process_status: Option<ProcessStatus>,
     /// The step of the process (`step`).
     pub step: Option<Text>,
-    /// What happened, in words (`details`). Text search looks through it.
+    /// The description in words (`details`). Text search looks through it.
     pub details: Option<Text>,
     /// The system that was acted on (`targetSystem`).
     pub target_system: Option<Text>,
@@ -102,7 +102,7 @@ pub struct Extras {
     pub identifiers: Option<Properties>,
     /// Further facts (`metadata`).
     pub metadata: Option<Properties>,
-    /// What came out of it, in words (`result`).
+    /// The result in words (`result`).
     pub result: Option<Text>,
     /// How long it took (`executionTimeMs`).
     pub execution_time_ms: Option<u64>,
@@ -110,7 +110,7 @@ pub struct Extras {
     pub error_code: Option<Text>,
     /// Why it failed, in words (`errorMessage`).
     pub error_message: Option<Text>,
-    /// What makes a repeat a repeat (`idempotencyKey`). Without it, the event id does.
+    /// The key by which repeats are recognized (`idempotencyKey`); without it, the event id.
     pub idempotency_key: Option<Text>,
     /// The place of the step in its process (`stepSequence`).
     pub step_sequence: Option<u64>,
@@ -124,15 +124,15 @@ pub struct Extras {
     pub http_method: Option<Text>,
     /// The status of its answer (`httpStatusCode`).
     pub http_status_code: Option<u16>,
-    /// What was sent (`requestPayload`).
+    /// The request (`requestPayload`).
     pub request_payload: Option<Json>,
-    /// What was answered (`responsePayload`).
+    /// The response (`responsePayload`).
     pub response_payload: Option<Json>,
     /// Properties that are none of the documented fields, in their order.
     pub properties: Properties,
 }
 
-/// What every event without extras shows.
+/// The extras of every event without any.
 static NO_EXTRAS: Extras = Extras {
     trace_id: None,
     span_id: None,
@@ -235,7 +235,7 @@ impl PartialEq for BusinessEvent {
     }
 }
 
-/// What an event gets for the fields it leaves out. An empty text fills in nothing.
+/// Values for the fields that an event leaves out. An empty text fills in nothing.
 ///
 /// ```
 /// use tidegate_logger::Defaults;

@@ -172,7 +172,7 @@ fn envelope_len(batch: &[Payload]) -> usize {
     OPEN.len() + events + batch.len().saturating_sub(1) + CLOSE.len()
 }
 
-/// What was read of a response's body.
+/// The part of a response body that was read.
 struct Body {
     bytes: Vec<u8>,
     end: End,

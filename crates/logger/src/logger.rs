@@ -115,7 +115,7 @@ pub enum LoggerHealth {
     System(String),
 }
 
-/// What came of an offer.
+/// The result of an offer.
 enum Offer {
     Taken(Wakeups),
     Refused(EventId, LossReason),
@@ -131,7 +131,7 @@ enum Destination {
     Spill,
 }
 
-/// What came of an offer whose caller waits.
+/// The result of an offer whose caller waits.
 enum Waiting {
     Taken(EventId),
     Refused(BusinessEvent, EventId, LossReason),
@@ -343,7 +343,7 @@ impl Logger {
         self.engine.state().account()
     }
 
-    /// What was counted, as one snapshot.
+    /// All counters, as one snapshot.
     #[must_use]
     pub fn metrics(&self) -> Metrics {
         Metrics::of(&self.engine.state())

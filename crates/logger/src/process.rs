@@ -56,7 +56,7 @@ impl Refused {
     }
 }
 
-/// What all processes of an application have in common.
+/// The fields that all processes of an application have in common.
 ///
 /// ```
 /// use std::sync::Arc;

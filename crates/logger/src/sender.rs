@@ -28,7 +28,7 @@ pub(crate) struct Sender {
     pub(crate) _shutdown_guard: Arc<ShutdownGuard>,
 }
 
-/// What there is to do.
+/// The next step of a sender.
 enum Next {
     Batch(Vec<Queued>, Permit),
     /// The breaker is in the way; with a spill these go there.
@@ -327,8 +327,8 @@ impl Sender {
         stopping.await;
     }
 
-    /// What is about to be spilled takes along what was logged before it and waits for a retry, so
-    /// that it is not overtaken on the disk.
+    /// Adds the older events that wait for a retry to those about to be spilled, so that they are not
+    /// overtaken on the disk.
     fn with_older_retries(&self, spilled: &mut Vec<Queued>) {
         let Some(newest) = spilled.iter().map(|queued| queued.number).max() else {
             return;

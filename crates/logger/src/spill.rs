@@ -130,7 +130,7 @@ pub enum SpillError {
     /// A file could not be read, written or renamed.
     #[error("could not {doing} `{path}`")]
     Disk {
-        /// What was being done.
+        /// The operation.
         doing: &'static str,
         /// The file.
         path: PathBuf,
@@ -177,7 +177,7 @@ impl Classify for SpillError {
 /// be made, if it is read.
 fn rewrite(disk: &dyn Disk, path: &Path) -> Result<(), SpillError> {
     let temporary = path.with_extension("new");
-    // What a crash left of an earlier try.
+    // A crash may have left an earlier try.
     disk.remove(&temporary).ok();
     match copy(disk, path, &temporary) {
         Err(error) if error.is_full() => {

@@ -15,7 +15,7 @@ use crate::writer::SpillBuffer;
 
 use super::engine::{Engine, PostedLosses};
 
-/// What came of events that the disk was asked to keep.
+/// The outcome of a spill write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SpillOutcome {
     /// All of them have left the buffer.
@@ -147,7 +147,7 @@ impl Engine {
         self.config.on_full == OnFull::Block && state.phase < LoggerPhase::Draining
     }
 
-    /// The directory is given up: what waits for it is lost and reported. What is in it stays for the
+    /// Gives the directory up: events that wait for it are lost and reported. Its files stay for the
     /// next process.
     pub(crate) fn give_up_spill(&self, why: String) {
         let lost = {

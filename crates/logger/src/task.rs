@@ -78,7 +78,7 @@ impl Drop for LossReporter {
 pub struct LoggerReport {
     /// Where all events are.
     pub account: Account,
-    /// What was counted.
+    /// All counters.
     pub metrics: Metrics,
     /// Events that were in the memory of a process that was killed, of which nothing is known.
     pub unverifiable: i64,
@@ -379,7 +379,7 @@ impl Stopping {
     }
 }
 
-/// What each step of stopping gets at least, however late it is.
+/// The least time for each step of a stop, however late it is.
 const GRACE: Duration = Duration::from_millis(500);
 
 /// The tasks of a running logger.

@@ -375,8 +375,8 @@ impl SpillWriter {
         self.engine.state().backlog_bytes = self.spool.bytes();
     }
 
-    /// The directory is given up: what waits for it is lost and reported. What is in it stays for
-    /// the next process.
+    /// Gives the directory up: events that wait for it are lost and reported. Its files stay for the
+    /// next process.
     fn give_up(&mut self, error: &SpillError) {
         let mut why = error.to_string();
         if let Some(source) = std::error::Error::source(error) {

@@ -7,7 +7,7 @@ use tidegate_core::EventId;
 use super::json::Members;
 use super::{BusinessEvent, Json, ProcessStatus, Properties, StepStatus, Text};
 
-/// What a line holds.
+/// The content of a line.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Decoded {
@@ -41,7 +41,7 @@ pub enum DecodeError {
         field: &'static str,
         /// The beginning of the JSON that stands there.
         found: String,
-        /// What may stand there.
+        /// The expected type.
         expected: &'static str,
     },
 }

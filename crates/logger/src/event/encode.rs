@@ -218,7 +218,7 @@ fn text(into: &mut Vec<u8>, key: &str, value: Option<&str>) {
     }
 }
 
-/// What was given, else a default as it stands in a line.
+/// The given value, else a default as it stands in a line.
 fn text_or(into: &mut Vec<u8>, key: &str, given: Option<&str>, default: &[u8]) {
     match given {
         Some(given) => text(into, key, Some(given)),

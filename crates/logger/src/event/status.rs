@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// What kind of event it is (`processStatus`).
+/// The kind of an event (`processStatus`).
 ///
 /// ```
 /// use tidegate_logger::ProcessStatus;

@@ -1,4 +1,4 @@
-//! What the Event Log API would refuse, said before anything is sent.
+//! Finds events that the Event Log API would refuse, before they are sent.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use super::{BusinessEvent, Defaults, Extras, Text, is_taken, or_default};
 pub struct FieldProblem {
     /// The field, as on the wire, such as `processName` or `spanLinks[2]`.
     pub path: String,
-    /// What is wrong with it.
+    /// The problem.
     pub message: String,
 }
 

@@ -51,7 +51,7 @@ pub enum HttpApiError {
     Start {
         /// The address it was for.
         base_url: String,
-        /// What the HTTP client says.
+        /// The error of the HTTP client.
         #[source]
         source: Box<dyn Error + Send + Sync>,
     },

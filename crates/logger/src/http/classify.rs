@@ -1,4 +1,4 @@
-//! What an answer of the Event Log API means for the events that were sent.
+//! The meaning of an answer of the Event Log API for the events that were sent.
 //!
 //! | Status | One event | Several |
 //! |---|---|---|
@@ -31,7 +31,7 @@ use crate::api::{ApiAnswer, ApiFailure, EventOutcome};
 /// Longest message that is taken over from an answer, in characters.
 const MESSAGE_LIMIT: usize = 500;
 
-/// What was read of a response's body.
+/// The part of a response body that was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ResponseBody<'a> {
     /// All of it.
@@ -203,7 +203,7 @@ fn reject(status: u16, body: ResponseBody<'_>) -> EventOutcome {
     }
 }
 
-/// What an error body says, as far as it says anything.
+/// The content of an error body, as far as it is known.
 #[derive(Debug, Default)]
 struct Complaint {
     code: Option<Code>,

@@ -153,7 +153,7 @@ impl Scene {
         (0..count).map(accept).unzip()
     }
 
-    /// Logs events in all the ways there are. What comes back was reported.
+    /// Logs events in all the ways there are. Returned events were reported.
     fn log(&self) {
         for _ in 0..EVENTS {
             let event = BusinessEvent::step("p", "s", "d");

@@ -7,14 +7,14 @@ use super::logger::within_error_limit;
 use super::{ProcessLogger, Refused};
 use crate::event::{StepStatus, Text};
 
-/// What came of a call, and of logging it.
+/// The result of a call, and of logging it.
 ///
 /// The two are apart, because a full queue must not turn a booking that worked into one that
 /// failed.
 #[derive(Debug)]
 #[must_use = "it holds what the call returned, and the step if that was refused"]
 pub struct Called<T, E> {
-    /// What the call returned.
+    /// The return value of the call.
     pub output: Result<T, E>,
     /// Whether the step was accepted.
     pub logged: Result<(), Refused>,

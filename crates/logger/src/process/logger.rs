@@ -35,7 +35,7 @@ pub struct ProcessLogger {
     last_sequence: u64,
 }
 
-/// What stands on every event.
+/// Fields of every event.
 #[derive(Debug)]
 pub(super) struct Fixed {
     pub(super) correlation_id: Text,
@@ -49,7 +49,7 @@ pub(super) struct Fixed {
     pub(super) target_system: Option<Text>,
 }
 
-/// What stands on every event from now on.
+/// Fields of every event from now on.
 #[derive(Debug, Default)]
 pub(super) struct Additive {
     pub(super) identifiers: Properties,

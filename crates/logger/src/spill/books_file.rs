@@ -19,7 +19,7 @@ const FIRST_SLOT: u64 = 32 * 1024;
 /// No books of ours are larger; what is, is not ours.
 const MAX_FILE: u64 = 64 * 1024 * 1024;
 
-/// What the books file holds.
+/// The content of the books file.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(super) struct BooksSnapshot {
     pub(super) generation: u64,
@@ -151,7 +151,7 @@ impl BooksFile {
             return at("write", &self.path, Err(why));
         }
         let temporary = self.dir.join("eventlog-spillover.books.new");
-        // What a crash left of an earlier try.
+        // A crash may have left an earlier try.
         disk.remove(&temporary).ok();
         let mut file = at(
             "create",

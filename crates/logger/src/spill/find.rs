@@ -11,7 +11,7 @@ use tidegate_core::{EventId, EventLocation};
 use super::inspect::{Role, WalkItem, WalkedLine, walk};
 use super::{SpillDirectory, SpillError};
 
-/// What stands in a line of the rejected file beside the event.
+/// The fields of a line of the rejected file, without the event.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Refusal {

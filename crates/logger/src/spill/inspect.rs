@@ -25,7 +25,7 @@ use super::{SpillError, at, leftover_number, sealed_number};
 
 pub(super) use self::walk::{WalkItem, WalkedLine, walk};
 
-/// What a file of a spill directory is for.
+/// The purpose of a file of a spill directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
@@ -73,13 +73,13 @@ impl fmt::Display for Role {
     }
 }
 
-/// What a spill directory looks like.
+/// The files of a spill directory and the problems in them.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 #[non_exhaustive]
 pub struct SpillInspection {
     /// Its files, in the order in which they are replayed, then those that are kept.
     pub files: Vec<InspectedFile>,
-    /// What is not as it should be.
+    /// Everything that is not as it should be.
     pub findings: Vec<SpillFinding>,
 }
 
@@ -98,7 +98,7 @@ impl SpillInspection {
 pub struct InspectedFile {
     /// Its name.
     pub name: String,
-    /// What it is for.
+    /// Its purpose.
     pub role: Role,
     /// Its length in bytes.
     pub bytes: u64,
@@ -118,7 +118,7 @@ pub struct InspectedFile {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FindingLevel {
-    /// What a crash may leave; the next start puts it right and nothing is lost.
+    /// Left by a crash; the next start repairs it and nothing is lost.
     Note,
     /// Somebody should look at it.
     Problem,
@@ -130,14 +130,14 @@ pub enum FindingLevel {
 pub struct SpillFinding {
     /// How much it matters.
     pub level: FindingLevel,
-    /// What it is, as a stable code.
+    /// The stable code.
     pub code: &'static str,
     /// The file.
     pub file: String,
     /// The line, counted from 1, where it is about one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub line: Option<u64>,
-    /// What it is, for people.
+    /// The description, for people.
     pub message: String,
 }
 
@@ -252,7 +252,7 @@ fn compare_with_books(missing: &[Discrepancy], findings: &mut Vec<SpillFinding>)
     }
 }
 
-/// What is wrong with one line.
+/// The problem of one line, if it has one.
 fn look_at(file: &str, role: Role, raw: &WalkedLine<'_>) -> Option<SpillFinding> {
     let finding = |level, code, message: &str| {
         Some(SpillFinding {
@@ -286,7 +286,7 @@ fn look_at(file: &str, role: Role, raw: &WalkedLine<'_>) -> Option<SpillFinding>
     }
 }
 
-/// What is wrong with the files that hold no events.
+/// Problems of the files that hold no events.
 fn look_around(
     disk: &dyn Disk,
     dir: &Path,

@@ -10,7 +10,7 @@ use crate::event::write;
 /// The end of every line of ours: `,"_crc":"xxxxxxxx"}`.
 const CRC_MARK: &[u8] = b",\"_crc\":\"";
 const CRC_TAIL: usize = CRC_MARK.len() + 8 + 2;
-/// What stands before an id, and how long an id is.
+/// The text before an id, and the length of an id.
 const ID_MARK: &[u8] = b"\"_id\":\"";
 const ID: usize = 36;
 

@@ -21,15 +21,15 @@ use super::{ACTIVE, CORRUPT, REJECTED, REPLAY, SpillError, at, line, sealed_name
 /// How often files that change under us are looked at again.
 const TRIES: usize = 10;
 
-/// What a spill directory holds, and what its books say that it holds.
+/// The content of a spill directory, beside the content that its books claim.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct SpillRecount {
     /// The books, with the lines that are newer than they are.
     pub books: Books,
-    /// What was found in the files.
+    /// The events in the files.
     pub found: Books,
-    /// What the books have and the files do not.
+    /// Events that the books have and the files do not.
     pub missing: Vec<Discrepancy>,
     /// Events of which nothing can be said: lines that cannot be read, and what was in memory.
     pub unverifiable: u64,
@@ -383,7 +383,7 @@ fn holds(bucket: Bucket, id: EventId) -> bool {
 struct Chain {
     last_sum: (u64, u128),
     batch: (u64, u128),
-    /// What the last whole batch lacks, until a successor proves that it was synced.
+    /// The part that the last whole batch lacks, until a successor proves that it was synced.
     suspected: Option<(u64, u128)>,
     missing: Vec<(u64, u128)>,
 }

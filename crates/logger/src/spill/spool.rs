@@ -38,7 +38,7 @@ type Tallies = BTreeMap<Bucket, Tally>;
 /// Buffers that are kept: some wait or are written while the next one is filled.
 const BUFFERS: usize = 7;
 
-/// What became of a batch.
+/// The result of appending a batch.
 #[derive(Debug)]
 pub(crate) enum AppendResult {
     /// Its events are durable, except those that a cap refused.
@@ -58,7 +58,7 @@ pub(crate) struct BatchWritten {
     pub(crate) refused: Vec<(usize, LossReason)>,
 }
 
-/// What was found when the directory was opened.
+/// The state that was found when the directory was opened.
 #[derive(Debug)]
 pub(crate) struct Recovered {
     /// The books, carried on: what is on disk, and what came before.

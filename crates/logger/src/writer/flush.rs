@@ -156,7 +156,7 @@ impl SpillWriter {
             while is_open && given < MAX_AHEAD && self.engine.refill(skip) >= BATCH {
                 let prepared = self.prepare(ends, skip);
                 if prepared.is_capped() {
-                    // What no cap leaves room for may have to wait in front of what follows.
+                    // Events over a cap may have to wait in front of later ones.
                     self.spool.recycle(prepared);
                     is_open = false;
                     break;

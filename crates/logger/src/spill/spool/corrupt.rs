@@ -1,4 +1,4 @@
-//! What the books do about lines that cannot be read.
+//! Posts unreadable lines in the books.
 
 use std::collections::BTreeMap;
 

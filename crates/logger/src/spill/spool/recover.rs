@@ -237,7 +237,7 @@ impl Spool {
     }
 }
 
-/// What a file holds.
+/// The content of a file.
 struct Counted {
     lines: u64,
     tallies: Tallies,
