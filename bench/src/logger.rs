@@ -11,7 +11,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tidegate_logger::{Api, Defaults, Event, LoggerConfig, LoggerConfigBuilder, RunningLogger};
+use tidegate_logger::{
+    Api, BusinessEvent, Defaults, LoggerConfig, LoggerConfigBuilder, RunningLogger,
+};
 
 pub(crate) use memory::{CHILD, run_child};
 
@@ -23,8 +25,8 @@ pub(crate) fn run() {
 }
 
 /// An event of the documented shape, with texts of its own as an application has them.
-fn event(number: u64) -> Event {
-    Event::step(
+fn event(number: u64) -> BusinessEvent {
+    BusinessEvent::step(
         "CreateBooking",
         "BookingCreated",
         format!("Booking BK-20260601-{number:03} created for PET-001"),
@@ -32,7 +34,7 @@ fn event(number: u64) -> Event {
     .correlation_id(format!("a1b2c3d4-{number}"))
 }
 
-fn events(count: u64) -> Vec<Event> {
+fn events(count: u64) -> Vec<BusinessEvent> {
     (0..count).map(event).collect()
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tidegate_core::Code;
-use tidegate_logger::{Answer, Api, ApiFailure, Judgment, Payload, Sending};
+use tidegate_logger::{Api, ApiAnswer, ApiFailure, EventOutcome, Payload, Sending};
 
 /// Stores everything at once.
 #[derive(Debug)]
@@ -22,7 +22,7 @@ pub(super) struct Down;
 impl Api for Down {
     fn send<'a>(&'a self, _batch: &'a [Payload]) -> Sending<'a> {
         Box::pin(async move {
-            Answer::Failed(ApiFailure {
+            ApiAnswer::Failed(ApiFailure {
                 code: Code::from_static("connect.refused"),
                 message: "nobody listens".to_owned(),
                 retry_after: None,
@@ -44,6 +44,6 @@ impl Api for After {
     }
 }
 
-fn stored(batch: &[Payload]) -> Answer {
-    Answer::Judged(vec![Judgment::Stored; batch.len()])
+fn stored(batch: &[Payload]) -> ApiAnswer {
+    ApiAnswer::PerEvent(vec![EventOutcome::Stored; batch.len()])
 }

@@ -9,13 +9,13 @@ use bytes::Bytes;
 use tidegate_core::env::CatchPanic;
 use tidegate_core::{Code, EventId};
 
-/// What an [`Api`] is answering with.
-pub type Sending<'a> = Pin<Box<dyn Future<Output = Answer> + Send + 'a>>;
+/// The future of an answer.
+pub type Sending<'a> = Pin<Box<dyn Future<Output = ApiAnswer> + Send + 'a>>;
 
 /// Where events are sent.
 ///
 /// An implementation must keep: one attempt per call, because all retrying is the logger's; an
-/// event judged [`Stored`](Judgment::Stored) is durable on the other side; sending the same id
+/// event that is [`Stored`](EventOutcome::Stored) is durable on the other side; sending the same id
 /// again stores nothing twice. A call that is dropped may or may not have stored anything. One that
 /// panics is a request that failed.
 pub trait Api: Send + Sync + fmt::Debug {
@@ -32,12 +32,12 @@ pub struct Payload {
     pub json: Bytes,
 }
 
-/// What came of a request.
+/// The result of a request.
 #[derive(Debug)]
 #[must_use = "events whose answer is not looked at are lost"]
-pub enum Answer {
-    /// The other side looked at each event: one judgment per payload, in their order.
-    Judged(Vec<Judgment>),
+pub enum ApiAnswer {
+    /// The other side looked at each event: one outcome per payload, in their order.
+    PerEvent(Vec<EventOutcome>),
     /// The request is too large as a whole; in halves it may not be.
     TooLarge,
     /// Nothing is known to be stored. Always worth another attempt: also a wrong token or address
@@ -45,9 +45,9 @@ pub enum Answer {
     Failed(ApiFailure),
 }
 
-/// What the other side says of one event.
+/// The result for one event.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Judgment {
+pub enum EventOutcome {
     /// It is stored, now or by an earlier request.
     Stored,
     /// It will never be stored.
@@ -80,15 +80,15 @@ pub struct ApiFailure {
 }
 
 /// Sends these events; a panic of the API is an answer like any other failure.
-pub(crate) async fn ask(api: &dyn Api, batch: &[Payload]) -> Answer {
+pub(crate) async fn ask(api: &dyn Api, batch: &[Payload]) -> ApiAnswer {
     // The call itself goes into the future too, so that a panic there is caught as well.
     let sending = CatchPanic(Box::pin(async { api.send(batch).await }));
     sending.await.unwrap_or_else(panicked)
 }
 
-fn panicked(message: String) -> Answer {
-    tracing::error!(message, "the API panicked");
-    Answer::Failed(ApiFailure {
+fn panicked(message: String) -> ApiAnswer {
+    tracing::error!(message, "the API implementation panicked");
+    ApiAnswer::Failed(ApiFailure {
         code: Code::from_static("api.panicked"),
         message,
         retry_after: None,

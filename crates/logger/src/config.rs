@@ -13,13 +13,13 @@ use tidegate_core::{Backoff, Retry};
 use crate::event::Defaults;
 use crate::setters::setters;
 
-/// What happens to an event for which there is no room.
+/// How an event is handled if there is no room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnFull {
     /// It is refused and reported: nobody ever waits.
     #[default]
     DropNewest,
-    /// Whoever logs waits until there is room.
+    /// The caller waits until there is room.
     Block,
 }
 
@@ -80,7 +80,7 @@ impl LoggerConfig {
         self.base_url.as_deref()
     }
 
-    /// What fields are filled with where an event lacks them.
+    /// Values for fields that an event lacks.
     #[must_use]
     pub fn defaults(&self) -> &Defaults {
         &self.defaults
@@ -217,7 +217,7 @@ impl LoggerConfigBuilder {
         sender_threads(value: i64) |it| it.sender_threads = value;
         /// How long a sender waits for a first event before it looks around.
         max_batch_wait_ms(value: i64) |it| it.max_batch_wait_ms = value;
-        /// What happens when there is no room.
+        /// The behavior when there is no room.
         on_full(value: OnFull) |it| it.on_full = value;
         /// How long stopping may take.
         shutdown_timeout(value: Duration) |it| it.shutdown_timeout = value;
@@ -225,7 +225,7 @@ impl LoggerConfigBuilder {
         sync(value: SyncMode) |it| it.sync = value;
         /// Whether the gauges are kept up to date.
         metrics(value: bool) |it| it.metrics = value;
-        /// What fields are filled with where an event lacks them.
+        /// Values for fields that an event lacks.
         defaults(value: Defaults) |it| it.defaults = value;
         /// Whether events are sent in the background; when not, on the task that logs.
         asynchronous(value: bool) |it| it.asynchronous = value;

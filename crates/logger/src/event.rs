@@ -25,7 +25,7 @@ use jiff::Timestamp;
 pub use decode::{DecodeError, Decoded};
 pub(crate) use encode::Encoder;
 pub use json::{Json, ParseJsonError, Properties};
-pub use status::{EventStatus, ProcessStatus};
+pub use status::{ProcessStatus, StepStatus};
 pub use validate::FieldProblem;
 
 /// A text of an event: a literal costs nothing, anything else is owned.
@@ -34,15 +34,15 @@ pub type Text = Cow<'static, str>;
 /// A business fact: that a process started, took a step, ended or broke.
 ///
 /// The fields of the documented line stand in the event itself; the optional ones are in
-/// [`extras`](Event::extras), which take no room until one of them is set. What is absent and has
+/// [`extras`](BusinessEvent::extras), which take no room until one of them is set. What is absent and has
 /// a default is filled in when the event is written, see [`Defaults`].
 ///
 /// ```
-/// use tidegate_logger::{Defaults, Event, EventStatus};
+/// use tidegate_logger::{Defaults, BusinessEvent, StepStatus};
 ///
-/// let event = Event::step("CreateBooking", "BookingCreated", "Booking BK-1 created for PET-001")
+/// let event = BusinessEvent::step("CreateBooking", "BookingCreated", "Booking BK-1 created for PET-001")
 ///     .correlation_id("a1b2c3d4")
-///     .event_status(EventStatus::Success)
+///     .event_status(StepStatus::Success)
 ///     .identifier("bookingId", "BK-1")
 ///     .property("nights", 3);
 ///
@@ -52,18 +52,18 @@ pub type Text = Cow<'static, str>;
 /// ```
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
-pub struct Event {
+pub struct BusinessEvent {
     /// Which application speaks (`applicationId`).
     pub application_id: Option<Text>,
-    /// What ties the events of one business case together (`correlationId`).
+    /// The id that all events of one business case share (`correlationId`).
     pub correlation_id: Option<Text>,
     /// The process that the event belongs to (`processName`).
     pub process_name: Option<Text>,
-    /// What kind of event it is (`processStatus`).
+    /// The kind of event (`processStatus`).
     pub process_status: Option<ProcessStatus>,
     /// The step of the process (`step`).
     pub step: Option<Text>,
-    /// What happened, in words (`details`). Text search looks through it.
+    /// The description in words (`details`). Text search looks through it.
     pub details: Option<Text>,
     /// The system that was acted on (`targetSystem`).
     pub target_system: Option<Text>,
@@ -74,16 +74,16 @@ pub struct Event {
     /// Who caused it (`userId`).
     pub user_id: Option<Text>,
     /// How it went (`eventStatus`). Without it, the API derives it from the other fields.
-    pub event_status: Option<EventStatus>,
+    pub event_status: Option<StepStatus>,
     /// One pointer, because an event is moved by value through the queue and most have no extras.
     extras: Option<Box<Extras>>,
 }
 
-/// The optional fields of an [`Event`], and every property this version does not know.
+/// The optional fields of an [`BusinessEvent`], and every property this version does not know.
 ///
 /// ```
-/// use tidegate_logger::Event;
-/// let event = Event::end("CreateBooking", "Booking completed").execution_time_ms(42);
+/// use tidegate_logger::BusinessEvent;
+/// let event = BusinessEvent::end("CreateBooking", "Booking completed").execution_time_ms(42);
 /// assert_eq!(event.extras().execution_time_ms, Some(42));
 /// assert_eq!(event.extras().trace_id, None);
 /// ```
@@ -102,7 +102,7 @@ pub struct Extras {
     pub identifiers: Option<Properties>,
     /// Further facts (`metadata`).
     pub metadata: Option<Properties>,
-    /// What came out of it, in words (`result`).
+    /// The result in words (`result`).
     pub result: Option<Text>,
     /// How long it took (`executionTimeMs`).
     pub execution_time_ms: Option<u64>,
@@ -110,7 +110,7 @@ pub struct Extras {
     pub error_code: Option<Text>,
     /// Why it failed, in words (`errorMessage`).
     pub error_message: Option<Text>,
-    /// What makes a repeat a repeat (`idempotencyKey`). Without it, the event id does.
+    /// The key by which repeats are recognized (`idempotencyKey`); without it, the event id.
     pub idempotency_key: Option<Text>,
     /// The place of the step in its process (`stepSequence`).
     pub step_sequence: Option<u64>,
@@ -124,15 +124,15 @@ pub struct Extras {
     pub http_method: Option<Text>,
     /// The status of its answer (`httpStatusCode`).
     pub http_status_code: Option<u16>,
-    /// What was sent (`requestPayload`).
+    /// The request (`requestPayload`).
     pub request_payload: Option<Json>,
-    /// What was answered (`responsePayload`).
+    /// The response (`responsePayload`).
     pub response_payload: Option<Json>,
     /// Properties that are none of the documented fields, in their order.
     pub properties: Properties,
 }
 
-/// What every event without extras shows.
+/// The extras of every event without any.
 static NO_EXTRAS: Extras = Extras {
     trace_id: None,
     span_id: None,
@@ -156,7 +156,7 @@ static NO_EXTRAS: Extras = Extras {
     properties: Properties::new(),
 };
 
-impl Event {
+impl BusinessEvent {
     /// A process begins.
     #[must_use]
     pub fn start(process: impl Into<Text>, details: impl Into<Text>) -> Self {
@@ -176,7 +176,7 @@ impl Event {
     }
 
     /// Something broke that nobody foresaw. A failure that is part of the business is a step with
-    /// [`EventStatus::Failure`].
+    /// [`StepStatus::Failure`].
     #[must_use]
     pub fn error(process: impl Into<Text>, details: impl Into<Text>) -> Self {
         Self::of(ProcessStatus::Error, process, details)
@@ -203,7 +203,7 @@ impl Event {
     }
 }
 
-impl PartialEq for Event {
+impl PartialEq for BusinessEvent {
     fn eq(&self, other: &Self) -> bool {
         let Self {
             application_id,
@@ -235,7 +235,7 @@ impl PartialEq for Event {
     }
 }
 
-/// What an event gets for the fields it leaves out. An empty text fills in nothing.
+/// Values for the fields that an event leaves out. An empty text fills in nothing.
 ///
 /// ```
 /// use tidegate_logger::Defaults;

@@ -4,7 +4,7 @@
 //! means is decided in [`classify`], a pure function; what a broken connection means, in
 //! [`failure`]. Everything else here only carries bytes.
 //!
-//! **Invariant:** an event is [`Stored`](crate::Judgment::Stored) only when a whole, readable
+//! **Invariant:** an event is [`Stored`](crate::EventOutcome::Stored) only when a whole, readable
 //! answer with a status of 2xx says so. A page of a proxy, half an answer and silence say nothing.
 
 mod authentication;
@@ -23,7 +23,7 @@ use reqwest::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use reqwest::{RequestBuilder, Response, Url};
 use tidegate_core::env::Clock;
 
-use crate::api::{Answer, Api, ApiFailure, Payload, Sending};
+use crate::api::{Api, ApiAnswer, ApiFailure, Payload, Sending};
 use token::Bearer;
 
 pub use authentication::{Authentication, ClientCredentials};
@@ -76,9 +76,9 @@ impl HttpApi {
         HttpApiBuilder::new(base_url.into())
     }
 
-    async fn attempt(&self, batch: &[Payload]) -> Result<Answer, ApiFailure> {
+    async fn attempt(&self, batch: &[Payload]) -> Result<ApiAnswer, ApiFailure> {
         if batch.len() > 1 && envelope_len(batch) > self.batch_limit {
-            return Ok(Answer::TooLarge);
+            return Ok(ApiAnswer::TooLarge);
         }
         let pass = self.bearer.pass().await?;
         let mut request = self.request(batch);
@@ -133,9 +133,9 @@ impl Api for HttpApi {
     fn send<'a>(&'a self, batch: &'a [Payload]) -> Sending<'a> {
         Box::pin(async move {
             if batch.is_empty() {
-                return Answer::Judged(Vec::new());
+                return ApiAnswer::PerEvent(Vec::new());
             }
-            self.attempt(batch).await.unwrap_or_else(Answer::Failed)
+            self.attempt(batch).await.unwrap_or_else(ApiAnswer::Failed)
         })
     }
 }
@@ -172,7 +172,7 @@ fn envelope_len(batch: &[Payload]) -> usize {
     OPEN.len() + events + batch.len().saturating_sub(1) + CLOSE.len()
 }
 
-/// What was read of a response's body.
+/// The part of a response body that was read.
 struct Body {
     bytes: Vec<u8>,
     end: End,

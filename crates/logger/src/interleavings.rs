@@ -3,17 +3,17 @@
 //! The files of the hand-overs are taken a second time, beside locks that let a scheduler decide who goes
 //! first. Who logs is real; the API, the disk and their tasks are small stand-ins.
 
-mod events;
-#[path = "held.rs"]
+#[path = "batch_guard.rs"]
 #[allow(dead_code, reason = "the file has more users than this")]
-mod held;
-#[path = "hub.rs"]
+mod batch_guard;
+#[path = "engine.rs"]
 #[allow(
     dead_code,
     unreachable_pub,
     reason = "the file has more users than this"
 )]
-mod hub;
+mod engine;
+mod events;
 #[path = "logger.rs"]
 #[allow(
     dead_code,

@@ -10,14 +10,13 @@
 mod api;
 mod config;
 mod event;
-mod hand;
-mod held;
+
+mod batch_guard;
+mod engine;
 #[cfg(feature = "http")]
 mod http;
-mod hub;
 #[cfg(test)]
 mod interleavings;
-mod keeper;
 mod logger;
 mod loss;
 mod process;
@@ -31,26 +30,27 @@ mod state;
 mod sync;
 mod task;
 mod telemetry;
+mod timers;
 mod trace_context;
 mod writer;
 
-pub use api::{Answer, Api, ApiFailure, Judgment, Payload, Sending};
+pub use api::{Api, ApiAnswer, ApiFailure, EventOutcome, Payload, Sending};
 pub use config::{ConfigError, LoggerConfig, LoggerConfigBuilder, OnFull, SyncMode};
+pub use engine::LossCallback;
 pub use event::{
-    DecodeError, Decoded, Defaults, Event, EventStatus, Extras, FieldProblem, Json, ParseJsonError,
-    ProcessStatus, Properties, Text,
+    BusinessEvent, DecodeError, Decoded, Defaults, Extras, FieldProblem, Json, ParseJsonError,
+    ProcessStatus, Properties, StepStatus, Text,
 };
 #[cfg(feature = "http")]
 pub use http::{
     Authentication, ClientCredentials, HttpApi, HttpApiBuilder, HttpApiError, RESPONSE_LIMIT,
     ResponseBody, classify,
 };
-pub use hub::LossCallback;
 pub use logger::{Logger, LoggerHealth, Metrics};
 pub use loss::{Loss, reason};
 pub use process::{Called, EventSink, ProcessLogger, ProcessTemplate, Refused};
 pub use running::{RunningLogger, StartError};
-pub use task::{LoggerTask, Report};
+pub use task::{LoggerReport, LoggerTask};
 pub use trace_context::{ParseTraceError, SpanId, TraceContext, TraceId, Traceparent};
 
 /// The guide, whose example must compile; it is not run, because it needs an API.

@@ -11,25 +11,25 @@ use tidegate_core::breaker::BreakerState;
 use tokio::sync::oneshot;
 
 use crate::config::OnFull;
-use crate::event::Event;
+use crate::event::BusinessEvent;
 use crate::loss::{Loss, reason};
 use crate::process::{EventSink, Refused};
-use crate::state::{Phase, Queued, State};
+use crate::state::{LoggerPhase, LoggerState, Queued};
 use crate::task::HandleGuard;
 use crate::writer::BATCH;
 
-use super::hub::Hub;
+use super::engine::Engine;
 
 /// A handle on a logger. Cloning it is cheap and gives another handle on the same logger; when the
 /// last one is dropped the logger drains and stops.
 ///
 /// ```
 /// use tidegate_core::env::Env;
-/// use tidegate_logger::{Event, Logger, LoggerConfig};
-/// # use tidegate_logger::{Answer, Api, Judgment, Payload, Sending};
+/// use tidegate_logger::{BusinessEvent, Logger, LoggerConfig};
+/// # use tidegate_logger::{ApiAnswer, Api, EventOutcome, Payload, Sending};
 /// # #[derive(Debug)] struct Sink;
 /// # impl Api for Sink { fn send<'a>(&'a self, batch: &'a [Payload]) -> Sending<'a> {
-/// #     Box::pin(async move { Answer::Judged(vec![Judgment::Stored; batch.len()]) }) } }
+/// #     Box::pin(async move { ApiAnswer::PerEvent(vec![EventOutcome::Stored; batch.len()]) }) } }
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let api = std::sync::Arc::new(Sink);
@@ -37,7 +37,7 @@ use super::hub::Hub;
 /// let (logger, task) = Logger::open(config, api, Env::system(), None)?;
 /// let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
 /// let running = tokio::spawn(task.run(async { stopped.await.ok(); }));
-/// logger.log(Event::step("CreateBooking", "BookingCreated", "Booking BK-1 created"))?;
+/// logger.log(BusinessEvent::step("CreateBooking", "BookingCreated", "Booking BK-1 created"))?;
 /// stop.send(()).ok();
 /// let report = running.await?;
 /// assert_eq!(report.account.delivered, 1);
@@ -46,7 +46,7 @@ use super::hub::Hub;
 /// ```
 #[derive(Debug, Clone)]
 pub struct Logger {
-    pub(crate) shared: Arc<Hub>,
+    pub(crate) engine: Arc<Engine>,
     pub(crate) _guard: Arc<HandleGuard>,
 }
 
@@ -70,8 +70,8 @@ pub struct Metrics {
     pub events_corrupt: u64,
     /// Events that the API refused for good.
     pub events_rejected: u64,
-    /// Losses that the callback was not told of, because too many waited for it.
-    pub events_untold: u64,
+    /// Losses that did not reach the callback, because too many waited for it.
+    pub events_unreported: u64,
     /// Lines on disk that wait for replay.
     pub spill_pending: u64,
     /// The bytes of those lines.
@@ -83,7 +83,7 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    pub(crate) fn of(state: &State) -> Self {
+    pub(crate) fn of(state: &LoggerState) -> Self {
         let counters = state.counters;
         Self {
             events_queued: counters.queued,
@@ -94,7 +94,7 @@ impl Metrics {
             events_ignored: counters.ignored,
             events_corrupt: counters.corrupt,
             events_rejected: counters.rejected,
-            events_untold: counters.untold,
+            events_unreported: counters.unreported,
             spill_pending: state.backlog,
             spill_bytes: state.backlog_bytes,
             queue_depth: state.queue.len(),
@@ -115,41 +115,41 @@ pub enum LoggerHealth {
     System(String),
 }
 
-/// What came of an offer.
+/// The result of an offer.
 enum Offer {
-    Taken(Bells),
+    Taken(Wakeups),
     Refused(EventId, LossReason),
     Full,
 }
 
-/// Where an event enters that somebody waits for.
+/// Where an event goes whose caller waits for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Door {
+enum Destination {
     /// The main queue, on its way to the API.
     Queue,
     /// The spill, where there is one.
     Spill,
 }
 
-/// What came of an offer that somebody waits for.
+/// The result of an offer whose caller waits.
 enum Waiting {
     Taken(EventId),
-    Refused(Event, EventId, LossReason),
-    Full(Event),
+    Refused(BusinessEvent, EventId, LossReason),
+    Full(BusinessEvent),
 }
 
-/// While it lives somebody waits for the disk, and the writer does not wait for company.
-struct Hurry<'a>(&'a Hub);
+/// While it lives, a flush is waiting, and the writer does not wait for full batches.
+struct FlushGuard<'a>(&'a Engine);
 
-impl<'a> Hurry<'a> {
-    fn new(shared: &'a Hub) -> Self {
-        shared.state().flushing += 1;
-        shared.writer_bell.notify_one();
-        Self(shared)
+impl<'a> FlushGuard<'a> {
+    fn new(engine: &'a Engine) -> Self {
+        engine.state().flushing += 1;
+        engine.writer_wake.notify_one();
+        Self(engine)
     }
 }
 
-impl Drop for Hurry<'_> {
+impl Drop for FlushGuard<'_> {
     fn drop(&mut self) {
         self.0.state().flushing -= 1;
     }
@@ -164,9 +164,9 @@ impl Wake for ThreadWaker {
     }
 }
 
-/// Who is to be woken, once the lock is let go.
+/// Which tasks to wake, once the lock is released.
 #[derive(Default, Clone, Copy)]
-struct Bells {
+struct Wakeups {
     sender: bool,
     writer: bool,
 }
@@ -185,34 +185,34 @@ impl Logger {
     ///
     /// # Errors
     /// The event is handed back with the reason, and was reported as lost: there is no room, the
-    /// logger is stopping, or the disk was given up and the API is away too. The callback is told of
-    /// that on this thread.
-    pub fn log(&self, event: Event) -> Result<(), Refused> {
-        if !self.shared.config.asynchronous && self.shared.config.enabled {
+    /// logger is stopping, or the disk was given up and the API is away too. The callback gets it on
+    /// this thread.
+    pub fn log(&self, event: BusinessEvent) -> Result<(), Refused> {
+        if !self.engine.config.asynchronous && self.engine.config.enabled {
             return self.log_on_thread(event);
         }
         let mut slot = Some(event);
         loop {
             // Read before the lock is taken: it is a good part of what there is to do.
-            let now_ms = self.shared.clock.now_ms();
-            let mut state = self.shared.state();
+            let now_ms = self.engine.clock.now_ms();
+            let mut state = self.engine.state();
             match self.offer(&mut state, &mut slot, now_ms) {
-                Offer::Taken(bells) => {
+                Offer::Taken(wakeups) => {
                     drop(state);
-                    self.ring(bells);
+                    self.wake(wakeups);
                     return Ok(());
                 }
                 Offer::Refused(id, reason) => {
                     drop(state);
                     return Err(self.refuse(slot.unwrap_or_default(), id, &reason));
                 }
-                Offer::Full => drop(self.shared.wait_for_room(state)),
+                Offer::Full => drop(self.engine.wait_for_room(state)),
             }
         }
     }
 
     /// Takes these events on and says how many of them were; the others were reported as lost.
-    pub fn log_all(&self, events: impl IntoIterator<Item = Event>) -> usize {
+    pub fn log_all(&self, events: impl IntoIterator<Item = BusinessEvent>) -> usize {
         events
             .into_iter()
             .filter_map(|event| self.log(event).ok())
@@ -224,15 +224,15 @@ impl Logger {
     ///
     /// # Errors
     /// As for [`log`](Self::log).
-    pub async fn log_when_room(&self, event: Event) -> Result<(), Refused> {
+    pub async fn log_when_room(&self, event: BusinessEvent) -> Result<(), Refused> {
         let mut slot = Some(event);
         loop {
-            let room = self.shared.room.notified();
-            let now_ms = self.shared.clock.now_ms();
-            let offer = self.offer(&mut self.shared.state(), &mut slot, now_ms);
+            let room = self.engine.room.notified();
+            let now_ms = self.engine.clock.now_ms();
+            let offer = self.offer(&mut self.engine.state(), &mut slot, now_ms);
             match offer {
-                Offer::Taken(bells) => {
-                    self.ring(bells);
+                Offer::Taken(wakeups) => {
+                    self.wake(wakeups);
                     return Ok(());
                 }
                 Offer::Refused(id, reason) => {
@@ -252,8 +252,8 @@ impl Logger {
     ///
     /// # Errors
     /// The reason for which it was lost, and reported.
-    pub async fn log_durable(&self, event: Event) -> Result<EventId, LossReason> {
-        self.log_and_wait(event, Door::Spill).await
+    pub async fn log_durable(&self, event: BusinessEvent) -> Result<EventId, LossReason> {
+        self.log_and_wait(event, Destination::Spill).await
     }
 
     /// Takes an event on and returns once the API has it, or it is spilled because the API cannot
@@ -263,23 +263,27 @@ impl Logger {
     ///
     /// # Errors
     /// The reason for which it was lost, and reported.
-    pub async fn log_now(&self, event: Event) -> Result<EventId, LossReason> {
-        self.log_and_wait(event, Door::Queue).await
+    pub async fn log_now(&self, event: BusinessEvent) -> Result<EventId, LossReason> {
+        self.log_and_wait(event, Destination::Queue).await
     }
 
-    async fn log_and_wait(&self, event: Event, door: Door) -> Result<EventId, LossReason> {
-        if !self.shared.config.enabled {
-            let now_ms = self.shared.clock.now_ms();
-            let mut state = self.shared.state();
+    async fn log_and_wait(
+        &self,
+        event: BusinessEvent,
+        destination: Destination,
+    ) -> Result<EventId, LossReason> {
+        if !self.engine.config.enabled {
+            let now_ms = self.engine.clock.now_ms();
+            let mut state = self.engine.state();
             state.counters.ignored += 1;
             return Ok(state.ids.mint_at(now_ms));
         }
-        let (tell, told) = oneshot::channel();
-        let mut tell = Some(tell);
+        let (waiter, answer) = oneshot::channel();
+        let mut waiter = Some(waiter);
         let mut event = event;
         let id = loop {
-            let room = self.shared.room.notified();
-            let offer = self.offer_waiting(event, door, &mut tell);
+            let room = self.engine.room.notified();
+            let offer = self.offer_waiting(event, destination, &mut waiter);
             match offer {
                 Waiting::Taken(id) => break id,
                 Waiting::Refused(event, id, reason) => {
@@ -290,15 +294,15 @@ impl Logger {
             }
             room.await;
         };
-        match told.await {
+        match answer.await {
             Ok(outcome) => outcome.map(|()| id),
-            // Nobody is left who could tell: the logger's tasks were dropped with the event.
+            // The waiter was dropped with the event, because the tasks of the logger were.
             Err(_) => Err(reason::SHUTDOWN_QUEUED),
         }
     }
 
     /// Takes an event on and waits on this thread until it is delivered, spilled or lost.
-    fn log_on_thread(&self, event: Event) -> Result<(), Refused> {
+    fn log_on_thread(&self, event: BusinessEvent) -> Result<(), Refused> {
         let kept = event.clone();
         let mut waiting = Box::pin(self.log_now(event));
         let waker = Waker::from(Arc::new(ThreadWaker(std::thread::current())));
@@ -318,17 +322,17 @@ impl Logger {
     /// disk, and says whether that happened within `timeout`. What is on disk is safe, and its replay
     /// is not waited for.
     pub async fn flush(&self, timeout: Duration) -> bool {
-        let _hurry = Hurry::new(&self.shared);
-        let mut limit = self.shared.clock.sleep(timeout);
+        let _guard = FlushGuard::new(&self.engine);
+        let mut limit = self.engine.clock.sleep(timeout);
         loop {
-            let progress = self.shared.progress.notified();
-            if self.shared.state().is_flushed() {
+            let progress = self.engine.progress.notified();
+            if self.engine.state().is_flushed() {
                 return true;
             }
             tokio::select! {
                 biased;
                 () = progress => {}
-                () = &mut limit => return self.shared.state().is_flushed(),
+                () = &mut limit => return self.engine.state().is_flushed(),
             }
         }
     }
@@ -336,19 +340,19 @@ impl Logger {
     /// Where all events are, as one snapshot.
     #[must_use]
     pub fn account(&self) -> Account {
-        self.shared.state().account()
+        self.engine.state().account()
     }
 
-    /// What was counted, as one snapshot.
+    /// All counters, as one snapshot.
     #[must_use]
     pub fn metrics(&self) -> Metrics {
-        Metrics::of(&self.shared.state())
+        Metrics::of(&self.engine.state())
     }
 
     /// Whether the logger is well.
     #[must_use]
     pub fn health(&self) -> LoggerHealth {
-        let state = self.shared.state();
+        let state = self.engine.state();
         match (&state.spill_failure, &state.api_failure) {
             (Some(why), _) => LoggerHealth::System(why.clone()),
             (None, Some(why)) => LoggerHealth::Degraded(why.clone()),
@@ -356,23 +360,28 @@ impl Logger {
         }
     }
 
-    /// Takes the event out of its slot, if it takes it on: an event is large, and whoever logs pays
-    /// for every time it is moved.
+    /// Takes the event out of its slot, if it takes it on: an event is large, and the caller pays
+    /// for every move.
     #[inline]
-    fn offer(&self, state: &mut State, slot: &mut Option<Event>, now_ms: u64) -> Offer {
-        let shared = &*self.shared;
-        if !shared.config.enabled {
+    fn offer(
+        &self,
+        state: &mut LoggerState,
+        slot: &mut Option<BusinessEvent>,
+        now_ms: u64,
+    ) -> Offer {
+        let engine = &*self.engine;
+        if !engine.config.enabled {
             state.counters.ignored += 1;
-            return Offer::Taken(Bells::default());
+            return Offer::Taken(Wakeups::default());
         }
-        let capacity = shared.config.queue_capacity;
-        let full = if state.phase != Phase::Running {
+        let capacity = engine.config.queue_capacity;
+        let full = if state.phase != LoggerPhase::Running {
             Some(reason::SHUTDOWN_IN_PROGRESS)
-        } else if state.is_adrift() {
+        } else if state.has_nowhere_to_go() {
             Some(reason::SPILLOVER_WRITE_ERROR)
         } else if state.queue.len() < capacity {
             None
-        } else if !shared.can_spill(state) {
+        } else if !engine.can_spill(state) {
             Some(reason::QUEUE_FULL)
         } else if state.spill_depth() < capacity {
             None
@@ -380,7 +389,7 @@ impl Logger {
             Some(reason::SPILLOVER_QUEUE_FULL)
         };
         match full {
-            Some(_) if state.phase == Phase::Running && self.waits() => Offer::Full,
+            Some(_) if state.phase == LoggerPhase::Running && self.waits() => Offer::Full,
             Some(reason) => {
                 let id = state.ids.mint_at(now_ms);
                 state.accept_lost(id, reason.clone());
@@ -389,9 +398,9 @@ impl Logger {
             None => {
                 let id = state.ids.mint_at(now_ms);
                 let number = state.accept(id);
-                let mut bells = Bells::default();
+                let mut wakeups = Wakeups::default();
                 let Some(event) = slot.take() else {
-                    return Offer::Taken(bells);
+                    return Offer::Taken(wakeups);
                 };
                 let queued = Queued {
                     event,
@@ -405,12 +414,12 @@ impl Logger {
                 // With the breaker open the queue would only be a detour on the way to the disk.
                 if state.queue.is_empty()
                     && state.breaker.state() == BreakerState::Open
-                    && shared.can_spill(state)
+                    && engine.can_spill(state)
                     && state.spill_depth() < capacity
                 {
                     state.push_spill(queued);
-                    bells.writer = matches!(state.spill.len(), 1 | BATCH);
-                    return Offer::Taken(bells);
+                    wakeups.writer = matches!(state.spill.len(), 1 | BATCH);
+                    return Offer::Taken(wakeups);
                 }
                 // The oldest makes room for the newest: what is spilled was logged before what is
                 // queued, and stays in its order.
@@ -419,52 +428,52 @@ impl Logger {
                 {
                     state.push_spill(oldest);
                     // A writer that has work looks again by itself; a full batch does not wait.
-                    bells.writer = matches!(state.spill.len(), 1 | BATCH);
+                    wakeups.writer = matches!(state.spill.len(), 1 | BATCH);
                 }
                 state.queue.push_back(queued);
                 // Each sender that waits is woken once, not once per event until it runs.
-                if state.idle_senders > state.rung_senders {
-                    state.rung_senders += 1;
-                    bells.sender = true;
+                if state.idle_senders > state.woken_senders {
+                    state.woken_senders += 1;
+                    wakeups.sender = true;
                 }
-                Offer::Taken(bells)
+                Offer::Taken(wakeups)
             }
         }
     }
 
-    fn ring(&self, bells: Bells) {
-        if bells.sender {
-            self.shared.sender_bell.notify_one();
+    fn wake(&self, wakeups: Wakeups) {
+        if wakeups.sender {
+            self.engine.sender_wake.notify_one();
         }
-        if bells.writer {
-            self.shared.writer_bell.notify_one();
+        if wakeups.writer {
+            self.engine.writer_wake.notify_one();
         }
     }
 
     fn offer_waiting(
         &self,
-        event: Event,
-        door: Door,
-        tell: &mut Option<oneshot::Sender<Result<(), LossReason>>>,
+        event: BusinessEvent,
+        destination: Destination,
+        waiter: &mut Option<oneshot::Sender<Result<(), LossReason>>>,
     ) -> Waiting {
-        let shared = &*self.shared;
-        let now_ms = shared.clock.now_ms();
-        let mut state = shared.state();
+        let engine = &*self.engine;
+        let now_ms = engine.clock.now_ms();
+        let mut state = engine.state();
         let id = state.ids.mint_at(now_ms);
-        let is_spilling = door == Door::Spill && shared.can_spill(&state);
+        let is_spilling = destination == Destination::Spill && engine.can_spill(&state);
         let depth = if is_spilling {
             state.spill_depth()
         } else {
             state.queue.len()
         };
-        let is_adrift = state.is_adrift();
-        let refused = if state.phase != Phase::Running {
+        let has_nowhere_to_go = state.has_nowhere_to_go();
+        let refused = if state.phase != LoggerPhase::Running {
             Some(reason::SHUTDOWN_IN_PROGRESS)
-        } else if !is_adrift && depth < shared.config.queue_capacity {
+        } else if !has_nowhere_to_go && depth < engine.config.queue_capacity {
             None
         } else if self.waits() {
             return Waiting::Full(event);
-        } else if is_adrift {
+        } else if has_nowhere_to_go {
             Some(reason::SPILLOVER_WRITE_ERROR)
         } else if is_spilling {
             Some(reason::SPILLOVER_QUEUE_FULL)
@@ -482,26 +491,26 @@ impl Logger {
             timestamp_ms: now_ms,
             attempts: 0,
             number,
-            waiter: tell.take(),
+            waiter: waiter.take(),
         };
         if is_spilling {
             state.push_spill(queued);
-            shared.writer_bell.notify_one();
+            engine.writer_wake.notify_one();
         } else {
             state.queue.push_back(queued);
             state.counters.queued += 1;
-            shared.sender_bell.notify_one();
+            engine.sender_wake.notify_one();
         }
         Waiting::Taken(id)
     }
 
     fn waits(&self) -> bool {
-        self.shared.config.on_full == OnFull::Block
+        self.engine.config.on_full == OnFull::Block
     }
 
     /// Reports a refused event, which was posted as lost, and hands it back.
-    fn refuse(&self, event: Event, id: EventId, reason: &LossReason) -> Refused {
-        self.shared.call_back_with(&Loss {
+    fn refuse(&self, event: BusinessEvent, id: EventId, reason: &LossReason) -> Refused {
+        self.engine.call_back_with(&Loss {
             id: Some(id),
             event: Some(&event),
             reason,
@@ -511,7 +520,7 @@ impl Logger {
 }
 
 impl EventSink for Logger {
-    fn log(&self, event: Event) -> Result<(), Refused> {
+    fn log(&self, event: BusinessEvent) -> Result<(), Refused> {
         Self::log(self, event)
     }
 }

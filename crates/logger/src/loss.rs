@@ -3,7 +3,7 @@
 use tidegate_core::EventId;
 use tidegate_core::books::LossReason;
 
-use crate::event::Event;
+use crate::event::BusinessEvent;
 
 /// The reasons, which users' alerts depend on.
 pub mod reason {
@@ -59,14 +59,14 @@ pub mod reason {
     ];
 }
 
-/// An event that is gone, or set aside, as the loss callback is told.
+/// An event that is gone, or set aside, as the loss callback gets it.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Loss<'a> {
     /// Its id, where it is known: a corrupt line may not tell.
     pub id: Option<EventId>,
     /// The event, where it is at hand.
-    pub event: Option<&'a Event>,
+    pub event: Option<&'a BusinessEvent>,
     /// Why, as a stable code.
     pub reason: &'a LossReason,
 }

@@ -5,26 +5,26 @@ use std::time::Duration;
 
 use tidegate_core::breaker::{CallResult, Permit};
 
-use crate::api::{Answer, Judgment, Payload, ask};
-use crate::hub::Hub;
-use crate::sender::judge;
+use crate::api::{ApiAnswer, EventOutcome, Payload, ask};
+use crate::engine::Engine;
+use crate::sender::per_event;
 use crate::spill::{Rejection, ReplayBatch};
-use crate::state::Phase;
-use crate::task::Alive;
+use crate::state::LoggerPhase;
+use crate::task::ShutdownGuard;
 use crate::writer::WriterHandle;
 
 /// Lines per request, unless the configured batches are larger; alone, where they are single.
 const BATCH: usize = 200;
 
 pub(crate) struct Replayer {
-    pub(crate) shared: Arc<Hub>,
+    pub(crate) engine: Arc<Engine>,
     pub(crate) writer: WriterHandle,
-    pub(crate) _alive: Arc<Alive>,
+    pub(crate) _shutdown_guard: Arc<ShutdownGuard>,
 }
 
 /// How a round went.
 enum Round {
-    /// Something was settled: go on at once.
+    /// Lines were replayed: go on at once.
     Progress,
     /// Nothing waits.
     Empty,
@@ -43,29 +43,29 @@ impl Replayer {
         };
         let mut wait = Duration::ZERO;
         loop {
-            let bell = self.shared.replay_bell.notified();
+            let notified = self.engine.replay_wake.notified();
             if !wait.is_zero() {
                 tokio::select! {
                     biased;
-                    () = bell => {}
-                    () = self.shared.clock.sleep(wait) => {}
+                    () = notified => {}
+                    () = self.engine.clock.sleep(wait) => {}
                 }
             }
-            if self.shared.state().phase > Phase::Running {
+            if self.engine.state().phase > LoggerPhase::Running {
                 return;
             }
             let Some(permit) = self.permit(&batch) else {
-                wait = self.shared.config.replay_interval;
+                wait = self.engine.config.replay_interval;
                 continue;
             };
-            self.shared.state().is_replaying = true;
+            self.engine.state().is_replaying = true;
             let round = self.round(&mut batch, permit).await;
-            self.shared.state().is_replaying = false;
-            self.shared.progress.notify_waiters();
+            self.engine.state().is_replaying = false;
+            self.engine.progress.notify_waiters();
             wait = match round {
                 Round::Progress => Duration::ZERO,
-                Round::Empty => self.shared.config.replay_interval,
-                Round::Failed(after) => after.unwrap_or(self.shared.config.replay_interval),
+                Round::Empty => self.engine.config.replay_interval,
+                Round::Failed(after) => after.unwrap_or(self.engine.config.replay_interval),
                 Round::End => return,
             };
         }
@@ -73,8 +73,8 @@ impl Replayer {
 
     /// The right to a request, if the breaker allows one and something waits.
     fn permit(&self, batch: &ReplayBatch) -> Option<Permit> {
-        let now = self.shared.clock.elapsed();
-        let mut state = self.shared.state();
+        let now = self.engine.clock.elapsed();
+        let mut state = self.engine.state();
         if state.backlog == 0 && batch.lines.is_empty() {
             return None;
         }
@@ -103,16 +103,16 @@ impl Replayer {
         if payloads.is_empty() {
             // Only lines that cannot be read, which are set aside already.
             self.release(permit);
-            return self.settle(batch, Vec::new()).await;
+            return self.finish_lines(batch, Vec::new()).await;
         }
-        let began = self.shared.clock.elapsed();
-        let (judgments, retry_after) = self.send(&payloads, permit, began).await;
+        let began = self.engine.clock.elapsed();
+        let (outcomes, retry_after) = self.send(&payloads, permit, began).await;
         // One that fails ends the round: asking again at once would only hammer the API.
-        let has_failed = judgments.len() < payloads.len()
-            || judgments
+        let has_failed = outcomes.len() < payloads.len()
+            || outcomes
                 .iter()
-                .any(|j| matches!(j, Judgment::Failed { .. }));
-        match self.settle(batch, judgments).await {
+                .any(|j| matches!(j, EventOutcome::Failed { .. }));
+        match self.finish_lines(batch, outcomes).await {
             Round::Progress if has_failed => Round::Failed(retry_after),
             round @ (Round::Progress | Round::Empty | Round::Failed(_) | Round::End) => round,
         }
@@ -121,84 +121,84 @@ impl Replayer {
     /// Lines to send; none when the writer has ended. Reading past the end of a snapshot is what
     /// removes it.
     async fn read(&self) -> Option<ReplayBatch> {
-        let single = self.shared.config.batch_size == 1;
+        let single = self.engine.config.batch_size == 1;
         let max = if single {
             1
         } else {
-            self.shared.config.batch_size.max(BATCH)
+            self.engine.config.batch_size.max(BATCH)
         };
         self.writer.read(max).await
     }
 
-    /// Sends the payloads, in halves where they are too many, and gives a judgment for each of
+    /// Sends the payloads, in halves where they are too many, and gives an outcome for each of
     /// them, or for the first of them up to a failure.
     async fn send(
         &self,
         payloads: &[Payload],
         permit: Permit,
         began: Duration,
-    ) -> (Vec<Judgment>, Option<Duration>) {
-        let mut judgments = Vec::new();
+    ) -> (Vec<EventOutcome>, Option<Duration>) {
+        let mut outcomes = Vec::new();
         let mut retry_after = None;
         let mut size = payloads.len();
-        while judgments.len() < payloads.len() {
-            let rest = &payloads[judgments.len()..];
+        while outcomes.len() < payloads.len() {
+            let rest = &payloads[outcomes.len()..];
             let part = &rest[..size.min(rest.len())];
             let answer = tokio::select! {
                 biased;
-                answer = ask(&*self.shared.api, part) => answer,
+                answer = ask(&*self.engine.api, part) => answer,
                 // It may have arrived or not: it is still on disk, and is sent again.
-                () = self.shared.abandoned.wait() => break,
+                () = self.engine.abandoned.wait() => break,
             };
-            if matches!(answer, Answer::TooLarge) && part.len() > 1 {
+            if matches!(answer, ApiAnswer::TooLarge) && part.len() > 1 {
                 size = part.len() / 2;
                 continue;
             }
-            let judged = judge(answer, part.len());
-            self.shared.state().api_failure = judged.failure;
-            retry_after = retry_after.max(judged.retry_after);
-            let has_failed = judged
-                .judgments
+            let sent = per_event(answer, part.len());
+            self.engine.state().api_failure = sent.failure;
+            retry_after = retry_after.max(sent.retry_after);
+            let has_failed = sent
+                .outcomes
                 .iter()
-                .any(|j| matches!(j, Judgment::Failed { .. }));
-            judgments.extend(judged.judgments);
+                .any(|j| matches!(j, EventOutcome::Failed { .. }));
+            outcomes.extend(sent.outcomes);
             if has_failed {
                 break;
             }
         }
-        let has_failed = judgments
+        let has_failed = outcomes
             .iter()
-            .any(|j| matches!(j, Judgment::Failed { .. }));
-        let now = self.shared.clock.elapsed();
-        if judgments.len() < payloads.len() && !has_failed {
+            .any(|j| matches!(j, EventOutcome::Failed { .. }));
+        let now = self.engine.clock.elapsed();
+        if outcomes.len() < payloads.len() && !has_failed {
             // Given up on our side, which says nothing about the other one.
             self.release(permit);
-            return (judgments, retry_after);
+            return (outcomes, retry_after);
         }
         let result = if has_failed {
             CallResult::Failure
         } else {
             CallResult::Success
         };
-        self.shared
+        self.engine
             .state()
             .breaker
             .record(permit, result, now.saturating_sub(began), now);
-        self.shared.keeper_bell.notify_one();
-        self.shared.sender_bell.notify_one();
-        (judgments, retry_after)
+        self.engine.timer_wake.notify_one();
+        self.engine.sender_wake.notify_one();
+        (outcomes, retry_after)
     }
 
-    /// Settles the lines up to the first that failed.
-    async fn settle(&self, batch: &mut ReplayBatch, judgments: Vec<Judgment>) -> Round {
-        let mut judgments = judgments.into_iter();
+    /// Marks the lines up to the first that failed as replayed.
+    async fn finish_lines(&self, batch: &mut ReplayBatch, outcomes: Vec<EventOutcome>) -> Round {
+        let mut outcomes = outcomes.into_iter();
         let mut rejected = Vec::new();
         let mut count = 0;
         for line in &batch.lines {
             if let Some(payload) = &line.payload {
-                match judgments.next() {
-                    Some(Judgment::Stored) => {}
-                    Some(Judgment::Rejected {
+                match outcomes.next() {
+                    Some(EventOutcome::Stored) => {}
+                    Some(EventOutcome::Rejected {
                         code,
                         message,
                         status,
@@ -210,7 +210,7 @@ impl Replayer {
                         status,
                         attempts: 1,
                     }),
-                    Some(Judgment::Failed { .. }) | None => break,
+                    Some(EventOutcome::Failed { .. }) | None => break,
                 }
             }
             count += 1;
@@ -221,7 +221,7 @@ impl Replayer {
         let before = batch.lines.len();
         match self
             .writer
-            .settle(std::mem::take(batch), count, rejected)
+            .mark_replayed(std::mem::take(batch), count, rejected)
             .await
         {
             Some(rest) => *batch = rest,
@@ -241,6 +241,6 @@ impl Replayer {
     }
 
     fn release(&self, permit: Permit) {
-        self.shared.state().breaker.release(permit);
+        self.engine.state().breaker.release(permit);
     }
 }

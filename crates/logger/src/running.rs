@@ -10,10 +10,10 @@ use tokio::sync::oneshot;
 
 use crate::api::Api;
 use crate::config::LoggerConfig;
-use crate::hub::LossCallback;
+use crate::engine::LossCallback;
 use crate::logger::Logger;
 use crate::spill::SpillError;
-use crate::task::Report;
+use crate::task::LoggerReport;
 
 /// Why a logger could not be started.
 #[derive(Debug, thiserror::Error)]
@@ -23,7 +23,7 @@ pub enum StartError {
     #[error(transparent)]
     Spill(#[from] SpillError),
     /// The operating system has no runtime to give: no file descriptors, for instance.
-    #[error("could not make the runtime of the event logger")]
+    #[error("could not create the runtime of the event logger")]
     Runtime(#[source] io::Error),
     /// The operating system has no thread to give.
     #[error("could not start the thread of the event logger")]
@@ -44,13 +44,13 @@ impl Classify for StartError {
 ///
 /// ```
 /// use std::sync::Arc;
-/// use tidegate_logger::{Event, LoggerConfig, RunningLogger};
-/// # use tidegate_logger::{Answer, Api, Judgment, Payload, Sending};
+/// use tidegate_logger::{BusinessEvent, LoggerConfig, RunningLogger};
+/// # use tidegate_logger::{ApiAnswer, Api, EventOutcome, Payload, Sending};
 /// # #[derive(Debug)] struct Sink;
 /// # impl Api for Sink { fn send<'a>(&'a self, batch: &'a [Payload]) -> Sending<'a> {
-/// #     Box::pin(async move { Answer::Judged(vec![Judgment::Stored; batch.len()]) }) } }
+/// #     Box::pin(async move { ApiAnswer::PerEvent(vec![EventOutcome::Stored; batch.len()]) }) } }
 /// let logger = RunningLogger::start(LoggerConfig::builder().build()?, Arc::new(Sink), None)?;
-/// logger.log(Event::step("CreateBooking", "BookingCreated", "Booking BK-1 created"))?;
+/// logger.log(BusinessEvent::step("CreateBooking", "BookingCreated", "Booking BK-1 created"))?;
 /// assert_eq!(logger.shutdown().account.delivered, 1);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -58,7 +58,7 @@ impl Classify for StartError {
 pub struct RunningLogger {
     logger: Logger,
     stop: Option<oneshot::Sender<()>>,
-    thread: Option<std::thread::JoinHandle<Report>>,
+    thread: Option<std::thread::JoinHandle<LoggerReport>>,
 }
 
 impl RunningLogger {
@@ -103,11 +103,11 @@ impl RunningLogger {
     /// # Panics
     /// When the logger's own thread did, which is a bug.
     #[must_use]
-    pub fn shutdown(mut self) -> Report {
+    pub fn shutdown(mut self) -> LoggerReport {
         self.stop_and_join().expect("the logger ends with a report")
     }
 
-    fn stop_and_join(&mut self) -> Option<Report> {
+    fn stop_and_join(&mut self) -> Option<LoggerReport> {
         drop(self.stop.take());
         self.thread.take()?.join().ok()
     }

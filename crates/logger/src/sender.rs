@@ -9,26 +9,26 @@ use tidegate_core::Code;
 use tidegate_core::books::Place;
 use tidegate_core::breaker::{BreakerState, CallResult, Permit};
 
-use crate::api::{Answer, Judgment, Payload, ask};
+use crate::api::{ApiAnswer, EventOutcome, Payload, ask};
+use crate::batch_guard::BatchGuard;
+use crate::engine::Engine;
 use crate::event::Encoder;
-use crate::held::Held;
-use crate::hub::Hub;
 use crate::loss::reason;
 use crate::spill::Rejection;
-use crate::state::{Phase, Queued, State};
-use crate::task::Alive;
-use crate::writer::{Aside, WriterHandle};
+use crate::state::{LoggerPhase, LoggerState, Queued};
+use crate::task::ShutdownGuard;
+use crate::writer::{PendingReject, WriterHandle};
 
 /// One sender.
 pub(crate) struct Sender {
-    pub(crate) shared: Arc<Hub>,
+    pub(crate) engine: Arc<Engine>,
     pub(crate) writer: Option<WriterHandle>,
     /// Whether it has just waited for more, in vain.
     pub(crate) has_lingered: bool,
-    pub(crate) _alive: Arc<Alive>,
+    pub(crate) _shutdown_guard: Arc<ShutdownGuard>,
 }
 
-/// What there is to do.
+/// The next step of a sender.
 enum Next {
     Batch(Vec<Queued>, Permit),
     /// The breaker is in the way; with a spill these go there.
@@ -49,9 +49,9 @@ impl Sender {
                 Next::Linger => self.linger().await,
                 Next::Batch(batch, permit) => self.send(batch, permit).await,
                 Next::Spill(batch) => {
-                    let shared = Arc::clone(&self.shared);
-                    let mut batch = Held::sending(&shared, batch);
-                    let spilled = shared.spill_or_lose(batch.take(), reason::CIRCUIT_OPEN);
+                    let engine = Arc::clone(&self.engine);
+                    let mut batch = BatchGuard::sending(&engine, batch);
+                    let spilled = engine.spill_or_lose(batch.take(), reason::CIRCUIT_OPEN);
                     spilled.await;
                 }
                 Next::Wait => self.wait().await,
@@ -61,11 +61,11 @@ impl Sender {
     }
 
     fn next(&self) -> Next {
-        let shared = &*self.shared;
-        let now = shared.clock.elapsed();
-        let mut state = shared.state();
-        if state.phase >= Phase::Draining
-            || (state.phase > Phase::Running && state.queue.is_empty())
+        let engine = &*self.engine;
+        let now = engine.clock.elapsed();
+        let mut state = engine.state();
+        if state.phase >= LoggerPhase::Draining
+            || (state.phase > LoggerPhase::Running && state.queue.is_empty())
         {
             return Next::End;
         }
@@ -73,15 +73,15 @@ impl Sender {
             return Next::Linger;
         }
         if state.queue.is_empty() {
-            // Counted under the same lock, so that the next event to come rings.
+            // Counted under the same lock, so that the next event to come wakes it.
             state.idle_senders += 1;
             return Next::Wait;
         }
         match state.breaker.try_acquire(now) {
             Some(permit) => Next::Batch(self.take(&mut state), permit),
-            None if shared.can_spill(&state) => Next::Spill(self.take(&mut state)),
+            None if engine.can_spill(&state) => Next::Spill(self.take(&mut state)),
             // Without a spill events wait in the queue for the breaker, and not at all when we stop.
-            None if state.phase > Phase::Running => Next::End,
+            None if state.phase > LoggerPhase::Running => Next::End,
             None => {
                 state.idle_senders += 1;
                 Next::Wait
@@ -89,12 +89,12 @@ impl Sender {
         }
     }
 
-    fn take(&self, state: &mut State) -> Vec<Queued> {
-        let count = self.shared.config.batch_size.min(state.queue.len());
+    fn take(&self, state: &mut LoggerState) -> Vec<Queued> {
+        let count = self.engine.config.batch_size.min(state.queue.len());
         let batch: Vec<Queued> = state.queue.drain(..count).collect();
         state.sending += count;
-        if state.blocked > 0 || self.shared.config.on_full == crate::config::OnFull::Block {
-            self.shared.ring_room();
+        if state.blocked > 0 || self.engine.config.on_full == crate::config::OnFull::Block {
+            self.engine.wake_room();
         }
         batch
     }
@@ -102,39 +102,39 @@ impl Sender {
     /// A moment in which events that come need not wake us: waking is the dearest thing that
     /// logging can cost.
     async fn linger(&self) {
-        self.shared.clock.sleep(LINGER).await;
+        self.engine.clock.sleep(LINGER).await;
     }
 
     async fn wait(&mut self) {
-        let shared = Arc::clone(&self.shared);
-        let bell = shared.sender_bell.notified();
-        // A missed ring costs no more than the wait for a batch, or a second.
-        let nap = shared
+        let engine = Arc::clone(&self.engine);
+        let notified = engine.sender_wake.notified();
+        // A missed wake-up costs no more than the wait for a batch, or a second.
+        let nap = engine
             .config
             .max_batch_wait
             .clamp(Duration::from_millis(1), NAP);
         tokio::select! {
             biased;
-            () = bell => {}
-            () = shared.clock.sleep(nap) => {}
+            () = notified => {}
+            () = engine.clock.sleep(nap) => {}
         }
-        let mut state = shared.state();
+        let mut state = engine.state();
         state.idle_senders -= 1;
-        state.rung_senders = state.rung_senders.saturating_sub(1);
+        state.woken_senders = state.woken_senders.saturating_sub(1);
     }
 
     /// Sends a batch; one that is too large goes in halves.
     async fn send(&mut self, batch: Vec<Queued>, permit: Permit) {
-        let shared = Arc::clone(&self.shared);
+        let engine = Arc::clone(&self.engine);
         let mut permit = Some(permit);
-        let mut parts = VecDeque::from([Held::sending(&shared, batch)]);
+        let mut parts = VecDeque::from([BatchGuard::sending(&engine, batch)]);
         while let Some(mut batch) = parts.pop_front() {
             let count = batch.len();
             let permit = match permit.take() {
                 Some(permit) => Some(permit),
                 None => {
-                    let now = self.shared.clock.elapsed();
-                    self.shared.state().breaker.try_acquire(now)
+                    let now = self.engine.clock.elapsed();
+                    self.engine.state().breaker.try_acquire(now)
                 }
             };
             let Some(permit) = permit else {
@@ -143,35 +143,36 @@ impl Sender {
                 continue;
             };
             let payloads = self.payloads(&batch);
-            let began = self.shared.clock.elapsed();
+            let began = self.engine.clock.elapsed();
             let answer = tokio::select! {
                 biased;
-                answer = ask(&*shared.api, &payloads) => Some(answer),
-                () = shared.abandoned.wait() => None,
+                answer = ask(&*engine.api, &payloads) => Some(answer),
+                () = engine.abandoned.wait() => None,
             };
             match answer {
                 // It may have arrived or not: spilled, it is sent again under the same id.
                 None => {
-                    shared.state().breaker.release(permit);
-                    let spilled = shared.spill_or_lose(batch.take(), reason::SHUTDOWN_QUEUED);
+                    engine.state().breaker.release(permit);
+                    let spilled = engine.spill_or_lose(batch.take(), reason::SHUTDOWN_QUEUED);
                     spilled.await;
                 }
-                Some(Answer::TooLarge) if count > 1 => {
-                    shared.state().breaker.release(permit);
+                Some(ApiAnswer::TooLarge) if count > 1 => {
+                    engine.state().breaker.release(permit);
                     let second = batch.split_off(count / 2);
                     parts.push_front(second);
                     parts.push_front(batch);
                 }
                 Some(answer) => {
-                    let judged = judge(answer, count);
-                    self.settle(batch, &payloads, judged, permit, began).await;
+                    let sent = per_event(answer, count);
+                    self.finish_batch(batch, &payloads, sent, permit, began)
+                        .await;
                 }
             }
         }
     }
 
-    fn payloads(&self, batch: &Held<'_>) -> Vec<Payload> {
-        let mut encoder = Encoder::new(&self.shared.config.defaults);
+    fn payloads(&self, batch: &BatchGuard<'_>) -> Vec<Payload> {
+        let mut encoder = Encoder::new(&self.engine.config.defaults);
         batch
             .events()
             .map(|queued| {
@@ -185,25 +186,25 @@ impl Sender {
             .collect()
     }
 
-    async fn settle(
+    async fn finish_batch(
         &mut self,
-        mut batch: Held<'_>,
+        mut batch: BatchGuard<'_>,
         payloads: &[Payload],
-        judged: Judged,
+        sent: SendOutcomes,
         permit: Permit,
         began: Duration,
     ) {
-        let shared = Arc::clone(&self.shared);
+        let engine = Arc::clone(&self.engine);
         let mut stored = Vec::new();
         let mut rejected = Vec::new();
         let mut failed = Vec::new();
-        for ((queued, payload), judgment) in
-            batch.take().into_iter().zip(payloads).zip(judged.judgments)
+        for ((queued, payload), outcome) in
+            batch.take().into_iter().zip(payloads).zip(sent.outcomes)
         {
-            match judgment {
-                Judgment::Stored => stored.push(queued),
-                Judgment::Failed { .. } => failed.push(queued),
-                Judgment::Rejected {
+            match outcome {
+                EventOutcome::Stored => stored.push(queued),
+                EventOutcome::Failed { .. } => failed.push(queued),
+                EventOutcome::Rejected {
                     code,
                     message,
                     status,
@@ -222,94 +223,94 @@ impl Sender {
                 }
             }
         }
-        let now = shared.clock.elapsed();
+        let now = engine.clock.elapsed();
         let result = if failed.is_empty() {
             CallResult::Success
         } else {
             CallResult::Failure
         };
         let (has_changed, has_opened) = {
-            let mut state = shared.state();
+            let mut state = engine.state();
             state.post(
                 stored.iter().map(|q| q.id),
                 Place::InFlight,
                 Place::Delivered,
             );
             state.counters.sent += stored.len() as u64;
-            state.api_failure = judged.failure;
+            state.api_failure = sent.failure;
             let took = now.saturating_sub(began);
             let change = state.breaker.record(permit, result, took, now);
             let has_opened = change.is_some_and(|change| change.to == BreakerState::Open);
             (change.is_some(), has_opened)
         };
         for mut queued in stored {
-            queued.tell(Ok(()));
+            queued.notify_waiter(Ok(()));
         }
         if has_changed {
-            shared.ring_room();
+            engine.wake_room();
         }
-        // What failed goes first: setting aside waits for the disk, and the disk may hang.
-        let rejected = self.hold_aside(rejected);
+        // Failed events go first: setting aside waits for the disk, and the disk may hang.
+        let rejected = self.add_pending_rejects(rejected);
         if has_opened {
             self.spill_all(failed).await;
         } else {
-            self.retry(failed, judged.retry_after).await;
+            self.retry(failed, sent.retry_after).await;
         }
         self.set_aside(rejected).await;
         drop(batch);
-        shared.keeper_bell.notify_one();
-        shared.replay_bell.notify_one();
+        engine.timer_wake.notify_one();
+        engine.replay_wake.notify_one();
     }
 
-    /// Puts what the API refused for good where the writer finds it, or whoever stops the logger.
-    fn hold_aside(&self, rejected: Vec<(Queued, Rejection)>) -> Vec<Aside> {
-        let mut state = self.shared.state();
+    /// Puts events that the API refused for good where the writer, or a stop, finds them.
+    fn add_pending_rejects(&self, rejected: Vec<(Queued, Rejection)>) -> Vec<PendingReject> {
+        let mut state = self.engine.state();
         state.counters.rejected += rejected.len() as u64;
         rejected
             .into_iter()
             .map(|(queued, rejection)| {
                 let number = queued.number;
-                state.aside.insert(number, queued);
-                Aside { number, rejection }
+                state.pending_rejects.insert(number, queued);
+                PendingReject { number, rejection }
             })
             .collect()
     }
 
     /// Has the writer keep what the API refused for good, where there is a spill; else it is lost.
-    async fn set_aside(&self, rejected: Vec<Aside>) {
+    async fn set_aside(&self, rejected: Vec<PendingReject>) {
         if rejected.is_empty() {
             return;
         }
-        let numbers: Vec<u64> = rejected.iter().map(|aside| aside.number).collect();
+        let numbers: Vec<u64> = rejected.iter().map(|reject| reject.number).collect();
         let is_kept = match &self.writer {
             Some(writer) => writer.set_aside(rejected).await,
             None => false,
         };
         if !is_kept {
             // Those that are not there any more were reported when the logger stopped.
-            let events = self.shared.state().take_aside(&numbers);
-            self.shared.lose(events, reason::REJECTED);
+            let events = self.engine.state().take_pending_rejects(&numbers);
+            self.engine.lose(events, reason::REJECTED);
         }
     }
 
     /// Schedules another attempt for each, or gives up on those that had enough.
     async fn retry(&self, failed: Vec<Queued>, retry_after: Option<Duration>) {
-        let shared = &*self.shared;
+        let engine = &*self.engine;
         let (mut exhausted, mut crowded, mut stopping) = (Vec::new(), Vec::new(), Vec::new());
         // One wait for all that failed together, so that they go out together again.
         let mut waits: BTreeMap<u32, Duration> = BTreeMap::new();
-        let now = shared.clock.elapsed();
+        let now = engine.clock.elapsed();
         for mut queued in failed {
             queued.attempts += 1;
             let retry = queued.attempts - 1;
-            let wait = *waits.entry(retry).or_insert_with(|| shared.backoff(retry));
+            let wait = *waits.entry(retry).or_insert_with(|| engine.backoff(retry));
             let due = now.saturating_add(wait.max(retry_after.unwrap_or_default()));
-            let mut state = shared.state();
-            if state.phase > Phase::Running {
+            let mut state = engine.state();
+            if state.phase > LoggerPhase::Running {
                 stopping.push(queued);
-            } else if queued.attempts > shared.config.max_retries {
+            } else if queued.attempts > engine.config.max_retries {
                 exhausted.push(queued);
-            } else if state.retries.len() >= shared.config.queue_capacity {
+            } else if state.retries.len() >= engine.config.queue_capacity {
                 crowded.push(queued);
             } else {
                 state.post([queued.id], Place::InFlight, Place::Retrying);
@@ -317,23 +318,23 @@ impl Sender {
             }
         }
         self.with_older_retries(&mut exhausted);
-        // All three are taken in hand before the first of them may have to wait.
-        let exhausted = shared.spill_or_lose(exhausted, reason::RETRIES_EXHAUSTED);
-        let crowded = shared.spill_or_lose(crowded, reason::RETRY_EXECUTOR_REJECTED);
-        let stopping = shared.spill_or_lose(stopping, reason::SHUTDOWN_PENDING_RETRY);
+        // All three are guarded before the first of them may have to wait.
+        let exhausted = engine.spill_or_lose(exhausted, reason::RETRIES_EXHAUSTED);
+        let crowded = engine.spill_or_lose(crowded, reason::RETRY_EXECUTOR_REJECTED);
+        let stopping = engine.spill_or_lose(stopping, reason::SHUTDOWN_PENDING_RETRY);
         exhausted.await;
         crowded.await;
         stopping.await;
     }
 
-    /// What is about to be spilled takes along what was logged before it and waits for a retry, so
-    /// that it is not overtaken on the disk.
+    /// Adds the older events that wait for a retry to those about to be spilled, so that they are not
+    /// overtaken on the disk.
     fn with_older_retries(&self, spilled: &mut Vec<Queued>) {
         let Some(newest) = spilled.iter().map(|queued| queued.number).max() else {
             return;
         };
-        let mut state = self.shared.state();
-        if !self.shared.can_spill(&state) {
+        let mut state = self.engine.state();
+        if !self.engine.can_spill(&state) {
             return;
         }
         let retries = std::mem::take(&mut state.retries);
@@ -350,17 +351,17 @@ impl Sender {
     /// The breaker has opened: what failed and what waits for a retry goes to the spill before
     /// anything newer does, in the order in which it was logged. Without a spill it is retried.
     async fn spill_all(&self, mut failed: Vec<Queued>) {
-        let shared = &*self.shared;
+        let engine = &*self.engine;
         let waiting = {
-            let mut state = shared.state();
-            shared.can_spill(&state).then(|| state.take_retries())
+            let mut state = engine.state();
+            engine.can_spill(&state).then(|| state.take_retries())
         };
         match waiting {
             Some(waiting) => failed.extend(waiting),
             None => return self.retry(failed, None).await,
         }
         failed.sort_by_key(|queued| queued.number);
-        shared.spill_or_lose(failed, reason::CIRCUIT_OPEN).await;
+        engine.spill_or_lose(failed, reason::CIRCUIT_OPEN).await;
     }
 }
 
@@ -370,56 +371,56 @@ const LINGER: Duration = Duration::from_millis(1);
 /// The longest nap of an idle sender.
 const NAP: Duration = Duration::from_secs(1);
 
-/// An answer as one judgment per event.
-pub(crate) struct Judged {
-    pub(crate) judgments: Vec<Judgment>,
+/// An answer as one outcome per event.
+pub(crate) struct SendOutcomes {
+    pub(crate) outcomes: Vec<EventOutcome>,
     pub(crate) retry_after: Option<Duration>,
     /// Why the API refuses us as a whole, if it does.
     pub(crate) failure: Option<String>,
 }
 
-/// Turns an answer into one judgment per event.
-pub(crate) fn judge(answer: Answer, count: usize) -> Judged {
-    let all = |judgment: Judgment| vec![judgment; count];
+/// Turns an answer into one outcome per event.
+pub(crate) fn per_event(answer: ApiAnswer, count: usize) -> SendOutcomes {
+    let all = |outcome: EventOutcome| vec![outcome; count];
     match answer {
-        Answer::Judged(judgments) if judgments.len() == count => Judged {
-            judgments,
+        ApiAnswer::PerEvent(outcomes) if outcomes.len() == count => SendOutcomes {
+            outcomes,
             retry_after: None,
             failure: None,
         },
-        // An answer about other events than ours tells nothing about ours.
-        Answer::Judged(judgments) => {
-            let message = format!("{} judgments for {count} events", judgments.len());
+        // An answer about other events says nothing about ours.
+        ApiAnswer::PerEvent(outcomes) => {
+            let message = format!("{} outcomes for {count} events", outcomes.len());
             let code = Code::from_static("answer.unreadable");
             let failure = Some(format!("{code}: {message}"));
-            Judged {
-                judgments: all(Judgment::Failed { code, message }),
+            SendOutcomes {
+                outcomes: all(EventOutcome::Failed { code, message }),
                 retry_after: None,
                 failure,
             }
         }
-        Answer::TooLarge => {
+        ApiAnswer::TooLarge => {
             let code = Code::from_static("body.too_large");
             let message = "the event alone is too large for the API".to_owned();
-            let judgments = all(Judgment::Rejected {
+            let outcomes = all(EventOutcome::Rejected {
                 code,
                 message,
                 status: Some(413),
             });
-            Judged {
-                judgments,
+            SendOutcomes {
+                outcomes,
                 retry_after: None,
                 failure: None,
             }
         }
-        Answer::Failed(failed) => {
+        ApiAnswer::Failed(failed) => {
             let failure = Some(format!("{}: {}", failed.code, failed.message));
-            let judgment = Judgment::Failed {
+            let outcome = EventOutcome::Failed {
                 code: failed.code,
                 message: failed.message,
             };
-            Judged {
-                judgments: all(judgment),
+            SendOutcomes {
+                outcomes: all(outcome),
                 retry_after: failed.retry_after,
                 failure,
             }

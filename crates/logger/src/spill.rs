@@ -5,7 +5,7 @@
 //! | file | role | written | removed |
 //! |---|---|---|---|
 //! | `eventlog-spillover.jsonl` | active: new events are appended here | whole batches, synced | renamed at rotation |
-//! | `eventlog-spillover.replay.jsonl` | snapshot that is being replayed | never | when every line is settled |
+//! | `eventlog-spillover.replay.jsonl` | snapshot that is being replayed | never | when every line is replayed |
 //! | `eventlog-spillover.replay.cursor` | how far replay has come: two slots of 64 bytes | in turn, synced | after the snapshot |
 //! | `eventlog-spillover.sealed-N.jsonl` | an active file whose sync failed | never | renamed when its turn comes |
 //! | `eventlog-spillover.corrupt.jsonl` | lines that cannot be read, byte for byte | appended, synced | never |
@@ -30,7 +30,7 @@
 //! cursor that is behind costs duplicates, which carry their id. The books carry the cursor they
 //! agree with, so that they can be checked whichever of the two files is newer.
 //!
-//! **Invariant:** a line is removed from the directory only after the API settled it, or a copy of
+//! **Invariant:** a line is removed from the directory only after the API has stored it, or a copy of
 //! it was synced to a file that is kept.
 //! **Invariant:** after a sync failed, that file is never synced again and nothing that was not
 //! covered by an earlier sync is trusted.
@@ -58,14 +58,14 @@ use std::path::{Path, PathBuf};
 use tidegate_core::env::{Disk, OpenMode};
 use tidegate_core::{Classify, FailureClass};
 
-pub(crate) use batch::{Lent, Mark, Outcome, Prepared};
+pub(crate) use batch::{AppendPosition, Prepared, SyncHandle, WriteOutcome};
 pub use directory::SpillDirectory;
 pub use find::find;
-pub use inspect::{Finding, InspectedFile, Inspection, Level, Role, inspect};
-pub use recount::{Recount, recount};
+pub use inspect::{FindingLevel, InspectedFile, Role, SpillFinding, SpillInspection, inspect};
+pub use recount::{SpillRecount, recount};
 pub(crate) use replay::ReplayBatch;
 pub(crate) use set_aside::Rejection;
-pub(crate) use spool::{Append, Caps, Recovered, Spool, Written, settle_corrupt};
+pub(crate) use spool::{AppendResult, BatchWritten, Caps, Recovered, Spool, post_corrupt_lines};
 
 /// The active file.
 pub const ACTIVE: &str = "eventlog-spillover.jsonl";
@@ -130,7 +130,7 @@ pub enum SpillError {
     /// A file could not be read, written or renamed.
     #[error("could not {doing} `{path}`")]
     Disk {
-        /// What was being done.
+        /// The operation.
         doing: &'static str,
         /// The file.
         path: PathBuf,
@@ -177,13 +177,13 @@ impl Classify for SpillError {
 /// be made, if it is read.
 fn rewrite(disk: &dyn Disk, path: &Path) -> Result<(), SpillError> {
     let temporary = path.with_extension("new");
-    // What a crash left of an earlier try.
+    // A crash may have left an earlier try.
     disk.remove(&temporary).ok();
     match copy(disk, path, &temporary) {
         Err(error) if error.is_full() => {
             tracing::warn!(
                 path = %path.display(),
-                "no room to write the file anew; it is written over itself"
+                "no room to copy the file; overwriting it in place"
             );
             disk.remove(&temporary).ok();
             rewrite_in_place(disk, path)

@@ -1,24 +1,24 @@
-//! How events pass from the spill queue through the writer's hand to the disk, back, or to the callback.
+//! How events pass from the spill queue through the spill buffer to the disk, or back.
 //!
-//! **Invariant:** whoever stops the logger takes everything out of the hand at any moment, and does it
-//! under the lock of the hand. So what is taken out of it is kept elsewhere or posted as lost, and the
-//! counts follow it, before that lock is let go; losses are reported right after.
+//! **Invariant:** a stop of the logger may empty the buffer at any moment, under the lock of the buffer.
+//! So events that leave the buffer are stored elsewhere or posted as lost, and the counts follow,
+//! before that lock is released; losses are reported right after.
 
 use tidegate_core::books::{LossReason, Place, postings};
 use tidegate_core::breaker::BreakerState;
 
 use crate::config::OnFull;
-use crate::hand::Hand;
 use crate::loss::reason;
-use crate::spill::Written;
-use crate::state::{Phase, Queued, State};
+use crate::spill::BatchWritten;
+use crate::state::{LoggerPhase, LoggerState, Queued};
+use crate::writer::SpillBuffer;
 
-use super::hub::{Hub, Unreported};
+use super::engine::{Engine, PostedLosses};
 
-/// What came of events that the disk was asked to keep.
+/// The outcome of a spill write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Settled {
-    /// All of them have left the hand.
+pub(crate) enum SpillOutcome {
+    /// All of them have left the buffer.
     All,
     /// Some wait for room on the disk.
     Waiting,
@@ -27,27 +27,27 @@ pub(crate) enum Settled {
     TooLate,
 }
 
-impl Hub {
+impl Engine {
     /// Takes what waits in the spill queue, and says how many there are behind the first `skip`.
     pub(crate) fn refill(&self, skip: usize) -> usize {
-        let mut hand = self.hand();
+        let mut buffer = self.spill_buffer();
         let mut state = self.state();
-        if hand.is_given_up() {
+        if buffer.is_given_up() {
             // Nobody waits for the disk any more, and the writer is to end.
             let late = state.spill.drain(..).collect();
             let late = self.post_lost(&mut state, late, reason::SPILLOVER_WRITE_ERROR);
-            drop((state, hand));
+            drop((state, buffer));
             self.report_lost(late);
             return 0;
         }
-        hand.refill(&mut state);
-        hand.len().saturating_sub(skip)
+        buffer.refill(&mut state);
+        buffer.len().saturating_sub(skip)
     }
 
-    /// Settles the first events of the hand after they were written; the directory has so many bytes
-    /// now.
-    pub(crate) fn settle_written(&self, written: Written, bytes: u64) -> Settled {
-        let Written {
+    /// Removes the first events of the buffer after they were written; the directory has so many
+    /// bytes now.
+    pub(crate) fn finish_written(&self, written: BatchWritten, bytes: u64) -> SpillOutcome {
+        let BatchWritten {
             taken,
             ids,
             refused,
@@ -57,9 +57,9 @@ impl Hub {
             Some(Place::InFlight),
             Some(Place::Spilled),
         );
-        let mut hand = self.hand();
-        if hand.is_given_up() {
-            return Settled::TooLate;
+        let mut buffer = self.spill_buffer();
+        if buffer.is_given_up() {
+            return SpillOutcome::TooLate;
         }
         {
             let mut state = self.state();
@@ -69,103 +69,106 @@ impl Hub {
             state.backlog_bytes = bytes;
             state.spilling -= ids.len();
         }
-        let (was_awaited, over) = hand.let_go(taken, refused);
-        let (settled, lost) = if over.is_empty() {
-            (Settled::All, Vec::new())
+        let (was_awaited, over) = buffer.remove_written(taken, refused);
+        let (outcome, lost) = if over.is_empty() {
+            (SpillOutcome::All, Vec::new())
         } else {
-            self.settle_over(&mut hand, over)
+            self.finish_over_cap(&mut buffer, over)
         };
-        drop(hand);
+        drop(buffer);
         self.progress.notify_waiters();
-        if was_awaited || settled == Settled::Waiting || self.state().phase > Phase::Running {
-            self.replay_bell.notify_one();
+        if was_awaited
+            || outcome == SpillOutcome::Waiting
+            || self.state().phase > LoggerPhase::Running
+        {
+            self.replay_wake.notify_one();
         }
-        for unreported in lost {
-            self.report_lost(unreported);
+        for posted in lost {
+            self.report_lost(posted);
         }
-        self.ring_after(settled);
-        settled
+        self.wake_after(outcome);
+        outcome
     }
 
-    /// Settles events that no cap leaves room for, and gives back those that are lost by that.
-    fn settle_over(
+    /// Puts events back that exceed a cap, or posts and returns them as lost.
+    fn finish_over_cap(
         &self,
-        hand: &mut Hand,
+        buffer: &mut SpillBuffer,
         over: Vec<(Queued, LossReason)>,
-    ) -> (Settled, Vec<Unreported>) {
+    ) -> (SpillOutcome, Vec<PostedLosses>) {
         let mut state = self.state();
-        if self.is_patient(&state) {
+        if self.waits_for_disk(&state) {
             // Replay makes room; until then nothing is taken.
             let events = over.into_iter().map(|(queued, _)| queued).collect();
-            put_back(hand, &mut state, events);
-            (Settled::Waiting, Vec::new())
+            put_back(buffer, &mut state, events);
+            (SpillOutcome::Waiting, Vec::new())
         } else {
             state.spilling -= over.len();
             let lost = over
                 .into_iter()
                 .map(|(queued, reason)| self.post_lost(&mut state, vec![queued], reason))
                 .collect();
-            (Settled::All, lost)
+            (SpillOutcome::All, lost)
         }
     }
 
-    /// Settles the first so many events of the hand after the disk refused them.
-    pub(crate) fn settle_refused(&self, taken: usize) -> Settled {
-        let mut hand = self.hand();
-        if hand.is_given_up() {
-            return Settled::TooLate;
+    /// Puts the first so many events back after the disk refused them, or loses them.
+    pub(crate) fn finish_refused(&self, taken: usize) -> SpillOutcome {
+        let mut buffer = self.spill_buffer();
+        if buffer.is_given_up() {
+            return SpillOutcome::TooLate;
         }
-        let batch = hand.take(taken);
+        let batch = buffer.take(taken);
         let mut state = self.state();
-        let (settled, lost) = if self.is_patient(&state) {
-            put_back(&mut hand, &mut state, batch);
-            (Settled::Waiting, Vec::new())
+        let (outcome, lost) = if self.waits_for_disk(&state) {
+            put_back(&mut buffer, &mut state, batch);
+            (SpillOutcome::Waiting, Vec::new())
         } else {
             state.spilling -= batch.len();
-            (Settled::All, batch)
+            (SpillOutcome::All, batch)
         };
         let lost = self.post_lost(&mut state, lost, reason::SPILLOVER_WRITE_ERROR);
-        drop((state, hand));
+        drop((state, buffer));
         self.report_lost(lost);
-        self.ring_after(settled);
-        settled
+        self.wake_after(outcome);
+        outcome
     }
 
-    fn ring_after(&self, settled: Settled) {
-        if settled == Settled::Waiting {
+    fn wake_after(&self, outcome: SpillOutcome) {
+        if outcome == SpillOutcome::Waiting {
             // They may be in the main queue again.
-            self.sender_bell.notify_one();
+            self.sender_wake.notify_one();
         }
-        self.ring_room();
+        self.wake_room();
     }
 
     /// Whether events wait for the disk rather than be dropped.
-    fn is_patient(&self, state: &State) -> bool {
-        self.config.on_full == OnFull::Block && state.phase < Phase::Draining
+    fn waits_for_disk(&self, state: &LoggerState) -> bool {
+        self.config.on_full == OnFull::Block && state.phase < LoggerPhase::Draining
     }
 
-    /// The directory is given up: what waits for it is lost and reported. What is in it stays for the
+    /// Gives the directory up: events that wait for it are lost and reported. Its files stay for the
     /// next process.
-    pub(crate) fn give_spill_up(&self, why: String) {
+    pub(crate) fn give_up_spill(&self, why: String) {
         let lost = {
-            let mut hand = self.hand();
+            let mut buffer = self.spill_buffer();
             let mut state = self.state();
             state.spill_failure = Some(why);
             state.spilling = 0;
-            let mut waiting = hand.give_up();
+            let mut waiting = buffer.give_up();
             waiting.extend(state.spill.drain(..));
             self.post_lost(&mut state, waiting, reason::SPILLOVER_WRITE_ERROR)
         };
         self.report_lost(lost);
-        self.ring_all();
+        self.wake_all();
     }
 }
 
 /// Events that the disk does not take go back in their order: to the API if that may be asked again, or
-/// to the front of the hand.
-fn put_back(hand: &mut Hand, state: &mut State, events: Vec<Queued>) {
+/// to the front of the buffer.
+fn put_back(buffer: &mut SpillBuffer, state: &mut LoggerState, events: Vec<Queued>) {
     if state.breaker.state() == BreakerState::Open {
-        hand.put_back(events);
+        buffer.put_back(events);
     } else {
         state.spilling -= events.len();
         for queued in events.into_iter().rev() {

@@ -1,7 +1,7 @@
 //! Everything a logger holds in memory, under one lock.
 //!
 //! **Invariant:** an event that was accepted and is in memory is in exactly one of: the main queue,
-//! the retry set, the spill queue, those that are being set aside, or the hands of one task, which
+//! the retry set, the spill queue, the pending rejects, the spill buffer, or held by one task, which
 //! puts it into the next place under the same lock as its posting.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -12,11 +12,11 @@ use tidegate_core::breaker::{Breaker, BreakerState};
 use tidegate_core::{EventId, EventIdMinter};
 use tokio::sync::oneshot;
 
-use crate::event::Event;
+use crate::event::BusinessEvent;
 
 /// How far a logger is on its way down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Phase {
+pub(crate) enum LoggerPhase {
     /// It takes events on.
     Running,
     /// It takes no more on, and sends what it has.
@@ -30,25 +30,25 @@ pub(crate) enum Phase {
 /// An event on its way.
 #[derive(Debug)]
 pub(crate) struct Queued {
-    pub(crate) event: Event,
+    pub(crate) event: BusinessEvent,
     pub(crate) id: EventId,
     pub(crate) timestamp_ms: u64,
     /// Sends that failed.
     pub(crate) attempts: u32,
     /// The order in which events were taken on.
     pub(crate) number: u64,
-    /// Who waits until it is safe.
+    /// Gets the outcome.
     pub(crate) waiter: Option<Waiter>,
 }
 
-/// Tells whoever waits what became of an event.
+/// Gets the outcome of an event.
 pub(crate) type Waiter = oneshot::Sender<Result<(), LossReason>>;
 
 impl Queued {
-    /// Tells whoever waits.
-    pub(crate) fn tell(&mut self, outcome: Result<(), LossReason>) {
+    /// Sends the outcome to the waiter, if there is one.
+    pub(crate) fn notify_waiter(&mut self, outcome: Result<(), LossReason>) {
         if let Some(waiter) = self.waiter.take() {
-            // Whoever waited may have gone away, which is their choice.
+            // The waiter may have been dropped.
             waiter.send(outcome).ok();
         }
     }
@@ -67,24 +67,24 @@ pub(crate) struct Counters {
     pub(crate) corrupt: u64,
     /// Events that the API refused for good.
     pub(crate) rejected: u64,
-    /// Losses that the callback was too slow to hear of.
-    pub(crate) untold: u64,
+    /// Losses that did not fit into the queue of the callback.
+    pub(crate) unreported: u64,
 }
 
-pub(crate) struct State {
-    pub(crate) phase: Phase,
+pub(crate) struct LoggerState {
+    pub(crate) phase: LoggerPhase,
     pub(crate) queue: VecDeque<Queued>,
     pub(crate) retries: BTreeMap<(Duration, u64), Queued>,
     pub(crate) spill: VecDeque<Queued>,
     /// Rejected events that wait to be set aside, by their numbers.
-    pub(crate) aside: BTreeMap<u64, Queued>,
-    /// Under the lock that whoever logs holds anyway.
+    pub(crate) pending_rejects: BTreeMap<u64, Queued>,
+    /// Under the lock that `log` holds anyway.
     pub(crate) ids: EventIdMinter,
     pub(crate) breaker: Breaker,
     pub(crate) counters: Counters,
-    /// Events in the hands of senders.
+    /// Events that senders hold.
     pub(crate) sending: usize,
-    /// Events in the hand of the spill writer.
+    /// Events in the spill buffer.
     pub(crate) spilling: usize,
     /// Events in the spill queue that somebody waits for.
     pub(crate) awaited: usize,
@@ -97,11 +97,11 @@ pub(crate) struct State {
     pub(crate) backlog_bytes: u64,
     /// Senders that wait for an event.
     pub(crate) idle_senders: usize,
-    /// How many of them were rung for since they began to wait.
-    pub(crate) rung_senders: usize,
+    /// How many of them were notified since they began to wait.
+    pub(crate) woken_senders: usize,
     /// Threads that wait for room.
     pub(crate) blocked: usize,
-    /// Whether whoever ran the logger has gone away without stopping it.
+    /// Whether the task of the logger was dropped before it stopped.
     pub(crate) is_canceled: bool,
     /// Why the spill directory was given up.
     pub(crate) spill_failure: Option<String>,
@@ -120,14 +120,14 @@ struct Accepting {
     tally: Tally,
 }
 
-impl State {
+impl LoggerState {
     pub(crate) fn new(ids: EventIdMinter, breaker: Breaker, books: Books, backlog: u64) -> Self {
         Self {
-            phase: Phase::Running,
+            phase: LoggerPhase::Running,
             queue: VecDeque::new(),
             retries: BTreeMap::new(),
             spill: VecDeque::new(),
-            aside: BTreeMap::new(),
+            pending_rejects: BTreeMap::new(),
             ids,
             breaker,
             counters: Counters::default(),
@@ -139,7 +139,7 @@ impl State {
             backlog,
             backlog_bytes: 0,
             idle_senders: 0,
-            rung_senders: 0,
+            woken_senders: 0,
             blocked: 0,
             is_canceled: false,
             spill_failure: None,
@@ -197,7 +197,7 @@ impl State {
 
     /// Whether an event that is taken on now has no place to be: the spill directory was given up,
     /// and the API cannot be reached. One at a time is taken on to ask the API whether it can again.
-    pub(crate) fn is_adrift(&self) -> bool {
+    pub(crate) fn has_nowhere_to_go(&self) -> bool {
         self.spill_failure.is_some()
             && match self.breaker.state() {
                 BreakerState::Closed => false,
@@ -220,8 +220,10 @@ impl State {
     }
 
     /// Takes those of these rejected events out that still wait to be set aside.
-    pub(crate) fn take_aside(&mut self, numbers: &[u64]) -> Vec<Queued> {
-        let taken = numbers.iter().map(|number| self.aside.remove(number));
+    pub(crate) fn take_pending_rejects(&mut self, numbers: &[u64]) -> Vec<Queued> {
+        let taken = numbers
+            .iter()
+            .map(|number| self.pending_rejects.remove(number));
         taken.flatten().collect()
     }
 

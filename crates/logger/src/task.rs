@@ -1,4 +1,4 @@
-//! What runs a logger, from its opening to its end.
+//! Runs a logger, from its opening to its end.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -12,24 +12,24 @@ use tokio::sync::{mpsc, watch};
 
 use crate::api::Api;
 use crate::config::{LoggerConfig, SyncMode};
+use crate::engine::{Engine, LossCallback, LossReport};
 use crate::event::Encoder;
-use crate::hub::{Hub, LossCallback, Lost};
-use crate::keeper;
 use crate::logger::{Logger, Metrics};
 use crate::loss::reason;
 use crate::replayer::Replayer;
 use crate::sender::Sender;
 use crate::spill::{Caps, Recovered, SpillError, Spool};
-use crate::state::{Phase, Queued, State};
+use crate::state::{LoggerPhase, LoggerState, Queued};
 use crate::telemetry;
-use crate::writer::{self, Writer, WriterHandle};
+use crate::timers;
+use crate::writer::{self, SpillWriter, WriterHandle};
 
 /// Share of the time for stopping in which events are still sent; the rest is for the disk.
 const SENDING_SHARE: f64 = 0.7;
 /// Commands that wait for the writer.
 const COMMANDS: usize = 16;
 
-/// Tells the task that the last handle is gone.
+/// Stops the task when the last handle is dropped.
 #[derive(Debug)]
 pub(crate) struct HandleGuard(pub(crate) watch::Sender<bool>);
 
@@ -43,8 +43,8 @@ impl Drop for HandleGuard {
 /// lost.
 #[must_use = "a logger sends nothing until its task is run"]
 pub struct LoggerTask {
-    shared: Arc<Hub>,
-    losses: Unheard,
+    engine: Arc<Engine>,
+    losses: LossReporter,
     spool: Option<Spool>,
     spawn: Arc<dyn Spawn>,
     is_orphan: watch::Receiver<bool>,
@@ -52,22 +52,22 @@ pub struct LoggerTask {
     is_behind: bool,
 }
 
-/// Losses that nobody is told of yet, because the logger does not run.
-struct Unheard {
-    shared: Arc<Hub>,
-    losses: Option<mpsc::Receiver<Lost>>,
+/// Reports the losses of a logger that was never run.
+struct LossReporter {
+    engine: Arc<Engine>,
+    losses: Option<mpsc::Receiver<LossReport>>,
 }
 
-impl Drop for Unheard {
+impl Drop for LossReporter {
     fn drop(&mut self) {
         let Some(mut losses) = self.losses.take() else {
             return;
         };
-        self.shared.state().phase = Phase::Stopped;
-        self.shared.lose_what_is_left("the logger was never run");
-        self.shared.ring_all();
+        self.engine.state().phase = LoggerPhase::Stopped;
+        self.engine.lose_remaining("the logger was never run");
+        self.engine.wake_all();
         while let Ok(lost) = losses.try_recv() {
-            self.shared.tell(&lost);
+            self.engine.deliver_report(&lost);
         }
     }
 }
@@ -75,10 +75,10 @@ impl Drop for Unheard {
 /// How a logger ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Report {
+pub struct LoggerReport {
     /// Where all events are.
     pub account: Account,
-    /// What was counted.
+    /// All counters.
     pub metrics: Metrics,
     /// Events that were in the memory of a process that was killed, of which nothing is known.
     pub unverifiable: i64,
@@ -86,17 +86,17 @@ pub struct Report {
     pub spill_failure: Option<String>,
     /// Losses that the callback had not heard of by then: too many waited for it, or it was too
     /// slow. They are in the account and in the log.
-    pub untold: u64,
+    pub unreported: u64,
 }
 
 impl Logger {
     /// Opens a logger: takes its spill directory over and recovers what an earlier process left
     /// there. Nothing runs before the task does.
     ///
-    /// `on_loss` is told of each event that is lost or set aside, once, on a thread of its own; its
+    /// `on_loss` is called for each event that is lost or set aside, once, on a thread of its own; its
     /// panic is caught and it may be slow. While twice the queue capacity, at least 1,024, of them
-    /// wait for it, further ones are counted, logged and not told. An event that `log` hands back is
-    /// told of on the thread that logs.
+    /// wait for it, further ones are counted and logged only. For an event that `log` hands back it
+    /// is called on the thread of the caller.
     ///
     /// # Errors
     /// The spill directory cannot be used, or another process uses it.
@@ -128,21 +128,21 @@ impl Logger {
         };
         let breaker = Breaker::new(config.breaker.clone());
         let ids = EventIdMinter::new(env.entropy.fork("ids"));
-        let mut state = State::new(ids, breaker, recovered.books, recovered.backlog);
+        let mut state = LoggerState::new(ids, breaker, recovered.books, recovered.backlog);
         state.backlog_bytes = spool.as_ref().map_or(0, Spool::bytes);
-        let (shared, losses) =
-            Hub::new(config, env.clock, env.entropy.as_ref(), api, state, on_loss);
+        let (engine, losses) =
+            Engine::new(config, env.clock, env.entropy.as_ref(), api, state, on_loss);
         let (gone, is_orphan) = watch::channel(false);
         let logger = Self {
-            shared: Arc::clone(&shared),
+            engine: Arc::clone(&engine),
             _guard: Arc::new(HandleGuard(gone)),
         };
-        let losses = Unheard {
-            shared: Arc::clone(&shared),
+        let losses = LossReporter {
+            engine: Arc::clone(&engine),
             losses: Some(losses),
         };
         let task = LoggerTask {
-            shared,
+            engine,
             losses,
             spool,
             spawn: env.spawn,
@@ -165,10 +165,10 @@ impl LoggerTask {
     /// If canceled, the logger takes no more events on and gives up its requests; what it holds is
     /// spilled, or without a spill reported as lost, by the threads that are left, which then end and
     /// let go of the directory.
-    pub async fn run(mut self, shutdown: impl Future<Output = ()> + Send) -> Report {
+    pub async fn run(mut self, shutdown: impl Future<Output = ()> + Send) -> LoggerReport {
         let running = self.start();
         let Self {
-            shared,
+            engine,
             mut is_orphan,
             unverifiable,
             ..
@@ -179,7 +179,7 @@ impl LoggerTask {
             _ = is_orphan.wait_for(|is_set| *is_set) => {}
         }
         Stopping {
-            shared,
+            engine,
             unverifiable,
         }
         .stop(running)
@@ -187,32 +187,32 @@ impl LoggerTask {
     }
 
     fn start(&mut self) -> Running {
-        let shared = &self.shared;
+        let engine = &self.engine;
         let (commands, asked) = mpsc::channel(COMMANDS);
         let handle = WriterHandle(commands);
         let (reported, mut stopped) = watch::channel(false);
-        let alive = Arc::new(Alive {
-            shared: Arc::clone(shared),
+        let shutdown_guard = Arc::new(ShutdownGuard {
+            engine: Arc::clone(engine),
             is_over: reported,
         });
-        let now = shared.clock.elapsed();
+        let now = engine.clock.elapsed();
         let writer = self.spool.take().map(|spool| {
-            let (helper, help) = writer::help();
+            let (sync_thread, sync) = writer::sync_thread();
             // Ends by itself when the writer does.
-            drop(self.spawn.spawn_thread("eventlog-sync", Box::pin(help)));
-            let writer = Writer {
-                shared: Arc::clone(shared),
+            drop(self.spawn.spawn_thread("eventlog-sync", Box::pin(sync)));
+            let writer = SpillWriter {
+                engine: Arc::clone(engine),
                 spool,
                 commands: asked,
                 last_sync: now,
                 last_books: now,
                 is_dirty: self.is_behind,
                 blocked_until: None,
-                is_asked: true,
+                has_clients: true,
                 has_ended: false,
-                helper,
-                encoder: Encoder::new(&shared.config.defaults),
-                _alive: Arc::clone(&alive),
+                sync_thread,
+                encoder: Encoder::new(&engine.config.defaults),
+                _shutdown_guard: Arc::clone(&shutdown_guard),
             };
             self.spawn
                 .spawn_thread("eventlog-spill", Box::pin(writer.run()))
@@ -220,35 +220,35 @@ impl LoggerTask {
         let has_spill = writer.is_some();
         let replayer = has_spill.then(|| {
             let replayer = Replayer {
-                shared: Arc::clone(shared),
+                engine: Arc::clone(engine),
                 writer: handle.clone(),
-                _alive: Arc::clone(&alive),
+                _shutdown_guard: Arc::clone(&shutdown_guard),
             };
             self.spawn
                 .spawn("eventlog-replay", Box::pin(replayer.run()))
         });
-        let senders = (0..shared.config.sender_threads)
+        let senders = (0..engine.config.sender_threads)
             .map(|_| {
                 let sender = Sender {
-                    shared: Arc::clone(shared),
+                    engine: Arc::clone(engine),
                     writer: has_spill.then(|| handle.clone()),
                     has_lingered: false,
-                    _alive: Arc::clone(&alive),
+                    _shutdown_guard: Arc::clone(&shutdown_guard),
                 };
                 self.spawn.spawn("eventlog-send", Box::pin(sender.run()))
             })
             .collect();
-        let keeper = self
+        let timers = self
             .spawn
-            .spawn("eventlog-keep", Box::pin(keeper::run(Arc::clone(shared))));
+            .spawn("eventlog-timers", Box::pin(timers::run(Arc::clone(engine))));
         let reporter = self.losses.losses.take().map(|mut losses| {
-            let shared = Arc::clone(shared);
-            let telling = async move {
+            let engine = Arc::clone(engine);
+            let reporting = async move {
                 loop {
                     tokio::select! {
                         biased;
                         lost = losses.recv() => match lost {
-                            Some(lost) => shared.tell(&lost),
+                            Some(lost) => engine.deliver_report(&lost),
                             None => return,
                         },
                         _ = stopped.wait_for(|is_set| *is_set) => return,
@@ -256,12 +256,12 @@ impl LoggerTask {
                 }
             };
             self.spawn
-                .spawn_thread("eventlog-losses", Box::pin(telling))
+                .spawn_thread("eventlog-losses", Box::pin(reporting))
         });
         Running {
-            alive,
+            shutdown_guard,
             senders,
-            keeper,
+            timers,
             replayer,
             writer,
             reporter,
@@ -270,50 +270,50 @@ impl LoggerTask {
     }
 }
 
-/// Held by everybody who may still find a loss. The last one to let go ends the telling of losses.
-pub(crate) struct Alive {
-    shared: Arc<Hub>,
+/// Held by every task that may still find a loss. Dropping the last one ends the reporting of losses.
+pub(crate) struct ShutdownGuard {
+    engine: Arc<Engine>,
     is_over: watch::Sender<bool>,
 }
 
-impl Drop for Alive {
+impl Drop for ShutdownGuard {
     fn drop(&mut self) {
-        self.shared.state().phase = Phase::Stopped;
-        // Nothing, unless somebody panicked or the logger was dropped without its disk.
-        self.shared.lose_what_is_left("the logger was dropped");
-        self.shared.ring_all();
+        self.engine.state().phase = LoggerPhase::Stopped;
+        // Nothing, unless a task panicked or the logger was dropped without its disk.
+        self.engine.lose_remaining("the logger was dropped");
+        self.engine.wake_all();
         self.is_over.send_replace(true);
     }
 }
 
 /// A logger on its way down.
 struct Stopping {
-    shared: Arc<Hub>,
+    engine: Arc<Engine>,
     unverifiable: i64,
 }
 
 impl Stopping {
-    async fn stop(self, mut running: Running) -> Report {
-        let shared = &self.shared;
-        let clock = &shared.clock;
-        let timeout = shared.config.shutdown_timeout;
+    async fn stop(self, mut running: Running) -> LoggerReport {
+        let engine = &self.engine;
+        let clock = &engine.clock;
+        let timeout = engine.config.shutdown_timeout;
         let began = clock.elapsed();
         let waiting: Vec<Queued> = {
-            let mut state = shared.state();
-            state.phase = Phase::Stopping;
+            let mut state = engine.state();
+            state.phase = LoggerPhase::Stopping;
             state.take_retries()
         };
-        shared.ring_all();
+        engine.wake_all();
         // They had their chance; waiting for their next one is not what stopping is for.
-        shared.spill_or_lose_now(waiting, reason::SHUTDOWN_PENDING_RETRY);
+        engine.spill_or_lose_now(waiting, &reason::SHUTDOWN_PENDING_RETRY);
         let sending_until = timeout.mul_f64(SENDING_SHARE);
-        self.wait_until(sending_until, || shared.state().is_quiet())
+        self.wait_until(sending_until, || engine.state().is_quiet())
             .await;
-        shared.state().phase = Phase::Draining;
-        shared.abandoned.set();
-        shared.ring_all();
-        let left: Vec<Queued> = shared.state().queue.drain(..).collect();
-        shared.spill_or_lose_now(left, reason::SHUTDOWN_QUEUED);
+        engine.state().phase = LoggerPhase::Draining;
+        engine.abandoned.set();
+        engine.wake_all();
+        let left: Vec<Queued> = engine.state().queue.drain(..).collect();
+        engine.spill_or_lose_now(left, &reason::SHUTDOWN_QUEUED);
         let limit = || {
             timeout
                 .saturating_sub(clock.elapsed().saturating_sub(began))
@@ -331,21 +331,21 @@ impl Stopping {
         if let Some(replayer) = running.replayer.take() {
             within(clock.sleep(limit()), async { drop(replayer.join().await) }).await;
         }
-        shared.state().phase = Phase::Stopped;
-        shared.ring_all();
+        engine.state().phase = LoggerPhase::Stopped;
+        engine.wake_all();
         if let Some(writer) = running.writer.take() {
             within(clock.sleep(limit()), async { drop(writer.join().await) }).await;
         }
         // Whatever is still in memory now stays there: the disk did not take it in time.
-        shared.lose_what_is_left("the disk did not answer in time");
-        running.keeper.abort();
+        engine.lose_remaining("the disk did not answer in time");
+        running.timers.abort();
         running.is_over = true;
-        running.alive.is_over.send_replace(true);
+        running.shutdown_guard.is_over.send_replace(true);
         // A callback that is slow, or hangs, keeps us no longer than the disk may.
         if let Some(reporter) = running.reporter.take() {
             within(clock.sleep(limit()), async { drop(reporter.join().await) }).await;
         }
-        telemetry::gauges(shared);
+        telemetry::gauges(engine);
         let report = self.report();
         telemetry::stopped(&report);
         report
@@ -353,9 +353,9 @@ impl Stopping {
 
     /// Waits for a fact, at most so long.
     async fn wait_until(&self, limit: Duration, is_true: impl Fn() -> bool) {
-        let mut limit = self.shared.clock.sleep(limit);
+        let mut limit = self.engine.clock.sleep(limit);
         loop {
-            let progress = self.shared.progress.notified();
+            let progress = self.engine.progress.notified();
             if is_true() {
                 return;
             }
@@ -367,26 +367,26 @@ impl Stopping {
         }
     }
 
-    fn report(&self) -> Report {
-        let mut state = self.shared.state();
-        Report {
+    fn report(&self) -> LoggerReport {
+        let mut state = self.engine.state();
+        LoggerReport {
             account: state.account(),
             metrics: Metrics::of(&state),
             unverifiable: self.unverifiable,
             spill_failure: state.spill_failure.clone(),
-            untold: self.shared.untold(&state),
+            unreported: self.engine.unreported(&state),
         }
     }
 }
 
-/// What each step of stopping gets at least, however late it is.
+/// The least time for each step of a stop, however late it is.
 const GRACE: Duration = Duration::from_millis(500);
 
 /// The tasks of a running logger.
 struct Running {
-    alive: Arc<Alive>,
+    shutdown_guard: Arc<ShutdownGuard>,
     senders: Vec<Task>,
-    keeper: Task,
+    timers: Task,
     replayer: Option<Task>,
     writer: Option<Task>,
     reporter: Option<Task>,
@@ -395,27 +395,27 @@ struct Running {
 }
 
 impl Drop for Running {
-    /// Whoever ran the logger was canceled: nothing more is taken on or sent, and what is in memory
-    /// goes to the disk. The writer ends when everybody else has, and so lets go of the directory.
+    /// The task of the logger was canceled: nothing more is taken on or sent, and what is in memory
+    /// goes to the disk. The writer ends after all others, and so releases the directory.
     fn drop(&mut self) {
         if self.is_over {
             return;
         }
-        let shared = &self.alive.shared;
+        let engine = &self.shutdown_guard.engine;
         let (waiting, queued) = {
-            let mut state = shared.state();
-            state.phase = state.phase.max(Phase::Draining);
+            let mut state = engine.state();
+            state.phase = state.phase.max(LoggerPhase::Draining);
             state.is_canceled = true;
             state.take_unsent()
         };
-        shared.abandoned.set();
-        shared.spill_or_lose_now(waiting, reason::SHUTDOWN_PENDING_RETRY);
-        shared.spill_or_lose_now(queued, reason::SHUTDOWN_QUEUED);
+        engine.abandoned.set();
+        engine.spill_or_lose_now(waiting, &reason::SHUTDOWN_PENDING_RETRY);
+        engine.spill_or_lose_now(queued, &reason::SHUTDOWN_QUEUED);
         for task in self.senders.iter().chain(&self.replayer) {
             task.abort();
         }
-        self.keeper.abort();
-        shared.ring_all();
+        self.timers.abort();
+        engine.wake_all();
     }
 }
 

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use tidegate_core::books::{Bucket, Place, Tally};
 use tidegate_core::breaker::BreakerState;
 
-use crate::hub::Hub;
-use crate::task::Report;
+use crate::engine::Engine;
+use crate::task::LoggerReport;
 
 /// The gauges, which users' dashboards depend on: the seven documented ones, then ours.
 pub(crate) const GAUGES: [&str; 13] = [
@@ -19,20 +19,20 @@ pub(crate) const GAUGES: [&str; 13] = [
     "eventlog.circuit-breaker.open",
     "eventlog.events.corrupt",
     "eventlog.events.rejected",
-    "eventlog.events.untold",
+    "eventlog.events.unreported",
     "eventlog.spill.pending",
     "eventlog.spill.bytes",
     "eventlog.spill.oldest-age-seconds",
 ];
 
 /// Brings the gauges up to date.
-pub(crate) fn gauges(shared: &Hub) {
-    if !shared.config.metrics {
+pub(crate) fn gauges(engine: &Engine) {
+    if !engine.config.metrics {
         return;
     }
-    let now_ms = shared.clock.now_ms();
+    let now_ms = engine.clock.now_ms();
     let values = {
-        let mut state = shared.state();
+        let mut state = engine.state();
         let oldest_ms = (state.backlog > 0)
             .then(|| oldest_ms(&state.books().tallies(&Place::Spilled)))
             .flatten();
@@ -47,7 +47,7 @@ pub(crate) fn gauges(shared: &Hub) {
             u64::from(state.breaker.state() == BreakerState::Open),
             counters.corrupt,
             counters.rejected,
-            counters.untold,
+            counters.unreported,
             state.backlog,
             state.backlog_bytes,
             oldest_ms.map_or(0, |oldest| now_ms.saturating_sub(oldest) / 1_000),
@@ -74,7 +74,7 @@ fn oldest_ms(spilled: &BTreeMap<Bucket, Tally>) -> Option<u64> {
 }
 
 /// The last line of a logger.
-pub(crate) fn stopped(report: &Report) {
+pub(crate) fn stopped(report: &LoggerReport) {
     let (account, metrics) = (&report.account, &report.metrics);
     tracing::info!(
         queued = metrics.events_queued,
@@ -87,7 +87,7 @@ pub(crate) fn stopped(report: &Report) {
         on_disk = account.spilled,
         dead_lettered = account.dead_lettered,
         lost = account.lost.total(),
-        untold = report.untold,
+        unreported = report.unreported,
         "event logger stopped"
     );
 }

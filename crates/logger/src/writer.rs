@@ -1,6 +1,7 @@
 //! The thread that owns the spill directory.
 
-mod keep;
+mod flush;
+mod spill_buffer;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,36 +9,37 @@ use std::time::Duration;
 use tidegate_core::books::{Place, postings};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::event::{Encoder, Event};
-use crate::hub::{Hub, Lost};
+use crate::engine::{Engine, LossReport};
+use crate::event::{BusinessEvent, Encoder};
 use crate::loss::reason;
-use crate::spill::{Rejection, ReplayBatch, SpillError, Spool, settle_corrupt};
-use crate::state::{Phase, Queued};
-use crate::task::Alive;
+use crate::spill::{Rejection, ReplayBatch, SpillError, Spool, post_corrupt_lines};
+use crate::state::{LoggerPhase, Queued};
+use crate::task::ShutdownGuard;
 
-pub(crate) use keep::{Helper, help};
+pub(crate) use flush::{SyncThread, sync_thread};
+pub(crate) use spill_buffer::SpillBuffer;
 
 /// Events that are written at a time.
 pub(crate) const BATCH: usize = 1_000;
 /// Time between two syncs that nobody waits for.
-const PACE: Duration = Duration::from_millis(50);
+const SYNC_INTERVAL: Duration = Duration::from_millis(50);
 /// How often the books are written while events are spilled.
-const BOOKS: Duration = Duration::from_secs(1);
-/// How often books and cursor are written while events are replayed; what was settled since is
+const BOOKS_INTERVAL: Duration = Duration::from_secs(1);
+/// How often books and cursor are written while events are replayed; what was replayed since is
 /// sent again after a crash, under the same ids.
-const CURSOR: Duration = Duration::from_millis(100);
+const CURSOR_INTERVAL: Duration = Duration::from_millis(100);
 /// How long a disk that refused a write is left alone, where nothing may be dropped.
-const PAUSE: Duration = Duration::from_secs(1);
+const REFUSED_PAUSE: Duration = Duration::from_secs(1);
 
-/// What the writer is asked to do.
-pub(crate) enum Command {
+/// A request to the writer.
+pub(crate) enum SpillCommand {
     /// Read lines to send; an empty batch when nothing waits.
     Read {
         max: usize,
         reply: oneshot::Sender<ReplayBatch>,
     },
-    /// The first so many lines of the batch are settled; these of them were rejected.
-    Settle {
+    /// The first so many lines of the batch are replayed; these of them were rejected.
+    MarkReplayed {
         batch: ReplayBatch,
         count: usize,
         rejected: Vec<Rejection>,
@@ -45,32 +47,33 @@ pub(crate) enum Command {
     },
     /// Keep these for good.
     SetAside {
-        rejected: Vec<Aside>,
+        rejected: Vec<PendingReject>,
         reply: oneshot::Sender<bool>,
     },
 }
 
 /// An event that the API refused for good and that waits to be set aside.
-pub(crate) struct Aside {
-    /// Under which it waits.
+pub(crate) struct PendingReject {
+    /// Its key in `pending_rejects`.
     pub(crate) number: u64,
     pub(crate) rejection: Rejection,
 }
 
 /// Asks the writer.
 #[derive(Clone)]
-pub(crate) struct WriterHandle(pub(crate) mpsc::Sender<Command>);
+pub(crate) struct WriterHandle(pub(crate) mpsc::Sender<SpillCommand>);
 
 impl WriterHandle {
     /// Lines to send; none when the writer has ended.
     pub(crate) async fn read(&self, max: usize) -> Option<ReplayBatch> {
         let (reply, answer) = oneshot::channel();
-        self.0.send(Command::Read { max, reply }).await.ok()?;
+        self.0.send(SpillCommand::Read { max, reply }).await.ok()?;
         answer.await.ok()
     }
 
-    /// Settles the first so many lines and gives the rest back; none when the writer has ended.
-    pub(crate) async fn settle(
+    /// Marks the first so many lines as replayed and gives the rest back; none when the writer has
+    /// ended.
+    pub(crate) async fn mark_replayed(
         &self,
         batch: ReplayBatch,
         count: usize,
@@ -78,7 +81,7 @@ impl WriterHandle {
     ) -> Option<ReplayBatch> {
         let (reply, answer) = oneshot::channel();
         self.0
-            .send(Command::Settle {
+            .send(SpillCommand::MarkReplayed {
                 batch,
                 count,
                 rejected,
@@ -90,18 +93,21 @@ impl WriterHandle {
     }
 
     /// Whether these are kept for good; then they are posted and reported.
-    pub(crate) async fn set_aside(&self, rejected: Vec<Aside>) -> bool {
+    pub(crate) async fn set_aside(&self, rejected: Vec<PendingReject>) -> bool {
         let (reply, answer) = oneshot::channel();
-        let sent = self.0.send(Command::SetAside { rejected, reply }).await;
+        let sent = self
+            .0
+            .send(SpillCommand::SetAside { rejected, reply })
+            .await;
         sent.is_ok() && answer.await.unwrap_or(false)
     }
 }
 
 /// The owner of the spill directory.
-pub(crate) struct Writer {
-    pub(crate) shared: Arc<Hub>,
+pub(crate) struct SpillWriter {
+    pub(crate) engine: Arc<Engine>,
     pub(crate) spool: Spool,
-    pub(crate) commands: mpsc::Receiver<Command>,
+    pub(crate) commands: mpsc::Receiver<SpillCommand>,
     /// When something was last synced, and when the books were last written.
     pub(crate) last_sync: Duration,
     pub(crate) last_books: Duration,
@@ -109,17 +115,17 @@ pub(crate) struct Writer {
     pub(crate) is_dirty: bool,
     /// Until when the active file is known to have no room, or the disk to refuse.
     pub(crate) blocked_until: Option<Duration>,
-    /// Whether anybody is left who may ask for something.
-    pub(crate) is_asked: bool,
-    /// Whether it has said its last word.
+    /// Whether any `WriterHandle` is left.
+    pub(crate) has_clients: bool,
+    /// Whether `run` has ended by itself.
     pub(crate) has_ended: bool,
-    pub(crate) helper: Helper,
+    pub(crate) sync_thread: SyncThread,
     pub(crate) encoder: Encoder,
-    pub(crate) _alive: Arc<Alive>,
+    pub(crate) _shutdown_guard: Arc<ShutdownGuard>,
 }
 
-impl Writer {
-    /// Writes until the logger drains and nobody asks any more.
+impl SpillWriter {
+    /// Writes until the logger has stopped.
     pub(crate) async fn run(mut self) {
         let worked = self.work().await;
         self.has_ended = true;
@@ -129,52 +135,56 @@ impl Writer {
     }
 
     async fn work(&mut self) -> Result<(), SpillError> {
-        let shared = Arc::clone(&self.shared);
+        let engine = Arc::clone(&self.engine);
         loop {
-            let bell = shared.writer_bell.notified();
-            let now = shared.clock.elapsed();
+            let notified = engine.writer_wake.notified();
+            let now = engine.clock.elapsed();
             let (depth, is_urgent, phase, is_canceled) = {
-                let hand = shared.hand();
-                let state = shared.state();
+                let buffer = engine.spill_buffer();
+                let state = engine.state();
                 let depth = state.spill_depth();
-                let is_awaited = state.awaited + hand.awaited + state.flushing > 0;
-                let is_urgent = depth >= BATCH || is_awaited || state.phase > Phase::Running;
+                let is_awaited = state.awaited + buffer.awaited + state.flushing > 0;
+                let is_urgent = depth >= BATCH || is_awaited || state.phase > LoggerPhase::Running;
                 (depth, is_urgent, state.phase, state.is_canceled)
             };
-            // Whoever stops does not wait for room any more.
-            let is_blocked =
-                phase < Phase::Draining && self.blocked_until.is_some_and(|until| now < until);
-            let is_due = is_urgent || now >= self.last_sync.saturating_add(PACE);
+            // A stop does not wait for room any more.
+            let is_blocked = phase < LoggerPhase::Draining
+                && self.blocked_until.is_some_and(|until| now < until);
+            let is_due = is_urgent || now >= self.last_sync.saturating_add(SYNC_INTERVAL);
             if depth > 0 && is_due && !is_blocked && self.commands.is_empty() {
-                self.spill_some().await?;
+                self.spill_waiting().await?;
                 continue;
             }
             // Of a logger that was dropped, the others end when they come to it.
-            let is_last = phase == Phase::Stopped || (is_canceled && !self.is_asked);
+            let is_last = phase == LoggerPhase::Stopped || (is_canceled && !self.has_clients);
             if is_last && depth == 0 {
-                return self.spool.close(&shared.books());
+                return self.spool.close(&engine.books());
             }
-            if self.is_dirty && now >= self.last_books.saturating_add(BOOKS) {
+            if self.is_dirty && now >= self.last_books.saturating_add(BOOKS_INTERVAL) {
                 self.write_books()?;
             }
-            let nap = if depth > 0 { PACE } else { BOOKS };
+            let nap = if depth > 0 {
+                SYNC_INTERVAL
+            } else {
+                BOOKS_INTERVAL
+            };
             tokio::select! {
                 biased;
-                command = self.commands.recv(), if self.is_asked => match command {
-                    Some(command) => self.obey(command)?,
-                    None => self.is_asked = false,
+                command = self.commands.recv(), if self.has_clients => match command {
+                    Some(command) => self.handle(command)?,
+                    None => self.has_clients = false,
                 },
-                () = bell => {}
-                () = shared.clock.sleep(nap) => {}
+                () = notified => {}
+                () = engine.clock.sleep(nap) => {}
             }
         }
     }
 
-    fn obey(&mut self, command: Command) -> Result<(), SpillError> {
+    fn handle(&mut self, command: SpillCommand) -> Result<(), SpillError> {
         match command {
-            Command::Read { max, reply } => {
-                // Whoever stops sends nothing more, so the files stay as they are.
-                let is_stopping = self.shared.state().phase > Phase::Running;
+            SpillCommand::Read { max, reply } => {
+                // A stop sends nothing more, so the files stay as they are.
+                let is_stopping = self.engine.state().phase > LoggerPhase::Running;
                 let batch = if is_stopping {
                     ReplayBatch::default()
                 } else {
@@ -183,16 +193,16 @@ impl Writer {
                 // A replayer that went away will ask again, or a new process will.
                 reply.send(batch).ok();
             }
-            Command::Settle {
+            SpillCommand::MarkReplayed {
                 mut batch,
                 count,
                 rejected,
                 reply,
             } => {
-                self.settle_replayed(&mut batch, count, &rejected)?;
+                self.mark_replayed(&mut batch, count, &rejected)?;
                 reply.send(batch).ok();
             }
-            Command::SetAside { rejected, reply } => {
+            SpillCommand::SetAside { rejected, reply } => {
                 let is_kept = self.set_aside(rejected)?;
                 reply.send(is_kept).ok();
             }
@@ -201,15 +211,15 @@ impl Writer {
     }
 
     /// Keeps what the API refused for good, and says whether the disk had room for it.
-    fn set_aside(&mut self, rejected: Vec<Aside>) -> Result<bool, SpillError> {
-        let now_ms = self.shared.clock.now_ms();
+    fn set_aside(&mut self, rejected: Vec<PendingReject>) -> Result<bool, SpillError> {
+        let now_ms = self.engine.clock.now_ms();
         let (numbers, rejections): (Vec<u64>, Vec<Rejection>) = rejected
             .into_iter()
-            .map(|aside| (aside.number, aside.rejection))
+            .map(|reject| (reject.number, reject.rejection))
             .unzip();
         match self.spool.set_aside(&rejections, now_ms) {
             Err(error) if error.is_full() => {
-                tracing::error!(%error, "a rejected event cannot be set aside");
+                tracing::error!(%error, "no room to set a rejected event aside");
                 return Ok(false);
             }
             kept => kept?,
@@ -217,16 +227,16 @@ impl Writer {
         // Posted here, so that no books are written in between. Those that are not there any more
         // were reported as lost when the logger stopped: the disk has answered too late.
         let events = {
-            let mut state = self.shared.state();
-            let events = state.take_aside(&numbers);
+            let mut state = self.engine.state();
+            let events = state.take_pending_rejects(&numbers);
             let ids = events.iter().map(|queued| queued.id);
             state.post(ids, Place::InFlight, Place::DeadLettered);
             events
         };
         self.is_dirty = true;
         for mut queued in events {
-            queued.tell(Err(reason::REJECTED));
-            self.shared.report(Lost {
+            queued.notify_waiter(Err(reason::REJECTED));
+            self.engine.report(LossReport {
                 queued: Some(queued),
                 reason: reason::REJECTED,
             });
@@ -234,17 +244,17 @@ impl Writer {
         Ok(true)
     }
 
-    /// Lines to send. A snapshot that is read to its end and settled is removed, and the next one
+    /// Lines to send. A snapshot that is replayed to its end is removed, and the next one
     /// is begun.
     fn read(&mut self, max: usize) -> Result<ReplayBatch, SpillError> {
         /// A request of this many bytes is well below what an API takes.
         const MAX_BYTES: usize = 512 * 1024;
         loop {
-            let books = self.shared.books();
+            let books = self.engine.books();
             let batch = match self.spool.read_replay(max, MAX_BYTES, &books) {
                 // A line that cannot be read needs room to be set aside; it can wait for that.
                 Err(error) if error.is_full() => {
-                    tracing::warn!(%error, "replay waits for room on the disk");
+                    tracing::warn!(%error, "disk full; replay waits for room");
                     return Ok(ReplayBatch::default());
                 }
                 read => read?,
@@ -255,13 +265,13 @@ impl Writer {
             }
             if !self.spool.is_replaying() {
                 if self.spool.is_empty() {
-                    self.shared.state().backlog = 0;
+                    self.engine.state().backlog = 0;
                 }
                 return Ok(batch);
             }
-            match self.spool.finish_replay(&self.shared.books()) {
+            match self.spool.finish_replay(&self.engine.books()) {
                 Err(error) if error.is_full() => {
-                    tracing::warn!(%error, "replay waits for room on the disk");
+                    tracing::warn!(%error, "disk full; replay waits for room");
                     self.is_dirty = true;
                     if self.spool.is_replaying() {
                         return Ok(batch);
@@ -270,9 +280,9 @@ impl Writer {
                 finished => finished?,
             }
             self.note_bytes();
-            self.last_books = self.shared.clock.elapsed();
+            self.last_books = self.engine.clock.elapsed();
             self.blocked_until = None;
-            self.shared.ring_room();
+            self.engine.wake_room();
         }
     }
 
@@ -281,11 +291,11 @@ impl Writer {
         let Some(readable) = self.spool.readable_beside_corrupt()? else {
             return Ok(());
         };
-        let count = settle_corrupt(self.shared.state().books(), &readable);
+        let count = post_corrupt_lines(self.engine.state().books(), &readable);
         let corrupt = u64::try_from(count).unwrap_or(0);
-        self.shared.state().counters.corrupt += corrupt;
+        self.engine.state().counters.corrupt += corrupt;
         for _ in 0..count {
-            self.shared.report(Lost {
+            self.engine.report(LossReport {
                 queued: None,
                 reason: reason::SPILLOVER_CORRUPT,
             });
@@ -293,50 +303,53 @@ impl Writer {
         self.write_books()
     }
 
-    fn settle_replayed(
+    fn mark_replayed(
         &mut self,
         batch: &mut ReplayBatch,
         count: usize,
         rejected: &[Rejection],
     ) -> Result<(), SpillError> {
-        let now = self.shared.clock.elapsed();
+        let now = self.engine.clock.elapsed();
         if !rejected.is_empty() {
-            match self.spool.set_aside(rejected, self.shared.clock.now_ms()) {
-                // What cannot be kept is not settled either: it is asked about again later.
+            match self.spool.set_aside(rejected, self.engine.clock.now_ms()) {
+                // A rejected event that cannot be set aside stays: it is sent again later.
                 Err(error) if error.is_full() => return Ok(()),
                 kept => kept?,
             }
         }
         {
-            let mut state = self.shared.state();
+            let mut state = self.engine.state();
             let is_rejected = |id| rejected.iter().any(|rejection| rejection.id == id);
             let delivered: Vec<_> = batch.ids(count).filter(|id| !is_rejected(*id)).collect();
-            let aside: Vec<_> = batch.ids(count).filter(|id| is_rejected(*id)).collect();
+            let rejects: Vec<_> = batch.ids(count).filter(|id| is_rejected(*id)).collect();
             state.counters.replayed += delivered.len() as u64;
-            state.counters.rejected += aside.len() as u64;
+            state.counters.rejected += rejects.len() as u64;
             state.backlog = state.backlog.saturating_sub(count as u64);
-            for (ids, to) in [(delivered, Place::Delivered), (aside, Place::DeadLettered)] {
+            for (ids, to) in [
+                (delivered, Place::Delivered),
+                (rejects, Place::DeadLettered),
+            ] {
                 for posting in postings(ids, Some(Place::Spilled), Some(to)) {
                     state.books().post(&posting);
                 }
             }
         }
-        self.spool.settle_replay(batch, count);
+        self.spool.mark_replayed(batch, count);
         self.note_bytes();
         batch.drop_first(count);
         for rejection in rejected {
             self.report_rejected(rejection);
         }
         self.is_dirty = true;
-        if !rejected.is_empty() || now >= self.last_books.saturating_add(CURSOR) {
+        if !rejected.is_empty() || now >= self.last_books.saturating_add(CURSOR_INTERVAL) {
             self.write_books()?;
         }
-        self.shared.progress.notify_waiters();
+        self.engine.progress.notify_waiters();
         Ok(())
     }
 
     fn report_rejected(&self, rejection: &Rejection) {
-        let event = Event::decode(&rejection.json).map(|decoded| decoded.event);
+        let event = BusinessEvent::decode(&rejection.json).map(|decoded| decoded.event);
         let queued = Queued {
             event: event.unwrap_or_default(),
             id: rejection.id,
@@ -345,7 +358,7 @@ impl Writer {
             number: 0,
             waiter: None,
         };
-        self.shared.report(Lost {
+        self.engine.report(LossReport {
             queued: Some(queued),
             reason: reason::REJECTED,
         });
@@ -353,32 +366,32 @@ impl Writer {
 
     /// Writes the books down. A disk without room for them is asked again later.
     fn write_books(&mut self) -> Result<(), SpillError> {
-        self.last_books = self.shared.clock.elapsed();
-        self.is_dirty = !self.spool.try_write_books(&self.shared.books())?;
+        self.last_books = self.engine.clock.elapsed();
+        self.is_dirty = !self.spool.try_write_books(&self.engine.books())?;
         Ok(())
     }
 
     fn note_bytes(&self) {
-        self.shared.state().backlog_bytes = self.spool.bytes();
+        self.engine.state().backlog_bytes = self.spool.bytes();
     }
 
-    /// The directory is given up: what waits for it is lost and reported. What is in it stays for
-    /// the next process.
+    /// Gives the directory up: events that wait for it are lost and reported. Its files stay for the
+    /// next process.
     fn give_up(&mut self, error: &SpillError) {
         let mut why = error.to_string();
         if let Some(source) = std::error::Error::source(error) {
             why.push_str(&format!(": {source}"));
         }
-        tracing::error!(error = %why, "the spill directory is given up");
-        self.shared.give_spill_up(why);
+        tracing::error!(error = %why, "spill directory given up");
+        self.engine.give_up_spill(why);
     }
 }
 
-impl Drop for Writer {
-    /// A writer that was aborted, or has panicked, says so: what waits for it is reported.
+impl Drop for SpillWriter {
+    /// If the writer was aborted or has panicked, the events that wait for it are reported.
     fn drop(&mut self) {
         if !self.has_ended {
-            self.give_up(&Helper::gone());
+            self.give_up(&SyncThread::gone());
         }
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tidegate_core::Code;
 use tidegate_core::env::{Clock, Entropy};
 use tidegate_logger::{
-    Answer, Api, ApiFailure, Judgment, Payload, ResponseBody, Sending, classify,
+    Api, ApiAnswer, ApiFailure, EventOutcome, Payload, ResponseBody, Sending, classify,
 };
 
 use crate::reply::{Reply, post_many, post_one};
@@ -19,7 +19,7 @@ use crate::stored::Stored;
 /// How one call of a [`ScriptedApi`] goes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Script {
-    /// The events are judged and the answer comes back.
+    /// The API handles the events and the answer comes back.
     Serve,
     /// Nobody listens.
     Refuse,
@@ -41,9 +41,9 @@ pub enum Script {
     AnswerLost,
     /// The events at these places of the batch are not stored this time, the others are.
     Partial(Vec<usize>),
-    /// The events are stored, and the answer has this many judgments, however many events there are:
+    /// The events are stored, and the answer has this many outcomes, however many events there are:
     /// what the `Api` of a user may do wrong.
-    Judgments(usize),
+    Outcomes(usize),
     /// What comes next, after this time.
     After(Duration, Box<Script>),
 }
@@ -99,7 +99,7 @@ type Decide = dyn Fn(&[Payload], u64) -> Script + Send + Sync;
 /// ```
 /// use std::sync::Arc;
 /// use tidegate_core::EventId;
-/// use tidegate_logger::{Answer, Api, Payload};
+/// use tidegate_logger::{ApiAnswer, Api, Payload};
 /// use tidegate_sim::Sim;
 /// use tidegate_testkit::{Script, ScriptedApi};
 ///
@@ -113,8 +113,8 @@ type Decide = dyn Fn(&[Payload], u64) -> Script + Send + Sync;
 /// let sender = Arc::clone(&api);
 /// sim.block_on(&node, async move {
 ///     let batch = [payload];
-///     assert!(matches!(sender.send(&batch).await, Answer::Failed(_)));
-///     assert!(matches!(sender.send(&batch).await, Answer::Judged(_)));
+///     assert!(matches!(sender.send(&batch).await, ApiAnswer::Failed(_)));
+///     assert!(matches!(sender.send(&batch).await, ApiAnswer::PerEvent(_)));
 /// });
 /// assert_eq!((api.count(), api.duplicates()), (1, 1));
 /// ```
@@ -195,7 +195,7 @@ impl ScriptedApi {
         self.is_down.store(false, Ordering::SeqCst);
     }
 
-    async fn play(&self, batch: &[Payload]) -> Answer {
+    async fn play(&self, batch: &[Payload]) -> ApiAnswer {
         let call = self.calls.fetch_add(1, Ordering::SeqCst) + 1;
         let mut script = (self.decide)(batch, call);
         while let Script::After(delay, next) = script {
@@ -219,9 +219,9 @@ impl ScriptedApi {
                 };
                 classify(reply.status, None, body, batch.len())
             }
-            Script::Judgments(count) => {
+            Script::Outcomes(count) => {
                 let _stored = self.post(batch, &[]);
-                Answer::Judged(vec![Judgment::Stored; count])
+                ApiAnswer::PerEvent(vec![EventOutcome::Stored; count])
             }
             Script::AnswerLost => {
                 let _stored = self.post(batch, &[]);
@@ -254,7 +254,7 @@ impl ScriptedApi {
     }
 }
 
-fn answer(reply: &Reply, batch: &[Payload]) -> Answer {
+fn answer(reply: &Reply, batch: &[Payload]) -> ApiAnswer {
     classify(
         reply.status,
         None,
@@ -263,8 +263,8 @@ fn answer(reply: &Reply, batch: &[Payload]) -> Answer {
     )
 }
 
-fn failed(code: Code, message: &str) -> Answer {
-    Answer::Failed(ApiFailure {
+fn failed(code: Code, message: &str) -> ApiAnswer {
+    ApiAnswer::Failed(ApiFailure {
         code,
         message: message.to_owned(),
         retry_after: None,

@@ -39,7 +39,7 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(2);
 /// ```
 /// use std::sync::Arc;
 /// use tidegate_core::{EventId, env::system::SystemClock};
-/// use tidegate_logger::{Answer, Api, HttpApi, Payload};
+/// use tidegate_logger::{ApiAnswer, Api, HttpApi, Payload};
 /// use tidegate_testkit::{Fault, StubApi};
 ///
 /// # tokio::runtime::Runtime::new()?.block_on(async {
@@ -48,8 +48,8 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(2);
 ///
 /// let api = HttpApi::builder(stub.url()).build(Arc::new(SystemClock::new())).unwrap();
 /// let event = Payload { id: EventId::from_u128(7), json: r#"{"details":"hello"}"#.into() };
-/// assert!(matches!(api.send(&[event.clone()]).await, Answer::Failed(_)));
-/// assert!(matches!(api.send(&[event.clone()]).await, Answer::Judged(_)));
+/// assert!(matches!(api.send(&[event.clone()]).await, ApiAnswer::Failed(_)));
+/// assert!(matches!(api.send(&[event.clone()]).await, ApiAnswer::PerEvent(_)));
 ///
 /// assert_eq!(stub.ids(), [event.id]);
 /// assert_eq!((stub.requests(), stub.duplicates()), (2, 1));

@@ -7,7 +7,7 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::{Extension, Json};
 use jiff::civil::Date;
 use serde::Deserialize;
-use tidegate_logger::{EventStatus, TraceContext};
+use tidegate_logger::{StepStatus, TraceContext};
 
 use crate::reply::Problem;
 use crate::resort::{Booking, BookingState, PETS, Pet, Resort};
@@ -57,7 +57,7 @@ pub(crate) async fn create(
     story.target_system("VET");
     if simulates(&headers, "vet-warning") {
         let finding = "A vaccination is due soon";
-        story.step(3, "HealthChecked", EventStatus::Warning, finding);
+        story.step(3, "HealthChecked", StepStatus::Warning, finding);
     } else {
         story.did(3, "HealthChecked", "The guest is healthy");
     }

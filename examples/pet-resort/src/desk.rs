@@ -6,7 +6,7 @@ use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::{Extension, Json};
 use serde::Deserialize;
-use tidegate_logger::{EventStatus, TraceContext};
+use tidegate_logger::{StepStatus, TraceContext};
 
 use crate::reply::Problem;
 use crate::resort::{Awaited, Booking, BookingState, Resort};
@@ -45,7 +45,7 @@ pub(crate) async fn check_in(
 
     if simulates(&headers, "agent-gate") {
         let waiting = "A person looks at it";
-        story.step(2, "AgentReview", EventStatus::InProgress, waiting);
+        story.step(2, "AgentReview", StepStatus::InProgress, waiting);
         tokio::time::sleep(resort.pace.agent).await;
         if let Some(span) = story.last_span_id() {
             story.on_span(span);
@@ -54,7 +54,7 @@ pub(crate) async fn check_in(
     }
     if awaits {
         let waiting = "Somebody has to approve";
-        story.step(2, "ApprovalAsked", EventStatus::InProgress, waiting);
+        story.step(2, "ApprovalAsked", StepStatus::InProgress, waiting);
         booking.awaited = Some(Awaited {
             correlation_id: story.correlation_id().to_owned(),
             trace_id: story.trace_id(),

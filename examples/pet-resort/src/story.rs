@@ -2,7 +2,7 @@
 
 use std::ops::{Deref, DerefMut};
 
-use tidegate_logger::{EventStatus, ProcessLogger, Refused, Text};
+use tidegate_logger::{ProcessLogger, Refused, StepStatus, Text};
 
 /// A process logger that never stands in the way of the process.
 ///
@@ -16,18 +16,18 @@ impl Story {
     }
 
     pub(crate) fn did(&mut self, sequence: u64, name: &'static str, details: impl Into<Text>) {
-        self.step(sequence, name, EventStatus::Success, details);
+        self.step(sequence, name, StepStatus::Success, details);
     }
 
     pub(crate) fn failed(&mut self, sequence: u64, name: &'static str, details: impl Into<Text>) {
-        self.step(sequence, name, EventStatus::Failure, details);
+        self.step(sequence, name, StepStatus::Failure, details);
     }
 
     pub(crate) fn step(
         &mut self,
         sequence: u64,
         name: &'static str,
-        status: EventStatus,
+        status: StepStatus,
         details: impl Into<Text>,
     ) {
         note(self.0.log_step(sequence, name, status, details, None));
@@ -36,12 +36,12 @@ impl Story {
     pub(crate) fn ended(&mut self, details: impl Into<Text>, result: &str) {
         note(
             self.0
-                .process_end(EventStatus::Success, details, Some(result)),
+                .process_end(StepStatus::Success, details, Some(result)),
         );
     }
 
     pub(crate) fn fell_through(&mut self, details: impl Into<Text>) {
-        note(self.0.process_end(EventStatus::Failure, details, None));
+        note(self.0.process_end(StepStatus::Failure, details, None));
     }
 }
 

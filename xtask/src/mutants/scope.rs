@@ -97,19 +97,19 @@ pub(crate) const SCOPES: &[Scope] = &[
     },
     Scope {
         package: "tidegate-logger",
-        files: &["hub.rs", "spilling.rs", "spill.rs", "spill/**/*.rs"],
+        files: &["engine.rs", "spilling.rs", "spill.rs", "spill/**/*.rs"],
         stages: &[LIBRARY, ACCEPTANCE],
     },
     Scope {
         package: "tidegate-logger",
         files: &[
             "sender.rs",
-            "hand.rs",
-            "held.rs",
+            "batch_guard.rs",
             "state.rs",
             "replayer.rs",
             "writer.rs",
-            "writer/keep.rs",
+            "writer/flush.rs",
+            "writer/spill_buffer.rs",
         ],
         stages: &[ACCEPTANCE],
     },

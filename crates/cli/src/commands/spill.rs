@@ -11,7 +11,9 @@ use serde_json::json;
 use tidegate_core::env::Disk;
 use tidegate_core::env::system::SystemDisk;
 use tidegate_core::iso_time;
-use tidegate_logger::spill::{Finding, InspectedFile, Inspection, Level, SpillDirectory, inspect};
+use tidegate_logger::spill::{
+    FindingLevel, InspectedFile, SpillDirectory, SpillFinding, SpillInspection, inspect,
+};
 
 use crate::args::{Output, SpillDirs};
 use crate::report::{ErrorReport, Exit, print, print_json, say};
@@ -95,7 +97,7 @@ pub(crate) fn check(dir: &Path, output: Output) -> Result<Exit, ErrorReport> {
             .findings
             .retain(|finding| before.contains(finding));
     }
-    let is_problem = |finding: &&Finding| finding.level == Level::Problem;
+    let is_problem = |finding: &&SpillFinding| finding.level == FindingLevel::Problem;
     let problems = inspection.findings.iter().filter(is_problem).count();
     match output {
         Output::Json => {
@@ -107,12 +109,12 @@ pub(crate) fn check(dir: &Path, output: Output) -> Result<Exit, ErrorReport> {
         Output::Table => {
             for finding in &inspection.findings {
                 let level = match finding.level {
-                    Level::Problem => "problem",
-                    Level::Note => "note",
+                    FindingLevel::Problem => "problem",
+                    FindingLevel::Note => "note",
                 };
                 print(&format!("{level}: {finding}"))?;
             }
-            let lines: u64 = inspection.files.iter().map(|f| f.lines + f.settled).sum();
+            let lines: u64 = inspection.files.iter().map(|f| f.lines + f.replayed).sum();
             let notes = inspection.findings.len() - problems;
             print(&format!(
                 "{}: {}, {}, {}, {}",
@@ -131,7 +133,7 @@ pub(crate) fn check(dir: &Path, output: Output) -> Result<Exit, ErrorReport> {
     })
 }
 
-fn look(dir: &Path) -> Result<Inspection, ErrorReport> {
+fn look(dir: &Path) -> Result<SpillInspection, ErrorReport> {
     inspect(&SystemDisk, dir).map_err(|error| unreadable("cannot read", dir, &error))
 }
 
@@ -141,19 +143,19 @@ fn file_json(file: &InspectedFile) -> serde_json::Value {
         "role": file.role,
         "bytes": file.bytes,
         "lines": file.lines,
-        "settled": file.settled,
+        "replayed": file.replayed,
         "unreadable": file.unreadable,
         "oldest": file.oldest_ms.and_then(iso_time),
         "newest": file.newest_ms.and_then(iso_time),
     })
 }
 
-fn listing(inspection: &Inspection) -> String {
+fn listing(inspection: &SpillInspection) -> String {
     let header = [
         "file",
         "role",
         "lines",
-        "settled",
+        "replayed",
         "unreadable",
         "bytes",
         "oldest event",
@@ -165,7 +167,7 @@ fn listing(inspection: &Inspection) -> String {
             file.name.clone(),
             file.role.to_string(),
             file.lines.to_string(),
-            file.settled.to_string(),
+            file.replayed.to_string(),
             file.unreadable.to_string(),
             file.bytes.to_string(),
             time(file.oldest_ms),

@@ -8,7 +8,7 @@ use tidegate_config::{Config, Inputs, Origin, Part, Problem, load};
 use super::{ConfigError, FieldProblem, LoggerConfig, LoggerConfigBuilder, OnFull, SyncMode};
 use crate::event::Defaults;
 
-/// What messages call the text, which has no name of its own.
+/// The name of the text in messages, as it has none of its own.
 const NAME: &str = "yaml";
 const ASYNC: &str = "eventlog.async";
 

@@ -5,14 +5,14 @@ use serde_json::value::RawValue;
 use tidegate_core::EventId;
 
 use super::json::Members;
-use super::{Event, EventStatus, Json, ProcessStatus, Properties, Text};
+use super::{BusinessEvent, Json, ProcessStatus, Properties, StepStatus, Text};
 
-/// What a line holds.
+/// The content of a line.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Decoded {
     /// The event, without the transport's properties.
-    pub event: Event,
+    pub event: BusinessEvent,
     /// Its id, where the line has one. Lines of other writers may not.
     pub id: Option<EventId>,
 }
@@ -41,26 +41,26 @@ pub enum DecodeError {
         field: &'static str,
         /// The beginning of the JSON that stands there.
         found: String,
-        /// What may stand there.
+        /// The expected type.
         expected: &'static str,
     },
 }
 
-impl Event {
+impl BusinessEvent {
     /// Reads one JSON object.
     ///
     /// Every field may be missing, and one that is `null` counts as missing; whether an event is
-    /// complete is for [`validate`](Event::validate) and the API to say. Properties that are not
+    /// complete is for [`validate`](BusinessEvent::validate) and the API to say. Properties that are not
     /// documented are kept as they stand. Of the transport's four, `_id` is read and the others
     /// are passed over.
     ///
     /// ```
-    /// use tidegate_logger::Event;
-    /// let decoded = Event::decode(br#"{"processName":"CheckIn","mood":"good","_seq":7}"#)?;
+    /// use tidegate_logger::BusinessEvent;
+    /// let decoded = BusinessEvent::decode(br#"{"processName":"CheckIn","mood":"good","_seq":7}"#)?;
     /// assert_eq!(decoded.event.process_name.as_deref(), Some("CheckIn"));
     /// assert_eq!(decoded.event.extras().properties.len(), 1);
     /// assert_eq!(decoded.id, None);
-    /// assert!(Event::decode(br#"{"processStatus":"BEGUN"}"#).is_err());
+    /// assert!(BusinessEvent::decode(br#"{"processStatus":"BEGUN"}"#).is_err());
     /// # Ok::<(), tidegate_logger::DecodeError>(())
     /// ```
     ///
@@ -175,9 +175,9 @@ fn process_status(value: &RawValue) -> Result<Option<ProcessStatus>, DecodeError
     parsed("processStatus", EXPECTED, value, ProcessStatus::from_wire)
 }
 
-fn event_status(value: &RawValue) -> Result<Option<EventStatus>, DecodeError> {
+fn event_status(value: &RawValue) -> Result<Option<StepStatus>, DecodeError> {
     const EXPECTED: &str = "SUCCESS, FAILURE, IN_PROGRESS, SKIPPED or WARNING";
-    parsed("eventStatus", EXPECTED, value, EventStatus::from_wire)
+    parsed("eventStatus", EXPECTED, value, StepStatus::from_wire)
 }
 
 fn timestamp(value: &RawValue) -> Result<Option<jiff::Timestamp>, DecodeError> {

@@ -4,11 +4,11 @@ use std::time::SystemTime;
 
 use jiff::Timestamp;
 
-use super::{Event, EventStatus, Json, Text};
+use super::{BusinessEvent, Json, StepStatus, Text};
 use crate::setters::setters;
 
 /// Fields of the documented line.
-impl Event {
+impl BusinessEvent {
     setters! {
         /// Sets `applicationId`.
         application_id(id: impl Into<Text>) |it| it.application_id = Some(id.into());
@@ -26,12 +26,12 @@ impl Event {
         /// Sets `userId`.
         user_id(id: impl Into<Text>) |it| it.user_id = Some(id.into());
         /// Sets `eventStatus`.
-        event_status(status: EventStatus) |it| it.event_status = Some(status);
+        event_status(status: StepStatus) |it| it.event_status = Some(status);
     }
 }
 
 /// Optional fields.
-impl Event {
+impl BusinessEvent {
     setters! {
         /// Sets `traceId`, 32 lowercase hex digits.
         trace_id(id: impl Into<Text>) |it| it.extras_mut().trace_id = Some(id.into());
@@ -81,7 +81,7 @@ impl Event {
         /// Sets a property that is none of the documented fields.
         ///
         /// A documented field has its own setter, and `_id`, `_seq`, `_sum` and `_crc` are the
-        /// transport's: under such a name nothing is written, and [`validate`](Event::validate) says
+        /// transport's: under such a name nothing is written, and [`validate`](BusinessEvent::validate) says
         /// so.
         property(name: impl Into<Text>, value: impl Into<Json>)
             |it| it.extras_mut().properties.set(name, value);

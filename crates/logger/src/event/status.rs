@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// What kind of event it is (`processStatus`).
+/// The kind of an event (`processStatus`).
 ///
 /// ```
 /// use tidegate_logger::ProcessStatus;
@@ -57,12 +57,12 @@ impl fmt::Display for ProcessStatus {
 /// How it went (`eventStatus`).
 ///
 /// ```
-/// use tidegate_logger::EventStatus;
-/// assert_eq!(EventStatus::InProgress.as_str(), "IN_PROGRESS");
-/// assert_eq!(EventStatus::from_wire("DONE"), None);
+/// use tidegate_logger::StepStatus;
+/// assert_eq!(StepStatus::InProgress.as_str(), "IN_PROGRESS");
+/// assert_eq!(StepStatus::from_wire("DONE"), None);
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum EventStatus {
+pub enum StepStatus {
     /// `SUCCESS`: it worked.
     Success,
     /// `FAILURE`: it did not.
@@ -75,7 +75,7 @@ pub enum EventStatus {
     Warning,
 }
 
-impl EventStatus {
+impl StepStatus {
     /// All of them.
     pub const ALL: [Self; 5] = [
         Self::Success,
@@ -104,7 +104,7 @@ impl EventStatus {
     }
 }
 
-impl fmt::Display for EventStatus {
+impl fmt::Display for StepStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
     }

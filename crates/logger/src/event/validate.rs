@@ -1,8 +1,8 @@
-//! What the Event Log API would refuse, said before anything is sent.
+//! Finds events that the Event Log API would refuse, before they are sent.
 
 use std::fmt;
 
-use super::{Defaults, Event, Extras, Text, is_taken, or_default};
+use super::{BusinessEvent, Defaults, Extras, Text, is_taken, or_default};
 
 /// Something about one field that the API would refuse.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -10,7 +10,7 @@ use super::{Defaults, Event, Extras, Text, is_taken, or_default};
 pub struct FieldProblem {
     /// The field, as on the wire, such as `processName` or `spanLinks[2]`.
     pub path: String,
-    /// What is wrong with it.
+    /// The problem.
     pub message: String,
 }
 
@@ -22,15 +22,15 @@ impl fmt::Display for FieldProblem {
 
 const HTTP_METHODS: [&str; 7] = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"];
 
-impl Event {
+impl BusinessEvent {
     /// Everything the API would refuse about this event once `defaults` are filled in.
     ///
     /// Logging does not ask for it: an event with problems is accepted, sent, and set aside as
     /// rejected. Limits count characters.
     ///
     /// ```
-    /// use tidegate_logger::{Defaults, Event};
-    /// let event = Event::step("CheckIn", "KeyHandedOver", "").trace_id("abc");
+    /// use tidegate_logger::{Defaults, BusinessEvent};
+    /// let event = BusinessEvent::step("CheckIn", "KeyHandedOver", "").trace_id("abc");
     /// let problems = event.validate(&Defaults::new("pet-resort-api", "PET_RESORT", "PET_RESORT"));
     /// let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
     /// assert_eq!(lines, [

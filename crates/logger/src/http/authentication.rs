@@ -11,13 +11,13 @@ use std::fmt;
 /// assert!(!format!("{authentication:?}").contains("s3cret"));
 /// ```
 #[derive(Debug, Clone, Default)]
-pub struct Authentication(pub(super) Kind);
+pub struct Authentication(pub(super) AuthenticationKind);
 
 #[derive(Debug, Clone, Default)]
-pub(super) enum Kind {
+pub(super) enum AuthenticationKind {
     #[default]
     None,
-    Token(Secret),
+    Token(HiddenText),
     ClientCredentials(ClientCredentials),
 }
 
@@ -25,18 +25,18 @@ impl Authentication {
     /// No proof: the API listens on loopback only.
     #[must_use]
     pub fn none() -> Self {
-        Self(Kind::None)
+        Self(AuthenticationKind::None)
     }
 
     /// A token that stays the same.
     pub fn token(token: impl Into<String>) -> Self {
-        Self(Kind::Token(Secret(token.into())))
+        Self(AuthenticationKind::Token(HiddenText(token.into())))
     }
 }
 
 impl From<ClientCredentials> for Authentication {
     fn from(credentials: ClientCredentials) -> Self {
-        Self(Kind::ClientCredentials(credentials))
+        Self(AuthenticationKind::ClientCredentials(credentials))
     }
 }
 
@@ -49,7 +49,7 @@ impl From<ClientCredentials> for Authentication {
 pub struct ClientCredentials {
     pub(super) token_url: String,
     pub(super) client_id: String,
-    pub(super) client_secret: Secret,
+    pub(super) client_secret: HiddenText,
     pub(super) scope: Option<String>,
 }
 
@@ -63,7 +63,7 @@ impl ClientCredentials {
         Self {
             token_url: token_url.into(),
             client_id: client_id.into(),
-            client_secret: Secret(client_secret.into()),
+            client_secret: HiddenText(client_secret.into()),
             scope: None,
         }
     }
@@ -78,9 +78,9 @@ impl ClientCredentials {
 
 /// A text that is not for logs.
 #[derive(Clone)]
-pub(super) struct Secret(pub(super) String);
+pub(super) struct HiddenText(pub(super) String);
 
-impl fmt::Debug for Secret {
+impl fmt::Debug for HiddenText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("***")
     }

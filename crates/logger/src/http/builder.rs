@@ -10,7 +10,7 @@ use tidegate_core::env::Clock;
 use tidegate_core::{Classify, FailureClass};
 
 use super::HttpApi;
-use super::authentication::{Authentication, Kind, Secret};
+use super::authentication::{Authentication, AuthenticationKind, HiddenText};
 use super::token::{self, Bearer, TokenSource};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -32,7 +32,7 @@ pub struct HttpApiBuilder {
     request_timeout: Duration,
     batch_limit: usize,
     /// It may hold a password.
-    proxy: Option<Secret>,
+    proxy: Option<HiddenText>,
 }
 
 /// Why there is no client.
@@ -40,7 +40,7 @@ pub struct HttpApiBuilder {
 #[non_exhaustive]
 pub enum HttpApiError {
     /// Settings that cannot work, all of them at once.
-    #[error("the client of the Event Log API cannot work: {}", .problems.join("; "))]
+    #[error("the Event Log API client is misconfigured: {}", .problems.join("; "))]
     Invalid {
         /// One sentence each, that begins with the setting.
         problems: Vec<String>,
@@ -51,7 +51,7 @@ pub enum HttpApiError {
     Start {
         /// The address it was for.
         base_url: String,
-        /// What the HTTP client says.
+        /// The error of the HTTP client.
         #[source]
         source: Box<dyn Error + Send + Sync>,
     },
@@ -105,7 +105,7 @@ impl HttpApiBuilder {
 
     /// How many bytes the body of a batch may have; 1 MiB without it, which is what the API takes.
     ///
-    /// A larger batch is answered with [`TooLarge`](crate::Answer::TooLarge) and not sent: a server
+    /// A larger batch is answered with [`TooLarge`](crate::ApiAnswer::TooLarge) and not sent: a server
     /// that refuses a large body often closes the connection before its answer can be read, and
     /// then nobody would know that the batch must be split. One event alone is always sent.
     pub fn batch_limit(mut self, bytes: usize) -> Self {
@@ -116,7 +116,7 @@ impl HttpApiBuilder {
     /// Sends every request through this proxy. Proxies in the environment are not used: what is
     /// not in the configuration does not decide where events go.
     pub fn proxy(mut self, url: impl Into<String>) -> Self {
-        self.proxy = Some(Secret(url.into()));
+        self.proxy = Some(HiddenText(url.into()));
         self
     }
 
@@ -132,8 +132,10 @@ impl HttpApiBuilder {
         let base = address("base-url", &self.base_url, &mut problems);
         let application_id = self.application_header(&mut problems);
         let token_address = match &self.authentication.0 {
-            Kind::None | Kind::Token(_) => None,
-            Kind::ClientCredentials(login) => address("token-url", &login.token_url, &mut problems),
+            AuthenticationKind::None | AuthenticationKind::Token(_) => None,
+            AuthenticationKind::ClientCredentials(login) => {
+                address("token-url", &login.token_url, &mut problems)
+            }
         };
         let fixed = self.fixed_token(&mut problems);
         for (name, timeout) in [
@@ -158,7 +160,7 @@ impl HttpApiBuilder {
                 source: source.into(),
             })?;
         let bearer = match (self.authentication.0, token_address, fixed) {
-            (Kind::ClientCredentials(login), Some(address), _) => {
+            (AuthenticationKind::ClientCredentials(login), Some(address), _) => {
                 let source = TokenSource::new(client.clone(), address, login, Arc::clone(&clock));
                 Bearer::Fetched(Box::new(source))
             }
@@ -185,7 +187,7 @@ impl HttpApiBuilder {
     }
 
     fn fixed_token(&self, problems: &mut Vec<String>) -> Option<HeaderValue> {
-        let Kind::Token(token) = &self.authentication.0 else {
+        let AuthenticationKind::Token(token) = &self.authentication.0 else {
             return None;
         };
         let header = token::header(&token.0);

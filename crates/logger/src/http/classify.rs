@@ -1,8 +1,8 @@
-//! What an answer of the Event Log API means for the events that were sent.
+//! The meaning of an answer of the Event Log API for the events that were sent.
 //!
 //! | Status | One event | Several |
 //! |---|---|---|
-//! | 2xx, readable | stored | judged one by one |
+//! | 2xx, readable | stored | one outcome per event |
 //! | 2xx, unreadable | failed, `answer.unreadable` | the same |
 //! | 400, 409, 415, 422 | rejected | split |
 //! | 413 | rejected, `body.too_large` | split |
@@ -26,12 +26,12 @@ use serde_json::Value;
 use tidegate_core::{Code, FailureClass};
 
 use super::codes;
-use crate::api::{Answer, ApiFailure, Judgment};
+use crate::api::{ApiAnswer, ApiFailure, EventOutcome};
 
 /// Longest message that is taken over from an answer, in characters.
 const MESSAGE_LIMIT: usize = 500;
 
-/// What was read of a response's body.
+/// The part of a response body that was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ResponseBody<'a> {
     /// All of it.
@@ -50,32 +50,32 @@ pub enum ResponseBody<'a> {
 /// An implementation of [`Api`](crate::Api) over another HTTP client can use it as it is.
 ///
 /// ```
-/// use tidegate_logger::{Answer, Judgment, ResponseBody, classify};
+/// use tidegate_logger::{ApiAnswer, EventOutcome, ResponseBody, classify};
 /// let body = ResponseBody::Whole(br#"{"success":true}"#);
 /// match classify(201, None, body, 1) {
-///     Answer::Judged(judgments) => assert_eq!(judgments, [Judgment::Stored]),
+///     ApiAnswer::PerEvent(outcomes) => assert_eq!(outcomes, [EventOutcome::Stored]),
 ///     other => panic!("{other:?}"),
 /// }
-/// assert!(matches!(classify(503, None, body, 1), Answer::Failed(_)));
+/// assert!(matches!(classify(503, None, body, 1), ApiAnswer::Failed(_)));
 /// ```
 pub fn classify(
     status: u16,
     retry_after: Option<Duration>,
     body: ResponseBody<'_>,
     batch_len: usize,
-) -> Answer {
+) -> ApiAnswer {
     match (status, batch_len) {
-        (200..=299, _) => match judge(body, batch_len) {
-            Ok(judgments) => Answer::Judged(judgments),
-            Err(reason) => Answer::Failed(ApiFailure {
+        (200..=299, _) => match per_event(body, batch_len) {
+            Ok(outcomes) => ApiAnswer::PerEvent(outcomes),
+            Err(reason) => ApiAnswer::Failed(ApiFailure {
                 code: codes::ANSWER_UNREADABLE,
                 message: format!("the answer with status {status} is unreadable: {reason}"),
                 retry_after,
             }),
         },
-        (400 | 409 | 413 | 415 | 422, 1) => Answer::Judged(vec![reject(status, body)]),
-        (400 | 409 | 413 | 415 | 422, _) => Answer::TooLarge,
-        (_, _) => Answer::Failed(ApiFailure {
+        (400 | 409 | 413 | 415 | 422, 1) => ApiAnswer::PerEvent(vec![reject(status, body)]),
+        (400 | 409 | 413 | 415 | 422, _) => ApiAnswer::TooLarge,
+        (_, _) => ApiAnswer::Failed(ApiFailure {
             code: codes::of_status(status),
             message: describe(status, &Complaint::read(body)),
             retry_after,
@@ -110,7 +110,7 @@ struct BatchError {
 
 /// Nothing is assumed: where the answer contradicts itself or the request, no event of it counts as
 /// stored.
-fn judge(body: ResponseBody<'_>, batch_len: usize) -> Result<Vec<Judgment>, String> {
+fn per_event(body: ResponseBody<'_>, batch_len: usize) -> Result<Vec<EventOutcome>, String> {
     let text = match body {
         ResponseBody::Whole(text) => text,
         ResponseBody::Cut { reason, .. } => return Err(reason.to_owned()),
@@ -118,17 +118,17 @@ fn judge(body: ResponseBody<'_>, batch_len: usize) -> Result<Vec<Judgment>, Stri
     if batch_len == 1 {
         let reply: OneReply = serde_json::from_slice(text).map_err(|error| error.to_string())?;
         return if reply.success {
-            Ok(vec![Judgment::Stored])
+            Ok(vec![EventOutcome::Stored])
         } else {
             Err("it says that nothing was stored".to_owned())
         };
     }
     let reply: BatchReply = serde_json::from_slice(text).map_err(|error| error.to_string())?;
-    reply.judge(batch_len)
+    reply.per_event(batch_len)
 }
 
 impl BatchReply {
-    fn judge(self, batch_len: usize) -> Result<Vec<Judgment>, String> {
+    fn per_event(self, batch_len: usize) -> Result<Vec<EventOutcome>, String> {
         let errors = self.errors.unwrap_or_default();
         if !self.success && errors.is_empty() {
             return Err("it says that something is wrong, but not what".to_owned());
@@ -138,20 +138,20 @@ impl BatchReply {
         {
             return Err(format!("it is about {received} events, not {batch_len}"));
         }
-        let mut judgments = vec![Judgment::Stored; batch_len];
+        let mut outcomes = vec![EventOutcome::Stored; batch_len];
         for error in errors {
             let index = error.index;
-            let Some(judgment) = judgments.get_mut(index) else {
+            let Some(outcome) = outcomes.get_mut(index) else {
                 return Err(format!("it names event {index} of {batch_len}"));
             };
             // Of two verdicts on one event the milder one holds: it can still be rejected later.
-            if !matches!(judgment, Judgment::Failed { .. }) {
-                *judgment = error.judge();
+            if !matches!(outcome, EventOutcome::Failed { .. }) {
+                *outcome = error.outcome();
             }
         }
-        let stored = judgments
+        let stored = outcomes
             .iter()
-            .filter(|judgment| **judgment == Judgment::Stored)
+            .filter(|outcome| **outcome == EventOutcome::Stored)
             .count();
         if let (Some(inserted), Some(duplicates)) = (self.total_inserted, self.total_duplicates)
             && inserted.checked_add(duplicates) != Some(stored)
@@ -161,12 +161,12 @@ impl BatchReply {
                  listed as errors"
             ));
         }
-        Ok(judgments)
+        Ok(outcomes)
     }
 }
 
 impl BatchError {
-    fn judge(self) -> Judgment {
+    fn outcome(self) -> EventOutcome {
         let permanent = FailureClass::Permanent.to_string();
         let is_permanent = self
             .class
@@ -174,13 +174,13 @@ impl BatchError {
         let code = self.code.and_then(|code| Code::new(code).ok());
         let message = shorten(&self.error.unwrap_or_default());
         if is_permanent {
-            Judgment::Rejected {
+            EventOutcome::Rejected {
                 code: code.unwrap_or(codes::EVENT_INVALID),
                 message,
                 status: None,
             }
         } else {
-            Judgment::Failed {
+            EventOutcome::Failed {
                 code: code.unwrap_or(codes::STORE_UNAVAILABLE),
                 message,
             }
@@ -188,7 +188,7 @@ impl BatchError {
     }
 }
 
-fn reject(status: u16, body: ResponseBody<'_>) -> Judgment {
+fn reject(status: u16, body: ResponseBody<'_>) -> EventOutcome {
     let complaint = Complaint::read(body);
     let by_status = match status {
         409 => codes::IDEMPOTENCY_CONFLICT,
@@ -196,14 +196,14 @@ fn reject(status: u16, body: ResponseBody<'_>) -> Judgment {
         415 => codes::BODY_UNSUPPORTED,
         _ => codes::EVENT_INVALID,
     };
-    Judgment::Rejected {
+    EventOutcome::Rejected {
         message: describe(status, &complaint),
         code: complaint.code.unwrap_or(by_status),
         status: Some(status),
     }
 }
 
-/// What an error body says, as far as it says anything.
+/// The content of an error body, as far as it is known.
 #[derive(Debug, Default)]
 struct Complaint {
     code: Option<Code>,

@@ -24,7 +24,7 @@ pub(super) const TIMEOUT_READ: Code = Code::from_static("timeout.read");
 pub(super) const TIMEOUT_REQUEST: Code = Code::from_static("timeout.request");
 pub(super) const TLS_FAILED: Code = Code::from_static("tls.failed");
 
-/// What a status is called that says nothing about an event.
+/// The code of a status that says nothing about an event.
 pub(super) fn of_status(status: u16) -> Code {
     match status {
         401 | 403 => AUTH_DENIED,

@@ -1,4 +1,4 @@
-//! What a broken connection is called.
+//! Codes and messages of broken connections.
 
 use std::error::Error;
 use std::io;

@@ -31,7 +31,7 @@ pub(super) enum Bearer {
     Fetched(Box<TokenSource>),
 }
 
-/// What one request shows.
+/// The token of one request.
 #[derive(Clone)]
 pub(super) struct Pass {
     header: HeaderValue,
@@ -46,7 +46,7 @@ impl Pass {
 }
 
 impl Bearer {
-    /// What the next request shows. Nothing was sent to the API when it fails.
+    /// The token of the next request. Nothing was sent to the API when it fails.
     pub(super) async fn pass(&self) -> Result<Option<Pass>, ApiFailure> {
         match self {
             Self::None => Ok(None),
@@ -92,7 +92,7 @@ pub(super) struct TokenSource {
     clock: Arc<dyn Clock>,
     /// How many requests for a token have ended.
     asked: AtomicU64,
-    /// Held while a token is fetched: whoever needs one waits for that one.
+    /// Locked while a token is fetched, so that all requests wait for the same one.
     kept: Mutex<Kept>,
 }
 

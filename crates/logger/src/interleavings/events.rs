@@ -1,4 +1,4 @@
-//! Events on their way through queue, spill queue and hand, while the logger is stopped.
+//! Events on their way through queue, spill queue and spill buffer, while the logger is stopped.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -14,17 +14,17 @@ use tidegate_core::env::{Clock, Sleep, Stream};
 use tidegate_core::{EventId, EventIdMinter};
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::held::Held;
-use super::hub::{Hub, Lost};
+use super::batch_guard::BatchGuard;
+use super::engine::{Engine, LossReport};
 use super::logger::Logger;
 use super::play::play;
-use super::spilling::Settled;
+use super::spilling::SpillOutcome;
 use crate::api::{Api, Payload, Sending};
 use crate::config::{LoggerConfig, OnFull};
-use crate::event::Event;
+use crate::event::BusinessEvent;
 use crate::loss::{Loss, reason};
-use crate::spill::Written;
-use crate::state::{Phase, Queued, State};
+use crate::spill::BatchWritten;
+use crate::state::{LoggerPhase, LoggerState, Queued};
 use crate::task::HandleGuard;
 
 /// Events that each of two callers logs, into queues with room for one.
@@ -67,18 +67,18 @@ impl Api for NoApi {
 struct Ends {
     delivered: Mutex<Vec<EventId>>,
     spilled: Mutex<Vec<EventId>>,
-    /// As the callback was told.
+    /// As the callback got them.
     lost: Mutex<Vec<EventId>>,
-    /// Those of which whoever waited was told that they are safe.
+    /// Those whose waiters got `Ok`.
     safe: Mutex<Vec<EventId>>,
 }
 
-/// What became of an event, for whoever waits.
-type Told = oneshot::Receiver<Result<(), LossReason>>;
+/// Receives the outcome of an event.
+type Outcome = oneshot::Receiver<Result<(), LossReason>>;
 
 #[derive(Clone)]
 struct Scene {
-    hub: Arc<Hub>,
+    engine: Arc<Engine>,
     logger: Logger,
     ends: Arc<Ends>,
     /// Whether requests may hang until they are given up.
@@ -92,7 +92,7 @@ fn choose(count: u32) -> u32 {
 }
 
 impl Scene {
-    fn new(on_full: OnFull, may_hang: bool, may_fail: bool) -> (Self, mpsc::Receiver<Lost>) {
+    fn new(on_full: OnFull, may_hang: bool, may_fail: bool) -> (Self, mpsc::Receiver<LossReport>) {
         let config = LoggerConfig::builder()
             .queue_capacity(CAPACITY)
             .on_full(on_full)
@@ -102,11 +102,11 @@ impl Scene {
         let entropy = Stream::new(0);
         let ids = EventIdMinter::new(Box::new(entropy.stream("ids")));
         let breaker = Breaker::new(config.breaker.clone());
-        let state = State::new(ids, breaker, Books::default(), 0);
+        let state = LoggerState::new(ids, breaker, Books::default(), 0);
         let ends = Arc::new(Ends::default());
-        let told = Arc::clone(&ends);
-        let on_loss = move |loss: &Loss<'_>| told.lost.lock().unwrap().extend(loss.id);
-        let (hub, losses) = Hub::new(
+        let seen = Arc::clone(&ends);
+        let on_loss = move |loss: &Loss<'_>| seen.lost.lock().unwrap().extend(loss.id);
+        let (engine, losses) = Engine::new(
             config,
             Arc::new(Still),
             &entropy,
@@ -116,11 +116,11 @@ impl Scene {
         );
         let (gone, _) = watch::channel(false);
         let logger = Logger {
-            shared: Arc::clone(&hub),
+            engine: Arc::clone(&engine),
             _guard: Arc::new(HandleGuard(gone)),
         };
         let scene = Self {
-            hub,
+            engine,
             logger,
             ends,
             may_hang,
@@ -135,29 +135,29 @@ impl Scene {
     }
 
     /// Takes events on that somebody waits for.
-    fn accept(&self, count: usize) -> (Vec<Queued>, Vec<Told>) {
-        let mut state = self.hub.state();
+    fn accept(&self, count: usize) -> (Vec<Queued>, Vec<Outcome>) {
+        let mut state = self.engine.state();
         let accept = |_| {
             let id = state.ids.mint_at(0);
-            let (waiter, told) = oneshot::channel();
+            let (waiter, outcome) = oneshot::channel();
             let queued = Queued {
-                event: Event::step("p", "s", "d"),
+                event: BusinessEvent::step("p", "s", "d"),
                 id,
                 timestamp_ms: 0,
                 attempts: 0,
                 number: state.accept(id),
                 waiter: Some(waiter),
             };
-            (queued, told)
+            (queued, outcome)
         };
         (0..count).map(accept).unzip()
     }
 
-    /// Logs events in all the ways there are. What comes back was reported.
+    /// Logs events in all the ways there are. Returned events were reported.
     fn log(&self) {
         for _ in 0..EVENTS {
-            let event = Event::step("p", "s", "d");
-            let told = match choose(4) {
+            let event = BusinessEvent::step("p", "s", "d");
+            let outcome = match choose(4) {
                 0 => {
                     self.logger.log(event).ok();
                     continue;
@@ -169,10 +169,10 @@ impl Scene {
                 2 => block_on(self.logger.log_now(event)),
                 _ => block_on(self.logger.log_durable(event)),
             };
-            match told {
+            match outcome {
                 Ok(id) => self.ends.safe.lock().unwrap().push(id),
-                // With a spill nothing is lost for this reason: then nobody told.
-                Err(why) => assert_ne!(why, reason::SHUTDOWN_QUEUED, "nobody was told"),
+                // With a spill nothing is lost for this reason: the waiter was dropped.
+                Err(why) => assert_ne!(why, reason::SHUTDOWN_QUEUED, "the waiter was dropped"),
             }
         }
     }
@@ -181,31 +181,37 @@ impl Scene {
     async fn send(&self) {
         while let Some(batch) = self.next_batch() {
             if batch.is_empty() {
-                self.hub.sender_bell.notified().await;
-                let mut state = self.hub.state();
+                self.engine.sender_wake.notified().await;
+                let mut state = self.engine.state();
                 state.idle_senders -= 1;
-                state.rung_senders = state.rung_senders.saturating_sub(1);
+                state.woken_senders = state.woken_senders.saturating_sub(1);
                 continue;
             }
-            let mut held = Held::sending(&self.hub, batch);
+            let mut guard = BatchGuard::sending(&self.engine, batch);
             match choose(if self.may_hang { 4 } else { 3 }) {
-                0 => self.deliver(held.take()),
+                0 => self.deliver(guard.take()),
                 1 => {
-                    let spilled = self.hub.spill_or_lose(held.take(), reason::CIRCUIT_OPEN);
+                    let spilled = self
+                        .engine
+                        .spill_or_lose(guard.take(), reason::CIRCUIT_OPEN);
                     spilled.await;
                 }
                 2 => {
-                    let spilled = self.hub.spill_or_lose(held.take(), reason::CIRCUIT_OPEN);
+                    let spilled = self
+                        .engine
+                        .spill_or_lose(guard.take(), reason::CIRCUIT_OPEN);
                     let mut spilled = Box::pin(spilled);
                     let mut context = Context::from_waker(Waker::noop());
                     if spilled.as_mut().poll(&mut context).is_pending() {
-                        // Whoever sends may be dropped while it waits for room.
+                        // A sender may be dropped while it waits for room.
                         drop(spilled);
                     }
                 }
                 _ => {
-                    self.hub.abandoned.wait().await;
-                    let spilled = self.hub.spill_or_lose(held.take(), reason::SHUTDOWN_QUEUED);
+                    self.engine.abandoned.wait().await;
+                    let spilled = self
+                        .engine
+                        .spill_or_lose(guard.take(), reason::SHUTDOWN_QUEUED);
                     spilled.await;
                 }
             }
@@ -214,9 +220,9 @@ impl Scene {
 
     /// An empty batch when there is nothing to do, none when the sender is to end.
     fn next_batch(&self) -> Option<Vec<Queued>> {
-        let mut state = self.hub.state();
-        let is_stopping = state.phase > Phase::Running;
-        if state.phase >= Phase::Draining || (is_stopping && state.queue.is_empty()) {
+        let mut state = self.engine.state();
+        let is_stopping = state.phase > LoggerPhase::Running;
+        if state.phase >= LoggerPhase::Draining || (is_stopping && state.queue.is_empty()) {
             return None;
         }
         let count = BATCH.min(state.queue.len());
@@ -225,19 +231,19 @@ impl Scene {
             state.idle_senders += 1;
         } else {
             state.sending += count;
-            self.hub.ring_room();
+            self.engine.wake_room();
         }
         Some(batch)
     }
 
     fn deliver(&self, batch: Vec<Queued>) {
         let ids: Vec<EventId> = batch.iter().map(|queued| queued.id).collect();
-        let mut state = self.hub.state();
+        let mut state = self.engine.state();
         state.post(ids.iter().copied(), Place::InFlight, Place::Delivered);
         self.ends.delivered.lock().unwrap().extend(ids);
         drop(state);
         for mut queued in batch {
-            queued.tell(Ok(()));
+            queued.notify_waiter(Ok(()));
         }
     }
 
@@ -245,24 +251,24 @@ impl Scene {
     fn write(&self) {
         let mut refusals = 3;
         loop {
-            let bell = self.hub.writer_bell.notified();
+            let notified = self.engine.writer_wake.notified();
             let (depth, phase) = {
-                let _hand = self.hub.hand();
-                let state = self.hub.state();
+                let _buffer = self.engine.spill_buffer();
+                let state = self.engine.state();
                 (state.spill_depth(), state.phase)
             };
-            if depth == 0 && phase == Phase::Stopped {
+            if depth == 0 && phase == LoggerPhase::Stopped {
                 return;
             }
             if depth == 0 {
-                block_on(bell);
+                block_on(notified);
                 continue;
             }
-            self.hub.refill(0);
+            self.engine.refill(0);
             let mut ids: Vec<EventId> = {
-                let hand = self.hub.hand();
-                let count = hand.len().min(BATCH);
-                (0..count).map(|index| hand.get(index).id).collect()
+                let buffer = self.engine.spill_buffer();
+                let count = buffer.len().min(BATCH);
+                (0..count).map(|index| buffer.get(index).id).collect()
             };
             let taken = ids.len();
             let answer = if refusals > 0 { choose(6) } else { 0 };
@@ -273,21 +279,21 @@ impl Scene {
                     vec![(taken - 1, reason::SPILLOVER_MAX_EVENTS)]
                 }
                 4 => {
-                    self.hub.settle_refused(taken);
+                    self.engine.finish_refused(taken);
                     continue;
                 }
                 5 if self.may_fail => {
-                    self.hub.give_spill_up("the disk is gone".to_owned());
+                    self.engine.give_up_spill("the disk is gone".to_owned());
                     return;
                 }
                 _ => Vec::new(),
             };
-            let written = Written {
+            let written = BatchWritten {
                 taken,
                 ids: ids.clone(),
                 refused,
             };
-            if self.hub.settle_written(written, 0) != Settled::TooLate {
+            if self.engine.finish_written(written, 0) != SpillOutcome::TooLate {
                 self.ends.spilled.lock().unwrap().extend(ids);
             }
         }
@@ -296,45 +302,45 @@ impl Scene {
     /// Stops the logger as its task does, except that no time passes: what the task waits for within a
     /// limit is waited for or not.
     fn stop(&self, sender: thread::JoinHandle<()>, writer: thread::JoinHandle<()>) {
-        let hub = &self.hub;
+        let engine = &self.engine;
         let waiting = {
-            let mut state = hub.state();
-            state.phase = Phase::Stopping;
+            let mut state = engine.state();
+            state.phase = LoggerPhase::Stopping;
             state.take_retries()
         };
-        hub.ring_all();
-        hub.spill_or_lose_now(waiting, reason::SHUTDOWN_PENDING_RETRY);
+        engine.wake_all();
+        engine.spill_or_lose_now(waiting, &reason::SHUTDOWN_PENDING_RETRY);
         // Where events wait for room, the writer may give some back to senders that have ended.
-        if !self.may_hang && hub.config.on_full == OnFull::DropNewest {
+        if !self.may_hang && engine.config.on_full == OnFull::DropNewest {
             block_on(async {
                 loop {
-                    let progress = hub.progress.notified();
-                    if hub.state().is_quiet() {
+                    let progress = engine.progress.notified();
+                    if engine.state().is_quiet() {
                         break;
                     }
                     progress.await;
                 }
             });
         }
-        hub.state().phase = Phase::Draining;
-        hub.abandoned.set();
-        hub.ring_all();
-        let left: Vec<Queued> = hub.state().queue.drain(..).collect();
-        hub.spill_or_lose_now(left, reason::SHUTDOWN_QUEUED);
+        engine.state().phase = LoggerPhase::Draining;
+        engine.abandoned.set();
+        engine.wake_all();
+        let left: Vec<Queued> = engine.state().queue.drain(..).collect();
+        engine.spill_or_lose_now(left, &reason::SHUTDOWN_QUEUED);
         let mut threads = vec![sender, writer];
         let is_sender_gone = choose(2) == 0;
         if is_sender_gone {
             threads.remove(0).join().unwrap();
         }
-        hub.state().phase = Phase::Stopped;
-        hub.ring_all();
+        engine.state().phase = LoggerPhase::Stopped;
+        engine.wake_all();
         if choose(2) == 0 {
             threads.pop().unwrap().join().unwrap();
         }
-        hub.lose_what_is_left("the disk did not answer in time");
+        engine.lose_remaining("the disk did not answer in time");
         if is_sender_gone {
             // The report of the stop is made now, whatever the writer still does.
-            let account = hub.state().account();
+            let account = engine.state().account();
             assert!(
                 account.is_balanced() && account.in_flight == 0,
                 "{account:?}"
@@ -344,17 +350,17 @@ impl Scene {
             thread.join().unwrap();
         }
         // The last one has let go.
-        hub.lose_what_is_left("the logger was dropped");
-        hub.ring_all();
+        engine.lose_remaining("the logger was dropped");
+        engine.wake_all();
     }
 
     /// Each event is in one place.
-    fn check(&self, accepted: usize, mut losses: mpsc::Receiver<Lost>) {
+    fn check(&self, accepted: usize, mut losses: mpsc::Receiver<LossReport>) {
         while let Ok(lost) = losses.try_recv() {
-            self.hub.tell(&lost);
+            self.engine.deliver_report(&lost);
         }
-        assert_eq!(self.hub.hand().len(), 0);
-        let mut state = self.hub.state();
+        assert_eq!(self.engine.spill_buffer().len(), 0);
+        let mut state = self.engine.state();
         assert!(state.is_flushed(), "{} are being sent", state.sending);
         assert_eq!(state.blocked, 0);
         let account = state.account();
@@ -412,7 +418,7 @@ fn an_event_is_in_one_place_when_a_logger_that_drops_is_stopped_at_any_moment() 
 }
 
 #[test]
-fn nobody_who_waits_for_room_waits_for_ever_in_any_order() {
+fn callers_that_wait_for_room_get_it_in_any_order() {
     play_scene(60_000, OnFull::Block, false, false);
 }
 
@@ -421,25 +427,25 @@ fn an_event_is_in_one_place_when_the_disk_answers_while_nobody_waits_for_it_any_
     play(60_000, || {
         let on_full = [OnFull::Block, OnFull::DropNewest][choose(2) as usize];
         let (scene, losses) = Scene::new(on_full, false, true);
-        let (early, mut told) = scene.accept(2);
-        let (late, told_late) = scene.accept(1);
-        told.extend(told_late);
-        scene.hub.spill_or_lose_now(early, reason::CIRCUIT_OPEN);
+        let (early, mut outcomes) = scene.accept(2);
+        let (late, late_outcomes) = scene.accept(1);
+        outcomes.extend(late_outcomes);
+        scene.engine.spill_or_lose_now(early, &reason::CIRCUIT_OPEN);
         let writer = scene.spawn(Scene::write);
         let sender = scene.spawn(|scene| {
-            // Whoever lets go of events gives them to the disk.
-            drop(Held::new(&scene.hub, late, reason::CIRCUIT_OPEN));
+            // A dropped guard gives its events to the disk.
+            drop(BatchGuard::new(&scene.engine, late, reason::CIRCUIT_OPEN));
         });
-        scene.hub.state().phase = Phase::Stopped;
-        scene.hub.ring_all();
+        scene.engine.state().phase = LoggerPhase::Stopped;
+        scene.engine.wake_all();
         scene
-            .hub
-            .lose_what_is_left("the disk did not answer in time");
+            .engine
+            .lose_remaining("the disk did not answer in time");
         sender.join().unwrap();
         writer.join().unwrap();
-        scene.hub.lose_what_is_left("the logger was dropped");
-        for mut told in told {
-            assert!(told.try_recv().is_ok(), "somebody was not told");
+        scene.engine.lose_remaining("the logger was dropped");
+        for mut outcome in outcomes {
+            assert!(outcome.try_recv().is_ok(), "a waiter got no outcome");
         }
         scene.check(3, losses);
     });

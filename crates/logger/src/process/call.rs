@@ -5,16 +5,16 @@ use std::time::Duration;
 
 use super::logger::within_error_limit;
 use super::{ProcessLogger, Refused};
-use crate::event::{EventStatus, Text};
+use crate::event::{StepStatus, Text};
 
-/// What came of a call, and of logging it.
+/// The result of a call, and of logging it.
 ///
 /// The two are apart, because a full queue must not turn a booking that worked into one that
 /// failed.
 #[derive(Debug)]
 #[must_use = "it holds what the call returned, and the step if that was refused"]
 pub struct Called<T, E> {
-    /// What the call returned.
+    /// The return value of the call.
     pub output: Result<T, E>,
     /// Whether the step was accepted.
     pub logged: Result<(), Refused>,
@@ -29,10 +29,10 @@ impl ProcessLogger {
     /// ```
     /// # use std::sync::Arc;
     /// # use tidegate_core::env::Env;
-    /// # use tidegate_logger::{Event, EventSink, ProcessTemplate, Refused};
+    /// # use tidegate_logger::{BusinessEvent, EventSink, ProcessTemplate, Refused};
     /// # #[derive(Debug)]
     /// # struct Sink;
-    /// # impl EventSink for Sink { fn log(&self, _: Event) -> Result<(), Refused> { Ok(()) } }
+    /// # impl EventSink for Sink { fn log(&self, _: BusinessEvent) -> Result<(), Refused> { Ok(()) } }
     /// # let env = Env::system();
     /// # let template = ProcessTemplate::new(Arc::new(Sink), env.clock.clone(), env.entropy.fork("p"));
     /// # async fn check_kennel() -> Result<u32, String> { Ok(7) }
@@ -75,12 +75,12 @@ impl ProcessLogger {
         let took = self.clock.elapsed().saturating_sub(started);
         self.execution_time_ms(u64::try_from(took.as_millis()).unwrap_or(u64::MAX));
         let (status, details) = match &output {
-            Ok(_) => (EventStatus::Success, format!("{step} succeeded")),
+            Ok(_) => (StepStatus::Success, format!("{step} succeeded")),
             Err(error) => {
                 let message = error.to_string();
                 let details = format!("{step} failed: {message}");
                 self.error_message(within_error_limit(Text::Owned(message)));
-                (EventStatus::Failure, details)
+                (StepStatus::Failure, details)
             }
         };
         let sequence = self.next_sequence();

@@ -97,15 +97,15 @@ impl ProcessLogger {
             |it| it.next.extras_mut().http_method = Some(method.into());
         /// The status of its answer.
         http_status_code(code: u16) |it| it.next.extras_mut().http_status_code = Some(code);
-        /// What was sent.
+        /// The request.
         request_payload(payload: impl Into<Json>)
             |it| it.next.extras_mut().request_payload = Some(payload.into());
-        /// What was answered.
+        /// The response.
         response_payload(payload: impl Into<Json>)
             |it| it.next.extras_mut().response_payload = Some(payload.into());
         /// How long it took.
         execution_time_ms(ms: u64) |it| it.next.extras_mut().execution_time_ms = Some(ms);
-        /// What makes a repeat of the event a repeat.
+        /// The key by which repeats of the event are recognized.
         idempotency_key(key: impl Into<Text>)
             |it| it.next.extras_mut().idempotency_key = Some(key.into());
         /// Why it failed, as a code.

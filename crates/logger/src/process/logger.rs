@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tidegate_core::env::Clock;
 
 use super::{EventSink, Ids, ProcessTemplate, Refused};
-use crate::event::{Event, EventStatus, ProcessStatus, Properties, Text};
+use crate::event::{BusinessEvent, ProcessStatus, Properties, StepStatus, Text};
 use crate::trace_context::{SpanId, TraceId};
 
 /// Longest `errorMessage` in characters that the Event Log API accepts.
@@ -25,7 +25,7 @@ pub struct ProcessLogger {
     pub(super) fixed: Fixed,
     pub(super) additive: Additive,
     /// The one-shot context: an event of which only those fields are set.
-    pub(super) next: Event,
+    pub(super) next: BusinessEvent,
     /// The span the next event belongs to, when it is to go on with an earlier one.
     pub(super) next_span: Option<SpanId>,
     /// Whether somebody else ends the process.
@@ -35,7 +35,7 @@ pub struct ProcessLogger {
     last_sequence: u64,
 }
 
-/// What stands on every event.
+/// Fields of every event.
 #[derive(Debug)]
 pub(super) struct Fixed {
     pub(super) correlation_id: Text,
@@ -49,7 +49,7 @@ pub(super) struct Fixed {
     pub(super) target_system: Option<Text>,
 }
 
-/// What stands on every event from now on.
+/// Fields of every event from now on.
 #[derive(Debug, Default)]
 pub(super) struct Additive {
     pub(super) identifiers: Properties,
@@ -82,7 +82,7 @@ impl ProcessLogger {
             process_name,
             fixed,
             additive: Additive::default(),
-            next: Event::default(),
+            next: BusinessEvent::default(),
             next_span: None,
             awaits_completion: false,
             spans: Spans::default(),
@@ -99,9 +99,9 @@ impl ProcessLogger {
     /// The event was not accepted.
     pub fn process_start(&mut self, details: impl Into<Text>) -> Result<(), Refused> {
         let status = if self.awaits_completion {
-            EventStatus::InProgress
+            StepStatus::InProgress
         } else {
-            EventStatus::Success
+            StepStatus::Success
         };
         let mut event = self.take_next(ProcessStatus::ProcessStart, details.into());
         event.event_status = Some(status);
@@ -120,7 +120,7 @@ impl ProcessLogger {
         &mut self,
         sequence: u64,
         name: impl Into<Text>,
-        status: EventStatus,
+        status: StepStatus,
         details: impl Into<Text>,
         result: Option<&str>,
     ) -> Result<(), Refused> {
@@ -139,7 +139,7 @@ impl ProcessLogger {
     /// The event was not accepted.
     pub fn process_end(
         &mut self,
-        status: EventStatus,
+        status: StepStatus,
         details: impl Into<Text>,
         result: Option<&str>,
     ) -> Result<(), Refused> {
@@ -151,7 +151,7 @@ impl ProcessLogger {
     }
 
     /// Logs that something broke which nobody foresaw. A failure that is part of the business is a
-    /// step with [`EventStatus::Failure`], then an end with it.
+    /// step with [`StepStatus::Failure`], then an end with it.
     ///
     /// # Errors
     /// The event was not accepted.
@@ -162,7 +162,7 @@ impl ProcessLogger {
     ) -> Result<(), Refused> {
         let message = message.into();
         let mut event = self.take_next(ProcessStatus::Error, message.clone());
-        event.event_status = Some(EventStatus::Failure);
+        event.event_status = Some(StepStatus::Failure);
         let sequence = self.next_sequence();
         let extras = event.extras_mut();
         extras.step_sequence = Some(sequence);
@@ -206,14 +206,14 @@ impl ProcessLogger {
     }
 
     /// Starts an event with the one-shot context, which ends here whatever becomes of the event.
-    fn take_next(&mut self, status: ProcessStatus, details: Text) -> Event {
+    fn take_next(&mut self, status: ProcessStatus, details: Text) -> BusinessEvent {
         let mut event = mem::take(&mut self.next);
         event.process_status = Some(status);
         event.details = Some(details);
         event
     }
 
-    fn log_child(&mut self, event: Event) -> Result<(), Refused> {
+    fn log_child(&mut self, event: BusinessEvent) -> Result<(), Refused> {
         let span = self.new_span();
         let parent = self.spans.root.or(self.fixed.caller);
         // Going on with the root itself does not make it its own parent.
@@ -228,7 +228,7 @@ impl ProcessLogger {
 
     fn hand_over(
         &mut self,
-        mut event: Event,
+        mut event: BusinessEvent,
         span: SpanId,
         parent: Option<SpanId>,
     ) -> Result<(), Refused> {
@@ -258,7 +258,7 @@ fn some(properties: &Properties) -> Option<Properties> {
     (!properties.is_empty()).then(|| properties.clone())
 }
 
-fn set_result(event: &mut Event, result: Option<&str>) {
+fn set_result(event: &mut BusinessEvent, result: Option<&str>) {
     if let Some(result) = result {
         event.extras_mut().result = Some(Text::Owned(result.to_owned()));
     }

@@ -5,15 +5,15 @@ use std::time::{Duration, SystemTime};
 use tidegate_core::env::{Sleep, Stream};
 
 use super::*;
-use crate::event::{EventStatus, ProcessStatus};
+use crate::event::{ProcessStatus, StepStatus};
 use crate::trace_context::TraceContext;
 
 /// Keeps every event it is given, and refuses those whose details say so.
 #[derive(Debug, Default)]
-struct Recorder(Mutex<Vec<Event>>);
+struct Recorder(Mutex<Vec<BusinessEvent>>);
 
 impl EventSink for Recorder {
-    fn log(&self, event: Event) -> Result<(), Refused> {
+    fn log(&self, event: BusinessEvent) -> Result<(), Refused> {
         self.0.lock().unwrap().push(event.clone());
         match event.details.as_deref() {
             Some("refuse me") => Err(Refused::new(event, "full")),
@@ -23,7 +23,7 @@ impl EventSink for Recorder {
 }
 
 impl Recorder {
-    fn last(&self) -> Event {
+    fn last(&self) -> BusinessEvent {
         self.0.lock().unwrap().last().unwrap().clone()
     }
 }
@@ -61,7 +61,7 @@ fn template() -> (Arc<Recorder>, ProcessTemplate) {
 }
 
 fn step(process: &mut ProcessLogger, details: &'static str) -> Result<(), Refused> {
-    process.log_step(1, "S", EventStatus::Success, details, None)
+    process.log_step(1, "S", StepStatus::Success, details, None)
 }
 
 /// Every one-shot field, so that a test cannot forget one.
@@ -80,7 +80,7 @@ fn set_one_shot(process: &mut ProcessLogger) {
         .span_link("00f067aa0ba902b7".parse().unwrap());
 }
 
-fn one_shot_fields(event: &Event) -> Vec<bool> {
+fn one_shot_fields(event: &BusinessEvent) -> Vec<bool> {
     let extras = event.extras();
     vec![
         event.target_system.as_deref() == Some("KENNEL"),
@@ -118,7 +118,7 @@ fn p15_additive_context_stays_and_one_shot_context_is_for_exactly_the_next_event
             0 => step(&mut process, "went well").unwrap(),
             1 => process.error("E", "broke").unwrap(),
             _ => process
-                .process_end(EventStatus::Success, "done", None)
+                .process_end(StepStatus::Success, "done", None)
                 .unwrap(),
         }
         let event = sink.last();
@@ -150,7 +150,7 @@ fn fixed_context_stands_on_every_event() {
     step(&mut process, "b").unwrap();
     process.error("E", "c").unwrap();
     process
-        .process_end(EventStatus::Failure, "d", Some("NO_KENNEL"))
+        .process_end(StepStatus::Failure, "d", Some("NO_KENNEL"))
         .unwrap();
 
     let events = sink.0.lock().unwrap();
@@ -184,9 +184,7 @@ fn the_start_is_the_root_span_and_every_later_event_a_child_of_it() {
     let root = process.root_span_id().unwrap().to_string();
     step(&mut process, "b").unwrap();
     let step_span = process.last_span_id().unwrap();
-    process
-        .process_end(EventStatus::Success, "c", None)
-        .unwrap();
+    process.process_end(StepStatus::Success, "c", None).unwrap();
 
     let events = sink.0.lock().unwrap();
     let spans: Vec<&str> = events
@@ -254,7 +252,7 @@ fn an_awaited_process_starts_in_progress_and_ends_elsewhere_under_its_root() {
     let (sink, template) = template();
     let mut here = template.for_process("CheckIn").with_await_completion();
     here.process_start("approval asked for").unwrap();
-    assert_eq!(sink.last().event_status, Some(EventStatus::InProgress));
+    assert_eq!(sink.last().event_status, Some(StepStatus::InProgress));
 
     let mut there = template
         .for_process("CheckIn")
@@ -262,7 +260,7 @@ fn an_awaited_process_starts_in_progress_and_ends_elsewhere_under_its_root() {
         .with_trace_id(here.trace_id())
         .with_root_span(here.root_span_id().unwrap());
     there
-        .process_end(EventStatus::Success, "approved", None)
+        .process_end(StepStatus::Success, "approved", None)
         .unwrap();
     let end = sink.last();
     let root = here.root_span_id().unwrap().to_string();
@@ -305,7 +303,7 @@ async fn a_call_is_one_step_with_its_duration_and_outcome() {
     let event = sink.last();
     assert_eq!(event.process_status, Some(ProcessStatus::Step));
     assert_eq!(event.step.as_deref(), Some("KennelChecked"));
-    assert_eq!(event.event_status, Some(EventStatus::Success));
+    assert_eq!(event.event_status, Some(StepStatus::Success));
     assert_eq!(event.target_system.as_deref(), Some("KENNEL"));
     assert_eq!(event.extras().execution_time_ms, Some(15));
     assert_eq!(event.extras().step_sequence, Some(1));
@@ -315,7 +313,7 @@ async fn a_call_is_one_step_with_its_duration_and_outcome() {
     called.logged.unwrap();
     assert!(called.output.is_err());
     let event = sink.last();
-    assert_eq!(event.event_status, Some(EventStatus::Failure));
+    assert_eq!(event.event_status, Some(StepStatus::Failure));
     assert_eq!(event.target_system.as_deref(), Some("PET_RESORT"));
     assert_eq!(
         event.details,

@@ -18,14 +18,14 @@ const BATCH_BYTES: usize = 256 * 1024;
 
 /// Where the active file ends, and what its next line carries on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Mark {
+pub(crate) struct AppendPosition {
     pub(super) len: u64,
     pub(super) lines: u64,
     pub(super) seq: u64,
     pub(super) sum: u128,
 }
 
-/// Lines that are ready to be written behind a mark, and only there.
+/// Lines that are ready to be written behind a position, and only there.
 pub(crate) struct Prepared {
     pub(super) bytes: Vec<u8>,
     pub(super) ids: Vec<EventId>,
@@ -34,14 +34,14 @@ pub(crate) struct Prepared {
     /// Which ones of those did not fit, and why.
     pub(super) refused: Vec<(usize, LossReason)>,
     /// Where the file ends once it is written.
-    pub(crate) ends: Mark,
+    pub(crate) ends: AppendPosition,
 }
 
 impl Prepared {
     /// Makes lines of what fits under the caps.
     pub(super) fn new(
         mut bytes: Vec<u8>,
-        mark: Mark,
+        position: AppendPosition,
         caps: Caps,
         count: usize,
         encode: &mut dyn FnMut(usize, &mut Vec<u8>) -> EventId,
@@ -52,7 +52,7 @@ impl Prepared {
         let mut ids = Vec::with_capacity(count);
         let mut refused = Vec::new();
         let mut taken = 0;
-        let (mut seq, mut sum) = (mark.seq, mark.sum);
+        let (mut seq, mut sum) = (position.seq, position.sum);
         // A line is closed when its successor is known, because only the last one carries the sum.
         let mut open_from = 0;
         for index in 0..count {
@@ -68,9 +68,9 @@ impl Prepared {
             let start = bytes.len();
             let id = encode(index, &mut bytes);
             let line = bytes.len() - start + CLOSING;
-            let over = if mark.lines + ids.len() as u64 >= caps.events {
+            let over = if position.lines + ids.len() as u64 >= caps.events {
                 Some(reason::SPILLOVER_MAX_EVENTS)
-            } else if mark.len + (start + line) as u64 > caps.bytes || line > MAX_LINE {
+            } else if position.len + (start + line) as u64 > caps.bytes || line > MAX_LINE {
                 Some(reason::SPILLOVER_MAX_SIZE)
             } else {
                 None
@@ -88,9 +88,9 @@ impl Prepared {
         if !ids.is_empty() {
             line::close(&mut bytes, open_from, seq, Some(sum));
         }
-        let ends = Mark {
-            len: mark.len + bytes.len() as u64,
-            lines: mark.lines + ids.len() as u64,
+        let ends = AppendPosition {
+            len: position.len + bytes.len() as u64,
+            lines: position.lines + ids.len() as u64,
             seq,
             sum,
         };
@@ -114,17 +114,17 @@ impl Prepared {
     }
 }
 
-/// The active file, in the hands of whoever syncs it.
-pub(crate) struct Lent {
+/// The active file, for the thread that syncs it.
+pub(crate) struct SyncHandle {
     pub(super) file: Box<dyn DiskFile>,
     pub(super) is_synced: bool,
 }
 
-/// How writing a batch went.
+/// How writing and syncing a batch went.
 #[derive(Debug)]
-pub(crate) enum Outcome {
+pub(crate) enum WriteOutcome {
     /// All of it would survive a power cut.
-    Kept,
+    Durable,
     /// It counts for nothing, because a batch before it failed.
     Skipped,
     /// The write failed; a part of it may be there.
@@ -133,13 +133,13 @@ pub(crate) enum Outcome {
     Unsynced,
 }
 
-impl Lent {
+impl SyncHandle {
     /// Asks the disk to keep all that was written so far.
-    pub(crate) fn sync(&mut self) -> Outcome {
+    pub(crate) fn sync(&mut self) -> WriteOutcome {
         if self.is_synced && self.file.sync().is_err() {
-            Outcome::Unsynced
+            WriteOutcome::Unsynced
         } else {
-            Outcome::Kept
+            WriteOutcome::Durable
         }
     }
 }
@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cap_refuses_what_does_not_fit_and_says_so() {
+    fn a_cap_refuses_events_that_do_not_fit() {
         for (events, fitting) in [(2, 2), (3, 3), (4, 3)] {
             let caps = Caps {
                 events,
@@ -159,7 +159,8 @@ mod tests {
                 bytes.extend_from_slice(b"{\"details\":\"x\"");
                 EventId::from_u128(index as u128)
             };
-            let prepared = Prepared::new(Vec::new(), Mark::default(), caps, 3, &mut encode);
+            let prepared =
+                Prepared::new(Vec::new(), AppendPosition::default(), caps, 3, &mut encode);
             assert_eq!((prepared.taken, prepared.ids.len()), (3, fitting));
             assert_eq!(prepared.is_capped(), fitting < 3);
             assert_eq!(prepared.refused.len(), 3 - fitting);

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use tidegate_core::books::{Books, Row};
 use tidegate_core::env::{Disk, DiskFile, OpenMode};
 
-use super::cursor::Position;
+use super::cursor::ReplayPosition;
 use super::{SpillError, at, rewrite};
 
 const HEAD: usize = 8;
@@ -19,9 +19,9 @@ const FIRST_SLOT: u64 = 32 * 1024;
 /// No books of ours are larger; what is, is not ours.
 const MAX_FILE: u64 = 64 * 1024 * 1024;
 
-/// What the books file holds.
+/// The content of the books file.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub(super) struct Written {
+pub(super) struct BooksSnapshot {
     pub(super) generation: u64,
     /// The last `_seq` that was given out when this was written.
     pub(super) seq: u64,
@@ -29,7 +29,7 @@ pub(super) struct Written {
     #[serde(with = "hex")]
     pub(super) sum: u128,
     /// The position in the replay file with which the books agree.
-    pub(super) replay: Option<Position>,
+    pub(super) replay: Option<ReplayPosition>,
     /// Sealed files with the length that was synced.
     pub(super) sealed: Vec<(u32, u64)>,
     /// How much of the active file the books cover.
@@ -43,7 +43,7 @@ pub(super) struct Written {
     pub(super) books: Vec<Row>,
 }
 
-impl Written {
+impl BooksSnapshot {
     /// The books that were written; empty where they cannot be read.
     pub(super) fn books(&self) -> Books {
         Books::from_rows(&self.books).unwrap_or_default()
@@ -77,7 +77,10 @@ pub(super) struct BooksFile {
 
 impl BooksFile {
     /// Opens or makes the file, and gives the newest slot that can be read.
-    pub(super) fn open(disk: &dyn Disk, dir: &Path) -> Result<(Self, Option<Written>), SpillError> {
+    pub(super) fn open(
+        disk: &dyn Disk,
+        dir: &Path,
+    ) -> Result<(Self, Option<BooksSnapshot>), SpillError> {
         let path = dir.join(super::BOOKS);
         let file = match disk.open(&path, OpenMode::Write) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
@@ -109,7 +112,7 @@ impl BooksFile {
     }
 
     /// The newest slot in a directory that somebody else may hold open.
-    pub(super) fn peek(disk: &dyn Disk, dir: &Path) -> Option<Written> {
+    pub(super) fn peek(disk: &dyn Disk, dir: &Path) -> Option<BooksSnapshot> {
         newest(
             disk.open(&dir.join(super::BOOKS), OpenMode::Read)
                 .ok()?
@@ -121,7 +124,7 @@ impl BooksFile {
     pub(super) fn write(
         &mut self,
         disk: &dyn Disk,
-        mut written: Written,
+        mut written: BooksSnapshot,
         books: &Books,
     ) -> Result<(), SpillError> {
         written.generation = self.generation + 1;
@@ -148,7 +151,7 @@ impl BooksFile {
             return at("write", &self.path, Err(why));
         }
         let temporary = self.dir.join("eventlog-spillover.books.new");
-        // What a crash left of an earlier try.
+        // A crash may have left an earlier try.
         disk.remove(&temporary).ok();
         let mut file = at(
             "create",
@@ -181,9 +184,9 @@ fn frame(text: &[u8]) -> Vec<u8> {
     bytes
 }
 
-fn newest(file: &dyn DiskFile) -> Option<Written> {
+fn newest(file: &dyn DiskFile) -> Option<BooksSnapshot> {
     let len = file.len().ok().filter(|len| *len <= MAX_FILE)?;
-    let slot = |offset: u64| -> Option<Written> {
+    let slot = |offset: u64| -> Option<BooksSnapshot> {
         let mut head = [0; HEAD];
         (file.read_at(offset, &mut head).ok()? == HEAD).then_some(())?;
         let (length, crc) = head.split_at(4);
@@ -240,7 +243,7 @@ mod tests {
             let (mut file, _) = BooksFile::open(disk, dir()).unwrap();
             for minutes in [1, 2, 300, 301, 302, 1_000, 1_001, 1_002] {
                 *writing = minutes;
-                file.write(disk, Written::default(), &books(minutes))
+                file.write(disk, BooksSnapshot::default(), &books(minutes))
                     .unwrap();
                 *written = minutes;
             }
@@ -255,7 +258,7 @@ mod tests {
         assert!(explored.operations > 20, "{explored:?}");
     }
 
-    /// A kill leaves books that nobody synced. Whoever opens them next writes over the other slot,
+    /// A kill leaves books that were not synced. The next process writes over the other slot,
     /// and a power cut then would take both.
     #[test]
     fn books_of_a_killed_process_survive_a_power_cut_in_the_next_one() {
@@ -266,9 +269,9 @@ mod tests {
             let found = found.map_or(0, |found| found.books().account().accepted);
             *written = u64::try_from(found).unwrap();
             for minutes in lengths {
-                let last = Written {
+                let last = BooksSnapshot {
                     is_clean: Some(minutes) == lengths.last(),
-                    ..Written::default()
+                    ..BooksSnapshot::default()
                 };
                 file.write(disk, last, &books(*minutes)).unwrap();
                 *written = *minutes;
@@ -296,7 +299,8 @@ mod tests {
         let disk = SimDisk::new(1);
         disk.create_dir_all(dir()).unwrap();
         let (mut file, _) = BooksFile::open(&disk, dir()).unwrap();
-        file.write(&disk, Written::default(), &books(1)).unwrap();
+        file.write(&disk, BooksSnapshot::default(), &books(1))
+            .unwrap();
         let bytes = vec![0; usize::try_from(MAX_FILE / 4).unwrap() + 1];
         assert!(file.grow(&disk, 2, &bytes).is_err());
         assert_eq!(BooksFile::peek(&disk, dir()).unwrap().books(), books(1));

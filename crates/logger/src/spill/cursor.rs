@@ -1,6 +1,6 @@
 //! How far replay has come: two slots of 64 bytes, written in turn.
 //!
-//! A slot: generation, identity of the replay file, its end, offset, lines settled (eight bytes
+//! A slot: generation, identity of the replay file, its end, offset, lines replayed (eight bytes
 //! each, little endian), whether it is done (one byte), zeros, and the CRC32C of all that in the
 //! last four.
 
@@ -13,14 +13,14 @@ use super::{SpillError, at, rewrite};
 
 const SLOT: usize = 64;
 
-/// How far a replay file has been settled.
+/// How far a replay file has been replayed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub(super) struct Position {
+pub(super) struct ReplayPosition {
     /// Which file it is about.
     pub(super) identity: u64,
     /// Where its last line ends that counts.
     pub(super) end: u64,
-    /// Every line before this offset is settled.
+    /// Every line before this offset is replayed.
     pub(super) offset: u64,
     /// How many lines that is.
     pub(super) lines: u64,
@@ -43,7 +43,7 @@ impl Cursor {
         disk: &dyn Disk,
         dir: &Path,
         is_trusted: bool,
-    ) -> Result<(Self, Option<Position>), SpillError> {
+    ) -> Result<(Self, Option<ReplayPosition>), SpillError> {
         let path = dir.join(super::CURSOR);
         let opened = match disk.open(&path, OpenMode::Write) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
@@ -75,13 +75,13 @@ impl Cursor {
     }
 
     /// The newest position in a directory that somebody else may hold open.
-    pub(super) fn peek(disk: &dyn Disk, dir: &Path) -> Option<Position> {
+    pub(super) fn peek(disk: &dyn Disk, dir: &Path) -> Option<ReplayPosition> {
         let file = disk.open(&dir.join(super::CURSOR), OpenMode::Read).ok()?;
         newest(file.as_ref()).map(|(_, position)| position)
     }
 
     /// Writes a position down and returns once it would survive a power cut.
-    pub(super) fn write(&mut self, position: Position) -> Result<(), SpillError> {
+    pub(super) fn write(&mut self, position: ReplayPosition) -> Result<(), SpillError> {
         let generation = self.generation + 1;
         let bytes = encode(generation, position);
         let offset = (generation % 2) * SLOT as u64;
@@ -92,7 +92,7 @@ impl Cursor {
     }
 }
 
-fn newest(file: &dyn DiskFile) -> Option<(u64, Position)> {
+fn newest(file: &dyn DiskFile) -> Option<(u64, ReplayPosition)> {
     let slot = |index: u64| {
         let mut bytes = [0; SLOT];
         let read = file.read_at(index * SLOT as u64, &mut bytes).ok()?;
@@ -104,7 +104,7 @@ fn newest(file: &dyn DiskFile) -> Option<(u64, Position)> {
         .max_by_key(|(generation, _)| *generation)
 }
 
-fn encode(generation: u64, position: Position) -> [u8; SLOT] {
+fn encode(generation: u64, position: ReplayPosition) -> [u8; SLOT] {
     let mut bytes = [0; SLOT];
     let numbers = [
         generation,
@@ -122,7 +122,7 @@ fn encode(generation: u64, position: Position) -> [u8; SLOT] {
     bytes
 }
 
-fn decode(bytes: &[u8; SLOT]) -> Option<(u64, Position)> {
+fn decode(bytes: &[u8; SLOT]) -> Option<(u64, ReplayPosition)> {
     let (body, crc) = bytes.split_last_chunk::<4>()?;
     if crc32c::crc32c(body) != u32::from_le_bytes(*crc) {
         return None;
@@ -133,7 +133,7 @@ fn decode(bytes: &[u8; SLOT]) -> Option<(u64, Position)> {
             .map(|chunk| u64::from_le_bytes(*chunk))
             .unwrap_or(0)
     };
-    let position = Position {
+    let position = ReplayPosition {
         identity: number(1),
         end: number(2),
         offset: number(3),
@@ -156,11 +156,11 @@ mod tests {
         let (mut cursor, found) = Cursor::open(&disk, dir, false).unwrap();
         assert_eq!(found, None);
         for lines in 1..5 {
-            let position = Position {
+            let position = ReplayPosition {
                 end: 1_000,
                 offset: lines * 100,
                 lines,
-                ..Position::default()
+                ..ReplayPosition::default()
             };
             cursor.write(position).unwrap();
             assert_eq!(Cursor::peek(&disk, dir), Some(position));

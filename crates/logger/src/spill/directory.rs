@@ -7,7 +7,7 @@ use tidegate_core::books::{Audited, ComponentAccount, ComponentKind};
 use tidegate_core::env::{BoxFuture, Env};
 use tidegate_core::{Code, Component, EventId, EventLocation, Failure, HealthFinding};
 
-use super::{Recount, SpillError, find, recount};
+use super::{SpillError, SpillRecount, find, recount};
 
 /// How often a directory that seems to lack events is looked at, and the wait between two looks:
 /// beside a running logger, events pass from file to file while they are counted.
@@ -41,7 +41,7 @@ impl SpillDirectory {
 
     /// Counts the directory, again while it seems to lack events and changes: one look that agrees is
     /// proof, and events that were taken away lack in every look.
-    async fn count(&self) -> Result<Recount, Failure> {
+    async fn count(&self) -> Result<SpillRecount, Failure> {
         let disk = &*self.env.disk;
         let look = || recount(disk, &self.dir).map_err(|error| self.unreadable("count", &error));
         let mut last = look()?;

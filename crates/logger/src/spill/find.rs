@@ -8,10 +8,10 @@ use tidegate_core::books::Place;
 use tidegate_core::env::Disk;
 use tidegate_core::{EventId, EventLocation};
 
-use super::inspect::{Role, Seen, SeenLine, walk};
+use super::inspect::{Role, WalkItem, WalkedLine, walk};
 use super::{SpillDirectory, SpillError};
 
-/// What stands in a line of the rejected file beside the event.
+/// The fields of a line of the rejected file, without the event.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Refusal {
@@ -48,7 +48,7 @@ pub fn find(disk: &dyn Disk, dir: &Path, id: EventId) -> Result<Vec<EventLocatio
             sightings.push(sighting(&name, &seen, line));
         }
     })?;
-    // A line of the snapshot is settled also when its event was refused.
+    // A line of the snapshot is replayed also when its event was refused.
     let is_set_aside = sightings
         .iter()
         .any(|sighting: &EventLocation| sighting.place == Place::DeadLettered);
@@ -61,7 +61,7 @@ pub fn find(disk: &dyn Disk, dir: &Path, id: EventId) -> Result<Vec<EventLocatio
 }
 
 /// Whether a line is the event, or cannot be read and names it.
-fn is_about(line: &SeenLine<'_>, id: EventId, text: &str) -> bool {
+fn is_about(line: &WalkedLine<'_>, id: EventId, text: &str) -> bool {
     match &line.line {
         Some(readable) => readable.id == id,
         None => line
@@ -71,12 +71,12 @@ fn is_about(line: &SeenLine<'_>, id: EventId, text: &str) -> bool {
     }
 }
 
-fn sighting(component: &str, seen: &Seen<'_>, line: &SeenLine<'_>) -> EventLocation {
+fn sighting(component: &str, seen: &WalkItem<'_>, line: &WalkedLine<'_>) -> EventLocation {
     let is_readable = line.line.is_some();
     let place = match seen.role {
-        // Settled and not to be read: replay has set it aside.
-        Role::Replay if line.is_settled && !is_readable => Place::DeadLettered,
-        Role::Replay if line.is_settled => Place::Delivered,
+        // Replayed and unreadable: replay has set it aside.
+        Role::Replay if line.is_replayed && !is_readable => Place::DeadLettered,
+        Role::Replay if line.is_replayed => Place::Delivered,
         Role::Active | Role::Sealed | Role::Replay => Place::Spilled,
         Role::Corrupt | Role::Rejected => Place::DeadLettered,
     };

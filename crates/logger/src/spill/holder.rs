@@ -20,7 +20,7 @@ pub(super) fn sign(disk: &dyn Disk, lock: &Path) {
         file.append(text.as_bytes())
     });
     if let Err(error) = signed {
-        tracing::debug!(%error, "the lock file does not say who holds it");
+        tracing::debug!(%error, "could not write the process id to the lock file");
     }
 }
 

@@ -1,4 +1,4 @@
-//! Looks at every line of a spill directory: what waits, what is settled, and what is not as it
+//! Looks at every line of a spill directory: what waits, what is replayed, and what is not as it
 //! should be.
 //!
 //! It takes no lock and writes nothing. Files are read in the order in which events pass through
@@ -23,9 +23,9 @@ use super::recount::recount;
 use super::{ACTIVE, BOOKS, CORRUPT, CURSOR, LOCK, REJECTED, REPLAY};
 use super::{SpillError, at, leftover_number, sealed_number};
 
-pub(super) use self::walk::{Seen, SeenLine, walk};
+pub(super) use self::walk::{WalkItem, WalkedLine, walk};
 
-/// What a file of a spill directory is for.
+/// The purpose of a file of a spill directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
@@ -73,17 +73,17 @@ impl fmt::Display for Role {
     }
 }
 
-/// What a spill directory looks like.
+/// The files of a spill directory and the problems in them.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 #[non_exhaustive]
-pub struct Inspection {
+pub struct SpillInspection {
     /// Its files, in the order in which they are replayed, then those that are kept.
     pub files: Vec<InspectedFile>,
-    /// What is not as it should be.
-    pub findings: Vec<Finding>,
+    /// Everything that is not as it should be.
+    pub findings: Vec<SpillFinding>,
 }
 
-impl Inspection {
+impl SpillInspection {
     /// Lines that wait for replay, in all files together.
     #[must_use]
     pub fn waiting(&self) -> u64 {
@@ -98,14 +98,14 @@ impl Inspection {
 pub struct InspectedFile {
     /// Its name.
     pub name: String,
-    /// What it is for.
+    /// Its purpose.
     pub role: Role,
     /// Its length in bytes.
     pub bytes: u64,
     /// Lines that wait in it, or are kept in it.
     pub lines: u64,
-    /// Lines of it that were settled already.
-    pub settled: u64,
+    /// Lines of it that were replayed already.
+    pub replayed: u64,
     /// Lines, of those that wait or are kept, that cannot be read.
     pub unreadable: u64,
     /// When the oldest of its events was born, in milliseconds since 1970; of those that tell.
@@ -117,8 +117,8 @@ pub struct InspectedFile {
 /// How much a finding matters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Level {
-    /// What a crash may leave; the next start puts it right and nothing is lost.
+pub enum FindingLevel {
+    /// Left by a crash; the next start repairs it and nothing is lost.
     Note,
     /// Somebody should look at it.
     Problem,
@@ -127,21 +127,21 @@ pub enum Level {
 /// Something that is not as it should be.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
-pub struct Finding {
+pub struct SpillFinding {
     /// How much it matters.
-    pub level: Level,
-    /// What it is, as a stable code.
+    pub level: FindingLevel,
+    /// The stable code.
     pub code: &'static str,
     /// The file.
     pub file: String,
     /// The line, counted from 1, where it is about one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub line: Option<u64>,
-    /// What it is, for people.
+    /// The description, for people.
     pub message: String,
 }
 
-impl fmt::Display for Finding {
+impl fmt::Display for SpillFinding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.file)?;
         if let Some(line) = self.line {
@@ -164,7 +164,7 @@ impl fmt::Display for Finding {
 ///
 /// # Errors
 /// The directory or a file in it cannot be read.
-pub fn inspect(disk: &dyn Disk, dir: &Path) -> Result<Inspection, SpillError> {
+pub fn inspect(disk: &dyn Disk, dir: &Path) -> Result<SpillInspection, SpillError> {
     let mut files: BTreeMap<(Role, String), InspectedFile> = BTreeMap::new();
     let mut chains: BTreeMap<(Role, String), Chain> = BTreeMap::new();
     let mut findings = Vec::new();
@@ -175,7 +175,7 @@ pub fn inspect(disk: &dyn Disk, dir: &Path) -> Result<Inspection, SpillError> {
             role: seen.role,
             bytes: seen.bytes,
             lines: 0,
-            settled: 0,
+            replayed: 0,
             unreadable: 0,
             oldest_ms: None,
             newest_ms: None,
@@ -184,8 +184,8 @@ pub fn inspect(disk: &dyn Disk, dir: &Path) -> Result<Inspection, SpillError> {
             return;
         };
         let chain = chains.entry(key).or_default();
-        if raw.is_settled {
-            file.settled += 1;
+        if raw.is_replayed {
+            file.replayed += 1;
         } else if raw.is_whole || raw.line.is_some() || seen.role >= Role::Corrupt {
             file.lines += 1;
             file.unreadable += u64::from(raw.line.is_none());
@@ -221,13 +221,13 @@ pub fn inspect(disk: &dyn Disk, dir: &Path) -> Result<Inspection, SpillError> {
             sealed_number(&file.name),
         )
     });
-    Ok(Inspection { files, findings })
+    Ok(SpillInspection { files, findings })
 }
 
 /// Adds what only the books know: which line is missing before the first running sum, and that one
 /// is missing at either end.
-fn compare_with_books(missing: &[Discrepancy], findings: &mut Vec<Finding>) {
-    let mut gaps: Vec<&mut Finding> = findings
+fn compare_with_books(missing: &[Discrepancy], findings: &mut Vec<SpillFinding>) {
+    let mut gaps: Vec<&mut SpillFinding> = findings
         .iter_mut()
         .filter(|finding| finding.code == sequence::GAP)
         .collect();
@@ -237,11 +237,11 @@ fn compare_with_books(missing: &[Discrepancy], findings: &mut Vec<Finding>) {
         }
         (missing, []) => {
             let message = |missing: &Discrepancy| match missing.id {
-                Some(id) => format!("they have the event {id}, and no file does"),
-                None => format!("they have {} events that no file has", missing.count),
+                Some(id) => format!("the books have event {id}, but no file has it"),
+                None => format!("the books have {} events that no file has", missing.count),
             };
-            findings.extend(missing.iter().map(|missing| Finding {
-                level: Level::Problem,
+            findings.extend(missing.iter().map(|missing| SpillFinding {
+                level: FindingLevel::Problem,
                 code: "event.missing",
                 file: BOOKS.to_owned(),
                 line: None,
@@ -252,10 +252,10 @@ fn compare_with_books(missing: &[Discrepancy], findings: &mut Vec<Finding>) {
     }
 }
 
-/// What is wrong with one line.
-fn look_at(file: &str, role: Role, raw: &SeenLine<'_>) -> Option<Finding> {
+/// The problem of one line, if it has one.
+fn look_at(file: &str, role: Role, raw: &WalkedLine<'_>) -> Option<SpillFinding> {
     let finding = |level, code, message: &str| {
-        Some(Finding {
+        Some(SpillFinding {
             level,
             code,
             file: file.to_owned(),
@@ -267,27 +267,31 @@ fn look_at(file: &str, role: Role, raw: &SeenLine<'_>) -> Option<Finding> {
         (Some(_), true) => None,
         (Some(_), false) if role == Role::Replay || role == Role::Sealed => None,
         (Some(_), false) => finding(
-            Level::Note,
+            FindingLevel::Note,
             "line.open",
-            "the line has no end yet; it gets one when the directory is opened",
+            "the line has no newline yet; opening the directory adds it",
         ),
         (None, false) if role == Role::Active => finding(
-            Level::Note,
+            FindingLevel::Note,
             "line.torn",
-            "the last line is torn: nobody was promised it, and it is set aside when the \
-             directory is opened",
+            "the last line is torn; it was never acknowledged, and opening the directory sets it \
+             aside",
         ),
-        (None, _) if raw.is_settled => None,
+        (None, _) if raw.is_replayed => None,
         (None, _) => finding(
-            Level::Problem,
+            FindingLevel::Problem,
             "line.unreadable",
-            "the line cannot be read: it is set aside by replay, byte for byte",
+            "the line is unreadable; replay sets it aside, byte for byte",
         ),
     }
 }
 
-/// What is wrong with the files that hold no events.
-fn look_around(disk: &dyn Disk, dir: &Path, has_ours: bool) -> Result<Vec<Finding>, SpillError> {
+/// Problems of the files that hold no events.
+fn look_around(
+    disk: &dyn Disk,
+    dir: &Path,
+    has_ours: bool,
+) -> Result<Vec<SpillFinding>, SpillError> {
     let names: Vec<String> = at("list", dir, disk.list(dir))?
         .into_iter()
         .map(|entry| entry.name)
@@ -295,7 +299,7 @@ fn look_around(disk: &dyn Disk, dir: &Path, has_ours: bool) -> Result<Vec<Findin
     let has = |name: &str| names.iter().any(|found| found == name);
     let mut findings = Vec::new();
     let mut add = |level, code, file: &str, message: &str| {
-        findings.push(Finding {
+        findings.push(SpillFinding {
             level,
             code,
             file: file.to_owned(),
@@ -305,40 +309,42 @@ fn look_around(disk: &dyn Disk, dir: &Path, has_ours: bool) -> Result<Vec<Findin
     };
     if has(BOOKS) && BooksFile::peek(disk, dir).is_none() {
         let level = if has_ours {
-            Level::Problem
+            FindingLevel::Problem
         } else {
-            Level::Note
+            FindingLevel::Note
         };
         add(
             level,
             "books.unreadable",
             BOOKS,
-            "neither slot of the books can be read",
+            "neither slot of the books is readable",
         );
     } else if !has(BOOKS) && has_ours {
-        let message = "lines are numbered and there are no books to compare them with";
-        add(Level::Problem, "books.missing", BOOKS, message);
+        let message = "lines are numbered, but the books are missing";
+        add(FindingLevel::Problem, "books.missing", BOOKS, message);
     }
     if has(CURSOR) && has(REPLAY) {
         let message = match Cursor::peek(disk, dir) {
-            None => Some("no slot can be read: replay goes by the books, or from the start"),
+            None => {
+                Some("no slot is readable; replay uses the books, or starts from the beginning")
+            }
             Some(position) => {
                 let replay = disk.open(&dir.join(REPLAY), OpenMode::Read).ok();
                 let is_it = replay.is_none_or(|file| fits(&*file, &position));
-                (!is_it).then_some("it is about another snapshot, and is not used")
+                (!is_it).then_some("it belongs to another snapshot and is ignored")
             }
         };
         if let Some(message) = message {
-            add(Level::Note, "cursor.unusable", CURSOR, message);
+            add(FindingLevel::Note, "cursor.unusable", CURSOR, message);
         }
     }
     for name in names.iter().filter(|name| leftover_number(name).is_some()) {
-        let message = "a Java client had not finished it; it is kept, and not replayed";
-        add(Level::Note, "file.leftover", name, message);
+        let message = "an unfinished file of a Java client; it is kept, not replayed";
+        add(FindingLevel::Note, "file.leftover", name, message);
     }
     for name in names.iter().filter(|name| is_stray(name)) {
-        let message = "is none of our files; a crash, or another program, left it";
-        add(Level::Note, "file.unknown", name, message);
+        let message = "not a file of the logger; left by a crash or another program";
+        add(FindingLevel::Note, "file.unknown", name, message);
     }
     Ok(findings)
 }

@@ -10,7 +10,7 @@ use crate::event::write;
 /// The end of every line of ours: `,"_crc":"xxxxxxxx"}`.
 const CRC_MARK: &[u8] = b",\"_crc\":\"";
 const CRC_TAIL: usize = CRC_MARK.len() + 8 + 2;
-/// What stands before an id, and how long an id is.
+/// The text before an id, and the length of an id.
 const ID_MARK: &[u8] = b"\"_id\":\"";
 const ID: usize = 36;
 
@@ -31,7 +31,7 @@ pub(super) fn close(buffer: &mut Vec<u8>, start: usize, seq: u64, sum: Option<u1
 
 /// A line that can be read.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Line<'a> {
+pub(super) struct SpillLine<'a> {
     pub(super) id: EventId,
     pub(super) seq: Option<u64>,
     pub(super) sum: Option<u128>,
@@ -55,7 +55,7 @@ struct Ours {
 ///
 /// A line that ends with a checksum must agree with it; for any other line, being JSON is the only
 /// check there is.
-pub(super) fn read(bytes: &[u8], offset: u64) -> Option<Line<'_>> {
+pub(super) fn read(bytes: &[u8], offset: u64) -> Option<SpillLine<'_>> {
     match check(bytes) {
         Some(false) => return None,
         Some(true) => {
@@ -69,7 +69,7 @@ pub(super) fn read(bytes: &[u8], offset: u64) -> Option<Line<'_>> {
     let ours: Ours = serde_json::from_str(text).ok()?;
     let sum = ours.sum.and_then(|sum| u128::from_str_radix(&sum, 16).ok());
     match ours.id {
-        Some(id) => Some(Line {
+        Some(id) => Some(SpillLine {
             id,
             seq: ours.seq,
             sum,
@@ -81,7 +81,7 @@ pub(super) fn read(bytes: &[u8], offset: u64) -> Option<Line<'_>> {
             let is_empty = json.trim_ascii_end().ends_with(b"{");
             let comma = if is_empty { "" } else { "," };
             json.extend_from_slice(format!("{comma}\"_id\":\"{id}\"}}").as_bytes());
-            Some(Line {
+            Some(SpillLine {
                 id,
                 seq: ours.seq,
                 sum,
@@ -103,7 +103,7 @@ fn check(bytes: &[u8]) -> Option<bool> {
 /// Reads the properties at the end of a line whose checksum agrees, without parsing the rest: each
 /// exactly where [`close`] puts it, because the event may have properties of the same names further
 /// inside.
-fn read_ours(bytes: &[u8]) -> Option<Line<'_>> {
+fn read_ours(bytes: &[u8]) -> Option<SpillLine<'_>> {
     const SUM: usize = b",\"_sum\":\"".len() + 32 + 1;
     let mut rest = bytes.get(..bytes.len().checked_sub(CRC_TAIL)?)?;
     let mut sum = None;
@@ -120,7 +120,7 @@ fn read_ours(bytes: &[u8]) -> Option<Line<'_>> {
     let before = before.strip_suffix(b"\",\"_seq\":")?;
     let (before, id) = before.split_at_checked(before.len().checked_sub(ID)?)?;
     before.strip_suffix(ID_MARK)?;
-    Some(Line {
+    Some(SpillLine {
         id: std::str::from_utf8(id).ok()?.parse().ok()?,
         seq: Some(seq),
         sum,
@@ -167,7 +167,7 @@ mod tests {
             let value: serde_json::Value = serde_json::from_slice(body).unwrap();
             prop_assert_eq!(value["details"].as_str().unwrap(), details);
             prop_assert_eq!(value["_seq"].as_u64().unwrap(), seq);
-            let expect = Line { id, seq: Some(seq), sum, json: Cow::Borrowed(body) };
+            let expect = SpillLine { id, seq: Some(seq), sum, json: Cow::Borrowed(body) };
             let found = read(body, 0);
             prop_assert_eq!(found.as_ref(), Some(&expect));
             let mut broken = body.to_vec();

@@ -12,24 +12,24 @@ use tidegate_core::EventId;
 use tidegate_core::books::{Books, Bucket, Discrepancy, Place, Tally, difference};
 use tidegate_core::env::{Disk, DiskFile, OpenMode};
 
-use super::books_file::{BooksFile, Written};
-use super::cursor::{Cursor, Position};
+use super::books_file::{BooksFile, BooksSnapshot};
+use super::cursor::{Cursor, ReplayPosition};
 use super::replay::identity;
-use super::scan::Lines;
+use super::scan::LineReader;
 use super::{ACTIVE, CORRUPT, REJECTED, REPLAY, SpillError, at, line, sealed_name, sealed_number};
 
 /// How often files that change under us are looked at again.
 const TRIES: usize = 10;
 
-/// What a spill directory holds, and what its books say that it holds.
+/// The content of a spill directory, beside the content that its books claim.
 #[derive(Debug)]
 #[non_exhaustive]
-pub struct Recount {
+pub struct SpillRecount {
     /// The books, with the lines that are newer than they are.
     pub books: Books,
-    /// What was found in the files.
+    /// The events in the files.
     pub found: Books,
-    /// What the books have and the files do not.
+    /// Events that the books have and the files do not.
     pub missing: Vec<Discrepancy>,
     /// Events of which nothing can be said: lines that cannot be read, and what was in memory.
     pub unverifiable: u64,
@@ -37,7 +37,7 @@ pub struct Recount {
     pub files: Vec<SpillFile>,
 }
 
-impl Recount {
+impl SpillRecount {
     /// How many events are missing.
     #[must_use]
     pub fn unaccounted(&self) -> u64 {
@@ -58,8 +58,8 @@ pub struct SpillFile {
     pub bytes: u64,
     /// Lines that wait in it, or are kept in it.
     pub lines: u64,
-    /// Lines of it that were settled already.
-    pub settled: u64,
+    /// Lines of it that were replayed already.
+    pub replayed: u64,
     /// Lines that cannot be read.
     pub unreadable: u64,
 }
@@ -68,7 +68,7 @@ pub struct SpillFile {
 ///
 /// # Errors
 /// The directory or a file in it cannot be read, or kept changing while it was read.
-pub fn recount(disk: &dyn Disk, dir: &Path) -> Result<Recount, SpillError> {
+pub fn recount(disk: &dyn Disk, dir: &Path) -> Result<SpillRecount, SpillError> {
     let mut last = None;
     for _ in 0..TRIES {
         let before = BooksFile::peek(disk, dir);
@@ -87,7 +87,11 @@ pub fn recount(disk: &dyn Disk, dir: &Path) -> Result<Recount, SpillError> {
     }
 }
 
-fn count(disk: &dyn Disk, dir: &Path, written: Option<Written>) -> Result<Recount, SpillError> {
+fn count(
+    disk: &dyn Disk,
+    dir: &Path,
+    written: Option<BooksSnapshot>,
+) -> Result<SpillRecount, SpillError> {
     let is_known = written.is_some();
     let written = written.unwrap_or_default();
     let mut counting = Counting {
@@ -153,7 +157,7 @@ fn is_of(name: &str, kind: &str) -> bool {
 struct Counting<'a> {
     disk: &'a dyn Disk,
     dir: &'a Path,
-    written: Written,
+    written: BooksSnapshot,
     is_known: bool,
     chain: Chain,
     found: Books,
@@ -175,7 +179,7 @@ impl Counting<'_> {
     /// The snapshot, from the position with which the books agree.
     fn replay(&mut self) -> Result<(), SpillError> {
         let (file, len) = self.open(REPLAY)?;
-        let is_it = |position: &Position| {
+        let is_it = |position: &ReplayPosition| {
             let found = identity(&*file, position.end.min(len)).ok();
             position.end <= len && found == Some(position.identity)
         };
@@ -211,17 +215,17 @@ impl Counting<'_> {
         from: u64,
         end: Option<u64>,
         covered: u64,
-        settled: u64,
+        replayed: u64,
     ) -> Result<(), SpillError> {
         let (file, bytes) = self.open(name)?;
         let mut report = SpillFile {
             name: name.to_owned(),
             bytes,
             lines: 0,
-            settled,
+            replayed,
             unreadable: 0,
         };
-        let mut lines = Lines::new(from, end.unwrap_or(bytes));
+        let mut lines = LineReader::new(from, end.unwrap_or(bytes));
         while let Some(raw) = at("read", &self.dir.join(name), lines.next(&*file))? {
             // A line that is being written has no end yet.
             if !raw.is_whole || raw.bytes.trim_ascii().is_empty() {
@@ -257,10 +261,10 @@ impl Counting<'_> {
             name: name.to_owned(),
             bytes,
             lines: 0,
-            settled: 0,
+            replayed: 0,
             unreadable: 0,
         };
-        let mut lines = Lines::new(0, bytes);
+        let mut lines = LineReader::new(0, bytes);
         let mut seen = BTreeSet::new();
         while let Some(raw) = at("read", &self.dir.join(name), lines.next(&*file))? {
             if raw.bytes.trim_ascii().is_empty() {
@@ -284,7 +288,7 @@ impl Counting<'_> {
         Ok(())
     }
 
-    fn compare(self) -> Recount {
+    fn compare(self) -> SpillRecount {
         let mut books = self.written.books();
         books.merge(&self.new);
         let mut expected = Books::default();
@@ -322,7 +326,7 @@ impl Counting<'_> {
                 missing.push(found);
             }
         }
-        Recount {
+        SpillRecount {
             books,
             found: self.found,
             missing,
@@ -377,18 +381,18 @@ fn holds(bucket: Bucket, id: EventId) -> bool {
 /// A batch that has a successor was synced, so a hole in it is a line that was taken away. The last
 /// batch may have holes: nobody was promised anything of it.
 struct Chain {
-    mark: (u64, u128),
+    last_sum: (u64, u128),
     batch: (u64, u128),
-    /// What the last whole batch lacks, until a successor proves that it was synced.
+    /// The part that the last whole batch lacks, until a successor proves that it was synced.
     suspected: Option<(u64, u128)>,
     missing: Vec<(u64, u128)>,
 }
 
 impl Chain {
-    fn new(written: &Written) -> Self {
-        let mark = (written.seq, written.sum);
+    fn new(written: &BooksSnapshot) -> Self {
+        let last_sum = (written.seq, written.sum);
         Self {
-            mark,
+            last_sum,
             batch: (0, 0),
             suspected: None,
             missing: Vec::new(),
@@ -401,14 +405,14 @@ impl Chain {
         self.batch.1 = self.batch.1.wrapping_add(id.as_u128());
         if let Some(sum) = sum {
             let expected = (
-                seq.saturating_sub(self.mark.0),
-                sum.wrapping_sub(self.mark.1),
+                seq.saturating_sub(self.last_sum.0),
+                sum.wrapping_sub(self.last_sum.1),
             );
             if expected.0 > self.batch.0 {
                 let count = expected.0 - self.batch.0;
                 self.suspected = Some((count, expected.1.wrapping_sub(self.batch.1)));
             }
-            self.mark = (seq, sum);
+            self.last_sum = (seq, sum);
             self.batch = (0, 0);
         }
     }

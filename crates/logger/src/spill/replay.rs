@@ -8,8 +8,8 @@ use tidegate_core::EventId;
 use tidegate_core::books::{Bucket, Tally};
 use tidegate_core::env::{Disk, DiskFile, OpenMode};
 
-use super::cursor::Position;
-use super::scan::Lines;
+use super::cursor::ReplayPosition;
+use super::scan::LineReader;
 use super::{REPLAY, SpillError, at, line};
 use crate::api::Payload;
 
@@ -40,40 +40,40 @@ impl ReplayBatch {
             .filter_map(|line| line.payload.as_ref().map(|p| p.id))
     }
 
-    /// Drops the first so many lines: they are settled.
+    /// Drops the first so many lines: they are replayed.
     pub(crate) fn drop_first(&mut self, count: usize) {
         self.lines.drain(..count);
     }
 }
 
-pub(super) struct Replay {
+pub(super) struct ReplayReader {
     file: Box<dyn DiskFile>,
-    pub(super) position: Position,
+    pub(super) position: ReplayPosition,
     /// The reader, which is ahead of the position by what is being sent.
-    lines: Lines,
+    lines: LineReader,
     /// Whether a line that cannot be read has come up, and whether those of the rest of the
     /// snapshot were posted for it.
     pub(super) has_corrupt: bool,
     pub(super) is_corrupt_posted: bool,
 }
 
-impl Replay {
+impl ReplayReader {
     /// Opens the snapshot, at the position that was written down for it, or from its start up to
     /// `end`.
     pub(super) fn open(
         disk: &dyn Disk,
         dir: &Path,
         end: Option<u64>,
-        known: &[Position],
+        known: &[ReplayPosition],
     ) -> Result<Self, SpillError> {
         let path = dir.join(REPLAY);
         let file = at("open", &path, disk.open(&path, OpenMode::Read))?;
         let len = at("measure", &path, file.len())?;
         let end = end.unwrap_or(len).min(len);
-        let mut position = Position {
+        let mut position = ReplayPosition {
             identity: at("read", &path, identity(&*file, end))?,
             end,
-            ..Position::default()
+            ..ReplayPosition::default()
         };
         for known in known
             .iter()
@@ -85,7 +85,7 @@ impl Replay {
                 position = *known;
             }
         }
-        let lines = Lines::new(position.offset, position.end);
+        let lines = LineReader::new(position.offset, position.end);
         Ok(Self {
             file,
             position,
@@ -109,7 +109,7 @@ impl Replay {
         let start = self.lines.position();
         let read = self.read_on(max_lines, max_bytes, set_aside);
         if read.is_err() {
-            self.lines = Lines::new(start, self.position.end);
+            self.lines = LineReader::new(start, self.position.end);
         }
         read
     }
@@ -148,7 +148,7 @@ impl Replay {
                     match set_aside(raw.bytes) {
                         // Good lines do not wait for room for a bad one.
                         Err(_) if !batch.lines.is_empty() => {
-                            self.lines = Lines::new(offset, self.position.end);
+                            self.lines = LineReader::new(offset, self.position.end);
                             break;
                         }
                         kept => kept?,
@@ -162,11 +162,11 @@ impl Replay {
         Ok(batch)
     }
 
-    /// The sums of the lines that are not settled yet and can be read; those that cannot are what
+    /// The sums of the lines that are not replayed yet and can be read; those that cannot are what
     /// is left of the books.
     pub(super) fn readable(&self) -> Result<BTreeMap<Bucket, Tally>, SpillError> {
         let mut tallies = BTreeMap::<Bucket, Tally>::new();
-        let mut lines = Lines::new(self.position.offset, self.position.end);
+        let mut lines = LineReader::new(self.position.offset, self.position.end);
         while let Some(raw) = at("read", Path::new(REPLAY), lines.next(&*self.file))? {
             if let Some(line) = line::read(raw.bytes, raw.offset) {
                 let tally = tallies.entry(Bucket::of(line.id)).or_default();
@@ -176,8 +176,8 @@ impl Replay {
         Ok(tallies)
     }
 
-    /// Notes that the first so many lines of `batch` are settled.
-    pub(super) fn settle(&mut self, batch: &ReplayBatch, count: usize) {
+    /// Notes that the first so many lines of `batch` are replayed.
+    pub(super) fn mark_replayed(&mut self, batch: &ReplayBatch, count: usize) {
         if let Some(last) = count.checked_sub(1).and_then(|last| batch.lines.get(last)) {
             self.position.offset = last.next;
             self.position.lines += count as u64;

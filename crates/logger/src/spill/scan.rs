@@ -10,7 +10,7 @@ use super::MAX_LINE;
 const CHUNK: usize = 256 * 1024;
 
 /// The lines of a file from an offset on.
-pub(super) struct Lines {
+pub(super) struct LineReader {
     buffer: Vec<u8>,
     /// Where in the buffer the next line starts.
     start: usize,
@@ -33,7 +33,7 @@ pub(super) struct RawLine<'a> {
     pub(super) is_whole: bool,
 }
 
-impl Lines {
+impl LineReader {
     pub(super) fn new(offset: u64, end: u64) -> Self {
         Self {
             buffer: Vec::new(),

@@ -13,12 +13,12 @@ use tidegate_core::EventId;
 use tidegate_core::books::{Books, Bucket, LossReason, Tally};
 use tidegate_core::env::{Disk, DiskFile, DiskLock, OpenMode};
 
-pub(crate) use corrupt::settle_corrupt;
+pub(crate) use corrupt::post_corrupt_lines;
 
-use super::batch::{Lent, Mark, Outcome, Prepared};
-use super::books_file::{BooksFile, Written as WrittenBooks};
-use super::cursor::{Cursor, Position};
-use super::replay::{Replay, ReplayBatch, identity};
+use super::batch::{AppendPosition, Prepared, SyncHandle, WriteOutcome};
+use super::books_file::{BooksFile, BooksSnapshot};
+use super::cursor::{Cursor, ReplayPosition};
+use super::replay::{ReplayBatch, ReplayReader, identity};
 use super::set_aside::{Rejection, SetAside};
 use super::{
     ACTIVE, CORRUPT, CURSOR, LOCK, MAX_SEALED, REJECTED, REPLAY, SpillError, at, holder,
@@ -38,18 +38,18 @@ type Tallies = BTreeMap<Bucket, Tally>;
 /// Buffers that are kept: some wait or are written while the next one is filled.
 const BUFFERS: usize = 7;
 
-/// What became of a batch.
+/// The result of appending a batch.
 #[derive(Debug)]
-pub(crate) enum Append {
+pub(crate) enum AppendResult {
     /// Its events are durable, except those that a cap refused.
-    Written(Written),
+    Written(BatchWritten),
     /// The disk refused the write, and the file is as it was: none of its events is on disk.
     Refused(io::Error),
 }
 
 /// A batch that is durable.
 #[derive(Debug)]
-pub(crate) struct Written {
+pub(crate) struct BatchWritten {
     /// How many events were taken from the front of what was offered.
     pub(crate) taken: usize,
     /// Those of them that were written.
@@ -58,7 +58,7 @@ pub(crate) struct Written {
     pub(crate) refused: Vec<(usize, LossReason)>,
 }
 
-/// What was found when the directory was opened.
+/// The state that was found when the directory was opened.
 #[derive(Debug)]
 pub(crate) struct Recovered {
     /// The books, carried on: what is on disk, and what came before.
@@ -74,8 +74,8 @@ pub(crate) struct Recovered {
 struct Active {
     path: PathBuf,
     file: Box<dyn DiskFile>,
-    /// The same file, opened once more for whoever syncs it; none while it is lent, or if it never
-    /// was.
+    /// The same file, opened once more for the sync thread; none while that thread has it, or if it
+    /// was never needed.
     second: Option<Box<dyn DiskFile>>,
     /// Bytes that are whole lines, synced.
     len: u64,
@@ -93,7 +93,7 @@ pub(crate) struct Spool {
     active: Option<Active>,
     /// Sealed files: the length that counts, and the sums of its lines.
     sealed: BTreeMap<u32, (u64, Tallies)>,
-    replay: Option<Replay>,
+    replay: Option<ReplayReader>,
     cursor: Option<Cursor>,
     books: BooksFile,
     corrupt: SetAside,
@@ -150,8 +150,8 @@ impl Spool {
         Ok((spool, recovered))
     }
 
-    /// Lifts the caps, for the rest of this process: whoever would rather wait than lose cannot wait
-    /// any longer when the logger stops.
+    /// Lifts the caps, for the rest of this process: callers that would rather wait than lose
+    /// cannot wait any longer when the logger stops.
     pub(crate) fn lift_caps(&mut self) {
         self.caps = Caps {
             events: u64::MAX,
@@ -168,9 +168,9 @@ impl Spool {
     }
 
     /// Where the active file ends.
-    pub(crate) fn mark(&self) -> Mark {
+    pub(crate) fn append_position(&self) -> AppendPosition {
         let active = self.active.as_ref();
-        Mark {
+        AppendPosition {
             len: active.map_or(0, |active| active.len),
             lines: active.map_or(0, |active| active.lines),
             seq: self.seq,
@@ -178,25 +178,25 @@ impl Spool {
         }
     }
 
-    /// Makes lines of up to `count` events, no more than fit a batch, to be written behind `mark`:
+    /// Makes lines of up to `count` events, no more than fit a batch, to be written behind `position`:
     /// where the file ends, or will end once the batch before this one is written.
     ///
     /// `encode` writes the JSON of an event, up to and with its `_id` and without the closing
     /// brace, and gives its id.
     pub(crate) fn prepare(
         &mut self,
-        mark: Mark,
+        position: AppendPosition,
         count: usize,
         encode: &mut dyn FnMut(usize, &mut Vec<u8>) -> EventId,
     ) -> Prepared {
         let buffer = self.buffers.pop().unwrap_or_default();
-        Prepared::new(buffer, mark, self.caps, count, encode)
+        Prepared::new(buffer, position, self.caps, count, encode)
     }
 
-    /// Lends the active file to another thread, which syncs it while more is written here. Until it
-    /// is [taken back](Self::take_back) the spool must not be asked for anything but to prepare,
+    /// Opens the active file for another thread, which syncs it while more is written here. Until it
+    /// is [returned](Self::return_sync_handle) the spool must not be asked for anything but to prepare,
     /// write and note batches.
-    pub(crate) fn lend(&mut self) -> Result<Lent, SpillError> {
+    pub(crate) fn open_sync_handle(&mut self) -> Result<SyncHandle, SpillError> {
         let mut active = self.take_active()?;
         let second = match active.second.take() {
             Some(file) => Ok(file),
@@ -204,16 +204,16 @@ impl Spool {
         };
         let second = at("open", &active.path, second);
         self.active = Some(active);
-        Ok(Lent {
+        Ok(SyncHandle {
             file: second?,
             is_synced: self.is_synced,
         })
     }
 
-    /// Takes the active file back.
-    pub(crate) fn take_back(&mut self, lent: Lent) {
+    /// Takes the file back from the other thread.
+    pub(crate) fn return_sync_handle(&mut self, handle: SyncHandle) {
         if let Some(active) = &mut self.active {
-            active.second = Some(lent.file);
+            active.second = Some(handle.file);
         }
     }
 
@@ -234,7 +234,7 @@ impl Spool {
     }
 
     /// Notes that these lines are durable.
-    pub(crate) fn note(&mut self, prepared: Prepared) -> Written {
+    pub(crate) fn note(&mut self, prepared: Prepared) -> BatchWritten {
         if let Some(active) = &mut self.active {
             active.len += prepared.bytes.len() as u64;
             active.lines += prepared.ids.len() as u64;
@@ -249,19 +249,19 @@ impl Spool {
     }
 
     /// Writes prepared lines on this thread, and returns once they would survive a power cut.
-    pub(crate) fn keep(
+    pub(crate) fn write_and_sync(
         &mut self,
         prepared: Prepared,
         books: &dyn Fn() -> Books,
-    ) -> Result<Append, SpillError> {
+    ) -> Result<AppendResult, SpillError> {
         if prepared.is_empty() {
-            return Ok(Append::Written(self.recycle(prepared)));
+            return Ok(AppendResult::Written(self.recycle(prepared)));
         }
         let mut active = self.take_active()?;
         let outcome = match active.file.append(&prepared.bytes) {
-            Err(error) => Outcome::Refused(error),
-            Ok(()) if self.is_synced && active.file.sync().is_err() => Outcome::Unsynced,
-            Ok(()) => Outcome::Kept,
+            Err(error) => WriteOutcome::Refused(error),
+            Ok(()) if self.is_synced && active.file.sync().is_err() => WriteOutcome::Unsynced,
+            Ok(()) => WriteOutcome::Durable,
         };
         self.active = Some(active);
         self.complete(prepared, outcome, books)
@@ -272,20 +272,20 @@ impl Spool {
     pub(crate) fn complete(
         &mut self,
         prepared: Prepared,
-        outcome: Outcome,
+        outcome: WriteOutcome,
         books: &dyn Fn() -> Books,
-    ) -> Result<Append, SpillError> {
+    ) -> Result<AppendResult, SpillError> {
         match outcome {
-            Outcome::Kept => {}
-            Outcome::Skipped => {
+            WriteOutcome::Durable => {}
+            WriteOutcome::Skipped => {
                 self.recycle(prepared);
                 let why = "a write before it failed";
-                return Ok(Append::Refused(io::Error::other(why)));
+                return Ok(AppendResult::Refused(io::Error::other(why)));
             }
-            Outcome::Refused(error) => {
+            WriteOutcome::Refused(error) => {
                 // A part of it may be there, and what is reported as lost must not come back. If it
                 // cannot be undone, durably, the file is given up, and the books say how much of it
-                // counts before anybody is told.
+                // counts before a loss is reported.
                 if let Some(mut active) = self.active.take() {
                     if self.cut_back(&mut active) {
                         self.active = Some(active);
@@ -295,9 +295,9 @@ impl Spool {
                     }
                 }
                 self.recycle(prepared);
-                return Ok(Append::Refused(error));
+                return Ok(AppendResult::Refused(error));
             }
-            Outcome::Unsynced => {
+            WriteOutcome::Unsynced => {
                 // Final for that file: the batch goes to a fresh one, and if that fails too we
                 // stop. The books say how much of the old file counts, before anything new is
                 // promised.
@@ -311,7 +311,7 @@ impl Spool {
                 self.active = Some(active);
             }
         }
-        Ok(Append::Written(self.note(prepared)))
+        Ok(AppendResult::Written(self.note(prepared)))
     }
 
     /// Cuts the active file back to what was promised, and says whether that would survive a power
@@ -322,11 +322,11 @@ impl Spool {
     }
 
     /// Keeps the buffer for the next batch.
-    pub(crate) fn recycle(&mut self, prepared: Prepared) -> Written {
+    pub(crate) fn recycle(&mut self, prepared: Prepared) -> BatchWritten {
         if self.buffers.len() < BUFFERS {
             self.buffers.push(prepared.bytes);
         }
-        Written {
+        BatchWritten {
             taken: prepared.taken,
             ids: prepared.ids,
             refused: prepared.refused,
@@ -409,10 +409,10 @@ impl Spool {
             // say it before it has that name.
             let file = at("open", &from, self.disk.open(&from, OpenMode::Read))?;
             let identity = at("read", &from, identity(&*file, end))?;
-            let position = Position {
+            let position = ReplayPosition {
                 identity,
                 end,
-                ..Position::default()
+                ..ReplayPosition::default()
             };
             self.write_books_for(books, Some(position), false)?;
             at("rotate", &to, self.disk.replace(&from, &to))?;
@@ -430,7 +430,7 @@ impl Spool {
                 }
             }
         };
-        self.replay = Some(Replay::open(&*self.disk, &self.dir, end, &[])?);
+        self.replay = Some(ReplayReader::open(&*self.disk, &self.dir, end, &[])?);
         self.write_books(books)?;
         Ok(true)
     }
@@ -440,21 +440,21 @@ impl Spool {
     fn open_cursor(
         &self,
         is_trusted: bool,
-    ) -> Result<Option<(Cursor, Option<Position>)>, SpillError> {
+    ) -> Result<Option<(Cursor, Option<ReplayPosition>)>, SpillError> {
         match Cursor::open(&*self.disk, &self.dir, is_trusted) {
             Err(error) if error.is_full() => {
-                tracing::warn!(%error, "no room for a cursor; replay goes by the books");
+                tracing::warn!(%error, "no room for a cursor; replay uses the books");
                 Ok(None)
             }
             opened => opened.map(Some),
         }
     }
 
-    /// Notes that the first so many lines of a batch are settled. Not durable until the books are
+    /// Notes that the first so many lines of a batch are replayed. Not durable until the books are
     /// written: a crash before costs duplicates.
-    pub(crate) fn settle_replay(&mut self, batch: &ReplayBatch, count: usize) {
+    pub(crate) fn mark_replayed(&mut self, batch: &ReplayBatch, count: usize) {
         if let Some(replay) = &mut self.replay {
-            replay.settle(batch, count);
+            replay.mark_replayed(batch, count);
         }
     }
 
@@ -557,10 +557,10 @@ impl Spool {
     fn write_books_for(
         &mut self,
         books: &Books,
-        position: Option<Position>,
+        position: Option<ReplayPosition>,
         is_clean: bool,
     ) -> Result<(), SpillError> {
-        let written = WrittenBooks {
+        let written = BooksSnapshot {
             is_clean,
             seq: self.seq,
             sum: self.sum,
@@ -572,7 +572,7 @@ impl Spool {
                 .collect(),
             active_len: self.active.as_ref().map_or(0, |active| active.len),
             torn: self.torn,
-            ..WrittenBooks::default()
+            ..BooksSnapshot::default()
         };
         self.books.write(&*self.disk, written, books)?;
         match (&mut self.cursor, position) {
@@ -592,7 +592,7 @@ impl fmt::Debug for Spool {
 fn or_full(written: Result<(), SpillError>) -> Result<bool, SpillError> {
     match written {
         Err(error) if error.is_full() => {
-            tracing::warn!(%error, "no room for the books; they are written later");
+            tracing::warn!(%error, "no room for the books; retrying later");
             Ok(false)
         }
         written => written.map(|()| true),

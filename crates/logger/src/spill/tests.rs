@@ -22,12 +22,12 @@ fn id(number: u64) -> EventId {
 }
 
 /// A spool with its books, as the logger's writer keeps them.
-struct Keeper {
+struct TestDirectory {
     spool: Spool,
     books: Books,
 }
 
-impl Keeper {
+impl TestDirectory {
     fn open(disk: &SimDisk) -> Result<Self, SpillError> {
         let caps = Caps {
             events: 10_000,
@@ -52,9 +52,9 @@ impl Keeper {
             buffer.extend_from_slice(text.as_bytes());
             id(number)
         };
-        let prepared = spool.prepare(spool.mark(), numbers.len(), &mut encode);
-        match spool.keep(prepared, &|| books.clone())? {
-            Append::Written(written) => {
+        let prepared = spool.prepare(spool.append_position(), numbers.len(), &mut encode);
+        match spool.write_and_sync(prepared, &|| books.clone())? {
+            AppendResult::Written(written) => {
                 assert!(written.refused.is_empty());
                 let ids = numbers.iter().map(|n| id(*n));
                 for posting in postings(ids, None, Some(Place::Spilled)) {
@@ -62,7 +62,7 @@ impl Keeper {
                 }
                 Ok(numbers.to_vec())
             }
-            Append::Refused(_) => Ok(Vec::new()),
+            AppendResult::Refused(_) => Ok(Vec::new()),
         }
     }
 
@@ -74,7 +74,7 @@ impl Keeper {
     ) -> Result<bool, SpillError> {
         let batch = self.spool.read_replay(count, usize::MAX, &self.books)?;
         if let Some(readable) = self.spool.readable_beside_corrupt()? {
-            settle_corrupt(&mut self.books, &readable);
+            post_corrupt_lines(&mut self.books, &readable);
         }
         if batch.lines.is_empty() {
             if self.spool.is_replaying() {
@@ -91,7 +91,7 @@ impl Keeper {
         ) {
             self.books.post(&posting);
         }
-        self.spool.settle_replay(&batch, batch.lines.len());
+        self.spool.mark_replayed(&batch, batch.lines.len());
         self.spool.write_books(&self.books)?;
         Ok(true)
     }
@@ -120,16 +120,16 @@ fn scenario(seed: u64) -> impl Fn(&SimDisk, &mut Obligations) {
         let random: &mut dyn Entropy = &mut stream;
         let mut number = 0;
         for _ in 0..2 {
-            let mut keeper = Keeper::open(disk).unwrap();
+            let mut directory = TestDirectory::open(disk).unwrap();
             for _ in 0..3 + random.below(4) {
                 if random.below(3) > 0 {
                     let numbers: Vec<u64> = (0..1 + random.below(5)).map(|n| number + n).collect();
                     number += numbers.len() as u64;
-                    let promised = keeper.append(&numbers).unwrap();
+                    let promised = directory.append(&numbers).unwrap();
                     obligations.promised.extend(promised.into_iter().map(id));
                 } else {
                     let arrived = &mut obligations.arrived;
-                    keeper
+                    directory
                         .replay(1 + random.below(6) as usize, &mut |id| {
                             arrived.insert(id);
                         })
@@ -147,20 +147,20 @@ fn check(disk: &SimDisk, obligations: &Obligations) -> Result<(), String> {
     if before.unaccounted() > 0 {
         return Err(format!("audit before opening: {:?}", before.missing));
     }
-    let mut keeper = Keeper::open(disk).map_err(text)?;
-    if !keeper.books.is_balanced() {
+    let mut directory = TestDirectory::open(disk).map_err(text)?;
+    if !directory.books.is_balanced() {
         return Err("the books do not balance after opening".to_owned());
     }
     let opened = recount(disk, dir()).map_err(text)?;
     if opened.unaccounted() > 0 {
         return Err(format!("audit after opening: {:?}", opened.missing));
     }
-    let mut arrived = keeper.drain().map_err(text)?;
+    let mut arrived = directory.drain().map_err(text)?;
     arrived.extend(&obligations.arrived);
     if let Some(lost) = obligations.promised.iter().find(|id| !arrived.contains(id)) {
         return Err(format!("{lost} was promised and is gone"));
     }
-    let account = keeper.books.account();
+    let account = directory.books.account();
     if account.spilled != 0 || !account.is_balanced() {
         return Err(format!("after the drain: {account:?}"));
     }
@@ -195,14 +195,14 @@ fn a08_nothing_promised_is_lost_whichever_disk_operation_is_the_last() {
     println!("{:?}, 0 violations", total.get());
 }
 
-fn spilled(count: u64) -> (SimDisk, Keeper) {
+fn spilled(count: u64) -> (SimDisk, TestDirectory) {
     let disk = SimDisk::new(1);
-    let mut keeper = Keeper::open(&disk).unwrap();
+    let mut directory = TestDirectory::open(&disk).unwrap();
     for number in 0..count {
-        keeper.append(&[number]).unwrap();
+        directory.append(&[number]).unwrap();
     }
-    keeper.spool.write_books(&keeper.books).unwrap();
-    (disk, keeper)
+    directory.spool.write_books(&directory.books).unwrap();
+    (disk, directory)
 }
 
 fn content(disk: &SimDisk, name: &str) -> Vec<u8> {
@@ -220,8 +220,8 @@ fn overwrite(disk: &SimDisk, name: &str, bytes: &[u8]) {
 
 #[test]
 fn a_line_cut_out_by_hand_is_named_by_the_audit() {
-    let (disk, keeper) = spilled(20);
-    drop(keeper);
+    let (disk, directory) = spilled(20);
+    drop(directory);
     assert_eq!(recount(&disk, dir()).unwrap().unaccounted(), 0);
     let text = String::from_utf8(content(&disk, ACTIVE)).unwrap();
     let rest: Vec<&str> = text
@@ -237,9 +237,9 @@ fn a_line_cut_out_by_hand_is_named_by_the_audit() {
 #[test]
 fn a_line_cut_out_of_what_is_newer_than_the_books_is_named_too() {
     let disk = SimDisk::new(1);
-    let mut keeper = Keeper::open(&disk).unwrap();
+    let mut directory = TestDirectory::open(&disk).unwrap();
     for number in 0..20 {
-        keeper.append(&[number, 100 + number]).unwrap();
+        directory.append(&[number, 100 + number]).unwrap();
     }
     let text = String::from_utf8(content(&disk, ACTIVE)).unwrap();
     let rest: Vec<&str> = text
@@ -253,59 +253,59 @@ fn a_line_cut_out_of_what_is_newer_than_the_books_is_named_too() {
 
 #[test]
 fn a_corrupt_line_is_set_aside_byte_for_byte_and_the_rest_arrives() {
-    let (disk, keeper) = spilled(20);
-    drop(keeper);
+    let (disk, directory) = spilled(20);
+    drop(directory);
     disk.end_process();
     let mut bytes = content(&disk, ACTIVE);
     let at = bytes.windows(8).position(|w| w == b"event 7\"").unwrap();
     bytes[at] = 0xff;
     let line: Vec<u8> = bytes.split(|b| *b == b'\n').nth(7).unwrap().to_vec();
     overwrite(&disk, ACTIVE, &bytes);
-    let mut keeper = Keeper::open(&disk).unwrap();
-    let arrived = keeper.drain().unwrap();
+    let mut directory = TestDirectory::open(&disk).unwrap();
+    let arrived = directory.drain().unwrap();
     assert_eq!(arrived.len(), 19);
     assert_eq!(content(&disk, CORRUPT), [line, vec![b'\n']].concat());
-    let account = keeper.books.account();
+    let account = directory.books.account();
     assert_eq!(
         (account.delivered, account.dead_lettered, account.spilled),
         (19, 1, 0)
     );
-    assert!(keeper.books.is_balanced());
+    assert!(directory.books.is_balanced());
     let found = recount(&disk, dir()).unwrap();
     assert_eq!((found.unaccounted(), found.unverifiable), (0, 1));
 }
 
 #[test]
 fn a_torn_tail_is_set_aside_and_the_next_line_is_whole() {
-    let (disk, keeper) = spilled(3);
-    drop(keeper);
+    let (disk, directory) = spilled(3);
+    drop(directory);
     disk.end_process();
     let mut bytes = content(&disk, ACTIVE);
     bytes.extend(b"{\"details\":\"half a li");
     overwrite(&disk, ACTIVE, &bytes);
-    let mut keeper = Keeper::open(&disk).unwrap();
-    keeper.append(&[3]).unwrap();
+    let mut directory = TestDirectory::open(&disk).unwrap();
+    directory.append(&[3]).unwrap();
     assert_eq!(content(&disk, CORRUPT), b"{\"details\":\"half a li\n");
-    assert_eq!(keeper.drain().unwrap().len(), 4);
+    assert_eq!(directory.drain().unwrap().len(), 4);
     // A whole line that lacks only its newline is kept.
-    let (disk, keeper) = spilled(3);
-    drop(keeper);
+    let (disk, directory) = spilled(3);
+    drop(directory);
     disk.end_process();
     let mut bytes = content(&disk, ACTIVE);
     bytes.pop();
     overwrite(&disk, ACTIVE, &bytes);
-    let mut keeper = Keeper::open(&disk).unwrap();
-    keeper.append(&[3]).unwrap();
-    assert_eq!(keeper.drain().unwrap().len(), 4);
+    let mut directory = TestDirectory::open(&disk).unwrap();
+    directory.append(&[3]).unwrap();
+    assert_eq!(directory.drain().unwrap().len(), 4);
 }
 
 #[test]
 fn l25_a_failed_sync_is_final_for_its_file_and_loses_nothing() {
     for seed in 0..50 {
         let disk = SimDisk::new(seed);
-        let mut keeper = Keeper::open(&disk).unwrap();
+        let mut directory = TestDirectory::open(&disk).unwrap();
         for number in 0..100 {
-            keeper.append(&[number]).unwrap();
+            directory.append(&[number]).unwrap();
         }
         let kind = tidegate_sim::FaultKind::SyncDropsDirty;
         let operation = tidegate_sim::Operation::Sync;
@@ -315,7 +315,7 @@ fn l25_a_failed_sync_is_final_for_its_file_and_loses_nothing() {
             nth: 1,
             kind,
         });
-        let promised = keeper.append(&[100, 101, 102]).unwrap();
+        let promised = directory.append(&[100, 101, 102]).unwrap();
         assert_eq!(promised, [100, 101, 102], "they went to a fresh file");
         let names: Vec<String> = disk
             .list(dir())
@@ -325,18 +325,18 @@ fn l25_a_failed_sync_is_final_for_its_file_and_loses_nothing() {
             .collect();
         assert!(names.contains(&sealed_name(1)), "{names:?}");
         disk.crash(&tidegate_sim::Survivors::Nothing);
-        let mut keeper = Keeper::open(&disk).unwrap();
-        assert_eq!(keeper.drain().unwrap().len(), 103, "seed {seed}");
+        let mut directory = TestDirectory::open(&disk).unwrap();
+        assert_eq!(directory.drain().unwrap().len(), 103, "seed {seed}");
         assert_eq!(
             recount(&disk, dir()).unwrap().unaccounted(),
             0,
             "seed {seed}"
         );
-        assert_eq!(keeper.books.account().spilled, 0, "seed {seed}");
+        assert_eq!(directory.books.account().spilled, 0, "seed {seed}");
     }
 }
 
-/// A sync that has yet to fail is not to meet whoever looks: it fails elsewhere.
+/// A sync that has yet to fail is not to meet the check: it fails elsewhere.
 fn use_up_faults(disk: &SimDisk) {
     let elsewhere = Path::new("/").join(ACTIVE);
     let mut file = disk.open(&elsewhere, OpenMode::CreateNew).unwrap();
@@ -351,13 +351,13 @@ fn use_up_faults(disk: &SimDisk) {
 #[test]
 fn l25_a_sealed_file_counts_as_far_as_it_was_synced_whichever_operation_is_the_last() {
     let scenario = |disk: &SimDisk, obligations: &mut Obligations| {
-        let mut keeper = Keeper::open(disk).unwrap();
-        let mut promise = |keeper: &mut Keeper, numbers: &[u64]| {
-            let promised = keeper.append(numbers).unwrap();
+        let mut directory = TestDirectory::open(disk).unwrap();
+        let mut promise = |directory: &mut TestDirectory, numbers: &[u64]| {
+            let promised = directory.append(numbers).unwrap();
             obligations.promised.extend(promised.into_iter().map(id));
         };
-        promise(&mut keeper, &[0, 1]);
-        promise(&mut keeper, &[2]);
+        promise(&mut directory, &[0, 1]);
+        promise(&mut directory, &[2]);
         // It fails, and what it should have written may be there all the same.
         disk.fail(tidegate_sim::Fault {
             operation: tidegate_sim::Operation::Sync,
@@ -365,14 +365,14 @@ fn l25_a_sealed_file_counts_as_far_as_it_was_synced_whichever_operation_is_the_l
             nth: 1,
             kind: tidegate_sim::FaultKind::IoError,
         });
-        promise(&mut keeper, &[3, 4, 5]);
-        promise(&mut keeper, &[6]);
+        promise(&mut directory, &[3, 4, 5]);
+        promise(&mut directory, &[6]);
         let arrived = &mut obligations.arrived;
         for _ in 0..5 {
             let mut arrive = |id| {
                 arrived.insert(id);
             };
-            keeper.replay(2, &mut arrive).unwrap();
+            directory.replay(2, &mut arrive).unwrap();
         }
     };
     crash_points(1, scenario, |disk, obligations: &Obligations| {
@@ -390,7 +390,7 @@ fn l25_a_sealed_file_counts_as_far_as_it_was_synced_whichever_operation_is_the_l
 
 #[test]
 fn a_write_that_the_disk_refuses_leaves_the_file_as_it_was() {
-    let (disk, mut keeper) = spilled(5);
+    let (disk, mut directory) = spilled(5);
     for kind in [
         tidegate_sim::FaultKind::ShortWrite,
         tidegate_sim::FaultKind::IoError,
@@ -403,15 +403,15 @@ fn a_write_that_the_disk_refuses_leaves_the_file_as_it_was() {
             nth: 1,
             kind,
         });
-        assert!(keeper.append(&[5]).unwrap().is_empty());
+        assert!(directory.append(&[5]).unwrap().is_empty());
         assert_eq!(content(&disk, ACTIVE), before);
     }
-    keeper.append(&[5]).unwrap();
-    assert_eq!(keeper.drain().unwrap().len(), 6);
+    directory.append(&[5]).unwrap();
+    assert_eq!(directory.drain().unwrap().len(), 6);
 }
 
 #[test]
-fn the_caps_refuse_what_does_not_fit_by_name() {
+fn the_caps_refuse_events_that_do_not_fit_with_their_reason() {
     let disk = SimDisk::new(1);
     let open = |caps| {
         Spool::open(Arc::new(disk.clone()), dir(), caps, true)
@@ -424,14 +424,14 @@ fn the_caps_refuse_what_does_not_fit_by_name() {
             buffer.extend_from_slice(line.as_bytes());
             id(1)
         };
-        let prepared = spool.prepare(spool.mark(), texts.len(), &mut encode);
-        match spool.keep(prepared, &Books::default).unwrap() {
-            Append::Written(written) => written
+        let prepared = spool.prepare(spool.append_position(), texts.len(), &mut encode);
+        match spool.write_and_sync(prepared, &Books::default).unwrap() {
+            AppendResult::Written(written) => written
                 .refused
                 .into_iter()
                 .map(|(i, why)| format!("{i} {why}"))
                 .collect::<Vec<_>>(),
-            Append::Refused(error) => panic!("{error}"),
+            AppendResult::Refused(error) => panic!("{error}"),
         }
     };
     let mut spool = open(Caps {
@@ -460,7 +460,7 @@ fn the_caps_refuse_what_does_not_fit_by_name() {
 #[test]
 fn a_second_process_is_refused_by_the_lock() {
     let (disk, _keeper) = spilled(1);
-    let error = Keeper::open(&disk).err().unwrap();
+    let error = TestDirectory::open(&disk).err().unwrap();
     assert!(matches!(error, SpillError::Locked { .. }), "{error}");
 }
 
@@ -474,21 +474,21 @@ fn lines_that_others_wrote_are_counted_once_and_replayed_with_an_id() {
     file.sync().unwrap();
     disk.sync_dir(dir()).unwrap();
     for _ in 0..2 {
-        let keeper = Keeper::open(&disk).unwrap();
-        assert_eq!(keeper.books.account().spilled, 2);
+        let directory = TestDirectory::open(&disk).unwrap();
+        assert_eq!(directory.books.account().spilled, 2);
         assert_eq!(recount(&disk, dir()).unwrap().unaccounted(), 0);
-        drop(keeper);
+        drop(directory);
         disk.end_process();
     }
-    let mut keeper = Keeper::open(&disk).unwrap();
-    keeper.append(&[1]).unwrap();
-    assert_eq!(keeper.drain().unwrap().len(), 3);
-    assert_eq!(keeper.books.account().delivered, 3);
+    let mut directory = TestDirectory::open(&disk).unwrap();
+    directory.append(&[1]).unwrap();
+    assert_eq!(directory.drain().unwrap().len(), 3);
+    assert_eq!(directory.books.account().delivered, 3);
 }
 
 #[test]
 fn a_rejected_event_is_kept_whole_with_why_it_was_refused() {
-    let (disk, mut keeper) = spilled(1);
+    let (disk, mut directory) = spilled(1);
     let rejection = Rejection {
         id: id(0),
         json: bytes::Bytes::from_static(b"{\"details\": \"REJECT\"}"),
@@ -497,7 +497,7 @@ fn a_rejected_event_is_kept_whole_with_why_it_was_refused() {
         status: Some(400),
         attempts: 1,
     };
-    keeper
+    directory
         .spool
         .set_aside(&[rejection], 1_767_225_600_000)
         .unwrap();

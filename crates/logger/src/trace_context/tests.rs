@@ -40,7 +40,7 @@ fn a_broken_w3c_header_leaves_the_x_headers_in_force() {
 }
 
 #[test]
-fn what_is_missing_or_unusable_is_made_and_echoed() {
+fn missing_or_unusable_ids_are_generated_and_echoed() {
     let too_long = "x".repeat(201);
     for headers in [
         &[][..],

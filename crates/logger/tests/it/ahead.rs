@@ -41,7 +41,7 @@ fn played(seed: u64, operation: Operation, nth: u64, kind: FaultKind) -> World {
 }
 
 #[test]
-fn l25_a_failed_sync_loses_nothing_of_what_was_written_behind_it() {
+fn l25_a_failed_sync_loses_no_batch_written_after_it() {
     seeds!(scaled(160), |seed| {
         let world = played(
             seed,
@@ -67,7 +67,7 @@ fn l27_a_refused_write_loses_its_batch_alone_and_says_so() {
             .losses
             .all()
             .into_iter()
-            .filter_map(|told| told.details)
+            .filter_map(|reported| reported.details)
             .collect();
         let expected: BTreeSet<String> = texts(0..EVENTS).into_iter().collect();
         let arrived = world.arrived();

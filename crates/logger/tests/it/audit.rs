@@ -214,7 +214,7 @@ fn a01_the_books_of_forty_days_are_folded_and_still_balance() {
 }
 
 #[test]
-fn a01_what_was_reported_as_lost_does_not_come_back_after_a_write_that_cannot_be_undone() {
+fn a01_a_lost_event_does_not_come_back_after_a_write_that_cannot_be_undone() {
     let faults = [
         (Operation::Truncate, FaultKind::IoError),
         (Operation::Sync, FaultKind::SyncDropsDirty),

@@ -9,9 +9,10 @@ use std::time::Duration;
 use tidegate_core::EventId;
 use tidegate_core::books::Account;
 use tidegate_core::env::{Disk, OpenMode};
-use tidegate_logger::spill::{Recount, SpillError, recount};
+use tidegate_logger::spill::{SpillError, SpillRecount, recount};
 use tidegate_logger::{
-    Event, Logger, LoggerConfig, LoggerConfigBuilder, LossCallback, Metrics, Payload, Report,
+    BusinessEvent, Logger, LoggerConfig, LoggerConfigBuilder, LoggerReport, LossCallback, Metrics,
+    Payload,
 };
 use tidegate_sim::{Node, Sim, SimDisk};
 use tidegate_testkit::{Script, ScriptedApi};
@@ -36,12 +37,13 @@ pub(crate) fn memory_only() -> LoggerConfigBuilder {
 }
 
 /// The event with this number.
-pub(crate) fn event(number: u64) -> Event {
+pub(crate) fn event(number: u64) -> BusinessEvent {
     event_saying(format!("event {number}"))
 }
 
-pub(crate) fn event_saying(details: impl Into<String>) -> Event {
-    Event::step("CreateBooking", "BookingCreated", details.into()).correlation_id("a1b2c3d4")
+pub(crate) fn event_saying(details: impl Into<String>) -> BusinessEvent {
+    BusinessEvent::step("CreateBooking", "BookingCreated", details.into())
+        .correlation_id("a1b2c3d4")
 }
 
 pub(crate) fn texts(numbers: impl IntoIterator<Item = u64>) -> Vec<String> {
@@ -54,9 +56,9 @@ pub(crate) fn details(json: &[u8]) -> String {
     value["details"].as_str().unwrap_or_default().to_owned()
 }
 
-/// A loss as the callback was told.
+/// A loss as the callback got it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Told {
+pub(crate) struct ReportedLoss {
     pub(crate) id: Option<EventId>,
     pub(crate) details: Option<String>,
     pub(crate) reason: String,
@@ -64,13 +66,13 @@ pub(crate) struct Told {
 
 /// A callback that remembers.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Losses(Arc<Mutex<Vec<Told>>>);
+pub(crate) struct Losses(Arc<Mutex<Vec<ReportedLoss>>>);
 
 impl Losses {
     pub(crate) fn callback(&self) -> LossCallback {
-        let told = Arc::clone(&self.0);
+        let reported = Arc::clone(&self.0);
         Arc::new(move |loss| {
-            told.lock().unwrap().push(Told {
+            reported.lock().unwrap().push(ReportedLoss {
                 id: loss.id,
                 details: loss
                     .event
@@ -80,12 +82,15 @@ impl Losses {
         })
     }
 
-    pub(crate) fn all(&self) -> Vec<Told> {
+    pub(crate) fn all(&self) -> Vec<ReportedLoss> {
         self.0.lock().unwrap().clone()
     }
 
     pub(crate) fn reasons(&self) -> Vec<String> {
-        self.all().into_iter().map(|told| told.reason).collect()
+        self.all()
+            .into_iter()
+            .map(|reported| reported.reason)
+            .collect()
     }
 
     pub(crate) fn by_reason(&self) -> BTreeMap<String, i64> {
@@ -115,7 +120,7 @@ pub(crate) struct World {
     calls: Arc<Mutex<Vec<Call>>>,
     logger: Option<Logger>,
     stop: Option<oneshot::Sender<()>>,
-    report: Arc<Mutex<Option<Report>>>,
+    report: Arc<Mutex<Option<LoggerReport>>>,
     /// Whether books of an earlier life are in the account.
     has_past: bool,
     callback: Option<LossCallback>,
@@ -195,7 +200,7 @@ impl World {
     pub(crate) fn run(&mut self, opened: Opened) {
         let (stop, stopped) = oneshot::channel::<()>();
         self.stop = Some(stop);
-        let report: Arc<Mutex<Option<Report>>> = Arc::default();
+        let report: Arc<Mutex<Option<LoggerReport>>> = Arc::default();
         self.report = Arc::clone(&report);
         let task = self.node.start("logger", async move {
             let ended = opened
@@ -237,7 +242,7 @@ impl World {
     }
 
     /// Logs this event durably and returns once that is promised.
-    pub(crate) fn log_durable(&mut self, event: Event) -> EventId {
+    pub(crate) fn log_durable(&mut self, event: BusinessEvent) -> EventId {
         let logger = self.logger();
         self.block_on(async move { logger.log_durable(event).await })
             .unwrap()
@@ -249,19 +254,19 @@ impl World {
             .into_iter()
             .map(|number| {
                 let logger = self.logger();
-                let (done, told) = oneshot::channel();
+                let (done, outcome) = oneshot::channel();
                 let task = self.node.start("durable", async move {
                     done.send(logger.log_durable(event(number)).await).ok();
                 });
                 drop(task);
                 // One after the other, so that they are in their order.
                 self.sim.run_for(Duration::ZERO);
-                told
+                outcome
             })
             .collect();
         self.block_on(async move {
-            for told in pending {
-                told.await.unwrap().unwrap();
+            for outcome in pending {
+                outcome.await.unwrap().unwrap();
             }
         });
     }
@@ -310,7 +315,7 @@ impl World {
             logger.account(),
             logger.metrics()
         );
-        // Whoever tells of it runs as well.
+        // The task that reports it runs as well.
         self.sim.run_for(Duration::ZERO);
     }
 
@@ -344,14 +349,14 @@ impl World {
 
     /// Asks the logger to stop and returns how it ended.
     #[track_caller]
-    pub(crate) fn shut_down(&mut self) -> Report {
+    pub(crate) fn shut_down(&mut self) -> LoggerReport {
         self.stop.take().unwrap().send(()).unwrap();
         self.ended(MINUTE)
     }
 
     /// How the logger ended, within `limit`.
     #[track_caller]
-    pub(crate) fn ended(&mut self, limit: Duration) -> Report {
+    pub(crate) fn ended(&mut self, limit: Duration) -> LoggerReport {
         let report = Arc::clone(&self.report);
         let is_over = self
             .sim
@@ -470,12 +475,12 @@ impl World {
         disk.sync_dir(dir()).unwrap();
     }
 
-    pub(crate) fn recount(&self) -> Recount {
+    pub(crate) fn recount(&self) -> SpillRecount {
         recount(&self.disk(), dir()).unwrap()
     }
 
     /// What must hold after every step of every scenario: the identity, both witnesses, and each
-    /// loss told and counted once (A01, A02).
+    /// loss reported and counted once (A01, A02).
     #[track_caller]
     pub(crate) fn check(&mut self) {
         self.sim.run_for(Duration::ZERO);
@@ -488,7 +493,7 @@ impl World {
 
     /// The same for a logger that has ended.
     #[track_caller]
-    pub(crate) fn check_report(&mut self, report: &Report) {
+    pub(crate) fn check_report(&mut self, report: &LoggerReport) {
         assert!(report.account.is_balanced(), "{report:?}");
         let recount = self.recount();
         assert_eq!(recount.unaccounted(), 0, "{:?}", recount.missing);
@@ -499,12 +504,16 @@ impl World {
 
     #[track_caller]
     fn check_losses(&self, account: &Account, failed: u64) {
-        let told = self.losses.all();
-        let mut ids: Vec<EventId> = told.iter().filter_map(|told| told.id).collect();
+        let reported = self.losses.all();
+        let mut ids: Vec<EventId> = reported.iter().filter_map(|reported| reported.id).collect();
         let count = ids.len();
         ids.sort_unstable();
         ids.dedup();
-        assert_eq!(ids.len(), count, "an event was reported twice: {told:?}");
+        assert_eq!(
+            ids.len(),
+            count,
+            "an event was reported twice: {reported:?}"
+        );
         if self.has_past || self.callback.is_some() {
             return;
         }
@@ -517,7 +526,7 @@ impl World {
         assert_eq!(
             reported.values().sum::<i64>(),
             account.lost.total() + account.dead_lettered,
-            "every loss and everything set aside is told once: {reported:?} {account:?}"
+            "every loss and everything set aside is reported once: {reported:?} {account:?}"
         );
         if account.dead_lettered > 0 {
             reported.remove("rejected");

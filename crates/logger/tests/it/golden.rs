@@ -9,7 +9,7 @@ use metrics::{
     with_local_recorder,
 };
 use tidegate_logger::spill::{ACTIVE, EVENT_BYTES, REJECTED};
-use tidegate_logger::{Defaults, Event, EventStatus, reason};
+use tidegate_logger::{BusinessEvent, Defaults, StepStatus, reason};
 use tidegate_testkit::Script;
 
 use crate::fixture::{MINUTE, SECOND, World, event_saying, spilling};
@@ -48,7 +48,7 @@ impl Recorder for Gauges {
 }
 
 #[test]
-fn the_gauges_have_their_documented_names_and_say_what_happened() {
+fn the_gauges_have_their_documented_names_and_values() {
     let gauges = Gauges::default();
     with_local_recorder(&gauges, || {
         let mut world = World::scripted(1, |_, call| match call {
@@ -74,7 +74,7 @@ fn the_gauges_have_their_documented_names_and_say_what_happened() {
         eventlog.events.replayed 0
         eventlog.events.sent 2
         eventlog.events.spilled 4
-        eventlog.events.untold 0
+        eventlog.events.unreported 0
         eventlog.queue.depth 0
         eventlog.spill.bytes BYTES
         eventlog.spill.oldest-age-seconds 2
@@ -107,7 +107,7 @@ fn the_gauges_follow_the_queue_and_the_replay() {
         eventlog.events.replayed 0
         eventlog.events.sent 0
         eventlog.events.spilled 0
-        eventlog.events.untold 0
+        eventlog.events.unreported 0
         eventlog.queue.depth 3
         eventlog.spill.bytes 0
         eventlog.spill.oldest-age-seconds 0
@@ -172,16 +172,16 @@ fn a_spilled_line_is_the_documented_object_with_ours_at_its_end() {
     let mut world = World::down(1);
     let defaults = Defaults::new("pet-resort-api", "PET_RESORT", "PET_RESORT");
     world.start(spilling().defaults(defaults).circuit_breaker_threshold(1));
-    let event = Event::step(
+    let event = BusinessEvent::step(
         "CreateBooking",
         "BookingCreated",
         "Booking BK-20260601-001 created for PET-001",
     )
     .correlation_id("a1b2c3d4");
     world.logger().log(event).unwrap();
-    let event = Event::end("CreateBooking", "done: \"鯨\"\n")
+    let event = BusinessEvent::end("CreateBooking", "done: \"鯨\"\n")
         .correlation_id("a1b2c3d4")
-        .event_status(EventStatus::Success)
+        .event_status(StepStatus::Success)
         .identifier("bookingId", "BK-1")
         .property("nights", 3);
     world.logger().log(event).unwrap();
@@ -227,7 +227,7 @@ fn an_ordinary_event_takes_as_many_bytes_as_is_said() {
                 "Booking BK-20260601-001 completed successfully",
             ),
         ] {
-            let event = Event::step("CreateBooking", step, details);
+            let event = BusinessEvent::step("CreateBooking", step, details);
             world
                 .logger()
                 .log(event.correlation_id("a1b2c3d4"))

@@ -14,7 +14,8 @@ use tidegate_core::Code;
 use tidegate_core::env::Env;
 use tidegate_logger::spill::{ACTIVE, REJECTED};
 use tidegate_logger::{
-    Answer, Api, Judgment, Logger, LoggerConfig, LossCallback, Payload, RunningLogger, Sending,
+    Api, ApiAnswer, EventOutcome, Logger, LoggerConfig, LossCallback, Payload, RunningLogger,
+    Sending,
 };
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
@@ -46,12 +47,12 @@ fn hang_at_shutdown(capacity: i64) {
         running
             .logger
             .log_all((0..750).map(|n| event(round * 750 + n)));
-        // The writer hangs with a batch in its hands, and what comes now piles up behind it.
+        // The writer hangs with a batch, and later events pile up behind it.
         gate.wait_until_somebody_is_held();
     }
     // It ends although nobody opens the gate.
     let report = running.shut_down();
-    wait_until("all are told", || losses.all().len() >= 3_000);
+    wait_until("all are reported", || losses.all().len() >= 3_000);
     gate.open();
     assert!(report.spill_failure.is_some(), "{report:?}");
     let account = report.account;
@@ -79,7 +80,7 @@ fn runtime() -> Runtime {
 }
 
 #[test]
-fn a10_whoever_waits_for_a_disk_that_hangs_at_shutdown_is_told() {
+fn a10_a_caller_that_waits_for_a_hanging_disk_gets_an_error_at_shutdown() {
     let dir = TempDir::new().unwrap();
     let gate = Arc::new(Gate::default());
     let config = spilling_to(&dir).shutdown_timeout(Duration::from_secs(3));
@@ -91,10 +92,10 @@ fn a10_whoever_waits_for_a_disk_that_hangs_at_shutdown_is_told() {
     let durable = std::thread::spawn(move || runtime().block_on(logger.log_durable(event(1))));
     wait_until("it is taken on", || running.logger.account().accepted == 1);
     let report = running.shut_down();
-    let told = durable.join().unwrap();
-    wait_until("the loss is told", || !losses.all().is_empty());
+    let reported = durable.join().unwrap();
+    wait_until("the loss is reported", || !losses.all().is_empty());
     gate.open();
-    assert_eq!(told.unwrap_err().as_str(), "spillover_write_error");
+    assert_eq!(reported.unwrap_err().as_str(), "spillover_write_error");
     assert_eq!(
         (report.account.in_flight, report.account.lost.total()),
         (0, 1)
@@ -111,12 +112,12 @@ impl Api for Rejects {
         Box::pin(async move {
             let code = Code::from_static("event.invalid");
             let (message, status) = (String::new(), Some(400));
-            let judgment = Judgment::Rejected {
+            let outcome = EventOutcome::Rejected {
                 code,
                 message,
                 status,
             };
-            Answer::Judged(vec![judgment; batch.len()])
+            ApiAnswer::PerEvent(vec![outcome; batch.len()])
         })
     }
 }
@@ -136,15 +137,15 @@ fn a10_rejected_events_that_a_hanging_disk_does_not_keep_are_reported() {
     });
     let logger = running.logger.clone();
     let report = running.shut_down();
-    wait_until("all are told", || losses.all().len() >= 5);
-    let (told, account) = (losses.by_reason(), report.account.clone());
+    wait_until("all are reported", || losses.all().len() >= 5);
+    let (reported, account) = (losses.by_reason(), report.account.clone());
     gate.open();
     assert_eq!(
         (account.in_flight, account.lost.total()),
         (0, 5),
         "{report:?}"
     );
-    assert_eq!(told["rejected"], 5);
+    assert_eq!(reported["rejected"], 5);
     // The disk answers after all, too late: they were reported once, and stay where they are.
     wait_until("they are in the file", || lines(&dir, REJECTED) == 5);
     assert!(logger.account().is_balanced());
@@ -167,7 +168,7 @@ impl Api for Panics {
         );
         Box::pin(async move {
             assert!(call > self.until, "an API of the application");
-            Answer::Judged(vec![Judgment::Stored; batch.len()])
+            ApiAnswer::PerEvent(vec![EventOutcome::Stored; batch.len()])
         })
     }
 }
@@ -199,14 +200,14 @@ fn an_api_that_panics_is_an_api_that_fails() {
 }
 
 #[test]
-fn a03_a_callback_that_hangs_stops_nothing_and_what_it_is_not_told_is_counted() {
+fn a03_a_hanging_callback_stops_nothing_and_unreported_losses_are_counted() {
     let dir = TempDir::new().unwrap();
     let api = Arc::new(Switch::default());
     let heard = Arc::new(AtomicU64::new(0));
     let counted = Arc::clone(&heard);
     let gate = Arc::new(Gate::default());
     let hangs = Arc::clone(&gate);
-    let told: LossCallback = Arc::new(move |_| {
+    let on_loss: LossCallback = Arc::new(move |_| {
         hangs.pass();
         counted.fetch_add(1, Ordering::SeqCst);
     });
@@ -218,7 +219,7 @@ fn a03_a_callback_that_hangs_stops_nothing_and_what_it_is_not_told_is_counted() 
         .circuit_breaker_reset_ms(50)
         .replay_interval_ms(1_000)
         .shutdown_timeout(Duration::from_secs(1));
-    let running = OnThread::start(config, api.clone(), Env::system(), told);
+    let running = OnThread::start(config, api.clone(), Env::system(), on_loss);
     gate.shut();
     for round in 0..10 {
         let taken = (0..300).map(|n| event(round * 300 + n));
@@ -240,12 +241,15 @@ fn a03_a_callback_that_hangs_stops_nothing_and_what_it_is_not_told_is_counted() 
     // It ends although the callback still hangs.
     let report = running.shut_down();
     assert_eq!(report.account.lost.total().unsigned_abs(), lost);
-    assert_eq!(report.untold, lost, "the callback never returned");
-    let untold = report.metrics.events_untold;
-    assert!(untold >= lost - 1_025, "{untold} of {lost} found no room");
+    assert_eq!(report.unreported, lost, "the callback never returned");
+    let unreported = report.metrics.events_unreported;
+    assert!(
+        unreported >= lost - 1_025,
+        "{unreported} of {lost} found no room"
+    );
     gate.open();
-    wait_until("all that waited are told", || {
-        heard.load(Ordering::SeqCst) + untold == lost
+    wait_until("all that waited are reported", || {
+        heard.load(Ordering::SeqCst) + unreported == lost
     });
 }
 
@@ -256,7 +260,7 @@ fn a03_a_slow_callback_hears_of_every_loss_and_shutdown_does_not_wait_for_all_of
     let counted = Arc::clone(&heard);
     let gate = Arc::new(Gate::default());
     let waits = Arc::clone(&gate);
-    let told: LossCallback = Arc::new(move |_| {
+    let on_loss: LossCallback = Arc::new(move |_| {
         if counted.load(Ordering::SeqCst) == QUICK {
             waits.pass();
         }
@@ -268,22 +272,22 @@ fn a03_a_slow_callback_hears_of_every_loss_and_shutdown_does_not_wait_for_all_of
         .max_spillover_events(10)
         .circuit_breaker_threshold(1)
         .shutdown_timeout(Duration::from_millis(700));
-    let running = OnThread::start(config, Arc::new(Switch::default()), Env::system(), told);
+    let running = OnThread::start(config, Arc::new(Switch::default()), Env::system(), on_loss);
     assert_eq!(running.logger.log_all((0..1_500).map(event)), 1_500);
     // It takes its time with one of them, and shutdown comes meanwhile.
     gate.wait_until_somebody_is_held();
     let report = running.shut_down();
     let lost = report.account.lost.total().unsigned_abs();
     assert_eq!(lost, 1_490);
-    assert_eq!(report.untold, lost - QUICK, "{report:?}");
+    assert_eq!(report.unreported, lost - QUICK, "{report:?}");
     gate.open();
-    wait_until("every loss is told", || {
+    wait_until("every loss is reported", || {
         heard.load(Ordering::SeqCst) == lost
     });
 }
 
 #[test]
-fn a_logger_whose_run_is_canceled_spills_what_it_holds_and_lets_go_of_the_directory() {
+fn a_canceled_run_spills_its_events_and_releases_the_directory() {
     let dir = TempDir::new().unwrap();
     let losses = Losses::default();
     let config = || spilling_to(&dir).batch_size(5).sender_threads(2);
@@ -332,7 +336,7 @@ fn a_logger_whose_run_is_canceled_spills_what_it_holds_and_lets_go_of_the_direct
 }
 
 #[test]
-fn without_a_spill_a_canceled_run_reports_what_it_holds() {
+fn a_canceled_run_without_a_spill_reports_its_events() {
     let losses = Losses::default();
     let api = Arc::new(Switch::default());
     let config = LoggerConfig::builder().base_retry_delay_ms(20_000);
@@ -355,14 +359,14 @@ fn without_a_spill_a_canceled_run_reports_what_it_holds() {
         running.await.unwrap();
         logger
     });
-    wait_until("all are told", || losses.all().len() == 10);
+    wait_until("all are reported", || losses.all().len() == 10);
     assert_eq!(losses.by_reason()["shutdown_pending_retry"], 10);
     let account = logger.account();
     assert_eq!((account.lost.total(), account.in_flight), (10, 0));
 }
 
 #[test]
-fn a_task_that_is_dropped_without_being_run_ends_the_logger_and_reports_what_it_holds() {
+fn a_task_dropped_before_run_ends_the_logger_and_reports_its_events() {
     let dir = TempDir::new().unwrap();
     let losses = Losses::default();
     let open = || {
@@ -378,8 +382,8 @@ fn a_task_that_is_dropped_without_being_run_ends_the_logger_and_reports_what_it_
         logger.log(event(3)).unwrap_err().reason,
         "shutdown_in_progress"
     );
-    let told = runtime().block_on(logger.log_durable(event(4)));
-    assert_eq!(told.unwrap_err().as_str(), "shutdown_in_progress");
+    let reported = runtime().block_on(logger.log_durable(event(4)));
+    assert_eq!(reported.unwrap_err().as_str(), "shutdown_in_progress");
     let account = logger.account();
     assert_eq!((account.lost.total(), account.in_flight), (5, 0));
     // The directory is free again, although a handle is left.

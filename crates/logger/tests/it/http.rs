@@ -72,7 +72,7 @@ fn l02_over_http_single_events_use_the_single_endpoint_and_several_the_batch_end
 }
 
 #[test]
-fn l10_over_http_a_batch_answered_in_part_is_settled_event_by_event() {
+fn l10_over_http_a_batch_answered_in_part_is_handled_event_by_event() {
     let stub = StubApi::start().unwrap();
     let dir = TempDir::new().unwrap();
     let losses = Losses::default();
@@ -116,7 +116,7 @@ fn p06_a_batch_that_is_too_large_is_split_until_it_fits_and_all_of_it_arrives() 
 }
 
 #[test]
-fn p06_what_was_spilled_is_split_as_well() {
+fn p06_replay_splits_batches_that_are_too_large() {
     let stub = StubApi::start().unwrap();
     let dir = TempDir::new().unwrap();
     let losses = Losses::default();
@@ -158,7 +158,7 @@ fn l37_over_http_a_wrong_token_or_address_keeps_all_events_and_the_right_one_del
         assert_eq!((stub.count(), losses.all()), (0, Vec::new()));
         right(&stub);
         stub.wait_until_blocking(|stub| stub.count() == 100, LIMIT);
-        wait_until("all is settled", || logger.account().delivered == 100);
+        wait_until("all is delivered", || logger.account().delivered == 100);
         drop(logger);
         assert_eq!(arrived(&stub), set(0..100));
         assert_eq!(unaccounted(&dir), 0);

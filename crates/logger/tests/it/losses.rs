@@ -182,10 +182,10 @@ fn a02_the_callback_is_given_the_event_and_its_id() {
     world.start(memory_only().max_retries(0));
     world.log([7]);
     world.run_for(SECOND);
-    let told = world.losses.all();
-    assert_eq!(told.len(), 1);
-    assert_eq!(told[0].details.as_deref(), Some("event 7"));
-    assert!(told[0].id.is_some());
+    let reported = world.losses.all();
+    assert_eq!(reported.len(), 1);
+    assert_eq!(reported[0].details.as_deref(), Some("event 7"));
+    assert!(reported[0].id.is_some());
     world.check();
 }
 
@@ -221,7 +221,7 @@ fn a03_a_panicking_callback_stops_nothing_and_is_called_for_the_next_loss() {
 }
 
 #[test]
-fn a09_what_is_set_aside_is_found_in_its_file_byte_for_byte() {
+fn a09_events_set_aside_are_in_their_file_byte_for_byte() {
     let mut world = World::new(1);
     let bad: [&[u8]; 4] = [
         b"no event",
@@ -247,8 +247,11 @@ fn a09_what_is_set_aside_is_found_in_its_file_byte_for_byte() {
         "{rejected:?}"
     );
     assert_eq!(world.arrived(), texts([0]));
-    let told = world.losses.by_reason();
-    assert_eq!((told["spillover_corrupt"], told["rejected"]), (4, 1));
+    let reported = world.losses.by_reason();
+    assert_eq!(
+        (reported["spillover_corrupt"], reported["rejected"]),
+        (4, 1)
+    );
     world.check();
 }
 
@@ -266,10 +269,10 @@ fn a09_an_event_that_is_longer_than_a_line_may_be_is_told_once_and_harms_no_othe
     world.run_for(MINUTE);
     let kept = [world.content(CORRUPT), world.content(REJECTED)].concat();
     let is_kept = kept.windows(long.len()).any(|part| part == long.as_bytes());
-    let told = world.losses.by_reason();
+    let reported = world.losses.by_reason();
     assert!(
-        is_kept || world.api.count() == 3 || told.get("spillover_max_size") == Some(&1),
-        "neither delivered, nor kept whole, nor reported: {told:?}"
+        is_kept || world.api.count() == 3 || reported.get("spillover_max_size") == Some(&1),
+        "neither delivered, nor kept whole, nor reported: {reported:?}"
     );
     assert!(
         world.losses.all().len() <= 1,

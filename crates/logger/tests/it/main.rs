@@ -11,10 +11,10 @@
 //! | weakness | tests |
 //! |---|---|
 //! | W1 shutdown race | `l50_…` (four), `l51_…`, `l52_…` (two) |
-//! | W2 kill −9 takes the memory | `l26_what_log_durable_promised_survives_a_power_cut_at_once`, `a08_a_kill_takes_at_most_what_was_in_memory_…` |
+//! | W2 kill −9 takes the memory | `l26_events_of_log_durable_survive_a_power_cut_at_once`, `a08_a_kill_takes_at_most_what_was_in_memory_…` |
 //! | W3 no sync | `l26_log_durable_does_not_return_before_the_sync`, `l27_a_power_cut_at_any_operation_…` |
 //! | W4 torn line, then append | `l34_a_torn_last_line_…` |
-//! | W5 corrupt lines deleted | `l35_…` (three), `a09_what_is_set_aside_is_found_in_its_file_byte_for_byte` |
+//! | W5 corrupt lines deleted | `l35_…` (three), `a09_events_set_aside_are_in_their_file_byte_for_byte` |
 //! | W6 caps lose in silence | `l21_the_event_cap_…`, `l21_the_size_cap_…`, `l23_block_waits_for_room_and_loses_nothing` |
 //! | W7 write errors tell nobody | `l24_a_write_error_reaches_callback_and_counter_…`, `a06_a_disk_that_fails_twice_…` |
 //! | W8 breaker open, refused enqueue ignored | `l09_with_the_breaker_open_…` |
@@ -39,8 +39,8 @@ mod gate;
 mod golden;
 mod hanging;
 mod http;
-mod judgments;
 mod losses;
+mod outcomes;
 mod probed_disk;
 mod queue;
 mod real;

@@ -405,7 +405,7 @@ fn l11_flush_is_true_only_when_nothing_is_queued_sent_or_waiting_for_a_retry() {
 }
 
 #[test]
-fn l11_after_flush_what_could_not_be_sent_is_on_disk_and_not_on_its_way_there() {
+fn l11_flush_waits_until_unsent_events_are_on_disk() {
     seeds!(20, |seed| {
         let mut world = World::down(seed);
         world.start(spilling().circuit_breaker_threshold(1));
@@ -511,7 +511,7 @@ fn l13_each_invalid_value_is_refused_with_a_message_that_names_its_field() {
 }
 
 #[test]
-fn a_logger_that_is_switched_off_counts_what_it_ignores_and_loses_nothing() {
+fn a_disabled_logger_counts_ignored_events_and_loses_none() {
     let mut world = World::new(1);
     world.start(spilling().enabled(false));
     world.log(0..3);

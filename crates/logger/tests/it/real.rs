@@ -18,8 +18,8 @@ use tidegate_core::env::system::SystemDisk;
 use tidegate_core::env::{Disk, Env, OpenMode};
 use tidegate_logger::spill::{ACTIVE, SpillError, recount};
 use tidegate_logger::{
-    Answer, Api, ApiFailure, Judgment, Logger, LoggerConfig, LoggerConfigBuilder, LossCallback,
-    OnFull, Payload, Report, RunningLogger, Sending, StartError,
+    Api, ApiAnswer, ApiFailure, EventOutcome, Logger, LoggerConfig, LoggerConfigBuilder,
+    LoggerReport, LossCallback, OnFull, Payload, RunningLogger, Sending, StartError,
 };
 use tidegate_sim::scaled;
 use tokio::sync::oneshot;
@@ -53,9 +53,9 @@ impl Api for Switch {
         Box::pin(async move {
             if self.is_up.load(Ordering::SeqCst) {
                 self.count.fetch_add(batch.len() as u64, Ordering::SeqCst);
-                return Answer::Judged(vec![Judgment::Stored; batch.len()]);
+                return ApiAnswer::PerEvent(vec![EventOutcome::Stored; batch.len()]);
             }
-            Answer::Failed(ApiFailure {
+            ApiAnswer::Failed(ApiFailure {
                 code: tidegate_core::Code::from_static("connection.refused"),
                 message: "down".to_owned(),
                 retry_after: None,
@@ -72,7 +72,7 @@ pub(crate) fn spilling_to(dir: &TempDir) -> LoggerConfigBuilder {
 pub(crate) struct OnThread {
     pub(crate) logger: Logger,
     stop: oneshot::Sender<()>,
-    thread: JoinHandle<Report>,
+    thread: JoinHandle<LoggerReport>,
 }
 
 impl OnThread {
@@ -80,9 +80,10 @@ impl OnThread {
         config: LoggerConfigBuilder,
         api: Arc<dyn Api>,
         env: Env,
-        told: LossCallback,
+        on_loss: LossCallback,
     ) -> Self {
-        let (logger, task) = Logger::open(config.build().unwrap(), api, env, Some(told)).unwrap();
+        let (logger, task) =
+            Logger::open(config.build().unwrap(), api, env, Some(on_loss)).unwrap();
         let (stop, stopped) = oneshot::channel::<()>();
         let thread = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread()
@@ -98,7 +99,7 @@ impl OnThread {
         }
     }
 
-    pub(crate) fn shut_down(self) -> Report {
+    pub(crate) fn shut_down(self) -> LoggerReport {
         self.stop.send(()).unwrap();
         self.thread.join().unwrap()
     }
@@ -176,7 +177,7 @@ fn l01_logging_never_touches_the_disk_on_the_thread_of_the_caller_and_returns_wh
         "{account:?}"
     );
     let lost = usize::try_from(account.lost.total()).unwrap();
-    wait_until("every loss is told", || losses.all().len() >= lost);
+    wait_until("every loss is reported", || losses.all().len() >= lost);
     assert_eq!(losses.all().len(), lost);
 }
 
@@ -497,17 +498,17 @@ fn l52_threads_that_race_with_shutdown_lose_nothing_that_was_accepted() {
         assert!(account.is_balanced(), "{account:?}");
         assert_eq!(account.delivered, signed(api.count()));
         let lost = usize::try_from(account.lost.total()).unwrap();
-        wait_until("every loss is told", || losses.all().len() >= lost);
+        wait_until("every loss is reported", || losses.all().len() >= lost);
         // The cap may refuse what was accepted, and tells; nothing else does.
-        let told = losses.by_reason();
-        let capped = told.get("spillover_max_events").copied().unwrap_or(0);
+        let reported = losses.by_reason();
+        let capped = reported.get("spillover_max_events").copied().unwrap_or(0);
         assert_eq!(
             account.delivered + account.spilled + capped,
             accepted,
             "{report:?}"
         );
         assert_eq!(account.in_flight + account.retrying, 0);
-        assert_eq!(signed(refused) + capped, told.values().sum::<i64>());
+        assert_eq!(signed(refused) + capped, reported.values().sum::<i64>());
         assert_eq!(unaccounted(&dir), 0);
     }
 }

@@ -46,7 +46,7 @@ fn l30_replay_starts_without_new_traffic_once_the_breaker_allows_it_and_not_befo
 }
 
 #[test]
-fn l30_what_an_earlier_process_left_is_sent_at_once() {
+fn l30_a_new_process_sends_the_events_of_an_earlier_one_at_once() {
     let mut world = left_behind(1, 10);
     world.start(spilling());
     world.run_for(SECOND);
@@ -109,7 +109,7 @@ fn l32_after_a_failure_at_line_two_of_three_exactly_lines_two_and_three_remain()
     let before = world.content(REPLAY);
     let files = world.recount().files;
     let snapshot = files.iter().find(|file| file.name == REPLAY).unwrap();
-    assert_eq!((snapshot.settled, snapshot.lines), (1, 2));
+    assert_eq!((snapshot.replayed, snapshot.lines), (1, 2));
     assert_eq!(world.account().spilled, 2);
     world.check();
     // A new process sends exactly what is left, and the snapshot was never rewritten.
@@ -314,11 +314,11 @@ fn l36_a_rejected_event_at_the_head_of_a_thousand_holds_nobody_up() {
         assert_eq!(line["event"]["details"], "REJECT this");
         assert_eq!(line["code"], "event.invalid");
         assert_eq!(world.losses.reasons(), ["rejected"]);
-        let told = &world.losses.all()[0];
-        assert_eq!(told.details.as_deref(), Some("REJECT this"));
+        let reported = &world.losses.all()[0];
+        assert_eq!(reported.details.as_deref(), Some("REJECT this"));
         assert_eq!(
             Some(line["_id"].as_str().unwrap().to_owned()),
-            told.id.map(|id| id.to_string())
+            reported.id.map(|id| id.to_string())
         );
         let account = world.account();
         assert_eq!((account.delivered, account.dead_lettered), (999, 1));

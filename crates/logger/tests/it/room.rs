@@ -61,7 +61,7 @@ fn l23_block_waits_for_room_and_loses_nothing() {
         log_when_room(&world, 0..200);
         world.run_for(MINUTE);
         let waiting = world.account();
-        assert!(waiting.accepted < 60, "whoever logs waits: {waiting:?}");
+        assert!(waiting.accepted < 60, "the caller waits: {waiting:?}");
         assert_eq!(
             world.lines(ACTIVE).len() + world.lines(REPLAY).len(),
             10 + world.lines(REPLAY).len()
@@ -132,7 +132,7 @@ fn l23_block_with_a_disk_that_stays_full_delivers_once_the_api_is_back() {
     assert_eq!(world.losses.all(), []);
 }
 
-/// Covers W7: the reference raises a counter and tells nobody.
+/// Covers W7: the reference raises a counter and reports nothing.
 #[test]
 fn l24_a_write_error_reaches_callback_and_counter_and_the_next_event_is_spilled() {
     for kind in [FaultKind::Full, FaultKind::IoError, FaultKind::ShortWrite] {
@@ -170,7 +170,7 @@ fn l24_a_write_error_reaches_callback_and_counter_and_the_next_event_is_spilled(
 }
 
 #[test]
-fn l24_a_disk_that_is_full_for_minutes_costs_only_what_comes_meanwhile() {
+fn l24_a_disk_that_is_full_for_minutes_loses_only_events_of_that_time() {
     let mut world = World::down(1);
     world.start(spilling().circuit_breaker_threshold(1));
     world.log([0]);

@@ -54,7 +54,7 @@ fn l50_twenty_runs_of_two_thousand_lose_nothing() {
 }
 
 #[test]
-fn l50_with_an_api_that_works_what_is_queued_is_sent_before_the_end() {
+fn l50_shutdown_sends_queued_events_while_the_api_works() {
     let mut world = World::scripted(1, |_, _| Script::slow(Duration::from_millis(10)));
     let opened = world.open(spilling());
     world.log(0..1_000);
@@ -183,10 +183,10 @@ fn l53_without_a_spill_every_remaining_event_is_reported_with_its_reason() {
     world.log(10..40);
     world.run_for(SECOND);
     let report = world.shut_down();
-    let told = world.losses.by_reason();
-    assert_eq!(told["shutdown_pending_retry"], 10);
+    let reported = world.losses.by_reason();
+    assert_eq!(reported["shutdown_pending_retry"], 10);
     assert_eq!(
-        told["shutdown_queued"], 30,
+        reported["shutdown_queued"], 30,
         "ten on their way, twenty queued"
     );
     assert_eq!(report.metrics.events_failed, 40);
@@ -204,7 +204,7 @@ fn l53_without_a_spill_every_remaining_event_is_reported_with_its_reason() {
 }
 
 #[test]
-fn l53_whoever_waits_for_room_at_shutdown_gets_the_event_back() {
+fn l53_a_caller_that_waits_for_room_at_shutdown_gets_the_event_back() {
     let mut world = World::scripted(1, |_, _| Script::Hang);
     world.start(
         memory_only()
@@ -217,9 +217,9 @@ fn l53_whoever_waits_for_room_at_shutdown_gets_the_event_back() {
     world.log([1]);
     let logger = world.logger();
     let refused = std::sync::Arc::new(std::sync::Mutex::new(None));
-    let tell = std::sync::Arc::clone(&refused);
+    let slot = std::sync::Arc::clone(&refused);
     let task = world.node.start("application", async move {
-        *tell.lock().unwrap() = Some(logger.log_when_room(event(2)).await);
+        *slot.lock().unwrap() = Some(logger.log_when_room(event(2)).await);
     });
     drop(task);
     world.run_for(SECOND);
@@ -232,14 +232,14 @@ fn l53_whoever_waits_for_room_at_shutdown_gets_the_event_back() {
 }
 
 #[test]
-fn l53_a_durable_event_that_cannot_be_kept_any_more_is_told_so() {
+fn l53_log_durable_fails_when_the_event_cannot_be_spilled_any_more() {
     let mut world = World::scripted(1, |_, _| Script::Hang);
     world.start(memory_only().batch_size(1));
     let logger = world.logger();
     let outcome = std::sync::Arc::new(std::sync::Mutex::new(None));
-    let tell = std::sync::Arc::clone(&outcome);
+    let slot = std::sync::Arc::clone(&outcome);
     let task = world.node.start("application", async move {
-        *tell.lock().unwrap() = Some(logger.log_durable(event(0)).await);
+        *slot.lock().unwrap() = Some(logger.log_durable(event(0)).await);
     });
     drop(task);
     world.run_for(SECOND);

@@ -13,7 +13,9 @@ use std::time::Duration;
 use tidegate_core::EventId;
 use tidegate_core::env::{Entropy, Env, Stream};
 use tidegate_logger::spill::recount;
-use tidegate_logger::{Event, Logger, LoggerConfig, Loss, LossCallback, OnFull, Report};
+use tidegate_logger::{
+    BusinessEvent, Logger, LoggerConfig, LoggerReport, Loss, LossCallback, OnFull,
+};
 use tidegate_sim::{FaultKind, Node, Operation, Sim, scaled, seeds};
 use tidegate_testkit::{ScriptedApi, Stored};
 use tokio::sync::oneshot;
@@ -26,13 +28,13 @@ fn dir() -> &'static Path {
 }
 
 /// A loss as it was reported: of which event, where that is known, and why.
-type Told = (Option<EventId>, String);
+type ReportedLoss = (Option<EventId>, String);
 
 /// What was promised and what was reported, kept outside of the node.
 #[derive(Default, Clone)]
 struct Witness {
     promised: Arc<Mutex<BTreeSet<EventId>>>,
-    losses: Arc<Mutex<Vec<Told>>>,
+    losses: Arc<Mutex<Vec<ReportedLoss>>>,
 }
 
 impl Witness {
@@ -82,7 +84,7 @@ async fn produce(logger: Logger, env: Env, name: u64, witness: Witness) {
         } else {
             ""
         };
-        let event = Event::step("Simulate", "Step", format!("{name}-{number}{bad}"))
+        let event = BusinessEvent::step("Simulate", "Step", format!("{name}-{number}{bad}"))
             .correlation_id(format!("producer-{name}"));
         if entropy.below(3) == 0 && bad.is_empty() {
             if let Ok(id) = logger.log_durable(event).await {
@@ -98,7 +100,7 @@ async fn produce(logger: Logger, env: Env, name: u64, witness: Witness) {
 struct Life {
     logger: Logger,
     stop: oneshot::Sender<()>,
-    ended: Arc<Mutex<Option<Report>>>,
+    ended: Arc<Mutex<Option<LoggerReport>>>,
 }
 
 fn begin(
@@ -240,7 +242,7 @@ fn live_badly(
 }
 
 /// A life without faults, in which everything must come to its end.
-fn live_well(sim: &mut Sim, node: &Node, stored: &Stored, witness: &Witness) -> Report {
+fn live_well(sim: &mut Sim, node: &Node, stored: &Stored, witness: &Witness) -> LoggerReport {
     without_disk_faults(node);
     node.set_clock_offset_ms(0);
     let before = recount(&node.disk(), dir()).unwrap();

@@ -55,7 +55,7 @@ fn l20_the_directory_is_made_and_holds_one_documented_object_per_line() {
     world.check();
 }
 
-/// Covers W6: the caps are configuration, and each event past them is told.
+/// Covers W6: the caps are configuration, and each event past them is reported.
 #[test]
 fn l21_the_event_cap_counts_lines_and_reports_each_event_past_it() {
     let mut world = World::down(1);
@@ -168,7 +168,7 @@ fn l22_after_a_restart_the_counters_equal_the_lines_and_bytes_of_the_active_file
 }
 
 #[test]
-fn l22_the_size_cap_counts_what_was_found_too() {
+fn l22_the_size_cap_counts_events_of_an_earlier_process_too() {
     let mut world = snapshot_and_six();
     let len = i64::try_from(world.content(ACTIVE).len()).unwrap();
     world.start(
@@ -186,7 +186,7 @@ fn l22_the_size_cap_counts_what_was_found_too() {
 }
 
 #[test]
-fn l25_after_a_failed_sync_what_was_promised_before_and_after_arrives() {
+fn l25_a_failed_sync_loses_no_event_promised_before_or_after_it() {
     seeds!(20, |seed| {
         let mut world = World::down(seed);
         world.start(spilling().circuit_breaker_threshold(1));
@@ -308,7 +308,7 @@ fn a06_without_a_disk_and_without_the_api_new_events_are_refused_until_the_api_i
 }
 
 #[test]
-fn a06_with_on_full_block_whoever_logs_waits_until_there_is_a_place_again() {
+fn a06_with_on_full_block_callers_wait_until_there_is_room_again() {
     let mut world = World::down(1);
     let config = spilling()
         .on_full(OnFull::Block)
@@ -372,9 +372,9 @@ fn l40_a_rename_that_fails_leaves_one_complete_file_and_nothing_is_lost() {
     world.check();
 }
 
-/// Covers W3 and, for whoever asks for it, W2.
+/// Covers W3 and, where it is asked for, W2.
 #[test]
-fn l26_what_log_durable_promised_survives_a_power_cut_at_once() {
+fn l26_events_of_log_durable_survive_a_power_cut_at_once() {
     seeds!(scaled(1_000), |seed| {
         let mut world = World::down(seed);
         world.start(spilling());
@@ -457,17 +457,17 @@ fn l27_a_power_cut_at_any_operation_leaves_the_old_or_the_new_names() {
         let mut promised = Vec::new();
         for number in 0..6 {
             let logger = world.logger();
-            let told = std::sync::Arc::new(std::sync::Mutex::new(None));
-            let tell = std::sync::Arc::clone(&told);
+            let outcome = std::sync::Arc::new(std::sync::Mutex::new(None));
+            let slot = std::sync::Arc::clone(&outcome);
             let task = world.node.start("application", async move {
-                *tell.lock().unwrap() = Some(logger.log_durable(event(number)).await);
+                *slot.lock().unwrap() = Some(logger.log_durable(event(number)).await);
             });
             drop(task);
             let node = world.node.clone();
-            world
-                .sim
-                .run_until(SECOND, || told.lock().unwrap().is_some() || !node.is_up());
-            if let Some(Ok(id)) = *told.lock().unwrap() {
+            world.sim.run_until(SECOND, || {
+                outcome.lock().unwrap().is_some() || !node.is_up()
+            });
+            if let Some(Ok(id)) = *outcome.lock().unwrap() {
                 promised.push(id);
             }
             if number == 3 {
@@ -517,7 +517,7 @@ fn l27_a_power_cut_at_any_operation_leaves_the_old_or_the_new_names() {
 
 /// Covers W17: the documented bound is three times the cap.
 #[test]
-fn l29_disk_use_stays_within_the_caps_one_snapshot_and_what_is_set_aside() {
+fn l29_disk_use_stays_within_the_caps_one_snapshot_and_the_files_set_aside() {
     let cap = 8_192;
     let mut world = World::scripted(7, |_, call| {
         if call % 3 == 0 {

@@ -41,8 +41,8 @@ fn killed_at_any_moment_everything_promised_arrives_once() {
         let turns_after = (draw.below(3) == 0).then(|| draw.below(promises + 1));
         let pause = Duration::from_millis(draw.below(if promises == 0 { 40 } else { 5 }));
         let read = std::thread::scope(|scope| {
-            let (tell, told) = mpsc::channel();
-            scope.spawn(move || lines.try_for_each(|line| tell.send(line)));
+            let (sender, lines_read) = mpsc::channel();
+            scope.spawn(move || lines.try_for_each(|line| sender.send(line)));
             let mut read = Vec::new();
             for promised in 0..=promises {
                 // The API changes its mind while the process lives.
@@ -51,14 +51,14 @@ fn killed_at_any_moment_everything_promised_arrives_once() {
                 }
                 // The first line says that it is open.
                 if promises > 0 {
-                    read.push(told.recv_timeout(LIMIT).expect("it says something"));
+                    read.push(lines_read.recv_timeout(LIMIT).expect("it says something"));
                 }
             }
             // At any moment, also in the middle of something.
             std::thread::sleep(pause);
             process.kill().unwrap();
             process.wait().unwrap();
-            read.extend(told);
+            read.extend(lines_read);
             read
         });
         obligations.add(read.into_iter().filter(|line| line != "open"));

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use tidegate_core::Code;
-use tidegate_logger::{Answer, Api, ApiFailure, HttpApi, RESPONSE_LIMIT};
+use tidegate_logger::{Api, ApiAnswer, ApiFailure, HttpApi, RESPONSE_LIMIT};
 use tidegate_testkit::{Fault, StubApi};
 
 use super::{LIMIT, client, events, start, words};
@@ -76,7 +76,7 @@ async fn the_wait_that_was_asked_for_is_handed_on() {
         ("whenever", None),
     ] {
         stub.fail_next(Fault::status(429).retry_after(text));
-        let Answer::Failed(ApiFailure { retry_after, .. }) = api.send(&events(2)).await else {
+        let ApiAnswer::Failed(ApiFailure { retry_after, .. }) = api.send(&events(2)).await else {
             panic!("not failed");
         };
         assert_eq!(retry_after, expect.map(Duration::from_secs), "{text}");
@@ -169,7 +169,7 @@ async fn plain_http_behind_https_is_a_failure_of_tls() {
     let stub = StubApi::start().unwrap();
     let url = stub.url().replace("http://", "https://");
     let answer = start(HttpApi::builder(url)).send(&events(1)).await;
-    let Answer::Failed(failure) = answer else {
+    let ApiAnswer::Failed(failure) = answer else {
         panic!("{answer:?}")
     };
     assert_eq!(failure.code, Code::from_static("tls.failed"), "{failure:?}");

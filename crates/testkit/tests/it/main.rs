@@ -15,7 +15,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tidegate_core::EventId;
 use tidegate_core::env::system::SystemClock;
 use tidegate_core::env::{Clock, Sleep};
-use tidegate_logger::{Answer, HttpApi, HttpApiBuilder, Judgment, Payload};
+use tidegate_logger::{ApiAnswer, EventOutcome, HttpApi, HttpApiBuilder, Payload};
 use tidegate_testkit::StubApi;
 
 /// Long enough for a busy machine, short enough for a person.
@@ -48,16 +48,16 @@ fn start(builder: HttpApiBuilder) -> HttpApi {
 }
 
 /// One word for an answer, or one for each event.
-fn words(answer: &Answer) -> Vec<String> {
+fn words(answer: &ApiAnswer) -> Vec<String> {
     match answer {
-        Answer::TooLarge => vec!["split".to_owned()],
-        Answer::Failed(failure) => vec![format!("failed {}", failure.code)],
-        Answer::Judged(judgments) => judgments
+        ApiAnswer::TooLarge => vec!["split".to_owned()],
+        ApiAnswer::Failed(failure) => vec![format!("failed {}", failure.code)],
+        ApiAnswer::PerEvent(outcomes) => outcomes
             .iter()
-            .map(|judgment| match judgment {
-                Judgment::Stored => "stored".to_owned(),
-                Judgment::Rejected { code, .. } => format!("rejected {code}"),
-                Judgment::Failed { code, .. } => format!("later {code}"),
+            .map(|outcome| match outcome {
+                EventOutcome::Stored => "stored".to_owned(),
+                EventOutcome::Rejected { code, .. } => format!("rejected {code}"),
+                EventOutcome::Failed { code, .. } => format!("later {code}"),
             })
             .collect(),
     }

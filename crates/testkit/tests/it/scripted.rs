@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_core::env::{Clock, Entropy};
-use tidegate_logger::{Answer, Api, Judgment, Payload};
+use tidegate_logger::{Api, ApiAnswer, EventOutcome, Payload};
 use tidegate_sim::Sim;
 use tidegate_testkit::{Fault, Script, ScriptedApi, StubApi};
 
@@ -63,9 +63,9 @@ fn bad_events_are_rejected_one_by_one() {
 }
 
 #[test]
-fn a_script_judges_as_many_events_as_it_says() {
+fn a_script_answers_for_as_many_events_as_it_says() {
     for count in [0, 1, 4] {
-        let (words, _, api) = play(Script::Judgments(count), events(3));
+        let (words, _, api) = play(Script::Outcomes(count), events(3));
         assert_eq!((words, api.count()), (vec!["stored".to_owned(); count], 3));
     }
 }
@@ -138,17 +138,17 @@ fn deliver(seed: u64) -> (u64, u64, Vec<String>) {
             let answer = sender.send(&waiting).await;
             log.extend(words(&answer));
             match answer {
-                Answer::Judged(judgments) => {
-                    let mut judgments = judgments.iter();
+                ApiAnswer::PerEvent(outcomes) => {
+                    let mut outcomes = outcomes.iter();
                     waiting.retain(|_| {
-                        let judgment = judgments.next().unwrap();
-                        assert!(!matches!(judgment, Judgment::Rejected { .. }));
-                        *judgment != Judgment::Stored
+                        let outcome = outcomes.next().unwrap();
+                        assert!(!matches!(outcome, EventOutcome::Rejected { .. }));
+                        *outcome != EventOutcome::Stored
                     });
                     size = 8;
                 }
-                Answer::TooLarge => size = (size / 2).max(1),
-                Answer::Failed(_) => {}
+                ApiAnswer::TooLarge => size = (size / 2).max(1),
+                ApiAnswer::Failed(_) => {}
             }
             waiting.extend(rest);
         }

@@ -10,8 +10,8 @@ use tidegate_core::books::{ComponentAccount, ComponentKind, Ledger};
 use tidegate_core::env::{Clock, Env};
 use tidegate_logger::spill::{SpillDirectory, SpillError};
 use tidegate_logger::{
-    Answer, Api, Authentication, HttpApi, Judgment, Logger, LoggerConfig, Payload, Report as Ended,
-    Sending,
+    Api, ApiAnswer, Authentication, EventOutcome, HttpApi, Logger, LoggerConfig, LoggerReport,
+    Payload, Sending,
 };
 use tokio::sync::oneshot;
 
@@ -149,7 +149,7 @@ fn refused(dir: &Path, error: &SpillError) -> ErrorReport {
     unreadable("cannot replay", dir, error)
 }
 
-fn tell(dir: &Path, ended: &Ended, output: Output) -> Result<(), ErrorReport> {
+fn tell(dir: &Path, ended: &LoggerReport, output: Output) -> Result<(), ErrorReport> {
     let ledger = Ledger::new(vec![ComponentAccount {
         name: SpillDirectory::name_of(dir),
         kind: ComponentKind::Logger,
@@ -162,7 +162,7 @@ fn tell(dir: &Path, ended: &Ended, output: Output) -> Result<(), ErrorReport> {
 }
 
 /// Says how it ended. Standard output has its document already.
-fn finish(outcome: &Outcome, ended: &Ended) -> Exit {
+fn finish(outcome: &Outcome, ended: &LoggerReport) -> Exit {
     let left = ended.account.spilled;
     let sent = ended.metrics.events_replayed;
     match outcome {
@@ -211,14 +211,14 @@ impl Watched {
         failure.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn note(&self, answer: &Answer) {
+    fn note(&self, answer: &ApiAnswer) {
         let why = match answer {
-            Answer::Failed(failure) => Some(format!("{} ({})", failure.message, failure.code)),
-            Answer::Judged(judgments) => judgments.iter().find_map(|judgment| match judgment {
-                Judgment::Failed { code, message } => Some(format!("{message} ({code})")),
-                Judgment::Stored | Judgment::Rejected { .. } => None,
+            ApiAnswer::Failed(failure) => Some(format!("{} ({})", failure.message, failure.code)),
+            ApiAnswer::PerEvent(outcomes) => outcomes.iter().find_map(|outcome| match outcome {
+                EventOutcome::Failed { code, message } => Some(format!("{message} ({code})")),
+                EventOutcome::Stored | EventOutcome::Rejected { .. } => None,
             }),
-            Answer::TooLarge => None,
+            ApiAnswer::TooLarge => None,
         };
         if let Some(why) = why {
             *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = why;

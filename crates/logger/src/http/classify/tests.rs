@@ -7,17 +7,17 @@ fn whole(text: &str) -> ResponseBody<'_> {
 }
 
 /// One word for an answer: what the table of the module says.
-fn word(answer: &Answer) -> String {
+fn word(answer: &ApiAnswer) -> String {
     match answer {
-        Answer::TooLarge => "split".to_owned(),
-        Answer::Failed(failure) => format!("failed {}", failure.code),
-        Answer::Judged(judgments) => {
-            let words: Vec<String> = judgments
+        ApiAnswer::TooLarge => "split".to_owned(),
+        ApiAnswer::Failed(failure) => format!("failed {}", failure.code),
+        ApiAnswer::PerEvent(outcomes) => {
+            let words: Vec<String> = outcomes
                 .iter()
-                .map(|judgment| match judgment {
-                    Judgment::Stored => "stored".to_owned(),
-                    Judgment::Rejected { code, .. } => format!("rejected {code}"),
-                    Judgment::Failed { code, .. } => format!("later {code}"),
+                .map(|outcome| match outcome {
+                    EventOutcome::Stored => "stored".to_owned(),
+                    EventOutcome::Rejected { code, .. } => format!("rejected {code}"),
+                    EventOutcome::Failed { code, .. } => format!("later {code}"),
                 })
                 .collect();
             words.join(", ")
@@ -179,12 +179,12 @@ fn a_body_that_was_cut_stores_nothing_even_if_its_head_reads_well() {
 fn a_rejection_repeats_what_the_api_said() {
     let body = r#"{"error":"Validation Error","code":"event.strange","message":"1 field",
         "details":[{"path":"processStatus","message":"missing"}]}"#;
-    let Answer::Judged(judgments) = classify(400, None, whole(body), 1) else {
-        panic!("not judged");
+    let ApiAnswer::PerEvent(outcomes) = classify(400, None, whole(body), 1) else {
+        panic!("no outcome per event");
     };
     assert_eq!(
-        judgments,
-        [Judgment::Rejected {
+        outcomes,
+        [EventOutcome::Rejected {
             code: Code::from_static("event.strange"),
             message: "the Event Log API answered 400: 1 field; processStatus: missing".to_owned(),
             status: Some(400),
@@ -196,7 +196,7 @@ fn a_rejection_repeats_what_the_api_said() {
 fn a_failure_carries_the_wait_that_was_asked_for() {
     let wait = Some(Duration::from_secs(9));
     for status in [200, 401, 429, 503] {
-        let Answer::Failed(failure) = classify(status, wait, whole("x"), 5) else {
+        let ApiAnswer::Failed(failure) = classify(status, wait, whole("x"), 5) else {
             panic!("{status} did not fail");
         };
         assert_eq!(failure.retry_after, wait);
@@ -249,13 +249,13 @@ proptest! {
             ResponseBody::Whole(&text)
         };
         match classify(status, None, body, batch_len) {
-            Answer::Judged(judgments) => {
-                prop_assert_eq!(judgments.len(), batch_len);
-                let is_stored = judgments.contains(&Judgment::Stored);
+            ApiAnswer::PerEvent(outcomes) => {
+                prop_assert_eq!(outcomes.len(), batch_len);
+                let is_stored = outcomes.contains(&EventOutcome::Stored);
                 prop_assert!(!is_stored || ((200..300).contains(&status) && !is_cut));
             }
-            Answer::TooLarge => prop_assert!(batch_len > 1),
-            Answer::Failed(_) => {}
+            ApiAnswer::TooLarge => prop_assert!(batch_len > 1),
+            ApiAnswer::Failed(_) => {}
         }
     }
 }

@@ -2,8 +2,8 @@
 
 use tidegate_core::EventId;
 
-use super::walk::SeenLine;
-use super::{Finding, Level};
+use super::walk::WalkedLine;
+use super::{FindingLevel, SpillFinding};
 
 /// The numbers of the lines of one file.
 #[derive(Default)]
@@ -26,7 +26,7 @@ struct Step {
 }
 
 impl Chain {
-    pub(super) fn add(&mut self, raw: &SeenLine<'_>) {
+    pub(super) fn add(&mut self, raw: &WalkedLine<'_>) {
         let Some(line) = &raw.line else {
             self.steps.push(Step {
                 line: raw.number,
@@ -69,10 +69,10 @@ impl Chain {
 pub(super) struct Sequence {
     last: Option<u64>,
     /// The last running sum, and the ids since.
-    mark: Option<u128>,
+    last_sum: Option<u128>,
     ids: u128,
     unreadable: u64,
-    /// Since the mark: lines that are not there, and where that was noticed.
+    /// Since the last sum: lines that are not there, and where that was noticed.
     gap: Option<(u64, String, u64)>,
     is_blurred: bool,
 }
@@ -83,7 +83,7 @@ impl Sequence {
         self.last.is_some()
     }
 
-    pub(super) fn follow(&mut self, file: &str, chain: &Chain, findings: &mut Vec<Finding>) {
+    pub(super) fn follow(&mut self, file: &str, chain: &Chain, findings: &mut Vec<SpillFinding>) {
         for step in &chain.steps {
             if step.count == 0 {
                 self.unreadable += step.unreadable;
@@ -91,8 +91,8 @@ impl Sequence {
                 continue;
             }
             let first = (step.seq + 1).saturating_sub(step.count);
-            let problem = |code, message: String| Finding {
-                level: Level::Problem,
+            let problem = |code, message: String| SpillFinding {
+                level: FindingLevel::Problem,
                 code,
                 file: file.to_owned(),
                 line: Some(step.line),
@@ -101,7 +101,7 @@ impl Sequence {
             match self.last {
                 Some(last) if first <= last => findings.push(problem(
                     "sequence.repeated",
-                    format!("the line is number {first}, and number {last} came before it"),
+                    format!("line number {first} follows number {last}"),
                 )),
                 Some(last) => {
                     let missing = (first - last - 1).saturating_sub(self.unreadable);
@@ -131,8 +131,8 @@ impl Sequence {
     }
 
     /// Compares the ids since the last running sum with this one.
-    fn close(&mut self, sum: u128, file: &str, step: &Step) -> Option<Finding> {
-        let before = self.mark.replace(sum);
+    fn close(&mut self, sum: u128, file: &str, step: &Step) -> Option<SpillFinding> {
+        let before = self.last_sum.replace(sum);
         let ids = std::mem::take(&mut self.ids);
         let gap = self.gap.take();
         let is_blurred = std::mem::take(&mut self.is_blurred);
@@ -142,13 +142,12 @@ impl Sequence {
                 Some(missing(gap, Some(EventId::from_u128(rest))))
             }
             (Some(gap), _) => Some(missing(gap, None)),
-            (None, Some(rest)) if rest != 0 && !is_blurred => Some(Finding {
-                level: Level::Problem,
+            (None, Some(rest)) if rest != 0 && !is_blurred => Some(SpillFinding {
+                level: FindingLevel::Problem,
                 code: "sequence.sum",
                 file: file.to_owned(),
                 line: Some(step.line),
-                message: "the ids up to here do not add up to the sum that was written: a line \
-                          was exchanged"
+                message: "the ids up to here do not match the written sum: a line was replaced"
                     .to_owned(),
             }),
             (None, _) => None,
@@ -166,14 +165,14 @@ pub(super) fn named(id: EventId) -> String {
     format!("the event {id} is missing before this line")
 }
 
-fn missing((count, file, line): (u64, String, u64), id: Option<EventId>) -> Finding {
+fn missing((count, file, line): (u64, String, u64), id: Option<EventId>) -> SpillFinding {
     let what = match (count, id) {
         (1, Some(id)) => named(id),
         (1, None) => ONE_MISSING.to_owned(),
         (count, _) => format!("{count} lines are missing before this one"),
     };
-    Finding {
-        level: Level::Problem,
+    SpillFinding {
+        level: FindingLevel::Problem,
         code: GAP,
         file,
         line: Some(line),

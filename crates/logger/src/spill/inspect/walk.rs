@@ -7,30 +7,30 @@ use tidegate_core::env::{Disk, DiskFile, OpenMode};
 
 use super::Role;
 use crate::spill::books_file::BooksFile;
-use crate::spill::cursor::{Cursor, Position};
-use crate::spill::line::{self, Line};
+use crate::spill::cursor::{Cursor, ReplayPosition};
+use crate::spill::line::{self, SpillLine};
 use crate::spill::replay::identity;
-use crate::spill::scan::Lines;
+use crate::spill::scan::LineReader;
 use crate::spill::{ACTIVE, SpillError, at, sealed_number};
 
 /// A file, or a line of one.
-pub(in crate::spill) struct Seen<'a> {
+pub(in crate::spill) struct WalkItem<'a> {
     pub(in crate::spill) file: &'a str,
     pub(in crate::spill) role: Role,
     pub(in crate::spill) bytes: u64,
     /// None once per file, before its lines.
-    pub(in crate::spill) line: Option<SeenLine<'a>>,
+    pub(in crate::spill) line: Option<WalkedLine<'a>>,
 }
 
 /// A line as it was met.
-pub(in crate::spill) struct SeenLine<'a> {
+pub(in crate::spill) struct WalkedLine<'a> {
     /// Counted from 1.
     pub(in crate::spill) number: u64,
     pub(in crate::spill) offset: u64,
     pub(in crate::spill) raw: &'a [u8],
-    pub(in crate::spill) line: Option<Line<'a>>,
+    pub(in crate::spill) line: Option<SpillLine<'a>>,
     pub(in crate::spill) is_whole: bool,
-    pub(in crate::spill) is_settled: bool,
+    pub(in crate::spill) is_replayed: bool,
 }
 
 /// Shows every file and every line to `look`, in the order in which events pass through them. What
@@ -38,7 +38,7 @@ pub(in crate::spill) struct SeenLine<'a> {
 pub(in crate::spill) fn walk(
     disk: &dyn Disk,
     dir: &Path,
-    look: &mut dyn FnMut(Seen<'_>),
+    look: &mut dyn FnMut(WalkItem<'_>),
 ) -> Result<(), SpillError> {
     let names = || -> Result<Vec<String>, SpillError> {
         let listed = at("list", dir, disk.list(dir))?;
@@ -63,7 +63,7 @@ fn read(
     dir: &Path,
     name: &str,
     role: Role,
-    look: &mut dyn FnMut(Seen<'_>),
+    look: &mut dyn FnMut(WalkItem<'_>),
 ) -> Result<(), SpillError> {
     let path = dir.join(name);
     let file = match disk.open(&path, OpenMode::Read) {
@@ -72,29 +72,29 @@ fn read(
         opened => at("open", &path, opened)?,
     };
     let bytes = at("measure", &path, file.len())?;
-    let (settled, end) = bounds(disk, dir, name, role, &*file, bytes);
-    look(Seen {
+    let (replayed, end) = bounds(disk, dir, name, role, &*file, bytes);
+    look(WalkItem {
         file: name,
         role,
         bytes,
         line: None,
     });
-    let mut lines = Lines::new(0, end);
+    let mut lines = LineReader::new(0, end);
     let mut number = 0;
     while let Some(raw) = at("read", &path, lines.next(&*file))? {
         number += 1;
         if raw.bytes.trim_ascii().is_empty() {
             continue;
         }
-        let line = SeenLine {
+        let line = WalkedLine {
             number,
             offset: raw.offset,
             raw: raw.bytes,
             line: line::read(raw.bytes, raw.offset),
             is_whole: raw.is_whole,
-            is_settled: raw.offset < settled,
+            is_replayed: raw.offset < replayed,
         };
-        look(Seen {
+        look(WalkItem {
             file: name,
             role,
             bytes,
@@ -104,7 +104,7 @@ fn read(
     Ok(())
 }
 
-/// Up to where a file is settled, and up to where it counts.
+/// Up to where a file is replayed, and up to where it counts.
 fn bounds(
     disk: &dyn Disk,
     dir: &Path,
@@ -136,7 +136,7 @@ fn bounds(
 }
 
 /// Whether a position is about this file.
-pub(super) fn fits(file: &dyn DiskFile, position: &Position) -> bool {
+pub(super) fn fits(file: &dyn DiskFile, position: &ReplayPosition) -> bool {
     file.len().is_ok_and(|len| position.end <= len)
         && identity(file, position.end).is_ok_and(|found| found == position.identity)
 }

@@ -1,4 +1,4 @@
-//! What the books do about lines that cannot be read.
+//! Posts unreadable lines in the books.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use super::Tallies;
 
 /// Moves what the books have beyond `readable` from spilled to dead-lettered, and says how many
 /// events that is: the lines that cannot be read, whose ids only the sums still know.
-pub(crate) fn settle_corrupt(books: &mut Books, readable: &BTreeMap<Bucket, Tally>) -> i64 {
+pub(crate) fn post_corrupt_lines(books: &mut Books, readable: &BTreeMap<Bucket, Tally>) -> i64 {
     let spilled = books.tallies(&Place::Spilled);
     let mut corrupt = Tallies::new();
     for (bucket, tally) in &spilled {
@@ -69,7 +69,7 @@ mod tests {
             }
             readable.insert(bucket, one(number));
         }
-        assert_eq!(settle_corrupt(&mut books, &readable), 4);
+        assert_eq!(post_corrupt_lines(&mut books, &readable), 4);
         for (number, (folded, _)) in (1u128..).zip(cases) {
             for (place, id) in [
                 (Place::Spilled, number),

@@ -8,9 +8,9 @@ use tidegate_core::EventId;
 use tidegate_core::books::{Books, Bucket, Place, Tally};
 use tidegate_core::env::{DiskFile, OpenMode};
 
-use super::super::books_file::Written;
-use super::super::replay::Replay;
-use super::super::scan::Lines;
+use super::super::books_file::BooksSnapshot;
+use super::super::replay::ReplayReader;
+use super::super::scan::LineReader;
 use super::super::{
     ACTIVE, CURSOR, REPLAY, SpillError, at, leftover_name, leftover_number, line, rewrite,
     sealed_name, sealed_number,
@@ -18,9 +18,15 @@ use super::super::{
 use super::{Active, Recovered, Spool, Tallies};
 
 impl Spool {
-    pub(super) fn recover(&mut self, written: Option<Written>) -> Result<Recovered, SpillError> {
+    pub(super) fn recover(
+        &mut self,
+        written: Option<BooksSnapshot>,
+    ) -> Result<Recovered, SpillError> {
         let is_known = written.is_some();
-        let mut books = written.as_ref().map(Written::books).unwrap_or_default();
+        let mut books = written
+            .as_ref()
+            .map(BooksSnapshot::books)
+            .unwrap_or_default();
         let unverifiable = books.forget(&Place::InFlight) + books.forget(&Place::Retrying);
         let written = written.unwrap_or_default();
         let mut found = Found {
@@ -114,7 +120,7 @@ impl Spool {
             tracing::warn!(
                 file = name,
                 to = %to.display(),
-                "a client left a file that it had not finished; it is set aside"
+                "found an unfinished file of a Java client; setting it aside"
             );
         }
         Ok(())
@@ -123,7 +129,7 @@ impl Spool {
     /// Takes the snapshot up again where it was left, or removes one that was done.
     fn recover_replay(
         &mut self,
-        written: &Written,
+        written: &BooksSnapshot,
         books: &mut Books,
         found: &mut Found<'_>,
     ) -> Result<u64, SpillError> {
@@ -134,17 +140,17 @@ impl Spool {
             .into_iter()
             .chain(written.replay)
             .collect();
-        let replay = Replay::open(&*self.disk, &self.dir, None, &known)?;
+        let replay = ReplayReader::open(&*self.disk, &self.dir, None, &known)?;
         let path = self.dir.join(REPLAY);
         let file = at("open", &path, self.disk.open(&path, OpenMode::Read))?;
         let booked = written
             .replay
             .filter(|p| p.identity == replay.position.identity);
-        // Lines that the cursor knows to be settled and the books do not.
+        // Lines that are replayed according to the cursor, and not yet in the books.
         let from = booked.map_or(0, |position| position.offset);
         let until = replay.position.offset.max(from);
-        let settled = at("read", &path, found.count(&*file, from, until, u64::MAX))?;
-        for (bucket, tally) in settled.tallies {
+        let replayed = at("read", &path, found.count(&*file, from, until, u64::MAX))?;
+        for (bucket, tally) in replayed.tallies {
             books.move_tally(bucket, Some(Place::Spilled), Some(Place::Delivered), tally);
         }
         if replay.position.is_done {
@@ -179,7 +185,7 @@ impl Spool {
         let is_whole = match self.repair_tail(&path, &mut *file) {
             // The torn tail stays where it is, and is set aside by replay.
             Err(error) if error.is_full() => {
-                tracing::warn!(%error, "no room to set a torn line aside; it waits");
+                tracing::warn!(%error, "no room to set a torn line aside; retrying later");
                 false
             }
             repaired => {
@@ -208,7 +214,7 @@ impl Spool {
     /// else the next line would be glued to it, and both would be lost.
     fn repair_tail(&mut self, path: &Path, file: &mut dyn DiskFile) -> Result<(), SpillError> {
         let len = at("measure", path, file.len())?;
-        let mut lines = Lines::new(0, len);
+        let mut lines = LineReader::new(0, len);
         let mut tail = None;
         while let Some(raw) = at("read", path, lines.next(file))? {
             tail = (!raw.is_whole).then(|| (raw.offset, raw.bytes.to_vec()));
@@ -231,7 +237,7 @@ impl Spool {
     }
 }
 
-/// What a file holds.
+/// The content of a file.
 struct Counted {
     lines: u64,
     tallies: Tallies,
@@ -252,7 +258,7 @@ impl Counted {
 
 /// Gathers what the files hold that the books do not know yet.
 struct Found<'w> {
-    written: &'w Written,
+    written: &'w BooksSnapshot,
     is_known: bool,
     /// The sums of the lines that the books do not know, and how many there are.
     new: Tallies,
@@ -275,7 +281,7 @@ impl Found<'_> {
             tallies: Tallies::new(),
             unreadable: Tallies::new(),
         };
-        let mut lines = Lines::new(from, end);
+        let mut lines = LineReader::new(from, end);
         while let Some(raw) = lines.next(file)? {
             if raw.bytes.trim_ascii().is_empty() {
                 continue;

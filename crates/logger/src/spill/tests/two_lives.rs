@@ -21,18 +21,18 @@ fn fail_sync(disk: &SimDisk, nth: u64, kind: FaultKind) {
 }
 
 /// Spills, and notes what is promised.
-fn promise(keeper: &mut Keeper, obligations: &mut Obligations, numbers: &[u64]) {
+fn promise(directory: &mut TestDirectory, obligations: &mut Obligations, numbers: &[u64]) {
     obligations.offered += numbers.len() as u64;
-    let promised = keeper.append(numbers).unwrap();
+    let promised = directory.append(numbers).unwrap();
     obligations.promised.extend(promised.into_iter().map(id));
 }
 
-fn send(keeper: &mut Keeper, obligations: &mut Obligations, count: usize) {
+fn send(directory: &mut TestDirectory, obligations: &mut Obligations, count: usize) {
     let arrived = &mut obligations.arrived;
     let mut arrive = |id| {
         arrived.insert(id);
     };
-    keeper.replay(count, &mut arrive).unwrap();
+    directory.replay(count, &mut arrive).unwrap();
 }
 
 /// Nothing is missing, and nothing is counted that nobody offered.
@@ -54,14 +54,14 @@ fn check_both(disk: &SimDisk, obligations: &Obligations) -> Result<(), String> {
 fn l25_a_file_that_a_killed_process_sealed_is_made_to_last_before_it_is_counted() {
     for kind in [FaultKind::IoError, FaultKind::SyncDropsDirty] {
         let first = |disk: &SimDisk, obligations: &mut Obligations| {
-            let mut keeper = Keeper::open(disk).unwrap();
-            promise(&mut keeper, obligations, &[0, 1]);
+            let mut directory = TestDirectory::open(disk).unwrap();
+            promise(&mut directory, obligations, &[0, 1]);
             fail_sync(disk, 1, kind);
-            promise(&mut keeper, obligations, &[2, 3, 4]);
+            promise(&mut directory, obligations, &[2, 3, 4]);
         };
         let second = |disk: &SimDisk, obligations: &mut Obligations| {
-            let mut keeper = Keeper::open(disk).unwrap();
-            promise(&mut keeper, obligations, &[SECOND]);
+            let mut directory = TestDirectory::open(disk).unwrap();
+            promise(&mut directory, obligations, &[SECOND]);
         };
         let explored = crash_points_of_two_lives(1, first, second, check_both);
         assert!(explored.operations > 200, "{explored:?}");
@@ -75,7 +75,7 @@ fn life(seed: u64, name: &'static str, number: u64) -> impl Fn(&SimDisk, &mut Ob
         let mut stream = draws.clone();
         let random: &mut dyn Entropy = &mut stream;
         let mut number = number;
-        let mut keeper = Keeper::open(disk).unwrap();
+        let mut directory = TestDirectory::open(disk).unwrap();
         // One of two syncs in a row may fail; after two the spill is given up.
         if name == "first" && random.below(2) == 0 {
             fail_sync(disk, 1 + random.below(3), FaultKind::SyncDropsDirty);
@@ -84,13 +84,13 @@ fn life(seed: u64, name: &'static str, number: u64) -> impl Fn(&SimDisk, &mut Ob
             if random.below(3) > 0 {
                 let numbers: Vec<u64> = (number..number + 1 + random.below(4)).collect();
                 number += numbers.len() as u64;
-                promise(&mut keeper, obligations, &numbers);
+                promise(&mut directory, obligations, &numbers);
             } else {
-                send(&mut keeper, obligations, 1 + random.below(4) as usize);
+                send(&mut directory, obligations, 1 + random.below(4) as usize);
             }
         }
         if random.below(2) == 0 {
-            keeper.spool.close(&keeper.books).unwrap();
+            directory.spool.close(&directory.books).unwrap();
         }
     }
 }
@@ -134,17 +134,17 @@ fn rejected(disk: &SimDisk) -> BTreeSet<EventId> {
 
 #[test]
 fn a09_a_rejected_event_has_a_line_of_its_own_behind_half_a_line() {
-    let (disk, mut keeper) = spilled(1);
-    keeper.spool.set_aside(&[rejection(0)], 1).unwrap();
-    keeper.spool.set_aside(&[rejection(1)], 2).unwrap();
-    drop(keeper);
+    let (disk, mut directory) = spilled(1);
+    directory.spool.set_aside(&[rejection(0)], 1).unwrap();
+    directory.spool.set_aside(&[rejection(1)], 2).unwrap();
+    drop(directory);
     disk.end_process();
     let whole = content(&disk, REJECTED);
     let half = &whole[..whole.len() - 40];
     overwrite(&disk, REJECTED, half);
-    let mut keeper = Keeper::open(&disk).unwrap();
-    keeper.spool.set_aside(&[rejection(2)], 3).unwrap();
-    keeper.spool.set_aside(&[rejection(3)], 4).unwrap();
+    let mut directory = TestDirectory::open(&disk).unwrap();
+    directory.spool.set_aside(&[rejection(2)], 3).unwrap();
+    directory.spool.set_aside(&[rejection(3)], 4).unwrap();
     assert_eq!(rejected(&disk), BTreeSet::from([id(0), id(2), id(3)]));
     let after = content(&disk, REJECTED);
     assert!(after.starts_with(half), "what was there is kept as it was");
@@ -153,9 +153,9 @@ fn a09_a_rejected_event_has_a_line_of_its_own_behind_half_a_line() {
 #[test]
 fn a09_rejected_events_survive_a_kill_and_a_power_cut_in_the_next_life() {
     let life = |disk: &SimDisk, kept: &mut BTreeSet<EventId>, numbers: [u64; 2]| {
-        let mut keeper = Keeper::open(disk).unwrap();
+        let mut directory = TestDirectory::open(disk).unwrap();
         for number in numbers {
-            keeper.spool.set_aside(&[rejection(number)], 1).unwrap();
+            directory.spool.set_aside(&[rejection(number)], 1).unwrap();
             kept.insert(id(number));
         }
     };

@@ -1,21 +1,21 @@
-//! What the spill writer holds.
+//! The events that the spill writer holds.
 
 use std::collections::VecDeque;
 
 use tidegate_core::books::LossReason;
 
-use crate::state::{Queued, State};
+use crate::state::{LoggerState, Queued};
 
 /// Events that the spill writer has taken out of the spill queue, in their order: each stays here
 /// until the disk has it.
 ///
-/// It has a lock of its own, which is never held while the disk is asked, so that whoever stops the
-/// logger finds the events of a disk that never answers.
+/// It has a lock of its own, which is never held while the disk is asked, so that a stop of the logger
+/// finds the events of a disk that never answers.
 #[derive(Default)]
-pub(crate) struct Hand {
+pub(crate) struct SpillBuffer {
     first: VecDeque<Queued>,
-    /// Those behind the first ones, exchanged as a whole for the spill queue: the lock of whoever
-    /// logs is held for a moment only, and nothing is copied.
+    /// Those behind the first ones, exchanged as a whole for the spill queue: the lock that
+    /// `log` needs is held for a moment only, and nothing is copied.
     later: VecDeque<Queued>,
     /// How many of all these somebody waits for.
     pub(crate) awaited: usize,
@@ -23,9 +23,9 @@ pub(crate) struct Hand {
     is_given_up: bool,
 }
 
-impl Hand {
+impl SpillBuffer {
     /// Takes the spill queue, if there is room for it as a whole.
-    pub(crate) fn refill(&mut self, state: &mut State) {
+    pub(crate) fn refill(&mut self, state: &mut LoggerState) {
         if self.later.is_empty() && !self.is_given_up {
             std::mem::swap(&mut state.spill, &mut self.later);
             state.spilling += self.later.len();
@@ -59,11 +59,11 @@ impl Hand {
             .collect();
         let awaited = taken.iter().filter(|queued| queued.waiter.is_some());
         self.awaited -= awaited.count();
-        self.settle_down();
+        self.advance();
         taken
     }
 
-    /// Takes all of them out, for good: what the disk says from now on comes too late.
+    /// Takes all of them out, for good: answers of the disk come too late from now on.
     pub(crate) fn give_up(&mut self) -> Vec<Queued> {
         self.is_given_up = true;
         self.take(self.len())
@@ -77,9 +77,9 @@ impl Hand {
         }
     }
 
-    /// Lets the first so many go, tells those who wait for them, and gives back the ones that were
-    /// refused; also says whether anybody waited.
-    pub(crate) fn let_go(
+    /// Removes the first so many, notifies their waiters, and gives back the ones that were refused;
+    /// also says whether anybody waited.
+    pub(crate) fn remove_written(
         &mut self,
         count: usize,
         refused: Vec<(usize, LossReason)>,
@@ -91,7 +91,7 @@ impl Hand {
             let of_first = count.min(self.first.len());
             self.first.drain(..of_first);
             self.later.drain(..count - of_first);
-            self.settle_down();
+            self.advance();
             return (was_awaited, over);
         }
         let mut refused = refused.into_iter().peekable();
@@ -100,14 +100,14 @@ impl Hand {
                 Some((_, reason)) => over.push((queued, reason)),
                 None => {
                     was_awaited |= queued.waiter.is_some();
-                    queued.tell(Ok(()));
+                    queued.notify_waiter(Ok(()));
                 }
             }
         }
         (was_awaited, over)
     }
 
-    fn settle_down(&mut self) {
+    fn advance(&mut self) {
         if self.first.is_empty() {
             std::mem::swap(&mut self.first, &mut self.later);
         }

@@ -1,4 +1,4 @@
-//! Does what is due: retries whose wait is over, and the timer of the breaker.
+//! The timers: retries whose wait is over, the breaker, and the gauges.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,22 +6,22 @@ use std::time::Duration;
 use tidegate_core::books::Place;
 use tidegate_core::breaker::BreakerState;
 
-use crate::hub::Hub;
+use crate::engine::Engine;
 use crate::loss::reason;
-use crate::state::{Phase, Queued};
+use crate::state::{LoggerPhase, Queued};
 use crate::telemetry;
 
 /// How often the gauges are brought up to date.
 const GAUGES: Duration = Duration::from_secs(1);
 
 /// Runs until the logger has stopped.
-pub(crate) async fn run(shared: Arc<Hub>) {
+pub(crate) async fn run(engine: Arc<Engine>) {
     loop {
-        let bell = shared.keeper_bell.notified();
-        let now = shared.clock.elapsed();
+        let notified = engine.timer_wake.notified();
+        let now = engine.clock.elapsed();
         let wait = {
-            let state = shared.state();
-            if state.phase >= Phase::Draining {
+            let state = engine.state();
+            if state.phase >= LoggerPhase::Draining {
                 return;
             }
             let retry = state.retries.keys().next().map(|(due, _)| *due);
@@ -30,34 +30,34 @@ pub(crate) async fn run(shared: Arc<Hub>) {
         };
         tokio::select! {
             biased;
-            () = bell => {}
-            () = shared.clock.sleep(wait) => {}
+            () = notified => {}
+            () = engine.clock.sleep(wait) => {}
         }
-        do_what_is_due(&shared).await;
-        telemetry::gauges(&shared);
+        fire_due(&engine).await;
+        telemetry::gauges(&engine);
     }
 }
 
-async fn do_what_is_due(shared: &Hub) {
-    let now = shared.clock.elapsed();
+async fn fire_due(engine: &Engine) {
+    let now = engine.clock.elapsed();
     let (mut crowded, mut is_open) = (Vec::new(), false);
     {
-        let mut state = shared.state();
+        let mut state = engine.state();
         if state.breaker.tick(now).is_some() {
-            shared.sender_bell.notify_one();
-            shared.replay_bell.notify_one();
+            engine.sender_wake.notify_one();
+            engine.replay_wake.notify_one();
             // With the spill given up, one may be taken on that asks the API.
-            shared.ring_room();
+            engine.wake_room();
         }
-        while state.phase == Phase::Running
+        while state.phase == LoggerPhase::Running
             && let Some(entry) = state.retries.first_entry()
             && entry.key().0 <= now
         {
             let queued: Queued = entry.remove();
             state.post([queued.id], Place::Retrying, Place::InFlight);
-            if state.queue.len() < shared.config.queue_capacity {
+            if state.queue.len() < engine.config.queue_capacity {
                 state.queue.push_back(queued);
-                shared.sender_bell.notify_one();
+                engine.sender_wake.notify_one();
             } else {
                 is_open = state.breaker.state() == BreakerState::Open;
                 crowded.push(queued);
@@ -69,5 +69,5 @@ async fn do_what_is_due(shared: &Hub) {
     } else {
         reason::RETRY_REQUEUE_FAILED
     };
-    shared.spill_or_lose(crowded, reason).await;
+    engine.spill_or_lose(crowded, reason).await;
 }

@@ -1,7 +1,7 @@
-//! What all tasks of a logger share, and how events pass from one to the next.
+//! The state that all tasks of a logger share, and how events pass from one to the next.
 
+use std::collections::VecDeque;
 use std::fmt;
-use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,31 +12,30 @@ use tokio::sync::mpsc;
 
 use crate::api::Api;
 use crate::config::LoggerConfig;
-use crate::hand::Hand;
 use crate::loss::{Loss, reason};
-use crate::state::{Phase, Queued, State};
+use crate::state::{LoggerPhase, LoggerState, Queued};
+use crate::writer::SpillBuffer;
 
-use super::held::Held;
 use super::sync::{
     AtomicBool, AtomicU64, Condvar, Mutex, MutexGuard, Notify, Ordering, PoisonError,
 };
 
-/// Losses that can wait for a slow callback at least. As many fit as both queues hold, so that what
-/// a stop loses at once is told; past it a loss is counted and logged, and the callback not told.
+/// Losses that can wait for a slow callback at least. As many fit as both queues hold, so that all
+/// losses of a stop are reported. Further losses are counted and logged only.
 const LOSS_QUEUE: usize = 1_024;
 
-/// Told of each event that is lost or set aside.
+/// Called for each event that is lost or set aside.
 pub type LossCallback = Arc<dyn Fn(&Loss<'_>) + Send + Sync>;
 
 /// A loss on its way to the callback.
-pub(crate) struct Lost {
+pub(crate) struct LossReport {
     pub(crate) queued: Option<Queued>,
     pub(crate) reason: LossReason,
 }
 
-/// Events that were posted as lost, on their way to those who wait for them and to the callback.
+/// Events that were posted as lost and are still to be reported to waiters and callback.
 #[must_use = "a loss is reported"]
-pub(crate) struct Unreported {
+pub(crate) struct PostedLosses {
     events: Vec<Queued>,
     reason: LossReason,
 }
@@ -46,99 +45,101 @@ pub(crate) struct Unreported {
 #[derive(Default)]
 pub(crate) struct Flag {
     is_set: AtomicBool,
-    bell: Notify,
+    notify: Notify,
 }
 
 impl Flag {
     pub(crate) fn set(&self) {
         self.is_set.store(true, Ordering::SeqCst);
-        self.bell.notify_waiters();
+        self.notify.notify_waiters();
     }
 
     pub(crate) async fn wait(&self) {
         loop {
-            let bell = self.bell.notified();
+            let notified = self.notify.notified();
             if self.is_set.load(Ordering::SeqCst) {
                 return;
             }
-            bell.await;
+            notified.await;
         }
     }
 }
 
-pub(crate) struct Hub {
+pub(crate) struct Engine {
     pub(crate) config: LoggerConfig,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) api: Arc<dyn Api>,
     entropy: Mutex<Box<dyn Entropy>>,
-    state: Mutex<State>,
-    hand: Mutex<Hand>,
+    state: Mutex<LoggerState>,
+    spill_buffer: Mutex<SpillBuffer>,
     on_loss: Option<LossCallback>,
-    losses: mpsc::Sender<Lost>,
-    /// Losses that the callback has not heard of yet.
+    losses: mpsc::Sender<LossReport>,
+    /// Losses that wait for the callback.
     waiting_losses: AtomicU64,
     /// The minute in which old buckets of the books were last folded.
     folded_at: AtomicU64,
     /// Set when requests on their way are to be given up.
     pub(crate) abandoned: Flag,
-    /// Rung when the main queue has something, or the breaker allows something.
-    pub(crate) sender_bell: Notify,
-    /// Rung when the spill queue has something.
-    pub(crate) writer_bell: Notify,
-    /// Rung when there may be something to replay.
-    pub(crate) replay_bell: Notify,
-    /// Rung when a timer may be due earlier than before.
-    pub(crate) keeper_bell: Notify,
-    /// Rung when anything leaves memory.
+    /// Notified when the main queue has something, or the breaker allows something.
+    pub(crate) sender_wake: Notify,
+    /// Notified when the spill queue has something.
+    pub(crate) writer_wake: Notify,
+    /// Notified when there may be something to replay.
+    pub(crate) replay_wake: Notify,
+    /// Notified when a timer may be due earlier than before.
+    pub(crate) timer_wake: Notify,
+    /// Notified when anything leaves memory.
     pub(crate) progress: Notify,
-    /// Rung when there is room again: for tasks and for threads.
+    /// Notified when there is room again: for tasks and for threads.
     pub(crate) room: Notify,
     room_for_threads: Condvar,
 }
 
-impl Hub {
+impl Engine {
     pub(crate) fn new(
         config: LoggerConfig,
         clock: Arc<dyn Clock>,
         entropy: &dyn Entropy,
         api: Arc<dyn Api>,
-        state: State,
+        state: LoggerState,
         on_loss: Option<LossCallback>,
-    ) -> (Arc<Self>, mpsc::Receiver<Lost>) {
+    ) -> (Arc<Self>, mpsc::Receiver<LossReport>) {
         let room = config.queue_capacity.saturating_mul(2).max(LOSS_QUEUE);
         let (losses, lost) = mpsc::channel(room.min(tokio::sync::Semaphore::MAX_PERMITS));
-        let shared = Self {
+        let engine = Self {
             entropy: Mutex::new(entropy.fork("backoff")),
             config,
             clock,
             api,
             state: Mutex::new(state),
-            hand: Mutex::new(Hand::default()),
+            spill_buffer: Mutex::new(SpillBuffer::default()),
             on_loss,
             losses,
             waiting_losses: AtomicU64::new(0),
             folded_at: AtomicU64::new(0),
             abandoned: Flag::default(),
-            sender_bell: Notify::new(),
-            writer_bell: Notify::new(),
-            replay_bell: Notify::new(),
-            keeper_bell: Notify::new(),
+            sender_wake: Notify::new(),
+            writer_wake: Notify::new(),
+            replay_wake: Notify::new(),
+            timer_wake: Notify::new(),
             progress: Notify::new(),
             room: Notify::new(),
             room_for_threads: Condvar::new(),
         };
-        (Arc::new(shared), lost)
+        (Arc::new(engine), lost)
     }
 
-    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn state(&self) -> MutexGuard<'_, LoggerState> {
         // Nothing that panics under this lock leaves an event out of its place: queues and books
         // are changed by calls that do not panic half-way.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What the spill writer holds. Taken before the state where both are needed.
-    pub(crate) fn hand(&self) -> MutexGuard<'_, Hand> {
-        self.hand.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The events that the spill writer holds. Locked before the state where both are needed.
+    pub(crate) fn spill_buffer(&self) -> MutexGuard<'_, SpillBuffer> {
+        self.spill_buffer
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A copy of the books of now, with old buckets folded.
@@ -147,7 +148,7 @@ impl Hub {
         let minute = now_ms / 60_000;
         let mut books = {
             let mut state = self.state();
-            // Seldom, because whoever logs waits for it.
+            // Seldom, because callers of `log` wait for it.
             if self.folded_at.swap(minute, Ordering::Relaxed) != minute {
                 state.books().fold(now_ms);
             }
@@ -160,8 +161,8 @@ impl Hub {
     /// Waits on a thread until there may be room.
     pub(crate) fn wait_for_room<'a>(
         &self,
-        mut state: MutexGuard<'a, State>,
-    ) -> MutexGuard<'a, State> {
+        mut state: MutexGuard<'a, LoggerState>,
+    ) -> MutexGuard<'a, LoggerState> {
         /// A missed wake-up costs no more than this.
         const NAP: Duration = Duration::from_millis(100);
         state.blocked += 1;
@@ -171,21 +172,21 @@ impl Hub {
         state
     }
 
-    /// Says that there is room.
-    pub(crate) fn ring_room(&self) {
+    /// Wakes all that wait for room.
+    pub(crate) fn wake_room(&self) {
         self.room.notify_waiters();
         self.room_for_threads.notify_all();
     }
 
-    /// Wakes everybody: the phase has changed.
-    pub(crate) fn ring_all(&self) {
-        self.sender_bell.notify_waiters();
-        self.sender_bell.notify_one();
-        self.writer_bell.notify_one();
-        self.replay_bell.notify_one();
-        self.keeper_bell.notify_one();
+    /// Wakes all tasks: the phase has changed.
+    pub(crate) fn wake_all(&self) {
+        self.sender_wake.notify_waiters();
+        self.sender_wake.notify_one();
+        self.writer_wake.notify_one();
+        self.replay_wake.notify_one();
+        self.timer_wake.notify_one();
         self.progress.notify_waiters();
-        self.ring_room();
+        self.wake_room();
     }
 
     /// The wait before retry number `retry`, counted from 0.
@@ -195,70 +196,65 @@ impl Hub {
     }
 
     /// Whether events can be spilled.
-    pub(crate) fn can_spill(&self, state: &State) -> bool {
+    pub(crate) fn can_spill(&self, state: &LoggerState) -> bool {
         self.config.spillover_path.is_some() && state.spill_failure.is_none()
     }
 
-    /// Gives events to the spill writer, in their order, and waits for room where there is none.
-    /// Without a spill they are lost for the given reason. If canceled, or never waited for, they go
-    /// there without waiting.
-    pub(crate) fn spill_or_lose(
+    /// Gives events to the spill writer, in their order, until it has `limit` of them, and leaves the
+    /// rest. Without a spill, or after it was given up, all are lost.
+    pub(crate) fn spill_up_to(
         &self,
-        events: Vec<Queued>,
-        reason: LossReason,
-    ) -> impl Future<Output = ()> + Send {
-        let mut held = Held::new(self, events, reason);
-        async move {
-            while !held.spill_what_fits() {
-                // Made before it is tried again, so that room made in between is not missed.
-                let room = self.room.notified();
-                if held.spill_what_fits() {
-                    break;
-                }
-                room.await;
-            }
+        limit: usize,
+        events: &mut VecDeque<Queued>,
+        reason: &LossReason,
+    ) {
+        if events.is_empty() {
+            return;
         }
+        let mut state = self.state();
+        let lost = if self.config.spillover_path.is_none() {
+            Some(reason.clone())
+        } else {
+            let is_given_up = state.spill_failure.is_some();
+            is_given_up.then_some(reason::SPILLOVER_WRITE_ERROR)
+        };
+        if let Some(reason) = lost {
+            let lost = self.post_lost(&mut state, std::mem::take(events).into(), reason);
+            drop(state);
+            self.report_lost(lost);
+            return;
+        }
+        // A stop takes no new events, so memory is bounded already, and no task may be left with
+        // events that wait for a hanging disk.
+        let is_stopping = state.phase > LoggerPhase::Running;
+        while (is_stopping || state.spill_depth() < limit)
+            && let Some(event) = events.pop_front()
+        {
+            state.push_spill(event);
+        }
+        drop(state);
+        self.writer_wake.notify_one();
     }
 
     /// Gives events to the spill writer at once, whether there is room or not, or reports them as
     /// lost for the given reason: for those who cannot wait.
-    pub(crate) fn spill_or_lose_now(&self, events: Vec<Queued>, reason: LossReason) {
-        if events.is_empty() {
-            return;
-        }
-        let refused = {
-            let mut state = self.state();
-            if self.config.spillover_path.is_none() {
-                Some(reason)
-            } else if state.spill_failure.is_some() {
-                Some(reason::SPILLOVER_WRITE_ERROR)
-            } else {
-                for queued in events {
-                    state.push_spill(queued);
-                }
-                drop(state);
-                self.writer_bell.notify_one();
-                return;
-            }
-        };
-        if let Some(reason) = refused {
-            self.lose(events, reason);
-        }
+    pub(crate) fn spill_or_lose_now(&self, events: Vec<Queued>, reason: &LossReason) {
+        self.spill_up_to(usize::MAX, &mut events.into(), reason);
     }
 
     /// Posts these events as lost and reports each once.
     pub(crate) fn lose(&self, events: Vec<Queued>, reason: LossReason) {
-        let unreported = self.post_lost(&mut self.state(), events, reason);
-        self.report_lost(unreported);
+        let posted = self.post_lost(&mut self.state(), events, reason);
+        self.report_lost(posted);
     }
 
-    /// Posts these events as lost. They count as unreported until [`Self::report_lost`] has them.
+    /// Posts these events as lost. They must then be given to [`Self::report_lost`].
     pub(crate) fn post_lost(
         &self,
-        state: &mut State,
+        state: &mut LoggerState,
         events: Vec<Queued>,
         reason: LossReason,
-    ) -> Unreported {
+    ) -> PostedLosses {
         if !events.is_empty() {
             let lost = Place::Lost(reason.clone());
             state.post(events.iter().map(|q| q.id), Place::InFlight, lost);
@@ -268,17 +264,17 @@ impl Hub {
                     .fetch_add(events.len() as u64, Ordering::SeqCst);
             }
         }
-        Unreported { events, reason }
+        PostedLosses { events, reason }
     }
 
-    /// Tells those who wait for these events, and the callback.
-    pub(crate) fn report_lost(&self, Unreported { events, reason }: Unreported) {
+    /// Reports these events to their waiters and to the callback.
+    pub(crate) fn report_lost(&self, PostedLosses { events, reason }: PostedLosses) {
         if events.is_empty() {
             return;
         }
         for mut queued in events {
-            queued.tell(Err(reason.clone()));
-            self.send_report(Lost {
+            queued.notify_waiter(Err(reason.clone()));
+            self.send_report(LossReport {
                 queued: Some(queued),
                 reason: reason.clone(),
             });
@@ -286,9 +282,9 @@ impl Hub {
         self.progress.notify_waiters();
     }
 
-    /// Hands a loss to the callback, on the thread that is there for it. When too many wait for it,
-    /// it is counted as untold instead: a callback that hangs must not stop whoever found the loss.
-    pub(crate) fn report(&self, lost: Lost) {
+    /// Queues a loss for the callback, which runs on its own thread. If that queue is full, the loss
+    /// is counted as unreported: a callback that hangs must not stop the task that found the loss.
+    pub(crate) fn report(&self, lost: LossReport) {
         if self.on_loss.is_none() {
             return;
         }
@@ -296,63 +292,69 @@ impl Hub {
         self.send_report(lost);
     }
 
-    fn send_report(&self, lost: Lost) {
+    fn send_report(&self, lost: LossReport) {
         if self.on_loss.is_none() {
             return;
         }
         if let Err(refused) = self.losses.try_send(lost) {
             self.waiting_losses.fetch_sub(1, Ordering::SeqCst);
-            self.state().counters.untold += 1;
+            self.state().counters.unreported += 1;
             let (mpsc::error::TrySendError::Full(lost) | mpsc::error::TrySendError::Closed(lost)) =
                 refused;
             let id = lost.queued.map(|queued| queued.id.to_string());
-            tracing::error!(id, reason = %lost.reason, "a loss that the callback is not told of");
+            tracing::error!(
+                id,
+                reason = %lost.reason,
+                "event lost; loss callback queue is full, callback not called"
+            );
         }
     }
 
-    /// Tells the callback of a loss that waited for it.
-    pub(crate) fn tell(&self, lost: &Lost) {
+    /// Calls the callback for a loss from the queue.
+    pub(crate) fn deliver_report(&self, lost: &LossReport) {
         self.call_back(lost);
         self.waiting_losses.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Losses that the callback has not heard of, or not yet.
-    pub(crate) fn untold(&self, state: &State) -> u64 {
-        state.counters.untold + self.waiting_losses.load(Ordering::SeqCst)
+    /// Losses that the callback did not get, or not yet.
+    pub(crate) fn unreported(&self, state: &LoggerState) -> u64 {
+        state.counters.unreported + self.waiting_losses.load(Ordering::SeqCst)
     }
 
-    /// Everything that is still in memory is lost: nobody is left who could send or keep it.
-    pub(crate) fn lose_what_is_left(&self, why: &str) {
+    /// Everything that is still in memory is lost: no task is left that could send or spill it.
+    pub(crate) fn lose_remaining(&self, why: &str) {
         let reason = if self.config.spillover_path.is_some() {
             reason::SPILLOVER_WRITE_ERROR
         } else {
             reason::SHUTDOWN_QUEUED
         };
-        let (left, aside) = {
-            let mut hand = self.hand();
+        let (left, rejects) = {
+            let mut buffer = self.spill_buffer();
             let mut state = self.state();
             state.spilling = 0;
-            let mut left = hand.give_up();
+            let mut left = buffer.give_up();
             left.extend(state.spill.drain(..));
             let (waiting, queued) = state.take_unsent();
             left.extend(waiting);
             left.extend(queued);
-            let aside: Vec<Queued> = std::mem::take(&mut state.aside).into_values().collect();
+            let rejects: Vec<Queued> = std::mem::take(&mut state.pending_rejects)
+                .into_values()
+                .collect();
             let is_spilling = self.config.spillover_path.is_some();
-            if is_spilling && !(left.is_empty() && aside.is_empty()) {
+            if is_spilling && !(left.is_empty() && rejects.is_empty()) {
                 state.spill_failure.get_or_insert(why.to_owned());
             }
             (
                 self.post_lost(&mut state, left, reason),
-                self.post_lost(&mut state, aside, reason::REJECTED),
+                self.post_lost(&mut state, rejects, reason::REJECTED),
             )
         };
         self.report_lost(left);
-        self.report_lost(aside);
+        self.report_lost(rejects);
     }
 
     /// Calls the callback; its panic is its own.
-    fn call_back(&self, lost: &Lost) {
+    fn call_back(&self, lost: &LossReport) {
         let queued = lost.queued.as_ref();
         self.call_back_with(&Loss {
             id: queued.map(|queued| queued.id),
@@ -365,18 +367,18 @@ impl Hub {
         if let Some(on_loss) = &self.on_loss
             && catch_unwind(AssertUnwindSafe(|| on_loss(loss))).is_err()
         {
-            tracing::error!(reason = %loss.reason, "the loss callback panicked");
+            tracing::error!(reason = %loss.reason, "loss callback panicked");
         }
     }
 
     /// Whether the logger still sends.
     pub(crate) fn is_sending(&self) -> bool {
-        self.state().phase < Phase::Draining
+        self.state().phase < LoggerPhase::Draining
     }
 }
 
-impl fmt::Debug for Hub {
+impl fmt::Debug for Engine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Hub")
+        f.write_str("Engine")
     }
 }

@@ -11,7 +11,7 @@ fn miscounting(count: usize) -> World {
     let has_erred = AtomicBool::new(false);
     World::scripted(1, move |batch, _| {
         if batch.len() == 3 && !has_erred.swap(true, Ordering::SeqCst) {
-            Script::Judgments(count)
+            Script::Outcomes(count)
         } else {
             Script::Serve
         }
@@ -35,7 +35,7 @@ fn check_all_sent_again(mut world: World) {
 }
 
 #[test]
-fn a_batch_is_retried_whole_when_its_answer_judges_another_number_of_events() {
+fn a_batch_is_retried_whole_when_its_answer_is_about_another_number_of_events() {
     for count in [0, 1, 2, 4] {
         for config in [memory_only(), spilling()] {
             let mut world = miscounting(count);
@@ -48,7 +48,7 @@ fn a_batch_is_retried_whole_when_its_answer_judges_another_number_of_events() {
 }
 
 #[test]
-fn a_replayed_batch_is_sent_again_whole_when_its_answer_judges_another_number_of_events() {
+fn a_replayed_batch_is_sent_again_whole_when_its_answer_is_about_another_number_of_events() {
     for count in [0, 1, 2, 4] {
         let mut world = miscounting(count);
         world.leave_behind(0..3);
