@@ -101,7 +101,7 @@ pub(crate) fn check(workspace: &Workspace) -> Result<Report> {
     let sources = product::sources(&tree);
     report.product_lines = product::count(&sources);
     report.notes.extend(copies::check(&sources));
-    report.notes.extend(type_names::check(&sources));
+    report.findings.extend(type_names::check(&sources));
     report.findings.sort();
     report.notes.extend(names::long_files(&tree));
     Ok(report)
