@@ -11,9 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tidegate_logger::{
-    Api, BusinessEvent, Defaults, LoggerConfig, LoggerConfigBuilder, RunningLogger,
-};
+use tidegate_logger::{Api, Defaults, Event, LoggerConfig, LoggerConfigBuilder, RunningLogger};
 
 pub(crate) use memory::{CHILD, run_child};
 
@@ -25,8 +23,8 @@ pub(crate) fn run() {
 }
 
 /// An event of the documented shape, with texts of its own as an application has them.
-fn event(number: u64) -> BusinessEvent {
-    BusinessEvent::step(
+fn event(number: u64) -> Event {
+    Event::step(
         "CreateBooking",
         "BookingCreated",
         format!("Booking BK-20260601-{number:03} created for PET-001"),
@@ -34,7 +32,7 @@ fn event(number: u64) -> BusinessEvent {
     .correlation_id(format!("a1b2c3d4-{number}"))
 }
 
-fn events(count: u64) -> Vec<BusinessEvent> {
+fn events(count: u64) -> Vec<Event> {
     (0..count).map(event).collect()
 }
 

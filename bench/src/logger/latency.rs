@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
-use tidegate_logger::{Api, BusinessEvent, Logger, RunningLogger};
+use tidegate_logger::{Api, Event, Logger, RunningLogger};
 
 use super::{Scratch, apis, config, events, start, wait_for};
 use crate::measure::{Measurement, percentile};
@@ -57,7 +57,7 @@ fn print(state: &str, name: &str, share: f64, ours: &mut [u32], floor: &mut [u32
     .print();
 }
 
-type Burst = fn(&Logger, Vec<BusinessEvent>, &mut Vec<u32>);
+type Burst = fn(&Logger, Vec<Event>, &mut Vec<u32>);
 
 /// Nanoseconds of each call, over all threads.
 fn measure(logger: &RunningLogger, threads: u64, bursts: usize, burst: Burst) -> Vec<u32> {
@@ -94,7 +94,7 @@ fn measure(logger: &RunningLogger, threads: u64, bursts: usize, burst: Burst) ->
 }
 
 /// As fast as it goes.
-fn burst(logger: &Logger, events: Vec<BusinessEvent>, samples: &mut Vec<u32>) {
+fn burst(logger: &Logger, events: Vec<Event>, samples: &mut Vec<u32>) {
     for event in events {
         let began = Instant::now();
         let logged = logger.log(event);
@@ -104,7 +104,7 @@ fn burst(logger: &Logger, events: Vec<BusinessEvent>, samples: &mut Vec<u32>) {
 }
 
 /// With time in between, so that the sender sleeps and each call has to wake it.
-fn paced(logger: &Logger, events: Vec<BusinessEvent>, samples: &mut Vec<u32>) {
+fn paced(logger: &Logger, events: Vec<Event>, samples: &mut Vec<u32>) {
     const PAUSE: Duration = Duration::from_micros(50);
     for event in events {
         let pause = Instant::now();
@@ -118,7 +118,7 @@ fn paced(logger: &Logger, events: Vec<BusinessEvent>, samples: &mut Vec<u32>) {
     }
 }
 
-fn nothing(_: &Logger, events: Vec<BusinessEvent>, samples: &mut Vec<u32>) {
+fn nothing(_: &Logger, events: Vec<Event>, samples: &mut Vec<u32>) {
     for event in &events {
         let began = Instant::now();
         black_box(event);

@@ -34,13 +34,13 @@ pub type Text = Cow<'static, str>;
 /// A business fact: that a process started, took a step, ended or broke.
 ///
 /// The fields of the documented line stand in the event itself; the optional ones are in
-/// [`extras`](BusinessEvent::extras), which take no room until one of them is set. What is absent and has
+/// [`extras`](Event::extras), which take no room until one of them is set. What is absent and has
 /// a default is filled in when the event is written, see [`Defaults`].
 ///
 /// ```
-/// use tidegate_logger::{Defaults, BusinessEvent, StepStatus};
+/// use tidegate_logger::{Defaults, Event, StepStatus};
 ///
-/// let event = BusinessEvent::step("CreateBooking", "BookingCreated", "Booking BK-1 created for PET-001")
+/// let event = Event::step("CreateBooking", "BookingCreated", "Booking BK-1 created for PET-001")
 ///     .correlation_id("a1b2c3d4")
 ///     .event_status(StepStatus::Success)
 ///     .identifier("bookingId", "BK-1")
@@ -52,7 +52,7 @@ pub type Text = Cow<'static, str>;
 /// ```
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
-pub struct BusinessEvent {
+pub struct Event {
     /// Which application speaks (`applicationId`).
     pub application_id: Option<Text>,
     /// The id that all events of one business case share (`correlationId`).
@@ -79,11 +79,11 @@ pub struct BusinessEvent {
     extras: Option<Box<Extras>>,
 }
 
-/// The optional fields of an [`BusinessEvent`], and every property this version does not know.
+/// The optional fields of an [`Event`], and every property this version does not know.
 ///
 /// ```
-/// use tidegate_logger::BusinessEvent;
-/// let event = BusinessEvent::end("CreateBooking", "Booking completed").execution_time_ms(42);
+/// use tidegate_logger::Event;
+/// let event = Event::end("CreateBooking", "Booking completed").execution_time_ms(42);
 /// assert_eq!(event.extras().execution_time_ms, Some(42));
 /// assert_eq!(event.extras().trace_id, None);
 /// ```
@@ -156,7 +156,7 @@ static NO_EXTRAS: Extras = Extras {
     properties: Properties::new(),
 };
 
-impl BusinessEvent {
+impl Event {
     /// A process begins.
     #[must_use]
     pub fn start(process: impl Into<Text>, details: impl Into<Text>) -> Self {
@@ -203,7 +203,7 @@ impl BusinessEvent {
     }
 }
 
-impl PartialEq for BusinessEvent {
+impl PartialEq for Event {
     fn eq(&self, other: &Self) -> bool {
         let Self {
             application_id,

@@ -38,7 +38,7 @@ pub use api::{Api, ApiAnswer, ApiFailure, EventOutcome, Payload, Sending};
 pub use config::{ConfigError, LoggerConfig, LoggerConfigBuilder, OnFull, SyncMode};
 pub use engine::LossCallback;
 pub use event::{
-    BusinessEvent, DecodeError, Decoded, Defaults, Extras, FieldProblem, Json, ParseJsonError,
+    DecodeError, Decoded, Defaults, Event, Extras, FieldProblem, Json, ParseJsonError,
     ProcessStatus, Properties, StepStatus, Text,
 };
 #[cfg(feature = "http")]

@@ -11,7 +11,7 @@ use tidegate_core::breaker::BreakerState;
 use tokio::sync::oneshot;
 
 use crate::config::OnFull;
-use crate::event::BusinessEvent;
+use crate::event::Event;
 use crate::loss::{Loss, reason};
 use crate::process::{EventSink, Refused};
 use crate::state::{LoggerPhase, LoggerState, Queued};
@@ -25,7 +25,7 @@ use super::engine::Engine;
 ///
 /// ```
 /// use tidegate_core::env::Env;
-/// use tidegate_logger::{BusinessEvent, Logger, LoggerConfig};
+/// use tidegate_logger::{Event, Logger, LoggerConfig};
 /// # use tidegate_logger::{ApiAnswer, Api, EventOutcome, Payload, Sending};
 /// # #[derive(Debug)] struct Sink;
 /// # impl Api for Sink { fn send<'a>(&'a self, batch: &'a [Payload]) -> Sending<'a> {
@@ -37,7 +37,7 @@ use super::engine::Engine;
 /// let (logger, task) = Logger::open(config, api, Env::system(), None)?;
 /// let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
 /// let running = tokio::spawn(task.run(async { stopped.await.ok(); }));
-/// logger.log(BusinessEvent::step("CreateBooking", "BookingCreated", "Booking BK-1 created"))?;
+/// logger.log(Event::step("CreateBooking", "BookingCreated", "Booking BK-1 created"))?;
 /// stop.send(()).ok();
 /// let report = running.await?;
 /// assert_eq!(report.account.delivered, 1);
@@ -134,8 +134,8 @@ enum Destination {
 /// The result of an offer whose caller waits.
 enum Waiting {
     Taken(EventId),
-    Refused(BusinessEvent, EventId, LossReason),
-    Full(BusinessEvent),
+    Refused(Event, EventId, LossReason),
+    Full(Event),
 }
 
 /// While it lives, a flush is waiting, and the writer does not wait for full batches.
@@ -187,7 +187,7 @@ impl Logger {
     /// The event is handed back with the reason, and was reported as lost: there is no room, the
     /// logger is stopping, or the disk was given up and the API is away too. The callback gets it on
     /// this thread.
-    pub fn log(&self, event: BusinessEvent) -> Result<(), Refused> {
+    pub fn log(&self, event: Event) -> Result<(), Refused> {
         if !self.engine.config.asynchronous && self.engine.config.enabled {
             return self.log_on_thread(event);
         }
@@ -212,7 +212,7 @@ impl Logger {
     }
 
     /// Takes these events on and says how many of them were; the others were reported as lost.
-    pub fn log_all(&self, events: impl IntoIterator<Item = BusinessEvent>) -> usize {
+    pub fn log_all(&self, events: impl IntoIterator<Item = Event>) -> usize {
         events
             .into_iter()
             .filter_map(|event| self.log(event).ok())
@@ -224,7 +224,7 @@ impl Logger {
     ///
     /// # Errors
     /// As for [`log`](Self::log).
-    pub async fn log_when_room(&self, event: BusinessEvent) -> Result<(), Refused> {
+    pub async fn log_when_room(&self, event: Event) -> Result<(), Refused> {
         let mut slot = Some(event);
         loop {
             let room = self.engine.room.notified();
@@ -252,7 +252,7 @@ impl Logger {
     ///
     /// # Errors
     /// The reason for which it was lost, and reported.
-    pub async fn log_durable(&self, event: BusinessEvent) -> Result<EventId, LossReason> {
+    pub async fn log_durable(&self, event: Event) -> Result<EventId, LossReason> {
         self.log_and_wait(event, Destination::Spill).await
     }
 
@@ -263,13 +263,13 @@ impl Logger {
     ///
     /// # Errors
     /// The reason for which it was lost, and reported.
-    pub async fn log_now(&self, event: BusinessEvent) -> Result<EventId, LossReason> {
+    pub async fn log_now(&self, event: Event) -> Result<EventId, LossReason> {
         self.log_and_wait(event, Destination::Queue).await
     }
 
     async fn log_and_wait(
         &self,
-        event: BusinessEvent,
+        event: Event,
         destination: Destination,
     ) -> Result<EventId, LossReason> {
         if !self.engine.config.enabled {
@@ -302,7 +302,7 @@ impl Logger {
     }
 
     /// Takes an event on and waits on this thread until it is delivered, spilled or lost.
-    fn log_on_thread(&self, event: BusinessEvent) -> Result<(), Refused> {
+    fn log_on_thread(&self, event: Event) -> Result<(), Refused> {
         let kept = event.clone();
         let mut waiting = Box::pin(self.log_now(event));
         let waker = Waker::from(Arc::new(ThreadWaker(std::thread::current())));
@@ -363,12 +363,7 @@ impl Logger {
     /// Takes the event out of its slot, if it takes it on: an event is large, and the caller pays
     /// for every move.
     #[inline]
-    fn offer(
-        &self,
-        state: &mut LoggerState,
-        slot: &mut Option<BusinessEvent>,
-        now_ms: u64,
-    ) -> Offer {
+    fn offer(&self, state: &mut LoggerState, slot: &mut Option<Event>, now_ms: u64) -> Offer {
         let engine = &*self.engine;
         if !engine.config.enabled {
             state.counters.ignored += 1;
@@ -452,7 +447,7 @@ impl Logger {
 
     fn offer_waiting(
         &self,
-        event: BusinessEvent,
+        event: Event,
         destination: Destination,
         waiter: &mut Option<oneshot::Sender<Result<(), LossReason>>>,
     ) -> Waiting {
@@ -509,7 +504,7 @@ impl Logger {
     }
 
     /// Reports a refused event, which was posted as lost, and hands it back.
-    fn refuse(&self, event: BusinessEvent, id: EventId, reason: &LossReason) -> Refused {
+    fn refuse(&self, event: Event, id: EventId, reason: &LossReason) -> Refused {
         self.engine.call_back_with(&Loss {
             id: Some(id),
             event: Some(&event),
@@ -520,7 +515,7 @@ impl Logger {
 }
 
 impl EventSink for Logger {
-    fn log(&self, event: BusinessEvent) -> Result<(), Refused> {
+    fn log(&self, event: Event) -> Result<(), Refused> {
         Self::log(self, event)
     }
 }

@@ -3,7 +3,7 @@
 use tidegate_core::EventId;
 use tidegate_core::books::LossReason;
 
-use crate::event::BusinessEvent;
+use crate::event::Event;
 
 /// The reasons, which users' alerts depend on.
 pub mod reason {
@@ -66,7 +66,7 @@ pub struct Loss<'a> {
     /// Its id, where it is known: a corrupt line may not tell.
     pub id: Option<EventId>,
     /// The event, where it is at hand.
-    pub event: Option<&'a BusinessEvent>,
+    pub event: Option<&'a Event>,
     /// Why, as a stable code.
     pub reason: &'a LossReason,
 }

@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tidegate_core::env::{Clock, Entropy};
 
-use crate::event::{BusinessEvent, Text};
+use crate::event::{Event, Text};
 use crate::trace_context::{SpanId, TraceId};
 
 pub use call::Called;
@@ -32,7 +32,7 @@ pub trait EventSink: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// The event was not accepted; it is in the error.
-    fn log(&self, event: BusinessEvent) -> Result<(), Refused>;
+    fn log(&self, event: Event) -> Result<(), Refused>;
 }
 
 /// An event that was not accepted, given back.
@@ -40,7 +40,7 @@ pub trait EventSink: Send + Sync + fmt::Debug {
 #[error("the event was refused: {reason}")]
 pub struct Refused {
     /// The event as it was. It is boxed so that the answer to an accepted one stays small.
-    pub event: Box<BusinessEvent>,
+    pub event: Box<Event>,
     /// Why, as a stable word.
     pub reason: &'static str,
 }
@@ -48,7 +48,7 @@ pub struct Refused {
 impl Refused {
     /// Gives `event` back.
     #[must_use]
-    pub fn new(event: BusinessEvent, reason: &'static str) -> Self {
+    pub fn new(event: Event, reason: &'static str) -> Self {
         Self {
             event: Box::new(event),
             reason,
@@ -61,12 +61,12 @@ impl Refused {
 /// ```
 /// use std::sync::Arc;
 /// use tidegate_core::env::Env;
-/// use tidegate_logger::{BusinessEvent, EventSink, StepStatus, ProcessTemplate, Refused};
+/// use tidegate_logger::{Event, EventSink, StepStatus, ProcessTemplate, Refused};
 ///
 /// #[derive(Debug)]
 /// struct Print;
 /// impl EventSink for Print {
-///     fn log(&self, event: BusinessEvent) -> Result<(), Refused> {
+///     fn log(&self, event: Event) -> Result<(), Refused> {
 ///         println!("{:?}", event.details);
 ///         Ok(())
 ///     }

@@ -44,13 +44,13 @@ impl Classify for StartError {
 ///
 /// ```
 /// use std::sync::Arc;
-/// use tidegate_logger::{BusinessEvent, LoggerConfig, RunningLogger};
+/// use tidegate_logger::{Event, LoggerConfig, RunningLogger};
 /// # use tidegate_logger::{ApiAnswer, Api, EventOutcome, Payload, Sending};
 /// # #[derive(Debug)] struct Sink;
 /// # impl Api for Sink { fn send<'a>(&'a self, batch: &'a [Payload]) -> Sending<'a> {
 /// #     Box::pin(async move { ApiAnswer::PerEvent(vec![EventOutcome::Stored; batch.len()]) }) } }
 /// let logger = RunningLogger::start(LoggerConfig::builder().build()?, Arc::new(Sink), None)?;
-/// logger.log(BusinessEvent::step("CreateBooking", "BookingCreated", "Booking BK-1 created"))?;
+/// logger.log(Event::step("CreateBooking", "BookingCreated", "Booking BK-1 created"))?;
 /// assert_eq!(logger.shutdown().account.delivered, 1);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

@@ -12,7 +12,7 @@ use tidegate_core::breaker::{Breaker, BreakerState};
 use tidegate_core::{EventId, EventIdMinter};
 use tokio::sync::oneshot;
 
-use crate::event::BusinessEvent;
+use crate::event::Event;
 
 /// How far a logger is on its way down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -30,7 +30,7 @@ pub(crate) enum LoggerPhase {
 /// An event on its way.
 #[derive(Debug)]
 pub(crate) struct Queued {
-    pub(crate) event: BusinessEvent,
+    pub(crate) event: Event,
     pub(crate) id: EventId,
     pub(crate) timestamp_ms: u64,
     /// Sends that failed.

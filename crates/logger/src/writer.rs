@@ -10,7 +10,7 @@ use tidegate_core::books::{Place, postings};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::engine::{Engine, LossReport};
-use crate::event::{BusinessEvent, Encoder};
+use crate::event::{Encoder, Event};
 use crate::loss::reason;
 use crate::spill::{Rejection, ReplayBatch, SpillError, Spool, post_corrupt_lines};
 use crate::state::{LoggerPhase, Queued};
@@ -349,7 +349,7 @@ impl SpillWriter {
     }
 
     fn report_rejected(&self, rejection: &Rejection) {
-        let event = BusinessEvent::decode(&rejection.json).map(|decoded| decoded.event);
+        let event = Event::decode(&rejection.json).map(|decoded| decoded.event);
         let queued = Queued {
             event: event.unwrap_or_default(),
             id: rejection.id,

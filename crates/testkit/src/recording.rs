@@ -3,18 +3,18 @@
 use std::fmt::{self, Write};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tidegate_logger::{BusinessEvent, EventSink, Refused};
+use tidegate_logger::{Event, EventSink, Refused};
 
 /// A logger that remembers what it was given, for tests of code that logs. Clones share what they
 /// remember.
 ///
 /// ```
 /// use std::sync::Arc;
-/// use tidegate_logger::{BusinessEvent, EventSink};
+/// use tidegate_logger::{Event, EventSink};
 /// use tidegate_testkit::RecordingLogger;
 ///
 /// fn book(log: &dyn EventSink) {
-///     let event = BusinessEvent::step("CreateBooking", "BookingCreated", "Booking BK-1 created");
+///     let event = Event::step("CreateBooking", "BookingCreated", "Booking BK-1 created");
 ///     log.log(event).ok();
 /// }
 ///
@@ -31,7 +31,7 @@ pub struct RecordingLogger {
 
 #[derive(Default)]
 struct Kept {
-    events: Vec<BusinessEvent>,
+    events: Vec<Event>,
     /// Why events are refused, while they are.
     refusing: Option<&'static str>,
     refused: u64,
@@ -56,7 +56,7 @@ impl RecordingLogger {
 
     /// The accepted events, in the order they came.
     #[must_use]
-    pub fn events(&self) -> Vec<BusinessEvent> {
+    pub fn events(&self) -> Vec<Event> {
         self.kept().events.clone()
     }
 
@@ -84,7 +84,7 @@ impl RecordingLogger {
     /// # Panics
     /// It holds for none; the message lists those there are.
     #[track_caller]
-    pub fn assert_logged(&self, is_it: impl Fn(&BusinessEvent) -> bool) -> BusinessEvent {
+    pub fn assert_logged(&self, is_it: impl Fn(&Event) -> bool) -> Event {
         let events = self.events();
         match events.iter().find(|event| is_it(event)) {
             Some(event) => event.clone(),
@@ -95,7 +95,7 @@ impl RecordingLogger {
     /// # Panics
     /// An event was accepted for which `is_it` holds; the message shows it.
     #[track_caller]
-    pub fn assert_not_logged(&self, is_it: impl Fn(&BusinessEvent) -> bool) {
+    pub fn assert_not_logged(&self, is_it: impl Fn(&Event) -> bool) {
         let events = self.events();
         if let Some(event) = events.iter().find(|event| is_it(event)) {
             panic!(
@@ -111,7 +111,7 @@ impl RecordingLogger {
 }
 
 impl EventSink for RecordingLogger {
-    fn log(&self, event: BusinessEvent) -> Result<(), Refused> {
+    fn log(&self, event: Event) -> Result<(), Refused> {
         let mut kept = self.kept();
         if let Some(reason) = kept.refusing {
             kept.refused += 1;
@@ -128,7 +128,7 @@ impl fmt::Debug for RecordingLogger {
     }
 }
 
-fn list(events: &[BusinessEvent]) -> String {
+fn list(events: &[Event]) -> String {
     if events.is_empty() {
         return " none".to_owned();
     }
@@ -152,8 +152,8 @@ fn list(events: &[BusinessEvent]) -> String {
 mod tests {
     use super::*;
 
-    fn event(details: &'static str) -> BusinessEvent {
-        BusinessEvent::step("Book", "Pay", details)
+    fn event(details: &'static str) -> Event {
+        Event::step("Book", "Pay", details)
     }
 
     #[test]

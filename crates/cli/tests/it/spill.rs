@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use tidegate_core::env::system::SystemClock;
-use tidegate_logger::{BusinessEvent, Defaults, HttpApi, LoggerConfig, RunningLogger};
+use tidegate_logger::{Defaults, Event, HttpApi, LoggerConfig, RunningLogger};
 use tidegate_testkit::{Fault, StubApi};
 
 use crate::command::{Ran, run_in};
@@ -31,8 +31,8 @@ fn logger(dir: &Path, url: &str) -> RunningLogger {
     RunningLogger::start(config, Arc::new(api), None).unwrap()
 }
 
-fn event(number: usize) -> BusinessEvent {
-    BusinessEvent::step("Audit", "Spilled", format!("event {number}"))
+fn event(number: usize) -> Event {
+    Event::step("Audit", "Spilled", format!("event {number}"))
 }
 
 /// Logs so many events to an API, by default a dead one, and stops.

@@ -5,14 +5,14 @@ use serde_json::value::RawValue;
 use tidegate_core::EventId;
 
 use super::json::Members;
-use super::{BusinessEvent, Json, ProcessStatus, Properties, StepStatus, Text};
+use super::{Event, Json, ProcessStatus, Properties, StepStatus, Text};
 
 /// The content of a line.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Decoded {
     /// The event, without the transport's properties.
-    pub event: BusinessEvent,
+    pub event: Event,
     /// Its id, where the line has one. Lines of other writers may not.
     pub id: Option<EventId>,
 }
@@ -46,21 +46,21 @@ pub enum DecodeError {
     },
 }
 
-impl BusinessEvent {
+impl Event {
     /// Reads one JSON object.
     ///
     /// Every field may be missing, and one that is `null` counts as missing; whether an event is
-    /// complete is for [`validate`](BusinessEvent::validate) and the API to say. Properties that are not
+    /// complete is for [`validate`](Event::validate) and the API to say. Properties that are not
     /// documented are kept as they stand. Of the transport's four, `_id` is read and the others
     /// are passed over.
     ///
     /// ```
-    /// use tidegate_logger::BusinessEvent;
-    /// let decoded = BusinessEvent::decode(br#"{"processName":"CheckIn","mood":"good","_seq":7}"#)?;
+    /// use tidegate_logger::Event;
+    /// let decoded = Event::decode(br#"{"processName":"CheckIn","mood":"good","_seq":7}"#)?;
     /// assert_eq!(decoded.event.process_name.as_deref(), Some("CheckIn"));
     /// assert_eq!(decoded.event.extras().properties.len(), 1);
     /// assert_eq!(decoded.id, None);
-    /// assert!(BusinessEvent::decode(br#"{"processStatus":"BEGUN"}"#).is_err());
+    /// assert!(Event::decode(br#"{"processStatus":"BEGUN"}"#).is_err());
     /// # Ok::<(), tidegate_logger::DecodeError>(())
     /// ```
     ///

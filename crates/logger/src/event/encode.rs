@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use tidegate_core::EventId;
 
-use super::{BusinessEvent, Defaults, Extras, Properties, Text, is_taken, write};
+use super::{Defaults, Event, Extras, Properties, Text, is_taken, write};
 
 /// A field name as it stands between two fields.
 macro_rules! key {
@@ -12,7 +12,7 @@ macro_rules! key {
     };
 }
 
-impl BusinessEvent {
+impl Event {
     /// Appends the event to `into` as one JSON object, with `id` as its last property `_id`.
     ///
     /// An absent timestamp becomes `timestamp_ms`, in milliseconds since 1970; other absent fields
@@ -20,10 +20,10 @@ impl BusinessEvent {
     /// so it is the same at every sending. There is no line break, neither inside nor at the end.
     ///
     /// ```
-    /// use tidegate_logger::{Defaults, BusinessEvent};
+    /// use tidegate_logger::{Defaults, Event};
     /// let id = "019a8f3e-5c00-7abc-8def-0123456789ab".parse()?;
     /// let mut line = Vec::new();
-    /// BusinessEvent::end("CreateBooking", "done").encode(id, 1_780_308_930_123, &Defaults::default(), &mut line);
+    /// Event::end("CreateBooking", "done").encode(id, 1_780_308_930_123, &Defaults::default(), &mut line);
     /// assert_eq!(
     ///     String::from_utf8(line)?,
     ///     r#"{"processName":"CreateBooking","processStatus":"PROCESS_END","details":"done","#.to_owned()
@@ -71,10 +71,10 @@ impl Encoder {
         }
     }
 
-    /// As [`BusinessEvent::encode`].
+    /// As [`Event::encode`].
     pub(crate) fn encode(
         &mut self,
-        event: &BusinessEvent,
+        event: &Event,
         id: EventId,
         timestamp_ms: u64,
         into: &mut Vec<u8>,
@@ -87,7 +87,7 @@ impl Encoder {
     /// properties of its own, each with a comma before it, and closes the object.
     pub(crate) fn encode_open(
         &mut self,
-        event: &BusinessEvent,
+        event: &Event,
         id: EventId,
         timestamp_ms: u64,
         into: &mut Vec<u8>,
@@ -111,7 +111,7 @@ impl Encoder {
     }
 
     /// The ten fields of the documented line, in its order.
-    fn encode_line_fields(&mut self, event: &BusinessEvent, timestamp_ms: u64, into: &mut Vec<u8>) {
+    fn encode_line_fields(&mut self, event: &Event, timestamp_ms: u64, into: &mut Vec<u8>) {
         let given = event.application_id.as_deref();
         text_or(into, key!("applicationId"), given, &self.application);
         text(into, key!("correlationId"), event.correlation_id.as_deref());

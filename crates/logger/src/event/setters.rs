@@ -4,11 +4,11 @@ use std::time::SystemTime;
 
 use jiff::Timestamp;
 
-use super::{BusinessEvent, Json, StepStatus, Text};
+use super::{Event, Json, StepStatus, Text};
 use crate::setters::setters;
 
 /// Fields of the documented line.
-impl BusinessEvent {
+impl Event {
     setters! {
         /// Sets `applicationId`.
         application_id(id: impl Into<Text>) |it| it.application_id = Some(id.into());
@@ -31,7 +31,7 @@ impl BusinessEvent {
 }
 
 /// Optional fields.
-impl BusinessEvent {
+impl Event {
     setters! {
         /// Sets `traceId`, 32 lowercase hex digits.
         trace_id(id: impl Into<Text>) |it| it.extras_mut().trace_id = Some(id.into());
@@ -81,7 +81,7 @@ impl BusinessEvent {
         /// Sets a property that is none of the documented fields.
         ///
         /// A documented field has its own setter, and `_id`, `_seq`, `_sum` and `_crc` are the
-        /// transport's: under such a name nothing is written, and [`validate`](BusinessEvent::validate) says
+        /// transport's: under such a name nothing is written, and [`validate`](Event::validate) says
         /// so.
         property(name: impl Into<Text>, value: impl Into<Json>)
             |it| it.extras_mut().properties.set(name, value);

@@ -20,23 +20,23 @@ fn id() -> EventId {
     ID.parse().unwrap()
 }
 
-fn encoded(event: &BusinessEvent, defaults: &Defaults) -> String {
+fn encoded(event: &Event, defaults: &Defaults) -> String {
     let mut line = Vec::new();
     event.encode(id(), 1_780_308_930_123, defaults, &mut line);
     String::from_utf8(line).unwrap()
 }
 
 fn decoded(json: &str) -> Decoded {
-    BusinessEvent::decode(json.as_bytes()).unwrap()
+    Event::decode(json.as_bytes()).unwrap()
 }
 
 fn refused(json: &[u8]) -> String {
-    BusinessEvent::decode(json).unwrap_err().to_string()
+    Event::decode(json).unwrap_err().to_string()
 }
 
 /// Every field set, in the order of the wire.
-fn full() -> BusinessEvent {
-    BusinessEvent::step("CheckIn", "KeyHandedOver", "Key of K-7 handed over")
+fn full() -> Event {
+    Event::step("CheckIn", "KeyHandedOver", "Key of K-7 handed over")
         .application_id("pet-resort-api")
         .correlation_id("a1b2c3d4")
         .target_system("KENNEL")
@@ -115,7 +115,7 @@ fn one_encoder_writes_the_time_of_each_event_as_a_new_one_would() {
     let mut encoder = Encoder::new(&defaults);
     let times = [5, 999, 1_000, 1_001, 999, 1_780_308_930_123, u64::MAX, 7];
     for timestamp_ms in times {
-        let mut event = BusinessEvent::end("P", "d");
+        let mut event = Event::end("P", "d");
         let (mut one, mut other) = (Vec::new(), Vec::new());
         encoder.encode(&event, id(), timestamp_ms, &mut one);
         let at = i64::try_from(timestamp_ms).map(Timestamp::from_millisecond);
@@ -132,10 +132,7 @@ fn one_encoder_writes_the_time_of_each_event_as_a_new_one_would() {
 #[test]
 fn absent_fields_come_from_the_defaults_and_given_ones_stay() {
     let defaults = Defaults::new("app", "FROM", "TO");
-    let line = encoded(
-        &BusinessEvent::end("P", "d").target_system("OTHER"),
-        &defaults,
-    );
+    let line = encoded(&Event::end("P", "d").target_system("OTHER"), &defaults);
     let value: Value = serde_json::from_str(&line).unwrap();
     assert_eq!(value["applicationId"], "app");
     assert_eq!(value["originatingSystem"], "FROM");
@@ -147,14 +144,14 @@ fn absent_fields_come_from_the_defaults_and_given_ones_stay() {
 
 #[test]
 fn an_event_of_a_trace_gets_the_same_span_at_every_sending() {
-    let event = BusinessEvent::end("P", "d").trace_id("4bf92f3577b34da6a3ce929d0e0e4736");
+    let event = Event::end("P", "d").trace_id("4bf92f3577b34da6a3ce929d0e0e4736");
     let value: Value = serde_json::from_str(&encoded(&event, &Defaults::default())).unwrap();
     assert_eq!(value["spanId"], "8def0123456789ab");
 }
 
 #[test]
 fn reserved_and_documented_names_are_not_written_as_properties() {
-    let event = BusinessEvent::end("P", "d")
+    let event = Event::end("P", "d")
         .property("_id", "mine")
         .property("_seq", 1)
         .property("_sum", 1)
@@ -254,7 +251,7 @@ fn every_documented_name_is_read_as_a_field() {
 #[test]
 fn validation_names_every_problem_at_once() {
     let long = |length| "ü".repeat(length);
-    let event = BusinessEvent::error("", "d")
+    let event = Event::error("", "d")
         .at_step(long(511))
         .application_id(long(201))
         .trace_id("4BF92F3577B34DA6A3CE929D0E0E4736")
@@ -296,11 +293,7 @@ fn a_missing_field_names_the_older_property_that_was_given() {
 
 #[test]
 fn an_event_is_cheap_to_move() {
-    assert!(
-        size_of::<BusinessEvent>() <= 240,
-        "{}",
-        size_of::<BusinessEvent>()
-    );
+    assert!(size_of::<Event>() <= 240, "{}", size_of::<Event>());
 }
 
 fn any_text() -> impl Strategy<Value = String> {
@@ -335,10 +328,10 @@ prop_compose! {
         outcome in of(0..5_usize),
         // The years 0 to 9999.
         ms in of(-62_167_219_200_000..253_402_300_799_999_i64),
-    ) -> BusinessEvent {
+    ) -> Event {
         let mut texts = texts.into_iter().map(|text| text.map(Text::Owned));
         let mut next = || texts.next().flatten();
-        BusinessEvent {
+        Event {
             application_id: next(),
             correlation_id: next(),
             process_name: next(),
@@ -364,7 +357,7 @@ prop_compose! {
         payload in of(any_json()),
         identifiers in of(vec((any_text(), any_json()), 0..4)),
         own in vec((any_text(), any_json()), 0..4),
-    ) -> BusinessEvent {
+    ) -> Event {
         let extras = event.extras_mut();
         extras.error_message = error.map(Text::Owned);
         extras.span_links = links.map(|links| links.into_iter().map(Text::Owned).collect());
@@ -393,7 +386,7 @@ proptest! {
         prop_assert!(!line.contains(&b'\n'));
         prop_assert!(serde_json::from_slice::<Value>(&line).is_ok());
 
-        let back = BusinessEvent::decode(&line).unwrap();
+        let back = Event::decode(&line).unwrap();
         let mut expected = event;
         expected.timestamp.get_or_insert(Timestamp::from_millisecond(5).unwrap());
         prop_assert_eq!(back.id, Some(EventId::from_u128(id)));
@@ -406,7 +399,7 @@ proptest! {
 
     #[test]
     fn no_bytes_make_decoding_panic(bytes in vec(any::<u8>(), 0..80)) {
-        if let Ok(decoded) = BusinessEvent::decode(&bytes) {
+        if let Ok(decoded) = Event::decode(&bytes) {
             prop_assert!(decoded.event.validate(&Defaults::default()).len() > 3);
         }
     }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{BusinessEvent, Defaults, Extras, Text, is_taken, or_default};
+use super::{Defaults, Event, Extras, Text, is_taken, or_default};
 
 /// Something about one field that the API would refuse.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,15 +22,15 @@ impl fmt::Display for FieldProblem {
 
 const HTTP_METHODS: [&str; 7] = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"];
 
-impl BusinessEvent {
+impl Event {
     /// Everything the API would refuse about this event once `defaults` are filled in.
     ///
     /// Logging does not ask for it: an event with problems is accepted, sent, and set aside as
     /// rejected. Limits count characters.
     ///
     /// ```
-    /// use tidegate_logger::{Defaults, BusinessEvent};
-    /// let event = BusinessEvent::step("CheckIn", "KeyHandedOver", "").trace_id("abc");
+    /// use tidegate_logger::{Defaults, Event};
+    /// let event = Event::step("CheckIn", "KeyHandedOver", "").trace_id("abc");
     /// let problems = event.validate(&Defaults::new("pet-resort-api", "PET_RESORT", "PET_RESORT"));
     /// let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
     /// assert_eq!(lines, [

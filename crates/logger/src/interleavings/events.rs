@@ -21,7 +21,7 @@ use super::play::play;
 use super::spilling::SpillOutcome;
 use crate::api::{Api, Payload, Sending};
 use crate::config::{LoggerConfig, OnFull};
-use crate::event::BusinessEvent;
+use crate::event::Event;
 use crate::loss::{Loss, reason};
 use crate::spill::BatchWritten;
 use crate::state::{LoggerPhase, LoggerState, Queued};
@@ -141,7 +141,7 @@ impl Scene {
             let id = state.ids.mint_at(0);
             let (waiter, outcome) = oneshot::channel();
             let queued = Queued {
-                event: BusinessEvent::step("p", "s", "d"),
+                event: Event::step("p", "s", "d"),
                 id,
                 timestamp_ms: 0,
                 attempts: 0,
@@ -156,7 +156,7 @@ impl Scene {
     /// Logs events in all the ways there are. Returned events were reported.
     fn log(&self) {
         for _ in 0..EVENTS {
-            let event = BusinessEvent::step("p", "s", "d");
+            let event = Event::step("p", "s", "d");
             let outcome = match choose(4) {
                 0 => {
                     self.logger.log(event).ok();

@@ -29,10 +29,10 @@ impl ProcessLogger {
     /// ```
     /// # use std::sync::Arc;
     /// # use tidegate_core::env::Env;
-    /// # use tidegate_logger::{BusinessEvent, EventSink, ProcessTemplate, Refused};
+    /// # use tidegate_logger::{Event, EventSink, ProcessTemplate, Refused};
     /// # #[derive(Debug)]
     /// # struct Sink;
-    /// # impl EventSink for Sink { fn log(&self, _: BusinessEvent) -> Result<(), Refused> { Ok(()) } }
+    /// # impl EventSink for Sink { fn log(&self, _: Event) -> Result<(), Refused> { Ok(()) } }
     /// # let env = Env::system();
     /// # let template = ProcessTemplate::new(Arc::new(Sink), env.clock.clone(), env.entropy.fork("p"));
     /// # async fn check_kennel() -> Result<u32, String> { Ok(7) }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tidegate_core::env::Clock;
 
 use super::{EventSink, Ids, ProcessTemplate, Refused};
-use crate::event::{BusinessEvent, ProcessStatus, Properties, StepStatus, Text};
+use crate::event::{Event, ProcessStatus, Properties, StepStatus, Text};
 use crate::trace_context::{SpanId, TraceId};
 
 /// Longest `errorMessage` in characters that the Event Log API accepts.
@@ -25,7 +25,7 @@ pub struct ProcessLogger {
     pub(super) fixed: Fixed,
     pub(super) additive: Additive,
     /// The one-shot context: an event of which only those fields are set.
-    pub(super) next: BusinessEvent,
+    pub(super) next: Event,
     /// The span the next event belongs to, when it is to go on with an earlier one.
     pub(super) next_span: Option<SpanId>,
     /// Whether somebody else ends the process.
@@ -82,7 +82,7 @@ impl ProcessLogger {
             process_name,
             fixed,
             additive: Additive::default(),
-            next: BusinessEvent::default(),
+            next: Event::default(),
             next_span: None,
             awaits_completion: false,
             spans: Spans::default(),
@@ -206,14 +206,14 @@ impl ProcessLogger {
     }
 
     /// Starts an event with the one-shot context, which ends here whatever becomes of the event.
-    fn take_next(&mut self, status: ProcessStatus, details: Text) -> BusinessEvent {
+    fn take_next(&mut self, status: ProcessStatus, details: Text) -> Event {
         let mut event = mem::take(&mut self.next);
         event.process_status = Some(status);
         event.details = Some(details);
         event
     }
 
-    fn log_child(&mut self, event: BusinessEvent) -> Result<(), Refused> {
+    fn log_child(&mut self, event: Event) -> Result<(), Refused> {
         let span = self.new_span();
         let parent = self.spans.root.or(self.fixed.caller);
         // Going on with the root itself does not make it its own parent.
@@ -228,7 +228,7 @@ impl ProcessLogger {
 
     fn hand_over(
         &mut self,
-        mut event: BusinessEvent,
+        mut event: Event,
         span: SpanId,
         parent: Option<SpanId>,
     ) -> Result<(), Refused> {
@@ -258,7 +258,7 @@ fn some(properties: &Properties) -> Option<Properties> {
     (!properties.is_empty()).then(|| properties.clone())
 }
 
-fn set_result(event: &mut BusinessEvent, result: Option<&str>) {
+fn set_result(event: &mut Event, result: Option<&str>) {
     if let Some(result) = result {
         event.extras_mut().result = Some(Text::Owned(result.to_owned()));
     }

@@ -10,10 +10,10 @@ use crate::trace_context::TraceContext;
 
 /// Keeps every event it is given, and refuses those whose details say so.
 #[derive(Debug, Default)]
-struct Recorder(Mutex<Vec<BusinessEvent>>);
+struct Recorder(Mutex<Vec<Event>>);
 
 impl EventSink for Recorder {
-    fn log(&self, event: BusinessEvent) -> Result<(), Refused> {
+    fn log(&self, event: Event) -> Result<(), Refused> {
         self.0.lock().unwrap().push(event.clone());
         match event.details.as_deref() {
             Some("refuse me") => Err(Refused::new(event, "full")),
@@ -23,7 +23,7 @@ impl EventSink for Recorder {
 }
 
 impl Recorder {
-    fn last(&self) -> BusinessEvent {
+    fn last(&self) -> Event {
         self.0.lock().unwrap().last().unwrap().clone()
     }
 }
@@ -80,7 +80,7 @@ fn set_one_shot(process: &mut ProcessLogger) {
         .span_link("00f067aa0ba902b7".parse().unwrap());
 }
 
-fn one_shot_fields(event: &BusinessEvent) -> Vec<bool> {
+fn one_shot_fields(event: &Event) -> Vec<bool> {
     let extras = event.extras();
     vec![
         event.target_system.as_deref() == Some("KENNEL"),

@@ -11,8 +11,7 @@ use tidegate_core::books::Account;
 use tidegate_core::env::{Disk, OpenMode};
 use tidegate_logger::spill::{SpillError, SpillRecount, recount};
 use tidegate_logger::{
-    BusinessEvent, Logger, LoggerConfig, LoggerConfigBuilder, LoggerReport, LossCallback, Metrics,
-    Payload,
+    Event, Logger, LoggerConfig, LoggerConfigBuilder, LoggerReport, LossCallback, Metrics, Payload,
 };
 use tidegate_sim::{Node, Sim, SimDisk};
 use tidegate_testkit::{Script, ScriptedApi};
@@ -37,13 +36,12 @@ pub(crate) fn memory_only() -> LoggerConfigBuilder {
 }
 
 /// The event with this number.
-pub(crate) fn event(number: u64) -> BusinessEvent {
+pub(crate) fn event(number: u64) -> Event {
     event_saying(format!("event {number}"))
 }
 
-pub(crate) fn event_saying(details: impl Into<String>) -> BusinessEvent {
-    BusinessEvent::step("CreateBooking", "BookingCreated", details.into())
-        .correlation_id("a1b2c3d4")
+pub(crate) fn event_saying(details: impl Into<String>) -> Event {
+    Event::step("CreateBooking", "BookingCreated", details.into()).correlation_id("a1b2c3d4")
 }
 
 pub(crate) fn texts(numbers: impl IntoIterator<Item = u64>) -> Vec<String> {
@@ -242,7 +240,7 @@ impl World {
     }
 
     /// Logs this event durably and returns once that is promised.
-    pub(crate) fn log_durable(&mut self, event: BusinessEvent) -> EventId {
+    pub(crate) fn log_durable(&mut self, event: Event) -> EventId {
         let logger = self.logger();
         self.block_on(async move { logger.log_durable(event).await })
             .unwrap()

@@ -9,7 +9,7 @@ use metrics::{
     with_local_recorder,
 };
 use tidegate_logger::spill::{ACTIVE, EVENT_BYTES, REJECTED};
-use tidegate_logger::{BusinessEvent, Defaults, StepStatus, reason};
+use tidegate_logger::{Defaults, Event, StepStatus, reason};
 use tidegate_testkit::Script;
 
 use crate::fixture::{MINUTE, SECOND, World, event_saying, spilling};
@@ -172,14 +172,14 @@ fn a_spilled_line_is_the_documented_object_with_ours_at_its_end() {
     let mut world = World::down(1);
     let defaults = Defaults::new("pet-resort-api", "PET_RESORT", "PET_RESORT");
     world.start(spilling().defaults(defaults).circuit_breaker_threshold(1));
-    let event = BusinessEvent::step(
+    let event = Event::step(
         "CreateBooking",
         "BookingCreated",
         "Booking BK-20260601-001 created for PET-001",
     )
     .correlation_id("a1b2c3d4");
     world.logger().log(event).unwrap();
-    let event = BusinessEvent::end("CreateBooking", "done: \"鯨\"\n")
+    let event = Event::end("CreateBooking", "done: \"鯨\"\n")
         .correlation_id("a1b2c3d4")
         .event_status(StepStatus::Success)
         .identifier("bookingId", "BK-1")
@@ -227,7 +227,7 @@ fn an_ordinary_event_takes_as_many_bytes_as_is_said() {
                 "Booking BK-20260601-001 completed successfully",
             ),
         ] {
-            let event = BusinessEvent::step("CreateBooking", step, details);
+            let event = Event::step("CreateBooking", step, details);
             world
                 .logger()
                 .log(event.correlation_id("a1b2c3d4"))

@@ -13,9 +13,7 @@ use std::time::Duration;
 use tidegate_core::EventId;
 use tidegate_core::env::{Entropy, Env, Stream};
 use tidegate_logger::spill::recount;
-use tidegate_logger::{
-    BusinessEvent, Logger, LoggerConfig, LoggerReport, Loss, LossCallback, OnFull,
-};
+use tidegate_logger::{Event, Logger, LoggerConfig, LoggerReport, Loss, LossCallback, OnFull};
 use tidegate_sim::{FaultKind, Node, Operation, Sim, scaled, seeds};
 use tidegate_testkit::{ScriptedApi, Stored};
 use tokio::sync::oneshot;
@@ -84,7 +82,7 @@ async fn produce(logger: Logger, env: Env, name: u64, witness: Witness) {
         } else {
             ""
         };
-        let event = BusinessEvent::step("Simulate", "Step", format!("{name}-{number}{bad}"))
+        let event = Event::step("Simulate", "Step", format!("{name}-{number}{bad}"))
             .correlation_id(format!("producer-{name}"));
         if entropy.below(3) == 0 && bad.is_empty() {
             if let Ok(id) = logger.log_durable(event).await {

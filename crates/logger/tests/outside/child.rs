@@ -8,7 +8,7 @@ use std::time::Duration;
 use tidegate_core::env::Env;
 use tidegate_core::env::system::SystemClock;
 use tidegate_logger::{
-    BusinessEvent, Defaults, HttpApi, Logger, LoggerConfig, LoggerConfigBuilder, RunningLogger,
+    Defaults, Event, HttpApi, Logger, LoggerConfig, LoggerConfigBuilder, RunningLogger,
 };
 use tidegate_testkit::child::{self, ChildLines, say};
 
@@ -82,13 +82,12 @@ fn log_durably(dir: &Path, api: &str, name: &str) {
                 tokio::spawn(async move {
                     for n in 0_u64.. {
                         let details = format!("{name}-{task}-{n}");
-                        let event = BusinessEvent::step("Outside", "Durable", details.clone())
+                        let event = Event::step("Outside", "Durable", details.clone())
                             .correlation_id(format!("{name}-{task}"));
                         let id = logger.log_durable(event).await.unwrap();
                         say(&format!("{id} {details}"));
                         if n % 8 == 0 {
-                            let event =
-                                BusinessEvent::step("Outside", "Plain", format!("{details}-plain"));
+                            let event = Event::step("Outside", "Plain", format!("{details}-plain"));
                             logger.log(event.correlation_id("plain")).unwrap();
                         }
                         // An application does something else too, else one life fills the disk.
@@ -108,7 +107,7 @@ fn log_and_stop(dir: &Path, api: &str, name: &str) {
     let config = config(dir).build().unwrap();
     let logger = RunningLogger::start(config, http(api), None).unwrap();
     for n in 0..2_000 {
-        let event = BusinessEvent::step("Outside", "Stop", format!("{name}-{n}"));
+        let event = Event::step("Outside", "Stop", format!("{name}-{n}"));
         logger.log(event.correlation_id("stop")).unwrap();
     }
     let account = logger.shutdown().account;

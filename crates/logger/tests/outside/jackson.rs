@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::{Duration, SystemTime};
 
 use serde_json::Value;
-use tidegate_logger::{BusinessEvent, RunningLogger, spill};
+use tidegate_logger::{Event, RunningLogger, spill};
 use tidegate_testkit::StubApi;
 
 use crate::child;
@@ -54,7 +54,7 @@ fn instant(text: &str) -> String {
     text.parse::<jiff::Timestamp>().unwrap().to_string()
 }
 
-fn events() -> Vec<BusinessEvent> {
+fn events() -> Vec<Event> {
     let texts = [
         "plain",
         "Größe \"L\" \\ 7",
@@ -70,11 +70,12 @@ fn events() -> Vec<BusinessEvent> {
             let at =
                 SystemTime::UNIX_EPOCH + Duration::from_micros(1_780_308_930_123_000 + n * 1_001);
             let event = match n % 4 {
-                0 => BusinessEvent::start("CreateBooking", details),
-                1 => BusinessEvent::step("CreateBooking", format!("Étape{n}"), details)
-                    .property("nights", 3),
-                2 => BusinessEvent::end("CreateBooking", details).identifier("bookingId", "BK-1"),
-                _ => BusinessEvent::error("CreateBooking", details).error_code("E-1"),
+                0 => Event::start("CreateBooking", details),
+                1 => {
+                    Event::step("CreateBooking", format!("Étape{n}"), details).property("nights", 3)
+                }
+                2 => Event::end("CreateBooking", details).identifier("bookingId", "BK-1"),
+                _ => Event::error("CreateBooking", details).error_code("E-1"),
             };
             let event = event.correlation_id(format!("c-{}", n / 3)).user_id("ünal");
             if n % 2 == 0 {
@@ -122,7 +123,7 @@ mod needs_java {
             assert_eq!(theirs, fields(line));
             // Not only as the line says, but as the event was. A request that was under way comes
             // behind what waited.
-            let is_it = |event: &&BusinessEvent| event.details.as_deref() == Some(&*theirs[5]);
+            let is_it = |event: &&Event| event.details.as_deref() == Some(&*theirs[5]);
             let event = events.iter().find(is_it).expect("it was logged");
             assert_eq!(theirs[4], event.step.as_deref().unwrap_or("null"));
             if let Some(at) = event.timestamp {

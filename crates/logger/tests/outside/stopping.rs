@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tidegate_core::env::system::SystemDisk;
-use tidegate_logger::{BusinessEvent, RunningLogger, spill};
+use tidegate_logger::{Event, RunningLogger, spill};
 use tidegate_sim::scaled;
 use tidegate_testkit::{Fault, StubApi};
 
@@ -65,7 +65,7 @@ fn a_request_that_hangs_is_spilled_before_the_timeout() {
     };
     let logger = RunningLogger::start(config(), child::http(&stub.url()), None).unwrap();
     for n in 0..500 {
-        let event = BusinessEvent::step("Outside", "Hang", format!("hang-{n}"));
+        let event = Event::step("Outside", "Hang", format!("hang-{n}"));
         logger.log(event.correlation_id("hang")).unwrap();
     }
     stub.wait_until_blocking(|stub| stub.requests() > 0, LIMIT);
