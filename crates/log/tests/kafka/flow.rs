@@ -47,7 +47,7 @@ mod needs_kafka {
                     if std::mem::take(&mut is_first) {
                         // Each has more than fits, so nothing flows until we go on.
                         for at in &all {
-                            heard::until_said(&format!("pauses {at},")).await;
+                            heard::until_said(&format!("paused fetching {at}:")).await;
                         }
                     }
                 }
