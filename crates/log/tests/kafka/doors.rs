@@ -9,7 +9,7 @@ mod needs_kafka {
     use tidegate_log::{Commit, Join, Log, LogError, OffsetCommit, TopicPartition};
 
     use crate::scene::{
-        append, append_of, assigned, config, group, numbers, open, run, topic, variable, with,
+        append, append_of, assigned, config, group, numbers_once, open, run, topic, variable, with,
     };
 
     async fn refusal(config: KafkaConfig) -> LogError {
@@ -148,7 +148,11 @@ mod needs_kafka {
             offsets: vec![offset],
         };
         session.commit(commit).await.unwrap();
-        assert_eq!(numbers(&log, &at).await, [0, 1, 2, 3], "{mechanism}");
+        assert_eq!(
+            numbers_once(&log, &at, 4).await,
+            [0, 1, 2, 3],
+            "{mechanism}"
+        );
         session.close().await.unwrap();
     }
 

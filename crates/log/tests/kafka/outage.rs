@@ -17,8 +17,8 @@ mod needs_kafka {
     use crate::broker::Broker;
     use crate::child::SESSION;
     use crate::scene::{
-        LIMIT, append, append_of, assigned, config, group, id, number, numbers, open, poll, run,
-        topic,
+        LIMIT, append, append_of, assigned, config, group, id, number, numbers, numbers_once, open,
+        poll, run, topic,
     };
 
     /// How far writing and copying have come, in records.
@@ -214,7 +214,7 @@ mod needs_kafka {
                 .collect();
             assert!(lost.is_empty(), "acknowledged and gone: {lost:?}");
             assert_eq!(
-                numbers(&log, &out).await,
+                numbers_once(&log, &out, found.len()).await,
                 found,
                 "copied exactly once, in order"
             );

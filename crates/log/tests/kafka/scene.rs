@@ -125,6 +125,22 @@ pub(crate) async fn numbers(log: &KafkaLog, at: &TopicPartition) -> Vec<u64> {
     everything(log, at).await.iter().map(number).collect()
 }
 
+/// The numbers that a partition holds, once it holds so many. The broker answers a commit before it ends the
+/// transaction in the partitions, so its records can be read a moment later.
+pub(crate) async fn numbers_once(log: &KafkaLog, at: &TopicPartition, count: usize) -> Vec<u64> {
+    let reading = async {
+        loop {
+            let found = numbers(log, at).await;
+            if found.len() >= count {
+                return found;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let found = tokio::time::timeout(LIMIT, reading).await;
+    found.expect("the records of a commit can be read in time")
+}
+
 /// Polls until something is assigned, and says what.
 pub(crate) async fn assigned(session: &dyn Session) -> BTreeMap<TopicPartition, Assignment> {
     loop {

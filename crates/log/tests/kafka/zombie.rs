@@ -10,7 +10,7 @@ mod needs_kafka {
 
     use crate::child::{self, Role, SESSION};
     use crate::scene::{
-        LIMIT, append, append_of, group, log, number, numbers, poll, run, topic, variable,
+        LIMIT, append, append_of, group, log, number, numbers_once, poll, run, topic, variable,
     };
 
     /// What the child has said so far.
@@ -119,8 +119,8 @@ mod needs_kafka {
         process.kill().unwrap();
         process.wait().unwrap();
         if matches!(role, Role::Copies) {
-            let found = numbers(&log, &out).await;
             let expected: Vec<u64> = (0..u64::try_from(next.0).unwrap()).collect();
+            let found = numbers_once(&log, &out, expected.len()).await;
             assert_eq!(
                 found, expected,
                 "every record was copied exactly once, by either"
