@@ -1,6 +1,6 @@
 //! What was asked for, read from the command line.
 //!
-//! Five commands with a handful of flags do not repay the compile time of an argument parser that
+//! Six commands with a handful of flags do not repay the compile time of an argument parser that
 //! every clean checkout would wait for before its first test.
 
 /// What `cargo xtask help` prints.
@@ -10,6 +10,7 @@ usage: cargo xtask COMMAND
   services up|down|status          private PostgreSQL, Redis and Kafka on loopback
   test [--long] [--only PACKAGE]   the gate: fmt, clippy, tidy, doc, every test
   bench [NAME...] [--json]         measure ours beside the reference; no name lists the benches
+  dist                             the binary for others: small, without build paths
   tidy                             layering, links, promises, error pages, names
   mutants [--minutes N] [--sample N] [--seed N] [--only PACKAGE] [--again]
                                    small mistakes that the tests must notice; before a release.
@@ -25,6 +26,7 @@ pub(crate) enum Command {
     Services(ServicesAction),
     Test(TestOptions),
     Bench(BenchOptions),
+    Dist,
     Tidy,
     Mutants(MutantsOptions),
 }
@@ -86,6 +88,7 @@ pub(crate) fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Comma
         "services" => services(arguments),
         "test" => test(arguments),
         "bench" => bench(arguments),
+        "dist" => nothing_more(arguments).map(|()| Command::Dist),
         "tidy" => nothing_more(arguments).map(|()| Command::Tidy),
         "mutants" => mutants(arguments),
         other => Err(format!("`{other}` is not a command")),
@@ -179,6 +182,7 @@ mod tests {
             Ok(Command::Services(ServicesAction::Up))
         );
         assert_eq!(parsed("tidy"), Ok(Command::Tidy));
+        assert_eq!(parsed("dist"), Ok(Command::Dist));
         assert_eq!(
             parsed("test --long --only xtask"),
             Ok(Command::Test(TestOptions {

@@ -7,6 +7,7 @@
 mod arguments;
 mod bench;
 mod command;
+mod dist;
 mod gate;
 mod java;
 mod mutants;
@@ -51,6 +52,7 @@ fn run(command: Command) -> anyhow::Result<bool> {
         Command::Services(ServicesAction::Status) => services::status_command(&workspace),
         Command::Test(options) => gate::run(&workspace, &options),
         Command::Bench(options) => bench::run(&workspace, &options),
+        Command::Dist => dist::run(&workspace),
         Command::Tidy => tidy::run(&workspace),
         Command::Mutants(options) => mutants::run(&workspace, &options),
     }

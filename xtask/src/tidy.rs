@@ -13,6 +13,7 @@ mod paths;
 mod product;
 mod promises;
 mod rust;
+mod sentences;
 mod tree;
 mod type_names;
 
@@ -104,5 +105,6 @@ pub(crate) fn check(workspace: &Workspace) -> Result<Report> {
     report.findings.extend(type_names::check(&sources));
     report.findings.sort();
     report.notes.extend(names::long_files(&tree));
+    report.notes.extend(sentences::check(&tree));
     Ok(report)
 }
