@@ -45,6 +45,27 @@ pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
             }
         }
     }
+    findings.extend(file_names(tree));
+    findings
+}
+
+/// Names of Rust files in the map of the code that are the end of no path.
+fn file_names(tree: &Tree) -> Vec<Finding> {
+    const MAP: &str = "ARCHITECTURE.md";
+    let mut findings = Vec::new();
+    for (index, line) in tree.text(MAP).unwrap_or_default().lines().enumerate() {
+        for name in line.split('`').skip(1).step_by(2) {
+            let is_one = name.ends_with(".rs") && !name.contains(['<', '*']);
+            let end = format!("/{name}");
+            if is_one && !tree.with(&["rs"]).any(|(path, _)| path.ends_with(&end)) {
+                findings.push(Finding::new(
+                    MAP,
+                    index + 1,
+                    format!("there is no `{name}`"),
+                ));
+            }
+        }
+    }
     findings
 }
 
@@ -163,6 +184,14 @@ fn slug(title: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_map_names_files_that_exist() {
+        let map = "Look in `b.rs`, `src/b.rs`, `a/*.rs`, `c.rs`.";
+        let tree = Tree::of(&[("ARCHITECTURE.md", map), ("crates/a/src/b.rs", "")]);
+        let missing = Finding::new("ARCHITECTURE.md", 1, "there is no `c.rs`");
+        assert_eq!(check(&tree), [missing]);
+    }
 
     fn messages(files: &[(&str, &str)]) -> Vec<String> {
         check(&Tree::of(files))
