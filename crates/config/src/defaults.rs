@@ -146,13 +146,13 @@ fn missing(
         DefaultValue::Nth(texts) => scope.index.and_then(|index| texts.get(index)).copied(),
         DefaultValue::By {
             choice,
-            cases,
+            is,
+            then,
             otherwise,
-        } => {
-            let word = scope.choices.get(choice);
-            let case = cases.iter().find(|(case, _)| word == Some(case));
-            Some(case.map_or(otherwise, |(_, text)| *text))
-        }
+        } => Some(match scope.choices.get(choice) {
+            Some(word) if *word == is => then,
+            Some(_) | None => otherwise,
+        }),
     };
     let Some(text) = text else {
         let problem = findings.at(spot, &path.name(key.name), "is missing and must be given");

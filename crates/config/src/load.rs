@@ -266,7 +266,7 @@ fn given_parts(root: &Branch, findings: &Findings<'_>) -> Vec<(Part, Problem)> {
     let mut seen = BTreeSet::new();
     let mut given = Vec::new();
     for key in ROOT {
-        let (Some(part), Some(entry)) = (key.part, root.get(key.name)) else {
+        let (Some(part), Some(entry)) = (Part::of_section(key.name), root.get(key.name)) else {
             continue;
         };
         if seen.insert(part) {

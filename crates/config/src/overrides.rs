@@ -9,7 +9,7 @@
 //!
 //! Whatever is found becomes a small tree and is read like a file.
 
-use crate::keys::{Key, KeyKind, Part, ROOT, find, relaxed, twin_names};
+use crate::keys::{Key, KeyKind, Part, ROOT, find, relaxed};
 use crate::path::{KeyPath, PathStep};
 use crate::problem::Span;
 use crate::tree::{self, Body, YamlNode};
@@ -49,7 +49,7 @@ pub(crate) fn variable(name: &str, value: &str, root: &Branch) -> Override {
         return Override::Foreign;
     }
     let mut steps = Vec::new();
-    let is_section = |key: &&Key| key.part.is_some_and(|part| part != Part::Flows);
+    let is_section = |key: &&Key| Part::of_section(key.name).is_some_and(|p| p != Part::Flows);
     for key in ROOT
         .iter()
         .filter(is_section)
@@ -228,9 +228,8 @@ fn matched_key(
     for count in (1..=words.len()).rev() {
         let wanted = words[..count].concat();
         for key in keys {
-            let twins = twin_names(key).into_iter().map(|(name, _)| name);
-            let mut names = std::iter::once(key.name.to_owned()).chain(twins);
-            let Some(name) = names.find(|name| relaxed(name) == wanted) else {
+            let mut names = key.names().into_iter();
+            let Some((name, _)) = names.find(|(name, _)| relaxed(name) == wanted) else {
                 continue;
             };
             steps.push(PathStep::Name(name));

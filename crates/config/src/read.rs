@@ -135,9 +135,7 @@ impl ConfigReader<'_, '_> {
         let name = found.key.name;
         if let Some((first, before)) = seen.get(name) {
             self.hide_secret(found.key, value);
-            let unit_of = |written: &str| find(std::slice::from_ref(found.key), written);
-            let same = unit_of(before).is_some_and(|other| other.unit == found.unit);
-            let message = if same && *before == written {
+            let message = if *before == written {
                 "is given twice".to_owned()
             } else {
                 format!("means the same as `{before}`, and both are given")
