@@ -4,9 +4,8 @@ use std::collections::BTreeMap;
 
 use crate::findings::Findings;
 use crate::keys::{DefaultValue, Key, KeyKind, ROOT};
-use crate::load::ConfigSource;
 use crate::path::KeyPath;
-use crate::read::{ConfigReader, Layer, default_value};
+use crate::read::{ConfigReader, default_value};
 use crate::tree;
 use crate::value::{Branch, Value, ValueEntry, ValueLocation};
 
@@ -34,8 +33,7 @@ pub(crate) fn fill(root: &mut Branch, findings: &mut Findings<'_>) {
 pub(crate) fn repair(root: &mut Branch) {
     drop_broken(root);
     // What is missing was reported when the defaults were filled in the first time.
-    let sources: &[ConfigSource] = &[];
-    fill(root, &mut Findings::new(sources));
+    fill(root, &mut Findings::new(&[]));
 }
 
 fn drop_broken(branch: &mut Branch) {
@@ -92,9 +90,7 @@ fn below(
     scope: &Scope,
     findings: &mut Findings<'_>,
 ) {
-    let spot = entry
-        .key
-        .map_or_else(|| entry.spot.clone(), ValueLocation::File);
+    let spot = entry.key_spot();
     if let KeyKind::List(each) = kind
         && let Value::List(items) = &mut entry.value
     {
@@ -168,21 +164,13 @@ fn missing(
 fn default(key: &'static Key, text: &str, scope: &Scope) -> Option<ValueEntry> {
     if let KeyKind::List(_) = key.kind {
         let node = tree::parse(&format!("{}: {text}", key.name), 0).ok()??;
-        let sources: &[ConfigSource] = &[];
-        let mut findings = Findings::new(sources);
-        let environment = BTreeMap::new();
         let mut reader = ConfigReader {
-            environment: &environment,
-            findings: &mut findings,
-            layer: Layer::Default,
+            environment: &BTreeMap::new(),
+            findings: &mut Findings::new(&[]),
+            outside: Some(ValueLocation::Default),
         };
-        let mut read = Branch::new();
-        reader.section(
-            std::slice::from_ref(key),
-            &node,
-            &KeyPath::default(),
-            &mut read,
-        );
+        let (mut read, keys) = (Branch::new(), std::slice::from_ref(key));
+        reader.section(keys, &node, &KeyPath::default(), &mut read);
         return read.remove(key.name);
     }
     let text = match scope.index {
