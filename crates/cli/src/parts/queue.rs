@@ -26,8 +26,7 @@ impl Part for QueuePart {
             }
             let (store, shown) = process.store().await?;
             let opened = OpenedStore::on(store, shown, &process.env).await?;
-            let ran = sql::migrate(&opened.store).await;
-            let ran = ran.map_err(|error| opened.report(&error))?;
+            let ran = opened.checked(sql::migrate(&opened.store).await)?;
             let upkeep = UpkeepOptions::from_config(&process.config)?;
             let order = ProjectorOptions::from_config(&process.config)?;
             let component = QueueComponent::new(opened.queue, upkeep, order, &process.env);
