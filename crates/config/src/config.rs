@@ -11,7 +11,7 @@ use crate::problem::{Problem, Span};
 use crate::secret::{MASK, Secret, has_password, secrets_in, shown_address, shown_name};
 use crate::value::{Branch, Origin, Value, ValueEntry, ValueLocation};
 
-/// What holds: every value that was given, and the defaults of all others.
+/// The values that hold: every one that was given, and the defaults of all others.
 ///
 /// Values are read by their path in any spelling the file may use (`retry.tiers[0].delay` is
 /// `retry.tiers[0].delay-ms`); names with dots may stand in quotes. A getter gives `None` when
@@ -155,7 +155,7 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// What the type does not take, at its place in the file.
+    /// A value that the type does not take, at its place in the file.
     pub fn section<T: DeserializeOwned>(&self, path: &str) -> Result<T, Box<Problem>> {
         let entry = self.find(path);
         let json = entry.map_or(Json::Null, |entry| json_of(&entry.value, Secrets::Exposed));

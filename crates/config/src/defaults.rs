@@ -9,7 +9,7 @@ use crate::read::{ConfigReader, default_value};
 use crate::tree;
 use crate::value::{Branch, Value, ValueEntry, ValueLocation};
 
-/// What is known on the way down: the choices of the enclosing sections, and the place in a list.
+/// The knowledge on the way down: the choices of the enclosing sections, and the place in a list.
 #[derive(Clone, Default)]
 struct Scope {
     choices: BTreeMap<&'static str, &'static str>,
@@ -32,7 +32,7 @@ pub(crate) fn fill(root: &mut Branch, findings: &mut Findings<'_>) {
 /// Takes out what is wrong and fills its default in, so that the configuration is whole.
 pub(crate) fn repair(root: &mut Branch) {
     drop_broken(root);
-    // What is missing was reported when the defaults were filled in the first time.
+    // A key that is missing was reported when the defaults were filled in the first time.
     fill(root, &mut Findings::new(&[]));
 }
 

@@ -1,4 +1,4 @@
-//! What loading has found so far: problems, warnings, and places that must not be shown.
+//! The findings of a load so far: problems, warnings, and places that must not be shown.
 
 use std::cmp::Ordering;
 use std::ops::Range;
@@ -156,8 +156,8 @@ fn blank(text: &str, mut ranges: Vec<Range<usize>>) -> String {
     blanked
 }
 
-/// What follows the name of a secret key, and every line that may hold a password: the rest of the
-/// line, and the lines below it that stand further in, which may be the rest of a long text.
+/// The text after the name of each secret key, and every line that may hold a password. The lines below
+/// that stand further in belong to it: they may be the rest of a long text.
 fn ranges_by_name(text: &str) -> Vec<Range<usize>> {
     let names: Vec<String> = keys::all()
         .into_iter()
@@ -193,7 +193,7 @@ fn ranges_by_name(text: &str) -> Vec<Range<usize>> {
     ranges
 }
 
-/// What stands before a colon, from the last bracket, comma or blank on.
+/// The text before a colon, from the last bracket, comma or blank on.
 fn last_word(before: &str) -> &str {
     let before = before.trim_end();
     before

@@ -149,7 +149,7 @@ pub(crate) enum KeyKind {
     Section(&'static [Key]),
     /// Entries under names the user chooses.
     Map {
-        /// What stands under each name.
+        /// The kind of the value under each name.
         each: &'static Self,
         /// The name of the entry whose keys may also stand directly in the section.
         flat: Option<&'static str>,

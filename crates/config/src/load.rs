@@ -18,7 +18,7 @@ use crate::value::{Branch, ValueLocation};
 /// A text with a name for messages.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ConfigSource {
-    /// What messages call it, usually the path of the file.
+    /// Its name in messages, usually the path of the file.
     pub name: String,
     /// The YAML text.
     pub text: String,
@@ -76,11 +76,11 @@ impl Inputs {
 /// ```
 #[derive(Debug, Clone)]
 pub struct Loaded {
-    /// What holds; where something is wrong, its default.
+    /// The values that hold; where something is wrong, its default.
     pub config: Config,
-    /// What must be put right.
+    /// Mistakes that must be put right.
     pub problems: Problems,
-    /// What somebody should look at.
+    /// Things that somebody should look at.
     pub warnings: Problems,
     /// Where each part is given, ready to be a problem or a warning.
     given: Vec<(Part, Problem)>,
@@ -100,7 +100,7 @@ impl Loaded {
         }
     }
 
-    /// Makes a problem of every section whose part is not in `built`, for whoever is going to run
+    /// Makes a problem of every section whose part is not in `built`, for a program that is going to run
     /// what the file says. Calling it again with the same parts changes nothing.
     pub fn require_built(&mut self, built: &[Part]) {
         for (part, finding) in std::mem::take(&mut self.given) {

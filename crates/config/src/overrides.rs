@@ -5,7 +5,7 @@
 //!
 //! `STORE_MAX_CONNECTIONS` is looked up in the table: its words must spell keys, the longest
 //! first, and names that stand in the file. It must begin with a section of the file and end at a
-//! value; one that does not is somebody else's variable and is left alone.
+//! value. Any other variable belongs to somebody else and is left alone.
 //!
 //! Whatever is found becomes a small tree and is read like a file.
 
@@ -27,7 +27,7 @@ pub(crate) enum Override {
     Foreign,
 }
 
-/// What a variable of the environment sets.
+/// The override of a variable of the environment.
 pub(crate) fn variable(name: &str, value: &str, root: &Branch) -> Override {
     if let Some(path) = name.strip_prefix(PREFIX) {
         if path.split("__").any(str::is_empty) {
@@ -56,7 +56,7 @@ pub(crate) fn variable(name: &str, value: &str, root: &Branch) -> Override {
     }
 }
 
-/// What an argument sets.
+/// The override of an argument.
 pub(crate) fn argument(path: &str, value: &str, root: &Branch) -> Override {
     match KeyPath::read(path) {
         Some(path) => spelled(path.steps(), value, root, Spelling::Argument),

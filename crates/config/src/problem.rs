@@ -1,4 +1,4 @@
-//! What is wrong, and where.
+//! Problems of a configuration, and their places.
 
 use std::fmt;
 use std::ops::Deref;
@@ -56,9 +56,9 @@ pub struct Problem {
     pub column: usize,
     /// The path of the key.
     pub path: String,
-    /// What is wrong with it.
+    /// The mistake, to be read after the path.
     pub message: String,
-    /// What to do about it, if we can tell.
+    /// Advice, if there is any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
     /// The parts that it may be about: the one whose section it is in, and those that were probably meant.

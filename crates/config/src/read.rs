@@ -1,7 +1,7 @@
 //! Nodes into checked values, by the table.
 //!
-//! Each layer (a file, a variable, an argument) is read into the same branch, so what is read
-//! later stands over what was read before, key by key.
+//! Each layer (a file, a variable, an argument) is read into the same branch. A later layer stands
+//! over the earlier ones, key by key.
 
 mod list;
 mod scalar;
@@ -50,8 +50,8 @@ impl ConfigReader<'_, '_> {
         self.findings.problem(problem.hint(hint));
     }
 
-    /// Keeps whatever may hold a password out of the snippets, wherever it stands: a value under a
-    /// key that does not exist is not read, and shown with its line all the same.
+    /// Keeps everything that may hold a password out of the snippets, wherever it stands. A value under
+    /// a key that does not exist is not read, and its line is shown all the same.
     pub(crate) fn hide_passwords(&mut self, node: &YamlNode) {
         if is_suspicious(text_of(node)) {
             self.mask(node.span);

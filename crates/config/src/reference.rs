@@ -107,7 +107,7 @@ impl Writer {
     }
 }
 
-/// What is to be said beside the explanation.
+/// The note beside the explanation.
 fn note(key: &Key) -> String {
     let words = if let KeyKind::Choice(words) = key.kind {
         format!(" One of {}.", words.join(", "))

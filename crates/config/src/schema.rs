@@ -101,7 +101,7 @@ fn default_of(key: &Key, unit: Unit) -> Option<Json> {
     Some(text.into())
 }
 
-/// What a value that is filled in from a variable looks like.
+/// The same schema, or a text with a variable in it.
 fn or_variable(schema: Json) -> Json {
     json!({ "anyOf": [schema, { "type": "string", "pattern": "\\$\\{" }] })
 }

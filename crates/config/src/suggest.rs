@@ -1,9 +1,9 @@
-//! What somebody may have meant by a key that does not exist.
+//! Suggestions for a key that does not exist.
 
 use crate::keys::{Key, KeyKind, Part, camel, every, relaxed};
 use crate::path::KeyPath;
 
-/// What to say about an unknown key.
+/// The advice about an unknown key.
 pub(crate) struct KeySuggestion {
     pub(crate) hint: Option<String>,
     /// The key that was probably meant takes a secret.

@@ -25,7 +25,7 @@ pub(crate) struct YamlNode {
     pub(crate) body: Body,
 }
 
-/// What a node is.
+/// The content of a node.
 #[derive(Debug, Clone)]
 pub(crate) enum Body {
     /// A text, a number, a flag: the reader decides.
@@ -48,7 +48,7 @@ impl YamlNode {
         matches!(&self.body, Body::Scalar { text, plain: true } if is_null_word(text))
     }
 
-    /// What the node is, in words.
+    /// The kind of the node, in words.
     pub(crate) fn noun(&self) -> &'static str {
         match &self.body {
             Body::Scalar { .. } => "a single value",
@@ -164,8 +164,8 @@ impl Builder<'_> {
         refuse(span, &format!("is not valid YAML: {info}"), hint)
     }
 
-    /// The same place, or the end of the last line that says something: the parser also complains
-    /// of what is missing after the file has ended, where there is no line to show.
+    /// The same place, or the end of the last line that says something. The parser also complains of
+    /// something missing after the end of the file, where there is no line to show.
     fn within(&self, span: Span) -> Span {
         let text = self.escaped.original();
         let end = text.trim_end().len();

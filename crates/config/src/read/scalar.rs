@@ -255,7 +255,7 @@ fn choice(text: &str, words: &'static [&'static str]) -> Result<Value, Wrong> {
         })
 }
 
-/// What `config show` prints for a secret has come back as one.
+/// The stars that `config show` prints for a secret have come back as one.
 fn masked() -> Wrong {
     Wrong {
         message: format!("holds `{MASK}`, which stands for a secret and is none"),
