@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 use serde_json::json;
-use tidegate_config::{Loaded, Problem, Problems};
+use tidegate_config::{Loaded, Problem};
 use tidegate_core::books::Ledger;
 use tidegate_core::{Failure, error_chain};
 use tidegate_log::LogError;
@@ -78,14 +78,8 @@ pub(crate) struct ErrorReport {
     message: String,
     hint: Option<String>,
     exit: Exit,
-    /// What is wrong with the configuration, if that is why.
-    findings: Option<Box<Findings>>,
-}
-
-#[derive(Debug)]
-struct Findings {
-    problems: Problems,
-    warnings: Problems,
+    /// The problems of the configuration, if that is why.
+    findings: Option<Box<Loaded>>,
 }
 
 impl ErrorReport {
@@ -117,12 +111,9 @@ impl ErrorReport {
         self
     }
 
-    /// The same with what is wrong with the configuration.
+    /// The same with the problems of the configuration.
     pub(crate) fn with_findings(mut self, loaded: Loaded) -> Self {
-        self.findings = Some(Box::new(Findings {
-            problems: loaded.problems,
-            warnings: loaded.warnings,
-        }));
+        self.findings = Some(Box::new(loaded));
         self
     }
 

@@ -1,6 +1,5 @@
 //! `tidegate spill replay`: a logger that logs nothing and sends what its directory holds.
 
-use std::fmt;
 use std::io::{self, IsTerminal};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -181,6 +180,7 @@ fn finish(outcome: &Outcome, ended: &LoggerReport) -> Exit {
 }
 
 /// An API whose last failure is remembered, to be told when it was one too many.
+#[derive(Debug)]
 struct Watched {
     inner: HttpApi,
     failure: Mutex<String>,
@@ -221,11 +221,5 @@ impl Api for Watched {
             self.note(&answer);
             answer
         })
-    }
-}
-
-impl fmt::Debug for Watched {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.inner.fmt(f)
     }
 }
