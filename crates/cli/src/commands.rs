@@ -3,6 +3,7 @@
 pub(crate) mod audit;
 pub(crate) mod check;
 pub(crate) mod config;
+#[cfg(feature = "demo")]
 pub(crate) mod demo;
 mod input;
 pub(crate) mod ledger;

@@ -89,10 +89,15 @@ fn announce(process: &Process, address: SocketAddr, file: Option<&Path>, format:
             let parts: String = parts
                 .map(|(name, at)| format!("  ✓ {name:<8} {at}\n"))
                 .collect();
+            let demo = if cfg!(feature = "demo") {
+                "tidegate demo log     "
+            } else {
+                ""
+            };
             say(&format!(
                 "tidegate {version} · {source}\n{parts}  ✓ server   http://{address}   \
                  (health /readyz, metrics /metrics, books /tidegate/ledger, API /openapi.json)\n  \
-                 try:  tidegate demo log     tidegate ledger --url http://{address}"
+                 try:  {demo}tidegate ledger --url http://{address}"
             ));
         }
     }
