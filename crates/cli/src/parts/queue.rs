@@ -45,8 +45,8 @@ impl Part for QueuePart {
         arguments.store.is_some()
     }
 
-    /// A database that is named or configured must be there: a file that is gone, or whose tables are, looks
-    /// like one in which nothing was published, and tells nothing of any event.
+    /// A database that is named or configured must be there. A file that is gone, or whose tables are, looks
+    /// like one in which nothing was published.
     fn inspect<'a>(
         &'a self,
         inspection: &'a mut InspectionTargets,
