@@ -22,15 +22,15 @@ const PER_CALL: usize = 1_000;
 const SIZE: usize = 200;
 /// Rounds of each, in turns, so that whatever the machine does meanwhile falls on both.
 const ROUNDS: usize = 5;
-/// How often a round reads what it has written: reading takes a third of a second, and one look at
-/// that would tell more about the machine than about the client.
+/// How often a round reads its records. Reading takes a third of a second, and one look at that would
+/// tell more about the machine than about the client.
 const READINGS: usize = 4;
 /// Transactions of one round, each of so many records and the offset behind them.
 const COMMITS: usize = 40;
 const PER_COMMIT: usize = 500;
 const PARTITIONS: u32 = 4;
 
-/// What a round works on.
+/// The servers and topics of a round.
 struct Place {
     servers: String,
     topic: Topic,
@@ -97,7 +97,7 @@ struct Bench {
     log: KafkaLog,
 }
 
-/// What went wrong, for the eye.
+/// The reason of a failure, for the eye.
 type Outcome<T> = Result<T, String>;
 
 fn told(error: impl std::fmt::Display) -> String {

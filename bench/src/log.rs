@@ -34,7 +34,7 @@ impl Scratch {
     fn new(name: &str) -> Self {
         let program = std::env::current_exe().expect("this program has a path");
         let dir = program.with_file_name("bench-log").join(name);
-        // What an earlier run that was stopped half-way left behind.
+        // Files of an earlier run that was stopped half-way.
         drop(std::fs::remove_dir_all(&dir));
         std::fs::create_dir_all(&dir).expect("the directory can be made");
         Self(dir)

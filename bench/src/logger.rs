@@ -1,5 +1,5 @@
-//! The event client: what `log` costs its caller, what the disk costs the client, and how fast and
-//! in how much memory a backlog is sent.
+//! The event client: the cost of `log` for its caller, the cost of the disk, and how fast and in how
+//! much memory a backlog is sent.
 
 mod apis;
 mod latency;
@@ -56,7 +56,7 @@ impl Scratch {
     fn new(name: &str) -> Self {
         let program = std::env::current_exe().expect("this program has a path");
         let dir = program.with_file_name("bench-logger").join(name);
-        // What an earlier run that was stopped half-way left behind.
+        // Files of an earlier run that was stopped half-way.
         drop(std::fs::remove_dir_all(&dir));
         std::fs::create_dir_all(&dir).expect("the directory can be made");
         Self(dir)

@@ -28,7 +28,7 @@ const EVENTS: u32 = 200_000;
 /// The figure in the middle counts.
 const ROUNDS: usize = 3;
 
-/// What everybody is measured with.
+/// The surroundings of every measurement.
 struct Bench {
     server: Server,
     ours: Program,

@@ -1,9 +1,9 @@
-//! What was asked for, read from the command line.
+//! The request, read from the command line.
 //!
-//! Six commands with a handful of flags do not repay the compile time of an argument parser that
-//! every clean checkout would wait for before its first test.
+//! Six commands with a handful of flags do not repay the compile time of an argument parser: every
+//! clean checkout would wait for it.
 
-/// What `cargo xtask help` prints.
+/// The text of `cargo xtask help`.
 pub(crate) const USAGE: &str = "\
 usage: cargo xtask COMMAND
 

@@ -56,8 +56,8 @@ pub(crate) fn tail(log: &Path, count: usize) -> String {
     }
 }
 
-/// The last `count` lines of a log of cargo's that are no progress: a clean build names each of some
-/// hundred packages, behind which the one line that says what is wrong would be lost.
+/// The last `count` lines of a log of cargo's that are no progress. A clean build names some hundred
+/// packages, and the one line about the mistake would be lost behind them.
 pub(crate) fn complaints(log: &Path, count: usize) -> String {
     match fs::read(log) {
         Ok(bytes) => last_lines(&without_progress(&String::from_utf8_lossy(&bytes)), count),

@@ -2,7 +2,7 @@
 //!
 //! Nothing stops it early: every check and every test runs, and the last line says
 //! `N passed, N failed, N skipped`. Tests that need a server, Java or a tool live in modules named
-//! after the need (`needs_kafka`, …) and are marked `#[ignore]`, so that a plain `cargo test` leaves
+//! after the need (`needs_kafka`, …). They are marked `#[ignore]`, so that a plain `cargo test` leaves
 //! them out. The gate includes them wherever the machine has what they need.
 
 mod budget;

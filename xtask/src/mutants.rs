@@ -2,7 +2,7 @@
 //!
 //! cargo-mutants says which small mistakes there are. A sample of them is put into a copy of the
 //! checkout, one at a time, and the package's own tests must fail. We judge them here and not by
-//! cargo-mutants itself, because that is faster: a test program is stopped at its first failure, and
+//! cargo-mutants itself, because that is faster. A test program is stopped at its first failure, and
 //! slower programs are built only for mutants that the unit tests let pass. Every judgment is kept, so
 //! a run can end after any mutant and the next one goes on behind it.
 

@@ -56,7 +56,7 @@ pub(crate) enum Outcome {
 #[derive(Debug)]
 pub(crate) struct Servers {
     pub(crate) outcomes: Vec<(&'static str, Outcome)>,
-    /// What tests find in their environment.
+    /// The environment of the tests.
     pub(crate) variables: Variables,
 }
 

@@ -1,7 +1,7 @@
 //! `cargo xtask tidy`: rules about the checkout that no compiler knows.
 //!
-//! Each rule is a pure function from the files (or from cargo's view of the packages) to findings,
-//! so each is tested with a few lines that break it. All findings are shown at once.
+//! Each rule is a pure function from the files (or from cargo's view of the packages) to findings. So
+//! each is tested with a few lines that break it. All findings are shown at once.
 
 mod changelog;
 mod copies;

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 
 /// The checkout this run works on.
 ///
-/// State is kept below `target` of the checkout even when `CARGO_TARGET_DIR` points elsewhere: two
+/// State is kept below `target` of the checkout even when `CARGO_TARGET_DIR` points elsewhere. Two
 /// builders with their own build directories still share one set of servers.
 #[derive(Debug, Clone)]
 pub(crate) struct Workspace {
@@ -17,7 +17,7 @@ pub(crate) struct Workspace {
 impl Workspace {
     /// Finds the checkout that `cargo xtask` was called in.
     pub(crate) fn find() -> Result<Self> {
-        // Cargo names the manifest's directory at run time; the one noted at compile time is wrong
+        // Cargo names the manifest's directory at run time. The one noted at compile time is wrong
         // as soon as a checkout is moved or its build directory is shared.
         let at_run_time = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
         let at_compile_time = PathBuf::from(env!("CARGO_MANIFEST_DIR"));

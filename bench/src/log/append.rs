@@ -46,7 +46,7 @@ fn synced(name: &str, group: usize) {
         let mut file = File::create(dir.join("plain")).expect("a file");
         let (mut alone, mut turns, mut raw) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..ROUNDS {
-            // What the rounds before have left to the maintenance thread is not to be paid by the plain loop.
+            // The plain loop must not pay for maintenance that the rounds before have left.
             bench.rest().await;
             raw.push(plain_loop(&mut file, group));
             alone.push(write(&bench, &mut records, group, ROUND).await);

@@ -35,7 +35,7 @@ pub(super) fn run() {
             let write = records.write(MIB / RECORD, partition);
             bench.storage.write(write).await.expect("it is written");
         }
-        // What the disk holds while the process still runs is what a kill leaves. A file that was
+        // A kill leaves the files as they are while the process still runs. A file that was
         // renamed meanwhile is missing in the copy, which is made anew then.
         let is_copied = (0..20).any(|_| copy(&log, &crashed));
         assert!(is_copied, "the directory is copied");

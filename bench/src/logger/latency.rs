@@ -1,4 +1,4 @@
-//! What `log` costs its caller.
+//! The cost of `log` for its caller.
 //!
 //! Events are built beforehand, and each call is timed alone. Calls come in bursts that fit the
 //! queue, and the queue is empty before each; a full queue would measure something else. Reading

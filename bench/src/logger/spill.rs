@@ -1,4 +1,4 @@
-//! What the disk costs the client: durable events per second while the API is down.
+//! The cost of the disk for the client: durable events per second while the API is down.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;

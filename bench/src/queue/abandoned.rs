@@ -1,4 +1,4 @@
-//! What becomes of the events of a process that was killed.
+//! The fate of the events of a process that was killed.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -35,7 +35,7 @@ pub(super) fn run(server: &mut Server, ours: &Program) {
     }
 }
 
-/// What a process is at when it is killed.
+/// The work of a process when it is killed.
 #[derive(Clone, Copy)]
 enum How {
     /// Its handlers have begun and do not end.

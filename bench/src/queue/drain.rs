@@ -9,7 +9,7 @@ use super::server::Server;
 /// How long the server may take to note what a session that has ended used.
 const SETTLE: Duration = Duration::from_millis(300);
 
-/// What a program made of a backlog.
+/// The result of a program with a backlog.
 #[derive(Debug, Clone)]
 pub(super) struct Drain {
     /// The program in words.
@@ -73,8 +73,8 @@ pub(super) fn backlog<T>(
     Ok((drain, url, kept))
 }
 
-/// Publishes and handles `events` at once, each in a process of its own: events per second from
-/// the first publish to the last settle, and the program in words.
+/// Publishes and handles `events` at once, each in a process of its own. Gives the events per
+/// second from the first publish to the last settle, and the program in words.
 pub(super) fn at_once(
     server: &mut Server,
     program: &Program,

@@ -53,7 +53,7 @@ async fn carry_out(arguments: &[String]) {
     let queue = queue.expect("the tables are made");
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match words.as_slice() {
-        // Whoever opens the queue makes its tables.
+        // Opening the queue makes its tables.
         ["prepare"] => answer(&json!({"is": format!("Tidegate: batches of {}", handle::BATCH)})),
         ["publish", count] => publish::all(&queue, parsed(count)).await,
         ["publish-at", rate, seconds, file] => {

@@ -1,6 +1,6 @@
 //! The programs that publish and handle, peers and ours alike: one set of commands for all.
 //!
-//! What the commands are stands in `bench/peers/README.md`.
+//! The commands are described in `bench/peers/README.md`.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{BufRead as _, BufReader};
@@ -36,7 +36,7 @@ impl Program {
         self.start(url, arguments)?.finish()
     }
 
-    /// What it is in words, from its answer to `prepare`.
+    /// Its description in words, from its answer to `prepare`.
     pub(super) fn words(&self, prepared: &Value) -> String {
         prepared["is"].as_str().unwrap_or(self.name).to_owned()
     }

@@ -164,7 +164,7 @@ async fn note(session: &mut SqliteConnection, first: u32) -> Result<(), sqlx::Er
 /// A file that is not there yet, in a directory of its own.
 fn new_file(scratch: &Path, name: &str) -> Result<PathBuf, Why> {
     let directory = scratch.join(name);
-    // What an earlier run that was stopped half-way left behind.
+    // Files of an earlier run that was stopped half-way.
     drop(std::fs::remove_dir_all(&directory));
     std::fs::create_dir_all(&directory)
         .map_err(|error| format!("{}: {error}", directory.display()))?;

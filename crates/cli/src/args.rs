@@ -61,6 +61,7 @@ pub(crate) enum LogFormat {
 #[derive(Debug, Subcommand)]
 pub(crate) enum CommandArgs {
     /// Show what Tidegate does, with nothing installed: an outage or a crash, and nothing lost
+    #[cfg(feature = "demo")]
     Demo(DemoArgs),
     /// Start what is configured and run until SIGTERM or Ctrl-C
     Run(ConfigFile),
@@ -112,6 +113,7 @@ pub(crate) enum CommandArgs {
     Man,
 }
 
+#[cfg(feature = "demo")]
 #[derive(Debug, Args)]
 pub(crate) struct DemoArgs {
     /// Which one: `flaky`, a service with an outage; `log`, a consumer that dies and a power cut;
@@ -310,6 +312,7 @@ fn parse_header(text: &str) -> Result<(String, String), String> {
     parse_pair(text).map_err(|_| "write it as NAME=VALUE".to_owned())
 }
 
+#[cfg(feature = "demo")]
 fn parse_seed(text: &str) -> Result<u64, String> {
     let parsed = match text.strip_prefix("0x") {
         Some(hex) => u64::from_str_radix(hex, 16),

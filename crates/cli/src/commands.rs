@@ -1,9 +1,11 @@
-//! What each command does.
+//! One file per command.
 
 pub(crate) mod audit;
 pub(crate) mod check;
 pub(crate) mod config;
+#[cfg(feature = "demo")]
 pub(crate) mod demo;
+mod input;
 pub(crate) mod ledger;
 pub(crate) mod log;
 pub(crate) mod projection;

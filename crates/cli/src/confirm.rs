@@ -5,7 +5,7 @@ use std::io::{BufRead, IsTerminal};
 use crate::report::{ErrorReport, say};
 
 /// Returns when `yes` was given, or when somebody at the terminal answers so; otherwise with the
-/// report of whoever asks. `what` says what would happen.
+/// report of the caller. `what` says what would happen.
 pub(crate) fn confirm(what: &str, yes: bool, unconfirmed: ErrorReport) -> Result<(), ErrorReport> {
     if yes {
         return Ok(());

@@ -1,7 +1,7 @@
 //! The demos: small stories that anyone can check.
 //!
 //! Most run on the simulator, so an outage takes a moment, and a seed tells the whole story again. That
-//! of the queue runs on a real database, because what a database does is what it is about.
+//! of the queue runs on a real database, because it is about what a database does.
 
 mod consumer;
 mod dependency;
@@ -13,34 +13,24 @@ mod story;
 
 use std::time::Duration;
 
-use serde::Serialize;
 use tidegate_core::books::Account;
 
+pub(crate) use engine::{DemoFindings, DemoVerdict, Scene, tell};
 pub(crate) use log_story::LogStory;
 pub(crate) use queue_story::QueueStory;
 pub(crate) use story::Story;
 
-use crate::report::ErrorReport;
-
-/// A story that can be told.
-pub(crate) trait Tale {
-    /// How it ends.
-    type Verdict: Ending;
-
-    /// Runs it to its end and shows it frame by frame.
-    fn run(self, show: impl FnMut(&DemoFrame)) -> Result<Self::Verdict, ErrorReport>;
-}
-
-/// How a story ended.
-pub(crate) trait Ending: Serialize {
-    /// Whether the promise was kept.
-    fn is_good(&self) -> bool;
-
-    /// What people are told, line by line, before the verdict.
-    fn lines(&self) -> Vec<String>;
-
-    /// The command that tells the same story again.
-    fn again(&self) -> String;
+/// An account as one equation: `accepted 3 = delivered 2 + dead lettered 1`.
+pub(crate) fn equation(account: &Account) -> String {
+    let parts = account.places();
+    let parts = parts.iter().filter(|(_, count)| *count != 0);
+    let parts = parts.map(|(name, count)| format!("{} {count}", name.replace('_', " ")));
+    let mut sum = parts.collect::<Vec<_>>().join(" + ");
+    if sum.is_empty() {
+        sum.push('0');
+    }
+    let sign = if account.is_balanced() { "=" } else { "≠" };
+    format!("accepted {} {sign} {sum}", account.accepted)
 }
 
 /// One look at a story while it runs.
@@ -52,6 +42,6 @@ pub(crate) struct DemoFrame {
     pub(crate) phases: usize,
     pub(crate) at: Duration,
     pub(crate) account: Account,
-    /// What else there is to see.
+    /// Something else that there is to see.
     pub(crate) note: String,
 }

@@ -7,5 +7,6 @@ pub use tidegate_log as log;
 pub use tidegate_logger as logger;
 pub use tidegate_queue as queue;
 pub use tidegate_server as server;
+#[cfg(feature = "demo")]
 pub use tidegate_sim as sim;
 pub use tidegate_store as store;

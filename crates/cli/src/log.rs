@@ -90,15 +90,14 @@ pub(crate) async fn reach(
     warn_if_emptied(&settings)?;
     let mut left = PATIENCE;
     loop {
-        let (error, holder) = match OpenLog::open_with_topics(&settings, env, None).await {
+        let error = match OpenLog::open_with_topics(&settings, env, None).await {
             Ok(opened) => return Ok(LogAccess::Local(opened)),
-            Err(LogError::Locked { dir, holder }) => {
-                let found = holder.clone();
-                (LogError::Locked { dir, holder }, found)
-            }
-            Err(error) => return Err(error.into()),
+            Err(error) => error,
         };
-        if let Some(client) = client_of(holder, at, &config) {
+        let LogError::Locked { holder, .. } = &error else {
+            return Err(error.into());
+        };
+        if let Some(client) = client_of(holder.clone(), at, &config) {
             return Ok(LogAccess::Remote(RemoteLog::connect(client).await?));
         }
         // Another command, which will be done in a moment.
@@ -132,44 +131,41 @@ pub(crate) fn warn_if_emptied(options: &LogOptions) -> Result<(), ErrorReport> {
 /// Whether there is a log in a directory. A named one must be there; a configured one need not:
 /// nothing was ever sent then. Where all of it but a trace is gone nobody can say that.
 pub(crate) fn must_be_there(dir: &Path, at: &LogAt) -> Result<bool, ErrorReport> {
-    match stable_presence(dir)? {
-        Presence::There => Ok(true),
-        Presence::Emptied => Err(emptied(dir)),
-        Presence::Absent if at.dir.is_some() => Err(missing(dir)),
-        Presence::Absent => Ok(false),
+    if at.dir.is_some() {
+        must_hold_a_log(dir)?;
     }
+    is_there(dir)
 }
 
 /// The directory must hold a log.
 pub(crate) fn must_hold_a_log(dir: &Path) -> Result<(), ErrorReport> {
-    match stable_presence(dir)? {
-        Presence::There => Ok(()),
-        Presence::Emptied => Err(emptied(dir)),
-        Presence::Absent => Err(missing(dir)),
+    match is_there(dir)? {
+        true => Ok(()),
+        false => Err(missing(dir)),
     }
 }
 
 /// Looks for a log, and twice where one seems to be gone: a process that is just making it needs a
 /// moment.
-fn stable_presence(dir: &Path) -> Result<Presence, ErrorReport> {
-    let look = || presence(&SystemDisk, dir);
-    match look()? {
-        Presence::Emptied => {
-            std::thread::sleep(A_MOMENT);
-            Ok(look()?)
-        }
-        found @ (Presence::There | Presence::Absent) => Ok(found),
+fn is_there(dir: &Path) -> Result<bool, ErrorReport> {
+    let mut found = presence(&SystemDisk, dir)?;
+    if found == Presence::Emptied {
+        std::thread::sleep(A_MOMENT);
+        found = presence(&SystemDisk, dir)?;
+    }
+    match found {
+        Presence::There => Ok(true),
+        Presence::Absent => Ok(false),
+        Presence::Emptied => Err(emptied(dir)),
     }
 }
 
 /// The report of a directory without a log.
 fn missing(dir: &Path) -> ErrorReport {
     // error-page: log.missing
-    ErrorReport::new(
-        "log.missing",
-        format!("there is no log in `{}`", dir.display()),
-    )
-    .with_hint("it is made by `tidegate run`, or by the first `tidegate send`")
+    let message = format!("there is no log in `{}`", dir.display());
+    ErrorReport::new("log.missing", message)
+        .with_hint("it is made by `tidegate run`, or by the first `tidegate send`")
 }
 
 /// The report of a directory of whose log nothing is left.

@@ -3,6 +3,7 @@
 mod args;
 mod commands;
 mod confirm;
+#[cfg(feature = "demo")]
 mod demo;
 mod log;
 mod logs;
@@ -21,8 +22,8 @@ use clap::Parser;
 use args::{Arguments, CommandArgs, LogArgs, SpillArgs};
 use report::{ErrorReport, Exit, MessageFormat};
 
-/// Records are many small pieces of memory that one thread makes and another one lets go of: that takes
-/// the allocator of the system up to a tenth of the time of a commit.
+/// Records are many small pieces of memory that one thread makes and another one frees. The allocator of
+/// the system takes up to a tenth of the time of a commit for that.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -37,6 +38,7 @@ fn main() -> ExitCode {
 fn dispatch(arguments: &Arguments) -> Result<Exit, ErrorReport> {
     let output = arguments.output;
     match &arguments.command {
+        #[cfg(feature = "demo")]
         CommandArgs::Demo(demo) => commands::demo::run(demo, output),
         CommandArgs::Run(file) => {
             logs::start(arguments.log_format, &arguments.log)?;

@@ -28,10 +28,10 @@ trait Part: Sync {
     /// The sections of the configuration that it runs.
     fn sections(&self) -> &'static [Section];
 
-    /// Starts what is configured of it: adds its components, its routes and its line of the banner.
+    /// Starts the part as configured: adds its components, its routes and its line of the banner.
     fn open<'a>(&'a self, process: &'a mut Process) -> BoxFuture<'a, Result<(), ErrorReport>>;
 
-    /// Whether a command line names something of it. Whoever names one kind of thing wants that alone.
+    /// Whether a command line names something of it. A user who names one kind of thing wants that alone.
     fn is_named(&self, arguments: &AuditArgs) -> bool;
 
     /// Adds what `audit` and `where` can read of it without running it.
@@ -144,7 +144,7 @@ impl Process {
     }
 }
 
-/// What `audit` and `where` look at.
+/// The components that `audit` and `where` look at.
 pub(crate) struct InspectionTargets {
     pub(crate) arguments: AuditArgs,
     env: Env,

@@ -7,13 +7,14 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 use serde_json::json;
-use tidegate_config::{Loaded, Problem, Problems};
+use tidegate_config::{Loaded, Problem};
+use tidegate_core::books::Ledger;
 use tidegate_core::{Failure, error_chain};
 use tidegate_log::LogError;
 use tidegate_server::BindError;
 
 use crate::args::{LogFormat, Output};
-use crate::settings;
+use crate::{settings, table};
 
 /// The exit codes, which scripts depend on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,6 +29,13 @@ pub(crate) enum Exit {
     Findings,
     /// Events are lost or unaccounted for.
     Loss,
+}
+
+impl Exit {
+    /// `Ok` where all is well, else this.
+    pub(crate) fn unless(self, is_well: bool) -> Self {
+        if is_well { Self::Ok } else { self }
+    }
 }
 
 impl From<Exit> for ExitCode {
@@ -70,14 +78,8 @@ pub(crate) struct ErrorReport {
     message: String,
     hint: Option<String>,
     exit: Exit,
-    /// What is wrong with the configuration, if that is why.
-    findings: Option<Box<Findings>>,
-}
-
-#[derive(Debug)]
-struct Findings {
-    problems: Problems,
-    warnings: Problems,
+    /// The problems of the configuration, if that is why.
+    findings: Option<Box<Loaded>>,
 }
 
 impl ErrorReport {
@@ -109,12 +111,9 @@ impl ErrorReport {
         self
     }
 
-    /// The same with what is wrong with the configuration.
+    /// The same with the problems of the configuration.
     pub(crate) fn with_findings(mut self, loaded: Loaded) -> Self {
-        self.findings = Some(Box::new(Findings {
-            problems: loaded.problems,
-            warnings: loaded.warnings,
-        }));
+        self.findings = Some(Box::new(loaded));
         self
     }
 
@@ -192,10 +191,44 @@ impl From<Box<Problem>> for ErrorReport {
     }
 }
 
+impl Output {
+    /// Prints a result: for programs as the one JSON document, for people as text.
+    pub(crate) fn print(
+        self,
+        document: &impl Serialize,
+        text: impl FnOnce() -> String,
+    ) -> Result<(), ErrorReport> {
+        let mut line = Vec::new();
+        self.add_line(&mut line, document, text)?;
+        print_bytes(&line)
+    }
+
+    /// Adds one of many results to `lines`.
+    pub(crate) fn add_line(
+        self,
+        lines: &mut Vec<u8>,
+        document: &impl Serialize,
+        text: impl FnOnce() -> String,
+    ) -> Result<(), ErrorReport> {
+        match self {
+            Self::Json => serde_json::to_writer(&mut *lines, document)
+                .map_err(|error| ErrorReport::of("internal", "cannot write JSON", &error))?,
+            Self::Table => lines.extend(text().into_bytes()),
+        }
+        lines.push(b'\n');
+        Ok(())
+    }
+}
+
 /// Writes a JSON document to standard output.
 pub(crate) fn print_json(document: &impl Serialize) -> Result<(), ErrorReport> {
-    let text = serde_json::to_string(document);
-    print(&text.map_err(|error| ErrorReport::of("internal", "cannot write JSON", &error))?)
+    Output::Json.print(document, String::new)
+}
+
+/// Prints the books. The exit code says whether they balance.
+pub(crate) fn print_ledger(ledger: &Ledger, output: Output) -> Result<Exit, ErrorReport> {
+    output.print(ledger, || table::ledger(ledger))?;
+    Ok(Exit::Loss.unless(ledger.balanced))
 }
 
 /// Writes a line of data to standard output.

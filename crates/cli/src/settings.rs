@@ -25,18 +25,16 @@ pub(crate) struct Settings {
 
 /// Reads the named file, or the default one where it is there, or none.
 pub(crate) fn read(arguments: &ConfigFile) -> Result<Settings, ErrorReport> {
-    let path = arguments.config.as_deref();
-    let file = match (path, read_text(path.unwrap_or(Path::new(DEFAULT_FILE)))) {
-        (path, Ok(text)) => Some((path.unwrap_or(Path::new(DEFAULT_FILE)), text)),
-        (None, Err(error)) if error.kind() == io::ErrorKind::NotFound => None,
-        (path, Err(error)) => {
-            return Err(unreadable(path.unwrap_or(Path::new(DEFAULT_FILE)), &error));
-        }
+    let named = arguments.config.as_deref();
+    let path = named.unwrap_or(Path::new(DEFAULT_FILE));
+    let source = match read_text(path) {
+        Ok(text) => Some(source(path, text)),
+        Err(error) if named.is_none() && error.kind() == io::ErrorKind::NotFound => None,
+        Err(error) => return Err(unreadable(path, &error)),
     };
-    let source = file.as_ref().map(|(path, text)| source(path, text));
     Ok(Settings {
+        file: source.as_ref().map(|_| path.to_owned()),
         loaded: load(source, &arguments.set),
-        file: file.map(|(path, _)| path.to_owned()),
     })
 }
 
@@ -53,14 +51,12 @@ pub(crate) fn quietly(arguments: &ConfigFile) -> Result<Config, ErrorReport> {
 /// Reads a file that must be there.
 pub(crate) fn read_file(path: &Path) -> Result<Loaded, ErrorReport> {
     let text = read_text(path).map_err(|error| unreadable(path, &error))?;
-    Ok(load(Some(source(path, &text)), &[]))
+    Ok(load(Some(source(path, text)), &[]))
 }
 
-fn source(path: &Path, text: &str) -> ConfigSource {
-    ConfigSource {
-        name: name_of(path),
-        text: text.to_owned(),
-    }
+fn source(path: &Path, text: String) -> ConfigSource {
+    let name = name_of(path);
+    ConfigSource { name, text }
 }
 
 fn load(source: Option<ConfigSource>, set: &[(String, String)]) -> Loaded {

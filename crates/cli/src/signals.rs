@@ -33,8 +33,8 @@ impl Signals {
         }
     }
 
-    /// Completes at the first signal. The next one ends the process at once: whoever sends it does
-    /// not want to wait for the drain.
+    /// Completes at the first signal. The next one ends the process at once: its sender does not want
+    /// to wait for the drain.
     pub(crate) async fn stop(
         mut self,
         health: Health,

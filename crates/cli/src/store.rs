@@ -69,13 +69,18 @@ impl OpenedStore {
         })
     }
 
+    /// The result of a call of the queue, or the report of its failure.
+    pub(crate) fn checked<T>(&self, result: Result<T, QueueError>) -> Result<T, ErrorReport> {
+        result.map_err(|error| self.report(&error))
+    }
+
     /// The report of a queue that does not do what it is asked.
     pub(crate) fn report(&self, error: &QueueError) -> ErrorReport {
         report(&self.shown, error)
     }
 
-    /// Ends the use of it: SQLite's file alone is the whole database then. Whoever opens it next does the
-    /// same, so that a failure is not worth a word to people.
+    /// Ends the use of it: SQLite's file alone is the whole database then. The next one that opens it
+    /// does the same, so that a failure is not worth a word to people.
     pub(crate) async fn close(&self) {
         if let Err(error) = self.store.close().await {
             tracing::debug!(%error, "could not checkpoint; the journal stays beside the file");
@@ -108,11 +113,9 @@ pub(crate) async fn open(settings: &StoreSettings, env: &Env) -> Result<OpenedSt
     if !settings.is_there()? {
         return Err(missing(settings));
     }
-    let opened = connect(settings, env).await?;
-    let pending = sql::pending(&opened.store).await;
-    match pending.map_err(|error| opened.report(&error))? {
-        0 => Ok(opened),
-        count => Err(outdated(&opened.shown, count)),
+    match connect(settings, env).await? {
+        (opened, 0) => Ok(opened),
+        (opened, count) => Err(outdated(&opened.shown, count)),
     }
 }
 
@@ -124,14 +127,20 @@ pub(crate) async fn open_if_there(
     if !settings.is_there()? {
         return Ok(None);
     }
-    let opened = connect(settings, env).await?;
-    let pending = sql::pending(&opened.store).await;
-    match pending.map_err(|error| opened.report(&error))? {
-        0 => Ok(Some(opened)),
+    match connect(settings, env).await? {
+        (opened, 0) => Ok(Some(opened)),
         // None of them has run: the database is there for something else.
-        count if count >= sql::MIGRATIONS.len() => Ok(None),
-        count => Err(outdated(&opened.shown, count)),
+        (_, count) if count >= sql::MIGRATIONS.len() => Ok(None),
+        (opened, count) => Err(outdated(&opened.shown, count)),
     }
+}
+
+/// The queue of a database, and how many migrations it still needs.
+async fn connect(settings: &StoreSettings, env: &Env) -> Result<(OpenedStore, usize), ErrorReport> {
+    let (store, shown) = open_store(settings, env).await?;
+    let opened = OpenedStore::on(store, shown, env).await?;
+    let pending = opened.checked(sql::pending(&opened.store).await)?;
+    Ok((opened, pending))
 }
 
 /// Opens a database and makes its directory where that is missing. Gives its address for messages too.
@@ -159,29 +168,18 @@ async fn open_store(settings: &StoreSettings, env: &Env) -> Result<(Store, Strin
     }
 }
 
-async fn connect(settings: &StoreSettings, env: &Env) -> Result<OpenedStore, ErrorReport> {
-    let (store, shown) = open_store(settings, env).await?;
-    OpenedStore::on(store, shown, env).await
-}
-
 fn outdated(shown: &str, count: usize) -> ErrorReport {
     let count = crate::table::counted(count as u64, "migration");
-    ErrorReport::new(
-        "store.schema",
-        format!(
-            "the tables of the queue in `{shown}` are not there, or not up to date: {count} to run"
-        ),
-    )
-    .with_hint("run `tidegate queue migrate`; `--print` shows the SQL instead")
+    let message = format!(
+        "the tables of the queue in `{shown}` are not there, or not up to date: {count} to run"
+    );
+    ErrorReport::new("store.schema", message)
+        .with_hint("run `tidegate queue migrate`; `--print` shows the SQL instead")
 }
 
 fn missing(settings: &StoreSettings) -> ErrorReport {
-    ErrorReport::new(
-        "store.missing",
-        format!(
-            "there is no database yet at `{}`",
-            shown_address(&settings.options.url)
-        ),
-    )
-    .with_hint("`tidegate queue migrate` makes it; another one is named by `store.url`")
+    let shown = shown_address(&settings.options.url);
+    let message = format!("there is no database yet at `{shown}`");
+    ErrorReport::new("store.missing", message)
+        .with_hint("`tidegate queue migrate` makes it; another one is named by `store.url`")
 }

@@ -16,20 +16,12 @@ pub(crate) fn ledger(ledger: &Ledger) -> String {
     if ledger.components.is_empty() {
         return "no component keeps books here yet; balanced".to_owned();
     }
-    let mut table = Table::new();
-    table.load_style(presets::UTF8_HORIZONTAL_ONLY);
-    let mut header = vec![
-        "component".to_owned(),
-        "kind".to_owned(),
-        "accepted".to_owned(),
-    ];
-    header.extend(
-        Account::default()
-            .places()
-            .map(|(name, _)| name.replace('_', " ")),
-    );
-    table.set_header(header);
-    for component in &ledger.components {
+    let mut header = ["component", "kind", "accepted"]
+        .map(str::to_owned)
+        .to_vec();
+    let places = Account::default().places();
+    header.extend(places.map(|(name, _)| name.replace('_', " ")));
+    let rows = ledger.components.iter().map(|component| {
         let account = &component.account;
         let mut row = vec![
             component.name.clone(),
@@ -37,31 +29,16 @@ pub(crate) fn ledger(ledger: &Ledger) -> String {
             account.accepted.to_string(),
         ];
         row.extend(account.places().map(|(_, count)| count.to_string()));
-        table.add_row(row);
-    }
+        row
+    });
+    let header: Vec<&str> = header.iter().map(String::as_str).collect();
+    let table = grid(&header, rows.collect());
     let verdict = if ledger.balanced {
         "balanced"
     } else {
         "NOT balanced"
     };
     format!("{table}\n{verdict}")
-}
-
-/// An account as one equation: `accepted 3 = delivered 2 + dead lettered 1`.
-pub(crate) fn equation(account: &Account) -> String {
-    let parts: Vec<String> = account
-        .places()
-        .iter()
-        .filter(|(_, count)| *count != 0)
-        .map(|(name, count)| format!("{} {count}", name.replace('_', " ")))
-        .collect();
-    let sum = if parts.is_empty() {
-        "0".to_owned()
-    } else {
-        parts.join(" + ")
-    };
-    let sign = if account.is_balanced() { "=" } else { "≠" };
-    format!("accepted {} {sign} {sum}", account.accepted)
 }
 
 /// Rows under a header.
@@ -74,7 +51,7 @@ pub(crate) fn grid(header: &[&str], rows: Vec<Vec<String>>) -> String {
     table.to_string()
 }
 
-/// A text that does nothing to a terminal: whoever publishes chooses types and keys.
+/// A text that does nothing to a terminal: others choose types and keys.
 pub(crate) fn plain(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     for letter in text.chars() {

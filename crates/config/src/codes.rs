@@ -3,7 +3,7 @@
 //! They are accepted as codes of their own, so that files written for the Java library load
 //! unchanged. Nothing here raises them, so each gets a warning with the code it resembles.
 
-/// What a class name ends in or holds, and the code that means the same here.
+/// Parts of class names, and the code that means the same here.
 const RESEMBLING: &[(&str, &str)] = &[
     ("connecttimeout", "timeout.connect"),
     ("connectiontimeout", "timeout.connect"),

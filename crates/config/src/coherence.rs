@@ -6,7 +6,6 @@
 mod binding;
 
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use crate::findings::Findings;
 use crate::path::KeyPath;
@@ -19,44 +18,35 @@ pub(crate) fn check(root: &Branch, findings: &mut Findings<'_>) {
         branch: root,
         path: KeyPath::default(),
     };
-    if let Some(server) = root.section("server") {
+    let entries = |path: &[&str]| root.at(path).map_or_else(Vec::new, |map| map.sections());
+    if let Some(server) = root.at(&["server"]) {
         token_is_visible(&server, findings);
         token_off_loopback(&server, findings);
     }
-    if let Some(embedded) = root.section("log").and_then(|log| log.section("embedded")) {
-        embedded_limits(&embedded, findings);
-        let topics = root.section("log").and_then(|log| log.section("topics"));
-        for topic in topics.iter().flat_map(View::sections) {
-            topic_limit(&topic, &embedded, findings);
+    let topics = root.at(&["log", "topics"]);
+    if let Some(embedded) = root.at(&["log", "embedded"]) {
+        let (reserve, room) = (embedded.quantity("reserve"), embedded.quantity("max-size"));
+        let rule = "must be less than `max-size`";
+        compare(reserve, room, |a, b| a < b, rule, findings);
+        at_most(&embedded, "max-record-size", "max-commit-size", findings);
+        // A record that no commit can hold could never be added.
+        for topic in entries(&["log", "topics"]) {
+            let record = topic.quantity("max-record-size");
+            let commit = embedded.quantity("max-commit-size");
+            let rule = "must be at most `log.embedded.max-commit-size`";
+            compare(record, commit, |a, b| a <= b, rule, findings);
         }
     }
-    if let Some(logger) = root
-        .section("eventlog")
-        .and_then(|log| log.section("async"))
-    {
-        ordered(
-            &logger,
-            "base-retry-delay-ms",
-            "max-retry-delay-ms",
-            findings,
-        );
+    if let Some(logger) = root.at(&["eventlog", "async"]) {
+        let (first, longest) = ("base-retry-delay-ms", "max-retry-delay-ms");
+        at_most(&logger, first, longest, findings);
     }
-    if let Some(retry) = root
-        .section("queue")
-        .and_then(|queue| queue.section("retry"))
-    {
-        ordered(&retry, "initial-ms", "max-ms", findings);
+    let relays = entries(&["outbox"]);
+    let backoffs = relays.iter().filter_map(|relay| relay.at(&["backoff"]));
+    for waits in root.at(&["queue", "retry"]).into_iter().chain(backoffs) {
+        at_most(&waits, "initial-ms", "max-ms", findings);
     }
-    for relay in root.section("outbox").iter().flat_map(View::sections) {
-        if let Some(backoff) = relay.section("backoff") {
-            ordered(&backoff, "initial-ms", "max-ms", findings);
-        }
-    }
-    let bindings = root
-        .section("eventbus")
-        .and_then(|bus| bus.section("bindings"));
-    let topics = root.section("log").and_then(|log| log.section("topics"));
-    for binding in bindings.iter().flat_map(View::sections) {
+    for binding in entries(&["eventbus", "bindings"]) {
         binding::check(&binding, topics.as_ref(), findings);
     }
 }
@@ -73,65 +63,84 @@ impl<'a> View<'a> {
         self.branch.get(name)
     }
 
-    fn section(&self, name: &str) -> Option<Self> {
-        let branch = self.entry(name)?.as_branch()?;
-        Some(Self {
-            branch,
-            path: self.path.name(name),
-        })
-    }
-
-    /// The sections of a map.
-    fn sections(&self) -> impl Iterator<Item = Self> {
-        self.branch.iter().filter_map(|(name, entry)| {
+    /// The section at the end of these names.
+    fn at(&self, names: &[&str]) -> Option<Self> {
+        let mut names = names.iter();
+        names.try_fold(self.clone(), |view, name| {
             Some(Self {
-                branch: entry.as_branch()?,
-                path: self.path.name(name),
+                branch: view.entry(name)?.as_branch()?,
+                path: view.path.name(name),
             })
         })
     }
 
-    fn duration(&self, name: &str) -> Option<Duration> {
-        let Value::Duration(span) = self.entry(name)?.value else {
-            return None;
-        };
-        Some(span)
-    }
-
-    fn size(&self, name: &str) -> Option<u64> {
-        let Value::Size(bytes) = self.entry(name)?.value else {
-            return None;
-        };
-        Some(bytes)
+    /// The sections of a map.
+    fn sections(&self) -> Vec<Self> {
+        let names = self.branch.keys();
+        names.filter_map(|name| self.at(&[name])).collect()
     }
 
     fn integer(&self, name: &str) -> Option<u64> {
-        let Value::Integer(number) = self.entry(name)?.value else {
-            return None;
-        };
-        u64::try_from(number).ok()
-    }
-
-    fn float(&self, name: &str) -> Option<f64> {
-        let Value::Float(number) = self.entry(name)?.value else {
-            return None;
-        };
-        Some(number)
-    }
-
-    fn choice(&self, name: &str) -> Option<&'static str> {
-        let Value::Choice(word) = self.entry(name)?.value else {
-            return None;
-        };
-        Some(word)
+        u64::try_from(self.entry(name)?.integer()?).ok()
     }
 
     fn text(&self, name: &str) -> Option<&'a str> {
-        let Value::Text(text) = &self.entry(name)?.value else {
-            return None;
-        };
-        Some(text)
+        self.entry(name)?.text()
     }
+
+    fn quantity(&self, name: &str) -> Option<Quantity<'a>> {
+        Quantity::of(self.entry(name)?, self.path.name(name))
+    }
+}
+
+/// A duration or a byte size in its place.
+struct Quantity<'a> {
+    entry: &'a ValueEntry,
+    path: KeyPath,
+    /// Milliseconds or bytes.
+    number: u64,
+    text: String,
+}
+
+impl<'a> Quantity<'a> {
+    fn of(entry: &'a ValueEntry, path: KeyPath) -> Option<Self> {
+        let size = entry.size().map(|bytes| (bytes, format_size(bytes)));
+        let (number, text) = match entry.duration() {
+            Some(span) => (span.as_millis().try_into().ok()?, format_duration(span)),
+            None => size?,
+        };
+        Some(Self {
+            entry,
+            path,
+            number,
+            text,
+        })
+    }
+}
+
+/// Reports a contradiction unless the first of two quantities `fits` the second.
+fn compare(
+    this: Option<Quantity<'_>>,
+    other: Option<Quantity<'_>>,
+    fits: impl Fn(u64, u64) -> bool,
+    rule: &str,
+    findings: &mut Findings<'_>,
+) {
+    if let (Some(this), Some(other)) = (this, other)
+        && !fits(this.number, other.number)
+    {
+        let place = findings.place(&other.entry.spot);
+        let rule = format!("{rule}, which is {} ({place})", other.text);
+        let given = (this.entry, this.text.as_str());
+        contradiction(&this.path, given, other.entry, &rule, findings);
+    }
+}
+
+/// `low` must not be more than `high`.
+fn at_most(view: &View<'_>, low: &str, high: &str, findings: &mut Findings<'_>) {
+    let rule = format!("must be at most `{high}`");
+    let (low, high) = (view.quantity(low), view.quantity(high));
+    compare(low, high, |low, high| low <= high, &rule, findings);
 }
 
 /// A contradiction between the entry at `path`, whose value is `value`, and another. It is reported
@@ -144,37 +153,13 @@ fn contradiction(
     findings: &mut Findings<'_>,
 ) {
     let problem = if entry.spot == ValueLocation::Default {
-        findings.at(
-            &other.spot,
-            path,
-            format!("is {value} by default, and {rule}"),
-        )
+        let message = format!("is {value} by default, and {rule}");
+        findings.at(&other.spot, path, message)
     } else {
-        findings
-            .at(&entry.spot, path, format!("is {value}, and {rule}"))
-            .also(findings.position(&other.spot))
+        let problem = findings.at(&entry.spot, path, format!("is {value}, and {rule}"));
+        problem.also(&other.spot)
     };
     findings.problem(problem);
-}
-
-/// `low` must not be longer than `high`.
-fn ordered(view: &View<'_>, low: &str, high: &str, findings: &mut Findings<'_>) {
-    let (Some(first), Some(second)) = (view.duration(low), view.duration(high)) else {
-        return;
-    };
-    let (Some(entry), Some(other)) = (view.entry(low), view.entry(high)) else {
-        return;
-    };
-    if first > second {
-        let rule = format!(
-            "must be at most `{high}`, which is {} ({})",
-            format_duration(second),
-            findings.place(&other.spot),
-        );
-        let path = view.path.name(low);
-        let value = format_duration(first);
-        contradiction(&path, (entry, &value), other, &rule, findings);
-    }
 }
 
 /// A client sends the token in a header, which carries nothing but visible ASCII.
@@ -188,14 +173,11 @@ fn token_is_visible(server: &View<'_>, findings: &mut Findings<'_>) {
     let strange = token.expose().chars().position(|c| !c.is_ascii_graphic());
     if let Some(at) = strange {
         // The character itself would be part of a secret.
-        let message = format!(
-            "has a character that is not visible ASCII, the {}",
-            nth(at + 1)
-        );
-        let problem = findings
-            .at(&entry.spot, &server.path.name("token"), message)
-            .hint("use letters, digits and signs, without blanks");
-        findings.problem(problem);
+        let nth = nth(at + 1);
+        let message = format!("has a character that is not visible ASCII, the {nth}");
+        let problem = findings.at(&entry.spot, &server.path.name("token"), message);
+        let hint = "use letters, digits and signs, without blanks".to_owned();
+        findings.problem(problem.hint(hint));
     }
 }
 
@@ -218,10 +200,8 @@ fn token_off_loopback(server: &View<'_>, findings: &mut Findings<'_>) {
         return;
     }
     let message = format!("is {listen}, which others can reach, and `server.token` is not given");
-    let problem = findings
-        .at(&entry.spot, &server.path.name("listen"), message)
-        .hint("give a token, or listen on 127.0.0.1");
-    findings.problem(problem);
+    let problem = findings.at(&entry.spot, &server.path.name("listen"), message);
+    findings.problem(problem.hint("give a token, or listen on 127.0.0.1".to_owned()));
 }
 
 fn is_loopback(address: &str) -> bool {
@@ -230,50 +210,5 @@ fn is_loopback(address: &str) -> bool {
         Err(_) => address
             .rsplit_once(':')
             .is_some_and(|(host, _)| host == "localhost"),
-    }
-}
-
-/// A record that no commit can hold could never be added.
-fn topic_limit(topic: &View<'_>, embedded: &View<'_>, findings: &mut Findings<'_>) {
-    let (small, large) = ("max-record-size", "max-commit-size");
-    let (Some(a), Some(b)) = (topic.size(small), embedded.size(large)) else {
-        return;
-    };
-    let (Some(entry), Some(other)) = (topic.entry(small), embedded.entry(large)) else {
-        return;
-    };
-    if a > b {
-        let rule = format!(
-            "must be at most `log.embedded.{large}`, which is {} ({})",
-            format_size(b),
-            findings.place(&other.spot),
-        );
-        let path = topic.path.name(small);
-        contradiction(&path, (entry, &format_size(a)), other, &rule, findings);
-    }
-}
-
-fn embedded_limits(embedded: &View<'_>, findings: &mut Findings<'_>) {
-    let rules = [
-        ("reserve", "max-size", false),
-        ("max-record-size", "max-commit-size", true),
-    ];
-    for (small, large, equal) in rules {
-        let (Some(a), Some(b)) = (embedded.size(small), embedded.size(large)) else {
-            continue;
-        };
-        let (Some(entry), Some(other)) = (embedded.entry(small), embedded.entry(large)) else {
-            continue;
-        };
-        if a > b || (a == b && !equal) {
-            let bound = if equal { "at most" } else { "less than" };
-            let rule = format!(
-                "must be {bound} `{large}`, which is {} ({})",
-                format_size(b),
-                findings.place(&other.spot),
-            );
-            let path = embedded.path.name(small);
-            contradiction(&path, (entry, &format_size(a)), other, &rule, findings);
-        }
     }
 }

@@ -6,13 +6,12 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 use serde_json::Value as Json;
 
-use crate::findings::Findings;
 use crate::keys::{FoundKey, KeyKind, ROOT, find};
-use crate::problem::Problem;
+use crate::problem::{Problem, Span};
 use crate::secret::{MASK, Secret, has_password, secrets_in, shown_address, shown_name};
 use crate::value::{Branch, Origin, Value, ValueEntry, ValueLocation};
 
-/// What holds: every value that was given, and the defaults of all others.
+/// The values that hold: every one that was given, and the defaults of all others.
 ///
 /// Values are read by their path in any spelling the file may use (`retry.tiers[0].delay` is
 /// `retry.tiers[0].delay-ms`); names with dots may stand in quotes. A getter gives `None` when
@@ -44,63 +43,56 @@ impl Config {
     }
 
     pub(crate) fn origin_of(&self, entry: &ValueEntry) -> Origin {
-        Findings::origin(&self.files, &entry.spot)
+        match &entry.spot {
+            ValueLocation::Default => Origin::Default,
+            ValueLocation::File(span) => Origin::File {
+                file: self.file(span).to_owned(),
+                line: span.line,
+                column: span.column,
+            },
+            ValueLocation::Environment(variable) => Origin::Env(variable.clone()),
+            ValueLocation::Argument(argument) => Origin::Argument(argument.clone()),
+        }
+    }
+
+    fn file(&self, span: &Span) -> &str {
+        self.files.get(span.source).map_or("", String::as_str)
     }
 
     /// A flag.
     #[must_use]
     pub fn flag(&self, path: &str) -> Option<bool> {
-        if let Value::Flag(flag) = self.find(path)?.value {
-            Some(flag)
-        } else {
-            None
-        }
+        self.find(path)?.flag()
     }
 
     /// A whole number.
     #[must_use]
     pub fn integer(&self, path: &str) -> Option<i64> {
-        if let Value::Integer(number) = self.find(path)?.value {
-            Some(number)
-        } else {
-            None
-        }
+        self.find(path)?.integer()
     }
 
     /// A number with a fraction.
     #[must_use]
     pub fn float(&self, path: &str) -> Option<f64> {
-        if let Value::Float(number) = self.find(path)?.value {
-            Some(number)
-        } else {
-            None
-        }
+        self.find(path)?.float()
     }
 
     /// A text, an address or the word of a choice.
     #[must_use]
     pub fn text(&self, path: &str) -> Option<&str> {
-        text_of(self.find(path)?)
+        self.find(path)?.text()
     }
 
     /// A time span.
     #[must_use]
     pub fn duration(&self, path: &str) -> Option<Duration> {
-        if let Value::Duration(span) = self.find(path)?.value {
-            Some(span)
-        } else {
-            None
-        }
+        self.find(path)?.duration()
     }
 
     /// A byte size.
     #[must_use]
     pub fn size(&self, path: &str) -> Option<u64> {
-        if let Value::Size(bytes) = self.find(path)?.value {
-            Some(bytes)
-        } else {
-            None
-        }
+        self.find(path)?.size()
     }
 
     /// A secret.
@@ -116,22 +108,16 @@ impl Config {
     /// The texts of a list; empty when there is none.
     #[must_use]
     pub fn texts(&self, path: &str) -> Vec<&str> {
-        self.find(path)
-            .map_or(&[][..], ValueEntry::as_list)
-            .iter()
-            .filter_map(text_of)
-            .collect()
+        let list = self.find(path).map_or(&[][..], ValueEntry::as_list);
+        list.iter().filter_map(ValueEntry::text).collect()
     }
 
     /// The names under a map, sorted.
     #[must_use]
     pub fn names(&self, path: &str) -> Vec<&str> {
         let branch = self.find(path).and_then(ValueEntry::as_branch);
-        branch
-            .into_iter()
-            .flat_map(Branch::keys)
-            .map(String::as_str)
-            .collect()
+        let names = branch.into_iter().flat_map(Branch::keys);
+        names.map(String::as_str).collect()
     }
 
     /// How many entries a list has.
@@ -169,7 +155,7 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// What the type does not take, at its place in the file.
+    /// A value that the type does not take, at its place in the file.
     pub fn section<T: DeserializeOwned>(&self, path: &str) -> Result<T, Box<Problem>> {
         let entry = self.find(path);
         let json = entry.map_or(Json::Null, |entry| json_of(&entry.value, Secrets::Exposed));
@@ -195,36 +181,18 @@ impl Config {
                 (None, None) => break None,
             }
         };
-        let spot = entry.map_or(ValueLocation::Default, |entry| {
-            let key = entry.key.filter(|_| entry.as_branch().is_some());
-            key.map_or_else(|| entry.spot.clone(), ValueLocation::File)
+        let spot = entry.map_or(ValueLocation::Default, |entry| match entry.as_branch() {
+            Some(_) => entry.key_spot(),
+            None => entry.spot.clone(),
         });
-        let origin = Findings::origin(&self.files, &spot);
-        let span = if let ValueLocation::File(span) = spot {
-            Some(span)
-        } else {
-            None
-        };
-        let (file, line, column, prefix) = match origin {
-            Origin::File { file, line, column } => (file, line, column, String::new()),
-            Origin::Env(name) => (
-                "environment".to_owned(),
-                0,
-                0,
-                format!("variable `{name}`: "),
-            ),
-            Origin::Argument(name) => {
-                ("arguments".to_owned(), 0, 0, format!("argument `{name}`: "))
-            }
-            Origin::Default => ("defaults".to_owned(), 0, 0, String::new()),
-        };
+        let (file, prefix) = spot.source(|span| self.file(span));
+        let span = spot.span();
         let message = format!("{prefix}does not fit: {}", self.scrub(&message.to_string()));
-        let path = path.to_owned();
         Box::new(Problem {
             file,
-            line,
-            column,
-            path,
+            line: span.map_or(0, |span| span.line),
+            column: span.map_or(0, |span| span.column),
+            path: path.to_owned(),
             message,
             hint: None,
             parts: Vec::new(),
@@ -301,22 +269,9 @@ pub(crate) fn json_of(value: &Value, secrets: Secrets) -> Json {
     }
 }
 
-fn text_of(entry: &ValueEntry) -> Option<&str> {
-    if let Value::Text(text) | Value::Url(text) = &entry.value {
-        return Some(text);
-    }
-    if let Value::Choice(word) = entry.value {
-        Some(word)
-    } else {
-        None
-    }
-}
-
 fn is_given(entry: &ValueEntry) -> bool {
-    match entry.as_branch() {
-        Some(branch) => entry.spot != ValueLocation::Default || branch.values().any(is_given),
-        None => entry.spot != ValueLocation::Default,
-    }
+    let mut inside = entry.as_branch().into_iter().flat_map(Branch::values);
+    entry.spot != ValueLocation::Default || inside.any(is_given)
 }
 
 fn collect_secrets(branch: &Branch, secrets: &mut Vec<String>) {
@@ -375,11 +330,8 @@ fn rest_of<'a>(kind: &KeyKind, entry: &'a ValueEntry, rest: &str) -> Option<&'a 
                 rest.split_at(rest.find(['.', '[']).unwrap_or(rest.len()))
             }
         };
-        return rest_of(
-            each,
-            entry.as_list().get(index.parse::<usize>().ok()?)?,
-            rest,
-        );
+        let item = entry.as_list().get(index.parse::<usize>().ok()?)?;
+        return rest_of(each, item, rest);
     }
     descend(kind, entry.as_branch()?, rest.strip_prefix('.')?)
 }

@@ -4,13 +4,12 @@ use std::collections::BTreeMap;
 
 use crate::findings::Findings;
 use crate::keys::{DefaultValue, Key, KeyKind, ROOT};
-use crate::load::ConfigSource;
 use crate::path::KeyPath;
-use crate::read::{ConfigReader, Layer, default_value};
+use crate::read::{ConfigReader, default_value};
 use crate::tree;
 use crate::value::{Branch, Value, ValueEntry, ValueLocation};
 
-/// What is known on the way down: the choices of the enclosing sections, and the place in a list.
+/// The knowledge on the way down: the choices of the enclosing sections, and the place in a list.
 #[derive(Clone, Default)]
 struct Scope {
     choices: BTreeMap<&'static str, &'static str>,
@@ -33,9 +32,8 @@ pub(crate) fn fill(root: &mut Branch, findings: &mut Findings<'_>) {
 /// Takes out what is wrong and fills its default in, so that the configuration is whole.
 pub(crate) fn repair(root: &mut Branch) {
     drop_broken(root);
-    // What is missing was reported when the defaults were filled in the first time.
-    let sources: &[ConfigSource] = &[];
-    fill(root, &mut Findings::new(sources));
+    // A key that is missing was reported when the defaults were filled in the first time.
+    fill(root, &mut Findings::new(&[]));
 }
 
 fn drop_broken(branch: &mut Branch) {
@@ -92,9 +90,7 @@ fn below(
     scope: &Scope,
     findings: &mut Findings<'_>,
 ) {
-    let spot = entry
-        .key
-        .map_or_else(|| entry.spot.clone(), ValueLocation::File);
+    let spot = entry.key_spot();
     if let KeyKind::List(each) = kind
         && let Value::List(items) = &mut entry.value
     {
@@ -146,13 +142,13 @@ fn missing(
         DefaultValue::Nth(texts) => scope.index.and_then(|index| texts.get(index)).copied(),
         DefaultValue::By {
             choice,
-            cases,
+            is,
+            then,
             otherwise,
-        } => {
-            let word = scope.choices.get(choice);
-            let case = cases.iter().find(|(case, _)| word == Some(case));
-            Some(case.map_or(otherwise, |(_, text)| *text))
-        }
+        } => Some(match scope.choices.get(choice) {
+            Some(word) if *word == is => then,
+            Some(_) | None => otherwise,
+        }),
     };
     let Some(text) = text else {
         let problem = findings.at(spot, &path.name(key.name), "is missing and must be given");
@@ -168,21 +164,13 @@ fn missing(
 fn default(key: &'static Key, text: &str, scope: &Scope) -> Option<ValueEntry> {
     if let KeyKind::List(_) = key.kind {
         let node = tree::parse(&format!("{}: {text}", key.name), 0).ok()??;
-        let sources: &[ConfigSource] = &[];
-        let mut findings = Findings::new(sources);
-        let environment = BTreeMap::new();
         let mut reader = ConfigReader {
-            environment: &environment,
-            findings: &mut findings,
-            layer: Layer::Default,
+            environment: &BTreeMap::new(),
+            findings: &mut Findings::new(&[]),
+            outside: Some(ValueLocation::Default),
         };
-        let mut read = Branch::new();
-        reader.section(
-            std::slice::from_ref(key),
-            &node,
-            &KeyPath::default(),
-            &mut read,
-        );
+        let (mut read, keys) = (Branch::new(), std::slice::from_ref(key));
+        reader.section(keys, &node, &KeyPath::default(), &mut read);
         return read.remove(key.name);
     }
     let text = match scope.index {

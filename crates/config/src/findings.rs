@@ -1,4 +1,4 @@
-//! What loading has found so far: problems, warnings, and places that must not be shown.
+//! The findings of a load so far: problems, warnings, and places that must not be shown.
 
 use std::cmp::Ordering;
 use std::ops::Range;
@@ -7,9 +7,9 @@ use std::sync::Arc;
 use crate::keys::{self, KeyKind, relaxed};
 use crate::load::ConfigSource;
 use crate::path::KeyPath;
-use crate::problem::{Problem, Problems, SourcePosition, Span};
+use crate::problem::{Problem, Problems, Span};
 use crate::secret::{is_secret_name, is_suspicious};
-use crate::value::{Origin, ValueLocation};
+use crate::value::ValueLocation;
 
 /// Problems that are kept; past this many, only the fact that there are more is reported.
 pub const MAX_PROBLEMS: usize = 1000;
@@ -42,31 +42,14 @@ impl<'a> Findings<'a> {
         path: &KeyPath,
         message: impl Into<String>,
     ) -> Problem {
-        let (file, span, prefix) = match spot {
-            ValueLocation::File(span) => (self.file(span), Some(*span), String::new()),
-            ValueLocation::Environment(variable) => (
-                "environment".to_owned(),
-                None,
-                format!("variable `{variable}`: "),
-            ),
-            ValueLocation::Argument(argument) => (
-                "arguments".to_owned(),
-                None,
-                format!("argument `{argument}`: "),
-            ),
-            ValueLocation::Default => {
-                // The last file is the one that was asked for; what it imports stands before it.
-                let main = self.sources.last();
-                let file = main.map_or("defaults".to_owned(), |source| source.name.clone());
-                let span = main.map(|_| Span {
-                    source: self.sources.len() - 1,
-                    line: 1,
-                    column: 1,
-                    ..Span::default()
-                });
-                (file, span, String::new())
-            }
+        // The last file is the one that was asked for; what it imports stands before it.
+        let main = self.sources.len().checked_sub(1).map(Span::top_of);
+        let spot = match main {
+            Some(top) if *spot == ValueLocation::Default => ValueLocation::File(top),
+            Some(_) | None => spot.clone(),
         };
+        let (file, prefix) = spot.source(|span| self.file(span));
+        let span = spot.span();
         Problem {
             file,
             line: span.map_or(0, |span| span.line),
@@ -77,21 +60,6 @@ impl<'a> Findings<'a> {
             parts: path.part().into_iter().collect(),
             also: None,
             span,
-        }
-    }
-
-    /// The spot as the second place of a problem.
-    pub(crate) fn position(&self, spot: &ValueLocation) -> Option<SourcePosition> {
-        match spot {
-            ValueLocation::Default => None,
-            ValueLocation::File(span) => Some(SourcePosition {
-                file: self.file(span),
-                line: span.line,
-                column: span.column,
-                span: Some(*span),
-            }),
-            ValueLocation::Environment(_) => Some(outside("environment")),
-            ValueLocation::Argument(_) => Some(outside("arguments")),
         }
     }
 
@@ -108,25 +76,9 @@ impl<'a> Findings<'a> {
         }
     }
 
-    /// The spot for those who ask where a value came from.
-    pub(crate) fn origin(sources: &[String], spot: &ValueLocation) -> Origin {
-        match spot {
-            ValueLocation::Default => Origin::Default,
-            ValueLocation::File(span) => Origin::File {
-                file: sources.get(span.source).cloned().unwrap_or_default(),
-                line: span.line,
-                column: span.column,
-            },
-            ValueLocation::Environment(variable) => Origin::Env(variable.clone()),
-            ValueLocation::Argument(argument) => Origin::Argument(argument.clone()),
-        }
-    }
-
-    fn file(&self, span: &Span) -> String {
-        self.sources
-            .get(span.source)
-            .map(|source| source.name.clone())
-            .unwrap_or_default()
+    fn file(&self, span: &Span) -> &str {
+        let source = self.sources.get(span.source);
+        source.map_or("", |source| &source.name)
     }
 
     pub(crate) fn problem(&mut self, problem: Problem) {
@@ -171,15 +123,6 @@ impl<'a> Findings<'a> {
     }
 }
 
-fn outside(file: &str) -> SourcePosition {
-    SourcePosition {
-        file: file.to_owned(),
-        line: 0,
-        column: 0,
-        span: None,
-    }
-}
-
 /// Adds to a list up to its limit, and then one last word.
 fn keep(list: &mut Vec<Problem>, mut problem: Problem) {
     match list.len().cmp(&(MAX_PROBLEMS - 1)) {
@@ -213,8 +156,8 @@ fn blank(text: &str, mut ranges: Vec<Range<usize>>) -> String {
     blanked
 }
 
-/// What follows the name of a secret key, and every line that may hold a password: the rest of the
-/// line, and the lines below it that stand further in, which may be the rest of a long text.
+/// The text after the name of each secret key, and every line that may hold a password. The lines below
+/// that stand further in belong to it: they may be the rest of a long text.
 fn ranges_by_name(text: &str) -> Vec<Range<usize>> {
     let names: Vec<String> = keys::all()
         .into_iter()
@@ -250,7 +193,7 @@ fn ranges_by_name(text: &str) -> Vec<Range<usize>> {
     ranges
 }
 
-/// What stands before a colon, from the last bracket, comma or blank on.
+/// The text before a colon, from the last bracket, comma or blank on.
 fn last_word(before: &str) -> &str {
     let before = before.trim_end();
     before

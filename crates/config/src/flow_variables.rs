@@ -1,8 +1,8 @@
 //! Variables in flow style: `{ token: ${TOKEN:-} }`.
 //!
-//! To YAML the braces of a variable open and close a section. So before a text is parsed, the
-//! characters of a variable that mean something to YAML are swapped for others that do not, one
-//! for one, and they are swapped back in every text the parser returns.
+//! To YAML the braces of a variable open and close a section. So before a text is parsed, such
+//! characters of a variable are swapped for others without a meaning, one for one. They are swapped
+//! back in every text that the parser returns.
 //!
 //! **Invariant:** the escaped text has as many characters in each line as the original, so lines
 //! and columns hold for both.

@@ -1,9 +1,9 @@
 //! Files that a file imports.
 //!
-//! What is imported stands under the file that imports it: the importing file wins, and of two
+//! An imported file stands under the file that imports it: the importing file wins, and of two
 //! imports the later one. A file that several others import is read once, in its first place.
 //!
-//! The loader reads no file itself; whoever can hands it a [`Files`].
+//! The loader reads no file itself; its caller hands it a [`Files`].
 
 use std::collections::BTreeMap;
 
@@ -39,7 +39,7 @@ pub trait Files {
     fn read(&mut self, name: &str) -> Result<String, String>;
 }
 
-/// For whoever has texts and no files.
+/// For callers with texts and no files.
 pub(crate) struct NoFiles;
 
 impl Files for NoFiles {
@@ -58,7 +58,7 @@ pub(crate) struct Expanded {
     remarks: Vec<Remark>,
 }
 
-/// What is to be said about an import.
+/// A remark about an import.
 struct Remark {
     /// The file it stands in, by [`Walk::numbers`].
     file: usize,

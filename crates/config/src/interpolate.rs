@@ -15,7 +15,7 @@ pub(crate) enum Gap {
     Unset(String),
     /// `${` without its `}`.
     Open,
-    /// What stands between the braces is not the name of a variable.
+    /// The text between the braces is not the name of a variable.
     Name(String),
     /// Defaults within defaults go too deep.
     Deep,

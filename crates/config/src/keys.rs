@@ -5,6 +5,20 @@
 //!
 //! **Invariant:** within one section no two names, in any of their spellings, read the same.
 
+/// A section of the table. Each key is its line of documentation, its name, its kind, its default,
+/// and whatever else differs from [`Key::new`].
+macro_rules! keys {
+    ($(
+        #[doc = $doc:literal]
+        $name:tt: $kind:expr => $default:expr $(, $field:ident: $value:expr)*;
+    )*) => {
+        &[$(Key {
+            $($field: $value,)*
+            ..Key::new($name, $kind, $default, $doc.trim_ascii())
+        }),*]
+    };
+}
+
 mod eventbus;
 mod eventlog;
 mod handler;
@@ -15,9 +29,12 @@ mod queue;
 mod server;
 mod store;
 
+pub(crate) use list::every;
 pub use list::{ListedKey, all};
-pub(crate) use list::{VisitedKey, visit};
-pub(crate) use names::{FoundKey, Unit, camel, find, relaxed, twin_names};
+pub(crate) use names::{FoundKey, Unit, camel, find, relaxed};
+
+use DefaultValue::{Filled, Value};
+use KeyKind::{Map, Section};
 
 /// A part of the system that owns a section of the file.
 ///
@@ -83,9 +100,9 @@ impl Part {
     }
 }
 
-/// What a key takes.
+/// The values that a key takes.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum KeyKind {
+pub(crate) enum KeyKind {
     /// `true` or `false`.
     Flag,
     /// A whole number within a range, both ends included.
@@ -132,16 +149,16 @@ pub enum KeyKind {
     Section(&'static [Key]),
     /// Entries under names the user chooses.
     Map {
-        /// What stands under each name.
+        /// The kind of the value under each name.
         each: &'static Self,
         /// The name of the entry whose keys may also stand directly in the section.
         flat: Option<&'static str>,
     },
 }
 
-/// What holds when a key is not given.
+/// The value that holds when a key is not given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum DefaultValue {
+pub(crate) enum DefaultValue {
     /// Nothing: the key is optional.
     Nothing,
     /// Nothing in the table: the part works it out, as this text says.
@@ -154,9 +171,10 @@ pub enum DefaultValue {
     By {
         /// The key of the choice.
         choice: &'static str,
-        /// What holds for some of its words.
-        cases: &'static [(&'static str, &'static str)],
-        /// What holds for the others.
+        /// The word of the choice for which `then` holds.
+        is: &'static str,
+        then: &'static str,
+        /// The default for every other word.
         otherwise: &'static str,
     },
     /// In a list: the value for the first entry, the second, and so on; required after that.
@@ -167,21 +185,17 @@ pub enum DefaultValue {
 
 /// One key of the table.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Key {
+pub(crate) struct Key {
     /// The name, in kebab case, as the documentation writes it.
-    pub name: &'static str,
-    /// What it takes.
-    pub kind: KeyKind,
-    /// What holds when it is not given.
-    pub default: DefaultValue,
+    pub(crate) name: &'static str,
+    pub(crate) kind: KeyKind,
+    pub(crate) default: DefaultValue,
     /// One line of documentation.
-    pub doc: &'static str,
-    /// The part it belongs to, on top-level keys.
-    pub part: Option<Part>,
+    pub(crate) doc: &'static str,
     /// Whether `none` is a value, beside those of the kind.
-    pub accepts_none: bool,
+    pub(crate) accepts_none: bool,
     /// Why the key is read and then not used, if so.
-    pub unused: Option<&'static str>,
+    pub(crate) unused: Option<&'static str>,
 }
 
 impl Key {
@@ -201,72 +215,15 @@ impl Key {
             kind,
             default,
             doc,
-            part: None,
             accepts_none,
             unused: None,
         }
     }
-
-    const fn of(self, part: Part) -> Self {
-        Self {
-            part: Some(part),
-            ..self
-        }
-    }
-
-    const fn or_none(self) -> Self {
-        Self {
-            accepts_none: true,
-            ..self
-        }
-    }
-
-    const fn unused(self, why: &'static str) -> Self {
-        Self {
-            unused: Some(why),
-            ..self
-        }
-    }
-}
-
-/// A key with a default value.
-const fn key(name: &'static str, kind: KeyKind, default: &'static str, doc: &'static str) -> Key {
-    Key::new(name, kind, DefaultValue::Value(default), doc)
-}
-
-/// A key that may be left out and has no default.
-const fn optional(name: &'static str, kind: KeyKind, doc: &'static str) -> Key {
-    Key::new(name, kind, DefaultValue::Nothing, doc)
-}
-
-/// A key that must be given.
-const fn required(name: &'static str, kind: KeyKind, doc: &'static str) -> Key {
-    Key::new(name, kind, DefaultValue::Required, doc)
-}
-
-/// A key whose part works out what holds when it is not given.
-const fn explained(
-    name: &'static str,
-    kind: KeyKind,
-    default: &'static str,
-    doc: &'static str,
-) -> Key {
-    Key::new(name, kind, DefaultValue::Explained(default), doc)
-}
-
-/// A section that is always there.
-const fn section(name: &'static str, keys: &'static [Key], doc: &'static str) -> Key {
-    Key::new(name, KeyKind::Section(keys), DefaultValue::Filled, doc)
 }
 
 /// A map of entries under names of the user.
-const fn map(name: &'static str, each: &'static KeyKind, doc: &'static str) -> Key {
-    Key::new(
-        name,
-        KeyKind::Map { each, flat: None },
-        DefaultValue::Filled,
-        doc,
-    )
+const fn map(each: &'static KeyKind) -> KeyKind {
+    KeyKind::Map { each, flat: None }
 }
 
 /// Counts and sizes of pools: at least one, and no more than fits the documents' `int`.
@@ -302,59 +259,30 @@ const HTTP: KeyKind = KeyKind::Url(&["http", "https"]);
 pub(crate) const IMPORTS: &str = "imports";
 
 /// The whole file.
-pub(crate) static ROOT: &[Key] = &[
-    key(
-        IMPORTS,
-        TEXTS,
-        "[]",
-        "Files that stand under this one; `*` may stand in the last part of a path.",
-    ),
-    section(
-        "log",
-        log::LOG,
-        "Where records live: embedded files, or Kafka clusters.",
-    )
-    .of(Part::Log),
-    section("store", store::STORE, "The SQL database.").of(Part::Store),
-    section("server", server::SERVER, "The HTTP API and the metrics.").of(Part::Server),
-    key(
-        "shutdown-timeout",
-        SPAN_ABOVE_ZERO,
-        "30s",
-        "How long the whole process may take to stop.",
-    ),
-    section(
-        "eventlog",
-        eventlog::EVENTLOG,
-        "The event logger, and the Event Log API it sends to.",
-    )
-    .of(Part::Eventlog),
-    section(
-        "queue",
-        queue::QUEUE,
-        "The durable queue and its dispatcher.",
-    )
-    .of(Part::Queue),
-    Key::new(
-        "outbox",
-        KeyKind::Map {
-            each: &KeyKind::Section(queue::RELAY),
-            flat: Some("default"),
-        },
-        DefaultValue::Filled,
-        "The outbox relays by name; keys directly here are those of the relay `default`.",
-    )
-    .of(Part::Outbox),
-    section("eventbus", eventbus::EVENTBUS, "The connector.").of(Part::Eventbus),
-    key(
-        "flows",
-        TEXTS,
-        "[]",
-        "Flow files to run; patterns with `*` are allowed.",
-    )
-    .of(Part::Flows),
-    section("console", server::CONSOLE, "The console.").of(Part::Console),
-];
+pub(crate) static ROOT: &[Key] = keys! {
+    /// Files that stand under this one; `*` may stand in the last part of a path.
+    IMPORTS: TEXTS => Value("[]");
+    /// Where records live: embedded files, or Kafka clusters.
+    "log": Section(log::LOG) => Filled;
+    /// The SQL database.
+    "store": Section(store::STORE) => Filled;
+    /// The HTTP API and the metrics.
+    "server": Section(server::SERVER) => Filled;
+    /// How long the whole process may take to stop.
+    "shutdown-timeout": SPAN_ABOVE_ZERO => Value("30s");
+    /// The event logger, and the Event Log API it sends to.
+    "eventlog": Section(eventlog::EVENTLOG) => Filled;
+    /// The durable queue and its dispatcher.
+    "queue": Section(queue::QUEUE) => Filled;
+    /// The outbox relays by name; keys directly here are those of the relay `default`.
+    "outbox": Map { each: &Section(queue::RELAY), flat: Some("default") } => Filled;
+    /// The connector.
+    "eventbus": Section(eventbus::EVENTBUS) => Filled;
+    /// Flow files to run; patterns with `*` are allowed.
+    "flows": TEXTS => Value("[]");
+    /// The console.
+    "console": Section(server::CONSOLE) => Filled;
+};
 
 #[cfg(test)]
 mod tests;

@@ -30,7 +30,7 @@ pub use findings::MAX_PROBLEMS;
 pub use imports::{Files, MAX_FILES, MAX_IMPORT_DEPTH};
 pub use keys::Part;
 pub use load::{ConfigSource, Inputs, Loaded, load, load_with};
-pub use problem::{Problem, Problems, SourcePosition};
+pub use problem::{Problem, Problems};
 pub use reference::defaults_text;
 pub use render::{Color, Severity};
 pub use schema::schema;

@@ -11,14 +11,14 @@ use crate::keys::{Part, ROOT};
 use crate::overrides::{self, Override};
 use crate::path::KeyPath;
 use crate::problem::{Problem, Problems};
-use crate::read::{ConfigReader, Layer};
+use crate::read::ConfigReader;
 use crate::tree;
 use crate::value::{Branch, ValueLocation};
 
 /// A text with a name for messages.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ConfigSource {
-    /// What messages call it, usually the path of the file.
+    /// Its name in messages, usually the path of the file.
     pub name: String,
     /// The YAML text.
     pub text: String,
@@ -76,11 +76,11 @@ impl Inputs {
 /// ```
 #[derive(Debug, Clone)]
 pub struct Loaded {
-    /// What holds; where something is wrong, its default.
+    /// The values that hold; where something is wrong, its default.
     pub config: Config,
-    /// What must be put right.
+    /// Mistakes that must be put right.
     pub problems: Problems,
-    /// What somebody should look at.
+    /// Things that somebody should look at.
     pub warnings: Problems,
     /// Where each part is given, ready to be a problem or a warning.
     given: Vec<(Part, Problem)>,
@@ -100,7 +100,7 @@ impl Loaded {
         }
     }
 
-    /// Makes a problem of every section whose part is not in `built`, for whoever is going to run
+    /// Makes a problem of every section whose part is not in `built`, for a program that is going to run
     /// what the file says. Calling it again with the same parts changes nothing.
     pub fn require_built(&mut self, built: &[Part]) {
         for (part, finding) in std::mem::take(&mut self.given) {
@@ -185,25 +185,19 @@ fn read_sources(
         match tree::parse(&source.text, n) {
             Ok(None) => {}
             Ok(Some(node)) => {
-                let environment = &inputs.environment;
                 let mut reader = ConfigReader {
-                    environment,
+                    environment: &inputs.environment,
                     findings,
-                    layer: Layer::File,
+                    outside: None,
                 };
                 reader.hide_passwords(&node);
                 reader.section(ROOT, &node, &KeyPath::default(), root);
             }
             Err(refusal) => {
                 findings.opaque(n);
-                let problem = findings
-                    .at(
-                        &ValueLocation::File(refusal.span),
-                        &KeyPath::default(),
-                        refusal.message,
-                    )
-                    .maybe_hint(refusal.hint.map(str::to_owned));
-                findings.problem(problem);
+                let spot = ValueLocation::File(refusal.span);
+                let problem = findings.at(&spot, &KeyPath::default(), refusal.message);
+                findings.problem(problem.hint(refusal.hint.map(str::to_owned)));
             }
         }
     }
@@ -212,31 +206,18 @@ fn read_sources(
 fn read_overrides(inputs: &Inputs, findings: &mut Findings<'_>, root: &mut Branch) {
     for (name, value) in &inputs.environment {
         let found = overrides::variable(name, value, root);
-        let layer = Layer::Environment(name.clone());
-        read_override(
-            found,
-            layer,
-            ValueLocation::Environment(name.clone()),
-            findings,
-            root,
-        );
+        let spot = ValueLocation::Environment(name.clone());
+        read_override(found, spot, findings, root);
     }
     for (path, value) in &inputs.arguments {
         let found = overrides::argument(path, value, root);
-        let layer = Layer::Argument(path.clone());
-        read_override(
-            found,
-            layer,
-            ValueLocation::Argument(path.clone()),
-            findings,
-            root,
-        );
+        let spot = ValueLocation::Argument(path.clone());
+        read_override(found, spot, findings, root);
     }
 }
 
 fn read_override(
     found: Override,
-    layer: Layer,
     spot: ValueLocation,
     findings: &mut Findings<'_>,
     root: &mut Branch,
@@ -249,12 +230,11 @@ fn read_override(
             findings.problem(problem.parts(about));
         }
         Override::Tree(node) => {
-            // Nothing is interpolated in an override, so it needs no environment.
-            let environment = &BTreeMap::new();
             let mut reader = ConfigReader {
-                environment,
+                // Nothing is interpolated in an override, so it needs no environment.
+                environment: &BTreeMap::new(),
                 findings,
-                layer,
+                outside: Some(spot),
             };
             reader.section(ROOT, &node, &KeyPath::default(), root);
         }
@@ -266,13 +246,11 @@ fn given_parts(root: &Branch, findings: &Findings<'_>) -> Vec<(Part, Problem)> {
     let mut seen = BTreeSet::new();
     let mut given = Vec::new();
     for key in ROOT {
-        let (Some(part), Some(entry)) = (key.part, root.get(key.name)) else {
+        let (Some(part), Some(entry)) = (Part::of_section(key.name), root.get(key.name)) else {
             continue;
         };
         if seen.insert(part) {
-            let spot = entry
-                .key
-                .map_or_else(|| entry.spot.clone(), ValueLocation::File);
+            let spot = entry.key_spot();
             // Right where it belongs: the library reads it, and no program of ours runs it.
             let message = if part == Part::Eventlog {
                 "is valid; applications that link the event client use it, but `tidegate run` \

@@ -5,11 +5,11 @@
 //!
 //! `STORE_MAX_CONNECTIONS` is looked up in the table: its words must spell keys, the longest
 //! first, and names that stand in the file. It must begin with a section of the file and end at a
-//! value; one that does not is somebody else's variable and is left alone.
+//! value. Any other variable belongs to somebody else and is left alone.
 //!
 //! Whatever is found becomes a small tree and is read like a file.
 
-use crate::keys::{Key, KeyKind, Part, ROOT, find, relaxed, twin_names};
+use crate::keys::{FoundKey, KeyKind, Part, ROOT, find, relaxed};
 use crate::path::{KeyPath, PathStep};
 use crate::problem::Span;
 use crate::tree::{self, Body, YamlNode};
@@ -27,19 +27,14 @@ pub(crate) enum Override {
     Foreign,
 }
 
-/// What a variable of the environment sets.
+/// The override of a variable of the environment.
 pub(crate) fn variable(name: &str, value: &str, root: &Branch) -> Override {
     if let Some(path) = name.strip_prefix(PREFIX) {
-        let steps: Vec<PathStep> = path
-            .split("__")
-            .map(|step| PathStep::Name(step.to_owned()))
-            .collect();
-        if steps
-            .iter()
-            .any(|step| matches!(step, PathStep::Name(name) if name.is_empty()))
-        {
+        if path.split("__").any(str::is_empty) {
             return Override::Wrong("has an empty step in its name".to_owned());
         }
+        let steps = path.split("__").map(str::to_owned).map(PathStep::Name);
+        let steps: Vec<PathStep> = steps.collect();
         return spelled(&steps, value, root, Spelling::Variable);
     }
     let words: Vec<String> = name.split('_').map(str::to_lowercase).collect();
@@ -48,24 +43,20 @@ pub(crate) fn variable(name: &str, value: &str, root: &Branch) -> Override {
     if !shouted || words.len() < 2 || words.iter().any(String::is_empty) {
         return Override::Foreign;
     }
-    let mut steps = Vec::new();
-    let is_section = |key: &&Key| key.part.is_some_and(|part| part != Part::Flows);
-    for key in ROOT
-        .iter()
-        .filter(is_section)
-        .filter(|key| key.name == words[0])
-    {
-        let below = root.get(key.name).and_then(|entry| entry.as_branch());
-        steps.push(PathStep::Name(key.name.to_owned()));
-        if matched(&key.kind, &words[1..], below, &mut steps) {
-            return nested(&steps, value, ROOT);
-        }
-        steps.clear();
+    let part = Part::of_section(&words[0]).filter(|part| *part != Part::Flows);
+    let found = part.and_then(|part| find(ROOT, part.name()));
+    let Some(FoundKey { key, .. }) = found else {
+        return Override::Foreign;
+    };
+    let below = root.get(key.name).and_then(|entry| entry.as_branch());
+    let mut steps = vec![PathStep::Name(key.name.to_owned())];
+    match matched(&key.kind, &words[1..], below, &mut steps) {
+        Some(kind) => nested(&steps, value, Some(kind)),
+        None => Override::Foreign,
     }
-    Override::Foreign
 }
 
-/// What an argument sets.
+/// The override of an argument.
 pub(crate) fn argument(path: &str, value: &str, root: &Branch) -> Override {
     match KeyPath::read(path) {
         Some(path) => spelled(path.steps(), value, root, Spelling::Argument),
@@ -85,64 +76,52 @@ enum Spelling {
 /// A path that is spelled out, with its free names matched to those that are there.
 fn spelled(steps: &[PathStep], value: &str, root: &Branch, spelling: Spelling) -> Override {
     let mut exact = Vec::new();
-    follow(
-        &KeyKind::Section(ROOT),
-        steps,
-        Some(root),
-        spelling,
-        &mut exact,
-    );
-    nested(&exact, value, ROOT)
+    let root_kind = KeyKind::Section(ROOT);
+    let kind = follow(root_kind, steps, Some(root), spelling, &mut exact);
+    nested(&exact, value, kind)
 }
 
+/// Follows `steps` down the table and writes them down as the keys and names that they mean. Gives the kind
+/// at their end, if the table has one there.
 fn follow(
-    kind: &KeyKind,
+    kind: KeyKind,
     steps: &[PathStep],
     below: Option<&Branch>,
     spelling: Spelling,
     exact: &mut Vec<PathStep>,
-) {
+) -> Option<KeyKind> {
     let Some((first, rest)) = steps.split_first() else {
-        return;
+        return Some(kind);
     };
-    let PathStep::Name(written) = first else {
+    if let KeyKind::List(each) = kind {
+        let index = match first {
+            PathStep::Name(written) => written.parse().map(PathStep::Index).ok(),
+            PathStep::Index(_) => None,
+        };
+        exact.push(index.unwrap_or_else(|| first.clone()));
+        return follow(*each, rest, None, spelling, exact);
+    }
+    if let (KeyKind::Section(keys), PathStep::Name(written)) = (kind, first)
+        && let Some(FoundKey { key, .. }) = find(keys, written)
+    {
         exact.push(first.clone());
-        if let KeyKind::List(each) = kind {
-            follow(each, rest, None, spelling, exact);
-        } else {
-            exact.extend_from_slice(rest);
-        }
-        return;
-    };
-    if let KeyKind::Section(keys) = kind {
-        exact.push(first.clone());
-        match find(keys, written) {
-            Some(found) => {
-                let below = below.and_then(|b| b.get(found.key.name)?.as_branch());
-                follow(&found.key.kind, rest, below, spelling, exact);
-            }
-            None => exact.extend_from_slice(rest),
-        }
-    } else if let KeyKind::List(each) = kind {
-        match written.parse() {
-            Ok(index) => exact.push(PathStep::Index(index)),
-            Err(_) => exact.push(first.clone()),
-        }
-        follow(each, rest, None, spelling, exact);
-    } else if let KeyKind::Map { each, flat } = kind {
+        let below = below.and_then(|b| b.get(key.name)?.as_branch());
+        return follow(key.kind, rest, below, spelling, exact);
+    }
+    if let (KeyKind::Map { each, flat }, PathStep::Name(written)) = (kind, first) {
         if let (Some(_), KeyKind::Section(keys)) = (flat, each)
             && find(keys, written).is_some()
             && below.is_none_or(|b| !b.contains_key(written) || rest.is_empty())
         {
-            return follow(each, steps, None, spelling, exact);
+            return follow(*each, steps, None, spelling, exact);
         }
         let (name, used) = free_name(each, steps, below, spelling);
         let inside = below.and_then(|b| b.get(&name)?.as_branch());
         exact.push(PathStep::Name(name));
-        follow(each, &steps[used..], inside, spelling, exact);
-    } else {
-        exact.extend_from_slice(steps);
+        return follow(*each, &steps[used..], inside, spelling, exact);
     }
+    exact.extend_from_slice(steps);
+    None
 }
 
 /// The free name at the start of `steps`, and how many of them it takes.
@@ -180,68 +159,54 @@ fn free_name(
     (if shouted { name.to_lowercase() } else { name }, count)
 }
 
-/// Matches words to keys and present names, the longest first, down to a value.
+/// Matches words to keys and present names, the longest first, down to a value. Gives its kind.
 fn matched(
     kind: &KeyKind,
     words: &[String],
     below: Option<&Branch>,
     steps: &mut Vec<PathStep>,
-) -> bool {
-    if let KeyKind::Section(keys) = kind {
-        return matched_key(keys, words, below, steps);
+) -> Option<KeyKind> {
+    let depth = steps.len();
+    let mut down = |step, kind: &KeyKind, words: &[String], below: Option<&Branch>| {
+        steps.truncate(depth);
+        steps.push(step);
+        matched(kind, words, below, steps)
+    };
+    if let KeyKind::List(each @ KeyKind::Section(_)) = kind {
+        let index = words.first()?.parse().ok()?;
+        return down(PathStep::Index(index), each, &words[1..], None);
     }
-    if let KeyKind::Map { each, flat } = kind {
-        for count in (1..=words.len()).rev() {
-            let wanted = words[..count].concat();
-            for (name, entry) in below.into_iter().flatten() {
-                if letters(name) == wanted {
-                    steps.push(PathStep::Name(name.clone()));
-                    if matched(each, &words[count..], entry.as_branch(), steps) {
-                        return true;
-                    }
-                    steps.pop();
+    for count in (1..=words.len()).rev() {
+        let (wanted, rest) = (words[..count].concat(), &words[count..]);
+        if let KeyKind::Section(keys) = kind {
+            for key in *keys {
+                let mut names = key.names().into_iter();
+                let Some((name, _)) = names.find(|(name, _)| relaxed(name) == wanted) else {
+                    continue;
+                };
+                let inside = below.and_then(|b| b.get(key.name)?.as_branch());
+                let found = down(PathStep::Name(name), &key.kind, rest, inside);
+                if found.is_some() {
+                    return found;
                 }
             }
         }
-        return flat.is_some() && matched(each, words, None, steps);
-    }
-    if let KeyKind::List(each @ KeyKind::Section(_)) = kind {
-        let Some(index) = words.first().and_then(|word| word.parse().ok()) else {
-            return false;
-        };
-        steps.push(PathStep::Index(index));
-        if matched(each, &words[1..], None, steps) {
-            return true;
-        }
-        steps.pop();
-        return false;
-    }
-    words.is_empty()
-}
-
-fn matched_key(
-    keys: &'static [Key],
-    words: &[String],
-    below: Option<&Branch>,
-    steps: &mut Vec<PathStep>,
-) -> bool {
-    for count in (1..=words.len()).rev() {
-        let wanted = words[..count].concat();
-        for key in keys {
-            let twins = twin_names(key).into_iter().map(|(name, _)| name);
-            let mut names = std::iter::once(key.name.to_owned()).chain(twins);
-            let Some(name) = names.find(|name| relaxed(name) == wanted) else {
-                continue;
-            };
-            steps.push(PathStep::Name(name));
-            let inside = below.and_then(|b| b.get(key.name)?.as_branch());
-            if matched(&key.kind, &words[count..], inside, steps) {
-                return true;
+        if let KeyKind::Map { each, .. } = kind {
+            let present = below.into_iter().flatten();
+            for (name, entry) in present.filter(|(name, _)| letters(name) == wanted) {
+                let found = down(PathStep::Name(name.clone()), each, rest, entry.as_branch());
+                if found.is_some() {
+                    return found;
+                }
             }
-            steps.pop();
         }
     }
-    false
+    if let KeyKind::Map { each, flat } = kind {
+        steps.truncate(depth);
+        return flat.and_then(|_| matched(each, words, None, steps));
+    }
+    let is_value = !matches!(kind, KeyKind::Section(_)) && words.is_empty();
+    is_value.then_some(*kind)
 }
 
 /// A free name without what a variable cannot spell.
@@ -252,9 +217,9 @@ fn letters(name: &str) -> String {
         .collect()
 }
 
-/// The tree that has `value` at the end of the path and nothing else.
-fn nested(steps: &[PathStep], value: &str, keys: &'static [Key]) -> Override {
-    let mut node = match leaf(steps, value, keys) {
+/// The tree that has `value` at the end of the path, where the table has `kind`, and nothing else.
+fn nested(steps: &[PathStep], value: &str, kind: Option<KeyKind>) -> Override {
+    let mut node = match leaf(value, kind) {
         Ok(node) => node,
         Err(message) => return Override::Wrong(message),
     };
@@ -272,43 +237,18 @@ fn nested(steps: &[PathStep], value: &str, keys: &'static [Key]) -> Override {
 }
 
 /// The value; one in brackets is read as YAML where a list or a section is wanted.
-fn leaf(steps: &[PathStep], value: &str, keys: &'static [Key]) -> Result<YamlNode, String> {
-    let bracketed = value.trim_start().starts_with(['[', '{']);
-    if !bracketed || !takes_many(steps, keys) {
+fn leaf(value: &str, kind: Option<KeyKind>) -> Result<YamlNode, String> {
+    let takes_many = matches!(
+        kind,
+        Some(KeyKind::List(_) | KeyKind::Section(_) | KeyKind::Map { .. })
+    );
+    if !takes_many || !value.trim_start().starts_with(['[', '{']) {
         return Ok(scalar(value, true));
     }
     match tree::parse(value, 0) {
         Ok(node) => Ok(node.unwrap_or_else(|| scalar("", true))),
         Err(refusal) => Err(refusal.message),
     }
-}
-
-fn takes_many(steps: &[PathStep], keys: &'static [Key]) -> bool {
-    let mut kind = KeyKind::Section(keys);
-    for step in steps {
-        let next = match (kind, step) {
-            (KeyKind::Section(keys), PathStep::Name(name)) => {
-                find(keys, name).map(|found| found.key.kind)
-            }
-            (KeyKind::Map { each, flat }, PathStep::Name(name)) => {
-                let direct = match (flat, each) {
-                    (Some(_), KeyKind::Section(keys)) => {
-                        find(keys, name).map(|found| found.key.kind)
-                    }
-                    _ => None,
-                };
-                Some(direct.unwrap_or(*each))
-            }
-            (KeyKind::List(each), _) => Some(*each),
-            _ => None,
-        };
-        let Some(next) = next else { return false };
-        kind = next;
-    }
-    matches!(
-        kind,
-        KeyKind::List(_) | KeyKind::Section(_) | KeyKind::Map { .. }
-    )
 }
 
 fn scalar(text: &str, plain: bool) -> YamlNode {

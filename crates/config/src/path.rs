@@ -14,8 +14,8 @@ pub(crate) enum PathStep {
 
 /// Where a key is in the file: `eventbus.bindings.orders.retry.tiers[0].delay-ms`.
 ///
-/// A name that is more than letters, digits, `-` and `_` stands in quotes, so that the dots of a
-/// topic are not taken for steps.
+/// A name with more than letters, digits, `-` and `_` stands in quotes: the dots of a topic are no
+/// steps.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct KeyPath(Vec<PathStep>);
 

@@ -1,12 +1,14 @@
-//! What is wrong, and where.
+//! Problems of a configuration, and their places.
 
 use std::fmt;
+use std::ops::Deref;
 use std::sync::Arc;
 
 use serde::Serialize;
 
 use crate::keys::Part;
 use crate::load::ConfigSource;
+use crate::value::ValueLocation;
 
 /// A stretch of one source text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
@@ -23,16 +25,16 @@ pub(crate) struct Span {
     pub(crate) column: usize,
 }
 
-/// A second place that a problem is about.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SourcePosition {
-    /// The name of the source, `environment` or `arguments`.
-    pub file: String,
-    /// The line, counted from one; zero outside of files.
-    pub line: usize,
-    /// The column in characters, counted from one; zero outside of files.
-    pub column: usize,
-    pub(crate) span: Option<Span>,
+impl Span {
+    /// The beginning of a source.
+    pub(crate) fn top_of(source: usize) -> Self {
+        Self {
+            source,
+            line: 1,
+            column: 1,
+            ..Self::default()
+        }
+    }
 }
 
 /// One thing that is wrong.
@@ -40,7 +42,7 @@ pub struct SourcePosition {
 /// ```
 /// use tidegate_config::{Inputs, load};
 /// let loaded = load(&Inputs::of_text("tidegate.yaml", "server:\n  read-only: maybe\n"));
-/// let problem = &loaded.problems.as_slice()[0];
+/// let problem = &loaded.problems[0];
 /// assert_eq!((problem.line, problem.column), (2, 14));
 /// assert_eq!(problem.path, "server.read-only");
 /// ```
@@ -54,31 +56,25 @@ pub struct Problem {
     pub column: usize,
     /// The path of the key.
     pub path: String,
-    /// What is wrong with it.
+    /// The mistake, to be read after the path.
     pub message: String,
-    /// What to do about it, if we can tell.
+    /// Advice, if there is any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
     /// The parts that it may be about: the one whose section it is in, and those that were probably meant.
     #[serde(skip)]
     pub parts: Vec<Part>,
-    /// The other place of a contradiction. The message names its line, too.
+    /// The other place of a contradiction, if that is in a file. The message names its line, too.
     #[serde(skip)]
-    pub also: Option<SourcePosition>,
+    pub(crate) also: Option<Span>,
     #[serde(skip)]
     pub(crate) span: Option<Span>,
 }
 
 impl Problem {
-    /// The same problem with advice.
-    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
-        self.hint = Some(hint.into());
-        self
-    }
-
     /// The same problem with advice, if there is any.
-    pub(crate) fn maybe_hint(mut self, hint: Option<String>) -> Self {
-        self.hint = hint;
+    pub(crate) fn hint(mut self, hint: impl Into<Option<String>>) -> Self {
+        self.hint = hint.into();
         self
     }
 
@@ -89,8 +85,8 @@ impl Problem {
     }
 
     /// The same problem with its second place.
-    pub(crate) fn also(mut self, position: Option<SourcePosition>) -> Self {
-        self.also = position;
+    pub(crate) fn also(mut self, spot: &ValueLocation) -> Self {
+        self.also = spot.span();
         self
     }
 
@@ -161,28 +157,13 @@ impl Problems {
     pub(crate) fn retain(&mut self, keep: impl FnMut(&Problem) -> bool) {
         self.list.retain(keep);
     }
+}
 
-    /// Whether nothing is wrong.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.list.is_empty()
-    }
+impl Deref for Problems {
+    type Target = [Problem];
 
-    /// How many problems there are.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.list.len()
-    }
-
-    /// The problems in the order of the file.
-    #[must_use]
-    pub fn as_slice(&self) -> &[Problem] {
+    fn deref(&self) -> &[Problem] {
         &self.list
-    }
-
-    /// The problems in the order of the file.
-    pub fn iter(&self) -> std::slice::Iter<'_, Problem> {
-        self.list.iter()
     }
 }
 

@@ -1,7 +1,7 @@
 //! Nodes into checked values, by the table.
 //!
-//! Each layer (a file, a variable, an argument) is read into the same branch, so what is read
-//! later stands over what was read before, key by key.
+//! Each layer (a file, a variable, an argument) is read into the same branch. A later layer stands
+//! over the earlier ones, key by key.
 
 mod list;
 mod scalar;
@@ -19,19 +19,11 @@ use crate::value::{Branch, Value, ValueEntry, ValueLocation};
 
 pub(crate) use scalar::default_value;
 
-/// What is being read.
-#[derive(Debug, Clone)]
-pub(crate) enum Layer {
-    File,
-    Environment(String),
-    Argument(String),
-    Default,
-}
-
 pub(crate) struct ConfigReader<'a, 'b> {
     pub(crate) environment: &'a BTreeMap<String, String>,
     pub(crate) findings: &'a mut Findings<'b>,
-    pub(crate) layer: Layer,
+    /// The layer, where that is no file: a variable, an argument, or the defaults.
+    pub(crate) outside: Option<ValueLocation>,
 }
 
 /// The keys of one section met so far, by canonical name.
@@ -39,46 +31,33 @@ type Seen = BTreeMap<String, (Span, String)>;
 
 impl ConfigReader<'_, '_> {
     fn spot(&self, span: Span) -> ValueLocation {
-        match &self.layer {
-            Layer::File => ValueLocation::File(span),
-            Layer::Environment(variable) => ValueLocation::Environment(variable.clone()),
-            Layer::Argument(path) => ValueLocation::Argument(path.clone()),
-            Layer::Default => ValueLocation::Default,
-        }
+        let outside = self.outside.clone();
+        outside.unwrap_or(ValueLocation::File(span))
     }
 
     fn key_span(&self, span: Span) -> Option<Span> {
-        matches!(self.layer, Layer::File).then_some(span)
+        self.outside.is_none().then_some(span)
     }
 
     fn mask(&mut self, span: Span) {
-        if matches!(self.layer, Layer::File) {
+        if self.outside.is_none() {
             self.findings.mask(span);
         }
     }
 
     fn wrong(&mut self, span: Span, path: &KeyPath, message: String, hint: Option<String>) {
-        let problem = self
-            .findings
-            .at(&self.spot(span), path, message)
-            .maybe_hint(hint);
-        self.findings.problem(problem);
+        let problem = self.findings.at(&self.spot(span), path, message);
+        self.findings.problem(problem.hint(hint));
     }
 
-    /// Keeps whatever may hold a password out of the snippets, wherever it stands: a value under a
-    /// key that does not exist is not read, and shown with its line all the same.
+    /// Keeps everything that may hold a password out of the snippets, wherever it stands. A value under
+    /// a key that does not exist is not read, and its line is shown all the same.
     pub(crate) fn hide_passwords(&mut self, node: &YamlNode) {
-        match &node.body {
-            Body::Scalar { text, .. } if is_suspicious(text) => self.mask(node.span),
-            Body::Scalar { .. } => {}
-            Body::List(nodes) => nodes.iter().for_each(|node| self.hide_passwords(node)),
-            Body::Map(pairs) => {
-                for (key, value) in pairs {
-                    self.hide_passwords(key);
-                    self.hide_passwords(value);
-                }
-            }
-            Body::Item(_, node) => self.hide_passwords(node),
+        if is_suspicious(text_of(node)) {
+            self.mask(node.span);
+        }
+        for child in node.children() {
+            self.hide_passwords(child);
         }
     }
 
@@ -135,9 +114,7 @@ impl ConfigReader<'_, '_> {
         let name = found.key.name;
         if let Some((first, before)) = seen.get(name) {
             self.hide_secret(found.key, value);
-            let unit_of = |written: &str| find(std::slice::from_ref(found.key), written);
-            let same = unit_of(before).is_some_and(|other| other.unit == found.unit);
-            let message = if same && *before == written {
+            let message = if *before == written {
                 "is given twice".to_owned()
             } else {
                 format!("means the same as `{before}`, and both are given")
@@ -152,11 +129,8 @@ impl ConfigReader<'_, '_> {
     fn twice(&mut self, second: Span, first: Span, path: &KeyPath, message: &str) {
         let first = self.spot(first);
         let message = format!("{message}; first in {}", self.findings.place(&first));
-        let problem = self
-            .findings
-            .at(&self.spot(second), path, message)
-            .hint("keep one of the two")
-            .also(self.findings.position(&first));
+        let problem = self.findings.at(&self.spot(second), path, message);
+        let problem = problem.hint("keep one of the two".to_owned()).also(&first);
         self.findings.problem(problem);
     }
 
@@ -170,8 +144,8 @@ impl ConfigReader<'_, '_> {
     ) {
         let name = found.key.name;
         let path = path.name(name);
-        let is_outside = matches!(self.layer, Layer::Environment(_) | Layer::Argument(_));
-        if name == IMPORTS && is_outside {
+        let is_override = !matches!(self.outside, None | Some(ValueLocation::Default));
+        if name == IMPORTS && is_override {
             let message = "is followed in files only".to_owned();
             self.wrong(key.span, &path, message, None);
             return;
@@ -331,7 +305,7 @@ impl ConfigReader<'_, '_> {
         let message = format!("is not a key of {place}");
         let spot = self.spot(key.span);
         let problem = self.findings.at(&spot, &path.name(written), message);
-        let problem = problem.maybe_hint(advice.hint).parts(advice.parts);
+        let problem = problem.hint(advice.hint).parts(advice.parts);
         self.findings.problem(problem);
     }
 
@@ -343,9 +317,9 @@ impl ConfigReader<'_, '_> {
     }
 }
 
-/// The text of a key. The parser has refused keys that are not scalars.
-fn text_of(key: &YamlNode) -> &str {
-    if let Body::Scalar { text, .. } = &key.body {
+/// The text of a scalar, such as every key is; of anything else, nothing.
+fn text_of(node: &YamlNode) -> &str {
+    if let Body::Scalar { text, .. } = &node.body {
         text
     } else {
         ""

@@ -107,7 +107,7 @@ impl Writer {
     }
 }
 
-/// What is to be said beside the explanation.
+/// The note beside the explanation.
 fn note(key: &Key) -> String {
     let words = if let KeyKind::Choice(words) = key.kind {
         format!(" One of {}.", words.join(", "))
@@ -119,26 +119,16 @@ fn note(key: &Key) -> String {
         DefaultValue::Explained(text) => format!(" Default: {text}."),
         DefaultValue::By {
             choice,
-            cases,
-            otherwise,
-        } if otherwise.starts_with('[') => {
-            let cases: Vec<&str> = cases.iter().map(|(word, _)| *word).collect();
-            format!(
-                " Default: three tiers; none where `{choice}` is {}.",
-                cases.join(" or ")
-            )
-        }
+            is,
+            then: "[]",
+            ..
+        } => format!(" Default: three tiers; none where `{choice}` is {is}."),
         DefaultValue::By {
             choice,
-            cases,
+            is,
+            then,
             otherwise,
-        } => {
-            let cases: Vec<String> = cases
-                .iter()
-                .map(|(word, text)| format!("{text} where `{choice}` is {word}"))
-                .collect();
-            format!(" Default: {otherwise}; {}.", cases.join(", "))
-        }
+        } => format!(" Default: {otherwise}; {then} where `{choice}` is {is}."),
         DefaultValue::Nth(texts) => format!(" Default by tier: {}.", texts.join(", ")),
         DefaultValue::Nothing | DefaultValue::Value(_) | DefaultValue::Filled => String::new(),
     };

@@ -75,7 +75,7 @@ fn one(problem: &Problem, texts: &[ConfigSource], severity: Severity, color: Col
         format!("{}: {}", problem.path, problem.message)
     };
     let mut elements: Vec<Element<'_>> = Vec::new();
-    let second = problem.also.as_ref().and_then(|position| position.span);
+    let second = problem.also;
     // Two places of one file share a snippet, so that the reader sees them in their order.
     let together = matches!((problem.span, second), (Some(a), Some(b)) if a.source == b.source);
     if let Some(span) = problem.span {

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value as Json, json};
 
-use crate::keys::{DefaultValue, Key, KeyKind, ROOT, Unit, relaxed, twin_names};
+use crate::keys::{DefaultValue, Key, KeyKind, ROOT, Unit, relaxed};
 
 /// The JSON Schema (2020-12) of the file.
 ///
@@ -31,20 +31,16 @@ fn section(keys: &'static [Key]) -> Json {
     let mut required: Vec<Json> = Vec::new();
     let mut one_of: Vec<Json> = Vec::new();
     for key in keys {
-        properties.insert(key.name.to_owned(), property(key, key.unit()));
-        let twins = twin_names(key);
-        let mut names = vec![json!({ "required": [key.name] })];
-        for (name, unit) in twins {
+        let mut names = Vec::new();
+        for (name, unit) in key.names() {
             names.push(json!({ "required": [name.clone()] }));
-            let mut twin = property(key, unit);
-            if let Some(twin) = twin.as_object_mut() {
-                twin.insert(
-                    "description".to_owned(),
-                    format!("The same as `{}`.", key.name).into(),
-                );
-                twin.remove("default");
+            let mut schema = property(key, unit);
+            if let Some(other) = schema.as_object_mut().filter(|_| name != key.name) {
+                let same = format!("The same as `{}`.", key.name);
+                other.insert("description".to_owned(), same.into());
+                other.remove("default");
             }
-            properties.insert(name, twin);
+            properties.insert(name, schema);
         }
         match (key.default, names.len()) {
             (DefaultValue::Required, 1) => required.push(key.name.into()),
@@ -105,7 +101,7 @@ fn default_of(key: &Key, unit: Unit) -> Option<Json> {
     Some(text.into())
 }
 
-/// What a value that is filled in from a variable looks like.
+/// The same schema, or a text with a variable in it.
 fn or_variable(schema: Json) -> Json {
     json!({ "anyOf": [schema, { "type": "string", "pattern": "\\$\\{" }] })
 }

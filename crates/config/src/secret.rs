@@ -1,15 +1,15 @@
 //! Values that are never shown.
 //!
 //! **Invariant:** of an address only what is understood is shown. A part that may hold a password is
-//! replaced by `***`, and an address that does not read as a plain one is replaced as a whole: what
-//! we cannot take apart, we cannot know to be harmless.
+//! replaced by `***`. An address that does not read as a plain one is replaced as a whole: nobody can know
+//! that it is harmless.
 
 use std::borrow::Cow;
 use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// What stands where a secret would.
+/// The text in place of a secret.
 pub(crate) const MASK: &str = "***";
 
 /// A value that prints as `***` in every form and is read only by [`Secret::expose`].
@@ -30,7 +30,7 @@ impl Secret {
         Self(value.into())
     }
 
-    /// The value itself. Whoever calls this answers for where it goes.
+    /// The value itself. The caller answers for where it goes.
     #[must_use]
     pub fn expose(&self) -> &str {
         &self.0
@@ -98,8 +98,8 @@ pub(crate) fn shown_text(text: &str) -> &str {
     if is_suspicious(text) { MASK } else { text }
 }
 
-/// Whether a text or a name holds a password, though its key asks for none: `…:…@…`, a telling word
-/// with a value, or an address that is not plain. More is kept out of messages; what is shown must
+/// Whether a text or a name holds a password, though its key asks for none. That is `…:…@…`, a telling
+/// word with a value, or an address that is not plain. More is kept out of messages; what is shown must
 /// stay of use.
 pub(crate) fn has_password(text: &str) -> bool {
     let is_userinfo = text
@@ -139,7 +139,7 @@ pub fn shown_address(address: &str) -> Cow<'_, str> {
     }
 }
 
-/// What may be secret in an address: all of it, and each part that is not shown.
+/// The secrets of an address: all of it, and each part that is not shown.
 pub(crate) fn secrets_in(address: &str) -> Vec<String> {
     if shown_address(address) == address {
         return Vec::new();

@@ -38,36 +38,24 @@ pub enum Origins {
     Commented,
 }
 
-/// A line of the shown configuration.
-enum Line {
-    /// A section, a map, or an entry of a list begins.
-    Open { depth: usize, head: String },
-    /// A value.
-    Value {
-        path: KeyPath,
-        depth: usize,
-        head: String,
-        value: String,
-        origin: Origin,
-    },
+/// A line of the shown configuration: a value, or the beginning of a section or a list.
+struct Line {
+    depth: usize,
+    head: String,
+    value: Option<(KeyPath, String, Origin)>,
 }
 
 impl Config {
     /// Every value, given or default, in the order of the table.
     pub fn show(&self) -> impl Iterator<Item = ShownValue> {
-        self.lines().into_iter().filter_map(|line| match line {
-            Line::Value {
-                path,
-                value,
-                origin,
-                ..
-            } => Some(ShownValue {
+        self.lines().into_iter().filter_map(|line| {
+            let (path, value, origin) = line.value?;
+            Some(ShownValue {
                 path: path.to_string(),
                 // YAML needs the quotes, because a star begins an alias there.
                 value: value.replace(&quote(MASK), MASK),
                 origin,
-            }),
-            Line::Open { .. } => None,
+            })
         })
     }
 
@@ -83,27 +71,15 @@ impl Config {
     pub fn to_yaml(&self, origins: Origins) -> String {
         let mut text = String::new();
         for line in self.lines() {
-            let (depth, written) = match line {
-                Line::Open { depth, head, .. } => (depth, head),
-                Line::Value {
-                    depth,
-                    head,
-                    value,
-                    origin,
-                    ..
-                } => {
-                    let value = format!("{head}{value}");
-                    let comment = origins == Origins::Commented;
-                    let note = if comment {
-                        comment_of(&origin)
-                    } else {
-                        String::new()
-                    };
-                    (depth, format!("{value}{note}"))
-                }
-            };
-            text.push_str(&"  ".repeat(depth));
-            text.push_str(written.trim_end());
+            text.push_str(&"  ".repeat(line.depth));
+            text.push_str(&line.head);
+            if let Some((_, value, origin)) = line.value {
+                let comment = match origins {
+                    Origins::Commented => comment_of(&origin),
+                    Origins::Hidden => String::new(),
+                };
+                text.push_str(format!(" {value}{comment}").trim_end());
+            }
             text.push('\n');
         }
         text
@@ -145,12 +121,8 @@ impl Config {
 
 /// An origin as a comment that cannot end before its line does.
 fn comment_of(origin: &Origin) -> String {
-    let text: String = origin
-        .to_string()
-        .chars()
-        .filter(|c| !c.is_control())
-        .collect();
-    format!(" # {text}")
+    let text = origin.to_string();
+    format!(" # {}", text.replace(char::is_control, ""))
 }
 
 struct Writer<'a> {
@@ -194,30 +166,24 @@ impl Writer<'_> {
         head: String,
     ) {
         let Some(entry) = entry else {
-            return self.value("null".to_owned(), Origin::Default, path, depth, head);
+            let value = Some((path.clone(), "null".to_owned(), Origin::Default));
+            return self.lines.push(Line { depth, head, value });
         };
         let branch = entry.as_branch().filter(|branch| !branch.is_empty());
         if let (KeyKind::Section(keys), Some(branch)) = (kind, branch) {
-            self.lines.push(Line::Open { depth, head });
+            self.open(depth, head);
             return self.section(keys, branch, path, depth + 1, "");
         }
         if let (KeyKind::Map { each, .. }, Some(branch)) = (kind, branch) {
-            self.lines.push(Line::Open { depth, head });
+            self.open(depth, head);
             for (name, inner) in branch {
-                let head = format!("{}:", key_text(name));
-                self.entry(
-                    each,
-                    Unit::InValue,
-                    Some(inner),
-                    &path.name(name),
-                    depth + 1,
-                    head,
-                );
+                let (path, head) = (path.name(name), format!("{}:", key_text(name)));
+                self.entry(each, Unit::InValue, Some(inner), &path, depth + 1, head);
             }
             return;
         }
         if let (KeyKind::List(KeyKind::Section(keys)), false) = (kind, entry.as_list().is_empty()) {
-            self.lines.push(Line::Open { depth, head });
+            self.open(depth, head);
             for (n, item) in entry.as_list().iter().enumerate() {
                 if let Some(branch) = item.as_branch() {
                     self.section(keys, branch, &path.index(n), depth + 2, "- ");
@@ -226,32 +192,21 @@ impl Writer<'_> {
             return;
         }
         let text = written(&entry.value, unit);
-        self.value(text, self.config.origin_of(entry), path, depth, head);
+        let value = Some((path.clone(), text, self.config.origin_of(entry)));
+        self.lines.push(Line { depth, head, value });
     }
 
-    fn value(&mut self, value: String, origin: Origin, path: &KeyPath, depth: usize, head: String) {
-        let head = format!("{head} ");
-        self.lines.push(Line::Value {
-            path: path.clone(),
-            depth,
-            head,
-            value,
-            origin,
-        });
+    fn open(&mut self, depth: usize, head: String) {
+        let value = None;
+        self.lines.push(Line { depth, head, value });
     }
 }
 
 /// The name to show a key under: its own, unless its unit cannot express the value.
 fn spelling(key: &'static Key, entry: Option<&ValueEntry>) -> (&'static str, Unit) {
-    if let (
-        Unit::Mebibytes,
-        Some(ValueEntry {
-            value: Value::Size(bytes),
-            ..
-        }),
-    ) = (key.unit(), entry)
-        && !bytes.is_multiple_of(1 << 20)
-    {
+    let is_whole = |bytes: u64| bytes.is_multiple_of(1 << 20);
+    let size = entry.and_then(ValueEntry::size);
+    if key.unit() == Unit::Mebibytes && !size.is_none_or(is_whole) {
         return (key.stem(), Unit::InValue);
     }
     (key.name, key.unit())
@@ -276,11 +231,8 @@ pub(crate) fn written(value: &Value, unit: Unit) -> String {
         Value::Nothing => "none".to_owned(),
         Value::Broken => "null".to_owned(),
         Value::List(items) => {
-            let items: Vec<String> = items
-                .iter()
-                .map(|item| written(&item.value, unit))
-                .collect();
-            format!("[{}]", items.join(", "))
+            let items = items.iter().map(|item| written(&item.value, unit));
+            format!("[{}]", items.collect::<Vec<_>>().join(", "))
         }
         Value::Branch(_) => "{}".to_owned(),
     }

@@ -1,9 +1,9 @@
-//! What somebody may have meant by a key that does not exist.
+//! Suggestions for a key that does not exist.
 
-use crate::keys::{Key, KeyKind, Part, VisitedKey, camel, relaxed, twin_names, visit};
+use crate::keys::{Key, KeyKind, Part, camel, every, relaxed};
 use crate::path::KeyPath;
 
-/// What to say about an unknown key.
+/// The advice about an unknown key.
 pub(crate) struct KeySuggestion {
     pub(crate) hint: Option<String>,
     /// The key that was probably meant takes a secret.
@@ -21,8 +21,7 @@ const MAX_PLACES: usize = 3;
 pub(crate) fn unknown(keys: &'static [Key], written: &str, path: &KeyPath) -> KeySuggestion {
     let mut names: Vec<(String, &'static Key)> = Vec::new();
     for key in keys {
-        names.push((key.name.to_owned(), key));
-        names.extend(twin_names(key).into_iter().map(|(name, _)| (name, key)));
+        names.extend(key.names().into_iter().map(|(name, _)| (name, key)));
     }
     let near = nearest(written, names.iter().map(|(name, _)| name.as_str()));
     if let Some((name, key)) = names.iter().find(|(name, _)| near == Some(name)) {
@@ -72,35 +71,24 @@ pub(crate) fn unknown(keys: &'static [Key], written: &str, path: &KeyPath) -> Ke
 
 /// The sections that have a key of this name, those of the same part first.
 fn places(written: &str, path: &KeyPath) -> Vec<(String, bool)> {
-    let wanted = relaxed(written);
     let own = path.to_string();
     let own = own.split('.').next().unwrap_or_default();
-    let mut found: Vec<(bool, String, bool)> = Vec::new();
-    visit(&mut |VisitedKey {
-                    section, listed, ..
-                }| {
-        let key = listed.key;
-        let named = relaxed(key.name) == wanted
-            || twin_names(key)
-                .iter()
-                .any(|(name, _)| relaxed(name) == wanted);
-        let place = if section.is_empty() {
-            "the top of the file".to_owned()
-        } else {
-            section.to_owned()
+    let mut found: Vec<(String, bool)> = Vec::new();
+    for listed in every() {
+        let place = match listed.section.as_str() {
+            "" => "the top of the file".to_owned(),
+            section => section.to_owned(),
         };
-        let foreign = place.split('.').next() != Some(own);
-        if named && !found.iter().any(|(_, other, _)| *other == place) {
-            found.push((foreign, place, key.kind == KeyKind::Secret));
+        let is_new = !found.iter().any(|(other, _)| *other == place);
+        if is_new && listed.key.unit_of(written).is_some() {
+            found.push((place, listed.key.kind == KeyKind::Secret));
         }
-    });
-    found.sort_by_key(|(foreign, _, _)| *foreign);
-    let same_part = found.iter().any(|(foreign, _, _)| !foreign);
-    found.retain(|(foreign, _, _)| !same_part || !foreign);
+    }
+    let is_own = |place: &str| place.split('.').next() == Some(own);
+    if found.iter().any(|(place, _)| is_own(place)) {
+        found.retain(|(place, _)| is_own(place));
+    }
     found
-        .into_iter()
-        .map(|(_, place, is_secret)| (place, is_secret))
-        .collect()
 }
 
 /// The name nearest to `written`, if it is near enough to be a slip.

@@ -25,7 +25,7 @@ pub(crate) struct YamlNode {
     pub(crate) body: Body,
 }
 
-/// What a node is.
+/// The content of a node.
 #[derive(Debug, Clone)]
 pub(crate) enum Body {
     /// A text, a number, a flag: the reader decides.
@@ -48,7 +48,7 @@ impl YamlNode {
         matches!(&self.body, Body::Scalar { text, plain: true } if is_null_word(text))
     }
 
-    /// What the node is, in words.
+    /// The kind of the node, in words.
     pub(crate) fn noun(&self) -> &'static str {
         match &self.body {
             Body::Scalar { .. } => "a single value",
@@ -57,27 +57,24 @@ impl YamlNode {
         }
     }
 
-    fn size(&self) -> usize {
+    /// The nodes directly inside, keys included.
+    pub(crate) fn children(&self) -> Vec<&Self> {
         match &self.body {
-            Body::Scalar { .. } => 1,
-            Body::List(items) => 1 + items.iter().map(Self::size).sum::<usize>(),
-            Body::Map(pairs) => {
-                1 + pairs
-                    .iter()
-                    .map(|(k, v)| k.size() + v.size())
-                    .sum::<usize>()
-            }
-            Body::Item(_, node) => 1 + node.size(),
+            Body::Scalar { .. } => Vec::new(),
+            Body::List(items) => items.iter().collect(),
+            Body::Map(pairs) => pairs.iter().flat_map(|(k, v)| [k, v]).collect(),
+            Body::Item(_, node) => vec![node],
         }
     }
 
+    fn size(&self) -> usize {
+        1 + self.children().into_iter().map(Self::size).sum::<usize>()
+    }
+
     fn depth(&self) -> usize {
-        match &self.body {
-            Body::Scalar { .. } => 0,
-            Body::List(items) => 1 + items.iter().map(Self::depth).max().unwrap_or(0),
-            Body::Map(pairs) => 1 + pairs.iter().map(|(_, v)| v.depth()).max().unwrap_or(0),
-            Body::Item(_, node) => 1 + node.depth(),
-        }
+        let is_scalar = matches!(self.body, Body::Scalar { .. });
+        let inside = self.children().into_iter().map(Self::depth).max();
+        usize::from(!is_scalar) + inside.unwrap_or(0)
     }
 }
 
@@ -97,21 +94,9 @@ pub(crate) struct Refusal {
 /// Reads one text. `Ok(None)` is an empty one.
 pub(crate) fn parse(text: &str, source: usize) -> Result<Option<YamlNode>, Refusal> {
     if text.len() > MAX_FILE_SIZE {
-        let span = Span {
-            source,
-            line: 1,
-            column: 1,
-            ..Span::default()
-        };
-        let message = format!(
-            "has {} bytes, and at most {MAX_FILE_SIZE} are read",
-            text.len()
-        );
-        return Err(Refusal {
-            span,
-            message,
-            hint: None,
-        });
+        let size = text.len();
+        let message = format!("has {size} bytes, and at most {MAX_FILE_SIZE} are read");
+        return Err(refuse(Span::top_of(source), &message, None));
     }
     // The parser gives up later than we do, so that the message is ours and names the limit.
     let options = options! {
@@ -157,14 +142,11 @@ struct Builder<'a> {
 impl Builder<'_> {
     fn span(&self, start: &Marker, end: &Marker) -> Span {
         let from = self.escaped.offset(start.index(), start.byte_offset());
-        let to = self
-            .escaped
-            .offset(end.index(), end.byte_offset())
-            .max(from);
+        let to = self.escaped.offset(end.index(), end.byte_offset());
         Span {
             source: self.source,
             start: from,
-            end: to,
+            end: to.max(from),
             line: start.line().max(1),
             column: start.col() + 1,
         }
@@ -176,19 +158,14 @@ impl Builder<'_> {
         if matches!(error.kind(), ErrorKind::RecursionLimitExceeded) {
             return too_deep(span);
         }
-        Refusal {
-            span,
-            message: format!(
-                "is not valid YAML: {}",
-                self.escaped.unescape(&error.info())
-            ),
-            hint: matches!(error.kind(), ErrorKind::InvalidQuotedScalarIndent)
-                .then_some("a quote above may not be closed"),
-        }
+        let info = self.escaped.unescape(&error.info());
+        let is_open = matches!(error.kind(), ErrorKind::InvalidQuotedScalarIndent);
+        let hint = is_open.then_some("a quote above may not be closed");
+        refuse(span, &format!("is not valid YAML: {info}"), hint)
     }
 
-    /// The same place, or the end of the last line that says something: the parser also complains
-    /// of what is missing after the file has ended, where there is no line to show.
+    /// The same place, or the end of the last line that says something. The parser also complains of
+    /// something missing after the end of the file, where there is no line to show.
     fn within(&self, span: Span) -> Span {
         let text = self.escaped.original();
         let end = text.trim_end().len();
@@ -207,35 +184,35 @@ impl Builder<'_> {
 
     fn take(&mut self, event: Event<'_>, span: Span) -> Result<(), Refusal> {
         match event {
-            Event::StreamStart | Event::StreamEnd | Event::DocumentEnd | Event::Anchor(..) => {}
-            Event::Comment(..) => {}
+            Event::StreamStart
+            | Event::StreamEnd
+            | Event::DocumentEnd
+            | Event::Anchor(..)
+            | Event::Comment(..) => {}
             Event::DocumentStart(..) => {
                 self.documents += 1;
                 if self.documents > 1 {
-                    return Err(refuse(
-                        span,
-                        "holds a second document",
-                        Some("use one file each"),
-                    ));
+                    let hint = Some("use one file each");
+                    return Err(refuse(span, "holds a second document", hint));
                 }
             }
-            Event::Scalar(text, style, anchor, tag) => {
-                self.refuse_tag(tag.is_some_and(|tag| tag.is_custom()), span)?;
-                let plain = style == ScalarStyle::Plain;
+            Event::Scalar(.., Some(tag))
+            | Event::SequenceStart(.., Some(tag))
+            | Event::MappingStart(.., Some(tag))
+                if tag.is_custom() =>
+            {
+                let message = "carries a tag, and tags have no meaning here";
+                return Err(refuse(span, message, None));
+            }
+            Event::Scalar(text, style, anchor, _) => {
                 let body = Body::Scalar {
                     text: self.escaped.unescape(&text),
-                    plain,
+                    plain: style == ScalarStyle::Plain,
                 };
-                self.add(YamlNode { span, body }, anchor)?;
+                self.place(YamlNode { span, body }, anchor, 1)?;
             }
-            Event::SequenceStart(_, anchor, tag) => {
-                self.refuse_tag(tag.is_some_and(|tag| tag.is_custom()), span)?;
-                self.begin(span, anchor, false)?;
-            }
-            Event::MappingStart(_, anchor, tag) => {
-                self.refuse_tag(tag.is_some_and(|tag| tag.is_custom()), span)?;
-                self.begin(span, anchor, true)?;
-            }
+            Event::SequenceStart(_, anchor, _) => self.begin(span, anchor, false)?,
+            Event::MappingStart(_, anchor, _) => self.begin(span, anchor, true)?,
             Event::SequenceEnd | Event::MappingEnd => self.end(span)?,
             Event::Alias(id) => self.alias(id, span)?,
             // Its name is not repeated: a secret that begins with a star reads as an alias.
@@ -244,17 +221,6 @@ impl Builder<'_> {
             }
             // Events the parser may add one day are no values, or it would break its users.
             _ => {}
-        }
-        Ok(())
-    }
-
-    fn refuse_tag(&self, custom: bool, span: Span) -> Result<(), Refusal> {
-        if custom {
-            return Err(refuse(
-                span,
-                "carries a tag, and tags have no meaning here",
-                None,
-            ));
         }
         Ok(())
     }
@@ -314,19 +280,12 @@ impl Builder<'_> {
         self.place(node, 0, size)
     }
 
-    fn add(&mut self, node: YamlNode, anchor: usize) -> Result<(), Refusal> {
-        self.place(node, anchor, 1)
-    }
-
     fn place(&mut self, node: YamlNode, anchor: usize, size: usize) -> Result<(), Refusal> {
         self.nodes += size;
         if self.nodes > MAX_NODES {
             let message = format!("makes the file larger than {MAX_NODES} values");
-            return Err(refuse(
-                node.span,
-                &message,
-                Some("aliases count each time they are used"),
-            ));
+            let hint = Some("aliases count each time they are used");
+            return Err(refuse(node.span, &message, hint));
         }
         if anchor > 0 {
             self.anchors.insert(anchor, node.clone());
@@ -341,29 +300,23 @@ impl Builder<'_> {
 
 fn refuse_key(key: &YamlNode) -> Result<(), Refusal> {
     match &key.body {
-        Body::Scalar { text, plain: true } if text == "<<" => Err(refuse(
-            key.span,
-            "is a merge key, and these are not supported",
-            Some(MERGE_HINT),
-        )),
+        Body::Scalar { text, plain: true } if text == "<<" => {
+            let hint = Some("write the keys out, or give a whole section as an alias");
+            let message = "is a merge key, and these are not supported";
+            Err(refuse(key.span, message, hint))
+        }
         Body::Scalar { .. } => Ok(()),
-        Body::List(_) | Body::Map(_) | Body::Item(..) => Err(refuse(
-            key.span,
-            "is not a name, so it cannot be a key",
-            None,
-        )),
+        Body::List(_) | Body::Map(_) | Body::Item(..) => {
+            let message = "is not a name, so it cannot be a key";
+            Err(refuse(key.span, message, None))
+        }
     }
 }
 
 fn too_deep(span: Span) -> Refusal {
-    refuse(
-        span,
-        &format!("is nested deeper than {MAX_DEPTH} levels"),
-        None,
-    )
+    let message = format!("is nested deeper than {MAX_DEPTH} levels");
+    refuse(span, &message, None)
 }
-
-const MERGE_HINT: &str = "write the keys out, or give a whole section as an alias";
 
 fn refuse(span: Span, message: &str, hint: Option<&'static str>) -> Refusal {
     Refusal {

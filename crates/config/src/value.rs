@@ -55,6 +55,25 @@ pub(crate) enum ValueLocation {
 }
 
 impl ValueLocation {
+    /// The place in a file.
+    pub(crate) const fn span(&self) -> Option<Span> {
+        if let Self::File(span) = self {
+            Some(*span)
+        } else {
+            None
+        }
+    }
+
+    /// The name of the source, and the beginning of a message about a value that is in no file.
+    pub(crate) fn source<'a>(&self, file: impl FnOnce(&Span) -> &'a str) -> (String, String) {
+        match self {
+            Self::File(span) => (file(span).to_owned(), String::new()),
+            Self::Environment(name) => ("environment".to_owned(), format!("variable `{name}`: ")),
+            Self::Argument(name) => ("arguments".to_owned(), format!("argument `{name}`: ")),
+            Self::Default => ("defaults".to_owned(), String::new()),
+        }
+    }
+
     /// Whether the name of a variable or an argument has this step.
     pub(crate) fn names(&self, step: &str) -> bool {
         match self {
@@ -99,7 +118,38 @@ pub(crate) struct ValueEntry {
 /// A section or a map: canonical or free names and what stands under them.
 pub(crate) type Branch = BTreeMap<String, ValueEntry>;
 
+/// A getter for each of these: the value, if it is of that kind.
+macro_rules! getters {
+    ($($name:ident: $kind:ident($type:ty);)*) => {
+        impl ValueEntry {$(
+            pub(crate) const fn $name(&self) -> Option<$type> {
+                if let Value::$kind(value) = &self.value { Some(*value) } else { None }
+            }
+        )*}
+    };
+}
+
+getters! {
+    flag: Flag(bool);
+    integer: Integer(i64);
+    float: Float(f64);
+    duration: Duration(Duration);
+    size: Size(u64);
+}
+
 impl ValueEntry {
+    /// A text, an address or the word of a choice.
+    pub(crate) fn text(&self) -> Option<&str> {
+        if let Value::Text(text) | Value::Url(text) = &self.value {
+            return Some(text);
+        }
+        if let Value::Choice(word) = self.value {
+            Some(word)
+        } else {
+            None
+        }
+    }
+
     pub(crate) const fn new(value: Value, spot: ValueLocation) -> Self {
         Self {
             value,
@@ -110,6 +160,12 @@ impl ValueEntry {
 
     pub(crate) const fn branch(spot: ValueLocation) -> Self {
         Self::new(Value::Branch(Branch::new()), spot)
+    }
+
+    /// Where its key stands, or else the value.
+    pub(crate) fn key_spot(&self) -> ValueLocation {
+        self.key
+            .map_or_else(|| self.spot.clone(), ValueLocation::File)
     }
 
     pub(crate) const fn as_branch(&self) -> Option<&Branch> {

@@ -33,7 +33,7 @@ const PARTS: &[(&str, u64)] = &[
 /// The name of all tests, where that of a part is asked for.
 pub(crate) const TOGETHER: &str = "all tests";
 
-/// What the tests of `part` may take.
+/// The time that the tests of `part` may take.
 pub(crate) fn of(part: &str) -> Duration {
     let listed = PARTS.iter().find(|(name, _)| *name == part);
     let seconds = match listed {
@@ -44,7 +44,7 @@ pub(crate) fn of(part: &str) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// What to say about `name` when it took longer than it may.
+/// The warning about `name` when it took longer than it may.
 pub(crate) fn warning(name: &str, took: Duration, budget: Duration) -> Option<String> {
     (took > budget).then(|| {
         format!(

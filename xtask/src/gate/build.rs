@@ -1,8 +1,8 @@
 //! Builds every test binary in one go.
 //!
-//! The binaries are then run directly instead of by `cargo test -p`: cargo unites the features of
-//! the packages it is asked for, so asking for one package at a time would build most dependencies
-//! once more for each of them.
+//! The binaries are then run directly instead of by `cargo test -p`. Cargo unites the features of the
+//! packages it is asked for. Asking for one package at a time would build most dependencies once more
+//! for each of them.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -15,7 +15,7 @@ use cargo_metadata::{Artifact, Message, Package, Target};
 
 use crate::workspace::Workspace;
 
-/// What a package's tests are run from.
+/// The programs of a package's tests.
 #[derive(Debug, Default)]
 pub(crate) struct Binaries {
     /// Test programs by the name of their target, in a stable order.

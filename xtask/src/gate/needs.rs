@@ -1,4 +1,4 @@
-//! What tests need from this machine, and what it cannot give.
+//! The needs of tests, and those that this machine cannot meet.
 
 use std::time::Instant;
 
@@ -11,7 +11,7 @@ use crate::java;
 use crate::services::{self, Outcome};
 use crate::workspace::Workspace;
 
-/// What could be met.
+/// The needs that could be met.
 #[derive(Debug, Default)]
 pub(crate) struct Needs {
     pub(crate) variables: Vec<(String, String)>,

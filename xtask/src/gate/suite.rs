@@ -14,15 +14,15 @@ use crate::gate::build::{Binaries, expected};
 use crate::gate::tally::Tally;
 use crate::workspace::Workspace;
 
-/// Test programs whose tests wait for a server or for a lease most of the time, by package and target,
-/// and how many of their tests run at once.
+/// Test programs, by package and target, and how many of their tests run at once: those that wait for a
+/// server or for a lease most of the time.
 const WAITING: &[(&str, &str, u32)] = &[
     ("tidegate-log", "test/kafka", 16),
     ("tidegate-log", "test/conformance", 16),
     ("tidegate-queue", "test/it", 6),
 ];
 
-/// What the tests find around them.
+/// The surroundings of the tests.
 #[derive(Debug, Default)]
 pub(crate) struct Surroundings {
     pub(crate) variables: Vec<(String, String)>,

@@ -1,4 +1,4 @@
-//! What passed, what failed, what was left out.
+//! The numbers of tests that passed, failed, or were left out.
 
 use std::fmt;
 use std::ops::AddAssign;
@@ -32,12 +32,12 @@ impl Tally {
 
     /// Adds up the result lines of one run of a test binary.
     ///
-    /// A run that went wrong counts as a failure even if no line says so: it may have been killed,
-    /// or may have aborted before it could print one. So does a run that began and has no result,
+    /// A run that went wrong counts as a failure even if no line says so. It may have been killed, or
+    /// may have aborted before it could print one. So does a run that began and has no result,
     /// however it ended: a test that exits takes all others with it. A run that went well and never
     /// began is a test with a `main` of its own.
     ///
-    /// What the harness calls a test and is none does not count: see [`is_no_test`].
+    /// An entry of the harness that is no test does not count: see [`is_no_test`].
     pub(crate) fn of_run(output: &str, went_well: bool) -> Self {
         let mut total = Self::default();
         let (mut begun, mut results, mut no_tests) = (0_u64, 0_u64, 0_u64);
@@ -88,8 +88,8 @@ fn is_beginning(line: &str) -> bool {
     counted == Some(true)
 }
 
-/// Whether the line is the success of something that tests nothing: the entry by which a test starts
-/// its own program once more, or a writer of files that are kept. Both do nothing when the gate runs
+/// Whether the line is the success of something that tests nothing. That is the entry by which a test
+/// starts its own program once more, or a writer of files that are kept. Both do nothing when the gate runs
 /// them.
 fn is_no_test(line: &str) -> bool {
     let passed = line
@@ -103,7 +103,7 @@ fn is_no_test(line: &str) -> bool {
 
 /// Reads `test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 2 filtered out; …`.
 ///
-/// What was filtered out counts as skipped: the gate filters only what this machine cannot run.
+/// A test that was filtered out counts as skipped: the gate filters only what this machine cannot run.
 fn result_line(line: &str) -> Option<Tally> {
     let (_, counts) = line.strip_prefix("test result: ")?.split_once(". ")?;
     let mut tally = Tally::default();

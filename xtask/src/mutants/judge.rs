@@ -28,7 +28,7 @@ pub(crate) struct Place {
     cargo: Command,
     pub(crate) tree: PathBuf,
     build: PathBuf,
-    /// What tests leave behind when they are killed; emptied after each.
+    /// The directory for files of killed tests; emptied after each.
     scratch: PathBuf,
     log: PathBuf,
 }
@@ -108,7 +108,7 @@ impl Place {
     }
 
     fn empty_scratch(&self) -> Result<()> {
-        // What was killed a moment ago may still be writing.
+        // A process that was killed a moment ago may still be writing.
         let mut tries = 0;
         while self.scratch.is_dir()
             && let Err(error) = fs::remove_dir_all(&self.scratch)

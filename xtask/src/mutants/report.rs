@@ -1,4 +1,4 @@
-//! What came out, for people and for the page about reliability.
+//! The results, for people and for the page about reliability.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

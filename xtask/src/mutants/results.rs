@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::mutants::list::Mutant;
 
-/// What became of a mutant.
+/// The end of a mutant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Verdict {

@@ -13,15 +13,15 @@ pub(crate) struct Scope {
 /// One test program.
 #[derive(Debug)]
 pub(crate) struct Stage {
-    /// What cargo is asked to build.
+    /// The targets that cargo is asked to build.
     pub(crate) target: &'static [&'static str],
     /// Tests that take long.
     pub(crate) skip: &'static [&'static str],
 }
 
-/// Mutants that these tests cannot judge, by what cargo-mutants calls them: without a server nothing
-/// of PostgreSQL runs, what `Debug` prints is read by people only, and of a `StoreFuture`, a future in a
-/// box, no guess of cargo-mutants compiles.
+/// Mutants that these tests cannot judge, by their names in cargo-mutants. Without a server nothing of
+/// PostgreSQL runs, and only people read the output of `Debug`. Of a `StoreFuture`, a future in a box, no
+/// guess of cargo-mutants compiles.
 pub(crate) const NOT_JUDGED: &[&str] = &[
     "_postgres",
     "impl Debug for",
@@ -56,7 +56,7 @@ const CONFORMANCE: Stage = Stage {
 /// Every file, those that are the cheapest to judge first. A program that has no test of a file is not
 /// asked about it.
 ///
-/// What only runs beside a server is not here: `queue/src/sql/postgres` and all of `log/src/kafka`
+/// Code that only runs beside a server is not here: `queue/src/sql/postgres` and all of `log/src/kafka`
 /// that talks to a broker. Its tests need that server, and a judgment would be one about its speed.
 pub(crate) const SCOPES: &[Scope] = &[
     Scope {

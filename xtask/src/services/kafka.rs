@@ -178,7 +178,7 @@ fn users() -> [String; 2] {
     SCRAMS.map(|scram| format!("{scram}=[name={SASL_USER},password={SASL_PASSWORD}]"))
 }
 
-/// What storage is formatted with. It is noted beside the storage.
+/// The formatting of the storage, which is noted beside it.
 fn formatting() -> String {
     format!("{CLUSTER_ID} {}\n", users().join(" "))
 }

@@ -1,8 +1,8 @@
 //! Loopback ports that a service keeps from one start to the next.
 //!
-//! A killed server comes back at its old address, so whoever holds that address only sees an outage.
-//! Ports are taken below the range from which outgoing connections draw; otherwise a client could
-//! sit on the port by chance just when the server wants it back.
+//! A killed server comes back at its old address, so its clients only see an outage. Ports are taken
+//! below the range from which outgoing connections draw. Otherwise a client could sit on the port by
+//! chance just when the server wants it back.
 
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener};

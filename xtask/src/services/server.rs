@@ -1,4 +1,4 @@
-//! What every server must be able to do for `up`, `down` and `status`.
+//! The work of every server for `up`, `down` and `status`.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::time::Duration;

@@ -100,7 +100,7 @@ const KNOWLEDGE: [Knowledge; 6] = [
 const CORE: &str = "tidegate-core";
 const CORE_LIMIT: usize = 30;
 
-/// What cargo knows about our packages.
+/// Cargo's knowledge of our packages.
 #[derive(Debug, Default)]
 pub(crate) struct Members {
     members: Vec<Member>,

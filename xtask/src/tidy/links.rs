@@ -141,7 +141,7 @@ fn links(text: &str) -> Vec<(usize, String)> {
     found
 }
 
-/// What can stand behind `#`: the headings as GitHub names them, and explicit ids.
+/// The names that can stand behind `#`: the headings as GitHub names them, and explicit ids.
 fn anchors(text: &str) -> BTreeSet<String> {
     let mut anchors = BTreeSet::new();
     for (_, line) in prose(text) {

@@ -1,7 +1,7 @@
 //! Every promise has a test that carries its number, and every such number is a promise.
 //!
 //! A promise is a line `- **B03** text` in `docs/promises.md`; its tests are named `b03_…`. Rules of
-//! a conformance suite are plain functions until a macro makes tests of them, so functions in files
+//! a conformance suite are plain functions until a macro makes tests of them. So functions in files
 //! or directories named `conformance` count as tests.
 
 use std::collections::BTreeMap;

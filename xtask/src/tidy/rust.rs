@@ -143,7 +143,7 @@ fn character(text: &str) -> Option<usize> {
     let inner = text.strip_prefix('\'')?;
     let first = inner.chars().next()?;
     if first == '\\' {
-        // What is escaped may itself be a quote.
+        // The escaped character may itself be a quote.
         let from = 2;
         return inner.get(from..)?.find('\'').map(|end| 1 + from + end + 1);
     }

@@ -24,7 +24,7 @@ fn fresh(name: &str) -> String {
     format!("xtask-{name}-{}-{}", std::process::id(), now.as_nanos())
 }
 
-/// What a client said, for the message of a failed assertion.
+/// The output of a client, for the message of a failed assertion.
 fn said(output: &Output) -> String {
     format!(
         "{}: {}{}",

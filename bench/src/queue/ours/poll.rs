@@ -57,7 +57,7 @@ async fn claim(queue: Queue, tally: Arc<Tally>) {
 }
 
 impl Tally {
-    /// What was answered; none when somebody else was in the way, which is counted.
+    /// The answer; none when somebody else was in the way, which is counted.
     fn judge<T>(&self, answer: Result<T, QueueError>) -> Option<T> {
         match answer {
             Ok(value) => Some(value),

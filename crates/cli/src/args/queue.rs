@@ -144,7 +144,7 @@ pub(crate) struct QueuePublish {
     pub(crate) type_name: String,
     /// The payload of one event, as JSON, instead of standard input
     pub(crate) payload: Option<String>,
-    /// What orders them: events of one key are handled one after the other
+    /// The key that orders them: events of one key are handled one after the other
     #[arg(long)]
     pub(crate) key: Option<String>,
     /// A header of each event; may be repeated

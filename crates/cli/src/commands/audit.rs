@@ -5,7 +5,7 @@ use tidegate_core::iso_time;
 
 use crate::args::{AuditArgs, Output};
 use crate::parts::InspectionTargets;
-use crate::report::{ErrorReport, Exit, print, print_json};
+use crate::report::{ErrorReport, Exit};
 use crate::table;
 
 pub(crate) async fn run(arguments: &AuditArgs, output: Output) -> Result<Exit, ErrorReport> {
@@ -28,15 +28,8 @@ pub(crate) async fn run(arguments: &AuditArgs, output: Output) -> Result<Exit, E
         audited.extend(component.audit().await?);
     }
     let audit = Audit::new(audited);
-    match output {
-        Output::Json => print_json(&audit)?,
-        Output::Table => print(&text(&audit))?,
-    }
-    Ok(if audit.unaccounted == 0 {
-        Exit::Ok
-    } else {
-        Exit::Loss
-    })
+    output.print(&audit, || text(&audit))?;
+    Ok(Exit::Loss.unless(audit.unaccounted == 0))
 }
 
 fn text(audit: &Audit) -> String {
@@ -113,8 +106,6 @@ fn line(missing: &Discrepancy) -> String {
         Bucket::Hour(hour) => iso_time(hour * 3_600_000),
         Bucket::Day(day) => iso_time(day * 86_400_000),
     };
-    let born = born
-        .map(|born| format!(", from {born}"))
-        .unwrap_or_default();
+    let born = born.map_or_else(String::new, |born| format!(", from {born}"));
     format!("{what} (place {place}, bucket {bucket}{born}, count {count})")
 }

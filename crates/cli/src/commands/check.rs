@@ -38,11 +38,7 @@ pub(crate) fn run(file: &Path, rate: u64, output: Output) -> Result<Exit, ErrorR
             ))?;
         }
     }
-    Ok(if loaded.problems.is_empty() {
-        Exit::Ok
-    } else {
-        Exit::Findings
-    })
+    Ok(Exit::Findings.unless(loaded.problems.is_empty()))
 }
 
 /// Something worth knowing that is not wrong.

@@ -6,9 +6,10 @@ use std::time::Duration;
 use tidegate_core::env::{Entropy, system};
 
 use crate::args::{DemoArgs, Output};
-use crate::demo::{DemoFrame, Ending, LogStory, QueueStory, Story, Tale};
-use crate::report::{ErrorReport, Exit, is_drawable, print, print_json};
-use crate::table;
+use crate::demo::{
+    DemoFindings, DemoFrame, DemoVerdict, LogStory, QueueStory, Scene, Story, equation, tell,
+};
+use crate::report::{ErrorReport, Exit, is_drawable, print};
 
 /// Real time per frame on a terminal: the story takes about seven seconds.
 const PACE: Duration = Duration::from_millis(45);
@@ -18,55 +19,43 @@ pub(crate) fn run(arguments: &DemoArgs, output: Output) -> Result<Exit, ErrorRep
         .seed
         .unwrap_or_else(|| system::system_entropy().next_u64());
     match arguments.name.as_str() {
-        LogStory::NAME => tell(LogStory::new(seed), output),
-        QueueStory::NAME => tell(QueueStory::new(seed), output),
-        _ => tell(Story::new(seed), output),
+        LogStory::NAME => play(LogStory::new(seed), output),
+        QueueStory::NAME => play(QueueStory::new(seed)?, output),
+        _ => play(Story::new(seed), output),
     }
 }
 
-fn tell(story: impl Tale, output: Output) -> Result<Exit, ErrorReport> {
+fn play(scene: impl Scene, output: Output) -> Result<Exit, ErrorReport> {
     let verdict = match output {
-        Output::Json => story.run(|_| {})?,
+        Output::Json => tell(scene, |_| {})?,
         Output::Table if is_drawable() => {
             let mut drawing = Drawing {
                 width: width(),
                 lines: 0,
             };
-            story.run(|frame| drawing.draw(frame))?
+            tell(scene, |frame| drawing.draw(frame))?
         }
         Output::Table => {
             let mut lines = Lines::default();
-            let verdict = story.run(|frame| lines.show(frame))?;
+            let verdict = tell(scene, |frame| lines.show(frame))?;
             lines.finish()?;
             verdict
         }
     };
-    match output {
-        Output::Json => print_json(&verdict)?,
-        Output::Table => print_verdict(&verdict)?,
-    }
-    Ok(if verdict.is_good() {
-        Exit::Ok
-    } else {
-        Exit::Loss
-    })
+    output.print(&verdict, || verdict_text(&verdict))?;
+    Ok(Exit::Loss.unless(verdict.is_good()))
 }
 
-fn print_verdict(verdict: &impl Ending) -> Result<(), ErrorReport> {
-    print("")?;
-    for line in verdict.lines() {
-        print(&line)?;
-    }
-    let sign = if verdict.is_good() {
-        "✓ the books balance"
-    } else {
-        "✗ the books do NOT balance"
+fn verdict_text(verdict: &DemoVerdict<impl DemoFindings>) -> String {
+    let sign = match verdict.is_good() {
+        true => "✓ the books balance",
+        false => "✗ the books do NOT balance",
     };
-    let again = verdict.again();
-    print(&format!("{sign}   (same story again: {again})"))
+    let (lines, again) = (verdict.lines().join("\n"), verdict.again());
+    format!("\n{lines}\n{sign}   (same story again: {again})")
 }
 
-/// One line per phase, for logs and pipes: what was true when the phase ended.
+/// One line per phase, for logs and pipes: the books when the phase ended.
 #[derive(Default)]
 struct Lines {
     last: Option<(usize, String)>,
@@ -101,7 +90,7 @@ fn line(frame: &DemoFrame) -> String {
         frame.phases,
         frame.phase,
         frame.at.as_secs_f64(),
-        table::equation(&frame.account),
+        equation(&frame.account),
         frame.note
     )
 }
@@ -121,13 +110,9 @@ fn width() -> usize {
     let told = std::env::var("COLUMNS")
         .ok()
         .and_then(|text| text.parse().ok());
-    let asked = || {
-        comfy_table::Table::new()
-            .use_stderr()
-            .width()
-            .map(usize::from)
-    };
-    let columns = told.or_else(asked).unwrap_or(MAX_WIDTH + 1);
+    let asked = || comfy_table::Table::new().use_stderr().width();
+    let columns = told.or_else(|| asked().map(usize::from));
+    let columns = columns.unwrap_or(MAX_WIDTH + 1);
     columns.saturating_sub(1).clamp(1, MAX_WIDTH)
 }
 
@@ -185,7 +170,7 @@ mod tests {
 
     #[test]
     fn no_line_is_wider_than_the_terminal() {
-        let told = Story::new(7).run(|frame| {
+        let told = tell(Story::new(7), |frame| {
             for width in [1, 20, 24, 25, 40, MAX_WIDTH] {
                 for line in picture(frame, width) {
                     assert!(line.chars().count() <= width, "{width}: {line}");

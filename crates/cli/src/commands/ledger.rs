@@ -3,8 +3,8 @@
 use tidegate_client::{ProcessClient, reachable};
 
 use crate::args::{self, Output};
-use crate::report::{ErrorReport, Exit, MessageFormat, print, print_json};
-use crate::{settings, table};
+use crate::report::{ErrorReport, Exit, MessageFormat, print_ledger};
+use crate::settings;
 
 pub(crate) async fn run(arguments: &args::LedgerArgs, output: Output) -> Result<Exit, ErrorReport> {
     let target = target(arguments)?;
@@ -14,15 +14,7 @@ pub(crate) async fn run(arguments: &args::LedgerArgs, output: Output) -> Result<
         ErrorReport::of("ledger.unreachable", &doing, &error)
             .with_hint("is `tidegate run` running there? see docs/errors/ledger.unreachable.md")
     })?;
-    match output {
-        Output::Json => print_json(&ledger)?,
-        Output::Table => print(&table::ledger(&ledger))?,
-    }
-    Ok(if ledger.balanced {
-        Exit::Ok
-    } else {
-        Exit::Loss
-    })
+    print_ledger(&ledger, output)
 }
 
 /// As said on the command line, else as configured.

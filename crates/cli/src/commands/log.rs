@@ -14,7 +14,7 @@ use tidegate_log::{EmbeddedConfig, LogBackend, LogError};
 use crate::args::{LogDir, Output};
 use crate::confirm::confirm;
 use crate::log::{configured, must_hold_a_log};
-use crate::report::{ErrorReport, Exit, print, print_json, say};
+use crate::report::{ErrorReport, Exit, say};
 use crate::table;
 
 /// The wait before a second look at what seems wrong: a running process moves records from file to
@@ -43,10 +43,7 @@ pub(crate) fn list(arguments: &LogDir, output: Output) -> Result<Exit, ErrorRepo
         path: dir.clone(),
         why: "its manifest is missing".to_owned(),
     })?;
-    match output {
-        Output::Json => print_json(&listing_json(&listing))?,
-        Output::Table => print(&listing_text(&listing))?,
-    }
+    output.print(&listing_json(&listing), || listing_text(&listing))?;
     Ok(Exit::Ok)
 }
 
@@ -150,43 +147,31 @@ pub(crate) fn check(arguments: &LogDir, output: Output) -> Result<Exit, ErrorRep
     let look = || embedded::check(&SystemDisk, &dir);
     let mut checked = look()?;
     if !checked.problems.is_empty() {
-        // What is only on its way is as it should be a moment later.
+        // A record that is only on its way is in its place a moment later.
         std::thread::sleep(PAUSE);
         let before = std::mem::replace(&mut checked, look()?).problems;
         checked.problems.retain(|problem| before.contains(problem));
     }
-    let losses = checked
-        .problems
-        .iter()
-        .filter(|found| found.is_loss())
-        .count();
-    match output {
-        Output::Json => {
-            let findings: Vec<_> = checked.problems.iter().map(finding_json).collect();
-            print_json(&json!({
-                "directory": dir, "segments": checked.segments, "groups": checked.groups,
-                "findings": findings,
-            }))?;
-        }
-        Output::Table => {
-            for problem in &checked.problems {
-                print(&format!("{}: {problem}", level(problem)))?;
-            }
-            print(&format!(
-                "{}: {}, {}, {}, {}",
-                dir.display(),
-                table::counted(checked.segments, "segment"),
-                table::counted(checked.groups, "journaled commit"),
-                table::counted(losses as u64, "problem"),
-                table::counted((checked.problems.len() - losses) as u64, "note"),
-            ))?;
-        }
-    }
-    Ok(if losses == 0 {
-        Exit::Ok
-    } else {
-        Exit::Findings
-    })
+    let problems = checked.problems.iter();
+    let losses = problems.clone().filter(|found| found.is_loss()).count();
+    let findings: Vec<_> = problems.clone().map(finding_json).collect();
+    let document = json!({
+        "directory": dir, "segments": checked.segments, "groups": checked.groups,
+        "findings": findings,
+    });
+    output.print(&document, || {
+        let lines = problems.map(|problem| format!("{}: {problem}\n", level(problem)));
+        format!(
+            "{}{}: {}, {}, {}, {}",
+            lines.collect::<String>(),
+            dir.display(),
+            table::counted(checked.segments, "segment"),
+            table::counted(checked.groups, "journaled commit"),
+            table::counted(losses as u64, "problem"),
+            table::counted((checked.problems.len() - losses) as u64, "note"),
+        )
+    })?;
+    Ok(Exit::Findings.unless(losses == 0))
 }
 
 fn level(problem: &LogProblem) -> &'static str {
@@ -225,43 +210,29 @@ pub(crate) fn repair(arguments: &LogDir, yes: bool, output: Output) -> Result<Ex
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let plan = embedded::plan_repair(&SystemDisk, &*clock, &dir)?;
     let what = plan_text(&dir, &plan);
-    let unconfirmed = ErrorReport::new(
-        "repair.unconfirmed",
-        format!("{what}; this was not confirmed"),
-    );
-    let unconfirmed =
-        unconfirmed.with_hint("give `--yes`; `tidegate log check` says what would be given up");
     if yes {
         say(&what);
     }
+    let message = format!("{what}; this was not confirmed");
+    let unconfirmed = ErrorReport::new("repair.unconfirmed", message)
+        .with_hint("give `--yes`; `tidegate log check` says what would be given up");
     confirm(&what, yes, unconfirmed)?;
     let disk: Arc<dyn Disk> = Arc::new(SystemDisk);
     let write = system_entropy().next_u64();
-    let repaired = embedded::repair(&disk, &clock, config, write);
-    let repaired = repaired?;
-    match output {
-        Output::Json => {
-            let repaired: Vec<_> = repaired.iter().map(repaired_json).collect();
-            print_json(&json!({ "directory": dir, "repaired": repaired }))?;
-        }
-        Output::Table => {
-            for done in &repaired {
-                print(&repaired_text(done))?;
-            }
-            print(&match repaired.len() {
-                0 => format!("{}: nothing was to be repaired", dir.display()),
-                count => format!(
-                    "{}: {}",
-                    dir.display(),
-                    table::counted(count as u64, "repair")
-                ),
-            })?;
-        }
-    }
+    let repaired = embedded::repair(&disk, &clock, config, write)?;
+    let all: Vec<_> = repaired.iter().map(repaired_json).collect();
+    output.print(&json!({ "directory": dir, "repaired": all }), || {
+        let lines = repaired.iter().map(|done| repaired_text(done) + "\n");
+        let count = match repaired.len() {
+            0 => "nothing was to be repaired".to_owned(),
+            count => table::counted(count as u64, "repair"),
+        };
+        format!("{}{}: {count}", lines.collect::<String>(), dir.display())
+    })?;
     Ok(Exit::Ok)
 }
 
-/// What a repair is about to do, in numbers.
+/// The plan of a repair, in numbers.
 fn plan_text(dir: &Path, plan: &RepairPlan) -> String {
     let events = |count| table::counted(count, "event");
     let mut text = format!(

@@ -12,7 +12,7 @@ use tidegate_queue::{ProjectionState, QueueError, Rebuild};
 use super::queue::open;
 use crate::args::{Output, ProjectionArgs, ProjectionRebuild, StoreAt};
 use crate::confirm::confirm;
-use crate::report::{ErrorReport, Exit, is_drawable, print, print_json, say};
+use crate::report::{ErrorReport, Exit, is_drawable, say};
 use crate::store::OpenedStore;
 use crate::table;
 
@@ -31,24 +31,22 @@ pub(crate) async fn run(command: &ProjectionArgs, output: Output) -> Result<Exit
 
 async fn list(at: &StoreAt, output: Output) -> Result<Exit, ErrorReport> {
     let opened = open(at).await?;
-    let states = opened.queue.projections().await;
-    let states = states.map_err(|error| opened.report(&error))?;
-    match output {
-        Output::Json => print_json(&json!({ "projections": states }))?,
-        Output::Table if states.is_empty() => print("no projection has begun")?,
-        Output::Table => {
-            let rows = states.iter().map(|state| {
-                vec![
-                    state.name.clone(),
-                    state.position.to_string(),
-                    state.lag.to_string(),
-                    rebuild_text(state.rebuild),
-                ]
-            });
-            let header = ["projection", "position", "lag", "rebuild"];
-            print(&table::grid(&header, rows.collect()))?;
+    let states = opened.checked(opened.queue.projections().await)?;
+    output.print(&json!({ "projections": states }), || {
+        if states.is_empty() {
+            return "no projection has begun".to_owned();
         }
-    }
+        let rows = states.iter().map(|state| {
+            vec![
+                state.name.clone(),
+                state.position.to_string(),
+                state.lag.to_string(),
+                rebuild_text(state.rebuild),
+            ]
+        });
+        let header = ["projection", "position", "lag", "rebuild"];
+        table::grid(&header, rows.collect())
+    })?;
     Ok(Exit::Ok)
 }
 
@@ -66,24 +64,21 @@ async fn rebuild(arguments: &ProjectionRebuild, output: Output) -> Result<Exit, 
     // Also for taking a request back, so that a wrong name is said.
     state_of(&opened, name).await?;
     let what = if arguments.withdraw {
-        let withdrawn = opened.queue.withdraw_rebuild(name).await;
-        withdrawn.map_err(|error| opened.report(&error))?;
+        opened.checked(opened.queue.withdraw_rebuild(name).await)?;
         "withdrawn"
     } else {
-        let before = opened.queue.rebuilds(name).await;
-        let before = before.map_err(|error| opened.report(&error))?;
+        let before = opened.checked(opened.queue.rebuilds(name).await)?;
         let requested = match arguments.partial {
             true => opened.queue.request_partial_rebuild(name).await,
             false => opened.queue.request_rebuild(name).await,
         };
-        requested.map_err(|error| opened.report(&error))?;
+        opened.checked(requested)?;
         match arguments.no_wait {
             true => "requested",
             false => {
                 let env = Env::system();
                 wait(&opened, name, arguments.timeout, &*env.clock).await?;
-                let after = opened.queue.rebuilds(name).await;
-                let after = after.map_err(|error| opened.report(&error))?;
+                let after = opened.checked(opened.queue.rebuilds(name).await)?;
                 if after <= before {
                     return Err(withdrawn(name));
                 }
@@ -91,22 +86,16 @@ async fn rebuild(arguments: &ProjectionRebuild, output: Output) -> Result<Exit, 
             }
         }
     };
-    match output {
-        Output::Json => print_json(&json!({ "projection": name, "state": what }))?,
-        Output::Table => print(&format!("{name}: {what}"))?,
-    }
+    let document = json!({ "projection": name, "state": what });
+    output.print(&document, || format!("{name}: {what}"))?;
     Ok(Exit::Ok)
 }
 
 async fn state_of(opened: &OpenedStore, name: &str) -> Result<ProjectionState, ErrorReport> {
-    let found = async {
-        let mut states = opened.queue.projections().await?.into_iter();
-        let found = states.find(|state| state.name == name);
-        found.ok_or_else(|| QueueError::UnknownProjection {
-            name: name.to_owned(),
-        })
-    };
-    found.await.map_err(|error| opened.report(&error))
+    let states = opened.checked(opened.queue.projections().await)?;
+    let found = states.into_iter().find(|state| state.name == name);
+    let name = name.to_owned();
+    opened.checked(found.ok_or(QueueError::UnknownProjection { name }))
 }
 
 /// Returns once the request is gone: it was served, or taken back.
@@ -181,14 +170,12 @@ async fn forget(name: &str, yes: bool, at: &StoreAt, output: Output) -> Result<E
         "`{name}` loses its position, and the log is not kept for it any more; its tables stay, and \
          should it run again, it is rebuilt from what the log has by then"
     );
-    let unconfirmed = format!("{what}; this was not confirmed");
-    let unconfirmed = ErrorReport::new("forget.unconfirmed", unconfirmed).with_hint("give `--yes`");
+    let message = format!("{what}; this was not confirmed");
+    let unconfirmed = ErrorReport::new("forget.unconfirmed", message).with_hint("give `--yes`");
     confirm(&what, yes, unconfirmed)?;
-    let forgotten = opened.queue.forget_projection(name).await;
-    forgotten.map_err(|error| opened.report(&error))?;
-    match output {
-        Output::Json => print_json(&json!({ "forgotten": name }))?,
-        Output::Table => print(&format!("{name}: forgotten"))?,
-    }
+    opened.checked(opened.queue.forget_projection(name).await)?;
+    output.print(&json!({ "forgotten": name }), || {
+        format!("{name}: forgotten")
+    })?;
     Ok(Exit::Ok)
 }

@@ -53,14 +53,11 @@ async fn number_of(
         EventRef::Number(number) => return Ok(Ok(number)),
         EventRef::Id(id) => id,
     };
-    let found = opened.queue.store().find(id).await;
-    let found = found.map_err(|error| opened.report(&error))?;
-    Ok(found.map(|sighting| sighting.number).ok_or_else(|| {
-        ErrorReport::new(
-            "queue.unknown",
-            format!("there is no event {id} in the queue or in its log"),
-        )
-        .with_hint("`tidegate where` looks everywhere else as well")
+    let found = opened.checked(opened.queue.store().find(id).await)?;
+    Ok(found.map(|found| found.number).ok_or_else(|| {
+        let message = format!("there is no event {id} in the queue or in its log");
+        ErrorReport::new("queue.unknown", message)
+            .with_hint("`tidegate where` looks everywhere else as well")
     }))
 }
 

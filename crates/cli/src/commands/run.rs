@@ -11,9 +11,9 @@ use tidegate_server::{Exporter, Health, Server, ServerConfig};
 
 use crate::args::{ConfigFile, Output};
 use crate::parts::{self, Process};
-use crate::report::{ErrorReport, Exit, MessageFormat, print, print_json, say};
+use crate::report::{ErrorReport, Exit, MessageFormat, print_ledger, say};
+use crate::settings;
 use crate::signals::Signals;
-use crate::{settings, table};
 
 /// The least time that closing gets, however short `shutdown-timeout` is.
 const LEAST_CLOSE: Duration = Duration::from_secs(1);
@@ -27,7 +27,7 @@ pub(crate) async fn run(
     let mut settings = settings::read(arguments)?;
     settings.loaded.require_built(&parts::built());
     let config = settings::checked(settings.loaded, format)?;
-    // From here on a signal means a drain: whoever can reach us, or read that we run, may send one.
+    // From here on a signal means a drain: others can reach us, or read that we run, and may send one.
     let signals = Signals::register()?;
     let exporter = Exporter::install()
         .map_err(|error| ErrorReport::of("internal", "cannot start the metrics", &error))?;
@@ -60,15 +60,7 @@ pub(crate) async fn run(
         ledger = process.end(tasks) => ledger?,
         () = clock.sleep(to_close.max(LEAST_CLOSE)) => return Err(not_closed()),
     };
-    match output {
-        Output::Json => print_json(&ledger)?,
-        Output::Table => print(&table::ledger(&ledger))?,
-    }
-    Ok(if ledger.balanced {
-        Exit::Ok
-    } else {
-        Exit::Loss
-    })
+    print_ledger(&ledger, output)
 }
 
 fn not_closed() -> ErrorReport {
@@ -97,10 +89,15 @@ fn announce(process: &Process, address: SocketAddr, file: Option<&Path>, format:
             let parts: String = parts
                 .map(|(name, at)| format!("  ✓ {name:<8} {at}\n"))
                 .collect();
+            let demo = if cfg!(feature = "demo") {
+                "tidegate demo log     "
+            } else {
+                ""
+            };
             say(&format!(
                 "tidegate {version} · {source}\n{parts}  ✓ server   http://{address}   \
                  (health /readyz, metrics /metrics, books /tidegate/ledger, API /openapi.json)\n  \
-                 try:  tidegate demo log     tidegate ledger --url http://{address}"
+                 try:  {demo}tidegate ledger --url http://{address}"
             ));
         }
     }

@@ -1,21 +1,16 @@
 //! `tidegate send`.
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::Read;
 
 use serde::Serialize;
 use tidegate_core::env::Env;
 use tidegate_core::{EventId, EventIds, Topic};
 use tidegate_log::{Append, EVENT_ID, Log, LogError, Record};
 
+use super::input::InputLines;
 use crate::args::{Output, SendArgs};
 use crate::log;
 use crate::report::{ErrorReport, Exit, print_bytes};
-
-/// Records, and about how many bytes, that are handed over at once.
-const RECORDS: usize = 500;
-const BYTES: usize = 128 * 1024;
-/// The longest line that is read: more than any log takes.
-const LINE: u64 = 1024 * 1024 * 1024;
 
 /// A record that was sent.
 #[derive(Debug, Serialize)]
@@ -71,39 +66,16 @@ struct Sender<'a> {
 }
 
 impl Sender<'_> {
-    /// Sends every line. What has come so far is sent before anything more is waited for.
+    /// Sends every line.
     async fn send_lines(&self, input: impl Read) -> Result<(), ErrorReport> {
-        let mut lines = BufReader::with_capacity(BYTES, input);
-        let mut values = Vec::new();
-        let mut bytes = 0;
-        loop {
-            let mut line = Vec::new();
-            let read = lines.by_ref().take(LINE).read_until(b'\n', &mut line);
-            let read = read.map_err(|error| {
-                ErrorReport::of("input.failed", "cannot read standard input", &error)
-            })?;
-            if read > 0 {
-                if line.last() == Some(&b'\n') {
-                    line.pop();
-                }
-                bytes += line.len();
-                values.push(Some(line));
-            }
-            let is_more_here = lines.buffer().contains(&b'\n');
-            if read == 0 || !is_more_here || values.len() >= RECORDS || bytes >= BYTES {
-                self.send(std::mem::take(&mut values)).await?;
-                bytes = 0;
-            }
-            if read == 0 {
-                return Ok(());
-            }
+        let mut input = InputLines::new(input);
+        while let Some(lines) = input.next_batch()? {
+            self.send(lines.into_iter().map(Some).collect()).await?;
         }
+        Ok(())
     }
 
     async fn send(&self, values: Vec<Option<Vec<u8>>>) -> Result<(), ErrorReport> {
-        if values.is_empty() {
-            return Ok(());
-        }
         let mut ids = Vec::with_capacity(values.len());
         let mut appends = Vec::with_capacity(values.len());
         for value in values {
@@ -121,24 +93,11 @@ impl Sender<'_> {
                 partition: position.at.partition.0,
                 offset: position.offset.0,
             };
-            match self.output {
-                Output::Json => {
-                    let line = serde_json::to_vec(&sent);
-                    text.extend(line.map_err(|error| {
-                        ErrorReport::of("internal", "cannot write JSON", &error)
-                    })?);
-                }
-                Output::Table => {
-                    let Sent {
-                        id,
-                        partition,
-                        offset,
-                        ..
-                    } = sent;
-                    text.extend(format!("{id}  {partition}:{offset}").into_bytes());
-                }
-            }
-            text.push(b'\n');
+            let Sent {
+                partition, offset, ..
+            } = sent;
+            let line = || format!("{id}  {partition}:{offset}");
+            self.output.add_line(&mut text, &sent, line)?;
         }
         print_bytes(&text)
     }
@@ -162,8 +121,8 @@ impl Sender<'_> {
     }
 }
 
-/// The report of records that were not sent, or of which nobody knows: then it names them, because whoever
-/// is to look for them has seen no id.
+/// The report of records that were not sent, or whose outcome is unknown: then it names them, because no id
+/// of them was printed.
 fn failed(error: LogError, ids: &[EventId]) -> ErrorReport {
     let code = error.code();
     let report = ErrorReport::from(error);

@@ -33,7 +33,7 @@ pub(crate) fn man(output: Output) -> Result<Exit, ErrorReport> {
     write(&written, output)
 }
 
-/// Shells and `man` read their own formats; whoever asks for JSON gets them as a text in it.
+/// Shells and `man` read their own formats; JSON holds them as a text.
 fn write(bytes: &[u8], output: Output) -> Result<Exit, ErrorReport> {
     match output {
         Output::Table => print_bytes(bytes)?,

@@ -1,4 +1,4 @@
-//! `tidegate spill`, and what other commands share with it.
+//! `tidegate spill`, and the spill directories of other commands.
 
 mod replay;
 
@@ -16,7 +16,7 @@ use tidegate_logger::spill::{
 };
 
 use crate::args::{Output, SpillDirs};
-use crate::report::{ErrorReport, Exit, print, print_json, say};
+use crate::report::{ErrorReport, Exit, say};
 use crate::{settings, table};
 
 pub(crate) use replay::replay;
@@ -71,18 +71,14 @@ fn must_be_there(dir: &Path) -> Result<(), ErrorReport> {
 /// `tidegate spill ls`.
 pub(crate) fn list(dir: &Path, output: Output) -> Result<Exit, ErrorReport> {
     let inspection = look(dir)?;
-    match output {
-        Output::Json => {
-            let files: Vec<_> = inspection.files.iter().map(file_json).collect();
-            print_json(&json!({
-                "component": SpillDirectory::name_of(dir), "waiting": inspection.waiting(), "files": files,
-            }))?;
-        }
-        Output::Table if inspection.files.is_empty() => {
-            print(&format!("{}: no spill files", dir.display()))?;
-        }
-        Output::Table => print(&listing(&inspection))?,
-    }
+    let files: Vec<_> = inspection.files.iter().map(file_json).collect();
+    let component = SpillDirectory::name_of(dir);
+    let document =
+        json!({ "component": component, "waiting": inspection.waiting(), "files": files });
+    output.print(&document, || match files.is_empty() {
+        true => format!("{}: no spill files", dir.display()),
+        false => listing(&inspection),
+    })?;
     Ok(Exit::Ok)
 }
 
@@ -90,7 +86,7 @@ pub(crate) fn list(dir: &Path, output: Output) -> Result<Exit, ErrorReport> {
 pub(crate) fn check(dir: &Path, output: Output) -> Result<Exit, ErrorReport> {
     let mut inspection = look(dir)?;
     if !inspection.findings.is_empty() {
-        // What is only on its way is somewhere else a moment later.
+        // A line that is only on its way is somewhere else a moment later.
         std::thread::sleep(PAUSE);
         let before = std::mem::replace(&mut inspection, look(dir)?).findings;
         inspection
@@ -99,38 +95,30 @@ pub(crate) fn check(dir: &Path, output: Output) -> Result<Exit, ErrorReport> {
     }
     let is_problem = |finding: &&SpillFinding| finding.level == FindingLevel::Problem;
     let problems = inspection.findings.iter().filter(is_problem).count();
-    match output {
-        Output::Json => {
-            let files: Vec<_> = inspection.files.iter().map(file_json).collect();
-            print_json(&json!({
-                "component": SpillDirectory::name_of(dir), "files": files, "findings": inspection.findings,
-            }))?;
+    let files: Vec<_> = inspection.files.iter().map(file_json).collect();
+    let (component, findings) = (SpillDirectory::name_of(dir), &inspection.findings);
+    let document = json!({ "component": component, "files": files, "findings": findings });
+    output.print(&document, || {
+        let mut text = String::new();
+        for finding in findings {
+            let level = match finding.level {
+                FindingLevel::Problem => "problem",
+                FindingLevel::Note => "note",
+            };
+            text.push_str(&format!("{level}: {finding}\n"));
         }
-        Output::Table => {
-            for finding in &inspection.findings {
-                let level = match finding.level {
-                    FindingLevel::Problem => "problem",
-                    FindingLevel::Note => "note",
-                };
-                print(&format!("{level}: {finding}"))?;
-            }
-            let lines: u64 = inspection.files.iter().map(|f| f.lines + f.replayed).sum();
-            let notes = inspection.findings.len() - problems;
-            print(&format!(
-                "{}: {}, {}, {}, {}",
-                dir.display(),
-                table::counted(inspection.files.len() as u64, "file"),
-                table::counted(lines, "line"),
-                table::counted(problems as u64, "problem"),
-                table::counted(notes as u64, "note"),
-            ))?;
-        }
-    }
-    Ok(if problems == 0 {
-        Exit::Ok
-    } else {
-        Exit::Findings
-    })
+        let lines: u64 = inspection.files.iter().map(|f| f.lines + f.replayed).sum();
+        let notes = findings.len() - problems;
+        format!(
+            "{text}{}: {}, {}, {}, {}",
+            dir.display(),
+            table::counted(files.len() as u64, "file"),
+            table::counted(lines, "line"),
+            table::counted(problems as u64, "problem"),
+            table::counted(notes as u64, "note"),
+        )
+    })?;
+    Ok(Exit::Findings.unless(problems == 0))
 }
 
 fn look(dir: &Path) -> Result<SpillInspection, ErrorReport> {

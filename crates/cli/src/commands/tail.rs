@@ -37,7 +37,7 @@ pub(crate) async fn run(arguments: &TailArgs, output: Output) -> Result<Exit, Er
     };
     let followed = tokio::select! {
         biased;
-        // Whoever presses Ctrl-C has seen enough.
+        // A user who presses Ctrl-C has seen enough.
         () = signals.next() => Ok(Exit::Ok),
         followed = tail.follow(&topic, &env) => followed,
     };
@@ -55,8 +55,7 @@ struct Following<'a> {
 
 impl Following<'_> {
     async fn follow(&self, topic: &tidegate_core::Topic, env: &Env) -> Result<Exit, ErrorReport> {
-        let described = self.log.describe(topic).await;
-        let described = described?;
+        let described = self.log.describe(topic).await?;
         let partitions = match self.arguments.partition {
             None => described.partitions,
             Some(number) => {
@@ -112,13 +111,8 @@ impl Following<'_> {
             left -= shown.len() as u64;
             let mut text = Vec::new();
             for stored in shown {
-                line(
-                    &mut text,
-                    stored,
-                    &batch.at,
-                    self.log.cluster(),
-                    self.output,
-                )?;
+                let cluster = self.log.cluster();
+                line(&mut text, stored, &batch.at, cluster, self.output)?;
             }
             print_bytes(&text)?;
         }
@@ -131,7 +125,7 @@ impl Following<'_> {
         at: &TopicPartition,
         partition: PartitionDescription,
     ) -> Result<Offset, ErrorReport> {
-        // Whoever wants what is there up to the end wants it from the start.
+        // Up to the end means everything that is there, from the start.
         let usual = match self.arguments.until {
             Some(_) => From::Earliest,
             None => From::Latest,
@@ -142,11 +136,8 @@ impl Following<'_> {
             From::Latest => return Ok(partition.end),
             From::Offset(offset) => Offset(offset),
             From::Time(time) => {
-                let found = self
-                    .log
-                    .offset_at(at, time.before(self.clock.now_ms()))
-                    .await;
-                found?
+                let ms = time.before(self.clock.now_ms());
+                self.log.offset_at(at, ms).await?
             }
         };
         let begun = wanted.clamp(partition.start, partition.end);

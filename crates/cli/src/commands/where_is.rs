@@ -5,7 +5,7 @@ use tidegate_core::{EventId, EventLocation, EventTrace};
 
 use crate::args::{AuditArgs, Output};
 use crate::parts::InspectionTargets;
-use crate::report::{ErrorReport, Exit, print, print_json};
+use crate::report::{ErrorReport, Exit};
 use crate::table;
 
 pub(crate) async fn run(
@@ -21,10 +21,7 @@ pub(crate) async fn run(
     let Some(trace) = EventTrace::new(id, history) else {
         return Err(unknown(id, &inspection));
     };
-    match output {
-        Output::Json => print_json(&trace)?,
-        Output::Table => print(&text(&trace))?,
-    }
+    output.print(&trace, || text(&trace))?;
     Ok(Exit::Ok)
 }
 

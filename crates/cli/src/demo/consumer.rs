@@ -18,7 +18,7 @@ const HANDED_OUT: usize = 40;
 /// The pause after something went wrong.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// What the world around the log knows: the other witness, which knows nothing of the books. It
+/// The knowledge of the world around the log: the other witness, which knows nothing of the books. It
 /// outlives members and power cuts.
 #[derive(Debug, Clone, Default)]
 pub(super) struct LogWitness(Arc<Mutex<Known>>);
@@ -74,7 +74,7 @@ impl Consumer {
         }
     }
 
-    /// Handles records one by one, then commits them together. Whoever dies in between leaves
+    /// Handles records one by one, then commits them together. A member that dies in between leaves
     /// handled records uncommitted, and they are handled again: at least once.
     async fn handle(&self, session: &dyn Session, fence: Fence, batch: &Batch) {
         let mut ids = Vec::new();

@@ -1,4 +1,4 @@
-//! What the events are delivered to: a service with good and bad days.
+//! The service that the events are delivered to, with good and bad days.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};

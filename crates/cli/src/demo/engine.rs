@@ -1,4 +1,4 @@
-//! What all demos have in common: phases, looks at the books, and the verdict.
+//! The engine of all demos: phases, looks at the books, and the verdict.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,50 +6,48 @@ use std::time::Duration;
 use serde::Serialize;
 use tidegate_core::books::{Account, ComponentAccount, Ledger};
 
-use super::{DemoFrame, Ending, Tale};
+use super::{DemoFrame, equation};
 use crate::report::ErrorReport;
-use crate::table;
 
 /// The last phase.
 const VERDICT: &str = "verdict";
 
 /// A part of a demo that begins with something.
-pub(crate) struct DemoPhase<E> {
+pub(crate) struct DemoPhase<S> {
     name: &'static str,
-    begins_with: E,
+    begin: fn(&mut S) -> Result<(), ErrorReport>,
     /// Looks at the demo while it lasts.
     frames: usize,
 }
 
-impl<E> DemoPhase<E> {
-    pub(super) const fn new(name: &'static str, begins_with: E, frames: usize) -> Self {
+impl<S> DemoPhase<S> {
+    pub(super) const fn new(
+        name: &'static str,
+        begin: fn(&mut S) -> Result<(), ErrorReport>,
+        frames: usize,
+    ) -> Self {
         Self {
             name,
-            begins_with,
+            begin,
             frames,
         }
     }
 }
 
-/// What runs in a demo.
-pub(crate) trait Scene: Sized {
-    /// What happens when a phase begins.
-    type Event: Copy + 'static;
-    /// What is found out beside the books.
+/// The world of a demo.
+pub(crate) trait Scene: Sized + 'static {
+    /// The facts that are found out beside the books.
     type Findings: DemoFindings;
 
     /// The phases before the verdict.
-    const PHASES: &'static [DemoPhase<Self::Event>];
+    const PHASES: &'static [DemoPhase<Self>];
     /// The demo ends at the latest so long after its last phase; everything is handled long before.
     const DRAIN_LIMIT: Duration;
 
     /// The time since the demo began.
     fn now(&self) -> Duration;
 
-    /// A phase begins.
-    fn happen(&mut self, event: Self::Event) -> Result<(), ErrorReport>;
-
-    /// Takes on what comes in during one frame, and lets that pass.
+    /// Takes on the events of one frame, and lets that pass.
     fn work(&mut self) -> Result<(), ErrorReport>;
 
     /// Lets one frame pass in which nothing comes in.
@@ -58,7 +56,7 @@ pub(crate) trait Scene: Sized {
     /// Counts the events where they really are, at the end of each phase.
     fn audit(&mut self) -> Result<(), ErrorReport>;
 
-    /// The books, and what else there is to see.
+    /// The books, and something else that there is to see.
     fn look(&self) -> Result<(Account, DemoNote), ErrorReport>;
 
     /// Whether every event has come to its end.
@@ -68,7 +66,7 @@ pub(crate) trait Scene: Sized {
     fn end(self) -> Result<Ended<Self::Findings>, ErrorReport>;
 }
 
-/// What is left of a scene.
+/// The remains of a scene.
 pub(crate) struct Ended<F> {
     /// The name of the demo.
     pub(super) demo: &'static str,
@@ -80,16 +78,16 @@ pub(crate) struct Ended<F> {
     pub(super) findings: F,
 }
 
-/// What a demo found out beside the books.
+/// The facts that a demo found out beside the books.
 pub(crate) trait DemoFindings: Serialize {
     /// Whether the promise was kept, by these and by the books at the end.
     fn are_good(&self, ledger: &Account) -> bool;
 
-    /// What people are told of them.
+    /// The lines that people read about them.
     fn lines(&self, ledger: &Account) -> Vec<String>;
 }
 
-/// What there is to see beside the books.
+/// Something to see beside the books.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum DemoNote {
@@ -134,20 +132,22 @@ pub(crate) struct DemoVerdict<F> {
     pub(super) findings: F,
 }
 
-impl<F: DemoFindings> Ending for DemoVerdict<F> {
+impl<F: DemoFindings> DemoVerdict<F> {
     /// Balanced, nothing lost, and the findings are good.
-    fn is_good(&self) -> bool {
+    pub(crate) fn is_good(&self) -> bool {
         let is_kept = self.balanced && self.ledger.lost.total() == 0;
         is_kept && self.findings.are_good(&self.ledger)
     }
 
-    fn lines(&self) -> Vec<String> {
-        let mut lines = vec![table::equation(&self.ledger)];
+    /// The lines that people read before the verdict.
+    pub(crate) fn lines(&self) -> Vec<String> {
+        let mut lines = vec![equation(&self.ledger)];
         lines.extend(self.findings.lines(&self.ledger));
         lines
     }
 
-    fn again(&self) -> String {
+    /// The command that tells the same story again.
+    pub(crate) fn again(&self) -> String {
         let name = match self.demo {
             super::Story::NAME => String::new(),
             other => format!(" {other}"),
@@ -156,15 +156,8 @@ impl<F: DemoFindings> Ending for DemoVerdict<F> {
     }
 }
 
-impl<S: Scene> Tale for S {
-    type Verdict = DemoVerdict<S::Findings>;
-
-    fn run(self, show: impl FnMut(&DemoFrame)) -> Result<Self::Verdict, ErrorReport> {
-        tell(self, show)
-    }
-}
-
-fn tell<S: Scene>(
+/// Runs a demo to its end and shows it frame by frame.
+pub(crate) fn tell<S: Scene>(
     mut scene: S,
     mut show: impl FnMut(&DemoFrame),
 ) -> Result<DemoVerdict<S::Findings>, ErrorReport> {
@@ -183,7 +176,7 @@ fn tell<S: Scene>(
     };
     let mut phases = Vec::new();
     for (phase, number) in S::PHASES.iter().zip(1..) {
-        scene.happen(phase.begins_with)?;
+        (phase.begin)(&mut scene)?;
         for _ in 0..phase.frames {
             scene.work()?;
             show(&scene, phase.name, number)?;

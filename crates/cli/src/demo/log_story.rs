@@ -1,7 +1,7 @@
 //! The story of the log: a consumer that dies without a word, and a power cut.
 //!
-//! It is the embedded log itself that runs here, on the simulated disk: what a power cut takes is
-//! what was not synced, torn wherever the seed says.
+//! It is the embedded log itself that runs here, on the simulated disk. A power cut takes the writes
+//! that were not synced, torn wherever the seed says.
 
 use std::time::Duration;
 
@@ -22,22 +22,7 @@ const FRAME: Duration = Duration::from_millis(250);
 const RATE: u64 = 300;
 const DIR: &str = "/log";
 
-/// What happens when a phase begins.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum LogStoryEvent {
-    /// Nothing but what goes on.
-    Nothing,
-    /// Two consumers join.
-    Join,
-    /// A consumer is gone without a word, with records in its hands.
-    Kill,
-    /// Another one takes its place.
-    Return,
-    /// The power goes, and comes back.
-    PowerCut,
-}
-
-/// What the world around the log, and its files, know.
+/// The facts that the world around the log, and its files, know.
 #[derive(Debug, Serialize)]
 pub(crate) struct RecordFindings {
     /// Events that the log acknowledged.
@@ -46,9 +31,9 @@ pub(crate) struct RecordFindings {
     missing: usize,
     /// Times that an event was handled again.
     duplicates: u64,
-    /// Commits of whoever had lost the partition, all refused.
+    /// Commits of members that had lost the partition, all refused.
     fenced: u64,
-    /// What the last audit, from the files alone, did not find.
+    /// Events that the last audit, from the files alone, did not find.
     unaccounted: u64,
 }
 
@@ -135,28 +120,45 @@ impl LogStory {
         self.sim.run_for(Duration::from_millis(ms));
     }
 
-    fn cut_the_power(&mut self) {
+    /// A consumer is gone without a word, with records in its hands.
+    fn kill(&mut self) -> Result<(), ErrorReport> {
+        self.wait_a_moment();
+        if let Some(consumer) = self.consumers.pop() {
+            consumer.abort();
+        }
+        Ok(())
+    }
+
+    /// The power goes, and comes back.
+    fn cut_the_power(&mut self) -> Result<(), ErrorReport> {
+        self.produce_due();
+        self.wait_a_moment();
         self.sim.crash(&self.node);
         self.consumers.clear();
         self.sim.restart(&self.node);
         self.env = self.node.env();
         self.log = open(&self.env);
-        (0..2).for_each(|_| self.join());
-        // Whoever got no answer asks again, under the same ids.
+        self.join(2)?;
+        // A producer that got no answer asks again, under the same ids.
         let unanswered = self.world.known().offered.iter().copied().collect();
         self.append(unanswered);
+        Ok(())
     }
 
-    fn join(&mut self) {
-        let consumer = Consumer {
-            log: self.log.clone(),
-            clock: self.env.clock.clone(),
-            world: self.world.clone(),
-            group: self.group.clone(),
-            topic: self.topic.clone(),
-        };
-        let task = self.env.spawn.spawn("consumer", Box::pin(consumer.run()));
-        self.consumers.push(task);
+    /// So many consumers join.
+    fn join(&mut self, count: usize) -> Result<(), ErrorReport> {
+        for _ in 0..count {
+            let consumer = Consumer {
+                log: self.log.clone(),
+                clock: self.env.clock.clone(),
+                world: self.world.clone(),
+                group: self.group.clone(),
+                topic: self.topic.clone(),
+            };
+            let task = self.env.spawn.spawn("consumer", Box::pin(consumer.run()));
+            self.consumers.push(task);
+        }
+        Ok(())
     }
 
     /// Has the producer send what has come in since the last frame.
@@ -199,40 +201,19 @@ impl LogStory {
 }
 
 impl Scene for LogStory {
-    type Event = LogStoryEvent;
     type Findings = RecordFindings;
 
-    const PHASES: &'static [DemoPhase<LogStoryEvent>] = &[
-        DemoPhase::new("produce", LogStoryEvent::Nothing, 16),
-        DemoPhase::new("consume", LogStoryEvent::Join, 24),
-        DemoPhase::new("kill", LogStoryEvent::Kill, 24),
-        DemoPhase::new("return", LogStoryEvent::Return, 24),
-        DemoPhase::new("power cut", LogStoryEvent::PowerCut, 24),
+    const PHASES: &'static [DemoPhase<Self>] = &[
+        DemoPhase::new("produce", |_| Ok(()), 16),
+        DemoPhase::new("consume", |story| story.join(2), 24),
+        DemoPhase::new("kill", Self::kill, 24),
+        DemoPhase::new("return", |story| story.join(1), 24),
+        DemoPhase::new("power cut", Self::cut_the_power, 24),
     ];
     const DRAIN_LIMIT: Duration = Duration::from_secs(300);
 
     fn now(&self) -> Duration {
         self.sim.now()
-    }
-
-    fn happen(&mut self, event: LogStoryEvent) -> Result<(), ErrorReport> {
-        match event {
-            LogStoryEvent::Nothing => {}
-            LogStoryEvent::Join => (0..2).for_each(|_| self.join()),
-            LogStoryEvent::Kill => {
-                self.wait_a_moment();
-                if let Some(consumer) = self.consumers.pop() {
-                    consumer.abort();
-                }
-            }
-            LogStoryEvent::Return => self.join(),
-            LogStoryEvent::PowerCut => {
-                self.produce_due();
-                self.wait_a_moment();
-                self.cut_the_power();
-            }
-        }
-        Ok(())
     }
 
     fn work(&mut self) -> Result<(), ErrorReport> {
@@ -248,14 +229,8 @@ impl Scene for LogStory {
     /// Counts the records while everything goes on.
     fn audit(&mut self) -> Result<(), ErrorReport> {
         let log = self.log.clone();
-        let audited = self.sim.block_on(&self.node, async move {
-            log.storage().audit().await.map(|found| {
-                found
-                    .iter()
-                    .map(embedded::TopicAudit::unaccounted)
-                    .sum::<u64>()
-            })
-        });
+        let audited = async move { log.storage().audit().await.map(|found| unaccounted(&found)) };
+        let audited = self.sim.block_on(&self.node, audited);
         self.disagreements += audited.unwrap_or(1);
         Ok(())
     }
@@ -275,10 +250,7 @@ impl Scene for LogStory {
             .block_on(&self.node, async move { log.close().await });
         // From the files alone, as `tidegate audit` does.
         let recounted = embedded::recount(&*self.env.disk, DIR.as_ref());
-        let unaccounted = recounted.map(|found| {
-            let counts = found.iter().map(embedded::TopicAudit::unaccounted);
-            counts.sum()
-        });
+        let unaccounted = recounted.map(|found| unaccounted(&found));
         let known = self.world.known();
         let is_handled = |id: &&tidegate_core::EventId| known.handled.contains_key(id);
         let handled = known.acknowledged.iter().filter(is_handled).count();
@@ -302,6 +274,10 @@ impl Scene for LogStory {
     }
 }
 
+fn unaccounted(audits: &[embedded::TopicAudit]) -> u64 {
+    audits.iter().map(embedded::TopicAudit::unaccounted).sum()
+}
+
 fn open(env: &Env) -> EmbeddedLog {
     let config = EmbeddedConfig {
         // Small files, so that a few thousand records fill several.
@@ -317,13 +293,13 @@ fn open(env: &Env) -> EmbeddedLog {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::demo::{Ending, Tale};
+    use crate::demo::tell;
 
     #[test]
     fn whatever_the_seed_nothing_is_lost_and_something_was_at_stake() {
         let mut duplicates = 0;
         for seed in 0..10 {
-            let verdict = LogStory::new(seed).run(|_| {}).unwrap();
+            let verdict = tell(LogStory::new(seed), |_| {}).unwrap();
             assert!(verdict.is_good(), "seed {seed}: {verdict:?}");
             duplicates += verdict.findings.duplicates;
         }

@@ -60,7 +60,7 @@ struct State {
     openings: u64,
 }
 
-/// What the path shows of itself.
+/// One look at the path.
 pub(super) struct Look {
     pub(super) account: Account,
     pub(super) breaker: BreakerState,
@@ -112,20 +112,13 @@ impl DemoPath {
 
     /// Starts the workers and the timer of the breaker. They end with the simulated node.
     pub(super) fn start(&self) {
+        let spawn = &self.env.spawn;
         for _ in 0..WORKERS {
             let path = self.clone();
-            drop(
-                self.env
-                    .spawn
-                    .spawn("worker", Box::pin(async move { path.work().await })),
-            );
+            drop(spawn.spawn("worker", Box::pin(async move { path.work().await })));
         }
         let path = self.clone();
-        drop(
-            self.env
-                .spawn
-                .spawn("timer", Box::pin(async move { path.keep_time().await })),
-        );
+        drop(spawn.spawn("timer", Box::pin(async move { path.keep_time().await })));
     }
 
     /// Takes an event on.
@@ -146,30 +139,22 @@ impl DemoPath {
     pub(super) fn audit(&self) -> Vec<Discrepancy> {
         let state = self.state();
         let mut recount = Books::default();
-        let mut found = |ids: &mut dyn Iterator<Item = EventId>, place: Place| {
+        let mut found = |place: Place, ids: Vec<EventId>| {
             for id in ids {
                 recount.move_one(id, None, Some(place.clone()));
             }
         };
-        found(
-            &mut state.queued.iter().map(|event| event.id),
-            Place::Queued,
-        );
-        found(&mut state.in_flight.iter().copied(), Place::InFlight);
-        found(
-            &mut state.retrying.values().map(|event| event.id),
-            Place::Retrying,
-        );
-        found(
-            &mut state.dead_letters.iter().map(|letter| letter.event_id),
-            Place::DeadLettered,
-        );
-        // Of what arrived, the part that no worker has to settle any more.
+        let queued = state.queued.iter().map(|event| event.id);
+        found(Place::Queued, queued.collect());
+        found(Place::InFlight, state.in_flight.iter().copied().collect());
+        let retrying = state.retrying.values().map(|event| event.id);
+        found(Place::Retrying, retrying.collect());
+        let dead = state.dead_letters.iter().map(|letter| letter.event_id);
+        found(Place::DeadLettered, dead.collect());
+        // Of the events that arrived, those that no worker has to settle any more.
         let arrived = self.dependency.arrivals().into_keys();
-        found(
-            &mut arrived.filter(|id| !state.in_flight.contains(id)),
-            Place::Delivered,
-        );
+        let delivered = arrived.filter(|id| !state.in_flight.contains(id));
+        found(Place::Delivered, delivered.collect());
         difference(&state.books, &recount)
     }
 
@@ -218,9 +203,7 @@ impl DemoPath {
         let permit = state.breaker.try_acquire(now)?;
         match state.queued.pop_front() {
             Some(event) => {
-                state
-                    .books
-                    .move_one(event.id, Some(Place::Queued), Some(Place::InFlight));
+                state.post(event.id, Place::Queued, Place::InFlight);
                 state.in_flight.insert(event.id);
                 Some((event, permit))
             }
@@ -256,11 +239,7 @@ impl DemoPath {
         };
         state.follow(change);
         match outcome {
-            Ok(()) => {
-                state
-                    .books
-                    .move_one(event.id, Some(Place::InFlight), Some(Place::Delivered));
-            }
+            Ok(()) => state.post(event.id, Place::InFlight, Place::Delivered),
             Err(failure) => self.settle_failed(&mut state, event, &failure, now),
         }
         drop(state);
@@ -286,17 +265,14 @@ impl DemoPath {
         };
         let now_ms = self.env.clock.now_ms();
         event.first_failure_ms.get_or_insert(now_ms);
-        let from = Some(Place::InFlight);
         match decide(&facts) {
             Decision::RetryIn(wait) => {
                 event.attempts = attempt;
-                state.books.move_one(event.id, from, Some(Place::Retrying));
+                state.post(event.id, Place::InFlight, Place::Retrying);
                 state.retrying.insert((now + wait, event.id), event);
             }
             Decision::DeadLetter(reason) => {
-                state
-                    .books
-                    .move_one(event.id, from, Some(Place::DeadLettered));
+                state.post(event.id, Place::InFlight, Place::DeadLettered);
                 state.dead_letters.push(DeadLetter {
                     event_id: event.id,
                     origin: RecordOrigin {
@@ -325,7 +301,7 @@ impl DemoPath {
             }
             // The attempt does not count, and the event keeps its turn.
             Decision::Pause(_) | Decision::Stop => {
-                state.books.move_one(event.id, from, Some(Place::Queued));
+                state.post(event.id, Place::InFlight, Place::Queued);
                 state.queued.push_front(event);
             }
         }
@@ -344,9 +320,7 @@ impl DemoPath {
                 && entry.key().0 <= now
             {
                 let event = entry.remove();
-                state
-                    .books
-                    .move_one(event.id, Some(Place::Retrying), Some(Place::Queued));
+                state.post(event.id, Place::Retrying, Place::Queued);
                 state.queued.push_back(event);
             }
             drop(state);
@@ -356,6 +330,10 @@ impl DemoPath {
 }
 
 impl State {
+    fn post(&mut self, id: EventId, from: Place, to: Place) {
+        self.books.move_one(id, Some(from), Some(to));
+    }
+
     /// Pauses and resumes with the breaker.
     fn follow(&mut self, change: Option<BreakerChange>) {
         match change.map(|change| change.to) {

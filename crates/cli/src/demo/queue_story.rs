@@ -2,7 +2,7 @@
 //!
 //! It is the queue itself that runs here, on SQLite in a directory that is gone afterwards, in real
 //! time. The dispatcher has a runtime of its own, with connections of its own, as another process
-//! would: when that is shut down, everything in it stops where it is, and nothing is given back. The
+//! would. When that is shut down, everything in it stops where it is, and nothing is given back. The
 //! seed decides which orders are placed and which fail; when they are handled is up to the machine.
 
 mod process;
@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
+use tempfile::TempDir;
 use tidegate_core::books::{Account, ComponentAccount, ComponentKind};
 use tidegate_core::env::{Clock, Env};
 use tidegate_queue::Queue;
@@ -21,8 +22,7 @@ use tokio::runtime::Handle;
 
 use self::process::DemoProcess;
 use self::shop::{OrderFindings, OrderPlaced, Shop, ShopWitness};
-use super::engine::{DemoFindings, DemoNote, DemoPhase, DemoVerdict, Ended, Scene};
-use super::{DemoFrame, Tale};
+use super::engine::{DemoFindings, DemoNote, DemoPhase, Ended, Scene};
 use crate::report::ErrorReport;
 use crate::store;
 
@@ -32,28 +32,16 @@ const FRAME: Duration = Duration::from_millis(50);
 const ORDERS: usize = 6;
 /// How long a kill waits for work that it could interrupt.
 const WORK_LIMIT: Duration = Duration::from_secs(5);
+const NO_RUNTIME: &str = "cannot start a runtime for the demo";
 /// The read model: how many orders of each customer were completed.
 const TALLY: &str = "orders_by_customer";
 
-/// What happens when a phase begins.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum QueueStoryEvent {
-    /// Orders are placed, and nobody handles them yet.
-    Nothing,
-    /// A dispatcher starts.
-    Start,
-    /// It is gone without a word, with events in its hands.
-    Kill,
-    /// Another one takes its place.
-    Restart,
-}
-
-/// What the world around the queue, and its tables, know.
+/// The facts that the world around the queue, and its tables, know.
 #[derive(Debug, Serialize)]
 pub(crate) struct QueueFindings {
     #[serde(flatten)]
     orders: OrderFindings,
-    /// What the last audit did not find in the tables.
+    /// Events that the last audit did not find in the tables.
     unaccounted: u64,
 }
 
@@ -96,6 +84,21 @@ impl DemoFindings for QueueFindings {
 /// A run of the demo.
 pub(crate) struct QueueStory {
     seed: u64,
+    database: String,
+    clock: Arc<dyn Clock>,
+    began: Duration,
+    queue: Queue,
+    shop: Shop,
+    world: ShopWitness,
+    dispatcher: Option<DemoProcess>,
+    /// Events that the last audit did not find, and all of them together.
+    unaccounted: u64,
+    disagreements: u64,
+    /// Runs the shop and its side of the queue.
+    runtime: Handle,
+    /// Kept until the end, and in this order: the database is in the directory.
+    _process: DemoProcess,
+    _dir: TempDir,
 }
 
 impl QueueStory {
@@ -103,61 +106,27 @@ impl QueueStory {
     pub(crate) const NAME: &'static str = "queue";
 
     /// The story with the orders that follow from `seed`.
-    pub(crate) fn new(seed: u64) -> Self {
-        Self { seed }
-    }
-}
-
-impl Tale for QueueStory {
-    type Verdict = DemoVerdict<QueueFindings>;
-
-    fn run(self, show: impl FnMut(&DemoFrame)) -> Result<Self::Verdict, ErrorReport> {
-        let failed = |doing, error: std::io::Error| ErrorReport::of("demo.failed", doing, &error);
-        let dir = tempfile::tempdir()
-            .map_err(|error| failed("cannot make a directory for the demo", error))?;
-        let runtime = process::runtime()
-            .map_err(|error| failed("cannot start a runtime for the demo", error))?;
+    pub(crate) fn new(seed: u64) -> Result<Self, ErrorReport> {
+        let dir = tempfile::tempdir();
+        let dir = dir.map_err(|error| failed("cannot make a directory for the demo", &error))?;
         let database = format!("sqlite://{}", dir.path().join("orders.db").display());
-        let handle = runtime.handle().clone();
-        let began = runtime.block_on(Telling::begin(self.seed, &database, handle));
-        let told = began.and_then(|telling| telling.run(show));
-        runtime.shutdown_background();
-        told
-    }
-}
-
-struct Telling {
-    /// Runs what the queue does for us.
-    runtime: Handle,
-    seed: u64,
-    database: String,
-    clock: Arc<dyn Clock>,
-    began: Duration,
-    queue: Queue,
-    shop: Shop,
-    world: ShopWitness,
-    process: Option<DemoProcess>,
-    /// What the last audit did not find, and all of them together.
-    unaccounted: u64,
-    disagreements: u64,
-}
-
-impl Telling {
-    async fn begin(seed: u64, database: &str, runtime: Handle) -> Result<Self, ErrorReport> {
+        let (process, runtime) = DemoProcess::new().map_err(|error| failed(NO_RUNTIME, &error))?;
         let env = Env::system();
-        let queue = open(database, &env).await?.named("shop");
+        let queue = runtime.block_on(open(&database, &env))?.named("shop");
         Ok(Self {
-            runtime,
             seed,
-            database: database.to_owned(),
+            database,
             began: env.clock.elapsed(),
             clock: env.clock,
             queue,
             shop: Shop::new(seed),
             world: ShopWitness::default(),
-            process: None,
+            dispatcher: None,
             unaccounted: 0,
             disagreements: 0,
+            runtime,
+            _process: process,
+            _dir: dir,
         })
     }
 
@@ -180,7 +149,7 @@ impl Telling {
         Ok(())
     }
 
-    /// Places what comes in during one frame.
+    /// Places the orders of one frame.
     async fn place_orders(&mut self) -> Result<(), ErrorReport> {
         let next = self.clock.elapsed() + FRAME;
         self.order().await?;
@@ -212,42 +181,33 @@ impl Telling {
 
     fn start(&mut self, name: &str) -> Result<(), ErrorReport> {
         let started = DemoProcess::start(name, &self.database, self.seed, &self.world);
-        let failed = "cannot start a runtime for the demo";
-        let started = started.map_err(|error| ErrorReport::of("demo.failed", failed, &error));
-        self.process = Some(started?);
+        self.dispatcher = Some(started.map_err(|error| failed(NO_RUNTIME, &error))?);
+        Ok(())
+    }
+
+    /// The dispatcher is gone without a word, with events in its hands.
+    fn kill(&mut self) -> Result<(), ErrorReport> {
+        let runtime = self.runtime.clone();
+        runtime.block_on(self.order())?;
+        runtime.block_on(self.wait_for_work())?;
+        self.dispatcher = None;
         Ok(())
     }
 }
 
-impl Scene for Telling {
-    type Event = QueueStoryEvent;
+impl Scene for QueueStory {
     type Findings = QueueFindings;
 
-    const PHASES: &'static [DemoPhase<QueueStoryEvent>] = &[
-        DemoPhase::new("publish", QueueStoryEvent::Nothing, 10),
-        DemoPhase::new("handle", QueueStoryEvent::Start, 14),
-        DemoPhase::new("kill", QueueStoryEvent::Kill, 10),
-        DemoPhase::new("restart", QueueStoryEvent::Restart, 12),
+    const PHASES: &'static [DemoPhase<Self>] = &[
+        DemoPhase::new("publish", |_| Ok(()), 10),
+        DemoPhase::new("handle", |story| story.start("first"), 14),
+        DemoPhase::new("kill", Self::kill, 10),
+        DemoPhase::new("restart", |story| story.start("second"), 12),
     ];
     const DRAIN_LIMIT: Duration = Duration::from_secs(60);
 
     fn now(&self) -> Duration {
         self.clock.elapsed().saturating_sub(self.began)
-    }
-
-    fn happen(&mut self, event: QueueStoryEvent) -> Result<(), ErrorReport> {
-        match event {
-            QueueStoryEvent::Nothing => Ok(()),
-            QueueStoryEvent::Start => self.start("first"),
-            QueueStoryEvent::Restart => self.start("second"),
-            QueueStoryEvent::Kill => {
-                let runtime = self.runtime.clone();
-                runtime.block_on(self.order())?;
-                runtime.block_on(self.wait_for_work())?;
-                self.process = None;
-                Ok(())
-            }
-        }
     }
 
     fn work(&mut self) -> Result<(), ErrorReport> {
@@ -267,7 +227,7 @@ impl Scene for Telling {
     }
 
     fn look(&self) -> Result<(Account, DemoNote), ErrorReport> {
-        let dispatchers = usize::from(self.process.is_some());
+        let dispatchers = usize::from(self.dispatcher.is_some());
         let account = self.runtime.block_on(self.account())?;
         Ok((account, DemoNote::Dispatchers(dispatchers)))
     }
@@ -281,7 +241,7 @@ impl Scene for Telling {
         let tallied = self.runtime.block_on(read_tally(&self.queue, TALLY));
         let orders = self.world.findings(&tallied.map_err(broken)?);
         Ok(Ended {
-            demo: QueueStory::NAME,
+            demo: Self::NAME,
             seed: self.seed,
             component: ComponentAccount {
                 name: COMPONENT.to_owned(),
@@ -317,6 +277,10 @@ async fn open(database: &str, env: &Env) -> Result<Queue, ErrorReport> {
         Queue::open(store, env).await
     };
     opening.await.map_err(broken)
+}
+
+fn failed(doing: &str, error: &std::io::Error) -> ErrorReport {
+    ErrorReport::of("demo.failed", doing, error)
 }
 
 fn broken(error: tidegate_queue::QueueError) -> ErrorReport {

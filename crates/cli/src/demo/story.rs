@@ -17,7 +17,7 @@ use crate::report::ErrorReport;
 const FRAME: Duration = Duration::from_millis(250);
 /// Events per second while the phases last.
 const RATE: u64 = 100;
-/// What the dependency knows.
+/// The numbers that the dependency knows.
 #[derive(Debug, Serialize)]
 pub(crate) struct CallFindings {
     /// Calls of the dependency.
@@ -88,6 +88,11 @@ impl Story {
         }
     }
 
+    fn serve(&mut self, state: ServiceState) -> Result<(), ErrorReport> {
+        self.dependency.set_service_state(state);
+        Ok(())
+    }
+
     /// Takes on the events that have come in since the last frame.
     fn accept_due(&mut self) {
         let due = (self.sim.now() + FRAME).as_millis() * u128::from(RATE) / 1_000;
@@ -100,24 +105,18 @@ impl Story {
 }
 
 impl Scene for Story {
-    type Event = ServiceState;
     type Findings = CallFindings;
 
-    const PHASES: &'static [DemoPhase<ServiceState>] = &[
-        DemoPhase::new("calm", ServiceState::Fair, 32),
-        DemoPhase::new("flaky", ServiceState::Flaky, 32),
-        DemoPhase::new("outage", ServiceState::Down, 48),
-        DemoPhase::new("recovery", ServiceState::Fair, 32),
+    const PHASES: &'static [DemoPhase<Self>] = &[
+        DemoPhase::new("calm", |story| story.serve(ServiceState::Fair), 32),
+        DemoPhase::new("flaky", |story| story.serve(ServiceState::Flaky), 32),
+        DemoPhase::new("outage", |story| story.serve(ServiceState::Down), 48),
+        DemoPhase::new("recovery", |story| story.serve(ServiceState::Fair), 32),
     ];
     const DRAIN_LIMIT: Duration = Duration::from_secs(300);
 
     fn now(&self) -> Duration {
         self.sim.now()
-    }
-
-    fn happen(&mut self, service_state: ServiceState) -> Result<(), ErrorReport> {
-        self.dependency.set_service_state(service_state);
-        Ok(())
     }
 
     fn work(&mut self) -> Result<(), ErrorReport> {

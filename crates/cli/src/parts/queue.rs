@@ -26,8 +26,7 @@ impl Part for QueuePart {
             }
             let (store, shown) = process.store().await?;
             let opened = OpenedStore::on(store, shown, &process.env).await?;
-            let ran = sql::migrate(&opened.store).await;
-            let ran = ran.map_err(|error| opened.report(&error))?;
+            let ran = opened.checked(sql::migrate(&opened.store).await)?;
             let upkeep = UpkeepOptions::from_config(&process.config)?;
             let order = ProjectorOptions::from_config(&process.config)?;
             let component = QueueComponent::new(opened.queue, upkeep, order, &process.env);
@@ -46,8 +45,8 @@ impl Part for QueuePart {
         arguments.store.is_some()
     }
 
-    /// A database that is named or configured must be there: a file that is gone, or whose tables are, looks
-    /// like one in which nothing was published, and tells nothing of any event.
+    /// A database that is named or configured must be there. A file that is gone, or whose tables are, looks
+    /// like one in which nothing was published.
     fn inspect<'a>(
         &'a self,
         inspection: &'a mut InspectionTargets,

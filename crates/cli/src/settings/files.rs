@@ -6,12 +6,12 @@ use std::path::{Component, Path, PathBuf};
 use tidegate_config::{Files, MAX_FILE_SIZE};
 use tidegate_core::env::{Disk, system};
 
-/// What names standard input on a command line.
+/// The name of standard input on a command line.
 const DASH: &str = "-";
-/// What messages call it.
+/// Its name in messages.
 const STANDARD_INPUT: &str = "standard input";
 
-/// What messages call a file.
+/// The name of a file in messages.
 pub(super) fn name_of(path: &Path) -> String {
     if path == Path::new(DASH) {
         STANDARD_INPUT.to_owned()

@@ -150,7 +150,7 @@ fn a_configuration_may_come_from_a_pipe() {
             ran.stdout
         );
     }
-    // What a shell makes of `<(…)`: a pipe under a name of its own.
+    // A shell makes this of `<(…)`: a pipe under a name of its own.
     std::fs::write(dir.path().join("wrong.yaml"), WRONG).unwrap();
     let script = "cat wrong.yaml | { \"$0\" check /dev/fd/3 -o json 3<&0 </dev/null; }";
     let output = std::process::Command::new("sh")
@@ -174,7 +174,7 @@ fn what_never_ends_is_too_large() {
     assert!(message.contains("too large"), "{message}");
 }
 
-/// What `check` lets through, `run` must take: the token is sent in a header.
+/// `run` must take every token that `check` lets through: it is sent in a header.
 #[test]
 fn a_token_that_run_would_refuse_is_a_problem_of_check() {
     let dir = tempfile::tempdir().unwrap();

@@ -11,7 +11,7 @@ pub(crate) fn tidegate(dir: &Path, arguments: &[&str]) -> Command {
     command
 }
 
-/// What a run left behind.
+/// The output of a run.
 pub(crate) struct Ran {
     pub(crate) code: Option<i32>,
     pub(crate) stdout: String,

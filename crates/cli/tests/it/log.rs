@@ -380,7 +380,7 @@ fn a_full_log_refuses_by_name() {
         "{}",
         ran.stderr
     );
-    // What was acknowledged is there, and nothing else.
+    // Every acknowledged record is there, and nothing else.
     let sent = ran
         .stdout
         .lines()

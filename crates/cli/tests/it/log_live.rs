@@ -141,7 +141,7 @@ fn a_log_without_room_can_be_seen_from_outside() {
     let line = format!("{}\n", "x".repeat(100_000));
     let ran = run_with_input(dir.path(), &["send", "orders"], line.repeat(20));
     assert_eq!(ran.code, Some(1), "{}", ran.stdout);
-    // What was found a moment ago is answered for a while.
+    // A record that was found a moment ago is answered for a while.
     let is_said = || running.get("/readyz").contains("DEGRADED");
     within(is_said, "nobody says that the log is full");
     let ready = running.get("/readyz");

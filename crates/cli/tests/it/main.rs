@@ -13,6 +13,7 @@ mod audit;
 mod check;
 mod command;
 mod config;
+#[cfg(feature = "demo")]
 mod demo;
 mod help;
 mod log;

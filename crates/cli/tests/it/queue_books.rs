@@ -208,7 +208,7 @@ fn what_is_in_the_tables_is_all_there(tables: &Tables) {
     }
     assert_eq!(found["removed"]["accepted"], 0);
     assert_eq!(found["unverifiable"], 0);
-    // What an operator did and what clean-up removed is in the books as well.
+    // The work of an operator and of clean-up is in the books as well.
     let store = tables.queue.store();
     let (failed, retried) = (claimed[1].claim.id, claimed[2].claim.id);
     tables.runtime.block_on(async {
@@ -285,8 +285,8 @@ fn a_deleted_row_is_named(tables: &Tables) {
     assert_eq!(ran.json()["error"]["code"], "where.unknown");
 }
 
-/// What a batch still lists comes back when its log row is gone: it is in the wrong place, and said
-/// to be.
+/// An event that a batch still lists comes back when its log row is gone: it is in the wrong place, and
+/// said to be.
 fn an_event_that_came_back_is_named(tables: &Tables) {
     tables.publish(2);
     let claimed = tables.claim(2);
@@ -450,7 +450,7 @@ fn the_configured_database_is_audited_with_the_rest() {
     assert_eq!(ran.json()["error"]["code"], "store.schema");
     tables.define("ALTER TABLE gone RENAME TO tidegate_migration");
     drop(tables);
-    // Whoever names another kind of thing wants that kind alone.
+    // A user who names another kind of thing wants that kind alone.
     let ran = run_in(dir.path(), &["audit", "-o", "json", "--log-dir", "none"]);
     assert_eq!(ran.code, Some(1), "{}", ran.stdout);
     // One that is named must be there.

@@ -295,7 +295,7 @@ pub(crate) fn a_rebuild_is_asked_for_and_done_by_the_application(app: &Applicati
     assert_eq!(rebuild(app), requested);
     app.ok(&["projection", "rebuild", "seen", "--withdraw"]);
     assert_eq!(rebuild(app), Value::Null);
-    // Whoever waits is told that nothing was rebuilt when somebody takes the request back.
+    // A waiting command reports that nothing was rebuilt when somebody takes the request back.
     let waiting = {
         let dir = app.dir.path().to_owned();
         std::thread::spawn(move || run_in(&dir, &["projection", "rebuild", "seen"]))

@@ -127,7 +127,7 @@ fn a_signal_right_after_the_first_line_drains() {
     }
 }
 
-/// Its standard error is full, so it listens and cannot get past its first line: a signal that
+/// Its standard error is full, so it listens and cannot get past its first line. A signal that
 /// comes now finds it as early as anybody can know that it runs.
 #[test]
 fn a_signal_before_the_first_line_drains() {

@@ -11,7 +11,7 @@ use crate::command::tidegate;
 /// A running process that is ended with the test, however it ends.
 pub(crate) struct Running {
     child: Child,
-    /// What it said up to its address.
+    /// Its output up to its address.
     pub(crate) banner: String,
     pub(crate) address: String,
     stderr: BufReader<std::process::ChildStderr>,

@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-use super::{View, contradiction};
+use super::{Quantity, View, at_most, compare, contradiction};
 use crate::codes;
 use crate::findings::Findings;
 use crate::path::KeyPath;
 use crate::units::format_duration;
-use crate::value::{Value, ValueEntry, ValueLocation};
+use crate::value::{ValueEntry, ValueLocation};
 
 /// Heartbeats that must fit into a session: one may be lost and one late without a rebalance.
-const HEARTBEATS_PER_SESSION: u32 = 3;
+const HEARTBEATS_PER_SESSION: u64 = 3;
 
 /// Share of the poll interval that retries may use up.
 ///
@@ -25,12 +25,12 @@ pub(super) fn check(binding: &View<'_>, topics: Option<&View<'_>>, findings: &mu
     session(binding, findings);
     one_handler(binding, findings);
     more_consumers_than_partitions(binding, topics, findings);
-    let Some(retry) = binding.section("retry") else {
+    let Some(retry) = binding.at(&["retry"]) else {
         return;
     };
-    if let Some(tier0) = retry.section("tier0") {
+    if let Some(tier0) = retry.at(&["tier0"]) {
         budget(binding, &tier0, findings);
-        super::ordered(&tier0, "initial-backoff-ms", "max-backoff-ms", findings);
+        at_most(&tier0, "initial-backoff-ms", "max-backoff-ms", findings);
     }
     growing_tiers(&retry, findings);
     strict_without_tiers(binding, &retry, findings);
@@ -40,35 +40,21 @@ pub(super) fn check(binding: &View<'_>, topics: Option<&View<'_>>, findings: &mu
 }
 
 fn session(binding: &View<'_>, findings: &mut Findings<'_>) {
-    let (session, heartbeat) = ("session-timeout-ms", "heartbeat-interval-ms");
-    let (Some(longest), Some(beat)) = (binding.duration(session), binding.duration(heartbeat))
-    else {
-        return;
-    };
-    let (Some(entry), Some(other)) = (binding.entry(session), binding.entry(heartbeat)) else {
-        return;
-    };
-    let needed = beat.saturating_mul(HEARTBEATS_PER_SESSION);
-    if longest < needed {
-        let rule = format!(
-            "must be at least three times `{heartbeat}`, which is {} ({})",
-            format_duration(beat),
-            findings.place(&other.spot),
-        );
-        let path = binding.path.name(session);
-        let value = format_duration(longest);
-        contradiction(&path, (entry, &value), other, &rule, findings);
-    }
+    let session = binding.quantity("session-timeout-ms");
+    let heartbeat = binding.quantity("heartbeat-interval-ms");
+    let fits = |session, beat: u64| session >= beat.saturating_mul(HEARTBEATS_PER_SESSION);
+    let rule = "must be at least three times `heartbeat-interval-ms`";
+    compare(session, heartbeat, fits, rule, findings);
 }
 
 /// The time one record may spend waiting between its attempts in memory.
 fn retry_time(attempts: u64, initial: Duration, multiplier: f64, longest: Duration) -> f64 {
-    let (mut wait, longest) = (initial.as_secs_f64().min(longest.as_secs_f64()), longest);
-    let mut total = 0.0;
+    let longest = longest.as_secs_f64();
+    let (mut wait, mut total) = (initial.as_secs_f64().min(longest), 0.0);
     let mut left = attempts.saturating_sub(1);
     for _ in 0..left.min(MAX_WAITS) {
         total += wait;
-        wait = (wait * multiplier).min(longest.as_secs_f64());
+        wait = (wait * multiplier).min(longest);
         left -= 1;
     }
     #[expect(
@@ -81,15 +67,16 @@ fn retry_time(attempts: u64, initial: Duration, multiplier: f64, longest: Durati
 
 fn budget(binding: &View<'_>, tier0: &View<'_>, findings: &mut Findings<'_>) {
     let (interval, records) = ("max-poll-interval-ms", "max-poll-records");
-    let (Some(longest), Some(count)) = (binding.duration(interval), binding.integer(records))
+    let duration = |view: &View<'_>, name| view.entry(name).and_then(ValueEntry::duration);
+    let (Some(longest), Some(count)) = (duration(binding, interval), binding.integer(records))
     else {
         return;
     };
     let (Some(attempts), Some(initial), Some(multiplier), Some(ceiling)) = (
         tier0.integer("max-attempts"),
-        tier0.duration("initial-backoff-ms"),
-        tier0.float("multiplier"),
-        tier0.duration("max-backoff-ms"),
+        duration(tier0, "initial-backoff-ms"),
+        tier0.entry("multiplier").and_then(ValueEntry::float),
+        duration(tier0, "max-backoff-ms"),
     ) else {
         return;
     };
@@ -125,40 +112,24 @@ fn budget(binding: &View<'_>, tier0: &View<'_>, findings: &mut Findings<'_>) {
         format_duration(longest),
         findings.place(limit),
     );
-    let problem = findings
-        .at(at, &path, message)
-        .hint("take fewer records per poll, retry less, or allow a longer interval")
-        .also(findings.position(limit).filter(|_| limit != at));
-    findings.problem(problem);
+    let hint = "take fewer records per poll, retry less, or allow a longer interval";
+    let problem = findings.at(at, &path, message).hint(hint.to_owned());
+    findings.problem(if limit == at {
+        problem
+    } else {
+        problem.also(limit)
+    });
 }
 
 fn growing_tiers(retry: &View<'_>, findings: &mut Findings<'_>) {
     let tiers = retry.entry("tiers").map_or(&[][..], ValueEntry::as_list);
-    let delays: Vec<Option<(&ValueEntry, Duration)>> = tiers
-        .iter()
-        .map(|tier| {
-            let entry = tier.as_branch()?.get("delay-ms")?;
-            if let Value::Duration(span) = entry.value {
-                Some((entry, span))
-            } else {
-                None
-            }
-        })
-        .collect();
-    for (n, pair) in delays.windows(2).enumerate() {
-        let [Some((before, shorter)), Some((entry, longer))] = pair else {
-            continue;
-        };
-        if longer <= shorter {
-            let rule = format!(
-                "must be longer than the delay of the tier before, which is {} ({})",
-                format_duration(*shorter),
-                findings.place(&before.spot),
-            );
-            let path = retry.path.name("tiers").index(n + 1).name("delay-ms");
-            let value = format_duration(*longer);
-            contradiction(&path, (*entry, &value), before, &rule, findings);
-        }
+    let delay = |n: usize| {
+        let path = retry.path.name("tiers").index(n).name("delay-ms");
+        Quantity::of(tiers[n].as_branch()?.get("delay-ms")?, path)
+    };
+    for n in 1..tiers.len() {
+        let rule = "must be longer than the delay of the tier before";
+        compare(delay(n), delay(n - 1), |a, b| a > b, rule, findings);
     }
 }
 
@@ -166,38 +137,25 @@ fn strict_without_tiers(binding: &View<'_>, retry: &View<'_>, findings: &mut Fin
     let (Some(mode), Some(tiers)) = (binding.entry("ordering-mode"), retry.entry("tiers")) else {
         return;
     };
-    if binding.choice("ordering-mode") == Some("STRICT") && !tiers.as_list().is_empty() {
+    if mode.text() == Some("STRICT") && !tiers.as_list().is_empty() {
         let message = format!(
             "has tiers, and `ordering-mode` is STRICT ({}), which keeps a failing record in its \
              place",
             findings.place(&mode.spot),
         );
-        let at = tiers
-            .key
-            .map_or_else(|| tiers.spot.clone(), ValueLocation::File);
-        let problem = findings
-            .at(&at, &retry.path.name("tiers"), message)
-            .hint("leave the tiers out, or use KEY_ORDERED to keep delays and the order of a key")
-            .also(findings.position(&mode.spot));
-        findings.problem(problem);
+        let hint = "leave the tiers out, or use KEY_ORDERED to keep delays and the order of a key";
+        let problem = findings.at(&tiers.key_spot(), &retry.path.name("tiers"), message);
+        findings.problem(problem.hint(hint.to_owned()).also(&mode.spot));
     }
 }
 
 /// The codes of a list, each with its entry and its path.
 fn codes<'a>(retry: &View<'a>, name: &str) -> Vec<(&'a str, &'a ValueEntry, KeyPath)> {
     let path = retry.path.name(name);
-    let items = retry
-        .entry(name)
-        .map_or(&[][..], ValueEntry::as_list)
-        .iter()
-        .enumerate();
+    let items = retry.entry(name).map_or(&[][..], ValueEntry::as_list);
+    let items = items.iter().enumerate();
     items
-        .filter_map(|(n, entry)| {
-            let Value::Text(code) = &entry.value else {
-                return None;
-            };
-            Some((code.as_str(), entry, path.index(n)))
-        })
+        .filter_map(|(n, entry)| Some((entry.text()?, entry, path.index(n))))
         .collect()
 }
 
@@ -223,18 +181,16 @@ fn existing_tiers(retry: &View<'_>, findings: &mut Findings<'_>) {
         return;
     };
     let count = tiers.as_list().len();
-    let Some(mapping) = retry.section("skip-to-tier-mapping") else {
+    let Some(mapping) = retry.at(&["skip-to-tier-mapping"]) else {
         return;
     };
     for (code, entry) in mapping.branch {
-        let Value::Integer(target) = entry.value else {
+        let Some(target) = mapping.integer(code) else {
             continue;
         };
         if usize::try_from(target).is_ok_and(|target| target > count) {
-            let rule = format!(
-                "the last of the tiers is {count} ({})",
-                findings.place(&tiers.spot)
-            );
+            let place = findings.place(&tiers.spot);
+            let rule = format!("the last of the tiers is {count} ({place})");
             let path = mapping.path.name(code);
             contradiction(&path, (entry, &target.to_string()), tiers, &rule, findings);
         }
@@ -242,33 +198,29 @@ fn existing_tiers(retry: &View<'_>, findings: &mut Findings<'_>) {
 }
 
 fn java_classes(retry: &View<'_>, findings: &mut Findings<'_>) {
-    let mut found: Vec<(String, ValueLocation, KeyPath)> = Vec::new();
+    let mut found: Vec<(&str, ValueLocation, KeyPath)> = Vec::new();
     for list in ["retryable-exceptions", "non-retryable-exceptions"] {
-        for (code, entry, path) in codes(retry, list) {
-            found.push((code.to_owned(), entry.spot.clone(), path));
-        }
+        let codes = codes(retry, list).into_iter();
+        found.extend(codes.map(|(code, entry, path)| (code, entry.spot.clone(), path)));
     }
-    if let Some(mapping) = retry.section("skip-to-tier-mapping") {
-        for (code, entry) in mapping.branch {
-            let spot = entry
-                .key
-                .map_or_else(|| entry.spot.clone(), ValueLocation::File);
-            found.push((code.clone(), spot, mapping.path.name(code)));
-        }
+    if let Some(mapping) = retry.at(&["skip-to-tier-mapping"]) {
+        let codes = mapping.branch.iter();
+        found.extend(codes.map(|(code, entry)| {
+            let path = mapping.path.name(code);
+            (code.as_str(), entry.key_spot(), path)
+        }));
     }
     for (code, spot, path) in found {
-        if let Some(resembling) = codes::resembling(&code) {
+        if let Some(resembling) = codes::resembling(code) {
             let message = format!("is the Java class `{code}`, which nothing here raises");
-            let warning = findings
-                .at(&spot, &path, message)
-                .hint(format!("it resembles `{resembling}`"));
-            findings.warning(warning);
+            let warning = findings.at(&spot, &path, message);
+            findings.warning(warning.hint(format!("it resembles `{resembling}`")));
         }
     }
 }
 
 fn one_handler(binding: &View<'_>, findings: &mut Findings<'_>) {
-    let Some(handler) = binding.section("handler") else {
+    let Some(handler) = binding.at(&["handler"]) else {
         return;
     };
     let mut given: Vec<(&String, &ValueEntry)> = handler.branch.iter().collect();
@@ -277,19 +229,13 @@ fn one_handler(binding: &View<'_>, findings: &mut Findings<'_>) {
         let [(first, before), (second, entry)] = pair else {
             continue;
         };
-        let place = |entry: &ValueEntry| {
-            entry
-                .key
-                .map_or_else(|| entry.spot.clone(), ValueLocation::File)
-        };
+        let before = before.key_spot();
         let message = format!(
             "is a second handler beside `{first}` ({}), and a binding has one",
-            findings.place(&place(before)),
+            findings.place(&before),
         );
-        let problem = findings
-            .at(&place(entry), &handler.path.name(second), message)
-            .also(findings.position(&place(before)));
-        findings.problem(problem);
+        let problem = findings.at(&entry.key_spot(), &handler.path.name(second), message);
+        findings.problem(problem.also(&before));
     }
 }
 
@@ -298,9 +244,7 @@ fn more_consumers_than_partitions(
     topics: Option<&View<'_>>,
     findings: &mut Findings<'_>,
 ) {
-    let topic = binding
-        .text("topic")
-        .and_then(|topic| topics?.section(topic));
+    let topic = binding.text("topic").and_then(|topic| topics?.at(&[topic]));
     let Some(topic) = topic else { return };
     let (Some(consumers), Some(partitions)) =
         (binding.integer("concurrency"), topic.integer("partitions"))
@@ -316,10 +260,8 @@ fn more_consumers_than_partitions(
             "is {consumers}, and the topic has {partitions} partitions ({}): the others stay idle",
             findings.place(&other.spot),
         );
-        let warning = findings
-            .at(&entry.spot, &binding.path.name("concurrency"), message)
-            .also(findings.position(&other.spot));
-        findings.warning(warning);
+        let warning = findings.at(&entry.spot, &binding.path.name("concurrency"), message);
+        findings.warning(warning.also(&other.spot));
     }
 }
 

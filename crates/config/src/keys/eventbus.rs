@@ -1,303 +1,150 @@
 //! Keys of the connector and its bindings.
 
-use super::{
-    COUNT, COUNT_FROM_ZERO, DefaultValue, FACTOR, Key, KeyKind, PERCENT, SPAN, SPAN_ABOVE_ZERO,
-    explained, handler, key, map, optional, required, section,
+use super::DefaultValue::{By, Explained, Filled, Nothing, Nth, Required, Value};
+use super::KeyKind::{Choice, Code, Flag, List, Section, Text};
+use super::{COUNT, COUNT_FROM_ZERO, FACTOR, Key, PERCENT, SPAN, SPAN_ABOVE_ZERO, handler, map};
+
+pub(super) static EVENTBUS: &[Key] = keys! {
+    /// Bindings of a topic to a handler, by name.
+    "bindings": map(&Section(BINDING)) => Filled;
 };
 
-pub(super) static EVENTBUS: &[Key] = &[map(
-    "bindings",
-    &KeyKind::Section(BINDING),
-    "Bindings of a topic to a handler, by name.",
-)];
+static BINDING: &[Key] = keys! {
+    /// The topic to read.
+    "topic": Text => Required;
+    /// The consumer group.
+    "group-id": Text => Required;
+    /// The handler of each record.
+    "handler": Section(handler::HANDLER) => Nothing;
+    /// Whether the handler takes records one by one or in batches.
+    "listener-type": Choice(&["SINGLE", "BATCH"]) => Value("SINGLE");
+    /// When the offset of a settled record is committed.
+    "ack-mode": Choice(&["MANUAL", "MANUAL_IMMEDIATE"]) => Value("MANUAL_IMMEDIATE");
+    /// Consumers of this binding.
+    "concurrency": COUNT => Value("1");
+    /// The unit that is handled in order: a partition, a key, or nothing.
+    "concurrency-mode": Choice(&["PARTITION", "KEY", "UNORDERED"]) => Value("PARTITION");
+    /// Records taken at once.
+    "max-poll-records": COUNT =>
+        By { choice: "listener-type", is: "BATCH", then: "200", otherwise: "50" };
+    /// The longest time between polls.
+    "max-poll-interval-ms": SPAN_ABOVE_ZERO => Value("600000");
+    /// Without a heartbeat for this long, the partitions go to others.
+    "session-timeout-ms": SPAN_ABOVE_ZERO => Value("45000");
+    /// How often a heartbeat is sent.
+    "heartbeat-interval-ms": SPAN_ABOVE_ZERO => Value("10000");
+    /// Whether the binding starts with the process.
+    "auto-startup": Flag => Value("true");
+    /// Keep the partitions over a short restart.
+    "static-membership": Flag => Value("false");
+    /// The identity of a static member.
+    "group-instance-id": Text => Explained("{binding}-{hostname}-{index}");
+    /// The cluster the topic is on.
+    "cluster": Text => Value("default");
+    /// The format that a value must have before the handler sees it.
+    "value-format": Choice(&["bytes", "json"]) => Value("bytes");
+    /// How a record moves to a tier or the dead letters.
+    "hand-off": Choice(&["transactional", "at-least-once"]) => Value("transactional");
+    /// The fate of the rest of a batch when one record fails.
+    "batch-failure-strategy": Choice(&["SEEK_TO_FAILED", "DLQ_AND_CONTINUE"]) =>
+        Value("SEEK_TO_FAILED");
+    /// The order that is kept when a record fails.
+    "ordering-mode": Choice(&["RELAXED_IN_RETRY", "STRICT", "KEY_ORDERED"]) =>
+        Value("RELAXED_IN_RETRY");
+    /// Settings of the ordering mode STRICT.
+    "strict": Section(STRICT) => Filled;
+    /// Settings of the ordering mode KEY_ORDERED.
+    "key-ordered": Section(KEY_ORDERED) => Filled;
+    /// Retries after a transient failure.
+    "retry": Section(RETRY) => Filled;
+    /// When a failing dependency pauses the binding.
+    "circuit-breaker": Section(BREAKER) => Filled;
+    /// The dead letter topic.
+    "dlt": Section(DLT) => Filled;
+};
 
-static BINDING: &[Key] = &[
-    required("topic", KeyKind::Text, "The topic to read."),
-    required("group-id", KeyKind::Text, "The consumer group."),
-    optional(
-        "handler",
-        KeyKind::Section(handler::HANDLER),
-        "What each record is given to.",
-    ),
-    key(
-        "listener-type",
-        KeyKind::Choice(&["SINGLE", "BATCH"]),
-        "SINGLE",
-        "Whether the handler takes records one by one or in batches.",
-    ),
-    key(
-        "ack-mode",
-        KeyKind::Choice(&["MANUAL", "MANUAL_IMMEDIATE"]),
-        "MANUAL_IMMEDIATE",
-        "When the offset of a settled record is committed.",
-    ),
-    key("concurrency", COUNT, "1", "Consumers of this binding."),
-    key(
-        "concurrency-mode",
-        KeyKind::Choice(&["PARTITION", "KEY", "UNORDERED"]),
-        "PARTITION",
-        "What is handled in order: a partition, a key, or nothing.",
-    ),
-    Key::new(
-        "max-poll-records",
-        COUNT,
-        DefaultValue::By {
-            choice: "listener-type",
-            cases: &[("BATCH", "200")],
-            otherwise: "50",
-        },
-        "Records taken at once.",
-    ),
-    key(
-        "max-poll-interval-ms",
-        SPAN_ABOVE_ZERO,
-        "600000",
-        "The longest time between polls.",
-    ),
-    key(
-        "session-timeout-ms",
-        SPAN_ABOVE_ZERO,
-        "45000",
-        "Without a heartbeat for this long, the partitions go to others.",
-    ),
-    key(
-        "heartbeat-interval-ms",
-        SPAN_ABOVE_ZERO,
-        "10000",
-        "How often a heartbeat is sent.",
-    ),
-    key(
-        "auto-startup",
-        KeyKind::Flag,
-        "true",
-        "Whether the binding starts with the process.",
-    ),
-    key(
-        "static-membership",
-        KeyKind::Flag,
-        "false",
-        "Keep the partitions over a short restart.",
-    ),
-    explained(
-        "group-instance-id",
-        KeyKind::Text,
-        "{binding}-{hostname}-{index}",
-        "The identity of a static member.",
-    ),
-    key(
-        "cluster",
-        KeyKind::Text,
-        "default",
-        "The cluster the topic is on.",
-    ),
-    key(
-        "value-format",
-        KeyKind::Choice(&["bytes", "json"]),
-        "bytes",
-        "What a value must be before the handler sees it.",
-    ),
-    key(
-        "hand-off",
-        KeyKind::Choice(&["transactional", "at-least-once"]),
-        "transactional",
-        "How a record moves to a tier or the dead letters.",
-    ),
-    key(
-        "batch-failure-strategy",
-        KeyKind::Choice(&["SEEK_TO_FAILED", "DLQ_AND_CONTINUE"]),
-        "SEEK_TO_FAILED",
-        "What happens to the rest of a batch when one record fails.",
-    ),
-    key(
-        "ordering-mode",
-        KeyKind::Choice(&["RELAXED_IN_RETRY", "STRICT", "KEY_ORDERED"]),
-        "RELAXED_IN_RETRY",
-        "What order is kept when a record fails.",
-    ),
-    section("strict", STRICT, "Settings of the ordering mode STRICT."),
-    section(
-        "key-ordered",
-        KEY_ORDERED,
-        "Settings of the ordering mode KEY_ORDERED.",
-    ),
-    section("retry", RETRY, "What happens after a transient failure."),
-    section(
-        "circuit-breaker",
-        BREAKER,
-        "When a failing dependency pauses the binding.",
-    ),
-    section("dlt", DLT, "The dead letter topic."),
-];
+static STRICT: &[Key] = keys! {
+    /// The fate of a record that used up its attempts.
+    "on-exhausted": Choice(&["dead-letter", "pause"]) => Value("dead-letter");
+};
 
-static STRICT: &[Key] = &[key(
-    "on-exhausted",
-    KeyKind::Choice(&["dead-letter", "pause"]),
-    "dead-letter",
-    "What happens to a record that used up its attempts.",
-)];
+static KEY_ORDERED: &[Key] = keys! {
+    /// The fate of a record that used up its attempts.
+    "on-exhausted": Choice(&["dead-letter", "block-key"]) => Value("dead-letter");
+};
 
-static KEY_ORDERED: &[Key] = &[key(
-    "on-exhausted",
-    KeyKind::Choice(&["dead-letter", "block-key"]),
-    "dead-letter",
-    "What happens to a record that used up its attempts.",
-)];
+static RETRY: &[Key] = keys! {
+    /// Retries in memory.
+    "tier0": Section(TIER0) => Filled;
+    /// Retries by way of a topic each, with growing delays.
+    "tiers": List(&Section(TIER)) =>
+        By { choice: "ordering-mode", is: "STRICT", then: "[]", otherwise: "[{}, {}, {}]" };
+    /// Failure codes that are retried.
+    "retryable-exceptions": List(&Code) => Explained("every transient failure");
+    /// Failure codes that go to the dead letters at once.
+    "non-retryable-exceptions": List(&Code) => Value("[]");
+    /// The tier a failure code goes to at once; 1 is the first of `tiers`.
+    "skip-to-tier-mapping": map(&COUNT) => Filled;
+};
 
-static RETRY: &[Key] = &[
-    section("tier0", TIER0, "Retries in memory."),
-    Key::new(
-        "tiers",
-        KeyKind::List(&KeyKind::Section(TIER)),
-        DefaultValue::By {
-            choice: "ordering-mode",
-            cases: &[("STRICT", "[]")],
-            otherwise: "[{}, {}, {}]",
-        },
-        "Retries by way of a topic each, with growing delays.",
-    ),
-    explained(
-        "retryable-exceptions",
-        KeyKind::List(&KeyKind::Code),
-        "every transient failure",
-        "Failure codes that are retried.",
-    ),
-    key(
-        "non-retryable-exceptions",
-        KeyKind::List(&KeyKind::Code),
-        "[]",
-        "Failure codes that go to the dead letters at once.",
-    ),
-    map(
-        "skip-to-tier-mapping",
-        &COUNT,
-        "The tier a failure code goes to at once; 1 is the first of `tiers`.",
-    ),
-];
+static TIER0: &[Key] = keys! {
+    /// Calls of the handler, the first included.
+    "max-attempts": COUNT => Value("3");
+    /// The first wait.
+    "initial-backoff-ms": SPAN => Value("100");
+    /// How much each wait is longer than the one before.
+    "multiplier": FACTOR => Value("2.0");
+    /// The longest wait.
+    "max-backoff-ms": SPAN => Value("2000");
+};
 
-static TIER0: &[Key] = &[
-    key(
-        "max-attempts",
-        COUNT,
-        "3",
-        "Calls of the handler, the first included.",
-    ),
-    key("initial-backoff-ms", SPAN, "100", "The first wait."),
-    key(
-        "multiplier",
-        FACTOR,
-        "2.0",
-        "How much each wait is longer than the one before.",
-    ),
-    key("max-backoff-ms", SPAN, "2000", "The longest wait."),
-];
+static TIER: &[Key] = keys! {
+    /// How long a record waits in this tier.
+    "delay-ms": SPAN => Nth(&["10000", "60000", "300000"]);
+    /// Deliveries in this tier.
+    "max-attempts": COUNT => Value("3");
+    /// The suffix of the topic's name.
+    "topic-suffix": Text => Value("retry-{n}");
+    /// Consumers of this tier.
+    "concurrency": COUNT => Value("1");
+};
 
-static TIER: &[Key] = &[
-    Key::new(
-        "delay-ms",
-        SPAN,
-        DefaultValue::Nth(&["10000", "60000", "300000"]),
-        "How long a record waits in this tier.",
-    ),
-    key("max-attempts", COUNT, "3", "Deliveries in this tier."),
-    key(
-        "topic-suffix",
-        KeyKind::Text,
-        "retry-{n}",
-        "What is added to the topic's name.",
-    ),
-    key("concurrency", COUNT, "1", "Consumers of this tier."),
-];
+static BREAKER: &[Key] = keys! {
+    /// Whether the breaker watches the handler.
+    "enabled": Flag => Value("false");
+    /// Percentage of failed calls that opens it.
+    "failure-rate-threshold": PERCENT => Value("50.0");
+    /// Percentage of slow calls that opens it.
+    "slow-call-rate-threshold": PERCENT => Value("80.0");
+    /// From when on a call is slow.
+    "slow-call-duration-ms": SPAN_ABOVE_ZERO => Value("5000");
+    /// How long it stays open.
+    "wait-duration-in-open-state-ms": SPAN => Value("60000");
+    /// Calls the rates are computed over.
+    "sliding-window-size": COUNT => Value("100");
+    /// Calls needed before it may open.
+    "minimum-number-of-calls": COUNT => Value("10");
+    /// Records let through to probe the dependency.
+    "permitted-number-of-calls-in-half-open-state": COUNT => Value("5");
+    /// Pause while open; off, records fail with the code `breaker.open`.
+    "automatic-pause-on-open": Flag => Value("true");
+};
 
-static BREAKER: &[Key] = &[
-    key(
-        "enabled",
-        KeyKind::Flag,
-        "false",
-        "Whether the breaker watches the handler.",
-    ),
-    key(
-        "failure-rate-threshold",
-        PERCENT,
-        "50.0",
-        "Percentage of failed calls that opens it.",
-    ),
-    key(
-        "slow-call-rate-threshold",
-        PERCENT,
-        "80.0",
-        "Percentage of slow calls that opens it.",
-    ),
-    key(
-        "slow-call-duration-ms",
-        SPAN_ABOVE_ZERO,
-        "5000",
-        "From when on a call is slow.",
-    ),
-    key(
-        "wait-duration-in-open-state-ms",
-        SPAN,
-        "60000",
-        "How long it stays open.",
-    ),
-    key(
-        "sliding-window-size",
-        COUNT,
-        "100",
-        "Calls the rates are computed over.",
-    ),
-    key(
-        "minimum-number-of-calls",
-        COUNT,
-        "10",
-        "Calls needed before it may open.",
-    ),
-    key(
-        "permitted-number-of-calls-in-half-open-state",
-        COUNT,
-        "5",
-        "Records let through to probe the dependency.",
-    ),
-    key(
-        "automatic-pause-on-open",
-        KeyKind::Flag,
-        "true",
-        "Pause while open; off, records fail with the code `breaker.open`.",
-    ),
-];
+static DLT: &[Key] = keys! {
+    /// The suffix of the topic's name.
+    "topic-suffix": Text => Value("DLT");
+    /// How dead letters are handled.
+    "strategy": Choice(&["STORE_ONLY", "ALERT_AND_STORE", "SCHEDULED_REPLAY", "CUSTOM"]) =>
+        Value("STORE_ONLY");
+    /// Limits of a replay.
+    "replay": Section(REPLAY) => Filled;
+};
 
-static DLT: &[Key] = &[
-    key(
-        "topic-suffix",
-        KeyKind::Text,
-        "DLT",
-        "What is added to the topic's name.",
-    ),
-    key(
-        "strategy",
-        KeyKind::Choice(&[
-            "STORE_ONLY",
-            "ALERT_AND_STORE",
-            "SCHEDULED_REPLAY",
-            "CUSTOM",
-        ]),
-        "STORE_ONLY",
-        "What is done with dead letters.",
-    ),
-    section("replay", REPLAY, "Limits of a replay."),
-];
-
-static REPLAY: &[Key] = &[
-    key(
-        "max-replays",
-        COUNT_FROM_ZERO,
-        "3",
-        "How often one record may be replayed.",
-    ),
-    key(
-        "cooldown-ms",
-        SPAN,
-        "3600000",
-        "How long a record rests between replays.",
-    ),
-    key("batch-size", COUNT, "100", "Records replayed at once."),
-];
+static REPLAY: &[Key] = keys! {
+    /// How often one record may be replayed.
+    "max-replays": COUNT_FROM_ZERO => Value("3");
+    /// How long a record rests between replays.
+    "cooldown-ms": SPAN => Value("3600000");
+    /// Records replayed at once.
+    "batch-size": COUNT => Value("100");
+};

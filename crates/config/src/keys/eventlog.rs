@@ -1,141 +1,74 @@
 //! Keys of the event logger and the Event Log API.
 
-use super::{
-    COUNT, COUNT_FROM_ZERO, HTTP, Key, KeyKind, SIZE, SPAN, SPAN_ABOVE_ZERO, key, optional, section,
+use super::DefaultValue::{Filled, Nothing, Value};
+use super::KeyKind::{Choice, Flag, Section, Text};
+use super::{COUNT, COUNT_FROM_ZERO, HTTP, Key, SIZE, SPAN, SPAN_ABOVE_ZERO};
+
+pub(super) static EVENTLOG: &[Key] = keys! {
+    /// Off, logging an event is a counted no-op.
+    "enabled": Flag => Value("true");
+    /// The Event Log API to send to.
+    "base-url": HTTP => Nothing;
+    /// The application events are logged for.
+    "application-id": Text => Nothing;
+    /// Queue, retries and spillover of the logger.
+    "async": Section(ASYNC) => Filled;
+    /// Metrics of the logger.
+    "metrics": Section(METRICS) => Filled;
+    /// The Event Log API of this process.
+    "api": Section(API) => Filled;
 };
 
-pub(super) static EVENTLOG: &[Key] = &[
-    key(
-        "enabled",
-        KeyKind::Flag,
-        "true",
-        "Off, logging an event is a counted no-op.",
-    ),
-    optional("base-url", HTTP, "The Event Log API to send to."),
-    optional(
-        "application-id",
-        KeyKind::Text,
-        "The application events are logged for.",
-    ),
-    section(
-        "async",
-        ASYNC,
-        "Queue, retries and spillover of the logger.",
-    ),
-    section("metrics", METRICS, "Metrics of the logger."),
-    section("api", API, "The Event Log API of this process."),
-];
+static ASYNC: &[Key] = keys! {
+    /// Off, an event is sent on the caller's task.
+    "enabled": Flag => Value("true");
+    /// Events the queue in memory holds.
+    "queue-capacity": COUNT => Value("10000");
+    /// Retries after the first send, before spillover.
+    "max-retries": COUNT_FROM_ZERO => Value("3");
+    /// The first wait; doubled with each retry.
+    "base-retry-delay-ms": SPAN => Value("1000");
+    /// The longest wait.
+    "max-retry-delay-ms": SPAN => Value("30000");
+    /// Failures in a row that open the breaker.
+    "circuit-breaker-threshold": COUNT => Value("5");
+    /// How long it stays open before a probe.
+    "circuit-breaker-reset-ms": SPAN => Value("30000");
+    /// The spill directory; left out, nothing spills.
+    "spillover-path": Text => Nothing;
+    /// How often spilled events are replayed.
+    "replay-interval-ms": SPAN_ABOVE_ZERO => Value("10000");
+    /// Events the active spill file holds.
+    "max-spillover-events": COUNT => Value("10000");
+    /// How large the active spill file grows.
+    "max-spillover-size-mb": SIZE => Value("50");
+    /// A setting of the Java client.
+    "virtual-threads": Flag => Value("false"),
+        unused: Some("it chooses between kinds of Java threads, and there are none here");
+    /// Events in one request.
+    "batch-size": COUNT => Value("50");
+    /// Requests under way at once.
+    "sender-threads": COUNT => Value("1");
+    /// How long a batch waits to fill up.
+    "max-batch-wait-ms": SPAN => Value("100");
+    /// The fate of an event when every cap is hit; a drop is reported.
+    "on-full": Choice(&["drop-newest", "block"]) => Value("drop-newest");
+    /// After this, requests still in flight are spilled too.
+    "shutdown-timeout": SPAN => Value("10s");
+    /// Whether spilled events are synced to disk, in groups.
+    "sync": Choice(&["group", "none"]) => Value("group");
+};
 
-static ASYNC: &[Key] = &[
-    key(
-        "enabled",
-        KeyKind::Flag,
-        "true",
-        "Off, an event is sent on the caller's task.",
-    ),
-    key(
-        "queue-capacity",
-        COUNT,
-        "10000",
-        "Events the queue in memory holds.",
-    ),
-    key(
-        "max-retries",
-        COUNT_FROM_ZERO,
-        "3",
-        "Retries after the first send, before spillover.",
-    ),
-    key(
-        "base-retry-delay-ms",
-        SPAN,
-        "1000",
-        "The first wait; doubled with each retry.",
-    ),
-    key("max-retry-delay-ms", SPAN, "30000", "The longest wait."),
-    key(
-        "circuit-breaker-threshold",
-        COUNT,
-        "5",
-        "Failures in a row that open the breaker.",
-    ),
-    key(
-        "circuit-breaker-reset-ms",
-        SPAN,
-        "30000",
-        "How long it stays open before a probe.",
-    ),
-    optional(
-        "spillover-path",
-        KeyKind::Text,
-        "The spill directory; left out, nothing spills.",
-    ),
-    key(
-        "replay-interval-ms",
-        SPAN_ABOVE_ZERO,
-        "10000",
-        "How often spilled events are replayed.",
-    ),
-    key(
-        "max-spillover-events",
-        COUNT,
-        "10000",
-        "Events the active spill file holds.",
-    ),
-    key(
-        "max-spillover-size-mb",
-        SIZE,
-        "50",
-        "How large the active spill file grows.",
-    ),
-    key(
-        "virtual-threads",
-        KeyKind::Flag,
-        "false",
-        "A setting of the Java client.",
-    )
-    .unused("it chooses between kinds of Java threads, and there are none here"),
-    key("batch-size", COUNT, "50", "Events in one request."),
-    key("sender-threads", COUNT, "1", "Requests under way at once."),
-    key(
-        "max-batch-wait-ms",
-        SPAN,
-        "100",
-        "How long a batch waits to fill up.",
-    ),
-    key(
-        "on-full",
-        KeyKind::Choice(&["drop-newest", "block"]),
-        "drop-newest",
-        "What happens to an event when every cap is hit; a drop is reported.",
-    ),
-    key(
-        "shutdown-timeout",
-        SPAN,
-        "10s",
-        "After this, requests still in flight are spilled too.",
-    ),
-    key(
-        "sync",
-        KeyKind::Choice(&["group", "none"]),
-        "group",
-        "Whether spilled events are synced to disk, in groups.",
-    ),
-];
+static METRICS: &[Key] = keys! {
+    /// Whether the logger reports metrics.
+    "enabled": Flag => Value("true");
+};
 
-static METRICS: &[Key] = &[key(
-    "enabled",
-    KeyKind::Flag,
-    "true",
-    "Whether the logger reports metrics.",
-)];
-
-static API: &[Key] = &[
-    key(
-        "enabled",
-        KeyKind::Flag,
-        "true",
-        "Whether this process serves the API.",
-    ),
-    key("max-batch", COUNT, "1000", "Events one request may carry."),
-    optional("retention", SPAN_ABOVE_ZERO, "How long events are kept."),
-];
+static API: &[Key] = keys! {
+    /// Whether this process serves the API.
+    "enabled": Flag => Value("true");
+    /// Events one request may carry.
+    "max-batch": COUNT => Value("1000");
+    /// How long events are kept.
+    "retention": SPAN_ABOVE_ZERO => Nothing;
+};

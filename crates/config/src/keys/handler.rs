@@ -1,31 +1,27 @@
 //! Keys of the handlers that are built in.
 
-use super::{HTTP, Key, KeyKind, optional, required};
+use super::DefaultValue::{Nothing, Required};
+use super::KeyKind::{Section, Text};
+use super::{HTTP, Key};
 
 /// Handlers that are built in; as a library, handlers are Rust.
-pub(super) static HANDLER: &[Key] = &[
-    optional(
-        "http",
-        KeyKind::Section(HANDLER_HTTP),
-        "Post each record; the status decides.",
-    ),
-    optional(
-        "forward",
-        KeyKind::Section(HANDLER_FORWARD),
-        "Write each record to a topic.",
-    ),
-    optional(
-        "queue",
-        KeyKind::Section(&[]),
-        "Publish each record into the durable queue.",
-    ),
-    optional(
-        "log",
-        KeyKind::Section(&[]),
-        "Write each record to the program's log.",
-    ),
-];
+pub(super) static HANDLER: &[Key] = keys! {
+    /// Post each record; the status decides.
+    "http": Section(HANDLER_HTTP) => Nothing;
+    /// Write each record to a topic.
+    "forward": Section(HANDLER_FORWARD) => Nothing;
+    /// Publish each record into the durable queue.
+    "queue": Section(&[]) => Nothing;
+    /// Write each record to the program's log.
+    "log": Section(&[]) => Nothing;
+};
 
-static HANDLER_HTTP: &[Key] = &[required("url", HTTP, "Where records are posted to.")];
+static HANDLER_HTTP: &[Key] = keys! {
+    /// Where records are posted to.
+    "url": HTTP => Required;
+};
 
-static HANDLER_FORWARD: &[Key] = &[required("topic", KeyKind::Text, "The topic to write to.")];
+static HANDLER_FORWARD: &[Key] = keys! {
+    /// The topic to write to.
+    "topic": Text => Required;
+};

@@ -2,17 +2,18 @@
 
 use std::fmt;
 
-use super::{DefaultValue, Key, KeyKind, Part, ROOT, Unit};
+use super::{DefaultValue, Key, KeyKind, ROOT, Unit};
 
 /// One key with its full path, as [`all`] lists it.
 #[derive(Debug, Clone)]
 pub struct ListedKey {
     /// The path; names of the user are `<name>`, entries of a list are `[]`.
     pub path: String,
-    /// The part the key belongs to.
-    pub part: Option<Part>,
-    /// The key itself.
-    pub key: &'static Key,
+    /// The path of the section that it stands in; empty for the top of the file.
+    pub(crate) section: String,
+    pub(crate) key: &'static Key,
+    /// Whether it takes a value, and has no keys inside.
+    is_value: bool,
 }
 
 /// A line of a table: path, type, default.
@@ -28,15 +29,10 @@ impl fmt::Display for ListedKey {
             DefaultValue::Nth(texts) => texts.join(" / "),
             DefaultValue::By {
                 choice,
-                cases,
+                is,
+                then,
                 otherwise,
-            } => {
-                let cases: Vec<String> = cases
-                    .iter()
-                    .map(|(word, text)| format!(", {word}: {text}"))
-                    .collect();
-                format!("{otherwise} (by {choice}{})", cases.concat())
-            }
+            } => format!("{otherwise} (by {choice}, {is}: {then})"),
         };
         write!(f, "{} | {kind} | {default}", self.path)
     }
@@ -50,55 +46,34 @@ impl fmt::Display for ListedKey {
 /// ```
 #[must_use]
 pub fn all() -> Vec<ListedKey> {
-    let mut listed = Vec::new();
-    visit(&mut |visited| {
-        if visited.is_value {
-            listed.push(visited.listed);
-        }
-    });
+    let mut listed = every();
+    listed.retain(|listed| listed.is_value);
     listed
 }
 
-/// A key of the table, as [`visit`] comes by it.
-pub(crate) struct VisitedKey<'a> {
-    /// The path of the section that it stands in; empty for the top of the file.
-    pub(crate) section: &'a str,
-    pub(crate) listed: ListedKey,
-    /// Whether it takes a value, and has no keys inside.
-    pub(crate) is_value: bool,
+/// Every key of the table, sections included, in the order of the file.
+pub(crate) fn every() -> Vec<ListedKey> {
+    let mut listed = Vec::new();
+    list(ROOT, "", &mut listed);
+    listed
 }
 
-/// Goes through every key of the table, sections included, in the order of the file.
-pub(crate) fn visit(each: &mut dyn FnMut(VisitedKey<'_>)) {
-    visit_keys(ROOT, "", None, each);
-}
-
-fn visit_keys(
-    keys: &'static [Key],
-    section: &str,
-    part: Option<Part>,
-    each: &mut dyn FnMut(VisitedKey<'_>),
-) {
+fn list(keys: &'static [Key], section: &str, listed: &mut Vec<ListedKey>) {
     for key in keys {
         let (step, below) = inside(&key.kind);
         let dot = if section.is_empty() { "" } else { "." };
         let path = format!("{section}{dot}{}{step}", key.name);
-        let part = part.or(key.part);
-        let listed = ListedKey {
+        listed.push(ListedKey {
             path: path.clone(),
-            part,
+            section: section.to_owned(),
             key,
-        };
-        each(VisitedKey {
-            section,
-            listed,
             is_value: below.is_empty(),
         });
-        visit_keys(below, &path, part, each);
+        list(below, &path, listed);
     }
 }
 
-/// What a kind adds to the path of its key, and the keys inside of it.
+/// The step that a kind adds to the path of its key, and the keys inside of it.
 fn inside(kind: &'static KeyKind) -> (&'static str, &'static [Key]) {
     if let KeyKind::Map { each, .. } = kind {
         (".<name>", inside(each).1)

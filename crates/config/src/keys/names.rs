@@ -47,22 +47,12 @@ impl Unit {
 
     /// The units a name of this kind may carry.
     const fn of(kind: KeyKind) -> &'static [Self] {
-        match kind {
-            KeyKind::Duration { .. } => &[Self::InValue, Self::Milliseconds],
-            KeyKind::Size { .. } => &[Self::InValue, Self::Mebibytes, Self::Bytes],
-            KeyKind::Flag
-            | KeyKind::Integer { .. }
-            | KeyKind::Float { .. }
-            | KeyKind::Text
-            | KeyKind::Choice(_)
-            | KeyKind::Url(_)
-            | KeyKind::Address
-            | KeyKind::Code
-            | KeyKind::Property
-            | KeyKind::Secret
-            | KeyKind::List(_)
-            | KeyKind::Section(_)
-            | KeyKind::Map { .. } => &[],
+        if matches!(kind, KeyKind::Duration { .. }) {
+            &[Self::InValue, Self::Milliseconds]
+        } else if matches!(kind, KeyKind::Size { .. }) {
+            &[Self::InValue, Self::Mebibytes, Self::Bytes]
+        } else {
+            &[]
         }
     }
 }
@@ -83,16 +73,23 @@ impl Key {
             .strip_suffix(self.unit().suffix())
             .unwrap_or(self.name)
     }
-}
 
-/// The other names of a key, each with its unit: for `delay-ms` this is `delay`.
-pub(crate) fn twin_names(key: &Key) -> Vec<(String, Unit)> {
-    let own = key.unit();
-    Unit::of(key.kind)
-        .iter()
-        .filter(|unit| **unit != own)
-        .map(|unit| (format!("{}{}", key.stem(), unit.suffix()), *unit))
-        .collect()
+    /// Every name of the key, each with its unit, the documented one first: `delay-ms`, `delay`.
+    pub(crate) fn names(&self) -> Vec<(String, Unit)> {
+        let own = self.unit();
+        let others = Unit::of(self.kind).iter().filter(|unit| **unit != own);
+        let others = others.map(|unit| (format!("{}{}", self.stem(), unit.suffix()), *unit));
+        std::iter::once((self.name.to_owned(), own))
+            .chain(others)
+            .collect()
+    }
+
+    /// The unit of `written`, if that is one of the names.
+    pub(crate) fn unit_of(&self, written: &str) -> Option<Unit> {
+        let wanted = relaxed(written);
+        let mut names = self.names().into_iter();
+        names.find_map(|(name, unit)| (relaxed(&name) == wanted).then_some(unit))
+    }
 }
 
 /// A key found under one of its names.
@@ -105,17 +102,8 @@ pub(crate) struct FoundKey {
 
 /// The key that `written` means in this section.
 pub(crate) fn find(keys: &'static [Key], written: &str) -> Option<FoundKey> {
-    let wanted = relaxed(written);
     keys.iter().find_map(|key| {
-        if relaxed(key.name) == wanted {
-            return Some(FoundKey {
-                key,
-                unit: key.unit(),
-            });
-        }
-        let twin = twin_names(key)
-            .into_iter()
-            .find(|(name, _)| relaxed(name) == wanted);
-        twin.map(|(_, unit)| FoundKey { key, unit })
+        let unit = key.unit_of(written)?;
+        Some(FoundKey { key, unit })
     })
 }

@@ -1,171 +1,88 @@
 //! Keys of the durable queue and of the outbox relays.
 
-use super::{
-    COUNT, FACTOR, Key, KeyKind, SPAN, SPAN_ABOVE_ZERO, explained, key, optional, section,
+use super::DefaultValue::{Explained, Filled, Nothing, Value};
+use super::KeyKind::{Choice, Float, Section, Text};
+use super::{COUNT, FACTOR, Key, SPAN, SPAN_ABOVE_ZERO};
+
+pub(super) static QUEUE: &[Key] = keys! {
+    /// How long the dispatcher waits between polls.
+    "poll-delay-ms": SPAN_ABOVE_ZERO => Value("200");
+    /// Events claimed at once.
+    "batch-size": COUNT => Value("200");
+    /// Handlers running at once.
+    "concurrency": COUNT => Value("16");
+    /// The lease of a claim, renewed while a handler runs.
+    "abandonment-timeout": SPAN_ABOVE_ZERO => Value("1m");
+    /// The deadline of one handler call.
+    "handler-timeout": SPAN_ABOVE_ZERO => Value("5m");
+    /// How often claims that ran out are looked for, at least twice per lease.
+    "rescue-interval": SPAN_ABOVE_ZERO => Value("1s");
+    /// Retries after a transient failure.
+    "retry": Section(RETRY) => Filled;
+    /// Attempts before an event is finalized with its error.
+    "max-attempts": COUNT => Nothing;
+    /// When an event with an unrecoverable error is finalized.
+    "on-fatal": Choice(&["finalize", "await-others"]) => Value("finalize");
+    /// The fate of an event that no handler wants.
+    "unhandled": Choice(&["keep", "complete"]) => Value("keep");
+    /// How often old handler states are removed.
+    "cleanup-interval": SPAN_ABOVE_ZERO => Value("1m");
+    /// How long finalized events are kept; never past a projection.
+    "event-log-retention": SPAN_ABOVE_ZERO => Nothing;
+    /// Projections, and the order of finalized events.
+    "projection": Section(PROJECTION) => Filled;
 };
 
-pub(super) static QUEUE: &[Key] = &[
-    key(
-        "poll-delay-ms",
-        SPAN_ABOVE_ZERO,
-        "200",
-        "How long the dispatcher waits between polls.",
-    ),
-    key("batch-size", COUNT, "200", "Events claimed at once."),
-    key("concurrency", COUNT, "16", "Handlers running at once."),
-    key(
-        "abandonment-timeout",
-        SPAN_ABOVE_ZERO,
-        "1m",
-        "The lease of a claim, renewed while a handler runs.",
-    ),
-    key(
-        "handler-timeout",
-        SPAN_ABOVE_ZERO,
-        "5m",
-        "The deadline of one handler call.",
-    ),
-    key(
-        "rescue-interval",
-        SPAN_ABOVE_ZERO,
-        "1s",
-        "How often claims that ran out are looked for, at least twice per lease.",
-    ),
-    section("retry", RETRY, "What happens after a transient failure."),
-    optional(
-        "max-attempts",
-        COUNT,
-        "Attempts before an event is finalized with its error.",
-    ),
-    key(
-        "on-fatal",
-        KeyKind::Choice(&["finalize", "await-others"]),
-        "finalize",
-        "When an event with an unrecoverable error is finalized.",
-    ),
-    key(
-        "unhandled",
-        KeyKind::Choice(&["keep", "complete"]),
-        "keep",
-        "What happens to an event no handler wants.",
-    ),
-    key(
-        "cleanup-interval",
-        SPAN_ABOVE_ZERO,
-        "1m",
-        "How often old handler states are removed.",
-    ),
-    optional(
-        "event-log-retention",
-        SPAN_ABOVE_ZERO,
-        "How long finalized events are kept; never past a projection.",
-    ),
-    section(
-        "projection",
-        PROJECTION,
-        "Projections, and the order of finalized events.",
-    ),
-];
+static PROJECTION: &[Key] = keys! {
+    /// How long leadership holds without renewal; after a crash work stops for this long.
+    "lease": SPAN_ABOVE_ZERO => Value("10s");
+    /// How long one batch may take, where the projection says nothing else.
+    "timeout": SPAN_ABOVE_ZERO => Value("5m");
+};
 
-static PROJECTION: &[Key] = &[
-    key(
-        "lease",
-        SPAN_ABOVE_ZERO,
-        "10s",
-        "How long leadership holds without renewal; after a crash work stops for this long.",
-    ),
-    key(
-        "timeout",
-        SPAN_ABOVE_ZERO,
-        "5m",
-        "How long one batch may take, where the projection says nothing else.",
-    ),
-];
+static RETRY: &[Key] = keys! {
+    /// The first wait.
+    "initial-ms": SPAN => Value("1000");
+    /// The longest wait.
+    "max-ms": SPAN => Value("60000");
+    /// How much each wait is longer than the one before.
+    "multiplier": FACTOR => Value("2");
+    /// The random share of a wait.
+    "jitter": Float { min: 0.0, max: 1.0 } => Value("0.125");
+};
 
-static RETRY: &[Key] = &[
-    key("initial-ms", SPAN, "1000", "The first wait."),
-    key("max-ms", SPAN, "60000", "The longest wait."),
-    key(
-        "multiplier",
-        FACTOR,
-        "2",
-        "How much each wait is longer than the one before.",
-    ),
-    key(
-        "jitter",
-        KeyKind::Float { min: 0.0, max: 1.0 },
-        "0.125",
-        "The random share of a wait.",
-    ),
-];
+pub(super) static RELAY: &[Key] = keys! {
+    /// The outbox table.
+    "table": Text => Value("outbox_event");
+    /// The topic rows are published to.
+    "topic": Text => Explained("from the row");
+    /// Rows claimed at once.
+    "batch-size": COUNT => Value("100");
+    /// Attempts before a row is given up.
+    "max-attempts": COUNT => Value("10");
+    /// Waits between the attempts of a row.
+    "backoff": Section(BACKOFF) => Filled;
+    /// How long a claim holds without renewal.
+    "lease": SPAN_ABOVE_ZERO => Value("30s");
+    /// `strict` keeps commit order even between overlapping writers.
+    "order": Choice(&["by-id", "strict"]) => Value("by-id");
+    /// The fate of a row that used up its attempts.
+    "on-exhausted": Choice(&["dead-letter", "block-key"]) => Value("dead-letter");
+    /// Where rows that are given up go.
+    "dlq-topic": Text => Value("{topic}-dlq");
+    /// How long sent rows are kept.
+    "retention": SPAN_ABOVE_ZERO => Nothing;
+    /// Key buckets shared out among the relays.
+    "buckets": COUNT => Value("64");
+    /// How long the relay waits between polls.
+    "poll-delay-ms": SPAN_ABOVE_ZERO => Value("20");
+    /// How the names of its metrics begin.
+    "metrics-prefix": Text => Value("outbox");
+};
 
-pub(super) static RELAY: &[Key] = &[
-    key("table", KeyKind::Text, "outbox_event", "The outbox table."),
-    explained(
-        "topic",
-        KeyKind::Text,
-        "from the row",
-        "The topic rows are published to.",
-    ),
-    key("batch-size", COUNT, "100", "Rows claimed at once."),
-    key(
-        "max-attempts",
-        COUNT,
-        "10",
-        "Attempts before a row is given up.",
-    ),
-    section("backoff", BACKOFF, "Waits between the attempts of a row."),
-    key(
-        "lease",
-        SPAN_ABOVE_ZERO,
-        "30s",
-        "How long a claim holds without renewal.",
-    ),
-    key(
-        "order",
-        KeyKind::Choice(&["by-id", "strict"]),
-        "by-id",
-        "`strict` keeps commit order even between overlapping writers.",
-    ),
-    key(
-        "on-exhausted",
-        KeyKind::Choice(&["dead-letter", "block-key"]),
-        "dead-letter",
-        "What happens to a row that used up its attempts.",
-    ),
-    key(
-        "dlq-topic",
-        KeyKind::Text,
-        "{topic}-dlq",
-        "Where rows that are given up go.",
-    ),
-    optional("retention", SPAN_ABOVE_ZERO, "How long sent rows are kept."),
-    key(
-        "buckets",
-        COUNT,
-        "64",
-        "Key buckets shared out among the relays.",
-    ),
-    key(
-        "poll-delay-ms",
-        SPAN_ABOVE_ZERO,
-        "20",
-        "How long the relay waits between polls.",
-    ),
-    key(
-        "metrics-prefix",
-        KeyKind::Text,
-        "outbox",
-        "How the names of its metrics begin.",
-    ),
-];
-
-static BACKOFF: &[Key] = &[
-    key(
-        "initial-ms",
-        SPAN,
-        "1000",
-        "The first wait; doubled with each attempt.",
-    ),
-    key("max-ms", SPAN, "60000", "The longest wait."),
-];
+static BACKOFF: &[Key] = keys! {
+    /// The first wait; doubled with each attempt.
+    "initial-ms": SPAN => Value("1000");
+    /// The longest wait.
+    "max-ms": SPAN => Value("60000");
+};

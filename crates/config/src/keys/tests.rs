@@ -22,8 +22,7 @@ fn no_two_names_of_a_section_read_the_same() {
     sections(ROOT, &mut |keys| {
         let mut seen = BTreeSet::new();
         for key in keys {
-            let twins = twin_names(key).into_iter().map(|(name, _)| name);
-            for name in twins.chain([key.name.to_owned()]) {
+            for (name, _) in key.names() {
                 assert!(seen.insert(relaxed(&name)), "{name} is there twice");
             }
         }
@@ -37,12 +36,8 @@ fn every_default_is_a_value_of_its_key() {
             DefaultValue::Value(text) => vec![text],
             DefaultValue::Nth(texts) => texts.to_vec(),
             DefaultValue::By {
-                cases, otherwise, ..
-            } => cases
-                .iter()
-                .map(|(_, text)| *text)
-                .chain([otherwise])
-                .collect(),
+                then, otherwise, ..
+            } => vec![then, otherwise],
             DefaultValue::Nothing
             | DefaultValue::Explained(_)
             | DefaultValue::Required
@@ -85,13 +80,14 @@ fn names_have_three_spellings() {
 #[test]
 fn durations_and_sizes_have_a_second_name() {
     let names = |name: &'static str, kind| -> Vec<String> {
-        twin_names(&optional(name, kind, ""))
-            .into_iter()
-            .map(|(name, _)| name)
-            .collect()
+        let names = Key::new(name, kind, DefaultValue::Nothing, "").names();
+        names.into_iter().map(|(name, _)| name).collect()
     };
-    assert_eq!(names("delay-ms", SPAN), ["delay"]);
-    assert_eq!(names("lease", SPAN), ["lease-ms"]);
-    assert_eq!(names("max-size-mb", SIZE), ["max-size", "max-size-bytes"]);
-    assert_eq!(names("name", KeyKind::Text), [] as [&str; 0]);
+    assert_eq!(names("delay-ms", SPAN), ["delay-ms", "delay"]);
+    assert_eq!(names("lease", SPAN), ["lease", "lease-ms"]);
+    assert_eq!(
+        names("max-size-mb", SIZE),
+        ["max-size-mb", "max-size", "max-size-bytes"]
+    );
+    assert_eq!(names("name", KeyKind::Text), ["name"]);
 }

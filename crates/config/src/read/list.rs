@@ -45,12 +45,8 @@ impl ConfigReader<'_, '_> {
             return entry;
         }
         self.free(each, "", node, path).unwrap_or_else(|| {
-            self.wrong(
-                node.span,
-                path,
-                "is an empty entry of a list".to_owned(),
-                None,
-            );
+            let message = "is an empty entry of a list".to_owned();
+            self.wrong(node.span, path, message, None);
             broken(self.spot(node.span))
         })
     }
@@ -73,7 +69,7 @@ impl ConfigReader<'_, '_> {
             .filter(|word| !word.is_empty());
         let mut items = Vec::new();
         for (n, word) in words.enumerate() {
-            items.push(self.word(each, word, node, &path.index(n)));
+            items.push(self.coerced(each, Unit::InValue, word, node, &path.index(n)));
         }
         Some(ValueEntry::new(Value::List(items), spot))
     }
@@ -131,17 +127,7 @@ impl ConfigReader<'_, '_> {
             Err(Reported) => return Some(broken(self.spot(node.span))),
         };
         let each = if secret { &KeyKind::Secret } else { each };
-        Some(self.word(each, &text, node, path))
-    }
-
-    fn word(
-        &mut self,
-        each: &'static KeyKind,
-        text: &str,
-        node: &YamlNode,
-        path: &KeyPath,
-    ) -> ValueEntry {
-        self.coerced(each, Unit::InValue, text, node, path)
+        Some(self.coerced(each, Unit::InValue, &text, node, path))
     }
 
     /// A value under a key of the table; `None` when it is not given.

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use super::{ConfigReader, Layer, broken};
+use super::{ConfigReader, broken};
 use crate::interpolate::{Gap, interpolate};
 use crate::keys::{Key, KeyKind, Unit, relaxed};
 use crate::path::KeyPath;
@@ -53,10 +53,10 @@ impl ConfigReader<'_, '_> {
         let Body::Scalar { text, plain } = &node.body else {
             return Ok(None);
         };
-        // Variables and arguments are taken literally: whoever set them had a shell to expand them.
-        let filled = match self.layer {
-            Layer::File => interpolate(text, self.environment),
-            Layer::Environment(_) | Layer::Argument(_) | Layer::Default => Ok(None),
+        // Variables and arguments are taken literally: a shell has expanded them already.
+        let filled = match self.outside {
+            None => interpolate(text, self.environment),
+            Some(_) => Ok(None),
         };
         match filled {
             Ok(filled) => {
@@ -255,7 +255,7 @@ fn choice(text: &str, words: &'static [&'static str]) -> Result<Value, Wrong> {
         })
 }
 
-/// What `config show` prints for a secret has come back as one.
+/// The stars that `config show` prints for a secret have come back as one.
 fn masked() -> Wrong {
     Wrong {
         message: format!("holds `{MASK}`, which stands for a secret and is none"),

@@ -1,4 +1,4 @@
-//! What the loader promises, one file per promise.
+//! The promises of the loader, one file each.
 
 mod fixtures;
 mod golden;

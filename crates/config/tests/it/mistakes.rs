@@ -173,7 +173,7 @@ fn text_and_machines_get_the_same_position() {
         "server:\n  listen: x\n read-only: true\n",
     ] {
         let loaded = of(text);
-        let problem = &loaded.problems.as_slice()[0];
+        let problem = &loaded.problems[0];
         let arrow = format!("--> tidegate.yaml:{}:{}\n", problem.line, problem.column);
         let rendered = loaded.problems.render(Color::Never);
         assert!(rendered.contains(&arrow), "{arrow}{rendered}");

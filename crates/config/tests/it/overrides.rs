@@ -156,7 +156,7 @@ fn a_problem_names_the_variable() {
     environment: eventbus.bindings.orders.concurrency: variable `EVENTBUS_BINDINGS_ORDERS_CONCURRENCY`: is "many", and must be a whole number
     environment: store.MAX_CONNECTION: variable `TIDEGATE__STORE__MAX_CONNECTION`: is not a key of `store` (did you mean `max-connections`?)
     "#);
-    let first = &loaded.problems.as_slice()[0];
+    let first = &loaded.problems[0];
     assert_eq!(
         (first.file.as_str(), first.line, first.column),
         ("environment", 0, 0)

@@ -1,4 +1,4 @@
-//! What is shown loads again to the same.
+//! The shown configuration loads again to the same.
 
 use proptest::prelude::*;
 use tidegate_config::{Config, Inputs, Origins, load};

@@ -2,7 +2,7 @@
 //!
 //! A clone below a directory that only root may enter is out of the server's reach. The data then
 //! goes to a directory of its own below the system's temporary one, noted in the file
-//! `data-elsewhere`; since no `cargo clean` would ever find it there, `down` removes it.
+//! `data-elsewhere`. No `cargo clean` would ever find it there, so `down` removes it.
 
 use std::fs::{self, DirBuilder};
 use std::os::unix::fs::{DirBuilderExt as _, chown};

@@ -27,7 +27,7 @@ pub(super) struct ShownEvent {
     headers: BTreeMap<String, String>,
     payload: Box<serde_json::value::RawValue>,
     errors: Vec<HandlerState>,
-    /// What each handler said; left out of listings.
+    /// The results of each handler; left out of listings.
     #[serde(skip_serializing_if = "Option::is_none")]
     handlers: Option<Vec<Answer>>,
 }
@@ -163,7 +163,7 @@ impl ShownEvent {
             add("header", Some(format!("{name}={value}")));
         }
         add("payload", Some(self.payload.get().to_owned()));
-        // What an operator did is no handler's word.
+        // An error of an operator has no handler.
         let answers = self.handlers.as_deref().unwrap_or_default();
         for error in &self.errors {
             if !answers.iter().any(|answer| answer.handler == error.handler) {

@@ -1,12 +1,13 @@
 //! Looking: `ls`, `show`, `stats`.
 
 use serde_json::json;
+use tidegate_queue::QueueError;
 use tidegate_queue::port::{EventFilter, QueueStats, QueueStatus};
 
 use super::event::ShownEvent;
 use super::{number_of, open};
 use crate::args::{EventRef, Output, QueueLs, StatusArg, StoreAt};
-use crate::report::{ErrorReport, Exit, print, print_json};
+use crate::report::{ErrorReport, Exit};
 use crate::table;
 
 pub(super) async fn list(arguments: &QueueLs, output: Output) -> Result<Exit, ErrorReport> {
@@ -18,17 +19,14 @@ pub(super) async fn list(arguments: &QueueLs, output: Output) -> Result<Exit, Er
         // One more tells whether there is another page.
         limit: arguments.limit.saturating_add(1),
     };
-    let listed = opened.queue.store().list(&filter).await;
-    let mut listed = listed.map_err(|error| opened.report(&error))?;
+    let mut listed = opened.checked(opened.queue.store().list(&filter).await)?;
     let limit = usize::try_from(arguments.limit).unwrap_or(usize::MAX);
     let is_more = listed.len() > limit;
     listed.truncate(limit);
     let events: Vec<ShownEvent> = listed.into_iter().map(ShownEvent::of).collect();
     let next = events.last().map(ShownEvent::id).filter(|_| is_more);
-    match output {
-        Output::Json => print_json(&json!({ "events": events, "next": next }))?,
-        Output::Table => print(&page(&events, next))?,
-    }
+    let document = json!({ "events": events, "next": next });
+    output.print(&document, || page(&events, next))?;
     Ok(Exit::Ok)
 }
 
@@ -45,10 +43,8 @@ fn page(events: &[ShownEvent], next: Option<i64>) -> String {
     if events.is_empty() {
         return "no events".to_owned();
     }
-    let grid = table::grid(
-        &ShownEvent::HEADER,
-        events.iter().map(ShownEvent::row).collect(),
-    );
+    let rows = events.iter().map(ShownEvent::row);
+    let grid = table::grid(&ShownEvent::HEADER, rows.collect());
     let count = table::counted(events.len() as u64, "event");
     match next {
         Some(next) => format!("{grid}\n{count}; more with `--after {next}`"),
@@ -64,29 +60,19 @@ pub(super) async fn show(
     let opened = open(at).await?;
     let id = number_of(&opened, event).await??;
     let store = opened.queue.store();
-    let looked = async {
-        let listed = store.show(id).await?;
-        let listed = listed.ok_or(tidegate_queue::QueueError::UnknownEvent { id })?;
-        Ok((listed, store.registry().await?))
-    };
-    let (listed, registry) = looked.await.map_err(|error| opened.report(&error))?;
+    let listed = opened.checked(store.show(id).await)?;
+    let listed = opened.checked(listed.ok_or(QueueError::UnknownEvent { id }))?;
+    let registry = opened.checked(store.registry().await)?;
     let type_name = listed.type_name.clone();
     let shown = ShownEvent::whole(listed, registry.of(&type_name));
-    match output {
-        Output::Json => print_json(&shown)?,
-        Output::Table => print(&shown.text())?,
-    }
+    output.print(&shown, || shown.text())?;
     Ok(Exit::Ok)
 }
 
 pub(super) async fn stats(at: &StoreAt, output: Output) -> Result<Exit, ErrorReport> {
     let opened = open(at).await?;
-    let stats = opened.queue.store().stats().await;
-    let stats = stats.map_err(|error| opened.report(&error))?;
-    match output {
-        Output::Json => print_json(&stats)?,
-        Output::Table => print(&stats_text(&stats))?,
-    }
+    let stats = opened.checked(opened.queue.store().stats().await)?;
+    output.print(&stats, || stats_text(&stats))?;
     Ok(Exit::Ok)
 }
 

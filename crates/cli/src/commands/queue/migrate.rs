@@ -6,7 +6,7 @@ use tidegate_queue::sql;
 use tidegate_store::Dialect;
 
 use crate::args::{Output, SqlDialect, StoreAt};
-use crate::report::{ErrorReport, Exit, print as write, print_json};
+use crate::report::{ErrorReport, Exit};
 use crate::{store, table};
 
 pub(super) async fn migrate(at: &StoreAt, output: Output) -> Result<Exit, ErrorReport> {
@@ -14,20 +14,13 @@ pub(super) async fn migrate(at: &StoreAt, output: Output) -> Result<Exit, ErrorR
     let env = Env::system();
     let (store, shown) = store::make(&settings, &env).await?;
     let opened = store::OpenedStore::on(store, shown, &env).await?;
-    let ran = sql::migrate(&opened.store).await;
-    let ran = ran.map_err(|error| opened.report(&error))?;
+    let ran = opened.checked(sql::migrate(&opened.store).await)?;
     opened.close().await;
-    match output {
-        Output::Json => print_json(&json!({ "store": opened.shown, "ran": ran }))?,
-        Output::Table => write(&match ran {
-            0 => format!("{}: up to date", opened.shown),
-            ran => format!(
-                "{}: {} ran",
-                opened.shown,
-                table::counted(ran as u64, "migration")
-            ),
-        })?,
-    }
+    let shown = &opened.shown;
+    output.print(&json!({ "store": shown, "ran": ran }), || match ran {
+        0 => format!("{shown}: up to date"),
+        ran => format!("{shown}: {} ran", table::counted(ran as u64, "migration")),
+    })?;
     Ok(Exit::Ok)
 }
 
@@ -47,9 +40,7 @@ pub(super) fn print(
         }
     };
     let text = sql::print_migrations(dialect);
-    match output {
-        Output::Json => print_json(&json!({ "dialect": dialect.to_string(), "sql": text }))?,
-        Output::Table => write(text.trim_end())?,
-    }
+    let document = json!({ "dialect": dialect.to_string(), "sql": text });
+    output.print(&document, || text.trim_end().to_owned())?;
     Ok(Exit::Ok)
 }

@@ -1,6 +1,6 @@
 //! `tidegate queue publish`.
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::Read;
 
 use serde::Serialize;
 use tidegate_core::EventId;
@@ -8,14 +8,9 @@ use tidegate_queue::{NewEvent, QueueError};
 
 use super::open;
 use crate::args::{Output, QueuePublish};
+use crate::commands::input::InputLines;
 use crate::report::{ErrorReport, Exit, print_bytes};
 use crate::store::OpenedStore;
-
-/// Events, and about how many bytes, that are published in one transaction.
-const EVENTS: usize = 500;
-const BYTES: usize = 128 * 1024;
-/// The longest line that is read.
-const LINE: u64 = 1024 * 1024 * 1024;
 
 /// An event that was published, under the names of its columns.
 #[derive(Debug, Serialize)]
@@ -54,51 +49,44 @@ struct Publisher<'a> {
 }
 
 impl Publisher<'_> {
-    /// Publishes every line. What has come so far is published before anything more is waited for,
-    /// and before a line that is no JSON ends it; the report then says how many that were.
+    /// Publishes every line. The events before a line that is no JSON are published before that ends it; the
+    /// report then says how many that were.
     async fn publish_lines(&self, input: impl Read) -> Result<(), ErrorReport> {
-        let mut lines = BufReader::with_capacity(BYTES, input);
-        let mut events = Vec::new();
-        let (mut number, mut bytes, mut published) = (0_u64, 0, 0_u64);
-        loop {
-            let mut line = Vec::new();
-            let read = lines.by_ref().take(LINE).read_until(b'\n', &mut line);
-            let read = read.map_err(|error| {
-                ErrorReport::of("input.failed", "cannot read standard input", &error)
-            })?;
-            number += 1;
-            bytes += line.len();
-            if !line.trim_ascii().is_empty() {
+        let mut input = InputLines::new(input);
+        let (mut number, mut published) = (0_u64, 0_u64);
+        while let Some(lines) = input.next_batch()? {
+            let (mut events, mut refused) = (Vec::new(), None);
+            for line in lines {
+                number += 1;
                 match self.event_of_line(line.trim_ascii(), number) {
-                    Ok(event) => events.push(event),
+                    Ok(event) => events.extend(event),
                     Err(report) => {
-                        published += events.len() as u64;
-                        self.publish(events).await?;
-                        return Err(report.with_hint(before(published)));
+                        refused = Some(report);
+                        break;
                     }
                 }
             }
-            let is_more_here = lines.buffer().contains(&b'\n');
-            if read == 0 || !is_more_here || events.len() >= EVENTS || bytes >= BYTES {
-                published += events.len() as u64;
-                self.publish(std::mem::take(&mut events)).await?;
-                bytes = 0;
-            }
-            if read == 0 {
-                return Ok(());
+            published += events.len() as u64;
+            self.publish(events).await?;
+            if let Some(report) = refused {
+                return Err(report.with_hint(before(published)));
             }
         }
+        Ok(())
     }
 
-    /// The event of a line. Bytes that are no text are refused: what would be published in their
-    /// place is not what was given.
-    fn event_of_line(&self, line: &[u8], number: u64) -> Result<NewEvent, ErrorReport> {
+    /// The event of a line; none where it is empty. Bytes that are no text are refused: the text that would
+    /// be published in their place is not what was given.
+    fn event_of_line(&self, line: &[u8], number: u64) -> Result<Option<NewEvent>, ErrorReport> {
+        if line.is_empty() {
+            return Ok(None);
+        }
         let what = format!("line {number}");
         let text = std::str::from_utf8(line);
         let text = text.map_err(|error| {
             ErrorReport::of("queue.payload", &format!("{what} is no UTF-8"), &error)
         })?;
-        self.event(text, &what)
+        self.event(text, &what).map(Some)
     }
 
     fn event(&self, payload: &str, what: &str) -> Result<NewEvent, ErrorReport> {
@@ -148,22 +136,14 @@ impl Publisher<'_> {
                 event_id: event.event_id,
                 type_name: &event.type_name,
             };
-            match self.output {
-                Output::Json => {
-                    let line = serde_json::to_vec(&published);
-                    text.extend(line.map_err(|error| {
-                        ErrorReport::of("internal", "cannot write JSON", &error)
-                    })?);
-                }
-                Output::Table => text.extend(format!("{}  {id}", event.event_id).into_bytes()),
-            }
-            text.push(b'\n');
+            let line = || format!("{}  {id}", event.event_id);
+            self.output.add_line(&mut text, &published, line)?;
         }
         print_bytes(&text)
     }
 }
 
-/// What a line that ended the input is told with.
+/// The hint beside the report of a line that ended the input.
 fn before(published: u64) -> String {
     match published {
         0 => "nothing was published".to_owned(),

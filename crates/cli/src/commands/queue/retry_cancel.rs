@@ -6,14 +6,14 @@ use tidegate_queue::port::{EventFilter, QueueStatus};
 
 use super::{is_about_the_event, number_of, open};
 use crate::args::{EventRef, Output, QueueRetry, StoreAt};
-use crate::report::{ErrorReport, Exit, MessageFormat, print, print_json};
+use crate::report::{ErrorReport, Exit, MessageFormat};
 use crate::store::OpenedStore;
 use crate::table;
 
 /// Events that are looked at at once.
 const PAGE: u32 = 500;
 
-/// What became of a list of events.
+/// The result of a command for a list of events.
 #[derive(Debug, Default, Serialize)]
 struct Outcome {
     /// The numbers of those with which it worked.
@@ -22,7 +22,7 @@ struct Outcome {
 }
 
 impl Outcome {
-    /// Notes what came of one event. What is not about the event ends the command.
+    /// Notes the result of one event. A failure that is not about the event ends the command.
     fn note(
         &mut self,
         opened: &OpenedStore,
@@ -47,19 +47,11 @@ impl Outcome {
     }
 
     fn end(&self, did: &str, output: Output) -> Result<Exit, ErrorReport> {
-        match output {
-            Output::Json => print_json(self)?,
-            Output::Table => print(&format!(
-                "{} {did}, {} refused",
-                table::counted(self.done.len() as u64, "event"),
-                self.refused.len()
-            ))?,
-        }
-        Ok(if self.refused.is_empty() {
-            Exit::Ok
-        } else {
-            Exit::Failed
-        })
+        output.print(self, || {
+            let done = table::counted(self.done.len() as u64, "event");
+            format!("{done} {did}, {} refused", self.refused.len())
+        })?;
+        Ok(Exit::Failed.unless(self.refused.is_empty()))
     }
 }
 
@@ -120,8 +112,7 @@ async fn retry_all(
             after,
             limit: PAGE,
         };
-        let page = store.list(&filter).await;
-        let page = page.map_err(|error| opened.report(&error))?;
+        let page = opened.checked(store.list(&filter).await)?;
         let Some(last) = page.last() else {
             return Ok(());
         };

@@ -1,6 +1,5 @@
 //! `tidegate spill replay`: a logger that logs nothing and sends what its directory holds.
 
-use std::fmt;
 use std::io::{self, IsTerminal};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,8 +16,7 @@ use tokio::sync::oneshot;
 
 use super::{look, must_be_there, unreadable};
 use crate::args::{Output, ReplayArgs};
-use crate::report::{ErrorReport, Exit, is_drawable, print, print_json, say};
-use crate::table;
+use crate::report::{ErrorReport, Exit, is_drawable, print_ledger, say};
 
 /// Failed requests in a row after which the API is down.
 const FAILURES: i64 = 3;
@@ -70,7 +68,7 @@ pub(crate) async fn replay(arguments: &ReplayArgs, output: Output) -> Result<Exi
         stopped.await.ok();
     });
     let (ended, outcome) = tokio::join!(running, watching);
-    tell(dir, &ended, output)?;
+    print_books(dir, &ended, output)?;
     Ok(finish(&outcome, &ended))
 }
 
@@ -149,23 +147,20 @@ fn refused(dir: &Path, error: &SpillError) -> ErrorReport {
     unreadable("cannot replay", dir, error)
 }
 
-fn tell(dir: &Path, ended: &LoggerReport, output: Output) -> Result<(), ErrorReport> {
+fn print_books(dir: &Path, ended: &LoggerReport, output: Output) -> Result<Exit, ErrorReport> {
     let ledger = Ledger::new(vec![ComponentAccount {
         name: SpillDirectory::name_of(dir),
         kind: ComponentKind::Logger,
         account: ended.account.clone(),
     }]);
-    match output {
-        Output::Json => print_json(&ledger),
-        Output::Table => print(&table::ledger(&ledger)),
-    }
+    print_ledger(&ledger, output)
 }
 
 /// Says how it ended. Standard output has its document already.
 fn finish(outcome: &Outcome, ended: &LoggerReport) -> Exit {
     let left = ended.account.spilled;
     let sent = ended.metrics.events_replayed;
-    match outcome {
+    let why = match outcome {
         Outcome::Drained => {
             say(&format!("{sent} events were delivered, none waits"));
             if left > 0 {
@@ -173,26 +168,19 @@ fn finish(outcome: &Outcome, ended: &LoggerReport) -> Exit {
                     "the books know {left} more that are in no file; `tidegate audit` names them"
                 ));
             }
-            Exit::Ok
+            return Exit::Ok;
         }
-        Outcome::Failed(why) => {
-            say(&format!(
-                "error[replay.stopped]: the Event Log API failed: {why}\n{sent} events were \
-                 delivered, {left} wait where they are"
-            ));
-            Exit::Failed
-        }
-        Outcome::Interrupted => {
-            say(&format!(
-                "error[replay.stopped]: interrupted\n{sent} events were delivered, {left} wait \
-                 where they are"
-            ));
-            Exit::Failed
-        }
-    }
+        Outcome::Failed(why) => format!("the Event Log API failed: {why}"),
+        Outcome::Interrupted => "interrupted".to_owned(),
+    };
+    say(&format!(
+        "error[replay.stopped]: {why}\n{sent} events were delivered, {left} wait where they are"
+    ));
+    Exit::Failed
 }
 
 /// An API whose last failure is remembered, to be told when it was one too many.
+#[derive(Debug)]
 struct Watched {
     inner: HttpApi,
     failure: Mutex<String>,
@@ -233,11 +221,5 @@ impl Api for Watched {
             self.note(&answer);
             answer
         })
-    }
-}
-
-impl fmt::Debug for Watched {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.inner.fmt(f)
     }
 }

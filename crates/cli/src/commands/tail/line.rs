@@ -34,42 +34,29 @@ pub(super) fn line(
 ) -> Result<(), ErrorReport> {
     let record = ReadRecord::of(stored, cluster, at);
     let timestamp = iso_time(record.timestamp_ms);
-    match output {
-        Output::Json => {
-            let shown = Shown {
-                partition: at.partition.0,
-                offset: record.offset,
-                timestamp,
-                id: record.id,
-                key: record.key,
-                key_base64: record.key_base64,
-                value: record.value,
-                value_base64: record.value_base64,
-                headers: record.headers,
-            };
-            let written = serde_json::to_writer(&mut *into, &shown);
-            written.map_err(|error| ErrorReport::of("internal", "cannot write JSON", &error))?;
-        }
-        Output::Table => {
-            let text = |text: Option<String>, base64: Option<String>, absent: &str| {
-                let text = text.map(|text| one_line(&text));
-                let base64 = base64.map(|base64| format!("base64:{base64}"));
-                text.or(base64).unwrap_or_else(|| absent.to_owned())
-            };
-            let key = text(record.key, record.key_base64, "-");
-            let value = text(record.value, record.value_base64, "(tombstone)");
-            let line = format!(
-                "{}:{}  {}  {}  {key}  {value}",
-                at.partition,
-                record.offset,
-                timestamp.unwrap_or_default(),
-                record.id,
-            );
-            into.extend(line.into_bytes());
-        }
-    }
-    into.push(b'\n');
-    Ok(())
+    let shown = Shown {
+        partition: at.partition.0,
+        offset: record.offset,
+        timestamp,
+        id: record.id,
+        key: record.key,
+        key_base64: record.key_base64,
+        value: record.value,
+        value_base64: record.value_base64,
+        headers: record.headers,
+    };
+    output.add_line(into, &shown, || {
+        let text = |text: &Option<String>, base64: &Option<String>, absent: &str| {
+            let text = text.as_deref().map(one_line);
+            let base64 = base64.as_ref().map(|base64| format!("base64:{base64}"));
+            text.or(base64).unwrap_or_else(|| absent.to_owned())
+        };
+        let key = text(&shown.key, &shown.key_base64, "-");
+        let value = text(&shown.value, &shown.value_base64, "(tombstone)");
+        let time = shown.timestamp.as_deref().unwrap_or_default();
+        let (partition, offset, id) = (shown.partition, shown.offset, shown.id);
+        format!("{partition}:{offset}  {time}  {id}  {key}  {value}")
+    })
 }
 
 /// The text without what would break its line or reach the terminal as a command.

@@ -1,4 +1,4 @@
-//! What another process would run: a dispatcher with its handlers, and the read model.
+//! The work of another process: a dispatcher with its handlers, and the read model.
 
 use std::io;
 use std::sync::Arc;
@@ -10,36 +10,40 @@ use tidegate_queue::sql::tally;
 use tidegate_queue::{
     Context, Delivery, Dispatcher, DispatcherOptions, Handled, Handler, Projector, ProjectorOptions,
 };
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::{Builder, Handle, Runtime};
 
 use super::TALLY;
 use super::shop::{OrderPlaced, PaymentTaken, ShopWitness};
 
-/// What a handler takes for one event.
+/// The time that a handler takes for one event.
 const HANDLING: Duration = Duration::from_millis(40);
-/// After this, what a killed dispatcher had in its hands is given to another one.
+/// After this, the events of a killed dispatcher are given to another one.
 const LEASE: Duration = Duration::from_secs(1);
 const POLL_DELAY: Duration = Duration::from_millis(50);
 
-pub(super) fn runtime() -> io::Result<Runtime> {
-    Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-}
-
-/// A dispatcher and a projector on a runtime of their own. Dropping it kills them: everything in it
-/// ends where it stands, nothing is finished, and nothing is given back.
+/// A runtime of its own. Dropping it kills everything in it: all of that ends where it stands, nothing is
+/// finished, and nothing is given back.
 pub(super) struct DemoProcess(Option<Runtime>);
 
 impl DemoProcess {
+    /// A process in which nothing runs yet, and the way to run something in it.
+    pub(super) fn new() -> io::Result<(Self, Handle)> {
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()?;
+        let handle = runtime.handle().clone();
+        Ok((Self(Some(runtime)), handle))
+    }
+
+    /// A process that runs a dispatcher and a projector.
     pub(super) fn start(
         name: &str,
         database: &str,
         seed: u64,
         world: &ShopWitness,
     ) -> io::Result<Self> {
-        let runtime = runtime()?;
+        let (process, runtime) = Self::new()?;
         let (name, database, world) = (name.to_owned(), database.to_owned(), world.clone());
         runtime.spawn(async move {
             let mut env = Env::system();
@@ -48,7 +52,7 @@ impl DemoProcess {
             // One that cannot work handles nothing, and the verdict says so.
             work(&name, &database, &env, world).await.ok();
         });
-        Ok(Self(Some(runtime)))
+        Ok(process)
     }
 }
 

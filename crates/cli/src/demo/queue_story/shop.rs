@@ -1,4 +1,4 @@
-//! The shop: what is ordered, and what the world around the queue knows of it.
+//! The shop: the orders, and what the world around the queue knows of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -88,7 +88,7 @@ impl Shop {
     }
 }
 
-/// What the world around the queue knows: the other witness, which knows nothing of the books. It
+/// The knowledge of the world around the queue: the other witness, which knows nothing of the books. It
 /// outlives the dispatchers.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ShopWitness(Arc<Mutex<Known>>);
@@ -104,7 +104,7 @@ struct Known {
     payments: BTreeMap<u64, BTreeSet<EventId>>,
 }
 
-/// What does not fit together, and what happened on the way.
+/// Everything that does not fit together, and what happened on the way.
 #[derive(Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct OrderFindings {
     /// Orders whose transaction was committed.
