@@ -41,8 +41,6 @@ pub enum NameError {
 
 /// Longest topic name, which is also Kafka's limit.
 const TOPIC_LIMIT: usize = 249;
-/// Longest binding name; it becomes part of metric labels, paths and member names.
-const BINDING_LIMIT: usize = 128;
 
 /// The name of a topic. Clones share it: every record on its way names its topic.
 ///
@@ -80,33 +78,6 @@ impl fmt::Display for Topic {
 impl Serialize for Topic {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(&self.0)
-    }
-}
-
-/// The name of a binding, the wiring of a topic to a handler.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[serde(transparent)]
-pub struct BindingName(String);
-
-impl BindingName {
-    /// Accepts a name that fits metric labels and paths.
-    ///
-    /// # Errors
-    /// The name is empty, too long, or holds a character other than letters, digits, `.`, `_`, `-`.
-    pub fn new(name: impl Into<String>) -> Result<Self, NameError> {
-        word("binding name", name.into(), BINDING_LIMIT).map(Self)
-    }
-
-    /// The name as text.
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Display for BindingName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
     }
 }
 
