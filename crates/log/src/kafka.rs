@@ -37,11 +37,11 @@ mod workers;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use tidegate_core::env::{Clock, Entropy, Env, Spawn};
-use tidegate_core::{GroupName, Offset, Topic};
+use tidegate_core::{GroupName, Mutex, Offset, Topic};
 
 use crate::error::LogError;
 use crate::port::{Append, Batch, Committed, Join, Log, LogFuture, Read, RecordPosition, Session};
@@ -284,7 +284,7 @@ impl KafkaInner {
 
     /// A name that nobody else has.
     fn random_name(&self) -> String {
-        let mut entropy = self.entropy.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut entropy = self.entropy.lock();
         format!("{:016x}{:016x}", entropy.next_u64(), entropy.next_u64())
     }
 }

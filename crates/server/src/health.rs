@@ -11,12 +11,12 @@ mod heartbeat;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::future::Future;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tidegate_core::env::{BoxFuture, CatchPanic, Clock};
-use tidegate_core::{Component, HealthFinding};
+use tidegate_core::{Component, HealthFinding, Mutex};
 
 use crate::future;
 pub(crate) use finding::HealthPart;
@@ -122,14 +122,14 @@ impl Health {
     }
 
     fn add(&self, name: String, ask: Ask, is_required: bool) {
-        let mut checks = self.checks();
+        let mut checks = self.shared.checks.lock();
         checks.by_name.insert(name, Check { ask, is_required });
         checks.version += 1;
     }
 
     /// Forgets the check of the part called `name`. Forgetting it twice changes nothing.
     pub fn forget(&self, name: &str) {
-        let mut checks = self.checks();
+        let mut checks = self.shared.checks.lock();
         checks.by_name.remove(name);
         checks.version += 1;
     }
@@ -166,7 +166,7 @@ impl Health {
     pub(crate) async fn parts(&self) -> Vec<HealthPart> {
         let mut results = self.shared.results.lock().await;
         let (version, checks) = {
-            let checks = self.checks();
+            let checks = self.shared.checks.lock();
             (checks.version, checks.by_name.clone())
         };
         let now = self.shared.clock.elapsed();
@@ -204,19 +204,15 @@ impl Health {
         };
         HealthPart::new(name, check.is_required, finding)
     }
-
-    fn checks(&self) -> MutexGuard<'_, Checks> {
-        self.shared
-            .checks
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl fmt::Debug for Health {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Health")
-            .field("checks", &self.checks().by_name.keys().collect::<Vec<_>>())
+            .field(
+                "checks",
+                &self.shared.checks.lock().by_name.keys().collect::<Vec<_>>(),
+            )
             .field("is_draining", &self.is_draining())
             .finish_non_exhaustive()
     }

@@ -5,11 +5,12 @@
 //! when one is found dead, the idle ones are dropped with it, because a server that restarted took
 //! them all.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
 use sqlx::{ConnectOptions, Connection, PgConnection, Row};
+use tidegate_core::Mutex;
 use tidegate_core::env::{Clock, Env};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -281,7 +282,7 @@ impl Postgres {
 
     /// Closes the connections that nobody uses just now.
     pub(crate) async fn close(&self) {
-        let idle = std::mem::take(&mut *self.idle());
+        let idle = std::mem::take(&mut *self.pool.idle.lock());
         let closing = async {
             for connection in idle {
                 // The server ends it by itself otherwise.
@@ -304,7 +305,7 @@ impl Postgres {
             }),
         };
         if matches!(outcome, Err(StoreError::Away { .. })) {
-            self.idle().clear();
+            self.pool.idle.lock().clear();
         }
         outcome
     }
@@ -324,7 +325,7 @@ impl Postgres {
     async fn take(&self, doing: &'static str) -> Result<PooledConnection, StoreError> {
         let pool = &self.pool;
         let permit = self.permit(&pool.room, doing).await?;
-        let idle = self.idle().pop();
+        let idle = self.pool.idle.lock().pop();
         let connection = match idle {
             Some(connection) => connection,
             None => {
@@ -348,15 +349,8 @@ impl Postgres {
     }
 
     fn give_back(&self, taken: PooledConnection) {
-        self.idle().push(taken.connection);
+        self.pool.idle.lock().push(taken.connection);
         drop(taken.permit);
-    }
-
-    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<PgConnection>> {
-        self.pool
-            .idle
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 

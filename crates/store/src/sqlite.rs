@@ -16,11 +16,12 @@
 
 mod writer;
 
-use std::sync::{Arc, Mutex as PlainMutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
 use sqlx::{ConnectOptions, Connection, SqliteConnection};
+use tidegate_core::Mutex;
 use tidegate_core::env::{Clock, Env};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
@@ -48,7 +49,7 @@ pub struct Sqlite {
 struct Readers {
     options: SqliteConnectOptions,
     room: Semaphore,
-    idle: PlainMutex<Vec<SqliteConnection>>,
+    idle: Mutex<Vec<SqliteConnection>>,
 }
 
 impl Sqlite {
@@ -78,7 +79,7 @@ impl Sqlite {
         let readers = Readers {
             options: connect.read_only(true).create_if_missing(false),
             room: Semaphore::new(usize::try_from(options.max_connections.max(1)).unwrap_or(1)),
-            idle: PlainMutex::default(),
+            idle: Mutex::default(),
         };
         Ok(Self {
             writer,
@@ -164,7 +165,7 @@ impl Sqlite {
             let room = self.readers.room.acquire().await;
             let _room = room.map_err(|_| StoreError::of(doing, sqlx::Error::PoolClosed))?;
             let failed = |error| StoreError::of(doing, error);
-            let idle = self.idle().pop();
+            let idle = self.readers.idle.lock().pop();
             let mut connection = match idle {
                 Some(connection) => connection,
                 None => SqliteConnection::connect_with(&self.readers.options)
@@ -176,7 +177,7 @@ impl Sqlite {
             let outcome = call(&mut connection).await;
             let end = sqlx::raw_sql("ROLLBACK");
             end.execute(&mut connection).await.map_err(failed)?;
-            self.idle().push(connection);
+            self.readers.idle.lock().push(connection);
             outcome.map_err(failed)
         };
         match within(&*self.clock, limit, reading).await {
@@ -225,7 +226,7 @@ impl Sqlite {
     }
 
     pub(crate) async fn close(&self) -> Result<(), StoreError> {
-        let idle = std::mem::take(&mut *self.idle());
+        let idle = std::mem::take(&mut *self.readers.idle.lock());
         for reader in idle {
             // It is closed in any case, at the latest with the process.
             reader.close().await.ok();
@@ -245,13 +246,6 @@ impl Sqlite {
             doing,
             limit: self.timeout,
         }
-    }
-
-    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<SqliteConnection>> {
-        self.readers
-            .idle
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -5,7 +5,7 @@ mod ranges;
 mod topic_config;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rdkafka::admin::{
@@ -15,7 +15,7 @@ use rdkafka::admin::{
 use rdkafka::config::FromClientConfigAndContext;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use tidegate_core::{Partition, Topic};
+use tidegate_core::{Mutex, Partition, Topic};
 
 use crate::error::LogError;
 use crate::record::TopicPartition;
@@ -70,13 +70,9 @@ impl KafkaCatalog {
         })
     }
 
-    fn known(&self) -> MutexGuard<'_, BTreeMap<Topic, (Duration, KnownTopic)>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Looks again before the topic is used next. Returns what was taken for true.
     pub(super) fn forget(&self, topic: &Topic) -> Option<KnownTopic> {
-        self.known().remove(topic).map(|(_, known)| known)
+        self.known.lock().remove(topic).map(|(_, known)| known)
     }
 }
 
@@ -135,7 +131,7 @@ impl KafkaInner {
     /// What an append needs to know about a topic; asked for where it is not known lately.
     pub(super) async fn known(&self, topic: &Topic) -> Result<KnownTopic, LogError> {
         let now = self.clock.elapsed();
-        if let Some((when, known)) = self.catalog.known().get(topic)
+        if let Some((when, known)) = self.catalog.known.lock().get(topic)
             && now.saturating_sub(*when) < FRESH
         {
             return Ok(*known);
@@ -152,7 +148,10 @@ impl KafkaInner {
             max_record_size: config.max_record_size,
             max_message_bytes: config.max_record_size + settings::OVERHEAD,
         };
-        self.catalog.known().insert(topic.clone(), (now, known));
+        self.catalog
+            .known
+            .lock()
+            .insert(topic.clone(), (now, known));
         Ok(known)
     }
 

@@ -1,12 +1,12 @@
 //! What groups have committed, asked from outside of them.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use rdkafka::TopicPartitionList;
 use rdkafka::config::FromClientConfigAndContext;
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
-use tidegate_core::{GroupName, Offset};
+use tidegate_core::{GroupName, Mutex, Offset};
 
 use crate::error::LogError;
 use crate::port::Committed;
@@ -56,7 +56,7 @@ impl OffsetFetchers {
         &self,
         group: &GroupName,
     ) -> Result<Arc<BaseConsumer<KafkaClientContext>>, LogError> {
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.kept.lock();
         if let Some(index) = kept.iter().position(|(name, _)| name == group) {
             // The one asked for last is dropped last.
             let found = kept.remove(index);

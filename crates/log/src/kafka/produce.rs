@@ -9,12 +9,13 @@ mod delivery;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use rdkafka::config::FromClientConfigAndContext;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
+use tidegate_core::Mutex;
 use tidegate_core::env::{Clock, Spawn};
 use tokio::sync::Semaphore;
 
@@ -77,10 +78,7 @@ impl Producers {
     }
 
     fn producer(&self, batch_size: u64) -> Result<Arc<BaseProducer<Deliveries>>, LogError> {
-        let mut producers = self
-            .by_batch_size
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut producers = self.by_batch_size.lock();
         match producers.get(&batch_size) {
             // After such an error a client takes nothing more, for ever.
             Some(producer) if producer.client().fatal_error().is_none() => {

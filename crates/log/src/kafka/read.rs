@@ -3,15 +3,15 @@
 //! A consumer that was cut off by the size of a batch stays where it is, so that whoever reads a
 //! partition to its end pays for the way in once.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rdkafka::TopicPartitionList;
 use rdkafka::config::FromClientConfigAndContext;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use tidegate_core::Offset;
 use tidegate_core::env::Clock;
+use tidegate_core::{Mutex, Offset};
 
 use crate::error::LogError;
 use crate::port::{Batch, Read};
@@ -59,7 +59,7 @@ impl KafkaReaders {
     pub(super) fn read(&self, read: &Read) -> Result<Batch, LogError> {
         let mut reader = self.take(read)?;
         let batch = self.read_with(&mut reader, read)?;
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut idle = self.idle.lock();
         if idle.len() < IDLE {
             idle.push(reader);
         }
@@ -68,7 +68,7 @@ impl KafkaReaders {
 
     /// A consumer that is there already, or one without a place, or a new one.
     fn take(&self, read: &Read) -> Result<Reader, LogError> {
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut idle = self.idle.lock();
         let is_there = |reader: &Reader| {
             let place = reader.place.as_ref();
             place.is_some_and(|place| place.at == read.at && place.next == read.from)

@@ -27,10 +27,10 @@ mod transactional_producer;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::AtomicU8;
-use std::sync::{Arc, Mutex, PoisonError, Weak, mpsc};
+use std::sync::{Arc, Weak, mpsc};
 use std::time::Duration;
 
-use tidegate_core::{GroupName, Offset};
+use tidegate_core::{GroupName, Mutex, Offset};
 use tokio::sync::{Semaphore, oneshot, watch};
 
 use crate::commit_order::CommitTickets;
@@ -141,11 +141,7 @@ impl KafkaInner {
             return;
         };
         let name = (join.group.clone(), instance.clone());
-        let mut instances = self
-            .instances
-            .0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut instances = self.instances.0.lock();
         instances.retain(|_, cell| cell.strong_count() > 0);
         let earlier = instances.insert(name, Arc::downgrade(cell));
         if let Some(earlier) = earlier.and_then(|earlier| earlier.upgrade()) {

@@ -2,13 +2,13 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 use rdkafka::config::{FromClientConfigAndContext, RDKafkaLogLevel};
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
 use rdkafka::error::KafkaError;
 use rdkafka::types::RDKafkaRespErr;
 use rdkafka::{ClientContext, TopicPartitionList};
+use tidegate_core::Mutex;
 use tokio::sync::watch;
 
 use crate::error::LogError;
@@ -35,19 +35,12 @@ pub(super) struct RebalanceContext {
 impl RebalanceContext {
     /// The next thing the group wants.
     pub(super) fn next_request(&self) -> Option<RebalanceRequest> {
-        self.moves
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .pop_front()
+        self.moves.lock().pop_front()
     }
 
     /// Whether something else is wanted already.
     pub(super) fn has_requests(&self) -> bool {
-        !self
-            .moves
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .is_empty()
+        !self.moves.lock().is_empty()
     }
 
     /// From now on partitions are let go within the callback.
@@ -91,10 +84,7 @@ impl ConsumerContext for RebalanceContext {
         } else {
             RebalanceRequest::Revoke(partitions)
         };
-        self.moves
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push_back(wanted);
+        self.moves.lock().push_back(wanted);
     }
 }
 
