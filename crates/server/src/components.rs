@@ -52,14 +52,11 @@ async fn accounts(
     clock: &dyn Clock,
     component: &dyn Component,
 ) -> Result<Vec<ComponentAccount>, LedgerError> {
-    let name = || component.name().to_owned();
-    tokio::select! {
-        biased;
-        read = component.accounts() => {
-            read.map_err(|source| LedgerError::Failed { name: name(), source })
-        }
-        () = clock.sleep(READ_TIMEOUT) => Err(LedgerError::TimedOut {
-            name: name(),
+    let name = component.name().to_owned();
+    match clock.within(READ_TIMEOUT, component.accounts()).await {
+        Some(read) => read.map_err(|source| LedgerError::Failed { name, source }),
+        None => Err(LedgerError::TimedOut {
+            name,
             limit: READ_TIMEOUT,
         }),
     }

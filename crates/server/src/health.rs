@@ -190,17 +190,14 @@ impl Health {
     }
 
     async fn ask(&self, name: String, check: Check) -> HealthPart {
-        let finding = tokio::select! {
-            biased;
-            answer = CatchPanic((check.ask)()) => {
-                answer.unwrap_or_else(|panic| {
-                    crate::telemetry::check_panicked(&name, &panic);
-                    HealthFinding::down("the check panicked")
-                })
+        let answer = CatchPanic((check.ask)());
+        let finding = match self.shared.clock.within(CHECK_TIMEOUT, answer).await {
+            Some(Ok(finding)) => finding,
+            Some(Err(panic)) => {
+                crate::telemetry::check_panicked(&name, &panic);
+                HealthFinding::down("the check panicked")
             }
-            () = self.shared.clock.sleep(CHECK_TIMEOUT) => {
-                HealthFinding::down(format!("no answer within {CHECK_TIMEOUT:?}"))
-            }
+            None => HealthFinding::down(format!("no answer within {CHECK_TIMEOUT:?}")),
         };
         HealthPart::new(name, check.is_required, finding)
     }

@@ -84,15 +84,12 @@ impl Gate {
             Err(problem) => return problem.into_response(),
         };
         let handled = async { problem::replace_foreign(next.run(request).await, id).await };
-        tokio::select! {
-            biased;
-            response = handled => response,
-            () = self.clock.sleep(self.timeout) => {
-                telemetry::limit_hit(Limit::RequestTimeout);
-                let message = format!("no answer within {:?}", self.timeout);
-                ApiProblem::new(ProblemCode::Timeout, message).into_response()
-            }
-        }
+        let handled = self.clock.within(self.timeout, handled).await;
+        handled.unwrap_or_else(|| {
+            telemetry::limit_hit(Limit::RequestTimeout);
+            let message = format!("no answer within {:?}", self.timeout);
+            ApiProblem::new(ProblemCode::Timeout, message).into_response()
+        })
     }
 }
 

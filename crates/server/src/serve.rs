@@ -134,11 +134,7 @@ impl Server {
         }
         phase.send_replace(ConnectionPhase::Cut);
         // A handler that blocks its thread cannot be cut; nobody waits for it.
-        tokio::select! {
-            biased;
-            () = phase.closed() => {}
-            () = clock.sleep(CUT_LIMIT) => {}
-        }
+        clock.within(CUT_LIMIT, phase.closed()).await;
         let closed = u64::try_from(left).unwrap_or(u64::MAX);
         ServeReport {
             connections,

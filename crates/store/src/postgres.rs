@@ -16,8 +16,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::error::is_unknown_statement;
 use crate::store::Borrower;
-use crate::within::{CallLimit, within};
-use crate::{BoxFuture, StoreError, StoreOptions};
+use crate::{BoxFuture, CallLimit, StoreError, StoreOptions};
 
 /// In a transaction in which a statement failed, `COMMIT` takes everything back and calls that a
 /// success. Whatever stands before it fails there, and the commit is not even begun.
@@ -132,7 +131,11 @@ impl Postgres {
         F: for<'c> FnOnce(&'c mut PgConnection) -> BoxFuture<'c, Result<T, sqlx::Error>> + Send,
     {
         let mut taken = self.take(doing).await?;
-        let outcome = within(&*self.pool.clock, limit, call(&mut taken.connection)).await;
+        let outcome = self
+            .pool
+            .clock
+            .within(limit, call(&mut taken.connection))
+            .await;
         let outcome = self.map_result(doing, outcome);
         let is_lost = |error: &StoreError| match error {
             StoreError::Away { .. } | StoreError::Timeout { .. } => true,
@@ -236,7 +239,7 @@ impl Postgres {
         let lent = self.permit(&self.pool.lent, doing).await?;
         let mut taken = self.take(doing).await?;
         let begin = sqlx::raw_sql("BEGIN").execute(&mut taken.connection);
-        let begun = within(&*self.pool.clock, self.pool.timeout, begin).await;
+        let begun = self.pool.clock.within(self.pool.timeout, begin).await;
         self.map_result(doing, begun)?;
         Ok(PgTx {
             postgres: self.clone(),
@@ -276,7 +279,7 @@ impl Postgres {
             listener.listen(channel).await?;
             Ok(listener)
         };
-        let outcome = within(&*self.pool.clock, self.pool.timeout, connect).await;
+        let outcome = self.pool.clock.within(self.pool.timeout, connect).await;
         self.map_result(doing, outcome)
     }
 
@@ -289,7 +292,7 @@ impl Postgres {
                 connection.close().await.ok();
             }
         };
-        within(&*self.pool.clock, self.pool.timeout, closing).await;
+        self.pool.clock.within(self.pool.timeout, closing).await;
     }
 
     fn map_result<T>(
@@ -316,7 +319,7 @@ impl Postgres {
         doing: &'static str,
     ) -> Result<OwnedSemaphorePermit, StoreError> {
         let acquire = Arc::clone(room).acquire_owned();
-        match within(&*self.pool.clock, self.pool.timeout, acquire).await {
+        match self.pool.clock.within(self.pool.timeout, acquire).await {
             Some(Ok(permit)) => Ok(permit),
             Some(Err(_)) | None => Err(StoreError::of(doing, sqlx::Error::PoolTimedOut)),
         }
@@ -330,7 +333,7 @@ impl Postgres {
             Some(connection) => connection,
             None => {
                 let connect = connect(&pool.options);
-                match within(&*pool.clock, pool.timeout, connect).await {
+                match pool.clock.within(pool.timeout, connect).await {
                     Some(Ok(connection)) => connection,
                     // Nothing was sent yet, so nothing can have happened.
                     Some(Err(source)) => {
@@ -424,13 +427,13 @@ impl PgTx {
     async fn end(mut self, doing: &'static str, how: &'static str) -> Result<(), StoreError> {
         let pool = &self.postgres.pool;
         let end = sqlx::raw_sql(how).execute(&mut self.taken.connection);
-        let ended = within(&*pool.clock, pool.timeout, end).await;
+        let ended = pool.clock.within(pool.timeout, end).await;
         self.postgres.map_result(doing, ended)?;
         let is_clean = match self.borrower {
             Borrower::Internal => true,
             Borrower::Caller => {
                 let clean = reset(&mut self.taken.connection);
-                let clean = within(&*pool.clock, pool.timeout, clean).await;
+                let clean = pool.clock.within(pool.timeout, clean).await;
                 matches!(clean, Some(Ok(true)))
             }
         };

@@ -26,8 +26,7 @@ use tidegate_core::env::{Clock, Env};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use crate::store::Borrower;
-use crate::within::{CallLimit, within};
-use crate::{BoxFuture, StoreError, StoreOptions};
+use crate::{BoxFuture, CallLimit, StoreError, StoreOptions};
 use writer::{SqliteWriter, WriteJob, WriteOperation, WriterGuard};
 
 /// Operations that may wait for the writer.
@@ -120,7 +119,7 @@ impl Sqlite {
             let crashed = || StoreError::of(doing, sqlx::Error::WorkerCrashed);
             told.await.map_err(|_| crashed())?
         };
-        match within(&*self.clock, self.timeout, wait).await {
+        match self.clock.within(self.timeout, wait).await {
             Some(outcome) => outcome,
             None => Err(self.late(doing)),
         }
@@ -180,7 +179,7 @@ impl Sqlite {
             self.readers.idle.lock().push(connection);
             outcome.map_err(failed)
         };
-        match within(&*self.clock, limit, reading).await {
+        match self.clock.within(limit, reading).await {
             Some(outcome) => outcome,
             None => Err(StoreError::Timeout { doing, limit }),
         }
@@ -200,7 +199,7 @@ impl Sqlite {
             let limit = CallLimit::new(&self.clock, self.timeout);
             Ok(SqliteTx { guard, limit })
         };
-        match within(&*self.clock, self.timeout, begin).await {
+        match self.clock.within(self.timeout, begin).await {
             Some(outcome) => outcome,
             None => Err(self.late(doing)),
         }
@@ -219,7 +218,7 @@ impl Sqlite {
             // The other kinds would wait for readers, and everybody who writes would wait for us.
             guard.execute("PRAGMA wal_checkpoint(PASSIVE)").await
         };
-        match within(&*self.clock, self.timeout, checkpoint).await {
+        match self.clock.within(self.timeout, checkpoint).await {
             Some(outcome) => outcome.map_err(|error| StoreError::of(doing, error)),
             None => Err(self.late(doing)),
         }

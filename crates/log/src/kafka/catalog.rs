@@ -22,7 +22,6 @@ use crate::record::TopicPartition;
 use crate::topic::{PartitionDescription, TopicConfig, TopicDescription};
 
 use super::client_context::{KafkaClientContext, poll_events};
-use super::workers::within;
 use super::{KafkaConfig, KafkaInner, failure, settings};
 
 pub(super) use query::{BrokerQuery, watermarks};
@@ -121,7 +120,7 @@ impl KafkaInner {
         call: impl Future<Output = rdkafka::error::KafkaResult<T>>,
     ) -> Result<T, LogError> {
         let limit = self.config.request_timeout + Duration::from_secs(1);
-        match within(&*self.clock, limit, call).await {
+        match self.clock.within(limit, call).await {
             Some(Ok(done)) => Ok(done),
             Some(Err(error)) => Err(failure::of_question(doing, self.servers(), topic, &error)),
             None => Err(self.away(self.late())),

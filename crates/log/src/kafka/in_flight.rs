@@ -9,8 +9,6 @@ use tidegate_core::env::Clock;
 use tidegate_core::{GroupName, Mutex};
 use tokio::sync::Notify;
 
-use super::workers::within;
-
 /// Commits that have not ended, by group.
 #[derive(Debug, Default)]
 pub(super) struct InFlightCommits {
@@ -67,7 +65,7 @@ impl InFlightCommits {
                 ended.await;
             }
         };
-        within(clock, limit, none_left).await.is_some()
+        clock.within(limit, none_left).await.is_some()
     }
 }
 

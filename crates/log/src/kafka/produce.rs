@@ -23,7 +23,6 @@ use crate::error::LogError;
 use crate::port::{Append, RecordPosition};
 use crate::record::{Record, TopicPartition};
 
-use super::workers::within;
 use super::{KafkaConfig, KafkaInner, convert, failure, settings, telemetry};
 
 pub(super) use delivery::{Deliveries, DeliveryHandle, FailedDelivery, PendingDeliveries};
@@ -214,7 +213,7 @@ impl KafkaInner {
         let permits = (bytes / GRAIN + 1).min(producers.room_permits);
         let room = Arc::clone(&producers.room)
             .acquire_many_owned(u32::try_from(permits).unwrap_or(u32::MAX));
-        let Some(Ok(room)) = within(&*producers.clock, left(), room).await else {
+        let Some(Ok(room)) = producers.clock.within(left(), room).await else {
             let key = self.config.key("max-in-flight");
             return Err(self.away(format!("earlier appends wait for an answer (`{key}`)")));
         };
@@ -241,7 +240,7 @@ impl KafkaInner {
                 step_aside().await;
             }
         }
-        let Some(Ok(())) = within(&*producers.clock, left(), done).await else {
+        let Some(Ok(())) = producers.clock.within(left(), done).await else {
             let why = producer_why(&producer);
             return Err(unknown(&why.unwrap_or_else(|| self.late())));
         };

@@ -43,7 +43,6 @@ use crate::sync;
 
 use super::KafkaInner;
 use super::catalog::watermarks;
-use super::workers::within;
 
 use commit_thread::{CancelOnDrop, CommitJob, CommitThread, JobState};
 use member::GroupMember;
@@ -180,7 +179,7 @@ impl KafkaSession {
         let until = clock.elapsed() + limit;
         // Callers that ask what is committed wait from here on.
         let in_flight = self.inner.in_flight.begin(&self.group);
-        let Some(entering) = within(clock, limit, self.entering.lock()).await else {
+        let Some(entering) = clock.within(limit, self.entering.lock()).await else {
             return Err(self.inner.away("earlier commits wait for an answer"));
         };
         for offset in &commit.offsets {
@@ -195,7 +194,7 @@ impl KafkaSession {
         }
         let place = Arc::clone(&self.line).acquire_owned();
         let left = until.saturating_sub(clock.elapsed());
-        let Some(Ok(place)) = within(clock, left, place).await else {
+        let Some(Ok(place)) = clock.within(left, place).await else {
             return Err(self.inner.away("earlier commits wait for an answer"));
         };
         let (reply, answer) = oneshot::channel();
@@ -218,7 +217,7 @@ impl KafkaSession {
         tickets.mark_submitted();
         drop(entering);
         let left = until.saturating_sub(clock.elapsed());
-        match within(clock, left, answer).await {
+        match clock.within(left, answer).await {
             Some(Ok(answer)) => answer,
             Some(Err(_)) => Err(LogError::Closed),
             None if line.now() => Err(self.inner.away("earlier commits wait for an answer")),
@@ -277,10 +276,7 @@ impl KafkaSession {
         let mut left = self.left.clone();
         let gone = left.wait_for(|left| *left);
         // At the deadline the client's thread is left to itself; everything durable is long done.
-        if within(&*self.inner.clock, CLOSE_LIMIT, gone)
-            .await
-            .is_none()
-        {
+        if self.inner.clock.within(CLOSE_LIMIT, gone).await.is_none() {
             tracing::warn!(
                 "leaving a Kafka group takes longer than {CLOSE_LIMIT:?}; it continues in the background"
             );
