@@ -7,7 +7,6 @@ use tidegate_core::{Classify, Code, Failure, FailureClass};
 
 /// A call to the database that gave no rows.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum StoreError {
     /// The address names no database we know.
     #[error("store address `{url}` cannot be used: {why}")]
@@ -119,13 +118,7 @@ impl StoreError {
         if code.is_some_and(|code| code & 0xff == 10) {
             return Self::Away { doing, source };
         }
-        match kind(shared) {
-            Kind::Away => Self::Away { doing, source },
-            Kind::Conflict => Self::Conflict { doing, source },
-            Kind::Schema => Self::Schema { doing, source },
-            Kind::Refused => Self::Refused { doing, source },
-            Kind::Broken => Self::Broken { doing, source },
-        }
+        Self::of_kind(kind(shared), doing, source)
     }
 
     /// An operation panicked before its commit, and nothing of it happened. It would do so again.
@@ -136,7 +129,11 @@ impl StoreError {
 
     /// The driver's error in our words.
     pub fn of(doing: &'static str, source: sqlx::Error) -> Self {
-        match kind(&source) {
+        Self::of_kind(kind(&source), doing, source)
+    }
+
+    fn of_kind(kind: Kind, doing: &'static str, source: sqlx::Error) -> Self {
+        match kind {
             Kind::Away => Self::Away { doing, source },
             Kind::Conflict => Self::Conflict { doing, source },
             Kind::Schema => Self::Schema { doing, source },
