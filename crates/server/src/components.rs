@@ -5,11 +5,11 @@ mod text;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use tidegate_core::books::{Audit, ComponentAccount, Ledger};
-use tidegate_core::env::{BoxFuture, Clock};
+use tidegate_core::env::Clock;
 use tidegate_core::{Component, EventId, EventTrace, Failure};
 
-use crate::future;
 pub(crate) use text::render;
 
 /// How long reading the books of one component may take. A store that hangs must not take the other
@@ -39,10 +39,9 @@ pub(crate) async fn ledger(
 ) -> Result<Ledger, LedgerError> {
     let reads = components
         .iter()
-        .map(|component| -> BoxFuture<'_, _> { Box::pin(accounts(clock, component.as_ref())) })
-        .collect();
+        .map(|component| accounts(clock, component.as_ref()));
     let mut accounts = Vec::new();
-    for read in future::all(reads).await {
+    for read in join_all(reads).await {
         accounts.extend(read?);
     }
     Ok(Ledger::new(accounts))

@@ -38,7 +38,6 @@ pub struct Exporter {
 
 /// The recorder could not be installed.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum InstallError {
     /// The process has a recorder already, from an earlier call or from the application.
     #[error("a recorder of metrics is installed already")]

@@ -166,10 +166,8 @@ async fn an_audit_fails_as_a_whole_and_says_why() {
 #[tokio::test]
 async fn probes_say_how_we_are() {
     let server = Running::plain().await;
-    server
-        .health
-        .register("log", || async { HealthFinding::up() });
-    server.health.register("spill", || async {
+    server.watch("log", || async { HealthFinding::up() });
+    server.watch("spill", || async {
         HealthFinding::degraded("3 segments wait for replay")
     });
     insta::assert_snapshot!(server.get("/livez").await.short(), @r#"200 {"status":"UP","draining":false,"parts":[]}"#);
