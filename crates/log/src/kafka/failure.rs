@@ -149,6 +149,14 @@ pub(super) fn said(error: &KafkaError) -> String {
     }
 }
 
+/// The error of a client that could not be made.
+pub(super) fn of_settings(error: &KafkaError) -> LogError {
+    LogError::Refused {
+        doing: "the client settings",
+        why: said(error),
+    }
+}
+
 /// The error of a question: nothing was to be changed by it.
 pub(super) fn of_question(
     doing: &'static str,

@@ -87,7 +87,7 @@ impl Producers {
         }
         let config = settings::producer(&self.config, batch_size);
         let producer = BaseProducer::from_config_and_context(&config, Deliveries::default());
-        let producer = Arc::new(producer.map_err(|error| refused(&error))?);
+        let producer = Arc::new(producer.map_err(|error| failure::of_settings(&error))?);
         let listened = Arc::downgrade(&producer);
         let task = Box::pin(async move { poll_events(&listened) });
         drop(self.spawn.spawn_thread("kafka-deliveries", task));
@@ -100,13 +100,6 @@ impl Producers {
             drop(self.spawn.spawn_thread("kafka-part", task));
         }
         Ok(producer)
-    }
-}
-
-fn refused(error: &KafkaError) -> LogError {
-    LogError::Refused {
-        doing: "the client settings",
-        why: failure::said(error),
     }
 }
 
@@ -237,11 +230,11 @@ impl KafkaInner {
                 }
             }
             if index % BURST == BURST - 1 {
-                step_aside().await;
+                tokio::task::yield_now().await;
             }
         }
         let Some(Ok(())) = producers.clock.within(left(), done).await else {
-            let why = producer_why(&producer);
+            let why = producer.context().context.last();
             return Err(unknown(&why.unwrap_or_else(|| self.late())));
         };
         self.delivered(&waiting, batch.records)
@@ -257,7 +250,7 @@ impl KafkaInner {
             self.catalog.forget(&routed.at.topic);
         }
         let topic = Some(&routed.at.topic);
-        failure::of_question("an append", self.servers(), topic, error)
+        self.config.failed("an append", topic, error)
     }
 
     /// Where the records lie, or why some do not.
@@ -302,28 +295,9 @@ impl KafkaInner {
     }
 }
 
-/// What a producer heard last.
-fn producer_why(producer: &BaseProducer<Deliveries>) -> Option<String> {
-    producer.context().context.last()
-}
-
 fn unknown(why: &str) -> LogError {
     LogError::OutcomeUnknown {
         doing: "an append",
         why: why.to_owned(),
     }
-}
-
-/// Lets other tasks have the thread once.
-async fn step_aside() {
-    let mut stepped = false;
-    std::future::poll_fn(|context| {
-        if stepped {
-            return std::task::Poll::Ready(());
-        }
-        stepped = true;
-        context.waker().wake_by_ref();
-        std::task::Poll::Pending
-    })
-    .await;
 }

@@ -6,7 +6,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rdkafka::TopicPartitionList;
 use rdkafka::config::FromClientConfigAndContext;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
@@ -20,7 +19,7 @@ use crate::record::TopicPartition;
 use super::catalog::{BrokerQuery, watermarks};
 use super::client_context::KafkaClientContext;
 use super::convert::{RecordConverter, UnreadableRecord};
-use super::{KafkaConfig, KafkaInner, failure, settings};
+use super::{KafkaConfig, KafkaInner, convert, failure, settings};
 
 /// Consumers that are kept for the next read.
 const IDLE: usize = 4;
@@ -84,27 +83,18 @@ impl KafkaReaders {
         let config = settings::reader(&self.config);
         let consumer =
             BaseConsumer::from_config_and_context(&config, KafkaClientContext::default());
-        let consumer = consumer.map_err(|error| LogError::Refused {
-            doing: "the client settings",
-            why: failure::said(&error),
-        })?;
         Ok(Reader {
-            consumer,
+            consumer: consumer.map_err(|error| failure::of_settings(&error))?,
             place: None,
         })
     }
 
     fn failed(&self, read: &Read, error: &KafkaError) -> LogError {
-        let servers = &self.config.bootstrap_servers;
-        failure::of_question("a read", servers, Some(&read.at.topic), error)
+        self.config.failed("a read", Some(&read.at.topic), error)
     }
 
     fn range(&self, reader: &Reader, read: &Read) -> Result<(Offset, Offset), LogError> {
-        let query = BrokerQuery {
-            clock: Arc::clone(&self.clock),
-            servers: self.config.bootstrap_servers.clone(),
-            limit: self.config.request_timeout,
-        };
+        let query = BrokerQuery::new(&self.clock, &self.config, self.config.request_timeout);
         watermarks(&reader.consumer, &query, &read.at)
     }
 
@@ -147,11 +137,8 @@ impl KafkaReaders {
     }
 
     fn assign(&self, reader: &Reader, read: &Read) -> Result<(), LogError> {
-        let mut place = TopicPartitionList::new();
-        let offset = rdkafka::Offset::Offset(read.from.0);
-        place
-            .add_partition_offset(read.at.topic.as_str(), read.at.partition.0, offset)
-            .and_then(|()| reader.consumer.assign(&place))
+        convert::places([(&read.at, read.from)])
+            .and_then(|place| reader.consumer.assign(&place))
             .map_err(|error| self.failed(read, &error))
     }
 
@@ -211,14 +198,8 @@ impl KafkaReaders {
                 return Ok(batch);
             }
             if now >= until {
-                return Err(LogError::Unavailable {
-                    servers: self.config.bootstrap_servers.clone(),
-                    why: reader
-                        .consumer
-                        .context()
-                        .last()
-                        .unwrap_or_else(|| self.config.late()),
-                });
+                let why = reader.consumer.context().last();
+                return Err(self.config.away(why.unwrap_or_else(|| self.config.late())));
             }
         }
     }

@@ -8,12 +8,12 @@ use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
 use rdkafka::error::KafkaError;
 use rdkafka::types::RDKafkaRespErr;
 use rdkafka::{ClientContext, TopicPartitionList};
-use tidegate_core::Mutex;
+use tidegate_core::{Mutex, Topic};
 use tokio::sync::watch;
 
 use crate::error::LogError;
 use crate::kafka::client_context::KafkaClientContext;
-use crate::kafka::{KafkaConfig, failure, settings};
+use crate::kafka::{KafkaConfig, settings};
 use crate::port::Join;
 
 /// What the group wants of a member.
@@ -111,16 +111,11 @@ impl GroupMember {
         gone: watch::Sender<bool>,
     ) -> Result<Self, LogError> {
         const DOING: &str = "joining a group";
-        let servers = &config.bootstrap_servers;
-        let failed = |error: KafkaError| failure::of_question(DOING, servers, None, &error);
+        let failed = |error: KafkaError| config.failed(DOING, None, &error);
         let client = settings::member(config, join);
         let consumer = BaseConsumer::from_config_and_context(&client, RebalanceContext::default());
         let consumer: BaseConsumer<RebalanceContext> = consumer.map_err(failed)?;
-        let topics: Vec<&str> = join
-            .topics
-            .iter()
-            .map(tidegate_core::Topic::as_str)
-            .collect();
+        let topics: Vec<&str> = join.topics.iter().map(Topic::as_str).collect();
         consumer.subscribe(&topics).map_err(failed)?;
         Ok(Self {
             consumer,

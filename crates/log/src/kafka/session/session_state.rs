@@ -107,7 +107,7 @@ pub(super) enum SessionEnd {
     /// Another one of its name has taken its place.
     Replaced,
     /// It cannot go on.
-    FailedDelivery(String),
+    Failed(String),
 }
 
 impl SessionState {
@@ -208,7 +208,7 @@ impl SessionState {
         }
         match end {
             SessionEnd::Closed => self.happened.clear(),
-            SessionEnd::Replaced | SessionEnd::FailedDelivery(_) => {
+            SessionEnd::Replaced | SessionEnd::Failed(_) => {
                 let all: Vec<TopicPartition> = self.held.keys().cloned().collect();
                 self.lose(&all);
             }
@@ -278,7 +278,7 @@ impl SessionState {
         if let Some(end) = &self.end {
             return Some(Err(match end {
                 SessionEnd::Closed | SessionEnd::Replaced => LogError::Closed,
-                SessionEnd::FailedDelivery(why) => LogError::Stopped { why: why.clone() },
+                SessionEnd::Failed(why) => LogError::Stopped { why: why.clone() },
             }));
         }
         let at = self.next_partition()?;

@@ -315,7 +315,7 @@ impl TransactionalProducer {
     }
 
     fn no(&self, error: &KafkaError) -> LogError {
-        failure::of_question("a transaction", &self.config.bootstrap_servers, None, error)
+        self.config.failed("a transaction", None, error)
     }
 }
 

@@ -246,7 +246,7 @@ fn a_partition_is_not_let_go_while_a_commit_for_it_is_on_its_way() {
 #[test]
 fn a_session_that_failed_says_what_was_lost_and_one_that_was_closed_says_only_that() {
     let mut state = state(1);
-    state.finish(SessionEnd::FailedDelivery("fenced".to_owned()));
+    state.finish(SessionEnd::Failed("fenced".to_owned()));
     assert!(matches!(state.next(1), Some(Ok(SessionEvent::Lost(_)))));
     assert!(matches!(state.next(1), Some(Err(LogError::Stopped { .. }))));
     let mut state = self::state(1);
