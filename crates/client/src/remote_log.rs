@@ -102,7 +102,7 @@ impl RemoteLog {
     }
 }
 
-/// What the answer of a process, or the lack of one, is in terms of a log.
+/// The answer of a process, or the lack of one, as an error of a log.
 fn failed(
     target: &ProcessClient,
     doing: &'static str,
@@ -154,7 +154,7 @@ fn failed(
     }
 }
 
-/// What a process says, in its own words and under its own code.
+/// The error of a process, in its own words and under its own code.
 fn remote_error(target: &ProcessClient, code: &str, why: String) -> LogError {
     let unnamed = Code::from_static("log.refused");
     LogError::Remote {
@@ -164,7 +164,7 @@ fn remote_error(target: &ProcessClient, code: &str, why: String) -> LogError {
     }
 }
 
-/// What only a process that has the log open can do.
+/// The error of calls that only the process with the open log can do.
 fn not_here<T>(doing: &'static str) -> Result<T, LogError> {
     Err(LogError::Refused {
         doing,

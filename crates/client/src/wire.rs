@@ -1,4 +1,4 @@
-//! What the routes of a log read and write as JSON.
+//! The JSON that the routes of a log read and write.
 //!
 //! Bytes that are text are written as text, others as base64 under a name of their own, so that
 //! neither has to be guessed.
@@ -112,7 +112,7 @@ impl NewRecord {
     /// The record that is meant, as that of the event `id`.
     ///
     /// # Errors
-    /// What of it cannot be read.
+    /// The part of it that cannot be read.
     pub fn into_append(self, topic: Topic, id: EventId) -> Result<Append, String> {
         let key = bytes_of(self.key, self.key_base64)?;
         let value = bytes_of(self.value, self.value_base64)?;
@@ -251,7 +251,7 @@ impl ReadRecord {
     /// Reads it back.
     ///
     /// # Errors
-    /// What of it cannot be read.
+    /// The part of it that cannot be read.
     pub fn into_stored(self) -> Result<StoredRecord, String> {
         let key = bytes_of(self.key, self.key_base64)?;
         let value = bytes_of(self.value, self.value_base64)?;
@@ -294,7 +294,7 @@ pub struct TopicInfo {
     pub partitions: Vec<PartitionRange>,
 }
 
-/// What a partition holds.
+/// The offsets of a partition.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct PartitionRange {

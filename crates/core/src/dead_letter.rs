@@ -92,15 +92,15 @@ pub struct RecordOrigin {
 /// The failure that ended it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LastFailure {
-    /// What it is called.
+    /// Its code.
     pub code: Code,
-    /// What happened; cut to [`MESSAGE_LIMIT`] when written down.
+    /// The message; cut to [`MESSAGE_LIMIT`] when written down.
     pub message: String,
     /// The chain of causes; cut to [`STACK_LIMIT`] when written down.
     pub stack: String,
 }
 
-/// What a tier saw when it gave the record on.
+/// The last failure in a tier that gave the record on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TierFailure {
     /// The tier; 0 is in memory.
@@ -177,7 +177,7 @@ pub struct DeadLetter {
     pub failure: LastFailure,
     /// The tier it was in.
     pub tier: TierIndex,
-    /// What each tier before saw, in their order.
+    /// The last failure of each tier before, in their order.
     pub trail: Vec<TierFailure>,
     /// How often it was replayed.
     pub replays: u32,

@@ -6,7 +6,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// What a failure says about trying again.
+/// Whether a failed attempt is worth another one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FailureClass {
@@ -133,13 +133,13 @@ const fn is_code(text: &[u8]) -> bool {
 pub struct Failure {
     /// Whether trying again makes sense.
     pub class: FailureClass,
-    /// What it is called.
+    /// Its code.
     pub code: Code,
-    /// What happened, for people.
+    /// The message, for people.
     pub message: String,
-    /// What to do about it.
+    /// Advice for people.
     pub hint: Option<String>,
-    /// What was beneath it.
+    /// The error beneath it.
     pub source: Option<Box<dyn Error + Send + Sync>>,
 }
 

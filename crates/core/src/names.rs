@@ -7,18 +7,17 @@ use serde::{Deserialize, Serialize, Serializer};
 
 /// A name that is not acceptable.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
 pub enum NameError {
     /// The name is empty.
     #[error("{what} must not be empty")]
     Empty {
-        /// What was being named.
+        /// The kind of the name.
         what: &'static str,
     },
     /// The name is longer than its kind allows.
     #[error("{what} `{start}…` has {length} bytes and may have at most {limit}")]
     TooLong {
-        /// What was being named.
+        /// The kind of the name.
         what: &'static str,
         /// The first few characters.
         start: String,
@@ -30,7 +29,7 @@ pub enum NameError {
     /// The name holds a character that its kind does not allow.
     #[error("{what} `{name}` holds {found:?}; letters, digits, `.`, `_` and `-` are allowed")]
     Character {
-        /// What was being named.
+        /// The kind of the name.
         what: &'static str,
         /// The whole name.
         name: String,

@@ -4,7 +4,7 @@ use axum::http::StatusCode;
 use serde::{Serialize, Serializer};
 
 // error-page: http
-/// What went wrong, as a stable string that clients may match on.
+/// The kind of a problem, a stable string that clients may match on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ProblemCode {
     /// The request could not be understood: bad JSON, a bad query, a bad path.
@@ -29,7 +29,7 @@ pub enum ProblemCode {
     UnsupportedMediaType,
     /// We made a mistake; the log has more under the id in the details.
     Internal,
-    /// What the request needs does not answer now.
+    /// Something that the request needs does not answer now.
     Unavailable,
     /// The books of a component could not be read.
     LedgerUnavailable,

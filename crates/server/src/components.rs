@@ -1,4 +1,4 @@
-//! What the components of the process say, put together.
+//! The answers of all components, put together.
 
 mod text;
 

@@ -1,4 +1,4 @@
-//! What the `metrics` facade recorded, in the text format of Prometheus.
+//! The recorded metrics, in the text format of Prometheus.
 
 use ::metrics::Recorder;
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};

@@ -118,7 +118,7 @@ impl Health {
         self.shared.loops.stalled()
     }
 
-    /// What the checks say, in the order of their names. Takes at most [`CHECK_TIMEOUT`], twice
+    /// The results of the checks, in the order of their names. Takes at most [`CHECK_TIMEOUT`], twice
     /// that if it waits for another asker whose set of checks has changed since.
     ///
     /// If canceled, the checks that run are dropped and the next asker starts them again.

@@ -29,12 +29,12 @@ const MAX_FOREIGN_TEXT: usize = 1024;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 #[schema(as = Problem)]
 pub struct ApiProblem {
-    /// What went wrong, as a stable dotted string.
+    /// The code of the problem, a stable dotted string.
     #[schema(value_type = String, example = "http.not-found")]
     code: ProblemCode,
-    /// What went wrong, for people.
+    /// The problem in words, for people.
     message: String,
-    /// What a program may want to know about it.
+    /// Details for programs.
     #[schema(value_type = Object)]
     details: Map<String, Value>,
 }
@@ -96,11 +96,11 @@ pub(crate) async fn replace_foreign(response: Response, request_id: &str) -> Res
     let (parts, body) = response.into_parts();
     let text = text_of(body).await;
     let problem = if status.is_server_error() {
-        // What a library says about its own failure may tell about our insides.
+        // The text of a library about its own failure may tell about our insides.
         telemetry::failed(request_id, status.as_u16(), &text);
         ApiProblem::new(code, message).with("id", request_id)
     } else if text.is_empty() || code == ProblemCode::BodyTooLarge {
-        // What a library says about a long body does not name the limit.
+        // The text of a library about a long body does not name the limit.
         ApiProblem::new(code, message)
     } else {
         ApiProblem::new(code, text)

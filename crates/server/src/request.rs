@@ -24,10 +24,10 @@ pub(crate) use id::RequestIds;
 /// The header that names a request, in both directions.
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// What the label `route` says of requests that match none: their paths are endless.
+/// The label `route` of requests that match none: their paths are endless.
 const NO_ROUTE: &str = "none";
 
-/// What every request goes through.
+/// The checks that every request goes through.
 #[derive(Debug)]
 pub(crate) struct Gate {
     pub(crate) clock: Arc<dyn Clock>,

@@ -25,7 +25,7 @@ pub use survivors::Survivors;
 
 use crate::trace::Trace;
 
-/// What unwinds from a disk operation that ended its node.
+/// The payload that unwinds from a disk operation that ended its node.
 #[derive(Debug)]
 pub(crate) struct Killed;
 
@@ -86,7 +86,7 @@ struct Inner {
     trace: Option<Trace>,
 }
 
-/// What fits unless a test says otherwise.
+/// The bytes that fit unless a test says otherwise.
 const CAPACITY: u64 = 1 << 40;
 
 impl SimDisk {
@@ -283,7 +283,7 @@ impl Inner {
     }
 }
 
-/// What becomes of an operation.
+/// The fate of an operation.
 struct Begun {
     is_last: bool,
     fault: Option<FaultKind>,

@@ -43,7 +43,7 @@ struct RunningTask {
     tell: oneshot::Sender<TaskOutcome>,
 }
 
-/// What nodes, clocks and wakers reach of the world.
+/// The part of the world that nodes, clocks and wakers reach.
 pub(crate) struct Shared {
     state: Mutex<State>,
     ready: Mutex<Vec<TaskId>>,

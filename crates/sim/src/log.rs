@@ -120,7 +120,7 @@ impl SimLog {
         self.storage.state.lock().model.books(group, topic)
     }
 
-    /// What a group has settled of a topic as the records tell, to be compared with its books.
+    /// The records of a topic that a group has settled, to be compared with its books.
     #[must_use]
     pub fn recount(&self, group: &GroupName, topic: &Topic) -> Tally {
         let state = self.storage.state.lock();

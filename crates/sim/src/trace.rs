@@ -1,4 +1,4 @@
-//! What a run did, as one number.
+//! The steps of a run, as one number.
 
 use std::sync::Arc;
 

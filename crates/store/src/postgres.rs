@@ -40,7 +40,7 @@ struct Pool {
     clock: Arc<dyn Clock>,
     timeout: Duration,
     room: Arc<Semaphore>,
-    /// What of that may be lent out as transactions: all but one. Whoever has a transaction may need a
+    /// The connections that may be lent out as transactions: all but one. The owner of a transaction may need a
     /// call beside it, and somebody must keep the leases meanwhile.
     lent: Arc<Semaphore>,
     idle: Mutex<Vec<PgConnection>>,
@@ -71,7 +71,7 @@ impl Postgres {
         // The server gives up on its own as well, so that a client that went away or stands still
         // leaves nothing running and nothing locked.
         let mut settings = vec![
-            // What a database or a role prefers by default would change what our statements mean.
+            // The defaults of a database or a role would change the meaning of our statements.
             ("default_transaction_isolation", "read committed".to_owned()),
             ("statement_timeout", ms(options.timeout)),
             (
@@ -233,7 +233,7 @@ impl Postgres {
         .await
     }
 
-    /// Begins a transaction in the caller's borrower.
+    /// Begins a transaction for this borrower.
     pub(crate) async fn begin(&self, borrower: Borrower) -> Result<PgTx, StoreError> {
         let doing = "begin a transaction";
         let lent = self.permit(&self.pool.lent, doing).await?;

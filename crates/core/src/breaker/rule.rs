@@ -5,7 +5,7 @@ use std::time::Duration;
 /// When a breaker opens, for how long, and how many probes decide.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rule {
-    /// What opens it.
+    /// The condition that opens it.
     pub trip: Trip,
     /// How long it stays open before the probes.
     pub open_for: Duration,
@@ -13,7 +13,7 @@ pub struct Rule {
     pub probes: u32,
 }
 
-/// What opens a breaker.
+/// The condition that opens a breaker.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Trip {
     /// Too large a share of the last calls failed, or was slow. The probes are judged by the same

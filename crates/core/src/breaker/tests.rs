@@ -133,7 +133,7 @@ fn probes_that_never_answer_open_it_again() {
     );
 }
 
-/// What one step of a random run does.
+/// One step of a random run.
 #[derive(Debug, Clone, Copy)]
 enum Step {
     Call(CallResult),

@@ -1,11 +1,11 @@
-//! What a breaker remembers of its calls, and how it judges them.
+//! The calls that a breaker remembers, and how it judges them.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::{CallResult, Rates, Rule, Trip};
 
-/// What the remembered calls say.
+/// The verdict of the remembered calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WindowVerdict {
     /// Too few to tell.

@@ -244,7 +244,7 @@ impl DiskFile for SystemFile {
     fn begin_sync(&mut self, offset: u64, len: u64) {
         use rustix::fs::{Advice, fadvise};
         // Linux begins to write such bytes out, and forgets them only where that has already ended.
-        // What it does not take is left to the sync.
+        // Bytes that it does not take are left to the sync.
         fadvise(&self.file, offset, len.try_into().ok(), Advice::DontNeed).ok();
     }
 

@@ -31,7 +31,7 @@ use topic_config::{config_of, properties_of};
 /// How long what is known about a topic is taken for true, as in Kafka's own clients.
 const FRESH: Duration = Duration::from_secs(300);
 
-/// What an append needs to know about a topic.
+/// The facts about a topic that an append needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct KnownTopic {
     pub(super) partitions: u32,
@@ -39,7 +39,7 @@ pub(super) struct KnownTopic {
     pub(super) max_message_bytes: u64,
 }
 
-/// What is known about topics, and the clients that ask.
+/// The known topics, and the clients that ask.
 pub(super) struct KafkaCatalog {
     admin: AdminClient<KafkaClientContext>,
     /// Asks for metadata and offsets as a consumer, because a producer that asks makes topics.
@@ -115,7 +115,7 @@ impl KafkaInner {
         }
     }
 
-    /// What an append needs to know about a topic; asked for where it is not known lately.
+    /// The facts about a topic that an append needs; asked for where they are not known lately.
     pub(super) async fn known(&self, topic: &Topic) -> Result<KnownTopic, LogError> {
         let now = self.clock.elapsed();
         if let Some((when, known)) = self.catalog.known.lock().get(topic)
@@ -317,7 +317,7 @@ impl KafkaInner {
             let metadata = asker.fetch_metadata(None, config.request_timeout);
             let metadata =
                 metadata.map_err(|error| config.failed("a list of topics", None, &error))?;
-            // What the broker keeps for itself is nobody's topic.
+            // Topics that the broker keeps for itself are nobody's.
             let names = metadata.topics().iter().map(MetadataTopic::name);
             let mut topics: Vec<Topic> = names
                 .filter(|name| !name.starts_with("__"))

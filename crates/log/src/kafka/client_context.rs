@@ -11,7 +11,7 @@ use tidegate_core::Mutex;
 
 use super::failure::{self, Meaning};
 
-/// What a client has said so far.
+/// The log and the errors of a client so far.
 #[derive(Debug, Default)]
 pub(super) struct KafkaClientContext {
     reports: Mutex<ClientReports>,
@@ -26,7 +26,7 @@ struct ClientReports {
 }
 
 impl KafkaClientContext {
-    /// What was said when we were refused, and by which code.
+    /// The text and the code of a refusal.
     pub(super) fn refusal(&self) -> Option<(RDKafkaErrorCode, String)> {
         self.reports.lock().refusal.clone()
     }
@@ -36,7 +36,7 @@ impl KafkaClientContext {
         self.reports.lock().last.clone()
     }
 
-    /// What brokers can do, where the client was told to say so.
+    /// The requests that brokers know, where the client was told to log them.
     pub(super) fn requests(&self) -> BTreeMap<i16, i16> {
         self.reports.lock().requests.clone()
     }
@@ -47,7 +47,7 @@ impl KafkaClientContext {
             self.reports.lock().requests.insert(request, version);
             return;
         }
-        // What the client calls an error mostly mends itself; what does not, reaches a caller.
+        // Most errors of the client mend themselves; the others reach a caller.
         match level {
             RDKafkaLogLevel::Emerg
             | RDKafkaLogLevel::Alert

@@ -17,7 +17,7 @@ use crate::record::{Headers, Record, StoredRecord, TopicPartition};
 const FIRST_PIECE: usize = 4 * 1_024;
 /// A caller that keeps one record keeps the piece it lies in, so this is what a record can cost.
 const LAST_PIECE: usize = 64 * 1_024;
-/// What is larger gets memory of its own.
+/// A larger value gets memory of its own.
 const ALONE: usize = LAST_PIECE / 4;
 
 /// A message could not be copied: a name of a header is not UTF-8, or longer than our headers can be.

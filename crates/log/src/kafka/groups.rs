@@ -1,4 +1,4 @@
-//! What groups have committed, asked from outside of them.
+//! The committed offsets of groups, asked from outside of them.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use super::{KafkaConfig, KafkaInner, failure, settings};
 /// Groups whose client is kept for the next question.
 const KEPT: usize = 8;
 
-/// What a group has committed for a partition, and its books.
+/// The committed offset of a group on a partition, and its books.
 pub(super) type FoundOffset = Option<(Option<GroupBooks>, Committed)>;
 
 /// Consumers that ask for the offsets of a group and never join it.

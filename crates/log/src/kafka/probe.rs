@@ -107,7 +107,7 @@ fn ask(config: &KafkaConfig, clock: &dyn Clock) -> Result<(), LogError> {
     }
 }
 
-/// What a broker that knows these requests cannot do.
+/// The promises that a broker which knows these requests cannot keep.
 fn lacking(requests: &BTreeMap<i16, i16>) -> Option<String> {
     let lacks = |(number, version, _): &&(i16, i16, &str)| {
         requests.get(number).is_none_or(|known| known < version)

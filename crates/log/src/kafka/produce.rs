@@ -261,7 +261,7 @@ impl KafkaInner {
     ) -> Result<Vec<RecordPosition>, LogError> {
         if let Some(FailedDelivery { index, code }) = waiting.failed() {
             let failed = records.get(index).map(|routed| &routed.at.topic);
-            // What was known about the topic was not true any more.
+            // The known facts about the topic were not true any more.
             let limit = failed.and_then(|topic| self.catalog.forget(topic));
             // With a single record there is nothing else that could have been added.
             let alone = records.len() == 1;

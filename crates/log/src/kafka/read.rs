@@ -33,7 +33,7 @@ pub(super) struct KafkaReaders {
 
 struct Reader {
     consumer: BaseConsumer<KafkaClientContext>,
-    /// What it is in the middle of.
+    /// The read that it is in the middle of.
     place: Option<Place>,
 }
 

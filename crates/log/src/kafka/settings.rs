@@ -1,4 +1,4 @@
-//! What the clients of a cluster are told: our settings, and what the user passes on.
+//! The settings of the clients of a cluster: ours, and those that the user passes on.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -58,7 +58,7 @@ transactional.id: it follows from group and instance
 
 /// The longest batch of a producer, in bytes before compression: the client's own default.
 pub(super) const BATCH_SIZE: u64 = 1_000_000;
-/// What a batch takes beside the bytes that [`Record::size`](crate::Record::size) counts: 61 bytes
+/// The bytes of a batch beside those that [`Record::size`](crate::Record::size) counts: 61 bytes
 /// of a batch, at most 31 of a record, and what a header takes more than in our own form.
 pub(super) const OVERHEAD: u64 = 1_024;
 
@@ -111,7 +111,7 @@ fn check_mechanism(properties: &BTreeMap<String, String>) -> Result<(), LogError
     })
 }
 
-/// What every client of a cluster is told.
+/// The settings of every client of a cluster.
 pub(super) fn client(config: &KafkaConfig) -> ClientConfig {
     let mut client = ClientConfig::new();
     client.set("bootstrap.servers", &config.bootstrap_servers);
@@ -130,7 +130,7 @@ pub(super) fn client(config: &KafkaConfig) -> ClientConfig {
     client
 }
 
-/// What every consumer is told: nothing is committed, skipped or made up by the client itself.
+/// The settings of every consumer: the client itself commits, skips and invents nothing.
 pub(super) fn consumer(config: &KafkaConfig) -> ClientConfig {
     let mut consumer = client(config);
     consumer

@@ -4,11 +4,11 @@ use tidegate_core::books::{Account, Ledger};
 
 /// Where the events of each component are.
 const EVENTS: &str = "tidegate_events";
-/// What each component took on.
+/// The events that each component took on.
 const ACCEPTED: &str = "tidegate_accepted_total";
-/// What arrived.
+/// The events that arrived.
 const DELIVERED: &str = "tidegate_delivered_total";
-/// What is gone, by reason.
+/// The events that are gone, by reason.
 const LOST: &str = "tidegate_lost_total";
 
 /// Writes the families of the ledger. A component that lost nothing has no line of `lost`.

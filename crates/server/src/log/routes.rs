@@ -99,7 +99,7 @@ pub(super) async fn append_records(
     }))
 }
 
-/// What to read of a partition.
+/// The records to read of a partition.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ReadQuery {

@@ -1,4 +1,4 @@
-//! What a request is called in answers and logs.
+//! The id of a request in answers and logs.
 
 use std::sync::Arc;
 

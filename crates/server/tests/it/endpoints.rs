@@ -1,4 +1,4 @@
-//! What each endpoint says, word for word.
+//! The answer of each endpoint, word for word.
 
 use std::sync::Arc;
 
@@ -269,7 +269,7 @@ async fn metrics_are_the_ledger_and_what_was_recorded() {
     assert_recorded(&format!("# TYPE eventlog_sent{recorded}"));
 }
 
-/// What was recorded: by others, then by the server itself.
+/// The recorded metrics: of others, then of the server itself.
 fn assert_recorded(text: &str) {
     // How many connections are still open depends on when the server sees the end of the first.
     let stable: Vec<&str> = text

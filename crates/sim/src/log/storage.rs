@@ -63,7 +63,7 @@ impl ModelStorage {
     pub(super) fn crash(&self) {
         let mut state = self.state.lock();
         state.queue.clear();
-        // Whoever waits for an answer finds out that there is none.
+        // Waiting callers find out that there is no answer.
         state.done.clear();
         drop(state);
         self.grown.notify_waiters();
@@ -132,7 +132,7 @@ impl SimLogState {
                 Err(refused) => Err(refused),
             };
             if let Some(tell) = self.done.remove(&next) {
-                // Whoever asked may be gone.
+                // The caller may be gone.
                 tell.send(answer).ok();
             }
         }

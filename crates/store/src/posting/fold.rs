@@ -19,7 +19,7 @@ const LOOKS: u32 = 10;
 /// Fewer rows than this are not worth summing up.
 const FLOOR: usize = 200;
 
-/// What rows are summed up by.
+/// The key by which rows are summed up.
 type Sum = (Bucket, Option<Place>, Option<Place>);
 
 /// Sums up the postings of `component` that piled up, old buckets into coarser ones; gives how many

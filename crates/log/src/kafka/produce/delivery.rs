@@ -1,4 +1,4 @@
-//! What became of each record of a call.
+//! The outcome of each record of a call.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
@@ -43,7 +43,7 @@ impl ProducerContext for Deliveries {
     }
 }
 
-/// What the client keeps beside a record that is on its way.
+/// The handle that the client keeps beside a record on its way.
 #[derive(Debug)]
 pub(in crate::kafka) struct DeliveryHandle {
     waiting: Arc<PendingDeliveries>,

@@ -16,7 +16,7 @@ use crate::kafka::client_context::KafkaClientContext;
 use crate::kafka::{KafkaConfig, settings};
 use crate::port::Join;
 
-/// What the group wants of a member.
+/// A request of the group to a member.
 pub(super) enum RebalanceRequest {
     Assign(TopicPartitionList),
     Revoke(TopicPartitionList),

@@ -375,7 +375,7 @@ impl PollThread {
         let until = self.clock.elapsed() + LEAVE;
         self.moves.give_up();
         self.member.consumer.context().close();
-        // What came in between; from here on the callback answers by itself.
+        // Requests that came in between; from here on the callback answers by itself.
         self.moves.give_up();
         let Self { member, moves, .. } = self;
         drop(moves);

@@ -129,7 +129,7 @@ impl Rebalancer {
         while let Some(doing) = self.now.take().or_else(|| self.unbegun()) {
             let answer = match doing {
                 RebalanceStep::Assigning(lookup) => {
-                    // What is on its way ends with the membership, under which it is made.
+                    // A commit on its way ends with the membership, under which it is made.
                     lookup.wanting.give_up();
                     self.assign_at_end(lookup.wanted)
                 }
@@ -144,7 +144,7 @@ impl Rebalancer {
         }
     }
 
-    /// What the group wants next, as something that only has to be answered.
+    /// The next request of the group, as a step that only has to be answered.
     fn unbegun(&self) -> Option<RebalanceStep> {
         let next = self.member.consumer.context().next_request()?;
         Some(match next {

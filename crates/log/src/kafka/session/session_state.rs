@@ -1,4 +1,4 @@
-//! What a member of a group holds, as a plain value: partitions, their fences, records that wait to
+//! The state of a member of a group, as a plain value: partitions, their fences, records that wait to
 //! be handed out, pauses, and what has happened.
 //!
 //! Nothing here talks to a broker or waits. The client thread puts in what the client says and asks
@@ -56,9 +56,9 @@ pub(super) struct OwnedPartition {
     full_since: Option<Duration>,
     /// When the client handed over something last, or was sent somewhere.
     pub(super) moved: Duration,
-    /// What is committed; none before the first commit of the group.
+    /// The committed offset; none before the first commit of the group.
     pub(super) committed: Option<Offset>,
-    /// What the caller wrote with it.
+    /// The metadata of the caller for it.
     pub(super) metadata: String,
     /// Where the group began without a committed offset.
     pub(super) begin: Offset,
@@ -71,7 +71,7 @@ pub(super) struct OwnedPartition {
     pub(super) ticket: CommitTicket,
 }
 
-/// What the client is to be told.
+/// The commands for the client.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct ConsumerCommands {
     pub(super) pause: Vec<TopicPartition>,
@@ -81,7 +81,7 @@ pub(super) struct ConsumerCommands {
     pub(super) hold: bool,
 }
 
-/// What a member holds.
+/// The state of a member.
 #[derive(Debug, Default)]
 pub(super) struct SessionState {
     pub(super) held: BTreeMap<TopicPartition, OwnedPartition>,
@@ -350,7 +350,7 @@ impl SessionState {
         self.held.values().map(|held| held.ready_bytes).sum()
     }
 
-    /// What the client is to be told now. Nothing of it is done yet: [`Self::sought`] and
+    /// The commands for the client now. None of them is done yet: [`Self::sought`] and
     /// [`Self::flowing`] say what was.
     pub(super) fn orders(&mut self, now: Duration) -> ConsumerCommands {
         let mut orders = ConsumerCommands::default();

@@ -1,4 +1,4 @@
-//! What to do about a client that does not move: a pure function.
+//! The decision about a client that does not move: a pure function.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ const NUDGES: u32 = 3;
 #[derive(Debug, Default)]
 pub(super) struct StallDetector(BTreeMap<TopicPartition, (Offset, u32)>);
 
-/// What is to be done about a partition that was quiet.
+/// The action for a partition that was quiet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum StallAction {
     /// There is nothing to hand over, or it has moved on.

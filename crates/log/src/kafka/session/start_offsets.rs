@@ -101,7 +101,7 @@ fn commit_initial_offsets(
         .map_err(|error| query.failed(DOING, None, &error))
 }
 
-/// What to commit for those that have no committed offset, of which `now` says what is committed by now.
+/// The entries for partitions without a committed offset; `now` has what is committed by now.
 ///
 /// # Errors
 /// [`LogError::OffsetRegressed`] if there is anything: then what was looked up before is not true any more.

@@ -166,7 +166,7 @@ fn after_a_seek_nothing_else_is_handed_out() {
     state.accept(&at(0), stored(0..4), NOW);
     let fence = state.held[&at(0)].fence;
     state.seek(&at(0), fence, Offset(2)).unwrap();
-    // What the client hands over before it was sent there belongs to the old place.
+    // Records that the client hands over before it was sent there belong to the old place.
     assert!(!state.accept(&at(0), stored([4, 5]), NOW));
     assert_eq!(batch(&mut state, 9), None);
     assert_eq!(state.orders(NOW).seek, [(at(0), Offset(2))]);
