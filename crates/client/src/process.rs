@@ -28,11 +28,11 @@ pub enum ClientError {
     /// The request did not get through, or its answer could not be read.
     #[error("{doing} {shown}")]
     Unreachable {
-        /// What was being done.
+        /// The operation that failed.
         doing: &'static str,
         /// The address.
         shown: String,
-        /// What the HTTP client says.
+        /// The error of the HTTP client.
         #[source]
         source: reqwest::Error,
     },
@@ -45,9 +45,9 @@ pub enum ClientError {
         status: u16,
         /// The code of its error; empty if it gave none.
         code: String,
-        /// What it said.
+        /// Its message.
         message: String,
-        /// What else it said.
+        /// Further details of its answer.
         details: serde_json::Value,
     },
 }
@@ -67,7 +67,7 @@ impl ClientError {
         }
     }
 
-    /// What to do about it, for people.
+    /// Advice for people.
     #[must_use]
     pub fn hint(&self) -> &'static str {
         match self {

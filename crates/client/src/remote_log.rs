@@ -11,7 +11,9 @@ use tidegate_log::{
 };
 
 use crate::process::{ClientError, ProcessClient};
-use crate::wire::{AppendedRecords, NewRecord, NewRecords, ReadRecords, TopicInfo, TopicNames};
+use crate::wire::{
+    AppendedRecords, NewRecord, NewRecords, ReadRecord, ReadRecords, TopicInfo, TopicNames,
+};
 
 /// The longest wait for a record that is asked of the process at once.
 const WAIT: Duration = Duration::from_secs(2);
@@ -39,19 +41,10 @@ impl RemoteLog {
         })
     }
 
-    fn failed(
-        &self,
-        doing: &'static str,
-        at: Option<&TopicPartition>,
-        error: ClientError,
-    ) -> LogError {
-        failed(&self.target, doing, at, error)
-    }
-
     async fn describe_topic(&self, topic: &Topic) -> Result<TopicDescription, LogError> {
         let at = TopicPartition::new(topic.clone(), 0);
         let shown: Result<TopicInfo, _> = self.target.get(&format!("/tidegate/log/{topic}")).await;
-        let shown = shown.map_err(|error| self.failed("to describe", Some(&at), error))?;
+        let shown = shown.map_err(|error| failed(&self.target, "to describe", Some(&at), error))?;
         let partitions = shown.partitions.iter().map(|found| PartitionDescription {
             partition: Partition(found.partition),
             start: Offset(found.start),
@@ -79,7 +72,7 @@ impl RemoteLog {
         let new = new_records(&records)?;
         let path = format!("/tidegate/log/{topic}");
         let placed: Result<AppendedRecords, _> = self.target.post(&path, &new).await;
-        let placed = placed.map_err(|error| self.failed("an append", Some(&at), error))?;
+        let placed = placed.map_err(|error| failed(&self.target, "an append", Some(&at), error))?;
         let positions = placed.records.iter().map(|placed| RecordPosition {
             at: TopicPartition::new(topic.clone(), placed.partition),
             offset: Offset(placed.offset),
@@ -90,7 +83,7 @@ impl RemoteLog {
     async fn ask(&self, at: &TopicPartition, query: &str) -> Result<ReadRecords, LogError> {
         let path = format!("/tidegate/log/{}/{}?{query}", at.topic, at.partition);
         let read = self.target.get(&path).await;
-        read.map_err(|error| self.failed("to read", Some(at), error))
+        read.map_err(|error| failed(&self.target, "to read", Some(at), error))
     }
 
     async fn read_batch(&self, read: Read) -> Result<Batch, LogError> {
@@ -98,23 +91,18 @@ impl RemoteLog {
         let max = read.max_records.min(RECORDS);
         let query = format!("from={}&max={max}&wait_ms={wait}", read.from);
         let answer = self.ask(&read.at, &query).await?;
-        let stored = answer
-            .records
-            .into_iter()
-            .map(|record| record.into_stored());
+        let doing = "to read";
+        let stored = answer.records.into_iter().map(ReadRecord::into_stored);
         let records = stored.collect::<Result<Vec<_>, String>>();
         Ok(Batch {
-            records: records.map_err(|why| LogError::Refused {
-                doing: "to read",
-                why,
-            })?,
+            records: records.map_err(|why| LogError::Refused { doing, why })?,
             at: read.at,
             next: Offset(answer.next),
         })
     }
 }
 
-/// What the answer of a process, or the lack of one, is in terms of a log.
+/// The answer of a process, or the lack of one, as an error of a log.
 fn failed(
     target: &ProcessClient,
     doing: &'static str,
@@ -166,7 +154,7 @@ fn failed(
     }
 }
 
-/// What a process says, in its own words and under its own code.
+/// The error of a process, in its own words and under its own code.
 fn remote_error(target: &ProcessClient, code: &str, why: String) -> LogError {
     let unnamed = Code::from_static("log.refused");
     LogError::Remote {
@@ -176,7 +164,7 @@ fn remote_error(target: &ProcessClient, code: &str, why: String) -> LogError {
     }
 }
 
-/// What only a process that has the log open can do.
+/// The error of calls that only the process with the open log can do.
 fn not_here<T>(doing: &'static str) -> Result<T, LogError> {
     Err(LogError::Refused {
         doing,
@@ -196,7 +184,8 @@ impl Log for RemoteLog {
     fn topics(&self) -> LogFuture<'_, Vec<Topic>> {
         Box::pin(async {
             let names: Result<TopicNames, _> = self.target.get("/tidegate/log").await;
-            let names = names.map_err(|error| self.failed("to list topics", None, error))?;
+            let names =
+                names.map_err(|error| failed(&self.target, "to list topics", None, error))?;
             let topics = names
                 .topics
                 .into_iter()

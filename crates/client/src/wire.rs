@@ -1,4 +1,4 @@
-//! What the routes of a log read and write as JSON.
+//! The JSON that the routes of a log read and write.
 //!
 //! Bytes that are text are written as text, others as base64 under a name of their own, so that
 //! neither has to be guessed.
@@ -9,51 +9,27 @@ use serde::{Deserialize, Serialize};
 use tidegate_core::{EventId, Offset, Topic};
 use tidegate_log::{Append, EVENT_ID, Record, StoredRecord, TopicDescription, TopicPartition};
 
-/// Bytes as text where they are, else as base64.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TextOrBase64 {
-    /// The bytes as text.
-    pub text: Option<String>,
-    /// The bytes in base64, when they are no text.
-    pub base64: Option<String>,
+/// Bytes as text where they are, else as base64; absent ones are neither.
+fn written(bytes: Option<&[u8]>) -> (Option<String>, Option<String>) {
+    let Some(bytes) = bytes else {
+        return (None, None);
+    };
+    match std::str::from_utf8(bytes) {
+        Ok(text) => (Some(text.to_owned()), None),
+        Err(_) => (None, Some(STANDARD.encode(bytes))),
+    }
 }
 
-impl TextOrBase64 {
-    /// Writes bytes; absent ones are neither text nor base64.
-    #[must_use]
-    pub fn of(bytes: Option<&[u8]>) -> Self {
-        let Some(bytes) = bytes else {
-            return Self {
-                text: None,
-                base64: None,
-            };
-        };
-        match std::str::from_utf8(bytes) {
-            Ok(text) => Self {
-                text: Some(text.to_owned()),
-                base64: None,
-            },
-            Err(_) => Self {
-                text: None,
-                base64: Some(STANDARD.encode(bytes)),
-            },
-        }
-    }
-
-    /// Reads bytes back.
-    ///
-    /// # Errors
-    /// Both are given, or what should be base64 is not.
-    pub fn read(text: Option<String>, base64: Option<&str>) -> Result<Option<Vec<u8>>, String> {
-        match (text, base64) {
-            (Some(_), Some(_)) => Err("a text and its base64 cannot both be given".to_owned()),
-            (Some(text), None) => Ok(Some(text.into_bytes())),
-            (None, Some(encoded)) => STANDARD
-                .decode(encoded)
-                .map(Some)
-                .map_err(|error| format!("base64 cannot be read: {error}")),
-            (None, None) => Ok(None),
-        }
+/// Reads bytes back.
+fn bytes_of(text: Option<String>, base64: Option<String>) -> Result<Option<Vec<u8>>, String> {
+    match (text, base64) {
+        (Some(_), Some(_)) => Err("a text and its base64 cannot both be given".to_owned()),
+        (Some(text), None) => Ok(Some(text.into_bytes())),
+        (None, Some(encoded)) => STANDARD
+            .decode(encoded)
+            .map(Some)
+            .map_err(|error| format!("base64 cannot be read: {error}")),
+        (None, None) => Ok(None),
     }
 }
 
@@ -118,17 +94,17 @@ impl NewRecord {
     #[must_use]
     pub fn of(append: &Append) -> Self {
         let record = &append.record;
-        let key = TextOrBase64::of(record.key.as_deref());
-        let value = TextOrBase64::of(record.value.as_deref());
+        let (key, key_base64) = written(record.key.as_deref());
+        let (value, value_base64) = written(record.value.as_deref());
         let id = record.headers.event_id();
         Self {
             id,
             partition: append.partition.map(|partition| partition.0),
             timestamp_ms: Some(record.timestamp_ms).filter(|ms| *ms > 0),
-            key: key.text,
-            key_base64: key.base64,
-            value: value.text,
-            value_base64: value.base64,
+            key,
+            key_base64,
+            value,
+            value_base64,
             headers: headers_of(record, id),
         }
     }
@@ -136,15 +112,14 @@ impl NewRecord {
     /// The record that is meant, as that of the event `id`.
     ///
     /// # Errors
-    /// What of it cannot be read.
+    /// The part of it that cannot be read.
     pub fn into_append(self, topic: Topic, id: EventId) -> Result<Append, String> {
-        let mut record = Record {
-            key: TextOrBase64::read(self.key, self.key_base64.as_deref())?.map(Into::into),
-            value: TextOrBase64::read(self.value, self.value_base64.as_deref())?.map(Into::into),
-            timestamp_ms: self.timestamp_ms.unwrap_or(0),
-            ..Record::default()
-        };
-        push_headers(&mut record, self.headers)?;
+        let key = bytes_of(self.key, self.key_base64)?;
+        let value = bytes_of(self.value, self.value_base64)?;
+        if self.headers.iter().any(|header| header.name == EVENT_ID) {
+            return Err(format!("`{EVENT_ID}` is set by `id`"));
+        }
+        let record = record_of(key, value, self.timestamp_ms.unwrap_or(0), self.headers)?;
         let mut append = Append::new(topic, record.event_id(id));
         if let Some(partition) = self.partition {
             append = append.partition(partition);
@@ -161,25 +136,33 @@ fn headers_of(record: &Record, id: Option<EventId>) -> Vec<RecordHeader> {
         .filter(|(name, _)| id.is_none() || *name != EVENT_ID);
     others
         .map(|(name, value)| {
-            let bytes = TextOrBase64::of(value);
+            let (value, value_base64) = written(value);
             RecordHeader {
                 name: name.to_owned(),
-                value: bytes.text,
-                value_base64: bytes.base64,
+                value,
+                value_base64,
             }
         })
         .collect()
 }
 
-fn push_headers(record: &mut Record, headers: Vec<RecordHeader>) -> Result<(), String> {
+fn record_of(
+    key: Option<Vec<u8>>,
+    value: Option<Vec<u8>>,
+    timestamp_ms: u64,
+    headers: Vec<RecordHeader>,
+) -> Result<Record, String> {
+    let mut record = Record {
+        key: key.map(Into::into),
+        value: value.map(Into::into),
+        timestamp_ms,
+        ..Record::default()
+    };
     for header in headers {
-        if header.name == EVENT_ID {
-            return Err(format!("`{EVENT_ID}` is set by `id`"));
-        }
-        let value = TextOrBase64::read(header.value, header.value_base64.as_deref())?;
+        let value = bytes_of(header.value, header.value_base64)?;
         record.headers.push(&header.name, value.as_deref());
     }
-    Ok(())
+    Ok(record)
 }
 
 /// The records that were appended.
@@ -249,18 +232,18 @@ impl ReadRecord {
     #[must_use]
     pub fn of(stored: &StoredRecord, cluster: &str, at: &TopicPartition) -> Self {
         let record = &stored.record;
-        let key = TextOrBase64::of(record.key.as_deref());
-        let value = TextOrBase64::of(record.value.as_deref());
+        let (key, key_base64) = written(record.key.as_deref());
+        let (value, value_base64) = written(record.value.as_deref());
         let carried = record.headers.event_id();
         Self {
             offset: stored.offset.0,
             timestamp_ms: record.timestamp_ms,
             id: stored.event_id(cluster, at),
             carries_id: carried.is_some(),
-            key: key.text,
-            key_base64: key.base64,
-            value: value.text,
-            value_base64: value.base64,
+            key,
+            key_base64,
+            value,
+            value_base64,
             headers: headers_of(record, carried),
         }
     }
@@ -268,18 +251,11 @@ impl ReadRecord {
     /// Reads it back.
     ///
     /// # Errors
-    /// What of it cannot be read.
+    /// The part of it that cannot be read.
     pub fn into_stored(self) -> Result<StoredRecord, String> {
-        let mut record = Record {
-            key: TextOrBase64::read(self.key, self.key_base64.as_deref())?.map(Into::into),
-            value: TextOrBase64::read(self.value, self.value_base64.as_deref())?.map(Into::into),
-            timestamp_ms: self.timestamp_ms,
-            ..Record::default()
-        };
-        for header in self.headers {
-            let value = TextOrBase64::read(header.value, header.value_base64.as_deref())?;
-            record.headers.push(&header.name, value.as_deref());
-        }
+        let key = bytes_of(self.key, self.key_base64)?;
+        let value = bytes_of(self.value, self.value_base64)?;
+        let mut record = record_of(key, value, self.timestamp_ms, self.headers)?;
         if self.carries_id {
             record = record.event_id(self.id);
         }
@@ -318,7 +294,7 @@ pub struct TopicInfo {
     pub partitions: Vec<PartitionRange>,
 }
 
-/// What a partition holds.
+/// The offsets of a partition.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct PartitionRange {

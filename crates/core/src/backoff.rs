@@ -119,77 +119,6 @@ pub struct Retry {
     pub backoff: Backoff,
 }
 
-impl Retry {
-    /// The event client sending to the Event Log API: one send and three retries.
-    #[must_use]
-    pub fn event_log() -> Self {
-        let backoff = Backoff::exponential(ms(1_000), 2.0, ms(30_000)).with_jitter(0.125);
-        Self {
-            attempts: Some(4),
-            backoff,
-        }
-    }
-
-    /// A binding's tier 0, in memory: three attempts.
-    #[must_use]
-    pub fn tier_zero() -> Self {
-        let backoff = Backoff::exponential(ms(100), 2.0, ms(2_000)).with_jitter(0.125);
-        Self {
-            attempts: Some(3),
-            backoff,
-        }
-    }
-
-    /// A binding's tiers in topics: after the first delivery, three tiers of three deliveries, each
-    /// after its tier's delay. Within each delivery, [`tier_zero`](Self::tier_zero) applies: thirty
-    /// attempts in all.
-    #[must_use]
-    pub fn tiers() -> Self {
-        let mut waits = Vec::new();
-        for delay in [10_000, 60_000, 300_000] {
-            waits.extend([ms(delay); 3]);
-        }
-        Self {
-            attempts: Some(10),
-            backoff: Backoff::steps(waits),
-        }
-    }
-
-    /// A relay publishing an outbox row: ten attempts, then dead.
-    #[must_use]
-    pub fn outbox() -> Self {
-        let backoff = Backoff::exponential(ms(1_000), 2.0, ms(60_000)).with_jitter(0.125);
-        Self {
-            attempts: Some(10),
-            backoff,
-        }
-    }
-
-    /// The short ladder for consumers of outbox topics: 1 s, 10 s, 30 s, 2 min, then dead.
-    #[must_use]
-    pub fn consumer_ladder() -> Self {
-        let waits = [ms(1_000), ms(10_000), ms(30_000), ms(120_000)];
-        Self {
-            attempts: Some(5),
-            backoff: Backoff::steps(waits),
-        }
-    }
-
-    /// A stage's `retry 3`: three attempts in all, the first at once.
-    #[must_use]
-    pub fn stage() -> Self {
-        let backoff = Backoff::exponential(ms(100), 2.0, ms(30_000)).with_jitter(0.1);
-        Self {
-            attempts: Some(3),
-            backoff,
-        }
-    }
-}
-
-const fn ms(ms: u64) -> Duration {
-    Duration::from_millis(ms)
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -197,46 +126,8 @@ mod tests {
     use super::*;
     use crate::env::Stream;
 
-    /// The waits of a preset in milliseconds, with the jitter as a share.
-    fn table(retry: &Retry) -> (Option<u32>, Vec<u128>, f64) {
-        let waits = (0..9)
-            .map(|n| retry.backoff.wait_without_jitter(n).as_millis())
-            .collect();
-        (retry.attempts, waits, retry.backoff.jitter)
-    }
-
-    #[test]
-    fn the_presets_hold_the_documented_numbers() {
-        let check = |retry: Retry, attempts: u32, waits: [u128; 9], jitter: f64| {
-            assert_eq!(table(&retry), (Some(attempts), waits.to_vec(), jitter));
-        };
-        let outbox = [
-            1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 60_000, 60_000, 60_000,
-        ];
-        let event_log = [
-            1_000, 2_000, 4_000, 8_000, 16_000, 30_000, 30_000, 30_000, 30_000,
-        ];
-        let tier_zero = [100, 200, 400, 800, 1_600, 2_000, 2_000, 2_000, 2_000];
-        let stage = [100, 200, 400, 800, 1_600, 3_200, 6_400, 12_800, 25_600];
-        let tiers = [
-            10_000, 10_000, 10_000, 60_000, 60_000, 60_000, 300_000, 300_000, 300_000,
-        ];
-        let ladder = [
-            1_000, 10_000, 30_000, 120_000, 120_000, 120_000, 120_000, 120_000, 120_000,
-        ];
-        check(Retry::event_log(), 4, event_log, 0.125);
-        check(Retry::tier_zero(), 3, tier_zero, 0.125);
-        check(Retry::tiers(), 10, tiers, 0.0);
-        check(Retry::outbox(), 10, outbox, 0.125);
-        check(Retry::consumer_ladder(), 5, ladder, 0.0);
-        check(Retry::stage(), 3, stage, 0.1);
-    }
-
-    #[test]
-    fn all_tiers_together_take_about_eighteen_minutes() {
-        let tiers = Retry::tiers();
-        let waits: Duration = (0..9).map(|n| tiers.backoff.wait_without_jitter(n)).sum();
-        assert_eq!(waits, Duration::from_secs(1_110));
+    const fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
     }
 
     #[test]

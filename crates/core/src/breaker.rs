@@ -36,18 +36,6 @@ pub enum BreakerState {
     HalfOpen,
 }
 
-impl BreakerState {
-    /// The number that stands in metrics: 0 closed, 1 open, 2 half-open.
-    #[must_use]
-    pub fn as_number(self) -> u8 {
-        match self {
-            Self::Closed => 0,
-            Self::Open => 1,
-            Self::HalfOpen => 2,
-        }
-    }
-}
-
 impl fmt::Display for BreakerState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -175,7 +163,7 @@ impl Breaker {
         if self.state == BreakerState::Open {
             return None;
         }
-        match self.window.record(result, took, now) {
+        match self.window.record(result, took) {
             WindowVerdict::Undecided => None,
             WindowVerdict::Bad => Some(self.change(BreakerState::Open, now)),
             WindowVerdict::Good if self.state == BreakerState::HalfOpen => {

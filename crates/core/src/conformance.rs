@@ -1,4 +1,4 @@
-//! What every implementation of a port must do, as rules.
+//! The rules that every implementation of a port must keep.
 //!
 //! Each rule is a function named as a sentence; the macros make one test of each, so that a
 //! failure names the rule that was broken. The same rules run on the real ports and on the

@@ -1,28 +1,18 @@
 //! A record given up on, with its history.
 //!
-//! There is one [`DeadLetter`] and three ways to write it down, each without loss:
-//!
-//! - [headers](DeadLetter::to_headers) beside the untouched key and value, for a dead-letter topic;
-//! - a [JSON envelope](DeadLetter::to_envelope) around the value, for the dead-letter stream of a
-//!   stage;
-//! - a [row](DeadLetterRow) of plain columns, for a table.
+//! It is written down without loss as [headers](DeadLetter::to_headers) beside the untouched key and
+//! value, for a dead-letter topic.
 
-mod envelope;
 mod headers;
-mod row;
-mod text;
 
 #[cfg(test)]
 mod tests;
 
 use bytes::Bytes;
-use serde::{Deserialize, Serialize};
 
 use crate::{Code, EventId, Offset, Partition, TierIndex, Topic};
 
-pub use envelope::EnvelopeError;
 pub use headers::{HeaderError, name};
-pub use row::{DeadLetterRow, RowError};
 
 /// Longest error message that is kept, in characters.
 pub const MESSAGE_LIMIT: usize = 500;
@@ -49,8 +39,7 @@ impl Header {
 }
 
 /// Why a record was given up on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Reason {
     /// Every attempt failed.
     RetriesExhausted,
@@ -103,15 +92,15 @@ pub struct RecordOrigin {
 /// The failure that ended it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LastFailure {
-    /// What it is called.
+    /// Its code.
     pub code: Code,
-    /// What happened; cut to [`MESSAGE_LIMIT`] when written down.
+    /// The message; cut to [`MESSAGE_LIMIT`] when written down.
     pub message: String,
     /// The chain of causes; cut to [`STACK_LIMIT`] when written down.
     pub stack: String,
 }
 
-/// What a tier saw when it gave the record on.
+/// The last failure in a tier that gave the record on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TierFailure {
     /// The tier; 0 is in memory.
@@ -188,7 +177,7 @@ pub struct DeadLetter {
     pub failure: LastFailure,
     /// The tier it was in.
     pub tier: TierIndex,
-    /// What each tier before saw, in their order.
+    /// The last failure of each tier before, in their order.
     pub trail: Vec<TierFailure>,
     /// How often it was replayed.
     pub replays: u32,
@@ -199,8 +188,21 @@ pub struct DeadLetter {
 impl DeadLetter {
     /// The same with message and stack cut to their limits, which is how it is written down.
     pub fn bounded(mut self) -> Self {
-        self.failure.message = text::first_chars(&self.failure.message, MESSAGE_LIMIT).to_owned();
-        self.failure.stack = text::first_bytes(&self.failure.stack, STACK_LIMIT).to_owned();
+        self.failure.message = first_chars(&self.failure.message, MESSAGE_LIMIT).to_owned();
+        self.failure.stack = first_bytes(&self.failure.stack, STACK_LIMIT).to_owned();
         self
     }
+}
+
+/// The longest start of `text` with at most this many characters.
+fn first_chars(text: &str, limit: usize) -> &str {
+    match text.char_indices().nth(limit) {
+        Some((end, _)) => &text[..end],
+        None => text,
+    }
+}
+
+/// The longest start of `text` with at most this many bytes that ends between two characters.
+fn first_bytes(text: &str, limit: usize) -> &str {
+    &text[..text.floor_char_boundary(limit)]
 }

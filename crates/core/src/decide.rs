@@ -1,11 +1,11 @@
-//! What to do with a failed event.
+//! The decision about a failed event.
 
 use std::time::Duration;
 
 use crate::dead_letter::Reason;
 use crate::{FailureClass, PauseReason};
 
-/// What is known when an attempt has failed.
+/// The facts about a failed attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AttemptFacts {
     /// The class of the failure.
@@ -22,7 +22,7 @@ pub struct AttemptFacts {
     pub is_poison: bool,
 }
 
-/// What happens to the event now.
+/// The next step of the event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use = "an event without a decision is nowhere"]
 pub enum Decision {

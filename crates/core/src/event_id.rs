@@ -2,13 +2,13 @@
 
 use std::fmt;
 use std::str::FromStr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use uuid::Uuid;
 
 use crate::env::{Clock, Entropy};
-use crate::{Offset, Partition, Topic};
+use crate::{Mutex, Offset, Partition, Topic};
 
 /// The id of an event: a UUID, version 7 where the event was born here.
 ///
@@ -152,7 +152,7 @@ impl EventIds {
     pub fn mint(&self) -> EventId {
         let now_ms = self.clock.now_ms();
         // Whatever a panic leaves, the next id is greater than all before it.
-        let mut minter = self.minter.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut minter = self.minter.lock();
         minter.mint_at(now_ms)
     }
 }

@@ -6,7 +6,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// What a failure says about trying again.
+/// Whether a failed attempt is worth another one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FailureClass {
@@ -120,46 +120,6 @@ const fn is_code(text: &[u8]) -> bool {
     !at_word_start
 }
 
-/// Which codes a configuration means: `timeout.connect`, or `timeout.*` for all below `timeout`.
-///
-/// Any other text, such as a Java class name in a configuration from elsewhere, matches only
-/// itself.
-///
-/// ```
-/// use tidegate_core::{Code, CodePattern};
-/// let pattern = CodePattern::new("timeout.*");
-/// assert!(pattern.matches(&Code::from_static("timeout.connect")));
-/// assert!(!pattern.matches(&Code::from_static("timeouts.connect")));
-/// ```
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct CodePattern(String);
-
-impl CodePattern {
-    /// The pattern written as `text`.
-    #[must_use]
-    pub fn new(text: impl Into<String>) -> Self {
-        Self(text.into())
-    }
-
-    /// Whether `code` is meant.
-    #[must_use]
-    pub fn matches(&self, code: &Code) -> bool {
-        match self.0.strip_suffix('*') {
-            // `timeout.*` keeps its dot, so that `timeouts` is not below `timeout`; `*` is all.
-            Some(prefix) if prefix.is_empty() || prefix.ends_with('.') => {
-                code.as_str().starts_with(prefix)
-            }
-            Some(_) | None => code.as_str() == self.0,
-        }
-    }
-
-    /// The pattern as it was written.
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
 /// One failure of one attempt.
 ///
 /// ```
@@ -168,17 +128,18 @@ impl CodePattern {
 /// assert_eq!(failure.class, FailureClass::Transient);
 /// assert_eq!(failure.to_string(), "timeout.connect: no answer in 5 s");
 /// ```
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{code}: {message}")]
 pub struct Failure {
     /// Whether trying again makes sense.
     pub class: FailureClass,
-    /// What it is called.
+    /// Its code.
     pub code: Code,
-    /// What happened, for people.
+    /// The message, for people.
     pub message: String,
-    /// What to do about it.
+    /// Advice for people.
     pub hint: Option<String>,
-    /// What was beneath it.
+    /// The error beneath it.
     pub source: Option<Box<dyn Error + Send + Sync>>,
 }
 
@@ -191,11 +152,6 @@ impl Failure {
     /// A failure that never will.
     pub fn permanent(code: Code, message: impl Into<String>) -> Self {
         Self::new(FailureClass::Permanent, code, message)
-    }
-
-    /// A failure that is not about this record.
-    pub fn system(code: Code, message: impl Into<String>) -> Self {
-        Self::new(FailureClass::System, code, message)
     }
 
     /// A failure of this class.
@@ -232,21 +188,7 @@ impl Classify for Failure {
     }
 }
 
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.code, self.message)
-    }
-}
-
-impl Error for Failure {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        self.source
-            .as_deref()
-            .map(|source| source as &(dyn Error + 'static))
-    }
-}
-
-/// What an error says, and everything beneath it. An error that repeats what is beneath it is not repeated.
+/// The text of an error, and of everything beneath it. An error that repeats what is beneath it is not repeated.
 #[must_use]
 pub fn error_chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
@@ -283,20 +225,5 @@ mod tests {
         ] {
             assert!(Code::new(bad).is_err(), "{bad}");
         }
-    }
-
-    #[test]
-    fn a_pattern_matches_itself_or_what_is_below_it() {
-        let check = |pattern: &str, code: &'static str, expect: bool| {
-            let got = CodePattern::new(pattern).matches(&Code::from_static(code));
-            assert_eq!(got, expect, "{pattern} {code}");
-        };
-        check("timeout.connect", "timeout.connect", true);
-        check("timeout.connect", "timeout.read", false);
-        check("timeout.*", "timeout.read", true);
-        check("timeout.*", "timeout", false);
-        check("timeout*", "timeout.read", false);
-        check("*", "schema.invalid", true);
-        check("java.net.SocketTimeoutException", "timeout.read", false);
     }
 }

@@ -14,12 +14,12 @@ pub enum HealthStatus {
     Down,
 }
 
-/// What a check found.
+/// The result of a check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HealthFinding {
     /// How the component is.
     pub status: HealthStatus,
-    /// What is wrong with it.
+    /// The problem with it.
     pub message: Option<String>,
 }
 

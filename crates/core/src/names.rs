@@ -7,18 +7,17 @@ use serde::{Deserialize, Serialize, Serializer};
 
 /// A name that is not acceptable.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
 pub enum NameError {
     /// The name is empty.
     #[error("{what} must not be empty")]
     Empty {
-        /// What was being named.
+        /// The kind of the name.
         what: &'static str,
     },
     /// The name is longer than its kind allows.
     #[error("{what} `{start}…` has {length} bytes and may have at most {limit}")]
     TooLong {
-        /// What was being named.
+        /// The kind of the name.
         what: &'static str,
         /// The first few characters.
         start: String,
@@ -30,7 +29,7 @@ pub enum NameError {
     /// The name holds a character that its kind does not allow.
     #[error("{what} `{name}` holds {found:?}; letters, digits, `.`, `_` and `-` are allowed")]
     Character {
-        /// What was being named.
+        /// The kind of the name.
         what: &'static str,
         /// The whole name.
         name: String,
@@ -41,8 +40,6 @@ pub enum NameError {
 
 /// Longest topic name, which is also Kafka's limit.
 const TOPIC_LIMIT: usize = 249;
-/// Longest binding name; it becomes part of metric labels, paths and member names.
-const BINDING_LIMIT: usize = 128;
 
 /// The name of a topic. Clones share it: every record on its way names its topic.
 ///
@@ -80,33 +77,6 @@ impl fmt::Display for Topic {
 impl Serialize for Topic {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(&self.0)
-    }
-}
-
-/// The name of a binding, the wiring of a topic to a handler.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[serde(transparent)]
-pub struct BindingName(String);
-
-impl BindingName {
-    /// Accepts a name that fits metric labels and paths.
-    ///
-    /// # Errors
-    /// The name is empty, too long, or holds a character other than letters, digits, `.`, `_`, `-`.
-    pub fn new(name: impl Into<String>) -> Result<Self, NameError> {
-        word("binding name", name.into(), BINDING_LIMIT).map(Self)
-    }
-
-    /// The name as text.
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Display for BindingName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
     }
 }
 

@@ -9,7 +9,7 @@ use serde::{Serialize, Serializer};
 pub enum PauseReason {
     /// Somebody asked for it.
     Operator,
-    /// What is behind the handler is down.
+    /// The service behind the handler is down.
     Breaker,
     /// The next record is not due yet.
     Delay,

@@ -37,11 +37,12 @@ mod workers;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
+use rdkafka::error::KafkaError;
 use tidegate_core::env::{Clock, Entropy, Env, Spawn};
-use tidegate_core::{GroupName, Offset, Topic};
+use tidegate_core::{GroupName, Mutex, Offset, Topic};
 
 use crate::error::LogError;
 use crate::port::{Append, Batch, Committed, Join, Log, LogFuture, Read, RecordPosition, Session};
@@ -112,6 +113,19 @@ impl KafkaConfig {
     /// The key of a limit, as its errors name it.
     fn key(&self, name: &str) -> String {
         format!("log.clusters.{}.{name}", self.cluster)
+    }
+
+    /// A call that had no answer in time and changed nothing.
+    fn away(&self, why: impl Into<String>) -> LogError {
+        LogError::Unavailable {
+            servers: self.bootstrap_servers.clone(),
+            why: why.into(),
+        }
+    }
+
+    /// The error of a call that changed nothing.
+    fn failed(&self, doing: &'static str, topic: Option<&Topic>, error: &KafkaError) -> LogError {
+        failure::of_question(doing, &self.bootstrap_servers, topic, error)
     }
 
     /// Why a call has ended without an answer; counted.
@@ -221,16 +235,9 @@ impl KafkaLog {
 }
 
 impl KafkaInner {
-    fn servers(&self) -> &str {
-        &self.config.bootstrap_servers
-    }
-
     /// A call that had no answer in time and changed nothing.
     fn away(&self, why: impl Into<String>) -> LogError {
-        LogError::Unavailable {
-            servers: self.config.bootstrap_servers.clone(),
-            why: why.into(),
-        }
+        self.config.away(why)
     }
 
     /// Why a call has ended without an answer.
@@ -284,7 +291,7 @@ impl KafkaInner {
 
     /// A name that nobody else has.
     fn random_name(&self) -> String {
-        let mut entropy = self.entropy.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut entropy = self.entropy.lock();
         format!("{:016x}{:016x}", entropy.next_u64(), entropy.next_u64())
     }
 }

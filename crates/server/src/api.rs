@@ -20,7 +20,7 @@ use utoipa_axum::routes;
 
 use crate::{ApiProblem, Exporter, Health, ProblemCode};
 
-/// What the handlers read.
+/// The sources of the handlers.
 #[derive(Debug)]
 pub(crate) struct Sources {
     pub(crate) clock: Arc<dyn Clock>,

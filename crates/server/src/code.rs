@@ -4,9 +4,8 @@ use axum::http::StatusCode;
 use serde::{Serialize, Serializer};
 
 // error-page: http
-/// What went wrong, as a stable string that clients may match on.
+/// The kind of a problem, a stable string that clients may match on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
 pub enum ProblemCode {
     /// The request could not be understood: bad JSON, a bad query, a bad path.
     BadRequest,
@@ -30,7 +29,7 @@ pub enum ProblemCode {
     UnsupportedMediaType,
     /// We made a mistake; the log has more under the id in the details.
     Internal,
-    /// What the request needs does not answer now.
+    /// Something that the request needs does not answer now.
     Unavailable,
     /// The books of a component could not be read.
     LedgerUnavailable,
@@ -59,34 +58,6 @@ pub enum ProblemCode {
 }
 
 impl ProblemCode {
-    /// Every code there is.
-    pub const ALL: [Self; 24] = [
-        Self::BadRequest,
-        Self::Unauthorized,
-        Self::Forbidden,
-        Self::ForeignHost,
-        Self::ForeignOrigin,
-        Self::ReadOnly,
-        Self::NotFound,
-        Self::MethodNotAllowed,
-        Self::BodyTooLarge,
-        Self::UnsupportedMediaType,
-        Self::Internal,
-        Self::Unavailable,
-        Self::LedgerUnavailable,
-        Self::Timeout,
-        Self::LogUnknownTopic,
-        Self::LogUnknownPartition,
-        Self::WhereUnknown,
-        Self::LogRecordTooLarge,
-        Self::LogCommitTooLarge,
-        Self::LogOutOfRange,
-        Self::LogDamaged,
-        Self::LogFull,
-        Self::LogUnavailable,
-        Self::LogOutcomeUnknown,
-    ];
-
     /// The string that stands in the body.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
@@ -132,19 +103,34 @@ impl ProblemCode {
         }
     }
 
-    /// The code for a failure that a library answered with nothing but this status.
-    pub(crate) fn of_status(status: StatusCode) -> Self {
+    /// The code for a failure that a library answered with nothing but this status, and its text.
+    pub(crate) fn of_status(status: StatusCode) -> (Self, &'static str) {
         match status {
-            StatusCode::UNAUTHORIZED => Self::Unauthorized,
-            StatusCode::FORBIDDEN => Self::Forbidden,
-            StatusCode::NOT_FOUND => Self::NotFound,
-            StatusCode::METHOD_NOT_ALLOWED => Self::MethodNotAllowed,
-            StatusCode::PAYLOAD_TOO_LARGE => Self::BodyTooLarge,
-            StatusCode::UNSUPPORTED_MEDIA_TYPE => Self::UnsupportedMediaType,
-            StatusCode::SERVICE_UNAVAILABLE => Self::Unavailable,
-            StatusCode::GATEWAY_TIMEOUT => Self::Timeout,
-            status if status.is_server_error() => Self::Internal,
-            _ => Self::BadRequest,
+            StatusCode::UNAUTHORIZED => (Self::Unauthorized, "a bearer token is needed"),
+            StatusCode::FORBIDDEN => (Self::Forbidden, "the request may not be made"),
+            StatusCode::NOT_FOUND => (Self::NotFound, "there is nothing here"),
+            StatusCode::METHOD_NOT_ALLOWED => (
+                Self::MethodNotAllowed,
+                "the route does not take this method; the header `allow` lists those it takes",
+            ),
+            StatusCode::PAYLOAD_TOO_LARGE => (
+                Self::BodyTooLarge,
+                "the body is longer than `server.max-body` allows",
+            ),
+            StatusCode::UNSUPPORTED_MEDIA_TYPE => (
+                Self::UnsupportedMediaType,
+                "the content type of the body is not taken here",
+            ),
+            StatusCode::SERVICE_UNAVAILABLE => (
+                Self::Unavailable,
+                "what the request needs does not answer now",
+            ),
+            StatusCode::GATEWAY_TIMEOUT => (Self::Timeout, "the request took too long"),
+            status if status.is_server_error() => (
+                Self::Internal,
+                "something went wrong here; the log has more under the id",
+            ),
+            _ => (Self::BadRequest, "the request could not be understood"),
         }
     }
 }
@@ -161,7 +147,33 @@ mod tests {
 
     #[test]
     fn codes_and_their_status_are_stable() {
-        let table: Vec<String> = ProblemCode::ALL
+        let all = [
+            ProblemCode::BadRequest,
+            ProblemCode::Unauthorized,
+            ProblemCode::Forbidden,
+            ProblemCode::ForeignHost,
+            ProblemCode::ForeignOrigin,
+            ProblemCode::ReadOnly,
+            ProblemCode::NotFound,
+            ProblemCode::MethodNotAllowed,
+            ProblemCode::BodyTooLarge,
+            ProblemCode::UnsupportedMediaType,
+            ProblemCode::Internal,
+            ProblemCode::Unavailable,
+            ProblemCode::LedgerUnavailable,
+            ProblemCode::Timeout,
+            ProblemCode::LogUnknownTopic,
+            ProblemCode::LogUnknownPartition,
+            ProblemCode::WhereUnknown,
+            ProblemCode::LogRecordTooLarge,
+            ProblemCode::LogCommitTooLarge,
+            ProblemCode::LogOutOfRange,
+            ProblemCode::LogDamaged,
+            ProblemCode::LogFull,
+            ProblemCode::LogUnavailable,
+            ProblemCode::LogOutcomeUnknown,
+        ];
+        let table: Vec<String> = all
             .iter()
             .map(|code| format!("{} {}", code.status().as_u16(), code.as_str()))
             .collect();

@@ -1,15 +1,15 @@
-//! What the components of the process say, put together.
+//! The answers of all components, put together.
 
 mod text;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use tidegate_core::books::{Audit, ComponentAccount, Ledger};
-use tidegate_core::env::{BoxFuture, Clock};
+use tidegate_core::env::Clock;
 use tidegate_core::{Component, EventId, EventTrace, Failure};
 
-use crate::future;
 pub(crate) use text::render;
 
 /// How long reading the books of one component may take. A store that hangs must not take the other
@@ -39,10 +39,9 @@ pub(crate) async fn ledger(
 ) -> Result<Ledger, LedgerError> {
     let reads = components
         .iter()
-        .map(|component| -> BoxFuture<'_, _> { Box::pin(accounts(clock, component.as_ref())) })
-        .collect();
+        .map(|component| accounts(clock, component.as_ref()));
     let mut accounts = Vec::new();
-    for read in future::all(reads).await {
+    for read in join_all(reads).await {
         accounts.extend(read?);
     }
     Ok(Ledger::new(accounts))
@@ -52,14 +51,11 @@ async fn accounts(
     clock: &dyn Clock,
     component: &dyn Component,
 ) -> Result<Vec<ComponentAccount>, LedgerError> {
-    let name = || component.name().to_owned();
-    tokio::select! {
-        biased;
-        read = component.accounts() => {
-            read.map_err(|source| LedgerError::Failed { name: name(), source })
-        }
-        () = clock.sleep(READ_TIMEOUT) => Err(LedgerError::TimedOut {
-            name: name(),
+    let name = component.name().to_owned();
+    match clock.within(READ_TIMEOUT, component.accounts()).await {
+        Some(read) => read.map_err(|source| LedgerError::Failed { name, source }),
+        None => Err(LedgerError::TimedOut {
+            name,
             limit: READ_TIMEOUT,
         }),
     }

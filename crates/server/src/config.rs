@@ -1,4 +1,4 @@
-//! What the server is told.
+//! The configuration of the server.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::num::NonZeroUsize;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::Token;
 
-/// What the server is told: where it listens, who may ask, and how much.
+/// The configuration of the server: where it listens, who may ask, and how much.
 ///
 /// ```
 /// use tidegate_server::ServerConfig;

@@ -1,4 +1,4 @@
-//! What the `metrics` facade recorded, in the text format of Prometheus.
+//! The recorded metrics, in the text format of Prometheus.
 
 use ::metrics::Recorder;
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
@@ -38,7 +38,6 @@ pub struct Exporter {
 
 /// The recorder could not be installed.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum InstallError {
     /// The process has a recorder already, from an earlier call or from the application.
     #[error("a recorder of metrics is installed already")]

@@ -12,7 +12,7 @@ use axum::http::{HeaderMap, Method};
 
 use crate::{ApiProblem, ProblemCode, Token};
 
-/// What probes may ask without a token; they see no details.
+/// The paths that probes may ask without a token; they see no details.
 pub(crate) const OPEN_PATHS: [&str; 6] = [
     "/livez",
     "/readyz",
@@ -39,7 +39,7 @@ pub(crate) struct Guard {
 }
 
 impl Guard {
-    /// What `request` may see, or why it may not be made.
+    /// The access of `request`, or why it may not be made.
     pub(crate) fn admit(&self, request: &Request) -> Result<Access, ApiProblem> {
         let access = match &self.token {
             Some(token) => by_token(token, request)?,

@@ -10,15 +10,14 @@ mod heartbeat;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::future::Future;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tidegate_core::env::{BoxFuture, CatchPanic, Clock};
-use tidegate_core::{Component, HealthFinding};
+use futures_util::future::join_all;
+use tidegate_core::env::{CatchPanic, Clock};
+use tidegate_core::{Component, HealthFinding, Mutex};
 
-use crate::future;
 pub(crate) use finding::HealthPart;
 pub use heartbeat::Heartbeat;
 use heartbeat::Loops;
@@ -36,10 +35,10 @@ pub const RESULT_LIFETIME: Duration = Duration::from_secs(1);
 ///
 /// ```
 /// use tidegate_core::env::Env;
-/// use tidegate_core::HealthFinding;
 /// use tidegate_server::Health;
 /// let health = Health::new(Env::system().clock);
-/// health.register("store", || async { HealthFinding::up() });
+/// health.drain();
+/// assert!(health.is_draining());
 /// ```
 #[derive(Clone)]
 pub struct Health {
@@ -57,18 +56,9 @@ struct Shared {
 
 #[derive(Default)]
 struct Checks {
-    by_name: BTreeMap<String, Check>,
+    by_name: BTreeMap<String, Arc<dyn Component>>,
     /// Grows with each change, so that results of an older set are not taken for the present one.
     version: u64,
-}
-
-type Ask = Arc<dyn Fn() -> BoxFuture<'static, HealthFinding> + Send + Sync>;
-
-#[derive(Clone)]
-struct Check {
-    ask: Ask,
-    /// Whether we are ready only while it is not down.
-    is_required: bool,
 }
 
 struct Results {
@@ -92,45 +82,14 @@ impl Health {
         }
     }
 
-    /// Asks `check` about the part called `name` from now on.
+    /// Asks a component about itself from now on.
     ///
-    /// It has [`CHECK_TIMEOUT`] to answer and is dropped after that, so it must be safe to cancel;
-    /// one that panics is down. A second check of the same name takes the place of the first.
-    pub fn register<F, R>(&self, name: impl Into<String>, check: F)
-    where
-        F: Fn() -> R + Send + Sync + 'static,
-        R: Future<Output = HealthFinding> + Send + 'static,
-    {
-        // The call itself goes into the future too, so that a panic there is caught as well.
-        let check = Arc::new(check);
-        let ask = move || -> BoxFuture<'static, HealthFinding> {
-            let check = Arc::clone(&check);
-            Box::pin(async move { check().await })
-        };
-        self.add(name.into(), Arc::new(ask), true);
-    }
-
-    /// Asks a component about itself from now on, under the same rules.
+    /// It has [`CHECK_TIMEOUT`] to answer; a check that panics is down. A second component of the same
+    /// name takes the place of the first.
     pub fn watch(&self, component: &Arc<dyn Component>) {
-        let asked = Arc::clone(component);
-        let ask = move || -> BoxFuture<'static, HealthFinding> {
-            let asked = Arc::clone(&asked);
-            Box::pin(async move { asked.health().await })
-        };
+        let mut checks = self.shared.checks.lock();
         let name = component.name().to_owned();
-        self.add(name, Arc::new(ask), component.gates_readiness());
-    }
-
-    fn add(&self, name: String, ask: Ask, is_required: bool) {
-        let mut checks = self.checks();
-        checks.by_name.insert(name, Check { ask, is_required });
-        checks.version += 1;
-    }
-
-    /// Forgets the check of the part called `name`. Forgetting it twice changes nothing.
-    pub fn forget(&self, name: &str) {
-        let mut checks = self.checks();
-        checks.by_name.remove(name);
+        checks.by_name.insert(name, Arc::clone(component));
         checks.version += 1;
     }
 
@@ -159,14 +118,14 @@ impl Health {
         self.shared.loops.stalled()
     }
 
-    /// What the checks say, in the order of their names. Takes at most [`CHECK_TIMEOUT`], twice
+    /// The results of the checks, in the order of their names. Takes at most [`CHECK_TIMEOUT`], twice
     /// that if it waits for another asker whose set of checks has changed since.
     ///
     /// If canceled, the checks that run are dropped and the next asker starts them again.
     pub(crate) async fn parts(&self) -> Vec<HealthPart> {
         let mut results = self.shared.results.lock().await;
         let (version, checks) = {
-            let checks = self.checks();
+            let checks = self.shared.checks.lock();
             (checks.version, checks.by_name.clone())
         };
         let now = self.shared.clock.elapsed();
@@ -178,9 +137,8 @@ impl Health {
         }
         let running = checks
             .into_iter()
-            .map(|(name, check)| -> BoxFuture<'_, HealthPart> { Box::pin(self.ask(name, check)) })
-            .collect();
-        let parts = future::all(running).await;
+            .map(|(name, component)| self.ask(name, component));
+        let parts = join_all(running).await;
         *results = Some(Results {
             version,
             at: self.shared.clock.elapsed(),
@@ -189,34 +147,28 @@ impl Health {
         parts
     }
 
-    async fn ask(&self, name: String, check: Check) -> HealthPart {
-        let finding = tokio::select! {
-            biased;
-            answer = CatchPanic((check.ask)()) => {
-                answer.unwrap_or_else(|panic| {
-                    crate::telemetry::check_panicked(&name, &panic);
-                    HealthFinding::down("the check panicked")
-                })
+    async fn ask(&self, name: String, component: Arc<dyn Component>) -> HealthPart {
+        // The call itself goes into the future too, so that a panic there is caught as well.
+        let answer = CatchPanic(Box::pin(async { component.health().await }));
+        let finding = match self.shared.clock.within(CHECK_TIMEOUT, answer).await {
+            Some(Ok(finding)) => finding,
+            Some(Err(panic)) => {
+                crate::telemetry::check_panicked(&name, &panic);
+                HealthFinding::down("the check panicked")
             }
-            () = self.shared.clock.sleep(CHECK_TIMEOUT) => {
-                HealthFinding::down(format!("no answer within {CHECK_TIMEOUT:?}"))
-            }
+            None => HealthFinding::down(format!("no answer within {CHECK_TIMEOUT:?}")),
         };
-        HealthPart::new(name, check.is_required, finding)
-    }
-
-    fn checks(&self) -> MutexGuard<'_, Checks> {
-        self.shared
-            .checks
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        HealthPart::new(name, component.gates_readiness(), finding)
     }
 }
 
 impl fmt::Debug for Health {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Health")
-            .field("checks", &self.checks().by_name.keys().collect::<Vec<_>>())
+            .field(
+                "checks",
+                &self.shared.checks.lock().by_name.keys().collect::<Vec<_>>(),
+            )
             .field("is_draining", &self.is_draining())
             .finish_non_exhaustive()
     }

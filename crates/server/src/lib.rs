@@ -7,7 +7,6 @@ mod code;
 mod problem;
 
 mod components;
-mod future;
 mod health;
 
 mod exporter;

@@ -11,7 +11,7 @@ use utoipa_axum::routes as routed;
 
 use crate::Routes;
 
-/// What the routes of a log need.
+/// The log behind the routes.
 #[derive(Debug, Clone)]
 pub struct LogApi {
     /// The log.
@@ -25,7 +25,7 @@ pub struct LogApi {
 /// The routes of a log.
 #[must_use]
 pub fn log_routes(api: LogApi) -> Routes {
-    /// What is around a record in a body.
+    /// The bytes around a record in a body.
     const AROUND: u64 = 64 * 1024;
     // Each byte of a record is written as six at most.
     let longest = api.max_record_size.saturating_mul(6).saturating_add(AROUND);

@@ -2,6 +2,7 @@
 
 use axum::Json;
 use axum::body::{Body, to_bytes};
+use axum::http::StatusCode;
 use axum::http::header::{HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
@@ -28,12 +29,12 @@ const MAX_FOREIGN_TEXT: usize = 1024;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 #[schema(as = Problem)]
 pub struct ApiProblem {
-    /// What went wrong, as a stable dotted string.
+    /// The code of the problem, a stable dotted string.
     #[schema(value_type = String, example = "http.not-found")]
     code: ProblemCode,
-    /// What went wrong, for people.
+    /// The problem in words, for people.
     message: String,
-    /// What a program may want to know about it.
+    /// Details for programs.
     #[schema(value_type = Object)]
     details: Map<String, Value>,
 }
@@ -88,18 +89,21 @@ pub(crate) async fn replace_foreign(response: Response, request_id: &str) -> Res
     if !is_failure || response.extensions().get::<OwnBody>().is_some() {
         return response;
     }
-    let code = ProblemCode::of_status(status);
+    let (code, message) = ProblemCode::of_status(status);
     if code == ProblemCode::BodyTooLarge {
         telemetry::limit_hit(telemetry::Limit::MaxBody);
     }
     let (parts, body) = response.into_parts();
     let text = text_of(body).await;
     let problem = if status.is_server_error() {
-        // What a library says about its own failure may tell about our insides.
+        // The text of a library about its own failure may tell about our insides.
         telemetry::failed(request_id, status.as_u16(), &text);
-        internal_or(code, request_id)
+        ApiProblem::new(code, message).with("id", request_id)
+    } else if text.is_empty() || code == ProblemCode::BodyTooLarge {
+        // The text of a library about a long body does not name the limit.
+        ApiProblem::new(code, message)
     } else {
-        foreign_problem(code, text)
+        ApiProblem::new(code, text)
     };
     let mut replaced = problem.into_response();
     if let Some(value) = parts.headers.get(RETRY_AFTER) {
@@ -110,63 +114,11 @@ pub(crate) async fn replace_foreign(response: Response, request_id: &str) -> Res
 
 /// The problem of a failure of ours, which says nothing but where to look.
 pub(crate) fn internal(request_id: &str) -> ApiProblem {
-    ApiProblem::new(
-        ProblemCode::Internal,
-        "something went wrong here; the log has more under the id",
-    )
-    .with("id", request_id)
-}
-
-fn internal_or(code: ProblemCode, request_id: &str) -> ApiProblem {
-    if code == ProblemCode::Internal {
-        internal(request_id)
-    } else {
-        ApiProblem::new(code, default_message(code)).with("id", request_id)
-    }
-}
-
-fn foreign_problem(code: ProblemCode, text: String) -> ApiProblem {
-    // What a library says about a long body does not name the limit.
-    if text.is_empty() || code == ProblemCode::BodyTooLarge {
-        ApiProblem::new(code, default_message(code))
-    } else {
-        ApiProblem::new(code, text)
-    }
+    let (code, message) = ProblemCode::of_status(StatusCode::INTERNAL_SERVER_ERROR);
+    ApiProblem::new(code, message).with("id", request_id)
 }
 
 async fn text_of(body: Body) -> String {
     let bytes = to_bytes(body, MAX_FOREIGN_TEXT).await.unwrap_or_default();
     String::from_utf8_lossy(&bytes).trim().to_owned()
-}
-
-fn default_message(code: ProblemCode) -> &'static str {
-    match code {
-        ProblemCode::BadRequest => "the request could not be understood",
-        ProblemCode::Unauthorized => "a bearer token is needed",
-        ProblemCode::Forbidden | ProblemCode::ForeignHost | ProblemCode::ForeignOrigin => {
-            "the request may not be made"
-        }
-        ProblemCode::ReadOnly => "the server is read-only",
-        ProblemCode::NotFound => "there is nothing here",
-        ProblemCode::MethodNotAllowed => {
-            "the route does not take this method; the header `allow` lists those it takes"
-        }
-        ProblemCode::BodyTooLarge => "the body is longer than `server.max-body` allows",
-        ProblemCode::UnsupportedMediaType => "the content type of the body is not taken here",
-        ProblemCode::Internal => "something went wrong here",
-        ProblemCode::Unavailable | ProblemCode::LedgerUnavailable => {
-            "what the request needs does not answer now"
-        }
-        ProblemCode::Timeout => "the request took too long",
-        ProblemCode::LogUnknownTopic
-        | ProblemCode::LogUnknownPartition
-        | ProblemCode::WhereUnknown
-        | ProblemCode::LogOutOfRange => "the log does not have it",
-        ProblemCode::LogRecordTooLarge | ProblemCode::LogCommitTooLarge => {
-            "the log does not take as much at once"
-        }
-        ProblemCode::LogDamaged => "what the log has there is damaged",
-        ProblemCode::LogFull | ProblemCode::LogUnavailable => "the log cannot do this now",
-        ProblemCode::LogOutcomeUnknown => "the outcome is unknown",
-    }
 }

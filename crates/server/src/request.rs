@@ -24,10 +24,10 @@ pub(crate) use id::RequestIds;
 /// The header that names a request, in both directions.
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// What the label `route` says of requests that match none: their paths are endless.
+/// The label `route` of requests that match none: their paths are endless.
 const NO_ROUTE: &str = "none";
 
-/// What every request goes through.
+/// The checks that every request goes through.
 #[derive(Debug)]
 pub(crate) struct Gate {
     pub(crate) clock: Arc<dyn Clock>,
@@ -84,15 +84,12 @@ impl Gate {
             Err(problem) => return problem.into_response(),
         };
         let handled = async { problem::replace_foreign(next.run(request).await, id).await };
-        tokio::select! {
-            biased;
-            response = handled => response,
-            () = self.clock.sleep(self.timeout) => {
-                telemetry::limit_hit(Limit::RequestTimeout);
-                let message = format!("no answer within {:?}", self.timeout);
-                ApiProblem::new(ProblemCode::Timeout, message).into_response()
-            }
-        }
+        let handled = self.clock.within(self.timeout, handled).await;
+        handled.unwrap_or_else(|| {
+            telemetry::limit_hit(Limit::RequestTimeout);
+            let message = format!("no answer within {:?}", self.timeout);
+            ApiProblem::new(ProblemCode::Timeout, message).into_response()
+        })
     }
 }
 

@@ -29,7 +29,7 @@ const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
 /// How long tasks of connections get to notice that they were cut.
 const CUT_LIMIT: Duration = Duration::from_secs(1);
 
-/// What a server did, told when it ends.
+/// The counts of a server, returned when it ends.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServeReport {
     /// Connections that were accepted.
@@ -119,7 +119,7 @@ impl Server {
         };
         if is_done {
             phase.send_replace(ConnectionPhase::Closing);
-            // What is left now are responses that their clients have yet to read, and halves of
+            // Left now are responses that their clients have yet to read, and halves of
             // request heads; both have until the deadline.
             tokio::select! {
                 biased;
@@ -134,11 +134,7 @@ impl Server {
         }
         phase.send_replace(ConnectionPhase::Cut);
         // A handler that blocks its thread cannot be cut; nobody waits for it.
-        tokio::select! {
-            biased;
-            () = phase.closed() => {}
-            () = clock.sleep(CUT_LIMIT) => {}
-        }
+        clock.within(CUT_LIMIT, phase.closed()).await;
         let closed = u64::try_from(left).unwrap_or(u64::MAX);
         ServeReport {
             connections,

@@ -92,7 +92,7 @@ impl BindError {
         })
     }
 
-    /// What to do about it, for people.
+    /// Advice for people.
     #[must_use]
     pub fn hint(&self) -> &'static str {
         match self {
@@ -165,7 +165,7 @@ impl ServerBuilder {
         self
     }
 
-    /// What `/metrics` shows beside the ledger, and what the server keeps up while it runs. A
+    /// The recorder that `/metrics` shows beside the ledger; the server does its upkeep while it runs. A
     /// second call takes the place of the first.
     #[must_use]
     pub fn metrics(mut self, exporter: Exporter) -> Self {

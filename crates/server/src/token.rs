@@ -18,7 +18,6 @@ pub struct Token(Box<[u8]>);
 
 /// A text that cannot be a token. It does not show the text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
 pub enum TokenError {
     /// There is nothing to compare with.
     #[error("`server.token` is empty")]

@@ -9,7 +9,7 @@ use crate::disk::{Killed, SimDisk, Survivors};
 /// Random subsets of the survivors that are tried at each operation.
 const SUBSETS: usize = 16;
 
-/// What was looked at.
+/// The crashes that were tried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Explored {
     /// Operations of the scenario, each of which was once the last; for two lives, pairs of ends.

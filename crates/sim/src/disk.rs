@@ -12,8 +12,9 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 
+use tidegate_core::Mutex;
 use tidegate_core::env::{DirEntry, Disk, DiskFile, DiskLock, Entropy, OpenMode, Stream};
 
 use faults::DiskFaults;
@@ -24,7 +25,7 @@ pub use survivors::Survivors;
 
 use crate::trace::Trace;
 
-/// What unwinds from a disk operation that ended its node.
+/// The payload that unwinds from a disk operation that ended its node.
 #[derive(Debug)]
 pub(crate) struct Killed;
 
@@ -85,7 +86,7 @@ struct Inner {
     trace: Option<Trace>,
 }
 
-/// What fits unless a test says otherwise.
+/// The bytes that fit unless a test says otherwise.
 const CAPACITY: u64 = 1 << 40;
 
 impl SimDisk {
@@ -122,59 +123,55 @@ impl SimDisk {
     pub(crate) fn of_this_life(&self) -> Self {
         Self {
             inner: Arc::clone(&self.inner),
-            life: Some(self.inner().life),
+            life: Some(self.inner.lock().life),
         }
     }
 
     /// An operation that changes nothing: refused for a handle that is dead, or by a fault.
     fn looking(&self, operation: Operation, path: &Path) -> io::Result<MutexGuard<'_, Inner>> {
-        let mut inner = self.inner();
+        let mut inner = self.inner.lock();
         let life = self.life.unwrap_or(inner.life);
         inner.begin(life, operation, path, &[])?.whole()?;
         Ok(inner)
     }
 
-    fn inner(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// How many operations changed something so far.
     #[must_use]
     pub fn operations(&self) -> u64 {
-        self.inner().operations
+        self.inner.lock().operations
     }
 
     /// Ends the node at its operation with this number, counted from 1: the operation does not
     /// return. A write is on its way by then; a sync has not begun.
     pub fn kill_at(&self, operation: u64) {
-        self.inner().kill_at = Some(operation);
+        self.inner.lock().kill_at = Some(operation);
     }
 
     /// Whether an operation ended the node.
     #[must_use]
     pub fn is_killed(&self) -> bool {
-        self.inner().is_killed
+        self.inner.lock().is_killed
     }
 
     /// Forgets a kill that has not happened.
     pub(crate) fn forget_kill(&self) {
-        self.inner().kill_at = None;
+        self.inner.lock().kill_at = None;
     }
 
     pub(crate) fn kill(&self) {
-        self.inner().is_killed = true;
+        self.inner.lock().is_killed = true;
     }
 
     /// How many changes would be at risk in a crash now.
     #[must_use]
     pub fn unsynced(&self) -> usize {
-        self.inner().image.pending()
+        self.inner.lock().image.pending()
     }
 
     /// Takes the power from the disk: `survivors` of what was not synced remain. Handles and locks
     /// of before are dead.
     pub fn crash(&self, survivors: &Survivors) {
-        let mut inner = self.inner();
+        let mut inner = self.inner.lock();
         inner.image = inner.image.after_crash(survivors);
         inner.begin_life();
     }
@@ -182,14 +179,14 @@ impl SimDisk {
     /// Ends the process that used the disk and leaves the machine running: nothing is lost, and
     /// what was not synced is still at risk.
     pub fn end_process(&self) {
-        self.inner().begin_life();
+        self.inner.lock().begin_life();
     }
 
     /// The disk that would be found if the power went now; this one stays as it is.
     #[must_use]
     pub fn after_crash(&self, survivors: &Survivors) -> Self {
-        let mut inner = self.inner().clone_without_image();
-        inner.image = self.inner().image.after_crash(survivors);
+        let mut inner = self.inner.lock().clone_without_image();
+        inner.image = self.inner.lock().image.after_crash(survivors);
         inner.begin_life();
         inner.kill_at = None;
         Self {
@@ -200,7 +197,7 @@ impl SimDisk {
 
     /// A disk of its own with the same content, the same changes at risk, and no open handles.
     pub(crate) fn fork(&self) -> Self {
-        let mut inner = self.inner().clone();
+        let mut inner = self.inner.lock().clone();
         inner.begin_life();
         Self {
             inner: Arc::new(Mutex::new(inner)),
@@ -210,17 +207,20 @@ impl SimDisk {
 
     /// Makes an operation fail, see [`Fault`].
     pub fn fail(&self, fault: Fault) {
-        self.inner().faults.add(fault);
+        self.inner.lock().faults.add(fault);
     }
 
     /// Makes each operation of this kind fail with this probability, until set to 0.
     pub fn fail_at_random(&self, operation: Operation, kind: FaultKind, probability: f64) {
-        self.inner().faults.set_chance(operation, kind, probability);
+        self.inner
+            .lock()
+            .faults
+            .set_chance(operation, kind, probability);
     }
 
     /// Sets how many bytes fit on the disk.
     pub fn set_capacity(&self, bytes: u64) {
-        self.inner().capacity = bytes;
+        self.inner.lock().capacity = bytes;
     }
 
     /// Turns one bit of a file around, on the medium itself.
@@ -228,7 +228,7 @@ impl SimDisk {
     /// # Panics
     /// When there is no such file or it is not that long.
     pub fn flip_bit(&self, path: &Path, offset: u64, bit: u8) {
-        let mut inner = self.inner();
+        let mut inner = self.inner.lock();
         let id = inner
             .image
             .find(path)
@@ -283,7 +283,7 @@ impl Inner {
     }
 }
 
-/// What becomes of an operation.
+/// The fate of an operation.
 struct Begun {
     is_last: bool,
     fault: Option<FaultKind>,
@@ -314,7 +314,7 @@ impl SimDisk {
         path: &Path,
         act: impl FnOnce(&mut Image) -> io::Result<()>,
     ) -> io::Result<()> {
-        let mut inner = self.inner();
+        let mut inner = self.inner.lock();
         let life = self.life.unwrap_or(inner.life);
         let begun = inner.begin(life, operation, path, &[])?;
         // A sync that the power cut meets may have done all or nothing: what is pending decides.
@@ -416,7 +416,7 @@ impl Disk for SimDisk {
 
 impl fmt::Debug for SimDisk {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let inner = self.inner();
+        let inner = self.inner.lock();
         write!(
             f,
             "SimDisk({} operations, {} unsynced)",
@@ -436,7 +436,7 @@ impl DiskLock for SimLock {}
 
 impl Drop for SimLock {
     fn drop(&mut self) {
-        let mut inner = self.disk.inner();
+        let mut inner = self.disk.inner.lock();
         if inner.life == self.life {
             inner.locks.remove(&self.path);
         }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use tidegate_core::env::{DirEntry, Disk, DiskFile, DiskLock, OpenMode};
 
-/// What stands between a caller and a disk: it may wait, count, or change the answer.
+/// A hook between a caller and a disk: it may wait, count, or change the answer.
 ///
 /// Each operation goes by the name of its method in [`Disk`] or [`DiskFile`], with the path it is about.
 pub trait DiskHook: Send + Sync {

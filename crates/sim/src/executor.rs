@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
+use tidegate_core::Mutex;
 use tidegate_core::env::{BoxFuture, Entropy, Stream, TaskOutcome};
 use tokio::sync::oneshot;
 
@@ -42,7 +43,7 @@ struct RunningTask {
     tell: oneshot::Sender<TaskOutcome>,
 }
 
-/// What nodes, clocks and wakers reach of the world.
+/// The part of the world that nodes, clocks and wakers reach.
 pub(crate) struct Shared {
     state: Mutex<State>,
     ready: Mutex<Vec<TaskId>>,
@@ -65,20 +66,12 @@ struct State {
 }
 
 impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn ready(&self) -> MutexGuard<'_, Vec<TaskId>> {
-        self.ready.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(crate) fn now(&self) -> Duration {
-        self.state().now
+        self.state.lock().now
     }
 
     pub(crate) fn set_timer(&self, until: Duration, waker: Waker) -> u64 {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.next_timer += 1;
         let timer = state.next_timer;
         state.timers.insert((until, timer), waker);
@@ -86,11 +79,15 @@ impl Shared {
     }
 
     pub(crate) fn cancel_timer(&self, until: Duration, timer: u64) {
-        self.state().timers.remove(&(until, timer));
+        self.state.lock().timers.remove(&(until, timer));
+    }
+
+    fn next_timer(&self) -> Option<Duration> {
+        self.state.lock().timers.keys().next().map(|(at, _)| *at)
     }
 
     pub(crate) fn with_node<T>(&self, node: NodeId, act: impl FnOnce(&mut NodeState) -> T) -> T {
-        act(&mut self.state().nodes[node.0])
+        act(&mut self.state.lock().nodes[node.0])
     }
 
     pub(crate) fn clock_offset_ms(&self, node: NodeId) -> i64 {
@@ -106,7 +103,7 @@ impl Shared {
         future: BoxFuture<'static>,
     ) -> (oneshot::Receiver<TaskOutcome>, TaskId) {
         let (tell, done) = oneshot::channel();
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.next_task += 1;
         let id = state.next_task;
         let is_current = state.nodes[node.0].life == life && state.nodes[node.0].is_up;
@@ -123,7 +120,7 @@ impl Shared {
     }
 
     pub(crate) fn abort(&self, task: TaskId) {
-        self.state().aborted.push(task);
+        self.state.lock().aborted.push(task);
     }
 }
 
@@ -136,7 +133,7 @@ struct TaskWaker {
 impl Wake for TaskWaker {
     fn wake(self: Arc<Self>) {
         if !self.is_queued.swap(true, Ordering::Relaxed) {
-            self.shared.ready().push(self.id);
+            self.shared.ready.lock().push(self.id);
         }
     }
 }
@@ -184,7 +181,7 @@ impl Sim {
     /// Adds a node, up and idle, with an empty disk.
     #[must_use]
     pub fn node(&mut self, name: &str) -> Node {
-        let mut state = self.shared.state();
+        let mut state = self.shared.state.lock();
         let id = NodeId(state.nodes.len());
         let entropy = Stream::new(self.seed).stream(&format!("node {} {name}", id.0));
         state
@@ -263,7 +260,7 @@ impl Sim {
             if is_done() {
                 return true;
             }
-            let next = self.shared.state().timers.keys().next().map(|(at, _)| *at);
+            let next = self.shared.next_timer();
             let can_act = self.has_ready() || next.is_some_and(|at| at <= end);
             if !can_act || !self.step() {
                 self.advance_to(end);
@@ -282,7 +279,7 @@ impl Sim {
     pub fn step(&mut self) -> bool {
         self.take_spawned_and_aborted();
         let picked = {
-            let mut ready = self.shared.ready();
+            let mut ready = self.shared.ready.lock();
             let entropy: &mut dyn Entropy = &mut self.schedule;
             let index = usize::try_from(entropy.below(ready.len() as u64)).unwrap_or(0);
             (!ready.is_empty()).then(|| ready.swap_remove(index))
@@ -299,12 +296,12 @@ impl Sim {
     }
 
     fn has_ready(&self) -> bool {
-        !self.shared.ready().is_empty() || !self.shared.state().spawned.is_empty()
+        !self.shared.ready.lock().is_empty() || !self.shared.state.lock().spawned.is_empty()
     }
 
     fn take_spawned_and_aborted(&mut self) {
         let (spawned, aborted) = {
-            let mut state = self.shared.state();
+            let mut state = self.shared.state.lock();
             (
                 std::mem::take(&mut state.spawned),
                 std::mem::take(&mut state.aborted),
@@ -408,7 +405,7 @@ impl Sim {
         }
         let mine = |(_, owner, ..): &(TaskId, NodeId, BoxFuture<'static>, _)| *owner == node;
         let never_begun: Vec<_> = {
-            let mut state = self.shared.state();
+            let mut state = self.shared.state.lock();
             let all = std::mem::take(&mut state.spawned);
             let (mine, others) = all.into_iter().partition(mine);
             state.spawned = others;
@@ -430,7 +427,7 @@ impl Sim {
     }
 
     fn fire_next_timers(&mut self) -> bool {
-        let next = self.shared.state().timers.keys().next().map(|(at, _)| *at);
+        let next = self.shared.next_timer();
         match next {
             Some(at) => self.advance_to(at),
             None => return false,
@@ -440,7 +437,7 @@ impl Sim {
 
     fn advance_to(&mut self, at: Duration) {
         let due: Vec<Waker> = {
-            let mut state = self.shared.state();
+            let mut state = self.shared.state.lock();
             if at > state.now {
                 state.now = at;
                 self.steps_at_this_instant = 0;

@@ -5,11 +5,11 @@ mod model;
 mod storage;
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use tidegate_core::books::{Books, Tally};
 use tidegate_core::env::Env;
-use tidegate_core::{GroupName, Offset, Topic};
+use tidegate_core::{GroupName, Mutex, Offset, Topic};
 use tidegate_log::local::LocalLog;
 use tidegate_log::{
     Append, Batch, Committed, Join, Log, LogFuture, Read, RecordPosition, Session, TopicConfig,
@@ -76,32 +76,29 @@ impl SimLog {
 
     /// Something goes wrong with the next write; called again, with the one after it.
     pub fn inject(&self, fault: LogFault) {
-        self.storage.state().faults.script.push_back(fault);
+        self.storage.state.lock().faults.script.push_back(fault);
     }
 
     /// How many of the injected faults have not struck yet.
     #[must_use]
     pub fn faults_left(&self) -> u64 {
-        self.storage.state().faults.script.len() as u64
+        self.storage.state.lock().faults.script.len() as u64
     }
 
     /// How often things go wrong from now on. The default is never.
     pub fn set_rates(&self, rates: LogRates) {
-        self.storage.state().faults.rates = rates;
+        self.storage.state.lock().faults.rates = rates;
     }
 
     /// Whether the log refuses records that come without offsets, as one that is full.
     pub fn set_full(&self, is_full: bool) {
-        self.storage.state().faults.is_full = is_full;
+        self.storage.state.lock().faults.is_full = is_full;
     }
 
     /// Loses everything that was not done, and every session; the log is there again at once.
     pub fn crash(&self) {
         let fresh = LocalLog::new(Arc::clone(&self.storage) as _, &self.env);
-        let ended = {
-            let mut life = self.life.lock().unwrap_or_else(PoisonError::into_inner);
-            std::mem::replace(&mut *life, fresh)
-        };
+        let ended = std::mem::replace(&mut *self.life.lock(), fresh);
         ended.close();
         self.storage.crash();
     }
@@ -120,19 +117,18 @@ impl SimLog {
     /// The books of a group on a topic: the sum of the postings that were committed.
     #[must_use]
     pub fn books(&self, group: &GroupName, topic: &Topic) -> Books {
-        self.storage.state().model.books(group, topic)
+        self.storage.state.lock().model.books(group, topic)
     }
 
-    /// What a group has settled of a topic as the records tell, to be compared with its books.
+    /// The records of a topic that a group has settled, to be compared with its books.
     #[must_use]
     pub fn recount(&self, group: &GroupName, topic: &Topic) -> Tally {
-        let state = self.storage.state();
+        let state = self.storage.state.lock();
         state.model.recount(self.cluster(), group, topic)
     }
 
     fn present(&self) -> LocalLog {
-        let life = self.life.lock().unwrap_or_else(PoisonError::into_inner);
-        life.clone()
+        self.life.lock().clone()
     }
 }
 

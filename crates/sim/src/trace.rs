@@ -1,6 +1,8 @@
-//! What a run did, as one number.
+//! The steps of a run, as one number.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+
+use tidegate_core::Mutex;
 
 /// A running hash of everything a simulation does: two runs of one seed must end with the same.
 ///
@@ -27,7 +29,7 @@ impl Default for Trace {
 impl Trace {
     /// Adds one event. The parts are told apart, so `["ab", "c"]` is not `["a", "bc"]`.
     pub fn add(&self, parts: &[&[u8]]) {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.0.lock();
         state.events += 1;
         for part in parts {
             let length = (part.len() as u64).to_le_bytes();
@@ -40,12 +42,12 @@ impl Trace {
     /// The hash of everything so far.
     #[must_use]
     pub fn hash(&self) -> u64 {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).hash
+        self.0.lock().hash
     }
 
     /// How many events there were.
     #[must_use]
     pub fn events(&self) -> u64 {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).events
+        self.0.lock().events
     }
 }

@@ -1,4 +1,4 @@
-//! What a database can answer with besides rows.
+//! Answers of a database other than rows.
 
 use std::time::Duration;
 
@@ -7,29 +7,28 @@ use tidegate_core::{Classify, Code, Failure, FailureClass};
 
 /// A call to the database that gave no rows.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum StoreError {
     /// The address names no database we know.
     #[error("store address `{url}` cannot be used: {why}")]
     Address {
         /// The address, without its password.
         url: String,
-        /// What is wrong with it.
+        /// The problem with it.
         why: String,
     },
     /// The database could not be reached, or went away in the middle.
     #[error("the database is away while trying to {doing}")]
     Away {
-        /// What was being done.
+        /// The operation that failed.
         doing: &'static str,
-        /// What the driver says.
+        /// The error of the driver.
         #[source]
         source: sqlx::Error,
     },
     /// No answer came in time.
     #[error("the database gave no answer within {limit:?} while trying to {doing}")]
     Timeout {
-        /// What was being done.
+        /// The operation that failed.
         doing: &'static str,
         /// How long it was waited for.
         limit: Duration,
@@ -37,43 +36,43 @@ pub enum StoreError {
     /// It lost against somebody else at the same time; nothing happened.
     #[error("another transaction was in the way while trying to {doing}")]
     Conflict {
-        /// What was being done.
+        /// The operation that failed.
         doing: &'static str,
-        /// What the driver says.
+        /// The error of the driver.
         #[source]
         source: sqlx::Error,
     },
     /// A table or column is not there: the migrations have not run.
     #[error("the tables do not fit while trying to {doing}; have the migrations run?")]
     Schema {
-        /// What was being done.
+        /// The operation that failed.
         doing: &'static str,
-        /// What the driver says.
+        /// The error of the driver.
         #[source]
         source: sqlx::Error,
     },
     /// The database looked at it and refused.
     #[error("the database refused to {doing}")]
     Refused {
-        /// What was being done.
+        /// The operation that failed.
         doing: &'static str,
-        /// What the driver says.
+        /// The error of the driver.
         #[source]
         source: sqlx::Error,
     },
     /// It failed before the commit was asked for, so nothing of the transaction happened.
     #[error("nothing of the transaction happened")]
     Undone {
-        /// What failed.
+        /// The error that came first.
         #[source]
         source: Box<StoreError>,
     },
     /// The database cannot write: it is full, read-only or damaged.
     #[error("the database cannot write any more while trying to {doing}")]
     Broken {
-        /// What was being done.
+        /// The operation that failed.
         doing: &'static str,
-        /// What the driver says.
+        /// The error of the driver.
         #[source]
         source: sqlx::Error,
     },
@@ -119,13 +118,7 @@ impl StoreError {
         if code.is_some_and(|code| code & 0xff == 10) {
             return Self::Away { doing, source };
         }
-        match kind(shared) {
-            Kind::Away => Self::Away { doing, source },
-            Kind::Conflict => Self::Conflict { doing, source },
-            Kind::Schema => Self::Schema { doing, source },
-            Kind::Refused => Self::Refused { doing, source },
-            Kind::Broken => Self::Broken { doing, source },
-        }
+        Self::of_kind(kind(shared), doing, source)
     }
 
     /// An operation panicked before its commit, and nothing of it happened. It would do so again.
@@ -136,7 +129,11 @@ impl StoreError {
 
     /// The driver's error in our words.
     pub fn of(doing: &'static str, source: sqlx::Error) -> Self {
-        match kind(&source) {
+        Self::of_kind(kind(&source), doing, source)
+    }
+
+    fn of_kind(kind: Kind, doing: &'static str, source: sqlx::Error) -> Self {
+        match kind {
             Kind::Away => Self::Away { doing, source },
             Kind::Conflict => Self::Conflict { doing, source },
             Kind::Schema => Self::Schema { doing, source },
@@ -162,7 +159,7 @@ impl StoreError {
         })
     }
 
-    /// What to do about it, for people.
+    /// Advice for people.
     #[must_use]
     pub fn hint(&self) -> Option<&'static str> {
         match self {
@@ -265,7 +262,7 @@ fn postgres_kind(code: &str) -> Kind {
     match code {
         // Serialization, deadlock, and a lock that was not had in time.
         "40001" | "40P01" | "55P03" => Kind::Conflict,
-        // What the driver has prepared is gone: somebody had the connection. Another one has its own.
+        // The prepared statements are gone: a caller had the connection. Another connection has its own.
         UNKNOWN_STATEMENT => Kind::Conflict,
         // Canceled by its own time limit: somebody else was in the way, or the server is slow.
         "57014" => Kind::Conflict,

@@ -13,7 +13,7 @@ use crate::{Store, StoreError, StoreTx, span_ms};
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use = "a lease that nobody keeps runs out"]
 pub struct Lease {
-    /// What it is a right to.
+    /// The name of the right.
     pub name: String,
     /// Larger than that of every owner before.
     pub token: i64,

@@ -1,10 +1,10 @@
 #![doc = include_str!("../README.md")]
 
+mod call_limit;
 mod component;
 mod error;
 mod options;
 mod span;
-mod within;
 
 mod postgres;
 mod sqlite;
@@ -15,6 +15,7 @@ pub mod lease;
 pub mod migrate;
 pub mod posting;
 
+pub use call_limit::CallLimit;
 pub use component::StoreComponent;
 pub use error::{OUTCOME_UNKNOWN, StoreError};
 pub use options::{Dialect, StoreOptions};
@@ -23,7 +24,6 @@ pub use span::span_ms;
 pub use sqlite::{Sqlite, SqliteTx};
 pub use store::Store;
 pub use tx::StoreTx;
-pub use within::CallLimit;
 
 /// The driver, for those crates that have SQL of their own.
 pub use sqlx;

@@ -16,7 +16,7 @@ use crate::{Dialect, Store, StoreError};
 pub struct Migration {
     /// Its number within the part, counted from 1.
     pub version: i32,
-    /// What it does, in a few words.
+    /// Its purpose, in a few words.
     pub name: &'static str,
     /// Its SQL for PostgreSQL.
     pub postgres: &'static str,

@@ -72,7 +72,7 @@ impl StoreOptions {
     /// The database of the section `store`.
     ///
     /// # Errors
-    /// What cannot be used, at its place in the file.
+    /// A value that cannot be used, at its place in the file.
     #[cfg(feature = "config")]
     pub fn from_config(
         config: &tidegate_config::Config,

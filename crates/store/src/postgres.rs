@@ -5,18 +5,18 @@
 //! when one is found dead, the idle ones are dropped with it, because a server that restarted took
 //! them all.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
 use sqlx::{ConnectOptions, Connection, PgConnection, Row};
+use tidegate_core::Mutex;
 use tidegate_core::env::{Clock, Env};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::error::is_unknown_statement;
 use crate::store::Borrower;
-use crate::within::{CallLimit, within};
-use crate::{BoxFuture, StoreError, StoreOptions};
+use crate::{BoxFuture, CallLimit, StoreError, StoreOptions};
 
 /// In a transaction in which a statement failed, `COMMIT` takes everything back and calls that a
 /// success. Whatever stands before it fails there, and the commit is not even begun.
@@ -40,7 +40,7 @@ struct Pool {
     clock: Arc<dyn Clock>,
     timeout: Duration,
     room: Arc<Semaphore>,
-    /// What of that may be lent out as transactions: all but one. Whoever has a transaction may need a
+    /// The connections that may be lent out as transactions: all but one. The owner of a transaction may need a
     /// call beside it, and somebody must keep the leases meanwhile.
     lent: Arc<Semaphore>,
     idle: Mutex<Vec<PgConnection>>,
@@ -71,7 +71,7 @@ impl Postgres {
         // The server gives up on its own as well, so that a client that went away or stands still
         // leaves nothing running and nothing locked.
         let mut settings = vec![
-            // What a database or a role prefers by default would change what our statements mean.
+            // The defaults of a database or a role would change the meaning of our statements.
             ("default_transaction_isolation", "read committed".to_owned()),
             ("statement_timeout", ms(options.timeout)),
             (
@@ -131,7 +131,11 @@ impl Postgres {
         F: for<'c> FnOnce(&'c mut PgConnection) -> BoxFuture<'c, Result<T, sqlx::Error>> + Send,
     {
         let mut taken = self.take(doing).await?;
-        let outcome = within(&*self.pool.clock, limit, call(&mut taken.connection)).await;
+        let outcome = self
+            .pool
+            .clock
+            .within(limit, call(&mut taken.connection))
+            .await;
         let outcome = self.map_result(doing, outcome);
         let is_lost = |error: &StoreError| match error {
             StoreError::Away { .. } | StoreError::Timeout { .. } => true,
@@ -229,13 +233,13 @@ impl Postgres {
         .await
     }
 
-    /// Begins a transaction in the caller's borrower.
+    /// Begins a transaction for this borrower.
     pub(crate) async fn begin(&self, borrower: Borrower) -> Result<PgTx, StoreError> {
         let doing = "begin a transaction";
         let lent = self.permit(&self.pool.lent, doing).await?;
         let mut taken = self.take(doing).await?;
         let begin = sqlx::raw_sql("BEGIN").execute(&mut taken.connection);
-        let begun = within(&*self.pool.clock, self.pool.timeout, begin).await;
+        let begun = self.pool.clock.within(self.pool.timeout, begin).await;
         self.map_result(doing, begun)?;
         Ok(PgTx {
             postgres: self.clone(),
@@ -275,20 +279,20 @@ impl Postgres {
             listener.listen(channel).await?;
             Ok(listener)
         };
-        let outcome = within(&*self.pool.clock, self.pool.timeout, connect).await;
+        let outcome = self.pool.clock.within(self.pool.timeout, connect).await;
         self.map_result(doing, outcome)
     }
 
     /// Closes the connections that nobody uses just now.
     pub(crate) async fn close(&self) {
-        let idle = std::mem::take(&mut *self.idle());
+        let idle = std::mem::take(&mut *self.pool.idle.lock());
         let closing = async {
             for connection in idle {
                 // The server ends it by itself otherwise.
                 connection.close().await.ok();
             }
         };
-        within(&*self.pool.clock, self.pool.timeout, closing).await;
+        self.pool.clock.within(self.pool.timeout, closing).await;
     }
 
     fn map_result<T>(
@@ -304,7 +308,7 @@ impl Postgres {
             }),
         };
         if matches!(outcome, Err(StoreError::Away { .. })) {
-            self.idle().clear();
+            self.pool.idle.lock().clear();
         }
         outcome
     }
@@ -315,7 +319,7 @@ impl Postgres {
         doing: &'static str,
     ) -> Result<OwnedSemaphorePermit, StoreError> {
         let acquire = Arc::clone(room).acquire_owned();
-        match within(&*self.pool.clock, self.pool.timeout, acquire).await {
+        match self.pool.clock.within(self.pool.timeout, acquire).await {
             Some(Ok(permit)) => Ok(permit),
             Some(Err(_)) | None => Err(StoreError::of(doing, sqlx::Error::PoolTimedOut)),
         }
@@ -324,12 +328,12 @@ impl Postgres {
     async fn take(&self, doing: &'static str) -> Result<PooledConnection, StoreError> {
         let pool = &self.pool;
         let permit = self.permit(&pool.room, doing).await?;
-        let idle = self.idle().pop();
+        let idle = self.pool.idle.lock().pop();
         let connection = match idle {
             Some(connection) => connection,
             None => {
                 let connect = connect(&pool.options);
-                match within(&*pool.clock, pool.timeout, connect).await {
+                match pool.clock.within(pool.timeout, connect).await {
                     Some(Ok(connection)) => connection,
                     // Nothing was sent yet, so nothing can have happened.
                     Some(Err(source)) => {
@@ -348,15 +352,8 @@ impl Postgres {
     }
 
     fn give_back(&self, taken: PooledConnection) {
-        self.idle().push(taken.connection);
+        self.pool.idle.lock().push(taken.connection);
         drop(taken.permit);
-    }
-
-    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<PgConnection>> {
-        self.pool
-            .idle
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -430,13 +427,13 @@ impl PgTx {
     async fn end(mut self, doing: &'static str, how: &'static str) -> Result<(), StoreError> {
         let pool = &self.postgres.pool;
         let end = sqlx::raw_sql(how).execute(&mut self.taken.connection);
-        let ended = within(&*pool.clock, pool.timeout, end).await;
+        let ended = pool.clock.within(pool.timeout, end).await;
         self.postgres.map_result(doing, ended)?;
         let is_clean = match self.borrower {
             Borrower::Internal => true,
             Borrower::Caller => {
                 let clean = reset(&mut self.taken.connection);
-                let clean = within(&*pool.clock, pool.timeout, clean).await;
+                let clean = pool.clock.within(pool.timeout, clean).await;
                 matches!(clean, Some(Ok(true)))
             }
         };

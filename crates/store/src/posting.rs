@@ -8,7 +8,7 @@ mod fold;
 use sqlx::postgres::PgRow;
 use sqlx::sqlite::SqliteRow;
 use sqlx::types::Uuid;
-use sqlx::{PgConnection, Row, SqliteConnection};
+use sqlx::{ColumnIndex, Decode, PgConnection, Row, SqliteConnection, Type};
 use tidegate_core::books::{Books, Bucket, Place, Posting, Tally};
 
 pub use fold::fold;
@@ -122,8 +122,7 @@ pub async fn books_postgres(
     let mut books = Books::default();
     let blocks = blocks(connection).await?;
     for first in stretches(blocks) {
-        let rows = sqlx::query(
-            "SELECT bucket, from_place, to_place, sum(count)::int8,
+        let sums = "SELECT bucket, from_place, to_place, sum(count)::int8,
                  sum(('x' || substr(t, 1, 8))::bit(32)::int8)::int8,
                  sum(('x' || substr(t, 9, 8))::bit(32)::int8)::int8,
                  sum(('x' || substr(t, 17, 8))::bit(32)::int8)::int8,
@@ -131,14 +130,10 @@ pub async fn books_postgres(
              FROM (SELECT bucket, from_place, to_place, count, replace(id_sum::text, '-', '') AS t
                    FROM tidegate_posting
                    WHERE component = $1 AND ctid >= $2::tid AND ctid < $3::tid) p
-             GROUP BY bucket, from_place, to_place",
-        )
-        .bind(component)
-        .bind(block(first))
-        .bind(block(first + BLOCKS))
-        .fetch_all(&mut *connection)
-        .await?;
-        add_sums(&mut books, &rows)?;
+             GROUP BY bucket, from_place, to_place";
+        for row in &stretch(connection, sums, component, first).await? {
+            add(&mut books, entry(row, summed(row)?)?);
+        }
     }
     Ok(books)
 }
@@ -157,25 +152,35 @@ fn stretches(blocks: i64) -> impl Iterator<Item = i64> {
     (0..=(blocks - 1) / BLOCKS).map(|stretch| stretch * BLOCKS)
 }
 
+/// The rows that `select` finds in the stretch that begins at block `first`.
+async fn stretch(
+    connection: &mut PgConnection,
+    select: &'static str,
+    component: &str,
+    first: i64,
+) -> Result<Vec<PgRow>, sqlx::Error> {
+    sqlx::query(select)
+        .bind(component)
+        .bind(block(first))
+        .bind(block(first + BLOCKS))
+        .fetch_all(connection)
+        .await
+}
+
 /// The place before the first row of a block.
 fn block(number: i64) -> String {
     format!("({number},0)")
 }
 
-fn add_sums(books: &mut Books, rows: &[PgRow]) -> Result<(), sqlx::Error> {
-    for row in rows {
-        // Four sums of 32 bits each, which carry into one another.
-        let mut id_sum = 0_u128;
-        for column in 4..8 {
-            let part: i64 = row.try_get(column)?;
-            let part = u128::try_from(part).unwrap_or(0);
-            id_sum = (id_sum << 32).wrapping_add(part);
-        }
-        let id_sum = Uuid::from_u128(id_sum);
-        let (bucket, from, to) = (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
-        add(books, entry(bucket, from, to, row.try_get(3)?, id_sum)?);
+/// A sum of ids, from four sums of 32 bits each, which carry into one another.
+fn summed(row: &PgRow) -> Result<Uuid, sqlx::Error> {
+    let mut id_sum = 0_u128;
+    for column in 4..8 {
+        let part: i64 = row.try_get(column)?;
+        let part = u128::try_from(part).unwrap_or(0);
+        id_sum = (id_sum << 32).wrapping_add(part);
     }
-    Ok(())
+    Ok(Uuid::from_u128(id_sum))
 }
 
 /// The books of `component`, as the transaction of `connection` sees them. They are read a page at a
@@ -190,23 +195,35 @@ pub async fn books_sqlite(
     let mut books = Books::default();
     let mut after = i64::MIN;
     loop {
-        let rows = sqlx::query(
-            "SELECT bucket, from_place, to_place, count, id_sum, rowid FROM tidegate_posting
-             WHERE component = ? AND rowid > ? ORDER BY rowid LIMIT ?",
-        )
-        .bind(component)
-        .bind(after)
-        .bind(PAGE)
-        .fetch_all(&mut *connection)
-        .await?;
-        let Some(last) = rows.last() else {
+        let rows = page(connection, component, &mut after).await?;
+        if rows.is_empty() {
             return Ok(books);
-        };
-        after = last.try_get(5)?;
+        }
         for row in &rows {
             add(&mut books, of_sqlite(row)?);
         }
     }
+}
+
+/// The rows behind `after`, a page at most; `after` is then the last of them.
+async fn page(
+    connection: &mut SqliteConnection,
+    component: &str,
+    after: &mut i64,
+) -> Result<Vec<SqliteRow>, sqlx::Error> {
+    let rows = sqlx::query(
+        "SELECT bucket, from_place, to_place, count, id_sum, rowid FROM tidegate_posting
+         WHERE component = ? AND rowid > ? ORDER BY rowid LIMIT ?",
+    )
+    .bind(component)
+    .bind(*after)
+    .bind(PAGE)
+    .fetch_all(connection)
+    .await?;
+    if let Some(last) = rows.last() {
+        *after = last.try_get(5)?;
+    }
+    Ok(rows)
 }
 
 /// How many events moved from where to where, by bucket: the books of `component` with all sums of
@@ -218,22 +235,17 @@ pub async fn counts_postgres(
     connection: &mut PgConnection,
     component: &str,
 ) -> Result<Books, sqlx::Error> {
-    let mut all = Vec::new();
+    let mut books = Books::default();
     let blocks = blocks(connection).await?;
     for first in stretches(blocks) {
-        let rows: Vec<CountRow> = sqlx::query_as(
-            "SELECT bucket, from_place, to_place, sum(count)::int8 FROM tidegate_posting
+        let counts = "SELECT bucket, from_place, to_place, sum(count)::int8 FROM tidegate_posting
              WHERE component = $1 AND ctid >= $2::tid AND ctid < $3::tid
-             GROUP BY bucket, from_place, to_place",
-        )
-        .bind(component)
-        .bind(block(first))
-        .bind(block(first + BLOCKS))
-        .fetch_all(&mut *connection)
-        .await?;
-        all.extend(rows);
+             GROUP BY bucket, from_place, to_place";
+        for row in &stretch(connection, counts, component, first).await? {
+            add(&mut books, entry(row, Uuid::nil())?);
+        }
     }
-    counts(all)
+    Ok(books)
 }
 
 /// The same on SQLite.
@@ -244,25 +256,16 @@ pub async fn counts_sqlite(
     connection: &mut SqliteConnection,
     component: &str,
 ) -> Result<Books, sqlx::Error> {
-    let rows: Vec<CountRow> = sqlx::query_as(
+    let rows = sqlx::query(
         "SELECT bucket, from_place, to_place, sum(count) FROM tidegate_posting
          WHERE component = ? GROUP BY bucket, from_place, to_place",
     )
     .bind(component)
     .fetch_all(connection)
     .await?;
-    counts(rows)
-}
-
-/// Bucket, from where, to where, how many.
-type CountRow = (String, Option<String>, Option<String>, i64);
-
-fn counts(rows: Vec<CountRow>) -> Result<Books, sqlx::Error> {
     let mut books = Books::default();
-    for (bucket, from, to, count) in rows {
-        let none = Uuid::nil();
-        let entry = entry(&bucket, from.as_deref(), to.as_deref(), count, none)?;
-        add(&mut books, entry);
+    for row in &rows {
+        add(&mut books, entry(row, Uuid::nil())?);
     }
     Ok(books)
 }
@@ -275,48 +278,52 @@ struct Entry {
 }
 
 fn of_postgres(row: &PgRow) -> Result<Entry, sqlx::Error> {
-    let id_sum: Uuid = row.try_get(4)?;
-    entry(
-        row.try_get(0)?,
-        row.try_get(1)?,
-        row.try_get(2)?,
-        row.try_get(3)?,
-        id_sum,
-    )
+    entry(row, row.try_get(4)?)
 }
 
 fn of_sqlite(row: &SqliteRow) -> Result<Entry, sqlx::Error> {
     let id_sum: &str = row.try_get(4)?;
     let id_sum = Uuid::try_parse(id_sum).map_err(|error| sqlx::Error::Decode(error.into()))?;
-    entry(
+    entry(row, id_sum)
+}
+
+/// The first four columns of a row: bucket, from where, to where, how many.
+fn entry<'r, R: Row>(row: &'r R, id_sum: Uuid) -> Result<Entry, sqlx::Error>
+where
+    usize: ColumnIndex<R>,
+    &'r str: Decode<'r, R::Database> + Type<R::Database>,
+    i64: Decode<'r, R::Database> + Type<R::Database>,
+{
+    Entry::read(
         row.try_get(0)?,
         row.try_get(1)?,
         row.try_get(2)?,
-        row.try_get(3)?,
-        id_sum,
+        Tally {
+            count: row.try_get(3)?,
+            id_sum: id_sum.as_u128(),
+        },
     )
 }
 
-fn entry(
-    bucket: &str,
-    from: Option<&str>,
-    to: Option<&str>,
-    count: i64,
-    id_sum: Uuid,
-) -> Result<Entry, sqlx::Error> {
-    let place = |text: Option<&str>| text.map(str::parse::<Place>).transpose();
-    let unreadable = |error: Box<dyn std::error::Error + Send + Sync>| sqlx::Error::Decode(error);
-    Ok(Entry {
-        bucket: bucket
-            .parse()
-            .map_err(|error| unreadable(Box::new(error)))?,
-        from: place(from).map_err(|error| unreadable(Box::new(error)))?,
-        to: place(to).map_err(|error| unreadable(Box::new(error)))?,
-        tally: Tally {
-            count,
-            id_sum: id_sum.as_u128(),
-        },
-    })
+impl Entry {
+    fn read(
+        bucket: &str,
+        from: Option<&str>,
+        to: Option<&str>,
+        tally: Tally,
+    ) -> Result<Self, sqlx::Error> {
+        let place = |text: Option<&str>| {
+            let place = text.map(str::parse::<Place>).transpose();
+            place.map_err(|error| sqlx::Error::Decode(error.into()))
+        };
+        let bucket = bucket.parse::<Bucket>();
+        Ok(Self {
+            bucket: bucket.map_err(|error| sqlx::Error::Decode(error.into()))?,
+            from: place(from)?,
+            to: place(to)?,
+            tally,
+        })
+    }
 }
 
 fn add(books: &mut Books, entry: Entry) {
@@ -340,21 +347,20 @@ mod tests {
 
     #[test]
     fn an_entry_says_what_stands_in_its_row() {
-        let id = Uuid::from_u128(7);
-        let read = entry("m3", Some("queued"), None, 2, id).unwrap();
-        let is = (read.bucket, read.from, read.to, read.tally);
         let tally = Tally {
             count: 2,
             id_sum: 7,
         };
+        let read = Entry::read("m3", Some("queued"), None, tally).unwrap();
+        let is = (read.bucket, read.from, read.to, read.tally);
         assert_eq!(is, (Bucket::Minute(3), Some(Place::Queued), None, tally));
         for (bucket, place) in [("three", "queued"), ("m3", "nowhere at all")] {
-            let read = entry(bucket, Some(place), None, 2, id);
+            let read = Entry::read(bucket, Some(place), None, tally);
             assert!(
                 matches!(read, Err(sqlx::Error::Decode(_))),
                 "{bucket} {place}"
             );
-            let read = entry(bucket, None, Some(place), 2, id);
+            let read = Entry::read(bucket, None, Some(place), tally);
             assert!(
                 matches!(read, Err(sqlx::Error::Decode(_))),
                 "{bucket} {place}"

@@ -16,17 +16,17 @@
 
 mod writer;
 
-use std::sync::{Arc, Mutex as PlainMutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
 use sqlx::{ConnectOptions, Connection, SqliteConnection};
+use tidegate_core::Mutex;
 use tidegate_core::env::{Clock, Env};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use crate::store::Borrower;
-use crate::within::{CallLimit, within};
-use crate::{BoxFuture, StoreError, StoreOptions};
+use crate::{BoxFuture, CallLimit, StoreError, StoreOptions};
 use writer::{SqliteWriter, WriteJob, WriteOperation, WriterGuard};
 
 /// Operations that may wait for the writer.
@@ -48,7 +48,7 @@ pub struct Sqlite {
 struct Readers {
     options: SqliteConnectOptions,
     room: Semaphore,
-    idle: PlainMutex<Vec<SqliteConnection>>,
+    idle: Mutex<Vec<SqliteConnection>>,
 }
 
 impl Sqlite {
@@ -78,7 +78,7 @@ impl Sqlite {
         let readers = Readers {
             options: connect.read_only(true).create_if_missing(false),
             room: Semaphore::new(usize::try_from(options.max_connections.max(1)).unwrap_or(1)),
-            idle: PlainMutex::default(),
+            idle: Mutex::default(),
         };
         Ok(Self {
             writer,
@@ -119,7 +119,7 @@ impl Sqlite {
             let crashed = || StoreError::of(doing, sqlx::Error::WorkerCrashed);
             told.await.map_err(|_| crashed())?
         };
-        match within(&*self.clock, self.timeout, wait).await {
+        match self.clock.within(self.timeout, wait).await {
             Some(outcome) => outcome,
             None => Err(self.late(doing)),
         }
@@ -164,7 +164,7 @@ impl Sqlite {
             let room = self.readers.room.acquire().await;
             let _room = room.map_err(|_| StoreError::of(doing, sqlx::Error::PoolClosed))?;
             let failed = |error| StoreError::of(doing, error);
-            let idle = self.idle().pop();
+            let idle = self.readers.idle.lock().pop();
             let mut connection = match idle {
                 Some(connection) => connection,
                 None => SqliteConnection::connect_with(&self.readers.options)
@@ -176,10 +176,10 @@ impl Sqlite {
             let outcome = call(&mut connection).await;
             let end = sqlx::raw_sql("ROLLBACK");
             end.execute(&mut connection).await.map_err(failed)?;
-            self.idle().push(connection);
+            self.readers.idle.lock().push(connection);
             outcome.map_err(failed)
         };
-        match within(&*self.clock, limit, reading).await {
+        match self.clock.within(limit, reading).await {
             Some(outcome) => outcome,
             None => Err(StoreError::Timeout { doing, limit }),
         }
@@ -199,7 +199,7 @@ impl Sqlite {
             let limit = CallLimit::new(&self.clock, self.timeout);
             Ok(SqliteTx { guard, limit })
         };
-        match within(&*self.clock, self.timeout, begin).await {
+        match self.clock.within(self.timeout, begin).await {
             Some(outcome) => outcome,
             None => Err(self.late(doing)),
         }
@@ -218,14 +218,14 @@ impl Sqlite {
             // The other kinds would wait for readers, and everybody who writes would wait for us.
             guard.execute("PRAGMA wal_checkpoint(PASSIVE)").await
         };
-        match within(&*self.clock, self.timeout, checkpoint).await {
+        match self.clock.within(self.timeout, checkpoint).await {
             Some(outcome) => outcome.map_err(|error| StoreError::of(doing, error)),
             None => Err(self.late(doing)),
         }
     }
 
     pub(crate) async fn close(&self) -> Result<(), StoreError> {
-        let idle = std::mem::take(&mut *self.idle());
+        let idle = std::mem::take(&mut *self.readers.idle.lock());
         for reader in idle {
             // It is closed in any case, at the latest with the process.
             reader.close().await.ok();
@@ -245,13 +245,6 @@ impl Sqlite {
             doing,
             limit: self.timeout,
         }
-    }
-
-    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<SqliteConnection>> {
-        self.readers
-            .idle
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -56,7 +56,7 @@ impl Store {
     /// On SQLite it is the only one that writes until it ends: whoever holds it must not wait for
     /// another write of the same process.
     ///
-    /// What its statements change of the session (settings, temporary tables, locks) ends with it. A
+    /// Changes of the session by its statements (settings, temporary tables, locks) end with it. A
     /// commit waits for the disk, whatever the session says.
     ///
     /// # Errors

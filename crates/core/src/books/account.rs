@@ -1,4 +1,4 @@
-//! What users see of the books.
+//! The part of the books that users see.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -109,10 +109,9 @@ impl<'de> Deserialize<'de> for LostCounts {
     }
 }
 
-/// What kind of thing keeps books.
+/// The kinds of components that keep books.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-#[non_exhaustive]
 pub enum ComponentKind {
     /// An event client with its spill directory.
     Logger,
@@ -161,7 +160,7 @@ impl fmt::Display for ComponentKind {
 pub struct ComponentAccount {
     /// Its name, unique within the process.
     pub name: String,
-    /// What kind it is.
+    /// Its kind.
     pub kind: ComponentKind,
     /// Where its events are.
     pub account: Account,

@@ -1,10 +1,10 @@
-//! What an audit found, as it is shown and sent.
+//! The result of an audit, as it is shown and sent.
 
 use serde::{Deserialize, Serialize};
 
 use super::{Account, Books, ComponentKind, Discrepancy};
 
-/// What the audit of all components found.
+/// The result of the audit of all components.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Audit {
     /// The components, in the order in which they were audited.
@@ -24,18 +24,18 @@ impl Audit {
     }
 }
 
-/// What the audit of one component found.
+/// The result of the audit of one component.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Audited {
     /// Its name, unique within the audit.
     pub name: String,
-    /// What kind it is.
+    /// Its kind.
     pub kind: ComponentKind,
     /// Where its events are by the books.
     pub books: Account,
     /// Where its events were found.
     pub recount: Account,
-    /// What retention and clean-up took away, by the place it was in.
+    /// The events that retention and clean-up took away, by their place.
     pub removed: Account,
     /// Events of which nobody can tell any more whether they are all there.
     pub unverifiable: u64,
@@ -46,7 +46,7 @@ pub struct Audited {
 }
 
 impl Audited {
-    /// What a comparison of books with a recount found.
+    /// The result of a comparison of books with a recount.
     ///
     /// ```
     /// use tidegate_core::EventId;

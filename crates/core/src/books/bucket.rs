@@ -1,4 +1,4 @@
-//! What postings are grouped by.
+//! The groups of postings.
 
 use std::fmt;
 use std::str::FromStr;
@@ -15,7 +15,7 @@ const MINUTES_KEPT_MS: u64 = 24 * 60 * MINUTE_MS;
 /// Hours are told apart for a month.
 const HOURS_KEPT_MS: u64 = 30 * MINUTES_KEPT_MS;
 
-/// What postings are grouped by: when the events were born, or where they lie.
+/// A group of postings: when the events were born, or where they lie.
 ///
 /// A bucket has a short text form, as it stands in tables and files: `m29384932` (minute since
 /// 1970), `h489748`, `d20406`, `p3:100-199` (partition 3, offsets 100 to 199).

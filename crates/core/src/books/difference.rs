@@ -1,4 +1,4 @@
-//! What an audit finds.
+//! The findings of an audit.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use crate::EventId;
 /// Events that the books expect in a place and the recount does not find there, or the reverse.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Discrepancy {
-    /// What the events are grouped by.
+    /// The bucket of the events.
     pub bucket: Bucket,
     /// The place that differs.
     pub place: Place,
@@ -26,7 +26,7 @@ pub struct Discrepancy {
 
 /// Compares the books with a recount of the same component, place by place.
 ///
-/// What the books wrote down as removed is expected in no recount. Buckets that were folded on one
+/// Events that the books have as removed are expected in no recount. Buckets that were folded on one
 /// side only are folded on the other side too.
 ///
 /// ```

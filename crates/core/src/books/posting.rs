@@ -13,7 +13,7 @@ use crate::EventId;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[must_use = "a posting that is not written leaves the books open"]
 pub struct Posting {
-    /// What the events are grouped by.
+    /// The bucket of the events.
     pub bucket: Bucket,
     /// Where they were; none for events that were just accepted.
     pub from: Option<Place>,

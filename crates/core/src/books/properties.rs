@@ -21,7 +21,7 @@ fn places() -> Vec<Place> {
     .map(|text| text.parse().unwrap())
     .collect();
     places.push(Place::Lost(LossReason::from_static("queue_full")));
-    places.push(Place::Lost(LossReason::PURGED));
+    places.push(Place::Lost(LossReason::from_static("purged")));
     places
 }
 
@@ -59,7 +59,7 @@ fn lives() -> impl Strategy<Value = Vec<Life>> {
     })
 }
 
-/// What each process wrote down, and what a recount finds.
+/// The books of each process, and a recount.
 fn play(lives: &[Life]) -> (Vec<Books>, Books) {
     let places = places();
     let mut processes = vec![Books::default(); PROCESSES];

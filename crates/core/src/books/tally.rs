@@ -93,7 +93,7 @@ pub struct Row {
 pub(super) struct Page {
     pub(super) accepted: Tally,
     pub(super) places: BTreeMap<Place, Tally>,
-    /// What retention and clean-up took away, by the place it was in.
+    /// The events that retention and clean-up took away, by their place.
     pub(super) removed: BTreeMap<Place, Tally>,
 }
 
@@ -193,7 +193,7 @@ impl Books {
             .sum()
     }
 
-    /// What is in `place`, by bucket.
+    /// The events in `place`, by bucket.
     #[must_use]
     pub fn tallies(&self, place: &Place) -> BTreeMap<Bucket, Tally> {
         let pages = self.buckets.iter();
@@ -202,7 +202,7 @@ impl Books {
             .collect()
     }
 
-    /// What retention and clean-up took away from `place`, by bucket.
+    /// The events that retention and clean-up took away from `place`, by bucket.
     #[must_use]
     pub fn removed_tallies(&self, place: &Place) -> BTreeMap<Bucket, Tally> {
         let pages = self.buckets.iter();

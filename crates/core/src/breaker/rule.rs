@@ -5,7 +5,7 @@ use std::time::Duration;
 /// When a breaker opens, for how long, and how many probes decide.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rule {
-    /// What opens it.
+    /// The condition that opens it.
     pub trip: Trip,
     /// How long it stays open before the probes.
     pub open_for: Duration,
@@ -13,19 +13,12 @@ pub struct Rule {
     pub probes: u32,
 }
 
-/// What opens a breaker.
+/// The condition that opens a breaker.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Trip {
     /// Too large a share of the last calls failed, or was slow. The probes are judged by the same
     /// shares.
     Rates(Rates),
-    /// This many failures within a time. Each probe must succeed.
-    Within {
-        /// How many failures open it.
-        failures: u32,
-        /// Within which time.
-        window: Duration,
-    },
     /// This many failures in a row. Each probe must succeed.
     InARow {
         /// How many failures open it.
@@ -74,20 +67,6 @@ impl Rule {
             trip: Trip::Rates(rates),
             open_for: Duration::from_secs(60),
             probes: 5,
-        }
-    }
-
-    /// A stage's lookup: five failures within ten seconds, 30 seconds, three good probes.
-    #[must_use]
-    pub fn stage() -> Self {
-        let trip = Trip::Within {
-            failures: 5,
-            window: Duration::from_secs(10),
-        };
-        Self {
-            trip,
-            open_for: Duration::from_secs(30),
-            probes: 3,
         }
     }
 }

@@ -30,11 +30,10 @@ fn opened(rule: Rule) -> Breaker {
 #[test]
 fn the_presets_hold_the_documented_numbers() {
     assert_eq!(
-        format!("{:?}", [Rule::event_log(), Rule::binding(), Rule::stage()]),
+        format!("{:?}", [Rule::event_log(), Rule::binding()]),
         "[Rule { trip: InARow { failures: 5 }, open_for: 30s, probes: 1 }, \
          Rule { trip: Rates(Rates { window: 100, minimum_calls: 10, failure_rate: 50.0, \
-         slow_call_rate: 80.0, slow_call: 5s }), open_for: 60s, probes: 5 }, \
-         Rule { trip: Within { failures: 5, window: 10s }, open_for: 30s, probes: 3 }]"
+         slow_call_rate: 80.0, slow_call: 5s }), open_for: 60s, probes: 5 }]"
     );
 }
 
@@ -134,7 +133,7 @@ fn probes_that_never_answer_open_it_again() {
     );
 }
 
-/// What one step of a random run does.
+/// One step of a random run.
 #[derive(Debug, Clone, Copy)]
 enum Step {
     Call(CallResult),
@@ -195,16 +194,6 @@ impl Naive {
                     .count(),
                 failures,
             ),
-            Trip::Within { failures, window } => {
-                let is_recent = |at: u64| ms(at) + *window > ms(now);
-                (
-                    self.calls
-                        .iter()
-                        .filter(|(at, f)| *f && is_recent(*at))
-                        .count(),
-                    failures,
-                )
-            }
             Trip::Rates(_) => unreachable!("rates are compared with another implementation"),
         };
         if failed && bad >= *limit as usize {
@@ -216,15 +205,10 @@ impl Naive {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1_000))]
     #[test]
-    fn failures_in_a_row_and_within_a_time_agree_with_a_naive_model(
-        steps in steps(), in_a_row: bool, failures in 1_u32..8, probes in 1_u32..5,
+    fn failures_in_a_row_agree_with_a_naive_model(
+        steps in steps(), failures in 1_u32..8, probes in 1_u32..5,
     ) {
-        let trip = if in_a_row {
-            Trip::InARow { failures }
-        } else {
-            Trip::Within { failures, window: ms(10_000) }
-        };
-        let rule = Rule { trip, open_for: ms(15_000), probes };
+        let rule = Rule { trip: Trip::InARow { failures }, open_for: ms(15_000), probes };
         let mut breaker = Breaker::new(rule.clone());
         let mut naive = Naive { rule, state: BreakerState::Closed, since: 0, calls: Vec::new() };
         let mut now = 0;

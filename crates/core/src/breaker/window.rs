@@ -1,11 +1,11 @@
-//! What a breaker remembers of its calls, and how it judges them.
+//! The calls that a breaker remembers, and how it judges them.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::{CallResult, Rates, Rule, Trip};
 
-/// What the remembered calls say.
+/// The verdict of the remembered calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WindowVerdict {
     /// Too few to tell.
@@ -25,12 +25,6 @@ pub(super) enum Window {
         failed: usize,
         slow: usize,
     },
-    /// The times of the last failures, no more of them than are needed to open.
-    Within {
-        failures: u32,
-        window: Duration,
-        times: VecDeque<Duration>,
-    },
     /// Failures since the last success.
     InARow { failures: u32, seen: u32 },
     /// Successes of probes, each of which must succeed.
@@ -47,11 +41,6 @@ impl Window {
     pub(super) fn closed(rule: &Rule) -> Self {
         match &rule.trip {
             Trip::Rates(rates) => Self::rates(rates, rates.window),
-            Trip::Within { failures, window } => Self::Within {
-                failures: *failures,
-                window: *window,
-                times: VecDeque::new(),
-            },
             Trip::InARow { failures } => Self::InARow {
                 failures: *failures,
                 seen: 0,
@@ -64,7 +53,7 @@ impl Window {
             Trip::Rates(rates) => {
                 Self::rates(rates, usize::try_from(rule.probes).unwrap_or(usize::MAX))
             }
-            Trip::Within { .. } | Trip::InARow { .. } => Self::Probes {
+            Trip::InARow { .. } => Self::Probes {
                 needed: rule.probes.max(1),
                 seen: 0,
             },
@@ -87,12 +76,7 @@ impl Window {
         }
     }
 
-    pub(super) fn record(
-        &mut self,
-        result: CallResult,
-        took: Duration,
-        now: Duration,
-    ) -> WindowVerdict {
+    pub(super) fn record(&mut self, result: CallResult, took: Duration) -> WindowVerdict {
         let is_failure = result == CallResult::Failure;
         match self {
             Self::Rates {
@@ -116,30 +100,17 @@ impl Window {
                 *slow += usize::from(call.slow);
                 judge_rates(rates, calls.len(), *failed, *slow)
             }
-            Self::Within {
-                failures,
-                window,
-                times,
-            } => {
-                if !is_failure {
-                    return WindowVerdict::Good;
-                }
-                times.push_back(now);
-                while times
-                    .front()
-                    .is_some_and(|at| at.saturating_add(*window) <= now)
-                {
-                    times.pop_front();
-                }
-                bad_from(times.len(), *failures)
-            }
             Self::InARow { failures, seen } => {
                 *seen = if is_failure {
                     seen.saturating_add(1)
                 } else {
                     0
                 };
-                bad_from(usize::try_from(*seen).unwrap_or(usize::MAX), *failures)
+                if seen >= failures {
+                    WindowVerdict::Bad
+                } else {
+                    WindowVerdict::Good
+                }
             }
             Self::Probes { .. } if is_failure => WindowVerdict::Bad,
             Self::Probes { needed, seen } => {
@@ -166,14 +137,6 @@ fn judge_rates(rates: &Rates, calls: usize, failed: usize, slow: usize) -> Windo
     )]
     let share = |part: usize| part as f32 * 100.0 / calls as f32;
     if share(failed) >= rates.failure_rate || share(slow) >= rates.slow_call_rate {
-        WindowVerdict::Bad
-    } else {
-        WindowVerdict::Good
-    }
-}
-
-fn bad_from(seen: usize, failures: u32) -> WindowVerdict {
-    if seen >= usize::try_from(failures).unwrap_or(usize::MAX) {
         WindowVerdict::Bad
     } else {
         WindowVerdict::Good

@@ -15,7 +15,7 @@ fn content(disk: &dyn Disk, path: &Path) -> Vec<u8> {
     disk.read(path, 1 << 20).expect("the file is read")
 }
 
-/// What is appended and written reads back, before and after a sync and a reopening.
+/// Appended and written bytes read back, before and after a sync and a reopening.
 pub fn what_is_written_reads_back(disk: &dyn Disk, dir: &Path) {
     let path = dir.join("file");
     let mut file = create(disk, &path);

@@ -30,7 +30,7 @@ pub mod name {
     pub const FIRST_FAILURE_TIMESTAMP: &str = "x-eventbus-first-failure-timestamp";
     /// The code of the failure that ended it.
     pub const LAST_EXCEPTION_CLASS: &str = "x-eventbus-last-exception-class";
-    /// What happened.
+    /// The message.
     pub const LAST_EXCEPTION_MESSAGE: &str = "x-eventbus-last-exception-message";
     /// The chain of causes.
     pub const LAST_EXCEPTION_STACKTRACE: &str = "x-eventbus-last-exception-stacktrace";
@@ -76,7 +76,6 @@ pub mod name {
 
 /// A header of a dead letter that cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
 pub enum HeaderError {
     /// A header that every dead letter has is not there.
     #[error("header `{name}` is missing")]
@@ -89,9 +88,9 @@ pub enum HeaderError {
     Unreadable {
         /// Which one.
         name: String,
-        /// What it holds.
+        /// Its value.
         value: String,
-        /// What it should hold.
+        /// The expected kind of value.
         expected: &'static str,
     },
 }
@@ -218,7 +217,7 @@ fn tier_of(header: &str) -> Option<(TierIndex, &str)> {
 }
 
 fn unreadable(name: &str, value: &str, expected: &'static str) -> HeaderError {
-    let value = super::text::first_chars(value, 80).to_owned();
+    let value = super::first_chars(value, 80).to_owned();
     HeaderError::Unreadable {
         name: name.to_owned(),
         value,

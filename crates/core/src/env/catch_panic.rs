@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use super::TaskOutcome;
+use super::spawn::panic_message;
 
 /// Runs a future, and gives what it panicked with: for a task that must go on when one of those it
 /// works for does not. A future that has panicked is not polled again.
@@ -29,12 +29,7 @@ impl<T> Future for CatchPanic<'_, T> {
         let running = &mut self.0;
         match catch_unwind(AssertUnwindSafe(|| running.as_mut().poll(context))) {
             Ok(polled) => polled.map(Ok),
-            Err(payload) => Poll::Ready(Err(match TaskOutcome::panicked(payload.as_ref()) {
-                TaskOutcome::Panicked(message) => message,
-                TaskOutcome::Completed | TaskOutcome::Aborted => {
-                    "ended without a result".to_owned()
-                }
-            })),
+            Err(payload) => Poll::Ready(Err(panic_message(payload.as_ref()))),
         }
     }
 }

@@ -25,6 +25,15 @@ pub trait Clock: Send + Sync + fmt::Debug {
 }
 
 impl dyn Clock + '_ {
+    /// The outcome of `work`, or none when `limit` passes first; the work is then dropped.
+    pub async fn within<T>(&self, limit: Duration, work: impl Future<Output = T>) -> Option<T> {
+        tokio::select! {
+            biased;
+            outcome = work => Some(outcome),
+            () = self.sleep(limit) => None,
+        }
+    }
+
     /// The wall time in milliseconds since 1970, as it stands in headers and ids. A clock set
     /// before 1970 gives 0.
     #[must_use]

@@ -46,7 +46,7 @@ impl dyn Entropy + '_ {
 /// ```
 #[derive(Clone)]
 pub struct Stream {
-    /// What forks are derived from; drawing does not change it.
+    /// The seed of forks; drawing does not change it.
     seed: [u64; 2],
     state: [u64; 4],
 }

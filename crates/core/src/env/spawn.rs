@@ -40,12 +40,14 @@ impl TaskOutcome {
     /// The outcome of a task that panicked with this payload.
     #[must_use]
     pub fn panicked(payload: &(dyn std::any::Any + Send)) -> Self {
-        let message = payload
-            .downcast_ref::<&'static str>()
-            .map(|message| (*message).to_owned())
-            .or_else(|| payload.downcast_ref::<String>().cloned());
-        Self::Panicked(message.unwrap_or_else(|| "a panic without a message".to_owned()))
+        Self::Panicked(panic_message(payload))
     }
+}
+
+pub(super) fn panic_message(payload: &(dyn std::any::Any + Send)) -> String {
+    let message = payload.downcast_ref::<&'static str>().copied();
+    let message = message.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+    message.unwrap_or("a panic without a message").to_owned()
 }
 
 /// A running task. Dropping it lets the task run on.

@@ -1,21 +1,17 @@
 //! The ports of this machine: the one place that knows the operating system.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
-use std::future::Future;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::panic::AssertUnwindSafe;
 use std::path::Path;
-use std::pin::Pin;
-use std::task::{Context, Poll};
 use std::time::{Duration, Instant, SystemTime};
 
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use super::{
-    BoxFuture, Clock, DirEntry, Disk, DiskFile, DiskLock, OpenMode, Sleep, Spawn, Stream, Task,
-    TaskOutcome,
+    BoxFuture, CatchPanic, Clock, DirEntry, Disk, DiskFile, DiskLock, OpenMode, Sleep, Spawn,
+    Stream, Task, TaskOutcome,
 };
 
 /// The clocks of this machine. Sleeping needs a tokio runtime.
@@ -248,7 +244,7 @@ impl DiskFile for SystemFile {
     fn begin_sync(&mut self, offset: u64, len: u64) {
         use rustix::fs::{Advice, fadvise};
         // Linux begins to write such bytes out, and forgets them only where that has already ended.
-        // What it does not take is left to the sync.
+        // Bytes that it does not take are left to the sync.
         fadvise(&self.file, offset, len.try_into().ok(), Advice::DontNeed).ok();
     }
 
@@ -292,7 +288,7 @@ impl Spawn for TokioSpawn {
     fn spawn(&self, _name: &str, task: BoxFuture<'static>) -> Task {
         let (tell, done) = oneshot::channel();
         let running = Handle::current().spawn(async move {
-            report(tell, CatchUnwind(task).await);
+            report(tell, outcome_of(task).await);
         });
         Task::new(done, move || running.abort())
     }
@@ -311,7 +307,7 @@ impl Spawn for TokioSpawn {
                 let outcome = runtime.block_on(async {
                     tokio::select! {
                         biased;
-                        outcome = CatchUnwind(task) => outcome,
+                        outcome = outcome_of(task) => outcome,
                         // The sender going away is no request to stop: a dropped `Task` lets it run.
                         Ok(()) = stopped => TaskOutcome::Aborted,
                     }
@@ -339,18 +335,10 @@ fn report(tell: oneshot::Sender<TaskOutcome>, outcome: TaskOutcome) {
     tell.send(outcome).ok();
 }
 
-/// Turns a panic of the task into an outcome.
-struct CatchUnwind(BoxFuture<'static>);
-
-impl Future for CatchUnwind {
-    type Output = TaskOutcome;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<TaskOutcome> {
-        let task = self.0.as_mut();
-        match std::panic::catch_unwind(AssertUnwindSafe(|| task.poll(context))) {
-            Ok(Poll::Pending) => Poll::Pending,
-            Ok(Poll::Ready(())) => Poll::Ready(TaskOutcome::Completed),
-            Err(payload) => Poll::Ready(TaskOutcome::panicked(payload.as_ref())),
-        }
+/// Runs a task and says how it ended.
+async fn outcome_of(task: BoxFuture<'static>) -> TaskOutcome {
+    match CatchPanic(task).await {
+        Ok(()) => TaskOutcome::Completed,
+        Err(message) => TaskOutcome::Panicked(message),
     }
 }

@@ -12,7 +12,7 @@ use tidegate_core::env::{Entropy, Stream};
 const SEQUENCES: u64 = 1_000;
 const STEPS: usize = 400;
 
-/// What we did, in the words that the other side reads, and what came of it.
+/// Our steps, in the words that the other side reads, and their outcomes.
 struct Played {
     input: String,
     outcomes: Vec<String>,

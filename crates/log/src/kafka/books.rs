@@ -18,7 +18,7 @@ use tidegate_core::books::{Place, Posting};
 const VERSION_1: &str = "t1;";
 const VERSION_2: &str = "t2;";
 
-/// What a group has settled of a partition since counting began.
+/// The records of a partition that a group has settled since counting began.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GroupBooks {
     /// Where counting began.

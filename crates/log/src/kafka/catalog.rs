@@ -5,7 +5,7 @@ mod ranges;
 mod topic_config;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rdkafka::admin::{
@@ -14,15 +14,15 @@ use rdkafka::admin::{
 };
 use rdkafka::config::FromClientConfigAndContext;
 use rdkafka::consumer::{BaseConsumer, Consumer};
-use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use tidegate_core::{Partition, Topic};
+use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
+use rdkafka::metadata::MetadataTopic;
+use tidegate_core::{Mutex, Partition, Topic};
 
 use crate::error::LogError;
 use crate::record::TopicPartition;
 use crate::topic::{PartitionDescription, TopicConfig, TopicDescription};
 
 use super::client_context::{KafkaClientContext, poll_events};
-use super::workers::within;
 use super::{KafkaConfig, KafkaInner, failure, settings};
 
 pub(super) use query::{BrokerQuery, watermarks};
@@ -31,7 +31,7 @@ use topic_config::{config_of, properties_of};
 /// How long what is known about a topic is taken for true, as in Kafka's own clients.
 const FRESH: Duration = Duration::from_secs(300);
 
-/// What an append needs to know about a topic.
+/// The facts about a topic that an append needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct KnownTopic {
     pub(super) partitions: u32,
@@ -39,7 +39,7 @@ pub(super) struct KnownTopic {
     pub(super) max_message_bytes: u64,
 }
 
-/// What is known about topics, and the clients that ask.
+/// The known topics, and the clients that ask.
 pub(super) struct KafkaCatalog {
     admin: AdminClient<KafkaClientContext>,
     /// Asks for metadata and offsets as a consumer, because a producer that asks makes topics.
@@ -49,34 +49,20 @@ pub(super) struct KafkaCatalog {
 
 impl KafkaCatalog {
     pub(super) fn new(config: &KafkaConfig) -> Result<Self, LogError> {
-        let refused = |error: rdkafka::error::KafkaError| LogError::Refused {
-            doing: "the client settings",
-            why: failure::said(&error),
-        };
-        let admin = AdminClient::from_config_and_context(
-            &settings::client(config),
-            KafkaClientContext::default(),
-        )
-        .map_err(refused)?;
-        let asker = BaseConsumer::from_config_and_context(
-            &settings::consumer(config),
-            KafkaClientContext::default(),
-        )
-        .map_err(refused)?;
+        let refused = |error: KafkaError| failure::of_settings(&error);
+        let context = KafkaClientContext::default;
+        let admin = AdminClient::from_config_and_context(&settings::client(config), context());
+        let asker = BaseConsumer::from_config_and_context(&settings::consumer(config), context());
         Ok(Self {
-            admin,
-            asker: Arc::new(asker),
+            admin: admin.map_err(refused)?,
+            asker: Arc::new(asker.map_err(refused)?),
             known: Mutex::default(),
         })
     }
 
-    fn known(&self) -> MutexGuard<'_, BTreeMap<Topic, (Duration, KnownTopic)>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Looks again before the topic is used next. Returns what was taken for true.
     pub(super) fn forget(&self, topic: &Topic) -> Option<KnownTopic> {
-        self.known().remove(topic).map(|(_, known)| known)
+        self.known.lock().remove(topic).map(|(_, known)| known)
     }
 }
 
@@ -87,20 +73,17 @@ fn count_partitions(
     topic: &Topic,
 ) -> Result<u32, LogError> {
     poll_events(asker);
-    let count = query.ask(|limit| {
+    let count = query.ask("a query of a topic", Some(topic), |limit| {
         let metadata = asker.fetch_metadata(Some(topic.as_str()), limit)?;
         let mut topics = metadata.topics().iter();
         let found = topics.find(|found| found.name() == topic.as_str());
-        let error = found.and_then(rdkafka::metadata::MetadataTopic::error);
+        let error = found.and_then(MetadataTopic::error);
         match error.map(|error| KafkaError::MetadataFetch(error.into())) {
             // A topic that is not there is an answer: most of those who ask want to know just that.
             Some(error) if failure::is_no_topic(&error) => Ok(0),
             Some(error) => Err(error),
             None => Ok(found.map_or(0, |found| found.partitions().len())),
         }
-    });
-    let count = count.map_err(|error| {
-        failure::of_question("a query of a topic", &query.servers, Some(topic), &error)
     })?;
     match u32::try_from(count) {
         Ok(0) | Err(_) => Err(LogError::UnknownTopic {
@@ -122,20 +105,20 @@ impl KafkaInner {
         &self,
         doing: &'static str,
         topic: Option<&Topic>,
-        call: impl Future<Output = rdkafka::error::KafkaResult<T>>,
+        call: impl Future<Output = KafkaResult<T>>,
     ) -> Result<T, LogError> {
         let limit = self.config.request_timeout + Duration::from_secs(1);
-        match within(&*self.clock, limit, call).await {
+        match self.clock.within(limit, call).await {
             Some(Ok(done)) => Ok(done),
-            Some(Err(error)) => Err(failure::of_question(doing, self.servers(), topic, &error)),
+            Some(Err(error)) => Err(self.config.failed(doing, topic, &error)),
             None => Err(self.away(self.late())),
         }
     }
 
-    /// What an append needs to know about a topic; asked for where it is not known lately.
+    /// The facts about a topic that an append needs; asked for where they are not known lately.
     pub(super) async fn known(&self, topic: &Topic) -> Result<KnownTopic, LogError> {
         let now = self.clock.elapsed();
-        if let Some((when, known)) = self.catalog.known().get(topic)
+        if let Some((when, known)) = self.catalog.known.lock().get(topic)
             && now.saturating_sub(*when) < FRESH
         {
             return Ok(*known);
@@ -152,12 +135,15 @@ impl KafkaInner {
             max_record_size: config.max_record_size,
             max_message_bytes: config.max_record_size + settings::OVERHEAD,
         };
-        self.catalog.known().insert(topic.clone(), (now, known));
+        self.catalog
+            .known
+            .lock()
+            .insert(topic.clone(), (now, known));
         Ok(known)
     }
 
     async fn partitions(&self, topic: &Topic) -> Result<u32, LogError> {
-        let (asker, query) = (Arc::clone(&self.catalog.asker), self.query());
+        let (asker, query) = (self.asker(), self.query());
         let asked = topic.clone();
         self.ask("kafka-metadata", move || {
             count_partitions(&asker, &query, &asked)
@@ -178,13 +164,8 @@ impl KafkaInner {
         let resource = match found.pop() {
             Some(Ok(resource)) => resource,
             Some(Err(code)) => {
-                let error = rdkafka::error::KafkaError::AdminOp(code);
-                return Err(failure::of_question(
-                    DOING,
-                    self.servers(),
-                    Some(topic),
-                    &error,
-                ));
+                let error = KafkaError::AdminOp(code);
+                return Err(self.config.failed(DOING, Some(topic), &error));
             }
             None => return Err(self.away("an empty answer")),
         };
@@ -330,24 +311,14 @@ impl KafkaInner {
     }
 
     pub(super) async fn topics(&self) -> Result<Vec<Topic>, LogError> {
-        let (asker, config) = (Arc::clone(&self.catalog.asker), self.config.clone());
+        let (asker, config) = (self.asker(), self.config.clone());
         self.ask("kafka-topics", move || {
             poll_events(&asker);
-            let metadata = asker
-                .fetch_metadata(None, config.request_timeout)
-                .map_err(|error| {
-                    failure::of_question(
-                        "a list of topics",
-                        &config.bootstrap_servers,
-                        None,
-                        &error,
-                    )
-                })?;
-            // What the broker keeps for itself is nobody's topic.
-            let names = metadata
-                .topics()
-                .iter()
-                .map(rdkafka::metadata::MetadataTopic::name);
+            let metadata = asker.fetch_metadata(None, config.request_timeout);
+            let metadata =
+                metadata.map_err(|error| config.failed("a list of topics", None, &error))?;
+            // Topics that the broker keeps for itself are nobody's.
+            let names = metadata.topics().iter().map(MetadataTopic::name);
             let mut topics: Vec<Topic> = names
                 .filter(|name| !name.starts_with("__"))
                 .filter_map(|name| Topic::new(name).ok())
@@ -361,7 +332,7 @@ impl KafkaInner {
     pub(super) async fn describe(&self, topic: &Topic) -> Result<TopicDescription, LogError> {
         let count = self.partitions(topic).await?;
         let config = config_of(count, &self.configuration(topic).await?);
-        let (asker, query) = (Arc::clone(&self.catalog.asker), self.query());
+        let (asker, query) = (self.asker(), self.query());
         let asked = topic.clone();
         let partitions = self
             .ask("kafka-describe", move || {

@@ -1,17 +1,17 @@
 //! Hears what a client has to say: its log, its errors, and which requests the broker knows.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rdkafka::ClientContext;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::{BaseConsumer, ConsumerContext};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use tidegate_core::Mutex;
 
 use super::failure::{self, Meaning};
 
-/// What a client has said so far.
+/// The log and the errors of a client so far.
 #[derive(Debug, Default)]
 pub(super) struct KafkaClientContext {
     reports: Mutex<ClientReports>,
@@ -26,32 +26,28 @@ struct ClientReports {
 }
 
 impl KafkaClientContext {
-    /// What was said when we were refused, and by which code.
+    /// The text and the code of a refusal.
     pub(super) fn refusal(&self) -> Option<(RDKafkaErrorCode, String)> {
-        self.reports().refusal.clone()
+        self.reports.lock().refusal.clone()
     }
 
     /// The last error, which mostly tells why there is no answer.
     pub(super) fn last(&self) -> Option<String> {
-        self.reports().last.clone()
+        self.reports.lock().last.clone()
     }
 
-    /// What brokers can do, where the client was told to say so.
+    /// The requests that brokers know, where the client was told to log them.
     pub(super) fn requests(&self) -> BTreeMap<i16, i16> {
-        self.reports().requests.clone()
-    }
-
-    fn reports(&self) -> MutexGuard<'_, ClientReports> {
-        self.reports.lock().unwrap_or_else(PoisonError::into_inner)
+        self.reports.lock().requests.clone()
     }
 
     /// Takes in a line of the client's log.
     pub(super) fn line(&self, level: RDKafkaLogLevel, facility: &str, text: &str) {
         if let Some((request, version)) = request_version(text) {
-            self.reports().requests.insert(request, version);
+            self.reports.lock().requests.insert(request, version);
             return;
         }
-        // What the client calls an error mostly mends itself; what does not, reaches a caller.
+        // Most errors of the client mend themselves; the others reach a caller.
         match level {
             RDKafkaLogLevel::Emerg
             | RDKafkaLogLevel::Alert
@@ -76,7 +72,7 @@ impl KafkaClientContext {
     /// Takes in an error of the client.
     pub(super) fn failure(&self, error: &KafkaError, reason: &str) {
         tracing::debug!(target: "tidegate_log::kafka", "{error}: {reason}");
-        let mut reports = self.reports();
+        let mut reports = self.reports.lock();
         if let Some(code) = failure::code_of(error)
             && failure::meaning(code) == Meaning::Refusal
         {

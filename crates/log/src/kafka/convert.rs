@@ -6,16 +6,18 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use bytes::{Bytes, BytesMut};
+use rdkafka::TopicPartitionList;
+use rdkafka::error::KafkaResult;
 use rdkafka::message::{BorrowedMessage, Header, Headers as _, Message as _, OwnedHeaders};
 use tidegate_core::Offset;
 
-use crate::record::{Headers, Record, StoredRecord};
+use crate::record::{Headers, Record, StoredRecord, TopicPartition};
 
 /// The first piece of memory of a copier; each later one is twice as large, up to the last.
 const FIRST_PIECE: usize = 4 * 1_024;
 /// A caller that keeps one record keeps the piece it lies in, so this is what a record can cost.
 const LAST_PIECE: usize = 64 * 1_024;
-/// What is larger gets memory of its own.
+/// A larger value gets memory of its own.
 const ALONE: usize = LAST_PIECE / 4;
 
 /// A message could not be copied: a name of a header is not UTF-8, or longer than our headers can be.
@@ -101,6 +103,18 @@ impl RecordConverter {
             self.piece = BytesMut::with_capacity(self.size.max(length));
         }
     }
+}
+
+/// Places in partitions, in the client's form.
+pub(super) fn places<'a>(
+    places: impl IntoIterator<Item = (&'a TopicPartition, Offset)>,
+) -> KafkaResult<TopicPartitionList> {
+    let mut list = TopicPartitionList::new();
+    for (at, offset) in places {
+        let offset = rdkafka::Offset::Offset(offset.0);
+        list.add_partition_offset(at.topic.as_str(), at.partition.0, offset)?;
+    }
+    Ok(list)
 }
 
 /// The headers of a record in the client's form; none where there are none.

@@ -42,7 +42,7 @@ const STALE: [Code; 6] = [
     Code::UnknownMemberId,
 ];
 
-/// What an error code stands for.
+/// The meaning of an error code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Meaning {
     /// No answer, or none from whoever should know.
@@ -57,7 +57,7 @@ pub(super) enum Meaning {
     TooLarge,
 }
 
-/// What an error code stands for. Whatever is not known to be final is taken as no answer: asking
+/// The meaning of an error code. A code that is not known to be final counts as no answer: asking
 /// again is safe, giving up is not.
 pub(super) fn meaning(code: Code) -> Meaning {
     if REFUSALS.contains(&code) {
@@ -135,7 +135,7 @@ pub(super) fn refusal(code: Code) -> String {
     code.to_string()
 }
 
-/// What an error says. Of a setting that the client does not take it names the key and not the value,
+/// The text of an error. Of a setting that the client does not take it names the key and not the value,
 /// which may be a password.
 pub(super) fn said(error: &KafkaError) -> String {
     if let KafkaError::ClientConfig(_, why, key, _) = error {
@@ -146,6 +146,14 @@ pub(super) fn said(error: &KafkaError) -> String {
             format!("{error}: {TOO_OLD}")
         }
         Some(_) | None => error.to_string(),
+    }
+}
+
+/// The error of a client that could not be made.
+pub(super) fn of_settings(error: &KafkaError) -> LogError {
+    LogError::Refused {
+        doing: "the client settings",
+        why: said(error),
     }
 }
 

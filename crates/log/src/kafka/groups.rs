@@ -1,12 +1,12 @@
-//! What groups have committed, asked from outside of them.
+//! The committed offsets of groups, asked from outside of them.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use rdkafka::TopicPartitionList;
 use rdkafka::config::FromClientConfigAndContext;
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
-use tidegate_core::{GroupName, Offset};
+use tidegate_core::{GroupName, Mutex, Offset};
 
 use crate::error::LogError;
 use crate::port::Committed;
@@ -20,7 +20,7 @@ use super::{KafkaConfig, KafkaInner, failure, settings};
 /// Groups whose client is kept for the next question.
 const KEPT: usize = 8;
 
-/// What a group has committed for a partition, and its books.
+/// The committed offset of a group on a partition, and its books.
 pub(super) type FoundOffset = Option<(Option<GroupBooks>, Committed)>;
 
 /// Consumers that ask for the offsets of a group and never join it.
@@ -56,7 +56,7 @@ impl OffsetFetchers {
         &self,
         group: &GroupName,
     ) -> Result<Arc<BaseConsumer<KafkaClientContext>>, LogError> {
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.kept.lock();
         if let Some(index) = kept.iter().position(|(name, _)| name == group) {
             // The one asked for last is dropped last.
             let found = kept.remove(index);
@@ -67,10 +67,7 @@ impl OffsetFetchers {
         let config = settings::offset_fetcher(&self.config, group.as_str());
         let consumer =
             BaseConsumer::from_config_and_context(&config, KafkaClientContext::default());
-        let consumer = Arc::new(consumer.map_err(|error| LogError::Refused {
-            doing: "the client settings",
-            why: failure::said(&error),
-        })?);
+        let consumer = Arc::new(consumer.map_err(|error| failure::of_settings(&error))?);
         kept.push((group.clone(), Arc::clone(&consumer)));
         let dropped = (kept.len() > KEPT).then(|| kept.remove(0));
         drop(kept);
@@ -91,19 +88,17 @@ pub(super) fn committed<C: ConsumerContext>(
     for at in partitions {
         asked.add_partition(at.topic.as_str(), at.partition.0);
     }
-    let servers = &query.servers;
-    let found = query
-        .ask(|limit| consumer.committed_offsets(asked.clone(), limit))
-        .map_err(|error| failure::of_question(DOING, servers, None, &error))?;
+    let found = query.ask(DOING, None, |limit| {
+        consumer.committed_offsets(asked.clone(), limit)
+    })?;
     partitions
         .iter()
         .map(|at| {
             let Some(element) = found.find_partition(at.topic.as_str(), at.partition.0) else {
                 return Ok(None);
             };
-            element
-                .error()
-                .map_err(|error| failure::of_question(DOING, servers, Some(&at.topic), &error))?;
+            let error = element.error();
+            error.map_err(|error| query.failed(DOING, Some(&at.topic), &error))?;
             let rdkafka::Offset::Offset(offset) = element.offset() else {
                 return Ok(None);
             };
@@ -123,12 +118,11 @@ pub(super) fn committed<C: ConsumerContext>(
 
 impl KafkaInner {
     pub(super) async fn groups(&self) -> Result<Vec<GroupName>, LogError> {
-        const DOING: &str = "a list of groups";
         let (asker, query) = (self.asker(), self.query());
         self.ask("kafka-groups", move || {
-            let found = query
-                .ask(|limit| asker.fetch_group_list(None, limit))
-                .map_err(|error| failure::of_question(DOING, &query.servers, None, &error))?;
+            let found = query.ask("a list of groups", None, |limit| {
+                asker.fetch_group_list(None, limit)
+            })?;
             // Groups of other kinds (connectors, for instance) commit no offsets.
             let mut groups: Vec<GroupName> = found
                 .groups()

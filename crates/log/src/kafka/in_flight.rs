@@ -2,14 +2,12 @@
 //! those that began before.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_core::GroupName;
 use tidegate_core::env::Clock;
+use tidegate_core::{GroupName, Mutex};
 use tokio::sync::Notify;
-
-use super::workers::within;
 
 /// Commits that have not ended, by group.
 #[derive(Debug, Default)]
@@ -33,13 +31,9 @@ pub(super) struct InFlightGuard {
 }
 
 impl InFlightCommits {
-    fn all(&self) -> MutexGuard<'_, All> {
-        self.all.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Notes a commit.
     pub(super) fn begin(self: &Arc<Self>, group: &GroupName) -> InFlightGuard {
-        let mut all = self.all();
+        let mut all = self.all.lock();
         all.last += 1;
         let number = all.last;
         all.groups.entry(group.clone()).or_default().insert(number);
@@ -52,7 +46,7 @@ impl InFlightCommits {
 
     /// Waits for the commits of a group that have begun by now. Returns whether they ended in time.
     pub(super) async fn wait(&self, group: &GroupName, clock: &dyn Clock, limit: Duration) -> bool {
-        let last = self.all().last;
+        let last = self.all.lock().last;
         let none_left = async {
             loop {
                 let ended = self.ended.notified();
@@ -60,7 +54,8 @@ impl InFlightCommits {
                 // Listening begins before the look, so that no end is missed in between.
                 ended.as_mut().enable();
                 let first = self
-                    .all()
+                    .all
+                    .lock()
                     .groups
                     .get(group)
                     .and_then(|all| all.first().copied());
@@ -70,13 +65,13 @@ impl InFlightCommits {
                 ended.await;
             }
         };
-        within(clock, limit, none_left).await.is_some()
+        clock.within(limit, none_left).await.is_some()
     }
 }
 
 impl Drop for InFlightGuard {
     fn drop(&mut self) {
-        let mut all = self.registry.all();
+        let mut all = self.registry.all.lock();
         if let Some(numbers) = all.groups.get_mut(&self.group) {
             numbers.remove(&self.number);
             if numbers.is_empty() {

@@ -38,12 +38,7 @@ pub(super) async fn probe(
             ask(&asked, &*clock)
         })
         .await;
-    answer.unwrap_or_else(|_| {
-        Err(LogError::Unavailable {
-            servers: config.bootstrap_servers.clone(),
-            why: config.late(),
-        })
-    })
+    answer.unwrap_or_else(|_| Err(config.away(config.late())))
 }
 
 fn ask(config: &KafkaConfig, clock: &dyn Clock) -> Result<(), LogError> {
@@ -107,15 +102,12 @@ fn ask(config: &KafkaConfig, clock: &dyn Clock) -> Result<(), LogError> {
             Err(error) => context.last().unwrap_or_else(|| error.to_string()),
         };
         if clock.elapsed() >= until {
-            return Err(LogError::Unavailable {
-                servers: config.bootstrap_servers.clone(),
-                why,
-            });
+            return Err(config.away(why));
         }
     }
 }
 
-/// What a broker that knows these requests cannot do.
+/// The promises that a broker which knows these requests cannot keep.
 fn lacking(requests: &BTreeMap<i16, i16>) -> Option<String> {
     let lacks = |(number, version, _): &&(i16, i16, &str)| {
         requests.get(number).is_none_or(|known| known < version)

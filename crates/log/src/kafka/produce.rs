@@ -9,12 +9,13 @@ mod delivery;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use rdkafka::config::FromClientConfigAndContext;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
+use tidegate_core::Mutex;
 use tidegate_core::env::{Clock, Spawn};
 use tokio::sync::Semaphore;
 
@@ -22,7 +23,6 @@ use crate::error::LogError;
 use crate::port::{Append, RecordPosition};
 use crate::record::{Record, TopicPartition};
 
-use super::workers::within;
 use super::{KafkaConfig, KafkaInner, convert, failure, settings, telemetry};
 
 pub(super) use delivery::{Deliveries, DeliveryHandle, FailedDelivery, PendingDeliveries};
@@ -77,10 +77,7 @@ impl Producers {
     }
 
     fn producer(&self, batch_size: u64) -> Result<Arc<BaseProducer<Deliveries>>, LogError> {
-        let mut producers = self
-            .by_batch_size
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut producers = self.by_batch_size.lock();
         match producers.get(&batch_size) {
             // After such an error a client takes nothing more, for ever.
             Some(producer) if producer.client().fatal_error().is_none() => {
@@ -90,7 +87,7 @@ impl Producers {
         }
         let config = settings::producer(&self.config, batch_size);
         let producer = BaseProducer::from_config_and_context(&config, Deliveries::default());
-        let producer = Arc::new(producer.map_err(|error| refused(&error))?);
+        let producer = Arc::new(producer.map_err(|error| failure::of_settings(&error))?);
         let listened = Arc::downgrade(&producer);
         let task = Box::pin(async move { poll_events(&listened) });
         drop(self.spawn.spawn_thread("kafka-deliveries", task));
@@ -103,13 +100,6 @@ impl Producers {
             drop(self.spawn.spawn_thread("kafka-part", task));
         }
         Ok(producer)
-    }
-}
-
-fn refused(error: &KafkaError) -> LogError {
-    LogError::Refused {
-        doing: "the client settings",
-        why: failure::said(error),
     }
 }
 
@@ -216,7 +206,7 @@ impl KafkaInner {
         let permits = (bytes / GRAIN + 1).min(producers.room_permits);
         let room = Arc::clone(&producers.room)
             .acquire_many_owned(u32::try_from(permits).unwrap_or(u32::MAX));
-        let Some(Ok(room)) = within(&*producers.clock, left(), room).await else {
+        let Some(Ok(room)) = producers.clock.within(left(), room).await else {
             let key = self.config.key("max-in-flight");
             return Err(self.away(format!("earlier appends wait for an answer (`{key}`)")));
         };
@@ -240,11 +230,11 @@ impl KafkaInner {
                 }
             }
             if index % BURST == BURST - 1 {
-                step_aside().await;
+                tokio::task::yield_now().await;
             }
         }
-        let Some(Ok(())) = within(&*producers.clock, left(), done).await else {
-            let why = producer_why(&producer);
+        let Some(Ok(())) = producers.clock.within(left(), done).await else {
+            let why = producer.context().context.last();
             return Err(unknown(&why.unwrap_or_else(|| self.late())));
         };
         self.delivered(&waiting, batch.records)
@@ -260,7 +250,7 @@ impl KafkaInner {
             self.catalog.forget(&routed.at.topic);
         }
         let topic = Some(&routed.at.topic);
-        failure::of_question("an append", self.servers(), topic, error)
+        self.config.failed("an append", topic, error)
     }
 
     /// Where the records lie, or why some do not.
@@ -271,7 +261,7 @@ impl KafkaInner {
     ) -> Result<Vec<RecordPosition>, LogError> {
         if let Some(FailedDelivery { index, code }) = waiting.failed() {
             let failed = records.get(index).map(|routed| &routed.at.topic);
-            // What was known about the topic was not true any more.
+            // The known facts about the topic were not true any more.
             let limit = failed.and_then(|topic| self.catalog.forget(topic));
             // With a single record there is nothing else that could have been added.
             let alone = records.len() == 1;
@@ -305,28 +295,9 @@ impl KafkaInner {
     }
 }
 
-/// What a producer heard last.
-fn producer_why(producer: &BaseProducer<Deliveries>) -> Option<String> {
-    producer.context().context.last()
-}
-
 fn unknown(why: &str) -> LogError {
     LogError::OutcomeUnknown {
         doing: "an append",
         why: why.to_owned(),
     }
-}
-
-/// Lets other tasks have the thread once.
-async fn step_aside() {
-    let mut stepped = false;
-    std::future::poll_fn(|context| {
-        if stepped {
-            return std::task::Poll::Ready(());
-        }
-        stepped = true;
-        context.waker().wake_by_ref();
-        std::task::Poll::Pending
-    })
-    .await;
 }

@@ -3,15 +3,14 @@
 //! A consumer that was cut off by the size of a batch stays where it is, so that whoever reads a
 //! partition to its end pays for the way in once.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-use rdkafka::TopicPartitionList;
 use rdkafka::config::FromClientConfigAndContext;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use tidegate_core::Offset;
 use tidegate_core::env::Clock;
+use tidegate_core::{Mutex, Offset};
 
 use crate::error::LogError;
 use crate::port::{Batch, Read};
@@ -20,7 +19,7 @@ use crate::record::TopicPartition;
 use super::catalog::{BrokerQuery, watermarks};
 use super::client_context::KafkaClientContext;
 use super::convert::{RecordConverter, UnreadableRecord};
-use super::{KafkaConfig, KafkaInner, failure, settings};
+use super::{KafkaConfig, KafkaInner, convert, failure, settings};
 
 /// Consumers that are kept for the next read.
 const IDLE: usize = 4;
@@ -34,7 +33,7 @@ pub(super) struct KafkaReaders {
 
 struct Reader {
     consumer: BaseConsumer<KafkaClientContext>,
-    /// What it is in the middle of.
+    /// The read that it is in the middle of.
     place: Option<Place>,
 }
 
@@ -59,7 +58,7 @@ impl KafkaReaders {
     pub(super) fn read(&self, read: &Read) -> Result<Batch, LogError> {
         let mut reader = self.take(read)?;
         let batch = self.read_with(&mut reader, read)?;
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut idle = self.idle.lock();
         if idle.len() < IDLE {
             idle.push(reader);
         }
@@ -68,7 +67,7 @@ impl KafkaReaders {
 
     /// A consumer that is there already, or one without a place, or a new one.
     fn take(&self, read: &Read) -> Result<Reader, LogError> {
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut idle = self.idle.lock();
         let is_there = |reader: &Reader| {
             let place = reader.place.as_ref();
             place.is_some_and(|place| place.at == read.at && place.next == read.from)
@@ -84,27 +83,18 @@ impl KafkaReaders {
         let config = settings::reader(&self.config);
         let consumer =
             BaseConsumer::from_config_and_context(&config, KafkaClientContext::default());
-        let consumer = consumer.map_err(|error| LogError::Refused {
-            doing: "the client settings",
-            why: failure::said(&error),
-        })?;
         Ok(Reader {
-            consumer,
+            consumer: consumer.map_err(|error| failure::of_settings(&error))?,
             place: None,
         })
     }
 
     fn failed(&self, read: &Read, error: &KafkaError) -> LogError {
-        let servers = &self.config.bootstrap_servers;
-        failure::of_question("a read", servers, Some(&read.at.topic), error)
+        self.config.failed("a read", Some(&read.at.topic), error)
     }
 
     fn range(&self, reader: &Reader, read: &Read) -> Result<(Offset, Offset), LogError> {
-        let query = BrokerQuery {
-            clock: Arc::clone(&self.clock),
-            servers: self.config.bootstrap_servers.clone(),
-            limit: self.config.request_timeout,
-        };
+        let query = BrokerQuery::new(&self.clock, &self.config, self.config.request_timeout);
         watermarks(&reader.consumer, &query, &read.at)
     }
 
@@ -147,11 +137,8 @@ impl KafkaReaders {
     }
 
     fn assign(&self, reader: &Reader, read: &Read) -> Result<(), LogError> {
-        let mut place = TopicPartitionList::new();
-        let offset = rdkafka::Offset::Offset(read.from.0);
-        place
-            .add_partition_offset(read.at.topic.as_str(), read.at.partition.0, offset)
-            .and_then(|()| reader.consumer.assign(&place))
+        convert::places([(&read.at, read.from)])
+            .and_then(|place| reader.consumer.assign(&place))
             .map_err(|error| self.failed(read, &error))
     }
 
@@ -211,14 +198,8 @@ impl KafkaReaders {
                 return Ok(batch);
             }
             if now >= until {
-                return Err(LogError::Unavailable {
-                    servers: self.config.bootstrap_servers.clone(),
-                    why: reader
-                        .consumer
-                        .context()
-                        .last()
-                        .unwrap_or_else(|| self.config.late()),
-                });
+                let why = reader.consumer.context().last();
+                return Err(self.config.away(why.unwrap_or_else(|| self.config.late())));
             }
         }
     }

@@ -8,7 +8,7 @@ use crate::record::TopicPartition;
 
 use super::{GroupBooks, KafkaLog};
 
-/// What a recount of a group on a topic found.
+/// The result of a recount of a group on a topic.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GroupRecount {
     /// The group.
@@ -19,14 +19,14 @@ pub struct GroupRecount {
     pub partitions: Vec<PartitionRecount>,
 }
 
-/// What a recount of a partition found.
+/// The result of a recount of a partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PartitionRecount {
     /// The partition.
     pub at: TopicPartition,
     /// The next record that the group will read.
     pub committed: Offset,
-    /// What the group says it has settled since the books began; none if it keeps no books.
+    /// The group's own count since the books began; none if it keeps no books.
     pub books: Option<GroupBooks>,
     /// Whether the topic keeps only the last record of each key: then what the books cover may have been
     /// removed anywhere.
@@ -62,7 +62,7 @@ impl PartitionRecount {
         !self.is_verifiable() || self.books.is_some_and(same)
     }
 
-    /// What lies in the topic and is not in the books: how many records, and the sum of their ids,
+    /// The records in the topic that are not in the books: how many, and the sum of their ids,
     /// which for a single one is its id. Negative when the books have more than the topic.
     #[must_use]
     pub fn missing(&self) -> (i128, u128) {
@@ -168,7 +168,7 @@ mod tests {
         };
         assert!(recount.is_verifiable() && !recount.agrees());
         assert_eq!(recount.missing(), (1, 7));
-        // What the broker removed is not verifiable, and that is no disagreement.
+        // Records that the broker removed are not verifiable, and that is no disagreement.
         recount.start = Offset(6);
         assert!(!recount.is_verifiable() && recount.agrees());
     }

@@ -27,10 +27,10 @@ mod transactional_producer;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::AtomicU8;
-use std::sync::{Arc, Mutex, PoisonError, Weak, mpsc};
+use std::sync::{Arc, Weak, mpsc};
 use std::time::Duration;
 
-use tidegate_core::{GroupName, Offset};
+use tidegate_core::{GroupName, Mutex, Offset};
 use tokio::sync::{Semaphore, oneshot, watch};
 
 use crate::commit_order::CommitTickets;
@@ -43,7 +43,6 @@ use crate::sync;
 
 use super::KafkaInner;
 use super::catalog::watermarks;
-use super::workers::within;
 
 use commit_thread::{CancelOnDrop, CommitJob, CommitThread, JobState};
 use member::GroupMember;
@@ -104,16 +103,10 @@ pub(super) async fn join(inner: &Arc<KafkaInner>, join: Join) -> Result<KafkaSes
     let (group, max_poll_records) = (join.group.clone(), join.max_poll_records);
     let commit_thread = CommitThread::new(inner, &member, &cell, line, &join, transactional_id);
     let poll_thread = PollThread::new(inner, member, &cell, join);
-    drop(
-        inner
-            .spawn
-            .spawn_thread("kafka-commit", Box::pin(async move { commit_thread.run() })),
-    );
-    drop(
-        inner
-            .spawn
-            .spawn_thread("kafka-poll", Box::pin(async move { poll_thread.run() })),
-    );
+    let committing = Box::pin(async move { commit_thread.run() });
+    drop(inner.spawn.spawn_thread("kafka-commit", committing));
+    let polling = Box::pin(async move { poll_thread.run() });
+    drop(inner.spawn.spawn_thread("kafka-poll", polling));
     Ok(KafkaSession {
         inner: Arc::clone(inner),
         group,
@@ -141,11 +134,7 @@ impl KafkaInner {
             return;
         };
         let name = (join.group.clone(), instance.clone());
-        let mut instances = self
-            .instances
-            .0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut instances = self.instances.0.lock();
         instances.retain(|_, cell| cell.strong_count() > 0);
         let earlier = instances.insert(name, Arc::downgrade(cell));
         if let Some(earlier) = earlier.and_then(|earlier| earlier.upgrade()) {
@@ -156,11 +145,6 @@ impl KafkaInner {
 }
 
 impl KafkaSession {
-    async fn next(&self) -> Result<SessionEvent, LogError> {
-        let _turn = self.polling.lock().await;
-        self.cell.handed_out(self.max_poll_records).await
-    }
-
     /// The tickets of a commit that is called now. A partition that is not held has none, and its commit
     /// is refused.
     fn tickets(&self, offsets: &[OffsetCommit]) -> CommitTickets {
@@ -184,7 +168,7 @@ impl KafkaSession {
         let until = clock.elapsed() + limit;
         // Callers that ask what is committed wait from here on.
         let in_flight = self.inner.in_flight.begin(&self.group);
-        let Some(entering) = within(clock, limit, self.entering.lock()).await else {
+        let Some(entering) = clock.within(limit, self.entering.lock()).await else {
             return Err(self.inner.away("earlier commits wait for an answer"));
         };
         for offset in &commit.offsets {
@@ -199,7 +183,7 @@ impl KafkaSession {
         }
         let place = Arc::clone(&self.line).acquire_owned();
         let left = until.saturating_sub(clock.elapsed());
-        let Some(Ok(place)) = within(clock, left, place).await else {
+        let Some(Ok(place)) = clock.within(left, place).await else {
             return Err(self.inner.away("earlier commits wait for an answer"));
         };
         let (reply, answer) = oneshot::channel();
@@ -222,80 +206,21 @@ impl KafkaSession {
         tickets.mark_submitted();
         drop(entering);
         let left = until.saturating_sub(clock.elapsed());
-        match within(clock, left, answer).await {
+        match clock.within(left, answer).await {
             Some(Ok(answer)) => answer,
             Some(Err(_)) => Err(LogError::Closed),
             None if line.now() => Err(self.inner.away("earlier commits wait for an answer")),
-            None => Err(LogError::OutcomeUnknown {
-                doing: "a commit",
-                why: self.inner.late(),
-            }),
+            None => Err(commit_thread::outcome_unknown(self.inner.late())),
         }
-    }
-
-    async fn lags(&self) -> Result<Vec<Lag>, LogError> {
-        let held: Vec<(TopicPartition, Offset)> = self.cell.with(|state| {
-            let from = |held: &session_state::OwnedPartition| held.committed.unwrap_or(held.begin);
-            state
-                .held
-                .iter()
-                .map(|(at, held)| (at.clone(), from(held)))
-                .collect()
-        });
-        let (readers, asker) = (Arc::clone(&self.inner.readers), self.inner.asker());
-        let (query, now) = (self.inner.query(), self.inner.clock.now_ms());
-        self.inner
-            .ask("kafka-lag", move || {
-                let lag = |(at, from): (TopicPartition, Offset)| {
-                    let (start, end) = watermarks(&asker, &query, &at)?;
-                    let from = from.max(start);
-                    let mut lag = Lag {
-                        at: at.clone(),
-                        records: 0,
-                        age: Duration::ZERO,
-                    };
-                    if from >= end {
-                        return Ok(lag);
-                    }
-                    let one = Read {
-                        max_records: 1,
-                        ..Read::new(at, from)
-                    };
-                    // Holes in front of the first record are no records. Behind it they are counted,
-                    // because telling them apart would mean to read everything.
-                    if let Some(oldest) = readers.read(&one)?.records.first() {
-                        lag.records = u64::try_from(end.0 - oldest.offset.0).unwrap_or(0);
-                        let age = now.saturating_sub(oldest.record.timestamp_ms);
-                        lag.age = Duration::from_millis(age);
-                    }
-                    Ok(lag)
-                };
-                held.into_iter().map(lag).collect()
-            })
-            .await
-    }
-
-    async fn leave(&self) -> Result<(), LogError> {
-        self.cell.with(|state| state.finish(SessionEnd::Closed));
-        self.cell.wake_threads();
-        let mut left = self.left.clone();
-        let gone = left.wait_for(|left| *left);
-        // At the deadline the client's thread is left to itself; everything durable is long done.
-        if within(&*self.inner.clock, CLOSE_LIMIT, gone)
-            .await
-            .is_none()
-        {
-            tracing::warn!(
-                "leaving a Kafka group takes longer than {CLOSE_LIMIT:?}; it continues in the background"
-            );
-        }
-        Ok(())
     }
 }
 
 impl Session for KafkaSession {
     fn poll(&self) -> LogFuture<'_, SessionEvent> {
-        Box::pin(self.next())
+        Box::pin(async move {
+            let _turn = self.polling.lock().await;
+            self.cell.handed_out(self.max_poll_records).await
+        })
     }
 
     fn release<'a>(&'a self, partitions: &'a [TopicPartition]) -> LogFuture<'a, ()> {
@@ -345,11 +270,64 @@ impl Session for KafkaSession {
     }
 
     fn lag(&self) -> LogFuture<'_, Vec<Lag>> {
-        Box::pin(self.lags())
+        Box::pin(async move {
+            let held: Vec<(TopicPartition, Offset)> = self.cell.with(|state| {
+                let from =
+                    |held: &session_state::OwnedPartition| held.committed.unwrap_or(held.begin);
+                state
+                    .held
+                    .iter()
+                    .map(|(at, held)| (at.clone(), from(held)))
+                    .collect()
+            });
+            let (readers, asker) = (Arc::clone(&self.inner.readers), self.inner.asker());
+            let (query, now) = (self.inner.query(), self.inner.clock.now_ms());
+            self.inner
+                .ask("kafka-lag", move || {
+                    let lag = |(at, from): (TopicPartition, Offset)| {
+                        let (start, end) = watermarks(&asker, &query, &at)?;
+                        let from = from.max(start);
+                        let mut lag = Lag {
+                            at: at.clone(),
+                            records: 0,
+                            age: Duration::ZERO,
+                        };
+                        if from >= end {
+                            return Ok(lag);
+                        }
+                        let one = Read {
+                            max_records: 1,
+                            ..Read::new(at, from)
+                        };
+                        // Holes in front of the first record are no records. Behind it they are counted,
+                        // because telling them apart would mean to read everything.
+                        if let Some(oldest) = readers.read(&one)?.records.first() {
+                            lag.records = u64::try_from(end.0 - oldest.offset.0).unwrap_or(0);
+                            let age = now.saturating_sub(oldest.record.timestamp_ms);
+                            lag.age = Duration::from_millis(age);
+                        }
+                        Ok(lag)
+                    };
+                    held.into_iter().map(lag).collect()
+                })
+                .await
+        })
     }
 
     fn close(&self) -> LogFuture<'_, ()> {
-        Box::pin(self.leave())
+        Box::pin(async move {
+            self.cell.with(|state| state.finish(SessionEnd::Closed));
+            self.cell.wake_threads();
+            let mut left = self.left.clone();
+            let gone = left.wait_for(|left| *left);
+            // At the deadline the client's thread is left to itself; everything durable is long done.
+            if self.inner.clock.within(CLOSE_LIMIT, gone).await.is_none() {
+                tracing::warn!(
+                    "leaving a Kafka group takes longer than {CLOSE_LIMIT:?}; it continues in the background"
+                );
+            }
+            Ok(())
+        })
     }
 }
 

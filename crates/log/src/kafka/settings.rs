@@ -1,4 +1,4 @@
-//! What the clients of a cluster are told: our settings, and what the user passes on.
+//! The settings of the clients of a cluster: ours, and those that the user passes on.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,120 +11,54 @@ use crate::port::Join;
 use super::KafkaConfig;
 
 /// Settings that carry a promise of the port. A user who could change them could lose records without
-/// any part noticing, so they are refused by name.
-const OURS: [(&str, &str); 41] = [
-    ("acks", "an append is durable when it returns"),
-    ("allow.auto.create.topics", "a mistyped name is an error"),
-    (
-        "auto.commit.enable",
-        "offsets are committed when records are settled",
-    ),
-    ("auto.commit.interval.ms", "nothing is committed by time"),
-    (
-        "auto.offset.reset",
-        "`StartAt` says where a group starts, and a lost offset is an error",
-    ),
-    ("batch.size", "it follows from the limits of the topics"),
-    ("bootstrap.servers", "it has a key of its own"),
-    ("check.crcs", "damage is never handed out"),
-    ("delivery.report.only.error", "every delivery is verified"),
-    (
-        "delivery.timeout.ms",
-        "the log itself never gives up on a record",
-    ),
-    (
-        "enable.auto.commit",
-        "offsets are committed when records are settled",
-    ),
-    (
-        "enable.auto.offset.store",
-        "offsets are committed when records are settled",
-    ),
-    (
-        "enable.gapless.guarantee",
-        "a failed record fails its own call",
-    ),
-    ("enable.idempotence", "a repeated request adds nothing"),
-    (
-        "enable.partition.eof",
-        "the end of a partition is ours to find",
-    ),
-    ("group.id", "it is said when a group is joined"),
-    ("group.instance.id", "it is said when a group is joined"),
-    (
-        "group.protocol",
-        "only the classic protocol is supported so far",
-    ),
-    (
-        "group.remote.assignor",
-        "only the classic protocol is supported so far",
-    ),
-    (
-        "heartbeat.interval.ms",
-        "it follows from the session timeout",
-    ),
-    ("isolation.level", "what was aborted is never handed out"),
-    ("log.queue", "the log of the client is ours to read"),
-    ("max.in.flight", "five keep their order"),
-    (
-        "max.in.flight.requests.per.connection",
-        "five keep their order",
-    ),
-    (
-        "max.poll.interval.ms",
-        "the client is polled by a thread of its own",
-    ),
-    ("message.max.bytes", "each topic has its own limit"),
-    (
-        "message.send.max.retries",
-        "the log itself never gives up on a record",
-    ),
-    (
-        "message.timeout.ms",
-        "the log itself never gives up on a record",
-    ),
-    (
-        "metadata.broker.list",
-        "it is `bootstrap.servers`, which has a key of its own",
-    ),
-    ("offset.store.method", "offsets live in the group"),
-    ("partition.assignment.strategy", "it is cooperative-sticky"),
-    (
-        "partitioner",
-        "a key stays in its partition whichever log holds it",
-    ),
-    (
-        "partitioner_consistent_random",
-        "a key stays in its partition whichever log holds it",
-    ),
-    (
-        "queue.buffering.max.kbytes",
-        "what is on its way is bounded by `max-in-flight`",
-    ),
-    (
-        "queue.buffering.max.messages",
-        "what is on its way is bounded by `max-in-flight`",
-    ),
-    (
-        "request.required.acks",
-        "an append is durable when it returns",
-    ),
-    ("retries", "the log itself never gives up on a record"),
-    ("session.timeout.ms", "it is said when a group is joined"),
-    (
-        "sticky.partitioning.linger.ms",
-        "the log chooses partitions itself",
-    ),
-    (
-        "transaction.timeout.ms",
-        "it follows from the session timeout",
-    ),
-    ("transactional.id", "it follows from group and instance"),
-];
+/// any part noticing, so they are refused by name: a line has the name and the reason.
+const OURS: &str = "\
+acks: an append is durable when it returns
+allow.auto.create.topics: a mistyped name is an error
+auto.commit.enable: offsets are committed when records are settled
+auto.commit.interval.ms: nothing is committed by time
+auto.offset.reset: `StartAt` says where a group starts, and a lost offset is an error
+batch.size: it follows from the limits of the topics
+bootstrap.servers: it has a key of its own
+check.crcs: damage is never handed out
+delivery.report.only.error: every delivery is verified
+delivery.timeout.ms: the log itself never gives up on a record
+enable.auto.commit: offsets are committed when records are settled
+enable.auto.offset.store: offsets are committed when records are settled
+enable.gapless.guarantee: a failed record fails its own call
+enable.idempotence: a repeated request adds nothing
+enable.partition.eof: the end of a partition is ours to find
+group.id: it is said when a group is joined
+group.instance.id: it is said when a group is joined
+group.protocol: only the classic protocol is supported so far
+group.remote.assignor: only the classic protocol is supported so far
+heartbeat.interval.ms: it follows from the session timeout
+isolation.level: what was aborted is never handed out
+log.queue: the log of the client is ours to read
+max.in.flight: five keep their order
+max.in.flight.requests.per.connection: five keep their order
+max.poll.interval.ms: the client is polled by a thread of its own
+message.max.bytes: each topic has its own limit
+message.send.max.retries: the log itself never gives up on a record
+message.timeout.ms: the log itself never gives up on a record
+metadata.broker.list: it is `bootstrap.servers`, which has a key of its own
+offset.store.method: offsets live in the group
+partition.assignment.strategy: it is cooperative-sticky
+partitioner: a key stays in its partition whichever log holds it
+partitioner_consistent_random: a key stays in its partition whichever log holds it
+queue.buffering.max.kbytes: what is on its way is bounded by `max-in-flight`
+queue.buffering.max.messages: what is on its way is bounded by `max-in-flight`
+request.required.acks: an append is durable when it returns
+retries: the log itself never gives up on a record
+session.timeout.ms: it is said when a group is joined
+sticky.partitioning.linger.ms: the log chooses partitions itself
+transaction.timeout.ms: it follows from the session timeout
+transactional.id: it follows from group and instance
+";
 
 /// The longest batch of a producer, in bytes before compression: the client's own default.
 pub(super) const BATCH_SIZE: u64 = 1_000_000;
-/// What a batch takes beside the bytes that [`Record::size`](crate::Record::size) counts: 61 bytes
+/// The bytes of a batch beside those that [`Record::size`](crate::Record::size) counts: 61 bytes
 /// of a batch, at most 31 of a record, and what a header takes more than in our own form.
 pub(super) const OVERHEAD: u64 = 1_024;
 
@@ -135,7 +69,7 @@ const MECHANISMS: [&str; 3] = ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"];
 pub(super) fn check(properties: &BTreeMap<String, String>) -> Result<(), LogError> {
     check_mechanism(properties)?;
     for name in properties.keys() {
-        if let Some((_, why)) = OURS.iter().find(|(ours, _)| ours == name) {
+        if let Some(why) = reserved(name) {
             return Err(LogError::Refused {
                 doing: "the client settings",
                 why: format!("`{name}` cannot be set: {why}"),
@@ -143,6 +77,12 @@ pub(super) fn check(properties: &BTreeMap<String, String>) -> Result<(), LogErro
         }
     }
     Ok(())
+}
+
+/// Why a setting is ours; none for one that a user may set.
+fn reserved(name: &str) -> Option<&'static str> {
+    let mut all = OURS.lines().filter_map(|line| line.split_once(": "));
+    all.find_map(|(ours, why)| (ours == name).then_some(why))
 }
 
 /// Refuses ways to say who we are that need a part which was not built in. The client would say so too,
@@ -171,7 +111,7 @@ fn check_mechanism(properties: &BTreeMap<String, String>) -> Result<(), LogError
     })
 }
 
-/// What every client of a cluster is told.
+/// The settings of every client of a cluster.
 pub(super) fn client(config: &KafkaConfig) -> ClientConfig {
     let mut client = ClientConfig::new();
     client.set("bootstrap.servers", &config.bootstrap_servers);
@@ -190,7 +130,7 @@ pub(super) fn client(config: &KafkaConfig) -> ClientConfig {
     client
 }
 
-/// What every consumer is told: nothing is committed, skipped or made up by the client itself.
+/// The settings of every consumer: the client itself commits, skips and invents nothing.
 pub(super) fn consumer(config: &KafkaConfig) -> ClientConfig {
     let mut consumer = client(config);
     consumer
@@ -395,7 +335,7 @@ mod tests {
         ];
         for client in clients {
             for name in client.config_map().keys() {
-                let refused = OURS.iter().any(|(ours, _)| ours == name);
+                let refused = reserved(name).is_some();
                 assert!(refused || theirs.contains(name), "{name}");
             }
         }

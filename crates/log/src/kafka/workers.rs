@@ -1,9 +1,6 @@
 //! Calls that block, off the async threads, each with a deadline.
 
-use std::future::{Future, poll_fn};
-use std::pin::pin;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
 use tidegate_core::env::{Clock, Spawn};
@@ -49,7 +46,7 @@ impl Workers {
     ) -> Result<T, LateCall> {
         let begin = self.clock.elapsed();
         let place = Arc::clone(&self.places).acquire_owned();
-        let Some(Ok(place)) = within(&*self.clock, limit, place).await else {
+        let Some(Ok(place)) = self.clock.within(limit, place).await else {
             return Err(LateCall::NotBegun);
         };
         let (tell, told) = oneshot::channel();
@@ -60,27 +57,10 @@ impl Workers {
         };
         drop(self.spawn.spawn_thread(name, Box::pin(task)));
         let left = limit.saturating_sub(self.clock.elapsed().saturating_sub(begin));
-        match within(&*self.clock, left, told).await {
+        match self.clock.within(left, told).await {
             Some(Ok(result)) => Ok(result),
             // No thread could be had, or the call panicked.
             Some(Err(_)) | None => Err(LateCall::NoAnswer),
         }
     }
-}
-
-/// Waits for a future at most so long.
-pub(super) async fn within<F: Future>(
-    clock: &dyn Clock,
-    limit: Duration,
-    future: F,
-) -> Option<F::Output> {
-    let mut future = pin!(future);
-    let mut sleep = clock.sleep(limit);
-    poll_fn(|context| {
-        if let Poll::Ready(value) = future.as_mut().poll(context) {
-            return Poll::Ready(Some(value));
-        }
-        sleep.as_mut().poll(context).map(|()| None)
-    })
-    .await
 }

@@ -1,4 +1,4 @@
-//! What a client that is not ours has compressed.
+//! Records that another client has compressed.
 
 mod needs_kafka {
     mod needs_kcat {

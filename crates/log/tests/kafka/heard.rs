@@ -1,4 +1,4 @@
-//! What the log says about its own work, for tests that wait until it has done something which cannot be
+//! The log lines about its own work, for tests that wait until it has done something which cannot be
 //! seen from outside otherwise.
 
 use std::fmt::{Debug, Write};

@@ -1,4 +1,4 @@
-//! What readers see beside transactions of others that are open, aborted or committed.
+//! Reads beside transactions of others that are open, aborted or committed.
 
 mod needs_kafka {
     use std::time::Duration;
@@ -134,7 +134,7 @@ mod needs_kafka {
             let again = recount_group(&log, &group, &at.topic).await.unwrap();
             assert_eq!(again, recount);
             stranger.0.abort_transaction(WAIT).unwrap();
-            // What lies behind it comes, and nothing of it.
+            // The records behind it come, and nothing of it.
             append(&log, &at, 9..10).await;
             until_seen(&*session, &mut seen, 10).await;
         });

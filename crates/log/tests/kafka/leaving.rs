@@ -46,7 +46,7 @@ mod needs_kafka {
         Shared,
     }
 
-    /// What has become of the first member.
+    /// The fate of the first member.
     #[derive(Debug, Default)]
     struct First {
         owned: usize,
@@ -88,7 +88,7 @@ mod needs_kafka {
 
     /// A second member comes and leaves.
     async fn come_and_leave(log: KafkaLog, moment: Moment) {
-        // Whoever leaves before the group has heard of it is forgotten only after this time, and the others
+        // A member that leaves before the group has heard of it is forgotten only after this time, and the others
         // wait for it.
         let (join, stays) = one_member(&log, SESSION).await;
         let (tell, mut first) = watch::channel(First {

@@ -146,7 +146,7 @@ mod needs_kafka {
         assert!(matches!(error, LogError::OutcomeUnknown { .. }), "{error}");
         assert_eq!(line.lost(), 1);
         line.mend();
-        // What is committed tells: the broker had done it.
+        // The committed offset tells: the broker had done it.
         let found = loop {
             match log.committed(&group, std::slice::from_ref(&at)).await {
                 Ok(found) => break found[0].clone().unwrap(),
@@ -155,7 +155,7 @@ mod needs_kafka {
             }
         };
         assert_eq!((found.next, found.metadata.as_str()), (Offset(20), "to 20"));
-        // Whoever goes on from there counts nothing twice.
+        // A member that goes on from there counts nothing twice.
         session.commit(commit(20..30)).await.unwrap();
         check_books(&log, &group, &at).await;
         if with_records {

@@ -1,4 +1,4 @@
-//! What only a real broker shows of `KafkaLog`: doors, outages, zombies, books and limits. The rules
+//! Behavior of `KafkaLog` that only a real broker shows: access, outages, zombies, books and limits. The rules
 //! that every log keeps are in `tests/conformance`.
 
 #![expect(

@@ -132,14 +132,14 @@ mod needs_kafka {
                             return;
                         }
                     }
-                    // What was not committed comes again.
+                    // Uncommitted records come again.
                     Err(LogError::Fenced { .. }) => return,
                     Err(other) => panic!("{other}"),
                 }
             }
         }
 
-        /// What became of a commit is told by what is committed.
+        /// The committed offset tells the outcome of a commit.
         async fn is_committed(&self, at: &TopicPartition, next: Offset) -> bool {
             loop {
                 match self

@@ -19,7 +19,7 @@ pub(crate) const OFFSET_COMMIT: i16 = 8;
 pub(crate) const FIND_COORDINATOR: i16 = 10;
 pub(crate) const END_TXN: i16 = 26;
 
-/// What happens to the next answer to a request.
+/// The fate of the next answer to a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Loss {
     /// It is lost with its connection; the next connection works.
@@ -49,7 +49,7 @@ struct Line {
     open: Mutex<Vec<TcpStream>>,
     rewrite: Mutex<Option<Rewrite>>,
     holding: Mutex<Holding>,
-    /// What is held has changed.
+    /// The held answers have changed.
     held: Condvar,
 }
 
@@ -144,7 +144,7 @@ impl Proxy {
         assert!(holding.count > 0, "no answer came that could be held");
     }
 
-    /// What was held goes on, and so does what comes.
+    /// Held answers go on, and so do those that come.
     pub(crate) fn let_through(&self) {
         *self.line.holding.lock().unwrap() = Holding::default();
         self.line.held.notify_all();
@@ -296,7 +296,7 @@ impl Line {
     }
 }
 
-/// What becomes of an answer.
+/// The fate of an answer.
 enum Fate {
     Passes,
     Vanishes,
@@ -307,7 +307,7 @@ enum Fate {
 #[derive(Debug)]
 struct LogFuture {
     number: u64,
-    /// What it waits for: number and version of requests, by their correlation.
+    /// The requests it waits for: number and version, by their correlation.
     asked: Mutex<BTreeMap<i32, (i16, i16)>>,
 }
 

@@ -13,7 +13,7 @@ mod needs_kafka {
         LIMIT, append, append_of, group, log, number, numbers_once, poll, run, topic, variable,
     };
 
-    /// What the child has said so far.
+    /// The output of the child so far.
     fn listen(lines: ChildLines) -> Arc<Mutex<Vec<String>>> {
         let said = Arc::new(Mutex::new(Vec::new()));
         let heard = Arc::clone(&said);
@@ -105,7 +105,7 @@ mod needs_kafka {
                 SessionEvent::Lost(lost) => panic!("lost {lost:?}"),
             }
         }
-        // What the zombie had in hand when it was stopped was refused, or never came to be.
+        // The commits of the zombie when it was stopped were refused, or never came to be.
         until("the zombie's loss", || count("lost") >= 1).await;
         let begin = begin.unwrap();
         let beyond = {

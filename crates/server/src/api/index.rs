@@ -1,4 +1,4 @@
-//! What there is.
+//! The first page.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use axum::Json;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-/// What answers here, and where to go on.
+/// The server that answers here, and where to go on.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Index)]
 pub(crate) struct ApiIndex {
@@ -18,7 +18,7 @@ pub(crate) struct ApiIndex {
     links: BTreeMap<&'static str, &'static str>,
 }
 
-/// What there is to read.
+/// The paths that can be read.
 #[utoipa::path(get, path = "/", tag = "server", responses(
     (status = 200, description = "The paths to go on with.", body = ApiIndex),
 ))]

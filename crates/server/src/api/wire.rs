@@ -35,7 +35,7 @@ pub(crate) struct LedgerSchema {
 pub(crate) struct ComponentAccountSchema {
     /// Its name, unique within the process.
     name: String,
-    /// What kind it is.
+    /// Its kind.
     #[schema(example = "logger")]
     kind: String,
     /// Where its events are.
@@ -66,7 +66,7 @@ pub(crate) struct AccountSchema {
     lost: BTreeMap<String, i64>,
 }
 
-/// What the audit of all components found.
+/// The result of the audit of all components.
 #[derive(ToSchema)]
 #[schema(as = Audit)]
 pub(crate) struct AuditSchema {
@@ -76,20 +76,20 @@ pub(crate) struct AuditSchema {
     unaccounted: u64,
 }
 
-/// What the audit of one component found.
+/// The result of the audit of one component.
 #[derive(ToSchema)]
 #[schema(as = Audited)]
 pub(crate) struct AuditedSchema {
     /// Its name.
     name: String,
-    /// What kind it is.
+    /// Its kind.
     #[schema(example = "topic")]
     kind: String,
     /// Where its events are by the books.
     books: AccountSchema,
     /// Where its events were found.
     recount: AccountSchema,
-    /// What retention and clean-up took away.
+    /// The events that retention and clean-up took away.
     removed: AccountSchema,
     /// Events of which nobody can tell any more whether they are all there.
     unverifiable: u64,
@@ -103,7 +103,7 @@ pub(crate) struct AuditedSchema {
 #[derive(ToSchema)]
 #[schema(as = Discrepancy)]
 pub(crate) struct DiscrepancySchema {
-    /// What the events are grouped by.
+    /// The bucket of the events.
     #[schema(example = "m29384932")]
     bucket: String,
     /// The place that differs.

@@ -15,7 +15,7 @@ pub(crate) struct HealthPart {
     /// How it is doing.
     #[schema(value_type = wire::HealthStatusSchema)]
     status: HealthStatus,
-    /// What is wrong with it.
+    /// The problem with it.
     #[serde(skip_serializing_if = "Option::is_none")]
     message: Option<String>,
     /// Whether the process is ready only while it works; left out where it is.

@@ -1,11 +1,11 @@
 //! Loops that must keep going.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_core::HealthFinding;
 use tidegate_core::env::Clock;
+use tidegate_core::{HealthFinding, Mutex};
 
 use super::HealthPart;
 
@@ -39,7 +39,7 @@ impl Loops {
 
     pub(super) fn add(this: &Arc<Self>, name: String, limit: Duration) -> Heartbeat {
         let last = this.clock.elapsed();
-        let mut watched = this.watched();
+        let mut watched = this.watched.lock();
         let id = watched.next_id;
         watched.next_id += 1;
         watched.by_id.insert(id, Watch { name, limit, last });
@@ -51,7 +51,7 @@ impl Loops {
 
     pub(super) fn stalled(&self) -> Vec<HealthPart> {
         let now = self.clock.elapsed();
-        let watched = self.watched();
+        let watched = self.watched.lock();
         let late = watched
             .by_id
             .values()
@@ -61,10 +61,6 @@ impl Loops {
             HealthPart::new(watch.name.clone(), true, HealthFinding::down(message))
         })
         .collect()
-    }
-
-    fn watched(&self) -> MutexGuard<'_, Watched> {
-        self.watched.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -82,13 +78,13 @@ impl Heartbeat {
     /// Says that the loop goes on: its limit begins anew.
     pub fn beat(&self) {
         let now = self.loops.clock.elapsed();
-        if let Some(watch) = self.loops.watched().by_id.get_mut(&self.id) {
+        if let Some(watch) = self.loops.watched.lock().by_id.get_mut(&self.id) {
             watch.last = now;
         }
     }
 
     /// Says that the loop ended as it should: it is not watched any more.
     pub fn end(self) {
-        self.loops.watched().by_id.remove(&self.id);
+        self.loops.watched.lock().by_id.remove(&self.id);
     }
 }

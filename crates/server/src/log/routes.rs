@@ -31,7 +31,7 @@ const MOST_WAIT_MS: u64 = 10_000;
     (status = 200, description = "The names of all topics.", body = TopicNames),
 ))]
 pub(super) async fn list_topics(State(api): Api) -> Result<Json<TopicNames>, ApiProblem> {
-    let topics = api.log.topics().await.map_err(|error| problem(&error))?;
+    let topics = api.log.topics().await?;
     Ok(Json(TopicNames {
         cluster: api.log.cluster().to_owned(),
         topics: topics
@@ -53,8 +53,7 @@ pub(super) async fn describe_topic(
     Path(topic): Path<String>,
 ) -> Result<Json<TopicInfo>, ApiProblem> {
     let topic = named(topic)?;
-    let described = api.log.describe(&topic).await;
-    Ok(Json(described.map_err(|error| problem(&error))?.into()))
+    Ok(Json(api.log.describe(&topic).await?.into()))
 }
 
 /// Adds records to a topic, and answers when they are durable.
@@ -86,11 +85,7 @@ pub(super) async fn append_records(
         ids.push(id);
         appends.push(append);
     }
-    let positions = api
-        .log
-        .append(appends)
-        .await
-        .map_err(|error| problem(&error))?;
+    let positions = api.log.append(appends).await?;
     let placed = ids
         .into_iter()
         .zip(positions)
@@ -104,7 +99,7 @@ pub(super) async fn append_records(
     }))
 }
 
-/// What to read of a partition.
+/// The records to read of a partition.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ReadQuery {
@@ -161,30 +156,21 @@ pub(super) async fn read_records(
         ApiProblem::new(ProblemCode::BadRequest, text)
     })?;
     let topic = named(topic)?;
-    let described = api
-        .log
-        .describe(&topic)
-        .await
-        .map_err(|error| problem(&error))?;
+    let described = api.log.describe(&topic).await?;
     let at = TopicPartition::new(topic, partition);
     let found = described
         .partitions
         .iter()
         .find(|found| found.partition == at.partition);
     let Some(found) = found else {
-        return Err(problem(&LogError::UnknownPartition {
-            at,
-            partitions: described.config.partitions,
-        }));
+        let partitions = described.config.partitions;
+        return Err(LogError::UnknownPartition { at, partitions }.into());
     };
     let from = match from {
         From::Earliest => found.start,
         From::Latest => found.end,
         From::Offset(offset) => Offset(offset),
-        From::Time(ms) => {
-            let found = api.log.offset_at(&at, ms).await;
-            found.map_err(|error| problem(&error))?
-        }
+        From::Time(ms) => api.log.offset_at(&at, ms).await?,
     };
     let max_records = asked.max.unwrap_or(USUAL_RECORDS).min(MOST_RECORDS);
     let mut answer = ReadRecords {
@@ -202,7 +188,7 @@ pub(super) async fn read_records(
         wait: Duration::from_millis(asked.wait_ms.unwrap_or(0).min(MOST_WAIT_MS)),
         ..Read::new(at.clone(), from)
     };
-    let batch = api.log.read(read).await.map_err(|error| problem(&error))?;
+    let batch = api.log.read(read).await?;
     let cluster = api.log.cluster();
     let records = batch.records.iter();
     answer.records = records
@@ -217,9 +203,10 @@ fn named(topic: String) -> Result<Topic, ApiProblem> {
     Topic::new(topic).map_err(|error| ApiProblem::new(ProblemCode::BadRequest, error.to_string()))
 }
 
-/// What a failure of the log is over HTTP.
-fn problem(error: &LogError) -> ApiProblem {
-    let code = match error {
+/// A failure of the log over HTTP.
+impl std::convert::From<LogError> for ApiProblem {
+    fn from(error: LogError) -> Self {
+        let code = match &error {
         LogError::UnknownTopic { .. } => ProblemCode::LogUnknownTopic,
         LogError::UnknownPartition { .. } => ProblemCode::LogUnknownPartition,
         LogError::RecordTooLarge { .. } | LogError::HeaderTooLong { .. } => {
@@ -246,18 +233,19 @@ fn problem(error: &LogError) -> ApiProblem {
         // Whatever else may be wrong with a log one day: it cannot do this now.
         | _ => ProblemCode::LogUnavailable,
     };
-    let problem = ApiProblem::new(code, error.to_string()).with("cause", error.code().as_str());
-    if let LogError::OutOfRange {
-        asked, start, end, ..
-    } = error
-    {
-        let problem = problem.with("asked", asked.0);
-        return problem.with("start", start.0).with("end", end.0);
+        let problem = ApiProblem::new(code, error.to_string()).with("cause", error.code().as_str());
+        if let LogError::OutOfRange {
+            asked, start, end, ..
+        } = &error
+        {
+            let problem = problem.with("asked", asked.0);
+            return problem.with("start", start.0).with("end", end.0);
+        }
+        if let LogError::Damaged { from, to, .. } = &error {
+            return problem.with("from", from.0).with("to", to.0);
+        }
+        problem
     }
-    if let LogError::Damaged { from, to, .. } = error {
-        return problem.with("from", from.0).with("to", to.0);
-    }
-    problem
 }
 
 #[cfg(test)]
@@ -266,7 +254,7 @@ mod tests {
 
     #[test]
     fn an_offset_that_is_not_there_is_told_with_those_that_are() {
-        let told = problem(&LogError::OutOfRange {
+        let told = ApiProblem::from(LogError::OutOfRange {
             at: TopicPartition::new(Topic::new("orders").unwrap(), 0),
             asked: Offset(99),
             start: Offset(3),

@@ -1,7 +1,8 @@
-//! What a request is called in answers and logs.
+//! The id of a request in answers and logs.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use tidegate_core::Mutex;
 use tidegate_core::env::{Clock, Entropy};
 
 /// The characters of the longest id that is taken from a client.
@@ -28,11 +29,7 @@ impl RequestIds {
         if let Some(given) = given.filter(|text| is_sane(text)) {
             return given.to_owned();
         }
-        let random = self
-            .entropy
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .next_u64();
+        let random = self.entropy.lock().next_u64();
         format!("{:012x}-{random:016x}", self.clock.now_ms())
     }
 }

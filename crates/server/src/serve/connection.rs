@@ -20,7 +20,7 @@ use crate::Limits;
 use crate::in_flight::with_guard;
 use crate::telemetry::{self, Limit};
 
-/// What connections are told.
+/// The phases of a server, as its connections see them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ConnectionPhase {
     /// Go on.
@@ -31,7 +31,7 @@ pub(super) enum ConnectionPhase {
     Cut,
 }
 
-/// What a connection holds while it is open.
+/// The state of an open connection.
 pub(super) struct Connection {
     peer: SocketAddr,
     phase: watch::Receiver<ConnectionPhase>,

@@ -5,9 +5,10 @@
 //! idle the longest is asked to leave. One with a request in flight never is.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use tidegate_core::Mutex;
 use tidegate_core::env::Clock;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
@@ -63,7 +64,7 @@ impl ConnectionLimiter {
     async fn make_room(&self, clock: &dyn Clock) -> Option<OwnedSemaphorePermit> {
         loop {
             let became_idle = self.became_idle.notified();
-            let asked = self.lock().leave.pop_first();
+            let asked = self.idle.lock().leave.pop_first();
             let is_asked = asked.is_some();
             if let Some((_, leave)) = asked {
                 leave.notify_one();
@@ -85,17 +86,13 @@ impl ConnectionLimiter {
     }
 
     fn wait_idle(&self, leave: &Arc<Notify>) -> u64 {
-        let mut idle = self.lock();
+        let mut idle = self.idle.lock();
         idle.turn += 1;
         let turn = idle.turn;
         idle.leave.insert(turn, Arc::clone(leave));
         drop(idle);
         self.became_idle.notify_waiters();
         turn
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Idle> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -124,29 +121,25 @@ impl ConnectionPermit {
 
     /// Whether a request is being answered.
     pub(super) fn is_busy(&self) -> bool {
-        self.lock().now > 0
+        self.state.lock().now > 0
     }
 
     /// Counts a request until the guard is dropped.
     pub(super) fn begin(self: &Arc<Self>) -> Busy {
-        let mut requests = self.lock();
+        let mut requests = self.state.lock();
         requests.now += 1;
         if requests.now == 1 {
-            self.connections.lock().leave.remove(&requests.turn);
+            self.connections.idle.lock().leave.remove(&requests.turn);
         }
         drop(requests);
         Busy(Arc::clone(self))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Requests> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for ConnectionPermit {
     fn drop(&mut self) {
-        let turn = self.lock().turn;
-        self.connections.lock().leave.remove(&turn);
+        let turn = self.state.lock().turn;
+        self.connections.idle.lock().leave.remove(&turn);
     }
 }
 
@@ -156,7 +149,7 @@ pub(super) struct Busy(Arc<ConnectionPermit>);
 
 impl Drop for Busy {
     fn drop(&mut self) {
-        let mut requests = self.0.lock();
+        let mut requests = self.0.state.lock();
         requests.now -= 1;
         if requests.now == 0 {
             requests.turn = self.0.connections.wait_idle(&self.0.leave);

@@ -131,7 +131,7 @@ async fn with_a_token_every_route_but_the_probes_needs_it() {
 #[tokio::test]
 async fn probes_without_the_token_see_a_status_and_no_details() {
     let server = Running::start(config_with_token(), |b| b).await;
-    server.health.register("store", || async {
+    server.watch("store", || async {
         HealthFinding::degraded("secret detail")
     });
     for path in PROBES {

@@ -10,11 +10,11 @@ use crate::fixture::within;
 /// One connection.
 pub(crate) struct Client {
     stream: TcpStream,
-    /// What was read and not yet taken.
+    /// The bytes that were read and not yet taken.
     buffer: Vec<u8>,
 }
 
-/// What came back.
+/// The response.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Answer {
     pub(crate) status: u16,

@@ -1,4 +1,4 @@
-//! What each endpoint says, word for word.
+//! The answer of each endpoint, word for word.
 
 use std::sync::Arc;
 
@@ -166,10 +166,8 @@ async fn an_audit_fails_as_a_whole_and_says_why() {
 #[tokio::test]
 async fn probes_say_how_we_are() {
     let server = Running::plain().await;
-    server
-        .health
-        .register("log", || async { HealthFinding::up() });
-    server.health.register("spill", || async {
+    server.watch("log", || async { HealthFinding::up() });
+    server.watch("spill", || async {
         HealthFinding::degraded("3 segments wait for replay")
     });
     insta::assert_snapshot!(server.get("/livez").await.short(), @r#"200 {"status":"UP","draining":false,"parts":[]}"#);
@@ -271,7 +269,7 @@ async fn metrics_are_the_ledger_and_what_was_recorded() {
     assert_recorded(&format!("# TYPE eventlog_sent{recorded}"));
 }
 
-/// What was recorded: by others, then by the server itself.
+/// The recorded metrics: of others, then of the server itself.
 fn assert_recorded(text: &str) {
     // How many connections are still open depends on when the server sees the end of the first.
     let stable: Vec<&str> = text

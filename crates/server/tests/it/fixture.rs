@@ -1,12 +1,15 @@
 //! A running server, with what a test may turn.
 
+use std::fmt;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use tidegate_core::books::{Audited, ComponentAccount};
 use tidegate_core::env::system::SystemClock;
-use tidegate_core::env::{Clock, Env, Sleep, Stream};
+use tidegate_core::env::{BoxFuture, Clock, Env, Sleep, Stream};
+use tidegate_core::{Component, EventId, EventLocation, Failure, HealthFinding};
 use tidegate_server::{Health, ServeReport, Server, ServerBuilder, ServerConfig, Token};
 use tokio::sync::{oneshot, watch};
 
@@ -84,6 +87,40 @@ impl Clock for HandClock {
     }
 }
 
+/// A part of the process that only has a health.
+struct Part {
+    name: &'static str,
+    check: Box<dyn Fn() -> BoxFuture<'static, HealthFinding> + Send + Sync>,
+}
+
+impl fmt::Debug for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+impl Component for Part {
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    fn accounts(&self) -> BoxFuture<'_, Result<Vec<ComponentAccount>, Failure>> {
+        Box::pin(async { Ok(Vec::new()) })
+    }
+
+    fn audit(&self) -> BoxFuture<'_, Result<Vec<Audited>, Failure>> {
+        Box::pin(async { Ok(Vec::new()) })
+    }
+
+    fn locate(&self, _: EventId) -> BoxFuture<'_, Result<Vec<EventLocation>, Failure>> {
+        Box::pin(async { Ok(Vec::new()) })
+    }
+
+    fn health(&self) -> BoxFuture<'_, HealthFinding> {
+        (self.check)()
+    }
+}
+
 /// A server that runs, on a clock that stands still unless the test moves it.
 pub(crate) struct Running {
     pub(crate) address: SocketAddr,
@@ -129,6 +166,16 @@ impl Running {
             stop: Some(stop),
             report,
         }
+    }
+
+    /// Watches a part that says of itself what `check` says.
+    pub(crate) fn watch<R>(&self, name: &'static str, check: impl Fn() -> R + Send + Sync + 'static)
+    where
+        R: Future<Output = HealthFinding> + Send + 'static,
+    {
+        let check = Box::new(move || -> BoxFuture<'static, HealthFinding> { Box::pin(check()) });
+        let part: Arc<dyn Component> = Arc::new(Part { name, check });
+        self.health.watch(&part);
     }
 
     pub(crate) async fn client(&self) -> Client {

@@ -12,10 +12,8 @@ use crate::fixture::Running;
 #[tokio::test]
 async fn a_check_that_hangs_is_down_and_does_not_hang_the_probe() {
     let server = Running::plain().await;
-    server
-        .health
-        .register("log", || async { HealthFinding::up() });
-    server.health.register("store", std::future::pending);
+    server.watch("log", || async { HealthFinding::up() });
+    server.watch("store", std::future::pending);
     let mut client = server.client().await;
     let (answer, ()) = tokio::join!(client.get("/readyz"), async {
         server.clock.asked_for(CHECK_TIMEOUT).await;
@@ -28,7 +26,7 @@ async fn a_check_that_hangs_is_down_and_does_not_hang_the_probe() {
 async fn checks_that_hang_are_waited_for_at_the_same_time() {
     let server = Running::plain().await;
     for name in ["a", "b", "c"] {
-        server.health.register(name, std::future::pending);
+        server.watch(name, std::future::pending);
     }
     let mut client = server.client().await;
     // The clock moves once, by the limit of one check.
@@ -42,18 +40,16 @@ async fn checks_that_hang_are_waited_for_at_the_same_time() {
 #[tokio::test]
 async fn a_check_that_is_down_or_panics_makes_us_not_ready() {
     let server = Running::plain().await;
-    server.health.register("log", || async { panic!("secret") });
-    server.health.register("store", || async {
+    server.watch("log", || async { panic!("secret") });
+    server.watch("store", || async {
         HealthFinding::down("connection refused")
     });
     insta::assert_snapshot!(server.get("/readyz").await.short(), @r#"503 {"status":"DOWN","draining":false,"parts":[{"name":"log","status":"DOWN","message":"the check panicked"},{"name":"store","status":"DOWN","message":"connection refused"}]}"#);
     assert_eq!(server.get("/health").await.status, 503);
     assert_eq!(server.get("/livez").await.status, 200);
-    server.health.forget("log");
-    server
-        .health
-        .register("store", || async { HealthFinding::degraded("slow") });
-    insta::assert_snapshot!(server.get("/readyz").await.short(), @r#"200 {"status":"DEGRADED","draining":false,"parts":[{"name":"store","status":"DEGRADED","message":"slow"}]}"#);
+    server.watch("log", || async { HealthFinding::up() });
+    server.watch("store", || async { HealthFinding::degraded("slow") });
+    insta::assert_snapshot!(server.get("/readyz").await.short(), @r#"200 {"status":"DEGRADED","draining":false,"parts":[{"name":"log","status":"UP"},{"name":"store","status":"DEGRADED","message":"slow"}]}"#);
 }
 
 #[tokio::test]
@@ -61,7 +57,7 @@ async fn many_probes_ask_a_part_once() {
     let server = Running::plain().await;
     let asked = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&asked);
-    server.health.register("store", move || {
+    server.watch("store", move || {
         count.fetch_add(1, Ordering::Relaxed);
         async {
             // Others come in while this one is being asked.

@@ -44,7 +44,7 @@ impl SimFile {
 
     fn write(&mut self, offset: Option<u64>, bytes: &[u8]) -> io::Result<()> {
         self.writable()?;
-        let mut inner = self.disk.inner();
+        let mut inner = self.disk.inner.lock();
         let begun = inner.begin(self.life, Operation::Write, &self.path, bytes)?;
         if begun.is_last
             && begun
@@ -84,7 +84,7 @@ impl SimFile {
 
     fn set_len(&mut self, len: u64) -> io::Result<()> {
         self.writable()?;
-        let mut inner = self.disk.inner();
+        let mut inner = self.disk.inner.lock();
         let begun = inner.begin(
             self.life,
             Operation::Truncate,
@@ -117,7 +117,7 @@ impl DiskFile for SimFile {
     }
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
-        let mut inner = self.disk.inner();
+        let mut inner = self.disk.inner.lock();
         let place = offset.to_le_bytes();
         let begun = inner.begin(self.life, Operation::Read, &self.path, &place)?;
         begun.whole()?;
@@ -129,7 +129,7 @@ impl DiskFile for SimFile {
     }
 
     fn len(&self) -> io::Result<u64> {
-        let inner = self.disk.inner();
+        let inner = self.disk.inner.lock();
         inner.alive(self.life)?;
         Ok(inner.image.len(self.id))
     }
@@ -155,7 +155,7 @@ impl DiskFile for SimFile {
     }
 
     fn sync(&mut self) -> io::Result<()> {
-        let mut inner = self.disk.inner();
+        let mut inner = self.disk.inner.lock();
         let begun = inner.begin(self.life, Operation::Sync, &self.path, &[])?;
         if begun.is_last {
             die(inner);

@@ -36,7 +36,7 @@ type Names = BTreeMap<String, Item>;
 
 #[derive(Debug, Clone, Default)]
 struct FileState {
-    /// What reads show. Shared between copies of the image, since most files do not change from
+    /// The bytes that reads show. Shared between copies of the image, since most files do not change from
     /// one crash point to the next.
     view: Arc<Vec<u8>>,
     durable: Arc<Vec<u8>>,
@@ -291,7 +291,7 @@ impl Image {
         files + dirs
     }
 
-    /// What is found after the power went.
+    /// The content after a power cut.
     pub(super) fn after_crash(&self, survivors: &Survivors) -> Self {
         let mut survival = Survival::new(survivors).counting(self.pending_numbers());
         let mut image = Self {

@@ -1,4 +1,4 @@
-//! What of the unsynced changes is there after a crash.
+//! The unsynced changes that survive a crash.
 
 use tidegate_core::env::Stream;
 
@@ -86,7 +86,7 @@ impl Survival {
             let is_edge = in_order && index as u64 == prefix;
             match change {
                 _ if is_kept => apply(content, change),
-                // What is not kept whole may be there in part.
+                // A change that is not kept whole may be there in part.
                 FileChange::Data { offset, bytes } if is_edge || below(random, 3) == 0 => {
                     tear(random, content, *offset, bytes);
                 }

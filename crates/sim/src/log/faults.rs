@@ -1,4 +1,4 @@
-//! What goes wrong with a simulated log, by script and by chance.
+//! Faults of a simulated log, by script and by chance.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -42,7 +42,7 @@ pub(super) struct LogFaults {
     random: Box<dyn Entropy>,
 }
 
-/// What happens to one call.
+/// The fate of one call.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Fate {
     pub(super) delay: Duration,
@@ -61,7 +61,7 @@ impl LogFaults {
         }
     }
 
-    /// What happens to the next write.
+    /// The fate of the next write.
     pub(super) fn of_write(&mut self) -> Fate {
         let rates = self.rates;
         let mut fate = Fate {
@@ -80,7 +80,7 @@ impl LogFaults {
         fate
     }
 
-    /// What happens to the next call that is no write: it is done or refused.
+    /// The fate of the next call that is no write: it is done or refused.
     pub(super) fn of_call(&mut self) -> Fate {
         Fate {
             delay: self.delay(),

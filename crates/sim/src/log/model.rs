@@ -1,4 +1,4 @@
-//! What a log holds, as plain values: the model that real logs are compared with.
+//! The content of a log as plain values: the model that real logs are compared with.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,7 @@ use tidegate_log::{
 /// Largest commit, in bytes of its records.
 const MAX_COMMIT: u64 = 64 * 1024 * 1024;
 
-/// What a log holds.
+/// The content of a log.
 #[derive(Debug, Default)]
 pub(super) struct LogModel {
     topics: BTreeMap<Topic, ModelTopic>,
@@ -290,7 +290,7 @@ impl LogModel {
         found.cloned().unwrap_or_default()
     }
 
-    /// What a group has settled of a topic, as the records tell: how many lie between its beginning
+    /// The records of a topic that a group has settled: how many lie between its beginning
     /// and what it has committed, and the sum of their ids.
     pub(super) fn recount(&self, cluster: &str, name: &GroupName, topic: &Topic) -> Tally {
         let mut sum = Tally::default();

@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_core::env::{Clock, Env, Spawn};
-use tidegate_core::{GroupName, Offset, Topic};
+use tidegate_core::{GroupName, Mutex, Offset, Topic};
 use tidegate_log::local::{GroupOffset, RecordStorage, Write};
 use tidegate_log::{
     Batch, Committed, LogError, LogFuture, Read, RecordPosition, TopicConfig, TopicDescription,
@@ -24,7 +24,7 @@ const RECONNECT: Duration = Duration::from_millis(20);
 pub(super) struct ModelStorage {
     clock: Arc<dyn Clock>,
     spawn: Arc<dyn Spawn>,
-    state: Arc<Mutex<SimLogState>>,
+    pub(super) state: Arc<Mutex<SimLogState>>,
     /// Notified when something was written, or the storage crashed.
     grown: Arc<Notify>,
 }
@@ -59,15 +59,11 @@ impl ModelStorage {
         }
     }
 
-    pub(super) fn state(&self) -> MutexGuard<'_, SimLogState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Loses what was handed over and is not done.
     pub(super) fn crash(&self) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.queue.clear();
-        // Whoever waits for an answer finds out that there is none.
+        // Waiting callers find out that there is no answer.
         state.done.clear();
         drop(state);
         self.grown.notify_waiters();
@@ -81,7 +77,7 @@ impl ModelStorage {
         delay: Duration,
     ) -> oneshot::Receiver<Result<Vec<RecordPosition>, LogError>> {
         let (tell, told) = oneshot::channel();
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.last_write += 1;
         let number = state.last_write;
         state.queue.push_back((number, write));
@@ -91,7 +87,7 @@ impl ModelStorage {
         let clock = Arc::clone(&self.clock);
         let writing = async move {
             clock.sleep(delay).await;
-            let mut state = shared.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut state = shared.lock();
             state.write_up_to(number, clock.now_ms());
             drop(state);
             grown.notify_waiters();
@@ -114,9 +110,9 @@ impl ModelStorage {
         &self,
         act: impl FnOnce(&mut LogModel) -> Result<T, LogError>,
     ) -> Result<T, LogError> {
-        let fate = self.state().faults.of_call();
+        let fate = self.state.lock().faults.of_call();
         self.meet(fate).await?;
-        act(&mut self.state().model)
+        act(&mut self.state.lock().model)
     }
 }
 
@@ -136,7 +132,7 @@ impl SimLogState {
                 Err(refused) => Err(refused),
             };
             if let Some(tell) = self.done.remove(&next) {
-                // Whoever asked may be gone.
+                // The caller may be gone.
                 tell.send(answer).ok();
             }
         }
@@ -178,17 +174,17 @@ impl RecordStorage for ModelStorage {
     }
 
     fn topics(&self) -> Vec<Topic> {
-        self.state().model.topics()
+        self.state.lock().model.topics()
     }
 
     fn describe(&self, topic: &Topic) -> Option<TopicDescription> {
-        self.state().model.describe(topic)
+        self.state.lock().model.describe(topic)
     }
 
     fn write(&self, write: Write) -> LogFuture<'_, Vec<RecordPosition>> {
         Box::pin(async move {
             let fate = {
-                let mut state = self.state();
+                let mut state = self.state.lock();
                 state.model.check(&write)?;
                 if state.faults.is_full && write.offsets.is_empty() {
                     return Err(LogError::Full { used: 1, limit: 1 });
@@ -229,7 +225,7 @@ impl RecordStorage for ModelStorage {
             loop {
                 let mut notified = std::pin::pin!(self.grown.notified());
                 notified.as_mut().enable();
-                let end = self.state().model.end(at)?;
+                let end = self.state.lock().model.end(at)?;
                 if end > from {
                     return Ok(());
                 }
@@ -251,11 +247,11 @@ impl RecordStorage for ModelStorage {
     }
 
     fn groups(&self) -> Vec<GroupName> {
-        self.state().model.groups()
+        self.state.lock().model.groups()
     }
 
     fn committed(&self, group: &GroupName, at: &TopicPartition) -> Option<Committed> {
-        self.state().model.committed(group, at)
+        self.state.lock().model.committed(group, at)
     }
 
     fn register_group<'a>(
@@ -290,6 +286,6 @@ impl RecordStorage for ModelStorage {
 
 impl fmt::Debug for ModelStorage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ModelStorage({} writes)", self.state().written)
+        write!(f, "ModelStorage({} writes)", self.state.lock().written)
     }
 }

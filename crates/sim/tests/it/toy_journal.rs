@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use tidegate_core::env::{Disk, DiskFile, Entropy, OpenMode, Stream};
 use tidegate_sim::{Explored, SimDisk, Survivors, crash_points, is_one_seed, scaled, seeds};
 
-/// What the journal does wrong.
+/// The bug of the journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Bug {
     None,

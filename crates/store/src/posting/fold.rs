@@ -6,7 +6,7 @@ use sqlx::{PgConnection, Row, SqliteConnection};
 use tidegate_core::books::{Bucket, Place, Posting, Tally};
 
 use super::{
-    Entry, PAGE, block, blocks, of_postgres, of_sqlite, stretches, write_postgres, write_sqlite,
+    Entry, blocks, of_postgres, of_sqlite, page, stretch, stretches, write_postgres, write_sqlite,
 };
 use crate::{Store, StoreError};
 
@@ -19,7 +19,7 @@ const LOOKS: u32 = 10;
 /// Fewer rows than this are not worth summing up.
 const FLOOR: usize = 200;
 
-/// What rows are summed up by.
+/// The key by which rows are summed up.
 type Sum = (Bucket, Option<Place>, Option<Place>);
 
 /// Sums up the postings of `component` that piled up, old buckets into coarser ones; gives how many
@@ -89,16 +89,10 @@ async fn look_postgres(
     let blocks = blocks(connection).await?;
     let mut stretches = stretches(blocks);
     while let Some(first) = stretches.next().filter(|_| found.len() < LOOKED_AT) {
-        let rows = sqlx::query(
-            "SELECT bucket, from_place, to_place, count, id_sum, ctid::text FROM tidegate_posting
-             WHERE component = $1 AND ctid >= $2::tid AND ctid < $3::tid",
-        )
-        .bind(component)
-        .bind(block(first))
-        .bind(block(first + super::BLOCKS))
-        .fetch_all(&mut *connection)
-        .await?;
-        for row in &rows {
+        let rows = "SELECT bucket, from_place, to_place, count, id_sum, ctid::text
+             FROM tidegate_posting
+             WHERE component = $1 AND ctid >= $2::tid AND ctid < $3::tid";
+        for row in &stretch(connection, rows, component, first).await? {
             found.push((row.try_get(5)?, of_postgres(row)?));
         }
     }
@@ -112,19 +106,10 @@ async fn look_sqlite(
     let mut found = Vec::new();
     let mut after = i64::MIN;
     while found.len() < LOOKED_AT {
-        let rows = sqlx::query(
-            "SELECT bucket, from_place, to_place, count, id_sum, rowid FROM tidegate_posting
-             WHERE component = ? AND rowid > ? ORDER BY rowid LIMIT ?",
-        )
-        .bind(component)
-        .bind(after)
-        .bind(PAGE)
-        .fetch_all(&mut *connection)
-        .await?;
-        let Some(last) = rows.last() else {
+        let rows = page(connection, component, &mut after).await?;
+        if rows.is_empty() {
             break;
-        };
-        after = last.try_get(5)?;
+        }
         for row in &rows {
             let at: i64 = row.try_get(5)?;
             found.push((at.to_string(), of_sqlite(row)?));
@@ -183,11 +168,10 @@ async fn fold_postgres(
     .bind(places)
     .fetch_all(&mut *connection)
     .await?;
-    let entries: Vec<Entry> = taken.iter().map(of_postgres).collect::<Result<_, _>>()?;
-    let before = entries.len();
+    let entries = taken.iter().map(of_postgres).collect::<Result<_, _>>()?;
     let sums = folded(entries, now_ms);
     write_postgres(connection, component, &sums).await?;
-    Ok((before - sums.len()) as u64)
+    Ok((taken.len() - sums.len()) as u64)
 }
 
 async fn fold_sqlite(
@@ -205,11 +189,10 @@ async fn fold_sqlite(
     .bind(format!("[{}]", places.join(",")))
     .fetch_all(&mut *connection)
     .await?;
-    let entries: Vec<Entry> = taken.iter().map(of_sqlite).collect::<Result<_, _>>()?;
-    let before = entries.len();
+    let entries = taken.iter().map(of_sqlite).collect::<Result<_, _>>()?;
     let sums = folded(entries, now_ms);
     write_sqlite(connection, component, &sums).await?;
-    Ok((before - sums.len()) as u64)
+    Ok((taken.len() - sums.len()) as u64)
 }
 
 fn folded(entries: Vec<Entry>, now_ms: u64) -> Vec<Posting> {

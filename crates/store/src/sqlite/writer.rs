@@ -76,7 +76,7 @@ impl SqliteWriter {
                     }
                     let mut guard = self.lock().await;
                     let committed = commit(&mut guard, &mut group).await.map_err(Arc::new);
-                    // What was refused at its commit is open still.
+                    // An operation that was refused at its commit is open still.
                     guard.rollback_open().await;
                     drop(guard);
                     for operation in group.drain(..) {
@@ -123,7 +123,7 @@ impl WriterGuard {
     async fn renew(&mut self) -> Result<(), sqlx::Error> {
         let fresh = connect(&self.writer.options, &self.writer.may_commit).await?;
         let old = std::mem::replace(&mut self.writer.connection, fresh);
-        // What it says is of no use to anybody.
+        // Its answer is of no use to anybody.
         old.close_hard().await.ok();
         Ok(())
     }

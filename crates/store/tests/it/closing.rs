@@ -1,4 +1,4 @@
-//! What is left beside a database, and what of it is lent out.
+//! The files beside a database, and its lent connections.
 
 use tidegate_core::env::Env;
 use tidegate_store::{Store, StoreError, StoreOptions, sqlx};
@@ -34,7 +34,7 @@ fn after_its_close_the_file_alone_is_the_whole_database() {
         });
         let count: i64 = count.await.unwrap();
         assert_eq!(count, 3);
-        // Whoever goes on after the close can.
+        // A caller can go on after the close.
         store.ping().await.unwrap();
         store.begin().await.unwrap().commit().await.unwrap();
     });

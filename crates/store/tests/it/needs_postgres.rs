@@ -1,4 +1,4 @@
-//! What only a real server shows.
+//! Behavior that only a real server shows.
 
 use super::*;
 
@@ -78,7 +78,7 @@ fn what_somebody_set_in_a_transaction_ends_with_it() {
             });
             session.await.unwrap()
         };
-        // What a commit waits for is told by what runs at its end.
+        // A trigger that runs at its end shows for what a commit waits.
         let told = "CREATE TABLE told (what text);
             CREATE FUNCTION tell() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
                 UPDATE told SET what = current_setting('synchronous_commit'); RETURN NULL;

@@ -53,7 +53,7 @@ public class BreakerOracle {
                 case "release" -> breaker.releasePermission();
                 case "wait" -> {
                     nowMs += Long.parseLong(w[1]);
-                    // What its timer does when the automatic transition is switched on.
+                    // The step of its timer when the automatic transition is switched on.
                     if (before == CircuitBreaker.State.OPEN && nowMs - openedAt >= waitMs) {
                         breaker.transitionToHalfOpenState();
                     }

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use rdkafka::TopicPartitionList;
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
-use rdkafka::error::KafkaResult;
+use rdkafka::error::{KafkaError, KafkaResult};
 use tidegate_core::env::Clock;
 use tidegate_core::{Offset, Topic};
 
 use crate::error::LogError;
-use crate::kafka::{KafkaInner, failure};
+use crate::kafka::{KafkaConfig, KafkaInner, failure};
 use crate::record::TopicPartition;
 
 /// How long to wait before the same is asked again.
@@ -19,31 +19,54 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// How partitions are asked for.
 #[derive(Debug, Clone)]
 pub(in crate::kafka) struct BrokerQuery {
-    pub(in crate::kafka) clock: Arc<dyn Clock>,
-    /// Who is asked, for whoever has to be told that there is no answer.
-    pub(in crate::kafka) servers: String,
+    clock: Arc<dyn Clock>,
+    /// The brokers that are asked, for the error of a question without an answer.
+    servers: String,
     /// How long one question may take, with all its tries.
-    pub(in crate::kafka) limit: Duration,
+    limit: Duration,
 }
 
 impl BrokerQuery {
+    pub(in crate::kafka) fn new(
+        clock: &Arc<dyn Clock>,
+        config: &KafkaConfig,
+        limit: Duration,
+    ) -> Self {
+        Self {
+            clock: Arc::clone(clock),
+            servers: config.bootstrap_servers.clone(),
+            limit,
+        }
+    }
+
     /// Asks until the answer is one that stays; blocks. Each try is told how much time is left.
     pub(in crate::kafka) fn ask<T>(
         &self,
+        doing: &'static str,
+        topic: Option<&Topic>,
         mut question: impl FnMut(Duration) -> KafkaResult<T>,
-    ) -> KafkaResult<T> {
+    ) -> Result<T, LogError> {
         let begin = self.clock.elapsed();
         loop {
             let passed = || self.clock.elapsed().saturating_sub(begin);
-            let answer = question(self.limit.saturating_sub(passed()).max(PAUSE));
-            let Err(error) = &answer else {
-                return answer;
+            let error = match question(self.limit.saturating_sub(passed()).max(PAUSE)) {
+                Ok(answer) => return Ok(answer),
+                Err(error) => error,
             };
-            if passed() + PAUSE >= failure::patience(error).min(self.limit) {
-                return answer;
+            if passed() + PAUSE >= failure::patience(&error).min(self.limit) {
+                return Err(self.failed(doing, topic, &error));
             }
             std::thread::sleep(PAUSE);
         }
+    }
+
+    pub(in crate::kafka) fn failed(
+        &self,
+        doing: &'static str,
+        topic: Option<&Topic>,
+        error: &KafkaError,
+    ) -> LogError {
+        failure::of_question(doing, &self.servers, topic, error)
     }
 }
 
@@ -53,21 +76,17 @@ pub(in crate::kafka) fn watermarks<C: ConsumerContext>(
     query: &BrokerQuery,
     at: &TopicPartition,
 ) -> Result<(Offset, Offset), LogError> {
-    const DOING: &str = "a query of a partition";
-    let found = query.ask(|limit| asker.fetch_watermarks(at.topic.as_str(), at.partition.0, limit));
-    let (start, end) = found
-        .map_err(|error| failure::of_question(DOING, &query.servers, Some(&at.topic), &error))?;
+    let doing = "a query of a partition";
+    let (start, end) = query.ask(doing, Some(&at.topic), |limit| {
+        asker.fetch_watermarks(at.topic.as_str(), at.partition.0, limit)
+    })?;
     Ok((Offset(start), Offset(end)))
 }
 
 impl KafkaInner {
     /// How partitions are asked for within the deadline of a call.
     pub(in crate::kafka) fn query(&self) -> BrokerQuery {
-        BrokerQuery {
-            clock: Arc::clone(&self.clock),
-            servers: self.config.bootstrap_servers.clone(),
-            limit: self.config.request_timeout,
-        }
+        BrokerQuery::new(&self.clock, &self.config, self.config.request_timeout)
     }
 
     /// Waits until each partition of a topic has a leader that answers for it. Metadata name one earlier
@@ -75,7 +94,7 @@ impl KafkaInner {
     pub(super) async fn await_leaders(&self, topic: &Topic, count: i32) -> Result<(), LogError> {
         let (asker, query, topic) = (self.asker(), self.query(), topic.clone());
         self.ask("kafka-leaders", move || {
-            let ends = query.ask(|limit| {
+            query.ask("a new topic", Some(&topic), |limit| {
                 let mut asked = TopicPartitionList::new();
                 for number in 0..count {
                     let end = rdkafka::Offset::End;
@@ -83,9 +102,6 @@ impl KafkaInner {
                 }
                 let found = asker.offsets_for_times(asked, limit)?;
                 found.elements().iter().try_for_each(|found| found.error())
-            });
-            ends.map_err(|error| {
-                failure::of_question("a new topic", &query.servers, Some(&topic), &error)
             })
         })
         .await
@@ -95,7 +111,7 @@ impl KafkaInner {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+    use rdkafka::error::RDKafkaErrorCode;
     use tidegate_core::env::Env;
 
     /// Asks with a limit; the first answers are errors of this code. Returns how often it was asked, and
@@ -107,7 +123,7 @@ mod tests {
             limit,
         };
         let mut asked = 0;
-        let answer = query.ask(|left| {
+        let answer = query.ask("a test", None, |left| {
             assert!(left <= limit);
             asked += 1;
             if asked > errors {

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use rdkafka::TopicPartitionList;
 use rdkafka::consumer::{BaseConsumer, Consumer};
-use rdkafka::error::{KafkaResult, RDKafkaErrorCode};
+use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
 use tidegate_core::Offset;
 
 use crate::error::LogError;
 use crate::kafka::client_context::KafkaClientContext;
-use crate::kafka::{KafkaInner, failure};
+use crate::kafka::{KafkaInner, convert, failure};
 use crate::record::TopicPartition;
 
 use super::watermarks;
@@ -27,14 +27,12 @@ impl KafkaInner {
         at: &TopicPartition,
         timestamp_ms: u64,
     ) -> Result<Offset, LogError> {
-        const DOING: &str = "an offset by time";
         self.check_partition(at).await?;
         let (asker, query, at) = (self.asker(), self.query(), at.clone());
         self.ask("kafka-offset-at", move || {
-            let when = rdkafka::Offset::Offset(i64::try_from(timestamp_ms).unwrap_or(i64::MAX));
-            let found = query.ask(|limit| {
-                let mut asked = TopicPartitionList::new();
-                asked.add_partition_offset(at.topic.as_str(), at.partition.0, when)?;
+            let when = Offset(i64::try_from(timestamp_ms).unwrap_or(i64::MAX));
+            let found = query.ask("an offset by time", Some(&at.topic), |limit| {
+                let asked = convert::places([(&at, when)])?;
                 let found = asker.offsets_for_times(asked, limit)?;
                 let elements = found.elements();
                 let Some(element) = elements.first() else {
@@ -45,9 +43,6 @@ impl KafkaInner {
                     return Ok(None);
                 };
                 Ok(Some(Offset(offset)))
-            });
-            let found = found.map_err(|error| {
-                failure::of_question(DOING, &query.servers, Some(&at.topic), &error)
             })?;
             match found {
                 Some(offset) => Ok(offset),
@@ -68,16 +63,9 @@ impl KafkaInner {
             return Ok(start);
         }
         let before = offset.min(end);
-        let mut asked = TopicPartitionList::new();
         let topic = Some(&at.topic);
-        let failed = |error| failure::of_question(DOING, self.servers(), topic, &error);
-        asked
-            .add_partition_offset(
-                at.topic.as_str(),
-                at.partition.0,
-                rdkafka::Offset::Offset(before.0),
-            )
-            .map_err(failed)?;
+        let failed = |error| self.config.failed(DOING, topic, &error);
+        let asked = convert::places([(at, before)]).map_err(failed)?;
         let options = self.admin_options();
         let begin = self.clock.elapsed();
         loop {
@@ -121,8 +109,7 @@ impl KafkaInner {
                 why: format!("`{group}` has members"),
             }),
             Some(Err((_, code))) => {
-                let error = rdkafka::error::KafkaError::AdminOp(code);
-                Err(failure::of_question(DOING, self.servers(), None, &error))
+                Err(self.config.failed(DOING, None, &KafkaError::AdminOp(code)))
             }
             None => Err(self.away("an empty answer")),
         }

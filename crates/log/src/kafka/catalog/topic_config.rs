@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::kafka::settings::OVERHEAD;
 use crate::topic::TopicConfig;
 
-/// What a topic takes whose settings cannot be seen: Kafka's own default.
+/// The limit of a topic whose settings cannot be seen: Kafka's own default.
 const MAX_MESSAGE_BYTES: u64 = 1_048_588;
 
 /// The settings of a topic for Kafka.

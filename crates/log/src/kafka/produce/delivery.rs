@@ -1,14 +1,14 @@
-//! What became of each record of a call.
+//! The outcome of each record of a call.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use rdkafka::ClientContext;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{DeliveryResult, Message as _};
 use rdkafka::producer::ProducerContext;
-use tidegate_core::Offset;
+use tidegate_core::{Mutex, Offset};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use crate::kafka::client_context::KafkaClientContext;
@@ -43,7 +43,7 @@ impl ProducerContext for Deliveries {
     }
 }
 
-/// What the client keeps beside a record that is on its way.
+/// The handle that the client keeps beside a record on its way.
 #[derive(Debug)]
 pub(in crate::kafka) struct DeliveryHandle {
     waiting: Arc<PendingDeliveries>,
@@ -111,17 +111,13 @@ impl PendingDeliveries {
                 }
             }
             Err(code) => {
-                let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut failed = self.failed.lock();
                 failed.get_or_insert(FailedDelivery { index, code });
             }
         }
         // Release and acquire, so that whoever hears of the last one sees the offsets of all.
         if self.left.fetch_sub(1, Ordering::AcqRel) == 1 {
-            let tell = self
-                .done
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .take();
+            let tell = self.done.lock().take();
             if let Some(tell) = tell {
                 // The caller may have stopped waiting.
                 tell.send(()).ok();
@@ -135,7 +131,7 @@ impl PendingDeliveries {
     }
 
     pub(in crate::kafka) fn failed(&self) -> Option<FailedDelivery> {
-        *self.failed.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.failed.lock()
     }
 
     pub(in crate::kafka) fn offset(&self, index: usize) -> Option<Offset> {

@@ -1,4 +1,4 @@
-//! What a commit writes for each partition, decided against what is held.
+//! The entries of a commit, decided against what is held.
 
 use std::collections::BTreeMap;
 
@@ -15,22 +15,22 @@ use crate::record::TopicPartition;
 
 use super::session_state::{OwnedPartition, SessionState};
 
-/// What is written for one partition.
+/// The entry of one partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct CommitEntry {
     pub(super) next: Offset,
     pub(super) books: GroupBooks,
-    /// What the caller wrote.
+    /// The metadata of the caller.
     pub(super) metadata: String,
 }
 
-/// What one request writes, by partition.
+/// The entries of one request, by partition.
 pub(super) type CommitEntries = BTreeMap<TopicPartition, CommitEntry>;
 
-/// What was committed before a request, for each partition it writes; none where nothing was.
+/// The entries that were committed before a request, by partition; none where nothing was.
 pub(super) type Before = BTreeMap<TopicPartition, Option<CommitEntry>>;
 
-/// What became of a request that had no answer, as far as the committed offsets tell.
+/// The outcome of a request that had no answer, as far as the committed offsets tell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CommitEvidence {
     /// They are what it wrote, and were not before.
@@ -118,7 +118,7 @@ pub(super) fn add(
     Ok(())
 }
 
-/// What is committed for the partitions of a request that is about to be made.
+/// The committed entries of the partitions of a request that is about to be made.
 pub(super) fn before(state: &SessionState, entries: &CommitEntries) -> Before {
     let image = |held: &OwnedPartition| {
         Some(CommitEntry {
@@ -133,7 +133,7 @@ pub(super) fn before(state: &SessionState, entries: &CommitEntries) -> Before {
         .collect()
 }
 
-/// What the committed offsets, in the order of the entries, tell about a transaction. It is all or
+/// The outcome of a transaction by the committed offsets, in the order of the entries. It is all or
 /// none, so one partition that tells is enough if no other one speaks against it.
 pub(super) fn trace(
     before: &Before,
@@ -200,7 +200,7 @@ pub(super) fn learn(
     sent.is_some()
 }
 
-/// What a request writes, in the client's form.
+/// The entries of a request, in the client's form.
 pub(super) fn list(entries: &CommitEntries) -> Result<TopicPartitionList, KafkaError> {
     let mut list = TopicPartitionList::with_capacity(entries.len());
     for (at, entry) in entries {

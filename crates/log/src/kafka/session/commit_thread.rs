@@ -48,19 +48,20 @@ impl JobState {
     pub(super) const WITHDRAWN: u8 = 2;
 }
 
+/// Moves a commit on that still waits; false if it does not wait any more.
+fn claim(stage: &AtomicU8, to: u8) -> bool {
+    let (waiting, order) = (JobState::WAITING, Ordering::AcqRel);
+    let claimed = stage.compare_exchange(waiting, to, order, Ordering::Acquire);
+    claimed.is_ok()
+}
+
 /// Takes a commit that was not begun out of the line once nobody waits for it any more.
 pub(super) struct CancelOnDrop(pub(super) Arc<AtomicU8>);
 
 impl CancelOnDrop {
     /// Whether it was taken out: then it is surely not done.
     pub(super) fn now(&self) -> bool {
-        let withdrawn = self.0.compare_exchange(
-            JobState::WAITING,
-            JobState::WITHDRAWN,
-            Ordering::AcqRel,
-            Ordering::Acquire,
-        );
-        withdrawn.is_ok()
+        claim(&self.0, JobState::WITHDRAWN)
     }
 }
 
@@ -90,16 +91,11 @@ impl CommitJob {
     /// Whether it is still wanted; from here on it cannot be withdrawn. One that was withdrawn is not
     /// done, and those behind it must not be either.
     fn begin(&self) -> bool {
-        let begun = self.stage.compare_exchange(
-            JobState::WAITING,
-            JobState::BEGUN,
-            Ordering::AcqRel,
-            Ordering::Acquire,
-        );
-        if begun.is_err() {
+        let begun = claim(&self.stage, JobState::BEGUN);
+        if !begun {
             commit_order::fail(&self.tickets);
         }
-        begun.is_ok()
+        begun
     }
 
     fn answer(self, answer: Result<Vec<RecordPosition>, LogError>) {
@@ -184,7 +180,10 @@ impl CommitThread {
                     }
                     self.commit_offsets(jobs);
                 }
-                Ok(job) => self.commit_records(job),
+                Ok(job) => {
+                    let answer = self.transact(&job);
+                    job.answer(answer);
+                }
                 Err(RecvTimeoutError::Timeout) if !self.cell.has_ended() => {
                     let until = self.clock.elapsed() + self.config.request_timeout;
                     self.writer.clean_up(until);
@@ -288,15 +287,9 @@ impl CommitThread {
                 why,
             },
             // Neither done nor lost: the group did not rebalance in time.
-            Some(Meaning::Stale) => LogError::Unavailable {
-                servers: self.config.bootstrap_servers.clone(),
-                why,
-            },
+            Some(Meaning::Stale) => self.config.away(why),
             Some(Meaning::NoAnswer | Meaning::NoTopic | Meaning::TooLarge) | None => {
-                LogError::OutcomeUnknown {
-                    doing: "a commit",
-                    why,
-                }
+                outcome_unknown(why)
             }
         }
     }
@@ -368,11 +361,6 @@ impl CommitThread {
         Ok(done)
     }
 
-    fn commit_records(&mut self, job: CommitJob) {
-        let answer = self.transact(&job);
-        job.answer(answer);
-    }
-
     /// One transaction, done again for as long as only the group has moved and we still own what we
     /// commit.
     fn transact(&mut self, job: &CommitJob) -> Result<Vec<RecordPosition>, LogError> {
@@ -400,12 +388,7 @@ impl CommitThread {
                 Ok(positions) => return Ok(positions),
                 Err(TransactionFailure::Redo) => self.cell.rest(PAUSE),
                 Err(TransactionFailure::Undone(error)) => return Err(error),
-                Err(TransactionFailure::Unknown(why)) => {
-                    return Err(LogError::OutcomeUnknown {
-                        doing: "a commit",
-                        why,
-                    });
-                }
+                Err(TransactionFailure::Unknown(why)) => return Err(outcome_unknown(why)),
             }
         }
     }
@@ -425,10 +408,8 @@ impl CommitThread {
             .write(&self.member, &job.batch, &offsets, job.until, is_ours);
         match done {
             Ok(waiting) => self.positions(&waiting, job),
-            Err(failure) => match failure {
-                TransactionFailure::Unknown(why) => self.find_outcome(before, entries, why, job),
-                TransactionFailure::Redo | TransactionFailure::Undone(_) => Err(failure),
-            },
+            Err(TransactionFailure::Unknown(why)) => self.find_outcome(before, entries, why, job),
+            Err(failure) => Err(failure),
         }
     }
 
@@ -439,13 +420,8 @@ impl CommitThread {
 
     /// How partitions and offsets are asked for until then, with a little time in any case.
     fn query(&self, until: Duration) -> BrokerQuery {
-        BrokerQuery {
-            clock: Arc::clone(&self.clock),
-            servers: self.config.bootstrap_servers.clone(),
-            limit: until
-                .saturating_sub(self.clock.elapsed())
-                .max(LOOKUP_INTERVAL),
-        }
+        let left = until.saturating_sub(self.clock.elapsed());
+        BrokerQuery::new(&self.clock, &self.config, left.max(LOOKUP_INTERVAL))
     }
 
     /// Finds out what became of a transaction whose end had no answer. The new producer has ended it one
@@ -475,10 +451,7 @@ impl CommitThread {
             (CommitEvidence::Done, Some(waiting)) if self.is_ours(job) => {
                 self.positions(&waiting, job)
             }
-            (CommitEvidence::Undone, _) => Err(TransactionFailure::Undone(LogError::Unavailable {
-                servers: self.config.bootstrap_servers.clone(),
-                why,
-            })),
+            (CommitEvidence::Undone, _) => Err(TransactionFailure::Undone(self.config.away(why))),
             (CommitEvidence::Done | CommitEvidence::Unknown, _) => {
                 Err(TransactionFailure::Unknown(why))
             }
@@ -525,12 +498,14 @@ pub(super) fn over(cell: &SessionCell, offsets: &[OffsetCommit]) -> LogError {
 
 /// An error says that nothing was changed only if no earlier request is left without an answer.
 fn or_unknown(error: LogError, unknown: Option<&str>) -> LogError {
-    match unknown {
-        None => error,
-        Some(why) => LogError::OutcomeUnknown {
-            doing: "a commit",
-            why: why.to_owned(),
-        },
+    unknown.map_or(error, |why| outcome_unknown(why.to_owned()))
+}
+
+/// The error of a commit that may or may not be done.
+pub(super) fn outcome_unknown(why: String) -> LogError {
+    LogError::OutcomeUnknown {
+        doing: "a commit",
+        why,
     }
 }
 

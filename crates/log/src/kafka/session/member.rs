@@ -2,21 +2,21 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 use rdkafka::config::{FromClientConfigAndContext, RDKafkaLogLevel};
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
 use rdkafka::error::KafkaError;
 use rdkafka::types::RDKafkaRespErr;
 use rdkafka::{ClientContext, TopicPartitionList};
+use tidegate_core::{Mutex, Topic};
 use tokio::sync::watch;
 
 use crate::error::LogError;
 use crate::kafka::client_context::KafkaClientContext;
-use crate::kafka::{KafkaConfig, failure, settings};
+use crate::kafka::{KafkaConfig, settings};
 use crate::port::Join;
 
-/// What the group wants of a member.
+/// A request of the group to a member.
 pub(super) enum RebalanceRequest {
     Assign(TopicPartitionList),
     Revoke(TopicPartitionList),
@@ -35,19 +35,12 @@ pub(super) struct RebalanceContext {
 impl RebalanceContext {
     /// The next thing the group wants.
     pub(super) fn next_request(&self) -> Option<RebalanceRequest> {
-        self.moves
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .pop_front()
+        self.moves.lock().pop_front()
     }
 
     /// Whether something else is wanted already.
     pub(super) fn has_requests(&self) -> bool {
-        !self
-            .moves
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .is_empty()
+        !self.moves.lock().is_empty()
     }
 
     /// From now on partitions are let go within the callback.
@@ -91,10 +84,7 @@ impl ConsumerContext for RebalanceContext {
         } else {
             RebalanceRequest::Revoke(partitions)
         };
-        self.moves
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push_back(wanted);
+        self.moves.lock().push_back(wanted);
     }
 }
 
@@ -121,16 +111,11 @@ impl GroupMember {
         gone: watch::Sender<bool>,
     ) -> Result<Self, LogError> {
         const DOING: &str = "joining a group";
-        let servers = &config.bootstrap_servers;
-        let failed = |error: KafkaError| failure::of_question(DOING, servers, None, &error);
+        let failed = |error: KafkaError| config.failed(DOING, None, &error);
         let client = settings::member(config, join);
         let consumer = BaseConsumer::from_config_and_context(&client, RebalanceContext::default());
         let consumer: BaseConsumer<RebalanceContext> = consumer.map_err(failed)?;
-        let topics: Vec<&str> = join
-            .topics
-            .iter()
-            .map(tidegate_core::Topic::as_str)
-            .collect();
+        let topics: Vec<&str> = join.topics.iter().map(Topic::as_str).collect();
         consumer.subscribe(&topics).map_err(failed)?;
         Ok(Self {
             consumer,

@@ -14,7 +14,7 @@ use tidegate_core::{Offset, Topic};
 use crate::error::LogError;
 use crate::kafka::catalog::{BrokerQuery, watermarks};
 use crate::kafka::client_context::KafkaClientContext;
-use crate::kafka::convert::{RecordConverter, UnreadableRecord};
+use crate::kafka::convert::{self, RecordConverter, UnreadableRecord};
 use crate::kafka::failure::{self, Meaning};
 use crate::kafka::read::KafkaReaders;
 use crate::kafka::{KafkaConfig, KafkaInner, telemetry};
@@ -211,11 +211,7 @@ impl PollThread {
     /// Whether a place can be read; if not, its partition is stopped. When that is unknown, it is asked
     /// again.
     fn is_there(&self, at: &TopicPartition, offset: Offset) -> bool {
-        let query = BrokerQuery {
-            clock: Arc::clone(&self.clock),
-            servers: self.config.bootstrap_servers.clone(),
-            limit: RANGE_CHECK,
-        };
+        let query = BrokerQuery::new(&self.clock, &self.config, RANGE_CHECK);
         match watermarks(&self.asker, &query, at) {
             Ok((start, end)) if offset < start || offset > end => {
                 let why = LogError::OutOfRange {
@@ -235,8 +231,8 @@ impl PollThread {
 
     /// Sends the client to these places. Returns where it has gone.
     fn seek(&mut self, places: &[(TopicPartition, Offset)]) -> Vec<(TopicPartition, Offset)> {
-        let sought = places_of(places.iter())
-            .and_then(|list| self.member.consumer.seek_partitions(list, SEEK));
+        let list = convert::places(places.iter().map(|(at, offset)| (at, *offset)));
+        let sought = list.and_then(|list| self.member.consumer.seek_partitions(list, SEEK));
         let sought = match sought {
             Ok(sought) => sought,
             Err(error) => {
@@ -250,7 +246,7 @@ impl PollThread {
         };
         let (mut gone, stuck): (Vec<_>, Vec<_>) = places.iter().partition(has_gone);
         if !stuck.is_empty()
-            && let Ok(list) = places_of(stuck.iter().copied())
+            && let Ok(list) = convert::places(stuck.iter().map(|(at, offset)| (at, *offset)))
             && self.moves.take_anew(&list)
         {
             gone.extend(stuck);
@@ -265,7 +261,7 @@ impl PollThread {
                 if failure::code_of(error) == Some(RDKafkaErrorCode::FencedInstanceId) {
                     SessionEnd::Replaced
                 } else {
-                    SessionEnd::FailedDelivery(reports.unwrap_or_else(|| error.to_string()))
+                    SessionEnd::Failed(reports.unwrap_or_else(|| error.to_string()))
                 },
             );
             return;
@@ -355,7 +351,7 @@ impl PollThread {
             .with(|state| state.positions())
             .contains(&(at.clone(), from));
         match self.stalls.decide(at, from, is_stuck && stands) {
-            StallAction::Rebalancer => self.cell.with(|state| state.touch(at, now)),
+            StallAction::Nothing => self.cell.with(|state| state.touch(at, now)),
             StallAction::SeekAgain => {
                 telemetry::stalled();
                 tracing::warn!("consumer stalled at {at} offset {from}; seeking again");
@@ -363,7 +359,7 @@ impl PollThread {
             }
             StallAction::Stuck => {
                 let why = format!("the consumer is stalled at {at} offset {from} (`stall-after`)");
-                self.end(SessionEnd::FailedDelivery(why));
+                self.end(SessionEnd::Failed(why));
             }
         }
     }
@@ -379,7 +375,7 @@ impl PollThread {
         let until = self.clock.elapsed() + LEAVE;
         self.moves.give_up();
         self.member.consumer.context().close();
-        // What came in between; from here on the callback answers by itself.
+        // Requests that came in between; from here on the callback answers by itself.
         self.moves.give_up();
         let Self { member, moves, .. } = self;
         drop(moves);
@@ -415,17 +411,6 @@ fn put(
         records.push(stored);
     }
     Ok(())
-}
-
-fn places_of<'a>(
-    places: impl Iterator<Item = &'a (TopicPartition, Offset)>,
-) -> Result<TopicPartitionList, KafkaError> {
-    let mut list = TopicPartitionList::new();
-    for (at, offset) in places {
-        let offset = rdkafka::Offset::Offset(offset.0);
-        list.add_partition_offset(at.topic.as_str(), at.partition.0, offset)?;
-    }
-    Ok(list)
 }
 
 fn list<'a>(partitions: impl Iterator<Item = &'a TopicPartition>) -> TopicPartitionList {

@@ -13,7 +13,7 @@ use tidegate_core::env::{Clock, Spawn};
 use crate::error::LogError;
 use crate::kafka::catalog::BrokerQuery;
 use crate::kafka::client_context::KafkaClientContext;
-use crate::kafka::{KafkaConfig, KafkaInner};
+use crate::kafka::{KafkaConfig, KafkaInner, convert};
 use crate::port::{Fence, Join};
 use crate::record::TopicPartition;
 
@@ -43,15 +43,18 @@ pub(super) struct Rebalancer {
     abrupt_until: Duration,
 }
 
+/// A look at where to begin that is on its way.
+struct StartLookup {
+    wanted: TopicPartitionList,
+    looking: mpsc::Receiver<Looked>,
+    wanting: Arc<LookupGuard>,
+}
+
 type Looked = Result<Vec<StartOffset>, LogError>;
 
 enum RebalanceStep {
     /// Where to begin is being looked up.
-    Assigning {
-        wanted: TopicPartitionList,
-        looking: mpsc::Receiver<Looked>,
-        wanting: Arc<LookupGuard>,
-    },
+    Assigning(StartLookup),
     /// Partitions are to be let go by whoever works on them.
     Revoking {
         wanted: TopicPartitionList,
@@ -112,11 +115,7 @@ impl Rebalancer {
                 Some(RebalanceRequest::Assign(wanted)) => Some(self.look_up(wanted)),
                 Some(RebalanceRequest::Revoke(wanted)) => Some(self.revoke(wanted)),
             },
-            Some(RebalanceStep::Assigning {
-                wanted,
-                looking,
-                wanting,
-            }) => self.assign(wanted, looking, wanting),
+            Some(RebalanceStep::Assigning(lookup)) => self.assign(lookup),
             Some(RebalanceStep::Revoking { wanted, until }) => {
                 Some(self.await_release(wanted, until))
             }
@@ -129,12 +128,10 @@ impl Rebalancer {
     pub(super) fn give_up(&mut self) {
         while let Some(doing) = self.now.take().or_else(|| self.unbegun()) {
             let answer = match doing {
-                RebalanceStep::Assigning {
-                    wanted, wanting, ..
-                } => {
-                    // What is on its way ends with the membership, under which it is made.
-                    wanting.give_up();
-                    self.assign_at_end(wanted)
+                RebalanceStep::Assigning(lookup) => {
+                    // A commit on its way ends with the membership, under which it is made.
+                    lookup.wanting.give_up();
+                    self.assign_at_end(lookup.wanted)
                 }
                 RebalanceStep::Revoking { wanted, .. }
                 | RebalanceStep::LettingGo { wanted, .. } => {
@@ -147,15 +144,15 @@ impl Rebalancer {
         }
     }
 
-    /// What the group wants next, as something that only has to be answered.
+    /// The next request of the group, as a step that only has to be answered.
     fn unbegun(&self) -> Option<RebalanceStep> {
         let next = self.member.consumer.context().next_request()?;
         Some(match next {
-            RebalanceRequest::Assign(wanted) => RebalanceStep::Assigning {
+            RebalanceRequest::Assign(wanted) => RebalanceStep::Assigning(StartLookup {
                 wanted,
                 looking: mpsc::channel().1,
                 wanting: Arc::new(LookupGuard::new()),
-            },
+            }),
             RebalanceRequest::Revoke(wanted) => RebalanceStep::LettingGo {
                 wanted,
                 until: Duration::ZERO,
@@ -166,11 +163,7 @@ impl Rebalancer {
     fn look_up(&self, wanted: TopicPartitionList) -> RebalanceStep {
         let (tell, looking) = mpsc::channel();
         let member = Arc::clone(&self.member);
-        let query = BrokerQuery {
-            clock: Arc::clone(&self.clock),
-            servers: self.config.bootstrap_servers.clone(),
-            limit: LOOK,
-        };
+        let query = BrokerQuery::new(&self.clock, &self.config, LOOK);
         let (partitions, start) = (partitions_of(&wanted), self.join.start);
         let asker = Arc::clone(&self.asker);
         let wanting = Arc::new(LookupGuard::new());
@@ -183,61 +176,46 @@ impl Rebalancer {
             tell.send(looked).ok();
         };
         drop(self.spawn.spawn_thread("kafka-start", Box::pin(task)));
-        RebalanceStep::Assigning {
+        RebalanceStep::Assigning(StartLookup {
             wanted,
             looking,
             wanting,
-        }
+        })
     }
 
-    fn assign(
-        &mut self,
-        wanted: TopicPartitionList,
-        looking: mpsc::Receiver<Looked>,
-        wanting: Arc<LookupGuard>,
-    ) -> Option<RebalanceStep> {
+    fn assign(&mut self, lookup: StartLookup) -> Option<RebalanceStep> {
         // The group wants something else already. It goes on only after an answer, and nothing has
         // been handed out of these.
         if self.member.consumer.context().has_requests() {
-            if !wanting.give_up() {
+            if !lookup.wanting.give_up() {
                 // Somebody else would be set back by what is being committed.
-                return Some(RebalanceStep::Assigning {
-                    wanted,
-                    looking,
-                    wanting,
-                });
+                return Some(RebalanceStep::Assigning(lookup));
             }
-            if let Err(error) = self.assign_at_end(wanted) {
+            if let Err(error) = self.assign_at_end(lookup.wanted) {
                 self.fail(&format!("could not take partitions: {error}"));
             }
             return None;
         }
-        match looking.try_recv() {
+        match lookup.looking.try_recv() {
             Ok(Ok(starts)) => {
                 self.begin(starts);
                 None
             }
             Ok(Err(error)) => {
                 tracing::warn!("could not fetch start offsets; retrying: {error}");
-                Some(self.look_up(wanted))
+                Some(self.look_up(lookup.wanted))
             }
-            Err(TryRecvError::Empty) => Some(RebalanceStep::Assigning {
-                wanted,
-                looking,
-                wanting,
-            }),
-            Err(TryRecvError::Disconnected) => Some(self.look_up(wanted)),
+            Err(TryRecvError::Empty) => Some(RebalanceStep::Assigning(lookup)),
+            Err(TryRecvError::Disconnected) => Some(self.look_up(lookup.wanted)),
         }
     }
 
     fn begin(&mut self, starts: Vec<StartOffset>) {
-        let mut list = TopicPartitionList::with_capacity(starts.len());
-        let added = starts.iter().try_for_each(|start| {
-            let at = &start.begin.at;
-            let offset = rdkafka::Offset::Offset(start.client_at.0);
-            list.add_partition_offset(at.topic.as_str(), at.partition.0, offset)
-        });
-        match added.and_then(|()| self.member.consumer.incremental_assign(&list)) {
+        let places = starts
+            .iter()
+            .map(|start| (&start.begin.at, start.client_at));
+        let list = convert::places(places);
+        match list.and_then(|list| self.member.consumer.incremental_assign(&list)) {
             Ok(()) => {
                 let now = self.clock.elapsed();
                 let fence = || Fence(self.fences.fetch_add(1, Ordering::Relaxed));
@@ -319,7 +297,7 @@ impl Rebalancer {
 
     fn fail(&self, why: &str) {
         self.cell
-            .with(|state| state.finish(SessionEnd::FailedDelivery(why.to_owned())));
+            .with(|state| state.finish(SessionEnd::Failed(why.to_owned())));
         self.cell.wake_threads();
     }
 }

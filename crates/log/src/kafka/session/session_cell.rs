@@ -39,7 +39,7 @@ impl SessionCell {
         work(&mut self.state())
     }
 
-    /// What the client is to be told now, and how often the poll thread was woken until then.
+    /// The commands for the client now, and how often the poll thread was woken until then.
     pub(super) fn orders(&self, now: Duration) -> (ConsumerCommands, u64) {
         let mut state = self.state();
         (state.orders(now), self.wakes.load(Ordering::Relaxed))

@@ -1,4 +1,4 @@
-//! What a member of a group holds, as a plain value: partitions, their fences, records that wait to
+//! The state of a member of a group, as a plain value: partitions, their fences, records that wait to
 //! be handed out, pauses, and what has happened.
 //!
 //! Nothing here talks to a broker or waits. The client thread puts in what the client says and asks
@@ -56,9 +56,9 @@ pub(super) struct OwnedPartition {
     full_since: Option<Duration>,
     /// When the client handed over something last, or was sent somewhere.
     pub(super) moved: Duration,
-    /// What is committed; none before the first commit of the group.
+    /// The committed offset; none before the first commit of the group.
     pub(super) committed: Option<Offset>,
-    /// What the caller wrote with it.
+    /// The metadata of the caller for it.
     pub(super) metadata: String,
     /// Where the group began without a committed offset.
     pub(super) begin: Offset,
@@ -71,7 +71,7 @@ pub(super) struct OwnedPartition {
     pub(super) ticket: CommitTicket,
 }
 
-/// What the client is to be told.
+/// The commands for the client.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct ConsumerCommands {
     pub(super) pause: Vec<TopicPartition>,
@@ -81,7 +81,7 @@ pub(super) struct ConsumerCommands {
     pub(super) hold: bool,
 }
 
-/// What a member holds.
+/// The state of a member.
 #[derive(Debug, Default)]
 pub(super) struct SessionState {
     pub(super) held: BTreeMap<TopicPartition, OwnedPartition>,
@@ -107,7 +107,7 @@ pub(super) enum SessionEnd {
     /// Another one of its name has taken its place.
     Replaced,
     /// It cannot go on.
-    FailedDelivery(String),
+    Failed(String),
 }
 
 impl SessionState {
@@ -208,7 +208,7 @@ impl SessionState {
         }
         match end {
             SessionEnd::Closed => self.happened.clear(),
-            SessionEnd::Replaced | SessionEnd::FailedDelivery(_) => {
+            SessionEnd::Replaced | SessionEnd::Failed(_) => {
                 let all: Vec<TopicPartition> = self.held.keys().cloned().collect();
                 self.lose(&all);
             }
@@ -278,7 +278,7 @@ impl SessionState {
         if let Some(end) = &self.end {
             return Some(Err(match end {
                 SessionEnd::Closed | SessionEnd::Replaced => LogError::Closed,
-                SessionEnd::FailedDelivery(why) => LogError::Stopped { why: why.clone() },
+                SessionEnd::Failed(why) => LogError::Stopped { why: why.clone() },
             }));
         }
         let at = self.next_partition()?;
@@ -350,7 +350,7 @@ impl SessionState {
         self.held.values().map(|held| held.ready_bytes).sum()
     }
 
-    /// What the client is to be told now. Nothing of it is done yet: [`Self::sought`] and
+    /// The commands for the client now. None of them is done yet: [`Self::sought`] and
     /// [`Self::flowing`] say what was.
     pub(super) fn orders(&mut self, now: Duration) -> ConsumerCommands {
         let mut orders = ConsumerCommands::default();

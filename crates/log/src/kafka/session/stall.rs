@@ -1,4 +1,4 @@
-//! What to do about a client that does not move: a pure function.
+//! The decision about a client that does not move: a pure function.
 
 use std::collections::BTreeMap;
 
@@ -13,11 +13,11 @@ const NUDGES: u32 = 3;
 #[derive(Debug, Default)]
 pub(super) struct StallDetector(BTreeMap<TopicPartition, (Offset, u32)>);
 
-/// What is to be done about a partition that was quiet.
+/// The action for a partition that was quiet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum StallAction {
-    /// Nothing: there is nothing to hand over, or it has moved on.
-    Rebalancer,
+    /// There is nothing to hand over, or it has moved on.
+    Nothing,
     /// The client is sent once more to where it stands.
     SeekAgain,
     /// Nothing helps; the session ends, so that whoever polls hears of it.
@@ -35,7 +35,7 @@ impl StallDetector {
     ) -> StallAction {
         if !is_stuck {
             self.0.remove(at);
-            return StallAction::Rebalancer;
+            return StallAction::Nothing;
         }
         let (place, count) = self.0.entry(at.clone()).or_insert((from, 0));
         if *place != from {
@@ -61,17 +61,11 @@ mod tests {
         let mut stalls = StallDetector::default();
         for _ in 0..NUDGES {
             assert_eq!(stalls.decide(&one, Offset(5), true), StallAction::SeekAgain);
-            assert_eq!(
-                stalls.decide(&two, Offset(5), false),
-                StallAction::Rebalancer
-            );
+            assert_eq!(stalls.decide(&two, Offset(5), false), StallAction::Nothing);
         }
         // It moved: counting begins anew, there and after it had nothing to move.
         assert_eq!(stalls.decide(&one, Offset(6), true), StallAction::SeekAgain);
-        assert_eq!(
-            stalls.decide(&one, Offset(6), false),
-            StallAction::Rebalancer
-        );
+        assert_eq!(stalls.decide(&one, Offset(6), false), StallAction::Nothing);
         for _ in 0..NUDGES {
             assert_eq!(stalls.decide(&one, Offset(6), true), StallAction::SeekAgain);
         }

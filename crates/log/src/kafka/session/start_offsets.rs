@@ -9,7 +9,6 @@ use crate::error::LogError;
 use crate::kafka::books::GroupBooks;
 use crate::kafka::catalog::{BrokerQuery, watermarks};
 use crate::kafka::client_context::KafkaClientContext;
-use crate::kafka::failure;
 use crate::kafka::groups::{self, FoundOffset};
 use crate::port::{Committed, StartAt};
 use crate::record::TopicPartition;
@@ -99,10 +98,10 @@ fn commit_initial_offsets(
     let begun = begin_at_end(starts, &now)?;
     commit_entries::list(&begun)
         .and_then(|list| member.consumer.commit(&list, CommitMode::Sync))
-        .map_err(|error| failure::of_question(DOING, &query.servers, None, &error))
+        .map_err(|error| query.failed(DOING, None, &error))
 }
 
-/// What to commit for those that have no committed offset, of which `now` says what is committed by now.
+/// The entries for partitions without a committed offset; `now` has what is committed by now.
 ///
 /// # Errors
 /// [`LogError::OffsetRegressed`] if there is anything: then what was looked up before is not true any more.

@@ -1,4 +1,4 @@
-//! What to do after each answer of a transaction: a pure function.
+//! The next step after each answer of a transaction: a pure function.
 //!
 //! | answer | at | then |
 //! |---|---|---|
@@ -24,7 +24,7 @@ pub(super) enum TransactionStep {
     Abort,
 }
 
-/// What the client says about an error.
+/// The client's view of an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct StepAnswer {
     /// The producer is of no use any more.
@@ -41,7 +41,7 @@ pub(super) struct StepAnswer {
     pub(super) is_late: bool,
 }
 
-/// What to do next.
+/// The next step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Next {
     /// Ask the same again.
@@ -56,7 +56,7 @@ pub(super) enum Next {
     DropAndSettle,
 }
 
-/// What to do after an error.
+/// The next step after an error.
 pub(super) fn next(step: TransactionStep, answer: StepAnswer) -> Next {
     let was_end_asked = match step {
         TransactionStep::Commit | TransactionStep::Abort => true,

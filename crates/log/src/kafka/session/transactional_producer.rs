@@ -75,7 +75,7 @@ impl TransactionalProducer {
         }
     }
 
-    /// What became of the records of the last transaction.
+    /// The outcome of the records of the last transaction.
     pub(super) fn last(&self) -> Option<Arc<PendingDeliveries>> {
         self.last.clone()
     }
@@ -215,7 +215,7 @@ impl TransactionalProducer {
             let Some((_, producer)) = &self.producer else {
                 return Err(TransactionFailure::Redo);
             };
-            // What was purged waits in the client's queue, and an abort waits for that.
+            // Purged records wait in the client's queue, and an abort waits for them.
             producer.poll(Duration::ZERO);
             let left = until.saturating_sub(self.clock.elapsed());
             let error = match call(producer, left.clamp(DRAIN, TRY)) {
@@ -315,7 +315,7 @@ impl TransactionalProducer {
     }
 
     fn no(&self, error: &KafkaError) -> LogError {
-        failure::of_question("a transaction", &self.config.bootstrap_servers, None, error)
+        self.config.failed("a transaction", None, error)
     }
 }
 

@@ -166,7 +166,7 @@ fn after_a_seek_nothing_else_is_handed_out() {
     state.accept(&at(0), stored(0..4), NOW);
     let fence = state.held[&at(0)].fence;
     state.seek(&at(0), fence, Offset(2)).unwrap();
-    // What the client hands over before it was sent there belongs to the old place.
+    // Records that the client hands over before it was sent there belong to the old place.
     assert!(!state.accept(&at(0), stored([4, 5]), NOW));
     assert_eq!(batch(&mut state, 9), None);
     assert_eq!(state.orders(NOW).seek, [(at(0), Offset(2))]);
@@ -246,7 +246,7 @@ fn a_partition_is_not_let_go_while_a_commit_for_it_is_on_its_way() {
 #[test]
 fn a_session_that_failed_says_what_was_lost_and_one_that_was_closed_says_only_that() {
     let mut state = state(1);
-    state.finish(SessionEnd::FailedDelivery("fenced".to_owned()));
+    state.finish(SessionEnd::Failed("fenced".to_owned()));
     assert!(matches!(state.next(1), Some(Ok(SessionEvent::Lost(_)))));
     assert!(matches!(state.next(1), Some(Err(LogError::Stopped { .. }))));
     let mut state = self::state(1);

@@ -7,19 +7,6 @@ use tidegate_core::env::Clock;
 
 use crate::StoreError;
 
-/// The outcome of `call`, or none when `limit` passed first; the call is then dropped.
-pub(crate) async fn within<T>(
-    clock: &dyn Clock,
-    limit: Duration,
-    call: impl Future<Output = T>,
-) -> Option<T> {
-    tokio::select! {
-        biased;
-        outcome = call => Some(outcome),
-        () = clock.sleep(limit) => None,
-    }
-}
-
 /// How long a call inside a transaction may take. A server that stands still answers to nobody, and
 /// its own limits stand still with it.
 #[derive(Debug, Clone)]
@@ -46,7 +33,7 @@ impl CallLimit {
         doing: &'static str,
         call: impl Future<Output = Result<T, sqlx::Error>>,
     ) -> Result<T, StoreError> {
-        match within(&*self.clock, self.limit, call).await {
+        match self.clock.within(self.limit, call).await {
             Some(outcome) => outcome.map_err(|error| StoreError::of(doing, error)),
             None => Err(StoreError::Timeout {
                 doing,
