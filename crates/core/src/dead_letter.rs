@@ -1,18 +1,28 @@
 //! A record given up on, with its history.
 //!
-//! It is written down without loss as [headers](DeadLetter::to_headers) beside the untouched key and
-//! value, for a dead-letter topic.
+//! There is one [`DeadLetter`] and three ways to write it down, each without loss:
+//!
+//! - [headers](DeadLetter::to_headers) beside the untouched key and value, for a dead-letter topic;
+//! - a [JSON envelope](DeadLetter::to_envelope) around the value, for the dead-letter stream of a
+//!   stage;
+//! - a [row](DeadLetterRow) of plain columns, for a table.
 
+mod envelope;
 mod headers;
+mod row;
+mod text;
 
 #[cfg(test)]
 mod tests;
 
 use bytes::Bytes;
+use serde::{Deserialize, Serialize};
 
 use crate::{Code, EventId, Offset, Partition, TierIndex, Topic};
 
+pub use envelope::EnvelopeError;
 pub use headers::{HeaderError, name};
+pub use row::{DeadLetterRow, RowError};
 
 /// Longest error message that is kept, in characters.
 pub const MESSAGE_LIMIT: usize = 500;
@@ -39,7 +49,8 @@ impl Header {
 }
 
 /// Why a record was given up on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum Reason {
     /// Every attempt failed.
     RetriesExhausted,
@@ -188,21 +199,8 @@ pub struct DeadLetter {
 impl DeadLetter {
     /// The same with message and stack cut to their limits, which is how it is written down.
     pub fn bounded(mut self) -> Self {
-        self.failure.message = first_chars(&self.failure.message, MESSAGE_LIMIT).to_owned();
-        self.failure.stack = first_bytes(&self.failure.stack, STACK_LIMIT).to_owned();
+        self.failure.message = text::first_chars(&self.failure.message, MESSAGE_LIMIT).to_owned();
+        self.failure.stack = text::first_bytes(&self.failure.stack, STACK_LIMIT).to_owned();
         self
     }
-}
-
-/// The longest start of `text` with at most this many characters.
-fn first_chars(text: &str, limit: usize) -> &str {
-    match text.char_indices().nth(limit) {
-        Some((end, _)) => &text[..end],
-        None => text,
-    }
-}
-
-/// The longest start of `text` with at most this many bytes that ends between two characters.
-fn first_bytes(text: &str, limit: usize) -> &str {
-    &text[..text.floor_char_boundary(limit)]
 }

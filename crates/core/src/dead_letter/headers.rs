@@ -217,7 +217,7 @@ fn tier_of(header: &str) -> Option<(TierIndex, &str)> {
 }
 
 fn unreadable(name: &str, value: &str, expected: &'static str) -> HeaderError {
-    let value = super::first_chars(value, 80).to_owned();
+    let value = super::text::first_chars(value, 80).to_owned();
     HeaderError::Unreadable {
         name: name.to_owned(),
         value,

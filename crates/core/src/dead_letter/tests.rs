@@ -65,17 +65,21 @@ prop_compose! {
 
 proptest! {
     #[test]
-    fn a_letter_reads_back_from_its_headers(letter in letters()) {
+    fn every_rendering_reads_back_to_the_same_letter(letter in letters()) {
         let record = DeadLetter::from_record(
             letter.key.clone(), letter.value.clone(), &letter.to_headers());
         prop_assert_eq!(record.as_ref(), Ok(&letter));
+        let envelope = DeadLetter::from_envelope(&letter.to_envelope()).unwrap();
+        prop_assert_eq!(&envelope, &letter);
+        let row = DeadLetter::try_from(DeadLetterRow::from(&letter));
+        prop_assert_eq!(row.as_ref(), Ok(&letter));
     }
 
     #[test]
     fn message_and_stack_stay_within_their_limits(text in "\\PC{0,3000}") {
-        prop_assert!(first_bytes(&text, STACK_LIMIT).len() <= STACK_LIMIT);
-        prop_assert!(first_chars(&text, MESSAGE_LIMIT).chars().count() <= MESSAGE_LIMIT);
-        prop_assert!(text.starts_with(first_bytes(&text, STACK_LIMIT)));
+        prop_assert!(text::first_bytes(&text, STACK_LIMIT).len() <= STACK_LIMIT);
+        prop_assert!(text::first_chars(&text, MESSAGE_LIMIT).chars().count() <= MESSAGE_LIMIT);
+        prop_assert!(text.starts_with(text::first_bytes(&text, STACK_LIMIT)));
     }
 }
 
@@ -145,6 +149,11 @@ fn the_headers_have_the_documented_names() {
     x-eventbus-tier0-exception: timeout.connect
     x-eventbus-tier0-exhausted-at: 1736937000200
     ");
+}
+
+#[test]
+fn the_envelope_has_the_documented_fields_and_the_value_byte_for_byte() {
+    insta::assert_snapshot!(sample().to_envelope(), @r#"{"event_id":"019a8f3e-5c00-7abc-8def-0123456789ab","original_record":{"total": 1.50},"original_encoding":"json","original_key":"o-1","original_headers":[["traceparent","00-0af7651916cd43dd-b7ad6b7169203331-01"]],"original_topic":"orders.events","original_partition":42,"original_offset":123456,"original_timestamp":1736937000000,"reason":"RETRIES_EXHAUSTED","error_type":"timeout.read","error_message":"no answer","error_stack_trace":"caused by: closed","retry_count":30,"retry_tier":3,"tiers":[[0,"timeout.connect",1736937000200]],"replay_count":0,"first_failure_time":1736937000100,"stage_name":null,"stage_instance":null,"operator_name":null,"processing_time":"2025-01-15T10:30:00.5Z","processing_time_ms":1736937000500,"trace_id":"0af7651916cd43dd","span_id":"b7ad6b7169203331"}"#);
 }
 
 #[test]
