@@ -128,6 +128,54 @@ const fn is_code(text: &[u8]) -> bool {
 /// assert_eq!(failure.class, FailureClass::Transient);
 /// assert_eq!(failure.to_string(), "timeout.connect: no answer in 5 s");
 /// ```
+/// Which codes a configuration means: `timeout.connect`, or `timeout.*` for all below `timeout`.
+///
+/// Any other text, such as a Java class name in a configuration from elsewhere, matches only
+/// itself.
+///
+/// ```
+/// use tidegate_core::{Code, CodePattern};
+/// let pattern = CodePattern::new("timeout.*");
+/// assert!(pattern.matches(&Code::from_static("timeout.connect")));
+/// assert!(!pattern.matches(&Code::from_static("timeouts.connect")));
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CodePattern(String);
+
+impl CodePattern {
+    /// The pattern written as `text`.
+    #[must_use]
+    pub fn new(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+
+    /// Whether `code` is meant.
+    #[must_use]
+    pub fn matches(&self, code: &Code) -> bool {
+        match self.0.strip_suffix('*') {
+            // `timeout.*` keeps its dot, so that `timeouts` is not below `timeout`; `*` is all.
+            Some(prefix) if prefix.is_empty() || prefix.ends_with('.') => {
+                code.as_str().starts_with(prefix)
+            }
+            Some(_) | None => code.as_str() == self.0,
+        }
+    }
+
+    /// The pattern as it was written.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// One failure of one attempt.
+///
+/// ```
+/// use tidegate_core::{Code, Failure, FailureClass};
+/// let failure = Failure::transient(Code::from_static("timeout.connect"), "no answer in 5 s");
+/// assert_eq!(failure.class, FailureClass::Transient);
+/// assert_eq!(failure.to_string(), "timeout.connect: no answer in 5 s");
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[error("{code}: {message}")]
 pub struct Failure {
@@ -207,6 +255,21 @@ pub fn error_chain(error: &dyn Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_pattern_matches_itself_or_what_is_below_it() {
+        let check = |pattern: &str, code: &'static str, expect: bool| {
+            let got = CodePattern::new(pattern).matches(&Code::from_static(code));
+            assert_eq!(got, expect, "{pattern} {code}");
+        };
+        check("timeout.connect", "timeout.connect", true);
+        check("timeout.connect", "timeout.read", false);
+        check("timeout.*", "timeout.read", true);
+        check("timeout.*", "timeout", false);
+        check("timeout*", "timeout.read", false);
+        check("*", "schema.invalid", true);
+        check("java.net.SocketTimeoutException", "timeout.read", false);
+    }
 
     #[test]
     fn a_code_is_lowercase_words_joined_by_dots() {

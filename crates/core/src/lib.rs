@@ -10,6 +10,7 @@ pub mod breaker;
 mod decide;
 mod failure;
 mod pause;
+mod poison;
 
 pub mod books;
 pub mod dead_letter;
@@ -29,9 +30,12 @@ pub use component::{Component, Shutdown, ShutdownTrigger};
 pub use dead_letter::DeadLetter;
 pub use decide::{AttemptFacts, Decision, decide};
 pub use event_id::{EventId, EventIdMinter, EventIds, ParseEventIdError};
-pub use failure::{Classify, Code, Failure, FailureClass, ParseCodeError, error_chain};
+pub use failure::{
+    Classify, Code, CodePattern, Failure, FailureClass, ParseCodeError, error_chain,
+};
 pub use health::{HealthFinding, HealthStatus};
 pub use location::{EventLocation, EventTrace, iso_time};
 pub use mutex::Mutex;
 pub use names::{GroupName, NameError, Offset, Partition, TierIndex, Topic};
 pub use pause::{PauseReason, PauseReasons};
+pub use poison::PoisonWindow;

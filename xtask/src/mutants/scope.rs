@@ -68,6 +68,7 @@ pub(crate) const SCOPES: &[Scope] = &[
             "breaker.rs",
             "breaker/*.rs",
             "pause.rs",
+            "poison.rs",
             "dead_letter.rs",
             "dead_letter/*.rs",
         ],

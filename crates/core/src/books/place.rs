@@ -89,6 +89,9 @@ impl<'de> Deserialize<'de> for Place {
 pub struct LossReason(Cow<'static, str>);
 
 impl LossReason {
+    /// An operator threw the dead letter away.
+    pub const PURGED: Self = Self::from_static("purged");
+
     /// A reason that stands in the code.
     #[must_use]
     pub const fn from_static(code: &'static str) -> Self {

@@ -21,7 +21,7 @@ fn places() -> Vec<Place> {
     .map(|text| text.parse().unwrap())
     .collect();
     places.push(Place::Lost(LossReason::from_static("queue_full")));
-    places.push(Place::Lost(LossReason::from_static("purged")));
+    places.push(Place::Lost(LossReason::PURGED));
     places
 }
 
