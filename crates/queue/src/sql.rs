@@ -26,12 +26,17 @@
 
 mod claim;
 mod columns;
+mod connection;
 mod decode;
+mod inspect;
 mod leadership;
+mod maintain;
 mod postgres;
 mod projection;
+mod settle;
 mod sqlite;
 mod stats;
+mod store;
 mod tally;
 
 use std::sync::Arc;
@@ -41,8 +46,10 @@ use tidegate_core::env::Env;
 use tidegate_store::migrate::{self, Migration};
 use tidegate_store::{Dialect, Store, StoreError, sqlx};
 
-pub use postgres::PostgresQueue;
-pub use sqlite::SqliteQueue;
+use postgres::PostgresBackend;
+use settle::SettleStatements;
+use sqlite::SqliteBackend;
+use store::SqlQueue;
 pub use tally::{TallyRow, read_tally, tally};
 
 use crate::event::NewEvent;
@@ -51,16 +58,6 @@ use crate::{QueueError, limit};
 
 /// The name under which the books and the migrations of the queue stand.
 pub const COMPONENT: &str = "queue";
-
-/// What came of recording a result.
-enum Recorded {
-    /// All of it stands, once it is committed.
-    Whole,
-    /// The claim did not hold any more.
-    Nothing,
-    /// Another event of the same id has done one of the side effects meanwhile.
-    Guarded,
-}
 
 /// The tables of the queue.
 pub const MIGRATIONS: &[Migration] = &[Migration {
@@ -124,7 +121,7 @@ pub async fn publish_on_sqlite(
     now_ms: i64,
 ) -> Result<Vec<i64>, QueueError> {
     limit::check_events(events)?;
-    let published = sqlite::insert(connection, events, now_ms).await;
+    let published = connection.insert(events, now_ms).await;
     published.map_err(|error| StoreError::of("publish events", error).into())
 }
 
@@ -133,8 +130,14 @@ pub async fn publish_on_sqlite(
 /// # Errors
 /// The database is away.
 pub async fn queue_store(store: Store, env: &Env) -> Result<Arc<dyn QueueStore>, QueueError> {
-    Ok(match store {
-        Store::Postgres(postgres) => Arc::new(PostgresQueue::new(postgres, env).await?),
-        Store::Sqlite(sqlite) => Arc::new(SqliteQueue::new(sqlite)),
+    Ok(match &store {
+        Store::Postgres(postgres) => {
+            let backend = PostgresBackend::new(postgres.clone(), env).await?;
+            Arc::new(SqlQueue::new(backend, store, Arc::clone(&env.clock)))
+        }
+        Store::Sqlite(sqlite) => {
+            let backend = SqliteBackend::new(sqlite.clone());
+            Arc::new(SqlQueue::new(backend, store, Arc::clone(&env.clock)))
+        }
     })
 }

@@ -46,10 +46,9 @@ impl Tx {
         }
     }
 
-    /// How long one call in it may take.
-    pub(crate) fn limit(&self) -> Result<tidegate_store::CallLimit, QueueError> {
+    pub(crate) fn sql(&mut self) -> Result<&mut tidegate_store::StoreTx, QueueError> {
         match self {
-            Self::Sql(tx) => Ok(tx.limit()),
+            Self::Sql(tx) => Ok(tx),
             #[cfg(feature = "model")]
             Self::Model(_) => Err(QueueError::ForeignTransaction),
         }
