@@ -46,6 +46,8 @@ use tidegate_core::env::Env;
 use tidegate_store::migrate::{self, Migration};
 use tidegate_store::{Dialect, Store, StoreError, sqlx};
 
+#[cfg(feature = "model")]
+pub(crate) use columns::{canceled, not_canceled, not_redriven};
 use postgres::PostgresBackend;
 use settle::SettleStatements;
 use sqlite::SqliteBackend;

@@ -25,7 +25,7 @@ pub(super) async fn settle(shared: &Shared, workers: &mut Workers) {
             (
                 state.has_whole(),
                 state.has_outcomes(),
-                state.is_stopping(),
+                state.is_stopping,
                 state.is_idle(),
             )
         };

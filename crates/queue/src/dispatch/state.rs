@@ -63,11 +63,11 @@ pub(super) struct DispatchState {
     isolated: Option<LeaseId>,
     outcomes: Vec<Transition>,
     running: usize,
-    is_stopping: bool,
+    pub(super) is_stopping: bool,
     stopped_at: Option<std::time::Duration>,
     has_ended: bool,
-    is_claiming: bool,
-    problem: Option<(FailureClass, String)>,
+    pub(super) is_claiming: bool,
+    pub(super) problem: Option<(FailureClass, String)>,
     /// The failure of a handler that stopped us.
     broken: Option<String>,
 }
@@ -92,10 +92,6 @@ impl DispatchState {
         }
     }
 
-    pub(super) fn is_stopping(&self) -> bool {
-        self.is_stopping
-    }
-
     /// Events claimed and not settled.
     pub(super) fn in_memory(&self) -> usize {
         self.ready.len() + self.running + self.outcomes.len()
@@ -104,14 +100,6 @@ impl DispatchState {
     /// Whether nothing is left to do.
     pub(super) fn is_idle(&self) -> bool {
         self.running == 0 && self.outcomes.is_empty() && !self.is_claiming
-    }
-
-    pub(super) fn begin_claim(&mut self) {
-        self.is_claiming = true;
-    }
-
-    pub(super) fn end_claim(&mut self) {
-        self.is_claiming = false;
     }
 
     /// Takes what was claimed. A poison candidate that `is_isolated` stays so: whatever came beside it might take the
@@ -230,10 +218,7 @@ impl DispatchState {
                 self.park(behind);
             }
         }
-        if let Some(lease) = self.leases.get_mut(&event.claim.lease) {
-            lease.abandoned += 1;
-        }
-        self.settled(event.claim.lease, 1);
+        self.leave(event.claim.lease);
     }
 
     /// One event of a lease cannot be settled: it is left to run out, and the others go on.
@@ -357,14 +342,6 @@ impl DispatchState {
         self.leases.values().map(|lease| lease.id).collect()
     }
 
-    pub(super) fn clear_failure(&mut self) {
-        self.problem = None;
-    }
-
-    pub(super) fn record_failure(&mut self, class: FailureClass, problem: String) {
-        self.problem = Some((class, problem));
-    }
-
     pub(super) fn health(&self) -> DispatcherHealth {
         let broken = self.broken.clone();
         let broken = broken.map(|problem| (FailureClass::System, problem));
@@ -412,12 +389,8 @@ impl Shared {
 
     /// Completes once the stop was asked for.
     pub(super) async fn stopping(&self) {
-        let notified = self.signals.stop.notified();
-        tokio::pin!(notified);
-        notified.as_mut().enable();
-        if !self.state().is_stopping() {
-            notified.await;
-        }
+        self.told(&self.signals.stop, |state| state.is_stopping)
+            .await;
     }
 
     /// Nothing is left to settle.
@@ -428,10 +401,14 @@ impl Shared {
 
     /// Completes once everything was settled after the stop.
     pub(super) async fn stopped(&self) {
-        let notified = self.signals.end.notified();
+        self.told(&self.signals.end, |state| state.has_ended).await;
+    }
+
+    async fn told(&self, signal: &Notify, is_so: fn(&DispatchState) -> bool) {
+        let notified = signal.notified();
         tokio::pin!(notified);
         notified.as_mut().enable();
-        if !self.state().has_ended {
+        if !is_so(&self.state()) {
             notified.await;
         }
     }

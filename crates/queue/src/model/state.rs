@@ -125,6 +125,13 @@ impl ModelState {
         self.events.insert(id, stored);
     }
 
+    /// Puts an event somewhere else.
+    pub(super) fn put(&mut self, id: i64, at: Where) {
+        if let Some(stored) = self.events.get_mut(&id) {
+            stored.at = at;
+        }
+    }
+
     /// The events of a batch that are still in it, in order.
     pub(super) fn in_batch(&self, batch: i64) -> Vec<i64> {
         let all = self.events.iter();
@@ -214,13 +221,7 @@ impl ModelState {
         for missing in &recount.missing {
             problems.push(format!("books and tables differ: {missing:?}"));
         }
-        let count = i64::try_from(self.positions.len()).unwrap_or(i64::MAX);
-        if self
-            .positions
-            .keys()
-            .next_back()
-            .is_some_and(|last| *last != count)
-        {
+        if i64::try_from(self.positions.len()) != Ok(self.head()) {
             problems.push("the positions have holes".to_owned());
         }
         problems

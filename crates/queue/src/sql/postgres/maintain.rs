@@ -6,7 +6,7 @@ use tidegate_core::EventId;
 use tidegate_store::{posting, sqlx};
 
 use super::super::COMPONENT;
-use super::super::columns::{REMOVED_AT_ONCE, canceled_errors};
+use super::super::columns::{REMOVED_AT_ONCE, canceled, errors_text};
 use super::super::connection::{SqlConnection, SqlList};
 use super::super::decode::OwnColumns;
 use super::super::maintain::{MaintainStatements, removal_postings};
@@ -117,7 +117,8 @@ impl MaintainStatements for PgConnection {
 
     async fn cancel(&mut self, id: i64, _now: i64) -> Result<bool, sqlx::Error> {
         let sql = "SELECT tidegate_cancel($1, $2::jsonb)";
-        self.fetch_one(sql, &[&id, &canceled_errors()]).await
+        self.fetch_one(sql, &[&id, &errors_text(&[canceled()])])
+            .await
     }
 }
 

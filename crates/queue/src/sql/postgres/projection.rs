@@ -162,7 +162,7 @@ impl ProjectionStatements for PgConnection {
         let sql = "UPDATE event_projection SET position = $3, updated_at = now()
             WHERE name = $1 AND position = $2";
         let moved = self.execute(sql, &[&name, &from, &to]).await?;
-        if moved > 0 || from > 0 {
+        if moved > 0 || from != 0 {
             return Ok(moved > 0);
         }
         // It may be its first.

@@ -6,7 +6,7 @@ use tidegate_core::books::{Place, postings};
 use tidegate_store::{posting, sqlx};
 
 use super::super::COMPONENT;
-use super::super::columns::{REMOVED_AT_ONCE, canceled_errors, place_of};
+use super::super::columns::{REMOVED_AT_ONCE, canceled, errors_text, place_of};
 use super::super::connection::{SqlConnection, SqlList};
 use super::super::decode::{OwnColumns, event_id};
 use super::super::maintain::{MaintainStatements, read_registry, removal_postings};
@@ -166,7 +166,15 @@ impl MaintainStatements for SqliteConnection {
         let sql = "SELECT event_id FROM tidegate_event WHERE id = ?";
         let text: String = self.fetch_one(sql, &[&id]).await?;
         let event = (id, event_id(&text)?);
-        finish_failed(self, event, place, attempts, &canceled_errors(), now).await?;
+        finish_failed(
+            self,
+            event,
+            place,
+            attempts,
+            &errors_text(&[canceled()]),
+            now,
+        )
+        .await?;
         release(self, key.as_slice(), now).await?;
         Ok(true)
     }
