@@ -77,7 +77,7 @@ pub struct AlreadyRegistered {
     id: String,
 }
 
-/// What can be wrong with a handler when it is registered.
+/// The reasons to refuse a handler.
 #[derive(Debug, thiserror::Error)]
 pub enum RegisterError {
     /// Its id is taken.
@@ -219,7 +219,7 @@ impl fmt::Debug for DispatcherBuilder {
     }
 }
 
-/// What the tasks of a dispatcher share.
+/// The state that the tasks of a dispatcher share.
 struct Shared {
     queue: Queue,
     options: DispatcherOptions,
@@ -230,7 +230,7 @@ struct Shared {
     env: Env,
 }
 
-/// What a dispatcher did.
+/// The work that a dispatcher did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DispatchReport {
     /// Events claimed.
@@ -248,9 +248,9 @@ pub struct DispatchReport {
 pub struct DispatcherHealth {
     /// Whether it takes new work.
     pub is_up: bool,
-    /// What is wrong, if something is.
+    /// The problem, if there is one.
     pub problem: Option<String>,
-    /// What class that is of. After a System failure of a handler the dispatcher takes no work any
+    /// The class of the problem. After a System failure of a handler the dispatcher takes no work any
     /// more: mend what is wrong, and start another.
     pub class: Option<FailureClass>,
 }
@@ -273,7 +273,7 @@ impl DispatcherHandle {
         self.shared.state().health()
     }
 
-    /// What it did so far.
+    /// The work that it did so far.
     #[must_use]
     pub fn report(&self) -> DispatchReport {
         self.shared.state().report

@@ -1,4 +1,4 @@
-//! What can go wrong with the queue as a whole.
+//! The errors of the queue as a whole.
 
 use tidegate_core::{Classify, Code, EventId, Failure, FailureClass};
 use tidegate_store::{OUTCOME_UNKNOWN, StoreError};
@@ -12,7 +12,7 @@ pub enum QueueError {
     /// No answer came, and it may or may not have happened.
     #[error("no answer while trying to {doing}; the outcome is unknown")]
     OutcomeUnknown {
-        /// What was being done.
+        /// The call that got no answer.
         doing: &'static str,
     },
     /// No event has this number.
@@ -43,7 +43,7 @@ pub enum QueueError {
         id: i64,
         /// Where it is.
         state: &'static str,
-        /// What should have been done.
+        /// The change that was asked for.
         wanted: &'static str,
     },
     /// A value has no JSON form.
@@ -70,11 +70,11 @@ pub enum QueueError {
     /// A name that cannot be used.
     #[error("{what} `{name}` cannot be used: {why}")]
     InvalidName {
-        /// What was being named.
+        /// The thing that was being named.
         what: &'static str,
         /// The name.
         name: String,
-        /// What is wrong with it.
+        /// The reason.
         why: &'static str,
     },
     /// Retention has removed events that a rebuild would need.
@@ -88,7 +88,7 @@ pub enum QueueError {
     /// A text that is longer than its limit.
     #[error("{what} has {bytes} bytes; {limit} are allowed")]
     TooLong {
-        /// What it is.
+        /// The thing that is too long.
         what: &'static str,
         /// How long it is.
         bytes: usize,

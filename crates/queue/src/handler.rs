@@ -12,7 +12,7 @@ use crate::port::{ClaimedEvent, HandlerCommit, HandlerState, QueueStore};
 use crate::tx::Tx;
 use crate::{QueueError, limit};
 
-/// What a handler says of an event.
+/// The answer of a handler for an event.
 #[derive(Debug)]
 #[must_use = "an event without a result is handled again"]
 pub enum Handled {
@@ -29,7 +29,7 @@ impl From<Failure> for Handled {
     fn from(failure: Failure) -> Self {
         match failure.class {
             FailureClass::Permanent => Self::UnrecoverableError(failure),
-            // What is not about this event may be mended by the next time.
+            // A failure that is not about this event may be gone by the next time.
             FailureClass::Transient | FailureClass::System => Self::TransientError(failure),
         }
     }
@@ -48,7 +48,7 @@ impl From<QueueError> for Handled {
 /// Handles events of one type.
 ///
 /// It may be called more than once for one event: after a crash, a lease that ran out, or an answer
-/// that was lost. What it does through its [`Context`] happens once.
+/// that was lost. Its effects through the [`Context`] happen once.
 pub trait Handler<E: QueueEvent>: Send + Sync + 'static {
     /// Its name, unique among all handlers of all processes.
     fn id(&self) -> &str;
@@ -78,7 +78,7 @@ pub struct Delivery<E> {
     pub created_ms: i64,
 }
 
-/// What a handler can do so that it happens exactly once, together with its result.
+/// The effects of a handler that happen exactly once, together with its result.
 ///
 /// Nothing of it happens before the handler returns [`Handled::Success`]; then all of it commits in
 /// one transaction with the result, and only if the claim still holds.
@@ -192,7 +192,7 @@ impl std::fmt::Debug for Context {
     }
 }
 
-/// What a handler does with an event.
+/// The work of a handler with an event.
 type Act =
     dyn for<'a> Fn(&'a RawEvent<'a>, &'a mut Context) -> BoxFuture<'a, Handled> + Send + Sync;
 

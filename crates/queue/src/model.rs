@@ -36,7 +36,7 @@ use crate::{QueueError, limit};
 use state::ModelState;
 pub use tx::ModelTx;
 
-/// What becomes of one call.
+/// The fate of one call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CallFault {
     /// It works.
@@ -105,7 +105,7 @@ impl QueueModel {
             .cloned()
     }
 
-    /// What is wrong with the queue right now, beyond what the books say; for checks after each
+    /// Problems of the queue right now, beyond what the books say; for checks after each
     /// step of a simulation.
     #[must_use]
     pub fn problems(&self) -> Vec<String> {

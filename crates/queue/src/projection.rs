@@ -25,10 +25,10 @@ pub use request::{ProjectionState, Rebuild};
 pub(crate) use run::{GROUPS, SEQUENCER};
 pub use run::{Projector, ProjectorOptions};
 
-/// What the name of a table ends with while it is rebuilt.
+/// The end of a table's name while it is rebuilt.
 const REBUILD: &str = "__rebuild";
 
-/// What the queue has in the database under other names than `tidegate_…`.
+/// The tables and views of the queue with other names than `tidegate_…`.
 const OURS: [&str; 6] = [
     "event_queue",
     "event_log",
@@ -41,9 +41,9 @@ const OURS: [&str; 6] = [
 /// Which tables a projection writes to: those that readers see, or those that are being rebuilt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Target {
-    /// What readers see.
+    /// The tables that readers see.
     Live,
-    /// What will be swapped in.
+    /// The tables that will be swapped in.
     Rebuild,
 }
 
@@ -58,7 +58,7 @@ impl Target {
     }
 }
 
-/// What a projection answers with.
+/// The answer of a projection.
 pub type Applied<'a> = Pin<Box<dyn Future<Output = Result<(), Failure>> + Send + 'a>>;
 
 type Create = dyn for<'a> Fn(&'a mut Tx, Target) -> Applied<'a> + Send + Sync;
@@ -146,7 +146,7 @@ impl ProjectionBuilder {
     }
 
     /// How long one batch, or making its tables, may take; where nothing is said, as long as the
-    /// projector's options say. What takes longer is taken back and tried again.
+    /// projector's options say. A longer batch is rolled back and retried.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.projection.timeout = Some(timeout);
         self

@@ -1,28 +1,30 @@
 //! The queue's SQL: the two real stores.
 //!
-//! Both keep the tables that `docs/formats/sql.md` describes. All SQL of the queue is here. Each store's
-//! `impl QueueStore` says for every call which kind of transaction it is; the files below it hold the
-//! statements. Decisions that need no statement are made once: `claim`, `columns`, `decode`, `stats`.
+//! Both keep the tables that `docs/formats/sql.md` describes. All SQL of the queue is here. The calls of the
+//! port are written once, in `store`: each says how its statements are held together. The modules `claim`,
+//! `settle`, `maintain`, `projection` and `inspect` hold the Rust that both databases share, and one trait
+//! each for the statements that differ. The modules below `postgres` and `sqlite` implement these traits.
+//! `connection` runs a statement on either database.
 //!
 //! PostgreSQL does some steps in functions of `queue-1.postgres.sql`, where one round trip or one lock must
 //! hold them together. SQLite has no functions, and does them in Rust.
 //!
 //! | step | SQL function | Rust, PostgreSQL | Rust, SQLite |
 //! |---|---|---|---|
-//! | claim what is fresh | `tidegate_claim`, with `tidegate_stretches`, `tidegate_late`, `tidegate_looked` | `postgres::claim::fresh` | `sqlite::claim::fresh` |
-//! | take over a batch that ran out | `tidegate_take_over` | `postgres::claim::take_over` | `sqlite::claim::reclaim_expired` |
-//! | claim rows that are due | none | `postgres::claim::rows` | `sqlite::claim::rows` |
-//! | find events behind an earlier one of their key | `tidegate_blocked` | `postgres::claim::read` | `sqlite::claim::blocked` |
-//! | let the next event of a key go | `tidegate_release` | `postgres::claim::reclaim_expired`, `postgres::settle` | `sqlite::claim::release` |
-//! | find what is open in a batch | `tidegate_remaining` | `postgres::claim::reopen`, `postgres::settle` | `sqlite::claim::remaining` |
+//! | claim what is fresh | `tidegate_claim`, with `tidegate_stretches`, `tidegate_late`, `tidegate_looked` | `claim_fresh` | `claim_fresh` |
+//! | take over a batch that ran out | `tidegate_take_over` | `take_over` | `take_over` |
+//! | claim rows that are due | none | `claim_rows` | `claim_rows` |
+//! | find events behind an earlier one of their key | `tidegate_blocked` | `blocked` | `blocked` |
+//! | let the next event of a key go | `tidegate_release` | `postgres::claim::release` | `sqlite::claim::release` |
+//! | find what is open in a batch | `tidegate_remaining` | `reopen`, `postgres::settle` | `sqlite::claim::remaining` |
 //! | find what was settled before | `tidegate_settled` | `postgres::settle::settle_batch` | `sqlite::settle::settled` |
-//! | compare the registry | `tidegate_registry` | `postgres::settle` | `sqlite::held::registry_version` |
+//! | compare the registry | `tidegate_registry` | `postgres::settle` | `maintain::registry_version` |
 //! | settle | none | `postgres::settle::settle_batch`, `postgres::settle::rows` | `sqlite::settle::settle` |
-//! | register handlers | `tidegate_register` | `postgres::maintain::register` | `sqlite::maintain::register` |
-//! | give an event back | `tidegate_give_back` | `postgres::maintain::redrive` | `sqlite::maintain::redrive` |
-//! | cancel an event | `tidegate_cancel` | `PostgresQueue::cancel` | `sqlite::maintain::cancel` |
+//! | register handlers | `tidegate_register` | `register` | `register` |
+//! | give an event back | `tidegate_give_back` | `redrive` | `redrive` |
+//! | cancel an event | `tidegate_cancel` | `cancel` | `cancel` |
 //! | give positions | none | `postgres::projection::sequence` | `sqlite::projection::sequence` |
-//! | remove old events | none | `postgres::maintain::remove_old` | `sqlite::maintain::remove_old` |
+//! | remove old events | none | `remove_old` | `remove_old` |
 
 mod claim;
 mod columns;

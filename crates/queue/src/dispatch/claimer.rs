@@ -150,7 +150,7 @@ impl PollSchedule {
         }
     }
 
-    /// Whoever left one batch behind may have left more, which are not to wait for the next look.
+    /// A process that left one batch behind may have left more, which are not to wait for the next look.
     fn note(&mut self, claimed: &Result<Claimed, QueueError>) {
         let is_poison = |event: &ClaimedEvent| event.abandoned >= POISON_AFTER;
         if let Ok(claimed) = claimed {
@@ -184,7 +184,7 @@ async fn take(shared: &Shared, claimed: Result<Claimed, QueueError>) -> Result<u
     if count > 0 {
         shared.signals.work.notify_waiters();
     }
-    // They are ours whatever comes of this look. What is decided by an older registry is decided again
+    // They are ours whatever comes of this look. An event decided by an older registry is decided again
     // when it is settled.
     if claimed.registry != known
         && claimed.registry != 0
@@ -195,7 +195,7 @@ async fn take(shared: &Shared, claimed: Result<Claimed, QueueError>) -> Result<u
     Ok(count)
 }
 
-/// What ended a wait.
+/// The reason that a wait ended.
 #[derive(PartialEq, Eq)]
 enum Woken {
     /// Rows may be due, which are not to wait for the next look at rows.

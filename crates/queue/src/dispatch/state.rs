@@ -41,7 +41,7 @@ pub(super) struct DispatchSignals {
 /// again is another lease, and what is left of the first one has no say in the second.
 #[derive(Debug)]
 struct Lease {
-    /// What it is now: reopening a batch gives it a newer token.
+    /// Its id now: reopening a batch gives it a newer token.
     id: LeaseId,
     /// Events that are not settled.
     open: usize,
@@ -49,7 +49,7 @@ struct Lease {
     abandoned: usize,
     /// How many leases of its events ran out before this one.
     ran_out: u32,
-    /// What was said of its events, until it ends.
+    /// The results of its events, until it ends.
     results: BTreeMap<i64, HandlerResults>,
 }
 
@@ -133,8 +133,8 @@ impl DispatchState {
         }
     }
 
-    /// What is claimed now was lost before, though nobody has told us: by a process that stood still for
-    /// longer than its lease. What is left of the older claims has no say any more, and is never settled
+    /// This claim shows that older ones were lost, though nobody has told us: the process stood still for
+    /// longer than its lease. The rest of the older claims has no say any more, and is never settled
     /// together with the newer one.
     fn supersede(&mut self, claimed: LeaseId) {
         let first = match claimed {
@@ -244,8 +244,8 @@ impl DispatchState {
         !self.outcomes.is_empty()
     }
 
-    /// What waits to be settled, by lease, with the newest tokens. What was lost meanwhile is left
-    /// out: somebody else has it.
+    /// The transitions that wait, by lease, with the newest tokens. Those that were lost meanwhile are left
+    /// out: somebody else has them.
     pub(super) fn outcomes(&mut self) -> BTreeMap<LeaseId, Vec<Transition>> {
         let mut by: BTreeMap<LeaseId, Vec<Transition>> = BTreeMap::new();
         for mut one in std::mem::take(&mut self.outcomes) {
@@ -326,7 +326,7 @@ impl DispatchState {
         lease.is_some_and(|lease| lease.ran_out >= POISON_AFTER)
     }
 
-    /// What a lease is now, by what it was at the claim.
+    /// The id of a lease now, by what it was at the claim.
     pub(super) fn newest(&self, key: LeaseId) -> Option<LeaseId> {
         self.leases.get(&key).map(|lease| lease.id)
     }

@@ -30,7 +30,7 @@ pub(super) async fn work(shared: Arc<Shared>) {
     }
 }
 
-/// What came of calling the handlers.
+/// The outcome of calling the handlers.
 enum Called {
     /// They spoke; and whether one of them wrote its result down by itself.
     Spoke { has_recorded: bool },
@@ -166,7 +166,7 @@ async fn call(
     let mut state = HandlerState {
         handler: handler.id.clone(),
         result,
-        // What is not about the event uses none of its attempts up.
+        // A failure that is not about the event uses none of its attempts up.
         attempts: attempt - u32::from(broken.is_some()),
         error: failure.map(|failure| limit::kept(&failure.to_string())),
     };

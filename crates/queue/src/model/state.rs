@@ -1,4 +1,4 @@
-//! What the model knows.
+//! The state of the model.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -152,7 +152,7 @@ impl ModelState {
     }
 
     /// Whether an event of `key` is being handled that knew nothing of the row of `id`, which was given
-    /// back. What was claimed after the row was written is parked.
+    /// back. An event that was claimed after the row was written is parked.
     fn is_busy(&self, key: &str, id: i64) -> bool {
         let Some(Where::Row(head)) = self.events.get(&id).map(|stored| &stored.at) else {
             return false;
@@ -204,7 +204,7 @@ impl ModelState {
         mine.map(|(id, _)| *id).collect()
     }
 
-    /// What must never be, whatever happened before.
+    /// Problems that must never be, whatever happened before.
     pub(super) fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
         if !self.books.is_balanced() {

@@ -79,7 +79,7 @@ impl Projector {
     /// [`Queue::request_rebuild`](crate::Queue::request_rebuild): a projector that runs goes on with what readers see meanwhile.
     ///
     /// Returns once the new one is what readers see. If canceled, or if it fails, they see the old
-    /// one; calling it again begins anew. What there is of one that was canceled is dropped by whoever
+    /// one; calling it again begins anew. The tables of one that was canceled are dropped by whoever
     /// runs or rebuilds the projection next, and until then the log is kept for it.
     ///
     /// # Errors
@@ -110,7 +110,7 @@ impl Projector {
         // Nobody is to wait for a refusal.
         self.check_log(name, wanted).await?;
         let mut work = TaskState::default();
-        // Whoever builds it now goes on until we have the leadership.
+        // The process that builds it now goes on until we have the leadership.
         let leadership_name = leadership_name(projection);
         let leadership = loop {
             let held = self.leadership(&leadership_name, &mut work);
@@ -153,7 +153,7 @@ impl Projector {
         if !is_begun {
             return Err(taken_over());
         }
-        // What was removed while we waited is missing; from here on retention waits for us.
+        // Events that were removed while we waited are missing; from here on retention waits for us.
         self.check_log(name, wanted).await?;
         loop {
             let kept = store.renew_leadership(leadership, self.options.lease);
@@ -168,7 +168,7 @@ impl Projector {
                 ProjectionStep::TakenOver => return Err(taken_over()),
             }
         }
-        // What was left of it when it was forgotten goes with the swap.
+        // The mark that it was forgotten goes with the swap.
         let marks = [forgotten_of(name)];
         let until = self.clock.elapsed().saturating_add(self.options.timeout);
         loop {

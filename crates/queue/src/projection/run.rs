@@ -46,7 +46,7 @@ impl Default for ProjectorOptions {
     }
 }
 
-/// What one step of a projection came to.
+/// The outcome of one step of a projection.
 pub(super) enum ProjectionStep {
     /// It moved on.
     Moved,
@@ -56,7 +56,7 @@ pub(super) enum ProjectionStep {
     TakenOver,
 }
 
-/// What a task holds and is at. Whoever dies takes it along, and the next one begins from what the
+/// The state of a task. A process that dies takes it along, and the next one begins from what the
 /// store knows.
 #[derive(Debug, Default)]
 pub(super) struct TaskState {
@@ -73,7 +73,7 @@ struct HeldLeadership {
     renewed: Option<Duration>,
 }
 
-/// What was begun under leadership. Under a later one somebody else may have been at it in between.
+/// The work begun under a leadership. Under a later one another process may have worked in between.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct TaskProgress {
     token: i64,
@@ -81,7 +81,7 @@ pub(super) struct TaskProgress {
     pub(super) is_rebuilding: bool,
 }
 
-/// What a task does.
+/// The work of a task.
 #[derive(Debug)]
 enum Part {
     /// It gives positions.

@@ -1,4 +1,4 @@
-//! What a claim takes, decided once for both databases.
+//! Claims, decided once for both databases.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -182,7 +182,7 @@ pub(super) const REMOVED_AT_ONCE: i64 = 5_000;
 /// How long one clean-up goes on removing old events, one transaction after the other.
 pub(super) const REMOVING: Duration = Duration::from_secs(5);
 
-/// What is said of an event that no handler can be given.
+/// The error of an event that no handler can be given.
 pub(super) fn unreadable_errors() -> String {
     errors_text(&[HandlerState {
         handler: STORE.to_owned(),

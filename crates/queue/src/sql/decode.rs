@@ -75,7 +75,7 @@ pub(super) fn event_id(text: &str) -> Result<EventId, sqlx::Error> {
     id.map_err(|error: ParseEventIdError| sqlx::Error::Decode(Box::new(error)))
 }
 
-/// What the rows of the queue's statements hold.
+/// The values that rows of the queue's statements hold.
 pub(super) trait QueueRow: OwnColumns {
     /// One event as it is listed, without the states of its handlers.
     fn listed(&self) -> Result<ListedEvent, sqlx::Error>;

@@ -1,4 +1,4 @@
-//! What can be seen from outside: listings, places, numbers, the recount.
+//! The queue as seen from outside: listings, places, numbers, the recount.
 
 use sqlx::AssertSqlSafe;
 use tidegate_core::EventId;

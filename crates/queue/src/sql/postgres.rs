@@ -128,7 +128,7 @@ impl SqlBackend for PostgresBackend {
             return;
         };
         if last < scan.known_batch {
-            // What was seen before the call is given out a second time.
+            // A number that was seen before the call is given out a second time.
             self.last_batch.store(last, Ordering::Relaxed);
             self.begin_anew();
         } else {

@@ -6,7 +6,7 @@ use super::connection::SqlConnection;
 use crate::event::NewEvent;
 use crate::port::HandlerCommit;
 
-/// What came of recording a result.
+/// The outcome of recording a result.
 pub(super) enum Recorded {
     /// All of it stands, once it is committed.
     Whole,

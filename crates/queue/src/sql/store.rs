@@ -462,7 +462,7 @@ impl<B: SqlBackend> QueueStore for SqlQueue<B> {
         tables: &'a [String],
     ) -> StoreFuture<'a, bool> {
         Box::pin(async move {
-            // What is dropped may be what the next owner of the leadership is building.
+            // The next owner of the leadership may be building the tables that are dropped.
             let tx = match leadership {
                 Some(leadership) => leadership::begin(&self.store, leadership).await?,
                 None => Some(self.store.begin_own().await?),
@@ -494,7 +494,7 @@ impl<B: SqlBackend> QueueStore for SqlQueue<B> {
             let swap = limit.run(doing, projection::swap_tables(db, tables)).await;
             swap.map_err(StoreError::undone)?;
             let swap = db.swap_positions(name, shadow, marks, now);
-            // What has no position was not built to its end.
+            // A shadow without a position was not built to its end.
             let is_swapped = limit.run(doing, swap).await?;
             end(tx, is_swapped).await
         })

@@ -182,7 +182,7 @@ fn a_batch_that_was_reopened_goes_by_its_newest_token() {
     let mut state = with_three();
     state.reopened(BATCH, newest, 0);
     assert_eq!(state.ends_with(BATCH, 0), Some(newest));
-    // What is left of it is what was abandoned.
+    // Only abandoned events are left of it.
     let mut state = with_three();
     state.leave(BATCH);
     state.reopened(BATCH, newest, 1);

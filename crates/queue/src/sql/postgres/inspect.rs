@@ -1,4 +1,4 @@
-//! What can be seen from outside, on PostgreSQL.
+//! Listings, places, numbers and the recount, on PostgreSQL.
 
 use sqlx::PgConnection;
 use tidegate_core::books::Books;

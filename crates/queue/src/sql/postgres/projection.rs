@@ -16,7 +16,7 @@ use crate::QueueError;
 /// transaction is below that may still bring a lower one. Once all of those have ended, a later look
 /// has seen every group up to that number.
 ///
-/// The horizon is a transaction id that was given out after the look. Whoever takes the number of a
+/// The horizon is a transaction id that was given out after the look. A transaction that takes the number of a
 /// group has its own id by then; the highest group that the look saw was committed, so all numbers
 /// below were taken before it, and by transactions whose ids are older than the look. The xmax of the
 /// look's snapshot is no horizon: it follows the last transaction that ended, and those that run may be
@@ -61,7 +61,7 @@ impl GroupHorizon {
     }
 }
 
-/// What a look found.
+/// The result of a look.
 #[derive(Debug, Clone, Copy)]
 struct HorizonSample {
     /// Every transaction below had ended.

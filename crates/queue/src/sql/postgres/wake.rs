@@ -83,7 +83,7 @@ pub(super) fn send(wakes: &Arc<Wakes>, postgres: &Postgres, env: &Env) {
             }
             wakes.is_sending.store(false, Ordering::SeqCst);
             wakes.sent.notify_waiters();
-            // Whoever came between the two saw a sender and left it to us.
+            // A wake-up that came between the two saw a sender and left it to us.
             if !wakes.is_pending.load(Ordering::SeqCst)
                 || wakes.is_sending.swap(true, Ordering::SeqCst)
             {

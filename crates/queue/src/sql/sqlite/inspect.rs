@@ -1,4 +1,4 @@
-//! What can be seen from outside, on SQLite.
+//! Listings, places, numbers and the recount, on SQLite.
 
 use sqlx::SqliteConnection;
 use tidegate_core::books::Books;
