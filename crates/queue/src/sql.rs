@@ -26,6 +26,7 @@
 //! | give positions | none | `postgres::projection::sequence` | `sqlite::projection::sequence` |
 //! | remove old events | none | `remove_old` | `remove_old` |
 
+mod backend;
 mod claim;
 mod columns;
 mod connection;

@@ -17,9 +17,9 @@ use tidegate_core::EventId;
 use tidegate_core::env::Env;
 use tidegate_store::{Postgres, StoreError, StoreTx, sqlx};
 
+use super::backend::{Access, SqlBackend};
 use super::claim::ClaimScan;
 use super::connection::{SqlConnection, SqlFuture};
-use super::store::{Access, SqlBackend};
 use crate::QueueError;
 use crate::event::NewEvent;
 use crate::port::Settlement;

@@ -12,9 +12,9 @@ use sqlx::SqliteConnection;
 use tidegate_store::{Sqlite, StoreError, StoreTx, sqlx};
 use tokio::sync::Notify;
 
+use super::backend::{Access, SqlBackend};
 use super::claim::ClaimScan;
 use super::connection::SqlFuture;
-use super::store::{Access, SqlBackend};
 use crate::QueueError;
 use crate::event::NewEvent;
 use crate::port::Settlement;

@@ -8,7 +8,7 @@ use tidegate_store::{posting, sqlx};
 
 use super::super::COMPONENT;
 use super::super::columns::{TransitionEffect, goal, keys_of, postings_of};
-use super::super::connection::{SqlConnection, SqlList};
+use super::super::connection::{SqlConnection, SqlList, SqlValue};
 use super::super::maintain::registry_version;
 use super::super::settle::{Recorded, SettleStatements};
 use super::claim::{OPEN, release};
@@ -52,7 +52,7 @@ impl SqliteBackend {
 /// listing them, and they are not its own any more.
 async fn settled(db: &mut SqliteConnection, ids: &[i64]) -> Result<BTreeSet<i64>, sqlx::Error> {
     let sql = format!("SELECT i.value FROM json_each(?) i WHERE NOT ({OPEN})");
-    let settled: Vec<i64> = db.fetch_all(AssertSqlSafe(sql), &[&SqlList(&ids)]).await?;
+    let settled: Vec<i64> = db.fetch_all(AssertSqlSafe(sql), &[&SqlList(ids)]).await?;
     Ok(settled.into_iter().collect())
 }
 
@@ -100,8 +100,7 @@ async fn settle(
             stale.push(one.claim.id);
             continue;
         };
-        let done_with = (&mut logged, &mut sets);
-        apply(db, one, attempts, now, done_with).await?;
+        apply(db, one, attempts, now, (&mut logged, &mut sets)).await?;
         for state in &one.states {
             remember(db, one.claim.id, state, now).await?;
         }
@@ -131,12 +130,11 @@ async fn apply(
     (logged, sets): (&mut Vec<Logged>, &mut BTreeMap<String, i64>),
 ) -> Result<(), sqlx::Error> {
     let id = one.claim.id;
-    let is_row = matches!(one.claim.lease, LeaseId::Row { .. });
     match goal(one) {
         TransitionEffect::Log { errors, handlers } => {
-            if is_row {
-                db.execute("DELETE FROM tidegate_event_row WHERE id = ?", &[&id])
-                    .await?;
+            if matches!(one.claim.lease, LeaseId::Row { .. }) {
+                let sql = "DELETE FROM tidegate_event_row WHERE id = ?";
+                db.execute(sql, &[&id]).await?;
             }
             let set = match handlers {
                 Some(handlers) => Some(set_of(db, handlers, sets).await?),
@@ -185,8 +183,7 @@ async fn log(db: &mut SqliteConnection, logged: &[Logged], now: i64) -> Result<(
          SELECT value ->> 'id', ?2, key, value ->> 'attempts', value ->> 'set',
              value ->> 'failed', value ->> 'errors'
          FROM json_each(?1)";
-    db.execute(sql, &[&json(&logged), &batch]).await?;
-    Ok(())
+    db.execute(sql, &[&json(&logged), &batch]).await.map(drop)
 }
 
 /// The number of a set of handlers, made where it is missing. Most events of a settle have the same,
@@ -200,13 +197,11 @@ async fn set_of(
         return Ok(*id);
     }
     let sql = "SELECT id FROM tidegate_handler_set WHERE handlers = ?";
-    let id: Option<i64> = db.fetch_optional(sql, &[&handlers]).await?;
-    let id = match id {
+    let id = match db.fetch_optional(sql, &[&handlers]).await? {
         Some(id) => id,
         None => {
-            let add = "INSERT INTO tidegate_handler_set (handlers) VALUES (?) RETURNING id";
-            let add = sqlx::query_scalar(add).bind(&handlers);
-            add.fetch_one(db).await?
+            let sql = "INSERT INTO tidegate_handler_set (handlers) VALUES (?) RETURNING id";
+            db.fetch_one(sql, &[&handlers]).await?
         }
     };
     known.insert(handlers, id);
@@ -224,19 +219,10 @@ async fn remember(
          VALUES (?1, ?2, ?3, ?4, ?5, ?6)
          ON CONFLICT (id, handler_id) DO UPDATE
          SET result = ?3, attempts = ?4, error = ?5, updated_at = ?6";
-    db.execute(
-        sql,
-        &[
-            &id,
-            &state.handler,
-            &state.result.as_str(),
-            &i64::from(state.attempts),
-            &state.error,
-            &now,
-        ],
-    )
-    .await?;
-    Ok(())
+    let (handler, error) = (&state.handler, &state.error);
+    let (result, attempts) = (state.result.as_str(), i64::from(state.attempts));
+    let values: [&dyn SqlValue; 6] = [&id, handler, &result, &attempts, error, &now];
+    db.execute(sql, &values).await.map(drop)
 }
 
 impl SettleStatements for SqliteConnection {
@@ -255,33 +241,17 @@ impl SettleStatements for SqliteConnection {
         // Before anything is written: nobody else writes meanwhile.
         let sql = "SELECT EXISTS (SELECT 1 FROM event_inbox WHERE handler_id = ? AND event_id = ?
              AND sub_task IN (SELECT value FROM json_each(?)))";
-        let is_guarded: bool = self
-            .fetch_one(
-                sql,
-                &[
-                    &commit.state.handler,
-                    &commit.event_id.to_string(),
-                    &json(&commit.done),
-                ],
-            )
-            .await?;
-        if is_guarded {
+        let (handler, event_id) = (&commit.state.handler, &commit.event_id);
+        let is_guarded = self.fetch_one(sql, &[handler, event_id, &SqlList(&commit.done)]);
+        if is_guarded.await? {
             return Ok(Recorded::Guarded);
         }
         remember(self, commit.claim.id, &commit.state, now).await?;
         for sub_task in &commit.done {
             let sql = "INSERT INTO event_inbox (handler_id, event_id, sub_task, created_at)
              VALUES (?, ?, ?, ?)";
-            self.execute(
-                sql,
-                &[
-                    &commit.state.handler,
-                    &commit.event_id.to_string(),
-                    sub_task,
-                    &now,
-                ],
-            )
-            .await?;
+            self.execute(sql, &[handler, event_id, sub_task, &now])
+                .await?;
         }
         self.insert(&commit.follow_ups, now).await?;
         Ok(Recorded::Whole)
