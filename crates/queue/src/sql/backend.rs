@@ -19,7 +19,7 @@ use crate::port::Settlement;
 
 /// How the statements of one call are held together.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Access {
+pub(super) enum SqlAccess {
     /// One statement that changes nothing.
     Read,
     /// Several statements that see one moment and change nothing.
@@ -58,7 +58,7 @@ pub(super) trait SqlBackend: fmt::Debug + Send + Sync + 'static {
 
     fn call<T, F>(
         &self,
-        access: Access,
+        access: SqlAccess,
         doing: &'static str,
         call: F,
     ) -> impl Future<Output = Result<T, StoreError>> + Send
@@ -73,7 +73,7 @@ pub(super) trait SqlBackend: fmt::Debug + Send + Sync + 'static {
     fn inbox(&self) -> &str;
 
     /// How these events are published.
-    fn publish_access(&self, events: &[NewEvent]) -> Access;
+    fn publish_access(&self, events: &[NewEvent]) -> SqlAccess;
 
     /// The number that no batch is below, and the last that was seen to be given out.
     fn known_batches(&self) -> (i64, i64);

@@ -17,7 +17,7 @@ use tidegate_core::EventId;
 use tidegate_core::env::Env;
 use tidegate_store::{Postgres, StoreError, StoreTx, sqlx};
 
-use super::backend::{Access, SqlBackend};
+use super::backend::{SqlAccess, SqlBackend};
 use super::claim::ClaimScan;
 use super::connection::{SqlConnection, SqlFuture};
 use crate::QueueError;
@@ -87,7 +87,7 @@ impl SqlBackend for PostgresBackend {
 
     async fn call<T, F>(
         &self,
-        access: Access,
+        access: SqlAccess,
         doing: &'static str,
         call: F,
     ) -> Result<T, StoreError>
@@ -96,10 +96,10 @@ impl SqlBackend for PostgresBackend {
         F: for<'c> FnOnce(&'c mut PgConnection) -> SqlFuture<'c, T> + Send + 'static,
     {
         match access {
-            Access::Read | Access::Write => self.postgres.run(doing, call).await,
-            Access::Transact => self.postgres.transact(doing, call).await,
-            Access::Snapshot => self.postgres.snapshot(doing, call).await,
-            Access::LongSnapshot => self.postgres.long_snapshot(doing, call).await,
+            SqlAccess::Read | SqlAccess::Write => self.postgres.run(doing, call).await,
+            SqlAccess::Transact => self.postgres.transact(doing, call).await,
+            SqlAccess::Snapshot => self.postgres.snapshot(doing, call).await,
+            SqlAccess::LongSnapshot => self.postgres.long_snapshot(doing, call).await,
         }
     }
 
@@ -111,10 +111,10 @@ impl SqlBackend for PostgresBackend {
         &self.inbox
     }
 
-    fn publish_access(&self, events: &[NewEvent]) -> Access {
+    fn publish_access(&self, events: &[NewEvent]) -> SqlAccess {
         match events.len() < publish::COPY_FROM {
-            true => Access::Write,
-            false => Access::Transact,
+            true => SqlAccess::Write,
+            false => SqlAccess::Transact,
         }
     }
 

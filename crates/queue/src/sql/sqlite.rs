@@ -12,7 +12,7 @@ use sqlx::SqliteConnection;
 use tidegate_store::{Sqlite, StoreError, StoreTx, sqlx};
 use tokio::sync::Notify;
 
-use super::backend::{Access, SqlBackend};
+use super::backend::{SqlAccess, SqlBackend};
 use super::claim::ClaimScan;
 use super::connection::SqlFuture;
 use crate::QueueError;
@@ -45,7 +45,7 @@ impl SqlBackend for SqliteBackend {
 
     async fn call<T, F>(
         &self,
-        access: Access,
+        access: SqlAccess,
         doing: &'static str,
         call: F,
     ) -> Result<T, StoreError>
@@ -54,9 +54,9 @@ impl SqlBackend for SqliteBackend {
         F: for<'c> FnOnce(&'c mut SqliteConnection) -> SqlFuture<'c, T> + Send + 'static,
     {
         match access {
-            Access::Read | Access::Snapshot => self.sqlite.read(doing, call).await,
-            Access::LongSnapshot => self.sqlite.long_read(doing, call).await,
-            Access::Write | Access::Transact => self.sqlite.write(doing, call).await,
+            SqlAccess::Read | SqlAccess::Snapshot => self.sqlite.read(doing, call).await,
+            SqlAccess::LongSnapshot => self.sqlite.long_read(doing, call).await,
+            SqlAccess::Write | SqlAccess::Transact => self.sqlite.write(doing, call).await,
         }
     }
 
@@ -68,8 +68,8 @@ impl SqlBackend for SqliteBackend {
         "event_inbox"
     }
 
-    fn publish_access(&self, _events: &[NewEvent]) -> Access {
-        Access::Write
+    fn publish_access(&self, _events: &[NewEvent]) -> SqlAccess {
+        SqlAccess::Write
     }
 
     fn known_batches(&self) -> (i64, i64) {

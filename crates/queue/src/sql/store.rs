@@ -9,7 +9,7 @@ use tidegate_core::books::Account;
 use tidegate_core::env::Clock;
 use tidegate_store::{Store, StoreError, StoreTx, posting, span_ms, sqlx};
 
-use super::backend::{Access, SqlBackend};
+use super::backend::{SqlAccess, SqlBackend};
 use super::claim::{ClaimScan, ClaimStatements, claim};
 use super::columns::{ParkedKeys, REMOVING, not_canceled, not_redriven, unsigned};
 use super::connection::{SqlConnection, SqlFuture};
@@ -51,7 +51,7 @@ impl<B: SqlBackend> SqlQueue<B> {
         i64::try_from(self.clock.now_ms()).unwrap_or(i64::MAX)
     }
 
-    fn call<T, F>(&self, access: Access, doing: &'static str, call: F) -> StoreFuture<'_, T>
+    fn call<T, F>(&self, access: SqlAccess, doing: &'static str, call: F) -> StoreFuture<'_, T>
     where
         T: Send + 'static,
         F: for<'c> FnOnce(&'c mut B::Connection) -> SqlFuture<'c, T> + Send + 'static,
@@ -92,7 +92,7 @@ impl<B: SqlBackend> SqlQueue<B> {
         let (age, until) = (span_ms(retention), self.clock.elapsed() + REMOVING);
         let mut events = 0;
         loop {
-            let round = self.call(Access::Transact, "remove old events", move |db| {
+            let round = self.call(SqlAccess::Transact, "remove old events", move |db| {
                 Box::pin(db.remove_old(age, now))
             });
             let round = round.await?;
@@ -161,7 +161,7 @@ impl<B: SqlBackend> QueueStore for SqlQueue<B> {
                 last_batch: None,
                 taken: Default::default(),
             };
-            let claimed = self.call(Access::Write, "claim events", move |db| {
+            let claimed = self.call(SqlAccess::Write, "claim events", move |db| {
                 Box::pin(claim(db, scan))
             });
             let (claimed, scan) = claimed.await?;
@@ -179,13 +179,13 @@ impl<B: SqlBackend> QueueStore for SqlQueue<B> {
         lease: Duration,
     ) -> StoreFuture<'a, Vec<LeaseId>> {
         let (leases, lease, now) = (leases.to_vec(), span_ms(lease), self.now_ms());
-        self.call(Access::Write, "renew claims", move |db| {
+        self.call(SqlAccess::Write, "renew claims", move |db| {
             Box::pin(db.renew(leases, lease, now))
         })
     }
 
     fn reopen(&self, batch: i64, token: i64) -> StoreFuture<'_, Option<(i64, Vec<i64>)>> {
-        self.call(Access::Write, "reopen a batch", move |db| {
+        self.call(SqlAccess::Write, "reopen a batch", move |db| {
             Box::pin(db.reopen(batch, token))
         })
     }
@@ -206,7 +206,7 @@ impl<B: SqlBackend> QueueStore for SqlQueue<B> {
                 Some(tx) => self.record_in(tx, doing, commit).await?,
                 None => {
                     let (commit, now) = (commit.clone(), self.now_ms());
-                    let recorded = self.call(Access::Write, doing, move |db| {
+                    let recorded = self.call(SqlAccess::Write, doing, move |db| {
                         Box::pin(async move { db.record(&commit, now).await })
                     });
                     recorded.await?
@@ -241,7 +241,7 @@ impl<B: SqlBackend> QueueStore for SqlQueue<B> {
         let sql = sqlx::AssertSqlSafe(sql);
         let Some(tx) = tx else {
             let (handler, sub_task) = (handler.to_owned(), sub_task.to_owned());
-            return self.call(Access::Read, doing, move |db| {
+            return self.call(SqlAccess::Read, doing, move |db| {
                 db.fetch_one(sql, &[&handler, &event, &sub_task])
             });
         };
@@ -255,14 +255,14 @@ impl<B: SqlBackend> QueueStore for SqlQueue<B> {
 
     fn register<'a>(&'a self, handlers: &'a [(String, String)]) -> StoreFuture<'a, ()> {
         let (handlers, now) = (handlers.to_vec(), self.now_ms());
-        self.call(Access::Write, "register handlers", move |db| {
+        self.call(SqlAccess::Write, "register handlers", move |db| {
             Box::pin(db.register(handlers, now))
         })
     }
 
     fn unregister<'a>(&'a self, type_name: &'a str, handler: &'a str) -> StoreFuture<'a, bool> {
         let (type_name, handler) = (type_name.to_owned(), handler.to_owned());
-        self.call(Access::Write, "unregister a handler", move |db| {
+        self.call(SqlAccess::Write, "unregister a handler", move |db| {
             Box::pin(db.unregister(type_name, handler))
         })
     }
@@ -270,7 +270,7 @@ impl<B: SqlBackend> QueueStore for SqlQueue<B> {
     fn registry(&self) -> StoreFuture<'_, Registry> {
         Box::pin(async move {
             let known = self.backend.known_registry();
-            let registry = self.call(Access::Read, "read the registry", |db| {
+            let registry = self.call(SqlAccess::Read, "read the registry", |db| {
                 Box::pin(read_registry(db))
             });
             let registry = registry.await?;
@@ -301,33 +301,33 @@ impl<B: SqlBackend> QueueStore for SqlQueue<B> {
     }
 
     fn read_log(&self, after: i64, limit: u32) -> StoreFuture<'_, LogPage> {
-        self.call(Access::Snapshot, "read the log", move |db| {
+        self.call(SqlAccess::Snapshot, "read the log", move |db| {
             Box::pin(projection::read_log(db, after, i64::from(limit)))
         })
     }
 
     fn has_removed(&self) -> StoreFuture<'_, bool> {
-        self.call(Access::Read, "look for what was removed", |db| {
+        self.call(SqlAccess::Read, "look for what was removed", |db| {
             db.fetch_one(projection::HAS_REMOVED, &[])
         })
     }
 
     fn projection<'a>(&'a self, name: &'a str) -> StoreFuture<'a, i64> {
         let name = name.to_owned();
-        self.call(Access::Read, "read a projection's position", move |db| {
+        self.call(SqlAccess::Read, "read a projection's position", move |db| {
             db.fetch_one(projection::POSITION, &[&name])
         })
     }
 
     fn projections(&self) -> StoreFuture<'_, Vec<(String, i64)>> {
-        self.call(Access::Read, "read the projections", |db| {
+        self.call(SqlAccess::Read, "read the projections", |db| {
             db.fetch_all(projection::POSITIONS, &[])
         })
     }
 
     fn rebuilds<'a>(&'a self, name: &'a str) -> StoreFuture<'a, u64> {
         let name = name.to_owned();
-        self.call(Access::Read, "count rebuilds", move |db| {
+        self.call(SqlAccess::Read, "count rebuilds", move |db| {
             let rebuilds = db.fetch_one(projection::REBUILDS, &[&name]);
             Box::pin(async move { rebuilds.await.map(unsigned) })
         })
@@ -340,7 +340,7 @@ impl<B: SqlBackend> QueueStore for SqlQueue<B> {
         position: i64,
     ) -> StoreFuture<'a, bool> {
         let (of, name, now) = (of.to_owned(), name.to_owned(), self.now_ms());
-        self.call(Access::Transact, "note a position", move |db| {
+        self.call(SqlAccess::Transact, "note a position", move |db| {
             Box::pin(db.note_position(of, name, position, now))
         })
     }
@@ -414,7 +414,7 @@ impl<B: SqlBackend> QueueStore for SqlQueue<B> {
     fn clean(&self, retention: Option<Duration>) -> StoreFuture<'_, Cleaned> {
         Box::pin(async move {
             let now = self.now_ms();
-            let states = self.call(Access::Write, "clean up handler states", move |db| {
+            let states = self.call(SqlAccess::Write, "clean up handler states", move |db| {
                 Box::pin(db.clean_states(now))
             });
             let states = states.await?;
@@ -435,7 +435,7 @@ impl<B: SqlBackend> QueueStore for SqlQueue<B> {
     fn redrive(&self, id: i64) -> StoreFuture<'_, ()> {
         let now = self.now_ms();
         Box::pin(async move {
-            let redriven = self.call(Access::Write, "give an event back", move |db| {
+            let redriven = self.call(SqlAccess::Write, "give an event back", move |db| {
                 Box::pin(db.redrive(id, now))
             });
             if !redriven.await? {
@@ -449,7 +449,7 @@ impl<B: SqlBackend> QueueStore for SqlQueue<B> {
     fn cancel(&self, id: i64) -> StoreFuture<'_, ()> {
         let now = self.now_ms();
         Box::pin(async move {
-            let canceled = self.call(Access::Write, "cancel an event", move |db| {
+            let canceled = self.call(SqlAccess::Write, "cancel an event", move |db| {
                 Box::pin(db.cancel(id, now))
             });
             match canceled.await? {
@@ -461,39 +461,39 @@ impl<B: SqlBackend> QueueStore for SqlQueue<B> {
 
     fn list<'a>(&'a self, filter: &'a EventFilter) -> StoreFuture<'a, Vec<ListedEvent>> {
         let filter = filter.clone();
-        self.call(Access::Read, "list events", move |db| {
+        self.call(SqlAccess::Read, "list events", move |db| {
             Box::pin(inspect::list(db, filter))
         })
     }
 
     fn show(&self, id: i64) -> StoreFuture<'_, Option<ListedEvent>> {
-        self.call(Access::Snapshot, "show an event", move |db| {
+        self.call(SqlAccess::Snapshot, "show an event", move |db| {
             Box::pin(inspect::show(db, id))
         })
     }
 
     fn find(&self, event: EventId) -> StoreFuture<'_, Option<QueueLocation>> {
-        self.call(Access::Snapshot, "find an event", move |db| {
+        self.call(SqlAccess::Snapshot, "find an event", move |db| {
             Box::pin(inspect::find(db, event))
         })
     }
 
     fn stats(&self) -> StoreFuture<'_, QueueStats> {
         let now = self.now_ms();
-        self.call(Access::Snapshot, "count the queue", move |db| {
+        self.call(SqlAccess::Snapshot, "count the queue", move |db| {
             Box::pin(inspect::stats(db, now))
         })
     }
 
     fn account(&self) -> StoreFuture<'_, Account> {
-        self.call(Access::Snapshot, "read the books", |db| {
+        self.call(SqlAccess::Snapshot, "read the books", |db| {
             Box::pin(inspect::account(db))
         })
     }
 
     fn recount(&self) -> StoreFuture<'_, QueueRecount> {
         let now = unsigned(self.now_ms());
-        self.call(Access::LongSnapshot, "count the tables", move |db| {
+        self.call(SqlAccess::LongSnapshot, "count the tables", move |db| {
             Box::pin(inspect::recount(db, now))
         })
     }
