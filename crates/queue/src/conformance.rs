@@ -1,4 +1,4 @@
-//! What every store of the queue must do, and what the queue does on each of them, as rules.
+//! The rules that every store of the queue must keep, and what the queue does on each of them.
 //!
 //! Each rule is a function named as a sentence; [`queue_conformance!`](crate::queue_conformance)
 //! makes one test of each. The same rules run on PostgreSQL, on SQLite and on the model that

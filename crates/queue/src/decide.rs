@@ -1,4 +1,4 @@
-//! What happens to an event after its handlers have spoken.
+//! The next place of an event after its handlers have spoken.
 //!
 //! **Invariant:** an event is finalized only when every registered handler is terminal, or one of
 //! them failed for good and the policy does not wait for the others; otherwise it comes back.
@@ -32,7 +32,7 @@ pub enum OnFatal {
     AwaitOthers,
 }
 
-/// What happens to an event that no handler wants.
+/// The end of an event that no handler wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Unhandled {
@@ -48,9 +48,9 @@ pub enum Unhandled {
 pub struct Policy {
     /// Attempts and waits of a handler.
     pub retry: Retry,
-    /// What a fatal error does to the event.
+    /// The effect of a fatal error on the event.
     pub on_fatal: OnFatal,
-    /// What becomes of events without handlers.
+    /// The end of events without handlers.
     pub unhandled: Unhandled,
 }
 
@@ -68,14 +68,14 @@ impl Default for Policy {
     }
 }
 
-/// What is known of an event when nothing more can be done for it here and now.
+/// The facts of an event when nothing more can be done for it here and now.
 #[derive(Debug)]
 pub struct EventFacts<'a> {
     /// Its type.
     pub type_name: &'a str,
     /// Every handler that is registered for its type, anywhere.
     pub registered: &'a BTreeSet<String>,
-    /// What handlers said, before and now.
+    /// The results of handlers, before and now.
     pub states: &'a [HandlerState],
     /// Whether anything was written down about it before, so that its end must be too.
     pub has_history: bool,
@@ -112,7 +112,7 @@ fn progress(state: Option<&HandlerState>, retry: &Retry) -> Progress {
     }
 }
 
-/// What is thought of an event by the leases of it that ran out.
+/// The suspicion against an event, by the leases of it that ran out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PoisonState {
     /// Nothing: it was one among others.
@@ -130,7 +130,7 @@ pub(crate) fn alone(abandoned: u32) -> u32 {
     abandoned.saturating_sub(POISON_AFTER)
 }
 
-/// What is thought of an event of which so many leases ran out.
+/// The suspicion against an event of which so many leases ran out.
 #[must_use]
 pub(crate) fn poison_state(abandoned: u32, retry: &Retry) -> PoisonState {
     if abandoned < POISON_AFTER {
@@ -142,7 +142,7 @@ pub(crate) fn poison_state(abandoned: u32, retry: &Retry) -> PoisonState {
     }
 }
 
-/// What is written down for a handler that never answered for an event.
+/// The state of a handler that never answered for an event.
 #[must_use]
 pub(crate) fn never_answered(handler: &str, abandoned: u32) -> HandlerState {
     let alone = alone(abandoned);

@@ -4,7 +4,6 @@
 //! and settles what they decided, a batch at a time. Nothing is remembered here that the store does
 //! not know: whoever dies in the middle leaves a lease that runs out.
 
-mod call;
 mod claimer;
 mod ready;
 mod registry_sync;
@@ -15,7 +14,6 @@ mod worker;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::marker::PhantomData;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -24,10 +22,7 @@ use tidegate_core::{Classify, FailureClass};
 
 use crate::decide::Policy;
 use crate::event::QueueEvent;
-use crate::handler::{
-    AnyHandler, ClosureHandler, Context, Delivery, Handled, Handler, RawEvent, TypedClosureHandler,
-    TypedHandler,
-};
+use crate::handler::{AnyHandler, Context, Delivery, Handled, Handler, RawEvent};
 use crate::queue::Queue;
 use crate::{QueueError, limit};
 use state::DispatchState;
@@ -82,9 +77,8 @@ pub struct AlreadyRegistered {
     id: String,
 }
 
-/// What can be wrong with a handler when it is registered.
+/// The reasons to refuse a handler.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum RegisterError {
     /// Its id is taken.
     #[error(transparent)]
@@ -107,7 +101,7 @@ impl Classify for RegisterError {
 pub struct DispatcherBuilder {
     queue: Queue,
     options: DispatcherOptions,
-    handlers: BTreeMap<String, Arc<dyn AnyHandler>>,
+    handlers: BTreeMap<String, AnyHandler>,
 }
 
 impl DispatcherBuilder {
@@ -122,10 +116,16 @@ impl DispatcherBuilder {
     /// # Errors
     /// Its id is taken or cannot be used.
     pub fn register<E: QueueEvent>(self, handler: impl Handler<E>) -> Result<Self, RegisterError> {
-        self.add(Arc::new(TypedHandler {
-            handler,
-            of: PhantomData,
-        }))
+        let (id, handler) = (handler.id().to_owned(), Arc::new(handler));
+        self.register_raw(id, E::TYPE, move |event, context| {
+            let handler = Arc::clone(&handler);
+            Box::pin(async move {
+                match event.delivery() {
+                    Ok(delivery) => handler.handle(&delivery, context).await,
+                    Err(refused) => refused,
+                }
+            })
+        })
     }
 
     /// Adds a closure as the handler `id` of a type.
@@ -141,41 +141,32 @@ impl DispatcherBuilder {
         E: QueueEvent,
         R: Future<Output = Handled> + Send + 'static,
     {
-        self.add(Arc::new(TypedClosureHandler {
-            id: id.into(),
-            act,
-            of: PhantomData,
-        }))
+        let act = Arc::new(act);
+        self.register_raw(id, E::TYPE, move |event, _| {
+            let act = Arc::clone(&act);
+            Box::pin(async move {
+                match event.delivery() {
+                    Ok(delivery) => act(delivery).await,
+                    Err(refused) => refused,
+                }
+            })
+        })
     }
 
     /// Adds a closure that sees the JSON of any event of a type.
     ///
     /// # Errors
     /// The id is taken or cannot be used.
-    pub fn register_raw<F>(
-        self,
+    pub fn register_raw(
+        mut self,
         id: impl Into<String>,
         type_name: impl Into<String>,
-        act: F,
-    ) -> Result<Self, RegisterError>
-    where
-        F: for<'a> Fn(
-                &'a RawEvent<'a>,
-                &'a mut Context,
-            ) -> std::pin::Pin<Box<dyn Future<Output = Handled> + Send + 'a>>
-            + Send
-            + Sync
-            + 'static,
-    {
-        self.add(Arc::new(ClosureHandler {
-            id: id.into(),
-            type_name: type_name.into(),
-            act,
-        }))
-    }
-
-    fn add(mut self, handler: Arc<dyn AnyHandler>) -> Result<Self, RegisterError> {
-        let id = handler.id().to_owned();
+        act: impl for<'a> Fn(&'a RawEvent<'a>, &'a mut Context) -> BoxFuture<'a, Handled>
+        + Send
+        + Sync
+        + 'static,
+    ) -> Result<Self, RegisterError> {
+        let (id, type_name) = (id.into(), type_name.into());
         // Ids are joined by commas and colons in lanes.
         if id.is_empty() || id.contains([',', ':', '"', '\\']) || id.chars().any(char::is_control) {
             return Err(RegisterError::Name(QueueError::InvalidName {
@@ -185,10 +176,15 @@ impl DispatcherBuilder {
             }));
         }
         limit::check("handler id", &id, limit::MAX_HANDLER_ID)?;
-        limit::check("event type", handler.type_name(), limit::MAX_TYPE)?;
+        limit::check("event type", &type_name, limit::MAX_TYPE)?;
         if self.handlers.contains_key(&id) {
             return Err(AlreadyRegistered { id }.into());
         }
+        let handler = AnyHandler {
+            id: id.clone(),
+            type_name,
+            act: Box::new(act),
+        };
         self.handlers.insert(id, handler);
         Ok(self)
     }
@@ -198,8 +194,8 @@ impl DispatcherBuilder {
     pub fn build(self, env: &Env) -> Dispatcher {
         let mut mine: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
         for handler in self.handlers.values() {
-            let of_type = mine.entry(handler.type_name().to_owned()).or_default();
-            of_type.insert(handler.id().to_owned());
+            let of_type = mine.entry(handler.type_name.clone()).or_default();
+            of_type.insert(handler.id.clone());
         }
         let env = env.fork("dispatcher");
         let entropy = env.entropy.fork("backoff");
@@ -223,18 +219,18 @@ impl fmt::Debug for DispatcherBuilder {
     }
 }
 
-/// What the tasks of a dispatcher share.
+/// The state that the tasks of a dispatcher share.
 struct Shared {
     queue: Queue,
     options: DispatcherOptions,
-    handlers: BTreeMap<String, Arc<dyn AnyHandler>>,
+    handlers: BTreeMap<String, AnyHandler>,
     mine: BTreeMap<String, BTreeSet<String>>,
     state: Mutex<DispatchState>,
     signals: state::DispatchSignals,
     env: Env,
 }
 
-/// What a dispatcher did.
+/// The work that a dispatcher did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DispatchReport {
     /// Events claimed.
@@ -252,9 +248,9 @@ pub struct DispatchReport {
 pub struct DispatcherHealth {
     /// Whether it takes new work.
     pub is_up: bool,
-    /// What is wrong, if something is.
+    /// The problem, if there is one.
     pub problem: Option<String>,
-    /// What class that is of. After a System failure of a handler the dispatcher takes no work any
+    /// The class of the problem. After a System failure of a handler the dispatcher takes no work any
     /// more: mend what is wrong, and start another.
     pub class: Option<FailureClass>,
 }
@@ -277,7 +273,7 @@ impl DispatcherHandle {
         self.shared.state().health()
     }
 
-    /// What it did so far.
+    /// The work that it did so far.
     #[must_use]
     pub fn report(&self) -> DispatchReport {
         self.shared.state().report

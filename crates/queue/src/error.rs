@@ -1,11 +1,10 @@
-//! What can go wrong with the queue as a whole.
+//! The errors of the queue as a whole.
 
 use tidegate_core::{Classify, Code, EventId, Failure, FailureClass};
 use tidegate_store::{OUTCOME_UNKNOWN, StoreError};
 
 /// An operation of the queue that did not work.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum QueueError {
     /// The database beneath.
     #[error("the queue's store failed")]
@@ -13,7 +12,7 @@ pub enum QueueError {
     /// No answer came, and it may or may not have happened.
     #[error("no answer while trying to {doing}; the outcome is unknown")]
     OutcomeUnknown {
-        /// What was being done.
+        /// The call that got no answer.
         doing: &'static str,
     },
     /// No event has this number.
@@ -44,7 +43,7 @@ pub enum QueueError {
         id: i64,
         /// Where it is.
         state: &'static str,
-        /// What should have been done.
+        /// The change that was asked for.
         wanted: &'static str,
     },
     /// A value has no JSON form.
@@ -71,11 +70,11 @@ pub enum QueueError {
     /// A name that cannot be used.
     #[error("{what} `{name}` cannot be used: {why}")]
     InvalidName {
-        /// What was being named.
+        /// The thing that was being named.
         what: &'static str,
         /// The name.
         name: String,
-        /// What is wrong with it.
+        /// The reason.
         why: &'static str,
     },
     /// Retention has removed events that a rebuild would need.
@@ -89,7 +88,7 @@ pub enum QueueError {
     /// A text that is longer than its limit.
     #[error("{what} has {bytes} bytes; {limit} are allowed")]
     TooLong {
-        /// What it is.
+        /// The thing that is too long.
         what: &'static str,
         /// How long it is.
         bytes: usize,
@@ -108,74 +107,67 @@ impl QueueError {
     /// Whether it may have been carried out all the same: the answer is what got lost.
     #[must_use]
     pub fn may_have_happened(&self) -> bool {
-        match self {
-            Self::Store(error) => error.may_have_happened(),
-            Self::OutcomeUnknown { .. } => true,
-            Self::RegistryChanged
-            | Self::UnknownEvent { .. }
-            | Self::Busy { .. }
-            | Self::SideEffectExists { .. }
-            | Self::WrongState { .. }
-            | Self::Encode { .. }
-            | Self::UnknownProjection { .. }
-            | Self::ProjectionRuns { .. }
-            | Self::InvalidName { .. }
-            | Self::EventsRemoved { .. }
-            | Self::TooLong { .. }
-            | Self::ForeignTransaction => false,
+        if let Self::Store(error) = self {
+            return error.may_have_happened();
         }
+        matches!(self, Self::OutcomeUnknown { .. })
     }
-}
 
-impl QueueError {
     /// The code by which people and metrics know it.
     #[must_use]
     pub fn code(&self) -> Code {
-        Code::from_static(match self {
-            Self::Store(error) => return error.code(),
-            Self::OutcomeUnknown { .. } => "store.timeout",
-            Self::UnknownEvent { .. } => "queue.unknown",
-            Self::Busy { .. } => "queue.busy",
-            Self::WrongState { .. } => "queue.wrong-state",
-            Self::Encode { .. } => "queue.payload",
-            Self::UnknownProjection { .. } => "projection.unknown",
-            Self::ProjectionRuns { .. } => "projection.runs",
-            Self::EventsRemoved { .. } => "projection.removed",
-            Self::InvalidName { .. } | Self::TooLong { .. } => "usage.name",
-            Self::SideEffectExists { .. } | Self::RegistryChanged | Self::ForeignTransaction => {
-                "internal"
-            }
-        })
+        self.facts().0
     }
 
-    /// What to do about it, for people.
+    /// The way out of it, for people.
     #[must_use]
     pub fn hint(&self) -> Option<&'static str> {
-        match self {
-            Self::Store(error) => error.hint(),
-            Self::OutcomeUnknown { .. } => Some(OUTCOME_UNKNOWN),
-            Self::UnknownEvent { .. } => Some(
+        self.facts().2
+    }
+
+    /// Its code, its class, and the way out of it.
+    fn facts(&self) -> (Code, FailureClass, Option<&'static str>) {
+        use FailureClass::{Permanent, Transient};
+        let (code, class, hint) = match self {
+            Self::Store(error) => return (error.code(), error.class(), error.hint()),
+            Self::OutcomeUnknown { .. } => ("store.timeout", Transient, OUTCOME_UNKNOWN),
+            Self::UnknownEvent { .. } => (
+                "queue.unknown",
+                Permanent,
                 "`tidegate queue ls` lists what waits, `ls --status completed` the log; retention removes \
                  events for good, and `tidegate audit` names one that was lost",
             ),
-            Self::Busy { .. } => Some("wait until its handlers have ended, or its lease has"),
-            Self::UnknownProjection { .. } => {
-                Some("`tidegate projection ls` lists all projections")
-            }
-            Self::ProjectionRuns { .. } => Some(
+            Self::Busy { .. } => (
+                "queue.busy",
+                Transient,
+                "wait until its handlers have ended, or its lease has",
+            ),
+            Self::WrongState { .. } => ("queue.wrong-state", Permanent, ""),
+            Self::Encode { .. } => ("queue.payload", Permanent, ""),
+            Self::UnknownProjection { .. } => (
+                "projection.unknown",
+                Permanent,
+                "`tidegate projection ls` lists all projections",
+            ),
+            Self::ProjectionRuns { .. } => (
+                "projection.runs",
+                Transient,
                 "stop the process that runs it first; its leadership ends after `queue.projection.lease`",
             ),
-            Self::EventsRemoved { .. } => {
-                Some("`--partial` builds it from the events that are left")
-            }
-            Self::WrongState { .. }
-            | Self::Encode { .. }
-            | Self::InvalidName { .. }
-            | Self::TooLong { .. }
-            | Self::SideEffectExists { .. }
-            | Self::RegistryChanged
-            | Self::ForeignTransaction => None,
-        }
+            Self::EventsRemoved { .. } => (
+                "projection.removed",
+                Permanent,
+                "`--partial` builds it from the events that are left",
+            ),
+            Self::InvalidName { .. } | Self::TooLong { .. } => ("usage.name", Permanent, ""),
+            Self::SideEffectExists { .. } | Self::RegistryChanged => ("internal", Transient, ""),
+            Self::ForeignTransaction => ("internal", Permanent, ""),
+        };
+        (
+            Code::from_static(code),
+            class,
+            (!hint.is_empty()).then_some(hint),
+        )
     }
 }
 
@@ -197,21 +189,6 @@ impl From<QueueError> for Failure {
 
 impl Classify for QueueError {
     fn class(&self) -> FailureClass {
-        match self {
-            Self::Store(error) => error.class(),
-            Self::OutcomeUnknown { .. }
-            | Self::Busy { .. }
-            | Self::SideEffectExists { .. }
-            | Self::ProjectionRuns { .. }
-            | Self::RegistryChanged => FailureClass::Transient,
-            Self::UnknownEvent { .. }
-            | Self::WrongState { .. }
-            | Self::Encode { .. }
-            | Self::UnknownProjection { .. }
-            | Self::InvalidName { .. }
-            | Self::EventsRemoved { .. }
-            | Self::TooLong { .. }
-            | Self::ForeignTransaction => FailureClass::Permanent,
-        }
+        self.facts().1
     }
 }

@@ -24,7 +24,7 @@ pub trait QueueEvent: Serialize + DeserializeOwned + Send + Sync + 'static {
     /// The name it has in the tables. Changing it orphans what was published under the old one.
     const TYPE: &'static str;
 
-    /// What orders it: events of one key are handled one after the other, in the order in which
+    /// Its key: events of one key are handled one after the other, in the order in which
     /// they were published.
     fn key(&self) -> Option<String> {
         None
@@ -39,7 +39,7 @@ pub struct NewEvent {
     pub event_id: EventId,
     /// Its type.
     pub type_name: String,
-    /// What orders it.
+    /// Its key; events of one key are handled in order.
     pub key: Option<String>,
     /// Its JSON.
     pub payload: String,
@@ -116,7 +116,7 @@ pub(crate) fn headers_text(headers: &BTreeMap<String, String>) -> Option<String>
     (!headers.is_empty()).then(|| serde_json::to_string(headers).unwrap_or_default())
 }
 
-/// Headers from the tables. Whoever writes rows by SQL may put anything there: values that are no
+/// Headers from the tables. A program that writes rows by SQL may put anything there: values that are no
 /// text are kept in their JSON form.
 pub(crate) fn headers_of(text: Option<&str>) -> BTreeMap<String, String> {
     let Some(text) = text else {

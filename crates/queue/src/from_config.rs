@@ -69,7 +69,7 @@ impl DispatcherOptions {
     /// ```
     ///
     /// # Errors
-    /// What cannot be used, at its place in the file.
+    /// A value cannot be used; the problem names its place in the file.
     pub fn from_config(config: &Config) -> Result<Self, Box<Problem>> {
         let raw = read(config)?;
         let RawRetry {
@@ -105,7 +105,7 @@ impl ProjectorOptions {
     /// The section `queue`.
     ///
     /// # Errors
-    /// What cannot be used, at its place in the file.
+    /// A value cannot be used; the problem names its place in the file.
     pub fn from_config(config: &Config) -> Result<Self, Box<Problem>> {
         let raw = read(config)?;
         Ok(Self {
@@ -120,7 +120,7 @@ impl UpkeepOptions {
     /// The section `queue`.
     ///
     /// # Errors
-    /// What cannot be used, at its place in the file.
+    /// A value cannot be used; the problem names its place in the file.
     pub fn from_config(config: &Config) -> Result<Self, Box<Problem>> {
         let raw = read(config)?;
         Ok(Self {

@@ -2,10 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::future::Future;
-use std::marker::PhantomData;
-use std::pin::Pin;
 use std::sync::Arc;
 
+use tidegate_core::env::BoxFuture;
 use tidegate_core::{Classify, Code, EventId, EventIds, Failure, FailureClass};
 
 use crate::event::{NewEvent, QueueEvent};
@@ -13,7 +12,7 @@ use crate::port::{ClaimedEvent, HandlerCommit, HandlerState, QueueStore};
 use crate::tx::Tx;
 use crate::{QueueError, limit};
 
-/// What a handler says of an event.
+/// The answer of a handler for an event.
 #[derive(Debug)]
 #[must_use = "an event without a result is handled again"]
 pub enum Handled {
@@ -30,7 +29,7 @@ impl From<Failure> for Handled {
     fn from(failure: Failure) -> Self {
         match failure.class {
             FailureClass::Permanent => Self::UnrecoverableError(failure),
-            // What is not about this event may be mended by the next time.
+            // A failure that is not about this event may be gone by the next time.
             FailureClass::Transient | FailureClass::System => Self::TransientError(failure),
         }
     }
@@ -49,7 +48,7 @@ impl From<QueueError> for Handled {
 /// Handles events of one type.
 ///
 /// It may be called more than once for one event: after a crash, a lease that ran out, or an answer
-/// that was lost. What it does through its [`Context`] happens once.
+/// that was lost. Its effects through the [`Context`] happen once.
 pub trait Handler<E: QueueEvent>: Send + Sync + 'static {
     /// Its name, unique among all handlers of all processes.
     fn id(&self) -> &str;
@@ -79,7 +78,7 @@ pub struct Delivery<E> {
     pub created_ms: i64,
 }
 
-/// What a handler can do so that it happens exactly once, together with its result.
+/// The effects of a handler that happen exactly once, together with its result.
 ///
 /// Nothing of it happens before the handler returns [`Handled::Success`]; then all of it commits in
 /// one transaction with the result, and only if the claim still holds.
@@ -193,137 +192,21 @@ impl std::fmt::Debug for Context {
     }
 }
 
-type Call<'a> = Pin<Box<dyn Future<Output = Handled> + Send + 'a>>;
+/// The work of a handler with an event.
+type Act =
+    dyn for<'a> Fn(&'a RawEvent<'a>, &'a mut Context) -> BoxFuture<'a, Handled> + Send + Sync;
 
-/// A handler without its type.
-pub(crate) trait AnyHandler: Send + Sync {
-    fn id(&self) -> &str;
-    fn type_name(&self) -> &str;
-    fn call<'a>(
-        &'a self,
-        event: &'a ClaimedEvent,
-        attempt: u32,
-        context: &'a mut Context,
-    ) -> Call<'a>;
-}
-
-pub(crate) struct TypedHandler<E, H> {
-    pub(crate) handler: H,
-    pub(crate) of: PhantomData<fn() -> E>,
-}
-
-impl<E: QueueEvent, H: Handler<E>> AnyHandler for TypedHandler<E, H> {
-    fn id(&self) -> &str {
-        self.handler.id()
-    }
-
-    fn type_name(&self) -> &str {
-        E::TYPE
-    }
-
-    fn call<'a>(
-        &'a self,
-        event: &'a ClaimedEvent,
-        attempt: u32,
-        context: &'a mut Context,
-    ) -> Call<'a> {
-        Box::pin(async move {
-            match delivery(event, attempt) {
-                Ok(delivery) => self.handler.handle(&delivery, context).await,
-                Err(refused) => refused,
-            }
-        })
-    }
-}
-
-/// A handler that is a closure over the raw payload.
-pub(crate) struct ClosureHandler<F> {
+/// A handler without the type of its events.
+pub(crate) struct AnyHandler {
     pub(crate) id: String,
     pub(crate) type_name: String,
-    pub(crate) act: F,
-}
-
-impl<F> AnyHandler for ClosureHandler<F>
-where
-    F: for<'a> Fn(&'a RawEvent<'a>, &'a mut Context) -> Call<'a> + Send + Sync,
-{
-    fn id(&self) -> &str {
-        &self.id
-    }
-
-    fn type_name(&self) -> &str {
-        &self.type_name
-    }
-
-    fn call<'a>(
-        &'a self,
-        event: &'a ClaimedEvent,
-        attempt: u32,
-        context: &'a mut Context,
-    ) -> Call<'a> {
-        Box::pin(async move {
-            let raw = RawEvent { event, attempt };
-            (self.act)(&raw, context).await
-        })
-    }
-}
-
-/// A handler that is a closure over a typed event.
-pub(crate) struct TypedClosureHandler<E, F> {
-    pub(crate) id: String,
-    pub(crate) act: F,
-    pub(crate) of: PhantomData<fn() -> E>,
-}
-
-impl<E, F, R> AnyHandler for TypedClosureHandler<E, F>
-where
-    E: QueueEvent,
-    F: Fn(Delivery<E>) -> R + Send + Sync + 'static,
-    R: Future<Output = Handled> + Send + 'static,
-{
-    fn id(&self) -> &str {
-        &self.id
-    }
-
-    fn type_name(&self) -> &str {
-        E::TYPE
-    }
-
-    fn call<'a>(&'a self, event: &'a ClaimedEvent, attempt: u32, _: &'a mut Context) -> Call<'a> {
-        Box::pin(async move {
-            match delivery(event, attempt) {
-                Ok(delivery) => (self.act)(delivery).await,
-                Err(refused) => refused,
-            }
-        })
-    }
-}
-
-/// The event with its type. The same bytes never become readable, so trying again would be for
-/// nothing.
-fn delivery<E: QueueEvent>(event: &ClaimedEvent, attempt: u32) -> Result<Delivery<E>, Handled> {
-    let decoded = serde_json::from_str::<E>(&event.payload).map_err(|error| {
-        let code = Code::from_static("schema.invalid");
-        let text = format!(
-            "event of type `{}` is not readable: {error}",
-            event.type_name
-        );
-        Handled::from(Failure::permanent(code, text).with_source(error))
-    })?;
-    Ok(Delivery {
-        event: decoded,
-        event_id: event.claim.event_id,
-        number: event.claim.id,
-        attempt,
-        headers: event.headers.clone(),
-        created_ms: event.created_ms,
-    })
+    pub(crate) act: Box<Act>,
 }
 
 /// An event as it stands in the table, for handlers of any type.
 #[derive(Debug)]
 pub struct RawEvent<'a> {
-    event: &'a ClaimedEvent,
+    pub(crate) event: &'a ClaimedEvent,
     /// How often this handler was called for it, this time included.
     pub attempt: u32,
 }
@@ -357,5 +240,25 @@ impl RawEvent<'_> {
     #[must_use]
     pub fn headers(&self) -> &BTreeMap<String, String> {
         &self.event.headers
+    }
+
+    /// The event with its type. The same bytes never become readable, so trying again would be for
+    /// nothing.
+    pub(crate) fn delivery<E: QueueEvent>(&self) -> Result<Delivery<E>, Handled> {
+        let event = self.event;
+        let decoded = serde_json::from_str::<E>(&event.payload).map_err(|error| {
+            let code = Code::from_static("schema.invalid");
+            let type_name = &event.type_name;
+            let text = format!("event of type `{type_name}` is not readable: {error}");
+            Handled::from(Failure::permanent(code, text).with_source(error))
+        })?;
+        Ok(Delivery {
+            event: decoded,
+            event_id: event.claim.event_id,
+            number: event.claim.id,
+            attempt: self.attempt,
+            headers: event.headers.clone(),
+            created_ms: event.created_ms,
+        })
     }
 }

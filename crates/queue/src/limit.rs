@@ -1,7 +1,7 @@
-//! What may be how long.
+//! Limits on the length of texts.
 //!
 //! Keys, types and handler ids stand in indexes, and PostgreSQL takes no more than about 2,700 bytes
-//! into a row of one. What would be refused only when an event is settled is refused where it comes
+//! into a row of one. A text that would be refused only when an event is settled is refused where it comes
 //! in: there it is one caller's error, later it would be in the way of everybody's events.
 
 use crate::QueueError;
@@ -21,7 +21,7 @@ pub const MAX_LANE: usize = 2_000;
 /// The longest name of a projection's table, in bytes: PostgreSQL cuts names after 63, and the table
 /// of a rebuild has nine more.
 pub const MAX_TABLE: usize = 54;
-/// What is kept of an error's text, in bytes; the rest is cut, and the text says so.
+/// The longest text of an error that is kept, in bytes; the rest is cut, and the text says so.
 pub const MAX_ERROR: usize = 8 * 1_024;
 
 /// Whether a text can stand in the tables under a limit.

@@ -36,7 +36,7 @@ use crate::{QueueError, limit};
 use state::ModelState;
 pub use tx::ModelTx;
 
-/// What becomes of one call.
+/// The fate of one call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CallFault {
     /// It works.
@@ -105,7 +105,7 @@ impl QueueModel {
             .cloned()
     }
 
-    /// What is wrong with the queue right now, beyond what the books say; for checks after each
+    /// Problems of the queue right now, beyond what the books say; for checks after each
     /// step of a simulation.
     #[must_use]
     pub fn problems(&self) -> Vec<String> {
@@ -131,8 +131,8 @@ impl QueueModel {
         script(doing)
     }
 
-    /// One call: what the script says, then the whole of it at once.
-    fn call<'a, T: Send + 'a>(
+    /// One call: the fault that the script gives it, then the whole of it at once.
+    fn try_call<'a, T: Send + 'a>(
         &'a self,
         doing: &'static str,
         act: impl FnOnce(&mut ModelState, i64) -> Result<T, QueueError> + Send + 'a,
@@ -142,10 +142,8 @@ impl QueueModel {
             match fault {
                 CallFault::None | CallFault::LoseAnswer => {}
                 CallFault::Refuse => {
-                    return Err(QueueError::Store(tidegate_store::StoreError::of(
-                        doing,
-                        tidegate_store::sqlx::Error::PoolTimedOut,
-                    )));
+                    let refused = tidegate_store::sqlx::Error::PoolTimedOut;
+                    return Err(tidegate_store::StoreError::of(doing, refused).into());
                 }
                 CallFault::Delay(span) => self.clock.sleep(span).await,
                 CallFault::Hang => {
@@ -155,13 +153,20 @@ impl QueueModel {
             }
             let now = self.now_ms();
             let answer = act(&mut self.lock(), now);
-            match fault {
-                CallFault::LoseAnswer => Err(QueueError::OutcomeUnknown { doing }),
-                CallFault::None | CallFault::Refuse | CallFault::Delay(_) | CallFault::Hang => {
-                    answer
-                }
+            if fault == CallFault::LoseAnswer {
+                return Err(QueueError::OutcomeUnknown { doing });
             }
+            answer
         })
+    }
+
+    /// The same for a call that the model itself never refuses.
+    fn call<'a, T: Send + 'a>(
+        &'a self,
+        doing: &'static str,
+        act: impl FnOnce(&mut ModelState, i64) -> T + Send + 'a,
+    ) -> StoreFuture<'a, T> {
+        self.try_call(doing, |state, now| Ok(act(state, now)))
     }
 }
 
@@ -173,7 +178,7 @@ impl fmt::Debug for QueueModel {
 
 impl QueueStore for QueueModel {
     fn publish<'a>(&'a self, events: &'a [NewEvent]) -> StoreFuture<'a, Vec<i64>> {
-        self.call("publish", |state, now| {
+        self.try_call("publish", |state, now| {
             limit::check_events(events)?;
             Ok(state.publish(events, now))
         })
@@ -193,11 +198,11 @@ impl QueueStore for QueueModel {
 
     fn begin(&self) -> StoreFuture<'_, Tx> {
         let tx = ModelTx::new(self.clone());
-        self.call("begin", |_, _| Ok(Tx::Model(tx)))
+        self.call("begin", |_, _| Tx::Model(tx))
     }
 
     fn claim<'a>(&'a self, request: &'a ClaimRequest) -> StoreFuture<'a, Claimed> {
-        self.call("claim", |state, now| Ok(state.claim(request, now)))
+        self.call("claim", |state, now| state.claim(request, now))
     }
 
     fn renew<'a>(
@@ -206,16 +211,16 @@ impl QueueStore for QueueModel {
         lease: Duration,
     ) -> StoreFuture<'a, Vec<LeaseId>> {
         self.call("renew", move |state, now| {
-            Ok(state.renew(leases, now, span_ms(lease)))
+            state.renew(leases, now, span_ms(lease))
         })
     }
 
     fn reopen(&self, batch: i64, token: i64) -> StoreFuture<'_, Option<(i64, Vec<i64>)>> {
-        self.call("reopen", move |state, _| Ok(state.reopen(batch, token)))
+        self.call("reopen", move |state, _| state.reopen(batch, token))
     }
 
     fn settle<'a>(&'a self, settlement: &'a Settlement) -> StoreFuture<'a, Vec<i64>> {
-        self.call("settle", |state, now| {
+        self.try_call("settle", |state, now| {
             let version = state.registry.version;
             if settlement.registry.is_some_and(|by| by != version) {
                 return Err(QueueError::RegistryChanged);
@@ -231,7 +236,7 @@ impl QueueStore for QueueModel {
                 Some(tx) => Some(tx.model().ok_or(QueueError::ForeignTransaction)?.take()),
                 None => None,
             };
-            let recorded = self.call("record", |state, now| state.record(commit, pending, now));
+            let recorded = self.try_call("record", |state, now| state.record(commit, pending, now));
             let is_ours = recorded.await?;
             if is_ours && !commit.follow_ups.is_empty() {
                 self.wake();
@@ -248,24 +253,21 @@ impl QueueStore for QueueModel {
         sub_task: &'a str,
     ) -> StoreFuture<'a, bool> {
         let key = (handler.to_owned(), event, sub_task.to_owned());
-        self.call("is_done", move |state, _| Ok(state.inbox.contains(&key)))
+        self.call("is_done", move |state, _| state.inbox.contains(&key))
     }
 
     fn register<'a>(&'a self, handlers: &'a [(String, String)]) -> StoreFuture<'a, ()> {
-        self.call("register", |state, _| {
-            state.register(handlers);
-            Ok(())
-        })
+        self.call("register", |state, _| state.register(handlers))
     }
 
     fn unregister<'a>(&'a self, type_name: &'a str, handler: &'a str) -> StoreFuture<'a, bool> {
         self.call("unregister", |state, _| {
-            Ok(state.unregister(type_name, handler))
+            state.unregister(type_name, handler)
         })
     }
 
     fn registry(&self) -> StoreFuture<'_, Registry> {
-        self.call("registry", |state, _| Ok(state.registry.clone()))
+        self.call("registry", |state, _| state.registry.clone())
     }
 
     fn acquire_leadership<'a>(
@@ -275,7 +277,7 @@ impl QueueStore for QueueModel {
         span: Duration,
     ) -> StoreFuture<'a, Option<Leadership>> {
         self.call("acquire_leadership", move |state, now| {
-            Ok(state.acquire_leadership(name, now, now + span_ms(span)))
+            state.acquire_leadership(name, now, now + span_ms(span))
         })
     }
 
@@ -285,42 +287,42 @@ impl QueueStore for QueueModel {
         span: Duration,
     ) -> StoreFuture<'a, bool> {
         self.call("renew_leadership", move |state, now| {
-            Ok(state.renew_leadership(leadership, now + span_ms(span)))
+            state.renew_leadership(leadership, now + span_ms(span))
         })
     }
 
     fn sequence(&self, limit: u32) -> StoreFuture<'_, u64> {
-        self.call("sequence", move |state, _| Ok(state.sequence(limit)))
+        self.call("sequence", move |state, _| state.sequence(limit))
     }
 
     fn read_log(&self, after: i64, limit: u32) -> StoreFuture<'_, LogPage> {
         self.call("read_log", move |state, _| {
-            Ok(state.read_log(after, i64::from(limit)))
+            state.read_log(after, i64::from(limit))
         })
     }
 
     fn has_removed(&self) -> StoreFuture<'_, bool> {
         self.call("has_removed", |state, _| {
-            Ok(state.books.removed().delivered != 0)
+            state.books.removed().delivered != 0
         })
     }
 
     fn projection<'a>(&'a self, name: &'a str) -> StoreFuture<'a, i64> {
         self.call("projection", |state, _| {
-            Ok(state.projections.get(name).copied().unwrap_or(0))
+            state.projections.get(name).copied().unwrap_or(0)
         })
     }
 
     fn projections(&self) -> StoreFuture<'_, Vec<(String, i64)>> {
         self.call("projections", |state, _| {
             let all = state.projections.iter();
-            Ok(all.map(|(name, at)| (name.clone(), *at)).collect())
+            all.map(|(name, at)| (name.clone(), *at)).collect()
         })
     }
 
     fn rebuilds<'a>(&'a self, name: &'a str) -> StoreFuture<'a, u64> {
         self.call("rebuilds", |state, _| {
-            Ok(state.rebuilds.get(name).copied().unwrap_or(0))
+            state.rebuilds.get(name).copied().unwrap_or(0)
         })
     }
 
@@ -332,12 +334,12 @@ impl QueueStore for QueueModel {
     ) -> StoreFuture<'a, bool> {
         self.call("note_position", move |state, _| {
             if !state.projections.contains_key(of) {
-                return Ok(false);
+                return false;
             }
             let noted = state.projections.entry(name.to_owned());
             let noted = noted.or_insert(position);
             *noted = position.min(*noted);
-            Ok(true)
+            true
         })
     }
 
@@ -353,7 +355,7 @@ impl QueueStore for QueueModel {
             let mut tx = tx;
             let pending = tx.model().ok_or(QueueError::ForeignTransaction)?.take();
             let advanced = self.call("advance", |state, now| {
-                Ok(state.advance(pending, leadership, name, (from, to), now))
+                state.advance(pending, leadership, name, (from, to), now)
             });
             advanced.await
         })
@@ -367,7 +369,7 @@ impl QueueStore for QueueModel {
     ) -> StoreFuture<'a, bool> {
         self.call("forget_projection", move |state, _| {
             if leadership.is_some_and(|leadership| !state.holds(leadership)) {
-                return Ok(false);
+                return false;
             }
             for name in names {
                 state.projections.remove(name);
@@ -376,7 +378,7 @@ impl QueueStore for QueueModel {
             for table in tables {
                 state.tables.remove(&format!("{table}__rebuild"));
             }
-            Ok(true)
+            true
         })
     }
 
@@ -389,46 +391,46 @@ impl QueueStore for QueueModel {
         marks: &'a [String],
     ) -> StoreFuture<'a, bool> {
         self.call("swap", |state, _| {
-            Ok(state.swap(leadership, name, shadow, tables, marks))
+            state.swap(leadership, name, shadow, tables, marks)
         })
     }
 
     fn clean(&self, retention: Option<Duration>) -> StoreFuture<'_, Cleaned> {
         self.call("clean", move |state, now| {
-            Ok(state.clean(retention.map(|retention| now - span_ms(retention)), now))
+            state.clean(retention.map(|retention| now - span_ms(retention)), now)
         })
     }
 
     fn redrive(&self, id: i64) -> StoreFuture<'_, ()> {
-        self.call("redrive", move |state, now| state.redrive(id, now))
+        self.try_call("redrive", move |state, now| state.redrive(id, now))
     }
 
     fn cancel(&self, id: i64) -> StoreFuture<'_, ()> {
-        self.call("cancel", move |state, now| state.cancel(id, now))
+        self.try_call("cancel", move |state, now| state.cancel(id, now))
     }
 
     fn list<'a>(&'a self, filter: &'a EventFilter) -> StoreFuture<'a, Vec<ListedEvent>> {
-        self.call("list", |state, _| Ok(state.list(filter)))
+        self.call("list", |state, _| state.list(filter))
     }
 
     fn show(&self, id: i64) -> StoreFuture<'_, Option<ListedEvent>> {
-        self.call("show", move |state, _| Ok(state.show(id)))
+        self.call("show", move |state, _| state.show(id))
     }
 
     fn find(&self, event: EventId) -> StoreFuture<'_, Option<QueueLocation>> {
-        self.call("find", move |state, _| Ok(state.find(event)))
+        self.call("find", move |state, _| state.find(event))
     }
 
     fn stats(&self) -> StoreFuture<'_, QueueStats> {
-        self.call("stats", |state, now| Ok(state.stats(now)))
+        self.call("stats", |state, now| state.stats(now))
     }
 
     fn account(&self) -> StoreFuture<'_, Account> {
-        self.call("account", |state, _| Ok(state.account()))
+        self.call("account", |state, _| state.account())
     }
 
     fn recount(&self) -> StoreFuture<'_, QueueRecount> {
-        self.call("recount", |state, _| Ok(state.recount()))
+        self.call("recount", |state, _| state.recount())
     }
 
     fn wake(&self) {

@@ -8,7 +8,7 @@
 //! the same transaction. A claim is a lease on an event and moves nothing: an event that is claimed
 //! stays where it was in the books, and is shown as in flight while the lease is held.
 //!
-//! What an implementation must keep is written as rules in the module `conformance`, a feature.
+//! The module `conformance`, behind the feature `model`, holds the rules that an implementation must keep.
 
 mod claim;
 mod listing;
@@ -41,13 +41,13 @@ use crate::QueueError;
 use crate::event::NewEvent;
 use crate::tx::Tx;
 
-/// What a [`QueueStore`] answers with.
+/// The answer of a [`QueueStore`].
 pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, QueueError>> + Send + 'a>>;
 
 /// A fenced right to do something alone for a while.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Leadership {
-    /// What it is a right to.
+    /// The work that it is a right to.
     pub name: String,
     /// Larger than that of every owner before.
     pub token: i64,
@@ -131,8 +131,8 @@ pub trait QueueStore: Send + Sync + fmt::Debug {
         span: Duration,
     ) -> StoreFuture<'a, bool>;
 
-    /// Gives positions to events that were finalized since; at most `limit` groups of them. Whoever
-    /// calls it holds the sequencer's leadership; should two call it all the same, one of them fails.
+    /// Gives positions to events that were finalized since; at most `limit` groups of them. The
+    /// caller holds the sequencer's leadership; should two call it all the same, one of them fails.
     fn sequence(&self, limit: u32) -> StoreFuture<'_, u64>;
 
     /// Events of the log above position `after`, in the order of positions.
@@ -204,7 +204,7 @@ pub trait QueueStore: Send + Sync + fmt::Debug {
     fn redrive(&self, id: i64) -> StoreFuture<'_, ()>;
 
     /// Ends an event that nobody handles just now, as completed with errors; also one whose lease is
-    /// over. Whoever had it settles nothing of it any more.
+    /// over. Its owner settles nothing of it any more.
     fn cancel(&self, id: i64) -> StoreFuture<'_, ()>;
 
     /// Events of the queue or of its log, oldest first.
@@ -217,7 +217,7 @@ pub trait QueueStore: Send + Sync + fmt::Debug {
     /// that is not finalized, else the last.
     fn find(&self, event: EventId) -> StoreFuture<'_, Option<QueueLocation>>;
 
-    /// Numbers for gauges. What it costs does not grow with what waits.
+    /// Numbers for gauges. Their cost does not grow with the backlog.
     fn stats(&self) -> StoreFuture<'_, QueueStats>;
 
     /// How many events are where: the books, with what is claimed shown as in flight.

@@ -25,10 +25,10 @@ pub use request::{ProjectionState, Rebuild};
 pub(crate) use run::{GROUPS, SEQUENCER};
 pub use run::{Projector, ProjectorOptions};
 
-/// What the name of a table ends with while it is rebuilt.
+/// The end of a table's name while it is rebuilt.
 const REBUILD: &str = "__rebuild";
 
-/// What the queue has in the database under other names than `tidegate_…`.
+/// The tables and views of the queue with other names than `tidegate_…`.
 const OURS: [&str; 6] = [
     "event_queue",
     "event_log",
@@ -41,9 +41,9 @@ const OURS: [&str; 6] = [
 /// Which tables a projection writes to: those that readers see, or those that are being rebuilt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Target {
-    /// What readers see.
+    /// The tables that readers see.
     Live,
-    /// What will be swapped in.
+    /// The tables that will be swapped in.
     Rebuild,
 }
 
@@ -58,7 +58,7 @@ impl Target {
     }
 }
 
-/// What a projection answers with.
+/// The answer of a projection.
 pub type Applied<'a> = Pin<Box<dyn Future<Output = Result<(), Failure>> + Send + 'a>>;
 
 type Create = dyn for<'a> Fn(&'a mut Tx, Target) -> Applied<'a> + Send + Sync;
@@ -100,12 +100,15 @@ impl Projection {
     /// A projection of this name.
     pub fn builder(name: impl Into<String>) -> ProjectionBuilder {
         ProjectionBuilder {
-            name: name.into(),
-            tables: Vec::new(),
-            batch_size: 200,
-            timeout: None,
-            create: Arc::new(|_, _| Box::pin(async { Ok(()) })),
-            apply: None,
+            projection: Self {
+                name: name.into(),
+                tables: Vec::new(),
+                batch_size: 200,
+                timeout: None,
+                create: Arc::new(|_, _| Box::pin(async { Ok(()) })),
+                apply: Arc::new(|_, _, _| Box::pin(async { Ok(()) })),
+            },
+            has_apply: false,
         }
     }
 
@@ -125,31 +128,27 @@ impl fmt::Debug for Projection {
 /// A projection in the making.
 #[must_use = "a builder does nothing by itself"]
 pub struct ProjectionBuilder {
-    name: String,
-    tables: Vec<String>,
-    batch_size: u32,
-    timeout: Option<Duration>,
-    create: Arc<Create>,
-    apply: Option<Arc<Apply>>,
+    projection: Projection,
+    has_apply: bool,
 }
 
 impl ProjectionBuilder {
     /// Adds a table that a rebuild swaps.
     pub fn table(mut self, table: impl Into<String>) -> Self {
-        self.tables.push(table.into());
+        self.projection.tables.push(table.into());
         self
     }
 
     /// Positions read at once.
     pub fn batch_size(mut self, batch_size: u32) -> Self {
-        self.batch_size = batch_size.max(1);
+        self.projection.batch_size = batch_size.max(1);
         self
     }
 
     /// How long one batch, or making its tables, may take; where nothing is said, as long as the
-    /// projector's options say. What takes longer is taken back and tried again.
+    /// projector's options say. A longer batch is rolled back and retried.
     pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = Some(timeout);
+        self.projection.timeout = Some(timeout);
         self
     }
 
@@ -158,7 +157,7 @@ impl ProjectionBuilder {
         mut self,
         create: impl for<'a> Fn(&'a mut Tx, Target) -> Applied<'a> + Send + Sync + 'static,
     ) -> Self {
-        self.create = Arc::new(create);
+        self.projection.create = Arc::new(create);
         self
     }
 
@@ -171,7 +170,8 @@ impl ProjectionBuilder {
         + Sync
         + 'static,
     ) -> Self {
-        self.apply = Some(Arc::new(apply));
+        self.projection.apply = Arc::new(apply);
+        self.has_apply = true;
         self
     }
 
@@ -185,28 +185,25 @@ impl ProjectionBuilder {
             name: name.to_owned(),
             why,
         };
-        if self.name.is_empty() || self.name.contains('#') {
-            return Err(refuse(
-                "projection",
-                &self.name,
-                "it is empty or holds a `#`",
-            ));
+        let Projection { name, tables, .. } = &self.projection;
+        if name.is_empty() || name.contains('#') {
+            return Err(refuse("projection", name, "it is empty or holds a `#`"));
         }
         // The names stand in SQL as they are.
         let is_plain = |table: &str| {
             let is_word = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_';
             !table.is_empty() && table.bytes().all(is_word)
         };
-        if let Some(table) = self.tables.iter().find(|table| !is_plain(table)) {
+        if let Some(table) = tables.iter().find(|table| !is_plain(table)) {
             let why = "lowercase letters, digits and `_` are allowed";
             return Err(refuse("table", table, why));
         }
-        for (n, table) in self.tables.iter().enumerate() {
+        for (n, table) in tables.iter().enumerate() {
             if table.starts_with("tidegate_") || OURS.contains(&table.as_str()) {
                 let why = "it is a table of the queue, which a swap would drop";
                 return Err(refuse("table", table, why));
             }
-            if self.tables[..n].contains(table) {
+            if tables[..n].contains(table) {
                 return Err(refuse("table", table, "it is named twice"));
             }
             crate::limit::check("table", table, crate::limit::MAX_TABLE)?;
@@ -215,27 +212,16 @@ impl ProjectionBuilder {
                 return Err(refuse("table", table, why));
             }
         }
-        let Some(apply) = self.apply else {
-            return Err(refuse(
-                "projection",
-                &self.name,
-                "it does nothing with events",
-            ));
-        };
-        Ok(Projection {
-            name: self.name,
-            tables: self.tables,
-            batch_size: self.batch_size,
-            timeout: self.timeout,
-            create: self.create,
-            apply,
-        })
+        if !self.has_apply {
+            return Err(refuse("projection", name, "it does nothing with events"));
+        }
+        Ok(self.projection)
     }
 }
 
 impl fmt::Debug for ProjectionBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ProjectionBuilder({})", self.name)
+        write!(f, "ProjectionBuilder({})", self.projection.name)
     }
 }
 

@@ -50,7 +50,7 @@ pub struct Queue {
     lease: Duration,
 }
 
-/// What is left to do after publishing in a transaction of one's own: telling the dispatchers, once
+/// The wake-up that is due after publishing in a transaction of one's own: it tells the dispatchers, once
 /// it is committed. Forgetting it costs time and no event, because polling finds it.
 #[must_use = "call `wake` after the commit, or the events wait for the next poll"]
 #[derive(Debug)]
@@ -265,7 +265,7 @@ impl Queue {
         let settlement = Settlement {
             registry: None,
             transitions: transitions.collect(),
-            // Whoever polls by hand may settle in any order; a batch ends with its last event.
+            // A caller that polls by hand may settle in any order; a batch ends with its last event.
             finished: events.iter().map(|event| event.claim.lease).collect(),
         };
         self.store.settle(&settlement).await

@@ -1,4 +1,4 @@
-//! What the tables hold, beside what the books say that they hold.
+//! The contents of the tables, beside what the books say that they hold.
 //!
 //! A store tells of each event where its tables have it ([`FoundRows`]); where the event is follows from
 //! that alone, so that the three stores cannot differ in it. An event that is nowhere is missing; one
@@ -20,14 +20,14 @@ use crate::sql::COMPONENT;
 /// Events that are nowhere and are remembered by their id; of more than these the sums tell.
 const REMEMBERED: usize = 1_000;
 
-/// What the tables hold, and what the books say that they hold.
+/// The contents of the tables, and what the books say that they hold.
 #[derive(Debug)]
 pub struct QueueRecount {
     /// The books.
     pub books: Books,
-    /// What was found in the tables.
+    /// The events that were found in the tables.
     pub found: Books,
-    /// What the books have and the tables do not.
+    /// The events that the books have and the tables do not.
     pub missing: Vec<Discrepancy>,
     /// How many of what was found are claimed, by the place that they are claimed from.
     claimed: BTreeMap<Place, i64>,
@@ -147,7 +147,7 @@ impl Count {
     }
 }
 
-/// What is missing, with the ids of events whose payload is there and that are nowhere.
+/// The missing events, with the ids of those whose payload is there and that are nowhere.
 ///
 /// Sums name one event per bucket and place. Where just one more place of a bucket is short, what
 /// else is nowhere was there, and can be named however many there are.

@@ -1,37 +1,45 @@
 //! The queue's SQL: the two real stores.
 //!
-//! Both keep the tables that `docs/formats/sql.md` describes. All SQL of the queue is here. Each store's
-//! `impl QueueStore` says for every call which kind of transaction it is; the files below it hold the
-//! statements. Decisions that need no statement are made once: `claim`, `columns`, `decode`, `stats`.
+//! Both keep the tables that `docs/formats/sql.md` describes. All SQL of the queue is here. The calls of the
+//! port are written once, in `store`: each says how its statements are held together. The modules `claim`,
+//! `settle`, `maintain`, `projection` and `inspect` hold the Rust that both databases share, and one trait
+//! each for the statements that differ. The modules below `postgres` and `sqlite` implement these traits.
+//! `connection` runs a statement on either database.
 //!
 //! PostgreSQL does some steps in functions of `queue-1.postgres.sql`, where one round trip or one lock must
 //! hold them together. SQLite has no functions, and does them in Rust.
 //!
 //! | step | SQL function | Rust, PostgreSQL | Rust, SQLite |
 //! |---|---|---|---|
-//! | claim what is fresh | `tidegate_claim`, with `tidegate_stretches`, `tidegate_late`, `tidegate_looked` | `postgres::claim::fresh` | `sqlite::claim::fresh` |
-//! | take over a batch that ran out | `tidegate_take_over` | `postgres::claim::take_over` | `sqlite::claim::reclaim_expired` |
-//! | claim rows that are due | none | `postgres::claim::rows` | `sqlite::claim::rows` |
-//! | find events behind an earlier one of their key | `tidegate_blocked` | `postgres::claim::read` | `sqlite::claim::blocked` |
-//! | let the next event of a key go | `tidegate_release` | `postgres::claim::reclaim_expired`, `postgres::settle` | `sqlite::claim::release` |
-//! | find what is open in a batch | `tidegate_remaining` | `postgres::claim::reopen`, `postgres::settle` | `sqlite::claim::remaining` |
+//! | claim what is fresh | `tidegate_claim`, with `tidegate_stretches`, `tidegate_late`, `tidegate_looked` | `claim_fresh` | `claim_fresh` |
+//! | take over a batch that ran out | `tidegate_take_over` | `take_over` | `take_over` |
+//! | claim rows that are due | none | `claim_rows` | `claim_rows` |
+//! | find events behind an earlier one of their key | `tidegate_blocked` | `blocked` | `blocked` |
+//! | let the next event of a key go | `tidegate_release` | `postgres::claim::release` | `sqlite::claim::release` |
+//! | find what is open in a batch | `tidegate_remaining` | `reopen`, `postgres::settle` | `sqlite::claim::remaining` |
 //! | find what was settled before | `tidegate_settled` | `postgres::settle::settle_batch` | `sqlite::settle::settled` |
-//! | compare the registry | `tidegate_registry` | `postgres::settle` | `sqlite::held::registry_version` |
+//! | compare the registry | `tidegate_registry` | `postgres::settle` | `maintain::registry_version` |
 //! | settle | none | `postgres::settle::settle_batch`, `postgres::settle::rows` | `sqlite::settle::settle` |
-//! | register handlers | `tidegate_register` | `postgres::maintain::register` | `sqlite::maintain::register` |
-//! | give an event back | `tidegate_give_back` | `postgres::maintain::redrive` | `sqlite::maintain::redrive` |
-//! | cancel an event | `tidegate_cancel` | `PostgresQueue::cancel` | `sqlite::maintain::cancel` |
+//! | register handlers | `tidegate_register` | `register` | `register` |
+//! | give an event back | `tidegate_give_back` | `redrive` | `redrive` |
+//! | cancel an event | `tidegate_cancel` | `cancel` | `cancel` |
 //! | give positions | none | `postgres::projection::sequence` | `sqlite::projection::sequence` |
-//! | remove old events | none | `postgres::maintain::remove_old` | `sqlite::maintain::remove_old` |
+//! | remove old events | none | `remove_old` | `remove_old` |
 
+mod backend;
 mod claim;
 mod columns;
+mod connection;
 mod decode;
+mod inspect;
 mod leadership;
+mod maintain;
 mod postgres;
 mod projection;
+mod settle;
 mod sqlite;
 mod stats;
+mod store;
 mod tally;
 
 use std::sync::Arc;
@@ -41,8 +49,12 @@ use tidegate_core::env::Env;
 use tidegate_store::migrate::{self, Migration};
 use tidegate_store::{Dialect, Store, StoreError, sqlx};
 
-pub use postgres::PostgresQueue;
-pub use sqlite::SqliteQueue;
+#[cfg(feature = "model")]
+pub(crate) use columns::{canceled, not_canceled, not_redriven};
+use postgres::PostgresBackend;
+use settle::SettleStatements;
+use sqlite::SqliteBackend;
+use store::SqlQueue;
 pub use tally::{TallyRow, read_tally, tally};
 
 use crate::event::NewEvent;
@@ -51,16 +63,6 @@ use crate::{QueueError, limit};
 
 /// The name under which the books and the migrations of the queue stand.
 pub const COMPONENT: &str = "queue";
-
-/// What came of recording a result.
-enum Recorded {
-    /// All of it stands, once it is committed.
-    Whole,
-    /// The claim did not hold any more.
-    Nothing,
-    /// Another event of the same id has done one of the side effects meanwhile.
-    Guarded,
-}
 
 /// The tables of the queue.
 pub const MIGRATIONS: &[Migration] = &[Migration {
@@ -124,7 +126,7 @@ pub async fn publish_on_sqlite(
     now_ms: i64,
 ) -> Result<Vec<i64>, QueueError> {
     limit::check_events(events)?;
-    let published = sqlite::insert(connection, events, now_ms).await;
+    let published = connection.insert(events, now_ms).await;
     published.map_err(|error| StoreError::of("publish events", error).into())
 }
 
@@ -133,8 +135,14 @@ pub async fn publish_on_sqlite(
 /// # Errors
 /// The database is away.
 pub async fn queue_store(store: Store, env: &Env) -> Result<Arc<dyn QueueStore>, QueueError> {
-    Ok(match store {
-        Store::Postgres(postgres) => Arc::new(PostgresQueue::new(postgres, env).await?),
-        Store::Sqlite(sqlite) => Arc::new(SqliteQueue::new(sqlite)),
+    Ok(match &store {
+        Store::Postgres(postgres) => {
+            let backend = PostgresBackend::new(postgres.clone(), env).await?;
+            Arc::new(SqlQueue::new(backend, store, Arc::clone(&env.clock)))
+        }
+        Store::Sqlite(sqlite) => {
+            let backend = SqliteBackend::new(sqlite.clone());
+            Arc::new(SqlQueue::new(backend, store, Arc::clone(&env.clock)))
+        }
     })
 }

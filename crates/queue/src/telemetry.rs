@@ -21,7 +21,7 @@ pub mod names {
     pub const PROCESSING: &str = "event_queue_processing_seconds";
     /// From publishing to being claimed for the first time.
     pub const PICKUP: &str = "event_queue_pickup_seconds";
-    /// What handlers said.
+    /// The results of handlers.
     pub const RESULTS: &str = "event_queue_results_total";
     /// Handler states that are kept.
     pub const STATES: &str = "event_queue_handler_states";
@@ -100,7 +100,7 @@ pub(crate) fn stats(stats: &QueueStats) {
     depth("PROCESSING", stats.processing);
     metrics::gauge!(names::OLDEST, "component" => COMPONENT).set(stats.oldest_age_seconds);
     metrics::gauge!(names::STATES, "component" => COMPONENT).set(stats.handler_states as f64);
-    // What is being rebuilt, or asked for, is not what readers see.
+    // Readers do not see a rebuild that is under way or asked for.
     let shown = stats.lag.iter().filter(|(name, _)| !name.contains('#'));
     for (name, lag) in shown {
         let labels = [("component", COMPONENT.to_owned()), ("name", name.clone())];

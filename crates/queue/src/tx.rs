@@ -21,20 +21,12 @@ pub enum Tx {
 impl Tx {
     /// The connection, when the database is PostgreSQL.
     pub fn postgres(&mut self) -> Option<&mut PgConnection> {
-        match self {
-            Self::Sql(tx) => tx.postgres(),
-            #[cfg(feature = "model")]
-            Self::Model(_) => None,
-        }
+        self.sql().ok()?.postgres()
     }
 
     /// The connection, when the database is SQLite.
     pub fn sqlite(&mut self) -> Option<&mut SqliteConnection> {
-        match self {
-            Self::Sql(tx) => tx.sqlite(),
-            #[cfg(feature = "model")]
-            Self::Model(_) => None,
-        }
+        self.sql().ok()?.sqlite()
     }
 
     /// The tables of the model.
@@ -46,10 +38,9 @@ impl Tx {
         }
     }
 
-    /// How long one call in it may take.
-    pub(crate) fn limit(&self) -> Result<tidegate_store::CallLimit, QueueError> {
+    pub(crate) fn sql(&mut self) -> Result<&mut tidegate_store::StoreTx, QueueError> {
         match self {
-            Self::Sql(tx) => Ok(tx.limit()),
+            Self::Sql(tx) => Ok(tx),
             #[cfg(feature = "model")]
             Self::Model(_) => Err(QueueError::ForeignTransaction),
         }

@@ -28,7 +28,7 @@ async fn lives(
         let act = move |event: Delivery<Placed>| {
             let n = event.event.n;
             let dying = Arc::clone(&dying);
-            // What a dead process still begins is nobody's business.
+            // The work that a dead process still begins does not count.
             if !dying.load(Ordering::Relaxed) {
                 seen.add("one", n);
             }
@@ -169,7 +169,7 @@ pub async fn what_was_abandoned_twice_is_handed_out_one_at_a_time(world: &World)
     };
     let none = world.store.claim(&request).await.unwrap().events;
     assert!(none.is_empty(), "{none:?}");
-    // What waits otherwise comes with it.
+    // Other events that wait come with it.
     let fresh = world.publish("a", 1).await[0];
     let first = abandon(world, 9).await;
     assert_eq!(counts(&first), [(1, 2), (fresh, 0)]);

@@ -18,9 +18,9 @@ use crate::{
 /// An event of the rules.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Placed {
-    /// What tells it from others.
+    /// The number that tells it from others.
     pub n: u32,
-    /// What orders it.
+    /// Its key; events of one key are handled in order.
     pub key: Option<String>,
 }
 
@@ -60,7 +60,7 @@ pub fn quick() -> DispatcherOptions {
         lease: super::LONG,
         handler_timeout: super::LONG,
         stop_timeout: super::LONG,
-        // What was given back is found soon, also by whoever looked in the same millisecond.
+        // A released event is found soon, also by a claimer that looked in the same millisecond.
         rescue_interval: Duration::from_millis(100),
         policy: Policy {
             retry: Retry {
@@ -475,7 +475,7 @@ impl Handler<Placed> for Ship {
     }
 }
 
-/// What a handler published and guarded happens with its success, and only then.
+/// The events and guards of a handler happen with its success, and only then.
 pub async fn q16_follow_ups_come_with_the_success(world: &World) {
     let queue = world.queue();
     let calls = Calls::default();

@@ -68,7 +68,7 @@ pub async fn a_retry_may_wait_for_ever(world: &World) {
     world.audit().await;
 }
 
-/// What is to be kept for ever is not removed, and the clean-up does the rest of its work.
+/// Events that are kept for ever are not removed, and the clean-up does the rest of its work.
 pub async fn a_retention_may_have_no_end(world: &World) {
     world.publish("a", 3).await;
     let claimed = world.claim(3, LONG).await;

@@ -51,7 +51,7 @@ async fn settle(world: &World, transitions: Vec<Transition>) -> Vec<i64> {
     world.store.settle(&settlement).await.unwrap()
 }
 
-/// What the first and the second claim say, and whether the first is settled first.
+/// The outcomes of the first and the second claim, and whether the first is settled first.
 type Disagreement = (Disposition, Disposition, bool);
 
 /// Every way in which two claims can disagree, and the order they come in.

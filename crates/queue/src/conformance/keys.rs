@@ -6,7 +6,7 @@ use super::operators::failed;
 use super::{LONG, World, completed, numbers};
 use crate::port::{Disposition, Lane};
 
-/// What was given up on and is given back is handled one after the other, in its order, however it is
+/// Dead letters that are given back are handled one after the other, in their order, however they are
 /// given back.
 pub async fn what_is_given_back_keeps_the_order_of_its_key(world: &World) {
     let mut ids = Vec::new();
@@ -27,7 +27,7 @@ pub async fn what_is_given_back_keeps_the_order_of_its_key(world: &World) {
     world.audit().await;
 }
 
-/// What is given back waits for a later event of its key that is being handled, as one of a batch or by a
+/// A redriven event waits for a later event of its key that is being handled, as one of a batch or by a
 /// row of its own.
 pub async fn what_is_given_back_waits_for_whoever_is_at_work_on_its_key(world: &World) {
     let first = world.publish_keyed("a", "k").await;

@@ -221,7 +221,7 @@ pub async fn a_lost_release_is_found_among_many_parked_keys(world: &World) {
     world.audit().await;
 }
 
-/// What PostgreSQL cannot keep is refused everywhere, and says which header it is.
+/// A header that PostgreSQL cannot keep is refused everywhere, and the error names it.
 pub async fn a_header_with_a_zero_byte_is_refused(world: &World) {
     for (name, value) in [("trace", "a\0b"), ("tr\0ace", "b")] {
         let mut event = world.event("a");

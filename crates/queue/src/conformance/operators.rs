@@ -142,7 +142,7 @@ pub async fn a_waiting_event_can_be_canceled(world: &World) {
     world.audit().await;
 }
 
-/// What waits behind a canceled event of its key goes on at once.
+/// An event behind a canceled one of its key goes on at once.
 pub async fn canceling_an_event_releases_its_key(world: &World) {
     let first = world.publish_keyed("a", "k").await;
     let second = world.publish_keyed("a", "k").await;
@@ -460,7 +460,7 @@ pub async fn handlers_are_registered_and_unregistered(world: &World) {
     assert_eq!(claimed.registry, second.version);
 }
 
-/// What waits for a handler that is unregistered does not wait any more: whoever knows the type
+/// An event that waits for an unregistered handler does not wait any more: a process that knows the type
 /// brings it to its end.
 pub async fn what_waited_for_an_unregistered_handler_is_brought_to_its_end(world: &World) {
     let both = [("a", "one"), ("a", "two")].map(|(t, h)| (t.to_owned(), h.to_owned()));

@@ -379,7 +379,7 @@ pub async fn q21_a_rebuild_that_is_asked_for_is_done_by_whoever_runs_the_project
             "{refused:?}"
         );
     }
-    // What readers see is spoiled; only a rebuild mends it.
+    // The live table is spoiled; only a rebuild mends it.
     let mut tx = world.store.begin().await.unwrap();
     add(&mut tx, Target::Live, 3).await.unwrap();
     tx.commit().await.unwrap();
@@ -398,7 +398,7 @@ pub async fn q21_a_rebuild_that_is_asked_for_is_done_by_whoever_runs_the_project
     one.stop().await;
     two.stop().await;
     running.stop().await;
-    // Whoever has the leadership is the only one who could serve it.
+    // Only the owner of the leadership could serve it.
     while world
         .store
         .acquire_leadership("projection.counting", "tester", super::LONG)

@@ -17,7 +17,7 @@ async fn leadership(world: &World, owner: &str, span: Duration) -> Leadership {
     taken.await.unwrap().unwrap()
 }
 
-/// Whoever lost the leadership drops nothing of what the next one builds, and what was not built to its end is
+/// A process that lost the leadership drops nothing that the next one builds, and an unfinished rebuild is
 /// not swapped in.
 pub async fn a_rebuild_is_touched_only_by_whoever_has_its_turn(world: &World) {
     let tables = [TABLE.to_owned()];
@@ -117,7 +117,7 @@ pub async fn a_step_from_another_position_comes_to_nothing(world: &World) {
         assert!(!step(from, 600).await, "from {from}");
         assert_eq!(store.projection("counting").await.unwrap(), 500);
     }
-    // Whoever reads the next page has begun by now.
+    // The reader of the next page has begun by now.
     let names = ["counting".to_owned()];
     let forgotten = store.forget_projection(None, &names, &[]).await;
     assert!(forgotten.unwrap());
@@ -203,7 +203,7 @@ pub async fn a_request_is_served_only_from_a_log_that_is_whole(world: &World) {
     projecting.stop().await;
 }
 
-/// Whoever asks for a rebuild has written that down when it is told so, whatever others do who ask for the
+/// A request for a rebuild is durable when the caller is told so, whatever others do who ask for the
 /// same; and what is asked for in spite of removed events stays so.
 pub async fn a_request_is_written_down_for_everybody_who_asks(world: &World) {
     let store = &world.store;
@@ -297,7 +297,7 @@ pub async fn a_rebuild_that_failed_leaves_nothing_behind(world: &World) {
     assert_eq!(cleaned.events, 20);
 }
 
-/// What a process that died has left of a rebuild that nobody asks for goes when the projection is run:
+/// The rest of a rebuild that nobody asks for, left by a dead process, goes when the projection is run:
 /// retention would wait for it for ever.
 pub async fn what_is_left_of_a_rebuild_that_nobody_makes_is_dropped(world: &World) {
     seen(world, 0..5).await;
@@ -335,7 +335,7 @@ pub async fn a_projection_that_was_forgotten_and_is_rebuilt_by_hand_is_whole_aga
     }
 }
 
-/// Whoever asks for a rebuild while the projection is forgotten is refused, or forgotten with it.
+/// A request for a rebuild while the projection is forgotten is refused, or forgotten with it.
 pub async fn a_request_beside_a_forgetting_leaves_nothing_behind(world: &World) {
     let store = &world.store;
     let queue = world.queue();

@@ -115,7 +115,7 @@ pub async fn a01_a_recount_finds_every_event_wherever_it_is(world: &World) {
     world.store.cancel(waiting[1]).await.unwrap();
     let account = agreed(world).await;
     assert_eq!((account.queued, account.dead_lettered), (2, 3));
-    // What retention takes away is in the books as removed.
+    // Events that retention takes away are in the books as removed.
     world.store.sequence(100).await.unwrap();
     world.wait(Duration::from_millis(20)).await;
     let cleaned = world.store.clean(Some(Duration::from_millis(1))).await;

@@ -37,7 +37,7 @@ pub async fn q06_finalizing_moves_an_event_to_the_log(world: &World) {
         handlers: None,
     };
     assert_eq!(world.settle(&claimed[..1], &completed()).await, [0_i64; 0]);
-    // What is left of the batch stays claimed, although it was called finished.
+    // The rest of the batch stays claimed, although it was called finished.
     let status = world.store.show(ids[0]).await.unwrap().unwrap().status;
     assert_eq!(status, QueueStatus::Completed);
     world.audit().await;
@@ -163,7 +163,7 @@ pub async fn q07_a_stale_claim_renews_and_records_nothing(world: &World) {
     world.audit().await;
 }
 
-/// What handlers said is there at the next attempt, and cleaned up after the event completed.
+/// The results of handlers are there at the next attempt, and cleaned up after the event completed.
 pub async fn q09_handler_states_are_kept_and_cleaned_up(world: &World) {
     let ids = world.publish("a", 1).await;
     let claimed = world.claim(1, LONG).await;

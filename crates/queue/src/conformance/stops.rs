@@ -169,7 +169,7 @@ pub async fn a_dispatcher_that_is_dropped_calls_no_more_handlers(world: &World) 
     }
     assert!(!handle.health().is_up, "nobody works any more");
     drop(handle);
-    // Whoever could call a handler has let go of it.
+    // Every task that could call a handler has let go of it.
     world.until(async || calls.is_mine_alone()).await;
     assert!(called() < 40, "it went on without anybody to settle");
 }

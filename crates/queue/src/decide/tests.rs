@@ -176,7 +176,7 @@ fn a_handler_that_is_unregistered_after_an_error_did_not_succeed() {
         panic!("{kept:?}");
     };
     assert!(lane.wanted.is_empty() && after > Duration::ZERO);
-    // Whoever was done stays done.
+    // A handler that was done stays done.
     let ended = decided(&[], &states[1..], Finalize, None);
     assert!(matches!(ended, Disposition::Finalize { errors, .. } if errors.is_empty()));
     // One that failed for good has failed.
@@ -280,7 +280,7 @@ proptest! {
                 prop_assert!(registered.is_empty() || !lane.wanted.is_empty());
                 let is_wanted = |h: &String| registered.contains(h) && !succeeded(h);
                 prop_assert!(lane.wanted.iter().all(is_wanted));
-                // Whoever is wanted is also called by the process that has it.
+                // A handler that is wanted is also called by the process that has it.
                 for handler in &lane.wanted {
                     let mine = BTreeSet::from([handler.clone()]);
                     prop_assert_eq!(to_call(&mine, &states, &policy.retry).len(), 1);

@@ -21,7 +21,7 @@ pub(super) async fn claim(shared: &Shared) {
     }
     let mut schedule = PollSchedule::new(shared);
     let mut failures = 0_u32;
-    while !shared.state().is_stopping() {
+    while !shared.state().is_stopping {
         let room = room(shared);
         if room == 0 {
             tokio::select! {
@@ -34,11 +34,11 @@ pub(super) async fn claim(shared: &Shared) {
         let request = schedule.request(shared, room);
         // Not cut short by the stop: what it claims is given back at once, and would otherwise wait
         // for the end of its lease.
-        shared.state().begin_claim();
+        shared.state().is_claiming = true;
         let claimed = shared.queue.store().claim(&request).await;
         schedule.note(&claimed);
         let taken = take(shared, claimed).await;
-        shared.state().end_claim();
+        shared.state().is_claiming = false;
         shared.signals.outcome.notify_one();
         match taken {
             Ok(0) => {
@@ -67,12 +67,12 @@ pub(super) async fn claim(shared: &Shared) {
 /// Writes our handlers into the registry; says no when the stop came first.
 async fn register(shared: &Shared) -> bool {
     let mut failures = 0_u32;
-    while !shared.state().is_stopping() {
+    while !shared.state().is_stopping {
         match registry_sync::register(shared).await {
             Ok(registry) => {
                 let mut state = shared.state();
                 state.registry = registry;
-                state.clear_failure();
+                state.problem = None;
                 return true;
             }
             Err(error) => {
@@ -150,7 +150,7 @@ impl PollSchedule {
         }
     }
 
-    /// Whoever left one batch behind may have left more, which are not to wait for the next look.
+    /// A process that left one batch behind may have left more, which are not to wait for the next look.
     fn note(&mut self, claimed: &Result<Claimed, QueueError>) {
         let is_poison = |event: &ClaimedEvent| event.abandoned >= POISON_AFTER;
         if let Ok(claimed) = claimed {
@@ -177,14 +177,14 @@ async fn take(shared: &Shared, claimed: Result<Claimed, QueueError>) -> Result<u
     }
     let known = {
         let mut state = shared.state();
-        state.clear_failure();
+        state.problem = None;
         state.add(claimed.events, claimed.is_isolated);
         state.registry.version
     };
     if count > 0 {
         shared.signals.work.notify_waiters();
     }
-    // They are ours whatever comes of this look. What is decided by an older registry is decided again
+    // They are ours whatever comes of this look. An event decided by an older registry is decided again
     // when it is settled.
     if claimed.registry != known
         && claimed.registry != 0
@@ -195,7 +195,7 @@ async fn take(shared: &Shared, claimed: Result<Claimed, QueueError>) -> Result<u
     Ok(count)
 }
 
-/// What ended a wait.
+/// The reason that a wait ended.
 #[derive(PartialEq, Eq)]
 enum Woken {
     /// Rows may be due, which are not to wait for the next look at rows.
@@ -216,9 +216,7 @@ async fn wait(shared: &Shared, limit: Duration) -> Woken {
 }
 
 async fn failed(shared: &Shared, error: &QueueError, failures: u32) {
-    shared
-        .state()
-        .record_failure(error.class(), error.to_string());
+    shared.state().problem = Some((error.class(), error.to_string()));
     tracing::warn!(%error, failures, "claiming events failed; retrying");
     let pause = shared
         .options

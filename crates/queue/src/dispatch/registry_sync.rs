@@ -7,7 +7,7 @@ use crate::{QueueError, limit};
 /// Writes our handlers into the registry, and reads it.
 pub(super) async fn register(shared: &Shared) -> Result<Registry, QueueError> {
     let all = shared.handlers.values();
-    let all = all.map(|handler| (handler.type_name().to_owned(), handler.id().to_owned()));
+    let all = all.map(|handler| (handler.type_name.clone(), handler.id.clone()));
     let all: Vec<(String, String)> = all.collect();
     let store = shared.queue.store();
     limit::check_lanes(&store.registry().await?, &all)?;

@@ -12,7 +12,7 @@ use crate::{QueueError, limit};
 /// Who is named where no handler failed, but the store refused what they said.
 const STORE: &str = "store";
 
-/// How long a part of a batch waits for the rest. What is finished and not settled is handled again
+/// How long a part of a batch waits for the rest. A finished event that is not settled is handled again
 /// after a crash, so it is short.
 const LINGER: Duration = Duration::from_millis(3);
 /// The pause after a settle that failed.
@@ -25,7 +25,7 @@ pub(super) async fn settle(shared: &Shared, workers: &mut Workers) {
             (
                 state.has_whole(),
                 state.has_outcomes(),
-                state.is_stopping(),
+                state.is_stopping,
                 state.is_idle(),
             )
         };
@@ -166,7 +166,7 @@ async fn one_by_one(shared: &Shared, key: LeaseId, transitions: Vec<Transition>)
     }
 }
 
-/// What becomes of an event whose result the store refuses for good: trying again would call its
+/// The end of an event whose result the store refuses for good: trying again would call its
 /// handlers for ever, so it ends among the dead letters, with the reason, and can be given back from
 /// there. None where that is what was refused.
 fn refused(one: Transition, error: &QueueError) -> Option<Transition> {
@@ -227,7 +227,7 @@ async fn reopen(
             // It was settled whole, or is somebody else's: either way there is nothing to do.
             Ok(None) => break,
             // Either our token is the newest or the next one is; and the next one may as well be
-            // that of somebody who took the batch over. What is left comes back when the lease
+            // that of somebody who took the batch over. The rest comes back when the lease
             // ends.
             Err(error) if error.may_have_happened() => {
                 tracing::warn!(%error, "could not reopen a batch; letting its lease expire");
@@ -344,7 +344,7 @@ fn settled(shared: &Shared, key: LeaseId, transitions: &[Transition], stale: &[i
     if is_row && transitions.iter().any(|one| one.key.is_some()) {
         shared.signals.rows.notify_one();
     }
-    // Whoever has the other handlers is told, as by a publish.
+    // The process that has the other handlers is told, as by a publish.
     let is_left = |one: &Transition| match &one.to {
         Disposition::Defer { lane } => !lane.wanted.is_empty(),
         Disposition::Finalize { .. } | Disposition::Retry { .. } | Disposition::Park { .. } => {

@@ -41,7 +41,7 @@ pub(super) struct DispatchSignals {
 /// again is another lease, and what is left of the first one has no say in the second.
 #[derive(Debug)]
 struct Lease {
-    /// What it is now: reopening a batch gives it a newer token.
+    /// Its id now: reopening a batch gives it a newer token.
     id: LeaseId,
     /// Events that are not settled.
     open: usize,
@@ -49,7 +49,7 @@ struct Lease {
     abandoned: usize,
     /// How many leases of its events ran out before this one.
     ran_out: u32,
-    /// What was said of its events, until it ends.
+    /// The results of its events, until it ends.
     results: BTreeMap<i64, HandlerResults>,
 }
 
@@ -63,11 +63,11 @@ pub(super) struct DispatchState {
     isolated: Option<LeaseId>,
     outcomes: Vec<Transition>,
     running: usize,
-    is_stopping: bool,
+    pub(super) is_stopping: bool,
     stopped_at: Option<std::time::Duration>,
     has_ended: bool,
-    is_claiming: bool,
-    problem: Option<(FailureClass, String)>,
+    pub(super) is_claiming: bool,
+    pub(super) problem: Option<(FailureClass, String)>,
     /// The failure of a handler that stopped us.
     broken: Option<String>,
 }
@@ -92,10 +92,6 @@ impl DispatchState {
         }
     }
 
-    pub(super) fn is_stopping(&self) -> bool {
-        self.is_stopping
-    }
-
     /// Events claimed and not settled.
     pub(super) fn in_memory(&self) -> usize {
         self.ready.len() + self.running + self.outcomes.len()
@@ -104,14 +100,6 @@ impl DispatchState {
     /// Whether nothing is left to do.
     pub(super) fn is_idle(&self) -> bool {
         self.running == 0 && self.outcomes.is_empty() && !self.is_claiming
-    }
-
-    pub(super) fn begin_claim(&mut self) {
-        self.is_claiming = true;
-    }
-
-    pub(super) fn end_claim(&mut self) {
-        self.is_claiming = false;
     }
 
     /// Takes what was claimed. A poison candidate that `is_isolated` stays so: whatever came beside it might take the
@@ -145,8 +133,8 @@ impl DispatchState {
         }
     }
 
-    /// What is claimed now was lost before, though nobody has told us: by a process that stood still for
-    /// longer than its lease. What is left of the older claims has no say any more, and is never settled
+    /// This claim shows that older ones were lost, though nobody has told us: the process stood still for
+    /// longer than its lease. The rest of the older claims has no say any more, and is never settled
     /// together with the newer one.
     fn supersede(&mut self, claimed: LeaseId) {
         let first = match claimed {
@@ -230,10 +218,7 @@ impl DispatchState {
                 self.park(behind);
             }
         }
-        if let Some(lease) = self.leases.get_mut(&event.claim.lease) {
-            lease.abandoned += 1;
-        }
-        self.settled(event.claim.lease, 1);
+        self.leave(event.claim.lease);
     }
 
     /// One event of a lease cannot be settled: it is left to run out, and the others go on.
@@ -259,8 +244,8 @@ impl DispatchState {
         !self.outcomes.is_empty()
     }
 
-    /// What waits to be settled, by lease, with the newest tokens. What was lost meanwhile is left
-    /// out: somebody else has it.
+    /// The transitions that wait, by lease, with the newest tokens. Those that were lost meanwhile are left
+    /// out: somebody else has them.
     pub(super) fn outcomes(&mut self) -> BTreeMap<LeaseId, Vec<Transition>> {
         let mut by: BTreeMap<LeaseId, Vec<Transition>> = BTreeMap::new();
         for mut one in std::mem::take(&mut self.outcomes) {
@@ -341,7 +326,7 @@ impl DispatchState {
         lease.is_some_and(|lease| lease.ran_out >= POISON_AFTER)
     }
 
-    /// What a lease is now, by what it was at the claim.
+    /// The id of a lease now, by what it was at the claim.
     pub(super) fn newest(&self, key: LeaseId) -> Option<LeaseId> {
         self.leases.get(&key).map(|lease| lease.id)
     }
@@ -355,14 +340,6 @@ impl DispatchState {
 
     pub(super) fn lease_ids(&self) -> Vec<LeaseId> {
         self.leases.values().map(|lease| lease.id).collect()
-    }
-
-    pub(super) fn clear_failure(&mut self) {
-        self.problem = None;
-    }
-
-    pub(super) fn record_failure(&mut self, class: FailureClass, problem: String) {
-        self.problem = Some((class, problem));
     }
 
     pub(super) fn health(&self) -> DispatcherHealth {
@@ -412,12 +389,8 @@ impl Shared {
 
     /// Completes once the stop was asked for.
     pub(super) async fn stopping(&self) {
-        let notified = self.signals.stop.notified();
-        tokio::pin!(notified);
-        notified.as_mut().enable();
-        if !self.state().is_stopping() {
-            notified.await;
-        }
+        self.told(&self.signals.stop, |state| state.is_stopping)
+            .await;
     }
 
     /// Nothing is left to settle.
@@ -428,10 +401,14 @@ impl Shared {
 
     /// Completes once everything was settled after the stop.
     pub(super) async fn stopped(&self) {
-        let notified = self.signals.end.notified();
+        self.told(&self.signals.end, |state| state.has_ended).await;
+    }
+
+    async fn told(&self, signal: &Notify, is_so: fn(&DispatchState) -> bool) {
+        let notified = signal.notified();
         tokio::pin!(notified);
         notified.as_mut().enable();
-        if !self.state().has_ended {
+        if !is_so(&self.state()) {
             notified.await;
         }
     }

@@ -3,13 +3,13 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use tidegate_core::{Failure, FailureClass, error_chain};
+use tidegate_core::env::CatchPanic;
+use tidegate_core::{Code, Failure, FailureClass, error_chain};
 
 use super::Shared;
-use super::call::HandlerCall;
 use super::state::HandlerResults;
 use crate::decide::{PoisonState, never_answered, poison_state, to_call};
-use crate::handler::{AnyHandler, Context, Handled};
+use crate::handler::{AnyHandler, Context, Handled, RawEvent};
 use crate::port::{ClaimedEvent, HandlerResult, HandlerState};
 use crate::{limit, telemetry};
 
@@ -24,13 +24,13 @@ pub(super) async fn work(shared: Arc<Shared>) {
                 handle(&shared, event).await;
                 shared.signals.outcome.notify_one();
             }
-            None if shared.state().is_stopping() => return,
+            None if shared.state().is_stopping => return,
             None => notified.await,
         }
     }
 }
 
-/// What came of calling the handlers.
+/// The outcome of calling the handlers.
 enum Called {
     /// They spoke; and whether one of them wrote its result down by itself.
     Spoke { has_recorded: bool },
@@ -66,7 +66,7 @@ async fn handle(shared: &Arc<Shared>, event: ClaimedEvent) {
         };
         let before = event.states.iter().find(|state| state.handler == id);
         let attempt = before.map_or(0, |state| state.attempts).saturating_add(1);
-        match call(shared, handler.as_ref(), &event, attempt, &mut new_states).await {
+        match call(shared, handler, &event, attempt, &mut new_states).await {
             Called::Spoke { has_recorded: has } => has_recorded |= has,
             Called::Lost => {
                 let_go(shared, &event);
@@ -120,45 +120,55 @@ async fn confirm(shared: &Shared, event: &ClaimedEvent) -> bool {
 
 async fn call(
     shared: &Arc<Shared>,
-    handler: &dyn AnyHandler,
+    handler: &AnyHandler,
     event: &ClaimedEvent,
     attempt: u32,
     new_states: &mut Vec<HandlerState>,
 ) -> Called {
     let queue = &shared.queue;
     let (store, ids) = (Arc::clone(queue.store()), queue.ids().clone());
-    let mut context = Context::new(store, ids, handler.id(), event.claim.event_id);
-    let clock = Arc::clone(&shared.env.clock);
+    let mut context = Context::new(store, ids, &handler.id, event.claim.event_id);
+    let (clock, limit) = (&*shared.env.clock, shared.options.handler_timeout);
     let began = clock.elapsed();
+    let raw = RawEvent { event, attempt };
     let handled = {
         // Making the future is the handler's code too, so that it is made where panics are caught.
         let lent = &mut context;
-        let call = Box::pin(async move { handler.call(event, attempt, lent).await });
-        HandlerCall::new(call, clock, shared.options.handler_timeout).await
+        let call = Box::pin(async { (handler.act)(&raw, lent).await });
+        let failed = |code, text| {
+            let failure = Failure::transient(Code::from_static(code), text);
+            Handled::TransientError(failure)
+        };
+        tokio::select! {
+            biased;
+            handled = CatchPanic(call) => {
+                handled.unwrap_or_else(|panic| failed("handler.panic", panic))
+            }
+            // Begun only when the first poll does not end the call, which spares most calls a timer.
+            () = async { clock.sleep(limit).await } => {
+                failed("timeout.handler", format!("no result within {limit:?}"))
+            }
+        }
     };
-    let took = shared.env.clock.elapsed().saturating_sub(began);
-    let (result, error) = match &handled {
+    let took = clock.elapsed().saturating_sub(began);
+    let (result, failure) = match &handled {
         Handled::Success => (HandlerResult::Success, None),
-        Handled::TransientError(failure) => {
-            let text = limit::kept(&failure.to_string());
-            (HandlerResult::TransientError, Some(text))
-        }
-        Handled::UnrecoverableError(failure) => {
-            let text = limit::kept(&failure.to_string());
-            (HandlerResult::UnrecoverableError, Some(text))
-        }
+        Handled::TransientError(failure) => (HandlerResult::TransientError, Some(failure)),
+        Handled::UnrecoverableError(failure) => (HandlerResult::UnrecoverableError, Some(failure)),
     };
-    telemetry::called(&event.type_name, handler.id(), result, took);
-    let broken = broken(&handled);
+    telemetry::called(&event.type_name, &handler.id, result, took);
+    // Such a failure is not about the event but about everything the handler would be called for.
+    let is_transient = result == HandlerResult::TransientError;
+    let broken = failure.filter(|failure| is_transient && failure.class == FailureClass::System);
     if let Some(failure) = broken {
-        shared.stop_for(handler.id(), failure);
+        shared.stop_for(&handler.id, failure);
     }
     let mut state = HandlerState {
-        handler: handler.id().to_owned(),
+        handler: handler.id.clone(),
         result,
-        // What is not about the event uses none of its attempts up.
+        // A failure that is not about the event uses none of its attempts up.
         attempts: attempt - u32::from(broken.is_some()),
-        error,
+        error: failure.map(|failure| limit::kept(&failure.to_string())),
     };
     let mut has_recorded = false;
     if result == HandlerResult::Success && context.is_used() {
@@ -185,12 +195,4 @@ async fn call(
     }
     new_states.push(state);
     Called::Spoke { has_recorded }
-}
-
-/// The failure that is not about the event but about everything the handler would be called for.
-fn broken(handled: &Handled) -> Option<&Failure> {
-    match handled {
-        Handled::TransientError(failure) if failure.class == FailureClass::System => Some(failure),
-        Handled::Success | Handled::TransientError(_) | Handled::UnrecoverableError(_) => None,
-    }
 }

@@ -18,14 +18,9 @@ impl ModelState {
             if request.isolate && request.include_poison {
                 taken.extend(self.reclaim_expired(request, limit, (now, until), POISON_STARVATION));
             }
-            if request.isolate && taken.is_empty() && request.include_delayed {
-                taken.extend(self.claim_suspect_row(
-                    request,
-                    limit,
-                    &[],
-                    (now, until),
-                    POISON_STARVATION,
-                ));
+            if request.isolate && taken.is_empty() {
+                let starved = Some(POISON_STARVATION);
+                taken.extend(self.claim_rows(request, limit, &[], (now, until), starved));
             }
         }
         if !taken.is_empty() {
@@ -34,11 +29,9 @@ impl ModelState {
         if request.reclaim_expired {
             taken.extend(self.reclaim_expired(request, limit, (now, until), 0));
         }
-        if request.include_delayed {
+        for starvation in [None, Some(0)] {
             let room = limit - taken.len();
-            taken.extend(self.claim_rows(request, room, now, until));
-            let room = limit - taken.len();
-            taken.extend(self.claim_suspect_row(request, room, &taken, (now, until), 0));
+            taken.extend(self.claim_rows(request, room, &taken, (now, until), starvation));
         }
         let waiting = self.events.iter();
         let waiting = waiting.filter(|(_, stored)| matches!(stored.at, Where::Waiting));
@@ -87,9 +80,7 @@ impl ModelState {
         };
         self.batches.insert(self.next_batch, batch);
         for id in ids {
-            if let Some(stored) = self.events.get_mut(id) {
-                stored.at = Where::Batch(self.next_batch);
-            }
+            self.put(*id, Where::Batch(self.next_batch));
         }
     }
 
@@ -109,11 +100,7 @@ impl ModelState {
             return Vec::new();
         };
         let abandoned = batch.ran_out();
-        let limit = if abandoned >= POISON_AFTER {
-            limit.min(1)
-        } else {
-            limit
-        };
+        let limit = limit.min(if abandoned >= POISON_AFTER { 1 } else { limit });
         let mut ids = self.in_batch(id);
         if ids.is_empty() {
             self.batches.remove(&id);
@@ -140,25 +127,33 @@ impl ModelState {
         ids
     }
 
+    /// Claims rows that are due; with `starvation` one that is a poison candidate, where nothing that ran
+    /// out was taken.
     fn claim_rows(
         &mut self,
         request: &ClaimRequest,
         room: usize,
-        now: i64,
-        until: i64,
+        taken: &[i64],
+        (now, until): (i64, i64),
+        starvation: Option<u32>,
     ) -> Vec<i64> {
-        let due = self
-            .events
-            .iter()
-            .filter_map(|(id, stored)| match &stored.at {
-                Where::Row(row) => {
-                    let due = row.due.filter(|due| *due <= now)?;
-                    let is_wanted = row.ran_out() < POISON_AFTER && self.is_served(row, request);
-                    is_wanted.then_some((due, *id))
-                }
-                Where::Waiting | Where::Batch(_) | Where::Log(_) => None,
-            });
-        let mut due: Vec<(i64, i64)> = due.collect();
+        let is_abandoned = |id: &i64| self.claimed(*id).is_some_and(|e| e.abandoned > 0);
+        let room = match starvation {
+            None => room,
+            Some(_) if taken.iter().any(is_abandoned) => 0,
+            Some(_) => room.min(1),
+        };
+        let due = self.events.iter().filter_map(|(id, stored)| {
+            let Where::Row(row) = &stored.at else {
+                return None;
+            };
+            let due = row.due.filter(|due| *due <= now)?;
+            let is_wanted = (row.ran_out() >= POISON_AFTER) == starvation.is_some()
+                && may_be_taken((row.ran_out(), due), request, now, starvation.unwrap_or(0))
+                && self.is_served(row, request);
+            is_wanted.then_some((due, *id))
+        });
+        let mut due: Vec<(i64, i64)> = due.filter(|_| request.include_delayed).collect();
         due.sort_unstable();
         due.truncate(room);
         for (_, id) in &due {
@@ -182,34 +177,6 @@ impl ModelState {
             row.due = Some(until);
             row.locked_by = Some(request.owner.clone());
         }
-    }
-
-    /// A row that is a poison candidate, where nothing that ran out was taken.
-    fn claim_suspect_row(
-        &mut self,
-        request: &ClaimRequest,
-        room: usize,
-        taken: &[i64],
-        (now, until): (i64, i64),
-        starvation: u32,
-    ) -> Option<i64> {
-        let is_abandoned = |id: &i64| self.claimed(*id).is_some_and(|e| e.abandoned > 0);
-        if room == 0 || !request.include_poison || taken.iter().any(is_abandoned) {
-            return None;
-        }
-        let due = self.events.iter().filter_map(|(id, stored)| {
-            let Where::Row(row) = &stored.at else {
-                return None;
-            };
-            let due = row.due.filter(|due| *due <= now)?;
-            let is_wanted = row.ran_out() >= POISON_AFTER
-                && may_be_taken((row.ran_out(), due), request, now, starvation)
-                && self.is_served(row, request);
-            is_wanted.then_some((due, *id))
-        });
-        let (_, id) = due.min()?;
-        self.take_row(id, request, until);
-        Some(id)
     }
 
     pub(super) fn row(&mut self, id: i64) -> Option<&mut RowState> {

@@ -1,4 +1,4 @@
-//! What can be seen of the model from outside.
+//! The model as seen from outside.
 
 use tidegate_core::EventId;
 use tidegate_core::books::{Account, Place};
@@ -31,7 +31,7 @@ impl ModelState {
         }
     }
 
-    /// What the handlers of an event said, also where it was written down only once for all.
+    /// The results of an event's handlers, also where they were written down only once for all.
     fn states_of(&self, id: i64, stored: &StoredEvent) -> Vec<HandlerState> {
         let of_id = self
             .states

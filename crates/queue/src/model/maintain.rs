@@ -3,14 +3,13 @@
 use std::collections::BTreeSet;
 
 use tidegate_core::EventId;
-use tidegate_core::books::{Place, postings};
+use tidegate_core::books::Place;
 
-use super::state::{Logged, ModelState, RowState, Where};
+use super::state::{Logged, ModelState, RowState, StoredEvent, Where};
 use super::tx::PendingWrites;
 use crate::QueueError;
-use crate::port::{
-    Cleaned, HandlerResult, HandlerState, Lane, Leadership, LogEvent, LogPage, first_token,
-};
+use crate::port::{Cleaned, HandlerResult, Lane, Leadership, LogEvent, LogPage, first_token};
+use crate::sql::{canceled, not_canceled, not_redriven};
 
 impl ModelState {
     pub(super) fn register(&mut self, handlers: &[(String, String)]) {
@@ -54,9 +53,9 @@ impl ModelState {
             let Some(stored) = self.events.get(id) else {
                 continue;
             };
-            match &stored.at {
-                Where::Log(log) if log.group == *group && log.errors.is_empty() => {}
-                Where::Log(_) | Where::Waiting | Where::Batch(_) | Where::Row(_) => continue,
+            if !matches!(&stored.at, Where::Log(log) if log.group == *group && log.errors.is_empty())
+            {
+                continue;
             }
             events.push(LogEvent {
                 position: *position,
@@ -159,9 +158,8 @@ impl ModelState {
                 } else {
                     Place::DeadLettered
                 };
-                for posting in postings([stored.event.event_id], Some(place), None) {
-                    self.books.post(&posting);
-                }
+                self.books
+                    .move_one(stored.event.event_id, Some(place), None);
             }
             self.states.retain(|(of, _), _| of != id);
         }
@@ -174,103 +172,78 @@ impl ModelState {
     }
 
     pub(super) fn redrive(&mut self, id: i64, now: i64) -> Result<(), QueueError> {
-        let stored = self
-            .events
-            .get_mut(&id)
-            .ok_or(QueueError::UnknownEvent { id })?;
-        if let Where::Row(row) = &mut stored.at
+        if let Some(row) = self.row(id)
             && row.locked_by.is_none()
             && row.due.is_some_and(|due| due > now)
         {
             row.due = Some(now);
             return Ok(());
         }
-        let Where::Log(log) = &stored.at else {
-            return Err(wrong_state(id, "PENDING", "tried again"));
+        let (event, attempts) = match self.events.get(&id) {
+            Some(StoredEvent {
+                event,
+                at: Where::Log(log),
+                ..
+            }) if !log.errors.is_empty() => (event.clone(), log.attempts),
+            Some(_) | None => return Err(not_redriven(id, self.show(id))),
         };
-        if log.errors.is_empty() {
-            return Err(wrong_state(id, "COMPLETED", "tried again"));
-        }
-        let attempts = log.attempts;
-        let (event_id, type_name) = (stored.event.event_id, stored.event.type_name.clone());
-        let key = stored.event.key.clone();
         self.states
             .retain(|(of, _), state| *of != id || state.result == HandlerResult::Success);
-        let is_done = |handler: &&str| self.states.contains_key(&(id, (*handler).to_owned()));
-        let wanted = self
-            .registry
-            .of(&type_name)
-            .filter(|handler| !is_done(handler));
-        let lane = Lane::new(&type_name, wanted).to_string();
-        self.books
-            .move_one(event_id, Some(Place::DeadLettered), Some(Place::Queued));
-        if let Some(stored) = self.events.get_mut(&id) {
-            stored.at = Where::Row(RowState {
-                lane,
-                place: Place::Queued,
-                attempts,
-                token: first_token(now),
-                due: key.is_none().then_some(now),
-                since: now,
-                locked_by: None,
-                abandoned: 0,
-                is_confirmed: true,
-            });
-        }
-        self.release(key.as_deref(), now);
+        let is_done = |handler: &str| self.states.contains_key(&(id, handler.to_owned()));
+        let wanted = self.registry.of(&event.type_name);
+        let lane = Lane::new(&event.type_name, wanted.filter(|handler| !is_done(handler)));
+        let (from, to) = (Some(Place::DeadLettered), Some(Place::Queued));
+        self.books.move_one(event.event_id, from, to);
+        let row = RowState {
+            lane: lane.to_string(),
+            place: Place::Queued,
+            attempts,
+            token: first_token(now),
+            due: event.key.is_none().then_some(now),
+            since: now,
+            locked_by: None,
+            abandoned: 0,
+            is_confirmed: true,
+        };
+        self.put(id, Where::Row(row));
+        self.release(event.key.as_deref(), now);
         Ok(())
     }
 
     pub(super) fn cancel(&mut self, id: i64, now: i64) -> Result<(), QueueError> {
-        let stored = self
-            .events
-            .get(&id)
-            .ok_or(QueueError::UnknownEvent { id })?;
-        let (place, attempts) = match &stored.at {
-            Where::Waiting => (Place::Queued, 0),
-            Where::Row(row) => match &row.locked_by {
-                Some(owner) if row.due.is_none_or(|until| until >= now) => {
-                    let owner = owner.clone();
-                    return Err(QueueError::Busy { id, owner });
+        let free = self.events.get(&id).and_then(|stored| {
+            let (place, attempts) = match &stored.at {
+                Where::Waiting => (Place::Queued, 0),
+                Where::Row(row) => {
+                    let is_held = row.due.is_none_or(|until| until >= now);
+                    if row.locked_by.is_some() && is_held {
+                        return None;
+                    }
+                    (row.place.clone(), row.attempts)
                 }
-                Some(_) | None => (row.place.clone(), row.attempts),
-            },
-            Where::Batch(batch) => match self.batches.get(batch) {
-                Some(batch) if batch.until >= now => {
-                    let owner = batch.owner.clone();
-                    return Err(QueueError::Busy { id, owner });
-                }
-                batch => (Place::Queued, batch.map_or(0, |batch| batch.attempts)),
-            },
-            Where::Log(_) => return Err(wrong_state(id, "COMPLETED", "canceled")),
+                Where::Batch(batch) => match self.batches.get(batch) {
+                    Some(batch) if batch.until >= now => return None,
+                    batch => (Place::Queued, batch.map_or(0, |batch| batch.attempts)),
+                },
+                Where::Log(_) => return None,
+            };
+            Some((stored.event.clone(), place, attempts))
+        });
+        let Some((event, place, attempts)) = free else {
+            return Err(not_canceled(id, self.show(id)));
         };
-        let key = stored.event.key.clone();
-        self.books.move_one(
-            stored.event.event_id,
-            Some(place),
-            Some(Place::DeadLettered),
-        );
+        self.books
+            .move_one(event.event_id, Some(place), Some(Place::DeadLettered));
         let logged = Logged {
             group: self.groups.len(),
             attempts,
-            errors: vec![HandlerState {
-                handler: "operator".to_owned(),
-                result: HandlerResult::UnrecoverableError,
-                attempts: 0,
-                error: Some("canceled".to_owned()),
-            }],
+            errors: vec![canceled()],
             handlers: None,
             finalized_ms: now,
         };
         self.groups.push(vec![id]);
-        if let Some(stored) = self.events.get_mut(&id) {
-            stored.at = Where::Log(logged);
-        }
-        self.release(key.as_deref(), now);
+        self.put(id, Where::Log(logged));
+        self.release(event.key.as_deref(), now);
         Ok(())
     }
-}
-
-fn wrong_state(id: i64, state: &'static str, wanted: &'static str) -> QueueError {
-    QueueError::WrongState { id, state, wanted }
 }

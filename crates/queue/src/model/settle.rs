@@ -97,9 +97,7 @@ impl ModelState {
             Disposition::Defer { lane } => row(lane, one.key.is_none().then_some(now)),
             Disposition::Park { lane } => row(lane, None),
         };
-        if let Some(stored) = self.events.get_mut(&id) {
-            stored.at = at;
-        }
+        self.put(id, at);
     }
 
     pub(super) fn record(

@@ -1,4 +1,4 @@
-//! What the model knows.
+//! The state of the model.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -125,6 +125,13 @@ impl ModelState {
         self.events.insert(id, stored);
     }
 
+    /// Puts an event somewhere else.
+    pub(super) fn put(&mut self, id: i64, at: Where) {
+        if let Some(stored) = self.events.get_mut(&id) {
+            stored.at = at;
+        }
+    }
+
     /// The events of a batch that are still in it, in order.
     pub(super) fn in_batch(&self, batch: i64) -> Vec<i64> {
         let all = self.events.iter();
@@ -145,7 +152,7 @@ impl ModelState {
     }
 
     /// Whether an event of `key` is being handled that knew nothing of the row of `id`, which was given
-    /// back. What was claimed after the row was written is parked.
+    /// back. An event that was claimed after the row was written is parked.
     fn is_busy(&self, key: &str, id: i64) -> bool {
         let Some(Where::Row(head)) = self.events.get(&id).map(|stored| &stored.at) else {
             return false;
@@ -197,7 +204,7 @@ impl ModelState {
         mine.map(|(id, _)| *id).collect()
     }
 
-    /// What must never be, whatever happened before.
+    /// Problems that must never be, whatever happened before.
     pub(super) fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
         if !self.books.is_balanced() {
@@ -214,13 +221,7 @@ impl ModelState {
         for missing in &recount.missing {
             problems.push(format!("books and tables differ: {missing:?}"));
         }
-        let count = i64::try_from(self.positions.len()).unwrap_or(i64::MAX);
-        if self
-            .positions
-            .keys()
-            .next_back()
-            .is_some_and(|last| *last != count)
-        {
+        if i64::try_from(self.positions.len()) != Ok(self.head()) {
             problems.push("the positions have holes".to_owned());
         }
         problems

@@ -7,7 +7,7 @@ use super::state::ModelState;
 use crate::QueueError;
 use crate::event::NewEvent;
 
-/// What a transaction will do when it commits.
+/// The writes that a transaction does when it commits.
 #[derive(Debug, Default)]
 pub(super) struct PendingWrites {
     published: Vec<(i64, NewEvent)>,

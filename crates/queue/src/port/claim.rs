@@ -8,7 +8,7 @@ use tidegate_core::books::Place;
 
 use super::HandlerState;
 
-/// What a claimer can do.
+/// The handlers of a claimer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HandlerFilter {
     /// Whatever there is; for polling by hand.
@@ -17,7 +17,7 @@ pub enum HandlerFilter {
     Handlers(BTreeMap<String, BTreeSet<String>>),
 }
 
-/// What to claim.
+/// A request to claim events.
 #[derive(Debug, Clone)]
 pub struct ClaimRequest {
     /// Who claims, as it is shown in `locked_by`.
@@ -67,7 +67,7 @@ pub enum LeaseId {
     },
 }
 
-/// What the tokens of an event that is given back go on from: the time in microseconds. It may have had a row
+/// The token that those of a redriven event go on from: the time in microseconds. The event may have had a row
 /// before, and whoever stood still may have a claim of that; no count of claims comes so far.
 pub(crate) fn first_token(now_ms: i64) -> i64 {
     now_ms.saturating_mul(1_000)
@@ -93,7 +93,7 @@ pub struct ClaimedEvent {
     pub claim: Claim,
     /// Its type.
     pub type_name: String,
-    /// What orders it.
+    /// Its key; events of one key are handled in order.
     pub key: Option<String>,
     /// Its JSON.
     pub payload: String,
@@ -109,11 +109,11 @@ pub struct ClaimedEvent {
     pub abandoned: u32,
     /// Whether an earlier event of its key is not finished yet. It must be parked.
     pub is_blocked: bool,
-    /// What its handlers said before.
+    /// The results of its handlers before.
     pub states: Vec<HandlerState>,
 }
 
-/// What a claim gave.
+/// The outcome of a claim.
 #[derive(Debug, Clone, Default)]
 pub struct Claimed {
     /// The events.

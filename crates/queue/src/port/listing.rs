@@ -1,4 +1,4 @@
-//! What can be seen of the queue from outside.
+//! The queue as seen from outside.
 
 use std::collections::BTreeMap;
 
@@ -71,7 +71,7 @@ pub struct ListedEvent {
     /// Its type.
     #[serde(rename = "type")]
     pub type_name: String,
-    /// What orders it.
+    /// Its key; events of one key are handled in order.
     pub key: Option<String>,
     /// Its JSON.
     pub payload: Box<serde_json::value::RawValue>,
@@ -93,9 +93,9 @@ pub struct ListedEvent {
     pub finalized_ms: Option<i64>,
     /// Its place in the order of projections.
     pub position: Option<i64>,
-    /// What went wrong.
+    /// The error.
     pub errors: Vec<HandlerState>,
-    /// What its handlers said.
+    /// The results of its handlers.
     pub states: Vec<HandlerState>,
 }
 
@@ -115,7 +115,7 @@ pub struct QueueLocation {
     /// Its type.
     #[serde(rename = "type")]
     pub type_name: String,
-    /// What orders it.
+    /// Its key; events of one key are handled in order.
     pub key: Option<String>,
     /// When it is tried again, in milliseconds since 1970.
     pub next_attempt_ms: Option<i64>,
@@ -125,7 +125,7 @@ pub struct QueueLocation {
     pub locked_until_ms: Option<i64>,
     /// Its place in the order of projections.
     pub position: Option<i64>,
-    /// What its handlers said, the errors of the log included.
+    /// The results of its handlers, the errors of the log included.
     pub states: Vec<HandlerState>,
     /// The numbers of other events that were published with the same id.
     pub others: Vec<i64>,
@@ -220,7 +220,7 @@ pub struct LogEvent {
     pub event_id: EventId,
     /// Its type.
     pub type_name: String,
-    /// What orders it.
+    /// Its key; events of one key are handled in order.
     pub key: Option<String>,
     /// Its JSON.
     pub payload: String,
@@ -241,7 +241,7 @@ pub struct LogPage {
     pub head: i64,
 }
 
-/// What a clean-up removed.
+/// The numbers of rows that a clean-up removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Cleaned {
     /// Handler states.

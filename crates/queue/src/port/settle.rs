@@ -11,7 +11,7 @@ use super::{Claim, Lane, LeaseId};
 use crate::event::NewEvent;
 use crate::limit;
 
-/// What a handler said of an event.
+/// The result of a handler for an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum HandlerResult {
@@ -46,16 +46,16 @@ impl HandlerResult {
     }
 }
 
-/// What one handler said last.
+/// The last result of one handler.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HandlerState {
     /// Which handler.
     pub handler: String,
-    /// What it said.
+    /// Its result.
     pub result: HandlerResult,
     /// How often it was called.
     pub attempts: u32,
-    /// What went wrong.
+    /// The error.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
@@ -74,7 +74,7 @@ impl HandlerState {
 pub enum Disposition {
     /// Into the log.
     Finalize {
-        /// What went wrong; nothing for COMPLETED.
+        /// The errors; none for COMPLETED.
         errors: Vec<HandlerState>,
         /// The handlers that all succeeded at once, where there is nothing else to remember.
         handlers: Option<String>,
@@ -117,11 +117,11 @@ impl Disposition {
 pub struct Transition {
     /// The right to move it.
     pub claim: Claim,
-    /// What orders it.
+    /// Its key; events of one key are handled in order.
     pub key: Option<String>,
     /// Where it goes.
     pub to: Disposition,
-    /// What its handlers said, where that must be remembered.
+    /// The results of its handlers, where they must be remembered.
     pub states: Vec<HandlerState>,
 }
 
@@ -150,12 +150,12 @@ impl Settlement {
     }
 }
 
-/// What a handler did in one go: its result, what it published, which side effects it did.
+/// The commit of a handler: its result, the events it published, the side effects it did.
 #[derive(Debug, Clone)]
 pub struct HandlerCommit {
     /// The right to it.
     pub claim: Claim,
-    /// What the handler says.
+    /// The result of the handler.
     pub state: HandlerState,
     /// Events that follow from this one.
     pub follow_ups: Vec<NewEvent>,

@@ -1,4 +1,4 @@
-//! What is a projection's own code, kept within bounds: its leadership is renewed meanwhile, it is cut at
+//! A projection's own code, kept within bounds: its leadership is renewed meanwhile, it is cut at
 //! its time limit, and a panic is a failure like another.
 
 use tidegate_core::env::CatchPanic;

@@ -12,7 +12,6 @@ use crate::port::Leadership;
 
 /// A rebuild that did not come to its end; readers see what they saw before.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum RebuildError {
     /// There is no such projection here.
     #[error("there is no projection `{name}`")]
@@ -46,6 +45,16 @@ pub enum RebuildError {
     },
 }
 
+impl RebuildError {
+    /// The store failed under the projection `name`.
+    pub(super) fn store(name: &str) -> impl Fn(QueueError) -> Self + Copy {
+        move |source| Self::Store {
+            name: name.to_owned(),
+            source,
+        }
+    }
+}
+
 impl Classify for RebuildError {
     fn class(&self) -> FailureClass {
         match self {
@@ -70,7 +79,7 @@ impl Projector {
     /// [`Queue::request_rebuild`](crate::Queue::request_rebuild): a projector that runs goes on with what readers see meanwhile.
     ///
     /// Returns once the new one is what readers see. If canceled, or if it fails, they see the old
-    /// one; calling it again begins anew. What there is of one that was canceled is dropped by whoever
+    /// one; calling it again begins anew. The tables of one that was canceled are dropped by whoever
     /// runs or rebuilds the projection next, and until then the log is kept for it.
     ///
     /// # Errors
@@ -97,20 +106,15 @@ impl Projector {
         let projection = found.ok_or_else(|| RebuildError::Unknown {
             name: name.to_owned(),
         })?;
-        let failed = |source| RebuildError::Store {
-            name: name.to_owned(),
-            source,
-        };
+        let failed = RebuildError::store(name);
         // Nobody is to wait for a refusal.
         self.check_log(name, wanted).await?;
         let mut work = TaskState::default();
-        // Whoever builds it now goes on until we have the leadership.
+        // The process that builds it now goes on until we have the leadership.
+        let leadership_name = leadership_name(projection);
         let leadership = loop {
-            match self
-                .leadership(&leadership_name(projection), &mut work)
-                .await
-                .map_err(failed)?
-            {
+            let held = self.leadership(&leadership_name, &mut work);
+            match held.await.map_err(failed)? {
                 Some(leadership) => break leadership,
                 None => self.clock.sleep(self.options.poll_delay).await,
             }
@@ -140,10 +144,7 @@ impl Projector {
     ) -> Result<(), RebuildError> {
         let (name, store) = (projection.name(), &self.store);
         let shadow = shadow_of(name);
-        let failed = |source| RebuildError::Store {
-            name: name.to_owned(),
-            source,
-        };
+        let failed = RebuildError::store(name);
         let taken_over = || RebuildError::TakenOver {
             name: name.to_owned(),
         };
@@ -152,27 +153,22 @@ impl Projector {
         if !is_begun {
             return Err(taken_over());
         }
-        // What was removed while we waited is missing; from here on retention waits for us.
+        // Events that were removed while we waited are missing; from here on retention waits for us.
         self.check_log(name, wanted).await?;
         loop {
-            if !store
-                .renew_leadership(leadership, self.options.lease)
-                .await
-                .map_err(failed)?
-            {
+            let kept = store.renew_leadership(leadership, self.options.lease);
+            if !kept.await.map_err(failed)? {
                 return Err(taken_over());
             }
             let from = store.projection(&shadow).await.map_err(failed)?;
-            match self
-                .step(projection, (&shadow, from), Target::Rebuild, leadership)
-                .await?
-            {
+            let step = self.step(projection, (&shadow, from), Target::Rebuild, leadership);
+            match step.await? {
                 ProjectionStep::Moved => {}
                 ProjectionStep::Idle => break,
                 ProjectionStep::TakenOver => return Err(taken_over()),
             }
         }
-        // What was left of it when it was forgotten goes with the swap.
+        // The mark that it was forgotten goes with the swap.
         let marks = [forgotten_of(name)];
         let until = self.clock.elapsed().saturating_add(self.options.timeout);
         loop {
@@ -238,10 +234,7 @@ impl Projector {
             ProjectionStep::Idle => {}
             step @ (ProjectionStep::Moved | ProjectionStep::TakenOver) => return Ok(step),
         }
-        let failed = |source| RebuildError::Store {
-            name: name.to_owned(),
-            source,
-        };
+        let failed = RebuildError::store(name);
         // It has read all that readers see: what they see is read first in each round. Should the
         // answer get lost, it begins anew; where somebody reads the table just now, only the swap is tried
         // again.
@@ -268,18 +261,13 @@ impl Projector {
         name: &str,
         wanted: RebuildMode,
     ) -> Result<(), RebuildError> {
-        let failed = |source| RebuildError::Store {
-            name: name.to_owned(),
-            source,
-        };
-        match wanted {
-            RebuildMode::Partial => Ok(()),
-            RebuildMode::Whole if self.store.has_removed().await.map_err(failed)? => {
-                let name = name.to_owned();
-                Err(failed(QueueError::EventsRemoved { name }))
-            }
-            RebuildMode::Whole => Ok(()),
+        let failed = RebuildError::store(name);
+        let is_whole = wanted == RebuildMode::Whole;
+        if is_whole && self.store.has_removed().await.map_err(failed)? {
+            let name = name.to_owned();
+            return Err(failed(QueueError::EventsRemoved { name }));
         }
+        Ok(())
     }
 
     /// Takes away a request that cannot be served, and what there is of its rebuild: whoever asked is
@@ -294,11 +282,8 @@ impl Projector {
         let taken = self
             .store
             .forget_projection(Some(leadership), &request, &[]);
-        taken.await.map_err(|source| RebuildError::Store {
-            name: projection.name.clone(),
-            source,
-        })?;
-        Ok(())
+        let taken = taken.await.map(drop);
+        taken.map_err(RebuildError::store(&projection.name))
     }
 
     /// Drops what there is of a rebuild, and says whether the leadership was still ours: what is there may be
@@ -313,9 +298,6 @@ impl Projector {
             .store
             .forget_projection(Some(leadership), &shadow, tables);
         let dropped = dropped.await;
-        dropped.map_err(|source| RebuildError::Store {
-            name: projection.name.clone(),
-            source,
-        })
+        dropped.map_err(RebuildError::store(&projection.name))
     }
 }

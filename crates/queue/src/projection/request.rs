@@ -2,7 +2,7 @@
 //!
 //! A request is a row `name#wanted` of `event_projection`, beside `name` and the `name#rebuild` of a
 //! rebuild that is under way; no name of a projection holds a `#`. Its position is below the first, so
-//! that nothing of the log is removed before the rebuild has read it. Whoever runs the projection finds
+//! that nothing of the log is removed before the rebuild has read it. The projector that runs it finds
 //! the row, rebuilds, and takes it away with the swap; a crash before leaves it, and the rebuild begins
 //! anew.
 //!
@@ -20,12 +20,12 @@ use crate::queue::Queue;
 /// How long the leadership of a projection is held to forget it: these are a few statements.
 const LEADERSHIP_SPAN: Duration = Duration::from_secs(5);
 
-/// What a rebuild is to be made from.
+/// The events that a rebuild is made from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RebuildMode {
     /// The whole log, or it is refused.
     Whole,
-    /// What retention has left of it.
+    /// The events that retention has left.
     Partial,
 }
 
@@ -39,7 +39,7 @@ impl RebuildMode {
         }
     }
 
-    /// What is asked for by a position.
+    /// The mode that a position asks for.
     pub(super) fn of(position: i64) -> Self {
         match position < 0 {
             true => Self::Partial,

@@ -1,6 +1,7 @@
 //! Runs projections: the sequencer and each of them as a task of its own, so that none of them waits
 //! for another.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -45,7 +46,7 @@ impl Default for ProjectorOptions {
     }
 }
 
-/// What one step of a projection came to.
+/// The outcome of one step of a projection.
 pub(super) enum ProjectionStep {
     /// It moved on.
     Moved,
@@ -55,7 +56,7 @@ pub(super) enum ProjectionStep {
     TakenOver,
 }
 
-/// What a task holds and is at. Whoever dies takes it along, and the next one begins from what the
+/// The state of a task. A process that dies takes it along, and the next one begins from what the
 /// store knows.
 #[derive(Debug, Default)]
 pub(super) struct TaskState {
@@ -72,7 +73,7 @@ struct HeldLeadership {
     renewed: Option<Duration>,
 }
 
-/// What was begun under leadership. Under a later one somebody else may have been at it in between.
+/// The work begun under a leadership. Under a later one another process may have worked in between.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct TaskProgress {
     token: i64,
@@ -80,7 +81,7 @@ pub(super) struct TaskProgress {
     pub(super) is_rebuilding: bool,
 }
 
-/// What a task does.
+/// The work of a task.
 #[derive(Debug)]
 enum Part {
     /// It gives positions.
@@ -234,11 +235,8 @@ impl Projector {
             if ours.renewed.is_some_and(is_fresh) {
                 return Ok(Some(ours.leadership.clone()));
             }
-            if self
-                .store
-                .renew_leadership(&ours.leadership, self.options.lease)
-                .await?
-            {
+            let lease = self.options.lease;
+            if self.store.renew_leadership(&ours.leadership, lease).await? {
                 ours.renewed = Some(now);
                 return Ok(Some(ours.leadership.clone()));
             }
@@ -279,16 +277,9 @@ impl Projector {
             return Ok(ProjectionStep::TakenOver);
         };
         let known = self.store.projections().await;
-        let known = known.map_err(|source| RebuildError::Store {
-            name: projection.name.clone(),
-            source,
-        })?;
-        let at = |name: &str| {
-            known
-                .iter()
-                .find(|(known, _)| known == name)
-                .map(|(_, at)| *at)
-        };
+        let known = known.map_err(RebuildError::store(&projection.name))?;
+        let known: BTreeMap<String, i64> = known.into_iter().collect();
+        let at = |name: &str| known.get(name).copied();
         let from = at(projection.name()).unwrap_or(0);
         let requested = at(&request_of(projection.name())).map(RebuildMode::of);
         // Its tables hold what it had built before: it is built beside them.
@@ -335,11 +326,8 @@ impl Projector {
         work: &mut TaskState,
     ) -> Result<Option<Leadership>, RebuildError> {
         let held = self.leadership(&leadership_name(projection), work).await;
-        let held = held.map_err(|source| RebuildError::Store {
-            name: projection.name.clone(),
-            source,
-        })?;
-        let Some(leadership) = held else {
+        let held = held.map_err(RebuildError::store(&projection.name));
+        let Some(leadership) = held? else {
             return Ok(None);
         };
         if work.begun.token != leadership.token {
@@ -365,10 +353,7 @@ impl Projector {
         target: Target,
         leadership: &Leadership,
     ) -> Result<bool, RebuildError> {
-        let failed = |source| RebuildError::Store {
-            name: projection.name.clone(),
-            source,
-        };
+        let failed = RebuildError::store(&projection.name);
         let name = match target {
             Target::Live => projection.name.clone(),
             Target::Rebuild => shadow_of(&projection.name),
@@ -400,15 +385,9 @@ impl Projector {
         target: Target,
         leadership: &Leadership,
     ) -> Result<ProjectionStep, RebuildError> {
-        let failed = |source| RebuildError::Store {
-            name: projection.name.clone(),
-            source,
-        };
-        let page = self
-            .store
-            .read_log(from, projection.batch_size)
-            .await
-            .map_err(failed)?;
+        let failed = RebuildError::store(&projection.name);
+        let page = self.store.read_log(from, projection.batch_size);
+        let page = page.await.map_err(failed)?;
         if page.last <= from {
             return Ok(ProjectionStep::Idle);
         }

@@ -182,7 +182,7 @@ pub(super) const REMOVED_AT_ONCE: i64 = 5_000;
 /// How long one clean-up goes on removing old events, one transaction after the other.
 pub(super) const REMOVING: Duration = Duration::from_secs(5);
 
-/// What is said of an event that no handler can be given.
+/// The error of an event that no handler can be given.
 pub(super) fn unreadable_errors() -> String {
     errors_text(&[HandlerState {
         handler: STORE.to_owned(),
@@ -195,26 +195,23 @@ pub(super) fn unreadable_errors() -> String {
 /// Who is named where no handler failed, but what is stored cannot be used.
 const STORE: &str = "store";
 
-/// What stands in the log of an event that an operator ended.
-pub(super) fn canceled_errors() -> String {
-    errors_text(&[HandlerState {
-        handler: OPERATOR.to_owned(),
+/// The error of an event that an operator ended.
+pub(crate) fn canceled() -> HandlerState {
+    HandlerState {
+        handler: "operator".to_owned(),
         result: HandlerResult::UnrecoverableError,
         attempts: 0,
         error: Some("canceled".to_owned()),
-    }])
+    }
 }
 
-/// Who is named where no handler failed.
-pub(super) const OPERATOR: &str = "operator";
-
 /// Why an event, which is shown as this, was not given back.
-pub(super) fn not_redriven(id: i64, shown: Option<ListedEvent>) -> QueueError {
+pub(crate) fn not_redriven(id: i64, shown: Option<ListedEvent>) -> QueueError {
     wrong_state(id, shown, "tried again")
 }
 
 /// Why an event, which is shown as this, was not canceled.
-pub(super) fn not_canceled(id: i64, shown: Option<ListedEvent>) -> QueueError {
+pub(crate) fn not_canceled(id: i64, shown: Option<ListedEvent>) -> QueueError {
     match shown {
         Some(ListedEvent {
             locked_by: Some(owner),
@@ -250,7 +247,7 @@ mod tests {
     #[test]
     fn a_canceled_event_lands_among_the_dead_letters() {
         let to = Disposition::Finalize {
-            errors: errors_of(&canceled_errors()),
+            errors: vec![canceled()],
             handlers: None,
         };
         assert_eq!(to.place(&Place::Queued), Place::DeadLettered);

@@ -2,22 +2,25 @@
 //!
 //! Columns go by number: the statements of both databases select the same ones in the same order.
 
+use sqlx::Row;
 use sqlx::postgres::PgRow;
 use sqlx::sqlite::SqliteRow;
 use sqlx::types::Uuid;
-use sqlx::{ColumnIndex, Database, Row, Type};
 use tidegate_core::{EventId, ParseEventIdError};
 use tidegate_store::sqlx;
 
 use super::columns::{errors_of, place_of, shown_payload, small};
+use super::connection::SqlColumn;
 use crate::event::headers_of;
 use crate::port::{
     HandlerResult, HandlerState, ListedEvent, LocationState, LogEvent, QueueLocation, QueueStatus,
 };
 use crate::recount::FoundRows;
 
-/// Columns that each database has in its own way.
+/// The columns of a row, as each database has them.
 pub(super) trait OwnColumns {
+    fn get<T: SqlColumn>(&self, column: usize) -> Result<T, sqlx::Error>;
+
     /// An id of an event.
     fn event_id(&self, column: usize) -> Result<EventId, sqlx::Error>;
 
@@ -29,6 +32,10 @@ pub(super) trait OwnColumns {
 }
 
 impl OwnColumns for PgRow {
+    fn get<T: SqlColumn>(&self, column: usize) -> Result<T, sqlx::Error> {
+        self.try_get(column)
+    }
+
     fn event_id(&self, column: usize) -> Result<EventId, sqlx::Error> {
         let id: Uuid = self.try_get(column)?;
         Ok(EventId::from_u128(id.as_u128()))
@@ -44,6 +51,10 @@ impl OwnColumns for PgRow {
 }
 
 impl OwnColumns for SqliteRow {
+    fn get<T: SqlColumn>(&self, column: usize) -> Result<T, sqlx::Error> {
+        self.try_get(column)
+    }
+
     fn event_id(&self, column: usize) -> Result<EventId, sqlx::Error> {
         event_id(self.try_get(column)?)
     }
@@ -64,8 +75,8 @@ pub(super) fn event_id(text: &str) -> Result<EventId, sqlx::Error> {
     id.map_err(|error: ParseEventIdError| sqlx::Error::Decode(Box::new(error)))
 }
 
-/// What the rows of the queue's statements hold.
-pub(super) trait QueueRow {
+/// The values that rows of the queue's statements hold.
+pub(super) trait QueueRow: OwnColumns {
     /// One event as it is listed, without the states of its handlers.
     fn listed(&self) -> Result<ListedEvent, sqlx::Error>;
 
@@ -79,69 +90,60 @@ pub(super) trait QueueRow {
     fn counted(&self) -> Result<(EventId, FoundRows), sqlx::Error>;
 }
 
-impl<R, D> QueueRow for R
-where
-    R: Row<Database = D> + OwnColumns,
-    D: Database,
-    usize: ColumnIndex<R>,
-    for<'r> bool: sqlx::Decode<'r, D> + Type<D>,
-    for<'r> i64: sqlx::Decode<'r, D> + Type<D>,
-    for<'r> &'r str: sqlx::Decode<'r, D> + Type<D>,
-    for<'r> String: sqlx::Decode<'r, D> + Type<D>,
-{
+impl<R: OwnColumns> QueueRow for R {
     fn listed(&self) -> Result<ListedEvent, sqlx::Error> {
         Ok(ListedEvent {
-            id: self.try_get(0)?,
+            id: self.get(0)?,
             event_id: self.event_id(1)?,
             type_name: self.shown(2)?.unwrap_or_default(),
             key: self.shown(3)?,
             payload: shown_payload(self.shown(4)?.unwrap_or_default()),
             headers: headers_of(self.shown(5)?.as_deref()),
-            status: QueueStatus::parse(self.try_get(6)?).unwrap_or(QueueStatus::Pending),
+            status: QueueStatus::parse(&self.get::<String>(6)?).unwrap_or(QueueStatus::Pending),
             attempts: self.count(7)?,
-            created_ms: self.try_get(8)?,
-            next_attempt_ms: self.try_get(9)?,
-            locked_by: self.try_get(10)?,
-            locked_until_ms: self.try_get(11)?,
-            finalized_ms: self.try_get(12)?,
-            position: self.try_get(13)?,
-            errors: errors_of(self.try_get(14)?),
+            created_ms: self.get(8)?,
+            next_attempt_ms: self.get(9)?,
+            locked_by: self.get(10)?,
+            locked_until_ms: self.get(11)?,
+            finalized_ms: self.get(12)?,
+            position: self.get(13)?,
+            errors: errors_of(&self.get::<String>(14)?),
             states: Vec::new(),
         })
     }
 
     fn handler_state(&self, first: usize) -> Result<HandlerState, sqlx::Error> {
         Ok(HandlerState {
-            handler: self.try_get(first)?,
-            result: HandlerResult::parse(self.try_get(first + 1)?),
+            handler: self.get(first)?,
+            result: HandlerResult::parse(&self.get::<String>(first + 1)?),
             attempts: self.count(first + 2)?,
-            error: self.try_get(first + 3)?,
+            error: self.get(first + 3)?,
         })
     }
 
     fn log_event(&self) -> Result<LogEvent, sqlx::Error> {
         Ok(LogEvent {
-            position: self.try_get(0)?,
-            id: self.try_get(1)?,
+            position: self.get(0)?,
+            id: self.get(1)?,
             event_id: self.event_id(2)?,
-            type_name: self.try_get(3)?,
-            key: self.try_get(4)?,
-            payload: self.try_get(5)?,
-            headers: headers_of(self.try_get(6)?),
-            created_ms: self.try_get(7)?,
+            type_name: self.get(3)?,
+            key: self.get(4)?,
+            payload: self.get(5)?,
+            headers: headers_of(self.get::<Option<String>>(6)?.as_deref()),
+            created_ms: self.get(7)?,
         })
     }
 
     fn counted(&self) -> Result<(EventId, FoundRows), sqlx::Error> {
-        let place: Option<&str> = self.try_get(2)?;
+        let place: Option<String> = self.get(2)?;
         let seen = FoundRows {
-            logged: self.try_get(1)?,
-            row: place.map(place_of),
-            is_row_claimed: self.try_get(3)?,
+            logged: self.get(1)?,
+            row: place.as_deref().map(place_of),
+            is_row_claimed: self.get(3)?,
             // Without a cursor it is unknown what waits, and no claim comes upon it.
-            is_waiting: self.try_get::<Option<bool>, _>(4)?.unwrap_or(false),
-            batches: self.try_get(5)?,
-            is_adrift: self.try_get(6)?,
+            is_waiting: self.get::<Option<bool>>(4)?.unwrap_or(false),
+            batches: self.get(5)?,
+            is_adrift: self.get(6)?,
         };
         Ok((self.event_id(0)?, seen))
     }

@@ -12,7 +12,7 @@ use crate::port::{Lane, QueueStats};
 const MINUTE_MS: u64 = 60_000;
 const HOUR: u64 = 60;
 
-/// What was read, as of one moment.
+/// The numbers that were read, as of one moment.
 pub(super) struct StatsFacts {
     /// The books; their sums of ids are not looked at.
     pub(super) books: Books,

@@ -2,8 +2,9 @@
 
 use sqlx::AssertSqlSafe;
 use tidegate_core::{Code, Failure};
-use tidegate_store::{StoreError, sqlx};
+use tidegate_store::{StoreError, StoreTx, sqlx};
 
+use super::connection::{SqlConnection, SqlFuture};
 use crate::QueueError;
 use crate::port::LogEvent;
 use crate::projection::{Projection, Target};
@@ -48,16 +49,11 @@ pub async fn read_tally(queue: &Queue, name: &str) -> Result<Vec<TallyRow>, Queu
         "SELECT type, key, events FROM {name} ORDER BY type, key"
     ));
     let mut tx = queue.begin().await?;
-    let rows: Result<Vec<(String, String, i64)>, sqlx::Error> = match &mut tx {
-        Tx::Sql(tidegate_store::StoreTx::Postgres(tx)) => {
-            sqlx::query_as(sql).fetch_all(tx.connection()).await
-        }
-        Tx::Sql(tidegate_store::StoreTx::Sqlite(tx)) => {
-            sqlx::query_as(sql).fetch_all(tx.connection()).await
-        }
-        #[cfg(feature = "model")]
-        Tx::Model(_) => return Err(QueueError::ForeignTransaction),
+    let rows: SqlFuture<'_, Vec<(String, String, i64)>> = match tx.sql()? {
+        StoreTx::Postgres(tx) => tx.connection().fetch_all(sql, &[]),
+        StoreTx::Sqlite(tx) => tx.connection().fetch_all(sql, &[]),
     };
+    let rows = rows.await;
     let rows = rows.map_err(|error| StoreError::of("read a tally", error))?;
     tx.rollback().await?;
     let row = |(type_name, key, events)| TallyRow {
@@ -69,22 +65,15 @@ pub async fn read_tally(queue: &Queue, name: &str) -> Result<Vec<TallyRow>, Queu
 }
 
 async fn create(tx: &mut Tx, table: String) -> Result<(), Failure> {
-    let sql = format!(
+    let sql = AssertSqlSafe(format!(
         "CREATE TABLE IF NOT EXISTS {table} (type text NOT NULL, key text NOT NULL,
              events bigint NOT NULL, PRIMARY KEY (type, key))"
-    );
-    let sql = sqlx::raw_sql(AssertSqlSafe(sql));
-    let made = match tx {
-        Tx::Sql(tidegate_store::StoreTx::Postgres(tx)) => {
-            sql.execute(tx.connection()).await.map(drop)
-        }
-        Tx::Sql(tidegate_store::StoreTx::Sqlite(tx)) => {
-            sql.execute(tx.connection()).await.map(drop)
-        }
-        #[cfg(feature = "model")]
-        Tx::Model(_) => return Err(foreign()),
+    ));
+    let made = match tx.sql()? {
+        StoreTx::Postgres(tx) => tx.connection().execute_raw(sql),
+        StoreTx::Sqlite(tx) => tx.connection().execute_raw(sql),
     };
-    made.map_err(refused)
+    made.await.map_err(refused)
 }
 
 async fn apply(tx: &mut Tx, table: String, events: &[LogEvent]) -> Result<(), Failure> {
@@ -94,28 +83,15 @@ async fn apply(tx: &mut Tx, table: String, events: &[LogEvent]) -> Result<(), Fa
              ON CONFLICT (type, key) DO UPDATE SET events = t.events + 1"
         ));
         let key = event.key.as_deref().unwrap_or_default();
-        let counted = match tx {
-            Tx::Sql(tidegate_store::StoreTx::Postgres(tx)) => {
-                let add = sqlx::query(sql).bind(&event.type_name).bind(key);
-                add.execute(tx.connection()).await.map(drop)
-            }
-            Tx::Sql(tidegate_store::StoreTx::Sqlite(tx)) => {
-                let add = sqlx::query(sql).bind(&event.type_name).bind(key);
-                add.execute(tx.connection()).await.map(drop)
-            }
-            #[cfg(feature = "model")]
-            Tx::Model(_) => return Err(foreign()),
+        let counted = match tx.sql()? {
+            StoreTx::Postgres(tx) => tx.connection().execute(sql, &[&event.type_name, &key]),
+            StoreTx::Sqlite(tx) => tx.connection().execute(sql, &[&event.type_name, &key]),
         };
-        counted.map_err(refused)?;
+        counted.await.map_err(refused)?;
     }
     Ok(())
 }
 
 fn refused(error: sqlx::Error) -> Failure {
     Failure::transient(Code::from_static("tally.sql"), error.to_string())
-}
-
-#[cfg(feature = "model")]
-fn foreign() -> Failure {
-    Failure::permanent(Code::from_static("tally.model"), "a tally needs SQL")
 }

@@ -29,14 +29,14 @@ pub(crate) const LEASE: Duration = Duration::from_millis(1_500);
 const ROLE: &str = "TIDEGATE_CAMPAIGN_ROLE";
 const URL: &str = "TIDEGATE_CAMPAIGN_URL";
 
-/// What a child is to do.
+/// The work of a child.
 #[derive(Debug, Clone)]
 pub(crate) struct Role {
-    /// What it is called, in `locked_by` too. Each life has its own name.
+    /// Its name, in `locked_by` too. Each life has its own name.
     pub(crate) name: String,
     /// Its handlers of placed events.
     pub(crate) handlers: &'static str,
-    /// What they do: `plain`, `slow` with milliseconds, or `stormy` with a seed.
+    /// Their behavior: `plain`, `slow` with milliseconds, or `stormy` with a seed.
     pub(crate) mood: String,
     /// Its lease.
     pub(crate) lease: Duration,

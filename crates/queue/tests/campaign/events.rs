@@ -48,7 +48,7 @@ pub(crate) fn is_shipped(n: u64) -> bool {
     n.is_multiple_of(3)
 }
 
-/// What a process's handlers do beside their work.
+/// The behavior of a process's handlers beside their work.
 #[derive(Debug, Clone)]
 pub(crate) enum Mood {
     /// Nothing.
@@ -66,7 +66,7 @@ pub(crate) struct Reporting {
 }
 
 impl Reporting {
-    /// What the weather does to this call: gives an answer, takes its time, or nothing.
+    /// The fault of this call: an answer, a delay, or nothing.
     async fn weather(&self, event: &Delivery<Placed>) -> Option<Handled> {
         let (seed, is_calm) = match &self.mood {
             Mood::Plain => return None,

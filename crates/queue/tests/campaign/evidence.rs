@@ -82,7 +82,7 @@ async fn rows<T: Send + 'static>(
     read.await.unwrap()
 }
 
-/// What is not finalized, with what is known about it; for a test that waits in vain.
+/// The events that are not finalized, with what is known about them; for a test that waits in vain.
 pub(crate) async fn unfinished(store: &Store) -> Vec<String> {
     let sql = "SELECT concat_ws(' ', q.id, q.key, q.status, q.locked_by, q.locked_until, r.lane,
             r.due_at, now()) FROM event_queue q LEFT JOIN tidegate_event_row r USING (id)

@@ -1,6 +1,6 @@
 //! Processes that die and stand still on a server that restarts.
 //!
-//! What was promised is kept by the parent, which nobody kills; what became of it is read from the
+//! The parent, which nobody kills, keeps the promises; their outcome is read from the
 //! tables and from what the children said. [`verdict`] holds the two against each other.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![expect(

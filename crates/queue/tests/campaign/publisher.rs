@@ -12,14 +12,14 @@ use tidegate_store::sqlx;
 
 use crate::events::Placed;
 
-/// What the queue owes, kept outside of it.
+/// The events that the queue owes, kept outside of it.
 #[derive(Debug, Default)]
 pub(crate) struct Obligations {
     /// Everything that was ever handed over, by id.
     pub(crate) attempted: BTreeMap<EventId, u64>,
-    /// What was acknowledged.
+    /// The events that were acknowledged.
     pub(crate) promised: BTreeSet<EventId>,
-    /// What was in a transaction that was taken back.
+    /// The events of transactions that were rolled back.
     pub(crate) taken_back: BTreeSet<EventId>,
 }
 
@@ -30,7 +30,7 @@ impl Obligations {
     }
 }
 
-/// What publishers share.
+/// The state that publishers share.
 #[derive(Clone)]
 pub(crate) struct Publisher {
     pub(crate) queue: Queue,

@@ -19,7 +19,7 @@ use crate::verdict::problems;
 /// How long the rest may take once it is calm.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// What was done to the processes.
+/// The faults of the processes.
 #[derive(Debug, Default)]
 struct Harm {
     lives: u64,

@@ -73,7 +73,7 @@ pub(crate) struct Evidence {
     pub(crate) said: Vec<Said>,
 }
 
-/// What is wrong; nothing when everything was kept.
+/// The problems; none when everything was kept.
 pub(crate) fn problems(evidence: &Evidence) -> Vec<String> {
     let mut problems = Vec::new();
     promises(evidence, &mut problems);
@@ -138,7 +138,7 @@ fn handlers(evidence: &Evidence, problems: &mut Vec<String>) {
     }
 }
 
-/// What a handler did in its transaction happened once for each event, in the order of its key, and
+/// The writes of a handler's transaction happened once for each event, in the order of its key, and
 /// so did what it published.
 fn effects(evidence: &Evidence, problems: &mut Vec<String>) {
     let mut times: BTreeMap<EventId, u32> = BTreeMap::new();
@@ -211,7 +211,7 @@ fn projection(evidence: &Evidence, problems: &mut Vec<String>) {
     ));
 }
 
-/// Whoever finalized an event had its newest claim.
+/// The process that finalized an event had its newest claim.
 fn fences(evidence: &Evidence, problems: &mut Vec<String>) {
     let said: BTreeMap<i64, &Said> = evidence.said.iter().map(|said| (said.id, said)).collect();
     let mut tokens: Vec<&Token> = evidence.tokens.iter().collect();

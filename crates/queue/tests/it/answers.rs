@@ -1,4 +1,4 @@
-//! What a dispatcher does when answers are lost and events wait for each other, step by step.
+//! A dispatcher whose answers are lost and whose events wait for each other, step by step.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};

@@ -1,4 +1,4 @@
-//! What retention and clean-up remove, and what nobody waits for any more.
+//! Rows that retention and clean-up remove, and events that nobody waits for any more.
 
 use std::time::Duration;
 

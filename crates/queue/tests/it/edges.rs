@@ -1,4 +1,4 @@
-//! What the databases refuse, and what people write into the tables by hand.
+//! Rows that the databases refuse, and rows that people write by hand.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -123,7 +123,7 @@ fn what_could_not_be_claimed_is_refused_by_the_table() {
     });
 }
 
-/// Whoever switches the checks of SQLite off harms nobody but the event.
+/// A program that switches the checks of SQLite off harms nothing but the event.
 #[test]
 fn what_the_table_should_have_refused_stops_nobody_and_hides_nobody() {
     runtime().block_on(async {
@@ -383,7 +383,7 @@ mod needs_postgres {
             assert!(published.is_err() && advanced.is_err() && held.is_err());
             assert!(!recorded.unwrap_err().may_have_happened());
             assert!(swapped.is_err() && canceled.is_err());
-            // What is on its way arrives now, and must not keep its transaction open.
+            // The call that is on its way arrives now, and must not keep its transaction open.
             drop((publishing, checking));
             is_still.store(false, Ordering::SeqCst);
             run(&store, format!("DROP SCHEMA {schema} CASCADE")).await;

@@ -1,4 +1,4 @@
-//! SQLite ends a transaction by itself when the disk is full, or when a statement says so. Whoever
+//! SQLite ends a transaction by itself when the disk is full, or when a statement says so. A caller that
 //! overlooks that gets nothing of it, as on PostgreSQL.
 
 use std::sync::Arc;
@@ -72,7 +72,7 @@ fn q08_nothing_is_published_in_a_transaction_that_has_ended() {
             assert_eq!(world.store.account().await.unwrap().accepted, 0);
             world.audit().await;
         }
-        // Whoever comes next has a transaction of its own.
+        // The next caller has a transaction of its own.
         let mut tx = world.store.begin().await.unwrap();
         let event = [world.event("a")];
         world.store.publish_in(&mut tx, &event).await.unwrap();

@@ -1,4 +1,4 @@
-//! What other programs insert, and what holds a file.
+//! Rows that other programs insert, and programs that hold a file.
 
 use std::time::{Duration, Instant};
 
@@ -31,7 +31,7 @@ async fn insert(store: &Store, statement: &'static str) -> Result<(), sqlx::Erro
     done
 }
 
-/// What the queue keeps itself cannot be given by an insert, except what it would be anyway.
+/// An insert cannot set the columns that the queue keeps itself, except to their defaults.
 async fn what_the_queue_keeps_itself_is_refused(store: Store) {
     let world = world(&store).await;
     let cases = [
@@ -245,7 +245,7 @@ fn a10_every_call_ends_though_somebody_else_holds_the_file() {
         // Reading goes on meanwhile.
         assert_eq!(world.store.stats().await.unwrap().pending, 1);
         sqlx::raw_sql("ROLLBACK").execute(&mut other).await.unwrap();
-        // What was told to have failed may have happened only where the error says so.
+        // A call that failed may have happened only where the error says so.
         patient.audit().await;
         assert_eq!(patient.settle(&claimed, &completed()).await, [0_i64; 0]);
         // A transaction of our own that stays open holds up the others no longer than the limit.

@@ -31,7 +31,7 @@ async fn number(store: &Store, sql: &'static str) -> i64 {
     call.await.unwrap()
 }
 
-/// What a bare claim costs: how often it looked for events by the index, and whether it took a
+/// The cost of a bare claim: how often it looked for events by the index, and whether it took a
 /// transaction id, which a lock and a write need.
 async fn cost_of_a_claim(store: &Store) -> (i64, bool) {
     let mut tx = store.begin().await.unwrap();

@@ -1,4 +1,4 @@
-//! What is counted.
+//! The metrics.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

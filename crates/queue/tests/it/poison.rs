@@ -35,7 +35,7 @@ impl QueueEvent for Placed {
     }
 }
 
-/// What happened, kept outside of the processes.
+/// The history, kept outside of the processes.
 #[derive(Clone, Default)]
 struct Witness {
     /// Which processes are dead and were not taken away yet.

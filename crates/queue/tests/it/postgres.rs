@@ -1,4 +1,4 @@
-//! What only a real server can show.
+//! Rules that only a real server can show.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -326,7 +326,7 @@ mod needs_postgres {
             world.publish("a", 3).await;
             let claimed = world.claim(10, LONG).await;
             world.settle(&claimed, &completed()).await;
-            // Whoever locks a row leaves his number in it.
+            // A transaction that locks a row leaves its number in it.
             let locked = "SELECT xmax::text::int8 FROM tidegate_queue";
             let before = number(store, locked).await;
             assert!(world.claim(10, LONG).await.is_empty());

@@ -1,4 +1,4 @@
-//! What a projector does when there is nothing to do.
+//! A projector that has nothing to do.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

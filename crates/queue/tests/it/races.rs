@@ -1,4 +1,4 @@
-//! What goes wrong only beside somebody else, on a real server.
+//! Races that need a second process and a real server.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -49,7 +49,7 @@ async fn number(store: &Store, sql: &'static str) -> i64 {
     call.await.unwrap()
 }
 
-/// What a settle of one event writes into the log, in a transaction that stays open.
+/// The rows that a settle of one event writes into the log, in a transaction that stays open.
 async fn log_by_hand(tx: &mut Tx, id: i64) {
     let statement = format!(
         "WITH together AS (
@@ -158,7 +158,7 @@ mod needs_postgres {
                 world.settle_part(&event, &completed()).await;
             }
             assert_eq!(world.store.sequence(2).await.unwrap(), 2);
-            // Whoever looks now could know that nobody comes below the last of the ten.
+            // A look now could know that nobody comes below the last of the ten.
             until_those_who_run_have_ended(&server.store).await;
             while world.store.sequence(2).await.unwrap() > 0 {}
             let page = world.store.read_log(0, 20).await.unwrap();
@@ -168,7 +168,7 @@ mod needs_postgres {
         });
     }
 
-    /// What handler `one` did for an event, with a side effect.
+    /// The commit of handler `one` for an event, with a side effect.
     fn mailed(event: &ClaimedEvent) -> HandlerCommit {
         HandlerCommit {
             claim: event.claim.clone(),
@@ -433,7 +433,7 @@ mod needs_postgres {
             execute(&mut tx, elsewhere.to_owned()).await;
             let is_done = world.store.is_done(Some(&mut tx), "one", event, "mail");
             assert!(is_done.await.unwrap());
-            // What was set for the statements of the handler is so still.
+            // The settings for the statements of the handler still hold.
             execute(
                 &mut tx,
                 "SELECT 1 / (current_setting('search_path') = 'pg_temp')::int".to_owned(),

@@ -379,7 +379,7 @@ mod needs_postgres {
             execute(&mut removing, lock).await;
             let notes = Arc::clone(&world);
             let noting = tokio::spawn(async move { notes.store.note_position("p", "q", 0).await });
-            // Whoever begins to build a projection notes one too.
+            // A process that begins to build a projection notes one too.
             let begins = Arc::clone(&world);
             let beginning = tokio::spawn(async move {
                 let leadership = begins.store.acquire_leadership("r", "one", LONG).await;

@@ -47,7 +47,7 @@ impl QueueEvent for Shipped {
     const TYPE: &'static str = "shipped";
 }
 
-/// What happened, kept outside of the nodes.
+/// The history, kept outside of the nodes.
 #[derive(Default, Clone)]
 struct Witness {
     published: Arc<Mutex<BTreeSet<u64>>>,

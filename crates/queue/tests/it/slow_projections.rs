@@ -12,7 +12,7 @@ use tidegate_sim::{Node, Sim};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// What a projection does when it is first called; afterwards it is plain.
+/// The first call of a projection; afterwards it is plain.
 #[derive(Clone, Copy)]
 enum First {
     Plain,

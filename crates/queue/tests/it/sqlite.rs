@@ -1,4 +1,4 @@
-//! What is special about SQLite.
+//! The special cases of SQLite.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -68,7 +68,7 @@ pub(crate) async fn run(store: &Store, sql: String) {
         .unwrap();
 }
 
-/// What the server answers with one number.
+/// The one number that the server answers with.
 pub(crate) async fn ask(store: &Store, sql: String) -> i64 {
     let Store::Postgres(postgres) = store else {
         panic!("only PostgreSQL has schemas");

@@ -10,7 +10,7 @@ use crate::model::QueueModel;
 use crate::port::Claim;
 use crate::{Dispatcher, DispatcherOptions, Queue};
 
-/// What the tasks of a dispatcher with batches of ten share, in a world whose time stands still.
+/// The state of a dispatcher with batches of ten, in a world whose time stands still.
 fn shared(sim: &mut Sim) -> Arc<Shared> {
     let env = sim.node("one").env();
     let queue = Queue::on(Arc::new(QueueModel::new(Arc::clone(&env.clock))), &env);
@@ -108,7 +108,7 @@ fn whoever_left_something_behind_may_have_left_more() {
     let shared = shared(&mut sim);
     let mut schedule = PollSchedule::new(&shared);
     schedule.request(&shared, 10);
-    // What is fresh tells nothing of others, and what was taken over does.
+    // A fresh event tells nothing of others, and one that was taken over does.
     for (found, reclaim_expired) in [
         (event(1, 1, 0), false),
         (event(1, 2, 1), true),

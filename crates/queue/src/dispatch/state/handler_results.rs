@@ -1,4 +1,4 @@
-//! What the handlers of an event said, kept until it is settled: whoever registers before that wants the
+//! The results of an event's handlers, kept until it is settled: a handler that registers before wants the
 //! event too, and then it is decided again where it goes.
 
 use std::collections::BTreeSet;
@@ -7,16 +7,16 @@ use super::DispatchState;
 use crate::decide::{EventFacts, Policy, decide};
 use crate::port::{Disposition, HandlerState, LeaseId, Registry, Transition};
 
-/// What was said of one event.
+/// The results of one event.
 #[derive(Debug)]
 pub(in crate::dispatch) struct HandlerResults {
     /// The version of the registry it was decided by.
     pub(in crate::dispatch) version: u64,
     /// Its type.
     pub(in crate::dispatch) type_name: String,
-    /// What its handlers said, before and now.
+    /// The results of its handlers, before and now.
     pub(in crate::dispatch) states: Vec<HandlerState>,
-    /// What they said now.
+    /// The results of this call.
     pub(in crate::dispatch) new_states: Vec<HandlerState>,
     /// Whether anything was written down about it before.
     pub(in crate::dispatch) has_history: bool,

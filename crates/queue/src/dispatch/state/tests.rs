@@ -182,7 +182,7 @@ fn a_batch_that_was_reopened_goes_by_its_newest_token() {
     let mut state = with_three();
     state.reopened(BATCH, newest, 0);
     assert_eq!(state.ends_with(BATCH, 0), Some(newest));
-    // What is left of it is what was abandoned.
+    // Only abandoned events are left of it.
     let mut state = with_three();
     state.leave(BATCH);
     state.reopened(BATCH, newest, 1);
@@ -229,9 +229,9 @@ fn events_are_in_memory_until_they_are_settled() {
     finish(&mut state);
     assert!(!state.is_idle(), "there is something to settle");
     state.outcomes();
-    state.begin_claim();
+    state.is_claiming = true;
     assert!(!state.is_idle(), "there may be something to give back");
-    state.end_claim();
+    state.is_claiming = false;
     assert!(state.is_idle());
 }
 
@@ -265,15 +265,15 @@ fn a_suspect_is_known_for_as_long_as_it_is_held() {
 fn the_health_names_what_is_wrong() {
     let mut state = state();
     assert!(state.health().is_up);
-    state.record_failure(FailureClass::Transient, "away".to_owned());
+    state.problem = Some((FailureClass::Transient, "away".to_owned()));
     let health = state.health();
     assert_eq!(
         (health.is_up, health.problem.as_deref()),
         (true, Some("away"))
     );
-    state.record_failure(FailureClass::System, "refused".to_owned());
+    state.problem = Some((FailureClass::System, "refused".to_owned()));
     assert!(!state.health().is_up);
-    state.clear_failure();
+    state.problem = None;
     assert_eq!((state.health().is_up, state.health().problem), (true, None));
     state.broken = Some("the token is wrong".to_owned());
     let health = state.health();

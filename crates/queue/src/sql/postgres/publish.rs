@@ -6,31 +6,11 @@ use tidegate_store::posting::Columns;
 use tidegate_store::sqlx;
 
 use super::super::COMPONENT;
-use super::{PostgresQueue, uuid};
+use super::uuid;
 use crate::event::{NewEvent, headers_text};
-use crate::{QueueError, limit};
 
 /// From so many events on, `COPY` beats a statement with arrays.
-const COPY_FROM: usize = 2_000;
-
-impl PostgresQueue {
-    pub(super) async fn publish_own(&self, events: &[NewEvent]) -> Result<Vec<i64>, QueueError> {
-        limit::check_events(events)?;
-        let (events, doing) = (events.to_vec(), "publish events");
-        let ids = if events.len() < COPY_FROM {
-            let one = self.postgres.run(doing, move |connection| {
-                Box::pin(async move { insert(connection, &events).await })
-            });
-            one.await?
-        } else {
-            let several = self.postgres.transact(doing, move |connection| {
-                Box::pin(async move { insert(connection, &events).await })
-            });
-            several.await?
-        };
-        Ok(ids)
-    }
-}
+pub(super) const COPY_FROM: usize = 2_000;
 
 /// Adds events. From [`COPY_FROM`] of them on it is several statements, and the caller has a transaction
 /// around them.

@@ -2,21 +2,25 @@
 
 mod rows;
 
-use std::sync::PoisonError;
+use std::collections::BTreeMap;
+use std::sync::{MutexGuard, PoisonError};
 
 use sqlx::PgConnection;
 use tidegate_store::posting::Columns;
-use tidegate_store::{StoreError, sqlx};
+use tidegate_store::sqlx;
 
+use super::super::COMPONENT;
 use super::super::columns::{ByLease, TransitionEffect, goal, keys_of, postings_of};
-use super::super::{COMPONENT, Recorded};
-use super::{OUR_TABLES, PostgresQueue, publish, uuid};
+use super::super::connection::{SqlConnection, SqlList};
+use super::super::settle::{Recorded, SettleStatements};
+use super::claim::release;
+use super::{PostgresBackend, publish};
 use crate::QueueError;
-use crate::port::{HandlerCommit, LeaseId, QueueStore, Settlement, Transition};
-use crate::tx::Tx;
+use crate::event::NewEvent;
+use crate::port::{HandlerCommit, LeaseId, Settlement, Transition};
 use rows::{RowPostings, settle_rows};
 
-impl PostgresQueue {
+impl PostgresBackend {
     pub(super) async fn settle_transitions(
         &self,
         settlement: &Settlement,
@@ -35,17 +39,14 @@ impl PostgresQueue {
             stale.extend(self.settle_lease(lease, transitions).await?);
         }
         if !by.rows.is_empty() {
-            let columns = self.columns(by.rows.iter().copied()).await?;
+            let columns = self.columns(&by.rows).await?;
             let claims: Vec<(i64, i64)> = by.rows.iter().map(|one| claim_of(one)).collect();
             let postings = RowPostings::of(&by.rows);
             let wanted = claims.clone();
-            let settled = self
-                .postgres
-                .run("settle events", move |connection| {
-                    Box::pin(settle_rows(connection, wanted, columns, postings, registry))
-                })
-                .await?
-                .ok_or(QueueError::RegistryChanged)?;
+            let settled = self.postgres.run("settle events", move |db| {
+                Box::pin(settle_rows(db, wanted, columns, postings, registry))
+            });
+            let settled = settled.await?.ok_or(QueueError::RegistryChanged)?;
             let lost = claims.iter().filter(|claim| !settled.contains(claim));
             stale.extend(lost.map(|(id, _)| *id));
         }
@@ -54,13 +55,8 @@ impl PostgresQueue {
             // After the settle and not with it: it takes the lock of the claim. Should it fail, or
             // should we die before it, the next expiry scan does it. The settle stands, and whoever
             // heard otherwise would settle again.
-            let released = self.postgres.run("release keys", move |connection| {
-                Box::pin(async move {
-                    sqlx::query("SELECT tidegate_release($1)")
-                        .bind(keys)
-                        .execute(connection)
-                        .await
-                })
+            let released = self.postgres.run("release keys", move |db| {
+                Box::pin(async move { release(db, &keys).await })
             });
             if let Err(error) = released.await {
                 tracing::warn!(%error, "could not release parked keys; the next expiry scan will");
@@ -77,15 +73,12 @@ impl PostgresQueue {
     ) -> Result<Vec<i64>, QueueError> {
         let mut stale = Vec::new();
         loop {
-            let columns = self.columns(transitions.iter().copied()).await?;
+            let columns = self.columns(&transitions).await?;
             let postings = Columns::of(&postings_of(&transitions));
-            let settled = self
-                .postgres
-                .run("settle a batch", move |connection| {
-                    Box::pin(settle_batch(connection, lease, columns, postings))
-                })
-                .await?;
-            let Some(settled) = settled else {
+            let settled = self.postgres.run("settle a batch", move |db| {
+                Box::pin(settle_batch(db, lease, columns, postings))
+            });
+            let Some(settled) = settled.await? else {
                 stale.extend(transitions.iter().map(|one| one.claim.id));
                 return Ok(stale);
             };
@@ -99,13 +92,8 @@ impl PostgresQueue {
         }
     }
 
-    async fn columns(
-        &self,
-        transitions: impl Iterator<Item = &Transition> + Send,
-    ) -> Result<TransitionColumns, QueueError> {
+    async fn columns(&self, transitions: &[&Transition]) -> Result<TransitionColumns, QueueError> {
         let mut columns = TransitionColumns::default();
-        // Collected first, because the loop waits for the database.
-        let transitions: Vec<&Transition> = transitions.collect();
         for one in transitions {
             let (id, token) = claim_of(one);
             match goal(one) {
@@ -145,72 +133,27 @@ impl PostgresQueue {
 
     /// The number of a set of handlers, made where it is missing.
     async fn set_of(&self, handlers: &str) -> Result<i32, QueueError> {
-        let known = {
-            let sets = self.sets.lock().unwrap_or_else(PoisonError::into_inner);
-            sets.get(handlers).copied()
-        };
+        let known = self.sets().get(handlers).copied();
         if let Some(known) = known {
             return Ok(known);
         }
         let text = handlers.to_owned();
-        let id: i32 = self
-            .postgres
-            .run("name a set of handlers", move |connection| {
-                Box::pin(async move {
-                    sqlx::query(
-                        "INSERT INTO tidegate_handler_set (handlers) VALUES ($1)
-                                 ON CONFLICT DO NOTHING",
-                    )
-                    .bind(&text)
-                    .execute(&mut *connection)
-                    .await?;
-                    sqlx::query_scalar("SELECT id FROM tidegate_handler_set WHERE handlers = $1")
-                        .bind(&text)
-                        .fetch_one(connection)
-                        .await
-                })
+        let id = self.postgres.run("name a set of handlers", move |db| {
+            Box::pin(async move {
+                let sql = "INSERT INTO tidegate_handler_set (handlers) VALUES ($1)
+                    ON CONFLICT DO NOTHING";
+                db.execute(sql, &[&text]).await?;
+                let sql = "SELECT id FROM tidegate_handler_set WHERE handlers = $1";
+                db.fetch_one(sql, &[&text]).await
             })
-            .await?;
-        let mut sets = self.sets.lock().unwrap_or_else(PoisonError::into_inner);
-        sets.insert(handlers.to_owned(), id);
+        });
+        let id = id.await?;
+        self.sets().insert(handlers.to_owned(), id);
         Ok(id)
     }
 
-    pub(super) async fn record_result(
-        &self,
-        tx: Option<Tx>,
-        commit: &HandlerCommit,
-    ) -> Result<bool, QueueError> {
-        let is_lent = tx.is_some();
-        let mut tx = match tx {
-            Some(tx) => tx,
-            None => Tx::Sql(self.store.begin_own().await?),
-        };
-        let doing = "record a result";
-        let limit = tx.limit()?;
-        let connection = tx.postgres().ok_or(QueueError::ForeignTransaction)?;
-        // The commit is not asked for yet, so a failure here is known to have changed nothing.
-        if is_lent {
-            let ours = sqlx::raw_sql(OUR_TABLES).execute(&mut *connection);
-            limit.run(doing, ours).await.map_err(StoreError::undone)?;
-        }
-        let recorded = limit.run(doing, record(connection, commit)).await;
-        match recorded.map_err(StoreError::undone)? {
-            Recorded::Whole => tx.commit().await?,
-            Recorded::Nothing => {
-                tx.rollback().await?;
-                return Ok(false);
-            }
-            Recorded::Guarded => {
-                tx.rollback().await?;
-                let event_id = commit.event_id;
-                return Err(QueueError::SideEffectExists { event_id });
-            }
-        }
-        if !commit.follow_ups.is_empty() {
-            self.wake();
-        }
-        Ok(true)
+    pub(super) fn sets(&self) -> MutexGuard<'_, BTreeMap<String, i32>> {
+        self.sets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -346,68 +289,58 @@ async fn settle_batch(
     .await
 }
 
-/// The fence, the result, the follow-up events and the guards, in the transaction of `connection`.
-async fn record(
-    connection: &mut PgConnection,
-    commit: &HandlerCommit,
-) -> Result<Recorded, sqlx::Error> {
-    let fence: Option<i64> = match commit.claim.lease {
-        LeaseId::Batch { batch, token } => {
-            sqlx::query_scalar(
-                "WITH locked AS MATERIALIZED (
+impl SettleStatements for PgConnection {
+    async fn insert(&mut self, events: &[NewEvent], _now: i64) -> Result<Vec<i64>, sqlx::Error> {
+        publish::insert(self, events).await
+    }
+
+    async fn record(&mut self, commit: &HandlerCommit, _now: i64) -> Result<Recorded, sqlx::Error> {
+        let fence: Option<i64> = match commit.claim.lease {
+            LeaseId::Batch { batch, token } => {
+                let sql = "WITH locked AS MATERIALIZED (
                      SELECT id, is_parted FROM tidegate_batch
                      WHERE id = $1 AND token = $2 FOR SHARE)
                  SELECT id FROM locked
-                 WHERE NOT is_parted OR tidegate_settled(ARRAY[$3::int8]) = '{}'",
-            )
-            .bind(batch)
-            .bind(token)
-            .bind(commit.claim.id)
-            .fetch_optional(&mut *connection)
-            .await?
+                 WHERE NOT is_parted OR tidegate_settled(ARRAY[$3::int8]) = '{}'";
+                self.fetch_optional(sql, &[&batch, &token, &commit.claim.id])
+                    .await?
+            }
+            LeaseId::Row { id, token } => {
+                let sql =
+                    "SELECT id FROM tidegate_event_row WHERE id = $1 AND token = $2 FOR SHARE";
+                self.fetch_optional(sql, &[&id, &token]).await?
+            }
+        };
+        if fence.is_none() {
+            return Ok(Recorded::Nothing);
         }
-        LeaseId::Row { id, token } => {
-            sqlx::query_scalar(
-                "SELECT id FROM tidegate_event_row WHERE id = $1 AND token = $2 FOR SHARE",
-            )
-            .bind(id)
-            .bind(token)
-            .fetch_optional(&mut *connection)
-            .await?
-        }
-    };
-    if fence.is_none() {
-        return Ok(Recorded::Nothing);
-    }
-    let state = &commit.state;
-    sqlx::query(
-        "INSERT INTO tidegate_handler_state (id, handler_id, result, attempts, error)
+        let state = &commit.state;
+        let sql = "INSERT INTO tidegate_handler_state (id, handler_id, result, attempts, error)
          VALUES ($1, $2, $3, $4, $5)
          ON CONFLICT (id, handler_id) DO UPDATE SET result = excluded.result,
-             attempts = excluded.attempts, error = excluded.error, updated_at = clock_timestamp()",
-    )
-    .bind(commit.claim.id)
-    .bind(&state.handler)
-    .bind(state.result.as_str())
-    .bind(i32::try_from(state.attempts).unwrap_or(i32::MAX))
-    .bind(&state.error)
-    .execute(&mut *connection)
-    .await?;
-    if !commit.done.is_empty() {
-        // It waits for whoever is about to write the same.
-        let guards = sqlx::query(
-            "INSERT INTO event_inbox (handler_id, event_id, sub_task)
-             SELECT $1, $2, * FROM unnest($3::text[]) ON CONFLICT DO NOTHING",
+             attempts = excluded.attempts, error = excluded.error, updated_at = clock_timestamp()";
+        self.execute(
+            sql,
+            &[
+                &commit.claim.id,
+                &state.handler,
+                &state.result.as_str(),
+                &i32::try_from(state.attempts).unwrap_or(i32::MAX),
+                &state.error,
+            ],
         )
-        .bind(&state.handler)
-        .bind(uuid(commit.event_id))
-        .bind(&commit.done)
-        .execute(&mut *connection)
         .await?;
-        if guards.rows_affected() < commit.done.len() as u64 {
-            return Ok(Recorded::Guarded);
+        if !commit.done.is_empty() {
+            // It waits for whoever is about to write the same.
+            let sql = "INSERT INTO event_inbox (handler_id, event_id, sub_task)
+             SELECT $1, $2, * FROM unnest($3::text[]) ON CONFLICT DO NOTHING";
+            let done = SqlList(&commit.done);
+            let guards = self.execute(sql, &[&state.handler, &commit.event_id, &done]);
+            if guards.await? < commit.done.len() as u64 {
+                return Ok(Recorded::Guarded);
+            }
         }
+        publish::insert(self, &commit.follow_ups).await?;
+        Ok(Recorded::Whole)
     }
-    publish::insert(connection, &commit.follow_ups).await?;
-    Ok(Recorded::Whole)
 }

@@ -6,8 +6,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tidegate_core::env::Env;
-use tidegate_store::{Postgres, sqlx};
+use tidegate_store::Postgres;
 use tokio::sync::Notify;
+
+use super::super::connection::SqlConnection;
 
 /// The pause between two notifications of one process.
 const PAUSE: Duration = Duration::from_millis(2);
@@ -70,13 +72,8 @@ pub(super) fn send(wakes: &Arc<Wakes>, postgres: &Postgres, env: &Env) {
         loop {
             while wakes.is_pending.swap(false, Ordering::SeqCst) {
                 let channel = wakes.channel.clone();
-                let notify = postgres.run("wake dispatchers", move |connection| {
-                    Box::pin(async move {
-                        sqlx::query("SELECT pg_notify($1, '')")
-                            .bind(channel)
-                            .execute(connection)
-                            .await
-                    })
+                let notify = postgres.run("wake dispatchers", move |db| {
+                    db.execute("SELECT pg_notify($1, '')", &[&channel])
                 });
                 // A wake-up that is lost is found by polling.
                 if let Err(error) = notify.await {
@@ -86,7 +83,7 @@ pub(super) fn send(wakes: &Arc<Wakes>, postgres: &Postgres, env: &Env) {
             }
             wakes.is_sending.store(false, Ordering::SeqCst);
             wakes.sent.notify_waiters();
-            // Whoever came between the two saw a sender and left it to us.
+            // A wake-up that came between the two saw a sender and left it to us.
             if !wakes.is_pending.load(Ordering::SeqCst)
                 || wakes.is_sending.swap(true, Ordering::SeqCst)
             {

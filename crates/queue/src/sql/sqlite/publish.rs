@@ -7,9 +7,9 @@ use tidegate_core::books::{Place, postings};
 use tidegate_store::{posting, sqlx};
 
 use super::super::COMPONENT;
-use super::{SqliteQueue, json};
+use super::super::connection::SqlConnection;
+use super::json;
 use crate::event::{NewEvent, headers_text};
-use crate::{QueueError, limit};
 
 #[derive(Serialize)]
 struct Row<'a> {
@@ -20,22 +20,8 @@ struct Row<'a> {
     h: Option<String>,
 }
 
-impl SqliteQueue {
-    pub(super) async fn publish_own(&self, events: &[NewEvent]) -> Result<Vec<i64>, QueueError> {
-        limit::check_events(events)?;
-        let (events, now) = (events.to_vec(), self.sqlite.now_ms());
-        let ids = self
-            .sqlite
-            .write("publish events", move |connection| {
-                Box::pin(async move { insert(connection, &events, now).await })
-            })
-            .await?;
-        Ok(ids)
-    }
-}
-
-pub(in crate::sql) async fn insert(
-    connection: &mut SqliteConnection,
+pub(super) async fn insert(
+    db: &mut SqliteConnection,
     events: &[NewEvent],
     now: i64,
 ) -> Result<Vec<i64>, sqlx::Error> {
@@ -50,18 +36,13 @@ pub(in crate::sql) async fn insert(
         h: headers_text(&event.headers),
     });
     let rows: Vec<Row<'_>> = rows.collect();
-    let mut ids: Vec<i64> = sqlx::query_scalar(
-        "INSERT INTO tidegate_event (event_id, created_at, type, key, payload, headers)
+    let sql = "INSERT INTO tidegate_event (event_id, created_at, type, key, payload, headers)
          SELECT value ->> 'i', ?2, value ->> 't', value ->> 'k', value ->> 'p', value ->> 'h'
-         FROM json_each(?1) WHERE true RETURNING id",
-    )
-    .bind(json(&rows))
-    .bind(now)
-    .fetch_all(&mut *connection)
-    .await?;
+         FROM json_each(?1) WHERE true RETURNING id";
+    let mut ids: Vec<i64> = db.fetch_all(sql, &[&json(&rows), &now]).await?;
     // Numbers are given out in the order of the list.
     ids.sort_unstable();
     let written = postings(events.iter().map(|e| e.event_id), None, Some(Place::Queued));
-    posting::write_sqlite(connection, COMPONENT, &written).await?;
+    posting::write_sqlite(db, COMPONENT, &written).await?;
     Ok(ids)
 }

@@ -6,6 +6,7 @@ use tidegate_store::sqlx;
 
 use super::super::claim::Texts;
 use super::super::columns::unreadable_errors;
+use super::super::connection::SqlConnection;
 use super::maintain::finish_failed;
 use crate::event::headers_of;
 use crate::port::Claim;
@@ -30,18 +31,16 @@ pub(super) fn texts(row: &SqliteRow) -> Result<Option<Texts>, sqlx::Error> {
 /// Ends an event that no handler can be given, among the dead letters and with the reason: it would
 /// stop every claim.
 pub(super) async fn end_unreadable(
-    connection: &mut SqliteConnection,
+    db: &mut SqliteConnection,
     claim: &Claim,
     attempts: u32,
     now: i64,
 ) -> Result<(), sqlx::Error> {
-    sqlx::query("DELETE FROM tidegate_event_row WHERE id = ?")
-        .bind(claim.id)
-        .execute(&mut *connection)
+    db.execute("DELETE FROM tidegate_event_row WHERE id = ?", &[&claim.id])
         .await?;
     let (from, errors) = (claim.place.clone(), unreadable_errors());
     let event = (claim.id, claim.event_id);
-    finish_failed(connection, event, from, attempts.into(), &errors, now).await?;
+    finish_failed(db, event, from, attempts.into(), &errors, now).await?;
     tracing::error!(
         event = claim.id,
         "event is not valid UTF-8; moved to dead letters"

@@ -46,8 +46,8 @@ impl RowPostings {
 /// They are locked in the order of their numbers, as by a renewal beside it: otherwise the two might wait for
 /// each other.
 ///
-/// What is held is known by number and token, and everything that is written joins it by both. What the
-/// row's own token is does not matter after that: the lock keeps it.
+/// A held row is known by number and token, and everything that is written joins it by both. The
+/// row's own token does not matter after that: the lock keeps it.
 pub(super) async fn settle_rows(
     connection: &mut PgConnection,
     claims: Vec<(i64, i64)>,

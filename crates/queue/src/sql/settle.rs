@@ -1,0 +1,34 @@
+//! Publishing, and the results of handlers.
+
+use tidegate_store::sqlx;
+
+use super::connection::SqlConnection;
+use crate::event::NewEvent;
+use crate::port::HandlerCommit;
+
+/// The outcome of recording a result.
+pub(super) enum Recorded {
+    /// All of it stands, once it is committed.
+    Whole,
+    /// The claim did not hold any more.
+    Nothing,
+    /// Another event of the same id has done one of the side effects meanwhile.
+    Guarded,
+}
+
+/// The statements that add events and results.
+pub(super) trait SettleStatements: SqlConnection {
+    /// Adds events, and gives their numbers.
+    fn insert(
+        &mut self,
+        events: &[NewEvent],
+        now: i64,
+    ) -> impl Future<Output = Result<Vec<i64>, sqlx::Error>> + Send;
+
+    /// The fence, the result, the follow-up events and the guards, in a transaction of the caller.
+    fn record(
+        &mut self,
+        commit: &HandlerCommit,
+        now: i64,
+    ) -> impl Future<Output = Result<Recorded, sqlx::Error>> + Send;
+}
