@@ -56,7 +56,7 @@ use storage::ModelStorage;
 pub struct SimLog {
     storage: Arc<ModelStorage>,
     /// The present life: it ends with a crash.
-    life: Arc<Mutex<LocalLog>>,
+    life: Arc<Mutex<LocalLog<ModelStorage>>>,
     env: Arc<Env>,
 }
 
@@ -66,7 +66,7 @@ impl SimLog {
     pub fn new(env: &Env) -> Self {
         let env = Arc::new(env.fork("log"));
         let storage = Arc::new(ModelStorage::new(&env));
-        let life = LocalLog::new(Arc::clone(&storage) as _, &env);
+        let life = LocalLog::new(Arc::clone(&storage), &env);
         Self {
             storage,
             life: Arc::new(Mutex::new(life)),
@@ -97,12 +97,12 @@ impl SimLog {
 
     /// Loses everything that was not done, and every session; the log is there again at once.
     pub fn crash(&self) {
-        let fresh = LocalLog::new(Arc::clone(&self.storage) as _, &self.env);
+        let fresh = LocalLog::new(Arc::clone(&self.storage), &self.env);
         let ended = {
             let mut life = self.life.lock().unwrap_or_else(PoisonError::into_inner);
             std::mem::replace(&mut *life, fresh)
         };
-        ended.close();
+        ended.end_sessions();
         self.storage.crash();
     }
 
@@ -130,7 +130,7 @@ impl SimLog {
         state.model.recount(self.cluster(), group, topic)
     }
 
-    fn present(&self) -> LocalLog {
+    fn present(&self) -> LocalLog<ModelStorage> {
         let life = self.life.lock().unwrap_or_else(PoisonError::into_inner);
         life.clone()
     }

@@ -183,12 +183,17 @@ impl EmbeddedContext {
     /// Refuses whatever goes to the journal before the result of recovery is saved.
     pub(super) fn check_recovery_saved(&self) -> Result<(), LogError> {
         match self.status().why(RefusalReason::RecoveryPending) {
-            Some(why) => Err(LogError::Disk {
-                doing: "save the result of recovery in",
-                path: self.config.dir.clone(),
-                source: io::Error::new(io::ErrorKind::StorageFull, why.clone()),
-            }),
+            Some(why) => Err(self.no_space("save the result of recovery in", why.clone())),
             None => Ok(()),
+        }
+    }
+
+    /// The error of something that the disk has no room for.
+    pub(super) fn no_space(&self, doing: &'static str, why: String) -> LogError {
+        LogError::Disk {
+            doing,
+            path: self.config.dir.clone(),
+            source: io::Error::new(io::ErrorKind::StorageFull, why),
         }
     }
 

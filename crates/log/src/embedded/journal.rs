@@ -197,12 +197,7 @@ const NEXT: u64 = 0;
 /// # Errors
 /// The disk has no room, of which nothing is taken then; or it fails.
 pub(super) fn make(disk: &dyn Disk, path: &Path, size: u64) -> Result<u64, LogError> {
-    let mut file = match disk.open(path, OpenMode::CreateNew) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-            disk.open(path, OpenMode::Write).doing("open", path)?
-        }
-        opened => opened.doing("make", path)?,
-    };
+    let mut file = files::open_or_make(disk, path)?;
     let len = file.len().doing("measure", path)?;
     if let Err(error) = file.preallocate(size).doing("fill", path) {
         // What there is of it would be missing elsewhere.

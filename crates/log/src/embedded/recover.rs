@@ -8,11 +8,10 @@ mod resync;
 mod segment_tails;
 
 use std::collections::BTreeMap;
-use std::io;
 use std::path::Path;
 
 use bytes::Bytes;
-use tidegate_core::env::{Disk, OpenMode};
+use tidegate_core::env::Disk;
 
 use super::change::{LogChange, Unread};
 use super::files::{self, Doing};
@@ -28,7 +27,7 @@ use resync::{ResyncPoint, find_resync_point, torn};
 use segment_tails::SegmentTails;
 
 /// What was found in a directory.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct RecoveredLog {
     /// The log as of its last whole group.
     pub(super) state: LogState,
@@ -78,13 +77,8 @@ pub(super) fn look(disk: &dyn Disk, dir: &Path) -> Result<Option<RecoveredLog>, 
         found: RecoveredLog {
             checkpoint: (state.journal, state.sequence),
             state,
-            unproven: None,
-            torn: None,
-            damage: Vec::new(),
-            unread: BTreeMap::new(),
-            lost_end: None,
             manifest: damage,
-            replayed: 0,
+            ..RecoveredLog::default()
         },
         names: files::journals(disk, dir)?,
         tail: Vec::new(),
@@ -197,14 +191,10 @@ impl Replay<'_> {
             return Ok(None);
         };
         let path = self.dir.join(name);
-        let file = match self.disk.open(&path, OpenMode::Read) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            opened => opened.doing("open", &path)?,
+        let read = self.disk.read(&path, u64::MAX).if_there();
+        let Some(bytes) = read.doing("read", &path)? else {
+            return Ok(None);
         };
-        let len = usize::try_from(file.len().doing("measure", &path)?).unwrap_or(0);
-        let mut bytes = vec![0; len];
-        let read = file.read_at(0, &mut bytes).doing("read", &path)?;
-        bytes.truncate(read);
         let is_short = files::journal_len(name).is_some_and(|made| (bytes.len() as u64) < made);
         Ok(Some((Bytes::from(bytes), is_short)))
     }

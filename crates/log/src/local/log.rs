@@ -54,16 +54,16 @@ pub(super) const SPURIOUS_WAKE_PAUSE: Duration = Duration::from_millis(5);
 /// let session = log.join(Join::new(GroupName::new("billing")?, vec![orders])).await?;
 /// assert!(matches!(session.poll().await?, SessionEvent::Assigned(_)));
 /// assert!(matches!(session.poll().await?, SessionEvent::Records { .. }));
-/// log.close();
+/// log.end_sessions();
 /// storage.close().await;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// # })?;
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone)]
-pub struct LocalLog {
+pub struct LocalLog<S> {
     inner: Arc<Inner>,
+    storage: Arc<S>,
 }
 
 pub(super) struct Inner {
@@ -187,12 +187,12 @@ impl Inner {
     }
 }
 
-impl LocalLog {
+impl<S: RecordStorage + 'static> LocalLog<S> {
     /// A log over a storage. Nothing is started.
     #[must_use]
-    pub fn new(storage: Arc<dyn RecordStorage>, env: &Env) -> Self {
+    pub fn new(storage: Arc<S>, env: &Env) -> Self {
         let inner = Inner {
-            storage,
+            storage: Arc::<S>::clone(&storage),
             clock: Arc::clone(&env.clock),
             spawn: Arc::clone(&env.spawn),
             state: Mutex::default(),
@@ -201,12 +201,19 @@ impl LocalLog {
         };
         Self {
             inner: Arc::new(inner),
+            storage,
         }
     }
 
-    /// Ends every session and answers [`LogError::Closed`] from now on. What is under way on the
-    /// storage ends as the storage wants. Closing twice changes nothing.
-    pub fn close(&self) {
+    /// The storage of the records.
+    #[must_use]
+    pub fn storage(&self) -> &Arc<S> {
+        &self.storage
+    }
+
+    /// Ends every session and answers [`LogError::Closed`] from now on. Calls under way on the
+    /// storage end as the storage wants. Calling twice changes nothing.
+    pub fn end_sessions(&self) {
         let groups = {
             let mut state = self.inner.state();
             state.is_closed = true;
@@ -352,15 +359,22 @@ impl LocalLog {
     }
 }
 
-impl fmt::Debug for LocalLog {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LocalLog")
-            .field("storage", &self.inner.storage)
-            .finish_non_exhaustive()
+impl<S> Clone for LocalLog<S> {
+    fn clone(&self) -> Self {
+        Self {
+            inner: Arc::clone(&self.inner),
+            storage: Arc::clone(&self.storage),
+        }
     }
 }
 
-impl Log for LocalLog {
+impl<S> fmt::Debug for LocalLog<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "LocalLog({:?})", self.inner.storage)
+    }
+}
+
+impl<S: RecordStorage + 'static> Log for LocalLog<S> {
     fn cluster(&self) -> &str {
         self.inner.storage.cluster()
     }

@@ -529,7 +529,7 @@ fn a_crash_between_a_removal_and_its_manifest_leaves_no_record_twice() {
             return Err(format!("the last of a key is gone: {found:?}"));
         }
         let state = harness.opened.context.state();
-        let partition = state.partition(0, 0).ok_or("the partition is gone")?;
+        let partition = state.partition((0, 0)).ok_or("the partition is gone")?;
         let in_segments: u64 = partition.segments.iter().map(|s| s.len).sum();
         let unflushed: u64 = partition
             .unflushed

@@ -339,7 +339,7 @@ fn a_group_that_does_not_fit_is_not_applied_in_part() {
     use crate::embedded::change::LogChange;
     let (_disk, mut harness) = written(2);
     let mut state = harness.opened.context.state().clone();
-    let unflushed = state.partition(0, 0).unwrap().unflushed[0].clone();
+    let unflushed = state.partition((0, 0)).unwrap().unflushed[0].clone();
     let group = GroupName::new("g").unwrap();
     let changes = vec![
         LogChange::Register {
@@ -347,10 +347,8 @@ fn a_group_that_does_not_fit_is_not_applied_in_part() {
             topics: vec![0],
         },
         LogChange::Chunk {
-            topic: 0,
-            partition: 0,
-            head: unflushed.head,
-            bytes: unflushed.bytes,
+            at: (0, 0),
+            chunk: unflushed,
         },
     ];
     let refused = state.apply(9, changes).unwrap_err();

@@ -558,7 +558,7 @@ fn a_damaged_partition_does_not_keep_others_from_being_compacted() {
     damage(&disk, &segment, b"value 3 ");
     let switch = harness.opened.maintenance.compaction().unwrap();
     assert!(
-        matches!(switch, Some(LogChange::Switch { topic: 1, .. })),
+        matches!(switch, Some(LogChange::Switch { at: (1, _), .. })),
         "{switch:?}"
     );
     assert!(harness.opened.writer.remove(switch.unwrap()).unwrap());
@@ -591,7 +591,7 @@ fn each_partition_keeps_what_the_topic_says() {
     harness.opened.maintenance.checkpoint().unwrap();
     harness.keep().unwrap();
     let state = harness.opened.context.state();
-    for (_, number, partition) in state.all() {
+    for ((_, number), partition) in state.all() {
         let bytes: u64 = partition.segments.iter().map(|segment| segment.len).sum();
         assert!(partition.start > 0);
         // One segment more, which is not over yet, and one that is just begun.

@@ -76,7 +76,7 @@ fn mend(disk: &SimDisk) -> Vec<Repaired> {
 /// The log has as many bytes in use as its segments and its memory hold.
 fn assert_used(harness: &Harness) {
     let state = harness.opened.context.state();
-    let held = state.all().map(|(.., partition)| {
+    let held = state.all().map(|(_, partition)| {
         let segments: u64 = partition.segments.iter().map(|segment| segment.len).sum();
         segments + partition.unflushed_bytes
     });
