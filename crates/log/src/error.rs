@@ -10,7 +10,6 @@ use crate::record::{RecordHeaderError, TopicPartition};
 
 /// An error of a log.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum LogError {
     /// There is no topic of that name.
     #[error("topic `{topic}` does not exist; `log.topics` in the configuration creates topics")]
@@ -232,35 +231,42 @@ impl LogError {
     /// The code by which retry rules and metrics know it.
     #[must_use]
     pub fn code(&self) -> Code {
-        Code::from_static(match self {
-            Self::UnknownTopic { .. } => "log.unknown-topic",
-            Self::UnknownPartition { .. } => "log.unknown-partition",
-            Self::TopicConfig { .. } => "log.topic-config",
-            Self::RecordTooLarge { .. } => "log.record-too-large",
-            Self::HeaderTooLong { .. } => "log.header-too-long",
-            Self::CommitTooLarge { .. } => "log.commit-too-large",
-            Self::MetadataTooLong { .. } => "log.metadata-too-long",
-            Self::MetadataNotAscii { .. } => "log.metadata-not-ascii",
-            Self::Full { .. } => "log.full",
-            Self::Overloaded { .. } => "log.overloaded",
-            Self::Fenced { .. } => "log.fenced",
-            Self::OffsetRegressed { .. } => "log.offset-regressed",
-            Self::PrecedingCommitFailed { .. } => "log.preceding-commit-failed",
-            Self::OutOfRange { .. } => "log.out-of-range",
-            Self::Damaged { .. } => "log.damaged",
-            Self::Closed => "log.closed",
-            Self::OutcomeUnknown { .. } => "log.outcome-unknown",
-            Self::Unavailable { .. } => "log.unavailable",
-            Self::Login { .. } => "log.login",
-            Self::Refused { .. } => "log.refused",
-            Self::Remote { code, .. } => return code.clone(),
-            Self::Locked { .. } => "log.locked",
-            Self::Format { .. } => "log.format",
+        self.row().0
+    }
+
+    /// The code and the class of each error.
+    fn row(&self) -> (Code, FailureClass) {
+        use FailureClass::{Permanent, System, Transient};
+        let (code, class) = match self {
+            Self::UnknownTopic { .. } => ("log.unknown-topic", System),
+            Self::UnknownPartition { .. } => ("log.unknown-partition", System),
+            Self::TopicConfig { .. } => ("log.topic-config", System),
+            Self::RecordTooLarge { .. } => ("log.record-too-large", Permanent),
+            Self::HeaderTooLong { .. } => ("log.header-too-long", Permanent),
+            Self::CommitTooLarge { .. } => ("log.commit-too-large", Permanent),
+            Self::MetadataTooLong { .. } => ("log.metadata-too-long", Permanent),
+            Self::MetadataNotAscii { .. } => ("log.metadata-not-ascii", Permanent),
+            Self::Full { .. } => ("log.full", Transient),
+            Self::Overloaded { .. } => ("log.overloaded", Transient),
+            Self::Fenced { .. } => ("log.fenced", Transient),
+            Self::OffsetRegressed { .. } => ("log.offset-regressed", Permanent),
+            Self::PrecedingCommitFailed { .. } => ("log.preceding-commit-failed", Transient),
+            Self::OutOfRange { .. } => ("log.out-of-range", System),
+            Self::Damaged { .. } => ("log.damaged", System),
+            Self::Closed => ("log.closed", Transient),
+            Self::OutcomeUnknown { .. } => ("log.outcome-unknown", Transient),
+            Self::Unavailable { .. } => ("log.unavailable", Transient),
+            Self::Login { .. } => ("log.login", System),
+            Self::Refused { .. } => ("log.refused", System),
+            Self::Remote { code, .. } => return (code.clone(), class_of_code(code.as_str())),
+            Self::Locked { .. } => ("log.locked", System),
+            Self::Format { .. } => ("log.format", System),
             // error-page: log.disk
-            Self::Disk { .. } => "log.disk",
+            Self::Disk { .. } => ("log.disk", System),
             // error-page: log.stopped
-            Self::Stopped { .. } => "log.stopped",
-        })
+            Self::Stopped { .. } => ("log.stopped", System),
+        };
+        (Code::from_static(code), class)
     }
 }
 
@@ -332,33 +338,7 @@ impl From<LogError> for Failure {
 
 impl Classify for LogError {
     fn class(&self) -> FailureClass {
-        match self {
-            Self::Full { .. }
-            | Self::Overloaded { .. }
-            | Self::Fenced { .. }
-            | Self::PrecedingCommitFailed { .. }
-            | Self::Closed
-            | Self::OutcomeUnknown { .. }
-            | Self::Unavailable { .. } => FailureClass::Transient,
-            Self::RecordTooLarge { .. }
-            | Self::HeaderTooLong { .. }
-            | Self::CommitTooLarge { .. }
-            | Self::MetadataTooLong { .. }
-            | Self::MetadataNotAscii { .. }
-            | Self::OffsetRegressed { .. } => FailureClass::Permanent,
-            Self::UnknownTopic { .. }
-            | Self::UnknownPartition { .. }
-            | Self::TopicConfig { .. }
-            | Self::OutOfRange { .. }
-            | Self::Damaged { .. }
-            | Self::Login { .. }
-            | Self::Refused { .. }
-            | Self::Locked { .. }
-            | Self::Format { .. }
-            | Self::Disk { .. }
-            | Self::Stopped { .. } => FailureClass::System,
-            Self::Remote { code, .. } => class_of_code(code.as_str()),
-        }
+        self.row().1
     }
 }
 

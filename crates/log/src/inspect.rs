@@ -7,7 +7,7 @@ mod kafka_accounts;
 mod lag;
 #[cfg(test)]
 #[cfg(feature = "kafka")]
-mod needs_kafka;
+mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -29,7 +29,7 @@ use crate::kafka::KafkaLog;
 use crate::options::{LogBackend, LogOptions};
 use crate::port::Log;
 use crate::topic::TopicConfig;
-use find::{Begins, Readers};
+use find::{Begins, Readers, TopicReader};
 
 /// The name of the log among the components of a process.
 const NAME: &str = "log";
@@ -175,19 +175,23 @@ impl OpenLog {
     async fn find(&self, id: EventId) -> Result<Vec<EventLocation>, LogError> {
         let begins = Begins {
             readers: self.readers(),
-            posted: self.posted(),
             open: self,
         };
         find::find(&*self.log(), id, self.scope().as_ref(), &begins).await
     }
 
-    /// Which groups are known to read which topics, and where they began.
+    /// Which groups are known to read which topics, where they began, and what they have posted.
     fn readers(&self) -> Readers {
         match self {
             Self::Embedded(log) => {
                 let books = log.storage().books().into_iter();
-                let groups =
-                    books.filter_map(|kept| Some(((kept.topic, kept.group?), kept.begins)));
+                let groups = books.filter_map(|kept| {
+                    let reader = TopicReader {
+                        begins: kept.begins,
+                        posted: kept.books,
+                    };
+                    Some(((kept.topic, kept.group?), reader))
+                });
                 groups.collect()
             }
             // A broker knows only of groups that have committed something, so that others are known by the
@@ -195,21 +199,10 @@ impl OpenLog {
             #[cfg(feature = "kafka")]
             Self::Kafka { scope, .. } => {
                 let bindings = scope.bindings.iter().cloned();
-                bindings.map(|binding| (binding, Vec::new())).collect()
+                bindings
+                    .map(|binding| (binding, TopicReader::default()))
+                    .collect()
             }
-        }
-    }
-
-    /// What the groups have posted, where the log itself keeps that by place.
-    fn posted(&self) -> BTreeMap<(Topic, GroupName), Books> {
-        match self {
-            Self::Embedded(log) => {
-                let books = log.storage().books().into_iter();
-                let posted = books.filter_map(|kept| Some(((kept.topic, kept.group?), kept.books)));
-                posted.collect()
-            }
-            #[cfg(feature = "kafka")]
-            Self::Kafka { .. } => BTreeMap::new(),
         }
     }
 

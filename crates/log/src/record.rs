@@ -167,7 +167,6 @@ impl Eq for Headers {}
 
 /// Why headers cannot be written to a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
 pub enum RecordHeaderError {
     /// A name is longer than [`Headers::LONGEST_NAME`].
     #[error(

@@ -5,7 +5,7 @@ use tidegate_core::books::{
     Audited, Books, Bucket, ComponentAccount, ComponentKind, Place, Tally, difference,
 };
 
-use super::{LogScope, account_name};
+use super::{LogScope, account, account_name};
 use crate::error::LogError;
 use crate::kafka::{GroupBooks, KafkaLog, PartitionRecount, recount_group};
 use crate::port::{Committed, Log, Read};
@@ -35,25 +35,14 @@ pub(super) async fn of_kafka(
             }
             is_read = true;
             let kept = log.books(group, &partitions).await?;
-            let (name, kind) = account_name(topic, Some(group));
             let next = |index: usize| committed.get(index)?.as_ref().map(|done| done.next);
             let waits = waiting(log, &described, next).await?;
-            let account = kept_by(&waits, &committed, &kept).account();
-            components.push(ComponentAccount {
-                name,
-                kind,
-                account,
-            });
+            let books = kept_by(&waits, &committed, &kept);
+            components.push(account(topic, Some(group), &books));
         }
         if !is_read {
-            let (name, kind) = account_name(topic, None);
             let waits = waiting(log, &described, |_| None).await?;
-            let account = unread(&waits).account();
-            components.push(ComponentAccount {
-                name,
-                kind,
-                account,
-            });
+            components.push(account(topic, None, &unread(&waits)));
         }
     }
     Ok(components)
@@ -188,20 +177,13 @@ fn compare(
         unverifiable += kept.earlier;
         let settled = span(number, kept.base, counted.committed);
         let count = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
-        add(
-            &mut books,
-            settled,
-            Place::Delivered,
-            count(kept.count),
-            kept.id_sum,
-        );
-        add(
-            &mut recount,
-            settled,
-            Place::Delivered,
-            count(counted.count),
-            counted.id_sum,
-        );
+        let sides = [
+            (&mut books, kept.count, kept.id_sum),
+            (&mut recount, counted.count, counted.id_sum),
+        ];
+        for (side, found, id_sum) in sides {
+            add(side, settled, Place::Delivered, count(found), id_sum);
+        }
     }
     let missing = difference(&books, &recount);
     Audited::new(name, kind, &books, &recount, missing).unverifiable(unverifiable)

@@ -81,7 +81,8 @@ pub(super) async fn look(
                 }
             };
             let known = readers.get(&(topic.clone(), group.clone()));
-            let reads = positions(&described, &committed, known.map(Vec::as_slice));
+            let begins = known.map(|reader| &reader.begins[..]);
+            let reads = positions(&described, &committed, begins);
             for (at, next) in partitions.iter().zip(reads) {
                 match lag(log, clock, &described, at, next).await {
                     Ok(lag) => lags.push((group.clone(), at.clone(), lag)),

@@ -11,7 +11,7 @@ use tidegate_core::{GroupName, Offset, Topic};
 
 use super::group::{CommitNumber, MemberId, Subscription};
 use super::members::GroupMembers;
-use super::reader::existing;
+use super::reader::{described, existing};
 use super::session::LocalSession;
 use super::storage::{RecordStorage, Write};
 use crate::error::LogError;
@@ -116,12 +116,8 @@ impl Inner {
             let partitions = match known.get(&append.topic) {
                 Some(partitions) => *partitions,
                 None => {
-                    let topic = append.topic.clone();
-                    let found = self.storage.describe(&topic);
-                    let found = found.ok_or_else(|| LogError::UnknownTopic {
-                        topic: topic.clone(),
-                    })?;
-                    known.insert(topic, found.config.partitions);
+                    let found = described(&*self.storage, &append.topic)?;
+                    known.insert(found.topic, found.config.partitions);
                     found.config.partitions
                 }
             };
@@ -251,7 +247,7 @@ impl<S: RecordStorage + 'static> LocalLog<S> {
         let now = self.inner.clock.elapsed();
         if let Ok(members) = self.inner.state().members(name) {
             let outcome = act(members, now);
-            members.apply(outcome, name, &*self.inner.storage);
+            members.apply(outcome);
         }
     }
 
@@ -296,10 +292,7 @@ impl<S: RecordStorage + 'static> LocalLog<S> {
         inner.check_open()?;
         let mut partitions = Vec::new();
         for topic in &join.topics {
-            let found = inner.storage.describe(topic);
-            let found = found.ok_or_else(|| LogError::UnknownTopic {
-                topic: topic.clone(),
-            })?;
+            let found = described(&*inner.storage, topic)?;
             let numbers = found.partitions.iter().map(|found| found.partition);
             partitions.extend(numbers.map(|number| TopicPartition::new(topic.clone(), number.0)));
         }
@@ -320,7 +313,9 @@ impl<S: RecordStorage + 'static> LocalLog<S> {
         }
         state.last_member += 1;
         let member = MemberId(state.last_member);
-        let members = state.groups.entry(join.group.clone()).or_default();
+        let members = state.groups.entry(join.group.clone());
+        let members = members
+            .or_insert_with_key(|name| GroupMembers::new(name.clone(), inner.storage.clone()));
         let wake = members.add(member, &join);
         let subscription = Subscription {
             topics: join.topics.iter().cloned().collect(),
@@ -328,7 +323,7 @@ impl<S: RecordStorage + 'static> LocalLog<S> {
             release_timeout: join.release_timeout,
         };
         let outcome = members.group.join(member, subscription, partitions, now);
-        members.apply(outcome, &join.group, &*inner.storage);
+        members.apply(outcome);
         drop(state);
         Ok(Arc::new(LocalSession::new(
             Arc::clone(inner),
@@ -396,9 +391,7 @@ impl<S: RecordStorage + 'static> Log for LocalLog<S> {
     fn describe<'a>(&'a self, topic: &'a Topic) -> LogFuture<'a, TopicDescription> {
         Box::pin(async move {
             self.inner.check_open()?;
-            let topic = topic.clone();
-            let found = self.inner.storage.describe(&topic);
-            found.ok_or(LogError::UnknownTopic { topic })
+            described(&*self.inner.storage, topic)
         })
     }
 
