@@ -22,7 +22,7 @@ pub enum LogError {
         "partition {at} does not exist; the topic has {partitions} partitions, numbered from 0"
     )]
     UnknownPartition {
-        /// What was asked for.
+        /// The one that was asked for.
         at: TopicPartition,
         /// How many there are.
         partitions: u32,
@@ -32,7 +32,7 @@ pub enum LogError {
     TopicConfig {
         /// The name.
         topic: Topic,
-        /// What is wrong.
+        /// The reason.
         why: String,
     },
     /// A record is larger than its topic takes.
@@ -52,7 +52,7 @@ pub enum LogError {
     HeaderTooLong {
         /// The topic.
         topic: Topic,
-        /// What does not fit.
+        /// The header that does not fit.
         why: RecordHeaderError,
     },
     /// A commit is larger than the log takes at once.
@@ -110,9 +110,9 @@ pub enum LogError {
     OffsetRegressed {
         /// The partition.
         at: TopicPartition,
-        /// What was to be committed.
+        /// The offset that was to be committed.
         next: Offset,
-        /// What is committed.
+        /// The committed offset.
         committed: Offset,
     },
     /// An earlier commit of the partition was not done, and this one was called before its caller saw
@@ -129,7 +129,7 @@ pub enum LogError {
     OutOfRange {
         /// The partition.
         at: TopicPartition,
-        /// What was asked for.
+        /// The one that was asked for.
         asked: Offset,
         /// The first offset that is there.
         start: Offset,
@@ -152,9 +152,9 @@ pub enum LogError {
     /// No answer came, so it is unknown whether it was done.
     #[error("the outcome of {doing} is unknown: {why}")]
     OutcomeUnknown {
-        /// What was being done.
+        /// The operation.
         doing: &'static str,
-        /// What is known.
+        /// The reason, as far as it is known.
         why: String,
     },
     /// The broker cannot be reached; it was not done.
@@ -162,7 +162,7 @@ pub enum LogError {
     Unavailable {
         /// The addresses that were tried.
         servers: String,
-        /// What is known.
+        /// The reason, as far as it is known.
         why: String,
     },
     /// The broker does not believe who we are, or we do not believe who it is. Asking again will not help.
@@ -170,7 +170,7 @@ pub enum LogError {
     Login {
         /// The addresses that were tried.
         servers: String,
-        /// What was said.
+        /// The answer.
         why: String,
         /// The settings of the client that decide about it, as text.
         settings: &'static str,
@@ -178,9 +178,9 @@ pub enum LogError {
     /// The broker refuses us: settings, rights or version. Asking again will not help.
     #[error("the broker refuses {doing}: {why}")]
     Refused {
-        /// What was being done.
+        /// The operation.
         doing: &'static str,
-        /// What it said.
+        /// The answer.
         why: String,
     },
     /// The process that has the log refused over HTTP, or did not answer.
@@ -190,7 +190,7 @@ pub enum LogError {
         process: String,
         /// The code of its own error.
         code: Code,
-        /// What it said.
+        /// The answer.
         why: String,
     },
     /// Another process has the directory.
@@ -198,7 +198,7 @@ pub enum LogError {
     Locked {
         /// The directory.
         dir: PathBuf,
-        /// What its lock file says.
+        /// The holder that its lock file names.
         holder: LockHolder,
     },
     /// The directory holds something that this version does not read.
@@ -206,13 +206,13 @@ pub enum LogError {
     Format {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The reason.
         why: String,
     },
     /// The disk failed.
     #[error("could not {doing} `{path}`: {source}")]
     Disk {
-        /// What was being done.
+        /// The operation.
         doing: &'static str,
         /// The file.
         path: PathBuf,
@@ -271,7 +271,7 @@ impl LogError {
 }
 
 impl LogError {
-    /// What to do about it, for people.
+    /// A hint at what to do about it, for people.
     #[must_use]
     pub fn hint(&self) -> Option<String> {
         const FULL: &str =

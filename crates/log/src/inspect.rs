@@ -1,4 +1,4 @@
-//! What people ask about a log: its books, a recount, where an event is, and how far groups are behind.
+//! Answers to questions about a log: its books, a recount, where an event is, and how far groups are behind.
 
 mod directory;
 mod find;
@@ -34,7 +34,7 @@ use find::{Begins, Readers, TopicReader};
 /// The name of the log among the components of a process.
 const NAME: &str = "log";
 
-/// What stands for the journal among the accounts; no topic is called so.
+/// The name of the journal among the accounts; no topic is called so.
 const JOURNAL: &str = "(journal)";
 
 /// A log that is open in this process. Clones are the same log.
@@ -47,12 +47,12 @@ pub enum OpenLog {
     Kafka {
         /// The log.
         log: KafkaLog,
-        /// What of it is looked at.
+        /// The part of it that is looked at.
         scope: LogScope,
     },
 }
 
-/// What of a cluster is looked at: it may hold much that is no business of ours.
+/// The part of a cluster that is looked at: it may hold much that is no business of ours.
 #[derive(Debug, Clone, Default)]
 pub struct LogScope {
     /// The topics of the configuration.
@@ -206,7 +206,7 @@ impl OpenLog {
         }
     }
 
-    /// What is looked at, where that is not everything.
+    /// The part that is looked at, where that is not everything.
     fn scope(&self) -> Option<LogScope> {
         match self {
             Self::Embedded(_) => None,
@@ -312,7 +312,7 @@ fn account(topic: &Topic, group: Option<&GroupName>, books: &Books) -> Component
     }
 }
 
-/// What the recount of an embedded log found, with what was lost with its journal and is in no books: at
+/// The recount of an embedded log, with the loss that is in no books: at
 /// least so many events are missing.
 fn audited(counted: Vec<embedded::TopicAudit>, loss: Option<&UnknownLoss>) -> Vec<Audited> {
     let found = counted.into_iter().map(|found| {

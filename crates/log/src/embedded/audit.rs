@@ -21,7 +21,7 @@ use super::tally::{add_all, queue_all, queue_minutes};
 use crate::error::LogError;
 use crate::record::TopicPartition;
 
-/// What was found about one component: a topic, or a group on a topic.
+/// The audit of one component: a topic, or a group on a topic.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TopicAudit {
     /// The topic.
@@ -30,12 +30,12 @@ pub struct TopicAudit {
     pub group: Option<GroupName>,
     /// The books, with what was removed.
     pub books: Books,
-    /// What the records say. Of a group they say what is queued, and which dead letters are in the
+    /// The count of the records. Of a group they say what is queued, and which dead letters are in the
     /// topic for them; the rest nobody but the group can tell.
     pub recount: Books,
     /// Events that a group says it has put elsewhere and that nobody found there.
     pub unverifiable: u64,
-    /// What the books have and the records do not, or the reverse.
+    /// The events that the books have and the records do not, or the reverse.
     pub missing: Vec<Discrepancy>,
     /// Records that cannot be read.
     pub unreadable: u64,
@@ -64,7 +64,7 @@ pub fn recount(disk: &dyn Disk, dir: &Path) -> Result<Vec<TopicAudit>, LogError>
     }
 }
 
-/// What was lost with the journal of a directory and is in no books: an audit that finds nothing else
+/// The loss with the journal of a directory that is in no books: an audit that finds nothing else
 /// proves nothing as long as there is any. `log repair` takes note of it.
 ///
 /// # Errors
@@ -142,7 +142,7 @@ struct Counting<'a> {
     secret: LogSecret,
     cluster: &'a str,
     all: Minutes,
-    /// What each group has still to read.
+    /// The records that each group has still to read.
     queued: Vec<Minutes>,
     unreadable: u64,
 }
@@ -277,8 +277,8 @@ fn dead_letters(
 /// How the name of a topic of dead letters ends.
 const DEAD_LETTERS: &str = ".DLT";
 
-/// The books of a group on a topic. What a repair posted as lost of the topic is lost to the group
-/// only where it had not read it; that was posted for the group as well.
+/// The books of a group on a topic. Events that a repair posted as lost of the topic are
+/// lost to the group only where it had not read them; those were posted for the group as well.
 pub(super) fn group_books(topic: &TopicState, progress: &GroupProgress) -> Books {
     let mut books = Books::default();
     for place in [Place::Queued, Place::Lost(DAMAGED)] {

@@ -1,4 +1,4 @@
-//! What a commit group changes, as it stands in its payload: a tag, a length, the content.
+//! The changes of a commit group, as they stand in its payload: a tag, a length, the content.
 
 use std::time::Duration;
 

@@ -40,7 +40,7 @@ pub(super) const TARGET: usize = 128 * 1024;
 /// More minutes than the records of one chunk can be from, and few enough to be read at once.
 const MAX_TALLIES: usize = 1 << 20;
 
-/// What the header of a chunk says.
+/// The header of a chunk.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Head {
     pub(super) body_crc: u32,

@@ -66,7 +66,7 @@ pub(super) enum RefusalReason {
     Full,
     /// The last write to the journal found no room.
     Unwritten,
-    /// What the start found is in no checkpoint yet. Until it is, nothing is written behind it: the next
+    /// The result of the start is in no checkpoint yet. Until it is, nothing is written behind it: the next
     /// start would take that for what was there before, and the rest for lost.
     RecoveryPending,
     /// The last append was refused by the log's own limit.

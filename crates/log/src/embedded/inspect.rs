@@ -18,14 +18,14 @@ use crate::port::Committed;
 use crate::record::TopicPartition;
 use crate::topic::TopicConfig;
 
-/// What is in a directory.
+/// The content of a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listing {
     /// The name of the log.
     pub cluster: String,
     /// The partitions of all topics, in the order in which the topics were made.
     pub partitions: Vec<ListedPartition>,
-    /// What the registered groups have committed.
+    /// The offsets that the registered groups have committed.
     pub groups: Vec<ListedGroup>,
     /// Bytes of records.
     pub bytes: u64,
@@ -52,14 +52,14 @@ pub struct ListedPartition {
     pub journaled: u64,
 }
 
-/// What a group has committed for a partition.
+/// The committed offset of a group for a partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListedGroup {
     /// The group.
     pub group: GroupName,
     /// The partition.
     pub at: TopicPartition,
-    /// What it has committed.
+    /// Its committed offset.
     pub committed: Option<Committed>,
 }
 
@@ -213,10 +213,10 @@ impl LogProblem {
     }
 }
 
-/// What a check found.
+/// The result of a check.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Checked {
-    /// What is not as it should be.
+    /// Everything that is not as it should be.
     pub problems: Vec<LogProblem>,
     /// Segments that were read.
     pub segments: u64,
@@ -326,7 +326,7 @@ pub(super) struct DamagedPart {
 pub(super) struct SegmentSurvey {
     /// The parts that cannot be read; all of it where its file is missing.
     pub(super) damaged: Vec<DamagedPart>,
-    /// What its records should add to the books and those that can be read do not.
+    /// The contribution to the books that is missing in the records which can be read.
     pub(super) missing: Minutes,
     /// Whether it begins as a segment does; none where its file is missing.
     pub(super) has_magic: Option<bool>,

@@ -59,7 +59,7 @@ pub(super) struct Maintenance {
     next_spare: u64,
     /// Partitions whose segments cannot be compacted as they are, because they are damaged.
     damaged: BTreeMap<PartitionKey, Vec<Segment>>,
-    /// What the start found and has not saved yet.
+    /// The result of the start that is not saved yet.
     pending_recovery: Option<PendingRecovery>,
 }
 
@@ -362,7 +362,7 @@ impl Maintenance {
             gone.filter_map(path).collect()
         };
         for path in garbage {
-            // What was written to it last is nobody's either, and holds no room from here on.
+            // The last bytes written to it are nobody's either, and hold no room from here on.
             self.open.remove(&path);
             let index = path.with_extension("idx");
             [path, index].iter().for_each(|path| self.remove_file(path));

@@ -34,7 +34,7 @@ use super::state::{
 };
 use crate::error::LogError;
 
-/// What a manifest begins with, by version: the last one is what is written. The first one has no copy
+/// The first bytes of a manifest, by version: the last one is written. The first one has no copy
 /// and does not tell what was lost, the second one has no secret. Versions 2 and 3 keep what was lost in
 /// another way.
 const MAGICS: [[u8; 8]; 4] = [
@@ -112,7 +112,7 @@ pub(super) fn read(disk: &dyn Disk, dir: &Path) -> Result<Option<Checkpoint>, Lo
 }
 
 /// Writes both files anew from the one that can be read, or from the older one, as this version writes
-/// them. What cannot be read is kept aside.
+/// them. A file that cannot be read is kept aside.
 ///
 /// # Errors
 /// The disk has no room or fails; both are as they were, or one of them is right.
@@ -196,7 +196,7 @@ fn decode(bytes: Vec<u8>) -> Result<One, &'static str> {
     })
 }
 
-/// What was lost, as far as no books tell it.
+/// The losses that no books tell.
 fn read_losses(decoder: &mut Decoder<'_>, state: &mut LogState) -> Option<()> {
     state.journal_damage = decoder.list(40, |decoder| {
         Some(JournalDamage {

@@ -29,7 +29,7 @@ pub(super) struct OpenedLog {
     pub(super) lock: Locks,
 }
 
-/// What keeps others away: the lock file, which says who has the directory, and the directory itself,
+/// The locks that keep others away: the lock file, which says who has the directory, and the directory itself,
 /// which nobody removes.
 #[derive(Debug)]
 pub(super) struct Locks {
@@ -309,7 +309,7 @@ fn pool(
         if let Some(spare) = spare {
             pool.next_spare = pool.next_spare.max(spare + 1);
         }
-        // What was made ready never held anything; what lies before the checkpoint was let go of.
+        // A spare file never held anything; a file before the checkpoint was let go of.
         let is_before = spare.is_some() || number.is_some_and(|n| n < first);
         // Damage in the journal is looked at by people; nothing of it is used again.
         let is_behind = number.is_some_and(|n| n > end.file) && found.damage.is_empty();
@@ -386,7 +386,7 @@ impl Leftovers<'_> {
     }
 }
 
-/// What is said of segments that are kept aside because their topic is unknown.
+/// A part of the names of segments that are kept aside because their topic is unknown.
 const LOST: &str = "of-a-lost-topic-";
 
 fn is_segment(name: &str) -> bool {

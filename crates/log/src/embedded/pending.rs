@@ -50,7 +50,7 @@ pub(super) type Placing = Vec<(u32, u32)>;
 /// Encodes a write as of `now_ms`.
 ///
 /// # Errors
-/// What it speaks of is not there, or larger than it may be.
+/// Something that it names is not there, or larger than it may be.
 pub(super) fn encode(
     write: &Write,
     catalog: &Catalog,
@@ -133,7 +133,7 @@ fn plan(write: &Write, catalog: &Catalog, config: &EmbeddedConfig) -> Result<Pla
         };
         last = Some((topic, number, limit, partitions));
         let size = append.record.size() as u64;
-        // What is larger than the whole log never fits, however much is removed.
+        // A record that is larger than the whole log never fits, however much is removed.
         let limit = limit.min(config.max_size);
         if size > limit {
             let topic = append.topic.clone();

@@ -148,7 +148,7 @@ impl<'a> BatchBuilder<'a> {
         Ok(())
     }
 
-    /// What was gathered, unless what was lost comes first.
+    /// The records that were gathered, unless lost offsets come first.
     fn finish(self) -> Result<Batch, LogError> {
         let at = self.read.at.clone();
         let next = match (self.records.last(), self.lost) {
@@ -311,7 +311,7 @@ impl SegmentReader {
             let found = state.at(at)?.segments.iter().any(|s| is_same(s, segment));
             return match found {
                 false => Ok(None),
-                // What it held is lost; what lies behind it is not.
+                // Its records are lost; those behind it are not.
                 true => Err(damage(at, from, segment.end)),
             };
         };

@@ -1,4 +1,4 @@
-//! What a directory holds: the last checkpoint, and the journal from there on.
+//! The content of a directory: the last checkpoint, and the journal from there on.
 //!
 //! Looking changes nothing, so that a directory can be looked at beside the process that has it.
 
@@ -26,7 +26,7 @@ pub(super) use resync::groups;
 use resync::{ResyncPoint, find_resync_point, torn};
 use segment_tails::SegmentTails;
 
-/// What was found in a directory.
+/// The log that was found in a directory.
 #[derive(Debug, Default)]
 pub(super) struct RecoveredLog {
     /// The log as of its last whole group.
@@ -36,7 +36,7 @@ pub(super) struct RecoveredLog {
     /// The groups of which it is unknown whether they were synced: where the first begins, and their
     /// bytes. They all lie in the file in which the journal ends.
     pub(super) unproven: Option<(u64, Bytes)>,
-    /// What lies behind the last whole group and was never acknowledged.
+    /// The bytes behind the last whole group that were never acknowledged.
     pub(super) torn: Option<Torn>,
     /// Groups that were acknowledged and cannot be read.
     pub(super) damage: Vec<JournalDamage>,
@@ -119,7 +119,7 @@ struct Replay<'a> {
     /// The groups read from the last file: where each begins, and its frame.
     tail: Vec<(u64, JournalFrame)>,
     evidence: GapEvidence,
-    /// What segments hold behind the checkpoint.
+    /// The chunks that segments hold behind the checkpoint.
     tails: SegmentTails,
 }
 
@@ -185,7 +185,7 @@ impl Replay<'_> {
             .unwrap_or_else(|| format!("journal-{number:016}"))
     }
 
-    /// What a file holds, and whether it is shorter than it was made.
+    /// The content of a file, and whether it is shorter than it was made.
     fn file(&self, number: u64) -> Result<Option<(Bytes, bool)>, LogError> {
         let Some(name) = self.names.get(&number) else {
             return Ok(None);

@@ -61,7 +61,7 @@ pub enum Repaired {
         /// The file.
         file: String,
     },
-    /// What was lost with the journal was taken note of.
+    /// A loss with the journal was taken note of.
     UnknownLoss(UnknownLoss),
     /// A group passed events with commits that were damaged: what became of them is unknown, and they are
     /// posted as lost to the group.
@@ -80,7 +80,7 @@ pub enum Repaired {
     },
 }
 
-/// What a repair would post as lost.
+/// The events that a repair would post as lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RepairPlan {
     /// Events of topics, as `lost:damaged`.
@@ -128,9 +128,9 @@ pub fn plan_repair(disk: &dyn Disk, clock: &dyn Clock, dir: &Path) -> Result<Rep
 }
 
 /// Makes a directory whole: what a start does, then indexes are made again, and segments that are
-/// damaged are written anew. What the journal still has of them is taken from there; the rest is kept
+/// damaged are written anew. Records that the journal still has are taken from there; the rest is kept
 /// aside and posted as lost, as [`plan_repair`] says. Returns when all of it is durable. Repairing twice
-/// changes nothing more. What `config` says of the size of the journal holds where no file of it tells.
+/// changes nothing more. The size of the journal in `config` holds where no file of it tells.
 ///
 /// # Errors
 /// [`LogError::Locked`] while a process has the directory; [`LogError::Disk`].
@@ -228,8 +228,8 @@ fn assess(
     }))
 }
 
-/// How long the files of the journal were made, but for one that a large commit made longer. Whoever
-/// repairs a log may not know how it is configured, and its disk may have no room for larger ones.
+/// How long the files of the journal were made, but for one that a large commit made longer. A
+/// repair may not know how the log is configured, and its disk may have no room for larger ones.
 fn journal_size(disk: &dyn Disk, dir: &Path) -> Result<Option<u64>, LogError> {
     if presence(disk, dir)? == Presence::Absent {
         return Ok(None);

@@ -166,7 +166,7 @@ impl Scan {
                     true => self.resync(behind)?,
                     false => None,
                 };
-                // What follows the chunk may be damaged as well, and then it is said with it.
+                // The bytes behind the chunk may be damaged as well, and then they are said with it.
                 let held = match next {
                     Some((found, base)) if found > behind => Some((head.base, base)),
                     None if behind < self.len => None,
@@ -220,7 +220,7 @@ impl Scan {
         let left = usize::try_from(self.len - at).unwrap_or(usize::MAX);
         let wanted = count.max(WINDOW).min(left);
         let mut bytes = vec![0; wanted];
-        // What the window has of it already is not read again.
+        // Bytes that the window has already are not read again.
         let mut have = 0;
         if at >= self.window_at && skip < self.window.len() {
             have = (self.window.len() - skip).min(wanted);

@@ -8,7 +8,7 @@ use super::chunk::Head;
 use super::codec::{Decoder, put_i64, put_list, put_tally, put_u32, put_u64};
 use super::tally::add_all;
 
-/// What a segment file begins with: its kind and version.
+/// The first bytes of a segment file: its kind and version.
 pub(super) const MAGIC: [u8; 8] = *b"TGSEG\x01\0\0";
 /// Bytes between two entries of an index.
 const STEP: u64 = 32 * 1024;
@@ -16,7 +16,7 @@ const STEP: u64 = 32 * 1024;
 /// Sums of ids by minute of birth.
 pub(super) type Minutes = BTreeMap<u64, Tally>;
 
-/// What is known of a segment.
+/// A segment, as far as it is known.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Segment {
     /// The first offset it covers; part of its name.
@@ -32,7 +32,7 @@ pub(super) struct Segment {
     pub(super) max_ms: u64,
     /// Whether nothing is added to it any more.
     pub(super) is_sealed: bool,
-    /// What its records add to the books.
+    /// The contribution of its records to the books.
     pub(super) minutes: Minutes,
     /// Where to look in it; not part of what is written down.
     pub(super) index: SegmentIndex,

@@ -1,4 +1,4 @@
-//! What the log holds, as of its last durable group: what every change does to it.
+//! The state of the log as of its last durable group, and the effect of every change on it.
 //!
 //! The same function applies a group when it was made durable and when it is found in the journal
 //! again, so that a recovered log is the log that was lost.
@@ -36,7 +36,7 @@ pub(super) struct JournalPlace {
     pub(super) at: u64,
 }
 
-/// What the log holds.
+/// The content of the log.
 #[derive(Debug, Clone, Default)]
 pub(super) struct LogState {
     pub(super) cluster: String,
@@ -62,7 +62,7 @@ pub(super) struct LogState {
     pub(super) lost_commits: Vec<LostCommit>,
     /// Offsets that all partitions together have given.
     pub(super) offsets_assigned: u64,
-    /// What the last group says of that: more, where groups before it are lost.
+    /// The same number by the last group: more, where groups before it are lost.
     pub(super) offsets_reported: u64,
 }
 
@@ -118,7 +118,7 @@ impl Hole {
         }
     }
 
-    /// What a bucket says of lost offsets; none for one that counts events by time.
+    /// The lost offsets of a bucket; none for one that counts events by time.
     pub(super) fn of(bucket: Bucket, count: i64) -> Option<Self> {
         match bucket {
             Bucket::Offsets {

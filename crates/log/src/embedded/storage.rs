@@ -195,7 +195,7 @@ impl EmbeddedStorage {
         topic_books(&self.context.state())
     }
 
-    /// What was lost with the journal and is in no books, until `log repair` takes note of it.
+    /// The loss with the journal that is in no books, until `log repair` takes note of it.
     #[must_use]
     pub fn unknown_loss(&self) -> Option<UnknownLoss> {
         self.context.state().unknown_loss()

@@ -1,4 +1,4 @@
-//! What the records of a range of offsets add to the books.
+//! The contribution of a range of offsets to the books.
 
 use tidegate_core::GroupName;
 use tidegate_core::books::{Books, Bucket, Place, Posting, Tally};
@@ -13,7 +13,7 @@ use super::state::LogState;
 use crate::error::LogError;
 use crate::record::TopicPartition;
 
-/// What a partition holds, at one moment.
+/// The content of a partition at one moment.
 #[derive(Debug)]
 pub(super) struct PartitionSnapshot {
     at: TopicPartition,
@@ -62,7 +62,7 @@ impl PartitionSnapshot {
         }
     }
 
-    /// What the records from `from` up to `to` add to the books, wherever they are. As with any damage,
+    /// The contribution of the records from `from` up to `to` to the books, wherever they are. As with any damage,
     /// what cannot be read is missing.
     pub(super) fn minutes(
         &self,

@@ -248,8 +248,8 @@ struct MaintenanceThread {
 }
 
 impl MaintenanceThread {
-    /// Does what is due, and on a disk without room what makes some. What the start found comes first: until it
-    /// is written down nothing more can be taken out, and only files go whose removal is in the journal already.
+    /// Does what is due, and on a disk without room what makes some. The result of the start comes first: until
+    /// it is saved nothing more can be taken out, and only files go whose removal is in the journal already.
     async fn maintain(&mut self) -> Result<(), LogError> {
         let context = Arc::clone(&self.maintenance.context);
         if context.status().is(RefusalReason::RecoveryPending) {
@@ -297,7 +297,7 @@ impl MaintenanceThread {
         Ok(())
     }
 
-    /// Does what is due. What may go goes first: it needs not be written anywhere else.
+    /// Does what is due. Retention goes first: removed records need not be written anywhere else.
     async fn do_due_work(&mut self) -> Result<(), LogError> {
         let context = Arc::clone(&self.maintenance.context);
         let is_cache_full = || context.state().unflushed_bytes > context.config.cache_size;

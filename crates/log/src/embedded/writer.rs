@@ -457,7 +457,7 @@ fn note(recent_partitions: &mut VecDeque<PartitionKey>, at: PartitionKey) {
     recent_partitions.push_back(at);
 }
 
-/// What the next groups follow.
+/// The state that the next groups follow.
 struct Next {
     secret: LogSecret,
     sequence: u64,

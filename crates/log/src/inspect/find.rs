@@ -20,7 +20,7 @@ pub(super) type Readers = BTreeMap<(Topic, GroupName), TopicReader>;
 pub(super) struct TopicReader {
     /// Where it began, by partition; at the first record where that is not known.
     pub(super) begins: Vec<Offset>,
-    /// What it has posted, as far as the log itself keeps that.
+    /// Its postings, as far as the log itself keeps them.
     pub(super) posted: Books,
 }
 
@@ -122,7 +122,7 @@ pub(super) async fn find(
     Ok(waiting_last(sightings))
 }
 
-/// What became of one record: a sighting per group that is past it or before it, or one for the
+/// The locations of one record: one per group that is past it or before it, or one for the
 /// topic where no group has committed anything.
 async fn seen(
     log: &dyn Log,

@@ -13,7 +13,7 @@ use crate::record::TopicPartition;
 use crate::topic::{PartitionDescription, TopicDescription};
 
 /// The books of the groups on these topics of Kafka: what each has settled since its books began,
-/// and what it has still to read. What waits is counted by offsets from the first record on, so that it is
+/// and what it has still to read. Waiting records are counted by offsets from the first one on, which is
 /// an upper bound: the ends of transactions and what compaction removed are offsets without a record.
 pub(super) async fn of_kafka(
     log: &KafkaLog,
@@ -48,7 +48,7 @@ pub(super) async fn of_kafka(
     Ok(components)
 }
 
-/// What waits in each partition of a topic: from the first record at or behind what is committed, or
+/// The offsets that wait in each partition of a topic: from the first record at or behind what is committed, or
 /// without that behind the start, up to the end.
 async fn waiting(
     log: &KafkaLog,
@@ -199,7 +199,7 @@ fn unread(waits: &[PartitionDescription]) -> Books {
     books
 }
 
-/// What lies from an offset up to the end waits.
+/// The offsets from one up to the end wait.
 fn wait(books: &mut Books, partition: i32, from: Offset, end: Offset) {
     let queued = (end.0 - from.0).max(0);
     let bucket = span(partition, from, end);
@@ -233,7 +233,7 @@ mod tests {
 
     const ID: u128 = 0x019a_8f3e_5c00_7abc_8def_0123_4567_89ab;
 
-    /// What waits in a partition that ends at 12.
+    /// The offsets that wait in a partition that ends at 12.
     fn waits(number: i32, from: i64) -> PartitionDescription {
         PartitionDescription {
             partition: Partition(number),

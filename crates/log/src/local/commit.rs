@@ -1,4 +1,4 @@
-//! What may be committed, and how a commit is carried through.
+//! The check of a commit, and how it is carried through.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -36,7 +36,7 @@ pub(super) fn check(
             return Err(LogError::Fenced { at: at() });
         }
         offset.check_metadata()?;
-        // What is under way will be committed before this one, or not at all.
+        // A commit under way will be done before this one, or not at all.
         let done = members.storage.committed(&members.name, &offset.at);
         let done = done.map(|committed| committed.next);
         let under_way = members.group.highest_under_way(&offset.at);

@@ -45,7 +45,7 @@ pub(super) struct Subscription {
 struct Member {
     subscription: Subscription,
     status: MemberStatus,
-    /// What it knows of, which may be older than what is so.
+    /// The assignments that it knows of, which may be older than the present ones.
     known: BTreeMap<TopicPartition, KnownAssignment>,
     /// Whether what it knows may differ from what is so.
     has_events: bool,
@@ -307,7 +307,7 @@ impl Group {
         is_known && self.owns(member, at, fence) && !is_asked
     }
 
-    /// What a member owns, in order.
+    /// The partitions that a member owns, in order.
     pub(super) fn owned(&self, member: MemberId) -> Vec<TopicPartition> {
         let is_ours = |at: &&TopicPartition| self.owner(at).is_some_and(|o| o.member == member);
         self.ownerships.keys().filter(is_ours).cloned().collect()

@@ -39,7 +39,7 @@ pub(super) struct MemberState {
     pub(super) wake: Arc<Notify>,
 }
 
-/// What a member does next.
+/// The next action of a member.
 #[derive(Debug)]
 pub(super) enum MemberAction {
     /// Something happened.
@@ -131,7 +131,7 @@ impl GroupMembers {
         }
     }
 
-    /// What a member does next. `probe` names a partition that may have something new.
+    /// The next action of a member. `probe` names a partition that may have something new.
     pub(super) fn step(
         &mut self,
         member: MemberId,

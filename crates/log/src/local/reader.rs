@@ -21,7 +21,7 @@ pub(super) struct PartitionReader {
     pub(super) next: Offset,
     /// Whether it waits for a seek, because there is nothing at `next` that could be read.
     pub(super) is_stopped: bool,
-    /// What is wrong and was not said yet.
+    /// An error that was not returned yet.
     pub(super) fault: Option<LogError>,
 }
 
@@ -60,7 +60,7 @@ impl PartitionReader {
         }
     }
 
-    /// What the member is told about its assignment.
+    /// The assignment, as the member sees it.
     pub(super) fn assignment(&self, at: TopicPartition) -> Assignment {
         Assignment {
             at,

@@ -27,7 +27,7 @@ pub(crate) fn small(dir: &Path) -> EmbeddedConfig {
     }
 }
 
-/// What is open at the moment.
+/// The log that is open at the moment.
 #[derive(Debug)]
 struct Life {
     log: EmbeddedLog,

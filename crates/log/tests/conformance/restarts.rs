@@ -64,7 +64,7 @@ impl World {
         let (env, present) = (node.env(), Arc::clone(&self.present));
         let config = config(&mut self.random);
         let opening = async move {
-            // What a failing disk refuses, the next life tries again.
+            // A start that a failing disk refuses is tried again in the next life.
             let Ok(log) = EmbeddedLog::open(&env, config) else {
                 return;
             };

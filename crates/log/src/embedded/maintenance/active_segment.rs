@@ -10,7 +10,7 @@ use crate::embedded::files::{self, Doing};
 use crate::embedded::segment::{MAGIC, Segment};
 use crate::error::LogError;
 
-/// What becomes of the last segment of a partition when there is another chunk.
+/// The next step with the last segment of a partition when there is another chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
     /// The chunk goes there.

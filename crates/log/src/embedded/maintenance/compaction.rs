@@ -1,7 +1,7 @@
 //! Compaction: of records with the same key only the last one stays.
 //!
 //! A record goes when a later one has its key. A tombstone goes as well once nothing before it has
-//! its key any more. What goes was read by every group, keeps its offset unused, and is posted.
+//! its key any more. A record that goes was read by every group, keeps its offset unused, and is posted.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -21,7 +21,7 @@ use crate::embedded::telemetry;
 use crate::error::LogError;
 use crate::record::{StoredRecord, TopicPartition};
 
-/// What a key needs in memory beside its bytes.
+/// The bytes that a key needs in memory beside its own.
 const BESIDE: u64 = 96;
 
 /// Where a key was seen first and last.

@@ -11,7 +11,7 @@ use crate::embedded::tally::{PartitionSnapshot, removed};
 use crate::error::LogError;
 use crate::record::TopicPartition;
 
-/// What decides how much of a partition goes.
+/// The facts that decide how much of a partition goes.
 #[derive(Debug)]
 struct Facts<'a> {
     segments: &'a [Segment],

@@ -12,7 +12,7 @@ use crate::embedded::state::{LogState, LostCommit};
 pub(super) struct GapEvidence {
     /// Partitions of which it is known where they ended.
     pub(super) ends: BTreeSet<PartitionKey>,
-    /// What groups have committed again since.
+    /// The partitions of which groups have committed again since.
     committed: BTreeSet<(GroupName, PartitionKey)>,
 }
 

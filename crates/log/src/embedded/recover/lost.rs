@@ -1,6 +1,6 @@
-//! What is made of a journal that has lost something.
+//! The recovery of a journal that has lost something.
 //!
-//! What an intact segment still has is taken in, what is missing for certain is in the books, and
+//! Records that an intact segment still has are taken in, those that are missing for certain are in the books, and
 //! whatever else there may have been is a part of the unknown loss.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,12 +14,12 @@ use crate::embedded::chunk::Chunk;
 use crate::embedded::state::{InvalidChange, JournalDamage};
 use crate::error::LogError;
 
-/// What of the journal's last files is not there.
+/// A part of the journal's last files that is not there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Missing {
     /// The file in which the journal ends.
     File,
-    /// What that file held up to the checkpoint, and whatever came later.
+    /// The content of that file up to the checkpoint, and whatever came later.
     End,
     /// The end of a file behind it, of which so many bytes are left and none that follows.
     TailChunks { number: u64, len: u64 },
@@ -248,7 +248,7 @@ fn ends_before(changes: &[LogChange]) -> BTreeMap<PartitionKey, i64> {
             *known = end.max(*known);
         });
     }
-    // What it says of a partition that it writes to counts its own records.
+    // The end that it names of a partition that it writes to counts its own records.
     spoken.extend(chunks);
     spoken
 }

@@ -1,4 +1,4 @@
-//! What segments hold behind the last checkpoint.
+//! The chunks that segments hold behind the last checkpoint.
 //!
 //! The maintenance thread writes to segments what is durable in the journal, and to the same places after a crash.
 //! So a chunk there proves that its group was acknowledged, whatever became of the journal.
@@ -18,11 +18,11 @@ use crate::embedded::state::{LogState, TopicState};
 use crate::error::LogError;
 use crate::record::TopicPartition;
 
-/// What segments hold behind the last checkpoint, by partition.
+/// The chunks that segments hold behind the last checkpoint, by partition.
 #[derive(Debug, Default)]
 pub(super) struct SegmentTails(BTreeMap<TopicPartition, TailChunks>);
 
-/// What the segments of a partition hold behind the last checkpoint.
+/// The chunks that the segments of one partition hold behind the last checkpoint.
 #[derive(Debug, Default)]
 struct TailChunks {
     /// By offset.
@@ -177,7 +177,7 @@ fn unread(topic: Option<&TopicState>, names: impl Iterator<Item = String>) -> Ve
         let from = match known {
             Some(segment) if !segment.is_sealed => segment.len,
             Some(_) => continue,
-            // What was rewritten holds nothing that was not there before.
+            // A rewritten segment holds nothing that was not there before.
             None if generation > 0 || base < end => continue,
             None => MAGIC.len() as u64,
         };

@@ -1,4 +1,4 @@
-//! What a repair posts as lost: the books minus a recount, as far as damage explains it.
+//! The losses that a repair posts: the books minus a recount, as far as damage explains it.
 //!
 //! | missing in | as | at most |
 //! |---|---|---|
@@ -30,7 +30,7 @@ use crate::record::TopicPartition;
 /// Sums of ids by bucket.
 type Sums = BTreeMap<Bucket, Tally>;
 
-/// What a damaged segment held and cannot be read any more.
+/// The part of a damaged segment that cannot be read any more.
 #[derive(Debug)]
 pub(super) struct DamagedSegment {
     pub(super) at: PartitionKey,
@@ -39,7 +39,7 @@ pub(super) struct DamagedSegment {
     pub(super) minutes: Minutes,
 }
 
-/// What was posted.
+/// The postings of a repair.
 #[derive(Debug, Default)]
 pub(super) struct Posted {
     pub(super) repaired: Vec<Repaired>,
@@ -93,7 +93,7 @@ pub(super) fn post(
     Ok(posted)
 }
 
-/// What is known of the damage.
+/// The damage, as far as it is known.
 struct Damage<'a> {
     segments: &'a [DamagedSegment],
     is_journal_damaged: bool,
@@ -167,7 +167,7 @@ impl Damage<'_> {
         queue_all(&mut progress.before, exchanged);
     }
 
-    /// What damaged segments and lost offsets explain, by bucket, and how many events that is at most.
+    /// The events that damaged segments and lost offsets explain, by bucket, and how many they are at most.
     /// The offsets within the range that `passed` gives for a partition explain nothing.
     fn explained(
         &self,
@@ -205,7 +205,7 @@ impl Damage<'_> {
         (known, most)
     }
 
-    /// What books have as queued, by bucket, and the records do not have.
+    /// The events that the books have as queued, by bucket, and the records do not have.
     fn missing(&self, books: &Books, audited: &TopicAudit) -> Sums {
         let mut recount = audited.recount.clone();
         recount.fold(self.now_ms);

@@ -14,11 +14,11 @@ pub(in crate::embedded) struct GroupProgress {
     /// Where the group began in each partition: where the partition started when the group was
     /// registered, or behind what it did not want.
     pub(in crate::embedded) starts: Vec<i64>,
-    /// What is committed, by partition.
+    /// The committed offsets, by partition.
     pub(in crate::embedded) committed: Vec<Option<Committed>>,
-    /// What became of the records it read.
+    /// The postings of the records it read.
     pub(in crate::embedded) posted: Books,
-    /// What had been removed or lost before it was registered, or lay before its beginning: it never
+    /// The events that had been removed or lost before it was registered, or lay before its beginning: it never
     /// had those.
     pub(in crate::embedded) before: Books,
 }
@@ -63,7 +63,7 @@ impl LogState {
     }
 }
 
-/// What was removed from a topic or lost of it, as books in which it is queued.
+/// The events that were removed from a topic or lost of it, as books in which they are queued.
 fn gone(books: &Books) -> Books {
     let removed = books.removed_tallies(&Place::Queued);
     let lost = books.tallies(&Place::Lost(DAMAGED));

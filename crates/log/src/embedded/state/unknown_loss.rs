@@ -1,4 +1,4 @@
-//! What was lost with parts of the journal, as far as no books can tell it.
+//! The loss with parts of the journal, as far as no books can tell it.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -23,7 +23,7 @@ pub struct JournalDamage {
     /// How many events it held at least that are in no books; or fewer, where some of them may be among
     /// records that were found in segments.
     pub events: u64,
-    /// What is wrong.
+    /// The reason.
     pub why: String,
 }
 
@@ -41,7 +41,7 @@ impl fmt::Display for JournalDamage {
     }
 }
 
-/// What was lost with the journal and is in no books, all of it together.
+/// The loss with the journal that is in no books, all of it together.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnknownLoss {
     /// Groups of the journal that are known to be lost.
@@ -87,7 +87,7 @@ impl fmt::Display for UnknownLoss {
 pub(in crate::embedded) struct LostCommit {
     pub(in crate::embedded) group: GroupName,
     pub(in crate::embedded) at: PartitionKey,
-    /// What the group has committed with it.
+    /// The offset that the group has committed with it.
     pub(in crate::embedded) next: i64,
     /// How many events it passed without a posting.
     pub(in crate::embedded) events: u64,
@@ -130,7 +130,7 @@ impl LogState {
         }
     }
 
-    /// What was lost with the journal and is in no books; none once a repair took note of it.
+    /// The loss with the journal that is in no books; none once a repair took note of it.
     pub(in crate::embedded) fn unknown_loss(&self) -> Option<UnknownLoss> {
         let damage = self.journal_damage.clone();
         let of_commits = self.lost_commits.iter();
@@ -149,7 +149,7 @@ impl LogState {
     }
 
     /// Leaves the segments that are still written to as they are: what lies in their files behind what is
-    /// known of them may be all that is left of records. What comes next goes to other files.
+    /// known of them may be all that is left of records. The next chunks go to other files.
     pub(in crate::embedded) fn leave_segments(&mut self) {
         let topics = self.topics.iter_mut();
         for partition in topics.flat_map(|topic| &mut topic.partitions) {

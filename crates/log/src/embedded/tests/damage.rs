@@ -1,4 +1,4 @@
-//! What is lost to damage is known, and what is not lost is used.
+//! A loss to damage is known, and everything else is used.
 
 use std::sync::Arc;
 
@@ -58,7 +58,7 @@ fn unaccounted(disk: &SimDisk) -> u64 {
     counted.iter().map(TopicAudit::unaccounted).sum()
 }
 
-/// What is queued, delivered and lost, of the topic and then of its groups by name.
+/// The queued, delivered and lost events of the topic and then of its groups by name.
 fn places(disk: &SimDisk) -> Vec<(i64, i64, i64)> {
     assert_eq!(unaccounted(disk), 0);
     let accounts = counted(disk).into_iter();

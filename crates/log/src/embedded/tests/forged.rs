@@ -64,7 +64,7 @@ fn groups(start: i64) -> Vec<u8> {
     bytes
 }
 
-/// What somebody may try who does not know the secret of the log.
+/// The secrets that somebody may try who does not know that of the log.
 fn strangers() -> [LogSecret; 2] {
     [LogSecret::default(), LogSecret::draw(0x5eed)]
 }

@@ -1,4 +1,4 @@
-//! What a damaged journal took with it is known, whoever looks, until a repair takes note of it; and a
+//! The loss with a damaged journal is known, whoever looks, until a repair takes note of it; and a
 //! repair explains nothing but damage.
 
 use std::sync::Arc;
@@ -52,7 +52,7 @@ fn mend(disk: &SimDisk) -> Vec<Repaired> {
     repaired
 }
 
-/// What a repair would post.
+/// The losses that a repair would post.
 fn plan(disk: &SimDisk) -> RepairPlan {
     let clock = open(disk).clock;
     plan_repair(disk, &*clock, dir()).unwrap()

@@ -1,4 +1,4 @@
-//! What the engine does while nothing fails.
+//! The engine while nothing fails.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What is said about groups on a real broker.
+//! Groups on a real broker.
 
 use tidegate_core::books::{Place, postings};
 use tidegate_core::env::system::system_entropy;
