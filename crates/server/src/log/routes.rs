@@ -243,8 +243,9 @@ fn problem(error: &LogError) -> ApiProblem {
         | LogError::Format { .. }
         | LogError::Disk { .. }
         | LogError::Stopped { .. }
-        // Whatever else may be wrong with a log one day: it cannot do this now.
-        | _ => ProblemCode::LogUnavailable,
+        | LogError::PrecedingCommitFailed { .. }
+        | LogError::Login { .. }
+        | LogError::Remote { .. } => ProblemCode::LogUnavailable,
     };
     let problem = ApiProblem::new(code, error.to_string()).with("cause", error.code().as_str());
     if let LogError::OutOfRange {
