@@ -10,7 +10,6 @@ use crate::record::{RecordHeaderError, TopicPartition};
 
 /// An error of a log.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum LogError {
     /// There is no topic of that name.
     #[error("topic `{topic}` does not exist; `log.topics` in the configuration creates topics")]
@@ -23,7 +22,7 @@ pub enum LogError {
         "partition {at} does not exist; the topic has {partitions} partitions, numbered from 0"
     )]
     UnknownPartition {
-        /// What was asked for.
+        /// The one that was asked for.
         at: TopicPartition,
         /// How many there are.
         partitions: u32,
@@ -33,7 +32,7 @@ pub enum LogError {
     TopicConfig {
         /// The name.
         topic: Topic,
-        /// What is wrong.
+        /// The reason.
         why: String,
     },
     /// A record is larger than its topic takes.
@@ -53,7 +52,7 @@ pub enum LogError {
     HeaderTooLong {
         /// The topic.
         topic: Topic,
-        /// What does not fit.
+        /// The header that does not fit.
         why: RecordHeaderError,
     },
     /// A commit is larger than the log takes at once.
@@ -111,9 +110,9 @@ pub enum LogError {
     OffsetRegressed {
         /// The partition.
         at: TopicPartition,
-        /// What was to be committed.
+        /// The offset that was to be committed.
         next: Offset,
-        /// What is committed.
+        /// The committed offset.
         committed: Offset,
     },
     /// An earlier commit of the partition was not done, and this one was called before its caller saw
@@ -130,7 +129,7 @@ pub enum LogError {
     OutOfRange {
         /// The partition.
         at: TopicPartition,
-        /// What was asked for.
+        /// The one that was asked for.
         asked: Offset,
         /// The first offset that is there.
         start: Offset,
@@ -153,9 +152,9 @@ pub enum LogError {
     /// No answer came, so it is unknown whether it was done.
     #[error("the outcome of {doing} is unknown: {why}")]
     OutcomeUnknown {
-        /// What was being done.
+        /// The operation.
         doing: &'static str,
-        /// What is known.
+        /// The reason, as far as it is known.
         why: String,
     },
     /// The broker cannot be reached; it was not done.
@@ -163,7 +162,7 @@ pub enum LogError {
     Unavailable {
         /// The addresses that were tried.
         servers: String,
-        /// What is known.
+        /// The reason, as far as it is known.
         why: String,
     },
     /// The broker does not believe who we are, or we do not believe who it is. Asking again will not help.
@@ -171,7 +170,7 @@ pub enum LogError {
     Login {
         /// The addresses that were tried.
         servers: String,
-        /// What was said.
+        /// The answer.
         why: String,
         /// The settings of the client that decide about it, as text.
         settings: &'static str,
@@ -179,9 +178,9 @@ pub enum LogError {
     /// The broker refuses us: settings, rights or version. Asking again will not help.
     #[error("the broker refuses {doing}: {why}")]
     Refused {
-        /// What was being done.
+        /// The operation.
         doing: &'static str,
-        /// What it said.
+        /// The answer.
         why: String,
     },
     /// The process that has the log refused over HTTP, or did not answer.
@@ -191,7 +190,7 @@ pub enum LogError {
         process: String,
         /// The code of its own error.
         code: Code,
-        /// What it said.
+        /// The answer.
         why: String,
     },
     /// Another process has the directory.
@@ -199,7 +198,7 @@ pub enum LogError {
     Locked {
         /// The directory.
         dir: PathBuf,
-        /// What its lock file says.
+        /// The holder that its lock file names.
         holder: LockHolder,
     },
     /// The directory holds something that this version does not read.
@@ -207,13 +206,13 @@ pub enum LogError {
     Format {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The reason.
         why: String,
     },
     /// The disk failed.
     #[error("could not {doing} `{path}`: {source}")]
     Disk {
-        /// What was being done.
+        /// The operation.
         doing: &'static str,
         /// The file.
         path: PathBuf,
@@ -232,40 +231,47 @@ impl LogError {
     /// The code by which retry rules and metrics know it.
     #[must_use]
     pub fn code(&self) -> Code {
-        Code::from_static(match self {
-            Self::UnknownTopic { .. } => "log.unknown-topic",
-            Self::UnknownPartition { .. } => "log.unknown-partition",
-            Self::TopicConfig { .. } => "log.topic-config",
-            Self::RecordTooLarge { .. } => "log.record-too-large",
-            Self::HeaderTooLong { .. } => "log.header-too-long",
-            Self::CommitTooLarge { .. } => "log.commit-too-large",
-            Self::MetadataTooLong { .. } => "log.metadata-too-long",
-            Self::MetadataNotAscii { .. } => "log.metadata-not-ascii",
-            Self::Full { .. } => "log.full",
-            Self::Overloaded { .. } => "log.overloaded",
-            Self::Fenced { .. } => "log.fenced",
-            Self::OffsetRegressed { .. } => "log.offset-regressed",
-            Self::PrecedingCommitFailed { .. } => "log.preceding-commit-failed",
-            Self::OutOfRange { .. } => "log.out-of-range",
-            Self::Damaged { .. } => "log.damaged",
-            Self::Closed => "log.closed",
-            Self::OutcomeUnknown { .. } => "log.outcome-unknown",
-            Self::Unavailable { .. } => "log.unavailable",
-            Self::Login { .. } => "log.login",
-            Self::Refused { .. } => "log.refused",
-            Self::Remote { code, .. } => return code.clone(),
-            Self::Locked { .. } => "log.locked",
-            Self::Format { .. } => "log.format",
+        self.row().0
+    }
+
+    /// The code and the class of each error.
+    fn row(&self) -> (Code, FailureClass) {
+        use FailureClass::{Permanent, System, Transient};
+        let (code, class) = match self {
+            Self::UnknownTopic { .. } => ("log.unknown-topic", System),
+            Self::UnknownPartition { .. } => ("log.unknown-partition", System),
+            Self::TopicConfig { .. } => ("log.topic-config", System),
+            Self::RecordTooLarge { .. } => ("log.record-too-large", Permanent),
+            Self::HeaderTooLong { .. } => ("log.header-too-long", Permanent),
+            Self::CommitTooLarge { .. } => ("log.commit-too-large", Permanent),
+            Self::MetadataTooLong { .. } => ("log.metadata-too-long", Permanent),
+            Self::MetadataNotAscii { .. } => ("log.metadata-not-ascii", Permanent),
+            Self::Full { .. } => ("log.full", Transient),
+            Self::Overloaded { .. } => ("log.overloaded", Transient),
+            Self::Fenced { .. } => ("log.fenced", Transient),
+            Self::OffsetRegressed { .. } => ("log.offset-regressed", Permanent),
+            Self::PrecedingCommitFailed { .. } => ("log.preceding-commit-failed", Transient),
+            Self::OutOfRange { .. } => ("log.out-of-range", System),
+            Self::Damaged { .. } => ("log.damaged", System),
+            Self::Closed => ("log.closed", Transient),
+            Self::OutcomeUnknown { .. } => ("log.outcome-unknown", Transient),
+            Self::Unavailable { .. } => ("log.unavailable", Transient),
+            Self::Login { .. } => ("log.login", System),
+            Self::Refused { .. } => ("log.refused", System),
+            Self::Remote { code, .. } => return (code.clone(), class_of_code(code.as_str())),
+            Self::Locked { .. } => ("log.locked", System),
+            Self::Format { .. } => ("log.format", System),
             // error-page: log.disk
-            Self::Disk { .. } => "log.disk",
+            Self::Disk { .. } => ("log.disk", System),
             // error-page: log.stopped
-            Self::Stopped { .. } => "log.stopped",
-        })
+            Self::Stopped { .. } => ("log.stopped", System),
+        };
+        (Code::from_static(code), class)
     }
 }
 
 impl LogError {
-    /// What to do about it, for people.
+    /// A hint at what to do about it, for people.
     #[must_use]
     pub fn hint(&self) -> Option<String> {
         const FULL: &str =
@@ -332,33 +338,7 @@ impl From<LogError> for Failure {
 
 impl Classify for LogError {
     fn class(&self) -> FailureClass {
-        match self {
-            Self::Full { .. }
-            | Self::Overloaded { .. }
-            | Self::Fenced { .. }
-            | Self::PrecedingCommitFailed { .. }
-            | Self::Closed
-            | Self::OutcomeUnknown { .. }
-            | Self::Unavailable { .. } => FailureClass::Transient,
-            Self::RecordTooLarge { .. }
-            | Self::HeaderTooLong { .. }
-            | Self::CommitTooLarge { .. }
-            | Self::MetadataTooLong { .. }
-            | Self::MetadataNotAscii { .. }
-            | Self::OffsetRegressed { .. } => FailureClass::Permanent,
-            Self::UnknownTopic { .. }
-            | Self::UnknownPartition { .. }
-            | Self::TopicConfig { .. }
-            | Self::OutOfRange { .. }
-            | Self::Damaged { .. }
-            | Self::Login { .. }
-            | Self::Refused { .. }
-            | Self::Locked { .. }
-            | Self::Format { .. }
-            | Self::Disk { .. }
-            | Self::Stopped { .. } => FailureClass::System,
-            Self::Remote { code, .. } => class_of_code(code.as_str()),
-        }
+        self.row().1
     }
 }
 

@@ -1,4 +1,4 @@
-//! What people ask about a log: its books, a recount, where an event is, and how far groups are behind.
+//! Answers to questions about a log: its books, a recount, where an event is, and how far groups are behind.
 
 mod directory;
 mod find;
@@ -7,7 +7,7 @@ mod kafka_accounts;
 mod lag;
 #[cfg(test)]
 #[cfg(feature = "kafka")]
-mod needs_kafka;
+mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -29,12 +29,12 @@ use crate::kafka::KafkaLog;
 use crate::options::{LogBackend, LogOptions};
 use crate::port::Log;
 use crate::topic::TopicConfig;
-use find::{Begins, Readers};
+use find::{Begins, Readers, TopicReader};
 
 /// The name of the log among the components of a process.
 const NAME: &str = "log";
 
-/// What stands for the journal among the accounts; no topic is called so.
+/// The name of the journal among the accounts; no topic is called so.
 const JOURNAL: &str = "(journal)";
 
 /// A log that is open in this process. Clones are the same log.
@@ -47,12 +47,12 @@ pub enum OpenLog {
     Kafka {
         /// The log.
         log: KafkaLog,
-        /// What of it is looked at.
+        /// The part of it that is looked at.
         scope: LogScope,
     },
 }
 
-/// What of a cluster is looked at: it may hold much that is no business of ours.
+/// The part of a cluster that is looked at: it may hold much that is no business of ours.
 #[derive(Debug, Clone, Default)]
 pub struct LogScope {
     /// The topics of the configuration.
@@ -175,19 +175,23 @@ impl OpenLog {
     async fn find(&self, id: EventId) -> Result<Vec<EventLocation>, LogError> {
         let begins = Begins {
             readers: self.readers(),
-            posted: self.posted(),
             open: self,
         };
         find::find(&*self.log(), id, self.scope().as_ref(), &begins).await
     }
 
-    /// Which groups are known to read which topics, and where they began.
+    /// Which groups are known to read which topics, where they began, and what they have posted.
     fn readers(&self) -> Readers {
         match self {
             Self::Embedded(log) => {
                 let books = log.storage().books().into_iter();
-                let groups =
-                    books.filter_map(|kept| Some(((kept.topic, kept.group?), kept.begins)));
+                let groups = books.filter_map(|kept| {
+                    let reader = TopicReader {
+                        begins: kept.begins,
+                        posted: kept.books,
+                    };
+                    Some(((kept.topic, kept.group?), reader))
+                });
                 groups.collect()
             }
             // A broker knows only of groups that have committed something, so that others are known by the
@@ -195,25 +199,14 @@ impl OpenLog {
             #[cfg(feature = "kafka")]
             Self::Kafka { scope, .. } => {
                 let bindings = scope.bindings.iter().cloned();
-                bindings.map(|binding| (binding, Vec::new())).collect()
+                bindings
+                    .map(|binding| (binding, TopicReader::default()))
+                    .collect()
             }
         }
     }
 
-    /// What the groups have posted, where the log itself keeps that by place.
-    fn posted(&self) -> BTreeMap<(Topic, GroupName), Books> {
-        match self {
-            Self::Embedded(log) => {
-                let books = log.storage().books().into_iter();
-                let posted = books.filter_map(|kept| Some(((kept.topic, kept.group?), kept.books)));
-                posted.collect()
-            }
-            #[cfg(feature = "kafka")]
-            Self::Kafka { .. } => BTreeMap::new(),
-        }
-    }
-
-    /// What is looked at, where that is not everything.
+    /// The part that is looked at, where that is not everything.
     fn scope(&self) -> Option<LogScope> {
         match self {
             Self::Embedded(_) => None,
@@ -319,7 +312,7 @@ fn account(topic: &Topic, group: Option<&GroupName>, books: &Books) -> Component
     }
 }
 
-/// What the recount of an embedded log found, with what was lost with its journal and is in no books: at
+/// The recount of an embedded log, with the loss that is in no books: at
 /// least so many events are missing.
 fn audited(counted: Vec<embedded::TopicAudit>, loss: Option<&UnknownLoss>) -> Vec<Audited> {
     let found = counted.into_iter().map(|found| {

@@ -127,7 +127,7 @@ mod from_config {
         /// The log of the section `log`: Kafka, once there is a cluster `default`.
         ///
         /// # Errors
-        /// What cannot be used, at its place in the file.
+        /// A value that cannot be used, at its place in the file.
         pub fn from_config(config: &Config) -> Result<Self, Box<Problem>> {
             let mut raw: RawLog = config.section("log")?;
             let backend = match raw.clusters.remove(DEFAULT_CLUSTER) {

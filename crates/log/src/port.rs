@@ -14,7 +14,7 @@
 //! - **One owner.** A partition has at most one owner in a group. Each assignment has a new
 //!   [`Fence`]; a commit under an old one changes nothing.
 //! - **Nothing skipped.** A new owner begins at the committed offset; without one, where the group
-//!   says it starts. What was handed out and not committed is handed out again.
+//!   says it starts. Records that were handed out and not committed are handed out again.
 //! - **Retention never outruns a group** (embedded): nothing at or above the committed offset of a
 //!   registered group is removed. On Kafka the broker removes, and a committed offset that is not
 //!   there any more is [`LogError::OutOfRange`], never a silent jump.
@@ -63,7 +63,7 @@ pub trait Log: Send + Sync + fmt::Debug {
     /// The names of all topics, sorted.
     fn topics(&self) -> LogFuture<'_, Vec<Topic>>;
 
-    /// What is known about a topic, as of some moment during the call.
+    /// Describes a topic, as of some moment during the call.
     ///
     /// # Errors
     /// [`LogError::UnknownTopic`].
@@ -104,7 +104,7 @@ pub trait Log: Send + Sync + fmt::Debug {
     fn delete_before<'a>(&'a self, at: &'a TopicPartition, offset: Offset)
     -> LogFuture<'a, Offset>;
 
-    /// What a group has committed, in the order asked; none where it has committed nothing.
+    /// The committed offsets of a group, in the order asked; none where it has committed nothing.
     ///
     /// The answer is stable: commits on their way are waited for, so that nobody who reads this
     /// can be overtaken by one that began before.
@@ -278,7 +278,7 @@ pub struct RecordPosition {
     pub offset: Offset,
 }
 
-/// What to read.
+/// A read of one partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Read {
     /// The partition.
@@ -323,16 +323,16 @@ pub struct Batch {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Fence(pub u64);
 
-/// What a group has committed for a partition.
+/// The committed offset of a group for a partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Committed {
     /// The next record to read.
     pub next: Offset,
-    /// What was written beside it.
+    /// The text that was written beside it.
     pub metadata: String,
 }
 
-/// What happens to a member.
+/// An event of a member.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SessionEvent {
     /// These partitions are ours from now on.
@@ -357,9 +357,9 @@ pub enum SessionEvent {
 pub struct Assignment {
     /// The partition.
     pub at: TopicPartition,
-    /// What commits for it carry.
+    /// The fence that commits for it carry.
     pub fence: Fence,
-    /// What the group had committed for it, read stable.
+    /// The committed offset of the group, read stable.
     pub committed: Option<Committed>,
     /// The first offset that will be handed out.
     pub position: Offset,
@@ -389,7 +389,7 @@ impl StartAt {
 pub struct Join {
     /// The group.
     pub group: GroupName,
-    /// What to read.
+    /// The topics to read.
     pub topics: Vec<Topic>,
     /// A name that is this member's across restarts: it fences an earlier process of that name,
     /// and names its transactions on Kafka. Without one, a random name.
@@ -420,7 +420,7 @@ impl Join {
     }
 }
 
-/// What happens together or not at all.
+/// Records and offsets that are written together or not at all.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Commit {
     /// Records to add.
@@ -438,9 +438,9 @@ pub struct OffsetCommit {
     pub fence: Fence,
     /// The next record to read.
     pub next: Offset,
-    /// What is to be read back with it: at most [`MAX_METADATA`] bytes of printable ASCII.
+    /// A text that is read back with it: at most [`MAX_METADATA`] bytes of printable ASCII.
     pub metadata: String,
-    /// What became of the records between the last commit and this one.
+    /// The postings of the records between the last commit and this one.
     pub postings: Vec<Posting>,
 }
 

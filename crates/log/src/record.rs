@@ -1,4 +1,4 @@
-//! What a topic holds.
+//! The records of a topic.
 
 use bytes::{Bytes, BytesMut};
 use tidegate_core::{EventId, Offset, Partition, Topic};
@@ -48,11 +48,11 @@ impl std::fmt::Display for TopicPartition {
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Record {
-    /// What records of one kind have in common; it decides the partition where none is given.
+    /// The key, which records of one kind have in common; it decides the partition where none is given.
     pub key: Option<Bytes>,
-    /// What the record says; none is a tombstone.
+    /// The content; none is a tombstone.
     pub value: Option<Bytes>,
-    /// What is said about the record.
+    /// The headers.
     pub headers: Headers,
     /// When it was made, in milliseconds since 1970; 0 lets the log fill in its own time.
     pub timestamp_ms: u64,
@@ -118,7 +118,7 @@ impl Record {
 pub struct StoredRecord {
     /// Where it lies.
     pub offset: Offset,
-    /// What it is.
+    /// The record.
     pub record: Record,
 }
 
@@ -167,7 +167,6 @@ impl Eq for Headers {}
 
 /// Why headers cannot be written to a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
 pub enum RecordHeaderError {
     /// A name is longer than [`Headers::LONGEST_NAME`].
     #[error(
@@ -245,12 +244,12 @@ impl Headers {
     /// Whether a log can hold them.
     ///
     /// # Errors
-    /// What does not fit.
+    /// The header that does not fit.
     pub fn check(&self) -> Result<(), RecordHeaderError> {
         self.unfit.map_or(Ok(()), Err)
     }
 
-    /// What of these headers does not fit.
+    /// The first of these headers that does not fit.
     pub(crate) fn unfit<'a>(
         mut headers: impl Iterator<Item = (&'a str, Option<&'a [u8]>)>,
     ) -> Option<RecordHeaderError> {

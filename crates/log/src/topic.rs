@@ -52,7 +52,7 @@ impl Default for TopicConfig {
     }
 }
 
-/// What is known about a topic.
+/// A topic as it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TopicDescription {
     /// Its name.
@@ -63,7 +63,7 @@ pub struct TopicDescription {
     pub partitions: Vec<PartitionDescription>,
 }
 
-/// What is known about a partition.
+/// A partition as it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PartitionDescription {
     /// Its number.

@@ -56,7 +56,7 @@ use storage::ModelStorage;
 pub struct SimLog {
     storage: Arc<ModelStorage>,
     /// The present life: it ends with a crash.
-    life: Arc<Mutex<LocalLog>>,
+    life: Arc<Mutex<LocalLog<ModelStorage>>>,
     env: Arc<Env>,
 }
 
@@ -66,7 +66,7 @@ impl SimLog {
     pub fn new(env: &Env) -> Self {
         let env = Arc::new(env.fork("log"));
         let storage = Arc::new(ModelStorage::new(&env));
-        let life = LocalLog::new(Arc::clone(&storage) as _, &env);
+        let life = LocalLog::new(Arc::clone(&storage), &env);
         Self {
             storage,
             life: Arc::new(Mutex::new(life)),
@@ -97,9 +97,9 @@ impl SimLog {
 
     /// Loses everything that was not done, and every session; the log is there again at once.
     pub fn crash(&self) {
-        let fresh = LocalLog::new(Arc::clone(&self.storage) as _, &self.env);
+        let fresh = LocalLog::new(Arc::clone(&self.storage), &self.env);
         let ended = std::mem::replace(&mut *self.life.lock(), fresh);
-        ended.close();
+        ended.end_sessions();
         self.storage.crash();
     }
 
@@ -127,7 +127,7 @@ impl SimLog {
         state.model.recount(self.cluster(), group, topic)
     }
 
-    fn present(&self) -> LocalLog {
+    fn present(&self) -> LocalLog<ModelStorage> {
         self.life.lock().clone()
     }
 }

@@ -278,7 +278,6 @@ fn repaired_text(done: &Repaired) -> String {
             table::counted(*events, "event")
         ),
         Repaired::UnknownLoss(loss) => format!("taken note of: {loss}"),
-        other => format!("{other:?}"),
     }
 }
 

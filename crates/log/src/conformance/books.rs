@@ -197,7 +197,7 @@ pub async fn a_failure_that_was_not_told_holds_up_its_partitions(scene: Scene) {
     let of = [&events[0][..3], &events[1][..1]];
     let dead_letter = [append_to(&out, "dead letter")];
     let first = untold(&scene, &member, &all, of, &dead_letter).await;
-    // Whoever asks what is committed waits for it, so it has failed by now.
+    // A caller that asks what is committed waits for it, so it has failed by now.
     assert_eq!(scene.committed(&group, &all[0]).await, None);
     for appends in [Vec::new(), vec![append_to(&out, "never")]] {
         let behind = member.settling(&all[0], &events[0][3..6], Place::Delivered);
@@ -322,7 +322,7 @@ pub async fn what_is_passed_without_a_posting_is_missed(scene: Scene) {
     }
 }
 
-/// What a zombie posts is not booked; what whoever took its place posts is, once.
+/// Postings of a zombie are not booked; those of the member that took its place are, once.
 pub async fn a_zombie_posts_nothing(scene: Scene) {
     let at = TopicPartition::new(scene.topic(1).await, 0);
     let group = scene.group();
@@ -361,7 +361,7 @@ pub async fn what_lies_before_the_start_of_a_group_is_not_in_its_books(scene: Sc
     let mut first = scene.join_as(join.clone()).await;
     first.until_owning(2).await;
     assert_eq!(scene.settled(&group, &topic).await, Tally::default());
-    // What comes while nobody is there, before anything was settled, is not skipped.
+    // Records that come while nobody is there, before any commit, are not skipped.
     first.session.close().await.unwrap();
     drop(first);
     let events = scene.append_events(&all[0], 3).await;

@@ -34,7 +34,7 @@ pub async fn t25_a_lost_answer_repeats_no_record(scene: Scene) {
 }
 
 /// A commit of records and offsets whose answer is lost is whole, and what is committed says so.
-/// Whoever goes by that does each thing once.
+/// A caller that goes by that does each thing once.
 pub async fn a_commit_of_records_whose_answer_is_lost_is_done_once(scene: Scene) {
     let scene = scene.over_a_bad_line().await;
     let out = TopicPartition::new(scene.topic(1).await, 0);

@@ -21,13 +21,13 @@ pub struct Member {
     scene: Scene,
     /// Its session.
     pub session: Arc<dyn Session>,
-    /// What it owns.
+    /// The partitions that it owns.
     pub owned: BTreeMap<TopicPartition, Assignment>,
-    /// What it was handed out, in order.
+    /// The records that it was handed out, in order.
     pub seen: BTreeMap<TopicPartition, Vec<StoredRecord>>,
-    /// What it was asked to let go, and keeps because it does not [oblige](Self::stubborn).
+    /// The partitions that it was asked to let go, and keeps because it does not [oblige](Self::stubborn).
     pub asked: Vec<TopicPartition>,
-    /// What it lost.
+    /// The partitions that it lost.
     pub lost: Vec<TopicPartition>,
     obliges: bool,
 }
@@ -165,7 +165,7 @@ impl Member {
         self.asked.retain(|at| !partitions.contains(at));
     }
 
-    /// What commits an offset under the present assignment.
+    /// A commit of an offset under the present assignment.
     #[must_use]
     pub fn offset(&self, at: &TopicPartition, next: Offset, metadata: &str) -> OffsetCommit {
         OffsetCommit {
@@ -177,7 +177,7 @@ impl Member {
         }
     }
 
-    /// What settles these events and everything before them: they went from the group's queue to a
+    /// A commit of these events and everything before them: they went from the group's queue to a
     /// place.
     #[must_use]
     pub fn settling(

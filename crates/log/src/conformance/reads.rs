@@ -58,7 +58,7 @@ pub async fn a_record_larger_than_asked_for_is_handed_out(scene: Scene) {
     assert_eq!(batch.next, given[1]);
 }
 
-/// Whoever asks for no records, or no bytes, gets one record if there is one: nothing is passed over, whether
+/// A caller that asks for no records, or no bytes, gets one record if there is one: nothing is passed over, whether
 /// it was written a moment or a life ago.
 pub async fn a_read_for_nothing_gets_one_record(scene: Scene) {
     let at = TopicPartition::new(scene.topic(1).await, 0);
@@ -182,7 +182,7 @@ pub async fn deleting_moves_the_start(scene: Scene) {
     assert!(next[0] >= end, "offsets are never given twice");
 }
 
-/// What a registered group has still to read is kept where that is promised, and a group whose
+/// Records that a registered group has still to read are kept where that is promised, and a group whose
 /// position was deleted is told where it is not.
 pub async fn t32_deleting_does_not_skip_a_group_in_silence(scene: Scene) {
     let at = TopicPartition::new(scene.topic(1).await, 0);

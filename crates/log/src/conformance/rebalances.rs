@@ -43,7 +43,7 @@ pub async fn t10_members_share_the_partitions(scene: Scene) {
     assert_eq!(kept, first, "what stays is not assigned again");
 }
 
-/// What was handed out and not committed is handed out again to the next owner, and nothing is
+/// Records that were handed out and not committed are handed out again to the next owner, and nothing is
 /// skipped.
 pub async fn t12_records_in_flight_are_handed_out_again_after_a_rebalance(scene: Scene) {
     let topic = scene.topic(2).await;
@@ -72,7 +72,7 @@ pub async fn t12_records_in_flight_are_handed_out_again_after_a_rebalance(scene:
     assert_eq!(one.values(kept).len(), 10, "what stayed was not repeated");
 }
 
-/// What is committed before letting go is where the next owner begins.
+/// The next owner begins at the offset that was committed before letting go.
 pub async fn a_commit_before_letting_go_counts(scene: Scene) {
     let topic = scene.topic(2).await;
     let group = scene.group();
@@ -99,7 +99,7 @@ pub async fn a_commit_before_letting_go_counts(scene: Scene) {
     assert_eq!(two.values(&asked[0]), ["3", "4"]);
 }
 
-/// Whoever let a partition go commits nothing of it any more, under whatever fence.
+/// A member that let a partition go commits nothing of it any more, under whatever fence.
 pub async fn whoever_let_go_commits_nothing(scene: Scene) {
     let topic = scene.topic(2).await;
     let group = scene.group();

@@ -1,4 +1,4 @@
-//! What a rule is played on.
+//! The stage that a rule is played on.
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -35,7 +35,7 @@ pub trait Stage: Send + Sync + fmt::Debug {
     /// How long things take here.
     fn times(&self) -> Times;
 
-    /// What this implementation promises beyond the rules.
+    /// The promises of this implementation beyond the rules.
     fn promises(&self) -> Promises;
 
     /// Gives the log back as the next process finds it: everything that was done is there, every
@@ -56,11 +56,11 @@ pub trait Stage: Send + Sync + fmt::Debug {
     /// where that cannot be arranged.
     fn refuse_next_commit(&self) -> bool;
 
-    /// What the books of a group on a topic say, and whether the records say the same.
+    /// The books of a group on a topic, and whether the records say the same.
     fn account<'a>(&'a self, group: &'a GroupName, topic: &'a Topic) -> LogFuture<'a, Account>;
 }
 
-/// What is written.
+/// The kind of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Written {
     /// Records.
@@ -69,7 +69,7 @@ pub enum Written {
     Commit,
 }
 
-/// What a group has settled of a topic.
+/// The events of a topic that a group is done with.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Account {
     /// Records that left the hands of the group, and the sum of their ids.
@@ -79,7 +79,7 @@ pub struct Account {
 }
 
 impl Account {
-    /// What books say, beside what a recount says of them.
+    /// The books, beside a recount of them.
     #[must_use]
     pub fn new(books: &Books, is_confirmed: bool) -> Self {
         let mut settled = Tally::default();
@@ -108,7 +108,7 @@ pub struct Times {
     pub quiet: Duration,
 }
 
-/// What an implementation promises beyond the rules.
+/// The promises of an implementation beyond the rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Promises {
     /// Nothing is deleted that a registered group has not committed yet.
@@ -231,13 +231,13 @@ impl Scene {
         self.everything(at).await.iter().map(text).collect()
     }
 
-    /// What is known about a partition.
+    /// Describes a partition.
     pub async fn partition(&self, at: &TopicPartition) -> PartitionDescription {
         let description = self.log.describe(&at.topic).await.unwrap();
         description.partitions[usize::try_from(at.partition.0).unwrap()]
     }
 
-    /// What a group has committed for a partition.
+    /// The committed offset of a group for a partition.
     pub async fn committed(&self, group: &GroupName, at: &TopicPartition) -> Option<Committed> {
         let mut found = self
             .log

@@ -8,20 +8,21 @@ use tidegate_core::books::{Books, Bucket, Discrepancy, Place, Tally, difference}
 use tidegate_core::env::Disk;
 use tidegate_core::{GroupName, Topic};
 
-use super::chunk::{Head, Records, minute_of};
+use super::chunk::{Chunk, minute_of};
 use super::context::EmbeddedContext;
 use super::files;
 use super::recover;
 use super::repair::DAMAGED;
-use super::scan::{Scan, ScanItem, open_segment};
+use super::scan::{Scan, ScanItem};
 use super::secret::LogSecret;
+use super::segment::Minutes;
 use super::state::{GroupProgress, LogState, PartitionState, TopicState, UnknownLoss};
+use super::tally::{add_all, queue_all, queue_minutes};
 use crate::error::LogError;
 use crate::record::TopicPartition;
 
-/// What was found about one component: a topic, or a group on a topic.
+/// The audit of one component: a topic, or a group on a topic.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct TopicAudit {
     /// The topic.
     pub topic: Topic,
@@ -29,12 +30,12 @@ pub struct TopicAudit {
     pub group: Option<GroupName>,
     /// The books, with what was removed.
     pub books: Books,
-    /// What the records say. Of a group they say what is queued, and which dead letters are in the
+    /// The count of the records. Of a group they say what is queued, and which dead letters are in the
     /// topic for them; the rest nobody but the group can tell.
     pub recount: Books,
     /// Events that a group says it has put elsewhere and that nobody found there.
     pub unverifiable: u64,
-    /// What the books have and the records do not, or the reverse.
+    /// The events that the books have and the records do not, or the reverse.
     pub missing: Vec<Discrepancy>,
     /// Records that cannot be read.
     pub unreadable: u64,
@@ -63,7 +64,7 @@ pub fn recount(disk: &dyn Disk, dir: &Path) -> Result<Vec<TopicAudit>, LogError>
     }
 }
 
-/// What was lost with the journal of a directory and is in no books: an audit that finds nothing else
+/// The loss with the journal of a directory that is in no books: an audit that finds nothing else
 /// proves nothing as long as there is any. `log repair` takes note of it.
 ///
 /// # Errors
@@ -136,14 +137,12 @@ pub(super) fn count(
     Ok(audited)
 }
 
-type Minutes = BTreeMap<u64, Tally>;
-
 struct Counting<'a> {
     disk: &'a dyn Disk,
     secret: LogSecret,
     cluster: &'a str,
     all: Minutes,
-    /// What each group has still to read.
+    /// The records that each group has still to read.
     queued: Vec<Minutes>,
     unreadable: u64,
 }
@@ -156,71 +155,44 @@ impl Counting<'_> {
         partition: &PartitionState,
         needs: &[i64],
     ) -> Result<(), LogError> {
-        let number = u32::try_from(at.partition.0).unwrap_or(0);
+        let start = partition.start;
         for (from, to) in &partition.damaged {
-            self.unreadable += to.abs_diff((*from).max(partition.start));
+            self.unreadable += to.abs_diff((*from).max(start));
         }
-        for segment in partition
-            .segments
-            .iter()
-            .filter(|segment| !segment.is_empty())
-        {
-            let path = files::topic_dir(dir, &at.topic).join(segment.name(number));
-            let Some(file) = open_segment(self.disk, &path, self.secret)? else {
-                let from = segment.base.max(partition.start);
+        for segment in partition.segments.iter().filter(|s| !s.is_empty()) {
+            let path = files::segment_path(dir, at, segment);
+            let Some(scan) = Scan::open(self.disk, &path, segment, self.secret)? else {
+                let from = segment.base.max(start);
                 self.unreadable += segment.end.abs_diff(from.min(segment.end));
                 continue;
             };
-            let mut scan = Scan::whole(segment, self.secret);
-            let mut expected = segment.base;
-            while let Some(seen) = scan.next(&*file, &path)? {
-                match seen {
-                    ScanItem::Chunk { head, bytes, .. } => {
-                        expected = head.end();
-                        self.chunk(at, &head, &bytes, partition.start, needs);
-                    }
-                    ScanItem::Damage { held, next, .. } => {
-                        let (from, to) = held.unwrap_or((expected, next.unwrap_or(segment.end)));
-                        self.unreadable += to.abs_diff(from.max(partition.start).min(to));
-                    }
+            for seen in scan {
+                match seen? {
+                    ScanItem::Chunk { chunk, .. } => self.chunk(at, &chunk, start, needs),
+                    ScanItem::Damage {
+                        offsets: (from, to),
+                        ..
+                    } => self.unreadable += to.abs_diff(from.max(start).min(to)),
                 }
             }
         }
-        for unflushed in &partition.unflushed {
-            self.chunk(
-                at,
-                &unflushed.head,
-                &unflushed.bytes,
-                partition.start,
-                needs,
-            );
+        for chunk in &partition.unflushed {
+            self.chunk(at, chunk, start, needs);
         }
         Ok(())
     }
 
-    fn chunk(
-        &mut self,
-        at: &TopicPartition,
-        head: &Head,
-        bytes: &bytes::Bytes,
-        start: i64,
-        needs: &[i64],
-    ) {
-        let Some(body) = head.body(bytes) else {
+    fn chunk(&mut self, at: &TopicPartition, chunk: &Chunk, start: i64, needs: &[i64]) {
+        let Some(mut records) = chunk.records() else {
             return;
         };
-        let mut records = Records::new(head, body);
         while let Ok(Some(stored)) = records.next_from(start) {
             let id = stored.event_id(self.cluster, at);
-            let minute = minute_of(id);
-            let add = |minutes: &mut Minutes| {
-                let sum = minutes.entry(minute).or_default();
-                *sum = sum.plus(Tally::of(id));
-            };
-            add(&mut self.all);
+            let tally = [(minute_of(id), Tally::of(id))];
+            add_all(&mut self.all, tally);
             for (queued, from) in self.queued.iter_mut().zip(needs) {
                 if stored.offset.0 >= *from {
-                    add(queued);
+                    add_all(queued, tally);
                 }
             }
         }
@@ -261,7 +233,8 @@ impl Counting<'_> {
         books: Books,
         counted: &Minutes,
     ) -> TopicAudit {
-        let recount = queued(counted);
+        let mut recount = Books::default();
+        queue_minutes(&mut recount, counted.iter().map(|(m, t)| (*m, *t)));
         let mut missing = difference(&books, &recount);
         missing.retain(|missing| missing.place == Place::Queued);
         TopicAudit {
@@ -304,27 +277,16 @@ fn dead_letters(
 /// How the name of a topic of dead letters ends.
 const DEAD_LETTERS: &str = ".DLT";
 
-/// The books of a group on a topic. What a repair posted as lost of the topic is lost to the group
-/// only where it had not read it; that was posted for the group as well.
+/// The books of a group on a topic. Events that a repair posted as lost of the topic are
+/// lost to the group only where it had not read them; those were posted for the group as well.
 pub(super) fn group_books(topic: &TopicState, progress: &GroupProgress) -> Books {
     let mut books = Books::default();
     for place in [Place::Queued, Place::Lost(DAMAGED)] {
-        for (bucket, tally) in topic.books.tallies(&place) {
-            books.move_tally(bucket, None, Some(Place::Queued), tally);
-        }
+        queue_all(&mut books, topic.books.tallies(&place));
     }
-    for (bucket, tally) in progress.before.tallies(&Place::Queued) {
-        let gone = Tally::default().minus(tally);
-        books.move_tally(bucket, None, Some(Place::Queued), gone);
-    }
+    let before = progress.before.tallies(&Place::Queued).into_iter();
+    let gone = before.map(|(bucket, tally)| (bucket, Tally::default().minus(tally)));
+    queue_all(&mut books, gone);
     books.merge(&progress.posted);
-    books
-}
-
-fn queued(minutes: &Minutes) -> Books {
-    let mut books = Books::default();
-    for (minute, tally) in minutes {
-        books.move_tally(Bucket::Minute(*minute), None, Some(Place::Queued), *tally);
-    }
     books
 }

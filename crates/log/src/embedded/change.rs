@@ -1,4 +1,4 @@
-//! What a commit group changes, as it stands in its payload: a tag, a length, the content.
+//! The changes of a commit group, as they stand in its payload: a tag, a length, the content.
 
 use std::time::Duration;
 
@@ -6,30 +6,30 @@ use bytes::Bytes;
 use tidegate_core::books::Posting;
 use tidegate_core::{GroupName, Offset, Topic};
 
-use super::chunk::Head;
+use super::chunk::{Chunk, Head};
 use super::codec::{
-    Decoder, length, put_bytes, put_i64, put_optional, put_postings, put_u32, put_u64,
+    Decoder, length, put_i64, put_list, put_optional, put_postings, put_text, put_u32, put_u64,
 };
 use super::secret::LogSecret;
 use super::segment::Segment;
 use crate::port::Committed;
 use crate::topic::TopicConfig;
 
-/// One change. Topics are named by their number, which is their place in the order of creation.
+/// A partition: the number of its topic, which is its place in the order of creation, and its own number.
+pub(super) type PartitionKey = (u32, u32);
+
+/// A partition, and the offset behind its last one.
+pub(super) type PartitionEnd = (PartitionKey, i64);
+
+/// One change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum LogChange {
     /// Records are added to a partition.
-    Chunk {
-        topic: u32,
-        partition: u32,
-        head: Head,
-        bytes: Bytes,
-    },
-    /// A group is settled up to here.
+    Chunk { at: PartitionKey, chunk: Chunk },
+    /// A group has committed up to here.
     Offset {
         group: GroupName,
-        topic: u32,
-        partition: u32,
+        at: PartitionKey,
         committed: Committed,
         postings: Vec<Posting>,
     },
@@ -41,12 +41,11 @@ pub(super) enum LogChange {
     },
     /// A group reads these topics from now on.
     Register { group: GroupName, topics: Vec<u32> },
-    /// A group that has committed nothing of a partition begins there, behind all that it holds; what
-    /// lies before was never in its books.
+    /// A group that has committed nothing of a partition begins there, behind all that it holds; the
+    /// records before were never in its books.
     Skip {
         group: GroupName,
-        topic: u32,
-        partition: u32,
+        at: PartitionKey,
         next: i64,
         before: Vec<Posting>,
     },
@@ -54,15 +53,13 @@ pub(super) enum LogChange {
     Forget { group: GroupName },
     /// Everything before `start` is gone.
     Start {
-        topic: u32,
-        partition: u32,
+        at: PartitionKey,
         start: i64,
         removed: Vec<Posting>,
     },
     /// The segments below `end` are replaced by these, which hold less.
     Switch {
-        topic: u32,
-        partition: u32,
+        at: PartitionKey,
         end: i64,
         segments: Vec<Segment>,
         removed: Vec<Posting>,
@@ -75,9 +72,6 @@ pub(super) enum LogChange {
         ends: Vec<PartitionEnd>,
     },
 }
-
-/// Where a partition ended: topic, partition, the offset behind its last one.
-pub(super) type PartitionEnd = (u32, u32, i64);
 
 const CHUNK: u8 = 1;
 const OFFSET: u8 = 2;
@@ -94,29 +88,44 @@ pub(super) const LEAD: usize = 5;
 /// Bytes in front of the chunk within the content of a chunk change.
 pub(super) const CHUNK_LEAD: usize = 8;
 
-/// Begins a change whose length is filled in by [`finish`].
+/// Adds a change, whose content `put` writes, with its tag and length.
+fn put_change(out: &mut Vec<u8>, tag: u8, put: impl FnOnce(&mut Vec<u8>)) {
+    let content = begin(out, tag);
+    put(out);
+    finish(out, content);
+}
+
 fn begin(out: &mut Vec<u8>, tag: u8) -> usize {
     out.push(tag);
     put_u32(out, 0);
     out.len()
 }
 
-fn finish(out: &mut [u8], content: usize) {
+/// Fills in the length of a change whose content begins there.
+pub(super) fn finish(out: &mut [u8], content: usize) {
     let len = length(out.len() - content).to_le_bytes();
     out[content - 4..content].copy_from_slice(&len);
 }
 
-/// Begins a chunk change: what follows is the chunk itself. Gives where its content begins.
-pub(super) fn begin_chunk(out: &mut Vec<u8>, topic: u32, partition: u32) -> usize {
+/// Begins a chunk change: what follows is the chunk itself, and then [`finish`]. Gives where its content
+/// begins.
+pub(super) fn begin_chunk(out: &mut Vec<u8>, at: PartitionKey) -> usize {
     let content = begin(out, CHUNK);
-    put_u32(out, topic);
-    put_u32(out, partition);
+    put_key(out, at);
     content
 }
 
-/// Ends what [`begin_chunk`] began.
-pub(super) fn finish_chunk(out: &mut [u8], content: usize) {
-    finish(out, content);
+pub(super) fn put_key(out: &mut Vec<u8>, (topic, partition): PartitionKey) {
+    put_u32(out, topic);
+    put_u32(out, partition);
+}
+
+pub(super) fn read_key(decoder: &mut Decoder<'_>) -> Option<PartitionKey> {
+    Some((decoder.u32()?, decoder.u32()?))
+}
+
+pub(super) fn read_group(decoder: &mut Decoder<'_>) -> Option<GroupName> {
+    GroupName::new(decoder.text()?).ok()
 }
 
 pub(super) fn put_topic_config(out: &mut Vec<u8>, config: &TopicConfig) {
@@ -143,7 +152,7 @@ pub(super) fn read_topic_config(decoder: &mut Decoder<'_>) -> Option<TopicConfig
 
 pub(super) fn put_committed(out: &mut Vec<u8>, committed: &Committed) {
     put_i64(out, committed.next.0);
-    put_bytes(out, committed.metadata.as_bytes());
+    put_text(out, &committed.metadata);
 }
 
 pub(super) fn read_committed(decoder: &mut Decoder<'_>) -> Option<Committed> {
@@ -154,93 +163,75 @@ pub(super) fn read_committed(decoder: &mut Decoder<'_>) -> Option<Committed> {
 }
 
 impl LogChange {
+    /// Gives each partition that the change speaks of, with an offset before which all were given.
+    pub(super) fn for_each_end(&self, mut each: impl FnMut(PartitionKey, i64)) {
+        match self {
+            Self::Chunk { at, chunk } => each(*at, chunk.head.base),
+            Self::Offset { at, committed, .. } => each(*at, committed.next.0),
+            Self::Skip { at, next, .. } => each(*at, *next),
+            Self::Start { at, start, .. } => each(*at, *start),
+            Self::Switch { at, end, .. } => each(*at, *end),
+            Self::EndOffsets { ends, .. } => ends.iter().for_each(|(at, end)| each(*at, *end)),
+            Self::Topic { .. } | Self::Register { .. } | Self::Forget { .. } => {}
+        }
+    }
+
     /// Adds the change to a payload.
     pub(super) fn write(&self, out: &mut Vec<u8>) {
         match self {
-            Self::Chunk {
-                topic,
-                partition,
-                bytes,
-                ..
-            } => {
-                let content = begin_chunk(out, *topic, *partition);
-                out.extend_from_slice(bytes);
-                finish(out, content);
-            }
+            Self::Chunk { at, chunk } => put_change(out, CHUNK, |out| {
+                put_key(out, *at);
+                out.extend_from_slice(&chunk.bytes);
+            }),
             Self::Offset {
                 group,
-                topic,
-                partition,
+                at,
                 committed,
                 postings,
-            } => put_offset(out, group, (*topic, *partition), committed, postings),
+            } => put_offset(out, group, *at, committed, postings),
             Self::Topic {
                 number,
                 name,
                 config,
-            } => {
-                let content = begin(out, TOPIC);
+            } => put_change(out, TOPIC, |out| {
                 put_u32(out, *number);
-                put_bytes(out, name.as_str().as_bytes());
+                put_text(out, name.as_str());
                 put_topic_config(out, config);
-                finish(out, content);
-            }
-            Self::Register { group, topics } => {
-                let content = begin(out, REGISTER);
-                put_bytes(out, group.as_str().as_bytes());
-                put_u32(out, length(topics.len()));
-                topics.iter().for_each(|topic| put_u32(out, *topic));
-                finish(out, content);
-            }
+            }),
+            Self::Register { group, topics } => put_change(out, REGISTER, |out| {
+                put_text(out, group.as_str());
+                put_list(out, topics.iter(), |out, topic| put_u32(out, *topic));
+            }),
             Self::Skip {
                 group,
-                topic,
-                partition,
+                at,
                 next,
                 before,
-            } => {
-                let content = begin(out, SKIP);
-                put_bytes(out, group.as_str().as_bytes());
-                put_u32(out, *topic);
-                put_u32(out, *partition);
+            } => put_change(out, SKIP, |out| {
+                put_text(out, group.as_str());
+                put_key(out, *at);
                 put_i64(out, *next);
                 put_postings(out, before);
-                finish(out, content);
-            }
+            }),
             Self::Forget { group } => {
-                let content = begin(out, FORGET);
-                put_bytes(out, group.as_str().as_bytes());
-                finish(out, content);
+                put_change(out, FORGET, |out| put_text(out, group.as_str()));
             }
-            Self::Start {
-                topic,
-                partition,
-                start,
-                removed,
-            } => {
-                let content = begin(out, START);
-                put_u32(out, *topic);
-                put_u32(out, *partition);
+            Self::Start { at, start, removed } => put_change(out, START, |out| {
+                put_key(out, *at);
                 put_i64(out, *start);
                 put_postings(out, removed);
-                finish(out, content);
-            }
+            }),
             Self::Switch {
-                topic,
-                partition,
+                at,
                 end,
                 segments,
                 removed,
-            } => {
-                let content = begin(out, SWITCH);
-                put_u32(out, *topic);
-                put_u32(out, *partition);
+            } => put_change(out, SWITCH, |out| {
+                put_key(out, *at);
                 put_i64(out, *end);
-                put_u32(out, length(segments.len()));
-                segments.iter().for_each(|segment| segment.write(out));
+                put_list(out, segments.iter(), |out, segment| segment.write(out));
                 put_postings(out, removed);
-                finish(out, content);
-            }
+            }),
             Self::EndOffsets {
                 offsets_assigned,
                 ends,
@@ -270,23 +261,17 @@ impl LogChange {
         let mut decoder = Decoder(content);
         let change = match tag {
             CHUNK => {
-                let topic = decoder.u32()?;
-                let partition = decoder.u32()?;
+                let at = read_key(&mut decoder)?;
                 let bytes = content.slice(CHUNK_LEAD..);
                 let head = Head::read(&bytes, secret)?;
                 decoder.0 = &[];
                 (head.len() == bytes.len()).then_some(())?;
-                Self::Chunk {
-                    topic,
-                    partition,
-                    head,
-                    bytes,
-                }
+                let chunk = Chunk { head, bytes };
+                Self::Chunk { at, chunk }
             }
             OFFSET => Self::Offset {
-                group: GroupName::new(decoder.text()?).ok()?,
-                topic: decoder.u32()?,
-                partition: decoder.u32()?,
+                group: read_group(&mut decoder)?,
+                at: read_key(&mut decoder)?,
                 committed: read_committed(&mut decoder)?,
                 postings: decoder.postings()?,
             },
@@ -296,41 +281,32 @@ impl LogChange {
                 config: read_topic_config(&mut decoder)?,
             },
             REGISTER => Self::Register {
-                group: GroupName::new(decoder.text()?).ok()?,
-                topics: (0..decoder.count(4)?)
-                    .map(|_| decoder.u32())
-                    .collect::<Option<_>>()?,
+                group: read_group(&mut decoder)?,
+                topics: decoder.list(4, Decoder::u32)?,
             },
             SKIP => Self::Skip {
-                group: GroupName::new(decoder.text()?).ok()?,
-                topic: decoder.u32()?,
-                partition: decoder.u32()?,
+                group: read_group(&mut decoder)?,
+                at: read_key(&mut decoder)?,
                 next: decoder.i64()?,
                 before: decoder.postings()?,
             },
             FORGET => Self::Forget {
-                group: GroupName::new(decoder.text()?).ok()?,
+                group: read_group(&mut decoder)?,
             },
             START => Self::Start {
-                topic: decoder.u32()?,
-                partition: decoder.u32()?,
+                at: read_key(&mut decoder)?,
                 start: decoder.i64()?,
                 removed: decoder.postings()?,
             },
             SWITCH => Self::Switch {
-                topic: decoder.u32()?,
-                partition: decoder.u32()?,
+                at: read_key(&mut decoder)?,
                 end: decoder.i64()?,
-                segments: (0..decoder.count(Segment::LEAST)?)
-                    .map(|_| Segment::read(&mut decoder))
-                    .collect::<Option<_>>()?,
+                segments: decoder.list(Segment::LEAST, Segment::read)?,
                 removed: decoder.postings()?,
             },
             END_OFFSETS => Self::EndOffsets {
                 offsets_assigned: decoder.u64()?,
-                ends: (0..decoder.count(16)?)
-                    .map(|_| Some((decoder.u32()?, decoder.u32()?, decoder.i64()?)))
-                    .collect::<Option<_>>()?,
+                ends: decoder.list(16, |decoder| Some((read_key(decoder)?, decoder.i64()?)))?,
             },
             _ => return None,
         };
@@ -361,28 +337,25 @@ fn part(payload: &Bytes, at: usize) -> Option<(u8, Bytes)> {
 pub(super) fn put_offset(
     out: &mut Vec<u8>,
     group: &GroupName,
-    (topic, partition): (u32, u32),
+    at: PartitionKey,
     committed: &Committed,
     postings: &[Posting],
 ) {
-    let content = begin(out, OFFSET);
-    put_bytes(out, group.as_str().as_bytes());
-    put_u32(out, topic);
-    put_u32(out, partition);
-    put_committed(out, committed);
-    put_postings(out, postings);
-    finish(out, content);
+    put_change(out, OFFSET, |out| {
+        put_text(out, group.as_str());
+        put_key(out, at);
+        put_committed(out, committed);
+        put_postings(out, postings);
+    });
 }
 
 /// Adds to a payload how many offsets were given, and where partitions end.
 pub(super) fn put_ends(out: &mut Vec<u8>, offsets_assigned: u64, ends: &[PartitionEnd]) {
-    let content = begin(out, END_OFFSETS);
-    put_u64(out, offsets_assigned);
-    put_u32(out, length(ends.len()));
-    for (topic, partition, end) in ends {
-        put_u32(out, *topic);
-        put_u32(out, *partition);
-        put_i64(out, *end);
-    }
-    finish(out, content);
+    put_change(out, END_OFFSETS, |out| {
+        put_u64(out, offsets_assigned);
+        put_list(out, ends.iter(), |out, (at, end)| {
+            put_key(out, *at);
+            put_i64(out, *end);
+        });
+    });
 }

@@ -40,7 +40,7 @@ pub(super) const TARGET: usize = 128 * 1024;
 /// More minutes than the records of one chunk can be from, and few enough to be read at once.
 const MAX_TALLIES: usize = 1 << 20;
 
-/// What the header of a chunk says.
+/// The header of a chunk.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Head {
     pub(super) body_crc: u32,
@@ -52,6 +52,22 @@ pub(super) struct Head {
     pub(super) max_ms: u64,
     /// How many of the records were born in which minute, and the sums of their ids.
     pub(super) tallies: Vec<(u64, Tally)>,
+}
+
+/// A whole chunk.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Chunk {
+    pub(super) head: Head,
+    /// The bytes of header and records.
+    pub(super) bytes: Bytes,
+}
+
+impl Chunk {
+    /// Its records; none if its bytes end early.
+    pub(super) fn records(&self) -> Option<Records> {
+        let body = self.head.body(&self.bytes)?;
+        Some(Records::new(&self.head, body))
+    }
 }
 
 impl Head {
@@ -116,31 +132,24 @@ impl Head {
         if decoder.u32()? != secret.crc(&header[8..]) {
             return None;
         }
-        let body_crc = decoder.u32()?;
-        let body_len = usize::try_from(decoder.u32()?).ok()?;
-        let tallies = decoder.u32()?;
-        let count = decoder.u32()?;
-        let base = decoder.i64()?;
-        let span = decoder.u64()?;
-        let base_ms = decoder.u64()?;
-        let max_ms = decoder.u64()?;
-        let tallies: Option<Vec<_>> = (0..tallies)
-            .map(|_| {
-                let minute = decoder.u64()?;
-                let count = i64::from(decoder.u32()?);
-                let id_sum = decoder.u128()?;
-                Some((minute, Tally { count, id_sum }))
-            })
-            .collect();
+        let (body_crc, body_len, tallies) = (decoder.u32()?, decoder.u32()?, decoder.u32()?);
+        let tally = |decoder: &mut Decoder<'_>| {
+            let minute = decoder.u64()?;
+            let count = i64::from(decoder.u32()?);
+            let id_sum = decoder.u128()?;
+            Some((minute, Tally { count, id_sum }))
+        };
         Some(Self {
             body_crc,
-            body_len,
-            count,
-            base,
-            span,
-            base_ms,
-            max_ms,
-            tallies: tallies?,
+            body_len: usize::try_from(body_len).ok()?,
+            count: decoder.u32()?,
+            base: decoder.i64()?,
+            span: decoder.u64()?,
+            base_ms: decoder.u64()?,
+            max_ms: decoder.u64()?,
+            tallies: (0..tallies)
+                .map(|_| tally(&mut decoder))
+                .collect::<Option<_>>()?,
         })
     }
 
@@ -174,6 +183,7 @@ pub(super) fn put_record(out: &mut Vec<u8>, gap: u64, base_ms: u64, ms: u64, rec
 }
 
 /// The records of a chunk, as slices of its bytes.
+#[derive(Debug)]
 pub(super) struct Records {
     body: Bytes,
     at: usize,
@@ -183,7 +193,7 @@ pub(super) struct Records {
 }
 
 impl Records {
-    pub(super) fn new(head: &Head, body: Bytes) -> Self {
+    fn new(head: &Head, body: Bytes) -> Self {
         Self {
             body,
             at: 0,
@@ -282,7 +292,7 @@ pub(super) fn rebuild(
     at: &TopicPartition,
     head: &Head,
     kept: &[StoredRecord],
-) -> Option<(Head, Vec<u8>)> {
+) -> Option<Chunk> {
     let first = kept.first()?;
     let mut body = Vec::with_capacity(head.body_len);
     let mut tallies = Vec::new();
@@ -309,7 +319,10 @@ pub(super) fn rebuild(
     let mut bytes = vec![0; Head::size(rebuilt.tallies.len())];
     rebuilt.write(&mut bytes, secret);
     bytes.extend_from_slice(&body);
-    Some((rebuilt, bytes))
+    Some(Chunk {
+        head: rebuilt,
+        bytes: bytes.into(),
+    })
 }
 
 /// The id of a record that carries none.
@@ -357,8 +370,7 @@ mod tests {
             stored(9, Record::tombstone().key("").timestamp_ms(7)),
             stored(10, Record::new("").header("a", "b").timestamp_ms(2_000)),
         ];
-        let (head, bytes) = rebuild(secret(), "c", &at(), &empty(), &records).unwrap();
-        let bytes = Bytes::from(bytes);
+        let Chunk { head, bytes } = rebuild(secret(), "c", &at(), &empty(), &records).unwrap();
         let read = Head::read(&bytes, secret()).unwrap();
         assert_eq!(read, head);
         assert_eq!(Head::read(&bytes, LogSecret::default()), None);
@@ -376,9 +388,9 @@ mod tests {
     #[test]
     fn every_flipped_bit_is_noticed() {
         let records = [stored(0, Record::new("value").key("k").timestamp_ms(1_000))];
-        let (_, bytes) = rebuild(secret(), "c", &at(), &empty(), &records).unwrap();
-        for bit in 0..bytes.len() * 8 {
-            let mut damaged = bytes.clone();
+        let chunk = rebuild(secret(), "c", &at(), &empty(), &records).unwrap();
+        for bit in 0..chunk.bytes.len() * 8 {
+            let mut damaged = chunk.bytes.to_vec();
             damaged[bit / 8] ^= 1 << (bit % 8);
             let damaged = Bytes::from(damaged);
             let body = Head::read(&damaged, secret()).and_then(|head| head.checked_body(&damaged));

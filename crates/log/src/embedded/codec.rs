@@ -67,10 +67,19 @@ impl<'a> Decoder<'a> {
         None
     }
 
-    /// The length of a run of things that have at least `least` bytes each.
+    /// The length of a list of things that have at least `least` bytes each.
     pub(super) fn count(&mut self, least: usize) -> Option<usize> {
         let count = usize::try_from(self.u32()?).ok()?;
         (count.checked_mul(least)? <= self.0.len()).then_some(count)
+    }
+
+    /// A list, of things that have at least `least` bytes each.
+    pub(super) fn list<T, C: FromIterator<T>>(
+        &mut self,
+        least: usize,
+        mut read: impl FnMut(&mut Self) -> Option<T>,
+    ) -> Option<C> {
+        (0..self.count(least)?).map(|_| read(self)).collect()
     }
 
     pub(super) fn bytes(&mut self) -> Option<&'a [u8]> {
@@ -91,10 +100,17 @@ impl<'a> Decoder<'a> {
     }
 
     pub(super) fn optional(&mut self) -> Option<Option<u64>> {
-        if self.flag()? {
-            Some(Some(self.u64()?))
-        } else {
-            Some(None)
+        self.option(Self::u64)
+    }
+
+    /// A value, or that there is none.
+    pub(super) fn option<T>(
+        &mut self,
+        read: impl FnOnce(&mut Self) -> Option<T>,
+    ) -> Option<Option<T>> {
+        match self.flag()? {
+            true => read(self).map(Some),
+            false => Some(None),
         }
     }
 
@@ -127,31 +143,27 @@ impl<'a> Decoder<'a> {
     }
 
     pub(super) fn postings(&mut self) -> Option<Vec<Posting>> {
-        (0..self.count(40)?)
-            .map(|_| {
-                Some(Posting {
-                    bucket: self.bucket()?,
-                    from: self.place()?,
-                    to: self.place()?,
-                    count: self.u64()?,
-                    id_sum: self.u128()?,
-                })
+        self.list(40, |decoder| {
+            Some(Posting {
+                bucket: decoder.bucket()?,
+                from: decoder.place()?,
+                to: decoder.place()?,
+                count: decoder.u64()?,
+                id_sum: decoder.u128()?,
             })
-            .collect()
+        })
     }
 
     pub(super) fn books(&mut self) -> Option<Books> {
-        let rows: Option<Vec<Row>> = (0..self.count(20)?)
-            .map(|_| {
-                Some(Row {
-                    bucket: self.text()?,
-                    column: self.text()?,
-                    count: self.i64()?,
-                    id_sum: self.text()?,
-                })
+        let rows: Vec<Row> = self.list(20, |decoder| {
+            Some(Row {
+                bucket: decoder.text()?,
+                column: decoder.text()?,
+                count: decoder.i64()?,
+                id_sum: decoder.text()?,
             })
-            .collect();
-        Books::from_rows(&rows?)
+        })?;
+        Books::from_rows(&rows)
     }
 }
 
@@ -178,9 +190,23 @@ pub(super) fn length(len: usize) -> u32 {
     u32::try_from(len).unwrap_or(u32::MAX)
 }
 
-pub(super) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
+fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend_from_slice(&length(bytes.len()).to_le_bytes());
     out.extend_from_slice(bytes);
+}
+
+pub(super) fn put_text(out: &mut Vec<u8>, text: &str) {
+    put_bytes(out, text.as_bytes());
+}
+
+/// The length of a list, and its items.
+pub(super) fn put_list<T>(
+    out: &mut Vec<u8>,
+    items: impl ExactSizeIterator<Item = T>,
+    mut put: impl FnMut(&mut Vec<u8>, T),
+) {
+    put_u32(out, length(items.len()));
+    items.for_each(|item| put(out, item));
 }
 
 pub(super) fn put_u32(out: &mut Vec<u8>, value: u32) {
@@ -229,26 +255,23 @@ fn put_bucket(out: &mut Vec<u8>, bucket: Bucket) {
 }
 
 pub(super) fn put_postings(out: &mut Vec<u8>, postings: &[Posting]) {
-    put_u32(out, length(postings.len()));
-    let place = |place: &Option<Place>| place.as_ref().map(ToString::to_string);
-    for posting in postings {
+    let text = |place: &Option<Place>| place.as_ref().map(ToString::to_string).unwrap_or_default();
+    put_list(out, postings.iter(), |out, posting| {
         put_bucket(out, posting.bucket);
-        put_bytes(out, place(&posting.from).unwrap_or_default().as_bytes());
-        put_bytes(out, place(&posting.to).unwrap_or_default().as_bytes());
+        put_text(out, &text(&posting.from));
+        put_text(out, &text(&posting.to));
         put_u64(out, posting.count);
         out.extend_from_slice(&posting.id_sum.to_le_bytes());
-    }
+    });
 }
 
 pub(super) fn put_books(out: &mut Vec<u8>, books: &Books) {
-    let rows = books.rows();
-    put_u32(out, length(rows.len()));
-    for row in &rows {
-        put_bytes(out, row.bucket.as_bytes());
-        put_bytes(out, row.column.as_bytes());
+    put_list(out, books.rows().iter(), |out, row| {
+        put_text(out, &row.bucket);
+        put_text(out, &row.column);
         put_i64(out, row.count);
-        put_bytes(out, row.id_sum.as_bytes());
-    }
+        put_text(out, &row.id_sum);
+    });
 }
 
 #[cfg(test)]

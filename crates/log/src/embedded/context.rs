@@ -66,7 +66,7 @@ pub(super) enum RefusalReason {
     Full,
     /// The last write to the journal found no room.
     Unwritten,
-    /// What the start found is in no checkpoint yet. Until it is, nothing is written behind it: the next
+    /// The result of the start is in no checkpoint yet. Until it is, nothing is written behind it: the next
     /// start would take that for what was there before, and the rest for lost.
     RecoveryPending,
     /// The last append was refused by the log's own limit.
@@ -183,12 +183,17 @@ impl EmbeddedContext {
     /// Refuses whatever goes to the journal before the result of recovery is saved.
     pub(super) fn check_recovery_saved(&self) -> Result<(), LogError> {
         match self.status().why(RefusalReason::RecoveryPending) {
-            Some(why) => Err(LogError::Disk {
-                doing: "save the result of recovery in",
-                path: self.config.dir.clone(),
-                source: io::Error::new(io::ErrorKind::StorageFull, why.clone()),
-            }),
+            Some(why) => Err(self.no_space("save the result of recovery in", why.clone())),
             None => Ok(()),
+        }
+    }
+
+    /// The error of something that the disk has no room for.
+    pub(super) fn no_space(&self, doing: &'static str, why: String) -> LogError {
+        LogError::Disk {
+            doing,
+            path: self.config.dir.clone(),
+            source: io::Error::new(io::ErrorKind::StorageFull, why),
         }
     }
 

@@ -18,7 +18,9 @@ use std::path::{Path, PathBuf};
 use tidegate_core::Topic;
 use tidegate_core::env::{Disk, DiskFile, OpenMode};
 
+use super::segment::Segment;
 use crate::error::LogError;
+use crate::record::TopicPartition;
 
 pub(super) const LOCK: &str = "lock";
 pub(super) const MANIFEST: &str = "manifest";
@@ -99,12 +101,28 @@ pub(super) fn index_of(segment: &str) -> String {
     segment.replace(".seg", ".idx")
 }
 
+/// The file of a segment of a partition.
+pub(super) fn segment_path(dir: &Path, at: &TopicPartition, segment: &Segment) -> PathBuf {
+    let number = u32::try_from(at.partition.0).unwrap_or(0);
+    topic_dir(dir, &at.topic).join(segment.name(number))
+}
+
 /// Says what was being done to which file.
 pub(super) trait Doing<T> {
     fn doing(self, doing: &'static str, path: &Path) -> Result<T, LogError>;
+
+    /// None where there is no such file or directory.
+    fn if_there(self) -> io::Result<Option<T>>;
 }
 
 impl<T> Doing<T> for io::Result<T> {
+    fn if_there(self) -> io::Result<Option<T>> {
+        match self {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            done => done.map(Some),
+        }
+    }
+
     fn doing(self, doing: &'static str, path: &Path) -> Result<T, LogError> {
         self.map_err(|source| LogError::Disk {
             doing,
@@ -119,9 +137,23 @@ pub(super) fn open_if_there(
     disk: &dyn Disk,
     path: &Path,
 ) -> Result<Option<Box<dyn DiskFile>>, LogError> {
-    match disk.open(path, OpenMode::Read) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        opened => opened.doing("open", path).map(Some),
+    let opened = disk.open(path, OpenMode::Read);
+    opened.if_there().doing("open", path)
+}
+
+/// Makes a file, in place of one that has the name.
+pub(super) fn make_anew(disk: &dyn Disk, path: &Path) -> Result<Box<dyn DiskFile>, LogError> {
+    disk.remove(path).if_there().doing("remove", path)?;
+    disk.open(path, OpenMode::CreateNew).doing("make", path)
+}
+
+/// Opens a file to write to it, and makes it where it is not there.
+pub(super) fn open_or_make(disk: &dyn Disk, path: &Path) -> Result<Box<dyn DiskFile>, LogError> {
+    match disk.open(path, OpenMode::CreateNew) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            disk.open(path, OpenMode::Write).doing("open", path)
+        }
+        opened => opened.doing("make", path),
     }
 }
 
@@ -150,11 +182,7 @@ pub(super) fn replace(
     bytes: &[u8],
 ) -> Result<(), LogError> {
     let (from, to) = (dir.join(new), dir.join(name));
-    match disk.remove(&from) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        removed => removed.doing("remove", &from)?,
-    }
-    let mut file = disk.open(&from, OpenMode::CreateNew).doing("make", &from)?;
+    let mut file = make_anew(disk, &from)?;
     file.append(bytes).doing("write", &from)?;
     file.sync().doing("sync", &from)?;
     disk.replace(&from, &to).doing("put in place", &to)

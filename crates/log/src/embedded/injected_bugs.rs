@@ -7,7 +7,7 @@ pub(super) enum InjectedBug {
     AnswerBeforeSync,
     /// A checkpoint is written without syncing the segments that it speaks of.
     UnsyncedSegments,
-    /// What is read from the journal is not held against its CRC.
+    /// Groups that are read from the journal are not held against their CRC.
     UncheckedTail,
     /// Compaction switches to segments that are not synced.
     UnsyncedSwitch,

@@ -1,8 +1,6 @@
 //! Looks at a directory: what is in it, and what is not as it should be. Takes no lock and changes
 //! nothing.
 
-use std::fmt;
-use std::io;
 use std::path::Path;
 
 use tidegate_core::env::Disk;
@@ -11,27 +9,23 @@ use tidegate_core::{GroupName, Offset};
 use super::audit::{self, TopicAudit};
 use super::files::{self, Doing};
 use super::recover;
-use super::scan::{Scan, ScanItem, has_magic, open_segment};
+use super::scan::{Scan, ScanItem, read_index};
 use super::secret::LogSecret;
-use super::segment::{MAGIC, Segment, read_index_file};
+use super::segment::{Minutes, Segment};
 use super::state::{LogState, UnknownLoss};
 use crate::error::LogError;
 use crate::port::Committed;
 use crate::record::TopicPartition;
 use crate::topic::TopicConfig;
 
-/// More than any index file has.
-const INDEX_LIMIT: u64 = 256 * 1024 * 1024;
-
-/// What is in a directory.
+/// The content of a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct Listing {
     /// The name of the log.
     pub cluster: String,
     /// The partitions of all topics, in the order in which the topics were made.
     pub partitions: Vec<ListedPartition>,
-    /// What the registered groups have committed.
+    /// The offsets that the registered groups have committed.
     pub groups: Vec<ListedGroup>,
     /// Bytes of records.
     pub bytes: u64,
@@ -43,7 +37,6 @@ pub struct Listing {
 
 /// A partition as it is listed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct ListedPartition {
     /// Which one.
     pub at: TopicPartition,
@@ -59,15 +52,14 @@ pub struct ListedPartition {
     pub journaled: u64,
 }
 
-/// What a group has committed for a partition.
+/// The committed offset of a group for a partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct ListedGroup {
     /// The group.
     pub group: GroupName,
     /// The partition.
     pub at: TopicPartition,
-    /// What it has committed.
+    /// Its committed offset.
     pub committed: Option<Committed>,
 }
 
@@ -82,9 +74,9 @@ pub fn ls(disk: &dyn Disk, dir: &Path) -> Result<Option<Listing>, LogError> {
     let state = found.state;
     let mut partitions = Vec::new();
     let mut groups = Vec::new();
-    for (topic, number, partition) in state.all() {
-        let (Some(at), Some(known)) = (state.name(topic, number), state.topics.get(topic as usize))
-        else {
+    for ((topic, number), partition) in state.all() {
+        let known = state.topics.get(topic as usize);
+        let (Some(at), Some(known)) = (state.name((topic, number)), known) else {
             continue;
         };
         let segments = partition.segments.iter();
@@ -125,23 +117,19 @@ fn aside(disk: &dyn Disk, dir: &Path, state: &LogState) -> Result<Vec<String>, L
         .iter()
         .map(|topic| files::topic_dir(dir, &topic.name));
     for place in std::iter::once(dir.to_owned()).chain(topics) {
-        let entries = match disk.list(&place) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-            listed => listed.doing("list", &place)?,
-        };
-        let kept = entries
-            .into_iter()
-            .filter(|entry| entry.name.starts_with("aside-"));
+        let entries = disk.list(&place).if_there().doing("list", &place)?;
+        let entries = entries.into_iter().flatten();
+        let kept = entries.filter(|entry| entry.name.starts_with("aside-"));
         found.extend(kept.map(|entry| place.join(entry.name).display().to_string()));
     }
     Ok(found)
 }
 
 /// Something that is not as it should be.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LogProblem {
     /// Records that were acknowledged cannot be read.
+    #[error("{at}: offsets {from} up to {to} are damaged{}", in_file(.place))]
     Records {
         /// The partition.
         at: TopicPartition,
@@ -152,9 +140,11 @@ pub enum LogProblem {
         /// The file, and where in it; none where they were lost with a part of the journal.
         place: Option<(String, u64)>,
     },
-    /// What was lost with the journal and is in no books, until a repair takes note of it.
+    /// Something was lost with the journal and is in no books, until a repair takes note of it.
+    #[error("journal: {0}")]
     UnknownLoss(UnknownLoss),
     /// Records that cannot be read and are counted as lost.
+    #[error("{at}: offsets {from} up to {to} were lost to damage and are posted as lost")]
     Posted {
         /// The partition.
         at: TopicPartition,
@@ -164,13 +154,15 @@ pub enum LogProblem {
         to: Offset,
     },
     /// Of the manifest and its copy one cannot be used. Both say the same.
+    #[error("`{file}` cannot be used: {why}; the next start makes it again from the other one")]
     Manifest {
         /// The file.
         file: String,
-        /// What is wrong with it.
+        /// The reason.
         why: String,
     },
     /// The journal ends in a write that was never acknowledged. The next start keeps it aside.
+    #[error("journal: {bytes} bytes of `{file}` from byte {at} were never acknowledged")]
     Torn {
         /// The file.
         file: String,
@@ -180,22 +172,30 @@ pub enum LogProblem {
         bytes: u64,
     },
     /// An index is missing or damaged. It is made again when it is needed.
+    #[error("index `{file}` is missing or damaged")]
     Index {
         /// The file.
         file: String,
     },
     /// A segment does not begin as one does. Its records can be read: each is checked by itself.
+    #[error("`{file}` does not start with the header of a segment")]
     Beginning {
         /// The file.
         file: String,
     },
     /// Books and records differ.
+    #[error("{component}: books and records differ by {events} events")]
     Books {
         /// The topic, or the group on it.
         component: String,
         /// How many events.
         events: u64,
     },
+}
+
+fn in_file(place: &Option<(String, u64)>) -> String {
+    let text = |(file, position): &(String, u64)| format!(" (`{file}` at byte {position})");
+    place.as_ref().map(text).unwrap_or_default()
 }
 
 impl LogProblem {
@@ -213,53 +213,10 @@ impl LogProblem {
     }
 }
 
-impl fmt::Display for LogProblem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Records {
-                at,
-                from,
-                to,
-                place,
-            } => {
-                write!(f, "{at}: offsets {from} up to {to} are damaged")?;
-                match place {
-                    Some((file, position)) => write!(f, " (`{file}` at byte {position})"),
-                    None => Ok(()),
-                }
-            }
-            Self::UnknownLoss(loss) => write!(f, "journal: {loss}"),
-            Self::Posted { at, from, to } => write!(
-                f,
-                "{at}: offsets {from} up to {to} were lost to damage and are posted as lost"
-            ),
-            Self::Manifest { file, why } => write!(
-                f,
-                "`{file}` cannot be used: {why}; the next start makes it again from the other one"
-            ),
-            Self::Torn { file, at, bytes } => write!(
-                f,
-                "journal: {bytes} bytes of `{file}` from byte {at} were never acknowledged"
-            ),
-            Self::Beginning { file } => {
-                write!(f, "`{file}` does not start with the header of a segment")
-            }
-            Self::Index { file } => write!(f, "index `{file}` is missing or damaged"),
-            Self::Books { component, events } => {
-                write!(
-                    f,
-                    "{component}: books and records differ by {events} events"
-                )
-            }
-        }
-    }
-}
-
-/// What a check found.
+/// The result of a check.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-#[non_exhaustive]
 pub struct Checked {
-    /// What is not as it should be.
+    /// Everything that is not as it should be.
     pub problems: Vec<LogProblem>,
     /// Segments that were read.
     pub segments: u64,
@@ -292,47 +249,45 @@ pub fn check(disk: &dyn Disk, dir: &Path) -> Result<Checked, LogError> {
         });
     }
     let mut is_readable = true;
-    let secret = found.state.secret;
-    for (topic, number, partition) in found.state.all() {
-        let Some(at) = found.state.name(topic, number) else {
+    for (key, partition) in found.state.all() {
+        let Some(at) = found.state.name(key) else {
             continue;
         };
         for (from, to) in &partition.damaged {
+            let is_posted = found.state.is_posted(&at, (*from, *to));
             let (at, from, to) = (at.clone(), Offset(*from), Offset(*to));
-            checked
-                .problems
-                .push(match found.state.is_posted(&at, from, to) {
-                    true => LogProblem::Posted { at, from, to },
-                    false => LogProblem::Records {
-                        at,
-                        from,
-                        to,
-                        place: None,
-                    },
-                });
+            let place = None;
+            checked.problems.push(match is_posted {
+                true => LogProblem::Posted { at, from, to },
+                false => LogProblem::Records {
+                    at,
+                    from,
+                    to,
+                    place,
+                },
+            });
         }
         for segment in partition.segments.iter().filter(|s| !s.is_empty()) {
             checked.segments += 1;
-            let found = damaged_parts(disk, dir, (&at, segment), secret)?;
-            is_readable &= found.is_empty();
-            let named = |part: DamagedPart| LogProblem::Records {
+            let survey = SegmentSurvey::of(disk, dir, (&at, segment), found.state.secret)?;
+            is_readable &= survey.damaged.is_empty();
+            let named = |part: &DamagedPart| LogProblem::Records {
                 at: at.clone(),
                 from: Offset(part.offsets.0),
                 to: Offset(part.offsets.1),
-                place: Some((segment.name(number), part.bytes.0)),
+                place: Some((segment.name(key.1), part.bytes.0)),
             };
-            checked.problems.extend(found.into_iter().map(named));
-            let path = segment_path(dir, &at, segment);
-            // Of one that is missing everything was said.
-            let Some(file) = open_segment(disk, &path, secret)? else {
-                continue;
-            };
-            if !has_magic(&*file, &path)? {
-                let file = segment.name(number);
-                checked.problems.push(LogProblem::Beginning { file });
+            checked.problems.extend(survey.damaged.iter().map(named));
+            let file = segment.name(key.1);
+            match survey.has_magic {
+                // Everything was said of one that is missing.
+                None => continue,
+                Some(false) => checked.problems.push(LogProblem::Beginning { file }),
+                Some(true) => {}
             }
-            if segment.is_sealed && read_index(disk, dir, &at, segment).is_none() {
-                let file = files::index_of(&segment.name(number));
+            let path = files::segment_path(dir, &at, segment);
+            if segment.is_sealed && read_index(disk, &path, segment).is_none() {
+                let file = files::index_of(&segment.name(key.1));
                 checked.problems.push(LogProblem::Index { file });
             }
         }
@@ -340,9 +295,8 @@ pub fn check(disk: &dyn Disk, dir: &Path) -> Result<Checked, LogError> {
     // Records that cannot be read are missing in the books too; they were named above.
     if is_readable {
         let audited = audit::recount(disk, dir)?;
-        checked
-            .problems
-            .extend(audited.iter().filter_map(books_problem));
+        let problems = audited.iter().filter_map(books_problem);
+        checked.problems.extend(problems);
     }
     Ok(checked)
 }
@@ -367,65 +321,53 @@ pub(super) struct DamagedPart {
     pub(super) offsets: (i64, i64),
 }
 
-/// The parts of a segment that cannot be read; all of it where its file is missing. One that was begun
-/// and holds nothing misses nothing.
-pub(super) fn damaged_parts(
-    disk: &dyn Disk,
-    dir: &Path,
-    (at, segment): (&TopicPartition, &Segment),
-    secret: LogSecret,
-) -> Result<Vec<DamagedPart>, LogError> {
-    let path = segment_path(dir, at, segment);
-    if segment.is_empty() {
-        return Ok(Vec::new());
-    }
-    let Some(file) = open_segment(disk, &path, secret)? else {
-        return Ok(vec![DamagedPart {
-            bytes: (0, segment.len),
-            offsets: (segment.base, segment.end),
-        }]);
-    };
-    let mut parts = Vec::new();
-    let mut scan = Scan::whole(segment, secret);
-    let mut expected = segment.base;
-    while let Some(seen) = scan.next(&*file, &path)? {
-        match seen {
-            ScanItem::Chunk { head, .. } => expected = head.end(),
-            ScanItem::Damage { at, to, held, next } => {
-                let offsets = held.unwrap_or((expected, next.unwrap_or(segment.end)));
-                expected = offsets.1;
-                parts.push(DamagedPart {
-                    bytes: (at, to),
-                    offsets,
-                });
+/// Everything that a segment holds, as far as it can be read.
+#[derive(Debug, Default)]
+pub(super) struct SegmentSurvey {
+    /// The parts that cannot be read; all of it where its file is missing.
+    pub(super) damaged: Vec<DamagedPart>,
+    /// The contribution to the books that is missing in the records which can be read.
+    pub(super) missing: Minutes,
+    /// Whether it begins as a segment does; none where its file is missing.
+    pub(super) has_magic: Option<bool>,
+}
+
+impl SegmentSurvey {
+    /// Reads a segment. One that was begun and holds nothing misses nothing.
+    pub(super) fn of(
+        disk: &dyn Disk,
+        dir: &Path,
+        (at, segment): (&TopicPartition, &Segment),
+        secret: LogSecret,
+    ) -> Result<Self, LogError> {
+        let mut survey = Self::default();
+        if segment.is_empty() {
+            return Ok(survey);
+        }
+        survey.missing = segment.minutes.clone();
+        let path = files::segment_path(dir, at, segment);
+        let Some(scan) = Scan::open(disk, &path, segment, secret)? else {
+            survey.damaged.push(DamagedPart {
+                bytes: (0, segment.len),
+                offsets: (segment.base, segment.end),
+            });
+            return Ok(survey);
+        };
+        survey.has_magic = Some(scan.has_magic()?);
+        for seen in scan {
+            match seen? {
+                ScanItem::Chunk { chunk, .. } => {
+                    for (minute, tally) in chunk.head.tallies {
+                        let rest = survey.missing.entry(minute).or_default();
+                        *rest = rest.minus(tally);
+                    }
+                }
+                ScanItem::Damage { bytes, offsets, .. } => {
+                    survey.damaged.push(DamagedPart { bytes, offsets });
+                }
             }
         }
+        survey.missing.retain(|_, tally| !tally.is_zero());
+        Ok(survey)
     }
-    Ok(parts)
-}
-
-pub(super) fn segment_path(
-    dir: &Path,
-    at: &TopicPartition,
-    segment: &Segment,
-) -> std::path::PathBuf {
-    let number = u32::try_from(at.partition.0).unwrap_or(0);
-    files::topic_dir(dir, &at.topic).join(segment.name(number))
-}
-
-/// The index of a segment, if it is there and right.
-pub(super) fn read_index(
-    disk: &dyn Disk,
-    dir: &Path,
-    at: &TopicPartition,
-    segment: &Segment,
-) -> Option<()> {
-    let path = segment_path(dir, at, segment).with_extension("idx");
-    let bytes = disk.read(&path, INDEX_LIMIT).ok()?;
-    let entries = read_index_file(&bytes, segment.len)?;
-    let is_within = |position: u64| (MAGIC.len() as u64..segment.len).contains(&position);
-    entries
-        .iter()
-        .all(|entry| is_within(entry.position))
-        .then_some(())
 }

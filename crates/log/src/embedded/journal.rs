@@ -14,7 +14,7 @@ use super::injected_bugs::{self, InjectedBug};
 use super::state::JournalPlace;
 use crate::error::LogError;
 
-/// What is to be written, by how much it is needed on a disk without room.
+/// The purpose of a write, by how much it is needed on a disk without room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Use {
     /// Adds records.
@@ -103,8 +103,8 @@ impl Journal {
             || (is_begun && end > use_.limit(self.len.min(self.size)))
     }
 
-    /// Begins another file that takes so many bytes: one of the names of `pool`, or a new one. What was
-    /// begun is given back by [`place`](Self::place).
+    /// Begins another file that takes so many bytes: one of the names of `pool`, or a new one. Its
+    /// place is given by [`place`](Self::place).
     ///
     /// # Errors
     /// The disk has no room or fails; the journal is as it was.
@@ -191,21 +191,16 @@ impl Journal {
 /// The number of the spare file that the journal makes for itself; those of the maintenance thread count from 1.
 const NEXT: u64 = 0;
 
-/// Makes a file of zeros, durably but for its name, and gives its length. What is there of it is
-/// completed.
+/// Makes a file of zeros, durably but for its name, and gives its length. A shorter
+/// file of that name is completed.
 ///
 /// # Errors
 /// The disk has no room, of which nothing is taken then; or it fails.
 pub(super) fn make(disk: &dyn Disk, path: &Path, size: u64) -> Result<u64, LogError> {
-    let mut file = match disk.open(path, OpenMode::CreateNew) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-            disk.open(path, OpenMode::Write).doing("open", path)?
-        }
-        opened => opened.doing("make", path)?,
-    };
+    let mut file = files::open_or_make(disk, path)?;
     let len = file.len().doing("measure", path)?;
     if let Err(error) = file.preallocate(size).doing("fill", path) {
-        // What there is of it would be missing elsewhere.
+        // The part of it that there is would be missing elsewhere.
         drop(file);
         disk.remove(path).doing("remove", path)?;
         return Err(error);

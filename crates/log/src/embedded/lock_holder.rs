@@ -23,7 +23,7 @@ pub struct LockHolder {
 }
 
 impl LockHolder {
-    /// What a lock file says.
+    /// The holder that a lock file names.
     pub(super) fn read(disk: &dyn Disk, path: &Path) -> Self {
         let text = disk.read(path, LIMIT).unwrap_or_default();
         Self::parse(&String::from_utf8_lossy(&text))

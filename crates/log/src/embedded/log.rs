@@ -3,15 +3,11 @@
 use std::sync::Arc;
 
 use tidegate_core::env::Env;
-use tidegate_core::{GroupName, Offset, Topic};
 
 use super::config::EmbeddedConfig;
 use super::storage::EmbeddedStorage;
 use crate::error::LogError;
 use crate::local::LocalLog;
-use crate::port::{Append, Batch, Committed, Join, Log, LogFuture, Read, RecordPosition, Session};
-use crate::record::TopicPartition;
-use crate::topic::{TopicConfig, TopicDescription};
 
 /// The log in a directory of this machine.
 ///
@@ -36,11 +32,7 @@ use crate::topic::{TopicConfig, TopicDescription};
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Debug, Clone)]
-pub struct EmbeddedLog {
-    log: LocalLog,
-    storage: Arc<EmbeddedStorage>,
-}
+pub type EmbeddedLog = LocalLog<EmbeddedStorage>;
 
 impl EmbeddedLog {
     /// Opens the directory, see [`EmbeddedStorage::open`].
@@ -49,77 +41,12 @@ impl EmbeddedLog {
     /// As [`EmbeddedStorage::open`].
     pub fn open(env: &Env, config: EmbeddedConfig) -> Result<Self, LogError> {
         let storage = Arc::new(EmbeddedStorage::open(env, config)?);
-        let log = LocalLog::new(Arc::clone(&storage) as _, env);
-        Ok(Self { log, storage })
-    }
-
-    /// What keeps the records: to audit it, and to see how it is.
-    #[must_use]
-    pub fn storage(&self) -> &Arc<EmbeddedStorage> {
-        &self.storage
+        Ok(Self::new(storage, env))
     }
 
     /// Closes the log and its sessions, see [`EmbeddedStorage::close`]. Closing twice changes nothing.
     pub async fn close(&self) {
-        self.log.close();
-        self.storage.close().await;
-    }
-}
-
-impl Log for EmbeddedLog {
-    fn cluster(&self) -> &str {
-        self.log.cluster()
-    }
-
-    fn create_topic<'a>(&'a self, topic: &'a Topic, config: TopicConfig) -> LogFuture<'a, ()> {
-        self.log.create_topic(topic, config)
-    }
-
-    fn topics(&self) -> LogFuture<'_, Vec<Topic>> {
-        self.log.topics()
-    }
-
-    fn describe<'a>(&'a self, topic: &'a Topic) -> LogFuture<'a, TopicDescription> {
-        self.log.describe(topic)
-    }
-
-    fn append(&self, records: Vec<Append>) -> LogFuture<'_, Vec<RecordPosition>> {
-        self.log.append(records)
-    }
-
-    fn read(&self, read: Read) -> LogFuture<'_, Batch> {
-        self.log.read(read)
-    }
-
-    fn offset_at<'a>(&'a self, at: &'a TopicPartition, timestamp_ms: u64) -> LogFuture<'a, Offset> {
-        self.log.offset_at(at, timestamp_ms)
-    }
-
-    fn delete_before<'a>(
-        &'a self,
-        at: &'a TopicPartition,
-        offset: Offset,
-    ) -> LogFuture<'a, Offset> {
-        self.log.delete_before(at, offset)
-    }
-
-    fn committed<'a>(
-        &'a self,
-        group: &'a GroupName,
-        partitions: &'a [TopicPartition],
-    ) -> LogFuture<'a, Vec<Option<Committed>>> {
-        self.log.committed(group, partitions)
-    }
-
-    fn groups(&self) -> LogFuture<'_, Vec<GroupName>> {
-        self.log.groups()
-    }
-
-    fn forget_group<'a>(&'a self, group: &'a GroupName) -> LogFuture<'a, ()> {
-        self.log.forget_group(group)
-    }
-
-    fn join(&self, join: Join) -> LogFuture<'_, Arc<dyn Session>> {
-        self.log.join(join)
+        self.end_sessions();
+        self.storage().close().await;
     }
 }

@@ -20,14 +20,16 @@ use std::sync::Arc;
 
 use tidegate_core::env::{DiskFile, OpenMode};
 
+use super::change::PartitionKey;
+use super::chunk::Chunk;
 use super::context::{EmbeddedContext, RefusalReason};
 use super::files::{self, Doing};
 use super::injected_bugs::{self, InjectedBug};
 use super::journal;
 use super::manifest;
-use super::scan::rebuild_index;
-use super::segment::{self, Segment};
-use super::state::{Garbage, LogState, UnflushedChunk};
+use super::scan::index_content;
+use super::segment::Segment;
+use super::state::{Garbage, LogState};
 use crate::error::LogError;
 pub(super) use recovery_record::PendingRecovery;
 
@@ -56,8 +58,8 @@ pub(super) struct Maintenance {
     oldest: u64,
     next_spare: u64,
     /// Partitions whose segments cannot be compacted as they are, because they are damaged.
-    damaged: BTreeMap<(u32, u32), Vec<Segment>>,
-    /// What the start found and has not saved yet.
+    damaged: BTreeMap<PartitionKey, Vec<Segment>>,
+    /// The result of the start that is not saved yet.
     pending_recovery: Option<PendingRecovery>,
 }
 
@@ -87,32 +89,24 @@ impl Maintenance {
         self.persist_recovery()?;
         let is_due =
             |unflushed_bytes: u64| unflushed_bytes > 0 && (everything || unflushed_bytes >= FILL);
-        let due: Vec<(u32, u32)> = {
+        let due: Vec<PartitionKey> = {
             let state = self.context.state();
-            let all = state.all();
-            let due = all.filter(|(.., partition)| is_due(partition.unflushed_bytes));
-            due.map(|(topic, partition, _)| (topic, partition))
-                .collect()
+            let due = state.all().filter(|(_, p)| is_due(p.unflushed_bytes));
+            due.map(|(at, _)| at).collect()
         };
-        for (topic, partition) in due {
-            let unflushed: Vec<UnflushedChunk> = {
+        for at in due {
+            let unflushed: Vec<Chunk> = {
                 let state = self.context.state();
-                let found = state.partition(topic, partition);
-                found
-                    .map(|p| p.unflushed.iter().cloned().collect())
-                    .unwrap_or_default()
+                let chunks = state.partition(at).map(|p| p.unflushed.iter().cloned());
+                chunks.into_iter().flatten().collect()
             };
-            self.fill_partition((topic, partition), &unflushed)?;
+            self.fill_partition(at, &unflushed)?;
         }
         self.context.wake_writer.notify_one();
         Ok(())
     }
 
-    fn fill_partition(
-        &mut self,
-        at: (u32, u32),
-        unflushed: &[UnflushedChunk],
-    ) -> Result<(), LogError> {
+    fn fill_partition(&mut self, at: PartitionKey, unflushed: &[Chunk]) -> Result<(), LogError> {
         let mut rest = unflushed;
         while let Some(first) = rest.first() {
             let (dir, segment, size) = self.segment_for(at, first)?;
@@ -134,12 +128,7 @@ impl Maintenance {
         Ok(())
     }
 
-    fn write_chunks(
-        &mut self,
-        path: PathBuf,
-        at: u64,
-        chunks: &[UnflushedChunk],
-    ) -> Result<(), LogError> {
+    fn write_chunks(&mut self, path: PathBuf, at: u64, chunks: &[Chunk]) -> Result<(), LogError> {
         if self.open.len() >= MAX_OPEN && !self.open.contains_key(&path) {
             self.sync_segments()?;
         }
@@ -189,23 +178,18 @@ impl Maintenance {
     }
 
     /// The first unflushed chunks of a partition are in its last segment by now.
-    fn note_filled(&self, (topic, partition): (u32, u32), filled: &[UnflushedChunk]) {
+    fn note_filled(&self, at: PartitionKey, filled: &[Chunk]) {
         let mut state = self.context.state();
-        let bytes: u64 = filled
-            .iter()
-            .map(|unflushed| unflushed.bytes.len() as u64)
-            .sum();
+        let bytes: u64 = filled.iter().map(|chunk| chunk.bytes.len() as u64).sum();
         state.unflushed_bytes = state.unflushed_bytes.saturating_sub(bytes);
-        let Some(partition) = state.partition_mut(topic, partition) else {
+        let Some(partition) = state.partition_mut(at) else {
             return;
         };
         partition.unflushed_bytes = partition.unflushed_bytes.saturating_sub(bytes);
         if let Some(segment) = partition.segments.last_mut() {
-            filled
-                .iter()
-                .for_each(|unflushed| segment.add(&unflushed.head));
+            filled.iter().for_each(|chunk| segment.add(&chunk.head));
         }
-        let filled: Vec<UnflushedChunk> = partition.unflushed.drain(..filled.len()).collect();
+        let filled: Vec<Chunk> = partition.unflushed.drain(..filled.len()).collect();
         // Many large pieces of memory are given back, for which nobody has to wait.
         drop(state);
         drop(filled);
@@ -221,26 +205,11 @@ impl Maintenance {
     }
 
     fn try_write_index(&self, path: &Path, segment: &Segment) -> Result<(), LogError> {
-        let disk = &self.context.disk;
-        let mut indexed = segment.clone();
-        if !indexed.index.is_whole() {
-            // It was found on disk at the start, and nobody has looked in it since.
-            let file = disk.open(path, OpenMode::Read).doing("open", path)?;
-            indexed.index.complete(rebuild_index(
-                &*file,
-                path,
-                (segment, segment.len),
-                self.context.secret,
-            )?);
-        }
+        let disk = &*self.context.disk;
+        let content = index_content(disk, path, segment, self.context.secret)?;
         let path = path.with_extension("idx");
-        match disk.remove(&path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            removed => removed.doing("remove", &path)?,
-        }
-        let mut file = disk.open(&path, OpenMode::CreateNew).doing("make", &path)?;
-        let bytes = segment::index_file(&indexed);
-        file.append(&bytes).doing("write", &path)
+        let mut file = files::make_anew(disk, &path)?;
+        file.append(&content).doing("write", &path)
     }
 
     /// Writes the indexes of the segments that are still open, so that the next process finds its
@@ -248,11 +217,10 @@ impl Maintenance {
     pub(super) fn write_open_indexes(&self) {
         let open: Vec<_> = {
             let state = self.context.state();
-            let segments = state.all().filter_map(|(topic, number, partition)| {
+            let segments = state.all().filter_map(|((topic, number), partition)| {
                 let last = partition.segments.last()?;
-                let dir = self
-                    .context
-                    .topic_dir(&state.topics.get(topic as usize)?.name);
+                let topic = state.topics.get(topic as usize)?;
+                let dir = self.context.topic_dir(&topic.name);
                 (!last.is_sealed && !last.is_empty()).then(|| (dir, number, last.clone()))
             });
             segments.collect()
@@ -307,11 +275,9 @@ impl Maintenance {
         let (mut snapshot, unflushed) = {
             let mut state = self.context.state();
             state.fold(now_ms);
-            let unflushed: Vec<((u32, u32), Vec<UnflushedChunk>)> = state
-                .all()
-                .filter(|(.., partition)| !partition.unflushed.is_empty())
-                .map(|(topic, number, p)| ((topic, number), p.unflushed.iter().cloned().collect()))
-                .collect();
+            let unflushed = state.all().filter(|(_, p)| !p.unflushed.is_empty());
+            let unflushed = unflushed.map(|(at, p)| (at, p.unflushed.iter().cloned().collect()));
+            let unflushed: Vec<(PartitionKey, Vec<Chunk>)> = unflushed.collect();
             (state.checkpoint(), unflushed)
         };
         if snapshot.sequence == self.context.status().checkpoint_sequence {
@@ -355,10 +321,8 @@ impl Maintenance {
             }
         };
         let mut pool = self.context.pool();
-        for (_, name) in names
-            .into_iter()
-            .filter(|(number, _)| freed.contains(number))
-        {
+        let freed = names.into_iter().filter(|(n, _)| freed.contains(n));
+        for (_, name) in freed {
             if pool.len() < MAX_POOL {
                 pool.push(name);
                 continue;
@@ -398,7 +362,7 @@ impl Maintenance {
             gone.filter_map(path).collect()
         };
         for path in garbage {
-            // What was written to it last is nobody's either, and holds no room from here on.
+            // The last bytes written to it are nobody's either, and hold no room from here on.
             self.open.remove(&path);
             let index = path.with_extension("idx");
             [path, index].iter().for_each(|path| self.remove_file(path));

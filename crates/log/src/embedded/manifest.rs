@@ -16,15 +16,16 @@
 //! them can be used alone: the copy is as new as the manifest, or newer. Where it is newer a start makes
 //! it as old again, before it gives up what only the copy speaks of.
 
-use std::collections::BTreeMap;
-use std::io;
 use std::path::Path;
 
+use tidegate_core::Topic;
 use tidegate_core::env::Disk;
-use tidegate_core::{GroupName, Topic};
 
-use super::change::{put_committed, put_topic_config, read_committed, read_topic_config};
-use super::codec::{Decoder, length, put_books, put_bytes, put_i64, put_u32, put_u64};
+use super::change::{
+    put_committed, put_key, put_topic_config, read_committed, read_group, read_key,
+    read_topic_config,
+};
+use super::codec::{Decoder, length, put_books, put_i64, put_list, put_text, put_u32, put_u64};
 use super::files::{self, Doing, MANIFEST, MANIFEST_COPY, MANIFEST_NEW};
 use super::secret::LogSecret;
 use super::segment::Segment;
@@ -33,7 +34,7 @@ use super::state::{
 };
 use crate::error::LogError;
 
-/// What a manifest begins with, by version: the last one is what is written. The first one has no copy
+/// The first bytes of a manifest, by version: the last one is written. The first one has no copy
 /// and does not tell what was lost, the second one has no secret. Versions 2 and 3 keep what was lost in
 /// another way.
 const MAGICS: [[u8; 8]; 4] = [
@@ -82,53 +83,44 @@ pub(super) fn read(disk: &dyn Disk, dir: &Path) -> Result<Option<Checkpoint>, Lo
             is_copy_newer: false,
         }))
     };
-    let missing = || "it is missing".to_owned();
     match (
-        read_one(disk, dir, MANIFEST),
-        read_one(disk, dir, MANIFEST_COPY),
+        read_one(disk, dir, MANIFEST)?,
+        read_one(disk, dir, MANIFEST_COPY)?,
     ) {
-        (Ok(None), Ok(None)) => Ok(None),
-        (Ok(Some(one)), Ok(None)) if one.version == 1 => whole(one, None),
-        (Ok(Some(one)), Ok(Some(copy))) => Ok(Some(Checkpoint {
+        (Err(Unusable::Missing), Err(Unusable::Missing)) => Ok(None),
+        (Ok(one), Err(Unusable::Missing)) if one.version == 1 => whole(one, None),
+        (Ok(one), Ok(copy)) => Ok(Some(Checkpoint {
             is_copy_newer: one.bytes != copy.bytes,
             state: one.state,
             damage: None,
             is_old: one.version < VERSION,
         })),
-        (Ok(Some(one)), Ok(None)) => whole(one, Some((MANIFEST_COPY, missing()))),
-        (Ok(Some(one)), Err(LogError::Format { why, .. })) => {
-            whole(one, Some((MANIFEST_COPY, why)))
-        }
-        (Ok(None), Ok(Some(copy))) => whole(copy, Some((MANIFEST, missing()))),
-        (Err(LogError::Format { why, .. }), Ok(Some(copy))) => whole(copy, Some((MANIFEST, why))),
-        (Err(LogError::Format { path, why }), Ok(None)) => Err(LogError::Format {
-            path,
-            why: format!("{why}, and `{MANIFEST_COPY}` is missing"),
+        (Ok(one), Err(why)) => whole(one, Some((MANIFEST_COPY, why.to_string()))),
+        (Err(why), Ok(copy)) => whole(copy, Some((MANIFEST, why.to_string()))),
+        (Err(Unusable::Missing), Err(Unusable::Damaged(why))) => Err(LogError::Format {
+            path: dir.join(MANIFEST_COPY),
+            why: why.to_owned(),
         }),
-        (Err(LogError::Format { path, why }), Err(LogError::Format { why: copy, .. })) => {
-            Err(LogError::Format {
-                path,
-                why: format!("{why}; of `{MANIFEST_COPY}`: {copy}"),
-            })
-        }
-        (Err(error), _) | (_, Err(error)) => Err(error),
+        (Err(Unusable::Damaged(why)), Err(copy)) => Err(LogError::Format {
+            path: dir.join(MANIFEST),
+            why: match copy {
+                Unusable::Missing => format!("{why}, and `{MANIFEST_COPY}` is missing"),
+                Unusable::Damaged(copy) => format!("{why}; of `{MANIFEST_COPY}`: {copy}"),
+            },
+        }),
     }
 }
 
 /// Writes both files anew from the one that can be read, or from the older one, as this version writes
-/// them. What cannot be read is kept aside.
+/// them. A file that cannot be read is kept aside.
 ///
 /// # Errors
 /// The disk has no room or fails; both are as they were, or one of them is right.
 pub(super) fn mend(disk: &dyn Disk, dir: &Path, found: &Checkpoint) -> Result<(), LogError> {
-    let damaged = found.damage.as_ref().map(|(name, _)| *name);
-    if let Some(name) = damaged {
-        match disk.read(&dir.join(name), LIMIT) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            read => {
-                let bytes = read.doing("read", &dir.join(name))?;
-                files::keep_aside(disk, dir, &format!("damaged-{name}"), &bytes)?;
-            }
+    if let Some((name, _)) = &found.damage {
+        let path = dir.join(name);
+        if let Some(bytes) = disk.read(&path, LIMIT).if_there().doing("read", &path)? {
+            files::keep_aside(disk, dir, &format!("damaged-{name}"), &bytes)?;
         }
     }
     write(disk, dir, &found.state)
@@ -169,161 +161,141 @@ struct One {
     bytes: Vec<u8>,
 }
 
-/// Reads one of the two files.
-fn read_one(disk: &dyn Disk, dir: &Path, name: &str) -> Result<Option<One>, LogError> {
-    let path = dir.join(name);
-    let bytes = match disk.read(&path, LIMIT) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        read => read.doing("read", &path)?,
-    };
-    let format = |why: &str| LogError::Format {
-        path: path.clone(),
-        why: why.to_owned(),
-    };
-    let version = MAGICS.iter().position(|magic| bytes.starts_with(magic));
-    let version = version.map(|earlier| earlier + 1);
-    let version = version.ok_or_else(|| format("it is not a manifest of version 1 to 4"))?;
-    let content = bytes.get(MAGICS[0].len()..).unwrap_or_default();
-    let mut decoder = Decoder(content);
-    let crc = decoder.u32();
-    if crc != Some(crc32c::crc32c(decoder.0)) {
-        return Err(format("its checksum does not match"));
-    }
-    let mut state = read_state(&mut decoder, version);
-    if let Some(state) = state.as_mut().filter(|_| version > 1) {
-        let read = match version {
-            4.. => read_losses(&mut decoder, state),
-            _ => read_old_losses(&mut decoder, state),
-        };
-        read.ok_or_else(|| format("it makes no sense"))?;
-    }
-    let state = state.filter(|_| decoder.is_empty());
-    let state = state.ok_or_else(|| format("it makes no sense"))?;
-    Ok(Some(One {
-        state,
-        version,
-        bytes,
-    }))
+/// Why one of the two files cannot be used.
+#[derive(Debug, thiserror::Error)]
+enum Unusable {
+    #[error("it is missing")]
+    Missing,
+    #[error("{0}")]
+    Damaged(&'static str),
 }
 
-/// What was lost, as far as no books tell it.
+/// Reads one of the two files.
+fn read_one(disk: &dyn Disk, dir: &Path, name: &str) -> Result<Result<One, Unusable>, LogError> {
+    let path = dir.join(name);
+    Ok(
+        match disk.read(&path, LIMIT).if_there().doing("read", &path)? {
+            Some(bytes) => decode(bytes).map_err(Unusable::Damaged),
+            None => Err(Unusable::Missing),
+        },
+    )
+}
+
+fn decode(bytes: Vec<u8>) -> Result<One, &'static str> {
+    let version = MAGICS.iter().position(|magic| bytes.starts_with(magic));
+    let version = version.ok_or("it is not a manifest of version 1 to 4")? + 1;
+    let mut decoder = Decoder(bytes.get(MAGICS[0].len()..).unwrap_or_default());
+    if decoder.u32() != Some(crc32c::crc32c(decoder.0)) {
+        return Err("its checksum does not match");
+    }
+    let state = read_state(&mut decoder, version).filter(|_| decoder.is_empty());
+    Ok(One {
+        state: state.ok_or("it makes no sense")?,
+        version,
+        bytes,
+    })
+}
+
+/// The losses that no books tell.
 fn read_losses(decoder: &mut Decoder<'_>, state: &mut LogState) -> Option<()> {
-    for _ in 0..decoder.count(40)? {
-        state.journal_damage.push(JournalDamage {
+    state.journal_damage = decoder.list(40, |decoder| {
+        Some(JournalDamage {
             file: decoder.text()?,
             at: decoder.u64()?,
             sequences: (decoder.u64()?, decoder.u64()?),
             events: decoder.u64()?,
             why: decoder.text()?,
-        });
-    }
-    for _ in 0..decoder.count(28)? {
-        state.lost_commits.push(LostCommit {
-            group: GroupName::new(decoder.text()?).ok()?,
-            topic: decoder.u32()?,
-            partition: decoder.u32()?,
+        })
+    })?;
+    state.lost_commits = decoder.list(28, |decoder| {
+        Some(LostCommit {
+            group: read_group(decoder)?,
+            at: read_key(decoder)?,
             next: decoder.i64()?,
             events: decoder.u64()?,
-        });
-    }
+        })
+    })?;
     Some(())
 }
 
 /// The same in versions 2 and 3: texts, and commits with all that they posted.
 fn read_old_losses(decoder: &mut Decoder<'_>, state: &mut LogState) -> Option<()> {
-    for _ in 0..decoder.count(12)? {
-        state.journal_damage.push(JournalDamage {
+    state.journal_damage = decoder.list(12, |decoder| {
+        Some(JournalDamage {
             file: String::new(),
             at: 0,
             sequences: (0, 0),
             why: decoder.text()?,
             events: decoder.u64()?,
-        });
-    }
-    for _ in 0..decoder.count(32)? {
-        let group = GroupName::new(decoder.text()?).ok()?;
-        let (topic, partition) = (decoder.u32()?, decoder.u32()?);
+        })
+    })?;
+    state.lost_commits = decoder.list(32, |decoder| {
+        let (group, at) = (read_group(decoder)?, read_key(decoder)?);
         let (from, next) = (decoder.i64()?, decoder.i64()?);
-        let posted = LostCommit::posted(&decoder.postings()?);
-        state.lost_commits.push(LostCommit {
-            group,
-            topic,
-            partition,
-            next,
-            events: next.abs_diff(from).saturating_sub(posted),
-        });
-    }
+        let postings = decoder.postings()?;
+        Some(LostCommit::new(group, at, (from, next), &postings))
+    })?;
     Some(())
 }
 
 fn put_state(out: &mut Vec<u8>, state: &LogState) {
-    put_bytes(out, state.cluster.as_bytes());
+    put_text(out, &state.cluster);
     put_u64(out, state.secret.number());
     put_u64(out, state.sequence);
     put_u32(out, state.crc);
     put_u64(out, state.journal.file);
     put_u64(out, state.journal.at);
-    put_u32(out, length(state.topics.len()));
-    for topic in &state.topics {
-        put_bytes(out, topic.name.as_str().as_bytes());
+    put_list(out, state.topics.iter(), |out, topic| {
+        put_text(out, topic.name.as_str());
         put_topic_config(out, &topic.config);
         put_books(out, &topic.books);
-        for partition in &topic.partitions {
-            put_partition(out, partition);
-        }
-    }
-    put_u32(out, length(state.groups.len()));
-    for (group, by_topic) in &state.groups {
-        put_bytes(out, group.as_str().as_bytes());
-        put_u32(out, length(by_topic.len()));
-        for (topic, progress) in by_topic {
+        let partitions = topic.partitions.iter();
+        partitions.for_each(|partition| put_partition(out, partition));
+    });
+    put_list(out, state.groups.iter(), |out, (group, by_topic)| {
+        put_text(out, group.as_str());
+        put_list(out, by_topic.iter(), |out, (topic, progress)| {
             put_u32(out, *topic);
             put_progress(out, progress);
-        }
-    }
-    put_u32(out, length(state.journal_damage.len()));
-    for damage in &state.journal_damage {
-        put_bytes(out, damage.file.as_bytes());
+        });
+    });
+    put_list(out, state.journal_damage.iter(), |out, damage| {
+        put_text(out, &damage.file);
         put_u64(out, damage.at);
         put_u64(out, damage.sequences.0);
         put_u64(out, damage.sequences.1);
         put_u64(out, damage.events);
-        put_bytes(out, damage.why.as_bytes());
-    }
-    put_u32(out, length(state.lost_commits.len()));
-    for lost in &state.lost_commits {
-        put_bytes(out, lost.group.as_str().as_bytes());
-        put_u32(out, lost.topic);
-        put_u32(out, lost.partition);
+        put_text(out, &damage.why);
+    });
+    put_list(out, state.lost_commits.iter(), |out, lost| {
+        put_text(out, lost.group.as_str());
+        put_key(out, lost.at);
         put_i64(out, lost.next);
         put_u64(out, lost.events);
-    }
+    });
 }
 
 fn put_partition(out: &mut Vec<u8>, partition: &PartitionState) {
     put_i64(out, partition.start);
     put_i64(out, partition.end);
-    put_u32(out, length(partition.damaged.len()));
-    for (from, to) in &partition.damaged {
+    put_list(out, partition.damaged.iter(), |out, (from, to)| {
         put_i64(out, *from);
         put_i64(out, *to);
-    }
-    put_u32(out, length(partition.segments.len()));
-    partition
-        .segments
-        .iter()
-        .for_each(|segment| segment.write(out));
+    });
+    put_list(out, partition.segments.iter(), |out, segment| {
+        segment.write(out);
+    });
 }
 
 fn put_progress(out: &mut Vec<u8>, progress: &GroupProgress) {
-    put_u32(out, length(progress.starts.len()));
-    for (start, committed) in progress.starts.iter().zip(&progress.committed) {
+    let partitions = progress.starts.iter().zip(&progress.committed);
+    put_list(out, partitions, |out, (start, committed)| {
         put_i64(out, *start);
         out.push(u8::from(committed.is_some()));
         if let Some(committed) = committed {
             put_committed(out, committed);
         }
-    }
+    });
     put_books(out, &progress.posted);
     put_books(out, &progress.before);
 }
@@ -362,50 +334,41 @@ fn read_state(decoder: &mut Decoder<'_>, version: usize) -> Option<LogState> {
             partitions: partitions?,
         });
     }
-    for _ in 0..decoder.count(1)? {
-        let group = GroupName::new(decoder.text()?).ok()?;
-        let mut by_topic = BTreeMap::new();
-        for _ in 0..decoder.count(1)? {
-            by_topic.insert(decoder.u32()?, read_progress(decoder)?);
-        }
-        state.groups.insert(group, by_topic);
-    }
-    let lengths = state.all().flat_map(|(.., partition)| &partition.segments);
+    state.groups = decoder.list(1, |decoder| {
+        let group = read_group(decoder)?;
+        let progress = |decoder: &mut Decoder<'_>| Some((decoder.u32()?, read_progress(decoder)?));
+        Some((group, decoder.list(1, progress)?))
+    })?;
+    let lengths = state.all().flat_map(|(_, partition)| &partition.segments);
     state.used = lengths.map(|segment| segment.len).sum();
     state.count_assigned_offsets();
+    match version {
+        1 => {}
+        2 | 3 => read_old_losses(decoder, &mut state)?,
+        _ => read_losses(decoder, &mut state)?,
+    }
     Some(state)
 }
 
 fn read_partition(decoder: &mut Decoder<'_>) -> Option<PartitionState> {
-    let start = decoder.i64()?;
-    let end = decoder.i64()?;
-    let damaged: Option<Vec<_>> = (0..decoder.count(16)?)
-        .map(|_| Some((decoder.i64()?, decoder.i64()?)))
-        .collect();
-    let segments: Option<Vec<_>> = (0..decoder.count(Segment::LEAST)?)
-        .map(|_| Segment::read(decoder))
-        .collect();
     Some(PartitionState {
-        start,
-        end,
-        damaged: damaged?,
-        segments: segments?,
+        start: decoder.i64()?,
+        end: decoder.i64()?,
+        damaged: decoder.list(16, |decoder| Some((decoder.i64()?, decoder.i64()?)))?,
+        segments: decoder.list(Segment::LEAST, Segment::read)?,
         ..PartitionState::default()
     })
 }
 
 fn read_progress(decoder: &mut Decoder<'_>) -> Option<GroupProgress> {
-    let mut progress = GroupProgress::default();
-    for _ in 0..decoder.count(9)? {
-        progress.starts.push(decoder.i64()?);
-        let committed = if decoder.flag()? {
-            Some(read_committed(decoder)?)
-        } else {
-            None
-        };
-        progress.committed.push(committed);
-    }
-    progress.posted = decoder.books()?;
-    progress.before = decoder.books()?;
-    Some(progress)
+    let partitions: Vec<_> = decoder.list(9, |decoder| {
+        Some((decoder.i64()?, decoder.option(read_committed)?))
+    })?;
+    let (starts, committed) = partitions.into_iter().unzip();
+    Some(GroupProgress {
+        starts,
+        committed,
+        posted: decoder.books()?,
+        before: decoder.books()?,
+    })
 }

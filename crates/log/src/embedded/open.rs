@@ -1,6 +1,6 @@
 //! Opens a directory: takes the lock, finds what is there, and makes it whole.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ pub(super) struct OpenedLog {
     pub(super) lock: Locks,
 }
 
-/// What keeps others away: the lock file, which says who has the directory, and the directory itself,
+/// The locks that keep others away: the lock file, which says who has the directory, and the directory itself,
 /// which nobody removes.
 #[derive(Debug)]
 pub(super) struct Locks {
@@ -243,13 +243,7 @@ fn begin(disk: &dyn Disk, config: &EmbeddedConfig, random: u64) -> Result<Recove
     Ok(RecoveredLog {
         checkpoint: (state.journal, state.sequence),
         state,
-        unproven: None,
-        torn: None,
-        damage: Vec::new(),
-        unread: BTreeMap::new(),
-        lost_end: None,
-        manifest: None,
-        replayed: 0,
+        ..RecoveredLog::default()
     })
 }
 
@@ -315,7 +309,7 @@ fn pool(
         if let Some(spare) = spare {
             pool.next_spare = pool.next_spare.max(spare + 1);
         }
-        // What was made ready never held anything; what lies before the checkpoint was let go of.
+        // A spare file never held anything; a file before the checkpoint was let go of.
         let is_before = spare.is_some() || number.is_some_and(|n| n < first);
         // Damage in the journal is looked at by people; nothing of it is used again.
         let is_behind = number.is_some_and(|n| n > end.file) && found.damage.is_empty();
@@ -340,28 +334,19 @@ impl Leftovers<'_> {
     pub(super) fn clear(&self, state: &LogState) -> Result<(), LogError> {
         for (topic, number) in state.topics.iter().zip(0..) {
             let dir = files::topic_dir(self.dir, &topic.name);
-            let entries = match self.disk.list(&dir) {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                listed => listed.doing("list", &dir)?,
-            };
-            let mut known = BTreeSet::new();
-            for (partition, p) in topic.partitions.iter().zip(0..) {
-                for segment in &partition.segments {
-                    let name = segment.name(p);
-                    known.insert(files::index_of(&name));
-                    known.insert(name);
-                }
-            }
-            let waiting = state
-                .garbage
-                .iter()
-                .filter(|garbage| garbage.topic == number);
-            for garbage in waiting {
-                known.insert(files::index_of(&garbage.name));
-                known.insert(garbage.name.clone());
-            }
-            for entry in entries.iter().filter(|entry| is_segment(&entry.name)) {
-                if !known.contains(&entry.name) {
+            let listed = self.disk.list(&dir).if_there().doing("list", &dir)?;
+            let partitions = topic.partitions.iter().zip(0..);
+            let segments = partitions.flat_map(|(partition, p)| {
+                let segments = partition.segments.iter();
+                segments.map(move |segment| segment.name(p))
+            });
+            let waiting = state.garbage.iter().filter(|g| g.topic == number);
+            let known = segments.chain(waiting.map(|garbage| garbage.name.clone()));
+            let known: BTreeSet<String> = known
+                .flat_map(|name| [files::index_of(&name), name])
+                .collect();
+            for entry in listed.into_iter().flatten() {
+                if is_segment(&entry.name) && !known.contains(&entry.name) {
                     self.clear_one(&dir, &entry.name)?;
                 }
             }
@@ -401,7 +386,7 @@ impl Leftovers<'_> {
     }
 }
 
-/// What is said of segments that are kept aside because their topic is unknown.
+/// A part of the names of segments that are kept aside because their topic is unknown.
 const LOST: &str = "of-a-lost-topic-";
 
 fn is_segment(name: &str) -> bool {

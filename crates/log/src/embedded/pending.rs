@@ -7,7 +7,7 @@ use tidegate_core::books::Tally;
 use tidegate_core::{Offset, Topic};
 
 use super::catalog::Catalog;
-use super::change::{self, put_offset};
+use super::change::{self, PartitionKey, put_offset};
 use super::chunk::{self, Head, TARGET, count_id, put_record};
 use super::codec::length;
 use super::config::EmbeddedConfig;
@@ -35,11 +35,10 @@ pub(super) struct PendingWrite {
 /// A chunk without its offset.
 #[derive(Debug)]
 pub(super) struct PendingChunk {
-    pub(super) topic: u32,
-    pub(super) name: Topic,
-    pub(super) partition: u32,
+    pub(super) at: PartitionKey,
+    name: Topic,
     /// Where its header is to be written.
-    at: usize,
+    header: usize,
     head: Head,
     /// Which of its records carry no id, by their place in the chunk.
     foreign: Vec<u32>,
@@ -51,7 +50,7 @@ pub(super) type Placing = Vec<(u32, u32)>;
 /// Encodes a write as of `now_ms`.
 ///
 /// # Errors
-/// What it speaks of is not there, or larger than it may be.
+/// Something that it names is not there, or larger than it may be.
 pub(super) fn encode(
     write: &Write,
     catalog: &Catalog,
@@ -101,9 +100,8 @@ pub(super) fn encode(
 
 /// The appends of one partition.
 struct Batch {
-    topic: u32,
+    at: PartitionKey,
     name: Topic,
-    partition: u32,
     members: Vec<u32>,
 }
 
@@ -135,7 +133,7 @@ fn plan(write: &Write, catalog: &Catalog, config: &EmbeddedConfig) -> Result<Pla
         };
         last = Some((topic, number, limit, partitions));
         let size = append.record.size() as u64;
-        // What is larger than the whole log never fits, however much is removed.
+        // A record that is larger than the whole log never fits, however much is removed.
         let limit = limit.min(config.max_size);
         if size > limit {
             let topic = append.topic.clone();
@@ -148,13 +146,12 @@ fn plan(write: &Write, catalog: &Catalog, config: &EmbeddedConfig) -> Result<Pla
             let at = TopicPartition::new(append.topic.clone(), asked.0);
             return Err(LogError::UnknownPartition { at, partitions });
         };
-        let is_it = |batch: &&mut Batch| (batch.topic, batch.partition) == (number, partition);
-        match batches.iter_mut().rev().find(is_it) {
+        let at = (number, partition);
+        match batches.iter_mut().rev().find(|batch| batch.at == at) {
             Some(batch) => batch.members.push(member),
             None => batches.push(Batch {
-                topic: number,
+                at,
                 name: topic.clone(),
-                partition,
                 members: vec![member],
             }),
         }
@@ -199,7 +196,7 @@ impl<'a> Encoder<'a> {
         members: &[u32],
         now_ms: u64,
     ) -> Self {
-        let content = change::begin_chunk(out, batch.topic, batch.partition);
+        let content = change::begin_chunk(out, batch.at);
         let header = out.len();
         // Records of one chunk were mostly born in one minute, and mostly either all carry an id
         // or none does; should there be more minutes, the records are moved once.
@@ -256,13 +253,12 @@ impl<'a> Encoder<'a> {
             self.out.splice(body..body, std::iter::repeat_n(0, more));
             self.body += more;
         }
-        change::finish_chunk(self.out, self.content);
+        change::finish(self.out, self.content);
         let body = &self.out[self.body..];
         PendingChunk {
-            topic: self.batch.topic,
+            at: self.batch.at,
             name: self.batch.name.clone(),
-            partition: self.batch.partition,
-            at: self.header,
+            header: self.header,
             head: Head {
                 body_crc: crc32c::crc32c(body),
                 body_len: body.len(),
@@ -289,10 +285,10 @@ impl PendingChunk {
         self.head.base = base;
         for index in &self.foreign {
             let offset = base.saturating_add_unsigned(u64::from(*index));
-            let id = chunk::foreign_id(cluster, &self.name, self.partition, offset);
+            let id = chunk::foreign_id(cluster, &self.name, self.at.1, offset);
             count_id(&mut self.head.tallies, id);
         }
-        self.head.write(&mut group[self.at..], secret);
+        self.head.write(&mut group[self.header..], secret);
     }
 }
 

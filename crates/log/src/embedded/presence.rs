@@ -8,7 +8,7 @@ use tidegate_core::env::Disk;
 use super::files::{self, Doing};
 use crate::error::LogError;
 
-/// What a directory tells of a log.
+/// The traces of a log in a directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Presence {
     /// Nothing: no log was ever opened here, or all of it was taken away.

@@ -1,4 +1,4 @@
-//! What a directory holds: the last checkpoint, and the journal from there on.
+//! The content of a directory: the last checkpoint, and the journal from there on.
 //!
 //! Looking changes nothing, so that a directory can be looked at beside the process that has it.
 
@@ -8,11 +8,10 @@ mod resync;
 mod segment_tails;
 
 use std::collections::BTreeMap;
-use std::io;
 use std::path::Path;
 
 use bytes::Bytes;
-use tidegate_core::env::{Disk, OpenMode};
+use tidegate_core::env::Disk;
 
 use super::change::{LogChange, Unread};
 use super::files::{self, Doing};
@@ -27,8 +26,8 @@ pub(super) use resync::groups;
 use resync::{ResyncPoint, find_resync_point, torn};
 use segment_tails::SegmentTails;
 
-/// What was found in a directory.
-#[derive(Debug)]
+/// The log that was found in a directory.
+#[derive(Debug, Default)]
 pub(super) struct RecoveredLog {
     /// The log as of its last whole group.
     pub(super) state: LogState,
@@ -37,7 +36,7 @@ pub(super) struct RecoveredLog {
     /// The groups of which it is unknown whether they were synced: where the first begins, and their
     /// bytes. They all lie in the file in which the journal ends.
     pub(super) unproven: Option<(u64, Bytes)>,
-    /// What lies behind the last whole group and was never acknowledged.
+    /// The bytes behind the last whole group that were never acknowledged.
     pub(super) torn: Option<Torn>,
     /// Groups that were acknowledged and cannot be read.
     pub(super) damage: Vec<JournalDamage>,
@@ -78,13 +77,8 @@ pub(super) fn look(disk: &dyn Disk, dir: &Path) -> Result<Option<RecoveredLog>, 
         found: RecoveredLog {
             checkpoint: (state.journal, state.sequence),
             state,
-            unproven: None,
-            torn: None,
-            damage: Vec::new(),
-            unread: BTreeMap::new(),
-            lost_end: None,
             manifest: damage,
-            replayed: 0,
+            ..RecoveredLog::default()
         },
         names: files::journals(disk, dir)?,
         tail: Vec::new(),
@@ -125,7 +119,7 @@ struct Replay<'a> {
     /// The groups read from the last file: where each begins, and its frame.
     tail: Vec<(u64, JournalFrame)>,
     evidence: GapEvidence,
-    /// What segments hold behind the checkpoint.
+    /// The chunks that segments hold behind the checkpoint.
     tails: SegmentTails,
 }
 
@@ -191,20 +185,16 @@ impl Replay<'_> {
             .unwrap_or_else(|| format!("journal-{number:016}"))
     }
 
-    /// What a file holds, and whether it is shorter than it was made.
+    /// The content of a file, and whether it is shorter than it was made.
     fn file(&self, number: u64) -> Result<Option<(Bytes, bool)>, LogError> {
         let Some(name) = self.names.get(&number) else {
             return Ok(None);
         };
         let path = self.dir.join(name);
-        let file = match self.disk.open(&path, OpenMode::Read) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            opened => opened.doing("open", &path)?,
+        let read = self.disk.read(&path, u64::MAX).if_there();
+        let Some(bytes) = read.doing("read", &path)? else {
+            return Ok(None);
         };
-        let len = usize::try_from(file.len().doing("measure", &path)?).unwrap_or(0);
-        let mut bytes = vec![0; len];
-        let read = file.read_at(0, &mut bytes).doing("read", &path)?;
-        bytes.truncate(read);
         let is_short = files::journal_len(name).is_some_and(|made| (bytes.len() as u64) < made);
         Ok(Some((Bytes::from(bytes), is_short)))
     }

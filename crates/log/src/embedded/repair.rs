@@ -10,20 +10,21 @@ use tidegate_core::books::LossReason;
 use tidegate_core::env::{Clock, Disk, OpenMode};
 use tidegate_core::{GroupName, Topic};
 
-use losses::{DamagedSegment, Posted};
+use losses::DamagedSegment;
 use salvage::Salvage;
 
+use super::change::PartitionKey;
+use super::chunk::Chunk;
 use super::config::EmbeddedConfig;
 use super::files::{self, Doing};
-use super::inspect::{DamagedPart, damaged_parts, read_index, segment_path};
+use super::inspect::{DamagedPart, SegmentSurvey};
 use super::manifest;
 use super::open::{OpenedLog, open};
 use super::presence::{Presence, presence};
 use super::recover;
-use super::scan::{Scan, ScanItem, open_segment, rebuild_index};
-use super::segment::{MAGIC, Minutes, Segment, index_file};
-use super::state::{LogState, UnflushedChunk, UnknownLoss};
-use super::tally::add_all;
+use super::scan::{Scan, ScanItem, index_content, read_index};
+use super::segment::{MAGIC, Segment};
+use super::state::{LogState, UnknownLoss};
 use crate::error::LogError;
 use crate::record::TopicPartition;
 
@@ -35,7 +36,6 @@ pub const COMMIT_DAMAGED: LossReason = LossReason::from_static("commit_damaged")
 
 /// One thing that a repair did.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum Repaired {
     /// Damaged bytes were kept aside; the offsets they held are lost.
     Records {
@@ -61,7 +61,7 @@ pub enum Repaired {
         /// The file.
         file: String,
     },
-    /// What was lost with the journal was taken note of.
+    /// A loss with the journal was taken note of.
     UnknownLoss(UnknownLoss),
     /// A group passed events with commits that were damaged: what became of them is unknown, and they are
     /// posted as lost to the group.
@@ -80,7 +80,7 @@ pub enum Repaired {
     },
 }
 
-/// What a repair would post as lost.
+/// The events that a repair would post as lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RepairPlan {
     /// Events of topics, as `lost:damaged`.
@@ -103,23 +103,21 @@ pub fn plan_repair(disk: &dyn Disk, clock: &dyn Clock, dir: &Path) -> Result<Rep
     let mut state = found.state;
     let salvage = Salvage::look(disk, dir, &state)?;
     let mut damaged_segments = Vec::new();
-    for at in numbers(&state) {
-        let segments = state.partition(at.0, at.1).map(|p| p.segments.clone());
+    for at in keys(&state) {
+        let segments = state.partition(at).map(|p| p.segments.clone());
         for segment in segments.unwrap_or_default() {
             let Some(damaged) = assess(disk, dir, &state, (at, &segment), &salvage)? else {
                 continue;
             };
-            match damaged.found {
-                None => damaged_segments.push(damaged.segment),
-                Some(chunks) => {
-                    let records = chunks.iter().map(|chunk| u64::from(chunk.head.count));
-                    plan.recovered += records.sum::<u64>();
-                    // There they are counted.
-                    let partition = state.partition_mut(at.0, at.1);
-                    partition
-                        .into_iter()
-                        .for_each(|p| p.unflushed.extend(chunks.clone()));
-                }
+            let Some(chunks) = damaged.found else {
+                damaged_segments.push(damaged.segment);
+                continue;
+            };
+            let records = chunks.iter().map(|chunk| u64::from(chunk.head.count));
+            plan.recovered += records.sum::<u64>();
+            // There they are counted.
+            if let Some(partition) = state.partition_mut(at) {
+                partition.unflushed.extend(chunks);
             }
         }
     }
@@ -130,9 +128,9 @@ pub fn plan_repair(disk: &dyn Disk, clock: &dyn Clock, dir: &Path) -> Result<Rep
 }
 
 /// Makes a directory whole: what a start does, then indexes are made again, and segments that are
-/// damaged are written anew. What the journal still has of them is taken from there; the rest is kept
+/// damaged are written anew. Records that the journal still has are taken from there; the rest is kept
 /// aside and posted as lost, as [`plan_repair`] says. Returns when all of it is durable. Repairing twice
-/// changes nothing more. What `config` says of the size of the journal holds where no file of it tells.
+/// changes nothing more. The size of the journal in `config` holds where no file of it tells.
 ///
 /// # Errors
 /// [`LogError::Locked`] while a process has the directory; [`LogError::Disk`].
@@ -160,28 +158,30 @@ pub fn repair(
     } = opened;
     // From here on everything is in segments, and the manifest is all there is.
     maintenance.checkpoint()?;
-    let mut state = context.state().clone();
     let mut repaired = Vec::new();
     repaired.extend(damaged.map(|(file, _)| Repaired::Manifest {
         file: file.to_owned(),
     }));
-    repaired.extend(state.unknown_loss().map(Repaired::UnknownLoss));
-    let mut damaged_segments = Vec::new();
-    for at in numbers(&state) {
-        let mut repair = Repair {
-            disk: &**disk,
-            dir,
-            state: &mut state,
-            at,
-            salvage: &salvage,
-            repaired: &mut repaired,
-            damaged_segments: &mut damaged_segments,
-        };
-        repair.partition()?;
+    repaired.extend(context.state().unknown_loss().map(Repaired::UnknownLoss));
+    let mut repair = Repair {
+        disk: &**disk,
+        dir,
+        state: context.state().clone(),
+        salvage: &salvage,
+        repaired,
+        damaged_segments: Vec::new(),
+    };
+    for key in keys(&repair.state) {
+        repair.partition(key)?;
     }
-    let Posted { repaired: done, .. } =
-        losses::post(&**disk, dir, &mut state, &damaged_segments, clock.now_ms())?;
-    repaired.extend(done);
+    let Repair {
+        mut state,
+        mut repaired,
+        damaged_segments,
+        ..
+    } = repair;
+    let posted = losses::post(&**disk, dir, &mut state, &damaged_segments, clock.now_ms())?;
+    repaired.extend(posted.repaired);
     state.journal_damage.clear();
     state.lost_commits.clear();
     manifest::write(&**disk, dir, &state)?;
@@ -189,11 +189,9 @@ pub fn repair(
     Ok(repaired)
 }
 
-/// The numbers of all partitions.
-fn numbers(state: &LogState) -> Vec<(u32, u32)> {
-    let all = state.all();
-    all.map(|(topic, partition, _)| (topic, partition))
-        .collect()
+/// All partitions.
+fn keys(state: &LogState) -> Vec<PartitionKey> {
+    state.all().map(|(key, _)| key).collect()
 }
 
 /// A segment that is damaged.
@@ -201,58 +199,37 @@ struct Damaged {
     parts: Vec<DamagedPart>,
     segment: DamagedSegment,
     /// All that it lacks, where the journal has it.
-    found: Option<Vec<UnflushedChunk>>,
+    found: Option<Vec<Chunk>>,
 }
 
-/// What is wrong with a segment; none where nothing is.
+/// The damage of a segment; none where there is none.
 fn assess(
     disk: &dyn Disk,
     dir: &Path,
     state: &LogState,
-    ((topic, partition), segment): ((u32, u32), &Segment),
+    (key, segment): (PartitionKey, &Segment),
     salvage: &Salvage,
 ) -> Result<Option<Damaged>, LogError> {
-    let Some(at) = state.name(topic, partition) else {
+    let Some(at) = state.name(key) else {
         return Ok(None);
     };
-    let parts = damaged_parts(disk, dir, (&at, segment), state.secret)?;
+    let survey = SegmentSurvey::of(disk, dir, (&at, segment), state.secret)?;
+    let (parts, minutes) = (survey.damaged, survey.missing);
     let from = parts.iter().map(|part| part.offsets.0).min();
     let to = parts.iter().map(|part| part.offsets.1).max();
-    let (Some(from), Some(to)) = (from, to) else {
-        return Ok(None);
-    };
-    let mut read = Minutes::new();
-    let path = segment_path(dir, &at, segment);
-    if let Some(file) = open_segment(disk, &path, state.secret)? {
-        let mut scan = Scan::whole(segment, state.secret);
-        while let Some(seen) = scan.next(&*file, &path)? {
-            if let ScanItem::Chunk { head, .. } = seen {
-                add_all(&mut read, head.tallies.iter().copied());
-            }
-        }
-    }
-    let mut minutes = segment.minutes.clone();
-    for (minute, tally) in read {
-        let held = minutes.entry(minute).or_default();
-        *held = held.minus(tally);
-    }
-    minutes.retain(|_, tally| !tally.is_zero());
-    let found = salvage.fill((topic, partition), &parts, &minutes);
-    let segment = DamagedSegment {
-        topic,
-        partition,
-        offsets: (from, to),
-        minutes,
-    };
-    Ok(Some(Damaged {
+    Ok(from.zip(to).map(|offsets| Damaged {
+        found: salvage.fill(key, &parts, &minutes),
         parts,
-        segment,
-        found,
+        segment: DamagedSegment {
+            at: key,
+            offsets,
+            minutes,
+        },
     }))
 }
 
-/// How long the files of the journal were made, but for one that a large commit made longer. Whoever
-/// repairs a log may not know how it is configured, and its disk may have no room for larger ones.
+/// How long the files of the journal were made, but for one that a large commit made longer. A
+/// repair may not know how the log is configured, and its disk may have no room for larger ones.
 fn journal_size(disk: &dyn Disk, dir: &Path) -> Result<Option<u64>, LogError> {
     if presence(disk, dir)? == Presence::Absent {
         return Ok(None);
@@ -264,40 +241,37 @@ fn journal_size(disk: &dyn Disk, dir: &Path) -> Result<Option<u64>, LogError> {
 struct Repair<'a> {
     disk: &'a dyn Disk,
     dir: &'a Path,
-    state: &'a mut LogState,
-    at: (u32, u32),
+    state: LogState,
     salvage: &'a Salvage,
-    repaired: &'a mut Vec<Repaired>,
-    damaged_segments: &'a mut Vec<DamagedSegment>,
+    repaired: Vec<Repaired>,
+    damaged_segments: Vec<DamagedSegment>,
 }
 
 impl Repair<'_> {
-    fn partition(&mut self) -> Result<(), LogError> {
-        let (topic, number) = self.at;
-        let Some(at) = self.state.name(topic, number) else {
+    fn partition(&mut self, key: PartitionKey) -> Result<(), LogError> {
+        let Some(at) = self.state.name(key) else {
             return Ok(());
         };
-        let partition = self.state.partition_mut(topic, number);
-        let segments = partition
-            .map(|p| std::mem::take(&mut p.segments))
-            .unwrap_or_default();
+        let partition = self.state.partition_mut(key);
+        let segments = partition.map(|p| std::mem::take(&mut p.segments));
         let mut kept = Vec::new();
-        for segment in segments {
-            let place = (self.at, &segment);
-            let damaged = assess(self.disk, self.dir, self.state, place, self.salvage)?;
+        for segment in segments.into_iter().flatten() {
+            let place = (key, &segment);
+            let damaged = assess(self.disk, self.dir, &self.state, place, self.salvage)?;
             let segment = match damaged {
                 None => Some(segment),
-                Some(damaged) => self.rewrite(&at, &segment, damaged)?,
+                Some(damaged) => self.rewrite((key, &at), &segment, damaged)?,
             };
             let Some(segment) = segment else {
                 continue;
             };
-            if segment.is_sealed && read_index(self.disk, self.dir, &at, &segment).is_none() {
-                self.index(&at, &segment)?;
+            let path = files::segment_path(self.dir, &at, &segment);
+            if segment.is_sealed && read_index(self.disk, &path, &segment).is_none() {
+                self.index(&at, &path, &segment)?;
             }
             kept.push(segment);
         }
-        if let Some(partition) = self.state.partition_mut(topic, number) {
+        if let Some(partition) = self.state.partition_mut(key) {
             partition.segments = kept;
             partition.damaged.sort_unstable();
         }
@@ -308,21 +282,21 @@ impl Repair<'_> {
     /// left of it.
     fn rewrite(
         &mut self,
-        at: &TopicPartition,
+        (key, at): (PartitionKey, &TopicPartition),
         segment: &Segment,
         damaged: Damaged,
     ) -> Result<Option<Segment>, LogError> {
-        let path = segment_path(self.dir, at, segment);
+        let path = files::segment_path(self.dir, at, segment);
         let Damaged {
             parts,
             segment: lost,
             found,
         } = damaged;
+        let is_found = found.is_some();
         let is_missing = parts.iter().any(|part| part.bytes.0 == 0);
         let mut rest = Segment::new(segment.base, segment.generation + 1);
-        if !is_missing || found.is_some() {
-            let chunks = found.clone().unwrap_or_default();
-            self.copy(at, segment, &mut rest, chunks)?;
+        if !is_missing || is_found {
+            self.copy(at, (segment, &mut rest), found.unwrap_or_default())?;
         }
         for part in &parts {
             let (at, offsets) = (at.clone(), part.offsets);
@@ -330,14 +304,14 @@ impl Repair<'_> {
                 true => None,
                 false => Some(self.keep(&path, part)?),
             };
-            self.repaired.push(match found {
-                Some(_) => Repaired::Recovered { at, offsets, aside },
-                None => Repaired::Records { at, offsets, aside },
+            self.repaired.push(match is_found {
+                true => Repaired::Recovered { at, offsets, aside },
+                false => Repaired::Records { at, offsets, aside },
             });
         }
-        if found.is_none() {
+        if !is_found {
             self.damaged_segments.push(lost);
-            if let Some(partition) = self.state.partition_mut(self.at.0, self.at.1) {
+            if let Some(partition) = self.state.partition_mut(key) {
                 let damaged = parts.iter().map(|part| part.offsets);
                 partition.damaged.extend(damaged);
             }
@@ -351,38 +325,25 @@ impl Repair<'_> {
     fn copy(
         &self,
         at: &TopicPartition,
-        segment: &Segment,
-        to: &mut Segment,
-        found: Vec<UnflushedChunk>,
+        (segment, to): (&Segment, &mut Segment),
+        found: Vec<Chunk>,
     ) -> Result<(), LogError> {
-        let (from, path) = (
-            segment_path(self.dir, at, segment),
-            segment_path(self.dir, at, to),
-        );
-        if let Err(error) = self.disk.remove(&path)
-            && error.kind() != std::io::ErrorKind::NotFound
-        {
-            return Err(error).doing("remove", &path);
-        }
-        let mut out = self
-            .disk
-            .open(&path, OpenMode::CreateNew)
-            .doing("make", &path)?;
+        let from = files::segment_path(self.dir, at, segment);
+        let path = files::segment_path(self.dir, at, to);
+        let mut out = files::make_anew(self.disk, &path)?;
         out.append(&MAGIC).doing("write", &path)?;
         let mut found = found.into_iter().peekable();
-        let mut put = |chunk: &UnflushedChunk| {
+        let mut put = |chunk: &Chunk| {
             to.add(&chunk.head);
             out.append(&chunk.bytes).doing("write", &path)
         };
-        if let Some(file) = open_segment(self.disk, &from, self.state.secret)? {
-            let mut scan = Scan::whole(segment, self.state.secret);
-            while let Some(seen) = scan.next(&*file, &from)? {
-                if let ScanItem::Chunk { head, bytes, .. } = seen {
-                    while let Some(before) = found.next_if(|chunk| chunk.head.base < head.base) {
-                        put(&before)?;
-                    }
-                    put(&UnflushedChunk { head, bytes })?;
+        let scan = Scan::open(self.disk, &from, segment, self.state.secret)?;
+        for seen in scan.into_iter().flatten() {
+            if let ScanItem::Chunk { chunk, .. } = seen? {
+                while let Some(before) = found.next_if(|found| found.head.base < chunk.head.base) {
+                    put(&before)?;
                 }
+                put(&chunk)?;
             }
         }
         found.try_for_each(|chunk| put(&chunk))?;
@@ -398,32 +359,26 @@ impl Repair<'_> {
         let mut bytes = vec![0; len];
         let read = file.read_at(part.bytes.0, &mut bytes).doing("read", path)?;
         bytes.truncate(read);
-        let name = path
-            .file_name()
-            .and_then(|name| name.to_str())
-            .unwrap_or("segment");
+        let name = path.file_name().and_then(|name| name.to_str());
         let dir = path.parent().unwrap_or(self.dir);
-        let what = format!("{name}-{}", part.bytes.0);
+        let what = format!("{}-{}", name.unwrap_or("segment"), part.bytes.0);
         let kept = files::keep_aside(self.disk, dir, &what, &bytes)?;
         Ok(kept.display().to_string())
     }
 
-    fn index(&mut self, at: &TopicPartition, segment: &Segment) -> Result<(), LogError> {
-        let path = segment_path(self.dir, at, segment);
-        let file = self.disk.open(&path, OpenMode::Read).doing("open", &path)?;
-        let mut indexed = segment.clone();
-        indexed.index.complete(rebuild_index(
-            &*file,
-            &path,
-            (segment, segment.len),
-            self.state.secret,
-        )?);
-        let name = segment.name(self.at.1);
-        let index = files::index_of(&name);
+    fn index(
+        &mut self,
+        at: &TopicPartition,
+        path: &Path,
+        segment: &Segment,
+    ) -> Result<(), LogError> {
+        let content = index_content(self.disk, path, segment, self.state.secret)?;
+        let number = u32::try_from(at.partition.0).unwrap_or(0);
+        let file = files::index_of(&segment.name(number));
         let dir = files::topic_dir(self.dir, &at.topic);
-        let new = format!("{index}.new");
-        files::replace(self.disk, &dir, (&new, &index), &index_file(&indexed))?;
-        self.repaired.push(Repaired::Index { file: index });
+        let new = format!("{file}.new");
+        files::replace(self.disk, &dir, (&new, &file), &content)?;
+        self.repaired.push(Repaired::Index { file });
         Ok(())
     }
 }

@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use tidegate_core::books::Tally;
 
 use super::chunk::Head;
-use super::codec::{Decoder, length, put_i64, put_tally, put_u32, put_u64};
+use super::codec::{Decoder, put_i64, put_list, put_tally, put_u32, put_u64};
+use super::tally::add_all;
 
-/// What a segment file begins with: its kind and version.
+/// The first bytes of a segment file: its kind and version.
 pub(super) const MAGIC: [u8; 8] = *b"TGSEG\x01\0\0";
 /// Bytes between two entries of an index.
 const STEP: u64 = 32 * 1024;
@@ -15,7 +16,7 @@ const STEP: u64 = 32 * 1024;
 /// Sums of ids by minute of birth.
 pub(super) type Minutes = BTreeMap<u64, Tally>;
 
-/// What is known of a segment.
+/// A segment, as far as it is known.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Segment {
     /// The first offset it covers; part of its name.
@@ -31,7 +32,7 @@ pub(super) struct Segment {
     pub(super) max_ms: u64,
     /// Whether nothing is added to it any more.
     pub(super) is_sealed: bool,
-    /// What its records add to the books.
+    /// The contribution of its records to the books.
     pub(super) minutes: Minutes,
     /// Where to look in it; not part of what is written down.
     pub(super) index: SegmentIndex,
@@ -63,15 +64,9 @@ impl Segment {
     /// The same without the index, which can be large and is made again when needed.
     pub(super) fn without_index(&self) -> Self {
         Self {
-            base: self.base,
-            generation: self.generation,
-            end: self.end,
-            len: self.len,
-            first_ms: self.first_ms,
-            max_ms: self.max_ms,
-            is_sealed: self.is_sealed,
             minutes: self.minutes.clone(),
             index: SegmentIndex::behind(self.len),
+            ..*self
         }
     }
 
@@ -95,10 +90,7 @@ impl Segment {
         self.len += head.len() as u64;
         self.end = head.end();
         self.max_ms = self.max_ms.max(head.max_ms);
-        for (minute, tally) in &head.tallies {
-            let sum = self.minutes.entry(*minute).or_default();
-            *sum = sum.plus(*tally);
-        }
+        add_all(&mut self.minutes, head.tallies.iter().copied());
     }
 
     pub(super) fn write(&self, out: &mut Vec<u8>) {
@@ -109,35 +101,26 @@ impl Segment {
         put_u64(out, self.first_ms);
         put_u64(out, self.max_ms);
         out.push(u8::from(self.is_sealed));
-        put_u32(out, length(self.minutes.len()));
-        for (minute, tally) in &self.minutes {
+        put_list(out, self.minutes.iter(), |out, (minute, tally)| {
             put_u64(out, *minute);
             put_tally(out, *tally);
-        }
+        });
     }
 
     pub(super) fn read(decoder: &mut Decoder<'_>) -> Option<Self> {
-        let base = decoder.i64()?;
-        let generation = decoder.u32()?;
-        let end = decoder.i64()?;
-        let len = decoder.u64()?;
-        let first_ms = decoder.u64()?;
-        let max_ms = decoder.u64()?;
-        let is_sealed = decoder.flag()?;
-        let minutes: Option<Minutes> = (0..decoder.count(32)?)
-            .map(|_| Some((decoder.u64()?, decoder.tally()?)))
-            .collect();
-        Some(Self {
-            base,
-            generation,
-            end,
-            len,
-            first_ms,
-            max_ms,
-            is_sealed,
-            minutes: minutes?,
-            index: SegmentIndex::behind(len),
-        })
+        let segment = Self {
+            base: decoder.i64()?,
+            generation: decoder.u32()?,
+            end: decoder.i64()?,
+            len: decoder.u64()?,
+            first_ms: decoder.u64()?,
+            max_ms: decoder.u64()?,
+            is_sealed: decoder.flag()?,
+            minutes: decoder.list(32, |decoder| Some((decoder.u64()?, decoder.tally()?)))?,
+            index: SegmentIndex::whole(),
+        };
+        let index = SegmentIndex::behind(segment.len);
+        Some(Self { index, ..segment })
     }
 }
 
@@ -246,12 +229,11 @@ impl SegmentIndex {
 pub(super) fn index_file(segment: &Segment) -> Vec<u8> {
     let mut out = INDEX_MAGIC.to_vec();
     put_u64(&mut out, segment.len);
-    put_u32(&mut out, length(segment.index.entries.len()));
-    for entry in &segment.index.entries {
-        put_i64(&mut out, entry.offset);
-        put_u64(&mut out, entry.position);
-        put_u64(&mut out, entry.max_ms);
-    }
+    put_list(&mut out, segment.index.entries.iter(), |out, entry| {
+        put_i64(out, entry.offset);
+        put_u64(out, entry.position);
+        put_u64(out, entry.max_ms);
+    });
     let crc = crc32c::crc32c(&out);
     put_u32(&mut out, crc);
     out
@@ -269,15 +251,13 @@ pub(super) fn read_index_file(bytes: &[u8], len: u64) -> Option<Vec<IndexEntry>>
     if decoder.u64()? != len {
         return None;
     }
-    (0..decoder.count(24)?)
-        .map(|_| {
-            Some(IndexEntry {
-                offset: decoder.i64()?,
-                position: decoder.u64()?,
-                max_ms: decoder.u64()?,
-            })
+    decoder.list(24, |decoder| {
+        Some(IndexEntry {
+            offset: decoder.i64()?,
+            position: decoder.u64()?,
+            max_ms: decoder.u64()?,
         })
-        .collect()
+    })
 }
 
 #[cfg(test)]

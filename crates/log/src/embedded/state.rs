@@ -1,4 +1,4 @@
-//! What the log holds, as of its last durable group: what every change does to it.
+//! The state of the log as of its last durable group, and the effect of every change on it.
 //!
 //! The same function applies a group when it was made durable and when it is found in the journal
 //! again, so that a recovered log is the log that was lost.
@@ -10,15 +10,16 @@ mod validate;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use bytes::Bytes;
 use tidegate_core::books::{Books, Bucket, Place, Posting, Tally};
 use tidegate_core::{GroupName, Offset, Partition, Topic};
 use tokio::sync::Notify;
 
-use super::change::LogChange;
-use super::chunk::Head;
+use super::change::{LogChange, PartitionKey};
+use super::chunk::Chunk;
 use super::secret::LogSecret;
 use super::segment::Segment;
+use super::tally::{queue_all, queue_minutes};
+use crate::error::LogError;
 use crate::record::TopicPartition;
 use crate::topic::{PartitionDescription, TopicConfig, TopicDescription};
 
@@ -35,7 +36,7 @@ pub(super) struct JournalPlace {
     pub(super) at: u64,
 }
 
-/// What the log holds.
+/// The content of the log.
 #[derive(Debug, Clone, Default)]
 pub(super) struct LogState {
     pub(super) cluster: String,
@@ -61,7 +62,7 @@ pub(super) struct LogState {
     pub(super) lost_commits: Vec<LostCommit>,
     /// Offsets that all partitions together have given.
     pub(super) offsets_assigned: u64,
-    /// What the last group says of that: more, where groups before it are lost.
+    /// The same number by the last group: more, where groups before it are lost.
     pub(super) offsets_reported: u64,
 }
 
@@ -84,26 +85,54 @@ pub(super) struct TopicState {
 }
 
 impl TopicState {
-    /// The offsets that were lost with the journal and that no repair has posted yet, as buckets, and how
-    /// many events are in each.
-    pub(super) fn holes(&self) -> impl Iterator<Item = (Bucket, i64)> {
+    /// The offsets that were lost with the journal and that no repair has posted yet.
+    pub(super) fn holes(&self) -> impl Iterator<Item = Hole> {
         let removed = self.books.removed_tallies(&Place::Queued);
         let queued = self.books.tallies(&Place::Queued).into_iter();
         queued.filter_map(move |(bucket, tally)| {
             let gone = removed.get(&bucket).map_or(0, |gone| gone.count);
-            let is_hole = matches!(bucket, Bucket::Offsets { .. });
-            (is_hole && tally.count > gone).then_some((bucket, tally.count - gone))
+            let count = tally.count - gone;
+            Hole::of(bucket, count).filter(|hole| hole.count > 0)
         })
     }
+}
 
-    /// The partitions that have such offsets.
-    fn lost_partitions(&self) -> impl Iterator<Item = TopicPartition> {
-        self.holes().filter_map(|(bucket, _)| match bucket {
-            Bucket::Offsets { partition, .. } => {
-                Some(TopicPartition::new(self.name.clone(), partition.0))
-            }
+/// Offsets of a partition that were lost with the journal.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Hole {
+    /// Where the books have them.
+    pub(super) bucket: Bucket,
+    pub(super) partition: Partition,
+    /// The first one, and the one behind the last.
+    pub(super) offsets: (i64, i64),
+    /// How many events are missing there.
+    pub(super) count: i64,
+}
+
+impl Hole {
+    /// The events, of which no ids are known.
+    pub(super) fn tally(&self) -> Tally {
+        Tally {
+            count: self.count,
+            id_sum: 0,
+        }
+    }
+
+    /// The lost offsets of a bucket; none for one that counts events by time.
+    pub(super) fn of(bucket: Bucket, count: i64) -> Option<Self> {
+        match bucket {
+            Bucket::Offsets {
+                partition,
+                first,
+                last,
+            } => Some(Self {
+                bucket,
+                partition,
+                offsets: (first.0, last.0 + 1),
+                count,
+            }),
             Bucket::Minute(_) | Bucket::Hour(_) | Bucket::Day(_) => None,
-        })
+        }
     }
 }
 
@@ -113,19 +142,12 @@ pub(super) struct PartitionState {
     pub(super) end: i64,
     pub(super) segments: Vec<Segment>,
     /// Chunks that are in no segment yet, in their order.
-    pub(super) unflushed: VecDeque<UnflushedChunk>,
+    pub(super) unflushed: VecDeque<Chunk>,
     pub(super) unflushed_bytes: u64,
     /// Offsets that were lost to damage: from the first up to the one behind the last.
     pub(super) damaged: Vec<(i64, i64)>,
     /// Notified when records are added.
     pub(super) appended: Arc<Notify>,
-}
-
-/// A chunk that is in the journal and in memory.
-#[derive(Debug, Clone)]
-pub(super) struct UnflushedChunk {
-    pub(super) head: Head,
-    pub(super) bytes: Bytes,
 }
 
 impl LogState {
@@ -135,53 +157,67 @@ impl LogState {
     }
 
     /// The numbers of a partition, if it is there.
-    pub(super) fn find(&self, at: &TopicPartition) -> Option<(u32, u32)> {
+    pub(super) fn find(&self, at: &TopicPartition) -> Option<PartitionKey> {
         let (number, topic) = self.topic(&at.topic)?;
         let partition = u32::try_from(at.partition.0).ok()?;
         ((partition as usize) < topic.partitions.len()).then_some((number, partition))
     }
 
-    pub(super) fn partition(&self, topic: u32, partition: u32) -> Option<&PartitionState> {
+    pub(super) fn partition(&self, (topic, partition): PartitionKey) -> Option<&PartitionState> {
         let topic = self.topics.get(topic as usize)?;
         topic.partitions.get(partition as usize)
     }
 
+    /// The partition of this name.
+    ///
+    /// # Errors
+    /// The topic or the partition is not there.
+    pub(super) fn at(&self, at: &TopicPartition) -> Result<&PartitionState, LogError> {
+        let (_, topic) = self.topic(&at.topic).ok_or(LogError::UnknownTopic {
+            topic: at.topic.clone(),
+        })?;
+        let found = usize::try_from(at.partition.0).ok();
+        let found = found.and_then(|partition| topic.partitions.get(partition));
+        found.ok_or_else(|| LogError::UnknownPartition {
+            at: at.clone(),
+            partitions: topic.config.partitions,
+        })
+    }
+
     pub(super) fn partition_mut(
         &mut self,
-        topic: u32,
-        partition: u32,
+        (topic, partition): PartitionKey,
     ) -> Option<&mut PartitionState> {
         let topic = self.topics.get_mut(topic as usize)?;
         topic.partitions.get_mut(partition as usize)
     }
 
     /// All partitions by their numbers.
-    pub(super) fn all(&self) -> impl Iterator<Item = (u32, u32, &PartitionState)> {
+    pub(super) fn all(&self) -> impl Iterator<Item = (PartitionKey, &PartitionState)> {
         self.topics.iter().zip(0..).flat_map(|(topic, number)| {
             let partitions = topic.partitions.iter().zip(0..);
-            partitions.map(move |(partition, p)| (number, p, partition))
+            partitions.map(move |(partition, p)| ((number, p), partition))
         })
     }
 
     /// Whether offsets that were lost to damage are posted as lost.
-    pub(super) fn is_posted(&self, at: &TopicPartition, from: Offset, to: Offset) -> bool {
+    pub(super) fn is_posted(&self, at: &TopicPartition, (from, to): (i64, i64)) -> bool {
         let topic = self.topic(&at.topic).into_iter();
         let mut holes = topic.flat_map(|(_, topic)| topic.holes());
-        !holes.any(|(bucket, _)| {
-            matches!(bucket, Bucket::Offsets { partition, first, last }
-                if partition == at.partition && first < to && last >= from)
+        !holes.any(|hole| {
+            hole.partition == at.partition && hole.offsets.0 < to && hole.offsets.1 > from
         })
     }
 
     /// The name of a partition.
-    pub(super) fn name(&self, topic: u32, partition: u32) -> Option<TopicPartition> {
+    pub(super) fn name(&self, (topic, partition): PartitionKey) -> Option<TopicPartition> {
         let name = self.topics.get(topic as usize)?.name.clone();
         let partition = i32::try_from(partition).ok()?;
         Some(TopicPartition::new(name, partition))
     }
 
     /// The offset up to which no registered group needs anything of a partition any more.
-    pub(super) fn needed_from(&self, topic: u32, partition: u32) -> i64 {
+    pub(super) fn needed_from(&self, (topic, partition): PartitionKey) -> i64 {
         let by_topic = self.groups.values().filter_map(|group| group.get(&topic));
         let needs = by_topic.map(|progress| progress.needs(partition as usize));
         needs.min().unwrap_or(i64::MAX)
@@ -214,33 +250,27 @@ impl LogState {
     ) -> Result<(), InvalidChange> {
         self.validate(&changes)?;
         for change in changes {
-            self.apply_one(sequence, change)?;
+            let applied = self.apply_one(sequence, change);
+            applied.ok_or(InvalidChange("an unknown topic or partition"))?;
         }
         Ok(())
     }
 
-    fn apply_one(&mut self, sequence: u64, change: LogChange) -> Result<(), InvalidChange> {
+    /// Applies a change; none where it speaks of something that is not there.
+    fn apply_one(&mut self, sequence: u64, change: LogChange) -> Option<()> {
+        change.for_each_end(|at, offset| self.mark_gap_up_to(at, offset));
         match change {
-            LogChange::Chunk {
-                topic,
-                partition,
-                head,
-                bytes,
-            } => self.add_chunk((topic, partition), UnflushedChunk { head, bytes })?,
+            LogChange::Chunk { at, chunk } => self.add_chunk(at, chunk)?,
             LogChange::Offset {
                 group,
-                topic,
-                partition,
+                at,
                 committed,
                 postings,
             } => {
-                self.mark_gap_up_to((topic, partition), committed.next.0)?;
-                let progress = self.progress(group, topic)?;
-                postings
-                    .iter()
-                    .for_each(|posting| progress.posted.post(posting));
-                let slot = progress.committed.get_mut(partition as usize);
-                *slot.ok_or(InvalidChange("a commit for an unknown partition"))? = Some(committed);
+                let progress = self.progress(group, at.0)?;
+                let posted = &mut progress.posted;
+                postings.iter().for_each(|posting| posted.post(posting));
+                *progress.committed.get_mut(at.1 as usize)? = Some(committed);
             }
             LogChange::Topic {
                 number,
@@ -255,50 +285,36 @@ impl LogState {
             }
             LogChange::Skip {
                 group,
-                topic,
-                partition,
+                at,
                 next,
                 before,
             } => {
-                self.mark_gap_up_to((topic, partition), next)?;
-                self.progress(group, topic)?
-                    .skip(partition as usize, next, &before);
+                let progress = self.progress(group, at.0)?;
+                progress.skip(at.1 as usize, next, &before);
             }
             LogChange::Forget { group } => {
                 self.groups.remove(&group);
             }
-            LogChange::Start {
-                topic,
-                partition,
-                start,
-                removed,
-            } => {
-                self.mark_gap_up_to((topic, partition), start)?;
-                self.post(topic, &removed)?;
-                self.set_start(sequence, (topic, partition), start)?;
+            LogChange::Start { at, start, removed } => {
+                self.post(at.0, &removed)?;
+                self.set_start(sequence, at, start)?;
             }
             LogChange::Switch {
-                topic,
-                partition,
+                at,
                 end,
                 segments,
                 removed,
             } => {
-                self.mark_gap_up_to((topic, partition), end)?;
-                self.post(topic, &removed)?;
-                self.switch(sequence, (topic, partition), end, segments)?;
+                self.post(at.0, &removed)?;
+                let added: u64 = segments.iter().map(|segment| segment.len).sum();
+                self.used += added;
+                self.replace_segments(sequence, at, (segments, end))?;
             }
             LogChange::EndOffsets {
-                offsets_assigned,
-                ends,
-            } => {
-                for (topic, partition, end) in ends {
-                    self.mark_gap_up_to((topic, partition), end).ok();
-                }
-                self.offsets_reported = offsets_assigned;
-            }
+                offsets_assigned, ..
+            } => self.offsets_reported = offsets_assigned,
         }
-        Ok(())
+        Some(())
     }
 
     /// Makes a topic, or sets it up anew. The change was found to [fit](State::validate).
@@ -317,30 +333,16 @@ impl LogState {
         });
     }
 
-    fn post(&mut self, topic: u32, postings: &[Posting]) -> Result<(), InvalidChange> {
-        let topic = self.topics.get_mut(topic as usize).ok_or(NO_TOPIC)?;
-        postings
-            .iter()
-            .for_each(|posting| topic.books.post(posting));
-        Ok(())
+    fn post(&mut self, topic: u32, postings: &[Posting]) -> Option<()> {
+        let books = &mut self.topics.get_mut(topic as usize)?.books;
+        postings.iter().for_each(|posting| books.post(posting));
+        Some(())
     }
 
-    fn add_chunk(
-        &mut self,
-        at: (u32, u32),
-        unflushed: UnflushedChunk,
-    ) -> Result<(), InvalidChange> {
-        // Only behind a group that was lost to damage: the one writer leaves no holes.
-        self.mark_gap_up_to(at, unflushed.head.base)?;
-        let topic = self.topics.get_mut(at.0 as usize).ok_or(NO_TOPIC)?;
-        let partition = topic.partitions.get_mut(at.1 as usize);
-        let partition = partition.ok_or(NO_PARTITION)?;
-        for (minute, tally) in &unflushed.head.tallies {
-            let bucket = Bucket::Minute(*minute);
-            topic
-                .books
-                .move_tally(bucket, None, Some(Place::Queued), *tally);
-        }
+    fn add_chunk(&mut self, at: PartitionKey, unflushed: Chunk) -> Option<()> {
+        let topic = self.topics.get_mut(at.0 as usize)?;
+        let partition = topic.partitions.get_mut(at.1 as usize)?;
+        queue_minutes(&mut topic.books, unflushed.head.tallies.iter().copied());
         let len = unflushed.bytes.len() as u64;
         self.offsets_assigned += unflushed.head.end().abs_diff(partition.end);
         partition.end = unflushed.head.end();
@@ -348,87 +350,56 @@ impl LogState {
         partition.unflushed.push_back(unflushed);
         self.unflushed_bytes += len;
         self.used += len;
-        Ok(())
+        Some(())
     }
 
-    /// An offset is spoken of, so the records before it were there. Those that are not were lost to
-    /// damage, and what was to be counted of them with them: how many they were is all that is
-    /// known. The books have them as queued, where no recount finds them, until a repair posts them
-    /// as lost.
-    fn mark_gap_up_to(
-        &mut self,
-        (topic, number): (u32, u32),
-        offset: i64,
-    ) -> Result<(), InvalidChange> {
-        let topic = self.topics.get_mut(topic as usize).ok_or(NO_TOPIC)?;
+    /// An offset is spoken of, so the records before it were there. Only groups that were lost to damage
+    /// leave a gap: the one writer does not. The number of the lost records is all that is known of them.
+    /// The books have them as queued, where no recount finds them, until a repair posts them as lost.
+    /// Of a partition that is unknown itself, nothing is marked.
+    fn mark_gap_up_to(&mut self, (topic, number): PartitionKey, offset: i64) {
+        let Some(topic) = self.topics.get_mut(topic as usize) else {
+            return;
+        };
         let partition = topic.partitions.get_mut(number as usize);
-        let partition = partition.ok_or(NO_PARTITION)?;
-        if offset <= partition.end {
-            return Ok(());
-        }
+        let Some(partition) = partition.filter(|partition| partition.end < offset) else {
+            return;
+        };
         let bucket = Bucket::Offsets {
             partition: Partition(i32::try_from(number).unwrap_or(i32::MAX)),
             first: Offset(partition.end),
             last: Offset(offset - 1),
         };
-        let lost = Tally {
-            count: offset - partition.end,
-            id_sum: 0,
-        };
-        topic
-            .books
-            .move_tally(bucket, None, Some(Place::Queued), lost);
+        let count = offset - partition.end;
+        queue_all(&mut topic.books, [(bucket, Tally { count, id_sum: 0 })]);
         partition.damaged.push((partition.end, offset));
         self.offsets_assigned += offset.abs_diff(partition.end);
         partition.end = offset;
-        Ok(())
     }
 
-    fn set_start(
-        &mut self,
-        sequence: u64,
-        (topic, number): (u32, u32),
-        start: i64,
-    ) -> Result<(), InvalidChange> {
-        let partition = self.partition_mut(topic, number).ok_or(NO_PARTITION)?;
+    fn set_start(&mut self, sequence: u64, at: PartitionKey, start: i64) -> Option<()> {
+        let partition = self.partition_mut(at)?;
         partition.start = partition.start.max(start.min(partition.end));
         let start = partition.start;
         partition.damaged.retain(|(_, to)| *to > start);
-        let (gone, kept) = std::mem::take(&mut partition.segments)
-            .into_iter()
-            .partition(|segment| segment.is_before(start));
-        partition.segments = kept;
-        self.drop_unflushed((topic, number), start);
-        self.discard(sequence, (topic, number), gone);
-        Ok(())
+        self.replace_segments(sequence, at, (Vec::new(), start))
     }
 
-    fn switch(
+    /// Puts these segments in place of those before `end`. Chunks that are in no segment and end there go
+    /// as well. When a removal was journaled they were in the segments it speaks of; a start that reads the
+    /// journal again has not filled those.
+    fn replace_segments(
         &mut self,
         sequence: u64,
-        (topic, number): (u32, u32),
-        end: i64,
-        mut segments: Vec<Segment>,
-    ) -> Result<(), InvalidChange> {
-        let partition = self.partition_mut(topic, number).ok_or(NO_PARTITION)?;
+        at: PartitionKey,
+        (mut segments, end): (Vec<Segment>, i64),
+    ) -> Option<()> {
+        let partition = self.partition_mut(at)?;
         let (gone, kept): (Vec<_>, Vec<_>) = std::mem::take(&mut partition.segments)
             .into_iter()
             .partition(|segment| segment.is_before(end));
-        let added: u64 = segments.iter().map(|segment| segment.len).sum();
         segments.extend(kept);
         partition.segments = segments;
-        self.used += added;
-        self.drop_unflushed((topic, number), end);
-        self.discard(sequence, (topic, number), gone);
-        Ok(())
-    }
-
-    /// Lets go of chunks that end at or before `end`. When a removal was journaled they were in the
-    /// segments it speaks of; a start that reads the journal again has not filled those.
-    fn drop_unflushed(&mut self, (topic, number): (u32, u32), end: i64) {
-        let Some(partition) = self.partition_mut(topic, number) else {
-            return;
-        };
         let mut bytes = 0;
         while let Some(first) = partition.unflushed.front()
             && first.head.end() <= end
@@ -438,18 +409,14 @@ impl LogState {
         }
         partition.unflushed_bytes = partition.unflushed_bytes.saturating_sub(bytes);
         self.unflushed_bytes = self.unflushed_bytes.saturating_sub(bytes);
-        self.used = self.used.saturating_sub(bytes);
-    }
-
-    fn discard(&mut self, sequence: u64, (topic, partition): (u32, u32), gone: Vec<Segment>) {
-        for segment in gone {
-            self.used = self.used.saturating_sub(segment.len);
-            self.garbage.push(Garbage {
-                topic,
-                name: segment.name(partition),
-                sequence,
-            });
-        }
+        let removed: u64 = gone.iter().map(|segment| segment.len).sum();
+        self.used = self.used.saturating_sub(bytes + removed);
+        self.garbage.extend(gone.iter().map(|segment| Garbage {
+            topic: at.0,
+            name: segment.name(at.1),
+            sequence,
+        }));
+        Some(())
     }
 }
 
@@ -484,15 +451,17 @@ impl LogState {
 
     /// The state without its segments and without what is in no segment yet.
     pub(super) fn checkpoint(&self) -> Self {
+        let without_records = |partition: &PartitionState| PartitionState {
+            start: partition.start,
+            end: partition.end,
+            damaged: partition.damaged.clone(),
+            ..PartitionState::default()
+        };
         let topics = self.topics.iter().map(|topic| TopicState {
             name: topic.name.clone(),
             config: topic.config.clone(),
             books: topic.books.clone(),
-            partitions: topic
-                .partitions
-                .iter()
-                .map(PartitionState::without_records)
-                .collect(),
+            partitions: topic.partitions.iter().map(without_records).collect(),
         });
         Self {
             cluster: self.cluster.clone(),
@@ -545,17 +514,6 @@ impl LogState {
     }
 }
 
-impl PartitionState {
-    fn without_records(&self) -> Self {
-        Self {
-            start: self.start,
-            end: self.end,
-            damaged: self.damaged.clone(),
-            ..Self::default()
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -564,7 +522,7 @@ mod tests {
     fn damaged_offsets_are_known_until_the_partition_starts_behind_them() {
         let mut state = LogState::default();
         state.set_topic(0, Topic::new("orders").unwrap(), TopicConfig::default());
-        let partition = state.partition_mut(0, 0).unwrap();
+        let partition = state.partition_mut((0, 0)).unwrap();
         partition.end = 30;
         partition.damaged = vec![(5, 10), (20, 25)];
         for (start, damaged) in [
@@ -574,7 +532,7 @@ mod tests {
             (25, vec![]),
         ] {
             state.set_start(1, (0, 0), start).unwrap();
-            let partition = state.partition(0, 0).unwrap();
+            let partition = state.partition((0, 0)).unwrap();
             assert_eq!((partition.start, &partition.damaged), (start, &damaged));
         }
     }

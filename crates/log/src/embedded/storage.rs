@@ -13,14 +13,15 @@ use super::config::EmbeddedConfig;
 use super::context::{EmbeddedContext, RefusalReason};
 use super::open::{OpenedLog, open};
 use super::pending::{encode, place, unplaced};
-use super::reader::{RecordSource, SegmentReader, from_memory, locate, unknown};
+use super::reader::{Located, SegmentReader, locate};
 use super::state::UnknownLoss;
 use super::telemetry;
 use super::threads::{
-    MaintenanceCommand, ReadRequest, ReplySender, WriterCommand, run_auditor, run_maintenance,
-    run_reader, run_writer,
+    MaintenanceCommand, MaintenanceTask, ReplySender, ThreadCall, WriterCommand, call, run_auditor,
+    run_maintenance, run_reader, run_writer,
 };
 use super::topic_books::{TopicBooks, topic_books};
+use super::writer::JournalWriter;
 use crate::error::LogError;
 use crate::local::{RecordStorage, Write};
 use crate::port::{Batch, Committed, LogFuture, Read, RecordPosition};
@@ -74,7 +75,7 @@ pub struct EmbeddedStorage {
 struct Channels {
     writer_commands: mpsc::UnboundedSender<WriterCommand>,
     maintenance_commands: mpsc::Sender<MaintenanceCommand>,
-    readers: Vec<mpsc::Sender<ReadRequest>>,
+    readers: Vec<mpsc::Sender<ThreadCall<SegmentReader>>>,
     audits: mpsc::Sender<ReplySender<Vec<TopicAudit>>>,
 }
 
@@ -155,14 +156,7 @@ impl EmbeddedStorage {
     /// # Errors
     /// [`LogError::Closed`], [`LogError::Stopped`], [`LogError::Disk`].
     pub async fn tidy(&self) -> Result<(), LogError> {
-        let (answer, done) = oneshot::channel();
-        let maintenance_commands = self.channels()?.maintenance_commands;
-        self.sent(
-            maintenance_commands
-                .send(MaintenanceCommand::Tidy { answer })
-                .await,
-        )?;
-        self.wait(done).await
+        self.maintain(MaintenanceTask::Tidy).await
     }
 
     /// Makes or changes topics, see [`Log::create_topic`](crate::Log::create_topic). New ones are in a
@@ -173,27 +167,14 @@ impl EmbeddedStorage {
     pub async fn create_topics(&self, topics: &[(Topic, TopicConfig)]) -> Result<(), LogError> {
         for (topic, config) in topics {
             let (topic, config) = (topic.clone(), config.clone());
-            self.send_to_writer(|answer| WriterCommand::CreateTopic {
-                topic,
-                config,
-                answer,
-            })
-            .await?;
+            self.call_writer(move |writer| writer.create_topic(&topic, config))
+                .await?;
         }
-        if topics
-            .iter()
-            .all(|(topic, _)| self.context.is_in_checkpoint(topic))
-        {
-            return Ok(());
+        let mut names = topics.iter().map(|(topic, _)| topic);
+        match names.all(|topic| self.context.is_in_checkpoint(topic)) {
+            true => Ok(()),
+            false => self.maintain(MaintenanceTask::Checkpoint).await,
         }
-        let (answer, done) = oneshot::channel();
-        let maintenance_commands = self.channels()?.maintenance_commands;
-        self.sent(
-            maintenance_commands
-                .send(MaintenanceCommand::Checkpoint { answer })
-                .await,
-        )?;
-        self.wait(done).await
     }
 
     /// Recounts every topic from its records at one cut and compares that with the books. Nothing is
@@ -214,7 +195,7 @@ impl EmbeddedStorage {
         topic_books(&self.context.state())
     }
 
-    /// What was lost with the journal and is in no books, until `log repair` takes note of it.
+    /// The loss with the journal that is in no books, until `log repair` takes note of it.
     #[must_use]
     pub fn unknown_loss(&self) -> Option<UnknownLoss> {
         self.context.state().unknown_loss()
@@ -245,11 +226,7 @@ impl EmbeddedStorage {
 
     /// The error of a thread that is gone.
     fn sent<T>(&self, sent: Result<(), mpsc::error::SendError<T>>) -> Result<(), LogError> {
-        sent.map_err(|_| self.gone())
-    }
-
-    fn gone(&self) -> LogError {
-        self.context.check_open().err().unwrap_or(LogError::Closed)
+        sent.or_else(|_| self.context.check_open().and(Err(LogError::Closed)))
     }
 
     async fn wait<T>(&self, done: oneshot::Receiver<Result<T, LogError>>) -> Result<T, LogError> {
@@ -263,26 +240,35 @@ impl EmbeddedStorage {
         }
     }
 
-    /// Sends a command to the writer, at once.
-    async fn send_to_writer<T>(
+    /// Has the writer make a call.
+    async fn call_writer<T: Send + 'static>(
         &self,
-        make: impl FnOnce(ReplySender<T>) -> WriterCommand,
+        act: impl FnOnce(&mut JournalWriter) -> Result<T, LogError> + Send + 'static,
     ) -> Result<T, LogError> {
-        let (answer, done) = oneshot::channel();
-        let sent = self.channels()?.writer_commands.send(make(answer));
-        self.sent(sent)?;
+        let (call, done) = call(act);
+        let writer_commands = self.channels()?.writer_commands;
+        self.sent(writer_commands.send(WriterCommand::Call(call)))?;
         self.wait(done).await
     }
 
-    async fn ask<T>(
+    /// Has the reader of a partition make a call.
+    async fn call_reader<T: Send + 'static>(
         &self,
-        which: usize,
-        request: ReadRequest,
-        done: oneshot::Receiver<Result<T, LogError>>,
+        at: &TopicPartition,
+        act: impl FnOnce(&mut SegmentReader) -> Result<T, LogError> + Send + 'static,
     ) -> Result<T, LogError> {
+        let (call, done) = call(act);
         let readers = self.channels()?.readers;
-        let reader = &readers[which % READERS];
-        self.sent(reader.send(request).await)?;
+        let which = usize::try_from(at.partition.0).unwrap_or(0) % READERS;
+        self.sent(readers[which].send(call).await)?;
+        self.wait(done).await
+    }
+
+    /// Has the maintenance thread do something.
+    async fn maintain(&self, task: MaintenanceTask) -> Result<(), LogError> {
+        let (answer, done) = oneshot::channel();
+        let maintenance_commands = self.channels()?.maintenance_commands;
+        self.sent(maintenance_commands.send((task, answer)).await)?;
         self.wait(done).await
     }
 
@@ -321,52 +307,25 @@ impl EmbeddedStorage {
         Ok(positions)
     }
 
-    fn numbers(&self, topics: &[Topic]) -> Result<Vec<u32>, LogError> {
-        let catalog = self.context.catalog();
-        let numbers = topics.iter().map(|topic| Ok(catalog.topic(topic)?.0));
-        numbers.collect()
-    }
-
     async fn read_now(&self, read: &Read) -> Result<Batch, LogError> {
-        let (source, lost) = locate(&self.context.state(), read)?;
-        match source {
-            RecordSource::Nothing(end) => Ok(Batch {
-                at: read.at.clone(),
-                records: Vec::new(),
-                next: Offset(end),
-            }),
-            RecordSource::Memory(unflushed) => from_memory(read, &unflushed, lost),
-            RecordSource::Segment { .. } => {
-                let (answer, done) = oneshot::channel();
-                let which = usize::try_from(read.at.partition.0).unwrap_or(0);
-                let read = read.clone();
-                self.ask(which, ReadRequest::Read { read, answer }, done)
-                    .await
+        match locate(&self.context, read)? {
+            Located::Batch(batch) => Ok(batch),
+            Located::Segment { .. } => {
+                let (at, read) = (&read.at, read.clone());
+                self.call_reader(at, move |reader| reader.read(&read)).await
             }
         }
     }
 
     async fn wait_for_records(&self, at: &TopicPartition, from: Offset) -> Result<(), LogError> {
         loop {
-            let appended = {
-                let state = self.context.state();
-                let found = state.find(at).and_then(|(t, p)| state.partition(t, p));
-                let Some(partition) = found else {
-                    return Err(unknown(&state, at));
-                };
-                Arc::clone(&partition.appended)
-            };
+            let appended = Arc::clone(&self.context.state().at(at)?.appended);
             let mut appended = pin!(appended.notified());
             let mut ended = pin!(self.context.ended.notified());
             // From here on no notification is missed; so what is true now is looked at once more.
             appended.as_mut().enable();
             ended.as_mut().enable();
-            let end = {
-                let state = self.context.state();
-                let found = state.find(at).and_then(|(t, p)| state.partition(t, p));
-                found.map_or(i64::MAX, |partition| partition.end)
-            };
-            if end > from.0 {
+            if self.context.state().at(at)?.end > from.0 {
                 return Ok(());
             }
             self.context.check_open()?;
@@ -416,16 +375,9 @@ impl RecordStorage for EmbeddedStorage {
     }
 
     fn offset_at<'a>(&'a self, at: &'a TopicPartition, timestamp_ms: u64) -> LogFuture<'a, Offset> {
-        Box::pin(async move {
-            let (answer, done) = oneshot::channel();
-            let which = usize::try_from(at.partition.0).unwrap_or(0);
-            let request = ReadRequest::OffsetAt {
-                at: at.clone(),
-                timestamp_ms,
-                answer,
-            };
-            self.ask(which, request, done).await
-        })
+        let partition = at.clone();
+        let find = move |reader: &mut SegmentReader| reader.offset_at(&partition, timestamp_ms);
+        Box::pin(self.call_reader(at, find))
     }
 
     fn delete_before<'a>(
@@ -434,12 +386,9 @@ impl RecordStorage for EmbeddedStorage {
         offset: Offset,
     ) -> LogFuture<'a, Offset> {
         Box::pin(async move {
-            let (answer, done) = oneshot::channel();
-            let maintenance_commands = self.channels()?.maintenance_commands;
-            let at = at.clone();
-            let command = MaintenanceCommand::DeleteBefore { at, offset, answer };
-            self.sent(maintenance_commands.send(command).await)?;
-            self.wait(done).await
+            let task = MaintenanceTask::DeleteBefore(at.clone(), offset);
+            self.maintain(task).await?;
+            Ok(Offset(self.context.state().at(at)?.start))
         })
     }
 
@@ -460,14 +409,12 @@ impl RecordStorage for EmbeddedStorage {
         topics: &'a [Topic],
     ) -> LogFuture<'a, ()> {
         Box::pin(async move {
-            let topics = self.numbers(topics)?;
+            let catalog = self.context.catalog();
+            let numbers = topics.iter().map(|topic| Ok(catalog.topic(topic)?.0));
+            let topics = numbers.collect::<Result<_, LogError>>()?;
             let group = group.clone();
-            self.send_to_writer(|answer| WriterCommand::Register {
-                group,
-                topics,
-                answer,
-            })
-            .await
+            self.call_writer(move |writer| writer.register(group, topics))
+                .await
         })
     }
 
@@ -479,22 +426,16 @@ impl RecordStorage for EmbeddedStorage {
         Box::pin(async move {
             let catalog = self.context.catalog();
             let numbers = partitions.iter().map(|at| catalog.find(at));
-            let partitions = numbers.collect::<Result<_, _>>()?;
+            let partitions: Vec<_> = numbers.collect::<Result<_, _>>()?;
             let group = group.clone();
-            self.send_to_writer(|answer| WriterCommand::Skip {
-                group,
-                partitions,
-                answer,
-            })
-            .await
+            self.call_writer(move |writer| writer.skip(&group, &partitions))
+                .await
         })
     }
 
     fn forget_group<'a>(&'a self, group: &'a GroupName) -> LogFuture<'a, ()> {
-        Box::pin(self.send_to_writer(|answer| WriterCommand::Forget {
-            group: group.clone(),
-            answer,
-        }))
+        let group = group.clone();
+        Box::pin(self.call_writer(move |writer| writer.forget(group)))
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_core::{GroupName, Offset, Topic};
+use tidegate_core::Offset;
 use tokio::sync::{mpsc, oneshot};
 
 use super::audit::{self, TopicAudit};
@@ -17,9 +17,7 @@ use super::reader::SegmentReader;
 use super::telemetry;
 use super::writer::JournalWriter;
 use crate::error::LogError;
-use crate::port::{Batch, Read};
 use crate::record::TopicPartition;
-use crate::topic::TopicConfig;
 
 /// Bytes of writes that are gathered for one sync.
 const BATCH: usize = 4 * 1024 * 1024;
@@ -33,6 +31,21 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// Where the result of a command goes.
 pub(super) type ReplySender<T> = oneshot::Sender<Result<T, LogError>>;
 
+/// A call that a thread makes on the value that it owns; the call sends its own answer.
+pub(super) type ThreadCall<T> = Box<dyn FnOnce(&mut T) + Send>;
+
+/// A call, and where its answer arrives.
+pub(super) fn call<T, R: Send + 'static>(
+    act: impl FnOnce(&mut T) -> Result<R, LogError> + Send + 'static,
+) -> (ThreadCall<T>, oneshot::Receiver<Result<R, LogError>>) {
+    let (answer, done) = oneshot::channel();
+    let call = move |owner: &mut T| {
+        // A caller that does not wait any more finds out by reading.
+        answer.send(act(owner)).ok();
+    };
+    (Box::new(call), done)
+}
+
 /// A command to the writer; they are done in their order.
 pub(super) enum WriterCommand {
     Write {
@@ -40,25 +53,7 @@ pub(super) enum WriterCommand {
         since: Duration,
         answer: ReplySender<Vec<i64>>,
     },
-    CreateTopic {
-        topic: Topic,
-        config: TopicConfig,
-        answer: ReplySender<()>,
-    },
-    Register {
-        group: GroupName,
-        topics: Vec<u32>,
-        answer: ReplySender<()>,
-    },
-    Skip {
-        group: GroupName,
-        partitions: Vec<(u32, u32)>,
-        answer: ReplySender<()>,
-    },
-    Forget {
-        group: GroupName,
-        answer: ReplySender<()>,
-    },
+    Call(ThreadCall<JournalWriter>),
 }
 
 /// A removal that the maintenance thread wants journaled; whether it was.
@@ -67,33 +62,15 @@ pub(super) struct Removal {
     answer: ReplySender<bool>,
 }
 
-/// A command to the maintenance thread.
-pub(super) enum MaintenanceCommand {
-    DeleteBefore {
-        at: TopicPartition,
-        offset: Offset,
-        answer: ReplySender<Offset>,
-    },
-    Checkpoint {
-        answer: ReplySender<()>,
-    },
-    /// Do all that is due, and a checkpoint.
-    Tidy {
-        answer: ReplySender<()>,
-    },
-}
+/// A command to the maintenance thread, and where its result goes.
+pub(super) type MaintenanceCommand = (MaintenanceTask, ReplySender<()>);
 
-/// A request to a reader.
-pub(super) enum ReadRequest {
-    Read {
-        read: Read,
-        answer: ReplySender<Batch>,
-    },
-    OffsetAt {
-        at: TopicPartition,
-        timestamp_ms: u64,
-        answer: ReplySender<Offset>,
-    },
+/// Something that the maintenance thread does when asked.
+pub(super) enum MaintenanceTask {
+    DeleteBefore(TopicPartition, Offset),
+    Checkpoint,
+    /// Do all that is due, and a checkpoint.
+    Tidy,
 }
 
 /// Writes until nobody is left who could ask, then until the maintenance thread has ended.
@@ -154,61 +131,27 @@ fn handle_writer(
     first: WriterCommand,
     writer_commands: &mut mpsc::UnboundedReceiver<WriterCommand>,
 ) {
+    let (mut batch, mut answers, mut bytes) = (Vec::new(), Vec::new(), 0);
     let mut next = Some(first);
-    while let Some(command) = next.take() {
-        let mut batch = Vec::new();
-        let mut answers = Vec::new();
-        let mut bytes = 0;
-        let mut command = Some(command);
-        while let Some(WriterCommand::Write {
-            pending,
-            since,
-            answer,
-        }) = command
-        {
-            bytes += pending.bytes.len();
-            batch.push(pending);
-            answers.push((since, answer));
-            command = None;
-            if bytes < BATCH {
-                command = writer_commands.try_recv().ok();
-            }
-        }
-        if !batch.is_empty() {
-            write(writer, batch, answers, bytes);
-        }
-        match command {
-            Some(WriterCommand::Write { .. }) | None => {}
-            Some(WriterCommand::CreateTopic {
-                topic,
-                config,
-                answer,
-            }) => {
-                answer.send(writer.create_topic(&topic, config)).ok();
-            }
-            Some(WriterCommand::Register {
-                group,
-                topics,
-                answer,
-            }) => {
-                answer.send(register(writer, group, topics)).ok();
-            }
-            Some(WriterCommand::Skip {
-                group,
-                partitions,
-                answer,
-            }) => {
-                answer.send(writer.skip(&group, &partitions)).ok();
-            }
-            Some(WriterCommand::Forget { group, answer }) => {
-                let is_there = writer.context.state().groups.contains_key(&group);
-                let done = match is_there {
-                    true => writer.change(&[LogChange::Forget { group }]),
-                    false => Ok(()),
-                };
-                answer.send(done).ok();
-            }
-        }
+    while let Some(WriterCommand::Write {
+        pending,
+        since,
+        answer,
+    }) = next
+    {
+        bytes += pending.bytes.len();
+        batch.push(pending);
+        answers.push((since, answer));
+        next = match bytes < BATCH {
+            true => writer_commands.try_recv().ok(),
+            false => None,
+        };
+    }
+    if !batch.is_empty() {
+        write(writer, batch, answers, bytes);
+    }
+    if let Some(WriterCommand::Call(call)) = next {
+        call(writer);
     }
 }
 
@@ -233,41 +176,29 @@ fn write(
     }
 }
 
-fn register(
-    writer: &mut JournalWriter,
-    group: GroupName,
-    topics: Vec<u32>,
-) -> Result<(), LogError> {
-    let is_there = {
-        let state = writer.context.state();
-        let known = state.groups.get(&group);
-        known.is_some_and(|known| topics.iter().all(|topic| known.contains_key(topic)))
-    };
-    match is_there {
-        true => Ok(()),
-        false => writer.change(&[LogChange::Register { group, topics }]),
-    }
-}
-
 /// Keeps the directory until the writer has nothing left to do, then leaves a last checkpoint.
 pub(super) async fn run_maintenance(
-    mut maintenance: Maintenance,
-    mut maintenance_commands: mpsc::Receiver<MaintenanceCommand>,
+    maintenance: Maintenance,
+    mut commands: mpsc::Receiver<MaintenanceCommand>,
     removals: mpsc::Sender<Removal>,
     mut drained: oneshot::Receiver<()>,
     lock: Locks,
 ) {
     let context = Arc::clone(&maintenance.context);
+    let mut thread = MaintenanceThread {
+        maintenance,
+        removals,
+    };
     let mut is_asked = true;
     loop {
         if !context.status().is(RefusalReason::Stopped) {
-            let done = maintain(&mut maintenance, &removals).await;
+            let done = thread.maintain().await;
             note_disk_space(&context, done);
         }
         tokio::select! {
             biased;
-            command = maintenance_commands.recv(), if is_asked => match command {
-                Some(command) => handle_maintenance(&mut maintenance, command, &removals).await,
+            command = commands.recv(), if is_asked => match command {
+                Some(command) => thread.handle(command).await,
                 None => is_asked = false,
             },
             _ = &mut drained => break,
@@ -276,8 +207,8 @@ pub(super) async fn run_maintenance(
         }
     }
     if !context.status().is(RefusalReason::Stopped) {
-        let done = maintenance.checkpoint();
-        maintenance.write_open_indexes();
+        let done = thread.maintenance.checkpoint();
+        thread.maintenance.write_open_indexes();
         note_disk_space(&context, done);
     }
     drop(lock);
@@ -310,191 +241,141 @@ fn note_disk_space(context: &EmbeddedContext, done: Result<(), LogError>) {
     context.wake_writer.notify_one();
 }
 
-/// Does what is due, and on a disk without room what makes some. What the start found comes first: until it
-/// is written down nothing more can be taken out, and only files go whose removal is in the journal already.
-async fn maintain(
-    maintenance: &mut Maintenance,
-    removals: &mpsc::Sender<Removal>,
-) -> Result<(), LogError> {
-    let is_recovery_pending = maintenance
-        .context
-        .status()
-        .is(RefusalReason::RecoveryPending);
-    if is_recovery_pending {
-        maintenance.remove_now();
-        checkpoint(maintenance)?;
-    }
-    let is_refused = {
-        let status = maintenance.context.status();
-        status.is(RefusalReason::Full) || status.is(RefusalReason::Unwritten)
-    };
-    if is_refused {
-        make_room(maintenance, removals).await?;
-    }
-    match do_due_work(maintenance, removals).await {
-        Err(error) if files::is_full(&error) && !is_refused => {
-            make_room(maintenance, removals).await?;
-        }
-        done => done?,
-    }
-    maintenance.check_journal()
+/// The maintenance thread: its work, and the channel to the writer, which journals removals.
+struct MaintenanceThread {
+    maintenance: Maintenance,
+    removals: mpsc::Sender<Removal>,
 }
 
-/// Makes room on a disk that has none. Removals come first: they need only what the journal has
-/// kept for them. Everything else needs room itself.
-async fn make_room(
-    maintenance: &mut Maintenance,
-    removals: &mpsc::Sender<Removal>,
-) -> Result<(), LogError> {
-    let removed = apply_retention(maintenance, removals, true).await;
-    maintenance.remove_now();
-    checkpoint(maintenance).and(removed)
-}
-
-/// Writes a checkpoint, and gives up for it what is only kept for later.
-fn checkpoint(maintenance: &mut Maintenance) -> Result<(), LogError> {
-    match maintenance.checkpoint() {
-        Err(error) if files::is_full(&error) => {
-            maintenance.give_up_files();
-            maintenance.checkpoint()
+impl MaintenanceThread {
+    /// Does what is due, and on a disk without room what makes some. The result of the start comes first: until
+    /// it is saved nothing more can be taken out, and only files go whose removal is in the journal already.
+    async fn maintain(&mut self) -> Result<(), LogError> {
+        let context = Arc::clone(&self.maintenance.context);
+        if context.status().is(RefusalReason::RecoveryPending) {
+            self.maintenance.remove_now();
+            self.checkpoint()?;
         }
-        done => done,
-    }
-}
-
-/// Has everything removed that is past its retention.
-async fn apply_retention(
-    maintenance: &mut Maintenance,
-    removals: &mpsc::Sender<Removal>,
-    is_full: bool,
-) -> Result<(), LogError> {
-    while let Some(change) = maintenance.retention(is_full)? {
-        if !remove(removals, change).await? {
-            break;
+        let reasons = [RefusalReason::Full, RefusalReason::Unwritten];
+        let is_refused = reasons.iter().any(|reason| context.status().is(*reason));
+        if is_refused {
+            self.make_room().await?;
         }
+        match self.do_due_work().await {
+            Err(error) if files::is_full(&error) && !is_refused => self.make_room().await?,
+            done => done?,
+        }
+        self.maintenance.check_journal()
     }
-    Ok(())
-}
 
-/// Does what is due. What may go goes first: it needs not be written anywhere else.
-async fn do_due_work(
-    maintenance: &mut Maintenance,
-    removals: &mpsc::Sender<Removal>,
-) -> Result<(), LogError> {
-    apply_retention(maintenance, removals, false).await?;
-    let unflushed = maintenance.context.state().unflushed_bytes;
-    if unflushed > maintenance.context.config.cache_size {
-        maintenance.fill(false)?;
-        // Many partitions with little each take as much memory as one with much.
-        let left = maintenance.context.state().unflushed_bytes;
-        if left > maintenance.context.config.cache_size {
-            maintenance.fill(true)?;
+    /// Makes room on a disk that has none. Removals come first: they need only what the journal has
+    /// kept for them. Everything else needs room itself.
+    async fn make_room(&mut self) -> Result<(), LogError> {
+        let removed = self.apply_retention(true).await;
+        self.maintenance.remove_now();
+        self.checkpoint().and(removed)
+    }
+
+    /// Writes a checkpoint, and gives up for it what is only kept for later.
+    fn checkpoint(&mut self) -> Result<(), LogError> {
+        match self.maintenance.checkpoint() {
+            Err(error) if files::is_full(&error) => {
+                self.maintenance.give_up_files();
+                self.maintenance.checkpoint()
+            }
+            done => done,
         }
     }
-    if maintenance.is_checkpoint_due() {
-        maintenance.checkpoint()?;
-    }
-    maintenance.make_spare()?;
-    // By now more of it is in segments.
-    apply_retention(maintenance, removals, false).await?;
-    if let Some(change) = maintenance.compaction()? {
-        remove(removals, change).await?;
-    }
-    let is_garbage = !maintenance.context.state().garbage.is_empty();
-    if is_garbage && maintenance.context.status().pins == 0 {
-        // Files go once a manifest does not speak of them any more.
-        maintenance.checkpoint()?;
-    }
-    Ok(())
-}
 
-/// Has a removal journaled; false if it is not right any more.
-async fn remove(removals: &mpsc::Sender<Removal>, change: LogChange) -> Result<bool, LogError> {
-    let (answer, done) = oneshot::channel();
-    let sent = removals.send(Removal { change, answer }).await;
-    match sent {
-        Ok(()) => done.await.unwrap_or(Err(LogError::Closed)),
-        Err(_) => Err(LogError::Closed),
+    /// Has everything removed that is past its retention.
+    async fn apply_retention(&mut self, is_full: bool) -> Result<(), LogError> {
+        while let Some(change) = self.maintenance.retention(is_full)? {
+            if !self.remove(change).await? {
+                break;
+            }
+        }
+        Ok(())
     }
-}
 
-async fn handle_maintenance(
-    maintenance: &mut Maintenance,
-    command: MaintenanceCommand,
-    removals: &mpsc::Sender<Removal>,
-) {
-    match command {
-        MaintenanceCommand::DeleteBefore { at, offset, answer } => {
-            let done = delete_before(maintenance, &at, offset, removals).await;
-            stop_if_broken(&maintenance.context, done.as_ref().err());
-            answer.send(done).ok();
+    /// Does what is due. Retention goes first: removed records need not be written anywhere else.
+    async fn do_due_work(&mut self) -> Result<(), LogError> {
+        let context = Arc::clone(&self.maintenance.context);
+        let is_cache_full = || context.state().unflushed_bytes > context.config.cache_size;
+        self.apply_retention(false).await?;
+        if is_cache_full() {
+            self.maintenance.fill(false)?;
+            // Many partitions with little each take as much memory as one with much.
+            if is_cache_full() {
+                self.maintenance.fill(true)?;
+            }
         }
-        MaintenanceCommand::Checkpoint { answer } => {
-            let done = checkpoint(maintenance);
-            stop_if_broken(&maintenance.context, done.as_ref().err());
-            answer.send(done).ok();
+        if self.maintenance.is_checkpoint_due() {
+            self.maintenance.checkpoint()?;
         }
-        MaintenanceCommand::Tidy { answer } => {
-            let done = match maintenance.context.check_running() {
-                Ok(()) => maintain(maintenance, removals).await,
-                Err(stopped) => Err(stopped),
-            };
-            let done = done.and_then(|()| maintenance.checkpoint());
-            stop_if_broken(&maintenance.context, done.as_ref().err());
-            answer.send(done).ok();
+        self.maintenance.make_spare()?;
+        // By now more of it is in segments.
+        self.apply_retention(false).await?;
+        if let Some(change) = self.maintenance.compaction()? {
+            self.remove(change).await?;
+        }
+        let is_garbage = !context.state().garbage.is_empty();
+        if is_garbage && context.status().pins == 0 {
+            // Files go once a manifest does not speak of them any more.
+            self.maintenance.checkpoint()?;
+        }
+        Ok(())
+    }
+
+    /// Has a removal journaled; false if it is not right any more.
+    async fn remove(&mut self, change: LogChange) -> Result<bool, LogError> {
+        let (answer, done) = oneshot::channel();
+        match self.removals.send(Removal { change, answer }).await {
+            Ok(()) => done.await.unwrap_or(Err(LogError::Closed)),
+            Err(_) => Err(LogError::Closed),
         }
     }
-}
 
-/// A disk that fails at a command stops the log as at any other time; a full one does not.
-fn stop_if_broken(context: &EmbeddedContext, error: Option<&LogError>) {
-    if let Some(error) = error
-        && matches!(error, LogError::Disk { .. })
-        && !files::is_full(error)
-    {
-        context.stop(error);
-    }
-}
-
-async fn delete_before(
-    maintenance: &mut Maintenance,
-    at: &TopicPartition,
-    offset: Offset,
-    removals: &mpsc::Sender<Removal>,
-) -> Result<Offset, LogError> {
-    maintenance.context.check_running()?;
-    // A group that registers meanwhile makes the first try stale; then less goes.
-    while let Some(change) = maintenance.delete_before(at, offset.0)? {
-        if remove(removals, change).await? {
-            break;
+    /// A disk that fails at a command stops the log as at any other time; a full one does not.
+    async fn handle(&mut self, (task, answer): MaintenanceCommand) {
+        let done = self.run(task).await;
+        if let Err(error) = &done
+            && matches!(error, LogError::Disk { .. })
+            && !files::is_full(error)
+        {
+            self.maintenance.context.stop(error);
         }
+        answer.send(done).ok();
     }
-    let state = maintenance.context.state();
-    let found = state.find(at).and_then(|(t, p)| state.partition(t, p));
-    match found {
-        Some(partition) => Ok(Offset(partition.start)),
-        None => Err(super::reader::unknown(&state, at)),
+
+    async fn run(&mut self, task: MaintenanceTask) -> Result<(), LogError> {
+        match task {
+            MaintenanceTask::DeleteBefore(at, offset) => {
+                self.maintenance.context.check_running()?;
+                // A group that registers meanwhile makes the first try stale; then less goes.
+                while let Some(change) = self.maintenance.delete_before(&at, offset.0)? {
+                    if self.remove(change).await? {
+                        break;
+                    }
+                }
+                Ok(())
+            }
+            MaintenanceTask::Checkpoint => self.checkpoint(),
+            MaintenanceTask::Tidy => {
+                self.maintenance.context.check_running()?;
+                self.maintain().await?;
+                self.maintenance.checkpoint()
+            }
+        }
     }
 }
 
 /// Reads until nobody asks any more.
 pub(super) async fn run_reader(
     mut reader: SegmentReader,
-    mut requests: mpsc::Receiver<ReadRequest>,
+    mut calls: mpsc::Receiver<ThreadCall<SegmentReader>>,
 ) {
-    while let Some(request) = requests.recv().await {
-        match request {
-            ReadRequest::Read { read, answer } => {
-                answer.send(reader.read(&read)).ok();
-            }
-            ReadRequest::OffsetAt {
-                at,
-                timestamp_ms,
-                answer,
-            } => {
-                answer.send(reader.offset_at(&at, timestamp_ms)).ok();
-            }
-        }
+    while let Some(call) = calls.recv().await {
+        call(&mut reader);
     }
 }
 

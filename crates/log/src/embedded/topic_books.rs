@@ -8,7 +8,6 @@ use super::state::LogState;
 
 /// The books of one component: a topic, or a group on a topic.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct TopicBooks {
     /// The topic.
     pub topic: Topic,

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tidegate_core::{GroupName, Topic};
 
-use super::change::{LogChange, PartitionEnd, put_ends};
+use super::change::{LogChange, PartitionEnd, PartitionKey, put_ends};
 use super::context::{EmbeddedContext, RefusalReason};
 use super::files;
 use super::group;
@@ -22,7 +22,7 @@ use super::journal::{Journal, Use};
 use super::pending::PendingWrite;
 use super::secret::LogSecret;
 use super::state::{JournalPlace, LogState};
-use super::tally;
+use super::tally::PartitionSnapshot;
 use super::telemetry;
 use crate::commit_order;
 use crate::error::LogError;
@@ -38,7 +38,7 @@ pub(super) struct JournalWriter {
     cluster: String,
     secret: LogSecret,
     /// The partitions that were written to recently, the last one behind the others.
-    recent_partitions: VecDeque<(u32, u32)>,
+    recent_partitions: VecDeque<PartitionKey>,
     /// Whether the last write found no room, or the last append was refused for want of it.
     is_refusing: bool,
 }
@@ -55,8 +55,8 @@ impl JournalWriter {
     pub(super) fn new(context: Arc<EmbeddedContext>, journal: Journal, write: u64) -> Self {
         let (cluster, secret, recent_partitions) = {
             let state = context.state();
-            let unflushed = state.all().filter(|(.., p)| !p.unflushed.is_empty());
-            let recent_partitions = unflushed.map(|(topic, number, _)| (topic, number));
+            let unflushed = state.all().filter(|(_, p)| !p.unflushed.is_empty());
+            let recent_partitions = unflushed.map(|(at, _)| at);
             (
                 state.cluster.clone(),
                 state.secret,
@@ -103,12 +103,12 @@ impl JournalWriter {
                     }
                     let is_first = framed.is_empty();
                     let bases = pending.place(self.secret, &self.cluster, |chunk| {
-                        let at = (chunk.topic, chunk.partition);
+                        let at = chunk.at;
                         note(&mut self.recent_partitions, at);
                         next.offsets_assigned += chunk.span();
                         let end = next.ends.entry(at).or_insert_with(|| {
                             let state = self.context.state();
-                            state.partition(at.0, at.1).map_or(0, |p| p.end)
+                            state.partition(at).map_or(0, |p| p.end)
                         });
                         let base = *end;
                         *end = end.saturating_add_unsigned(chunk.span());
@@ -158,9 +158,8 @@ impl JournalWriter {
         }
         let state = self.context.state();
         let ends = self.recent_partitions.iter().map(|at| {
-            let known = || state.partition(at.0, at.1).map_or(0, |p| p.end);
-            let end = next.ends.get(at).copied().unwrap_or_else(known);
-            (at.0, at.1, end)
+            let known = || state.partition(*at).map_or(0, |p| p.end);
+            (*at, next.ends.get(at).copied().unwrap_or_else(known))
         });
         ends.collect()
     }
@@ -197,27 +196,43 @@ impl JournalWriter {
         Ok(())
     }
 
+    /// Registers a group that reads these topics; one that is known to read them stays as it is.
+    pub(super) fn register(&mut self, group: GroupName, topics: Vec<u32>) -> Result<(), LogError> {
+        let reads = |known: &BTreeMap<u32, _>| topics.iter().all(|topic| known.contains_key(topic));
+        let is_there = self.context.state().groups.get(&group).is_some_and(reads);
+        match is_there {
+            true => Ok(()),
+            false => self.change(&[LogChange::Register { group, topics }]),
+        }
+    }
+
+    /// Forgets a group, if it is there.
+    pub(super) fn forget(&mut self, group: GroupName) -> Result<(), LogError> {
+        let is_there = self.context.state().groups.contains_key(&group);
+        match is_there {
+            true => self.change(&[LogChange::Forget { group }]),
+            false => Ok(()),
+        }
+    }
+
     /// Lets a group begin behind all that these partitions hold, those of which it has committed
     /// nothing; what it never had of them is said along with it.
     pub(super) fn skip(
         &mut self,
         group: &GroupName,
-        partitions: &[(u32, u32)],
+        partitions: &[PartitionKey],
     ) -> Result<(), LogError> {
         let mut changes = Vec::new();
-        for (topic, partition) in partitions {
-            let Some(held) =
-                tally::PartitionSnapshot::of(&self.context, group, (*topic, *partition))
-            else {
-                continue;
-            };
-            changes.push(LogChange::Skip {
-                group: group.clone(),
-                topic: *topic,
-                partition: *partition,
-                next: held.end,
-                before: held.postings(&self.context)?,
-            });
+        for at in partitions {
+            let held = PartitionSnapshot::before_group(&self.context.state(), group, *at);
+            if let Some(held) = held {
+                changes.push(LogChange::Skip {
+                    group: group.clone(),
+                    at: *at,
+                    next: held.end,
+                    before: held.postings(&self.context)?,
+                });
+            }
         }
         match changes.is_empty() {
             true => Ok(()),
@@ -230,21 +245,11 @@ impl JournalWriter {
         let is_stale = {
             let state = self.context.state();
             match &change {
-                LogChange::Start {
-                    topic,
-                    partition,
-                    start,
-                    ..
-                } => {
-                    let now = state.partition(*topic, *partition).map_or(0, |p| p.start);
-                    *start <= now || *start > state.needed_from(*topic, *partition)
+                LogChange::Start { at, start, .. } => {
+                    let now = state.partition(*at).map_or(0, |p| p.start);
+                    *start <= now || *start > state.needed_from(*at)
                 }
-                LogChange::Switch {
-                    topic,
-                    partition,
-                    end,
-                    ..
-                } => *end > state.needed_from(*topic, *partition),
+                LogChange::Switch { at, end, .. } => *end > state.needed_from(*at),
                 LogChange::Chunk { .. }
                 | LogChange::Offset { .. }
                 | LogChange::Topic { .. }
@@ -299,11 +304,7 @@ impl JournalWriter {
         if let Some(why) = self.context.status().why(RefusalReason::Full)
             && !pending.chunks.is_empty()
         {
-            return Err(LogError::Disk {
-                doing: "write segments in",
-                path: config.dir.clone(),
-                source: io::Error::new(io::ErrorKind::StorageFull, why.clone()),
-            });
+            return Err(self.context.no_space("write segments in", why.clone()));
         }
         let limit = if !pending.tickets.is_empty() {
             config.max_size.saturating_add(config.reserve)
@@ -395,10 +396,8 @@ impl JournalWriter {
             // We wrote it ourselves a moment ago: whatever does not read back is a mistake of ours.
             let changes = changes.expect("a group that was just written reads back");
             for change in &changes {
-                if let LogChange::Chunk {
-                    topic, partition, ..
-                } = change
-                    && let Some(partition) = state.partition(*topic, *partition)
+                if let LogChange::Chunk { at, .. } = change
+                    && let Some(partition) = state.partition(*at)
                 {
                     to_wake.push(Arc::clone(&partition.appended));
                 }
@@ -446,7 +445,7 @@ impl JournalWriter {
 const MAX_RECENT_PARTITIONS: usize = 32;
 
 /// Takes note that a partition is written to.
-fn note(recent_partitions: &mut VecDeque<(u32, u32)>, at: (u32, u32)) {
+fn note(recent_partitions: &mut VecDeque<PartitionKey>, at: PartitionKey) {
     if recent_partitions.back() == Some(&at) {
         return;
     }
@@ -458,7 +457,7 @@ fn note(recent_partitions: &mut VecDeque<(u32, u32)>, at: (u32, u32)) {
     recent_partitions.push_back(at);
 }
 
-/// What the next groups follow.
+/// The state that the next groups follow.
 struct Next {
     secret: LogSecret,
     sequence: u64,
@@ -468,7 +467,7 @@ struct Next {
     /// Offsets that all partitions together have given.
     offsets_assigned: u64,
     /// The ends of partitions that were written to in this batch.
-    ends: BTreeMap<(u32, u32), i64>,
+    ends: BTreeMap<PartitionKey, i64>,
 }
 
 impl Next {

@@ -12,15 +12,22 @@ use crate::port::{Log, Read};
 use crate::record::{StoredRecord, TopicPartition};
 
 /// The groups of which the log itself knows that they read a topic, whether or not they have committed
-/// anything, and where each began, by partition; where that is not known, at the first record.
-pub(super) type Readers = BTreeMap<(Topic, GroupName), Vec<Offset>>;
+/// anything.
+pub(super) type Readers = BTreeMap<(Topic, GroupName), TopicReader>;
+
+/// A group that reads a topic.
+#[derive(Debug, Clone, Default)]
+pub(super) struct TopicReader {
+    /// Where it began, by partition; at the first record where that is not known.
+    pub(super) begins: Vec<Offset>,
+    /// Its postings, as far as the log itself keeps them.
+    pub(super) posted: Books,
+}
 
 /// Who tells where a group began to read a topic.
 #[derive(Debug)]
 pub(super) struct Begins<'a> {
     pub(super) readers: Readers,
-    /// What the groups have posted, as far as the log itself keeps that.
-    pub(super) posted: BTreeMap<(Topic, GroupName), Books>,
     /// On Kafka the books of a group say where they begin: what lies before was never in them.
     #[cfg_attr(
         not(feature = "kafka"),
@@ -33,12 +40,10 @@ impl Begins<'_> {
     /// The places that a group has put events in that were born when this one was, the least finished
     /// first; where that is unknown, what it passed is delivered.
     fn places(&self, group: &GroupName, topic: &Topic, id: EventId) -> Vec<Place> {
-        let posted = self.posted.get(&(topic.clone(), group.clone()));
-        let found = posted.map(|books| settled(books, id)).unwrap_or_default();
-        match found.is_empty() {
-            true => vec![Place::Delivered],
-            false => found,
-        }
+        let known = self.readers.get(&(topic.clone(), group.clone()));
+        let found = known.map(|reader| settled(&reader.posted, id));
+        let found = found.filter(|places| !places.is_empty());
+        found.unwrap_or_else(|| vec![Place::Delivered])
     }
 
     /// Where a group began to read a partition; none if it is unknown that it reads it.
@@ -54,7 +59,7 @@ impl Begins<'_> {
         }
         let known = self.readers.get(&(at.topic.clone(), group.clone()));
         let index = usize::try_from(at.partition.0).unwrap_or(usize::MAX);
-        Ok(known.map(|begins| begins.get(index).copied().unwrap_or(Offset(0))))
+        Ok(known.map(|reader| reader.begins.get(index).copied().unwrap_or(Offset(0))))
     }
 }
 
@@ -117,7 +122,7 @@ pub(super) async fn find(
     Ok(waiting_last(sightings))
 }
 
-/// What became of one record: a sighting per group that is past it or before it, or one for the
+/// The locations of one record: one per group that is past it or before it, or one for the
 /// topic where no group has committed anything.
 async fn seen(
     log: &dyn Log,

@@ -5,7 +5,7 @@ use tidegate_core::books::{
     Audited, Books, Bucket, ComponentAccount, ComponentKind, Place, Tally, difference,
 };
 
-use super::{LogScope, account_name};
+use super::{LogScope, account, account_name};
 use crate::error::LogError;
 use crate::kafka::{GroupBooks, KafkaLog, PartitionRecount, recount_group};
 use crate::port::{Committed, Log, Read};
@@ -13,7 +13,7 @@ use crate::record::TopicPartition;
 use crate::topic::{PartitionDescription, TopicDescription};
 
 /// The books of the groups on these topics of Kafka: what each has settled since its books began,
-/// and what it has still to read. What waits is counted by offsets from the first record on, so that it is
+/// and what it has still to read. Waiting records are counted by offsets from the first one on, which is
 /// an upper bound: the ends of transactions and what compaction removed are offsets without a record.
 pub(super) async fn of_kafka(
     log: &KafkaLog,
@@ -35,31 +35,20 @@ pub(super) async fn of_kafka(
             }
             is_read = true;
             let kept = log.books(group, &partitions).await?;
-            let (name, kind) = account_name(topic, Some(group));
             let next = |index: usize| committed.get(index)?.as_ref().map(|done| done.next);
             let waits = waiting(log, &described, next).await?;
-            let account = kept_by(&waits, &committed, &kept).account();
-            components.push(ComponentAccount {
-                name,
-                kind,
-                account,
-            });
+            let books = kept_by(&waits, &committed, &kept);
+            components.push(account(topic, Some(group), &books));
         }
         if !is_read {
-            let (name, kind) = account_name(topic, None);
             let waits = waiting(log, &described, |_| None).await?;
-            let account = unread(&waits).account();
-            components.push(ComponentAccount {
-                name,
-                kind,
-                account,
-            });
+            components.push(account(topic, None, &unread(&waits)));
         }
     }
     Ok(components)
 }
 
-/// What waits in each partition of a topic: from the first record at or behind what is committed, or
+/// The offsets that wait in each partition of a topic: from the first record at or behind what is committed, or
 /// without that behind the start, up to the end.
 async fn waiting(
     log: &KafkaLog,
@@ -188,20 +177,13 @@ fn compare(
         unverifiable += kept.earlier;
         let settled = span(number, kept.base, counted.committed);
         let count = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
-        add(
-            &mut books,
-            settled,
-            Place::Delivered,
-            count(kept.count),
-            kept.id_sum,
-        );
-        add(
-            &mut recount,
-            settled,
-            Place::Delivered,
-            count(counted.count),
-            counted.id_sum,
-        );
+        let sides = [
+            (&mut books, kept.count, kept.id_sum),
+            (&mut recount, counted.count, counted.id_sum),
+        ];
+        for (side, found, id_sum) in sides {
+            add(side, settled, Place::Delivered, count(found), id_sum);
+        }
     }
     let missing = difference(&books, &recount);
     Audited::new(name, kind, &books, &recount, missing).unverifiable(unverifiable)
@@ -217,7 +199,7 @@ fn unread(waits: &[PartitionDescription]) -> Books {
     books
 }
 
-/// What lies from an offset up to the end waits.
+/// The offsets from one up to the end wait.
 fn wait(books: &mut Books, partition: i32, from: Offset, end: Offset) {
     let queued = (end.0 - from.0).max(0);
     let bucket = span(partition, from, end);
@@ -251,7 +233,7 @@ mod tests {
 
     const ID: u128 = 0x019a_8f3e_5c00_7abc_8def_0123_4567_89ab;
 
-    /// What waits in a partition that ends at 12.
+    /// The offsets that wait in a partition that ends at 12.
     fn waits(number: i32, from: i64) -> PartitionDescription {
         PartitionDescription {
             partition: Partition(number),

@@ -42,7 +42,7 @@ pub(super) async fn watch(opened: &OpenLog, clock: &dyn Clock) {
     }
 }
 
-/// What can be read, and why the rest cannot: one partition that is not readable says nothing about the
+/// The lags that can be read, and why the rest cannot: one partition that is not readable says nothing about the
 /// others.
 pub(super) async fn look(
     log: &dyn Log,
@@ -81,7 +81,8 @@ pub(super) async fn look(
                 }
             };
             let known = readers.get(&(topic.clone(), group.clone()));
-            let reads = positions(&described, &committed, known.map(Vec::as_slice));
+            let begins = known.map(|reader| &reader.begins[..]);
+            let reads = positions(&described, &committed, begins);
             for (at, next) in partitions.iter().zip(reads) {
                 match lag(log, clock, &described, at, next).await {
                     Ok(lag) => lags.push((group.clone(), at.clone(), lag)),
@@ -155,7 +156,7 @@ async fn lag(
             }
             batch => batch?,
         };
-        // What lies in front of the first record is no record: the end of a transaction, for instance.
+        // Offsets in front of the first record hold no record: the end of a transaction, for instance.
         // Behind it such holes are counted.
         records = 0;
         if let Some(oldest) = batch.records.first() {
@@ -237,7 +238,7 @@ mod tests {
             metadata: String::new(),
         });
         let begins = [Offset(4), Offset(6)];
-        // What it has committed, where it is known to have begun; where it stands.
+        // The committed offsets, where the group is known to have begun; where it stands.
         for (committed, begins, expected) in [
             ([None, None], None, vec![]),
             ([None, None], Some(&begins[..]), vec![4, 6]),

@@ -13,7 +13,7 @@ use super::play::play;
 use crate::error::LogError;
 use crate::record::TopicPartition;
 
-/// What happened, in its order; a number is that of a commit.
+/// The events in their order; a number is that of a commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fact {
     Taking(u64),
@@ -174,7 +174,7 @@ impl Scene {
     }
 }
 
-/// What is asked about a history: when something was, as its place in the order.
+/// A question about a history: when something was, as its place in the order.
 struct Facts(Vec<Fact>);
 
 impl Facts {

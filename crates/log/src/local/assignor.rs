@@ -9,7 +9,7 @@ use crate::record::TopicPartition;
 
 /// Spreads partitions over the members that read their topics.
 ///
-/// What somebody has stays there unless moving it makes the shares more even, because every move
+/// A partition stays with its owner unless moving it makes the shares more even, because every move
 /// repeats records. The rest goes to the member that has least, the member of longest standing first. In
 /// the end no single move would make the shares more even; where all members read the same topics,
 /// no two shares differ by more than one. A partition whose topic nobody reads is not in the answer.
@@ -30,7 +30,7 @@ pub(super) fn assign_sticky<'a>(
             None => free.push(at),
         }
     }
-    // What is free is moved first when shares are evened out: it costs nothing.
+    // Free partitions are moved first when shares are evened out: it costs nothing.
     let mut order = free.clone();
     order.extend(target.keys());
     for at in free {

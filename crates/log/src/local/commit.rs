@@ -1,4 +1,4 @@
-//! What may be committed, and how a commit is carried through.
+//! The check of a commit, and how it is carried through.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -13,7 +13,7 @@ use super::group::{CommitNumber, MemberId};
 use super::log::Inner;
 use super::members::GroupMembers;
 use super::reader::existing;
-use super::storage::{GroupOffset, RecordStorage, Write};
+use super::storage::{GroupOffset, Write};
 use crate::commit_order::{self, CommitTicket, CommitTickets};
 use crate::error::LogError;
 use crate::port::{Append, Committed, OffsetCommit, RecordPosition};
@@ -25,23 +25,20 @@ type Writing = Pin<Box<dyn Future<Output = Answer> + Send>>;
 /// Says why these offsets may not be committed, in the order of the call.
 pub(super) fn check(
     members: &GroupMembers,
-    name: &GroupName,
     member: MemberId,
     offsets: &[OffsetCommit],
-    storage: &dyn RecordStorage,
 ) -> Result<(), LogError> {
     let mut highest: BTreeMap<&TopicPartition, Offset> = BTreeMap::new();
     for offset in offsets {
         let at = || offset.at.clone();
-        let there = existing(storage, &offset.at)?;
+        let there = existing(&*members.storage, &offset.at)?;
         if !members.group.owns(member, &offset.at, offset.fence) {
             return Err(LogError::Fenced { at: at() });
         }
         offset.check_metadata()?;
-        // What is under way will be committed before this one, or not at all.
-        let done = storage
-            .committed(name, &offset.at)
-            .map(|committed| committed.next);
+        // A commit under way will be done before this one, or not at all.
+        let done = members.storage.committed(&members.name, &offset.at);
+        let done = done.map(|committed| committed.next);
         let under_way = members.group.highest_under_way(&offset.at);
         let here = highest.get(&offset.at).copied();
         if let Some(committed) = done.max(under_way).max(here)
@@ -118,7 +115,7 @@ fn begin(
     let mut state = inner.state();
     let number = state.next_commit_number();
     let members = state.members(name)?;
-    members.tick(name, &*storage, inner.clock.elapsed());
+    members.tick(inner.clock.elapsed());
     // Records alone need no partition, but a member that is gone writes nothing.
     if offsets.is_empty() && members.group.is_replaced(member) {
         return Err(LogError::Closed);
@@ -126,7 +123,7 @@ fn begin(
     if members.member_state(member).is_err() {
         return Err(LogError::Closed);
     }
-    check(members, name, member, &offsets, &*storage)?;
+    check(members, member, &offsets)?;
     tickets.check()?;
     let held = tickets.to_vec();
     let partitions: Vec<TopicPartition> = offsets.iter().map(|offset| offset.at.clone()).collect();
@@ -181,7 +178,7 @@ fn end(inner: &Inner, name: &GroupName, partitions: &[TopicPartition], number: C
     }
     if has_waited {
         let outcome = members.group.reassign(inner.clock.elapsed());
-        members.apply(outcome, name, &*inner.storage);
+        members.apply(outcome);
     }
     members.commit_ended.notify_waiters();
 }

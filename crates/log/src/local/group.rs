@@ -45,7 +45,7 @@ pub(super) struct Subscription {
 struct Member {
     subscription: Subscription,
     status: MemberStatus,
-    /// What it knows of, which may be older than what is so.
+    /// The assignments that it knows of, which may be older than the present ones.
     known: BTreeMap<TopicPartition, KnownAssignment>,
     /// Whether what it knows may differ from what is so.
     has_events: bool,
@@ -211,11 +211,7 @@ impl Group {
             }
         }
         for (at, member) in self.target() {
-            let owner = self
-                .ownerships
-                .get(&at)
-                .and_then(|ownership| ownership.owner);
-            if owner.is_some_and(|owner| owner.member != member) {
+            if self.owner(&at).is_some_and(|owner| owner.member != member) {
                 self.revoke(&at, now, &mut outcome);
             }
             let Some(ownership) = self.ownerships.get_mut(&at) else {
@@ -239,10 +235,7 @@ impl Group {
 
     /// When time alone changes something.
     pub(super) fn next_deadline(&self) -> Option<Duration> {
-        let owners = self
-            .ownerships
-            .values()
-            .filter_map(|ownership| ownership.owner);
+        let owners = self.ownerships.values().filter_map(|o| o.owner);
         owners.filter_map(|owner| owner.release_by).min()
     }
 
@@ -297,40 +290,27 @@ impl Group {
 
     /// Whether a member owns a partition under this fence, asked to let go or not.
     pub(super) fn owns(&self, member: MemberId, at: &TopicPartition, fence: Fence) -> bool {
-        let owner = self
-            .ownerships
-            .get(at)
-            .and_then(|ownership| ownership.owner);
-        owner.is_some_and(|owner| owner.member == member && owner.fence == fence)
+        let is_it = |owner: Owner| owner.member == member && owner.fence == fence;
+        self.owner(at).is_some_and(is_it)
+    }
+
+    fn owner(&self, at: &TopicPartition) -> Option<Owner> {
+        self.ownerships.get(at)?.owner
     }
 
     /// Whether a member may be given records of a partition: it owns it, knows so, and was not asked
     /// to let go.
     pub(super) fn may_read(&self, member: MemberId, at: &TopicPartition, fence: Fence) -> bool {
-        let is_known = self
-            .members
-            .get(&member)
-            .and_then(|member| member.known.get(at))
-            .is_some_and(|known| known.fence == fence);
-        let owner = self
-            .ownerships
-            .get(at)
-            .and_then(|ownership| ownership.owner);
-        let is_safe = |owner: Owner| {
-            owner.member == member && owner.fence == fence && owner.release_by.is_none()
-        };
-        is_known && owner.is_some_and(is_safe)
+        let known = self.members.get(&member).and_then(|m| m.known.get(at));
+        let is_known = known.is_some_and(|known| known.fence == fence);
+        let is_asked = self.owner(at).is_some_and(|o| o.release_by.is_some());
+        is_known && self.owns(member, at, fence) && !is_asked
     }
 
-    /// What a member owns, in order.
+    /// The partitions that a member owns, in order.
     pub(super) fn owned(&self, member: MemberId) -> Vec<TopicPartition> {
-        let owns =
-            |ownership: &Ownership| ownership.owner.is_some_and(|owner| owner.member == member);
-        self.ownerships
-            .iter()
-            .filter(|(_, ownership)| owns(ownership))
-            .map(|(at, _)| at.clone())
-            .collect()
+        let is_ours = |at: &&TopicPartition| self.owner(at).is_some_and(|o| o.member == member);
+        self.ownerships.keys().filter(is_ours).cloned().collect()
     }
 
     /// Every partition that a member reads or has read.
@@ -345,20 +325,15 @@ impl Group {
 
     /// The members that take their share or may come back to it.
     pub(super) fn members(&self) -> impl Iterator<Item = MemberId> {
-        let stays = |member: &Member| member.status != MemberStatus::Replaced;
-        self.members
-            .iter()
-            .filter(move |(_, member)| stays(member))
-            .map(|(id, _)| *id)
+        let members = self.members.iter();
+        let stay = members.filter(|(_, member)| member.status != MemberStatus::Replaced);
+        stay.map(|(id, _)| *id)
     }
 
     /// A commit of this partition is handed to the disk.
     pub(super) fn begin_commit(&mut self, at: &TopicPartition, number: CommitNumber, next: Offset) {
-        self.ownerships
-            .entry(at.clone())
-            .or_default()
-            .commits
-            .insert(number, next);
+        let ownership = self.ownerships.entry(at.clone()).or_default();
+        ownership.commits.insert(number, next);
     }
 
     /// A commit of this partition has ended, in whatever way. A partition that nobody owns may have
@@ -395,9 +370,7 @@ impl Group {
 
     /// Whether somebody owns this partition.
     pub(super) fn is_owned(&self, at: &TopicPartition) -> bool {
-        self.ownerships
-            .get(at)
-            .is_some_and(|ownership| ownership.owner.is_some())
+        self.owner(at).is_some()
     }
 
     fn status(&self, member: MemberId) -> Option<MemberStatus> {
@@ -417,26 +390,15 @@ impl Group {
     /// Who is to have what. Partitions that are being let go count as free: where they go is
     /// decided anew each time, and may be where they came from.
     fn target(&self) -> Vec<(TopicPartition, MemberId)> {
-        let present = self
-            .members
-            .iter()
-            .filter(|(_, member)| member.status == MemberStatus::Present);
-        let members = present
-            .map(|(id, member)| (*id, &member.subscription.topics))
-            .collect();
-        let kept = |ownership: &Ownership| {
-            let owner = ownership.owner.filter(|owner| owner.release_by.is_none());
-            owner.map(|owner| owner.member)
-        };
-        let ownerships = self
-            .ownerships
-            .iter()
-            .map(|(at, ownership)| (at, kept(ownership)));
-        let target = assign_sticky(ownerships, &members);
-        target
-            .into_iter()
-            .map(|(at, member)| (at.clone(), member))
-            .collect()
+        let members = self.members.iter();
+        let present = members.filter(|(_, member)| member.status == MemberStatus::Present);
+        let topics = present.map(|(id, member)| (*id, &member.subscription.topics));
+        let ownerships = self.ownerships.iter().map(|(at, ownership)| {
+            let kept = ownership.owner.filter(|owner| owner.release_by.is_none());
+            (at, kept.map(|owner| owner.member))
+        });
+        let target = assign_sticky(ownerships, &topics.collect()).into_iter();
+        target.map(|(at, member)| (at.clone(), member)).collect()
     }
 
     /// Asks the owner to let go. One that does not know yet that it is the owner has nothing to
@@ -448,17 +410,14 @@ impl Group {
         let Some(owner) = &mut ownership.owner else {
             return;
         };
-        if owner.release_by.is_some() {
-            return;
-        }
         let Some(member) = self.members.get(&owner.member) else {
             return;
         };
-        let is_known = member
-            .known
-            .get(at)
-            .is_some_and(|known| known.fence == owner.fence);
-        if is_known {
+        if owner.release_by.is_some() {
+            return;
+        }
+        let known = member.known.get(at);
+        if known.is_some_and(|known| known.fence == owner.fence) {
             owner.release_by = Some(now.saturating_add(member.subscription.release_timeout));
             note_change(&mut self.members, owner.member, outcome);
         } else {

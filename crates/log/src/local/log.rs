@@ -11,7 +11,7 @@ use tidegate_core::{GroupName, Offset, Topic};
 
 use super::group::{CommitNumber, MemberId, Subscription};
 use super::members::GroupMembers;
-use super::reader::existing;
+use super::reader::{described, existing};
 use super::session::LocalSession;
 use super::storage::{RecordStorage, Write};
 use crate::error::LogError;
@@ -54,16 +54,16 @@ pub(super) const SPURIOUS_WAKE_PAUSE: Duration = Duration::from_millis(5);
 /// let session = log.join(Join::new(GroupName::new("billing")?, vec![orders])).await?;
 /// assert!(matches!(session.poll().await?, SessionEvent::Assigned(_)));
 /// assert!(matches!(session.poll().await?, SessionEvent::Records { .. }));
-/// log.close();
+/// log.end_sessions();
 /// storage.close().await;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// # })?;
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone)]
-pub struct LocalLog {
+pub struct LocalLog<S> {
     inner: Arc<Inner>,
+    storage: Arc<S>,
 }
 
 pub(super) struct Inner {
@@ -116,12 +116,8 @@ impl Inner {
             let partitions = match known.get(&append.topic) {
                 Some(partitions) => *partitions,
                 None => {
-                    let topic = append.topic.clone();
-                    let found = self.storage.describe(&topic);
-                    let found = found.ok_or_else(|| LogError::UnknownTopic {
-                        topic: topic.clone(),
-                    })?;
-                    known.insert(topic, found.config.partitions);
+                    let found = described(&*self.storage, &append.topic)?;
+                    known.insert(found.topic, found.config.partitions);
                     found.config.partitions
                 }
             };
@@ -187,12 +183,12 @@ impl Inner {
     }
 }
 
-impl LocalLog {
+impl<S: RecordStorage + 'static> LocalLog<S> {
     /// A log over a storage. Nothing is started.
     #[must_use]
-    pub fn new(storage: Arc<dyn RecordStorage>, env: &Env) -> Self {
+    pub fn new(storage: Arc<S>, env: &Env) -> Self {
         let inner = Inner {
-            storage,
+            storage: Arc::<S>::clone(&storage),
             clock: Arc::clone(&env.clock),
             spawn: Arc::clone(&env.spawn),
             state: Mutex::default(),
@@ -201,12 +197,19 @@ impl LocalLog {
         };
         Self {
             inner: Arc::new(inner),
+            storage,
         }
     }
 
-    /// Ends every session and answers [`LogError::Closed`] from now on. What is under way on the
-    /// storage ends as the storage wants. Closing twice changes nothing.
-    pub fn close(&self) {
+    /// The storage of the records.
+    #[must_use]
+    pub fn storage(&self) -> &Arc<S> {
+        &self.storage
+    }
+
+    /// Ends every session and answers [`LogError::Closed`] from now on. Calls under way on the
+    /// storage end as the storage wants. Calling twice changes nothing.
+    pub fn end_sessions(&self) {
         let groups = {
             let mut state = self.inner.state();
             state.is_closed = true;
@@ -244,7 +247,7 @@ impl LocalLog {
         let now = self.inner.clock.elapsed();
         if let Ok(members) = self.inner.state().members(name) {
             let outcome = act(members, now);
-            members.apply(outcome, name, &*self.inner.storage);
+            members.apply(outcome);
         }
     }
 
@@ -289,10 +292,7 @@ impl LocalLog {
         inner.check_open()?;
         let mut partitions = Vec::new();
         for topic in &join.topics {
-            let found = inner.storage.describe(topic);
-            let found = found.ok_or_else(|| LogError::UnknownTopic {
-                topic: topic.clone(),
-            })?;
+            let found = described(&*inner.storage, topic)?;
             let numbers = found.partitions.iter().map(|found| found.partition);
             partitions.extend(numbers.map(|number| TopicPartition::new(topic.clone(), number.0)));
         }
@@ -313,7 +313,9 @@ impl LocalLog {
         }
         state.last_member += 1;
         let member = MemberId(state.last_member);
-        let members = state.groups.entry(join.group.clone()).or_default();
+        let members = state.groups.entry(join.group.clone());
+        let members = members
+            .or_insert_with_key(|name| GroupMembers::new(name.clone(), inner.storage.clone()));
         let wake = members.add(member, &join);
         let subscription = Subscription {
             topics: join.topics.iter().cloned().collect(),
@@ -321,7 +323,7 @@ impl LocalLog {
             release_timeout: join.release_timeout,
         };
         let outcome = members.group.join(member, subscription, partitions, now);
-        members.apply(outcome, &join.group, &*inner.storage);
+        members.apply(outcome);
         drop(state);
         Ok(Arc::new(LocalSession::new(
             Arc::clone(inner),
@@ -352,15 +354,22 @@ impl LocalLog {
     }
 }
 
-impl fmt::Debug for LocalLog {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LocalLog")
-            .field("storage", &self.inner.storage)
-            .finish_non_exhaustive()
+impl<S> Clone for LocalLog<S> {
+    fn clone(&self) -> Self {
+        Self {
+            inner: Arc::clone(&self.inner),
+            storage: Arc::clone(&self.storage),
+        }
     }
 }
 
-impl Log for LocalLog {
+impl<S> fmt::Debug for LocalLog<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "LocalLog({:?})", self.inner.storage)
+    }
+}
+
+impl<S: RecordStorage + 'static> Log for LocalLog<S> {
     fn cluster(&self) -> &str {
         self.inner.storage.cluster()
     }
@@ -382,9 +391,7 @@ impl Log for LocalLog {
     fn describe<'a>(&'a self, topic: &'a Topic) -> LogFuture<'a, TopicDescription> {
         Box::pin(async move {
             self.inner.check_open()?;
-            let topic = topic.clone();
-            let found = self.inner.storage.describe(&topic);
-            found.ok_or(LogError::UnknownTopic { topic })
+            described(&*self.inner.storage, topic)
         })
     }
 

@@ -15,8 +15,10 @@ use crate::port::{Fence, Join, SessionEvent, StartAt};
 use crate::record::TopicPartition;
 
 /// A group with the state of its members.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct GroupMembers {
+    pub(super) name: GroupName,
+    pub(super) storage: Arc<dyn RecordStorage>,
     pub(super) group: Group,
     states: BTreeMap<MemberId, MemberState>,
     /// Where a member began in a partition of which nothing was committed: until something is, the
@@ -37,7 +39,7 @@ pub(super) struct MemberState {
     pub(super) wake: Arc<Notify>,
 }
 
-/// What a member does next.
+/// The next action of a member.
 #[derive(Debug)]
 pub(super) enum MemberAction {
     /// Something happened.
@@ -52,6 +54,18 @@ pub(super) enum MemberAction {
 }
 
 impl GroupMembers {
+    /// A group without members.
+    pub(super) fn new(name: GroupName, storage: Arc<dyn RecordStorage>) -> Self {
+        Self {
+            name,
+            storage,
+            group: Group::default(),
+            states: BTreeMap::new(),
+            begun: BTreeMap::new(),
+            commit_ended: Arc::default(),
+        }
+    }
+
     /// Adds a member; [`apply`](Self::apply) what the group says about its joining.
     pub(super) fn add(&mut self, member: MemberId, join: &Join) -> Arc<Notify> {
         let wake = Arc::new(Notify::new());
@@ -71,16 +85,10 @@ impl GroupMembers {
     }
 
     /// Removes a member and gives its partitions to others.
-    pub(super) fn leave(
-        &mut self,
-        member: MemberId,
-        name: &GroupName,
-        storage: &dyn RecordStorage,
-        now: Duration,
-    ) {
+    pub(super) fn leave(&mut self, member: MemberId, now: Duration) {
         if let Some(member_state) = self.states.remove(&member) {
             let outcome = self.group.leave(member, now);
-            self.apply(outcome, name, storage);
+            self.apply(outcome);
             member_state.wake.notify_waiters();
         }
         if self.group.members().next().is_none() {
@@ -97,25 +105,13 @@ impl GroupMembers {
     ///
     /// A partition is assigned only when no commit of it is under way, so what is read here as
     /// committed is stable.
-    pub(super) fn apply(
-        &mut self,
-        outcome: Reassignment,
-        name: &GroupName,
-        storage: &dyn RecordStorage,
-    ) {
+    pub(super) fn apply(&mut self, outcome: Reassignment) {
         for (member, at, fence) in outcome.assigned {
-            if let (Some(member_state), Some(there)) =
-                (self.states.get_mut(&member), partition(storage, &at))
-            {
-                let committed = storage.committed(name, &at);
-                let begun = self.begun.get(&at).copied();
-                let reader = PartitionReader::new(
-                    fence,
-                    &at,
-                    committed,
-                    (member_state.start, begun),
-                    &there,
-                );
+            let there = partition(&*self.storage, &at);
+            if let (Some(member_state), Some(there)) = (self.states.get_mut(&member), there) {
+                let committed = self.storage.committed(&self.name, &at);
+                let start = (member_state.start, self.begun.get(&at).copied());
+                let reader = PartitionReader::new(fence, &at, committed, start, &there);
                 self.begun.entry(at.clone()).or_insert(reader.first);
                 member_state.readers.insert(at, reader);
             }
@@ -128,18 +124,17 @@ impl GroupMembers {
     }
 
     /// Lets time have its effect.
-    pub(super) fn tick(&mut self, name: &GroupName, storage: &dyn RecordStorage, now: Duration) {
+    pub(super) fn tick(&mut self, now: Duration) {
         if self.group.next_deadline().is_some_and(|by| by <= now) {
             let outcome = self.group.reassign(now);
-            self.apply(outcome, name, storage);
+            self.apply(outcome);
         }
     }
 
-    /// What a member does next. `probe` names a partition that may have something new.
+    /// The next action of a member. `probe` names a partition that may have something new.
     pub(super) fn step(
         &mut self,
         member: MemberId,
-        storage: &dyn RecordStorage,
         probe: Option<&TopicPartition>,
     ) -> Result<MemberAction, LogError> {
         if let Some(event) = self.group.next_event(member) {
@@ -151,11 +146,8 @@ impl GroupMembers {
         let until = self.group.next_deadline();
         let group = &self.group;
         let member_state = self.states.get_mut(&member).ok_or(LogError::Closed)?;
-        if let Some(fault) = member_state
-            .readers
-            .values_mut()
-            .find_map(|reader| reader.fault.take())
-        {
+        let mut readers = member_state.readers.values_mut();
+        if let Some(fault) = readers.find_map(|reader| reader.fault.take()) {
             return Err(fault);
         }
         let mut on = Vec::new();
@@ -170,7 +162,7 @@ impl GroupMembers {
             }
             let description = described
                 .entry(&at.topic)
-                .or_insert_with(|| storage.describe(&at.topic));
+                .or_insert_with(|| self.storage.describe(&at.topic));
             let index = usize::try_from(at.partition.0).unwrap_or(usize::MAX);
             let there = description
                 .as_ref()

@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tidegate_core::Offset;
+use tidegate_core::{Offset, Topic};
 
 use super::storage::RecordStorage;
 use crate::error::LogError;
 use crate::port::{Assignment, Committed, Fence, StartAt};
 use crate::record::TopicPartition;
-use crate::topic::PartitionDescription;
+use crate::topic::{PartitionDescription, TopicDescription};
 
 /// How far a member has read a partition under one assignment.
 #[derive(Debug)]
@@ -21,7 +21,7 @@ pub(super) struct PartitionReader {
     pub(super) next: Offset,
     /// Whether it waits for a seek, because there is nothing at `next` that could be read.
     pub(super) is_stopped: bool,
-    /// What is wrong and was not said yet.
+    /// An error that was not returned yet.
     pub(super) fault: Option<LogError>,
 }
 
@@ -60,7 +60,7 @@ impl PartitionReader {
         }
     }
 
-    /// What the member is told about its assignment.
+    /// The assignment, as the member sees it.
     pub(super) fn assignment(&self, at: TopicPartition) -> Assignment {
         Assignment {
             at,
@@ -71,29 +71,34 @@ impl PartitionReader {
     }
 }
 
-/// What is known about one partition, if it is there.
+/// The description of a topic.
+pub(super) fn described(
+    storage: &dyn RecordStorage,
+    topic: &Topic,
+) -> Result<TopicDescription, LogError> {
+    let found = storage.describe(topic);
+    found.ok_or_else(|| LogError::UnknownTopic {
+        topic: topic.clone(),
+    })
+}
+
+/// The description of a partition, if it is there.
 pub(super) fn partition(
     storage: &dyn RecordStorage,
     at: &TopicPartition,
 ) -> Option<PartitionDescription> {
-    let description = storage.describe(&at.topic)?;
-    let index = usize::try_from(at.partition.0).ok()?;
-    description.partitions.get(index).copied()
+    existing(storage, at).ok()
 }
 
-/// What is known about one partition.
+/// The description of a partition.
 pub(super) fn existing(
     storage: &dyn RecordStorage,
     at: &TopicPartition,
 ) -> Result<PartitionDescription, LogError> {
-    if let Some(found) = partition(storage, at) {
-        return Ok(found);
-    }
-    let topic = at.topic.clone();
-    let description = storage
-        .describe(&at.topic)
-        .ok_or(LogError::UnknownTopic { topic })?;
-    Err(LogError::UnknownPartition {
+    let description = described(storage, &at.topic)?;
+    let index = usize::try_from(at.partition.0).ok();
+    let found = index.and_then(|index| description.partitions.get(index));
+    found.copied().ok_or_else(|| LogError::UnknownPartition {
         at: at.clone(),
         partitions: description.config.partitions,
     })

@@ -54,7 +54,7 @@ impl LocalSession {
         let mut state = self.inner.state();
         let members = state.members(&self.join.group)?;
         members.member_state(self.member)?;
-        members.tick(&self.join.group, &*self.inner.storage, now);
+        members.tick(now);
         act(members, now)
     }
 
@@ -68,8 +68,8 @@ impl LocalSession {
             notified.as_mut().enable();
             let step = self.with_members(|members, now| {
                 let outcome = members.group.heartbeat(self.member, now);
-                members.apply(outcome, &self.join.group, &*self.inner.storage);
-                members.step(self.member, &*self.inner.storage, probe.as_ref())
+                members.apply(outcome);
+                members.step(self.member, probe.as_ref())
             })?;
             let was_woken = probe.take().is_some();
             match step {
@@ -141,7 +141,7 @@ impl LocalSession {
     async fn leave(&self) -> Result<(), LogError> {
         let held = self.with_members(|members, now| {
             let held = members.group.owned(self.member);
-            members.leave(self.member, &self.join.group, &*self.inner.storage, now);
+            members.leave(self.member, now);
             Ok(held)
         });
         // A session that ended before has nothing to leave.
@@ -267,7 +267,7 @@ impl Session for LocalSession {
             self.with_members(|members, now| {
                 let outcome = members.group.release(self.member, partitions, now);
                 members.forget_readers(self.member);
-                members.apply(outcome, &self.join.group, &*self.inner.storage);
+                members.apply(outcome);
                 Ok(())
             })
         })
@@ -342,7 +342,7 @@ impl Drop for LocalSession {
     fn drop(&mut self) {
         let now = self.inner.clock.elapsed();
         if let Ok(members) = self.inner.state().members(&self.join.group) {
-            members.leave(self.member, &self.join.group, &*self.inner.storage, now);
+            members.leave(self.member, now);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What keeps the records of a local log.
+//! The storage of the records of a local log.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use crate::port::{Append, Batch, Committed, LogFuture, Read, RecordPosition};
 use crate::record::TopicPartition;
 use crate::topic::{TopicConfig, TopicDescription};
 
-/// What keeps the records of a local log. It knows nothing of members and fences: the caller of
+/// The storage of the records of a local log. It knows nothing of members and fences: the caller of
 /// a write with offsets has checked that it may.
 ///
 /// Calls that only look answer from memory and do not wait.
@@ -24,7 +24,7 @@ pub trait RecordStorage: Send + Sync + fmt::Debug {
     /// The names of all topics, sorted.
     fn topics(&self) -> Vec<Topic>;
 
-    /// What is known about a topic; none if there is no such topic.
+    /// Describes a topic; none if there is no such topic.
     fn describe(&self, topic: &Topic) -> Option<TopicDescription>;
 
     /// Does all of it or nothing, and returns when it is durable and readers see it. Writes become
@@ -60,7 +60,7 @@ pub trait RecordStorage: Send + Sync + fmt::Debug {
     /// Every registered group, sorted.
     fn groups(&self) -> Vec<GroupName>;
 
-    /// What a group has committed, of writes that are durable.
+    /// The committed offset of a group, of writes that are durable.
     fn committed(&self, group: &GroupName, at: &TopicPartition) -> Option<Committed>;
 
     /// Registers a group that reads these topics, durably: from now on retention waits for it.
@@ -98,9 +98,9 @@ pub struct GroupOffset {
     pub group: GroupName,
     /// The partition.
     pub at: TopicPartition,
-    /// What is committed.
+    /// The offset and its metadata.
     pub committed: Committed,
-    /// What became of the records since the last commit, for the books of the group on that topic.
+    /// The postings of the records since the last commit, for the books of the group on that topic.
     pub postings: Vec<Posting>,
     /// Its ticket among the commits of the group for that partition.
     pub ticket: CommitTicket,

@@ -12,8 +12,7 @@ use tidegate_core::books::Books;
 use tidegate_core::env::{Clock, Disk, Env, Spawn};
 use tidegate_core::{GroupName, Topic};
 use tidegate_log::conformance::{Account, Promises, Stage, Times, Written};
-use tidegate_log::local::LocalLog;
-use tidegate_log::{EmbeddedConfig, EmbeddedStorage, Log, LogFuture};
+use tidegate_log::{EmbeddedConfig, EmbeddedLog, Log, LogFuture};
 use tidegate_sim::{SimDisk, Survivors};
 
 use crate::lossy::Losses;
@@ -28,11 +27,10 @@ pub(crate) fn small(dir: &Path) -> EmbeddedConfig {
     }
 }
 
-/// What is open at the moment.
+/// The log that is open at the moment.
 #[derive(Debug)]
 struct Life {
-    log: LocalLog,
-    storage: Arc<EmbeddedStorage>,
+    log: EmbeddedLog,
     /// The disk, where it can lose its power.
     disk: Option<SimDisk>,
 }
@@ -68,9 +66,8 @@ fn open(env: &Env, config: &EmbeddedConfig, disk: Option<SimDisk>, losses: &Loss
         env.disk = Arc::new(disk.clone()) as Arc<dyn Disk>;
     }
     env.disk = Arc::new(losses.on(env.disk));
-    let storage = Arc::new(EmbeddedStorage::open(&env, config.clone()).unwrap());
-    let log = LocalLog::new(Arc::clone(&storage) as _, &env);
-    Life { log, storage, disk }
+    let log = EmbeddedLog::open(&env, config.clone()).unwrap();
+    Life { log, disk }
 }
 
 impl Stage for Embedded {
@@ -104,17 +101,16 @@ impl Stage for Embedded {
 
     fn reopen(&self) -> Pin<Box<dyn Future<Output = Arc<dyn Log>> + Send + '_>> {
         Box::pin(async move {
-            let (log, storage, disk) = {
+            let (log, disk) = {
                 let life = self.life.lock().unwrap();
                 let draw = self.last.fetch_add(1, Ordering::Relaxed);
                 let after = |disk: &SimDisk| disk.after_crash(&Survivors::Random(draw));
                 let disk = life.disk.as_ref().map(after);
-                (life.log.clone(), Arc::clone(&life.storage), disk)
+                (life.log.clone(), disk)
             };
             // After a power cut the old process is not there to close anything.
             if disk.is_none() {
-                log.close();
-                storage.close().await;
+                log.close().await;
             }
             *self.life.lock().unwrap() = open(&self.env, &self.config, disk, &self.losses);
             self.log()
@@ -139,9 +135,9 @@ impl Stage for Embedded {
     }
 
     fn account<'a>(&'a self, group: &'a GroupName, topic: &'a Topic) -> LogFuture<'a, Account> {
-        let storage = Arc::clone(&self.life.lock().unwrap().storage);
+        let log = self.life.lock().unwrap().log.clone();
         Box::pin(async move {
-            let audited = storage.audit().await?;
+            let audited = log.storage().audit().await?;
             let found = audited
                 .into_iter()
                 .find(|one| one.topic == *topic && one.group.as_ref() == Some(group));

@@ -1,4 +1,4 @@
-//! What a log within this process keeps beyond the rules of all logs.
+//! The rules of a log within this process beyond those of all logs.
 
 use std::time::Duration;
 

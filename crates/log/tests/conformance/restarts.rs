@@ -11,8 +11,7 @@ use std::time::Duration;
 use tidegate_core::books::Place;
 use tidegate_core::env::{Entropy, Stream};
 use tidegate_log::embedded::TopicAudit;
-use tidegate_log::local::LocalLog;
-use tidegate_log::{EmbeddedConfig, EmbeddedStorage, Log, TopicConfig};
+use tidegate_log::{EmbeddedConfig, EmbeddedLog, Log, TopicConfig};
 use tidegate_sim::{Fault, FaultKind, Node, Operation, Sim, is_one_seed, scaled, seeds};
 
 use super::embedded::small;
@@ -23,7 +22,7 @@ const EVENTS: u64 = 12;
 const LIVES: u64 = 5;
 
 /// The log of the present life, once it is open.
-type Present = Arc<Mutex<Option<(LocalLog, Arc<EmbeddedStorage>)>>>;
+type Present = Arc<Mutex<Option<EmbeddedLog>>>;
 
 struct World {
     sim: Sim,
@@ -65,12 +64,10 @@ impl World {
         let (env, present) = (node.env(), Arc::clone(&self.present));
         let config = config(&mut self.random);
         let opening = async move {
-            // What a failing disk refuses, the next life tries again.
-            let Ok(storage) = EmbeddedStorage::open(&env, config) else {
+            // A start that a failing disk refuses is tried again in the next life.
+            let Ok(log) = EmbeddedLog::open(&env, config) else {
                 return;
             };
-            let storage = Arc::new(storage);
-            let log = LocalLog::new(Arc::clone(&storage) as _, &env);
             let topics = TopicConfig::new(u32::try_from(job.partitions).unwrap());
             for topic in [&job.from, &job.to] {
                 if log.create_topic(topic, topics.clone()).await.is_err() {
@@ -87,27 +84,18 @@ impl World {
             let on: Arc<dyn Log> = Arc::new(log.clone());
             let work = produce(on, env.fork("producer"), job, witness, EVENTS);
             drop(env.spawn.spawn("producer", Box::pin(work)));
-            *present.lock().unwrap() = Some((log, storage));
+            *present.lock().unwrap() = Some(log);
         };
         drop(self.node.start("process", opening));
     }
 
-    fn log(&self) -> Option<LocalLog> {
-        self.present
-            .lock()
-            .unwrap()
-            .as_ref()
-            .map(|(log, _)| log.clone())
+    fn log(&self) -> Option<EmbeddedLog> {
+        self.present.lock().unwrap().clone()
     }
 
     fn trouble(&mut self) {
         let random: &mut dyn Entropy = &mut self.random;
-        let log = self
-            .present
-            .lock()
-            .unwrap()
-            .as_ref()
-            .map(|(log, _)| log.clone());
+        let log = self.present.lock().unwrap().clone();
         match (random.below(8), log) {
             (0, Some(log)) => log.rebalance(&self.job.group),
             (1, Some(log)) => {
@@ -170,7 +158,7 @@ impl World {
                 .lock()
                 .unwrap()
                 .as_ref()
-                .and_then(|(_, storage)| storage.stopped());
+                .and_then(|log| log.storage().stopped());
             if stopped.is_some() || self.log().is_none() {
                 // A fault that was still to come has come; the process is started once more.
                 self.sim.kill(&self.node);
@@ -189,10 +177,10 @@ impl World {
     }
 
     fn check(&mut self) {
-        let (log, storage) = self.present.lock().unwrap().clone().unwrap();
+        let log = self.present.lock().unwrap().clone().unwrap();
         let job = self.job.clone();
         let found = self.sim.block_on(&self.node, async move {
-            let audited = storage.audit().await.unwrap();
+            let audited = log.storage().audit().await.unwrap();
             (recount(&log, &job).await, audited)
         });
         let ((mut sources, mut copies), audited) = found;

@@ -1,4 +1,4 @@
-//! What nodes do in a simulation: producers that append, members that copy each record to another
+//! The work of nodes in a simulation: producers that append, members that copy each record to another
 //! topic in the commit that settles it.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,7 +13,7 @@ use tidegate_log::{
     SessionEvent, StoredRecord, TopicPartition,
 };
 
-/// What is worked on.
+/// The topics and the group that are worked on.
 #[derive(Debug, Clone)]
 pub(crate) struct Job {
     pub(crate) group: GroupName,
@@ -38,7 +38,7 @@ impl Job {
     }
 }
 
-/// What was promised, kept outside of every node.
+/// The promises, kept outside of every node.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Witness {
     /// Events whose append was answered as done.
@@ -109,7 +109,7 @@ struct Copier {
     job: Job,
     witness: Witness,
     random: Box<dyn Entropy>,
-    /// What is ours, and the next offset of it.
+    /// The partitions that are ours, and the next offset of each.
     owned: BTreeMap<TopicPartition, (Fence, Offset)>,
 }
 
@@ -197,7 +197,7 @@ impl Copier {
         }
     }
 
-    /// What is committed, asked until there is an answer.
+    /// The committed offset, asked until there is an answer.
     async fn committed(&self, at: &TopicPartition) -> Option<Offset> {
         loop {
             let asked = std::slice::from_ref(at);
@@ -247,7 +247,7 @@ fn assert_is_expected(error: &LogError) {
     assert!(is_expected, "{error:?}");
 }
 
-/// What the topics hold in the end: the source's events, and what was copied.
+/// The content of the topics in the end: the source's events, and the copies.
 pub(crate) async fn recount(
     log: &dyn Log,
     job: &Job,

@@ -83,7 +83,7 @@ async fn write_the_fixture() {
         }
         storage.write(write).await.unwrap();
         if n == 40 {
-            // What follows is only in the journal.
+            // The next changes are only in the journal.
             storage.tidy().await.unwrap();
         }
     }

@@ -14,7 +14,7 @@ use tidegate_sim::scaled;
 
 use crate::child;
 
-/// What the killed processes promised.
+/// The promises of the killed processes.
 #[derive(Default)]
 struct Promises {
     records: BTreeMap<(String, i32, i64), EventId>,
@@ -103,7 +103,7 @@ fn look_through(dir: &Path, promises: &Promises) {
         .unwrap();
     runtime.block_on(async {
         let storage = EmbeddedStorage::open(&Env::system(), child::config(dir)).unwrap();
-        // What is past its retention goes now.
+        // Records that are past their retention go now.
         storage.tidy().await.unwrap();
         let group = GroupName::new(child::GROUP).unwrap();
         let plain = TopicPartition::new(child::topic("plain"), 0);

@@ -201,7 +201,7 @@ async fn reads_go_on_while_the_log_is_counted() {
     storage.close().await;
 }
 
-/// Whoever does not wait any more costs nothing, and a log that is closed counts for nobody.
+/// A caller that does not wait any more costs nothing, and a log that is closed counts for nobody.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn audits_that_nobody_waits_for_are_not_done() {
     for is_closed in [false, true] {

@@ -1,4 +1,4 @@
-//! What the embedded log does about space: retention, its own limit, and a disk without room.
+//! The embedded log and space: retention, its own limit, and a disk without room.
 
 #![expect(
     clippy::unwrap_used,

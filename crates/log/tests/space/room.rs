@@ -72,7 +72,7 @@ fn run_in_small_room(test: &str) {
     assert!(text.contains("1 passed"), "{text}\n{errors}");
 }
 
-/// What the tests above run in a process of its own.
+/// The program that the tests above run in a process of its own.
 mod child_process_entry {
     use super::{catch_up, fill, flood, in_room};
 
@@ -262,8 +262,8 @@ fn remount(room: &Path, size: &str) {
     assert!(done.unwrap().success());
 }
 
-/// Every acknowledged record is there, once and in order. What was refused may be there too: it was
-/// not said that it is not.
+/// Every acknowledged record is there, once and in order. Refused records may be there too: it was
+/// not said that they are not.
 async fn look(log: &dyn Log, acknowledged: u64) {
     let at = TopicPartition::new(topic("orders"), 0);
     let mut from = Offset(0);

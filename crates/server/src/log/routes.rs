@@ -230,8 +230,9 @@ impl std::convert::From<LogError> for ApiProblem {
         | LogError::Format { .. }
         | LogError::Disk { .. }
         | LogError::Stopped { .. }
-        // Whatever else may be wrong with a log one day: it cannot do this now.
-        | _ => ProblemCode::LogUnavailable,
+        | LogError::PrecedingCommitFailed { .. }
+        | LogError::Login { .. }
+        | LogError::Remote { .. } => ProblemCode::LogUnavailable,
     };
         let problem = ApiProblem::new(code, error.to_string()).with("cause", error.code().as_str());
         if let LogError::OutOfRange {

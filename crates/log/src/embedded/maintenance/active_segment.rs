@@ -1,18 +1,16 @@
 //! The segment that the next chunk of a partition goes to.
 
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use tidegate_core::env::OpenMode;
-
 use super::Maintenance;
+use crate::embedded::change::PartitionKey;
+use crate::embedded::chunk::Chunk;
 use crate::embedded::files::{self, Doing};
 use crate::embedded::segment::{MAGIC, Segment};
-use crate::embedded::state::UnflushedChunk;
 use crate::error::LogError;
 
-/// What becomes of the last segment of a partition when there is another chunk.
+/// The next step with the last segment of a partition when there is another chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
     /// The chunk goes there.
@@ -42,13 +40,13 @@ impl Maintenance {
     /// The segment that the next chunk goes to, begun if need be, and how large it may grow.
     pub(super) fn segment_for(
         &mut self,
-        (topic, number): (u32, u32),
-        first: &UnflushedChunk,
+        at: PartitionKey,
+        first: &Chunk,
     ) -> Result<(PathBuf, Segment, u64), LogError> {
         let (name, config, last) = {
             let state = self.context.state();
-            let found = state.topics.get(topic as usize).and_then(|topic| {
-                let partition = topic.partitions.get(number as usize)?;
+            let found = state.topics.get(at.0 as usize).and_then(|topic| {
+                let partition = topic.partitions.get(at.1 as usize)?;
                 let last = partition.segments.last().map(Segment::without_index);
                 Some((topic.name.clone(), topic.config.clone(), last))
             });
@@ -59,12 +57,12 @@ impl Maintenance {
         let dir = self.context.topic_dir(&name);
         let size = segment_size(self.context.config.segment_size, config.retention_bytes);
         if let Some(last) = last {
-            let path = dir.join(last.name(number));
+            let path = dir.join(last.name(at.1));
             let len = self.len(&path)?;
             match next_step(&last, len, first.bytes.len() as u64, size) {
                 Step::Add => return Ok((dir, last, size)),
                 Step::Begin => {
-                    self.begin_segment(&dir, number, &last)?;
+                    self.begin_segment(&dir, at.1, &last)?;
                     return Ok((dir, last, size));
                 }
                 Step::SealAndBegin => {
@@ -76,15 +74,15 @@ impl Maintenance {
                             "a segment is missing or was cut off; see `tidegate log check`"
                         );
                     }
-                    self.seal_last((topic, number), &dir);
+                    self.seal_last(at, &dir);
                 }
             }
         }
         let begun = Segment::new(first.head.base, 0);
-        self.begin_segment(&dir, number, &begun)?;
+        self.begin_segment(&dir, at.1, &begun)?;
         let mut state = self.context.state();
         state.used += begun.len;
-        if let Some(partition) = state.partition_mut(topic, number) {
+        if let Some(partition) = state.partition_mut(at) {
             partition.segments.push(begun.clone());
         }
         Ok((dir, begun, size))
@@ -100,17 +98,17 @@ impl Maintenance {
     }
 
     /// Has the last segment of a partition take nothing more.
-    fn seal_last(&self, (topic, number): (u32, u32), dir: &Path) {
+    fn seal_last(&self, at: PartitionKey, dir: &Path) {
         let sealed = {
             let mut state = self.context.state();
-            let partition = state.partition_mut(topic, number);
+            let partition = state.partition_mut(at);
             partition.and_then(|p| p.segments.last_mut()).map(|last| {
                 last.is_sealed = true;
                 last.clone()
             })
         };
         if let Some(sealed) = sealed {
-            self.write_index(dir, number, &sealed);
+            self.write_index(dir, at.1, &sealed);
         }
     }
 
@@ -124,12 +122,7 @@ impl Maintenance {
         let disk = Arc::clone(&self.context.disk);
         disk.create_dir_all(dir).doing("make", dir)?;
         let path = dir.join(begun.name(partition));
-        let mut file = match disk.open(&path, OpenMode::CreateNew) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                disk.open(&path, OpenMode::Write).doing("open", &path)?
-            }
-            opened => opened.doing("make", &path)?,
-        };
+        let mut file = files::open_or_make(&*disk, &path)?;
         self.dirs.insert(dir.to_owned());
         file.write_at(0, &MAGIC).doing("write", &path)?;
         self.open.insert(path, file);

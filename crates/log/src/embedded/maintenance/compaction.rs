@@ -1,27 +1,27 @@
 //! Compaction: of records with the same key only the last one stays.
 //!
 //! A record goes when a later one has its key. A tombstone goes as well once nothing before it has
-//! its key any more. What goes was read by every group, keeps its offset unused, and is posted.
+//! its key any more. A record that goes was read by every group, keeps its offset unused, and is posted.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::path::PathBuf;
 
 use bytes::Bytes;
 use tidegate_core::env::{DiskFile, OpenMode};
 
 use super::Maintenance;
-use crate::embedded::change::LogChange;
-use crate::embedded::chunk::{Head, Records, count_id, rebuild};
+use crate::embedded::change::{LogChange, PartitionKey};
+use crate::embedded::chunk::{Chunk, count_id, rebuild};
 use crate::embedded::files::{self, Doing};
 use crate::embedded::injected_bugs::{self, InjectedBug};
 use crate::embedded::scan::{Scan, ScanItem};
-use crate::embedded::segment::{Minutes, Segment};
+use crate::embedded::segment::{MAGIC, Minutes, Segment};
 use crate::embedded::tally::{add_all, removed};
 use crate::embedded::telemetry;
 use crate::error::LogError;
 use crate::record::{StoredRecord, TopicPartition};
 
-/// What a key needs in memory beside its bytes.
+/// The bytes that a key needs in memory beside its own.
 const BESIDE: u64 = 96;
 
 /// Where a key was seen first and last.
@@ -73,7 +73,7 @@ fn stays(offset: i64, is_tombstone: bool, seen: Option<Span>) -> bool {
 /// The segments of a partition that a round works on.
 struct Job {
     at: TopicPartition,
-    numbers: (u32, u32),
+    key: PartitionKey,
     start: i64,
     segments: Vec<Segment>,
     generation: u32,
@@ -87,7 +87,7 @@ impl Maintenance {
         for mut job in self.jobs() {
             let found = job.segments.clone();
             // It was damaged as it is, and is not read again until it is another one.
-            if self.damaged.get(&job.numbers) == Some(&found) {
+            if self.damaged.get(&job.key) == Some(&found) {
                 continue;
             }
             let switch = match self.survey(&mut job)? {
@@ -95,10 +95,10 @@ impl Maintenance {
                 None => None,
             };
             if switch.is_some() {
-                self.damaged.remove(&job.numbers);
+                self.damaged.remove(&job.key);
                 return Ok(switch);
             }
-            self.damaged.insert(job.numbers, found);
+            self.damaged.insert(job.key, found);
         }
         Ok(None)
     }
@@ -106,9 +106,9 @@ impl Maintenance {
     /// The partitions of which at least as much was never compacted as was.
     fn jobs(&self) -> Vec<Job> {
         let state = self.context.state();
-        let jobs = state.all().filter_map(|(topic, number, partition)| {
-            let config = &state.topics.get(topic as usize)?.config;
-            let needed_from = state.needed_from(topic, number);
+        let jobs = state.all().filter_map(|(key, partition)| {
+            let config = &state.topics.get(key.0 as usize)?.config;
+            let needed_from = state.needed_from(key);
             let segments = partition.segments.iter();
             let segments: Vec<Segment> = segments
                 .take_while(|segment| segment.is_sealed && segment.end <= needed_from)
@@ -120,36 +120,24 @@ impl Maintenance {
                 found.map(|segment| segment.len).sum()
             };
             let is_worth_it = config.compact && of(false) > 0 && of(false) >= of(true);
-            is_worth_it.then(|| Job {
-                at: TopicPartition::new(
-                    state.topics[topic as usize].name.clone(),
-                    i32::try_from(number).unwrap_or(0),
-                ),
-                numbers: (topic, number),
+            let job = |at| Job {
+                at,
+                key,
                 start: partition.start,
                 generation: segments.iter().map(|s| s.generation).max().unwrap_or(0) + 1,
                 size: self.context.config.segment_size,
                 segments,
-            })
+            };
+            state.name(key).filter(|_| is_worth_it).map(job)
         });
         jobs.collect()
     }
 
-    fn open_segment(
-        &self,
-        job: &Job,
-        segment: &Segment,
-    ) -> Result<(std::path::PathBuf, Box<dyn DiskFile>), LogError> {
-        let path = self
-            .context
-            .topic_dir(&job.at.topic)
-            .join(segment.name(job.numbers.1));
-        let file = self
-            .context
-            .disk
-            .open(&path, OpenMode::Read)
-            .doing("open", &path)?;
-        Ok((path, file))
+    fn scan(&self, job: &Job, segment: &Segment) -> Result<Scan, LogError> {
+        let path = files::segment_path(&self.context.config.dir, &job.at, segment);
+        let file = self.context.disk.open(&path, OpenMode::Read);
+        let file = file.doing("open", &path)?;
+        Ok(Scan::of_segment(file, &path, segment, self.context.secret))
     }
 
     /// Where each key was seen; none when something is damaged: then nothing is rewritten.
@@ -202,13 +190,12 @@ impl Maintenance {
         segment: &Segment,
         mut note: impl FnMut(&Bytes, i64),
     ) -> Result<bool, LogError> {
-        let (path, file) = match self.open_segment(job, segment) {
+        let scan = match self.scan(job, segment) {
             Err(error) if files::is_missing(&error) => return Ok(false),
             opened => opened?,
         };
-        let mut scan = Scan::whole(segment, self.context.secret);
-        while let Some(seen) = scan.next(&*file, &path)? {
-            let Some((.., records)) = records_of(seen, job.start) else {
+        for seen in scan {
+            let Some((_, records)) = records_of(seen?, job.start) else {
                 return Ok(false);
             };
             for stored in records {
@@ -229,14 +216,13 @@ impl Maintenance {
         let mut gone = Minutes::new();
         let mut output = Output::new(self, job);
         for segment in &job.segments {
-            let (path, file) = self.open_segment(job, segment)?;
-            let mut scan = Scan::whole(segment, self.context.secret);
-            while let Some(seen) = scan.next(&*file, &path)? {
-                let Some((head, bytes, records)) = records_of(seen, job.start) else {
-                    output.give_up();
+            for seen in self.scan(job, segment)? {
+                let Some((chunk, records)) = records_of(seen?, job.start) else {
+                    // Nobody speaks of what was written so far.
+                    tracing::warn!(at = %job.at, "a damaged partition is not compacted");
                     return Ok(None);
                 };
-                let is_whole = records.len() == head.count as usize;
+                let is_whole = records.len() == chunk.head.count as usize;
                 let (kept, lost): (Vec<StoredRecord>, Vec<StoredRecord>) =
                     records.into_iter().partition(|stored| {
                         let seen = stored.record.key.as_ref().and_then(|key| keys.get(key));
@@ -249,19 +235,18 @@ impl Maintenance {
                 }
                 add_all(&mut gone, tallies);
                 if lost.is_empty() && is_whole {
-                    output.add(&head, &bytes)?;
-                } else if let Some((head, bytes)) =
-                    rebuild(self.context.secret, &cluster, &job.at, &head, &kept)
+                    output.add(&chunk)?;
+                } else if let Some(chunk) =
+                    rebuild(self.context.secret, &cluster, &job.at, &chunk.head, &kept)
                 {
-                    output.add(&head, &Bytes::from(bytes))?;
+                    output.add(&chunk)?;
                 }
             }
         }
         let segments = output.finish()?;
         let end = job.segments.last().map_or(job.start, |segment| segment.end);
         Ok(Some(LogChange::Switch {
-            topic: job.numbers.0,
-            partition: job.numbers.1,
+            at: job.key,
             end,
             segments,
             removed: removed(&gone),
@@ -270,16 +255,16 @@ impl Maintenance {
 }
 
 /// The records of a chunk from `start` on; none for damage.
-fn records_of(seen: ScanItem, start: i64) -> Option<(Head, Bytes, Vec<StoredRecord>)> {
-    let ScanItem::Chunk { head, bytes, .. } = seen else {
+fn records_of(seen: ScanItem, start: i64) -> Option<(Chunk, Vec<StoredRecord>)> {
+    let ScanItem::Chunk { chunk, .. } = seen else {
         return None;
     };
-    let mut records = Records::new(&head, head.body(&bytes)?);
-    let mut found = Vec::with_capacity(head.count as usize);
+    let mut records = chunk.records()?;
+    let mut found = Vec::with_capacity(chunk.head.count as usize);
     while let Some(stored) = records.next_from(start).ok()? {
         found.push(stored);
     }
-    Some((head, bytes, found))
+    Some((chunk, found))
 }
 
 /// The segments that a round writes.
@@ -287,8 +272,10 @@ struct Output<'a> {
     maintenance: &'a Maintenance,
     job: &'a Job,
     done: Vec<Segment>,
-    open: Option<(std::path::PathBuf, Box<dyn DiskFile>, Segment)>,
+    open: Option<OpenSegment>,
 }
+
+type OpenSegment = (PathBuf, Box<dyn DiskFile>, Segment);
 
 impl<'a> Output<'a> {
     fn new(maintenance: &'a Maintenance, job: &'a Job) -> Self {
@@ -300,45 +287,29 @@ impl<'a> Output<'a> {
         }
     }
 
-    fn add(&mut self, head: &Head, bytes: &Bytes) -> Result<(), LogError> {
-        let is_full = |segment: &Segment| {
-            segment.len + bytes.len() as u64 > self.job.size && !segment.is_empty()
-        };
-        if self
-            .open
-            .as_ref()
-            .is_some_and(|(.., segment)| is_full(segment))
-        {
+    fn add(&mut self, chunk: &Chunk) -> Result<(), LogError> {
+        let (size, len) = (self.job.size, chunk.bytes.len() as u64);
+        let is_full = |segment: &Segment| segment.len + len > size && !segment.is_empty();
+        if matches!(&self.open, Some((.., segment)) if is_full(segment)) {
             self.finish_segment()?;
         }
-        let (path, file, segment) = match self.open.take() {
-            Some(open) => self.open.insert(open),
-            None => {
-                let begun = self.begin(head.base)?;
-                self.open.insert(begun)
-            }
+        let open = match self.open.take() {
+            Some(open) => open,
+            None => self.begin(chunk.head.base)?,
         };
-        file.append(bytes).doing("write", path)?;
-        segment.add(head);
+        let (path, file, segment) = self.open.insert(open);
+        file.append(&chunk.bytes).doing("write", path)?;
+        segment.add(&chunk.head);
         Ok(())
     }
 
-    fn begin(
-        &self,
-        base: i64,
-    ) -> Result<(std::path::PathBuf, Box<dyn DiskFile>, Segment), LogError> {
-        let disk = Arc::clone(&self.maintenance.context.disk);
+    fn begin(&self, base: i64) -> Result<OpenSegment, LogError> {
+        let context = &self.maintenance.context;
         let segment = Segment::new(base, self.job.generation);
-        let dir = self.maintenance.context.topic_dir(&self.job.at.topic);
-        let path = dir.join(segment.name(self.job.numbers.1));
-        // What a round that was given up left behind.
-        match disk.remove(&path) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-            removed => removed.doing("remove", &path)?,
-        }
-        let mut file = disk.open(&path, OpenMode::CreateNew).doing("make", &path)?;
-        file.append(&crate::embedded::segment::MAGIC)
-            .doing("write", &path)?;
+        let path = files::segment_path(&context.config.dir, &self.job.at, &segment);
+        // A round that was given up may have left one.
+        let mut file = files::make_anew(&*context.disk, &path)?;
+        file.append(&MAGIC).doing("write", &path)?;
         Ok((path, file, segment))
     }
 
@@ -346,15 +317,13 @@ impl<'a> Output<'a> {
         let Some((path, mut file, mut segment)) = self.open.take() else {
             return Ok(());
         };
+        let context = &self.maintenance.context;
         if !injected_bugs::is(InjectedBug::UnsyncedSwitch) {
-            self.maintenance
-                .context
-                .synced(file.sync().doing("sync", &path))?;
+            context.synced(file.sync().doing("sync", &path))?;
         }
         segment.is_sealed = true;
-        let dir = self.maintenance.context.topic_dir(&self.job.at.topic);
-        self.maintenance
-            .write_index(&dir, self.job.numbers.1, &segment);
+        let dir = context.topic_dir(&self.job.at.topic);
+        self.maintenance.write_index(&dir, self.job.key.1, &segment);
         self.done.push(segment);
         Ok(())
     }
@@ -363,16 +332,11 @@ impl<'a> Output<'a> {
     fn finish(mut self) -> Result<Vec<Segment>, LogError> {
         self.finish_segment()?;
         if !self.done.is_empty() && !injected_bugs::is(InjectedBug::UnsyncedSwitch) {
-            let dir = self.maintenance.context.topic_dir(&self.job.at.topic);
             let context = &self.maintenance.context;
+            let dir = context.topic_dir(&self.job.at.topic);
             context.synced(context.disk.sync_dir(&dir).doing("sync", &dir))?;
         }
         Ok(self.done)
-    }
-
-    /// Leaves what was written behind; nobody speaks of it.
-    fn give_up(self) {
-        tracing::warn!(at = %self.job.at, "a damaged partition is not compacted");
     }
 }
 

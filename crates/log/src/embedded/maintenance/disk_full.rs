@@ -1,7 +1,5 @@
 //! A disk without room: what can be given up, and what makes room.
 
-use std::io;
-
 use super::Maintenance;
 use crate::embedded::context::RefusalReason;
 use crate::error::LogError;
@@ -44,10 +42,6 @@ impl Maintenance {
             self.context.status().set(RefusalReason::Unwritten, None);
             return Ok(());
         }
-        Err(LogError::Disk {
-            doing: "extend the journal in",
-            path: self.context.config.dir.clone(),
-            source: io::Error::new(io::ErrorKind::StorageFull, why),
-        })
+        Err(self.context.no_space("extend the journal in", why))
     }
 }

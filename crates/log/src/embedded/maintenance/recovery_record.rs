@@ -12,7 +12,6 @@
 //! proof that something is lost.
 
 use std::collections::BTreeMap;
-use std::io;
 use std::path::Path;
 
 use tidegate_core::env::Disk;
@@ -79,9 +78,9 @@ impl Maintenance {
 /// nothing.
 fn keep_unread(disk: &dyn Disk, dir: &Path, name: &str, at: u64) -> Result<(), LogError> {
     let path = dir.join(name);
-    let file = match disk.read(&path, u64::MAX) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        read => read.doing("read", &path)?,
+    let read = disk.read(&path, u64::MAX).if_there();
+    let Some(file) = read.doing("read", &path)? else {
+        return Ok(());
     };
     // Of a file that was cut off before that place, all that there is.
     let rest = file.get(usize::try_from(at).unwrap_or(usize::MAX)..);

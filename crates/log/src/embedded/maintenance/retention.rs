@@ -4,19 +4,19 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::Maintenance;
-use crate::embedded::change::LogChange;
+use crate::embedded::change::{LogChange, PartitionKey};
+use crate::embedded::chunk::Chunk;
 use crate::embedded::segment::Segment;
-use crate::embedded::state::UnflushedChunk;
-use crate::embedded::tally::{of_range, removed};
+use crate::embedded::tally::{PartitionSnapshot, removed};
 use crate::error::LogError;
 use crate::record::TopicPartition;
 
-/// What decides how much of a partition goes.
+/// The facts that decide how much of a partition goes.
 #[derive(Debug)]
 struct Facts<'a> {
     segments: &'a [Segment],
     /// Chunks that are in no segment yet, and their bytes.
-    unflushed: &'a VecDeque<UnflushedChunk>,
+    unflushed: &'a VecDeque<Chunk>,
     unflushed_bytes: u64,
     /// Whether the disk has no room: then what is in no segment yet can go as well.
     is_full: bool,
@@ -89,26 +89,23 @@ impl Maintenance {
         let found = {
             let mut state = self.context.state();
             state.seal_segments(|config, last| is_to_seal(last, config.retention, now_ms));
-            state.all().find_map(|(topic, number, partition)| {
-                let config = &state.topics.get(topic as usize)?.config;
+            state.all().find_map(|(key, partition)| {
+                let config = &state.topics.get(key.0 as usize)?.config;
                 let start = new_start(&Facts {
                     segments: &partition.segments,
                     unflushed: &partition.unflushed,
                     unflushed_bytes: partition.unflushed_bytes,
                     is_full,
                     start: partition.start,
-                    needed_from: state.needed_from(topic, number),
+                    needed_from: state.needed_from(key),
                     retention: config.retention,
                     retention_bytes: config.retention_bytes,
                     now_ms,
                 });
-                let at = state.name(topic, number)?;
-                (start > partition.start).then_some((at, (topic, number), partition.start, start))
+                (start > partition.start).then_some((key, start))
             })
         };
-        found
-            .map(|(at, numbers, from, to)| self.removal(&at, numbers, (from, to)))
-            .transpose()
+        found.map_or(Ok(None), |(key, to)| self.removal(key, to))
     }
 
     /// The removal that somebody asked for: everything before `offset`, as far as nobody needs it.
@@ -120,35 +117,29 @@ impl Maintenance {
     ) -> Result<Option<LogChange>, LogError> {
         let found = {
             let state = self.context.state();
-            state.find(at).and_then(|(topic, number)| {
-                let partition = state.partition(topic, number)?;
-                let needed = state.needed_from(topic, number);
-                let to = offset.min(partition.end).min(needed);
-                Some(((topic, number), partition.start, to))
-            })
+            state.find(at).map(|key| (key, state.needed_from(key)))
         };
-        let Some((numbers, from, to)) = found else {
-            return Ok(None);
-        };
-        if to <= from {
-            return Ok(None);
-        }
-        self.removal(at, numbers, (from, to)).map(Some)
+        found.map_or(Ok(None), |(key, needed)| {
+            self.removal(key, offset.min(needed))
+        })
     }
 
-    fn removal(
-        &self,
-        at: &TopicPartition,
-        (topic, partition): (u32, u32),
-        (from, to): (i64, i64),
-    ) -> Result<LogChange, LogError> {
-        let minutes = of_range(&self.context, at, (topic, partition), (from, to))?;
-        Ok(LogChange::Start {
-            topic,
-            partition,
+    /// The removal of everything before `to`; none if nothing is before it.
+    fn removal(&self, at: PartitionKey, to: i64) -> Result<Option<LogChange>, LogError> {
+        let snapshot = PartitionSnapshot::of(&self.context.state(), at);
+        let Some(snapshot) = snapshot else {
+            return Ok(None);
+        };
+        let to = to.min(snapshot.end);
+        if to <= snapshot.start {
+            return Ok(None);
+        }
+        let minutes = snapshot.minutes(&self.context, (snapshot.start, to))?;
+        Ok(Some(LogChange::Start {
+            at,
             start: to,
             removed: removed(&minutes),
-        })
+        }))
     }
 }
 
@@ -207,7 +198,7 @@ mod tests {
     fn what_is_in_no_segment_counts_and_goes_where_there_is_no_room() {
         let mut segments = vec![segment(0, 100, 1_000), segment(10, 100, 2_000)];
         segments[1].is_sealed = false;
-        let chunk = |base: i64| UnflushedChunk {
+        let chunk = |base: i64| Chunk {
             head: Head {
                 base,
                 span: 10,
@@ -215,7 +206,7 @@ mod tests {
             },
             bytes: vec![0; 100].into(),
         };
-        let unflushed: VecDeque<UnflushedChunk> = [20, 30, 40].map(chunk).into();
+        let unflushed: VecDeque<Chunk> = [20, 30, 40].map(chunk).into();
         let check = |is_full, bytes, needed_from, expect| {
             let start = new_start(&Facts {
                 segments: &segments,

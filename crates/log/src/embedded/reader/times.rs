@@ -2,10 +2,11 @@
 
 use tidegate_core::Offset;
 
-use super::{SegmentReader, TRIES, unknown};
+use super::{Cursor, SegmentReader, TRIES};
 use crate::embedded::chunk::Records;
-use crate::embedded::scan::{Scan, ScanItem};
-use crate::embedded::segment::Segment;
+use crate::embedded::files;
+use crate::embedded::scan::ScanItem;
+use crate::embedded::segment::{MAGIC, Segment};
 use crate::error::LogError;
 use crate::port::Read;
 use crate::record::TopicPartition;
@@ -20,22 +21,13 @@ impl SegmentReader {
         for _ in 0..TRIES {
             let (start, end, segment, unflushed) = {
                 let state = self.context.state();
-                let found = state.find(at).and_then(|(t, p)| state.partition(t, p));
-                let Some(partition) = found else {
-                    return Err(unknown(&state, at));
-                };
-                let segment = partition
-                    .segments
-                    .iter()
-                    .find(|s| s.max_ms >= ms && !s.is_empty());
-                let unflushed = partition.unflushed.iter().find(|f| f.head.max_ms >= ms);
-                let (start, end) = (partition.start, partition.end);
-                (
-                    start,
-                    end,
-                    segment.map(Segment::without_index),
-                    unflushed.cloned(),
-                )
+                let partition = state.at(at)?;
+                let mut segments = partition.segments.iter();
+                let segment = segments.find(|s| s.max_ms >= ms && !s.is_empty());
+                let segment = segment.map(Segment::without_index);
+                let mut unflushed = partition.unflushed.iter();
+                let unflushed = unflushed.find(|f| f.head.max_ms >= ms).cloned();
+                (partition.start, partition.end, segment, unflushed)
             };
             if let Some(segment) = segment {
                 match self.time_in_segment(at, &segment, start, ms)? {
@@ -45,13 +37,9 @@ impl SegmentReader {
                     None => continue,
                 }
             }
-            if let Some(unflushed) = unflushed
-                && let Some(body) = unflushed.head.body(&unflushed.bytes)
-            {
-                let records = Records::new(&unflushed.head, body);
-                return Ok(Offset(first_from(records, start, ms).unwrap_or(end)));
-            }
-            return Ok(Offset(end));
+            let records = unflushed.and_then(|chunk| chunk.records());
+            let found = records.and_then(|records| first_from(records, start, ms));
+            return Ok(Offset(found.unwrap_or(end)));
         }
         Err(LogError::OutcomeUnknown {
             doing: "looking for a time",
@@ -92,24 +80,23 @@ impl SegmentReader {
         start: i64,
         ms: u64,
     ) -> Result<Option<Option<i64>>, LogError> {
-        let Some(cursor) = self.begin(at, segment, Some(0), start)? else {
+        let first = Some(MAGIC.len() as u64);
+        let Some(Cursor { mut scan, .. }) = self.begin(at, segment, first, start)? else {
             return Ok(None);
         };
         let look = |found: &Segment| found.index.find_time(ms);
-        let place = self.complete_index(at, segment, &*cursor.file, &cursor.path, look)?;
-        let Some(place) = place else {
+        let path = files::segment_path(&self.context.config.dir, at, segment);
+        let Some(place) = self.complete_index(at, segment, (&mut scan, &path), look)? else {
             return Ok(None);
         };
-        let mut scan = Scan::within(segment, self.context.secret, place);
-        while let Some(seen) = scan.next(&*cursor.file, &cursor.path)? {
-            let ScanItem::Chunk { head, bytes, .. } = seen else {
-                continue;
-            };
-            if head.max_ms < ms || head.end() <= start {
-                continue;
-            }
-            let records = head.body(&bytes).map(|body| Records::new(&head, body));
-            if let Some(found) = records.and_then(|records| first_from(records, start, ms)) {
+        scan.seek(segment, place);
+        for seen in scan {
+            if let ScanItem::Chunk { chunk, .. } = seen?
+                && chunk.head.max_ms >= ms
+                && chunk.head.end() > start
+                && let Some(records) = chunk.records()
+                && let Some(found) = first_from(records, start, ms)
+            {
                 return Ok(Some(Some(found)));
             }
         }

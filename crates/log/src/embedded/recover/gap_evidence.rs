@@ -4,16 +4,16 @@ use std::collections::BTreeSet;
 
 use tidegate_core::GroupName;
 
-use crate::embedded::change::LogChange;
+use crate::embedded::change::{LogChange, PartitionKey};
 use crate::embedded::state::{LogState, LostCommit};
 
 /// Evidence of lost groups, from the groups behind the damage.
 #[derive(Debug, Default)]
 pub(super) struct GapEvidence {
     /// Partitions of which it is known where they ended.
-    pub(super) ends: BTreeSet<(u32, u32)>,
-    /// What groups have committed again since.
-    committed: BTreeSet<(GroupName, u32, u32)>,
+    pub(super) ends: BTreeSet<PartitionKey>,
+    /// The partitions of which groups have committed again since.
+    committed: BTreeSet<(GroupName, PartitionKey)>,
 }
 
 impl GapEvidence {
@@ -28,36 +28,23 @@ impl GapEvidence {
         for change in changes {
             match change {
                 LogChange::EndOffsets { ends, .. } => {
-                    let ends = ends
-                        .iter()
-                        .map(|(topic, partition, _)| (*topic, *partition));
-                    self.ends.extend(ends);
+                    self.ends.extend(ends.iter().map(|(at, _)| *at));
                 }
-                LogChange::Chunk {
-                    topic, partition, ..
-                } => {
-                    self.ends.insert((*topic, *partition));
+                LogChange::Chunk { at, .. } => {
+                    self.ends.insert(*at);
                 }
                 LogChange::Offset {
                     group,
-                    topic,
-                    partition,
+                    at,
                     committed,
                     postings,
                 } => {
-                    let at = (group.clone(), *topic, *partition);
-                    let progress = state.groups.get(group).and_then(|of| of.get(topic));
-                    let from = progress.map_or(0, |progress| progress.needs(*partition as usize));
+                    let progress = state.groups.get(group).and_then(|of| of.get(&at.0));
+                    let from = progress.map_or(0, |progress| progress.needs(at.1 as usize));
                     let next = committed.next.0;
-                    if self.committed.insert(at) && next > from {
-                        let posted = LostCommit::posted(postings);
-                        commits.push(LostCommit {
-                            group: group.clone(),
-                            topic: *topic,
-                            partition: *partition,
-                            next,
-                            events: next.abs_diff(from).saturating_sub(posted),
-                        });
+                    if self.committed.insert((group.clone(), *at)) && next > from {
+                        let passed = (from, next);
+                        commits.push(LostCommit::new(group.clone(), *at, passed, postings));
                     }
                 }
                 LogChange::Topic { .. }

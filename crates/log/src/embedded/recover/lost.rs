@@ -1,6 +1,6 @@
-//! What is made of a journal that has lost something.
+//! The recovery of a journal that has lost something.
 //!
-//! What an intact segment still has is taken in, what is missing for certain is in the books, and
+//! Records that an intact segment still has are taken in, those that are missing for certain are in the books, and
 //! whatever else there may have been is a part of the unknown loss.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,16 +9,17 @@ use bytes::Bytes;
 
 use super::resync::ResyncPoint;
 use super::{RecoveredLog, Replay};
-use crate::embedded::change::LogChange;
+use crate::embedded::change::{LogChange, PartitionKey};
+use crate::embedded::chunk::Chunk;
 use crate::embedded::state::{InvalidChange, JournalDamage};
 use crate::error::LogError;
 
-/// What of the journal's last files is not there.
+/// A part of the journal's last files that is not there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Missing {
     /// The file in which the journal ends.
     File,
-    /// What that file held up to the checkpoint, and whatever came later.
+    /// The content of that file up to the checkpoint, and whatever came later.
     End,
     /// The end of a file behind it, of which so many bytes are left and none that follows.
     TailChunks { number: u64, len: u64 },
@@ -95,27 +96,24 @@ impl Replay<'_> {
 
     /// Takes in what segments have of a partition behind its end and before `limit`; says whether there
     /// was any.
-    fn take_in(&mut self, (topic, partition): (u32, u32), limit: i64) -> Result<bool, LogError> {
+    fn take_in(&mut self, at: PartitionKey, limit: i64) -> Result<bool, LogError> {
         let mut is_any = false;
-        let Some(name) = self.found.state.name(topic, partition) else {
+        let Some(name) = self.found.state.name(at) else {
             return Ok(false);
         };
         loop {
             let state = &mut self.found.state;
-            let end = state.partition(topic, partition).map_or(0, |p| p.end);
+            let end = state.partition(at).map_or(0, |p| p.end);
             let Some(kept) = self.tails.next(&name, end, limit) else {
                 return Ok(is_any);
             };
             let Some(bytes) = kept.bytes(self.disk)? else {
                 continue;
             };
-            let chunk = LogChange::Chunk {
-                topic,
-                partition,
-                head: kept.head,
-                bytes,
-            };
-            is_any |= state.apply(state.sequence, vec![chunk]).is_ok();
+            let head = kept.head;
+            let chunk = Chunk { head, bytes };
+            let found = LogChange::Chunk { at, chunk };
+            is_any |= state.apply(state.sequence, vec![found]).is_ok();
         }
     }
 
@@ -127,17 +125,17 @@ impl Replay<'_> {
         let mut unknown = BTreeSet::new();
         let offsets_assigned = self.found.state.offsets_assigned;
         for (name, proven) in self.tails.partitions() {
-            let Some((topic, partition)) = self.found.state.find(&name) else {
+            let Some(at) = self.found.state.find(&name) else {
                 unknown.insert(name.topic);
                 continue;
             };
-            is_any |= self.take_in((topic, partition), i64::MAX)?;
+            is_any |= self.take_in(at, i64::MAX)?;
             let state = &mut self.found.state;
-            let end = state.partition(topic, partition).map_or(0, |p| p.end);
+            let end = state.partition(at).map_or(0, |p| p.end);
             if proven > end {
                 let ends = LogChange::EndOffsets {
                     offsets_assigned: state.offsets_reported,
-                    ends: vec![(topic, partition, proven)],
+                    ends: vec![(at, proven)],
                 };
                 is_any |= state.apply(state.sequence, vec![ends]).is_ok();
             }
@@ -238,56 +236,19 @@ impl Replay<'_> {
 }
 
 /// Where each partition that a group speaks of ended, at least, before that group.
-fn ends_before(changes: &[LogChange]) -> BTreeMap<(u32, u32), i64> {
+fn ends_before(changes: &[LogChange]) -> BTreeMap<PartitionKey, i64> {
     let mut chunks = BTreeMap::new();
-    let mut spoken: BTreeMap<(u32, u32), i64> = BTreeMap::new();
-    let mut speak = |topic: u32, partition: u32, end: i64| {
-        let known = spoken.entry((topic, partition)).or_default();
-        *known = end.max(*known);
-    };
+    let mut spoken: BTreeMap<PartitionKey, i64> = BTreeMap::new();
     for change in changes {
-        match change {
-            LogChange::Chunk {
-                topic,
-                partition,
-                head,
-                ..
-            } => {
-                chunks.entry((*topic, *partition)).or_insert(head.base);
-            }
-            LogChange::Offset {
-                topic,
-                partition,
-                committed,
-                ..
-            } => speak(*topic, *partition, committed.next.0),
-            LogChange::Skip {
-                topic,
-                partition,
-                next,
-                ..
-            } => speak(*topic, *partition, *next),
-            LogChange::Start {
-                topic,
-                partition,
-                start,
-                ..
-            } => speak(*topic, *partition, *start),
-            LogChange::Switch {
-                topic,
-                partition,
-                end,
-                ..
-            } => speak(*topic, *partition, *end),
-            LogChange::EndOffsets { ends, .. } => {
-                for (topic, partition, end) in ends {
-                    speak(*topic, *partition, *end);
-                }
-            }
-            LogChange::Topic { .. } | LogChange::Register { .. } | LogChange::Forget { .. } => {}
+        if let LogChange::Chunk { at, chunk } = change {
+            chunks.entry(*at).or_insert(chunk.head.base);
         }
+        change.for_each_end(|at, end| {
+            let known = spoken.entry(at).or_default();
+            *known = end.max(*known);
+        });
     }
-    // What it says of a partition that it writes to counts its own records.
+    // The end that it names of a partition that it writes to counts its own records.
     spoken.extend(chunks);
     spoken
 }

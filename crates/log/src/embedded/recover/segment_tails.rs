@@ -1,10 +1,9 @@
-//! What segments hold behind the last checkpoint.
+//! The chunks that segments hold behind the last checkpoint.
 //!
 //! The maintenance thread writes to segments what is durable in the journal, and to the same places after a crash.
 //! So a chunk there proves that its group was acknowledged, whatever became of the journal.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::io;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
@@ -19,11 +18,11 @@ use crate::embedded::state::{LogState, TopicState};
 use crate::error::LogError;
 use crate::record::TopicPartition;
 
-/// What segments hold behind the last checkpoint, by partition.
+/// The chunks that segments hold behind the last checkpoint, by partition.
 #[derive(Debug, Default)]
 pub(super) struct SegmentTails(BTreeMap<TopicPartition, TailChunks>);
 
-/// What the segments of a partition hold behind the last checkpoint.
+/// The chunks that the segments of one partition hold behind the last checkpoint.
 #[derive(Debug, Default)]
 struct TailChunks {
     /// By offset.
@@ -85,21 +84,21 @@ impl SegmentTails {
     /// Reads a segment from the first byte of which the checkpoint does not speak.
     fn read(
         &mut self,
-        file: &dyn DiskFile,
+        file: Box<dyn DiskFile>,
         path: &Path,
         at: TopicPartition,
         unread: &Unread,
         secret: LogSecret,
     ) -> Result<(), LogError> {
         let len = file.len().doing("measure", path)?;
-        // Which offsets they can have, the journal tells only later.
-        let mut scan = Scan::new(secret, (unread.from, len), (unread.end, i64::MAX));
         let tail = self.0.entry(at).or_default();
-        while let Some(seen) = scan.next(file, path)? {
-            match seen {
-                ScanItem::Chunk { at, head, .. } if head.base >= unread.end => {
+        // Which offsets they can have, the journal tells only later.
+        let offsets = (unread.end, i64::MAX);
+        for seen in Scan::new(file, path, secret, (unread.from, len), offsets) {
+            match seen? {
+                ScanItem::Chunk { at, chunk } if chunk.head.base >= unread.end => {
                     tail.chunks.push_back(TailChunk {
-                        head,
+                        head: chunk.head,
                         path: path.to_owned(),
                         position: at,
                     });
@@ -135,11 +134,8 @@ pub(super) fn look(
     for name in topics {
         let topic = state.topic(&name).map(|(_, topic)| topic);
         let place = files::topic_dir(dir, &name);
-        let entries = match disk.list(&place) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-            listed => listed.doing("list", &place)?,
-        };
-        let names = entries.into_iter().map(|entry| entry.name);
+        let entries = disk.list(&place).if_there().doing("list", &place)?;
+        let names = entries.into_iter().flatten().map(|entry| entry.name);
         for unread in unread(topic, names) {
             let number = i32::try_from(unread.partition).unwrap_or(i32::MAX);
             let path = place.join(&unread.name);
@@ -147,7 +143,7 @@ pub(super) fn look(
                 continue;
             };
             let at = TopicPartition::new(name.clone(), number);
-            found.read(&*file, &path, at, &unread, state.secret)?;
+            found.read(file, &path, at, &unread, state.secret)?;
         }
     }
     for tail in found.0.values_mut() {
@@ -181,7 +177,7 @@ fn unread(topic: Option<&TopicState>, names: impl Iterator<Item = String>) -> Ve
         let from = match known {
             Some(segment) if !segment.is_sealed => segment.len,
             Some(_) => continue,
-            // What was rewritten holds nothing that was not there before.
+            // A rewritten segment holds nothing that was not there before.
             None if generation > 0 || base < end => continue,
             None => MAGIC.len() as u64,
         };

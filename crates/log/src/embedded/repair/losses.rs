@@ -1,4 +1,4 @@
-//! What a repair posts as lost: the books minus a recount, as far as damage explains it.
+//! The losses that a repair posts: the books minus a recount, as far as damage explains it.
 //!
 //! | missing in | as | at most |
 //! |---|---|---|
@@ -19,26 +19,27 @@ use tidegate_core::env::Disk;
 
 use super::{COMMIT_DAMAGED, DAMAGED, Repaired};
 use crate::embedded::audit::{self, TopicAudit, group_books};
+use crate::embedded::change::PartitionKey;
 use crate::embedded::injected_bugs::{self, InjectedBug};
 use crate::embedded::segment::Minutes;
-use crate::embedded::state::{GroupProgress, LogState, TopicState};
+use crate::embedded::state::{GroupProgress, Hole, LogState, TopicState};
+use crate::embedded::tally::{queue_all, queue_minutes};
 use crate::error::LogError;
 use crate::record::TopicPartition;
 
 /// Sums of ids by bucket.
 type Sums = BTreeMap<Bucket, Tally>;
 
-/// What a damaged segment held and cannot be read any more.
+/// The part of a damaged segment that cannot be read any more.
 #[derive(Debug)]
 pub(super) struct DamagedSegment {
-    pub(super) topic: u32,
-    pub(super) partition: u32,
+    pub(super) at: PartitionKey,
     /// The first offset that is damaged, and the one behind the last.
     pub(super) offsets: (i64, i64),
     pub(super) minutes: Minutes,
 }
 
-/// What was posted.
+/// The postings of a repair.
 #[derive(Debug, Default)]
 pub(super) struct Posted {
     pub(super) repaired: Vec<Repaired>,
@@ -82,7 +83,7 @@ pub(super) fn post(
             continue;
         };
         let commits = state.lost_commits.iter();
-        let commits = commits.filter(|lost| lost.group == *group && lost.topic == number);
+        let commits = commits.filter(|lost| lost.group == *group && lost.at.0 == number);
         let commits: u64 = commits.map(|lost| lost.events).sum();
         let by_topic = state.groups.get_mut(group);
         if let Some(progress) = by_topic.and_then(|of| of.get_mut(&number)) {
@@ -92,7 +93,7 @@ pub(super) fn post(
     Ok(posted)
 }
 
-/// What is known of the damage.
+/// The damage, as far as it is known.
 struct Damage<'a> {
     segments: &'a [DamagedSegment],
     is_journal_damaged: bool,
@@ -114,21 +115,22 @@ impl Damage<'_> {
             false => removed_unread(topic),
         });
         for bucket in known.keys() {
-            if let Some((partition, offsets)) = offsets(bucket) {
-                let at = TopicPartition::new(topic.name.clone(), partition);
+            if let Some(Hole {
+                partition, offsets, ..
+            }) = Hole::of(*bucket, 0)
+            {
+                let at = TopicPartition::new(topic.name.clone(), partition.0);
                 let aside = None;
-                posted
-                    .repaired
-                    .push(Repaired::Records { at, offsets, aside });
+                let lost = Repaired::Records { at, offsets, aside };
+                posted.repaired.push(lost);
             }
         }
         let (lost, exchanged) = explain(missing, &known, most);
         posted.damaged += events(&lost);
         lose(&mut topic.books, &DAMAGED, lost);
-        for (bucket, tally) in exchanged {
-            let (queued, tally) = (Some(Place::Queued), Tally::default().minus(tally));
-            topic.books.move_tally(bucket, None, queued, tally);
-        }
+        let exchanged = exchanged.into_iter();
+        let exchanged = exchanged.map(|(bucket, tally)| (bucket, Tally::default().minus(tally)));
+        queue_all(&mut topic.books, exchanged);
     }
 
     /// `commits` is how many events the group passed without a posting behind lost commits.
@@ -162,13 +164,10 @@ impl Damage<'_> {
             });
         }
         lose(&mut progress.posted, &reason, lost);
-        for (bucket, tally) in exchanged {
-            let queued = Some(Place::Queued);
-            progress.before.move_tally(bucket, None, queued, tally);
-        }
+        queue_all(&mut progress.before, exchanged);
     }
 
-    /// What damaged segments and lost offsets explain, by bucket, and how many events that is at most.
+    /// The events that damaged segments and lost offsets explain, by bucket, and how many they are at most.
     /// The offsets within the range that `passed` gives for a partition explain nothing.
     fn explained(
         &self,
@@ -177,40 +176,36 @@ impl Damage<'_> {
         passed: impl Fn(usize) -> (i64, i64),
     ) -> (Sums, i64) {
         let (mut most, mut harmed) = (0, Books::default());
-        for segment in self
-            .segments
-            .iter()
-            .filter(|segment| segment.topic == topic)
-        {
-            let (_, from) = passed(segment.partition as usize);
+        for segment in self.segments.iter().filter(|s| s.at.0 == topic) {
+            let (_, from) = passed(segment.at.1 as usize);
             let held: i64 = segment.minutes.values().map(|tally| tally.count).sum();
-            let count = held
-                .min(segment.offsets.1 - from.max(segment.offsets.0))
-                .max(0);
+            let (first, behind) = segment.offsets;
+            let count = held.min(behind - from.max(first)).max(0);
             most += count;
-            for (minute, tally) in segment.minutes.iter().filter(|_| count > 0) {
-                let bucket = Bucket::Minute(*minute);
-                harmed.move_tally(bucket, None, Some(Place::Queued), *tally);
+            if count > 0 {
+                let minutes = segment.minutes.iter().map(|(m, t)| (*m, *t));
+                queue_minutes(&mut harmed, minutes);
             }
         }
         harmed.fold(self.now_ms);
         let mut known = harmed.tallies(&Place::Queued);
         for (bucket, tally) in missing {
-            let Some((partition, (first, behind))) = offsets(bucket) else {
+            let Some(mut hole) = Hole::of(*bucket, tally.count) else {
                 continue;
             };
-            let (from, to) = passed(usize::try_from(partition).unwrap_or(usize::MAX));
+            let (first, behind) = hole.offsets;
+            let (from, to) = passed(usize::try_from(hole.partition.0).unwrap_or(usize::MAX));
             let within = (behind.min(to) - first.max(from)).max(0);
-            let count = tally.count.min(behind - first - within);
-            if count > 0 {
-                most += count;
-                known.insert(*bucket, Tally { count, id_sum: 0 });
+            hole.count = hole.count.min(behind - first - within);
+            if hole.count > 0 {
+                most += hole.count;
+                known.insert(*bucket, hole.tally());
             }
         }
         (known, most)
     }
 
-    /// What books have as queued, by bucket, and the records do not have.
+    /// The events that the books have as queued, by bucket, and the records do not have.
     fn missing(&self, books: &Books, audited: &TopicAudit) -> Sums {
         let mut recount = audited.recount.clone();
         recount.fold(self.now_ms);
@@ -278,19 +273,7 @@ fn events(sums: &Sums) -> u64 {
 }
 
 fn is_hole(bucket: &Bucket) -> bool {
-    offsets(bucket).is_some()
-}
-
-/// The partition and the offsets of a bucket of lost ones: the first, and the one behind the last.
-fn offsets(bucket: &Bucket) -> Option<(i32, (i64, i64))> {
-    match bucket {
-        Bucket::Offsets {
-            partition,
-            first,
-            last,
-        } => Some((partition.0, (first.0, last.0 + 1))),
-        Bucket::Minute(_) | Bucket::Hour(_) | Bucket::Day(_) => None,
-    }
+    matches!(bucket, Bucket::Offsets { .. })
 }
 
 /// How many records were removed, at least, that could not be read then: a removal posts what it can

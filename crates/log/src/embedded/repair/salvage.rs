@@ -9,12 +9,13 @@ use std::path::Path;
 
 use tidegate_core::env::Disk;
 
-use crate::embedded::change::LogChange;
+use crate::embedded::change::{LogChange, PartitionKey};
+use crate::embedded::chunk::Chunk;
 use crate::embedded::files::{self, Doing};
-use crate::embedded::inspect::{DamagedPart, damaged_parts};
+use crate::embedded::inspect::{DamagedPart, SegmentSurvey};
 use crate::embedded::recover::groups;
 use crate::embedded::segment::Minutes;
-use crate::embedded::state::{LogState, UnflushedChunk};
+use crate::embedded::state::LogState;
 use crate::embedded::tally::add_all;
 use crate::error::LogError;
 
@@ -23,7 +24,7 @@ const TRIES: usize = 1_000;
 
 /// The chunks in journal files that have offsets of damaged segments, by partition and first offset.
 #[derive(Debug, Default)]
-pub(super) struct Salvage(BTreeMap<(u32, u32), BTreeMap<i64, Vec<UnflushedChunk>>>);
+pub(super) struct Salvage(BTreeMap<PartitionKey, BTreeMap<i64, Vec<Chunk>>>);
 
 impl Salvage {
     /// Looks through all journal files, where a segment is damaged.
@@ -31,14 +32,14 @@ impl Salvage {
     /// # Errors
     /// A file cannot be read.
     pub(super) fn look(disk: &dyn Disk, dir: &Path, state: &LogState) -> Result<Self, LogError> {
-        let mut wanted: BTreeMap<(u32, u32), Vec<DamagedPart>> = BTreeMap::new();
-        for (topic, number, partition) in state.all() {
-            let Some(at) = state.name(topic, number) else {
+        let mut wanted: BTreeMap<PartitionKey, Vec<DamagedPart>> = BTreeMap::new();
+        for (key, partition) in state.all() {
+            let Some(at) = state.name(key) else {
                 continue;
             };
             for segment in &partition.segments {
-                let parts = damaged_parts(disk, dir, (&at, segment), state.secret)?;
-                wanted.entry((topic, number)).or_default().extend(parts);
+                let survey = SegmentSurvey::of(disk, dir, (&at, segment), state.secret)?;
+                wanted.entry(key).or_default().extend(survey.damaged);
             }
         }
         wanted.retain(|_, parts| !parts.is_empty());
@@ -61,28 +62,23 @@ impl Salvage {
         Ok(found)
     }
 
-    fn add(&mut self, change: LogChange, wanted: &BTreeMap<(u32, u32), Vec<DamagedPart>>) {
-        let LogChange::Chunk {
-            topic,
-            partition,
-            head,
-            bytes,
-        } = change
-        else {
+    fn add(&mut self, change: LogChange, wanted: &BTreeMap<PartitionKey, Vec<DamagedPart>>) {
+        let LogChange::Chunk { at, chunk } = change else {
             return;
         };
-        let parts = wanted.get(&(topic, partition)).into_iter().flatten();
+        let parts = wanted.get(&at).into_iter().flatten();
         let mut parts = parts.map(|part| part.offsets);
+        let (head, bytes) = (chunk.head, &chunk.bytes);
         let is_wanted = parts.any(|(from, to)| from <= head.base && head.end() <= to);
-        if !is_wanted || head.checked_body(&bytes).is_none() {
+        if !is_wanted || head.checked_body(bytes).is_none() {
             return;
         }
-        let chunks = self.0.entry((topic, partition)).or_default();
+        let chunks = self.0.entry(at).or_default();
         let same = chunks.entry(head.base).or_default();
-        if same.iter().all(|chunk| chunk.bytes != bytes) {
+        if same.iter().all(|chunk| chunk.bytes != *bytes) {
             // Not a part of the whole file.
-            let bytes = bytes::Bytes::copy_from_slice(&bytes);
-            same.push(UnflushedChunk { head, bytes });
+            let bytes = bytes::Bytes::copy_from_slice(bytes);
+            same.push(Chunk { head, bytes });
         }
     }
 
@@ -90,10 +86,10 @@ impl Salvage {
     /// not certain that they are the same.
     pub(super) fn fill(
         &self,
-        at: (u32, u32),
+        at: PartitionKey,
         parts: &[DamagedPart],
         missing: &Minutes,
-    ) -> Option<Vec<UnflushedChunk>> {
+    ) -> Option<Vec<Chunk>> {
         let mut filling = Filling {
             chunks: self.0.get(&at)?,
             parts,
@@ -108,10 +104,10 @@ impl Salvage {
 }
 
 struct Filling<'a> {
-    chunks: &'a BTreeMap<i64, Vec<UnflushedChunk>>,
+    chunks: &'a BTreeMap<i64, Vec<Chunk>>,
     parts: &'a [DamagedPart],
     missing: &'a Minutes,
-    taken: Vec<&'a UnflushedChunk>,
+    taken: Vec<&'a Chunk>,
     tries: usize,
 }
 

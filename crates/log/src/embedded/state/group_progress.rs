@@ -3,8 +3,9 @@
 use tidegate_core::books::{Books, Place, Posting};
 use tidegate_core::{GroupName, Offset};
 
-use super::{InvalidChange, LogState, NO_TOPIC};
+use super::LogState;
 use crate::embedded::repair::DAMAGED;
+use crate::embedded::tally::queue_all;
 use crate::port::Committed;
 
 /// The offsets and books of a group on a topic.
@@ -13,11 +14,11 @@ pub(in crate::embedded) struct GroupProgress {
     /// Where the group began in each partition: where the partition started when the group was
     /// registered, or behind what it did not want.
     pub(in crate::embedded) starts: Vec<i64>,
-    /// What is committed, by partition.
+    /// The committed offsets, by partition.
     pub(in crate::embedded) committed: Vec<Option<Committed>>,
-    /// What became of the records it read.
+    /// The postings of the records it read.
     pub(in crate::embedded) posted: Books,
-    /// What had been removed or lost before it was registered, or lay before its beginning: it never
+    /// The events that had been removed or lost before it was registered, or lay before its beginning: it never
     /// had those.
     pub(in crate::embedded) before: Books,
 }
@@ -50,14 +51,10 @@ impl GroupProgress {
 
 impl LogState {
     /// The progress of a group on a topic; registered from here on if it was not.
-    pub(super) fn progress(
-        &mut self,
-        group: GroupName,
-        number: u32,
-    ) -> Result<&mut GroupProgress, InvalidChange> {
-        let topic = self.topics.get(number as usize).ok_or(NO_TOPIC)?;
+    pub(super) fn progress(&mut self, group: GroupName, number: u32) -> Option<&mut GroupProgress> {
+        let topic = self.topics.get(number as usize)?;
         let by_topic = self.groups.entry(group).or_default();
-        Ok(by_topic.entry(number).or_insert_with(|| GroupProgress {
+        Some(by_topic.entry(number).or_insert_with(|| GroupProgress {
             starts: topic.partitions.iter().map(|p| p.start).collect(),
             committed: vec![None; topic.partitions.len()],
             posted: Books::default(),
@@ -66,13 +63,11 @@ impl LogState {
     }
 }
 
-/// What was removed from a topic or lost of it, as books in which it is queued.
+/// The events that were removed from a topic or lost of it, as books in which they are queued.
 fn gone(books: &Books) -> Books {
     let removed = books.removed_tallies(&Place::Queued);
     let lost = books.tallies(&Place::Lost(DAMAGED));
     let mut gone = Books::default();
-    for (bucket, tally) in removed.into_iter().chain(lost) {
-        gone.move_tally(bucket, None, Some(Place::Queued), tally);
-    }
+    queue_all(&mut gone, removed.into_iter().chain(lost));
     gone
 }

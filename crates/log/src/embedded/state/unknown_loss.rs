@@ -1,4 +1,4 @@
-//! What was lost with parts of the journal, as far as no books can tell it.
+//! The loss with parts of the journal, as far as no books can tell it.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -6,7 +6,8 @@ use std::fmt;
 use tidegate_core::GroupName;
 use tidegate_core::books::{Place, Posting};
 
-use super::{LogState, TopicState};
+use super::LogState;
+use crate::embedded::change::PartitionKey;
 use crate::record::TopicPartition;
 
 /// A part of the journal that was acknowledged and cannot be read.
@@ -22,7 +23,7 @@ pub struct JournalDamage {
     /// How many events it held at least that are in no books; or fewer, where some of them may be among
     /// records that were found in segments.
     pub events: u64,
-    /// What is wrong.
+    /// The reason.
     pub why: String,
 }
 
@@ -40,7 +41,7 @@ impl fmt::Display for JournalDamage {
     }
 }
 
-/// What was lost with the journal and is in no books, all of it together.
+/// The loss with the journal that is in no books, all of it together.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnknownLoss {
     /// Groups of the journal that are known to be lost.
@@ -85,20 +86,30 @@ impl fmt::Display for UnknownLoss {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::embedded) struct LostCommit {
     pub(in crate::embedded) group: GroupName,
-    pub(in crate::embedded) topic: u32,
-    pub(in crate::embedded) partition: u32,
-    /// What the group has committed with it.
+    pub(in crate::embedded) at: PartitionKey,
+    /// The offset that the group has committed with it.
     pub(in crate::embedded) next: i64,
     /// How many events it passed without a posting.
     pub(in crate::embedded) events: u64,
 }
 
 impl LostCommit {
-    /// How many events these postings take out of a queue.
-    pub(in crate::embedded) fn posted(postings: &[Posting]) -> u64 {
+    /// A commit that passed these offsets, and took events out of the queue with these postings.
+    pub(in crate::embedded) fn new(
+        group: GroupName,
+        at: PartitionKey,
+        (from, next): (i64, i64),
+        postings: &[Posting],
+    ) -> Self {
         let queued = Some(Place::Queued);
         let taken = postings.iter().filter(|posting| posting.from == queued);
-        taken.map(|posting| posting.count).sum()
+        let posted: u64 = taken.map(|posting| posting.count).sum();
+        Self {
+            group,
+            at,
+            next,
+            events: next.abs_diff(from).saturating_sub(posted),
+        }
     }
 }
 
@@ -119,12 +130,15 @@ impl LogState {
         }
     }
 
-    /// What was lost with the journal and is in no books; none once a repair took note of it.
+    /// The loss with the journal that is in no books; none once a repair took note of it.
     pub(in crate::embedded) fn unknown_loss(&self) -> Option<UnknownLoss> {
         let damage = self.journal_damage.clone();
         let of_commits = self.lost_commits.iter();
-        let of_commits = of_commits.filter_map(|lost| self.name(lost.topic, lost.partition));
-        let of_records = self.topics.iter().flat_map(TopicState::lost_partitions);
+        let of_commits = of_commits.filter_map(|lost| self.name(lost.at));
+        let of_records = self.topics.iter().flat_map(|topic| {
+            let partitions = topic.holes().map(|hole| hole.partition.0);
+            partitions.map(|partition| TopicPartition::new(topic.name.clone(), partition))
+        });
         let partitions: BTreeSet<TopicPartition> = of_commits.chain(of_records).collect();
         (!damage.is_empty()).then(|| UnknownLoss {
             groups: damage.iter().map(|d| d.sequences.1 - d.sequences.0).sum(),
@@ -135,13 +149,10 @@ impl LogState {
     }
 
     /// Leaves the segments that are still written to as they are: what lies in their files behind what is
-    /// known of them may be all that is left of records. What comes next goes to other files.
+    /// known of them may be all that is left of records. The next chunks go to other files.
     pub(in crate::embedded) fn leave_segments(&mut self) {
-        for partition in self
-            .topics
-            .iter_mut()
-            .flat_map(|topic| &mut topic.partitions)
-        {
+        let topics = self.topics.iter_mut();
+        for partition in topics.flat_map(|topic| &mut topic.partitions) {
             if let Some(last) = partition.segments.last_mut() {
                 last.is_sealed = true;
             }
@@ -158,7 +169,7 @@ impl LogState {
 
     /// Some offsets were given to records that are lost, and their partition is unknown: no partition
     /// gives them again, but those of which it is known where they ended.
-    pub(in crate::embedded) fn skip_offsets(&mut self, known: &BTreeSet<(u32, u32)>) {
+    pub(in crate::embedded) fn skip_offsets(&mut self, known: &BTreeSet<PartitionKey>) {
         let lost = i64::try_from(self.unplaced()).unwrap_or(i64::MAX);
         for (topic, number) in self.topics.iter_mut().zip(0..) {
             for (partition, p) in topic.partitions.iter_mut().zip(0..) {
@@ -175,9 +186,7 @@ impl LogState {
 
     /// Counts the offsets that all partitions have given.
     pub(in crate::embedded) fn count_assigned_offsets(&mut self) {
-        let ends = self
-            .all()
-            .map(|(.., partition)| partition.end.unsigned_abs());
+        let ends = self.all().map(|(_, p)| p.end.unsigned_abs());
         self.offsets_assigned = ends.sum();
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use tidegate_core::Topic;
 
 use super::{InvalidChange, LogState, NO_PARTITION, NO_TOPIC};
-use crate::embedded::change::LogChange;
+use crate::embedded::change::{LogChange, PartitionKey};
 use crate::topic::TopicConfig;
 
 /// A state, and the effect of the changes so far.
@@ -14,7 +14,7 @@ struct Preview<'a> {
     /// Topics that would be new, with the number of their partitions.
     made: Vec<(&'a Topic, usize)>,
     /// Partitions whose end would be another one.
-    ends: BTreeMap<(u32, u32), i64>,
+    ends: BTreeMap<PartitionKey, i64>,
 }
 
 impl LogState {
@@ -32,41 +32,18 @@ impl LogState {
 impl<'a> Preview<'a> {
     fn take(&mut self, change: &'a LogChange) -> Result<(), InvalidChange> {
         match change {
-            LogChange::Chunk {
-                topic,
-                partition,
-                head,
-                ..
-            } => {
-                if head.base < self.end((*topic, *partition))? {
+            LogChange::Chunk { at, chunk } => {
+                if chunk.head.base < self.end(*at)? {
                     return Err(InvalidChange("records for offsets that are in use"));
                 }
-                self.ends.insert((*topic, *partition), head.end());
+                self.ends.insert(*at, chunk.head.end());
             }
-            LogChange::Offset {
-                topic,
-                partition,
-                committed,
-                ..
-            } => self.extend_end((*topic, *partition), committed.next.0)?,
-            LogChange::Skip {
-                topic,
-                partition,
-                next,
-                ..
-            } => self.extend_end((*topic, *partition), *next)?,
-            LogChange::Start {
-                topic,
-                partition,
-                start,
-                ..
-            } => self.extend_end((*topic, *partition), *start)?,
-            LogChange::Switch {
-                topic,
-                partition,
-                end,
-                ..
-            } => self.extend_end((*topic, *partition), *end)?,
+            LogChange::Offset { at, .. }
+            | LogChange::Skip { at, .. }
+            | LogChange::Start { at, .. }
+            | LogChange::Switch { at, .. } => {
+                self.end(*at)?;
+            }
             LogChange::Topic {
                 number,
                 name,
@@ -77,14 +54,14 @@ impl<'a> Preview<'a> {
                     self.partitions(*topic)?;
                 }
             }
-            // Of a topic whose creation was lost nothing is known, and the group needs not know it.
-            LogChange::EndOffsets { ends, .. } => {
-                for (topic, partition, end) in ends {
-                    self.extend_end((*topic, *partition), *end).ok();
-                }
-            }
-            LogChange::Forget { .. } => {}
+            LogChange::EndOffsets { .. } | LogChange::Forget { .. } => {}
         }
+        // Of a topic whose creation was lost nothing is known, and the ends of partitions need not know it.
+        change.for_each_end(|at, offset| {
+            if self.end(at).is_ok_and(|end| offset > end) {
+                self.ends.insert(at, offset);
+            }
+        });
         Ok(())
     }
 
@@ -100,19 +77,12 @@ impl<'a> Preview<'a> {
             .ok_or(NO_TOPIC)
     }
 
-    fn end(&self, at: (u32, u32)) -> Result<i64, InvalidChange> {
+    fn end(&self, at: PartitionKey) -> Result<i64, InvalidChange> {
         if at.1 as usize >= self.partitions(at.0)? {
             return Err(NO_PARTITION);
         }
-        let known = || self.state.partition(at.0, at.1).map_or(0, |p| p.end);
+        let known = || self.state.partition(at).map_or(0, |p| p.end);
         Ok(self.ends.get(&at).copied().unwrap_or_else(known))
-    }
-
-    fn extend_end(&mut self, at: (u32, u32), offset: i64) -> Result<(), InvalidChange> {
-        if offset > self.end(at)? {
-            self.ends.insert(at, offset);
-        }
-        Ok(())
     }
 
     fn set_topic(

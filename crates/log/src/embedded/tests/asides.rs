@@ -1,4 +1,4 @@
-//! What cannot be read is kept aside: all of it, and once.
+//! Bytes that cannot be read are kept aside: all of them, and once.
 
 use tidegate_core::env::{Disk, OpenMode};
 use tidegate_sim::SimDisk;

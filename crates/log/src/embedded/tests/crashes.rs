@@ -18,14 +18,14 @@ use crate::topic::TopicConfig;
 const PARTITIONS: [(&str, i32); 5] = [("a", 0), ("a", 1), ("kept", 0), ("keyed", 0), ("old", 0)];
 const GROUP: &str = "g";
 
-/// What the log promised, and what it was asked for since.
+/// The promises of the log, and the calls since.
 #[derive(Debug, Default, Clone)]
 struct Obligations {
     /// Topics that were made.
     topics: u64,
     /// By partition: the numbers of records in the order of their offsets.
     records: BTreeMap<(String, i32), Vec<u64>>,
-    /// What the group committed on `a`-0.
+    /// The offset that the group committed on `a`-0.
     committed: i64,
     /// Groups that began behind all that `a` held, and where.
     begun: BTreeMap<String, [i64; 2]>,
@@ -232,7 +232,7 @@ fn check(disk: &SimDisk, promised: &Obligations) -> Result<(), String> {
             return Err(format!("the books are wrong: {:?}", audited.missing));
         }
     }
-    // Whoever opens a log can write to it, and finds it again.
+    // A process that opens a log can write to it, and finds it again.
     if known > 0 {
         harness
             .append(vec![append("a", 0, 9_999)])
@@ -473,7 +473,7 @@ fn planted_mistakes_are_caught() {
     }
 }
 
-/// What a journaled removal took from segments is in the journal as well until the next manifest:
+/// Records that a journaled removal took from segments are in the journal as well until the next manifest:
 /// whoever reads the journal again has it once, or not at all.
 #[test]
 fn a_crash_between_a_removal_and_its_manifest_leaves_no_record_twice() {
@@ -529,7 +529,7 @@ fn a_crash_between_a_removal_and_its_manifest_leaves_no_record_twice() {
             return Err(format!("the last of a key is gone: {found:?}"));
         }
         let state = harness.opened.context.state();
-        let partition = state.partition(0, 0).ok_or("the partition is gone")?;
+        let partition = state.partition((0, 0)).ok_or("the partition is gone")?;
         let in_segments: u64 = partition.segments.iter().map(|s| s.len).sum();
         let unflushed: u64 = partition
             .unflushed

@@ -1,4 +1,4 @@
-//! What is lost to damage is known, and what is not lost is used.
+//! A loss to damage is known, and everything else is used.
 
 use std::sync::Arc;
 
@@ -58,7 +58,7 @@ fn unaccounted(disk: &SimDisk) -> u64 {
     counted.iter().map(TopicAudit::unaccounted).sum()
 }
 
-/// What is queued, delivered and lost, of the topic and then of its groups by name.
+/// The queued, delivered and lost events of the topic and then of its groups by name.
 fn places(disk: &SimDisk) -> Vec<(i64, i64, i64)> {
     assert_eq!(unaccounted(disk), 0);
     let accounts = counted(disk).into_iter();
@@ -339,7 +339,7 @@ fn a_group_that_does_not_fit_is_not_applied_in_part() {
     use crate::embedded::change::LogChange;
     let (_disk, mut harness) = written(2);
     let mut state = harness.opened.context.state().clone();
-    let unflushed = state.partition(0, 0).unwrap().unflushed[0].clone();
+    let unflushed = state.partition((0, 0)).unwrap().unflushed[0].clone();
     let group = GroupName::new("g").unwrap();
     let changes = vec![
         LogChange::Register {
@@ -347,10 +347,8 @@ fn a_group_that_does_not_fit_is_not_applied_in_part() {
             topics: vec![0],
         },
         LogChange::Chunk {
-            topic: 0,
-            partition: 0,
-            head: unflushed.head,
-            bytes: unflushed.bytes,
+            at: (0, 0),
+            chunk: unflushed,
         },
     ];
     let refused = state.apply(9, changes).unwrap_err();

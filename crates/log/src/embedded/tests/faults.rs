@@ -180,7 +180,7 @@ fn a_segment_whose_sync_fails_is_filled_again_by_the_next_process() {
     harness.assert_balanced();
 }
 
-/// What a failed sync drops is gone whatever the failure says, and the next sync says that all is
+/// Bytes that a failed sync drops are gone whatever the failure says, and the next sync says that all is
 /// well: a checkpoint behind it would let go of the journal that still has the records.
 #[test]
 fn a_segment_or_directory_sync_that_says_there_is_no_room_stops_the_log() {

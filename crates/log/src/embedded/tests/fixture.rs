@@ -16,7 +16,7 @@ use crate::error::LogError;
 use crate::local::Write;
 use crate::topic::TopicConfig;
 
-/// What each version wrote, the last one this version.
+/// The directory that each version wrote, the last one this version.
 const VERSIONS: [&str; 4] = ["log-v1b", "log-v2", "log-v3", "log-v4"];
 
 fn kept(version: &str) -> PathBuf {

@@ -41,8 +41,8 @@ fn chunk(secret: LogSecret, base: i64) -> Vec<u8> {
     let record = Record::new("forged").event_id(id(77));
     let offset = Offset(base);
     let stored = StoredRecord { offset, record };
-    let (_, bytes) = rebuild(secret, "other", &at("a", 0), &Head::default(), &[stored]).unwrap();
-    bytes
+    let chunk = rebuild(secret, "other", &at("a", 0), &Head::default(), &[stored]).unwrap();
+    chunk.bytes.to_vec()
 }
 
 /// A group that says to be far ahead and takes out all records before `start`; at each place where one
@@ -51,13 +51,8 @@ fn groups(start: i64) -> Vec<u8> {
     let mut bytes = Vec::new();
     for secret in strangers() {
         let mut group = vec![0; group::HEADER];
-        let (topic, partition, removed) = (0, 0, Vec::new());
-        let change = LogChange::Start {
-            topic,
-            partition,
-            start,
-            removed,
-        };
+        let (at, removed) = ((0, 0), Vec::new());
+        let change = LogChange::Start { at, start, removed };
         change.write(&mut group);
         group::frame(&mut group, secret, 1 << 60, 7, 9, 1 << 60);
         for shift in 0..ALIGN {
@@ -69,7 +64,7 @@ fn groups(start: i64) -> Vec<u8> {
     bytes
 }
 
-/// What somebody may try who does not know the secret of the log.
+/// The secrets that somebody may try who does not know that of the log.
 fn strangers() -> [LogSecret; 2] {
     [LogSecret::default(), LogSecret::draw(0x5eed)]
 }

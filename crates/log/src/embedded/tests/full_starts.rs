@@ -144,7 +144,7 @@ fn without_its_topic() -> SimDisk {
     disk
 }
 
-/// What a start can find, by name.
+/// The states that a start can find, by name.
 fn scenes() -> Vec<(&'static str, SimDisk)> {
     vec![
         ("without its end", without_its_end()),

@@ -257,13 +257,13 @@ impl Harness {
     pub(super) fn start(&self, at: &TopicPartition) -> i64 {
         let state = self.opened.context.state();
         let (topic, partition) = state.find(at).unwrap();
-        state.partition(topic, partition).unwrap().start
+        state.partition((topic, partition)).unwrap().start
     }
 
     pub(super) fn end(&self, at: &TopicPartition) -> i64 {
         let state = self.opened.context.state();
         let (topic, partition) = state.find(at).unwrap();
-        state.partition(topic, partition).unwrap().end
+        state.partition((topic, partition)).unwrap().end
     }
 
     pub(super) fn audit(&self) -> Vec<TopicAudit> {

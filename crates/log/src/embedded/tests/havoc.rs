@@ -27,15 +27,15 @@ const PARTITIONS: i32 = 3;
 /// A place in the log: the topic, the partition, the offset.
 type Place = (&'static str, i32, i64);
 
-/// What was acknowledged.
+/// The acknowledged records and commits.
 #[derive(Default)]
 struct Model {
     /// The number of each record that was ever written.
     records: BTreeMap<Place, u64>,
-    /// What `g` has committed, by partition.
+    /// The committed offsets of `g`, by partition.
     committed: BTreeMap<i32, i64>,
     /// Where the partitions ended when everything was last put into segments, and when that was last
-    /// made durable. What was not is put there anew by the next process.
+    /// made durable. The next process puts the rest there anew.
     filled: BTreeMap<(&'static str, i32), i64>,
     durable: BTreeMap<(&'static str, i32), i64>,
     /// Where the partitions of `a` start.
@@ -175,7 +175,7 @@ fn last_write(disk: &dyn Disk) -> (u64, u64) {
     (number, place)
 }
 
-/// What was done to a file.
+/// The damage to a file.
 #[derive(Debug)]
 struct Damage {
     /// For whoever reads of a failure.
@@ -352,7 +352,7 @@ fn play(seed: u64) {
     after(&disk, &open, &damage, model, draw);
 }
 
-/// What holds behind the damage.
+/// The rules that hold behind the damage.
 fn after(
     disk: &SimDisk,
     open: &dyn Fn() -> Harness,

@@ -1,7 +1,7 @@
 //! A process is killed at every disk operation while the machine runs on, the next one goes on from there and
 //! loses the power at every operation of its own: whatever either was answered is there.
 //!
-//! What a killed process has written can be read and may still be lost. So this finds whoever builds on what
+//! Bytes that a killed process has written can be read and may still be lost. So this finds whoever builds on what
 //! he reads without a sync of his own.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -14,7 +14,7 @@ use crate::EmbeddedConfig;
 use crate::embedded::injected_bugs::{self, InjectedBug};
 use crate::topic::TopicConfig;
 
-/// What both lives were promised. The records are numbered by their offsets.
+/// The promises to both lives. The records are numbered by their offsets.
 #[derive(Debug, Default, Clone)]
 struct Promised {
     is_made: bool,
@@ -48,7 +48,7 @@ fn live(disk: &SimDisk, promised: &mut Promised, mut random: Stream, writes: u64
     let mut harness = Harness::open(disk, config()).unwrap();
     harness.create("a", TopicConfig::new(1)).unwrap();
     promised.is_made = true;
-    // What an open log shows stays, also what nobody was answered for.
+    // Records that an open log shows stay, also those that nobody was answered for.
     assert!(
         promised.allows(end(&harness)),
         "{} for {promised:?}",

@@ -1,4 +1,4 @@
-//! What a damaged journal took with it is known, whoever looks, until a repair takes note of it; and a
+//! The loss with a damaged journal is known, whoever looks, until a repair takes note of it; and a
 //! repair explains nothing but damage.
 
 use std::sync::Arc;
@@ -52,7 +52,7 @@ fn mend(disk: &SimDisk) -> Vec<Repaired> {
     repaired
 }
 
-/// What a repair would post.
+/// The losses that a repair would post.
 fn plan(disk: &SimDisk) -> RepairPlan {
     let clock = open(disk).clock;
     plan_repair(disk, &*clock, dir()).unwrap()
@@ -558,7 +558,7 @@ fn a_damaged_partition_does_not_keep_others_from_being_compacted() {
     damage(&disk, &segment, b"value 3 ");
     let switch = harness.opened.maintenance.compaction().unwrap();
     assert!(
-        matches!(switch, Some(LogChange::Switch { topic: 1, .. })),
+        matches!(switch, Some(LogChange::Switch { at: (1, _), .. })),
         "{switch:?}"
     );
     assert!(harness.opened.writer.remove(switch.unwrap()).unwrap());
@@ -591,7 +591,7 @@ fn each_partition_keeps_what_the_topic_says() {
     harness.opened.maintenance.checkpoint().unwrap();
     harness.keep().unwrap();
     let state = harness.opened.context.state();
-    for (_, number, partition) in state.all() {
+    for ((_, number), partition) in state.all() {
         let bytes: u64 = partition.segments.iter().map(|segment| segment.len).sum();
         assert!(partition.start > 0);
         // One segment more, which is not over yet, and one that is just begun.

@@ -1,4 +1,4 @@
-//! What a start finds, and what it does about it.
+//! A start: what it finds, and what it does about it.
 
 use std::sync::Arc;
 

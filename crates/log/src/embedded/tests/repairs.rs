@@ -33,7 +33,7 @@ fn open(disk: &SimDisk) -> Harness {
     Harness::open(disk, config()).unwrap()
 }
 
-/// What an audit finds: how many events are missing, and how many more are lost at least.
+/// The result of an audit: how many events are missing, and how many more are lost at least.
 fn found(disk: &SimDisk) -> (u64, u64) {
     let counted = recount(disk, dir()).unwrap();
     let missing = counted.iter().map(TopicAudit::unaccounted).sum();
@@ -515,7 +515,7 @@ fn play(seed: u64) {
     harness.create("a", TopicConfig::new(3)).unwrap();
     harness.create("b", TopicConfig::new(1)).unwrap();
     harness.register("g", vec![0]).unwrap();
-    // Whoever loses the names of topics as well writes to others.
+    // A log that loses the names of topics as well writes to others.
     harness.opened.maintenance.checkpoint().unwrap();
     let mut work = Work {
         harness,

@@ -1,4 +1,4 @@
-//! What the engine does while nothing fails.
+//! The engine while nothing fails.
 
 use std::time::Duration;
 
@@ -44,7 +44,7 @@ fn records_read_back_from_memory_and_from_segments() {
         .opened
         .context
         .state()
-        .partition(0, 0)
+        .partition((0, 0))
         .unwrap()
         .segments
         .len();
@@ -139,7 +139,7 @@ fn a_lost_index_is_made_again() {
     harness.opened.maintenance.checkpoint().unwrap();
     let names: Vec<_> = {
         let state = harness.opened.context.state();
-        let segments = &state.partition(0, 0).unwrap().segments;
+        let segments = &state.partition((0, 0)).unwrap().segments;
         segments.iter().map(|segment| segment.name(0)).collect()
     };
     drop(harness);

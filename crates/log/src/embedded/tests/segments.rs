@@ -56,7 +56,7 @@ fn unaccounted(disk: &SimDisk) -> u64 {
     counted.iter().map(TopicAudit::unaccounted).sum()
 }
 
-/// What a check finds. An index is never synced, so that a crash may take it; it is made again.
+/// The problems that a check finds. An index is never synced, so that a crash may take it; it is made again.
 fn problems(disk: &SimDisk) -> Vec<LogProblem> {
     let mut problems = check(disk, dir()).unwrap().problems;
     problems.retain(|problem| !matches!(problem, LogProblem::Index { .. }));
@@ -76,7 +76,7 @@ fn mend(disk: &SimDisk) -> Vec<Repaired> {
 /// The log has as many bytes in use as its segments and its memory hold.
 fn assert_used(harness: &Harness) {
     let state = harness.opened.context.state();
-    let held = state.all().map(|(.., partition)| {
+    let held = state.all().map(|(_, partition)| {
         let segments: u64 = partition.segments.iter().map(|segment| segment.len).sum();
         segments + partition.unflushed_bytes
     });
@@ -218,7 +218,7 @@ fn a_segment_that_was_begun_for_nothing_is_missed_by_nobody() {
     harness.append(vec![append("a", 0, 0)]).unwrap();
     disk.fail(no_room(&name(0), 2));
     harness.opened.maintenance.fill(true).unwrap_err();
-    // What it was begun for is removed; the manifest speaks of a segment that holds nothing.
+    // The records that it was begun for are removed; the manifest speaks of a segment that holds nothing.
     harness.make_room().unwrap();
     assert_eq!(harness.start(&at("a", 0)), 1);
     drop(harness);

@@ -129,7 +129,7 @@ fn what_was_never_heard_of_is_taken_without_asking() {
     );
 }
 
-/// What may happen to a group.
+/// An event of a group.
 #[derive(Debug, Clone)]
 enum Act {
     Join { topics: u8, instance: u8 },

@@ -1,4 +1,4 @@
-//! What is said about groups on a real broker.
+//! Groups on a real broker.
 
 use tidegate_core::books::{Place, postings};
 use tidegate_core::env::system::system_entropy;
@@ -11,8 +11,8 @@ use crate::{
     TopicConfig,
 };
 
-use super::lag::look;
-use super::{LogScope, OpenLog};
+use crate::inspect::lag::look;
+use crate::inspect::{LogScope, OpenLog};
 
 /// A log, and a topic with one partition that a group is bound to.
 struct Scene {

@@ -1,0 +1,3 @@
+//! Tests of the log as a component that need servers.
+
+mod needs_kafka;
