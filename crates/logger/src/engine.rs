@@ -6,6 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
+use tidegate_core::Backoff;
 use tidegate_core::books::{Books, LossReason, Place};
 use tidegate_core::env::{Clock, Entropy};
 use tokio::sync::mpsc;
@@ -70,6 +71,7 @@ pub(crate) struct Engine {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) api: Arc<dyn Api>,
     entropy: Mutex<Box<dyn Entropy>>,
+    backoff: Backoff,
     state: Mutex<LoggerState>,
     spill_buffer: Mutex<SpillBuffer>,
     on_loss: Option<LossCallback>,
@@ -104,10 +106,15 @@ impl Engine {
         state: LoggerState,
         on_loss: Option<LossCallback>,
     ) -> (Arc<Self>, mpsc::Receiver<LossReport>) {
-        let room = config.queue_capacity.saturating_mul(2).max(LOSS_QUEUE);
+        let room = config
+            .options
+            .queue_capacity
+            .saturating_mul(2)
+            .max(LOSS_QUEUE);
         let (losses, lost) = mpsc::channel(room.min(tokio::sync::Semaphore::MAX_PERMITS));
         let engine = Self {
             entropy: Mutex::new(entropy.fork("backoff")),
+            backoff: config.options.backoff(),
             config,
             clock,
             api,
@@ -192,12 +199,12 @@ impl Engine {
     /// The wait before retry number `retry`, counted from 0.
     pub(crate) fn backoff(&self, retry: u32) -> Duration {
         let mut entropy = self.entropy.lock().unwrap_or_else(PoisonError::into_inner);
-        self.config.retry.backoff.wait(retry, entropy.as_mut())
+        self.backoff.wait(retry, entropy.as_mut())
     }
 
     /// Whether events can be spilled.
     pub(crate) fn can_spill(&self, state: &LoggerState) -> bool {
-        self.config.spillover_path.is_some() && state.spill_failure.is_none()
+        self.config.options.spillover_path.is_some() && state.spill_failure.is_none()
     }
 
     /// Gives events to the spill writer, in their order, until it has `limit` of them, and leaves the
@@ -212,7 +219,7 @@ impl Engine {
             return;
         }
         let mut state = self.state();
-        let lost = if self.config.spillover_path.is_none() {
+        let lost = if self.config.options.spillover_path.is_none() {
             Some(reason.clone())
         } else {
             let is_given_up = state.spill_failure.is_some();
@@ -323,7 +330,7 @@ impl Engine {
 
     /// Everything that is still in memory is lost: no task is left that could send or spill it.
     pub(crate) fn lose_remaining(&self, why: &str) {
-        let reason = if self.config.spillover_path.is_some() {
+        let reason = if self.config.options.spillover_path.is_some() {
             reason::SPILLOVER_WRITE_ERROR
         } else {
             reason::SHUTDOWN_QUEUED
@@ -340,7 +347,7 @@ impl Engine {
             let rejects: Vec<Queued> = std::mem::take(&mut state.pending_rejects)
                 .into_values()
                 .collect();
-            let is_spilling = self.config.spillover_path.is_some();
+            let is_spilling = self.config.options.spillover_path.is_some();
             if is_spilling && !(left.is_empty() && rejects.is_empty()) {
                 state.spill_failure.get_or_insert(why.to_owned());
             }

@@ -188,7 +188,7 @@ impl Logger {
     /// logger is stopping, or the disk was given up and the API is away too. The callback gets it on
     /// this thread.
     pub fn log(&self, event: Event) -> Result<(), Refused> {
-        if !self.engine.config.asynchronous && self.engine.config.enabled {
+        if !self.engine.config.options.is_background && self.engine.config.enabled {
             return self.log_on_thread(event);
         }
         let mut slot = Some(event);
@@ -369,7 +369,7 @@ impl Logger {
             state.counters.ignored += 1;
             return Offer::Taken(Wakeups::default());
         }
-        let capacity = engine.config.queue_capacity;
+        let capacity = engine.config.options.queue_capacity;
         let full = if state.phase != LoggerPhase::Running {
             Some(reason::SHUTDOWN_IN_PROGRESS)
         } else if state.has_nowhere_to_go() {
@@ -464,7 +464,7 @@ impl Logger {
         let has_nowhere_to_go = state.has_nowhere_to_go();
         let refused = if state.phase != LoggerPhase::Running {
             Some(reason::SHUTDOWN_IN_PROGRESS)
-        } else if !has_nowhere_to_go && depth < engine.config.queue_capacity {
+        } else if !has_nowhere_to_go && depth < engine.config.options.queue_capacity {
             None
         } else if self.waits() {
             return Waiting::Full(event);
@@ -500,7 +500,7 @@ impl Logger {
     }
 
     fn waits(&self) -> bool {
-        self.engine.config.on_full == OnFull::Block
+        self.engine.config.options.on_full == OnFull::Block
     }
 
     /// Reports a refused event, which was posted as lost, and hands it back.

@@ -55,7 +55,7 @@ impl Replayer {
                 return;
             }
             let Some(permit) = self.permit(&batch) else {
-                wait = self.engine.config.replay_interval;
+                wait = self.engine.config.options.replay_interval;
                 continue;
             };
             self.engine.state().is_replaying = true;
@@ -64,8 +64,8 @@ impl Replayer {
             self.engine.progress.notify_waiters();
             wait = match round {
                 Round::Progress => Duration::ZERO,
-                Round::Empty => self.engine.config.replay_interval,
-                Round::Failed(after) => after.unwrap_or(self.engine.config.replay_interval),
+                Round::Empty => self.engine.config.options.replay_interval,
+                Round::Failed(after) => after.unwrap_or(self.engine.config.options.replay_interval),
                 Round::End => return,
             };
         }
@@ -121,11 +121,11 @@ impl Replayer {
     /// Lines to send; none when the writer has ended. Reading past the end of a snapshot is what
     /// removes it.
     async fn read(&self) -> Option<ReplayBatch> {
-        let single = self.engine.config.batch_size == 1;
+        let single = self.engine.config.options.batch_size == 1;
         let max = if single {
             1
         } else {
-            self.engine.config.batch_size.max(BATCH)
+            self.engine.config.options.batch_size.max(BATCH)
         };
         self.writer.read(max).await
     }

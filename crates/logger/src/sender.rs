@@ -90,10 +90,10 @@ impl Sender {
     }
 
     fn take(&self, state: &mut LoggerState) -> Vec<Queued> {
-        let count = self.engine.config.batch_size.min(state.queue.len());
+        let count = self.engine.config.options.batch_size.min(state.queue.len());
         let batch: Vec<Queued> = state.queue.drain(..count).collect();
         state.sending += count;
-        if state.blocked > 0 || self.engine.config.on_full == crate::config::OnFull::Block {
+        if state.blocked > 0 || self.engine.config.options.on_full == crate::config::OnFull::Block {
             self.engine.wake_room();
         }
         batch
@@ -111,6 +111,7 @@ impl Sender {
         // A missed wake-up costs no more than the wait for a batch, or a second.
         let nap = engine
             .config
+            .options
             .max_batch_wait
             .clamp(Duration::from_millis(1), NAP);
         tokio::select! {
@@ -308,9 +309,9 @@ impl Sender {
             let mut state = engine.state();
             if state.phase > LoggerPhase::Running {
                 stopping.push(queued);
-            } else if queued.attempts > engine.config.max_retries {
+            } else if u64::from(queued.attempts) > engine.config.options.max_retries {
                 exhausted.push(queued);
-            } else if state.retries.len() >= engine.config.queue_capacity {
+            } else if state.retries.len() >= engine.config.options.queue_capacity {
                 crowded.push(queued);
             } else {
                 state.post([queued.id], Place::InFlight, Place::Retrying);

@@ -144,7 +144,7 @@ impl Engine {
 
     /// Whether events wait for the disk rather than be dropped.
     fn waits_for_disk(&self, state: &LoggerState) -> bool {
-        self.config.on_full == OnFull::Block && state.phase < LoggerPhase::Draining
+        self.config.options.on_full == OnFull::Block && state.phase < LoggerPhase::Draining
     }
 
     /// Gives the directory up: events that wait for it are lost and reported. Its files stay for the

@@ -107,11 +107,11 @@ impl Logger {
         on_loss: Option<LossCallback>,
     ) -> Result<(Self, LoggerTask), SpillError> {
         let caps = Caps {
-            events: config.max_spillover_events,
-            bytes: config.max_spillover_bytes,
+            events: config.options.max_spillover_events,
+            bytes: config.options.max_spillover_bytes,
         };
-        let is_synced = config.sync == SyncMode::Group;
-        let (spool, recovered) = match &config.spillover_path {
+        let is_synced = config.options.sync == SyncMode::Group;
+        let (spool, recovered) = match &config.options.spillover_path {
             Some(path) if config.enabled => {
                 let (spool, recovered) = Spool::open(Arc::clone(&env.disk), path, caps, is_synced)?;
                 (Some(spool), recovered)
@@ -126,7 +126,7 @@ impl Logger {
                 },
             ),
         };
-        let breaker = Breaker::new(config.breaker.clone());
+        let breaker = Breaker::new(config.options.breaker_rule());
         let ids = EventIdMinter::new(env.entropy.fork("ids"));
         let mut state = LoggerState::new(ids, breaker, recovered.books, recovered.backlog);
         state.backlog_bytes = spool.as_ref().map_or(0, Spool::bytes);
@@ -227,7 +227,7 @@ impl LoggerTask {
             self.spawn
                 .spawn("eventlog-replay", Box::pin(replayer.run()))
         });
-        let senders = (0..engine.config.sender_threads)
+        let senders = (0..engine.config.options.sender_threads)
             .map(|_| {
                 let sender = Sender {
                     engine: Arc::clone(engine),
@@ -296,7 +296,7 @@ impl Stopping {
     async fn stop(self, mut running: Running) -> LoggerReport {
         let engine = &self.engine;
         let clock = &engine.clock;
-        let timeout = engine.config.shutdown_timeout;
+        let timeout = engine.config.options.shutdown_timeout;
         let began = clock.elapsed();
         let waiting: Vec<Queued> = {
             let mut state = engine.state();

@@ -60,7 +60,7 @@ static ASYNC: &[Key] = &[
     ),
     key(
         "circuit-breaker-reset-ms",
-        SPAN,
+        SPAN_ABOVE_ZERO,
         "30000",
         "How long it stays open before a probe.",
     ),
@@ -71,7 +71,7 @@ static ASYNC: &[Key] = &[
     ),
     key(
         "replay-interval-ms",
-        SPAN_ABOVE_ZERO,
+        KeyKind::Duration { min_ms: 1_000 },
         "10000",
         "How often spilled events are replayed.",
     ),

@@ -101,7 +101,7 @@ impl Scene {
             .unwrap();
         let entropy = Stream::new(0);
         let ids = EventIdMinter::new(Box::new(entropy.stream("ids")));
-        let breaker = Breaker::new(config.breaker.clone());
+        let breaker = Breaker::new(config.options.breaker_rule());
         let state = LoggerState::new(ids, breaker, Books::default(), 0);
         let ends = Arc::new(Ends::default());
         let seen = Arc::clone(&ends);
@@ -311,7 +311,7 @@ impl Scene {
         engine.wake_all();
         engine.spill_or_lose_now(waiting, &reason::SHUTDOWN_PENDING_RETRY);
         // Where events wait for room, the writer may give some back to senders that have ended.
-        if !self.may_hang && engine.config.on_full == OnFull::DropNewest {
+        if !self.may_hang && engine.config.options.on_full == OnFull::DropNewest {
             block_on(async {
                 loop {
                     let progress = engine.progress.notified();

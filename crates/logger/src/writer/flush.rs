@@ -210,7 +210,7 @@ impl SpillWriter {
 
     /// Makes lines of the events behind the first `skip`, to be written behind `position`.
     fn prepare(&mut self, position: AppendPosition, skip: usize) -> Prepared {
-        if self.engine.config.on_full == OnFull::Block && !self.engine.is_sending() {
+        if self.engine.config.options.on_full == OnFull::Block && !self.engine.is_sending() {
             // They were to wait for room, and nobody can wait any longer.
             self.spool.lift_caps();
         }
