@@ -72,6 +72,7 @@ pub struct HttpApi {
 impl HttpApi {
     /// Starts the configuration of a client for the API at `base_url`, such as
     /// `http://127.0.0.1:8080` or `https://example.com/eventlog/`; `/v1/events` is added to it.
+    #[must_use]
     pub fn builder(base_url: impl Into<String>) -> HttpApiBuilder {
         HttpApiBuilder::new(base_url.into())
     }

@@ -21,6 +21,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tidegate_core::env::{Clock, Entropy};
 
 use crate::event::{Event, Text};
+use crate::setters::setters;
 use crate::trace_context::{SpanId, TraceId};
 
 pub use call::Called;
@@ -93,9 +94,8 @@ pub struct ProcessTemplate {
     sink: Arc<dyn EventSink>,
     clock: Arc<dyn Clock>,
     ids: Ids,
-    application_id: Option<Text>,
-    originating_system: Option<Text>,
-    target_system: Option<Text>,
+    /// An event of which only the fields are set that all events have in common.
+    common: Event,
 }
 
 impl ProcessTemplate {
@@ -108,31 +108,19 @@ impl ProcessTemplate {
             sink,
             clock,
             ids: Ids(Arc::new(Mutex::new(entropy))),
-            application_id: None,
-            originating_system: None,
-            target_system: None,
+            common: Event::default(),
         }
     }
 
-    /// The application that speaks.
-    #[must_use]
-    pub fn with_application_id(mut self, id: impl Into<Text>) -> Self {
-        self.application_id = Some(id.into());
-        self
-    }
-
-    /// The system that acts.
-    #[must_use]
-    pub fn with_originating_system(mut self, system: impl Into<Text>) -> Self {
-        self.originating_system = Some(system.into());
-        self
-    }
-
-    /// The system that is acted on, where an event names no other.
-    #[must_use]
-    pub fn with_target_system(mut self, system: impl Into<Text>) -> Self {
-        self.target_system = Some(system.into());
-        self
+    setters! {
+        /// The application that speaks.
+        with_application_id(id: impl Into<Text>) |it| it.common.application_id = Some(id.into());
+        /// The system that acts.
+        with_originating_system(system: impl Into<Text>)
+            |it| it.common.originating_system = Some(system.into());
+        /// The system that is acted on, where an event names no other.
+        with_target_system(system: impl Into<Text>)
+            |it| it.common.target_system = Some(system.into());
     }
 
     /// One run of the process `name`, with a trace and a correlation id of its own unless it is

@@ -1,11 +1,12 @@
 //! From a line to its event.
 
+use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tidegate_core::EventId;
 
 use super::json::Members;
-use super::{Event, Json, ProcessStatus, Properties, StepStatus, Text};
+use super::{Event, Json, Properties, Text};
 
 /// The content of a line.
 #[derive(Debug, Clone, PartialEq)]
@@ -94,20 +95,14 @@ impl Event {
             "applicationId" => self.application_id = text(name, value)?,
             "correlationId" => self.correlation_id = text(name, value)?,
             "processName" => self.process_name = text(name, value)?,
-            "processStatus" => {
-                self.process_status = parsed(name, PROCESS_STATUS, value, ProcessStatus::from_wire)?
-            }
+            "processStatus" => self.process_status = read(name, PROCESS_STATUS, value)?,
             "step" => self.step = text(name, value)?,
             "details" => self.details = text(name, value)?,
             "targetSystem" => self.target_system = text(name, value)?,
             "originatingSystem" => self.originating_system = text(name, value)?,
-            "timestamp" => {
-                self.timestamp = parsed(name, TIMESTAMP, value, |text| text.parse().ok())?
-            }
+            "timestamp" => self.timestamp = timestamp(name, value)?,
             "userId" => self.user_id = text(name, value)?,
-            "eventStatus" => {
-                self.event_status = parsed(name, EVENT_STATUS, value, StepStatus::from_wire)?
-            }
+            "eventStatus" => self.event_status = read(name, EVENT_STATUS, value)?,
             "traceId" => self.extras_mut().trace_id = text(name, value)?,
             "spanId" => self.extras_mut().span_id = text(name, value)?,
             "parentSpanId" => self.extras_mut().parent_span_id = text(name, value)?,
@@ -143,7 +138,6 @@ pub(super) fn is_field(name: &str) -> bool {
 
 const PROCESS_STATUS: &str = "PROCESS_START, STEP, PROCESS_END or ERROR";
 const EVENT_STATUS: &str = "SUCCESS, FAILURE, IN_PROGRESS, SKIPPED or WARNING";
-const TIMESTAMP: &str = "a time in ISO-8601 with an offset or `Z`";
 const HTTP_STATUS: &str = "a number from 100 to 599";
 
 fn text(field: &str, value: &RawValue) -> Result<Option<Text>, DecodeError> {
@@ -167,15 +161,11 @@ fn json(value: &RawValue) -> Option<Json> {
     (value.get() != "null").then(|| Json::of_raw(value))
 }
 
-fn parsed<T>(
-    field: &str,
-    expected: &'static str,
-    value: &RawValue,
-    parse: impl FnOnce(&str) -> Option<T>,
-) -> Result<Option<T>, DecodeError> {
-    let text: Option<String> = read(field, expected, value)?;
-    let parsed = |text: String| parse(&text).ok_or_else(|| wrong(field, expected, value));
-    text.map(parsed).transpose()
+fn timestamp(field: &str, value: &RawValue) -> Result<Option<Timestamp>, DecodeError> {
+    const EXPECTED: &str = "a time in ISO-8601 with an offset or `Z`";
+    let text: Option<String> = read(field, EXPECTED, value)?;
+    let parsed = text.map(|text| text.parse()).transpose();
+    parsed.map_err(|_| wrong(field, EXPECTED, value))
 }
 
 fn read<'a, T: Deserialize<'a>>(

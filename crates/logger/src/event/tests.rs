@@ -48,6 +48,21 @@ const FIELDS: [&str; 30] = [
     "responsePayload",
 ];
 
+const PROCESS_STATUSES: [ProcessStatus; 4] = [
+    ProcessStatus::ProcessStart,
+    ProcessStatus::Step,
+    ProcessStatus::ProcessEnd,
+    ProcessStatus::Error,
+];
+
+const STEP_STATUSES: [StepStatus; 5] = [
+    StepStatus::Success,
+    StepStatus::Failure,
+    StepStatus::InProgress,
+    StepStatus::Skipped,
+    StepStatus::Warning,
+];
+
 const ID: &str = "019a8f3e-5c00-7abc-8def-0123456789ab";
 
 fn id() -> EventId {
@@ -370,14 +385,14 @@ prop_compose! {
             application_id: next(),
             correlation_id: next(),
             process_name: next(),
-            process_status: status.map(|index| ProcessStatus::ALL[index]),
+            process_status: status.map(|index| PROCESS_STATUSES[index]),
             step: next(),
             details: next(),
             target_system: next(),
             originating_system: next(),
             timestamp: ms.map(|ms| Timestamp::from_millisecond(ms).unwrap()),
             user_id: None,
-            event_status: outcome.map(|index| StepStatus::ALL[index]),
+            event_status: outcome.map(|index| STEP_STATUSES[index]),
             extras: LazyExtras::default(),
         }
     }
