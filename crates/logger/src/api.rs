@@ -1,16 +1,14 @@
 //! The door to the Event Log API.
 
 use std::fmt;
-use std::future::Future;
-use std::pin::Pin;
 use std::time::Duration;
 
 use bytes::Bytes;
-use tidegate_core::env::CatchPanic;
+use tidegate_core::env::{BoxFuture, CatchPanic};
 use tidegate_core::{Code, EventId};
 
 /// The future of an answer.
-pub type Sending<'a> = Pin<Box<dyn Future<Output = ApiAnswer> + Send + 'a>>;
+pub type Sending<'a> = BoxFuture<'a, ApiAnswer>;
 
 /// Where events are sent.
 ///

@@ -179,6 +179,26 @@ impl Engine {
         state
     }
 
+    /// Waits until this is true of the state, at most for `limit`, and says whether it is.
+    pub(crate) async fn wait_until(
+        &self,
+        limit: Duration,
+        is_true: impl Fn(&LoggerState) -> bool,
+    ) -> bool {
+        let mut limit = self.clock.sleep(limit);
+        loop {
+            let progress = self.progress.notified();
+            if is_true(&self.state()) {
+                return true;
+            }
+            tokio::select! {
+                biased;
+                () = progress => {}
+                () = &mut limit => return is_true(&self.state()),
+            }
+        }
+    }
+
     /// Wakes all that wait for room.
     pub(crate) fn wake_room(&self) {
         self.room.notify_waiters();
@@ -265,7 +285,7 @@ impl Engine {
         if !events.is_empty() {
             let lost = Place::Lost(reason.clone());
             state.post(events.iter().map(|q| q.id), Place::InFlight, lost);
-            state.counters.failed += events.len() as u64;
+            state.counters.events_failed += events.len() as u64;
             if self.on_loss.is_some() {
                 self.waiting_losses
                     .fetch_add(events.len() as u64, Ordering::SeqCst);
@@ -305,7 +325,7 @@ impl Engine {
         }
         if let Err(refused) = self.losses.try_send(lost) {
             self.waiting_losses.fetch_sub(1, Ordering::SeqCst);
-            self.state().counters.unreported += 1;
+            self.state().counters.events_unreported += 1;
             let (mpsc::error::TrySendError::Full(lost) | mpsc::error::TrySendError::Closed(lost)) =
                 refused;
             let id = lost.queued.map(|queued| queued.id.to_string());
@@ -319,13 +339,18 @@ impl Engine {
 
     /// Calls the callback for a loss from the queue.
     pub(crate) fn deliver_report(&self, lost: &LossReport) {
-        self.call_back(lost);
+        let queued = lost.queued.as_ref();
+        self.call_back(&Loss {
+            id: queued.map(|queued| queued.id),
+            event: queued.map(|queued| &queued.event),
+            reason: &lost.reason,
+        });
         self.waiting_losses.fetch_sub(1, Ordering::SeqCst);
     }
 
     /// Losses that the callback did not get, or not yet.
     pub(crate) fn unreported(&self, state: &LoggerState) -> u64 {
-        state.counters.unreported + self.waiting_losses.load(Ordering::SeqCst)
+        state.counters.events_unreported + self.waiting_losses.load(Ordering::SeqCst)
     }
 
     /// Everything that is still in memory is lost: no task is left that could send or spill it.
@@ -361,16 +386,7 @@ impl Engine {
     }
 
     /// Calls the callback; its panic is its own.
-    fn call_back(&self, lost: &LossReport) {
-        let queued = lost.queued.as_ref();
-        self.call_back_with(&Loss {
-            id: queued.map(|queued| queued.id),
-            event: queued.map(|queued| &queued.event),
-            reason: &lost.reason,
-        });
-    }
-
-    pub(crate) fn call_back_with(&self, loss: &Loss<'_>) {
+    pub(crate) fn call_back(&self, loss: &Loss<'_>) {
         if let Some(on_loss) = &self.on_loss
             && catch_unwind(AssertUnwindSafe(|| on_loss(loss))).is_err()
         {

@@ -19,7 +19,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use reqwest::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use reqwest::header::{CONTENT_TYPE, HeaderValue};
 use reqwest::{RequestBuilder, Response, Url};
 use tidegate_core::env::Clock;
 
@@ -94,11 +94,7 @@ impl HttpApi {
         if let Some(pass) = pass.filter(|_| status == 401) {
             self.bearer.refused(&pass).await;
         }
-        let retry_after = response
-            .headers()
-            .get(RETRY_AFTER)
-            .and_then(|value| value.to_str().ok())
-            .and_then(|text| retry_after::parse(text, self.clock.now()));
+        let retry_after = retry_after::of(&response, &*self.clock);
         let body = read(&mut response).await;
         match &body.end {
             // That the server was slow is worth more to an operator than that its answer was cut.

@@ -46,11 +46,12 @@ pub use http::{
     Authentication, ClientCredentials, HttpApi, HttpApiBuilder, HttpApiError, RESPONSE_LIMIT,
     ResponseBody, classify,
 };
-pub use logger::{Logger, LoggerHealth, Metrics};
+pub use logger::{Logger, LoggerHealth};
 pub use loss::{Loss, reason};
 pub use process::{Called, EventSink, ProcessLogger, ProcessTemplate, Refused};
 pub use running::{RunningLogger, StartError};
 pub use task::{LoggerReport, LoggerTask};
+pub use telemetry::Metrics;
 pub use trace_context::{ParseTraceError, SpanId, TraceContext, TraceId, Traceparent};
 
 /// The guide, whose example must compile; it is not run, because it needs an API.

@@ -14,8 +14,9 @@ use crate::config::OnFull;
 use crate::event::Event;
 use crate::loss::{Loss, reason};
 use crate::process::{EventSink, Refused};
-use crate::state::{LoggerPhase, LoggerState, Queued};
+use crate::state::{LoggerPhase, LoggerState, Queued, Waiter};
 use crate::task::HandleGuard;
+use crate::telemetry::Metrics;
 use crate::writer::BATCH;
 
 use super::engine::Engine;
@@ -50,59 +51,6 @@ pub struct Logger {
     pub(crate) _guard: Arc<HandleGuard>,
 }
 
-/// A snapshot of what a logger counts.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Metrics {
-    /// Events that entered the main queue.
-    pub events_queued: u64,
-    /// Events that were delivered without touching the disk.
-    pub events_sent: u64,
-    /// Events that were lost.
-    pub events_failed: u64,
-    /// Events that were written to the spill.
-    pub events_spilled: u64,
-    /// Events that were delivered from the spill.
-    pub events_replayed: u64,
-    /// Events that were logged while logging was switched off.
-    pub events_ignored: u64,
-    /// Lines that could not be read and were set aside.
-    pub events_corrupt: u64,
-    /// Events that the API refused for good.
-    pub events_rejected: u64,
-    /// Losses that did not reach the callback, because too many waited for it.
-    pub events_unreported: u64,
-    /// Lines on disk that wait for replay.
-    pub spill_pending: u64,
-    /// The bytes of those lines.
-    pub spill_bytes: u64,
-    /// Events in the main queue now.
-    pub queue_depth: usize,
-    /// Whether the breaker is open.
-    pub is_circuit_open: bool,
-}
-
-impl Metrics {
-    pub(crate) fn of(state: &LoggerState) -> Self {
-        let counters = state.counters;
-        Self {
-            events_queued: counters.queued,
-            events_sent: counters.sent,
-            events_failed: counters.failed,
-            events_spilled: counters.spilled,
-            events_replayed: counters.replayed,
-            events_ignored: counters.ignored,
-            events_corrupt: counters.corrupt,
-            events_rejected: counters.rejected,
-            events_unreported: counters.unreported,
-            spill_pending: state.backlog,
-            spill_bytes: state.backlog_bytes,
-            queue_depth: state.queue.len(),
-            is_circuit_open: state.breaker.state() == BreakerState::Open,
-        }
-    }
-}
-
 /// Whether a logger is well.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LoggerHealth {
@@ -129,13 +77,6 @@ enum Destination {
     Queue,
     /// The spill, where there is one.
     Spill,
-}
-
-/// The result of an offer whose caller waits.
-enum Waiting {
-    Taken(EventId),
-    Refused(Event, EventId, LossReason),
-    Full(Event),
 }
 
 /// While it lives, a flush is waiting, and the writer does not wait for full batches.
@@ -238,9 +179,8 @@ impl Logger {
                 Offer::Refused(id, reason) => {
                     return Err(self.refuse(slot.unwrap_or_default(), id, &reason));
                 }
-                Offer::Full => {}
+                Offer::Full => room.await,
             }
-            room.await;
         }
     }
 
@@ -275,30 +215,24 @@ impl Logger {
         if !self.engine.config.enabled {
             let now_ms = self.engine.clock.now_ms();
             let mut state = self.engine.state();
-            state.counters.ignored += 1;
+            state.counters.events_ignored += 1;
             return Ok(state.ids.mint_at(now_ms));
         }
         let (waiter, answer) = oneshot::channel();
-        let mut waiter = Some(waiter);
-        let mut event = event;
-        let id = loop {
+        let (mut slot, mut waiter) = (Some(event), Some(waiter));
+        loop {
             let room = self.engine.room.notified();
-            let offer = self.offer_waiting(event, destination, &mut waiter);
-            match offer {
-                Waiting::Taken(id) => break id,
-                Waiting::Refused(event, id, reason) => {
-                    self.refuse(event, id, &reason);
+            match self.offer_waiting(&mut slot, destination, &mut waiter) {
+                Offer::Taken(wakeups) => break self.wake(wakeups),
+                Offer::Refused(id, reason) => {
+                    self.refuse(slot.unwrap_or_default(), id, &reason);
                     return Err(reason);
                 }
-                Waiting::Full(back) => event = back,
+                Offer::Full => room.await,
             }
-            room.await;
-        };
-        match answer.await {
-            Ok(outcome) => outcome.map(|()| id),
-            // The waiter was dropped with the event, because the tasks of the logger were.
-            Err(_) => Err(reason::SHUTDOWN_QUEUED),
         }
+        // The waiter is dropped with the event if the tasks of the logger are.
+        answer.await.unwrap_or(Err(reason::SHUTDOWN_QUEUED))
     }
 
     /// Takes an event on and waits on this thread until it is delivered, spilled or lost.
@@ -323,18 +257,8 @@ impl Logger {
     /// is not waited for.
     pub async fn flush(&self, timeout: Duration) -> bool {
         let _guard = FlushGuard::new(&self.engine);
-        let mut limit = self.engine.clock.sleep(timeout);
-        loop {
-            let progress = self.engine.progress.notified();
-            if self.engine.state().is_flushed() {
-                return true;
-            }
-            tokio::select! {
-                biased;
-                () = progress => {}
-                () = &mut limit => return self.engine.state().is_flushed(),
-            }
-        }
+        let flushed = self.engine.wait_until(timeout, LoggerState::is_flushed);
+        flushed.await
     }
 
     /// Where all events are, as one snapshot.
@@ -366,7 +290,7 @@ impl Logger {
     fn offer(&self, state: &mut LoggerState, slot: &mut Option<Event>, now_ms: u64) -> Offer {
         let engine = &*self.engine;
         if !engine.config.enabled {
-            state.counters.ignored += 1;
+            state.counters.events_ignored += 1;
             return Offer::Taken(Wakeups::default());
         }
         let capacity = engine.config.options.queue_capacity;
@@ -405,7 +329,7 @@ impl Logger {
                     number,
                     waiter: None,
                 };
-                state.counters.queued += 1;
+                state.counters.events_queued += 1;
                 // With the breaker open the queue would only be a detour on the way to the disk.
                 if state.queue.is_empty()
                     && state.breaker.state() == BreakerState::Open
@@ -447,10 +371,10 @@ impl Logger {
 
     fn offer_waiting(
         &self,
-        event: Event,
+        slot: &mut Option<Event>,
         destination: Destination,
-        waiter: &mut Option<oneshot::Sender<Result<(), LossReason>>>,
-    ) -> Waiting {
+        waiter: &mut Option<Waiter>,
+    ) -> Offer {
         let engine = &*self.engine;
         let now_ms = engine.clock.now_ms();
         let mut state = engine.state();
@@ -467,7 +391,7 @@ impl Logger {
         } else if !has_nowhere_to_go && depth < engine.config.options.queue_capacity {
             None
         } else if self.waits() {
-            return Waiting::Full(event);
+            return Offer::Full;
         } else if has_nowhere_to_go {
             Some(reason::SPILLOVER_WRITE_ERROR)
         } else if is_spilling {
@@ -477,11 +401,11 @@ impl Logger {
         };
         if let Some(reason) = refused {
             state.accept_lost(id, reason.clone());
-            return Waiting::Refused(event, id, reason);
+            return Offer::Refused(id, reason);
         }
         let number = state.accept(id);
         let queued = Queued {
-            event,
+            event: slot.take().unwrap_or_default(),
             id,
             timestamp_ms: now_ms,
             attempts: 0,
@@ -490,13 +414,14 @@ impl Logger {
         };
         if is_spilling {
             state.push_spill(queued);
-            engine.writer_wake.notify_one();
         } else {
             state.queue.push_back(queued);
-            state.counters.queued += 1;
-            engine.sender_wake.notify_one();
+            state.counters.events_queued += 1;
         }
-        Waiting::Taken(id)
+        Offer::Taken(Wakeups {
+            sender: !is_spilling,
+            writer: is_spilling,
+        })
     }
 
     fn waits(&self) -> bool {
@@ -505,7 +430,7 @@ impl Logger {
 
     /// Reports a refused event, which was posted as lost, and hands it back.
     fn refuse(&self, event: Event, id: EventId, reason: &LossReason) -> Refused {
-        self.engine.call_back_with(&Loss {
+        self.engine.call_back(&Loss {
             id: Some(id),
             event: Some(&event),
             reason,

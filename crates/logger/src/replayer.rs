@@ -108,10 +108,7 @@ impl Replayer {
         let began = self.engine.clock.elapsed();
         let (outcomes, retry_after) = self.send(&payloads, permit, began).await;
         // One that fails ends the round: asking again at once would only hammer the API.
-        let has_failed = outcomes.len() < payloads.len()
-            || outcomes
-                .iter()
-                .any(|j| matches!(j, EventOutcome::Failed { .. }));
+        let has_failed = outcomes.len() < payloads.len() || any_failed(&outcomes);
         match self.finish_lines(batch, outcomes).await {
             Round::Progress if has_failed => Round::Failed(retry_after),
             round @ (Round::Progress | Round::Empty | Round::Failed(_) | Round::End) => round,
@@ -157,18 +154,12 @@ impl Replayer {
             let sent = per_event(answer, part.len());
             self.engine.state().api_failure = sent.failure;
             retry_after = retry_after.max(sent.retry_after);
-            let has_failed = sent
-                .outcomes
-                .iter()
-                .any(|j| matches!(j, EventOutcome::Failed { .. }));
             outcomes.extend(sent.outcomes);
-            if has_failed {
+            if any_failed(&outcomes) {
                 break;
             }
         }
-        let has_failed = outcomes
-            .iter()
-            .any(|j| matches!(j, EventOutcome::Failed { .. }));
+        let has_failed = any_failed(&outcomes);
         let now = self.engine.clock.elapsed();
         if outcomes.len() < payloads.len() && !has_failed {
             // Given up on our side, which says nothing about the other one.
@@ -203,8 +194,7 @@ impl Replayer {
                         message,
                         status,
                     }) => rejected.push(Rejection {
-                        id: payload.id,
-                        json: payload.json.clone(),
+                        payload: payload.clone(),
                         code,
                         message,
                         status,
@@ -243,4 +233,9 @@ impl Replayer {
     fn release(&self, permit: Permit) {
         self.engine.state().breaker.release(permit);
     }
+}
+
+fn any_failed(outcomes: &[EventOutcome]) -> bool {
+    let is_failed = |outcome: &EventOutcome| matches!(outcome, EventOutcome::Failed { .. });
+    outcomes.iter().any(is_failed)
 }

@@ -64,7 +64,7 @@ impl Engine {
         {
             let mut state = self.state();
             moved.iter().for_each(|posting| state.books().post(posting));
-            state.counters.spilled += ids.len() as u64;
+            state.counters.events_spilled += ids.len() as u64;
             state.backlog += ids.len() as u64;
             state.backlog_bytes = bytes;
             state.spilling -= ids.len();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_core::EventIdMinter;
-use tidegate_core::books::{Account, Books};
+use tidegate_core::books::Account;
 use tidegate_core::breaker::Breaker;
 use tidegate_core::env::{Env, Spawn, Task};
 use tokio::sync::{mpsc, watch};
@@ -14,13 +14,13 @@ use crate::api::Api;
 use crate::config::{LoggerConfig, SyncMode};
 use crate::engine::{Engine, LossCallback, LossReport};
 use crate::event::Encoder;
-use crate::logger::{Logger, Metrics};
+use crate::logger::Logger;
 use crate::loss::reason;
 use crate::replayer::Replayer;
 use crate::sender::Sender;
 use crate::spill::{Caps, Recovered, SpillError, Spool};
 use crate::state::{LoggerPhase, LoggerState, Queued};
-use crate::telemetry;
+use crate::telemetry::{self, Metrics};
 use crate::timers;
 use crate::writer::{self, SpillWriter, WriterHandle};
 
@@ -44,7 +44,8 @@ impl Drop for HandleGuard {
 #[must_use = "a logger sends nothing until its task is run"]
 pub struct LoggerTask {
     engine: Arc<Engine>,
-    losses: LossReporter,
+    /// Losses for the callback; none once it runs.
+    losses: Option<mpsc::Receiver<LossReport>>,
     spool: Option<Spool>,
     spawn: Arc<dyn Spawn>,
     is_orphan: watch::Receiver<bool>,
@@ -52,13 +53,8 @@ pub struct LoggerTask {
     is_behind: bool,
 }
 
-/// Reports the losses of a logger that was never run.
-struct LossReporter {
-    engine: Arc<Engine>,
-    losses: Option<mpsc::Receiver<LossReport>>,
-}
-
-impl Drop for LossReporter {
+impl Drop for LoggerTask {
+    /// Ends a logger that was never run, and reports its losses.
     fn drop(&mut self) {
         let Some(mut losses) = self.losses.take() else {
             return;
@@ -74,7 +70,6 @@ impl Drop for LossReporter {
 
 /// How a logger ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct LoggerReport {
     /// Where all events are.
     pub account: Account,
@@ -116,15 +111,7 @@ impl Logger {
                 let (spool, recovered) = Spool::open(Arc::clone(&env.disk), path, caps, is_synced)?;
                 (Some(spool), recovered)
             }
-            Some(_) | None => (
-                None,
-                Recovered {
-                    books: Books::default(),
-                    backlog: 0,
-                    unverifiable: 0,
-                    is_behind: false,
-                },
-            ),
+            Some(_) | None => (None, Recovered::default()),
         };
         let breaker = Breaker::new(config.options.breaker_rule());
         let ids = EventIdMinter::new(env.entropy.fork("ids"));
@@ -137,13 +124,9 @@ impl Logger {
             engine: Arc::clone(&engine),
             _guard: Arc::new(HandleGuard(gone)),
         };
-        let losses = LossReporter {
-            engine: Arc::clone(&engine),
-            losses: Some(losses),
-        };
         let task = LoggerTask {
             engine,
-            losses,
+            losses: Some(losses),
             spool,
             spawn: env.spawn,
             is_orphan,
@@ -167,23 +150,12 @@ impl LoggerTask {
     /// let go of the directory.
     pub async fn run(mut self, shutdown: impl Future<Output = ()> + Send) -> LoggerReport {
         let running = self.start();
-        let Self {
-            engine,
-            mut is_orphan,
-            unverifiable,
-            ..
-        } = self;
         tokio::select! {
             biased;
             () = shutdown => {}
-            _ = is_orphan.wait_for(|is_set| *is_set) => {}
+            _ = self.is_orphan.wait_for(|is_set| *is_set) => {}
         }
-        Stopping {
-            engine,
-            unverifiable,
-        }
-        .stop(running)
-        .await
+        self.stop(running).await
     }
 
     fn start(&mut self) -> Running {
@@ -241,7 +213,7 @@ impl LoggerTask {
         let timers = self
             .spawn
             .spawn("eventlog-timers", Box::pin(timers::run(Arc::clone(engine))));
-        let reporter = self.losses.losses.take().map(|mut losses| {
+        let reporter = self.losses.take().map(|mut losses| {
             let engine = Arc::clone(engine);
             let reporting = async move {
                 loop {
@@ -286,13 +258,7 @@ impl Drop for ShutdownGuard {
     }
 }
 
-/// A logger on its way down.
-struct Stopping {
-    engine: Arc<Engine>,
-    unverifiable: i64,
-}
-
-impl Stopping {
+impl LoggerTask {
     async fn stop(self, mut running: Running) -> LoggerReport {
         let engine = &self.engine;
         let clock = &engine.clock;
@@ -307,7 +273,8 @@ impl Stopping {
         // They had their chance; waiting for their next one is not what stopping is for.
         engine.spill_or_lose_now(waiting, &reason::SHUTDOWN_PENDING_RETRY);
         let sending_until = timeout.mul_f64(SENDING_SHARE);
-        self.wait_until(sending_until, || engine.state().is_quiet())
+        engine
+            .wait_until(sending_until, LoggerState::is_quiet)
             .await;
         engine.state().phase = LoggerPhase::Draining;
         engine.abandoned.set();
@@ -319,52 +286,24 @@ impl Stopping {
                 .saturating_sub(clock.elapsed().saturating_sub(began))
                 .max(GRACE)
         };
-        let senders = std::mem::take(&mut running.senders);
-        let ended = async {
-            for sender in senders {
-                sender.join().await;
-            }
-        };
         // A disk that hangs must not keep us: what it does not take is reported below.
-        within(clock.sleep(limit()), ended).await;
+        join_within(clock.sleep(limit()), std::mem::take(&mut running.senders)).await;
         // Its last request was answered, or given up together with those of the senders.
-        if let Some(replayer) = running.replayer.take() {
-            within(clock.sleep(limit()), async { drop(replayer.join().await) }).await;
-        }
+        join_within(clock.sleep(limit()), running.replayer.take()).await;
         engine.state().phase = LoggerPhase::Stopped;
         engine.wake_all();
-        if let Some(writer) = running.writer.take() {
-            within(clock.sleep(limit()), async { drop(writer.join().await) }).await;
-        }
+        join_within(clock.sleep(limit()), running.writer.take()).await;
         // Whatever is still in memory now stays there: the disk did not take it in time.
         engine.lose_remaining("the disk did not answer in time");
         running.timers.abort();
         running.is_over = true;
         running.shutdown_guard.is_over.send_replace(true);
         // A callback that is slow, or hangs, keeps us no longer than the disk may.
-        if let Some(reporter) = running.reporter.take() {
-            within(clock.sleep(limit()), async { drop(reporter.join().await) }).await;
-        }
+        join_within(clock.sleep(limit()), running.reporter.take()).await;
         telemetry::gauges(engine);
         let report = self.report();
         telemetry::stopped(&report);
         report
-    }
-
-    /// Waits for a fact, at most so long.
-    async fn wait_until(&self, limit: Duration, is_true: impl Fn() -> bool) {
-        let mut limit = self.engine.clock.sleep(limit);
-        loop {
-            let progress = self.engine.progress.notified();
-            if is_true() {
-                return;
-            }
-            tokio::select! {
-                biased;
-                () = progress => {}
-                () = &mut limit => return,
-            }
-        }
     }
 
     fn report(&self) -> LoggerReport {
@@ -419,11 +358,16 @@ impl Drop for Running {
     }
 }
 
-/// Waits for `work`, until `limit`.
-async fn within(limit: impl Future<Output = ()>, work: impl Future<Output = ()>) {
+/// Waits for these tasks, until `limit`.
+async fn join_within(limit: impl Future<Output = ()>, tasks: impl IntoIterator<Item = Task>) {
+    let joined = async {
+        for task in tasks {
+            task.join().await;
+        }
+    };
     tokio::select! {
         biased;
-        () = work => {}
+        () = joined => {}
         () = limit => {}
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue};
 use reqwest::{RequestBuilder, Url};
 use serde_json::Value;
 use tidegate_core::env::Clock;
@@ -202,11 +202,7 @@ impl TokenSource {
             .await
             .map_err(|error| failure::of_transport(&error, "the token address"))?;
         let status = response.status();
-        let retry_after = response
-            .headers()
-            .get(RETRY_AFTER)
-            .and_then(|value| value.to_str().ok())
-            .and_then(|text| retry_after::parse(text, self.clock.now()));
+        let retry_after = retry_after::of(&response, &*self.clock);
         let body = read(&mut response).await;
         let body: Value = serde_json::from_slice(&body.bytes).unwrap_or_default();
         let token = body

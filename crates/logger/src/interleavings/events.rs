@@ -74,7 +74,7 @@ struct Ends {
 }
 
 /// Receives the outcome of an event.
-type Outcome = oneshot::Receiver<Result<(), LossReason>>;
+type Outcome = oneshot::Receiver<Result<EventId, LossReason>>;
 
 #[derive(Clone)]
 struct Scene {

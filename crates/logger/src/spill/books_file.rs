@@ -12,7 +12,7 @@ use tidegate_core::books::{Books, Row};
 use tidegate_core::env::{Disk, DiskFile, OpenMode};
 
 use super::cursor::ReplayPosition;
-use super::{SpillError, at, rewrite};
+use super::{SpillError, at, open_slots};
 
 const HEAD: usize = 8;
 const FIRST_SLOT: u64 = 32 * 1024;
@@ -82,22 +82,7 @@ impl BooksFile {
         dir: &Path,
     ) -> Result<(Self, Option<BooksSnapshot>), SpillError> {
         let path = dir.join(super::BOOKS);
-        let file = match disk.open(&path, OpenMode::Write) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                let mut file = at("create", &path, disk.open(&path, OpenMode::CreateNew))?;
-                at("fill", &path, file.preallocate(2 * FIRST_SLOT))?;
-                at("sync", &path, file.sync())?;
-                at("sync", dir, disk.sync_dir(dir))?;
-                file
-            }
-            Err(error) => return at("open", &path, Err(error)),
-            // Nothing says that it is synced: a process may be killed while it syncs its last word,
-            // and after a sync that failed only a copy is sure to be written.
-            Ok(_) => {
-                rewrite(disk, &path)?;
-                at("open", &path, disk.open(&path, OpenMode::Write))?
-            }
-        };
+        let file = open_slots(disk, &path, 2 * FIRST_SLOT, false)?;
         let newest = newest(file.as_ref());
         let slot = at("read", &path, file.len())? / 2;
         let generation = newest.as_ref().map_or(0, |written| written.generation);

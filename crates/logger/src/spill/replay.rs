@@ -1,16 +1,14 @@
 //! The snapshot that is being replayed.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 
 use bytes::Bytes;
 use tidegate_core::EventId;
-use tidegate_core::books::{Bucket, Tally};
 use tidegate_core::env::{Disk, DiskFile, OpenMode};
 
 use super::cursor::ReplayPosition;
 use super::scan::LineReader;
-use super::{REPLAY, SpillError, at, line};
+use super::{REPLAY, SpillError, Tallies, add_one, at, line};
 use crate::api::Payload;
 
 /// How much of the start of a file tells it apart from others.
@@ -164,13 +162,12 @@ impl ReplayReader {
 
     /// The sums of the lines that are not replayed yet and can be read; those that cannot are what
     /// is left of the books.
-    pub(super) fn readable(&self) -> Result<BTreeMap<Bucket, Tally>, SpillError> {
-        let mut tallies = BTreeMap::<Bucket, Tally>::new();
+    pub(super) fn readable(&self) -> Result<Tallies, SpillError> {
+        let mut tallies = Tallies::new();
         let mut lines = LineReader::new(self.position.offset, self.position.end);
         while let Some(raw) = at("read", Path::new(REPLAY), lines.next(&*self.file))? {
             if let Some(line) = line::read(raw.bytes, raw.offset) {
-                let tally = tallies.entry(Bucket::of(line.id)).or_default();
-                *tally = tally.plus(Tally::of(line.id));
+                add_one(&mut tallies, line.id);
             }
         }
         Ok(tallies)

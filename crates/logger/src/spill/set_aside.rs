@@ -2,19 +2,18 @@
 
 use std::path::{Path, PathBuf};
 
-use bytes::Bytes;
 use serde_json::json;
 use serde_json::value::RawValue;
+use tidegate_core::Code;
 use tidegate_core::env::{Disk, DiskFile, OpenMode};
-use tidegate_core::{Code, EventId};
 
 use super::{SpillError, at};
+use crate::api::Payload;
 
 /// An event that the API refused for good.
 #[derive(Debug, Clone)]
 pub(crate) struct Rejection {
-    pub(crate) id: EventId,
-    pub(crate) json: Bytes,
+    pub(crate) payload: Payload,
     pub(crate) code: Code,
     pub(crate) message: String,
     pub(crate) status: Option<u16>,
@@ -27,11 +26,11 @@ impl Rejection {
         let time = i64::try_from(now_ms)
             .ok()
             .and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok());
-        let event = std::str::from_utf8(&self.json)
+        let event = std::str::from_utf8(&self.payload.json)
             .ok()
             .and_then(|text| serde_json::from_str::<Box<RawValue>>(text).ok());
         let mut line = json!({
-            "_id": self.id,
+            "_id": self.payload.id,
             "rejectedAt": time.map(|time| time.to_string()),
             "status": self.status,
             "code": self.code,

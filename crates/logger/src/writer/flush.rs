@@ -128,7 +128,7 @@ impl SpillWriter {
             return Ok(());
         }
         let prepared = self.prepare(self.spool.append_position(), 0);
-        let taken = prepared.taken;
+        let taken = prepared.written.taken;
         let appended = self
             .spool
             .write_and_sync(prepared, &|| self.engine.books())?;
@@ -168,7 +168,7 @@ impl SpillWriter {
                     is_open = false;
                     break;
                 }
-                skip += prepared.taken;
+                skip += prepared.written.taken;
                 given += 1;
                 self.sync_thread.send(SyncJob::Sync(prepared)).await?;
             }
@@ -179,7 +179,7 @@ impl SpillWriter {
                 given -= 1;
                 match outcome {
                     WriteOutcome::Durable => {
-                        skip -= prepared.taken;
+                        skip -= prepared.written.taken;
                         let written = self.spool.note(prepared);
                         self.finish_batch(AppendResult::Written(written), 0);
                     }
@@ -200,7 +200,7 @@ impl SpillWriter {
         let handle = self.sync_thread.end().await?;
         self.spool.return_sync_handle(handle);
         if let Some((prepared, outcome)) = failed {
-            let taken = prepared.taken;
+            let taken = prepared.written.taken;
             let engine = Arc::clone(&self.engine);
             let appended = self.spool.complete(prepared, outcome, &|| engine.books())?;
             self.finish_batch(appended, taken);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use tidegate_core::env::Disk;
-use tidegate_logger::spill::{ACTIVE, BOOKS, CORRUPT, CURSOR, LOCK, REJECTED, REPLAY};
+use tidegate_logger::spill::{ACTIVE, BOOKS, CORRUPT, CURSOR, LOCK, REJECTED, REPLAY, inspect};
 use tidegate_logger::{LoggerHealth, OnFull};
 use tidegate_sim::{Fault, FaultKind, Operation, Survivors, scaled, seeds};
 use tidegate_testkit::Script;
@@ -147,7 +147,7 @@ fn l22_after_a_restart_the_counters_equal_the_lines_and_bytes_of_the_active_file
             .max_spillover_events(10),
     );
     assert_eq!(world.account().spilled, 7);
-    let files = world.recount().files;
+    let files = inspect(&world.disk(), dir()).unwrap().files;
     let active = files.iter().find(|file| file.name == ACTIVE).unwrap();
     assert_eq!(
         (active.lines, active.bytes),

@@ -11,7 +11,7 @@ use crate::spill::cursor::{Cursor, ReplayPosition};
 use crate::spill::line::{self, SpillLine};
 use crate::spill::replay::identity;
 use crate::spill::scan::LineReader;
-use crate::spill::{ACTIVE, SpillError, at, sealed_number};
+use crate::spill::{ACTIVE, SEALED, SpillError, at, names, number_of};
 
 /// A file, or a line of one.
 pub(in crate::spill) struct WalkItem<'a> {
@@ -40,17 +40,13 @@ pub(in crate::spill) fn walk(
     dir: &Path,
     look: &mut dyn FnMut(WalkItem<'_>),
 ) -> Result<(), SpillError> {
-    let names = || -> Result<Vec<String>, SpillError> {
-        let listed = at("list", dir, disk.list(dir))?;
-        Ok(listed.into_iter().map(|entry| entry.name).collect())
-    };
     // A directory that cannot be listed is no empty one.
-    names()?;
+    names(disk, dir)?;
     read(disk, dir, ACTIVE, Role::Active, look)?;
     for role in [Role::Sealed, Role::Replay, Role::Corrupt, Role::Rejected] {
-        let mut of_role = names()?;
+        let mut of_role = names(disk, dir)?;
         of_role.retain(|name| Role::of(name) == Some(role));
-        of_role.sort_by_key(|name| (sealed_number(name), name.clone()));
+        of_role.sort_by_key(|name| (number_of(name, SEALED), name.clone()));
         for name in of_role {
             read(disk, dir, &name, role, look)?;
         }
@@ -80,14 +76,9 @@ fn read(
         line: None,
     });
     let mut lines = LineReader::new(0, end);
-    let mut number = 0;
-    while let Some(raw) = at("read", &path, lines.next(&*file))? {
-        number += 1;
-        if raw.bytes.trim_ascii().is_empty() {
-            continue;
-        }
+    while let Some(raw) = at("read", &path, lines.next_filled(&*file))? {
         let line = WalkedLine {
-            number,
+            number: raw.number,
             offset: raw.offset,
             raw: raw.bytes,
             line: line::read(raw.bytes, raw.offset),
@@ -115,7 +106,7 @@ fn bounds(
 ) -> (u64, u64) {
     let written = BooksFile::peek(disk, dir);
     if role == Role::Sealed {
-        let number = sealed_number(name);
+        let number = number_of(name, SEALED);
         let sealed = written.map(|written| written.sealed).unwrap_or_default();
         let known = sealed.iter().find(|(known, _)| Some(*known) == number);
         return (0, known.map_or(bytes, |(_, len)| (*len).min(bytes)));
