@@ -101,7 +101,7 @@ pub struct ProcessTemplate {
 impl ProcessTemplate {
     /// Processes whose events go to `sink`, timed by `clock`, with ids drawn from `entropy`.
     ///
-    /// What the template leaves out, the logger behind `sink` fills in from its own defaults.
+    /// The logger behind `sink` fills in from its own defaults the fields that the template leaves out.
     #[must_use]
     pub fn new(sink: Arc<dyn EventSink>, clock: Arc<dyn Clock>, entropy: Box<dyn Entropy>) -> Self {
         Self {

@@ -10,7 +10,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// What stands before each line of ours: the test harness speaks on the same pipe.
+/// The mark before each line of ours: the test harness writes to the same pipe.
 const MARK: char = '>';
 
 /// Starts this test program once more, as a child with these environment variables, and gives what it
@@ -31,7 +31,7 @@ pub fn start(variables: &[(&str, &OsStr)]) -> io::Result<(Child, ChildLines)> {
     Ok((child, ChildLines(BufReader::new(output))))
 }
 
-/// What a child reported; it ends once the child is gone and everything it wrote was read.
+/// The reports of a child. They end once the child is gone and everything it wrote was read.
 #[derive(Debug)]
 pub struct ChildLines(BufReader<ChildStdout>);
 

@@ -44,7 +44,7 @@ pub enum Script {
     /// The events are stored, and the answer has this many outcomes, however many events there are:
     /// what the `Api` of a user may do wrong.
     Outcomes(usize),
-    /// What comes next, after this time.
+    /// The next behavior, after this time.
     After(Duration, Box<Script>),
 }
 
@@ -173,7 +173,7 @@ impl ScriptedApi {
         self
     }
 
-    /// What arrived.
+    /// The events that arrived.
     #[must_use]
     pub fn store(&self) -> &Stored {
         &self.stored

@@ -1,4 +1,4 @@
-//! What holds for a whole event on its way to the wire and back.
+//! Properties of a whole event on its way to the wire and back.
 
 use proptest::collection::vec;
 use proptest::option::of;

@@ -221,7 +221,7 @@ mod tests {
 
     #[test]
     fn the_newest_books_are_found_at_any_operation_also_while_they_grow() {
-        // What was written last, and what is being written.
+        // The minutes that were written last, and those that are being written.
         type Obligations = (u64, u64);
         let scenario = |disk: &SimDisk, (written, writing): &mut Obligations| {
             disk.create_dir_all(dir()).unwrap();
@@ -250,7 +250,7 @@ mod tests {
         let write = |disk: &SimDisk, written: &mut u64, lengths: &[u64]| {
             disk.create_dir_all(dir()).unwrap();
             let (mut file, found) = BooksFile::open(disk, dir()).unwrap();
-            // What a process found when it opened them, it builds on.
+            // A process builds on the books that it found when it opened them.
             let found = found.map_or(0, |found| found.books().account().accepted);
             *written = u64::try_from(found).unwrap();
             for minutes in lengths {

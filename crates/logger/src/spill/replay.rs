@@ -96,8 +96,8 @@ impl ReplayReader {
     /// Reads up to so many lines; an empty batch at the end. Lines that cannot be read are given to
     /// `set_aside` before they are passed over.
     ///
-    /// What `set_aside` refuses ends the batch: the lines before it are given out, and the next call
-    /// comes back to it. After an error the next call reads the same lines again.
+    /// A line that `set_aside` refuses ends the batch: the lines before it are given out, and the next
+    /// call comes back to it. After an error the next call reads the same lines again.
     pub(super) fn read(
         &mut self,
         max_lines: usize,

@@ -453,7 +453,7 @@ impl Spool {
     }
 
     /// Once per snapshot in which a line cannot be read: the sums of all lines on disk that can be.
-    /// What the books have beyond them are the lines that cannot.
+    /// The books have the lines that cannot be read beyond them.
     pub(crate) fn readable_beside_corrupt(&mut self) -> Result<Option<Tallies>, SpillError> {
         let Some(replay) = &mut self.replay else {
             return Ok(None);

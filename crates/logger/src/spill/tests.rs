@@ -106,7 +106,7 @@ impl TestDirectory {
     }
 }
 
-/// What was promised and what arrived, kept outside of the disk.
+/// Promised and arrived events, kept outside of the disk.
 #[derive(Debug, Default, Clone)]
 struct Obligations {
     promised: BTreeSet<EventId>,

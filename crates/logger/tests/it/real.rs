@@ -1,4 +1,4 @@
-//! What only the real thing can show: threads, files, processes, memory.
+//! Tests that need the real thing: threads, files, processes, memory.
 
 #![expect(
     clippy::disallowed_methods,

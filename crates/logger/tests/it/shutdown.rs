@@ -150,7 +150,7 @@ fn l52_every_event_accepted_before_or_during_shutdown_is_delivered_or_on_disk() 
         drop(task);
         world.run_for(Duration::from_millis(seed % 40));
         let report = world.shut_down();
-        // What is logged after the end is refused and counted, too.
+        // An event that is logged after the end is refused and counted, too.
         world.run_for(SECOND);
         let account = logger.account();
         assert!(account.is_balanced());

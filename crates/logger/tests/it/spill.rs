@@ -153,7 +153,7 @@ fn l22_after_a_restart_the_counters_equal_the_lines_and_bytes_of_the_active_file
         (active.lines, active.bytes),
         (6, world.content(ACTIVE).len() as u64)
     );
-    // What is there counts under the cap.
+    // The lines that are there count under the cap.
     world.log(10..20);
     world.wait(MINUTE, "six are reported", |logger| {
         logger.account().lost.total() == 6
@@ -253,7 +253,7 @@ fn a06_a_disk_that_fails_twice_is_system_and_nothing_is_lost_in_silence() {
         i64::try_from(world.losses.all().len()).unwrap(),
         account.lost.total()
     );
-    // What was promised is there for the next process.
+    // The promised events are there for the next process.
     world.new_process();
     world.api.up();
     world.start(spilling());

@@ -83,7 +83,7 @@ fn killed_at_any_moment_everything_promised_arrives_once() {
     assert!(durable as u64 >= kills, "{durable} promises are no proof");
 }
 
-/// What the API does in the next life.
+/// The behavior of the API in the next life.
 fn set_the_scene(stub: &StubApi, draw: &mut dyn Entropy) {
     let seed = draw.next_u64();
     stub.fail_by(move |request| {
@@ -130,7 +130,7 @@ fn drain(stub: &StubApi, dir: &Path) {
     assert!(files.iter().all(|file| file.lines == 0), "{files:?}");
 }
 
-/// What the killed processes owe, kept where no kill reaches it.
+/// The obligations of killed processes, kept where no kill reaches them.
 struct Obligations {
     promised: HashMap<EventId, String>,
     file: File,

@@ -159,7 +159,7 @@ async fn handle(
     response
 }
 
-/// What is refused whatever its body holds.
+/// The answer to a request that is refused whatever its body holds.
 fn guard(shared: &Shared, method: &Method, request: &Request) -> Option<Reply> {
     let token = shared.token.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(token) = &*token

@@ -24,7 +24,7 @@ struct Login {
     answers: watch::Sender<bool>,
     given: u32,
     forms: Vec<String>,
-    /// What the answer says of the life of a token.
+    /// The life of a token by its answer.
     life: Option<&'static str>,
     /// A status and a body, in place of a token.
     broken: Option<(u16, &'static str)>,

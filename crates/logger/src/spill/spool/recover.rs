@@ -94,8 +94,8 @@ impl Spool {
         })
     }
 
-    /// What a Java client was writing when it ended holds copies of lines that are in its replay
-    /// file. It is kept, under a name that nobody writes to.
+    /// The unfinished file of a Java client holds copies of lines that are in its replay file. It is
+    /// kept, under a name that nobody writes to.
     fn set_leftovers_aside(&self, names: &[String]) -> Result<(), SpillError> {
         let taken = names
             .iter()
