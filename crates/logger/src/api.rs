@@ -81,14 +81,12 @@ pub struct ApiFailure {
 pub(crate) async fn ask(api: &dyn Api, batch: &[Payload]) -> ApiAnswer {
     // The call itself goes into the future too, so that a panic there is caught as well.
     let sending = CatchPanic(Box::pin(async { api.send(batch).await }));
-    sending.await.unwrap_or_else(panicked)
-}
-
-fn panicked(message: String) -> ApiAnswer {
-    tracing::error!(message, "the API implementation panicked");
-    ApiAnswer::Failed(ApiFailure {
-        code: Code::from_static("api.panicked"),
-        message,
-        retry_after: None,
+    sending.await.unwrap_or_else(|message| {
+        tracing::error!(message, "the API implementation panicked");
+        ApiAnswer::Failed(ApiFailure {
+            code: Code::from_static("api.panicked"),
+            message,
+            retry_after: None,
+        })
     })
 }

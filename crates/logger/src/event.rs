@@ -35,8 +35,8 @@ pub type Text = Cow<'static, str>;
 /// A business fact: that a process started, took a step, ended or broke.
 ///
 /// The fields of the documented line stand in the event itself; the optional ones are in
-/// [`extras`](Event::extras), which take no room until one of them is set. What is absent and has
-/// a default is filled in when the event is written, see [`Defaults`].
+/// [`extras`](Event::extras), which take no room until one of them is set. An absent field
+/// that has a default is filled in when the event is written, see [`Defaults`].
 ///
 /// ```
 /// use tidegate_logger::{Defaults, Event, StepStatus};

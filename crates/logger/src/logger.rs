@@ -253,7 +253,7 @@ impl Logger {
     }
 
     /// Waits until nothing is in memory any more, queued, being sent, waiting for a retry or for the
-    /// disk, and says whether that happened within `timeout`. What is on disk is safe, and its replay
+    /// disk, and says whether that happened within `timeout`. An event on disk is safe, and its replay
     /// is not waited for.
     pub async fn flush(&self, timeout: Duration) -> bool {
         let _guard = FlushGuard::new(&self.engine);

@@ -17,7 +17,6 @@ use crate::task::LoggerReport;
 
 /// Why a logger could not be started.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum StartError {
     /// The spill directory cannot be used.
     #[error(transparent)]

@@ -127,14 +127,9 @@ impl Sender {
         let mut parts = VecDeque::from([BatchGuard::sending(&engine, batch)]);
         while let Some(mut batch) = parts.pop_front() {
             let count = batch.len();
-            let permit = match permit.take() {
-                Some(permit) => Some(permit),
-                None => {
-                    let now = self.engine.clock.elapsed();
-                    self.engine.state().breaker.try_acquire(now)
-                }
-            };
-            let Some(permit) = permit else {
+            let now = engine.clock.elapsed();
+            let another = || engine.state().breaker.try_acquire(now);
+            let Some(permit) = permit.take().or_else(another) else {
                 // The first half has opened the breaker: this one waits for it, or is spilled.
                 self.spill_all(batch.take()).await;
                 continue;

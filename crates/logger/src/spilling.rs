@@ -70,11 +70,7 @@ impl Engine {
             state.spilling -= ids.len();
         }
         let (was_awaited, over) = buffer.remove_written(taken, refused);
-        let (outcome, lost) = if over.is_empty() {
-            (SpillOutcome::All, Vec::new())
-        } else {
-            self.finish_over_cap(&mut buffer, over)
-        };
+        let (outcome, lost) = self.put_back_or_lose(&mut buffer, over);
         drop(buffer);
         self.progress.notify_waiters();
         if was_awaited
@@ -90,14 +86,14 @@ impl Engine {
         outcome
     }
 
-    /// Puts events back that exceed a cap, or posts and returns them as lost.
-    fn finish_over_cap(
+    /// Puts events back that exceed a cap or that the disk refused, or posts and returns them as lost.
+    fn put_back_or_lose(
         &self,
         buffer: &mut SpillBuffer,
         over: Vec<(Queued, LossReason)>,
     ) -> (SpillOutcome, Vec<PostedLosses>) {
         let mut state = self.state();
-        if self.waits_for_disk(&state) {
+        if !over.is_empty() && self.waits_for_disk(&state) {
             // Replay makes room; until then nothing is taken.
             let events = over.into_iter().map(|(queued, _)| queued).collect();
             put_back(buffer, &mut state, events);
@@ -118,18 +114,13 @@ impl Engine {
         if buffer.is_given_up() {
             return SpillOutcome::TooLate;
         }
-        let batch = buffer.take(taken);
-        let mut state = self.state();
-        let (outcome, lost) = if self.waits_for_disk(&state) {
-            put_back(&mut buffer, &mut state, batch);
-            (SpillOutcome::Waiting, Vec::new())
-        } else {
-            state.spilling -= batch.len();
-            (SpillOutcome::All, batch)
-        };
-        let lost = self.post_lost(&mut state, lost, reason::SPILLOVER_WRITE_ERROR);
-        drop((state, buffer));
-        self.report_lost(lost);
+        let refused = buffer.take(taken).into_iter();
+        let refused = refused.map(|queued| (queued, reason::SPILLOVER_WRITE_ERROR));
+        let (outcome, lost) = self.put_back_or_lose(&mut buffer, refused.collect());
+        drop(buffer);
+        for posted in lost {
+            self.report_lost(posted);
+        }
         self.wake_after(outcome);
         outcome
     }

@@ -3,7 +3,7 @@
 //! A request names its trace by the W3C header `traceparent`, else by `X-Trace-Id` and
 //! `X-Span-Id`; when both are there and differ, the W3C header holds, because proxies and other
 //! libraries keep that one up to date. `X-Correlation-Id` names the business case and is made when
-//! it is missing. What does not read as an id is passed over rather than refused: a caller's bad
+//! it is missing. A value that is no id is passed over rather than refused: a caller's bad
 //! header is no reason to fail its request.
 
 #[cfg(test)]
@@ -110,7 +110,6 @@ impl FromStr for SpanId {
 
 /// Why a text does not name a trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
 pub enum ParseTraceError {
     /// The parts of a `traceparent` are not where they belong.
     #[error("a traceparent has the form 00-<32 hex>-<16 hex>-<2 hex>")]
@@ -222,17 +221,9 @@ impl TraceContext {
         lookup: impl Fn(&str) -> Option<&'a str>,
         entropy: &mut dyn Entropy,
     ) -> Self {
-        let header = |name: &str| {
-            let value = lookup(name).or_else(|| lookup(&name.to_ascii_lowercase()));
-            value.map(str::trim)
-        };
-        Self::from_parts(
-            header(TRACEPARENT),
-            header(TRACE_ID),
-            header(SPAN_ID),
-            header(CORRELATION_ID),
-            entropy,
-        )
+        let header = |name: &str| lookup(name).or_else(|| lookup(&name.to_ascii_lowercase()));
+        let names = [TRACEPARENT, TRACE_ID, SPAN_ID, CORRELATION_ID];
+        Self::from_parts(names.map(header), entropy)
     }
 
     /// Reads a map of context names, such as that of a logging framework: `traceparent`,
@@ -241,14 +232,8 @@ impl TraceContext {
         lookup: impl Fn(&str) -> Option<&'a str>,
         entropy: &mut dyn Entropy,
     ) -> Self {
-        let value = |name| by_name(&lookup, name).map(str::trim);
-        Self::from_parts(
-            value(TRACEPARENT),
-            value("traceId"),
-            value("spanId"),
-            value("correlationId"),
-            entropy,
-        )
+        let names = [TRACEPARENT, "traceId", "spanId", "correlationId"];
+        Self::from_parts(names.map(|name| by_name(&lookup, name)), entropy)
     }
 
     /// The headers to answer with: the three `X-` headers, without the span when there is none.
@@ -273,13 +258,9 @@ impl TraceContext {
         }
     }
 
-    fn from_parts(
-        traceparent: Option<&str>,
-        trace_id: Option<&str>,
-        span_id: Option<&str>,
-        correlation_id: Option<&str>,
-        entropy: &mut dyn Entropy,
-    ) -> Self {
+    fn from_parts(parts: [Option<&str>; 4], entropy: &mut dyn Entropy) -> Self {
+        let parts = parts.map(|part| part.map(str::trim));
+        let [traceparent, trace_id, span_id, correlation_id] = parts;
         let correlation_id = match correlation_id {
             Some(id) if is_correlation_id(id) => id.to_owned(),
             _ => TraceId::draw(entropy).to_string(),

@@ -44,7 +44,7 @@ impl ProcessLogger {
 
     /// Reads fixed context from a map of names: `correlationId`, `traceId`, `spanId` (the
     /// caller's), `applicationId`, `originatingSystem`, `targetSystem`, `accountId` and `batchId`,
-    /// each also as `account_id` or `account-id`. What is absent stays as it is, and so does the
+    /// each also as `account_id` or `account-id`. An absent one stays as it is, and so does the
     /// trace when its name holds something that is no trace id.
     #[must_use]
     pub fn with_names<'a>(mut self, lookup: impl Fn(&str) -> Option<&'a str>) -> Self {

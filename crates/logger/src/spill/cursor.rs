@@ -38,7 +38,7 @@ pub(super) struct Cursor {
 
 impl Cursor {
     /// Opens or makes the file, with room for both slots, and gives the newest position that can be
-    /// read. What a process left that stopped in good order is trusted as it is.
+    /// read. A file of a process that stopped in good order is trusted as it is.
     pub(super) fn open(
         disk: &dyn Disk,
         dir: &Path,

@@ -88,13 +88,10 @@ impl Component for SpillDirectory {
 
     fn audit(&self) -> BoxFuture<'_, Result<Vec<Audited>, Failure>> {
         Box::pin(async {
-            let (name, kind, counted) = (
-                self.name.clone(),
-                ComponentKind::Logger,
-                self.count().await?,
-            );
-            let missing = counted.missing;
-            let audited = Audited::new(name, kind, &counted.books, &counted.found, missing);
+            let counted = self.count().await?;
+            let (name, kind) = (self.name.clone(), ComponentKind::Logger);
+            let (books, found) = (&counted.books, &counted.found);
+            let audited = Audited::new(name, kind, books, found, counted.missing);
             Ok(vec![audited.unverifiable(counted.unverifiable)])
         })
     }

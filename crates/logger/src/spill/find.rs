@@ -54,6 +54,7 @@ fn is_about(line: &WalkedLine<'_>, id: EventId, text: &str) -> bool {
         Some(readable) => readable.id == id,
         None => line
             .raw
+            .bytes
             .windows(text.len())
             .any(|part| part.eq_ignore_ascii_case(text.as_bytes())),
     }
@@ -69,14 +70,14 @@ fn sighting(component: &str, seen: &WalkItem<'_>, line: &WalkedLine<'_>) -> Even
         Role::Corrupt | Role::Rejected => Place::DeadLettered,
     };
     let refusal: Value = if seen.role == Role::Rejected {
-        serde_json::from_slice(line.raw).unwrap_or_default()
+        serde_json::from_slice(line.raw.bytes).unwrap_or_default()
     } else {
         Value::Null
     };
     let mut details = json!({
         "file": seen.file,
-        "line": line.number,
-        "offset": line.offset,
+        "line": line.raw.number,
+        "offset": line.raw.offset,
         "is_readable": is_readable,
         "rejected_at": refusal["rejectedAt"],
         "code": refusal["code"],

@@ -176,7 +176,7 @@ pub fn inspect(disk: &dyn Disk, dir: &Path) -> Result<SpillInspection, SpillErro
     let mut files: Vec<(InspectedFile, Chain)> = Vec::new();
     let mut findings = Vec::new();
     walk(disk, dir, &mut |seen| {
-        let Some(raw) = &seen.line else {
+        let Some(line) = &seen.line else {
             let file = InspectedFile {
                 name: seen.file.to_owned(),
                 role: seen.role,
@@ -192,19 +192,19 @@ pub fn inspect(disk: &dyn Disk, dir: &Path) -> Result<SpillInspection, SpillErro
         let Some((file, chain)) = files.last_mut() else {
             return;
         };
-        if raw.is_replayed {
+        if line.is_replayed {
             file.replayed += 1;
-        } else if raw.is_whole || raw.line.is_some() || seen.role >= Role::Corrupt {
+        } else if line.raw.is_whole || line.line.is_some() || seen.role >= Role::Corrupt {
             file.lines += 1;
-            file.unreadable += u64::from(raw.line.is_none());
+            file.unreadable += u64::from(line.line.is_none());
         }
-        if let Some(born) = raw.line.as_ref().and_then(|line| line.id.born_ms()) {
+        if let Some(born) = line.line.as_ref().and_then(|line| line.id.born_ms()) {
             file.oldest_ms = Some(file.oldest_ms.map_or(born, |oldest| oldest.min(born)));
             file.newest_ms = file.newest_ms.max(Some(born));
         }
         if seen.role != Role::Corrupt {
-            findings.extend(look_at(seen.file, seen.role, raw));
-            chain.add(raw);
+            findings.extend(look_at(seen.file, seen.role, line));
+            chain.add(line);
         }
     })?;
     files.sort_by_key(|(file, _)| {
@@ -252,12 +252,12 @@ fn compare_with_books(missing: &[Discrepancy], findings: &mut Vec<SpillFinding>)
 }
 
 /// The problem of one line, if it has one.
-fn look_at(file: &str, role: Role, raw: &WalkedLine<'_>) -> Option<SpillFinding> {
+fn look_at(file: &str, role: Role, line: &WalkedLine<'_>) -> Option<SpillFinding> {
     let finding = |level, code, message: &str| {
-        let problem = SpillFinding::problem(code, file, Some(raw.number), message);
+        let problem = SpillFinding::problem(code, file, Some(line.raw.number), message);
         Some(SpillFinding { level, ..problem })
     };
-    match (&raw.line, raw.is_whole) {
+    match (&line.line, line.raw.is_whole) {
         (Some(_), true) => None,
         (Some(_), false) if role == Role::Replay || role == Role::Sealed => None,
         (Some(_), false) => finding(
@@ -271,7 +271,7 @@ fn look_at(file: &str, role: Role, raw: &WalkedLine<'_>) -> Option<SpillFinding>
             "the last line is torn; it was never acknowledged, and opening the directory sets it \
              aside",
         ),
-        (None, _) if raw.is_replayed => None,
+        (None, _) if line.is_replayed => None,
         (None, _) => finding(
             FindingLevel::Problem,
             "line.unreadable",

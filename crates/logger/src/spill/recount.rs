@@ -9,7 +9,7 @@ use std::io;
 use std::path::Path;
 
 use tidegate_core::EventId;
-use tidegate_core::books::{Books, Bucket, Discrepancy, Place, Tally, difference};
+use tidegate_core::books::{Books, Bucket, Discrepancy, Place, difference};
 use tidegate_core::env::{Disk, DiskFile, OpenMode};
 
 use super::books_file::{BooksFile, BooksSnapshot};
@@ -247,7 +247,7 @@ impl Counting<'_> {
         // is missing, wherever that is. A torn tail accounts for none: it is in no books.
         let promised = self.unreadable_kept.saturating_sub(self.written.torn);
         let mut unnamed = (self.unreadable + promised).saturating_sub(lines);
-        let mut gaps = self.chain.missing();
+        let mut gaps = self.chain.missing;
         gaps.extend(difference(&expected, &found_or_named));
         for found in gaps.into_iter().filter(|d| d.count >= 0) {
             // As many as expected, but not the same ones: one that does not tell its id stands
@@ -317,8 +317,8 @@ struct Chain {
     last_sum: (u64, u128),
     batch: (u64, u128),
     /// The part that the last whole batch lacks, until a successor proves that it was synced.
-    suspected: Option<(u64, u128)>,
-    missing: Vec<(u64, u128)>,
+    suspected: Option<Discrepancy>,
+    missing: Vec<Discrepancy>,
 }
 
 impl Chain {
@@ -343,27 +343,17 @@ impl Chain {
             );
             if expected.0 > self.batch.0 {
                 let count = expected.0 - self.batch.0;
-                self.suspected = Some((count, expected.1.wrapping_sub(self.batch.1)));
+                let id = EventId::from_u128(expected.1.wrapping_sub(self.batch.1));
+                let id = (count == 1).then_some(id);
+                self.suspected = Some(Discrepancy {
+                    bucket: id.map_or(Bucket::Minute(0), Bucket::of),
+                    place: Place::Spilled,
+                    count: i64::try_from(count).unwrap_or(i64::MAX),
+                    id,
+                });
             }
             self.last_sum = (seq, sum);
             self.batch = (0, 0);
         }
-    }
-
-    fn missing(&self) -> Vec<Discrepancy> {
-        let of = |(count, id_sum): &(u64, u128)| {
-            let tally = Tally {
-                count: i64::try_from(*count).unwrap_or(i64::MAX),
-                id_sum: *id_sum,
-            };
-            let id = (tally.count == 1).then(|| EventId::from_u128(tally.id_sum));
-            Discrepancy {
-                bucket: id.map_or(Bucket::Minute(0), Bucket::of),
-                place: Place::Spilled,
-                count: tally.count,
-                id,
-            }
-        };
-        self.missing.iter().map(of).collect()
     }
 }

@@ -26,8 +26,8 @@ struct Step {
 }
 
 impl Chain {
-    pub(super) fn add(&mut self, raw: &WalkedLine<'_>) {
-        let Some(line) = &raw.line else {
+    pub(super) fn add(&mut self, walked: &WalkedLine<'_>) {
+        let Some(line) = &walked.line else {
             return self.steps.push(Step::default());
         };
         let Some(seq) = line.seq else {
@@ -46,7 +46,7 @@ impl Chain {
             return;
         }
         self.steps.push(Step {
-            line: raw.number,
+            line: walked.raw.number,
             seq,
             ids: line.id.as_u128(),
             sum: line.sum,

@@ -10,7 +10,7 @@ use crate::spill::books_file::BooksFile;
 use crate::spill::cursor::{Cursor, ReplayPosition};
 use crate::spill::line::{self, SpillLine};
 use crate::spill::replay::identity;
-use crate::spill::scan::LineReader;
+use crate::spill::scan::{LineReader, RawLine};
 use crate::spill::{ACTIVE, SEALED, SpillError, at, names, number_of};
 
 /// A file, or a line of one.
@@ -24,12 +24,8 @@ pub(in crate::spill) struct WalkItem<'a> {
 
 /// A line as it was met.
 pub(in crate::spill) struct WalkedLine<'a> {
-    /// Counted from 1.
-    pub(in crate::spill) number: u64,
-    pub(in crate::spill) offset: u64,
-    pub(in crate::spill) raw: &'a [u8],
+    pub(in crate::spill) raw: RawLine<'a>,
     pub(in crate::spill) line: Option<SpillLine<'a>>,
-    pub(in crate::spill) is_whole: bool,
     pub(in crate::spill) is_replayed: bool,
 }
 
@@ -78,12 +74,9 @@ fn read(
     let mut lines = LineReader::new(0, end);
     while let Some(raw) = at("read", &path, lines.next_filled(&*file))? {
         let line = WalkedLine {
-            number: raw.number,
-            offset: raw.offset,
-            raw: raw.bytes,
             line: line::read(raw.bytes, raw.offset),
-            is_whole: raw.is_whole,
             is_replayed: raw.offset < replayed,
+            raw,
         };
         look(WalkItem {
             file: name,
