@@ -10,7 +10,6 @@
 mod tests;
 
 use std::fmt;
-use std::num::{NonZeroU64, NonZeroU128};
 use std::str::FromStr;
 
 use tidegate_core::env::Entropy;
@@ -36,8 +35,7 @@ const CORRELATION_LIMIT: usize = 200;
 /// assert!("00000000000000000000000000000000".parse::<TraceId>().is_err());
 /// # Ok::<(), tidegate_logger::ParseTraceError>(())
 /// ```
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct TraceId(NonZeroU128);
+pub type TraceId = HexId<16>;
 
 /// The id of a span: 8 bytes, not all zero, written as 16 lowercase hex digits.
 ///
@@ -47,64 +45,50 @@ pub struct TraceId(NonZeroU128);
 /// assert_eq!(id.to_string(), "00f067aa0ba902b7");
 /// # Ok::<(), tidegate_logger::ParseTraceError>(())
 /// ```
+pub type SpanId = HexId<8>;
+
+/// An id of `N` bytes, not all zero, written as lowercase hex digits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct SpanId(NonZeroU64);
+pub struct HexId<const N: usize>([u8; N]);
 
-impl TraceId {
-    /// A new trace.
+impl<const N: usize> HexId<N> {
+    /// A new id.
     pub fn draw(entropy: &mut dyn Entropy) -> Self {
-        let bits = (u128::from(entropy.next_u64()) << 64) | u128::from(entropy.next_u64());
-        Self(NonZeroU128::new(bits).unwrap_or(NonZeroU128::MIN))
+        let mut bytes = [0; N];
+        for eight in bytes.chunks_mut(8) {
+            eight.copy_from_slice(&entropy.next_u64().to_be_bytes());
+        }
+        if bytes == [0; N] {
+            bytes[N - 1] = 1;
+        }
+        Self(bytes)
     }
 }
 
-impl SpanId {
-    /// A new span.
-    pub fn draw(entropy: &mut dyn Entropy) -> Self {
-        Self(NonZeroU64::new(entropy.next_u64()).unwrap_or(NonZeroU64::MIN))
-    }
-}
-
-impl fmt::Display for TraceId {
+impl<const N: usize> fmt::Display for HexId<N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:032x}", self.0)
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
     }
 }
 
-impl fmt::Display for SpanId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:016x}", self.0)
-    }
-}
-
-impl fmt::Debug for TraceId {
+impl<const N: usize> fmt::Debug for HexId<N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
 }
 
-impl fmt::Debug for SpanId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
-
-impl FromStr for TraceId {
+impl<const N: usize> FromStr for HexId<N> {
     type Err = ParseTraceError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let bits = lower_hex(text, 32).and_then(NonZeroU128::new);
-        bits.map(Self).ok_or(ParseTraceError::TraceId)
-    }
-}
-
-impl FromStr for SpanId {
-    type Err = ParseTraceError;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let bits = lower_hex(text, 16).and_then(|bits| u64::try_from(bits).ok());
-        let bits = bits.and_then(NonZeroU64::new);
-        bits.map(Self).ok_or(ParseTraceError::SpanId)
+        let bits = lower_hex(text, 2 * N).filter(|bits| *bits != 0);
+        let bytes = bits.and_then(|bits| bits.to_be_bytes().last_chunk().copied());
+        let error = if N == 16 {
+            ParseTraceError::TraceId
+        } else {
+            ParseTraceError::SpanId
+        };
+        bytes.map(Self).ok_or(error)
     }
 }
 

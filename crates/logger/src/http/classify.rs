@@ -204,7 +204,7 @@ fn reject(status: u16, body: ResponseBody<'_>) -> EventOutcome {
 }
 
 /// The content of an error body, as far as it is known.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Complaint {
     code: Option<Code>,
     message: String,
@@ -212,24 +212,17 @@ struct Complaint {
 
 impl Complaint {
     fn read(body: ResponseBody<'_>) -> Self {
-        let ResponseBody::Whole(text) = body else {
-            return Self::default();
+        let value: Value = match body {
+            ResponseBody::Whole(text) => serde_json::from_slice(text).unwrap_or_default(),
+            ResponseBody::Cut { .. } => Value::Null,
         };
-        let Ok(value) = serde_json::from_slice::<Value>(text) else {
-            return Self::default();
-        };
-        let field = |name: &str| value.get(name).and_then(Value::as_str);
+        let field = |name: &str| value[name].as_str();
         let mut message = field("message")
             .or_else(|| field("error"))
             .unwrap_or_default()
             .to_owned();
-        for detail in value
-            .get("details")
-            .and_then(Value::as_array)
-            .into_iter()
-            .flatten()
-        {
-            let part = |name: &str| detail.get(name).and_then(Value::as_str).unwrap_or_default();
+        for detail in value["details"].as_array().into_iter().flatten() {
+            let part = |name: &str| detail[name].as_str().unwrap_or_default();
             message.push_str(&format!("; {}: {}", part("path"), part("message")));
             if message.len() > MESSAGE_LIMIT {
                 break;

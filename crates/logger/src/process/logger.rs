@@ -99,7 +99,7 @@ impl ProcessLogger {
         event.event_status = Some(status);
         self.last_sequence = self.last_sequence.max(sequence);
         event.extras_mut().step_sequence = Some(sequence);
-        set_result(&mut event, result);
+        event.extras_mut().result = result.map(|result| Text::Owned(result.to_owned()));
         self.log_child(event)
     }
 
@@ -116,7 +116,7 @@ impl ProcessLogger {
         let mut event = self.take_next(ProcessStatus::ProcessEnd, details.into());
         event.event_status = Some(status);
         event.extras_mut().step_sequence = Some(self.next_sequence());
-        set_result(&mut event, result);
+        event.extras_mut().result = result.map(|result| Text::Owned(result.to_owned()));
         self.log_child(event)
     }
 
@@ -218,12 +218,6 @@ impl ProcessLogger {
         extras.identifiers.clone_from(&common.identifiers);
         extras.metadata.clone_from(&common.metadata);
         self.sink.log(event)
-    }
-}
-
-fn set_result(event: &mut Event, result: Option<&str>) {
-    if let Some(result) = result {
-        event.extras_mut().result = Some(Text::Owned(result.to_owned()));
     }
 }
 

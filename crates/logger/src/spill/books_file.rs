@@ -48,6 +48,12 @@ impl BooksSnapshot {
     pub(super) fn books(&self) -> Books {
         Books::from_rows(&self.books).unwrap_or_default()
     }
+
+    /// How much of a sealed file was synced, if that is known.
+    pub(super) fn sealed_len(&self, number: u32) -> Option<u64> {
+        let known = self.sealed.iter().find(|(known, _)| *known == number);
+        known.map(|(_, len)| *len)
+    }
 }
 
 mod hex {

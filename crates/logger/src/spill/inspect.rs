@@ -15,10 +15,10 @@ use tidegate_core::books::Discrepancy;
 use tidegate_core::env::{Disk, OpenMode};
 
 use self::sequence::{Chain, Sequence};
-use self::walk::fits;
 use super::books_file::BooksFile;
 use super::cursor::Cursor;
 use super::recount::recount;
+use super::replay::fits;
 use super::{ACTIVE, BOOKS, CORRUPT, CURSOR, LOCK, REJECTED, REPLAY};
 use super::{LEFTOVER, SEALED, SpillError, names, number_of};
 

@@ -15,7 +15,7 @@ use tidegate_core::env::{Disk, DiskFile, OpenMode};
 use super::books_file::{BooksFile, BooksSnapshot};
 use super::cursor::{Cursor, ReplayPosition};
 use super::inspect::Role;
-use super::replay::identity;
+use super::replay::fits;
 use super::scan::LineReader;
 use super::{ACTIVE, REPLAY, SEALED, SpillError, at, line, names, number_of, numbered};
 
@@ -51,21 +51,17 @@ impl SpillRecount {
 /// # Errors
 /// The directory or a file in it cannot be read, or kept changing while it was read.
 pub fn recount(disk: &dyn Disk, dir: &Path) -> Result<SpillRecount, SpillError> {
-    let mut last = None;
-    for _ in 0..TRIES {
+    let mut tries = 0;
+    loop {
         let before = BooksFile::peek(disk, dir);
         let counted = count(disk, dir, before.clone());
         let after = BooksFile::peek(disk, dir);
         let is_same = before.as_ref().map(|w| (w.replay, &w.sealed))
             == after.as_ref().map(|w| (w.replay, &w.sealed));
-        match counted {
-            Ok(recount) if is_same => return Ok(recount),
-            counted => last = Some(counted),
+        tries += 1;
+        if (is_same && counted.is_ok()) || tries == TRIES {
+            return counted;
         }
-    }
-    match last {
-        Some(counted) => counted,
-        None => count(disk, dir, None),
     }
 }
 
@@ -102,12 +98,7 @@ fn count(
     let mut sealed: Vec<u32> = sealed.collect();
     sealed.sort_unstable();
     for number in sealed {
-        let known = counting
-            .written
-            .sealed
-            .iter()
-            .find(|(known, _)| *known == number);
-        let end = known.map(|(_, len)| *len);
+        let end = counting.written.sealed_len(number);
         counting.spilled(&numbered(SEALED, number), 0, end, u64::MAX)?;
     }
     if has(ACTIVE) {
@@ -148,11 +139,8 @@ impl Counting<'_> {
 
     /// The snapshot, from the position with which the books agree.
     fn replay(&mut self) -> Result<(), SpillError> {
-        let (file, len) = self.open(REPLAY)?;
-        let is_it = |position: &ReplayPosition| {
-            let found = identity(&*file, position.end.min(len)).ok();
-            position.end <= len && found == Some(position.identity)
-        };
+        let (file, _) = self.open(REPLAY)?;
+        let is_it = |position: &ReplayPosition| fits(&*file, position);
         match self.written.replay.filter(is_it) {
             Some(position) if position.is_done => Ok(()),
             Some(position) => {

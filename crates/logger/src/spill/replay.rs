@@ -194,3 +194,9 @@ pub(super) fn identity(file: &dyn DiskFile, end: u64) -> std::io::Result<u64> {
     let crc = crc32c::crc32c(&start[..read]);
     Ok(u64::from(crc) << 32 | (end & 0xffff_ffff))
 }
+
+/// Whether a position is about this file.
+pub(super) fn fits(file: &dyn DiskFile, position: &ReplayPosition) -> bool {
+    file.len().is_ok_and(|len| position.end <= len)
+        && identity(file, position.end).is_ok_and(|found| found == position.identity)
+}

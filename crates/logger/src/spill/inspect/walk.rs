@@ -7,9 +7,9 @@ use tidegate_core::env::{Disk, DiskFile, OpenMode};
 
 use super::Role;
 use crate::spill::books_file::BooksFile;
-use crate::spill::cursor::{Cursor, ReplayPosition};
+use crate::spill::cursor::Cursor;
 use crate::spill::line::{self, SpillLine};
-use crate::spill::replay::identity;
+use crate::spill::replay::fits;
 use crate::spill::scan::{LineReader, RawLine};
 use crate::spill::{ACTIVE, SEALED, SpillError, at, names, number_of};
 
@@ -100,9 +100,9 @@ fn bounds(
     let written = BooksFile::peek(disk, dir);
     if role == Role::Sealed {
         let number = number_of(name, SEALED);
-        let sealed = written.map(|written| written.sealed).unwrap_or_default();
-        let known = sealed.iter().find(|(known, _)| Some(*known) == number);
-        return (0, known.map_or(bytes, |(_, len)| (*len).min(bytes)));
+        let known = written.zip(number);
+        let known = known.and_then(|(written, number)| written.sealed_len(number));
+        return (0, known.map_or(bytes, |len| len.min(bytes)));
     }
     if role != Role::Replay {
         return (0, bytes);
@@ -117,10 +117,4 @@ fn bounds(
         Some(position) => (position.offset, position.end),
         None => (0, bytes),
     }
-}
-
-/// Whether a position is about this file.
-pub(super) fn fits(file: &dyn DiskFile, position: &ReplayPosition) -> bool {
-    file.len().is_ok_and(|len| position.end <= len)
-        && identity(file, position.end).is_ok_and(|found| found == position.identity)
 }

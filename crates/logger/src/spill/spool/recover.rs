@@ -23,12 +23,9 @@ impl Spool {
         written: Option<BooksSnapshot>,
     ) -> Result<Recovered, SpillError> {
         let is_known = written.is_some();
-        let mut books = written
-            .as_ref()
-            .map(BooksSnapshot::books)
-            .unwrap_or_default();
-        let unverifiable = books.forget(&Place::InFlight) + books.forget(&Place::Retrying);
         let written = written.unwrap_or_default();
+        let mut books = written.books();
+        let unverifiable = books.forget(&Place::InFlight) + books.forget(&Place::Retrying);
         let mut found = Found {
             written: &written,
             is_known,
@@ -48,11 +45,7 @@ impl Spool {
         }
         for number in names.iter().filter_map(|name| number_of(name, SEALED)) {
             let path = self.dir.join(numbered(SEALED, number));
-            let good = written
-                .sealed
-                .iter()
-                .find(|(known, _)| *known == number)
-                .map(|(_, len)| *len);
+            let good = written.sealed_len(number);
             if good.is_none() {
                 // It was sealed by a process that ended before its books said how much of it is
                 // synced. All of it is counted, so all of it has to be made to last.
