@@ -41,8 +41,8 @@ pub(crate) struct PostedLosses {
     reason: LossReason,
 }
 
-/// A fact that becomes true once, and wakes those who wait for it in the order in which they came:
-/// a simulated run must be the same each time.
+/// A fact that becomes true once, and wakes those who wait for it in the order in which they came.
+/// A simulated run must be the same each time.
 #[derive(Default)]
 pub(crate) struct Flag {
     is_set: AtomicBool,
@@ -264,7 +264,7 @@ impl Engine {
     }
 
     /// Gives events to the spill writer at once, whether there is room or not, or reports them as
-    /// lost for the given reason: for those who cannot wait.
+    /// lost for the given reason. It is for those who cannot wait.
     pub(crate) fn spill_or_lose_now(&self, events: Vec<Queued>, reason: &LossReason) {
         self.spill_up_to(usize::MAX, &mut events.into(), reason);
     }
@@ -311,12 +311,12 @@ impl Engine {
 
     /// Queues a loss for the callback, which runs on its own thread. If that queue is full, the loss
     /// is counted as unreported: a callback that hangs must not stop the task that found the loss.
-    pub(crate) fn report(&self, lost: LossReport) {
+    pub(crate) fn report(&self, queued: Option<Queued>, reason: LossReason) {
         if self.on_loss.is_none() {
             return;
         }
         self.waiting_losses.fetch_add(1, Ordering::SeqCst);
-        self.send_report(lost);
+        self.send_report(LossReport { queued, reason });
     }
 
     fn send_report(&self, lost: LossReport) {

@@ -154,7 +154,7 @@ impl fmt::Debug for HttpApi {
 const OPEN: &[u8] = br#"{"events":["#;
 const CLOSE: &[u8] = b"]}";
 
-/// `{"events":[…]}` around the events as they are: they were JSON when they were accepted, and
+/// `{"events":[…]}` around the events as they are. They were JSON when they were accepted, and
 /// parsing them again would cost time and could change a number.
 fn envelope(batch: &[Payload]) -> Bytes {
     let mut body = BytesMut::with_capacity(envelope_len(batch));

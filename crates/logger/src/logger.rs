@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use tidegate_core::EventId;
 use tidegate_core::books::{Account, LossReason};
 use tidegate_core::breaker::BreakerState;
+use tidegate_core::{EventId, ShutdownTrigger};
 use tokio::sync::oneshot;
 
 use crate::config::OnFull;
@@ -15,7 +15,6 @@ use crate::event::Event;
 use crate::loss::{Loss, reason};
 use crate::process::{EventSink, Refused};
 use crate::state::{LoggerPhase, LoggerState, Queued, Waiter};
-use crate::task::HandleGuard;
 use crate::telemetry::Metrics;
 use crate::writer::BATCH;
 
@@ -48,7 +47,8 @@ use super::engine::Engine;
 #[derive(Debug, Clone)]
 pub struct Logger {
     pub(crate) engine: Arc<Engine>,
-    pub(crate) _guard: Arc<HandleGuard>,
+    /// Stops the task when the last handle is dropped.
+    pub(crate) _trigger: Arc<ShutdownTrigger>,
 }
 
 /// Whether a logger is well.
@@ -118,14 +118,14 @@ impl Logger {
     /// Returns at once, without touching the disk or the network: the event is in memory and will
     /// be sent, or spilled. A crash of the process loses what is in memory; use
     /// [`log_durable`](Self::log_durable) for an event that must survive it. With `on-full: block`
-    /// it waits for room, on this thread; in async code use
+    /// it waits for room, on this thread. In async code use
     /// [`log_when_room`](Self::log_when_room) then. Logging the same event twice logs two events.
     ///
     /// With `async.enabled: false` it returns only when the event was delivered, spilled or lost,
     /// and waits for that on this thread; in async code use [`log_now`](Self::log_now) then.
     ///
     /// # Errors
-    /// The event is handed back with the reason, and was reported as lost: there is no room, the
+    /// The event is handed back with the reason, and was reported as lost. There is no room, the
     /// logger is stopping, or the disk was given up and the API is away too. The callback gets it on
     /// this thread.
     pub fn log(&self, event: Event) -> Result<(), Refused> {

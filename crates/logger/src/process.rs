@@ -6,8 +6,8 @@
 //! | additive | `add_…` | every later event of the process |
 //! | one-shot | the bare names | the next event only |
 //!
-//! **Invariant:** one-shot context is gone after the next event, also when that event was refused:
-//! the status code of one call must never stand on another.
+//! **Invariant:** one-shot context is gone after the next event, also when that event was refused.
+//! The status code of one call must never stand on another.
 
 mod call;
 mod context;

@@ -5,8 +5,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use tidegate_core::env::Env;
-use tidegate_core::{Classify, FailureClass};
-use tokio::sync::oneshot;
+use tidegate_core::{Classify, FailureClass, Shutdown, ShutdownTrigger};
 
 use crate::api::Api;
 use crate::config::LoggerConfig;
@@ -56,7 +55,7 @@ impl Classify for StartError {
 #[derive(Debug)]
 pub struct RunningLogger {
     logger: Logger,
-    stop: Option<oneshot::Sender<()>>,
+    stop: Option<ShutdownTrigger>,
     thread: Option<std::thread::JoinHandle<LoggerReport>>,
 }
 
@@ -80,15 +79,10 @@ impl RunningLogger {
             .build()
             .map_err(StartError::Runtime)?;
         let (logger, task) = Logger::open(config, api, Env::system(), on_loss)?;
-        let (stop, stopped) = oneshot::channel();
+        let (stop, stopped) = Shutdown::new();
         let thread = std::thread::Builder::new()
             .name("eventlog".to_owned())
-            .spawn(move || {
-                runtime.block_on(task.run(async {
-                    // Dropped without a word means the same.
-                    stopped.await.ok();
-                }))
-            });
+            .spawn(move || runtime.block_on(task.run(stopped.requested())));
         Ok(Self {
             logger,
             stop: Some(stop),

@@ -333,7 +333,7 @@ impl Sender {
         spilled.sort_by_key(|queued| queued.number);
     }
 
-    /// The breaker has opened: what failed and what waits for a retry goes to the spill before
+    /// The breaker has opened. Failed events and those that wait for a retry go to the spill before
     /// anything newer does, in the order in which it was logged. Without a spill it is retried.
     async fn spill_all(&self, mut failed: Vec<Queued>) {
         let engine = &*self.engine;

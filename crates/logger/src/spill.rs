@@ -183,9 +183,9 @@ impl Classify for SpillError {
 /// Puts a synced copy of a file in its place.
 ///
 /// After a process whose sync failed, what reads show may not be on the disk, and a sync by the next
-/// process would not write it: it was thrown away and counts as written. A copy is written anew.
+/// process would not write it. It was thrown away and counts as written. A copy is written anew.
 ///
-/// A disk without room for a copy keeps the file as it is: what is in it can only be sent, and room
+/// A disk without room for a copy keeps the file as it is. Its lines can only be sent, and room
 /// be made, if it is read.
 fn rewrite(disk: &dyn Disk, path: &Path) -> Result<(), SpillError> {
     let temporary = path.with_extension("new");

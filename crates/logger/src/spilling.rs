@@ -2,7 +2,7 @@
 //!
 //! **Invariant:** a stop of the logger may empty the buffer at any moment, under the lock of the buffer.
 //! So events that leave the buffer are stored elsewhere or posted as lost, and the counts follow,
-//! before that lock is released; losses are reported right after.
+//! before that lock is released. Losses are reported right after.
 
 use tidegate_core::books::{LossReason, Place, postings};
 use tidegate_core::breaker::BreakerState;
@@ -155,7 +155,7 @@ impl Engine {
     }
 }
 
-/// Events that the disk does not take go back in their order: to the API if that may be asked again, or
+/// Events that the disk does not take go back in their order. They go to the API if that may be asked again, or
 /// to the front of the buffer.
 fn put_back(buffer: &mut SpillBuffer, state: &mut LoggerState, events: Vec<Queued>) {
     if state.breaker.state() == BreakerState::Open {

@@ -97,7 +97,7 @@ pub(crate) struct LoggerState {
     accepting: Accepting,
 }
 
-/// Accepted events that are not in the books yet, all of one minute: adding to two numbers is all
+/// Accepted events that are not in the books yet, all of one minute. Adding to two numbers is all
 /// that the caller of `log` pays for its posting.
 #[derive(Default)]
 struct Accepting {

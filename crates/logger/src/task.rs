@@ -4,10 +4,10 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_core::EventIdMinter;
 use tidegate_core::books::Account;
 use tidegate_core::breaker::Breaker;
 use tidegate_core::env::{Env, Spawn, Task};
+use tidegate_core::{EventIdMinter, Shutdown};
 use tokio::sync::{mpsc, watch};
 
 use crate::api::Api;
@@ -29,16 +29,6 @@ const SENDING_SHARE: f64 = 0.7;
 /// Commands that wait for the writer.
 const COMMANDS: usize = 16;
 
-/// Stops the task when the last handle is dropped.
-#[derive(Debug)]
-pub(crate) struct HandleGuard(pub(crate) watch::Sender<bool>);
-
-impl Drop for HandleGuard {
-    fn drop(&mut self) {
-        self.0.send_replace(true);
-    }
-}
-
 /// Runs a logger. Dropped without being run, it ends the logger: what was logged is reported as
 /// lost.
 #[must_use = "a logger sends nothing until its task is run"]
@@ -48,7 +38,8 @@ pub struct LoggerTask {
     losses: Option<mpsc::Receiver<LossReport>>,
     spool: Option<Spool>,
     spawn: Arc<dyn Spawn>,
-    is_orphan: watch::Receiver<bool>,
+    /// Requested when the last handle is dropped.
+    is_orphan: Shutdown,
     unverifiable: i64,
     is_behind: bool,
 }
@@ -88,7 +79,7 @@ impl Logger {
     /// Opens a logger: takes its spill directory over and recovers what an earlier process left
     /// there. Nothing runs before the task does.
     ///
-    /// `on_loss` is called for each event that is lost or set aside, once, on a thread of its own; its
+    /// `on_loss` is called for each event that is lost or set aside, once, on a thread of its own. Its
     /// panic is caught and it may be slow. While twice the queue capacity, at least 1,024, of them
     /// wait for it, further ones are counted and logged only. For an event that `log` hands back it
     /// is called on the thread of the caller.
@@ -119,10 +110,10 @@ impl Logger {
         state.backlog_bytes = spool.as_ref().map_or(0, Spool::bytes);
         let (engine, losses) =
             Engine::new(config, env.clock, env.entropy.as_ref(), api, state, on_loss);
-        let (gone, is_orphan) = watch::channel(false);
+        let (trigger, is_orphan) = Shutdown::new();
         let logger = Self {
             engine: Arc::clone(&engine),
-            _guard: Arc::new(HandleGuard(gone)),
+            _trigger: Arc::new(trigger),
         };
         let task = LoggerTask {
             engine,
@@ -141,11 +132,11 @@ impl LoggerTask {
     /// Runs the logger until `shutdown` completes or the last handle is dropped, then drains it and
     /// returns.
     ///
-    /// Draining takes at most the shutdown timeout and a moment: events are sent while that works,
+    /// Draining takes at most the shutdown timeout and a moment. Events are sent while that works,
     /// then everything that is left is spilled, also what is in requests on their way. Without a
     /// spill it is reported as lost.
     ///
-    /// If canceled, the logger takes no more events on and gives up its requests; what it holds is
+    /// If canceled, the logger takes no more events on and gives up its requests. Its events are
     /// spilled, or without a spill reported as lost, by the threads that are left, which then end and
     /// let go of the directory.
     pub async fn run(mut self, shutdown: impl Future<Output = ()> + Send) -> LoggerReport {
@@ -153,7 +144,7 @@ impl LoggerTask {
         tokio::select! {
             biased;
             () = shutdown => {}
-            _ = self.is_orphan.wait_for(|is_set| *is_set) => {}
+            () = self.is_orphan.clone().requested() => {}
         }
         self.stop(running).await
     }

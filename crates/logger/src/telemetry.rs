@@ -103,7 +103,7 @@ pub(crate) fn gauges(engine: &Engine) {
     }
 }
 
-/// When the oldest event was born that is on disk, as far as the books tell it: to the minute, for
+/// When the oldest event was born that is on disk, as far as the books tell it. It is known to the minute, for
 /// old ones to the hour or the day.
 fn oldest_ms(spilled: &BTreeMap<Bucket, Tally>) -> Option<u64> {
     let of = |(bucket, tally): (&Bucket, &Tally)| match bucket {

@@ -1,7 +1,7 @@
 //! Which trace and which business case a request belongs to.
 //!
 //! A request names its trace by the W3C header `traceparent`, else by `X-Trace-Id` and
-//! `X-Span-Id`; when both are there and differ, the W3C header holds, because proxies and other
+//! `X-Span-Id`. When both are there and differ, the W3C header holds, because proxies and other
 //! libraries keep that one up to date. `X-Correlation-Id` names the business case and is made when
 //! it is missing. A value that is no id is passed over rather than refused: a caller's bad
 //! header is no reason to fail its request.
@@ -199,7 +199,7 @@ pub struct TraceContext {
 impl TraceContext {
     /// Reads the headers of a request; what is missing is made from `entropy`.
     ///
-    /// `lookup` is asked for each name in its documented spelling and then in lower case, so both
+    /// `lookup` is asked for each name in its documented spelling and then in lower case. So both
     /// a map that ignores case and one that was lowered will do.
     pub fn from_headers<'a>(
         lookup: impl Fn(&str) -> Option<&'a str>,

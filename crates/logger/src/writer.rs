@@ -10,7 +10,7 @@ use tidegate_core::books::{Place, postings};
 use tidegate_core::error_chain;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::engine::{Engine, LossReport};
+use crate::engine::Engine;
 use crate::event::{Encoder, Event};
 use crate::loss::reason;
 use crate::spill::{Rejection, ReplayBatch, SpillError, Spool, post_corrupt_lines};
@@ -181,10 +181,7 @@ impl SpillWriter {
         self.is_dirty = true;
         for mut queued in events {
             queued.notify_waiter(Err(reason::REJECTED));
-            self.engine.report(LossReport {
-                queued: Some(queued),
-                reason: reason::REJECTED,
-            });
+            self.engine.report(Some(queued), reason::REJECTED);
         }
         Ok(true)
     }
@@ -244,10 +241,7 @@ impl SpillWriter {
         let corrupt = u64::try_from(count).unwrap_or(0);
         self.engine.state().counters.events_corrupt += corrupt;
         for _ in 0..count {
-            self.engine.report(LossReport {
-                queued: None,
-                reason: reason::SPILLOVER_CORRUPT,
-            });
+            self.engine.report(None, reason::SPILLOVER_CORRUPT);
         }
         self.write_books()
     }
@@ -307,10 +301,7 @@ impl SpillWriter {
             number: 0,
             waiter: None,
         };
-        self.engine.report(LossReport {
-            queued: Some(queued),
-            reason: reason::REJECTED,
-        });
+        self.engine.report(Some(queued), reason::REJECTED);
     }
 
     /// Writes the books down. A disk without room for them is asked again later.

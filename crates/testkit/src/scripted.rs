@@ -94,7 +94,7 @@ type Decide = dyn Fn(&[Payload], u64) -> Script + Send + Sync;
 /// An Event Log API without sockets, for simulations.
 ///
 /// It waits on the clock it is given and on nothing else, and needs no runtime. It stores like the
-/// real one: an id once, bad events never. What arrived is asked through [`Stored`].
+/// real one: an id once, bad events never. The events that arrived are asked through [`Stored`].
 ///
 /// ```
 /// use std::sync::Arc;

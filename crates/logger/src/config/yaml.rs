@@ -27,7 +27,7 @@ struct RawMetrics {
 }
 
 impl LoggerConfig {
-    /// Reads the section `eventlog` of a YAML text, as it is documented: keys in kebab, camel or
+    /// Reads the section `eventlog` of a YAML text, as it is documented. It takes keys in kebab, camel or
     /// snake case, `-ms` and `-mb` or units (`10s`, `50MiB`), `${NAME}` and overrides such as
     /// `EVENTLOG_ASYNC_BATCH_SIZE` from `environment`. Other sections are somebody else's and are
     /// left alone, so the file of a whole application can be given.

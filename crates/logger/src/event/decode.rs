@@ -48,7 +48,7 @@ pub enum DecodeError {
 impl Event {
     /// Reads one JSON object.
     ///
-    /// Every field may be missing, and one that is `null` counts as missing; whether an event is
+    /// Every field may be missing, and one that is `null` counts as missing. Whether an event is
     /// complete is for [`validate`](Event::validate) and the API to say. Properties that are not
     /// documented are kept as they stand. Of the transport's four, `_id` is read and the others
     /// are passed over.

@@ -10,7 +10,7 @@
 //!
 //! **Invariant:** only a readable 2xx stores, and only an answer about one event rejects it. A
 //! status that condemns a batch as a whole names no culprit, so the batch is split until the bad
-//! event stands alone; its good neighbors are never rejected with it.
+//! event stands alone. Its good neighbors are never rejected with it.
 //!
 //! A wrong token or address (401, 403, 404) is a failure like an outage: the fault is in the
 //! configuration. So is any status that the API does not use, because it then comes from something

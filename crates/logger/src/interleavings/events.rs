@@ -11,8 +11,8 @@ use shuttle::thread;
 use tidegate_core::books::{Books, LossReason, Place};
 use tidegate_core::breaker::Breaker;
 use tidegate_core::env::{Clock, Sleep, Stream};
-use tidegate_core::{EventId, EventIdMinter};
-use tokio::sync::{mpsc, oneshot, watch};
+use tidegate_core::{EventId, EventIdMinter, Shutdown};
+use tokio::sync::{mpsc, oneshot};
 
 use super::batch_guard::BatchGuard;
 use super::engine::{Engine, LossReport};
@@ -25,7 +25,6 @@ use crate::event::Event;
 use crate::loss::{Loss, reason};
 use crate::spill::BatchWritten;
 use crate::state::{LoggerPhase, LoggerState, Queued};
-use crate::task::HandleGuard;
 
 /// Events that each of two callers logs, into queues with room for one.
 const EVENTS: usize = 3;
@@ -114,10 +113,10 @@ impl Scene {
             state,
             Some(Arc::new(on_loss)),
         );
-        let (gone, _) = watch::channel(false);
+        let (trigger, _) = Shutdown::new();
         let logger = Logger {
             engine: Arc::clone(&engine),
-            _guard: Arc::new(HandleGuard(gone)),
+            _trigger: Arc::new(trigger),
         };
         let scene = Self {
             engine,

@@ -1,6 +1,6 @@
 //! A batch of lines on its way to the active file.
 //!
-//! It is prepared, written, synced and noted in four steps, so that the next one can be prepared and
+//! It is prepared, written, synced and noted in four steps. So the next one can be prepared and
 //! written while this one is being synced on another thread.
 
 use std::io;

@@ -2,7 +2,7 @@
 //! should be.
 //!
 //! It takes no lock and writes nothing. Files are read in the order in which events pass through
-//! them, so beside a running logger an event may be seen twice, and never not at all.
+//! them. So beside a running logger an event may be seen twice, and never not at all.
 
 mod sequence;
 mod walk;

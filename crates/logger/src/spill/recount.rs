@@ -1,7 +1,7 @@
 //! Counts a spill directory from its files and compares that with its books.
 //!
-//! It takes no lock and writes nothing, so it can run beside the process that holds the directory:
-//! it then counts up to the last line that was written, and looks again when the files changed
+//! It takes no lock and writes nothing, so it can run beside the process that holds the directory.
+//! It then counts up to the last line that was written, and looks again when the files changed
 //! under it.
 
 use std::collections::BTreeSet;
@@ -238,7 +238,7 @@ impl Counting<'_> {
         let mut gaps = self.chain.missing;
         gaps.extend(difference(&expected, &found_or_named));
         for found in gaps.into_iter().filter(|d| d.count >= 0) {
-            // As many as expected, but not the same ones: one that does not tell its id stands
+            // As many as expected, but not the same ones. One that does not tell its id stands
             // beside one that was set aside and is not in the books yet.
             let count = found.count.unsigned_abs().max(1);
             if unnamed >= count {

@@ -12,7 +12,7 @@ use crate::config::OnFull;
 use crate::spill::{AppendPosition, AppendResult, Prepared, SpillError, SyncHandle, WriteOutcome};
 use crate::spilling::SpillOutcome;
 
-/// Batches that are with the sync thread at a time: some are synced, and the next ones wait, so that
+/// Batches that are with the sync thread at a time. Some are synced, and the next ones wait, so that
 /// the disk never waits for us to wake up.
 const MAX_AHEAD: usize = 6;
 /// Batches after which we are woken, while more wait: being woken for each of them would cost the

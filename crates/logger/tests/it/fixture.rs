@@ -269,7 +269,7 @@ impl World {
         });
     }
 
-    /// Spills the events with these numbers into one active file: the first of them meets an API
+    /// Spills the events with these numbers into one active file. The first of them meets an API
     /// that is down and opens the breaker, so that no replay begins. Then ends the process.
     pub(crate) fn leave_behind(&mut self, numbers: std::ops::Range<u64>) {
         self.api.down();

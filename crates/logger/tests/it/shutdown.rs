@@ -67,8 +67,8 @@ fn l50_shutdown_sends_queued_events_while_the_api_works() {
     world.check_report(&report);
 }
 
-/// A10: a call that never returns holds nobody up beyond the shutdown timeout; what it had may have
-/// arrived, and is sent again under its id.
+/// A10: a call that never returns holds nobody up beyond the shutdown timeout. Its events may have
+/// arrived, and are sent again under their ids.
 #[test]
 fn a10_requests_that_hang_at_shutdown_are_given_up_and_their_events_spilled() {
     let mut world = World::scripted(1, |_, call| {

@@ -1,4 +1,4 @@
-//! The logger under everything at once: an API that fails in every way, a disk that fails and loses
+//! The logger under everything at once. An API that fails in every way, a disk that fails and loses
 //! power at any operation, restarts, and a clock that jumps.
 //!
 //! A run has several lives of one node on one disk. Safety is checked all the time: the books

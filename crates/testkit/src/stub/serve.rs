@@ -49,7 +49,7 @@ impl Running {
             };
             let router = Router::new()
                 .fallback(handle)
-                // The limit of the API is checked once the whole body is here: a connection that
+                // The limit of the API is checked once the whole body is here. A connection that
                 // is closed in the middle of a body loses the answer.
                 .layer(DefaultBodyLimit::disable())
                 .with_state(shared)

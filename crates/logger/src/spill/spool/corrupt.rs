@@ -5,7 +5,7 @@ use tidegate_core::books::{Books, Bucket, Place, Tally};
 use crate::spill::{Tallies, add};
 
 /// Moves what the books have beyond `readable` from spilled to dead-lettered, and says how many
-/// events that is: the lines that cannot be read, whose ids only the sums still know.
+/// events that is. They are the lines that cannot be read, whose ids only the sums still know.
 pub(crate) fn post_corrupt_lines(books: &mut Books, readable: &Tallies) -> i64 {
     let spilled = books.tallies(&Place::Spilled);
     let mut corrupt = Tallies::new();
@@ -25,7 +25,7 @@ pub(crate) fn post_corrupt_lines(books: &mut Books, readable: &Tallies) -> i64 {
     count
 }
 
-/// The coarsest bucket in which the books keep what is of this one: old minutes are folded into
+/// The coarsest bucket in which the books keep what is of this one. Old minutes are folded into
 /// hours and days, and what is moved later is not yet.
 fn kept_in(kept: &Tallies, bucket: Bucket) -> Bucket {
     let (hour, day) = match bucket {

@@ -200,8 +200,8 @@ impl Spool {
         Ok((active, is_whole))
     }
 
-    /// A tail without a newline gets one if it is a line, and is set aside and cut if it is not:
-    /// else the next line would be glued to it, and both would be lost.
+    /// A tail without a newline gets one if it is a line, and is set aside and cut if it is not.
+    /// Else the next line would be glued to it, and both would be lost.
     fn repair_tail(&mut self, path: &Path, file: &mut dyn DiskFile) -> Result<(), SpillError> {
         let len = at("measure", path, file.len())?;
         let mut lines = LineReader::new(0, len);
