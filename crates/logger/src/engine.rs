@@ -6,13 +6,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_core::Backoff;
 use tidegate_core::books::{Books, LossReason, Place};
 use tidegate_core::env::{Clock, Entropy};
+use tidegate_core::{Backoff, EventId};
 use tokio::sync::mpsc;
 
 use crate::api::Api;
 use crate::config::LoggerConfig;
+use crate::event::Event;
 use crate::loss::{Loss, reason};
 use crate::state::{LoggerPhase, LoggerState, Queued};
 use crate::writer::SpillBuffer;
@@ -30,8 +31,9 @@ pub type LossCallback = Arc<dyn Fn(&Loss<'_>) + Send + Sync>;
 
 /// A loss on its way to the callback.
 pub(crate) struct LossReport {
-    pub(crate) queued: Option<Queued>,
-    pub(crate) reason: LossReason,
+    id: Option<EventId>,
+    event: Option<Event>,
+    reason: LossReason,
 }
 
 /// Events that were posted as lost and are still to be reported to waiters and callback.
@@ -302,7 +304,8 @@ impl Engine {
         for mut queued in events {
             queued.notify_waiter(Err(reason.clone()));
             self.send_report(LossReport {
-                queued: Some(queued),
+                id: Some(queued.id),
+                event: Some(queued.event),
                 reason: reason.clone(),
             });
         }
@@ -311,12 +314,12 @@ impl Engine {
 
     /// Queues a loss for the callback, which runs on its own thread. If that queue is full, the loss
     /// is counted as unreported: a callback that hangs must not stop the task that found the loss.
-    pub(crate) fn report(&self, queued: Option<Queued>, reason: LossReason) {
+    pub(crate) fn report(&self, id: Option<EventId>, event: Option<Event>, reason: LossReason) {
         if self.on_loss.is_none() {
             return;
         }
         self.waiting_losses.fetch_add(1, Ordering::SeqCst);
-        self.send_report(LossReport { queued, reason });
+        self.send_report(LossReport { id, event, reason });
     }
 
     fn send_report(&self, lost: LossReport) {
@@ -328,7 +331,7 @@ impl Engine {
             self.state().counters.events_unreported += 1;
             let (mpsc::error::TrySendError::Full(lost) | mpsc::error::TrySendError::Closed(lost)) =
                 refused;
-            let id = lost.queued.map(|queued| queued.id.to_string());
+            let id = lost.id.map(|id| id.to_string());
             tracing::error!(
                 id,
                 reason = %lost.reason,
@@ -339,10 +342,9 @@ impl Engine {
 
     /// Calls the callback for a loss from the queue.
     pub(crate) fn deliver_report(&self, lost: &LossReport) {
-        let queued = lost.queued.as_ref();
         self.call_back(&Loss {
-            id: queued.map(|queued| queued.id),
-            event: queued.map(|queued| &queued.event),
+            id: lost.id,
+            event: lost.event.as_ref(),
             reason: &lost.reason,
         });
         self.waiting_losses.fetch_sub(1, Ordering::SeqCst);

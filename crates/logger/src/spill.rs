@@ -240,6 +240,17 @@ fn copy_bytes(
     }
 }
 
+/// Makes a file of this size.
+fn create_filled(disk: &dyn Disk, path: &Path, size: u64) -> Result<Box<dyn DiskFile>, SpillError> {
+    let mut file = at("create", path, disk.open(path, OpenMode::CreateNew))?;
+    if let Err(error) = file.preallocate(size) {
+        // On a full disk it would only be in the way.
+        disk.remove(path).ok();
+        return at("fill", path, Err(error));
+    }
+    Ok(file)
+}
+
 /// Opens a file of two slots, or makes it with room for both. Where it is not `is_trusted`, nothing
 /// says that it is synced: a process may be killed while it syncs its last word. After a sync that
 /// failed only a copy is sure to be written.
@@ -251,12 +262,7 @@ fn open_slots(
 ) -> Result<Box<dyn DiskFile>, SpillError> {
     match disk.open(path, OpenMode::Write) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            let mut file = at("create", path, disk.open(path, OpenMode::CreateNew))?;
-            if let Err(error) = file.preallocate(size) {
-                // On a full disk it would only be in the way.
-                disk.remove(path).ok();
-                return at("fill", path, Err(error));
-            }
+            let mut file = create_filled(disk, path, size)?;
             at("sync", path, file.sync())?;
             let dir = path.parent().unwrap_or(path);
             at("sync", dir, disk.sync_dir(dir))?;

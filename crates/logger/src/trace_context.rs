@@ -257,12 +257,12 @@ impl TraceContext {
                 correlation_id,
             };
         }
-        let trace_id: Option<TraceId> = trace_id.and_then(|id| lowered(id).parse().ok());
+        // The `X-` headers come from writers that know nothing of the W3C, some of them in capitals.
+        let lowered = |text: Option<&str>| text.map(str::to_ascii_lowercase);
+        let trace_id: Option<TraceId> = lowered(trace_id).and_then(|id| id.parse().ok());
         Self {
             // A span without its trace says nothing.
-            span_id: trace_id
-                .and(span_id)
-                .and_then(|id| lowered(id).parse().ok()),
+            span_id: lowered(trace_id.and(span_id)).and_then(|id| id.parse().ok()),
             trace_id: trace_id.unwrap_or_else(|| TraceId::draw(entropy)),
             flags: 1,
             correlation_id,
@@ -293,11 +293,6 @@ pub(crate) fn by_name<'a>(
 /// Whether events may carry this correlation id; with another one the API would refuse them all.
 fn is_correlation_id(text: &str) -> bool {
     (1..=CORRELATION_LIMIT).contains(&text.chars().count())
-}
-
-/// The `X-` headers come from writers that know nothing of the W3C, some of them in capitals.
-fn lowered(text: &str) -> String {
-    text.to_ascii_lowercase()
 }
 
 /// The bits of exactly `digits` lowercase hex digits.

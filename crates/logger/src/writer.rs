@@ -14,7 +14,7 @@ use crate::engine::Engine;
 use crate::event::{Encoder, Event};
 use crate::loss::reason;
 use crate::spill::{Rejection, ReplayBatch, SpillError, Spool, post_corrupt_lines};
-use crate::state::{LoggerPhase, Queued};
+use crate::state::LoggerPhase;
 use crate::task::ShutdownGuard;
 
 pub(crate) use flush::{SyncThread, sync_thread};
@@ -181,7 +181,8 @@ impl SpillWriter {
         self.is_dirty = true;
         for mut queued in events {
             queued.notify_waiter(Err(reason::REJECTED));
-            self.engine.report(Some(queued), reason::REJECTED);
+            let (id, event) = (Some(queued.id), Some(queued.event));
+            self.engine.report(id, event, reason::REJECTED);
         }
         Ok(true)
     }
@@ -241,7 +242,7 @@ impl SpillWriter {
         let corrupt = u64::try_from(count).unwrap_or(0);
         self.engine.state().counters.events_corrupt += corrupt;
         for _ in 0..count {
-            self.engine.report(None, reason::SPILLOVER_CORRUPT);
+            self.engine.report(None, None, reason::SPILLOVER_CORRUPT);
         }
         self.write_books()
     }
@@ -280,8 +281,11 @@ impl SpillWriter {
         self.spool.mark_replayed(batch, count);
         self.note_bytes();
         batch.drop_first(count);
-        for rejection in rejected {
-            self.report_rejected(rejection);
+        for Rejection { payload, .. } in rejected {
+            let event = Event::decode(&payload.json).map(|decoded| decoded.event);
+            let event = Some(event.unwrap_or_default());
+            self.engine
+                .report(Some(payload.id), event, reason::REJECTED);
         }
         self.is_dirty = true;
         if !rejected.is_empty() || now >= self.last_books.saturating_add(CURSOR_INTERVAL) {
@@ -289,19 +293,6 @@ impl SpillWriter {
         }
         self.engine.progress.notify_waiters();
         Ok(())
-    }
-
-    fn report_rejected(&self, rejection: &Rejection) {
-        let event = Event::decode(&rejection.payload.json).map(|decoded| decoded.event);
-        let queued = Queued {
-            event: event.unwrap_or_default(),
-            id: rejection.payload.id,
-            timestamp_ms: 0,
-            attempts: rejection.attempts,
-            number: 0,
-            waiter: None,
-        };
-        self.engine.report(Some(queued), reason::REJECTED);
     }
 
     /// Writes the books down. A disk without room for them is asked again later.

@@ -57,8 +57,10 @@ impl LoggerConfig {
             let problems = vec![problem.to_string()];
             ConfigError { problems }
         })?;
-        let mut defaults = Defaults::default();
-        defaults.application_id = raw.application_id.unwrap_or_default();
+        let defaults = Defaults {
+            application_id: raw.application_id.unwrap_or_default(),
+            ..Defaults::default()
+        };
         Ok(Self {
             enabled: raw.enabled,
             base_url: raw.base_url,

@@ -11,7 +11,7 @@ use tidegate_core::{Classify, FailureClass};
 
 use super::HttpApi;
 use super::authentication::{Authentication, AuthenticationKind, HiddenText};
-use super::token::{self, Bearer, Token, TokenSource};
+use super::token::{self, Bearer, BearerToken, TokenSource};
 use crate::setters::setters;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -156,7 +156,7 @@ impl HttpApiBuilder {
                 let source = TokenSource::new(client.clone(), address, login, Arc::clone(&clock));
                 Bearer::Fetched(Box::new(source))
             }
-            (_, _, Some(header)) => Bearer::Fixed(Token::fixed(header)),
+            (_, _, Some(header)) => Bearer::Fixed(BearerToken::fixed(header)),
             (_, _, None) => Bearer::None,
         };
         Ok(HttpApi {

@@ -27,13 +27,13 @@ const LIFE_LIMIT: Duration = Duration::from_secs(366 * 24 * 3600);
 /// Where the bearer token of a request comes from.
 pub(super) enum Bearer {
     None,
-    Fixed(Token),
+    Fixed(BearerToken),
     Fetched(Box<TokenSource>),
 }
 
 impl Bearer {
     /// The token of the next request. Nothing was sent to the API when it fails.
-    pub(super) async fn pass(&self) -> Result<Option<Token>, ApiFailure> {
+    pub(super) async fn pass(&self) -> Result<Option<BearerToken>, ApiFailure> {
         match self {
             Self::None => Ok(None),
             Self::Fixed(token) => Ok(Some(token.clone())),
@@ -42,7 +42,7 @@ impl Bearer {
     }
 
     /// The API does not accept `token`.
-    pub(super) async fn refused(&self, token: &Token) {
+    pub(super) async fn refused(&self, token: &BearerToken) {
         match self {
             Self::None | Self::Fixed(_) => {}
             Self::Fetched(source) => source.forget(token.number).await,
@@ -81,14 +81,14 @@ pub(super) struct TokenSource {
 
 #[derive(Default)]
 struct Kept {
-    token: Option<Token>,
+    token: Option<BearerToken>,
     /// How the newest request for a token failed.
     failure: Option<ApiFailure>,
 }
 
 /// The token of a request.
 #[derive(Clone)]
-pub(super) struct Token {
+pub(super) struct BearerToken {
     pub(super) header: HeaderValue,
     /// Which token of its source it is; 0 is a fixed one.
     number: u64,
@@ -97,7 +97,7 @@ pub(super) struct Token {
     expires_at: Duration,
 }
 
-impl Token {
+impl BearerToken {
     /// A token that stays the same.
     pub(super) fn fixed(header: HeaderValue) -> Self {
         Self {
@@ -126,7 +126,7 @@ impl TokenSource {
         }
     }
 
-    async fn pass(&self) -> Result<Token, ApiFailure> {
+    async fn pass(&self) -> Result<BearerToken, ApiFailure> {
         let asked_before = self.asked.load(Ordering::Acquire);
         let mut kept = self.kept.lock().await;
         let now = self.clock.elapsed();
@@ -178,7 +178,7 @@ impl TokenSource {
         }
     }
 
-    async fn fetch(&self, now: Duration) -> Result<Token, ApiFailure> {
+    async fn fetch(&self, now: Duration) -> Result<BearerToken, ApiFailure> {
         let login = &self.credentials;
         let mut form = "grant_type=client_credentials".to_owned();
         if let Some(scope) = &login.scope {
@@ -210,7 +210,7 @@ impl TokenSource {
             Some(header) if status.is_success() => {
                 let life = life(body.get("expires_in"));
                 let ahead = REFRESH_AHEAD.min(life / 2);
-                Ok(Token {
+                Ok(BearerToken {
                     header,
                     number: self.asked.load(Ordering::Acquire) + 1,
                     refresh_at: now + (life - ahead),

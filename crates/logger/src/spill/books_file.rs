@@ -12,7 +12,7 @@ use tidegate_core::books::{Books, Row};
 use tidegate_core::env::{Disk, DiskFile, OpenMode};
 
 use super::cursor::ReplayPosition;
-use super::{SpillError, at, open_slots};
+use super::{SpillError, at, create_filled, open_slots};
 
 const HEAD: usize = 8;
 const FIRST_SLOT: u64 = 32 * 1024;
@@ -144,17 +144,7 @@ impl BooksFile {
         let temporary = self.dir.join("eventlog-spillover.books.new");
         // A crash may have left an earlier try.
         disk.remove(&temporary).ok();
-        let mut file = at(
-            "create",
-            &temporary,
-            disk.open(&temporary, OpenMode::CreateNew),
-        )?;
-        let filled = at("fill", &temporary, file.preallocate(2 * slot));
-        if filled.is_err() {
-            // On a full disk it would only be in the way.
-            disk.remove(&temporary).ok();
-        }
-        filled?;
+        let mut file = create_filled(disk, &temporary, 2 * slot)?;
         let offset = (generation % 2) * slot;
         at("write", &temporary, file.write_at(offset, bytes))?;
         at("sync", &temporary, file.sync())?;
