@@ -1,16 +1,14 @@
 //! The door to the Event Log API.
 
 use std::fmt;
-use std::future::Future;
-use std::pin::Pin;
 use std::time::Duration;
 
 use bytes::Bytes;
-use tidegate_core::env::CatchPanic;
+use tidegate_core::env::{BoxFuture, CatchPanic};
 use tidegate_core::{Code, EventId};
 
 /// The future of an answer.
-pub type Sending<'a> = Pin<Box<dyn Future<Output = ApiAnswer> + Send + 'a>>;
+pub type Sending<'a> = BoxFuture<'a, ApiAnswer>;
 
 /// Where events are sent.
 ///
@@ -83,14 +81,12 @@ pub struct ApiFailure {
 pub(crate) async fn ask(api: &dyn Api, batch: &[Payload]) -> ApiAnswer {
     // The call itself goes into the future too, so that a panic there is caught as well.
     let sending = CatchPanic(Box::pin(async { api.send(batch).await }));
-    sending.await.unwrap_or_else(panicked)
-}
-
-fn panicked(message: String) -> ApiAnswer {
-    tracing::error!(message, "the API implementation panicked");
-    ApiAnswer::Failed(ApiFailure {
-        code: Code::from_static("api.panicked"),
-        message,
-        retry_after: None,
+    sending.await.unwrap_or_else(|message| {
+        tracing::error!(message, "the API implementation panicked");
+        ApiAnswer::Failed(ApiFailure {
+            code: Code::from_static("api.panicked"),
+            message,
+            retry_after: None,
+        })
     })
 }

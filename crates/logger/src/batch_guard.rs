@@ -66,7 +66,7 @@ impl<'a> BatchGuard<'a> {
 
     /// Gives to the spill writer what it has room for, and says whether that was all.
     fn spill_fitting(&mut self) -> bool {
-        let capacity = self.engine.config.queue_capacity;
+        let capacity = self.engine.config.options.queue_capacity;
         self.engine
             .spill_up_to(capacity, &mut self.events, &self.reason);
         self.events.is_empty()

@@ -8,10 +8,12 @@ use std::time::Duration;
 
 use tidegate_core::books::{Books, LossReason, Place};
 use tidegate_core::env::{Clock, Entropy};
+use tidegate_core::{Backoff, EventId};
 use tokio::sync::mpsc;
 
 use crate::api::Api;
 use crate::config::LoggerConfig;
+use crate::event::Event;
 use crate::loss::{Loss, reason};
 use crate::state::{LoggerPhase, LoggerState, Queued};
 use crate::writer::SpillBuffer;
@@ -29,8 +31,9 @@ pub type LossCallback = Arc<dyn Fn(&Loss<'_>) + Send + Sync>;
 
 /// A loss on its way to the callback.
 pub(crate) struct LossReport {
-    pub(crate) queued: Option<Queued>,
-    pub(crate) reason: LossReason,
+    id: Option<EventId>,
+    event: Option<Event>,
+    reason: LossReason,
 }
 
 /// Events that were posted as lost and are still to be reported to waiters and callback.
@@ -40,8 +43,8 @@ pub(crate) struct PostedLosses {
     reason: LossReason,
 }
 
-/// A fact that becomes true once, and wakes those who wait for it in the order in which they came:
-/// a simulated run must be the same each time.
+/// A fact that becomes true once, and wakes those who wait for it in the order in which they came.
+/// A simulated run must be the same each time.
 #[derive(Default)]
 pub(crate) struct Flag {
     is_set: AtomicBool,
@@ -70,6 +73,7 @@ pub(crate) struct Engine {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) api: Arc<dyn Api>,
     entropy: Mutex<Box<dyn Entropy>>,
+    backoff: Backoff,
     state: Mutex<LoggerState>,
     spill_buffer: Mutex<SpillBuffer>,
     on_loss: Option<LossCallback>,
@@ -104,10 +108,15 @@ impl Engine {
         state: LoggerState,
         on_loss: Option<LossCallback>,
     ) -> (Arc<Self>, mpsc::Receiver<LossReport>) {
-        let room = config.queue_capacity.saturating_mul(2).max(LOSS_QUEUE);
+        let room = config
+            .options
+            .queue_capacity
+            .saturating_mul(2)
+            .max(LOSS_QUEUE);
         let (losses, lost) = mpsc::channel(room.min(tokio::sync::Semaphore::MAX_PERMITS));
         let engine = Self {
             entropy: Mutex::new(entropy.fork("backoff")),
+            backoff: config.options.backoff(),
             config,
             clock,
             api,
@@ -172,6 +181,26 @@ impl Engine {
         state
     }
 
+    /// Waits until this is true of the state, at most for `limit`, and says whether it is.
+    pub(crate) async fn wait_until(
+        &self,
+        limit: Duration,
+        is_true: impl Fn(&LoggerState) -> bool,
+    ) -> bool {
+        let mut limit = self.clock.sleep(limit);
+        loop {
+            let progress = self.progress.notified();
+            if is_true(&self.state()) {
+                return true;
+            }
+            tokio::select! {
+                biased;
+                () = progress => {}
+                () = &mut limit => return is_true(&self.state()),
+            }
+        }
+    }
+
     /// Wakes all that wait for room.
     pub(crate) fn wake_room(&self) {
         self.room.notify_waiters();
@@ -192,12 +221,12 @@ impl Engine {
     /// The wait before retry number `retry`, counted from 0.
     pub(crate) fn backoff(&self, retry: u32) -> Duration {
         let mut entropy = self.entropy.lock().unwrap_or_else(PoisonError::into_inner);
-        self.config.retry.backoff.wait(retry, entropy.as_mut())
+        self.backoff.wait(retry, entropy.as_mut())
     }
 
     /// Whether events can be spilled.
     pub(crate) fn can_spill(&self, state: &LoggerState) -> bool {
-        self.config.spillover_path.is_some() && state.spill_failure.is_none()
+        self.config.options.spillover_path.is_some() && state.spill_failure.is_none()
     }
 
     /// Gives events to the spill writer, in their order, until it has `limit` of them, and leaves the
@@ -212,7 +241,7 @@ impl Engine {
             return;
         }
         let mut state = self.state();
-        let lost = if self.config.spillover_path.is_none() {
+        let lost = if self.config.options.spillover_path.is_none() {
             Some(reason.clone())
         } else {
             let is_given_up = state.spill_failure.is_some();
@@ -237,7 +266,7 @@ impl Engine {
     }
 
     /// Gives events to the spill writer at once, whether there is room or not, or reports them as
-    /// lost for the given reason: for those who cannot wait.
+    /// lost for the given reason. It is for those who cannot wait.
     pub(crate) fn spill_or_lose_now(&self, events: Vec<Queued>, reason: &LossReason) {
         self.spill_up_to(usize::MAX, &mut events.into(), reason);
     }
@@ -258,7 +287,7 @@ impl Engine {
         if !events.is_empty() {
             let lost = Place::Lost(reason.clone());
             state.post(events.iter().map(|q| q.id), Place::InFlight, lost);
-            state.counters.failed += events.len() as u64;
+            state.counters.events_failed += events.len() as u64;
             if self.on_loss.is_some() {
                 self.waiting_losses
                     .fetch_add(events.len() as u64, Ordering::SeqCst);
@@ -275,7 +304,8 @@ impl Engine {
         for mut queued in events {
             queued.notify_waiter(Err(reason.clone()));
             self.send_report(LossReport {
-                queued: Some(queued),
+                id: Some(queued.id),
+                event: Some(queued.event),
                 reason: reason.clone(),
             });
         }
@@ -284,12 +314,12 @@ impl Engine {
 
     /// Queues a loss for the callback, which runs on its own thread. If that queue is full, the loss
     /// is counted as unreported: a callback that hangs must not stop the task that found the loss.
-    pub(crate) fn report(&self, lost: LossReport) {
+    pub(crate) fn report(&self, id: Option<EventId>, event: Option<Event>, reason: LossReason) {
         if self.on_loss.is_none() {
             return;
         }
         self.waiting_losses.fetch_add(1, Ordering::SeqCst);
-        self.send_report(lost);
+        self.send_report(LossReport { id, event, reason });
     }
 
     fn send_report(&self, lost: LossReport) {
@@ -298,10 +328,10 @@ impl Engine {
         }
         if let Err(refused) = self.losses.try_send(lost) {
             self.waiting_losses.fetch_sub(1, Ordering::SeqCst);
-            self.state().counters.unreported += 1;
+            self.state().counters.events_unreported += 1;
             let (mpsc::error::TrySendError::Full(lost) | mpsc::error::TrySendError::Closed(lost)) =
                 refused;
-            let id = lost.queued.map(|queued| queued.id.to_string());
+            let id = lost.id.map(|id| id.to_string());
             tracing::error!(
                 id,
                 reason = %lost.reason,
@@ -312,18 +342,22 @@ impl Engine {
 
     /// Calls the callback for a loss from the queue.
     pub(crate) fn deliver_report(&self, lost: &LossReport) {
-        self.call_back(lost);
+        self.call_back(&Loss {
+            id: lost.id,
+            event: lost.event.as_ref(),
+            reason: &lost.reason,
+        });
         self.waiting_losses.fetch_sub(1, Ordering::SeqCst);
     }
 
     /// Losses that the callback did not get, or not yet.
     pub(crate) fn unreported(&self, state: &LoggerState) -> u64 {
-        state.counters.unreported + self.waiting_losses.load(Ordering::SeqCst)
+        state.counters.events_unreported + self.waiting_losses.load(Ordering::SeqCst)
     }
 
     /// Everything that is still in memory is lost: no task is left that could send or spill it.
     pub(crate) fn lose_remaining(&self, why: &str) {
-        let reason = if self.config.spillover_path.is_some() {
+        let reason = if self.config.options.spillover_path.is_some() {
             reason::SPILLOVER_WRITE_ERROR
         } else {
             reason::SHUTDOWN_QUEUED
@@ -340,7 +374,7 @@ impl Engine {
             let rejects: Vec<Queued> = std::mem::take(&mut state.pending_rejects)
                 .into_values()
                 .collect();
-            let is_spilling = self.config.spillover_path.is_some();
+            let is_spilling = self.config.options.spillover_path.is_some();
             if is_spilling && !(left.is_empty() && rejects.is_empty()) {
                 state.spill_failure.get_or_insert(why.to_owned());
             }
@@ -354,16 +388,7 @@ impl Engine {
     }
 
     /// Calls the callback; its panic is its own.
-    fn call_back(&self, lost: &LossReport) {
-        let queued = lost.queued.as_ref();
-        self.call_back_with(&Loss {
-            id: queued.map(|queued| queued.id),
-            event: queued.map(|queued| &queued.event),
-            reason: &lost.reason,
-        });
-    }
-
-    pub(crate) fn call_back_with(&self, loss: &Loss<'_>) {
+    pub(crate) fn call_back(&self, loss: &Loss<'_>) {
         if let Some(on_loss) = &self.on_loss
             && catch_unwind(AssertUnwindSafe(|| on_loss(loss))).is_err()
         {

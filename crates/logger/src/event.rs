@@ -19,6 +19,7 @@ mod validate;
 pub(crate) mod write;
 
 use std::borrow::Cow;
+use std::sync::LazyLock;
 
 use jiff::Timestamp;
 
@@ -34,8 +35,8 @@ pub type Text = Cow<'static, str>;
 /// A business fact: that a process started, took a step, ended or broke.
 ///
 /// The fields of the documented line stand in the event itself; the optional ones are in
-/// [`extras`](Event::extras), which take no room until one of them is set. What is absent and has
-/// a default is filled in when the event is written, see [`Defaults`].
+/// [`extras`](Event::extras), which take no room until one of them is set. An absent field
+/// that has a default is filled in when the event is written, see [`Defaults`].
 ///
 /// ```
 /// use tidegate_logger::{Defaults, Event, StepStatus};
@@ -50,8 +51,7 @@ pub type Text = Cow<'static, str>;
 /// assert!(event.validate(&defaults).is_empty());
 /// assert_eq!(event.extras().properties.get("nights").map(|n| n.as_str()), Some("3"));
 /// ```
-#[derive(Debug, Clone, Default)]
-#[non_exhaustive]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Event {
     /// Which application speaks (`applicationId`).
     pub application_id: Option<Text>,
@@ -76,7 +76,24 @@ pub struct Event {
     /// How it went (`eventStatus`). Without it, the API derives it from the other fields.
     pub event_status: Option<StepStatus>,
     /// One pointer, because an event is moved by value through the queue and most have no extras.
-    extras: Option<Box<Extras>>,
+    extras: LazyExtras,
+}
+
+/// Extras that are made when the first of them is set. Extras of which none is set are as good as
+/// none.
+#[derive(Debug, Clone, Default)]
+struct LazyExtras(Option<Box<Extras>>);
+
+impl LazyExtras {
+    fn get(&self) -> &Extras {
+        self.0.as_deref().unwrap_or(&NO_EXTRAS)
+    }
+}
+
+impl PartialEq for LazyExtras {
+    fn eq(&self, other: &Self) -> bool {
+        self.get() == other.get()
+    }
 }
 
 /// The optional fields of an [`Event`], and every property this version does not know.
@@ -88,7 +105,6 @@ pub struct Event {
 /// assert_eq!(event.extras().trace_id, None);
 /// ```
 #[derive(Debug, Clone, Default, PartialEq)]
-#[non_exhaustive]
 pub struct Extras {
     /// The trace, as 32 lowercase hex digits (`traceId`).
     pub trace_id: Option<Text>,
@@ -133,28 +149,7 @@ pub struct Extras {
 }
 
 /// The extras of every event without any.
-static NO_EXTRAS: Extras = Extras {
-    trace_id: None,
-    span_id: None,
-    parent_span_id: None,
-    account_id: None,
-    identifiers: None,
-    metadata: None,
-    result: None,
-    execution_time_ms: None,
-    error_code: None,
-    error_message: None,
-    idempotency_key: None,
-    step_sequence: None,
-    batch_id: None,
-    span_links: None,
-    endpoint: None,
-    http_method: None,
-    http_status_code: None,
-    request_payload: None,
-    response_payload: None,
-    properties: Properties::new(),
-};
+static NO_EXTRAS: LazyLock<Extras> = LazyLock::new(Extras::default);
 
 impl Event {
     /// A process begins.
@@ -185,12 +180,12 @@ impl Event {
     /// The optional fields and the unknown properties.
     #[must_use]
     pub fn extras(&self) -> &Extras {
-        self.extras.as_deref().unwrap_or(&NO_EXTRAS)
+        self.extras.get()
     }
 
     /// The same, to be changed.
     pub fn extras_mut(&mut self) -> &mut Extras {
-        self.extras.get_or_insert_default()
+        self.extras.0.get_or_insert_default()
     }
 
     fn of(status: ProcessStatus, process: impl Into<Text>, details: impl Into<Text>) -> Self {
@@ -200,38 +195,6 @@ impl Event {
             details: Some(details.into()),
             ..Self::default()
         }
-    }
-}
-
-impl PartialEq for Event {
-    fn eq(&self, other: &Self) -> bool {
-        let Self {
-            application_id,
-            correlation_id,
-            process_name,
-            process_status,
-            step,
-            details,
-            target_system,
-            originating_system,
-            timestamp,
-            user_id,
-            event_status,
-            extras: _,
-        } = self;
-        *application_id == other.application_id
-            && *correlation_id == other.correlation_id
-            && *process_name == other.process_name
-            && *process_status == other.process_status
-            && *step == other.step
-            && *details == other.details
-            && *target_system == other.target_system
-            && *originating_system == other.originating_system
-            && *timestamp == other.timestamp
-            && *user_id == other.user_id
-            && *event_status == other.event_status
-            // Extras of which none is set are as good as no extras.
-            && self.extras() == other.extras()
     }
 }
 
@@ -287,45 +250,8 @@ fn or_default<'a>(given: Option<&'a Text>, default: &'a Text) -> Option<&'a str>
     }
 }
 
-/// The properties that belong to the transport: the id, the place in a spill file and its check
-/// sums. An event cannot carry them as its own.
-const RESERVED: [&str; 4] = ["_id", "_seq", "_sum", "_crc"];
-
-/// Every documented field.
-const FIELDS: [&str; 30] = [
-    "applicationId",
-    "correlationId",
-    "processName",
-    "processStatus",
-    "step",
-    "details",
-    "targetSystem",
-    "originatingSystem",
-    "timestamp",
-    "userId",
-    "traceId",
-    "spanId",
-    "parentSpanId",
-    "accountId",
-    "identifiers",
-    "metadata",
-    "result",
-    "executionTimeMs",
-    "errorCode",
-    "errorMessage",
-    "idempotencyKey",
-    "eventStatus",
-    "stepSequence",
-    "batchId",
-    "spanLinks",
-    "endpoint",
-    "httpMethod",
-    "httpStatusCode",
-    "requestPayload",
-    "responsePayload",
-];
-
-/// Whether a property of this name has to be set in another way, or by the transport alone.
+/// Whether a property of this name has to be set in another way, or belongs to the transport: the id,
+/// the place in a spill file and its check sums.
 fn is_taken(name: &str) -> bool {
-    RESERVED.contains(&name) || FIELDS.contains(&name)
+    matches!(name, "_id" | "_seq" | "_sum" | "_crc") || decode::is_field(name)
 }

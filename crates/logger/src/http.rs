@@ -1,8 +1,8 @@
 //! The Event Log API over HTTP.
 //!
-//! One event is `POST {base}/v1/events`, several are `POST {base}/v1/events/batch`. What an answer
-//! means is decided in [`classify`], a pure function; what a broken connection means, in
-//! [`failure`]. Everything else here only carries bytes.
+//! One event is `POST {base}/v1/events`, several are `POST {base}/v1/events/batch`. The pure
+//! function [`classify`] decides what an answer means, and [`failure`] what a broken connection means.
+//! Everything else here only carries bytes.
 //!
 //! **Invariant:** an event is [`Stored`](crate::EventOutcome::Stored) only when a whole, readable
 //! answer with a status of 2xx says so. A page of a proxy, half an answer and silence say nothing.
@@ -19,7 +19,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use reqwest::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
 use reqwest::{RequestBuilder, Response, Url};
 use tidegate_core::env::Clock;
 
@@ -72,6 +72,7 @@ pub struct HttpApi {
 impl HttpApi {
     /// Starts the configuration of a client for the API at `base_url`, such as
     /// `http://127.0.0.1:8080` or `https://example.com/eventlog/`; `/v1/events` is added to it.
+    #[must_use]
     pub fn builder(base_url: impl Into<String>) -> HttpApiBuilder {
         HttpApiBuilder::new(base_url.into())
     }
@@ -83,7 +84,7 @@ impl HttpApi {
         let pass = self.bearer.pass().await?;
         let mut request = self.request(batch);
         if let Some(pass) = &pass {
-            request = pass.show(request);
+            request = request.header(AUTHORIZATION, pass.header.clone());
         }
         let mut response = request
             .send()
@@ -93,21 +94,22 @@ impl HttpApi {
         if let Some(pass) = pass.filter(|_| status == 401) {
             self.bearer.refused(&pass).await;
         }
-        let retry_after = response
-            .headers()
-            .get(RETRY_AFTER)
-            .and_then(|value| value.to_str().ok())
-            .and_then(|text| retry_after::parse(text, self.clock.now()));
-        let body = read(&mut response).await;
-        match &body.end {
+        let retry_after = retry_after::of(&response, &*self.clock);
+        let (head, end) = read(&mut response).await;
+        let cut = |reason| ResponseBody::Cut {
+            head: &head,
+            reason,
+        };
+        let body = match end {
+            End::Whole => ResponseBody::Whole(&head),
+            End::TooLong => cut("it is longer than any answer of the Event Log API"),
             // That the server was slow is worth more to an operator than that its answer was cut.
             End::Broken(error) if response.status().is_success() && error.is_timeout() => {
-                Err(failure::of_transport(error, "the Event Log API"))
+                return Err(failure::of_transport(&error, "the Event Log API"));
             }
-            End::Whole | End::TooLong | End::Broken(_) => {
-                Ok(classify(status, retry_after, body.as_seen(), batch.len()))
-            }
-        }
+            End::Broken(_) => cut("the connection ended in the middle of it"),
+        };
+        Ok(classify(status, retry_after, body, batch.len()))
     }
 
     fn request(&self, batch: &[Payload]) -> RequestBuilder {
@@ -152,7 +154,7 @@ impl fmt::Debug for HttpApi {
 const OPEN: &[u8] = br#"{"events":["#;
 const CLOSE: &[u8] = b"]}";
 
-/// `{"events":[…]}` around the events as they are: they were JSON when they were accepted, and
+/// `{"events":[…]}` around the events as they are. They were JSON when they were accepted, and
 /// parsing them again would cost time and could change a number.
 fn envelope(batch: &[Payload]) -> Bytes {
     let mut body = BytesMut::with_capacity(envelope_len(batch));
@@ -172,36 +174,15 @@ fn envelope_len(batch: &[Payload]) -> usize {
     OPEN.len() + events + batch.len().saturating_sub(1) + CLOSE.len()
 }
 
-/// The part of a response body that was read.
-struct Body {
-    bytes: Vec<u8>,
-    end: End,
-}
-
+/// How reading a response body ended.
 enum End {
     Whole,
     TooLong,
     Broken(reqwest::Error),
 }
 
-impl Body {
-    fn as_seen(&self) -> ResponseBody<'_> {
-        let head = self.bytes.as_slice();
-        match &self.end {
-            End::Whole => ResponseBody::Whole(head),
-            End::TooLong => ResponseBody::Cut {
-                head,
-                reason: "it is longer than any answer of the Event Log API",
-            },
-            End::Broken(_) => ResponseBody::Cut {
-                head,
-                reason: "the connection ended in the middle of it",
-            },
-        }
-    }
-}
-
-async fn read(response: &mut Response) -> Body {
+/// The part of a response body that was read.
+async fn read(response: &mut Response) -> (Vec<u8>, End) {
     let mut bytes = Vec::new();
     let end = loop {
         match response.chunk().await {
@@ -211,7 +192,7 @@ async fn read(response: &mut Response) -> Body {
             Err(error) => break End::Broken(error),
         }
     };
-    Body { bytes, end }
+    (bytes, end)
 }
 
 #[cfg(test)]

@@ -46,12 +46,13 @@ pub use http::{
     Authentication, ClientCredentials, HttpApi, HttpApiBuilder, HttpApiError, RESPONSE_LIMIT,
     ResponseBody, classify,
 };
-pub use logger::{Logger, LoggerHealth, Metrics};
+pub use logger::{Logger, LoggerHealth};
 pub use loss::{Loss, reason};
 pub use process::{Called, EventSink, ProcessLogger, ProcessTemplate, Refused};
 pub use running::{RunningLogger, StartError};
 pub use task::{LoggerReport, LoggerTask};
-pub use trace_context::{ParseTraceError, SpanId, TraceContext, TraceId, Traceparent};
+pub use telemetry::Metrics;
+pub use trace_context::{HexId, ParseTraceError, SpanId, TraceContext, TraceId, Traceparent};
 
 /// The guide, whose example must compile; it is not run, because it needs an API.
 #[cfg(all(doctest, feature = "http"))]

@@ -5,17 +5,17 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use tidegate_core::EventId;
 use tidegate_core::books::{Account, LossReason};
 use tidegate_core::breaker::BreakerState;
+use tidegate_core::{EventId, ShutdownTrigger};
 use tokio::sync::oneshot;
 
 use crate::config::OnFull;
 use crate::event::Event;
 use crate::loss::{Loss, reason};
 use crate::process::{EventSink, Refused};
-use crate::state::{LoggerPhase, LoggerState, Queued};
-use crate::task::HandleGuard;
+use crate::state::{LoggerPhase, LoggerState, Queued, Waiter};
+use crate::telemetry::Metrics;
 use crate::writer::BATCH;
 
 use super::engine::Engine;
@@ -47,60 +47,8 @@ use super::engine::Engine;
 #[derive(Debug, Clone)]
 pub struct Logger {
     pub(crate) engine: Arc<Engine>,
-    pub(crate) _guard: Arc<HandleGuard>,
-}
-
-/// A snapshot of what a logger counts.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Metrics {
-    /// Events that entered the main queue.
-    pub events_queued: u64,
-    /// Events that were delivered without touching the disk.
-    pub events_sent: u64,
-    /// Events that were lost.
-    pub events_failed: u64,
-    /// Events that were written to the spill.
-    pub events_spilled: u64,
-    /// Events that were delivered from the spill.
-    pub events_replayed: u64,
-    /// Events that were logged while logging was switched off.
-    pub events_ignored: u64,
-    /// Lines that could not be read and were set aside.
-    pub events_corrupt: u64,
-    /// Events that the API refused for good.
-    pub events_rejected: u64,
-    /// Losses that did not reach the callback, because too many waited for it.
-    pub events_unreported: u64,
-    /// Lines on disk that wait for replay.
-    pub spill_pending: u64,
-    /// The bytes of those lines.
-    pub spill_bytes: u64,
-    /// Events in the main queue now.
-    pub queue_depth: usize,
-    /// Whether the breaker is open.
-    pub is_circuit_open: bool,
-}
-
-impl Metrics {
-    pub(crate) fn of(state: &LoggerState) -> Self {
-        let counters = state.counters;
-        Self {
-            events_queued: counters.queued,
-            events_sent: counters.sent,
-            events_failed: counters.failed,
-            events_spilled: counters.spilled,
-            events_replayed: counters.replayed,
-            events_ignored: counters.ignored,
-            events_corrupt: counters.corrupt,
-            events_rejected: counters.rejected,
-            events_unreported: counters.unreported,
-            spill_pending: state.backlog,
-            spill_bytes: state.backlog_bytes,
-            queue_depth: state.queue.len(),
-            is_circuit_open: state.breaker.state() == BreakerState::Open,
-        }
-    }
+    /// Stops the task when the last handle is dropped.
+    pub(crate) _trigger: Arc<ShutdownTrigger>,
 }
 
 /// Whether a logger is well.
@@ -129,13 +77,6 @@ enum Destination {
     Queue,
     /// The spill, where there is one.
     Spill,
-}
-
-/// The result of an offer whose caller waits.
-enum Waiting {
-    Taken(EventId),
-    Refused(Event, EventId, LossReason),
-    Full(Event),
 }
 
 /// While it lives, a flush is waiting, and the writer does not wait for full batches.
@@ -177,18 +118,18 @@ impl Logger {
     /// Returns at once, without touching the disk or the network: the event is in memory and will
     /// be sent, or spilled. A crash of the process loses what is in memory; use
     /// [`log_durable`](Self::log_durable) for an event that must survive it. With `on-full: block`
-    /// it waits for room, on this thread; in async code use
+    /// it waits for room, on this thread. In async code use
     /// [`log_when_room`](Self::log_when_room) then. Logging the same event twice logs two events.
     ///
     /// With `async.enabled: false` it returns only when the event was delivered, spilled or lost,
     /// and waits for that on this thread; in async code use [`log_now`](Self::log_now) then.
     ///
     /// # Errors
-    /// The event is handed back with the reason, and was reported as lost: there is no room, the
+    /// The event is handed back with the reason, and was reported as lost. There is no room, the
     /// logger is stopping, or the disk was given up and the API is away too. The callback gets it on
     /// this thread.
     pub fn log(&self, event: Event) -> Result<(), Refused> {
-        if !self.engine.config.asynchronous && self.engine.config.enabled {
+        if !self.engine.config.options.is_background && self.engine.config.enabled {
             return self.log_on_thread(event);
         }
         let mut slot = Some(event);
@@ -238,9 +179,8 @@ impl Logger {
                 Offer::Refused(id, reason) => {
                     return Err(self.refuse(slot.unwrap_or_default(), id, &reason));
                 }
-                Offer::Full => {}
+                Offer::Full => room.await,
             }
-            room.await;
         }
     }
 
@@ -275,30 +215,24 @@ impl Logger {
         if !self.engine.config.enabled {
             let now_ms = self.engine.clock.now_ms();
             let mut state = self.engine.state();
-            state.counters.ignored += 1;
+            state.counters.events_ignored += 1;
             return Ok(state.ids.mint_at(now_ms));
         }
         let (waiter, answer) = oneshot::channel();
-        let mut waiter = Some(waiter);
-        let mut event = event;
-        let id = loop {
+        let (mut slot, mut waiter) = (Some(event), Some(waiter));
+        loop {
             let room = self.engine.room.notified();
-            let offer = self.offer_waiting(event, destination, &mut waiter);
-            match offer {
-                Waiting::Taken(id) => break id,
-                Waiting::Refused(event, id, reason) => {
-                    self.refuse(event, id, &reason);
+            match self.offer_waiting(&mut slot, destination, &mut waiter) {
+                Offer::Taken(wakeups) => break self.wake(wakeups),
+                Offer::Refused(id, reason) => {
+                    self.refuse(slot.unwrap_or_default(), id, &reason);
                     return Err(reason);
                 }
-                Waiting::Full(back) => event = back,
+                Offer::Full => room.await,
             }
-            room.await;
-        };
-        match answer.await {
-            Ok(outcome) => outcome.map(|()| id),
-            // The waiter was dropped with the event, because the tasks of the logger were.
-            Err(_) => Err(reason::SHUTDOWN_QUEUED),
         }
+        // The waiter is dropped with the event if the tasks of the logger are.
+        answer.await.unwrap_or(Err(reason::SHUTDOWN_QUEUED))
     }
 
     /// Takes an event on and waits on this thread until it is delivered, spilled or lost.
@@ -319,22 +253,12 @@ impl Logger {
     }
 
     /// Waits until nothing is in memory any more, queued, being sent, waiting for a retry or for the
-    /// disk, and says whether that happened within `timeout`. What is on disk is safe, and its replay
+    /// disk, and says whether that happened within `timeout`. An event on disk is safe, and its replay
     /// is not waited for.
     pub async fn flush(&self, timeout: Duration) -> bool {
         let _guard = FlushGuard::new(&self.engine);
-        let mut limit = self.engine.clock.sleep(timeout);
-        loop {
-            let progress = self.engine.progress.notified();
-            if self.engine.state().is_flushed() {
-                return true;
-            }
-            tokio::select! {
-                biased;
-                () = progress => {}
-                () = &mut limit => return self.engine.state().is_flushed(),
-            }
-        }
+        let flushed = self.engine.wait_until(timeout, LoggerState::is_flushed);
+        flushed.await
     }
 
     /// Where all events are, as one snapshot.
@@ -366,10 +290,10 @@ impl Logger {
     fn offer(&self, state: &mut LoggerState, slot: &mut Option<Event>, now_ms: u64) -> Offer {
         let engine = &*self.engine;
         if !engine.config.enabled {
-            state.counters.ignored += 1;
+            state.counters.events_ignored += 1;
             return Offer::Taken(Wakeups::default());
         }
-        let capacity = engine.config.queue_capacity;
+        let capacity = engine.config.options.queue_capacity;
         let full = if state.phase != LoggerPhase::Running {
             Some(reason::SHUTDOWN_IN_PROGRESS)
         } else if state.has_nowhere_to_go() {
@@ -405,7 +329,7 @@ impl Logger {
                     number,
                     waiter: None,
                 };
-                state.counters.queued += 1;
+                state.counters.events_queued += 1;
                 // With the breaker open the queue would only be a detour on the way to the disk.
                 if state.queue.is_empty()
                     && state.breaker.state() == BreakerState::Open
@@ -447,10 +371,10 @@ impl Logger {
 
     fn offer_waiting(
         &self,
-        event: Event,
+        slot: &mut Option<Event>,
         destination: Destination,
-        waiter: &mut Option<oneshot::Sender<Result<(), LossReason>>>,
-    ) -> Waiting {
+        waiter: &mut Option<Waiter>,
+    ) -> Offer {
         let engine = &*self.engine;
         let now_ms = engine.clock.now_ms();
         let mut state = engine.state();
@@ -464,10 +388,10 @@ impl Logger {
         let has_nowhere_to_go = state.has_nowhere_to_go();
         let refused = if state.phase != LoggerPhase::Running {
             Some(reason::SHUTDOWN_IN_PROGRESS)
-        } else if !has_nowhere_to_go && depth < engine.config.queue_capacity {
+        } else if !has_nowhere_to_go && depth < engine.config.options.queue_capacity {
             None
         } else if self.waits() {
-            return Waiting::Full(event);
+            return Offer::Full;
         } else if has_nowhere_to_go {
             Some(reason::SPILLOVER_WRITE_ERROR)
         } else if is_spilling {
@@ -477,11 +401,11 @@ impl Logger {
         };
         if let Some(reason) = refused {
             state.accept_lost(id, reason.clone());
-            return Waiting::Refused(event, id, reason);
+            return Offer::Refused(id, reason);
         }
         let number = state.accept(id);
         let queued = Queued {
-            event,
+            event: slot.take().unwrap_or_default(),
             id,
             timestamp_ms: now_ms,
             attempts: 0,
@@ -490,22 +414,23 @@ impl Logger {
         };
         if is_spilling {
             state.push_spill(queued);
-            engine.writer_wake.notify_one();
         } else {
             state.queue.push_back(queued);
-            state.counters.queued += 1;
-            engine.sender_wake.notify_one();
+            state.counters.events_queued += 1;
         }
-        Waiting::Taken(id)
+        Offer::Taken(Wakeups {
+            sender: !is_spilling,
+            writer: is_spilling,
+        })
     }
 
     fn waits(&self) -> bool {
-        self.engine.config.on_full == OnFull::Block
+        self.engine.config.options.on_full == OnFull::Block
     }
 
     /// Reports a refused event, which was posted as lost, and hands it back.
     fn refuse(&self, event: Event, id: EventId, reason: &LossReason) -> Refused {
-        self.engine.call_back_with(&Loss {
+        self.engine.call_back(&Loss {
             id: Some(id),
             event: Some(&event),
             reason,

@@ -61,7 +61,6 @@ pub mod reason {
 
 /// An event that is gone, or set aside, as the loss callback gets it.
 #[derive(Debug)]
-#[non_exhaustive]
 pub struct Loss<'a> {
     /// Its id, where it is known: a corrupt line may not tell.
     pub id: Option<EventId>,

@@ -6,8 +6,8 @@
 //! | additive | `add_…` | every later event of the process |
 //! | one-shot | the bare names | the next event only |
 //!
-//! **Invariant:** one-shot context is gone after the next event, also when that event was refused:
-//! the status code of one call must never stand on another.
+//! **Invariant:** one-shot context is gone after the next event, also when that event was refused.
+//! The status code of one call must never stand on another.
 
 mod call;
 mod context;
@@ -21,6 +21,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tidegate_core::env::{Clock, Entropy};
 
 use crate::event::{Event, Text};
+use crate::setters::setters;
 use crate::trace_context::{SpanId, TraceId};
 
 pub use call::Called;
@@ -93,46 +94,33 @@ pub struct ProcessTemplate {
     sink: Arc<dyn EventSink>,
     clock: Arc<dyn Clock>,
     ids: Ids,
-    application_id: Option<Text>,
-    originating_system: Option<Text>,
-    target_system: Option<Text>,
+    /// An event of which only the fields are set that all events have in common.
+    common: Event,
 }
 
 impl ProcessTemplate {
     /// Processes whose events go to `sink`, timed by `clock`, with ids drawn from `entropy`.
     ///
-    /// What the template leaves out, the logger behind `sink` fills in from its own defaults.
+    /// The logger behind `sink` fills in from its own defaults the fields that the template leaves out.
     #[must_use]
     pub fn new(sink: Arc<dyn EventSink>, clock: Arc<dyn Clock>, entropy: Box<dyn Entropy>) -> Self {
         Self {
             sink,
             clock,
             ids: Ids(Arc::new(Mutex::new(entropy))),
-            application_id: None,
-            originating_system: None,
-            target_system: None,
+            common: Event::default(),
         }
     }
 
-    /// The application that speaks.
-    #[must_use]
-    pub fn with_application_id(mut self, id: impl Into<Text>) -> Self {
-        self.application_id = Some(id.into());
-        self
-    }
-
-    /// The system that acts.
-    #[must_use]
-    pub fn with_originating_system(mut self, system: impl Into<Text>) -> Self {
-        self.originating_system = Some(system.into());
-        self
-    }
-
-    /// The system that is acted on, where an event names no other.
-    #[must_use]
-    pub fn with_target_system(mut self, system: impl Into<Text>) -> Self {
-        self.target_system = Some(system.into());
-        self
+    setters! {
+        /// The application that speaks.
+        with_application_id(id: impl Into<Text>) |it| it.common.application_id = Some(id.into());
+        /// The system that acts.
+        with_originating_system(system: impl Into<Text>)
+            |it| it.common.originating_system = Some(system.into());
+        /// The system that is acted on, where an event names no other.
+        with_target_system(system: impl Into<Text>)
+            |it| it.common.target_system = Some(system.into());
     }
 
     /// One run of the process `name`, with a trace and a correlation id of its own unless it is

@@ -22,18 +22,6 @@ pub(crate) struct Replayer {
     pub(crate) _shutdown_guard: Arc<ShutdownGuard>,
 }
 
-/// How a round went.
-enum Round {
-    /// Lines were replayed: go on at once.
-    Progress,
-    /// Nothing waits.
-    Empty,
-    /// The API failed; ask again after this, or at the next interval.
-    Failed(Option<Duration>),
-    /// The writer has ended.
-    End,
-}
-
 impl Replayer {
     /// Replays until the logger stops.
     pub(crate) async fn run(self) {
@@ -55,20 +43,23 @@ impl Replayer {
                 return;
             }
             let Some(permit) = self.permit(&batch) else {
-                wait = self.engine.config.replay_interval;
+                wait = self.interval();
                 continue;
             };
             self.engine.state().is_replaying = true;
             let round = self.round(&mut batch, permit).await;
             self.engine.state().is_replaying = false;
             self.engine.progress.notify_waiters();
-            wait = match round {
-                Round::Progress => Duration::ZERO,
-                Round::Empty => self.engine.config.replay_interval,
-                Round::Failed(after) => after.unwrap_or(self.engine.config.replay_interval),
-                Round::End => return,
-            };
+            match round {
+                Some(after) => wait = after,
+                None => return,
+            }
         }
+    }
+
+    /// The wait where there is nothing to do, or the other side names none.
+    fn interval(&self) -> Duration {
+        self.engine.config.options.replay_interval
     }
 
     /// The right to a request, if the breaker allows one and something waits.
@@ -81,19 +72,18 @@ impl Replayer {
         state.breaker.try_acquire(now)
     }
 
-    async fn round(&self, batch: &mut ReplayBatch, permit: Permit) -> Round {
+    /// Sends a batch. Says after which wait the next one follows; none when the writer has ended.
+    async fn round(&self, batch: &mut ReplayBatch, permit: Permit) -> Option<Duration> {
         if batch.lines.is_empty() {
-            match self.read().await {
-                Some(read) => *batch = read,
-                None => {
-                    self.release(permit);
-                    return Round::End;
-                }
-            }
+            let Some(read) = self.read().await else {
+                self.release(permit);
+                return None;
+            };
+            *batch = read;
         }
         if batch.lines.is_empty() {
             self.release(permit);
-            return Round::Empty;
+            return Some(self.interval());
         }
         let payloads: Vec<Payload> = batch
             .lines
@@ -108,24 +98,24 @@ impl Replayer {
         let began = self.engine.clock.elapsed();
         let (outcomes, retry_after) = self.send(&payloads, permit, began).await;
         // One that fails ends the round: asking again at once would only hammer the API.
-        let has_failed = outcomes.len() < payloads.len()
-            || outcomes
-                .iter()
-                .any(|j| matches!(j, EventOutcome::Failed { .. }));
-        match self.finish_lines(batch, outcomes).await {
-            Round::Progress if has_failed => Round::Failed(retry_after),
-            round @ (Round::Progress | Round::Empty | Round::Failed(_) | Round::End) => round,
-        }
+        let has_failed = outcomes.len() < payloads.len() || any_failed(&outcomes);
+        let wait = self.finish_lines(batch, outcomes).await?;
+        let is_failed = wait.is_zero() && has_failed;
+        Some(if is_failed {
+            retry_after.unwrap_or(self.interval())
+        } else {
+            wait
+        })
     }
 
     /// Lines to send; none when the writer has ended. Reading past the end of a snapshot is what
     /// removes it.
     async fn read(&self) -> Option<ReplayBatch> {
-        let single = self.engine.config.batch_size == 1;
+        let single = self.engine.config.options.batch_size == 1;
         let max = if single {
             1
         } else {
-            self.engine.config.batch_size.max(BATCH)
+            self.engine.config.options.batch_size.max(BATCH)
         };
         self.writer.read(max).await
     }
@@ -157,18 +147,12 @@ impl Replayer {
             let sent = per_event(answer, part.len());
             self.engine.state().api_failure = sent.failure;
             retry_after = retry_after.max(sent.retry_after);
-            let has_failed = sent
-                .outcomes
-                .iter()
-                .any(|j| matches!(j, EventOutcome::Failed { .. }));
             outcomes.extend(sent.outcomes);
-            if has_failed {
+            if any_failed(&outcomes) {
                 break;
             }
         }
-        let has_failed = outcomes
-            .iter()
-            .any(|j| matches!(j, EventOutcome::Failed { .. }));
+        let has_failed = any_failed(&outcomes);
         let now = self.engine.clock.elapsed();
         if outcomes.len() < payloads.len() && !has_failed {
             // Given up on our side, which says nothing about the other one.
@@ -189,8 +173,13 @@ impl Replayer {
         (outcomes, retry_after)
     }
 
-    /// Marks the lines up to the first that failed as replayed.
-    async fn finish_lines(&self, batch: &mut ReplayBatch, outcomes: Vec<EventOutcome>) -> Round {
+    /// Marks the lines up to the first that failed as replayed. Says as [`round`](Self::round) does
+    /// what to wait for.
+    async fn finish_lines(
+        &self,
+        batch: &mut ReplayBatch,
+        outcomes: Vec<EventOutcome>,
+    ) -> Option<Duration> {
         let mut outcomes = outcomes.into_iter();
         let mut rejected = Vec::new();
         let mut count = 0;
@@ -203,8 +192,7 @@ impl Replayer {
                         message,
                         status,
                     }) => rejected.push(Rejection {
-                        id: payload.id,
-                        json: payload.json.clone(),
+                        payload: payload.clone(),
                         code,
                         message,
                         status,
@@ -216,31 +204,27 @@ impl Replayer {
             count += 1;
         }
         if count == 0 {
-            return Round::Progress;
+            return Some(Duration::ZERO);
         }
         let before = batch.lines.len();
-        match self
-            .writer
-            .mark_replayed(std::mem::take(batch), count, rejected)
-            .await
-        {
-            Some(rest) => *batch = rest,
-            None => return Round::End,
-        }
+        let lines = std::mem::take(batch);
+        *batch = self.writer.mark_replayed(lines, count, rejected).await?;
         if batch.lines.len() == before {
             // The disk has no room for what was rejected; it may have later.
-            return Round::Failed(None);
+            return Some(self.interval());
         }
         if batch.lines.is_empty() {
-            match self.read().await {
-                Some(next) => *batch = next,
-                None => return Round::End,
-            }
+            *batch = self.read().await?;
         }
-        Round::Progress
+        Some(Duration::ZERO)
     }
 
     fn release(&self, permit: Permit) {
         self.engine.state().breaker.release(permit);
     }
+}
+
+fn any_failed(outcomes: &[EventOutcome]) -> bool {
+    let is_failed = |outcome: &EventOutcome| matches!(outcome, EventOutcome::Failed { .. });
+    outcomes.iter().any(is_failed)
 }

@@ -5,8 +5,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use tidegate_core::env::Env;
-use tidegate_core::{Classify, FailureClass};
-use tokio::sync::oneshot;
+use tidegate_core::{Classify, FailureClass, Shutdown, ShutdownTrigger};
 
 use crate::api::Api;
 use crate::config::LoggerConfig;
@@ -17,7 +16,6 @@ use crate::task::LoggerReport;
 
 /// Why a logger could not be started.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum StartError {
     /// The spill directory cannot be used.
     #[error(transparent)]
@@ -57,7 +55,7 @@ impl Classify for StartError {
 #[derive(Debug)]
 pub struct RunningLogger {
     logger: Logger,
-    stop: Option<oneshot::Sender<()>>,
+    stop: Option<ShutdownTrigger>,
     thread: Option<std::thread::JoinHandle<LoggerReport>>,
 }
 
@@ -81,15 +79,10 @@ impl RunningLogger {
             .build()
             .map_err(StartError::Runtime)?;
         let (logger, task) = Logger::open(config, api, Env::system(), on_loss)?;
-        let (stop, stopped) = oneshot::channel();
+        let (stop, stopped) = Shutdown::new();
         let thread = std::thread::Builder::new()
             .name("eventlog".to_owned())
-            .spawn(move || {
-                runtime.block_on(task.run(async {
-                    // Dropped without a word means the same.
-                    stopped.await.ok();
-                }))
-            });
+            .spawn(move || runtime.block_on(task.run(stopped.requested())));
         Ok(Self {
             logger,
             stop: Some(stop),

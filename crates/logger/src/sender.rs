@@ -9,7 +9,7 @@ use tidegate_core::Code;
 use tidegate_core::books::Place;
 use tidegate_core::breaker::{BreakerState, CallResult, Permit};
 
-use crate::api::{ApiAnswer, EventOutcome, Payload, ask};
+use crate::api::{ApiAnswer, ApiFailure, EventOutcome, Payload, ask};
 use crate::batch_guard::BatchGuard;
 use crate::engine::Engine;
 use crate::event::Encoder;
@@ -17,7 +17,7 @@ use crate::loss::reason;
 use crate::spill::Rejection;
 use crate::state::{LoggerPhase, LoggerState, Queued};
 use crate::task::ShutdownGuard;
-use crate::writer::{PendingReject, WriterHandle};
+use crate::writer::WriterHandle;
 
 /// One sender.
 pub(crate) struct Sender {
@@ -46,7 +46,9 @@ impl Sender {
             let next = self.next();
             self.has_lingered = matches!(next, Next::Linger);
             match next {
-                Next::Linger => self.linger().await,
+                // Events that come in this moment need not wake us: waking is the dearest thing that
+                // logging can cost.
+                Next::Linger => self.engine.clock.sleep(LINGER).await,
                 Next::Batch(batch, permit) => self.send(batch, permit).await,
                 Next::Spill(batch) => {
                     let engine = Arc::clone(&self.engine);
@@ -90,19 +92,13 @@ impl Sender {
     }
 
     fn take(&self, state: &mut LoggerState) -> Vec<Queued> {
-        let count = self.engine.config.batch_size.min(state.queue.len());
+        let count = self.engine.config.options.batch_size.min(state.queue.len());
         let batch: Vec<Queued> = state.queue.drain(..count).collect();
         state.sending += count;
-        if state.blocked > 0 || self.engine.config.on_full == crate::config::OnFull::Block {
+        if state.blocked > 0 || self.engine.config.options.on_full == crate::config::OnFull::Block {
             self.engine.wake_room();
         }
         batch
-    }
-
-    /// A moment in which events that come need not wake us: waking is the dearest thing that
-    /// logging can cost.
-    async fn linger(&self) {
-        self.engine.clock.sleep(LINGER).await;
     }
 
     async fn wait(&mut self) {
@@ -111,6 +107,7 @@ impl Sender {
         // A missed wake-up costs no more than the wait for a batch, or a second.
         let nap = engine
             .config
+            .options
             .max_batch_wait
             .clamp(Duration::from_millis(1), NAP);
         tokio::select! {
@@ -130,14 +127,9 @@ impl Sender {
         let mut parts = VecDeque::from([BatchGuard::sending(&engine, batch)]);
         while let Some(mut batch) = parts.pop_front() {
             let count = batch.len();
-            let permit = match permit.take() {
-                Some(permit) => Some(permit),
-                None => {
-                    let now = self.engine.clock.elapsed();
-                    self.engine.state().breaker.try_acquire(now)
-                }
-            };
-            let Some(permit) = permit else {
+            let now = engine.clock.elapsed();
+            let another = || engine.state().breaker.try_acquire(now);
+            let Some(permit) = permit.take().or_else(another) else {
                 // The first half has opened the breaker: this one waits for it, or is spilled.
                 self.spill_all(batch.take()).await;
                 continue;
@@ -196,7 +188,7 @@ impl Sender {
     ) {
         let engine = Arc::clone(&self.engine);
         let mut stored = Vec::new();
-        let mut rejected = Vec::new();
+        let (mut rejected, mut rejections) = (Vec::new(), Vec::new());
         let mut failed = Vec::new();
         for ((queued, payload), outcome) in
             batch.take().into_iter().zip(payloads).zip(sent.outcomes)
@@ -209,17 +201,14 @@ impl Sender {
                     message,
                     status,
                 } => {
-                    let (id, json) = (queued.id, payload.json.clone());
-                    let attempts = queued.attempts + 1;
-                    let rejection = Rejection {
-                        id,
-                        json,
+                    rejections.push(Rejection {
+                        payload: payload.clone(),
                         code,
                         message,
                         status,
-                        attempts,
-                    };
-                    rejected.push((queued, rejection));
+                        attempts: queued.attempts + 1,
+                    });
+                    rejected.push(queued);
                 }
             }
         }
@@ -236,7 +225,7 @@ impl Sender {
                 Place::InFlight,
                 Place::Delivered,
             );
-            state.counters.sent += stored.len() as u64;
+            state.counters.events_sent += stored.len() as u64;
             state.api_failure = sent.failure;
             let took = now.saturating_sub(began);
             let change = state.breaker.record(permit, result, took, now);
@@ -250,40 +239,36 @@ impl Sender {
             engine.wake_room();
         }
         // Failed events go first: setting aside waits for the disk, and the disk may hang.
-        let rejected = self.add_pending_rejects(rejected);
+        let numbers = self.add_pending_rejects(rejected);
         if has_opened {
             self.spill_all(failed).await;
         } else {
             self.retry(failed, sent.retry_after).await;
         }
-        self.set_aside(rejected).await;
+        self.set_aside(numbers, rejections).await;
         drop(batch);
         engine.timer_wake.notify_one();
         engine.replay_wake.notify_one();
     }
 
-    /// Puts events that the API refused for good where the writer, or a stop, finds them.
-    fn add_pending_rejects(&self, rejected: Vec<(Queued, Rejection)>) -> Vec<PendingReject> {
+    /// Puts events that the API refused for good where the writer, or a stop, finds them by their
+    /// numbers.
+    fn add_pending_rejects(&self, rejected: Vec<Queued>) -> Vec<u64> {
         let mut state = self.engine.state();
-        state.counters.rejected += rejected.len() as u64;
-        rejected
-            .into_iter()
-            .map(|(queued, rejection)| {
-                let number = queued.number;
-                state.pending_rejects.insert(number, queued);
-                PendingReject { number, rejection }
-            })
-            .collect()
+        state.counters.events_rejected += rejected.len() as u64;
+        let numbers = rejected.iter().map(|queued| queued.number).collect();
+        let pending = rejected.into_iter().map(|queued| (queued.number, queued));
+        state.pending_rejects.extend(pending);
+        numbers
     }
 
     /// Has the writer keep what the API refused for good, where there is a spill; else it is lost.
-    async fn set_aside(&self, rejected: Vec<PendingReject>) {
-        if rejected.is_empty() {
+    async fn set_aside(&self, numbers: Vec<u64>, rejections: Vec<Rejection>) {
+        if numbers.is_empty() {
             return;
         }
-        let numbers: Vec<u64> = rejected.iter().map(|reject| reject.number).collect();
         let is_kept = match &self.writer {
-            Some(writer) => writer.set_aside(rejected).await,
+            Some(writer) => writer.set_aside(numbers.clone(), rejections).await,
             None => false,
         };
         if !is_kept {
@@ -308,9 +293,9 @@ impl Sender {
             let mut state = engine.state();
             if state.phase > LoggerPhase::Running {
                 stopping.push(queued);
-            } else if queued.attempts > engine.config.max_retries {
+            } else if u64::from(queued.attempts) > engine.config.options.max_retries {
                 exhausted.push(queued);
-            } else if state.retries.len() >= engine.config.queue_capacity {
+            } else if state.retries.len() >= engine.config.options.queue_capacity {
                 crowded.push(queued);
             } else {
                 state.post([queued.id], Place::InFlight, Place::Retrying);
@@ -348,7 +333,7 @@ impl Sender {
         spilled.sort_by_key(|queued| queued.number);
     }
 
-    /// The breaker has opened: what failed and what waits for a retry goes to the spill before
+    /// The breaker has opened. Failed events and those that wait for a retry go to the spill before
     /// anything newer does, in the order in which it was logged. Without a spill it is retried.
     async fn spill_all(&self, mut failed: Vec<Queued>) {
         let engine = &*self.engine;
@@ -381,49 +366,35 @@ pub(crate) struct SendOutcomes {
 
 /// Turns an answer into one outcome per event.
 pub(crate) fn per_event(answer: ApiAnswer, count: usize) -> SendOutcomes {
-    let all = |outcome: EventOutcome| vec![outcome; count];
+    let known = |outcomes| SendOutcomes {
+        outcomes,
+        retry_after: None,
+        failure: None,
+    };
+    let failed = |code: Code, message: String, retry_after| SendOutcomes {
+        failure: Some(format!("{code}: {message}")),
+        outcomes: vec![EventOutcome::Failed { code, message }; count],
+        retry_after,
+    };
     match answer {
-        ApiAnswer::PerEvent(outcomes) if outcomes.len() == count => SendOutcomes {
-            outcomes,
-            retry_after: None,
-            failure: None,
-        },
+        ApiAnswer::PerEvent(outcomes) if outcomes.len() == count => known(outcomes),
         // An answer about other events says nothing about ours.
         ApiAnswer::PerEvent(outcomes) => {
             let message = format!("{} outcomes for {count} events", outcomes.len());
-            let code = Code::from_static("answer.unreadable");
-            let failure = Some(format!("{code}: {message}"));
-            SendOutcomes {
-                outcomes: all(EventOutcome::Failed { code, message }),
-                retry_after: None,
-                failure,
-            }
+            failed(Code::from_static("answer.unreadable"), message, None)
         }
         ApiAnswer::TooLarge => {
-            let code = Code::from_static("body.too_large");
-            let message = "the event alone is too large for the API".to_owned();
-            let outcomes = all(EventOutcome::Rejected {
-                code,
-                message,
+            let rejected = EventOutcome::Rejected {
+                code: Code::from_static("body.too_large"),
+                message: "the event alone is too large for the API".to_owned(),
                 status: Some(413),
-            });
-            SendOutcomes {
-                outcomes,
-                retry_after: None,
-                failure: None,
-            }
-        }
-        ApiAnswer::Failed(failed) => {
-            let failure = Some(format!("{}: {}", failed.code, failed.message));
-            let outcome = EventOutcome::Failed {
-                code: failed.code,
-                message: failed.message,
             };
-            SendOutcomes {
-                outcomes: all(outcome),
-                retry_after: failed.retry_after,
-                failure,
-            }
+            known(vec![rejected; count])
         }
+        ApiAnswer::Failed(ApiFailure {
+            code,
+            message,
+            retry_after,
+        }) => failed(code, message, retry_after),
     }
 }

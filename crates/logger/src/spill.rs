@@ -52,20 +52,22 @@ mod spool;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use tidegate_core::env::{Disk, OpenMode};
-use tidegate_core::{Classify, FailureClass};
+use tidegate_core::books::{Bucket, Tally};
+use tidegate_core::env::{Disk, DiskFile, OpenMode};
+use tidegate_core::{Classify, EventId, FailureClass};
 
-pub(crate) use batch::{AppendPosition, Prepared, SyncHandle, WriteOutcome};
+pub(crate) use batch::{AppendPosition, BatchWritten, Prepared, SyncHandle, WriteOutcome};
 pub use directory::SpillDirectory;
 pub use find::find;
 pub use inspect::{FindingLevel, InspectedFile, Role, SpillFinding, SpillInspection, inspect};
 pub use recount::{SpillRecount, recount};
 pub(crate) use replay::ReplayBatch;
 pub(crate) use set_aside::Rejection;
-pub(crate) use spool::{AppendResult, BatchWritten, Caps, Recovered, Spool, post_corrupt_lines};
+pub(crate) use spool::{AppendResult, Caps, Recovered, Spool, post_corrupt_lines};
 
 /// The active file.
 pub const ACTIVE: &str = "eventlog-spillover.jsonl";
@@ -92,32 +94,42 @@ pub const EVENT_BYTES: u64 = 400;
 /// Active files whose sync failed, kept at the same time; past it the disk is given up.
 pub const MAX_SEALED: usize = 8;
 
-fn sealed_name(number: u32) -> String {
-    format!("eventlog-spillover.sealed-{number}.jsonl")
+/// Kinds of files that have numbers.
+const SEALED: &str = "sealed";
+const LEFTOVER: &str = "leftover";
+
+/// The name of a file of this kind with a number.
+fn numbered(kind: &str, number: u32) -> String {
+    format!("eventlog-spillover.{kind}-{number}.jsonl")
 }
 
-fn sealed_number(name: &str) -> Option<u32> {
-    name.strip_prefix("eventlog-spillover.sealed-")?
-        .strip_suffix(".jsonl")?
-        .parse()
-        .ok()
+/// The number of a file of this kind.
+fn number_of(name: &str, kind: &str) -> Option<u32> {
+    let rest = name.strip_prefix("eventlog-spillover.")?;
+    let rest = rest.strip_prefix(kind)?.strip_prefix('-')?;
+    rest.strip_suffix(".jsonl")?.parse().ok()
 }
 
-/// Where what a Java client was writing is set aside.
-fn leftover_name(number: u32) -> String {
-    format!("eventlog-spillover.leftover-{number}.jsonl")
+/// The names of all files of a directory.
+fn names(disk: &dyn Disk, dir: &Path) -> Result<Vec<String>, SpillError> {
+    let listed = at("list", dir, disk.list(dir))?;
+    Ok(listed.into_iter().map(|entry| entry.name).collect())
 }
 
-fn leftover_number(name: &str) -> Option<u32> {
-    name.strip_prefix("eventlog-spillover.leftover-")?
-        .strip_suffix(".jsonl")?
-        .parse()
-        .ok()
+/// The sums of lines, by bucket.
+type Tallies = BTreeMap<Bucket, Tally>;
+
+fn add(tallies: &mut Tallies, bucket: Bucket, tally: Tally) {
+    let sum = tallies.entry(bucket).or_default();
+    *sum = sum.plus(tally);
+}
+
+fn add_one(tallies: &mut Tallies, id: EventId) {
+    add(tallies, Bucket::of(id), Tally::of(id));
 }
 
 /// Why the spill directory cannot be used.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum SpillError {
     /// Another process writes to the directory.
     #[error("spill directory `{dir}` is used by {holder}, which holds `{LOCK}`")]
@@ -171,9 +183,9 @@ impl Classify for SpillError {
 /// Puts a synced copy of a file in its place.
 ///
 /// After a process whose sync failed, what reads show may not be on the disk, and a sync by the next
-/// process would not write it: it was thrown away and counts as written. A copy is written anew.
+/// process would not write it. It was thrown away and counts as written. A copy is written anew.
 ///
-/// A disk without room for a copy keeps the file as it is: what is in it can only be sent, and room
+/// A disk without room for a copy keeps the file as it is. Its lines can only be sent, and room
 /// be made, if it is read.
 fn rewrite(disk: &dyn Disk, path: &Path) -> Result<(), SpillError> {
     let temporary = path.with_extension("new");
@@ -196,41 +208,72 @@ fn rewrite(disk: &dyn Disk, path: &Path) -> Result<(), SpillError> {
 /// Writes a file over itself, which needs no room, and syncs it. A power cut half-way leaves the old
 /// bytes or the new ones, which are the same.
 fn rewrite_in_place(disk: &dyn Disk, path: &Path) -> Result<(), SpillError> {
-    let mut file = at("open", path, disk.open(path, OpenMode::Write))?;
-    let mut buffer = vec![0; CHUNK];
-    let mut offset = 0;
-    loop {
-        let read = at("read", path, file.read_at(offset, &mut buffer))?;
-        if read == 0 {
-            break;
-        }
-        at("write", path, file.write_at(offset, &buffer[..read]))?;
-        offset += read as u64;
-    }
-    at("sync", path, file.sync())
+    let new = at("open", path, disk.open(path, OpenMode::Write))?;
+    let write = |new: &mut dyn DiskFile, offset, bytes: &[u8]| new.write_at(offset, bytes);
+    copy_bytes(disk, path, path, new, write)
 }
 
-/// Bytes that are copied at a time.
-const CHUNK: usize = 256 * 1024;
+fn copy(disk: &dyn Disk, path: &Path, to: &Path) -> Result<(), SpillError> {
+    let new = at("create", to, disk.open(to, OpenMode::CreateNew))?;
+    copy_bytes(disk, path, to, new, |new, _, bytes| new.append(bytes))
+}
 
-fn copy(disk: &dyn Disk, path: &Path, temporary: &Path) -> Result<(), SpillError> {
+/// Writes all bytes of a file to another one, and syncs that.
+fn copy_bytes(
+    disk: &dyn Disk,
+    path: &Path,
+    to: &Path,
+    mut new: Box<dyn DiskFile>,
+    write: impl Fn(&mut dyn DiskFile, u64, &[u8]) -> io::Result<()>,
+) -> Result<(), SpillError> {
     let old = at("open", path, disk.open(path, OpenMode::Read))?;
-    let mut new = at(
-        "create",
-        temporary,
-        disk.open(temporary, OpenMode::CreateNew),
-    )?;
-    let mut buffer = vec![0; CHUNK];
+    // Bytes that are copied at a time.
+    let mut buffer = vec![0; 256 * 1024];
     let mut offset = 0;
     loop {
         let read = at("read", path, old.read_at(offset, &mut buffer))?;
         if read == 0 {
-            break;
+            return at("sync", to, new.sync());
         }
-        at("write", temporary, new.append(&buffer[..read]))?;
+        at("write", to, write(&mut *new, offset, &buffer[..read]))?;
         offset += read as u64;
     }
-    at("sync", temporary, new.sync())
+}
+
+/// Makes a file of this size.
+fn create_filled(disk: &dyn Disk, path: &Path, size: u64) -> Result<Box<dyn DiskFile>, SpillError> {
+    let mut file = at("create", path, disk.open(path, OpenMode::CreateNew))?;
+    if let Err(error) = file.preallocate(size) {
+        // On a full disk it would only be in the way.
+        disk.remove(path).ok();
+        return at("fill", path, Err(error));
+    }
+    Ok(file)
+}
+
+/// Opens a file of two slots, or makes it with room for both. Where it is not `is_trusted`, nothing
+/// says that it is synced: a process may be killed while it syncs its last word. After a sync that
+/// failed only a copy is sure to be written.
+fn open_slots(
+    disk: &dyn Disk,
+    path: &Path,
+    size: u64,
+    is_trusted: bool,
+) -> Result<Box<dyn DiskFile>, SpillError> {
+    match disk.open(path, OpenMode::Write) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let mut file = create_filled(disk, path, size)?;
+            at("sync", path, file.sync())?;
+            let dir = path.parent().unwrap_or(path);
+            at("sync", dir, disk.sync_dir(dir))?;
+            Ok(file)
+        }
+        Ok(_) if !is_trusted => {
+            rewrite(disk, path)?;
+            at("open", path, disk.open(path, OpenMode::Write))
+        }
+        opened => at("open", path, opened),
+    }
 }
 
 /// Ties an I/O error to what was being done.

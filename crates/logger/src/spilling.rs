@@ -2,7 +2,7 @@
 //!
 //! **Invariant:** a stop of the logger may empty the buffer at any moment, under the lock of the buffer.
 //! So events that leave the buffer are stored elsewhere or posted as lost, and the counts follow,
-//! before that lock is released; losses are reported right after.
+//! before that lock is released. Losses are reported right after.
 
 use tidegate_core::books::{LossReason, Place, postings};
 use tidegate_core::breaker::BreakerState;
@@ -64,17 +64,13 @@ impl Engine {
         {
             let mut state = self.state();
             moved.iter().for_each(|posting| state.books().post(posting));
-            state.counters.spilled += ids.len() as u64;
+            state.counters.events_spilled += ids.len() as u64;
             state.backlog += ids.len() as u64;
             state.backlog_bytes = bytes;
             state.spilling -= ids.len();
         }
         let (was_awaited, over) = buffer.remove_written(taken, refused);
-        let (outcome, lost) = if over.is_empty() {
-            (SpillOutcome::All, Vec::new())
-        } else {
-            self.finish_over_cap(&mut buffer, over)
-        };
+        let (outcome, lost) = self.put_back_or_lose(&mut buffer, over);
         drop(buffer);
         self.progress.notify_waiters();
         if was_awaited
@@ -90,14 +86,14 @@ impl Engine {
         outcome
     }
 
-    /// Puts events back that exceed a cap, or posts and returns them as lost.
-    fn finish_over_cap(
+    /// Puts events back that exceed a cap or that the disk refused, or posts and returns them as lost.
+    fn put_back_or_lose(
         &self,
         buffer: &mut SpillBuffer,
         over: Vec<(Queued, LossReason)>,
     ) -> (SpillOutcome, Vec<PostedLosses>) {
         let mut state = self.state();
-        if self.waits_for_disk(&state) {
+        if !over.is_empty() && self.waits_for_disk(&state) {
             // Replay makes room; until then nothing is taken.
             let events = over.into_iter().map(|(queued, _)| queued).collect();
             put_back(buffer, &mut state, events);
@@ -118,18 +114,13 @@ impl Engine {
         if buffer.is_given_up() {
             return SpillOutcome::TooLate;
         }
-        let batch = buffer.take(taken);
-        let mut state = self.state();
-        let (outcome, lost) = if self.waits_for_disk(&state) {
-            put_back(&mut buffer, &mut state, batch);
-            (SpillOutcome::Waiting, Vec::new())
-        } else {
-            state.spilling -= batch.len();
-            (SpillOutcome::All, batch)
-        };
-        let lost = self.post_lost(&mut state, lost, reason::SPILLOVER_WRITE_ERROR);
-        drop((state, buffer));
-        self.report_lost(lost);
+        let refused = buffer.take(taken).into_iter();
+        let refused = refused.map(|queued| (queued, reason::SPILLOVER_WRITE_ERROR));
+        let (outcome, lost) = self.put_back_or_lose(&mut buffer, refused.collect());
+        drop(buffer);
+        for posted in lost {
+            self.report_lost(posted);
+        }
         self.wake_after(outcome);
         outcome
     }
@@ -144,7 +135,7 @@ impl Engine {
 
     /// Whether events wait for the disk rather than be dropped.
     fn waits_for_disk(&self, state: &LoggerState) -> bool {
-        self.config.on_full == OnFull::Block && state.phase < LoggerPhase::Draining
+        self.config.options.on_full == OnFull::Block && state.phase < LoggerPhase::Draining
     }
 
     /// Gives the directory up: events that wait for it are lost and reported. Its files stay for the
@@ -164,7 +155,7 @@ impl Engine {
     }
 }
 
-/// Events that the disk does not take go back in their order: to the API if that may be asked again, or
+/// Events that the disk does not take go back in their order. They go to the API if that may be asked again, or
 /// to the front of the buffer.
 fn put_back(buffer: &mut SpillBuffer, state: &mut LoggerState, events: Vec<Queued>) {
     if state.breaker.state() == BreakerState::Open {

@@ -13,6 +13,7 @@ use tidegate_core::{EventId, EventIdMinter};
 use tokio::sync::oneshot;
 
 use crate::event::Event;
+use crate::telemetry::Metrics;
 
 /// How far a logger is on its way down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -42,33 +43,16 @@ pub(crate) struct Queued {
 }
 
 /// Gets the outcome of an event.
-pub(crate) type Waiter = oneshot::Sender<Result<(), LossReason>>;
+pub(crate) type Waiter = oneshot::Sender<Result<EventId, LossReason>>;
 
 impl Queued {
     /// Sends the outcome to the waiter, if there is one.
     pub(crate) fn notify_waiter(&mut self, outcome: Result<(), LossReason>) {
         if let Some(waiter) = self.waiter.take() {
             // The waiter may have been dropped.
-            waiter.send(outcome).ok();
+            waiter.send(outcome.map(|()| self.id)).ok();
         }
     }
-}
-
-/// The counts behind the documented gauges.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Counters {
-    pub(crate) queued: u64,
-    pub(crate) sent: u64,
-    pub(crate) failed: u64,
-    pub(crate) spilled: u64,
-    pub(crate) replayed: u64,
-    pub(crate) ignored: u64,
-    /// Lines that could not be read.
-    pub(crate) corrupt: u64,
-    /// Events that the API refused for good.
-    pub(crate) rejected: u64,
-    /// Losses that did not fit into the queue of the callback.
-    pub(crate) unreported: u64,
 }
 
 pub(crate) struct LoggerState {
@@ -81,7 +65,8 @@ pub(crate) struct LoggerState {
     /// Under the lock that `log` holds anyway.
     pub(crate) ids: EventIdMinter,
     pub(crate) breaker: Breaker,
-    pub(crate) counters: Counters,
+    /// The counts; the numbers of now are filled in by [`Metrics::of`].
+    pub(crate) counters: Metrics,
     /// Events that senders hold.
     pub(crate) sending: usize,
     /// Events in the spill buffer.
@@ -112,7 +97,7 @@ pub(crate) struct LoggerState {
     accepting: Accepting,
 }
 
-/// Accepted events that are not in the books yet, all of one minute: adding to two numbers is all
+/// Accepted events that are not in the books yet, all of one minute. Adding to two numbers is all
 /// that the caller of `log` pays for its posting.
 #[derive(Default)]
 struct Accepting {
@@ -130,7 +115,7 @@ impl LoggerState {
             pending_rejects: BTreeMap::new(),
             ids,
             breaker,
-            counters: Counters::default(),
+            counters: Metrics::default(),
             sending: 0,
             spilling: 0,
             awaited: 0,
@@ -164,7 +149,7 @@ impl LoggerState {
 
     /// Takes an event on that is lost at once.
     pub(crate) fn accept_lost(&mut self, id: EventId, reason: LossReason) {
-        self.counters.failed += 1;
+        self.counters.events_failed += 1;
         self.books.move_one(id, None, Some(Place::Lost(reason)));
     }
 

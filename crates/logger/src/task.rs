@@ -4,23 +4,23 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_core::EventIdMinter;
-use tidegate_core::books::{Account, Books};
+use tidegate_core::books::Account;
 use tidegate_core::breaker::Breaker;
 use tidegate_core::env::{Env, Spawn, Task};
+use tidegate_core::{EventIdMinter, Shutdown};
 use tokio::sync::{mpsc, watch};
 
 use crate::api::Api;
 use crate::config::{LoggerConfig, SyncMode};
 use crate::engine::{Engine, LossCallback, LossReport};
 use crate::event::Encoder;
-use crate::logger::{Logger, Metrics};
+use crate::logger::Logger;
 use crate::loss::reason;
 use crate::replayer::Replayer;
 use crate::sender::Sender;
 use crate::spill::{Caps, Recovered, SpillError, Spool};
 use crate::state::{LoggerPhase, LoggerState, Queued};
-use crate::telemetry;
+use crate::telemetry::{self, Metrics};
 use crate::timers;
 use crate::writer::{self, SpillWriter, WriterHandle};
 
@@ -29,36 +29,23 @@ const SENDING_SHARE: f64 = 0.7;
 /// Commands that wait for the writer.
 const COMMANDS: usize = 16;
 
-/// Stops the task when the last handle is dropped.
-#[derive(Debug)]
-pub(crate) struct HandleGuard(pub(crate) watch::Sender<bool>);
-
-impl Drop for HandleGuard {
-    fn drop(&mut self) {
-        self.0.send_replace(true);
-    }
-}
-
 /// Runs a logger. Dropped without being run, it ends the logger: what was logged is reported as
 /// lost.
 #[must_use = "a logger sends nothing until its task is run"]
 pub struct LoggerTask {
     engine: Arc<Engine>,
-    losses: LossReporter,
+    /// Losses for the callback; none once it runs.
+    losses: Option<mpsc::Receiver<LossReport>>,
     spool: Option<Spool>,
     spawn: Arc<dyn Spawn>,
-    is_orphan: watch::Receiver<bool>,
+    /// Requested when the last handle is dropped.
+    is_orphan: Shutdown,
     unverifiable: i64,
     is_behind: bool,
 }
 
-/// Reports the losses of a logger that was never run.
-struct LossReporter {
-    engine: Arc<Engine>,
-    losses: Option<mpsc::Receiver<LossReport>>,
-}
-
-impl Drop for LossReporter {
+impl Drop for LoggerTask {
+    /// Ends a logger that was never run, and reports its losses.
     fn drop(&mut self) {
         let Some(mut losses) = self.losses.take() else {
             return;
@@ -74,7 +61,6 @@ impl Drop for LossReporter {
 
 /// How a logger ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct LoggerReport {
     /// Where all events are.
     pub account: Account,
@@ -93,7 +79,7 @@ impl Logger {
     /// Opens a logger: takes its spill directory over and recovers what an earlier process left
     /// there. Nothing runs before the task does.
     ///
-    /// `on_loss` is called for each event that is lost or set aside, once, on a thread of its own; its
+    /// `on_loss` is called for each event that is lost or set aside, once, on a thread of its own. Its
     /// panic is caught and it may be slow. While twice the queue capacity, at least 1,024, of them
     /// wait for it, further ones are counted and logged only. For an event that `log` hands back it
     /// is called on the thread of the caller.
@@ -107,43 +93,31 @@ impl Logger {
         on_loss: Option<LossCallback>,
     ) -> Result<(Self, LoggerTask), SpillError> {
         let caps = Caps {
-            events: config.max_spillover_events,
-            bytes: config.max_spillover_bytes,
+            events: config.options.max_spillover_events,
+            bytes: config.options.max_spillover_bytes,
         };
-        let is_synced = config.sync == SyncMode::Group;
-        let (spool, recovered) = match &config.spillover_path {
+        let is_synced = config.options.sync == SyncMode::Group;
+        let (spool, recovered) = match &config.options.spillover_path {
             Some(path) if config.enabled => {
                 let (spool, recovered) = Spool::open(Arc::clone(&env.disk), path, caps, is_synced)?;
                 (Some(spool), recovered)
             }
-            Some(_) | None => (
-                None,
-                Recovered {
-                    books: Books::default(),
-                    backlog: 0,
-                    unverifiable: 0,
-                    is_behind: false,
-                },
-            ),
+            Some(_) | None => (None, Recovered::default()),
         };
-        let breaker = Breaker::new(config.breaker.clone());
+        let breaker = Breaker::new(config.options.breaker_rule());
         let ids = EventIdMinter::new(env.entropy.fork("ids"));
         let mut state = LoggerState::new(ids, breaker, recovered.books, recovered.backlog);
         state.backlog_bytes = spool.as_ref().map_or(0, Spool::bytes);
         let (engine, losses) =
             Engine::new(config, env.clock, env.entropy.as_ref(), api, state, on_loss);
-        let (gone, is_orphan) = watch::channel(false);
+        let (trigger, is_orphan) = Shutdown::new();
         let logger = Self {
             engine: Arc::clone(&engine),
-            _guard: Arc::new(HandleGuard(gone)),
-        };
-        let losses = LossReporter {
-            engine: Arc::clone(&engine),
-            losses: Some(losses),
+            _trigger: Arc::new(trigger),
         };
         let task = LoggerTask {
             engine,
-            losses,
+            losses: Some(losses),
             spool,
             spawn: env.spawn,
             is_orphan,
@@ -158,32 +132,21 @@ impl LoggerTask {
     /// Runs the logger until `shutdown` completes or the last handle is dropped, then drains it and
     /// returns.
     ///
-    /// Draining takes at most the shutdown timeout and a moment: events are sent while that works,
+    /// Draining takes at most the shutdown timeout and a moment. Events are sent while that works,
     /// then everything that is left is spilled, also what is in requests on their way. Without a
     /// spill it is reported as lost.
     ///
-    /// If canceled, the logger takes no more events on and gives up its requests; what it holds is
+    /// If canceled, the logger takes no more events on and gives up its requests. Its events are
     /// spilled, or without a spill reported as lost, by the threads that are left, which then end and
     /// let go of the directory.
     pub async fn run(mut self, shutdown: impl Future<Output = ()> + Send) -> LoggerReport {
         let running = self.start();
-        let Self {
-            engine,
-            mut is_orphan,
-            unverifiable,
-            ..
-        } = self;
         tokio::select! {
             biased;
             () = shutdown => {}
-            _ = is_orphan.wait_for(|is_set| *is_set) => {}
+            () = self.is_orphan.clone().requested() => {}
         }
-        Stopping {
-            engine,
-            unverifiable,
-        }
-        .stop(running)
-        .await
+        self.stop(running).await
     }
 
     fn start(&mut self) -> Running {
@@ -227,7 +190,7 @@ impl LoggerTask {
             self.spawn
                 .spawn("eventlog-replay", Box::pin(replayer.run()))
         });
-        let senders = (0..engine.config.sender_threads)
+        let senders = (0..engine.config.options.sender_threads)
             .map(|_| {
                 let sender = Sender {
                     engine: Arc::clone(engine),
@@ -241,7 +204,7 @@ impl LoggerTask {
         let timers = self
             .spawn
             .spawn("eventlog-timers", Box::pin(timers::run(Arc::clone(engine))));
-        let reporter = self.losses.losses.take().map(|mut losses| {
+        let reporter = self.losses.take().map(|mut losses| {
             let engine = Arc::clone(engine);
             let reporting = async move {
                 loop {
@@ -286,17 +249,11 @@ impl Drop for ShutdownGuard {
     }
 }
 
-/// A logger on its way down.
-struct Stopping {
-    engine: Arc<Engine>,
-    unverifiable: i64,
-}
-
-impl Stopping {
+impl LoggerTask {
     async fn stop(self, mut running: Running) -> LoggerReport {
         let engine = &self.engine;
         let clock = &engine.clock;
-        let timeout = engine.config.shutdown_timeout;
+        let timeout = engine.config.options.shutdown_timeout;
         let began = clock.elapsed();
         let waiting: Vec<Queued> = {
             let mut state = engine.state();
@@ -307,7 +264,8 @@ impl Stopping {
         // They had their chance; waiting for their next one is not what stopping is for.
         engine.spill_or_lose_now(waiting, &reason::SHUTDOWN_PENDING_RETRY);
         let sending_until = timeout.mul_f64(SENDING_SHARE);
-        self.wait_until(sending_until, || engine.state().is_quiet())
+        engine
+            .wait_until(sending_until, LoggerState::is_quiet)
             .await;
         engine.state().phase = LoggerPhase::Draining;
         engine.abandoned.set();
@@ -319,52 +277,24 @@ impl Stopping {
                 .saturating_sub(clock.elapsed().saturating_sub(began))
                 .max(GRACE)
         };
-        let senders = std::mem::take(&mut running.senders);
-        let ended = async {
-            for sender in senders {
-                sender.join().await;
-            }
-        };
         // A disk that hangs must not keep us: what it does not take is reported below.
-        within(clock.sleep(limit()), ended).await;
+        join_within(clock.sleep(limit()), std::mem::take(&mut running.senders)).await;
         // Its last request was answered, or given up together with those of the senders.
-        if let Some(replayer) = running.replayer.take() {
-            within(clock.sleep(limit()), async { drop(replayer.join().await) }).await;
-        }
+        join_within(clock.sleep(limit()), running.replayer.take()).await;
         engine.state().phase = LoggerPhase::Stopped;
         engine.wake_all();
-        if let Some(writer) = running.writer.take() {
-            within(clock.sleep(limit()), async { drop(writer.join().await) }).await;
-        }
+        join_within(clock.sleep(limit()), running.writer.take()).await;
         // Whatever is still in memory now stays there: the disk did not take it in time.
         engine.lose_remaining("the disk did not answer in time");
         running.timers.abort();
         running.is_over = true;
         running.shutdown_guard.is_over.send_replace(true);
         // A callback that is slow, or hangs, keeps us no longer than the disk may.
-        if let Some(reporter) = running.reporter.take() {
-            within(clock.sleep(limit()), async { drop(reporter.join().await) }).await;
-        }
+        join_within(clock.sleep(limit()), running.reporter.take()).await;
         telemetry::gauges(engine);
         let report = self.report();
         telemetry::stopped(&report);
         report
-    }
-
-    /// Waits for a fact, at most so long.
-    async fn wait_until(&self, limit: Duration, is_true: impl Fn() -> bool) {
-        let mut limit = self.engine.clock.sleep(limit);
-        loop {
-            let progress = self.engine.progress.notified();
-            if is_true() {
-                return;
-            }
-            tokio::select! {
-                biased;
-                () = progress => {}
-                () = &mut limit => return,
-            }
-        }
     }
 
     fn report(&self) -> LoggerReport {
@@ -419,11 +349,16 @@ impl Drop for Running {
     }
 }
 
-/// Waits for `work`, until `limit`.
-async fn within(limit: impl Future<Output = ()>, work: impl Future<Output = ()>) {
+/// Waits for these tasks, until `limit`.
+async fn join_within(limit: impl Future<Output = ()>, tasks: impl IntoIterator<Item = Task>) {
+    let joined = async {
+        for task in tasks {
+            task.join().await;
+        }
+    };
     tokio::select! {
         biased;
-        () = work => {}
+        () = joined => {}
         () = limit => {}
     }
 }

@@ -55,7 +55,7 @@ async fn fire_due(engine: &Engine) {
         {
             let queued: Queued = entry.remove();
             state.post([queued.id], Place::Retrying, Place::InFlight);
-            if state.queue.len() < engine.config.queue_capacity {
+            if state.queue.len() < engine.config.options.queue_capacity {
                 state.queue.push_back(queued);
                 engine.sender_wake.notify_one();
             } else {

@@ -1,16 +1,15 @@
 //! Which trace and which business case a request belongs to.
 //!
 //! A request names its trace by the W3C header `traceparent`, else by `X-Trace-Id` and
-//! `X-Span-Id`; when both are there and differ, the W3C header holds, because proxies and other
+//! `X-Span-Id`. When both are there and differ, the W3C header holds, because proxies and other
 //! libraries keep that one up to date. `X-Correlation-Id` names the business case and is made when
-//! it is missing. What does not read as an id is passed over rather than refused: a caller's bad
+//! it is missing. A value that is no id is passed over rather than refused: a caller's bad
 //! header is no reason to fail its request.
 
 #[cfg(test)]
 mod tests;
 
 use std::fmt;
-use std::num::{NonZeroU64, NonZeroU128};
 use std::str::FromStr;
 
 use tidegate_core::env::Entropy;
@@ -36,8 +35,7 @@ const CORRELATION_LIMIT: usize = 200;
 /// assert!("00000000000000000000000000000000".parse::<TraceId>().is_err());
 /// # Ok::<(), tidegate_logger::ParseTraceError>(())
 /// ```
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct TraceId(NonZeroU128);
+pub type TraceId = HexId<16>;
 
 /// The id of a span: 8 bytes, not all zero, written as 16 lowercase hex digits.
 ///
@@ -47,70 +45,55 @@ pub struct TraceId(NonZeroU128);
 /// assert_eq!(id.to_string(), "00f067aa0ba902b7");
 /// # Ok::<(), tidegate_logger::ParseTraceError>(())
 /// ```
+pub type SpanId = HexId<8>;
+
+/// An id of `N` bytes, not all zero, written as lowercase hex digits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct SpanId(NonZeroU64);
+pub struct HexId<const N: usize>([u8; N]);
 
-impl TraceId {
-    /// A new trace.
+impl<const N: usize> HexId<N> {
+    /// A new id.
     pub fn draw(entropy: &mut dyn Entropy) -> Self {
-        let bits = (u128::from(entropy.next_u64()) << 64) | u128::from(entropy.next_u64());
-        Self(NonZeroU128::new(bits).unwrap_or(NonZeroU128::MIN))
+        let mut bytes = [0; N];
+        for eight in bytes.chunks_mut(8) {
+            eight.copy_from_slice(&entropy.next_u64().to_be_bytes());
+        }
+        if bytes == [0; N] {
+            bytes[N - 1] = 1;
+        }
+        Self(bytes)
     }
 }
 
-impl SpanId {
-    /// A new span.
-    pub fn draw(entropy: &mut dyn Entropy) -> Self {
-        Self(NonZeroU64::new(entropy.next_u64()).unwrap_or(NonZeroU64::MIN))
-    }
-}
-
-impl fmt::Display for TraceId {
+impl<const N: usize> fmt::Display for HexId<N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:032x}", self.0)
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
     }
 }
 
-impl fmt::Display for SpanId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:016x}", self.0)
-    }
-}
-
-impl fmt::Debug for TraceId {
+impl<const N: usize> fmt::Debug for HexId<N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
 }
 
-impl fmt::Debug for SpanId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
-
-impl FromStr for TraceId {
+impl<const N: usize> FromStr for HexId<N> {
     type Err = ParseTraceError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let bits = lower_hex(text, 32).and_then(NonZeroU128::new);
-        bits.map(Self).ok_or(ParseTraceError::TraceId)
-    }
-}
-
-impl FromStr for SpanId {
-    type Err = ParseTraceError;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let bits = lower_hex(text, 16).and_then(|bits| u64::try_from(bits).ok());
-        let bits = bits.and_then(NonZeroU64::new);
-        bits.map(Self).ok_or(ParseTraceError::SpanId)
+        let bits = lower_hex(text, 2 * N).filter(|bits| *bits != 0);
+        let bytes = bits.and_then(|bits| bits.to_be_bytes().last_chunk().copied());
+        let error = if N == 16 {
+            ParseTraceError::TraceId
+        } else {
+            ParseTraceError::SpanId
+        };
+        bytes.map(Self).ok_or(error)
     }
 }
 
 /// Why a text does not name a trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
 pub enum ParseTraceError {
     /// The parts of a `traceparent` are not where they belong.
     #[error("a traceparent has the form 00-<32 hex>-<16 hex>-<2 hex>")]
@@ -216,23 +199,15 @@ pub struct TraceContext {
 impl TraceContext {
     /// Reads the headers of a request; what is missing is made from `entropy`.
     ///
-    /// `lookup` is asked for each name in its documented spelling and then in lower case, so both
+    /// `lookup` is asked for each name in its documented spelling and then in lower case. So both
     /// a map that ignores case and one that was lowered will do.
     pub fn from_headers<'a>(
         lookup: impl Fn(&str) -> Option<&'a str>,
         entropy: &mut dyn Entropy,
     ) -> Self {
-        let header = |name: &str| {
-            let value = lookup(name).or_else(|| lookup(&name.to_ascii_lowercase()));
-            value.map(str::trim)
-        };
-        Self::from_parts(
-            header(TRACEPARENT),
-            header(TRACE_ID),
-            header(SPAN_ID),
-            header(CORRELATION_ID),
-            entropy,
-        )
+        let header = |name: &str| lookup(name).or_else(|| lookup(&name.to_ascii_lowercase()));
+        let names = [TRACEPARENT, TRACE_ID, SPAN_ID, CORRELATION_ID];
+        Self::from_parts(names.map(header), entropy)
     }
 
     /// Reads a map of context names, such as that of a logging framework: `traceparent`,
@@ -241,14 +216,8 @@ impl TraceContext {
         lookup: impl Fn(&str) -> Option<&'a str>,
         entropy: &mut dyn Entropy,
     ) -> Self {
-        let value = |name| by_name(&lookup, name).map(str::trim);
-        Self::from_parts(
-            value(TRACEPARENT),
-            value("traceId"),
-            value("spanId"),
-            value("correlationId"),
-            entropy,
-        )
+        let names = [TRACEPARENT, "traceId", "spanId", "correlationId"];
+        Self::from_parts(names.map(|name| by_name(&lookup, name)), entropy)
     }
 
     /// The headers to answer with: the three `X-` headers, without the span when there is none.
@@ -273,13 +242,9 @@ impl TraceContext {
         }
     }
 
-    fn from_parts(
-        traceparent: Option<&str>,
-        trace_id: Option<&str>,
-        span_id: Option<&str>,
-        correlation_id: Option<&str>,
-        entropy: &mut dyn Entropy,
-    ) -> Self {
+    fn from_parts(parts: [Option<&str>; 4], entropy: &mut dyn Entropy) -> Self {
+        let parts = parts.map(|part| part.map(str::trim));
+        let [traceparent, trace_id, span_id, correlation_id] = parts;
         let correlation_id = match correlation_id {
             Some(id) if is_correlation_id(id) => id.to_owned(),
             _ => TraceId::draw(entropy).to_string(),
@@ -292,12 +257,12 @@ impl TraceContext {
                 correlation_id,
             };
         }
-        let trace_id: Option<TraceId> = trace_id.and_then(|id| lowered(id).parse().ok());
+        // The `X-` headers come from writers that know nothing of the W3C, some of them in capitals.
+        let lowered = |text: Option<&str>| text.map(str::to_ascii_lowercase);
+        let trace_id: Option<TraceId> = lowered(trace_id).and_then(|id| id.parse().ok());
         Self {
             // A span without its trace says nothing.
-            span_id: trace_id
-                .and(span_id)
-                .and_then(|id| lowered(id).parse().ok()),
+            span_id: lowered(trace_id.and(span_id)).and_then(|id| id.parse().ok()),
             trace_id: trace_id.unwrap_or_else(|| TraceId::draw(entropy)),
             flags: 1,
             correlation_id,
@@ -328,11 +293,6 @@ pub(crate) fn by_name<'a>(
 /// Whether events may carry this correlation id; with another one the API would refuse them all.
 fn is_correlation_id(text: &str) -> bool {
     (1..=CORRELATION_LIMIT).contains(&text.chars().count())
-}
-
-/// The `X-` headers come from writers that know nothing of the W3C, some of them in capitals.
-fn lowered(text: &str) -> String {
-    text.to_ascii_lowercase()
 }
 
 /// The bits of exactly `digits` lowercase hex digits.

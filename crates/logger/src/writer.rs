@@ -7,13 +7,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_core::books::{Place, postings};
+use tidegate_core::error_chain;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::engine::{Engine, LossReport};
+use crate::engine::Engine;
 use crate::event::{Encoder, Event};
 use crate::loss::reason;
 use crate::spill::{Rejection, ReplayBatch, SpillError, Spool, post_corrupt_lines};
-use crate::state::{LoggerPhase, Queued};
+use crate::state::LoggerPhase;
 use crate::task::ShutdownGuard;
 
 pub(crate) use flush::{SyncThread, sync_thread};
@@ -32,74 +33,53 @@ const CURSOR_INTERVAL: Duration = Duration::from_millis(100);
 const REFUSED_PAUSE: Duration = Duration::from_secs(1);
 
 /// A request to the writer.
-pub(crate) enum SpillCommand {
-    /// Read lines to send; an empty batch when nothing waits.
-    Read {
-        max: usize,
-        reply: oneshot::Sender<ReplayBatch>,
-    },
-    /// The first so many lines of the batch are replayed; these of them were rejected.
-    MarkReplayed {
-        batch: ReplayBatch,
-        count: usize,
-        rejected: Vec<Rejection>,
-        reply: oneshot::Sender<ReplayBatch>,
-    },
-    /// Keep these for good.
-    SetAside {
-        rejected: Vec<PendingReject>,
-        reply: oneshot::Sender<bool>,
-    },
-}
-
-/// An event that the API refused for good and that waits to be set aside.
-pub(crate) struct PendingReject {
-    /// Its key in `pending_rejects`.
-    pub(crate) number: u64,
-    pub(crate) rejection: Rejection,
-}
+pub(crate) type SpillCommand = Box<dyn FnOnce(&mut SpillWriter) -> Result<(), SpillError> + Send>;
 
 /// Asks the writer.
 #[derive(Clone)]
 pub(crate) struct WriterHandle(pub(crate) mpsc::Sender<SpillCommand>);
 
 impl WriterHandle {
-    /// Lines to send; none when the writer has ended.
-    pub(crate) async fn read(&self, max: usize) -> Option<ReplayBatch> {
+    /// The answer to a command; none when the writer has ended.
+    async fn ask<T: Send + 'static>(
+        &self,
+        command: impl FnOnce(&mut SpillWriter) -> Result<T, SpillError> + Send + 'static,
+    ) -> Option<T> {
         let (reply, answer) = oneshot::channel();
-        self.0.send(SpillCommand::Read { max, reply }).await.ok()?;
+        let command: SpillCommand = Box::new(move |writer| {
+            // A replayer that went away will ask again, or a new process will.
+            reply.send(command(writer)?).ok();
+            Ok(())
+        });
+        self.0.send(command).await.ok()?;
         answer.await.ok()
     }
 
-    /// Marks the first so many lines as replayed and gives the rest back; none when the writer has
-    /// ended.
+    /// Lines to send, an empty batch when nothing waits; none when the writer has ended.
+    pub(crate) async fn read(&self, max: usize) -> Option<ReplayBatch> {
+        self.ask(move |writer| writer.read(max)).await
+    }
+
+    /// Marks the first so many lines as replayed, of which these were rejected, and gives the rest
+    /// back; none when the writer has ended.
     pub(crate) async fn mark_replayed(
         &self,
-        batch: ReplayBatch,
+        mut batch: ReplayBatch,
         count: usize,
         rejected: Vec<Rejection>,
     ) -> Option<ReplayBatch> {
-        let (reply, answer) = oneshot::channel();
-        self.0
-            .send(SpillCommand::MarkReplayed {
-                batch,
-                count,
-                rejected,
-                reply,
-            })
-            .await
-            .ok()?;
-        answer.await.ok()
+        self.ask(move |writer| {
+            writer.mark_replayed(&mut batch, count, &rejected)?;
+            Ok(batch)
+        })
+        .await
     }
 
-    /// Whether these are kept for good; then they are posted and reported.
-    pub(crate) async fn set_aside(&self, rejected: Vec<PendingReject>) -> bool {
-        let (reply, answer) = oneshot::channel();
-        let sent = self
-            .0
-            .send(SpillCommand::SetAside { rejected, reply })
-            .await;
-        sent.is_ok() && answer.await.unwrap_or(false)
+    /// Whether these are kept for good; then they are posted and reported. The numbers are their keys
+    /// in `pending_rejects`.
+    pub(crate) async fn set_aside(&self, numbers: Vec<u64>, rejected: Vec<Rejection>) -> bool {
+        let kept = self.ask(move |writer| writer.set_aside(&numbers, &rejected));
+        kept.await.unwrap_or(false)
     }
 }
 
@@ -171,7 +151,7 @@ impl SpillWriter {
             tokio::select! {
                 biased;
                 command = self.commands.recv(), if self.has_clients => match command {
-                    Some(command) => self.handle(command)?,
+                    Some(command) => command(self)?,
                     None => self.has_clients = false,
                 },
                 () = notified => {}
@@ -180,44 +160,9 @@ impl SpillWriter {
         }
     }
 
-    fn handle(&mut self, command: SpillCommand) -> Result<(), SpillError> {
-        match command {
-            SpillCommand::Read { max, reply } => {
-                // A stop sends nothing more, so the files stay as they are.
-                let is_stopping = self.engine.state().phase > LoggerPhase::Running;
-                let batch = if is_stopping {
-                    ReplayBatch::default()
-                } else {
-                    self.read(max)?
-                };
-                // A replayer that went away will ask again, or a new process will.
-                reply.send(batch).ok();
-            }
-            SpillCommand::MarkReplayed {
-                mut batch,
-                count,
-                rejected,
-                reply,
-            } => {
-                self.mark_replayed(&mut batch, count, &rejected)?;
-                reply.send(batch).ok();
-            }
-            SpillCommand::SetAside { rejected, reply } => {
-                let is_kept = self.set_aside(rejected)?;
-                reply.send(is_kept).ok();
-            }
-        }
-        Ok(())
-    }
-
     /// Keeps what the API refused for good, and says whether the disk had room for it.
-    fn set_aside(&mut self, rejected: Vec<PendingReject>) -> Result<bool, SpillError> {
-        let now_ms = self.engine.clock.now_ms();
-        let (numbers, rejections): (Vec<u64>, Vec<Rejection>) = rejected
-            .into_iter()
-            .map(|reject| (reject.number, reject.rejection))
-            .unzip();
-        match self.spool.set_aside(&rejections, now_ms) {
+    fn set_aside(&mut self, numbers: &[u64], rejected: &[Rejection]) -> Result<bool, SpillError> {
+        match self.spool.set_aside(rejected, self.engine.clock.now_ms()) {
             Err(error) if error.is_full() => {
                 tracing::error!(%error, "no room to set a rejected event aside");
                 return Ok(false);
@@ -228,7 +173,7 @@ impl SpillWriter {
         // were reported as lost when the logger stopped: the disk has answered too late.
         let events = {
             let mut state = self.engine.state();
-            let events = state.take_pending_rejects(&numbers);
+            let events = state.take_pending_rejects(numbers);
             let ids = events.iter().map(|queued| queued.id);
             state.post(ids, Place::InFlight, Place::DeadLettered);
             events
@@ -236,10 +181,8 @@ impl SpillWriter {
         self.is_dirty = true;
         for mut queued in events {
             queued.notify_waiter(Err(reason::REJECTED));
-            self.engine.report(LossReport {
-                queued: Some(queued),
-                reason: reason::REJECTED,
-            });
+            let (id, event) = (Some(queued.id), Some(queued.event));
+            self.engine.report(id, event, reason::REJECTED);
         }
         Ok(true)
     }
@@ -249,6 +192,10 @@ impl SpillWriter {
     fn read(&mut self, max: usize) -> Result<ReplayBatch, SpillError> {
         /// A request of this many bytes is well below what an API takes.
         const MAX_BYTES: usize = 512 * 1024;
+        // A stop sends nothing more, so the files stay as they are.
+        if self.engine.state().phase > LoggerPhase::Running {
+            return Ok(ReplayBatch::default());
+        }
         loop {
             let books = self.engine.books();
             let batch = match self.spool.read_replay(max, MAX_BYTES, &books) {
@@ -293,12 +240,9 @@ impl SpillWriter {
         };
         let count = post_corrupt_lines(self.engine.state().books(), &readable);
         let corrupt = u64::try_from(count).unwrap_or(0);
-        self.engine.state().counters.corrupt += corrupt;
+        self.engine.state().counters.events_corrupt += corrupt;
         for _ in 0..count {
-            self.engine.report(LossReport {
-                queued: None,
-                reason: reason::SPILLOVER_CORRUPT,
-            });
+            self.engine.report(None, None, reason::SPILLOVER_CORRUPT);
         }
         self.write_books()
     }
@@ -319,11 +263,11 @@ impl SpillWriter {
         }
         {
             let mut state = self.engine.state();
-            let is_rejected = |id| rejected.iter().any(|rejection| rejection.id == id);
+            let is_rejected = |id| rejected.iter().any(|rejection| rejection.payload.id == id);
             let delivered: Vec<_> = batch.ids(count).filter(|id| !is_rejected(*id)).collect();
             let rejects: Vec<_> = batch.ids(count).filter(|id| is_rejected(*id)).collect();
-            state.counters.replayed += delivered.len() as u64;
-            state.counters.rejected += rejects.len() as u64;
+            state.counters.events_replayed += delivered.len() as u64;
+            state.counters.events_rejected += rejects.len() as u64;
             state.backlog = state.backlog.saturating_sub(count as u64);
             for (ids, to) in [
                 (delivered, Place::Delivered),
@@ -337,8 +281,11 @@ impl SpillWriter {
         self.spool.mark_replayed(batch, count);
         self.note_bytes();
         batch.drop_first(count);
-        for rejection in rejected {
-            self.report_rejected(rejection);
+        for Rejection { payload, .. } in rejected {
+            let event = Event::decode(&payload.json).map(|decoded| decoded.event);
+            let event = Some(event.unwrap_or_default());
+            self.engine
+                .report(Some(payload.id), event, reason::REJECTED);
         }
         self.is_dirty = true;
         if !rejected.is_empty() || now >= self.last_books.saturating_add(CURSOR_INTERVAL) {
@@ -346,22 +293,6 @@ impl SpillWriter {
         }
         self.engine.progress.notify_waiters();
         Ok(())
-    }
-
-    fn report_rejected(&self, rejection: &Rejection) {
-        let event = Event::decode(&rejection.json).map(|decoded| decoded.event);
-        let queued = Queued {
-            event: event.unwrap_or_default(),
-            id: rejection.id,
-            timestamp_ms: 0,
-            attempts: rejection.attempts,
-            number: 0,
-            waiter: None,
-        };
-        self.engine.report(LossReport {
-            queued: Some(queued),
-            reason: reason::REJECTED,
-        });
     }
 
     /// Writes the books down. A disk without room for them is asked again later.
@@ -378,10 +309,7 @@ impl SpillWriter {
     /// Gives the directory up: events that wait for it are lost and reported. Its files stay for the
     /// next process.
     fn give_up(&mut self, error: &SpillError) {
-        let mut why = error.to_string();
-        if let Some(source) = std::error::Error::source(error) {
-            why.push_str(&format!(": {source}"));
-        }
+        let why = error_chain(error);
         tracing::error!(error = %why, "spill directory given up");
         self.engine.give_up_spill(why);
     }

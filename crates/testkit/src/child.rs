@@ -1,7 +1,7 @@
 //! A process that a test kills: the test program itself, started again.
 //!
 //! The program has a test called `child::child_process_entry`, which does nothing unless the variables of
-//! [`start`] are set. What the child reports goes to standard output, one line per write, so that a line
+//! [`start`] are set. The reports of the child go to standard output, one line per write, so that a line
 //! is there whole or not at all when the process dies.
 
 use std::ffi::OsStr;
@@ -10,7 +10,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// What stands before each line of ours: the test harness speaks on the same pipe.
+/// The mark before each line of ours: the test harness writes to the same pipe.
 const MARK: char = '>';
 
 /// Starts this test program once more, as a child with these environment variables, and gives what it
@@ -31,7 +31,7 @@ pub fn start(variables: &[(&str, &OsStr)]) -> io::Result<(Child, ChildLines)> {
     Ok((child, ChildLines(BufReader::new(output))))
 }
 
-/// What a child reported; it ends once the child is gone and everything it wrote was read.
+/// The reports of a child. They end once the child is gone and everything it wrote was read.
 #[derive(Debug)]
 pub struct ChildLines(BufReader<ChildStdout>);
 

@@ -1,4 +1,4 @@
-//! What the Event Log API answers: the behavior that the stub and the script share.
+//! The answers of the Event Log API, which the stub and the script share.
 
 use bytes::Bytes;
 use serde::Deserialize;

@@ -44,7 +44,7 @@ pub enum Script {
     /// The events are stored, and the answer has this many outcomes, however many events there are:
     /// what the `Api` of a user may do wrong.
     Outcomes(usize),
-    /// What comes next, after this time.
+    /// The next behavior, after this time.
     After(Duration, Box<Script>),
 }
 
@@ -94,7 +94,7 @@ type Decide = dyn Fn(&[Payload], u64) -> Script + Send + Sync;
 /// An Event Log API without sockets, for simulations.
 ///
 /// It waits on the clock it is given and on nothing else, and needs no runtime. It stores like the
-/// real one: an id once, bad events never. What arrived is asked through [`Stored`].
+/// real one: an id once, bad events never. The events that arrived are asked through [`Stored`].
 ///
 /// ```
 /// use std::sync::Arc;
@@ -173,7 +173,7 @@ impl ScriptedApi {
         self
     }
 
-    /// What arrived.
+    /// The events that arrived.
     #[must_use]
     pub fn store(&self) -> &Stored {
         &self.stored

@@ -1,4 +1,4 @@
-//! What arrived.
+//! The events that arrived.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -11,7 +11,7 @@ use tidegate_core::EventId;
 /// The properties that belong to the transport; two events that differ only in them are the same.
 const TRANSPORT: [&str; 4] = ["_id", "_seq", "_sum", "_crc"];
 
-/// What arrived at an API of this crate. Clones share it.
+/// The events that arrived at an API of this crate. Clones share them.
 ///
 /// ```
 /// use tidegate_testkit::Stored;
@@ -34,7 +34,7 @@ struct Kept {
     rejected: u64,
 }
 
-/// What became of one event.
+/// The outcome of one event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// It is stored under this number, now or since an earlier request.

@@ -142,7 +142,7 @@ impl StubApi {
         self.address
     }
 
-    /// What arrived.
+    /// The events that arrived.
     #[must_use]
     pub fn store(&self) -> &Stored {
         &self.shared.stored

@@ -19,7 +19,7 @@ pub const BILLING: &str = "billing";
 /// Makes the topic and adds orders to it. Returns when all of them would survive a power cut.
 ///
 /// # Errors
-/// What the log says.
+/// The errors of the log.
 pub async fn produce(log: &dyn Log, ids: &EventIds, count: u32) -> Result<(), LogError> {
     let orders = Topic::new(ORDERS).expect("a valid name");
     log.create_topic(&orders, TopicConfig::new(4)).await?;
@@ -36,7 +36,7 @@ pub async fn produce(log: &dyn Log, ids: &EventIds, count: u32) -> Result<(), Lo
 /// Handles orders until told to stop, and says how many it handled.
 ///
 /// # Errors
-/// What the log says, other than that a partition went to somebody else.
+/// The errors of the log, except that a partition went to somebody else.
 pub async fn consume(log: Arc<dyn Log>, mut stop: watch::Receiver<bool>) -> Result<u64, LogError> {
     let group = GroupName::new(BILLING).expect("a valid name");
     let orders = Topic::new(ORDERS).expect("a valid name");

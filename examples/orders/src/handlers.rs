@@ -1,4 +1,4 @@
-//! What is done with orders.
+//! The handlers of orders.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

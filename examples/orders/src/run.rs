@@ -18,10 +18,10 @@ use crate::handlers::{SendConfirmation, reserve_stock};
 use crate::shop::{self, ConfirmationSent, OrderPlaced};
 use crate::totals;
 
-/// What the shop looks like in the end.
+/// The shop in the end.
 #[derive(Debug)]
 pub struct Summary {
-    /// What customers have spent.
+    /// The sums that customers have spent.
     pub totals: Vec<(String, i64)>,
     /// How many confirmations were sent.
     pub sent: u32,
@@ -110,8 +110,8 @@ async fn shop_until_done(
         let stats = queue.store().stats().await?;
         let is_ordered = u64::try_from(head).is_ok_and(|head| head >= stats.finalized);
         let is_read = stats.lag.values().all(|lag| *lag == 0) && !stats.lag.is_empty();
-        // What somebody else published here, of a type without a handler, waits for ever, and so does
-        // what is behind it in the order of its key.
+        // An event of a type without a handler, published by somebody else, waits for ever. So do the
+        // events behind it in the order of its key.
         let unwanted = stats.unhandled.values().sum::<u64>() + stats.held_up;
         if stats.pending + stats.processing <= unwanted && is_read && is_ordered {
             return totals::read(queue).await;

@@ -12,7 +12,7 @@ pub struct OrderPlaced {
     pub order: i64,
     /// Who placed it; orders of one customer are handled one after the other.
     pub customer: String,
-    /// What it costs.
+    /// Its price.
     pub cents: i64,
 }
 

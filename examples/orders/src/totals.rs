@@ -61,7 +61,7 @@ async fn apply(tx: &mut Tx, target: Target, events: &[LogEvent]) -> Result<(), F
     Ok(())
 }
 
-/// What customers have spent, by name.
+/// The sums that customers have spent, by name.
 ///
 /// # Errors
 /// The database is away or refused.

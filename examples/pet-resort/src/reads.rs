@@ -1,4 +1,4 @@
-//! What can be looked up. Looking is no business event, so nothing is logged here.
+//! The lookups. Looking is no business event, so nothing is logged here.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What goes back when something does not work.
+//! The answers when something does not work.
 
 use axum::Json;
 use axum::http::StatusCode;

@@ -111,7 +111,7 @@ impl Default for Pace {
     }
 }
 
-/// What all requests share.
+/// The state that all requests share.
 #[derive(Debug)]
 pub struct Resort {
     template: ProcessTemplate,

@@ -1,7 +1,7 @@
 //! Keys of the event logger and the Event Log API.
 
 use super::DefaultValue::{Filled, Nothing, Value};
-use super::KeyKind::{Choice, Flag, Section, Text};
+use super::KeyKind::{Choice, Duration, Flag, Section, Text};
 use super::{COUNT, COUNT_FROM_ZERO, HTTP, Key, SIZE, SPAN, SPAN_ABOVE_ZERO};
 
 pub(super) static EVENTLOG: &[Key] = keys! {
@@ -33,11 +33,11 @@ static ASYNC: &[Key] = keys! {
     /// Failures in a row that open the breaker.
     "circuit-breaker-threshold": COUNT => Value("5");
     /// How long it stays open before a probe.
-    "circuit-breaker-reset-ms": SPAN => Value("30000");
+    "circuit-breaker-reset-ms": SPAN_ABOVE_ZERO => Value("30000");
     /// The spill directory; left out, nothing spills.
     "spillover-path": Text => Nothing;
     /// How often spilled events are replayed.
-    "replay-interval-ms": SPAN_ABOVE_ZERO => Value("10000");
+    "replay-interval-ms": Duration { min_ms: 1_000 } => Value("10000");
     /// Events the active spill file holds.
     "max-spillover-events": COUNT => Value("10000");
     /// How large the active spill file grows.

@@ -1,19 +1,33 @@
 //! The documented YAML.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
-use tidegate_config::{Config, Inputs, Origin, Part, Problem, load};
+use serde::Deserialize;
+use tidegate_config::{Inputs, Part, Problem, load};
 
-use super::{ConfigError, FieldProblem, LoggerConfig, LoggerConfigBuilder, OnFull, SyncMode};
-use crate::event::Defaults;
+use super::{AsyncOptions, ConfigError, LoggerConfig};
+use crate::event::{Defaults, Text};
 
 /// The name of the text in messages, as it has none of its own.
 const NAME: &str = "yaml";
-const ASYNC: &str = "eventlog.async";
+
+#[derive(Deserialize)]
+#[serde(rename_all = "kebab-case")]
+struct RawEventlog {
+    enabled: bool,
+    base_url: Option<String>,
+    application_id: Option<Text>,
+    r#async: AsyncOptions,
+    metrics: RawMetrics,
+}
+
+#[derive(Deserialize)]
+struct RawMetrics {
+    enabled: bool,
+}
 
 impl LoggerConfig {
-    /// Reads the section `eventlog` of a YAML text, as it is documented: keys in kebab, camel or
+    /// Reads the section `eventlog` of a YAML text, as it is documented. It takes keys in kebab, camel or
     /// snake case, `-ms` and `-mb` or units (`10s`, `50MiB`), `${NAME}` and overrides such as
     /// `EVENTLOG_ASYNC_BATCH_SIZE` from `environment`. Other sections are somebody else's and are
     /// left alone, so the file of a whole application can be given.
@@ -34,29 +48,26 @@ impl LoggerConfig {
         let mut inputs = Inputs::of_text(NAME, text);
         inputs.environment.clone_from(environment);
         let loaded = load(&inputs);
-        let ours: Vec<&Problem> = loaded.problems.iter().filter(|p| is_ours(p)).collect();
-        let built = builder(&loaded.config).check();
-        // A key that the file's own rules refused holds its default here, which says nothing.
-        let keys = ours.iter().filter_map(|p| p.path.strip_prefix(ASYNC));
-        let refused: Vec<&str> = keys.map(|key| key.trim_start_matches('.')).collect();
-        let is_refused = |problem: &&FieldProblem| {
-            refused.contains(&problem.key)
-                || problem.other.is_some_and(|key| refused.contains(&key))
-        };
-        let further = built.as_ref().err().map_or(&[][..], Vec::as_slice);
-        let further = further.iter().filter(|problem| !is_refused(problem));
-        let mut problems: Vec<_> = ours
-            .iter()
-            .map(|problem| ((problem.line, problem.column), problem.to_string()))
-            .chain(further.map(|problem| place(&loaded.config, problem)))
-            .collect();
-        problems.sort();
-        match built {
-            Ok(config) if problems.is_empty() => Ok(config),
-            Ok(_) | Err(_) => Err(ConfigError::new(
-                problems.into_iter().map(|(_, text)| text).collect(),
-            )),
+        let ours = loaded.problems.iter().filter(|problem| is_ours(problem));
+        let problems: Vec<String> = ours.map(ToString::to_string).collect();
+        if !problems.is_empty() {
+            return Err(ConfigError { problems });
         }
+        let raw: RawEventlog = loaded.config.section("eventlog").map_err(|problem| {
+            let problems = vec![problem.to_string()];
+            ConfigError { problems }
+        })?;
+        let defaults = Defaults {
+            application_id: raw.application_id.unwrap_or_default(),
+            ..Defaults::default()
+        };
+        Ok(Self {
+            enabled: raw.enabled,
+            base_url: raw.base_url,
+            metrics: raw.metrics.enabled,
+            defaults,
+            options: raw.r#async,
+        })
     }
 }
 
@@ -67,79 +78,12 @@ fn is_ours(problem: &Problem) -> bool {
     is_text || problem.parts.contains(&Part::Eventlog)
 }
 
-fn builder(config: &Config) -> LoggerConfigBuilder {
-    let at = |name: &str| format!("{ASYNC}.{name}");
-    let number = |name: &str| config.integer(&at(name)).unwrap_or_default();
-    let ms = |name: &str| millis(config.duration(&at(name)).unwrap_or_default());
-    let word = |name: &str| config.text(&at(name)).unwrap_or_default().to_owned();
-    let flag = |path: &str| config.flag(path).unwrap_or(true);
-    let mut defaults = Defaults::default();
-    if let Some(id) = config.text("eventlog.application-id") {
-        defaults.application_id = id.to_owned().into();
-    }
-    let size = config
-        .size(&at("max-spillover-size-mb"))
-        .unwrap_or_default();
-    let mut builder = LoggerConfig::builder()
-        .enabled(flag("eventlog.enabled"))
-        .asynchronous(flag("eventlog.async.enabled"))
-        .metrics(flag("eventlog.metrics.enabled"))
-        .queue_capacity(number("queue-capacity"))
-        .max_retries(number("max-retries"))
-        .base_retry_delay_ms(ms("base-retry-delay-ms"))
-        .max_retry_delay_ms(ms("max-retry-delay-ms"))
-        .circuit_breaker_threshold(number("circuit-breaker-threshold"))
-        .circuit_breaker_reset_ms(ms("circuit-breaker-reset-ms"))
-        .replay_interval_ms(ms("replay-interval-ms"))
-        .max_spillover_events(number("max-spillover-events"))
-        .max_spillover_size_bytes(i64::try_from(size).unwrap_or(i64::MAX))
-        .batch_size(number("batch-size"))
-        .sender_threads(number("sender-threads"))
-        .max_batch_wait_ms(ms("max-batch-wait-ms"))
-        .shutdown_timeout(config.duration(&at("shutdown-timeout")).unwrap_or_default())
-        .on_full(match word("on-full").as_str() {
-            "block" => OnFull::Block,
-            _ => OnFull::DropNewest,
-        })
-        .sync(match word("sync").as_str() {
-            "none" => SyncMode::None,
-            _ => SyncMode::Group,
-        })
-        .defaults(defaults);
-    if let Some(url) = config.text("eventlog.base-url") {
-        builder = builder.base_url(url);
-    }
-    if let Some(path) = config.text(&at("spillover-path")) {
-        builder = builder.spillover_path(path);
-    }
-    builder
-}
-
-fn millis(span: Duration) -> i64 {
-    i64::try_from(span.as_millis()).unwrap_or(i64::MAX)
-}
-
-/// A problem of the builder as one of the file: its line and column, and the text.
-fn place(config: &Config, problem: &FieldProblem) -> ((usize, usize), String) {
-    let (path, rest) = (format!("{ASYNC}.{}", problem.key), &problem.message);
-    match config.origin(&path) {
-        Some(Origin::File { file, line, column }) => (
-            (line, column),
-            format!("{file}:{line}:{column}: {path}: {rest}"),
-        ),
-        Some(Origin::Env(name)) => (
-            (0, 0),
-            format!("environment: {path}: variable `{name}`: {rest}"),
-        ),
-        Some(Origin::Argument(_) | Origin::Default) | None => {
-            ((0, 0), format!("{NAME}: {path}: {rest}"))
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+    use crate::config::{OnFull, SyncMode};
 
     const FULL: &str = include_str!("../../../config/tests/fixtures/eventlog-full.yaml");
     const PET_RESORT: &str =
@@ -254,12 +198,12 @@ eventlog:
             [
                 "yaml:4:17: eventlog.async.batch-size: is 0, and must be at least 1 and at most \
                  2147483647",
-                "yaml:5:25: eventlog.async.replay-interval-ms: is 500, and must be at least 1000",
+                "yaml:5:25: eventlog.async.replay-interval-ms: is 500ms, and must be at least 1s",
                 "yaml:6:25: eventlog.async.max-retry-delay-ms: is \"soon\", and must be a whole \
                  number of milliseconds, because the key ends in `-ms`",
                 "yaml:7:14: eventlog.async.on-full: is \"wait\", and must be one of drop-newest, \
                  block",
-                "yaml:8:31: eventlog.async.circuit-breaker-reset-ms: is 0, and must be at least 1",
+                "yaml:8:31: eventlog.async.circuit-breaker-reset-ms: is 0ms, and must be at least 1ms",
                 "yaml:10:5: eventlog.async.spilover-path: is not a key of `eventlog.async` (did \
                  you mean `spillover-path`?)",
             ]
@@ -277,7 +221,7 @@ eventlog:
         assert_eq!(
             error.problems(),
             ["environment: eventlog.async.replay-interval-ms: variable \
-              `EVENTLOG_ASYNC_REPLAY_INTERVAL_MS`: is 5, and must be at least 1000"]
+              `EVENTLOG_ASYNC_REPLAY_INTERVAL_MS`: is 5ms, and must be at least 1s"]
         );
     }
 }

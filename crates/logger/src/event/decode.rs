@@ -1,15 +1,15 @@
 //! From a line to its event.
 
+use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tidegate_core::EventId;
 
 use super::json::Members;
-use super::{Event, Json, ProcessStatus, Properties, StepStatus, Text};
+use super::{Event, Json, Properties, Text};
 
 /// The content of a line.
 #[derive(Debug, Clone, PartialEq)]
-#[non_exhaustive]
 pub struct Decoded {
     /// The event, without the transport's properties.
     pub event: Event,
@@ -19,7 +19,6 @@ pub struct Decoded {
 
 /// Why a line is not an event.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum DecodeError {
     /// Some bytes are not text.
     #[error("the event is not valid UTF-8 from byte {at} on")]
@@ -38,7 +37,7 @@ pub enum DecodeError {
     #[error("`{field}` is {found}, and must be {expected}")]
     Field {
         /// The field.
-        field: &'static str,
+        field: String,
         /// The beginning of the JSON that stands there.
         found: String,
         /// The expected type.
@@ -49,7 +48,7 @@ pub enum DecodeError {
 impl Event {
     /// Reads one JSON object.
     ///
-    /// Every field may be missing, and one that is `null` counts as missing; whether an event is
+    /// Every field may be missing, and one that is `null` counts as missing. Whether an event is
     /// complete is for [`validate`](Event::validate) and the API to say. Properties that are not
     /// documented are kept as they stand. Of the transport's four, `_id` is read and the others
     /// are passed over.
@@ -80,13 +79,8 @@ impl Event {
             match &*name {
                 "_id" => id = read("_id", "a UUID", value)?,
                 "_seq" | "_sum" | "_crc" => {}
-                _ => {
-                    let is_known =
-                        event.assign(&name, value)? || event.assign_extra(&name, value)?;
-                    if !is_known {
-                        unknown.push((name, Json::of_raw(value)));
-                    }
-                }
+                _ if event.assign(&name, value)? => {}
+                _ => unknown.push((name, Json::of_raw(value))),
             }
         }
         if !unknown.is_empty() {
@@ -95,69 +89,66 @@ impl Event {
         Ok(Decoded { event, id })
     }
 
-    /// Sets one of the fields in the event itself; says whether `name` is one.
+    /// Sets a documented field; says whether `name` is one.
     fn assign(&mut self, name: &str, value: &RawValue) -> Result<bool, DecodeError> {
         match name {
-            "applicationId" => self.application_id = text("applicationId", value)?,
-            "correlationId" => self.correlation_id = text("correlationId", value)?,
-            "processName" => self.process_name = text("processName", value)?,
-            "processStatus" => self.process_status = process_status(value)?,
-            "step" => self.step = text("step", value)?,
-            "details" => self.details = text("details", value)?,
-            "targetSystem" => self.target_system = text("targetSystem", value)?,
-            "originatingSystem" => self.originating_system = text("originatingSystem", value)?,
-            "timestamp" => self.timestamp = timestamp(value)?,
-            "userId" => self.user_id = text("userId", value)?,
-            "eventStatus" => self.event_status = event_status(value)?,
-            _ => return Ok(false),
-        }
-        Ok(true)
-    }
-
-    /// Sets one of the optional fields; says whether `name` is one.
-    fn assign_extra(&mut self, name: &str, value: &RawValue) -> Result<bool, DecodeError> {
-        if !super::FIELDS.contains(&name) {
-            return Ok(false);
-        }
-        let extras = self.extras_mut();
-        match name {
-            "traceId" => extras.trace_id = text("traceId", value)?,
-            "spanId" => extras.span_id = text("spanId", value)?,
-            "parentSpanId" => extras.parent_span_id = text("parentSpanId", value)?,
-            "accountId" => extras.account_id = text("accountId", value)?,
-            "identifiers" => extras.identifiers = object("identifiers", value)?,
-            "metadata" => extras.metadata = object("metadata", value)?,
-            "result" => extras.result = text("result", value)?,
-            "executionTimeMs" => extras.execution_time_ms = number("executionTimeMs", value)?,
-            "errorCode" => extras.error_code = text("errorCode", value)?,
-            "errorMessage" => extras.error_message = text("errorMessage", value)?,
-            "idempotencyKey" => extras.idempotency_key = text("idempotencyKey", value)?,
-            "stepSequence" => extras.step_sequence = number("stepSequence", value)?,
-            "batchId" => extras.batch_id = text("batchId", value)?,
-            "spanLinks" => extras.span_links = read("spanLinks", "a list of texts", value)?,
-            "endpoint" => extras.endpoint = text("endpoint", value)?,
-            "httpMethod" => extras.http_method = text("httpMethod", value)?,
+            "applicationId" => self.application_id = text(name, value)?,
+            "correlationId" => self.correlation_id = text(name, value)?,
+            "processName" => self.process_name = text(name, value)?,
+            "processStatus" => self.process_status = read(name, PROCESS_STATUS, value)?,
+            "step" => self.step = text(name, value)?,
+            "details" => self.details = text(name, value)?,
+            "targetSystem" => self.target_system = text(name, value)?,
+            "originatingSystem" => self.originating_system = text(name, value)?,
+            "timestamp" => self.timestamp = timestamp(name, value)?,
+            "userId" => self.user_id = text(name, value)?,
+            "eventStatus" => self.event_status = read(name, EVENT_STATUS, value)?,
+            "traceId" => self.extras_mut().trace_id = text(name, value)?,
+            "spanId" => self.extras_mut().span_id = text(name, value)?,
+            "parentSpanId" => self.extras_mut().parent_span_id = text(name, value)?,
+            "accountId" => self.extras_mut().account_id = text(name, value)?,
+            "identifiers" => self.extras_mut().identifiers = object(name, value)?,
+            "metadata" => self.extras_mut().metadata = object(name, value)?,
+            "result" => self.extras_mut().result = text(name, value)?,
+            "executionTimeMs" => self.extras_mut().execution_time_ms = number(name, value)?,
+            "errorCode" => self.extras_mut().error_code = text(name, value)?,
+            "errorMessage" => self.extras_mut().error_message = text(name, value)?,
+            "idempotencyKey" => self.extras_mut().idempotency_key = text(name, value)?,
+            "stepSequence" => self.extras_mut().step_sequence = number(name, value)?,
+            "batchId" => self.extras_mut().batch_id = text(name, value)?,
+            "spanLinks" => self.extras_mut().span_links = read(name, "a list of texts", value)?,
+            "endpoint" => self.extras_mut().endpoint = text(name, value)?,
+            "httpMethod" => self.extras_mut().http_method = text(name, value)?,
             "httpStatusCode" => {
-                let expected = "a number from 100 to 599";
-                extras.http_status_code = read("httpStatusCode", expected, value)?;
+                self.extras_mut().http_status_code = read(name, HTTP_STATUS, value)?
             }
-            "requestPayload" => extras.request_payload = json(value),
-            "responsePayload" => extras.response_payload = json(value),
+            "requestPayload" => self.extras_mut().request_payload = json(value),
+            "responsePayload" => self.extras_mut().response_payload = json(value),
             _ => return Ok(false),
         }
         Ok(true)
     }
 }
 
-fn text(field: &'static str, value: &RawValue) -> Result<Option<Text>, DecodeError> {
+/// Whether `name` is a documented field.
+pub(super) fn is_field(name: &str) -> bool {
+    let assigned = Event::default().assign(name, RawValue::NULL);
+    assigned.is_ok_and(|is_known| is_known)
+}
+
+const PROCESS_STATUS: &str = "PROCESS_START, STEP, PROCESS_END or ERROR";
+const EVENT_STATUS: &str = "SUCCESS, FAILURE, IN_PROGRESS, SKIPPED or WARNING";
+const HTTP_STATUS: &str = "a number from 100 to 599";
+
+fn text(field: &str, value: &RawValue) -> Result<Option<Text>, DecodeError> {
     read(field, "a text", value)
 }
 
-fn number(field: &'static str, value: &RawValue) -> Result<Option<u64>, DecodeError> {
+fn number(field: &str, value: &RawValue) -> Result<Option<u64>, DecodeError> {
     read(field, "a whole number that is not negative", value)
 }
 
-fn object(field: &'static str, value: &RawValue) -> Result<Option<Properties>, DecodeError> {
+fn object(field: &str, value: &RawValue) -> Result<Option<Properties>, DecodeError> {
     let members: Option<Members<'_>> = read(field, "a JSON object", value)?;
     Ok(members.map(|Members(members)| {
         let read = members.into_iter();
@@ -170,45 +161,26 @@ fn json(value: &RawValue) -> Option<Json> {
     (value.get() != "null").then(|| Json::of_raw(value))
 }
 
-fn process_status(value: &RawValue) -> Result<Option<ProcessStatus>, DecodeError> {
-    const EXPECTED: &str = "PROCESS_START, STEP, PROCESS_END or ERROR";
-    parsed("processStatus", EXPECTED, value, ProcessStatus::from_wire)
-}
-
-fn event_status(value: &RawValue) -> Result<Option<StepStatus>, DecodeError> {
-    const EXPECTED: &str = "SUCCESS, FAILURE, IN_PROGRESS, SKIPPED or WARNING";
-    parsed("eventStatus", EXPECTED, value, StepStatus::from_wire)
-}
-
-fn timestamp(value: &RawValue) -> Result<Option<jiff::Timestamp>, DecodeError> {
+fn timestamp(field: &str, value: &RawValue) -> Result<Option<Timestamp>, DecodeError> {
     const EXPECTED: &str = "a time in ISO-8601 with an offset or `Z`";
-    parsed("timestamp", EXPECTED, value, |text| text.parse().ok())
-}
-
-fn parsed<T>(
-    field: &'static str,
-    expected: &'static str,
-    value: &RawValue,
-    parse: impl FnOnce(&str) -> Option<T>,
-) -> Result<Option<T>, DecodeError> {
-    let text: Option<String> = read(field, expected, value)?;
-    let parsed = |text: String| parse(&text).ok_or_else(|| wrong(field, expected, value));
-    text.map(parsed).transpose()
+    let text: Option<String> = read(field, EXPECTED, value)?;
+    let parsed = text.map(|text| text.parse()).transpose();
+    parsed.map_err(|_| wrong(field, EXPECTED, value))
 }
 
 fn read<'a, T: Deserialize<'a>>(
-    field: &'static str,
+    field: &str,
     expected: &'static str,
     value: &'a RawValue,
 ) -> Result<Option<T>, DecodeError> {
     serde_json::from_str(value.get()).map_err(|_| wrong(field, expected, value))
 }
 
-fn wrong(field: &'static str, expected: &'static str, value: &RawValue) -> DecodeError {
+fn wrong(field: &str, expected: &'static str, value: &RawValue) -> DecodeError {
     // Enough to see what it is; a whole payload would only fill the log.
     const SHOWN: usize = 60;
     DecodeError::Field {
-        field,
+        field: field.to_owned(),
         expected,
         found: value.get().chars().take(SHOWN).collect(),
     }

@@ -94,13 +94,13 @@ impl Encoder {
     ) {
         let start = into.len();
         self.encode_line_fields(event, timestamp_ms, into);
-        if let Some(extras) = event.extras.as_deref() {
+        if let Some(extras) = event.extras.0.as_deref() {
             extras.encode(id, into);
         }
         if let Some(status) = event.event_status {
             word(into, key!("eventStatus"), status.as_str());
         }
-        if let Some(extras) = event.extras.as_deref() {
+        if let Some(extras) = event.extras.0.as_deref() {
             extras.encode_further(into);
             own_properties(into, &extras.properties);
         }

@@ -81,7 +81,7 @@ impl Event {
         /// Sets a property that is none of the documented fields.
         ///
         /// A documented field has its own setter, and `_id`, `_seq`, `_sum` and `_crc` are the
-        /// transport's: under such a name nothing is written, and [`validate`](Event::validate) says
+        /// transport's. Under such a name nothing is written, and [`validate`](Event::validate) says
         /// so.
         property(name: impl Into<Text>, value: impl Into<Json>)
             |it| it.extras_mut().properties.set(name, value);

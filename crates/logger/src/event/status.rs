@@ -1,15 +1,15 @@
 //! The two closed sets of words in an event.
 
-use std::fmt;
+use serde::Deserialize;
 
 /// The kind of an event (`processStatus`).
 ///
 /// ```
 /// use tidegate_logger::ProcessStatus;
 /// assert_eq!(ProcessStatus::ProcessStart.as_str(), "PROCESS_START");
-/// assert_eq!(ProcessStatus::from_wire("STEP"), Some(ProcessStatus::Step));
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Deserialize)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum ProcessStatus {
     /// `PROCESS_START`: a process begins.
     ProcessStart,
@@ -22,14 +22,6 @@ pub enum ProcessStatus {
 }
 
 impl ProcessStatus {
-    /// All of them, in the order of a process.
-    pub const ALL: [Self; 4] = [
-        Self::ProcessStart,
-        Self::Step,
-        Self::ProcessEnd,
-        Self::Error,
-    ];
-
     /// The word on the wire.
     #[must_use]
     pub fn as_str(self) -> &'static str {
@@ -40,18 +32,6 @@ impl ProcessStatus {
             Self::Error => "ERROR",
         }
     }
-
-    /// The status of this word, if it is one.
-    #[must_use]
-    pub fn from_wire(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|status| status.as_str() == word)
-    }
-}
-
-impl fmt::Display for ProcessStatus {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
 }
 
 /// How it went (`eventStatus`).
@@ -59,9 +39,9 @@ impl fmt::Display for ProcessStatus {
 /// ```
 /// use tidegate_logger::StepStatus;
 /// assert_eq!(StepStatus::InProgress.as_str(), "IN_PROGRESS");
-/// assert_eq!(StepStatus::from_wire("DONE"), None);
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Deserialize)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum StepStatus {
     /// `SUCCESS`: it worked.
     Success,
@@ -76,15 +56,6 @@ pub enum StepStatus {
 }
 
 impl StepStatus {
-    /// All of them.
-    pub const ALL: [Self; 5] = [
-        Self::Success,
-        Self::Failure,
-        Self::InProgress,
-        Self::Skipped,
-        Self::Warning,
-    ];
-
     /// The word on the wire.
     #[must_use]
     pub fn as_str(self) -> &'static str {
@@ -95,17 +66,5 @@ impl StepStatus {
             Self::Skipped => "SKIPPED",
             Self::Warning => "WARNING",
         }
-    }
-
-    /// The status of this word, if it is one.
-    #[must_use]
-    pub fn from_wire(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|status| status.as_str() == word)
-    }
-}
-
-impl fmt::Display for StepStatus {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
     }
 }

@@ -6,7 +6,6 @@ use super::{Defaults, Event, Extras, Text, is_taken, or_default};
 
 /// Something about one field that the API would refuse.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct FieldProblem {
     /// The field, as on the wire, such as `processName` or `spanLinks[2]`.
     pub path: String,

@@ -11,7 +11,8 @@ use tidegate_core::{Classify, FailureClass};
 
 use super::HttpApi;
 use super::authentication::{Authentication, AuthenticationKind, HiddenText};
-use super::token::{self, Bearer, TokenSource};
+use super::token::{self, Bearer, BearerToken, TokenSource};
+use crate::setters::setters;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
@@ -23,7 +24,6 @@ const USER_AGENT: &str = concat!("tidegate-logger/", env!("CARGO_PKG_VERSION"));
 
 /// The configuration of an [`HttpApi`], from [`HttpApi::builder`].
 #[derive(Debug, Clone)]
-#[must_use = "it is not a client before it is built"]
 pub struct HttpApiBuilder {
     base_url: String,
     application_id: Option<String>,
@@ -37,7 +37,6 @@ pub struct HttpApiBuilder {
 
 /// Why there is no client.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum HttpApiError {
     /// Settings that cannot work, all of them at once.
     #[error("the Event Log API client is misconfigured: {}", .problems.join("; "))]
@@ -78,46 +77,29 @@ impl HttpApiBuilder {
         }
     }
 
-    /// Names this application in each request, as header `X-Application-Id`.
-    pub fn application_id(mut self, application_id: impl Into<String>) -> Self {
-        self.application_id = Some(application_id.into());
-        self
-    }
-
-    /// Proves to the API who is asking; nothing is shown without it.
-    pub fn authentication(mut self, authentication: impl Into<Authentication>) -> Self {
-        self.authentication = authentication.into();
-        self
-    }
-
-    /// How long a connection may take to open; 10 s without it.
-    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
-        self.connect_timeout = timeout;
-        self
-    }
-
-    /// How long a request may take, from its first byte to the last of its answer; 30 s without
-    /// it.
-    pub fn request_timeout(mut self, timeout: Duration) -> Self {
-        self.request_timeout = timeout;
-        self
-    }
-
-    /// How many bytes the body of a batch may have; 1 MiB without it, which is what the API takes.
-    ///
-    /// A larger batch is answered with [`TooLarge`](crate::ApiAnswer::TooLarge) and not sent: a server
-    /// that refuses a large body often closes the connection before its answer can be read, and
-    /// then nobody would know that the batch must be split. One event alone is always sent.
-    pub fn batch_limit(mut self, bytes: usize) -> Self {
-        self.batch_limit = bytes;
-        self
-    }
-
-    /// Sends every request through this proxy. Proxies in the environment are not used: what is
-    /// not in the configuration does not decide where events go.
-    pub fn proxy(mut self, url: impl Into<String>) -> Self {
-        self.proxy = Some(HiddenText(url.into()));
-        self
+    setters! {
+        /// Names this application in each request, as header `X-Application-Id`.
+        application_id(application_id: impl Into<String>)
+            |it| it.application_id = Some(application_id.into());
+        /// Proves to the API who is asking; nothing is shown without it.
+        authentication(authentication: impl Into<Authentication>)
+            |it| it.authentication = authentication.into();
+        /// How long a connection may take to open; 10 s without it.
+        connect_timeout(timeout: Duration) |it| it.connect_timeout = timeout;
+        /// How long a request may take, from its first byte to the last of its answer; 30 s without
+        /// it.
+        request_timeout(timeout: Duration) |it| it.request_timeout = timeout;
+        /// How many bytes the body of a batch may have; 1 MiB without it, which is the limit of the
+        /// API.
+        ///
+        /// A larger batch is answered with [`TooLarge`](crate::ApiAnswer::TooLarge) and not sent: a
+        /// server that refuses a large body often closes the connection before its answer can be
+        /// read. Nobody would know then that the batch must be split. One event alone is always
+        /// sent.
+        batch_limit(bytes: usize) |it| it.batch_limit = bytes;
+        /// Sends every request through this proxy. Proxies in the environment are not used: only the
+        /// configuration decides where events go.
+        proxy(url: impl Into<String>) |it| it.proxy = Some(HiddenText(url.into()));
     }
 
     /// The client. It connects with its first request, not before.
@@ -130,14 +112,21 @@ impl HttpApiBuilder {
     pub fn build(self, clock: Arc<dyn Clock>) -> Result<HttpApi, HttpApiError> {
         let mut problems = Vec::new();
         let base = address("base-url", &self.base_url, &mut problems);
-        let application_id = self.application_header(&mut problems);
-        let token_address = match &self.authentication.0 {
-            AuthenticationKind::None | AuthenticationKind::Token(_) => None,
-            AuthenticationKind::ClientCredentials(login) => {
-                address("token-url", &login.token_url, &mut problems)
+        let application_id = self.application_id.as_deref().and_then(|id| {
+            let problem = "application-id holds characters that no header can carry";
+            note(HeaderValue::from_str(id).ok(), problem, &mut problems)
+        });
+        let (mut token_address, mut fixed) = (None, None);
+        match &self.authentication.0 {
+            AuthenticationKind::None => {}
+            AuthenticationKind::Token(token) => {
+                let problem = "token is empty or holds characters that no header can carry";
+                fixed = note(token::header(&token.0), problem, &mut problems);
             }
-        };
-        let fixed = self.fixed_token(&mut problems);
+            AuthenticationKind::ClientCredentials(login) => {
+                token_address = address("token-url", &login.token_url, &mut problems);
+            }
+        }
         for (name, timeout) in [
             ("connect-timeout", self.connect_timeout),
             ("request-timeout", self.request_timeout),
@@ -146,7 +135,10 @@ impl HttpApiBuilder {
                 problems.push(format!("{name} is 0, and nothing can be done in no time"));
             }
         }
-        let proxy = self.checked_proxy(&mut problems);
+        let proxy = self.proxy.as_ref().and_then(|proxy| {
+            let checked = Proxy::all(proxy.0.as_str()).ok();
+            note(checked, "proxy is not an address", &mut problems)
+        });
         let Some(base) = base.filter(|_| problems.is_empty()) else {
             return Err(HttpApiError::Invalid { problems });
         };
@@ -164,7 +156,7 @@ impl HttpApiBuilder {
                 let source = TokenSource::new(client.clone(), address, login, Arc::clone(&clock));
                 Bearer::Fetched(Box::new(source))
             }
-            (_, _, Some(header)) => Bearer::Fixed(header),
+            (_, _, Some(header)) => Bearer::Fixed(BearerToken::fixed(header)),
             (_, _, None) => Bearer::None,
         };
         Ok(HttpApi {
@@ -176,33 +168,6 @@ impl HttpApiBuilder {
             bearer,
             clock,
         })
-    }
-
-    fn application_header(&self, problems: &mut Vec<String>) -> Option<HeaderValue> {
-        let header = HeaderValue::from_str(self.application_id.as_deref()?);
-        if header.is_err() {
-            problems.push("application-id holds characters that no header can carry".to_owned());
-        }
-        header.ok()
-    }
-
-    fn fixed_token(&self, problems: &mut Vec<String>) -> Option<HeaderValue> {
-        let AuthenticationKind::Token(token) = &self.authentication.0 else {
-            return None;
-        };
-        let header = token::header(&token.0);
-        if header.is_none() {
-            problems.push("token is empty or holds characters that no header can carry".to_owned());
-        }
-        header
-    }
-
-    fn checked_proxy(&self, problems: &mut Vec<String>) -> Option<Proxy> {
-        let proxy = Proxy::all(self.proxy.as_ref()?.0.as_str());
-        if proxy.is_err() {
-            problems.push("proxy is not an address".to_owned());
-        }
-        proxy.ok()
     }
 
     fn client(&self, proxy: Option<Proxy>, with_tls: bool) -> reqwest::Result<reqwest::Client> {
@@ -226,6 +191,14 @@ impl HttpApiBuilder {
         }
         client.build()
     }
+}
+
+/// Notes that a setting cannot work, where it has no value.
+fn note<T>(checked: Option<T>, problem: &str, problems: &mut Vec<String>) -> Option<T> {
+    if checked.is_none() {
+        problems.push(problem.to_owned());
+    }
+    checked
 }
 
 fn address(name: &str, text: &str, problems: &mut Vec<String>) -> Option<Url> {

@@ -10,7 +10,7 @@
 //!
 //! **Invariant:** only a readable 2xx stores, and only an answer about one event rejects it. A
 //! status that condemns a batch as a whole names no culprit, so the batch is split until the bad
-//! event stands alone; its good neighbors are never rejected with it.
+//! event stands alone. Its good neighbors are never rejected with it.
 //!
 //! A wrong token or address (401, 403, 404) is a failure like an outage: the fault is in the
 //! configuration. So is any status that the API does not use, because it then comes from something
@@ -204,7 +204,7 @@ fn reject(status: u16, body: ResponseBody<'_>) -> EventOutcome {
 }
 
 /// The content of an error body, as far as it is known.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Complaint {
     code: Option<Code>,
     message: String,
@@ -212,24 +212,17 @@ struct Complaint {
 
 impl Complaint {
     fn read(body: ResponseBody<'_>) -> Self {
-        let ResponseBody::Whole(text) = body else {
-            return Self::default();
+        let value: Value = match body {
+            ResponseBody::Whole(text) => serde_json::from_slice(text).unwrap_or_default(),
+            ResponseBody::Cut { .. } => Value::Null,
         };
-        let Ok(value) = serde_json::from_slice::<Value>(text) else {
-            return Self::default();
-        };
-        let field = |name: &str| value.get(name).and_then(Value::as_str);
+        let field = |name: &str| value[name].as_str();
         let mut message = field("message")
             .or_else(|| field("error"))
             .unwrap_or_default()
             .to_owned();
-        for detail in value
-            .get("details")
-            .and_then(Value::as_array)
-            .into_iter()
-            .flatten()
-        {
-            let part = |name: &str| detail.get(name).and_then(Value::as_str).unwrap_or_default();
+        for detail in value["details"].as_array().into_iter().flatten() {
+            let part = |name: &str| detail[name].as_str().unwrap_or_default();
             message.push_str(&format!("; {}: {}", part("path"), part("message")));
             if message.len() > MESSAGE_LIMIT {
                 break;

@@ -4,15 +4,24 @@ use std::time::{Duration, SystemTime};
 
 use jiff::Timestamp;
 use jiff::fmt::rfc2822::DateTimeParser;
+use reqwest::Response;
+use reqwest::header::RETRY_AFTER;
+use tidegate_core::env::Clock;
 
 /// Longest wait that a server can ask for.
 ///
 /// A date in a wrong year would otherwise stop the sending for as long.
 const RETRY_AFTER_LIMIT: Duration = Duration::from_secs(3600);
 
+/// The wait that a response asks for.
+pub(super) fn of(response: &Response, clock: &dyn Clock) -> Option<Duration> {
+    let header = response.headers().get(RETRY_AFTER)?;
+    parse(header.to_str().ok()?, clock.now())
+}
+
 /// The wait that a `Retry-After` header asks for: seconds, or a date in the form of HTTP. A date in
 /// the past means now. Anything else asks for nothing.
-pub(super) fn parse(text: &str, now: SystemTime) -> Option<Duration> {
+fn parse(text: &str, now: SystemTime) -> Option<Duration> {
     let text = text.trim();
     let wait = if text.bytes().all(|b| b.is_ascii_digit()) && !text.is_empty() {
         // More digits than fit are a long time too.

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
-use reqwest::{RequestBuilder, Url};
+use reqwest::Url;
+use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderValue};
 use serde_json::Value;
 use tidegate_core::env::Clock;
 use tokio::sync::Mutex;
@@ -27,42 +27,25 @@ const LIFE_LIMIT: Duration = Duration::from_secs(366 * 24 * 3600);
 /// Where the bearer token of a request comes from.
 pub(super) enum Bearer {
     None,
-    Fixed(HeaderValue),
+    Fixed(BearerToken),
     Fetched(Box<TokenSource>),
-}
-
-/// The token of one request.
-#[derive(Clone)]
-pub(super) struct Pass {
-    header: HeaderValue,
-    /// Which token of its source it is; 0 is a fixed one.
-    number: u64,
-}
-
-impl Pass {
-    pub(super) fn show(&self, request: RequestBuilder) -> RequestBuilder {
-        request.header(AUTHORIZATION, self.header.clone())
-    }
 }
 
 impl Bearer {
     /// The token of the next request. Nothing was sent to the API when it fails.
-    pub(super) async fn pass(&self) -> Result<Option<Pass>, ApiFailure> {
+    pub(super) async fn pass(&self) -> Result<Option<BearerToken>, ApiFailure> {
         match self {
             Self::None => Ok(None),
-            Self::Fixed(header) => Ok(Some(Pass {
-                header: header.clone(),
-                number: 0,
-            })),
+            Self::Fixed(token) => Ok(Some(token.clone())),
             Self::Fetched(source) => source.pass().await.map(Some),
         }
     }
 
-    /// The API does not accept `pass`.
-    pub(super) async fn refused(&self, pass: &Pass) {
+    /// The API does not accept `token`.
+    pub(super) async fn refused(&self, token: &BearerToken) {
         match self {
             Self::None | Self::Fixed(_) => {}
-            Self::Fetched(source) => source.forget(pass.number).await,
+            Self::Fetched(source) => source.forget(token.number).await,
         }
     }
 }
@@ -98,17 +81,32 @@ pub(super) struct TokenSource {
 
 #[derive(Default)]
 struct Kept {
-    token: Option<Token>,
+    token: Option<BearerToken>,
     /// How the newest request for a token failed.
     failure: Option<ApiFailure>,
 }
 
+/// The token of a request.
 #[derive(Clone)]
-struct Token {
-    pass: Pass,
+pub(super) struct BearerToken {
+    pub(super) header: HeaderValue,
+    /// Which token of its source it is; 0 is a fixed one.
+    number: u64,
     /// Both on the clock's elapsed time: a jump of the wall clock must not revive a dead token.
     refresh_at: Duration,
     expires_at: Duration,
+}
+
+impl BearerToken {
+    /// A token that stays the same.
+    pub(super) fn fixed(header: HeaderValue) -> Self {
+        Self {
+            header,
+            number: 0,
+            refresh_at: Duration::MAX,
+            expires_at: Duration::MAX,
+        }
+    }
 }
 
 impl TokenSource {
@@ -128,14 +126,14 @@ impl TokenSource {
         }
     }
 
-    async fn pass(&self) -> Result<Pass, ApiFailure> {
+    async fn pass(&self) -> Result<BearerToken, ApiFailure> {
         let asked_before = self.asked.load(Ordering::Acquire);
         let mut kept = self.kept.lock().await;
         let now = self.clock.elapsed();
         if let Some(token) = &kept.token
             && now < token.refresh_at
         {
-            return Ok(token.pass.clone());
+            return Ok(token.clone());
         }
         // Somebody asked while we waited. Asking again at once would line up one timeout behind
         // the other, so that failure is ours too.
@@ -148,19 +146,18 @@ impl TokenSource {
         self.asked.fetch_add(1, Ordering::AcqRel);
         match fetched {
             Ok(token) => {
-                let pass = token.pass.clone();
                 *kept = Kept {
-                    token: Some(token),
+                    token: Some(token.clone()),
                     failure: None,
                 };
-                Ok(pass)
+                Ok(token)
             }
             Err(failure) => {
                 // The old token may have some seconds left.
                 if let Some(token) = &kept.token
                     && self.clock.elapsed() < token.expires_at
                 {
-                    return Ok(token.pass.clone());
+                    return Ok(token.clone());
                 }
                 kept.token = None;
                 kept.failure = Some(failure.clone());
@@ -175,13 +172,13 @@ impl TokenSource {
         if kept
             .token
             .as_ref()
-            .is_some_and(|token| token.pass.number == number)
+            .is_some_and(|token| token.number == number)
         {
             kept.token = None;
         }
     }
 
-    async fn fetch(&self, now: Duration) -> Result<Token, ApiFailure> {
+    async fn fetch(&self, now: Duration) -> Result<BearerToken, ApiFailure> {
         let login = &self.credentials;
         let mut form = "grant_type=client_credentials".to_owned();
         if let Some(scope) = &login.scope {
@@ -202,13 +199,9 @@ impl TokenSource {
             .await
             .map_err(|error| failure::of_transport(&error, "the token address"))?;
         let status = response.status();
-        let retry_after = response
-            .headers()
-            .get(RETRY_AFTER)
-            .and_then(|value| value.to_str().ok())
-            .and_then(|text| retry_after::parse(text, self.clock.now()));
-        let body = read(&mut response).await;
-        let body: Value = serde_json::from_slice(&body.bytes).unwrap_or_default();
+        let retry_after = retry_after::of(&response, &*self.clock);
+        let (body, _) = read(&mut response).await;
+        let body: Value = serde_json::from_slice(&body).unwrap_or_default();
         let token = body
             .get("access_token")
             .and_then(Value::as_str)
@@ -217,11 +210,9 @@ impl TokenSource {
             Some(header) if status.is_success() => {
                 let life = life(body.get("expires_in"));
                 let ahead = REFRESH_AHEAD.min(life / 2);
-                Ok(Token {
-                    pass: Pass {
-                        header,
-                        number: self.asked.load(Ordering::Acquire) + 1,
-                    },
+                Ok(BearerToken {
+                    header,
+                    number: self.asked.load(Ordering::Acquire) + 1,
                     refresh_at: now + (life - ahead),
                     expires_at: now + life,
                 })

@@ -11,8 +11,8 @@ use shuttle::thread;
 use tidegate_core::books::{Books, LossReason, Place};
 use tidegate_core::breaker::Breaker;
 use tidegate_core::env::{Clock, Sleep, Stream};
-use tidegate_core::{EventId, EventIdMinter};
-use tokio::sync::{mpsc, oneshot, watch};
+use tidegate_core::{EventId, EventIdMinter, Shutdown};
+use tokio::sync::{mpsc, oneshot};
 
 use super::batch_guard::BatchGuard;
 use super::engine::{Engine, LossReport};
@@ -25,7 +25,6 @@ use crate::event::Event;
 use crate::loss::{Loss, reason};
 use crate::spill::BatchWritten;
 use crate::state::{LoggerPhase, LoggerState, Queued};
-use crate::task::HandleGuard;
 
 /// Events that each of two callers logs, into queues with room for one.
 const EVENTS: usize = 3;
@@ -74,7 +73,7 @@ struct Ends {
 }
 
 /// Receives the outcome of an event.
-type Outcome = oneshot::Receiver<Result<(), LossReason>>;
+type Outcome = oneshot::Receiver<Result<EventId, LossReason>>;
 
 #[derive(Clone)]
 struct Scene {
@@ -101,7 +100,7 @@ impl Scene {
             .unwrap();
         let entropy = Stream::new(0);
         let ids = EventIdMinter::new(Box::new(entropy.stream("ids")));
-        let breaker = Breaker::new(config.breaker.clone());
+        let breaker = Breaker::new(config.options.breaker_rule());
         let state = LoggerState::new(ids, breaker, Books::default(), 0);
         let ends = Arc::new(Ends::default());
         let seen = Arc::clone(&ends);
@@ -114,10 +113,10 @@ impl Scene {
             state,
             Some(Arc::new(on_loss)),
         );
-        let (gone, _) = watch::channel(false);
+        let (trigger, _) = Shutdown::new();
         let logger = Logger {
             engine: Arc::clone(&engine),
-            _guard: Arc::new(HandleGuard(gone)),
+            _trigger: Arc::new(trigger),
         };
         let scene = Self {
             engine,
@@ -311,7 +310,7 @@ impl Scene {
         engine.wake_all();
         engine.spill_or_lose_now(waiting, &reason::SHUTDOWN_PENDING_RETRY);
         // Where events wait for room, the writer may give some back to senders that have ended.
-        if !self.may_hang && engine.config.on_full == OnFull::DropNewest {
+        if !self.may_hang && engine.config.options.on_full == OnFull::DropNewest {
             block_on(async {
                 loop {
                     let progress = engine.progress.notified();

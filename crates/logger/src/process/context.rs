@@ -9,64 +9,65 @@ use crate::trace_context::{SpanId, TraceContext, TraceId, by_name};
 impl ProcessLogger {
     setters! {
         /// The business case.
-        with_correlation_id(id: impl Into<Text>) |it| it.fixed.correlation_id = id.into();
+        with_correlation_id(id: impl Into<Text>) |it| it.common.correlation_id = Some(id.into());
         /// The trace.
-        with_trace_id(id: TraceId) |it| it.fixed.trace_id = id;
+        with_trace_id(id: TraceId) |it| it.trace_id = id;
     }
 
     /// The trace and the business case of a request; the root span becomes part of the caller's.
     #[must_use]
     pub fn with_trace(mut self, context: &TraceContext) -> Self {
-        self.fixed.correlation_id = Text::Owned(context.correlation_id.clone());
-        self.fixed.trace_id = context.trace_id;
-        self.fixed.caller = context.span_id;
+        self.common.correlation_id = Some(Text::Owned(context.correlation_id.clone()));
+        self.trace_id = context.trace_id;
+        self.caller = context.span_id;
         self
     }
 
     setters! {
         /// The root span of a process that was started elsewhere and goes on here.
-        with_root_span(span: SpanId) |it| it.set_root_span(span);
+        with_root_span(span: SpanId) |it| it.root_span = Some(span);
         /// The application that speaks.
-        with_application_id(id: impl Into<Text>) |it| it.fixed.application_id = Some(id.into());
+        with_application_id(id: impl Into<Text>) |it| it.common.application_id = Some(id.into());
         /// The system that acts.
         with_originating_system(system: impl Into<Text>)
-            |it| it.fixed.originating_system = Some(system.into());
+            |it| it.common.originating_system = Some(system.into());
         /// The system that is acted on, where an event names no other.
         with_target_system(system: impl Into<Text>)
-            |it| it.fixed.target_system = Some(system.into());
+            |it| it.common.target_system = Some(system.into());
         /// The account that the process is about.
-        with_account_id(id: impl Into<Text>) |it| it.fixed.account_id = Some(id.into());
+        with_account_id(id: impl Into<Text>) |it| it.common.extras_mut().account_id = Some(id.into());
         /// The batch that the process is part of.
-        with_batch_id(id: impl Into<Text>) |it| it.fixed.batch_id = Some(id.into());
+        with_batch_id(id: impl Into<Text>) |it| it.common.extras_mut().batch_id = Some(id.into());
         /// Somebody else ends this process: it starts as IN_PROGRESS.
         with_await_completion() |it| it.awaits_completion = true;
     }
 
     /// Reads fixed context from a map of names: `correlationId`, `traceId`, `spanId` (the
     /// caller's), `applicationId`, `originatingSystem`, `targetSystem`, `accountId` and `batchId`,
-    /// each also as `account_id` or `account-id`. What is absent stays as it is, and so does the
+    /// each also as `account_id` or `account-id`. An absent one stays as it is, and so does the
     /// trace when its name holds something that is no trace id.
     #[must_use]
     pub fn with_names<'a>(mut self, lookup: impl Fn(&str) -> Option<&'a str>) -> Self {
         let text = |name| by_name(&lookup, name).map(|value| Text::Owned(value.to_owned()));
-        let fixed = &mut self.fixed;
-        if let Some(id) = text("correlationId") {
-            fixed.correlation_id = id;
-        }
         if let Some(Ok(id)) = by_name(&lookup, "traceId").map(str::parse) {
-            fixed.trace_id = id;
-            fixed.caller = by_name(&lookup, "spanId").and_then(|id| id.parse().ok());
+            self.trace_id = id;
+            self.caller = by_name(&lookup, "spanId").and_then(|id| id.parse().ok());
         }
+        let common = &mut self.common;
         for (name, field) in [
-            ("applicationId", &mut fixed.application_id),
-            ("originatingSystem", &mut fixed.originating_system),
-            ("targetSystem", &mut fixed.target_system),
-            ("accountId", &mut fixed.account_id),
-            ("batchId", &mut fixed.batch_id),
+            ("correlationId", &mut common.correlation_id),
+            ("applicationId", &mut common.application_id),
+            ("originatingSystem", &mut common.originating_system),
+            ("targetSystem", &mut common.target_system),
         ] {
-            if let Some(value) = text(name) {
-                *field = Some(value);
-            }
+            *field = text(name).or(field.take());
+        }
+        let extras = common.extras_mut();
+        for (name, field) in [
+            ("accountId", &mut extras.account_id),
+            ("batchId", &mut extras.batch_id),
+        ] {
+            *field = text(name).or(field.take());
         }
         self
     }
@@ -77,10 +78,10 @@ impl ProcessLogger {
     setters! { in place
         /// A business key to find the events by.
         add_identifier(name: impl Into<Text>, value: impl Into<Json>)
-            |it| it.additive.identifiers.set(name, value);
+            |it| it.common.extras_mut().identifiers.get_or_insert_default().set(name, value);
         /// A further fact.
         add_metadata(name: impl Into<Text>, value: impl Into<Json>)
-            |it| it.additive.metadata.set(name, value);
+            |it| it.common.extras_mut().metadata.get_or_insert_default().set(name, value);
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tidegate_core::env::Clock;
 
 use super::{EventSink, Ids, ProcessTemplate, Refused};
-use crate::event::{Event, ProcessStatus, Properties, StepStatus, Text};
+use crate::event::{Event, ProcessStatus, StepStatus, Text};
 use crate::trace_context::{SpanId, TraceId};
 
 /// Longest `errorMessage` in characters that the Event Log API accepts.
@@ -21,71 +21,41 @@ pub struct ProcessLogger {
     pub(super) sink: Arc<dyn EventSink>,
     pub(super) clock: Arc<dyn Clock>,
     ids: Ids,
-    process_name: Text,
-    pub(super) fixed: Fixed,
-    pub(super) additive: Additive,
+    /// The fixed and the additive context: an event of which only those fields are set.
+    pub(super) common: Event,
+    pub(super) trace_id: TraceId,
+    /// The caller's span, which the root is part of.
+    pub(super) caller: Option<SpanId>,
     /// The one-shot context: an event of which only those fields are set.
     pub(super) next: Event,
     /// The span the next event belongs to, when it is to go on with an earlier one.
     pub(super) next_span: Option<SpanId>,
     /// Whether somebody else ends the process.
     pub(super) awaits_completion: bool,
-    spans: Spans,
+    pub(super) root_span: Option<SpanId>,
+    last_span: Option<SpanId>,
     /// The highest `stepSequence` so far.
     last_sequence: u64,
-}
-
-/// Fields of every event.
-#[derive(Debug)]
-pub(super) struct Fixed {
-    pub(super) correlation_id: Text,
-    pub(super) trace_id: TraceId,
-    /// The caller's span, which the root is part of.
-    pub(super) caller: Option<SpanId>,
-    pub(super) application_id: Option<Text>,
-    pub(super) originating_system: Option<Text>,
-    pub(super) account_id: Option<Text>,
-    pub(super) batch_id: Option<Text>,
-    pub(super) target_system: Option<Text>,
-}
-
-/// Fields of every event from now on.
-#[derive(Debug, Default)]
-pub(super) struct Additive {
-    pub(super) identifiers: Properties,
-    pub(super) metadata: Properties,
-}
-
-#[derive(Debug, Default)]
-struct Spans {
-    root: Option<SpanId>,
-    last: Option<SpanId>,
 }
 
 impl ProcessLogger {
     pub(super) fn new(template: &ProcessTemplate, process_name: Text) -> Self {
         let ids = template.ids.clone();
-        let fixed = Fixed {
-            correlation_id: Text::Owned(ids.trace_id().to_string()),
-            trace_id: ids.trace_id(),
-            caller: None,
-            application_id: template.application_id.clone(),
-            originating_system: template.originating_system.clone(),
-            account_id: None,
-            batch_id: None,
-            target_system: template.target_system.clone(),
-        };
+        let mut common = template.common.clone();
+        common.process_name = Some(process_name);
+        common.correlation_id = Some(ids.trace_id().to_string().into());
         Self {
             sink: Arc::clone(&template.sink),
             clock: Arc::clone(&template.clock),
+            common,
+            trace_id: ids.trace_id(),
+            caller: None,
             ids,
-            process_name,
-            fixed,
-            additive: Additive::default(),
             next: Event::default(),
             next_span: None,
             awaits_completion: false,
-            spans: Spans::default(),
+            root_span: None,
+            last_span: None,
             last_sequence: 0,
         }
     }
@@ -107,8 +77,8 @@ impl ProcessLogger {
         event.event_status = Some(status);
         event.extras_mut().step_sequence = Some(0);
         let span = self.new_span();
-        self.spans.root = Some(span);
-        self.hand_over(event, span, self.fixed.caller)
+        self.root_span = Some(span);
+        self.hand_over(event, span, self.caller)
     }
 
     /// Logs a step: its place in the process, its name, how it went, what happened in words and,
@@ -129,7 +99,7 @@ impl ProcessLogger {
         event.event_status = Some(status);
         self.last_sequence = self.last_sequence.max(sequence);
         event.extras_mut().step_sequence = Some(sequence);
-        set_result(&mut event, result);
+        event.extras_mut().result = result.map(|result| Text::Owned(result.to_owned()));
         self.log_child(event)
     }
 
@@ -146,7 +116,7 @@ impl ProcessLogger {
         let mut event = self.take_next(ProcessStatus::ProcessEnd, details.into());
         event.event_status = Some(status);
         event.extras_mut().step_sequence = Some(self.next_sequence());
-        set_result(&mut event, result);
+        event.extras_mut().result = result.map(|result| Text::Owned(result.to_owned()));
         self.log_child(event)
     }
 
@@ -174,29 +144,25 @@ impl ProcessLogger {
     /// The trace of the process.
     #[must_use]
     pub fn trace_id(&self) -> TraceId {
-        self.fixed.trace_id
+        self.trace_id
     }
 
     /// The business case of the process.
     #[must_use]
     pub fn correlation_id(&self) -> &str {
-        &self.fixed.correlation_id
+        self.common.correlation_id.as_deref().unwrap_or_default()
     }
 
     /// The span of the start, once there was one, to link work elsewhere to the process.
     #[must_use]
     pub fn root_span_id(&self) -> Option<SpanId> {
-        self.spans.root
+        self.root_span
     }
 
     /// The span of the latest event, to link work elsewhere to that step.
     #[must_use]
     pub fn last_span_id(&self) -> Option<SpanId> {
-        self.spans.last
-    }
-
-    pub(super) fn set_root_span(&mut self, span: SpanId) {
-        self.spans.root = Some(span);
+        self.last_span
     }
 
     /// The place after every step so far.
@@ -215,7 +181,7 @@ impl ProcessLogger {
 
     fn log_child(&mut self, event: Event) -> Result<(), Refused> {
         let span = self.new_span();
-        let parent = self.spans.root.or(self.fixed.caller);
+        let parent = self.root_span.or(self.caller);
         // Going on with the root itself does not make it its own parent.
         let parent = parent.filter(|parent| *parent != span);
         self.hand_over(event, span, parent)
@@ -232,35 +198,26 @@ impl ProcessLogger {
         span: SpanId,
         parent: Option<SpanId>,
     ) -> Result<(), Refused> {
-        self.spans.last = Some(span);
-        event.process_name = Some(self.process_name.clone());
-        event.correlation_id = Some(self.fixed.correlation_id.clone());
-        event.application_id.clone_from(&self.fixed.application_id);
+        self.last_span = Some(span);
+        let common = &self.common;
+        event.process_name.clone_from(&common.process_name);
+        event.correlation_id.clone_from(&common.correlation_id);
+        event.application_id.clone_from(&common.application_id);
         event
             .originating_system
-            .clone_from(&self.fixed.originating_system);
+            .clone_from(&common.originating_system);
         if event.target_system.is_none() {
-            event.target_system.clone_from(&self.fixed.target_system);
+            event.target_system.clone_from(&common.target_system);
         }
-        let extras = event.extras_mut();
-        extras.trace_id = Some(self.fixed.trace_id.to_string().into());
+        let (extras, common) = (event.extras_mut(), common.extras());
+        extras.trace_id = Some(self.trace_id.to_string().into());
         extras.span_id = Some(span.to_string().into());
         extras.parent_span_id = parent.map(|parent| parent.to_string().into());
-        extras.account_id.clone_from(&self.fixed.account_id);
-        extras.batch_id.clone_from(&self.fixed.batch_id);
-        extras.identifiers = some(&self.additive.identifiers);
-        extras.metadata = some(&self.additive.metadata);
+        extras.account_id.clone_from(&common.account_id);
+        extras.batch_id.clone_from(&common.batch_id);
+        extras.identifiers.clone_from(&common.identifiers);
+        extras.metadata.clone_from(&common.metadata);
         self.sink.log(event)
-    }
-}
-
-fn some(properties: &Properties) -> Option<Properties> {
-    (!properties.is_empty()).then(|| properties.clone())
-}
-
-fn set_result(event: &mut Event, result: Option<&str>) {
-    if let Some(result) = result {
-        event.extras_mut().result = Some(Text::Owned(result.to_owned()));
     }
 }
 

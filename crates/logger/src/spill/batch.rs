@@ -1,6 +1,6 @@
 //! A batch of lines on its way to the active file.
 //!
-//! It is prepared, written, synced and noted in four steps, so that the next one can be prepared and
+//! It is prepared, written, synced and noted in four steps. So the next one can be prepared and
 //! written while this one is being synced on another thread.
 
 use std::io;
@@ -28,13 +28,21 @@ pub(crate) struct AppendPosition {
 /// Lines that are ready to be written behind a position, and only there.
 pub(crate) struct Prepared {
     pub(super) bytes: Vec<u8>,
-    pub(super) ids: Vec<EventId>,
-    /// How many events were taken from the front of what was offered.
-    pub(crate) taken: usize,
-    /// Which ones of those did not fit, and why.
-    pub(super) refused: Vec<(usize, LossReason)>,
+    /// The events of these lines.
+    pub(crate) written: BatchWritten,
     /// Where the file ends once it is written.
     pub(crate) ends: AppendPosition,
+}
+
+/// The events of a batch.
+#[derive(Debug)]
+pub(crate) struct BatchWritten {
+    /// How many events were taken from the front of what was offered.
+    pub(crate) taken: usize,
+    /// Those of them that have a line.
+    pub(crate) ids: Vec<EventId>,
+    /// Which ones did not fit, and why.
+    pub(crate) refused: Vec<(usize, LossReason)>,
 }
 
 impl Prepared {
@@ -96,21 +104,23 @@ impl Prepared {
         };
         Self {
             bytes,
-            ids,
-            taken,
-            refused,
+            written: BatchWritten {
+                taken,
+                ids,
+                refused,
+            },
             ends,
         }
     }
 
     /// Whether there is nothing to write: every event that was offered was refused.
     pub(crate) fn is_empty(&self) -> bool {
-        self.ids.is_empty()
+        self.written.ids.is_empty()
     }
 
     /// Whether a cap refused any of them.
     pub(crate) fn is_capped(&self) -> bool {
-        !self.refused.is_empty()
+        !self.written.refused.is_empty()
     }
 }
 
@@ -161,9 +171,10 @@ mod tests {
             };
             let prepared =
                 Prepared::new(Vec::new(), AppendPosition::default(), caps, 3, &mut encode);
-            assert_eq!((prepared.taken, prepared.ids.len()), (3, fitting));
+            let written = &prepared.written;
+            assert_eq!((written.taken, written.ids.len()), (3, fitting));
             assert_eq!(prepared.is_capped(), fitting < 3);
-            assert_eq!(prepared.refused.len(), 3 - fitting);
+            assert_eq!(written.refused.len(), 3 - fitting);
         }
     }
 }

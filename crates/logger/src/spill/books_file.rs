@@ -12,7 +12,7 @@ use tidegate_core::books::{Books, Row};
 use tidegate_core::env::{Disk, DiskFile, OpenMode};
 
 use super::cursor::ReplayPosition;
-use super::{SpillError, at, rewrite};
+use super::{SpillError, at, create_filled, open_slots};
 
 const HEAD: usize = 8;
 const FIRST_SLOT: u64 = 32 * 1024;
@@ -48,6 +48,12 @@ impl BooksSnapshot {
     pub(super) fn books(&self) -> Books {
         Books::from_rows(&self.books).unwrap_or_default()
     }
+
+    /// How much of a sealed file was synced, if that is known.
+    pub(super) fn sealed_len(&self, number: u32) -> Option<u64> {
+        let known = self.sealed.iter().find(|(known, _)| *known == number);
+        known.map(|(_, len)| *len)
+    }
 }
 
 mod hex {
@@ -82,22 +88,7 @@ impl BooksFile {
         dir: &Path,
     ) -> Result<(Self, Option<BooksSnapshot>), SpillError> {
         let path = dir.join(super::BOOKS);
-        let file = match disk.open(&path, OpenMode::Write) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                let mut file = at("create", &path, disk.open(&path, OpenMode::CreateNew))?;
-                at("fill", &path, file.preallocate(2 * FIRST_SLOT))?;
-                at("sync", &path, file.sync())?;
-                at("sync", dir, disk.sync_dir(dir))?;
-                file
-            }
-            Err(error) => return at("open", &path, Err(error)),
-            // Nothing says that it is synced: a process may be killed while it syncs its last word,
-            // and after a sync that failed only a copy is sure to be written.
-            Ok(_) => {
-                rewrite(disk, &path)?;
-                at("open", &path, disk.open(&path, OpenMode::Write))?
-            }
-        };
+        let file = open_slots(disk, &path, 2 * FIRST_SLOT, false)?;
         let newest = newest(file.as_ref());
         let slot = at("read", &path, file.len())? / 2;
         let generation = newest.as_ref().map_or(0, |written| written.generation);
@@ -153,17 +144,7 @@ impl BooksFile {
         let temporary = self.dir.join("eventlog-spillover.books.new");
         // A crash may have left an earlier try.
         disk.remove(&temporary).ok();
-        let mut file = at(
-            "create",
-            &temporary,
-            disk.open(&temporary, OpenMode::CreateNew),
-        )?;
-        let filled = at("fill", &temporary, file.preallocate(2 * slot));
-        if filled.is_err() {
-            // On a full disk it would only be in the way.
-            disk.remove(&temporary).ok();
-        }
-        filled?;
+        let mut file = create_filled(disk, &temporary, 2 * slot)?;
         let offset = (generation % 2) * slot;
         at("write", &temporary, file.write_at(offset, bytes))?;
         at("sync", &temporary, file.sync())?;
@@ -236,7 +217,7 @@ mod tests {
 
     #[test]
     fn the_newest_books_are_found_at_any_operation_also_while_they_grow() {
-        // What was written last, and what is being written.
+        // The minutes that were written last, and those that are being written.
         type Obligations = (u64, u64);
         let scenario = |disk: &SimDisk, (written, writing): &mut Obligations| {
             disk.create_dir_all(dir()).unwrap();
@@ -265,7 +246,7 @@ mod tests {
         let write = |disk: &SimDisk, written: &mut u64, lengths: &[u64]| {
             disk.create_dir_all(dir()).unwrap();
             let (mut file, found) = BooksFile::open(disk, dir()).unwrap();
-            // What a process found when it opened them, it builds on.
+            // A process builds on the books that it found when it opened them.
             let found = found.map_or(0, |found| found.books().account().accepted);
             *written = u64::try_from(found).unwrap();
             for minutes in lengths {

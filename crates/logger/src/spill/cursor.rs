@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use tidegate_core::env::{Disk, DiskFile, OpenMode};
 
-use super::{SpillError, at, rewrite};
+use super::{SpillError, at, open_slots};
 
 const SLOT: usize = 64;
 
@@ -38,38 +38,19 @@ pub(super) struct Cursor {
 
 impl Cursor {
     /// Opens or makes the file, with room for both slots, and gives the newest position that can be
-    /// read. What a process left that stopped in good order is trusted as it is.
+    /// read. A file of a process that stopped in good order is trusted as it is.
     pub(super) fn open(
         disk: &dyn Disk,
         dir: &Path,
         is_trusted: bool,
     ) -> Result<(Self, Option<ReplayPosition>), SpillError> {
         let path = dir.join(super::CURSOR);
-        let opened = match disk.open(&path, OpenMode::Write) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                let mut file = at("create", &path, disk.open(&path, OpenMode::CreateNew))?;
-                let filled = at("fill", &path, file.preallocate(2 * SLOT as u64));
-                if filled.is_err() {
-                    disk.remove(&path).ok();
-                }
-                filled?;
-                at("sync", &path, file.sync())?;
-                at("sync", dir, disk.sync_dir(dir))?;
-                file
-            }
-            Err(error) => return at("open", &path, Err(error)),
-            Ok(file) if is_trusted => file,
-            Ok(_) => {
-                rewrite(disk, &path)?;
-                at("open", &path, disk.open(&path, OpenMode::Write))?
-            }
-        };
-        let newest = newest(opened.as_ref());
-        let generation = newest.map_or(0, |(generation, _)| generation);
+        let file = open_slots(disk, &path, 2 * SLOT as u64, is_trusted)?;
+        let newest = newest(file.as_ref());
         let cursor = Self {
             path,
-            file: opened,
-            generation,
+            file,
+            generation: newest.map_or(0, |(generation, _)| generation),
         };
         Ok((cursor, newest.map(|(_, position)| position)))
     }

@@ -9,8 +9,8 @@ use tidegate_core::{Code, Component, EventId, EventLocation, Failure, HealthFind
 
 use super::{SpillError, SpillRecount, find, recount};
 
-/// How often a directory that seems to lack events is looked at, and the wait between two looks:
-/// beside a running logger, events pass from file to file while they are counted.
+/// How often a directory that seems to lack events is looked at, and the wait between two looks.
+/// Beside a running logger, events pass from file to file while they are counted.
 const LOOKS: usize = 10;
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -39,7 +39,7 @@ impl SpillDirectory {
         format!("logger:{}", dir.display())
     }
 
-    /// Counts the directory, again while it seems to lack events and changes: one look that agrees is
+    /// Counts the directory, again while it seems to lack events and changes. One look that agrees is
     /// proof, and events that were taken away lack in every look.
     async fn count(&self) -> Result<SpillRecount, Failure> {
         let disk = &*self.env.disk;
@@ -88,13 +88,10 @@ impl Component for SpillDirectory {
 
     fn audit(&self) -> BoxFuture<'_, Result<Vec<Audited>, Failure>> {
         Box::pin(async {
-            let (name, kind, counted) = (
-                self.name.clone(),
-                ComponentKind::Logger,
-                self.count().await?,
-            );
-            let missing = counted.missing;
-            let audited = Audited::new(name, kind, &counted.books, &counted.found, missing);
+            let counted = self.count().await?;
+            let (name, kind) = (self.name.clone(), ComponentKind::Logger);
+            let (books, found) = (&counted.books, &counted.found);
+            let audited = Audited::new(name, kind, books, found, counted.missing);
             Ok(vec![audited.unverifiable(counted.unverifiable)])
         })
     }

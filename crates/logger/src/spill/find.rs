@@ -2,25 +2,13 @@
 
 use std::path::Path;
 
-use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Value, json};
 use tidegate_core::books::Place;
 use tidegate_core::env::Disk;
 use tidegate_core::{EventId, EventLocation};
 
 use super::inspect::{Role, WalkItem, WalkedLine, walk};
 use super::{SpillDirectory, SpillError};
-
-/// The fields of a line of the rejected file, without the event.
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Refusal {
-    rejected_at: Option<String>,
-    code: Option<String>,
-    message: Option<String>,
-    status: Option<u16>,
-    attempts: Option<u32>,
-}
 
 /// Looks for an event in a spill directory, in the order in which events pass through its files:
 /// the last sighting says where it is. Empty when it is not there: it was never spilled, or the
@@ -66,6 +54,7 @@ fn is_about(line: &WalkedLine<'_>, id: EventId, text: &str) -> bool {
         Some(readable) => readable.id == id,
         None => line
             .raw
+            .bytes
             .windows(text.len())
             .any(|part| part.eq_ignore_ascii_case(text.as_bytes())),
     }
@@ -80,27 +69,28 @@ fn sighting(component: &str, seen: &WalkItem<'_>, line: &WalkedLine<'_>) -> Even
         Role::Active | Role::Sealed | Role::Replay => Place::Spilled,
         Role::Corrupt | Role::Rejected => Place::DeadLettered,
     };
-    let refusal: Refusal = if seen.role == Role::Rejected {
-        serde_json::from_slice(line.raw).unwrap_or_default()
+    let refusal: Value = if seen.role == Role::Rejected {
+        serde_json::from_slice(line.raw.bytes).unwrap_or_default()
     } else {
-        Refusal::default()
+        Value::Null
     };
     let mut details = json!({
         "file": seen.file,
-        "line": line.number,
-        "offset": line.offset,
+        "line": line.raw.number,
+        "offset": line.raw.offset,
         "is_readable": is_readable,
-        "rejected_at": refusal.rejected_at,
-        "code": refusal.code,
-        "message": refusal.message,
-        "status": refusal.status,
+        "rejected_at": refusal["rejectedAt"],
+        "code": refusal["code"],
+        "message": refusal["message"],
+        "status": refusal["status"],
     });
     if let Some(details) = details.as_object_mut() {
         details.retain(|_, value| !value.is_null());
     }
+    let attempts = refusal["attempts"].as_u64();
     EventLocation {
-        at: refusal.rejected_at,
-        attempts: refusal.attempts,
+        at: refusal["rejectedAt"].as_str().map(str::to_owned),
+        attempts: attempts.and_then(|attempts| u32::try_from(attempts).ok()),
         ..EventLocation::new(component, place, details)
     }
 }

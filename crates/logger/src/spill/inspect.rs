@@ -2,12 +2,11 @@
 //! should be.
 //!
 //! It takes no lock and writes nothing. Files are read in the order in which events pass through
-//! them, so beside a running logger an event may be seen twice, and never not at all.
+//! them. So beside a running logger an event may be seen twice, and never not at all.
 
 mod sequence;
 mod walk;
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 
@@ -16,12 +15,12 @@ use tidegate_core::books::Discrepancy;
 use tidegate_core::env::{Disk, OpenMode};
 
 use self::sequence::{Chain, Sequence};
-use self::walk::fits;
 use super::books_file::BooksFile;
 use super::cursor::Cursor;
 use super::recount::recount;
+use super::replay::fits;
 use super::{ACTIVE, BOOKS, CORRUPT, CURSOR, LOCK, REJECTED, REPLAY};
-use super::{SpillError, at, leftover_number, sealed_number};
+use super::{LEFTOVER, SEALED, SpillError, names, number_of};
 
 pub(super) use self::walk::{WalkItem, WalkedLine, walk};
 
@@ -43,19 +42,14 @@ pub enum Role {
 
 impl Role {
     /// The role of a file with this name; none for one that holds no events.
-    fn of(name: &str) -> Option<Self> {
-        let is_kept = |first: &str| {
-            let stem = first.trim_end_matches(".jsonl");
-            let number = name.strip_prefix(stem).and_then(|n| n.strip_prefix('-'));
-            let number = number.and_then(|number| number.strip_suffix(".jsonl"));
-            name == first || number.is_some_and(|number| number.parse::<u32>().is_ok())
-        };
+    pub(super) fn of(name: &str) -> Option<Self> {
+        let is_kept = |first, kind| name == first || number_of(name, kind).is_some();
         match name {
             ACTIVE => Some(Self::Active),
             REPLAY => Some(Self::Replay),
-            _ if sealed_number(name).is_some() => Some(Self::Sealed),
-            _ if is_kept(CORRUPT) => Some(Self::Corrupt),
-            _ if is_kept(REJECTED) => Some(Self::Rejected),
+            _ if number_of(name, SEALED).is_some() => Some(Self::Sealed),
+            _ if is_kept(CORRUPT, "corrupt") => Some(Self::Corrupt),
+            _ if is_kept(REJECTED, "rejected") => Some(Self::Rejected),
             _ => None,
         }
     }
@@ -75,7 +69,6 @@ impl fmt::Display for Role {
 
 /// The files of a spill directory and the problems in them.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
-#[non_exhaustive]
 pub struct SpillInspection {
     /// Its files, in the order in which they are replayed, then those that are kept.
     pub files: Vec<InspectedFile>,
@@ -94,7 +87,6 @@ impl SpillInspection {
 
 /// One file with events.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[non_exhaustive]
 pub struct InspectedFile {
     /// Its name.
     pub name: String,
@@ -126,7 +118,6 @@ pub enum FindingLevel {
 
 /// Something that is not as it should be.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[non_exhaustive]
 pub struct SpillFinding {
     /// How much it matters.
     pub level: FindingLevel,
@@ -139,6 +130,23 @@ pub struct SpillFinding {
     pub line: Option<u64>,
     /// The description, for people.
     pub message: String,
+}
+
+impl SpillFinding {
+    fn problem(
+        code: &'static str,
+        file: &str,
+        line: Option<u64>,
+        message: impl Into<String>,
+    ) -> Self {
+        Self {
+            level: FindingLevel::Problem,
+            code,
+            file: file.to_owned(),
+            line,
+            message: message.into(),
+        }
+    }
 }
 
 impl fmt::Display for SpillFinding {
@@ -165,62 +173,57 @@ impl fmt::Display for SpillFinding {
 /// # Errors
 /// The directory or a file in it cannot be read.
 pub fn inspect(disk: &dyn Disk, dir: &Path) -> Result<SpillInspection, SpillError> {
-    let mut files: BTreeMap<(Role, String), InspectedFile> = BTreeMap::new();
-    let mut chains: BTreeMap<(Role, String), Chain> = BTreeMap::new();
+    let mut files: Vec<(InspectedFile, Chain)> = Vec::new();
     let mut findings = Vec::new();
     walk(disk, dir, &mut |seen| {
-        let key = (seen.role, seen.file.to_owned());
-        let file = files.entry(key.clone()).or_insert_with(|| InspectedFile {
-            name: seen.file.to_owned(),
-            role: seen.role,
-            bytes: seen.bytes,
-            lines: 0,
-            replayed: 0,
-            unreadable: 0,
-            oldest_ms: None,
-            newest_ms: None,
-        });
-        let Some(raw) = &seen.line else {
+        let Some(line) = &seen.line else {
+            let file = InspectedFile {
+                name: seen.file.to_owned(),
+                role: seen.role,
+                bytes: seen.bytes,
+                lines: 0,
+                replayed: 0,
+                unreadable: 0,
+                oldest_ms: None,
+                newest_ms: None,
+            };
+            return files.push((file, Chain::default()));
+        };
+        let Some((file, chain)) = files.last_mut() else {
             return;
         };
-        let chain = chains.entry(key).or_default();
-        if raw.is_replayed {
+        if line.is_replayed {
             file.replayed += 1;
-        } else if raw.is_whole || raw.line.is_some() || seen.role >= Role::Corrupt {
+        } else if line.raw.is_whole || line.line.is_some() || seen.role >= Role::Corrupt {
             file.lines += 1;
-            file.unreadable += u64::from(raw.line.is_none());
+            file.unreadable += u64::from(line.line.is_none());
         }
-        if let Some(born) = raw.line.as_ref().and_then(|line| line.id.born_ms()) {
+        if let Some(born) = line.line.as_ref().and_then(|line| line.id.born_ms()) {
             file.oldest_ms = Some(file.oldest_ms.map_or(born, |oldest| oldest.min(born)));
-            file.newest_ms = Some(file.newest_ms.map_or(born, |newest| newest.max(born)));
+            file.newest_ms = file.newest_ms.max(Some(born));
         }
         if seen.role != Role::Corrupt {
-            findings.extend(look_at(seen.file, seen.role, raw));
-            chain.add(raw);
+            findings.extend(look_at(seen.file, seen.role, line));
+            chain.add(line);
         }
     })?;
-    let order = [Role::Replay, Role::Sealed, Role::Active];
-    let mut sequence = Sequence::default();
-    for role in order {
-        let of_role = chains.range((role, String::new())..);
-        let mut of_role: Vec<_> = of_role.filter(|((other, _), _)| *other == role).collect();
+    files.sort_by_key(|(file, _)| {
+        let turn = match file.role {
+            Role::Replay => 0,
+            Role::Sealed => 1,
+            Role::Active => 2,
+            Role::Corrupt | Role::Rejected => 3,
+        };
         // By number, not by name: 10 comes after 9.
-        of_role.sort_by_key(|((_, name), _)| sealed_number(name));
-        for ((_, name), chain) in of_role {
-            sequence.follow(name, chain, &mut findings);
-        }
+        (turn, file.role, number_of(&file.name, SEALED))
+    });
+    let mut sequence = Sequence::default();
+    for (file, chain) in files.iter().filter(|(file, _)| file.role < Role::Corrupt) {
+        sequence.follow(&file.name, chain, &mut findings);
     }
     compare_with_books(&recount(disk, dir)?.missing, &mut findings);
     findings.extend(look_around(disk, dir, sequence.has_lines())?);
-    let mut files: Vec<InspectedFile> = files.into_values().collect();
-    files.sort_by_key(|file| {
-        let turn = order.iter().position(|role| *role == file.role);
-        (
-            turn.unwrap_or(order.len()),
-            file.role,
-            sealed_number(&file.name),
-        )
-    });
+    let files = files.into_iter().map(|(file, _)| file).collect();
     Ok(SpillInspection { files, findings })
 }
 
@@ -240,12 +243,8 @@ fn compare_with_books(missing: &[Discrepancy], findings: &mut Vec<SpillFinding>)
                 Some(id) => format!("the books have event {id}, but no file has it"),
                 None => format!("the books have {} events that no file has", missing.count),
             };
-            findings.extend(missing.iter().map(|missing| SpillFinding {
-                level: FindingLevel::Problem,
-                code: "event.missing",
-                file: BOOKS.to_owned(),
-                line: None,
-                message: message(missing),
+            findings.extend(missing.iter().map(|missing| {
+                SpillFinding::problem("event.missing", BOOKS, None, message(missing))
             }));
         }
         _ => {}
@@ -253,17 +252,12 @@ fn compare_with_books(missing: &[Discrepancy], findings: &mut Vec<SpillFinding>)
 }
 
 /// The problem of one line, if it has one.
-fn look_at(file: &str, role: Role, raw: &WalkedLine<'_>) -> Option<SpillFinding> {
+fn look_at(file: &str, role: Role, line: &WalkedLine<'_>) -> Option<SpillFinding> {
     let finding = |level, code, message: &str| {
-        Some(SpillFinding {
-            level,
-            code,
-            file: file.to_owned(),
-            line: Some(raw.number),
-            message: message.to_owned(),
-        })
+        let problem = SpillFinding::problem(code, file, Some(line.raw.number), message);
+        Some(SpillFinding { level, ..problem })
     };
-    match (&raw.line, raw.is_whole) {
+    match (&line.line, line.raw.is_whole) {
         (Some(_), true) => None,
         (Some(_), false) if role == Role::Replay || role == Role::Sealed => None,
         (Some(_), false) => finding(
@@ -277,7 +271,7 @@ fn look_at(file: &str, role: Role, raw: &WalkedLine<'_>) -> Option<SpillFinding>
             "the last line is torn; it was never acknowledged, and opening the directory sets it \
              aside",
         ),
-        (None, _) if raw.is_replayed => None,
+        (None, _) if line.is_replayed => None,
         (None, _) => finding(
             FindingLevel::Problem,
             "line.unreadable",
@@ -292,20 +286,12 @@ fn look_around(
     dir: &Path,
     has_ours: bool,
 ) -> Result<Vec<SpillFinding>, SpillError> {
-    let names: Vec<String> = at("list", dir, disk.list(dir))?
-        .into_iter()
-        .map(|entry| entry.name)
-        .collect();
+    let names = names(disk, dir)?;
     let has = |name: &str| names.iter().any(|found| found == name);
     let mut findings = Vec::new();
     let mut add = |level, code, file: &str, message: &str| {
-        findings.push(SpillFinding {
-            level,
-            code,
-            file: file.to_owned(),
-            line: None,
-            message: message.to_owned(),
-        });
+        let problem = SpillFinding::problem(code, file, None, message);
+        findings.push(SpillFinding { level, ..problem });
     };
     if has(BOOKS) && BooksFile::peek(disk, dir).is_none() {
         let level = if has_ours {
@@ -338,7 +324,10 @@ fn look_around(
             add(FindingLevel::Note, "cursor.unusable", CURSOR, message);
         }
     }
-    for name in names.iter().filter(|name| leftover_number(name).is_some()) {
+    for name in names
+        .iter()
+        .filter(|name| number_of(name, LEFTOVER).is_some())
+    {
         let message = "an unfinished file of a Java client; it is kept, not replayed";
         add(FindingLevel::Note, "file.leftover", name, message);
     }
@@ -352,7 +341,7 @@ fn look_around(
 fn is_stray(name: &str) -> bool {
     let is_known = Role::of(name).is_some()
         || [BOOKS, CURSOR, LOCK].contains(&name)
-        || leftover_number(name).is_some();
+        || number_of(name, LEFTOVER).is_some();
     name.starts_with("eventlog-spillover") && !is_known
 }
 

@@ -100,7 +100,7 @@ fn check(bytes: &[u8]) -> Option<bool> {
     Some(crc == crc32c::crc32c(body))
 }
 
-/// Reads the properties at the end of a line whose checksum agrees, without parsing the rest: each
+/// Reads the properties at the end of a line whose checksum agrees, without parsing the rest. Each is
 /// exactly where [`close`] puts it, because the event may have properties of the same names further
 /// inside.
 fn read_ours(bytes: &[u8]) -> Option<SpillLine<'_>> {

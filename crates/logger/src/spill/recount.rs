@@ -1,7 +1,7 @@
 //! Counts a spill directory from its files and compares that with its books.
 //!
-//! It takes no lock and writes nothing, so it can run beside the process that holds the directory:
-//! it then counts up to the last line that was written, and looks again when the files changed
+//! It takes no lock and writes nothing, so it can run beside the process that holds the directory.
+//! It then counts up to the last line that was written, and looks again when the files changed
 //! under it.
 
 use std::collections::BTreeSet;
@@ -9,21 +9,21 @@ use std::io;
 use std::path::Path;
 
 use tidegate_core::EventId;
-use tidegate_core::books::{Books, Bucket, Discrepancy, Place, Tally, difference};
+use tidegate_core::books::{Books, Bucket, Discrepancy, Place, difference};
 use tidegate_core::env::{Disk, DiskFile, OpenMode};
 
 use super::books_file::{BooksFile, BooksSnapshot};
 use super::cursor::{Cursor, ReplayPosition};
-use super::replay::identity;
+use super::inspect::Role;
+use super::replay::fits;
 use super::scan::LineReader;
-use super::{ACTIVE, CORRUPT, REJECTED, REPLAY, SpillError, at, line, sealed_name, sealed_number};
+use super::{ACTIVE, REPLAY, SEALED, SpillError, at, line, names, number_of, numbered};
 
 /// How often files that change under us are looked at again.
 const TRIES: usize = 10;
 
 /// The content of a spill directory, beside the content that its books claim.
 #[derive(Debug)]
-#[non_exhaustive]
 pub struct SpillRecount {
     /// The books, with the lines that are newer than they are.
     pub books: Books,
@@ -33,8 +33,6 @@ pub struct SpillRecount {
     pub missing: Vec<Discrepancy>,
     /// Events of which nothing can be said: lines that cannot be read, and what was in memory.
     pub unverifiable: u64,
-    /// The files, in the order in which they are replayed.
-    pub files: Vec<SpillFile>,
 }
 
 impl SpillRecount {
@@ -48,42 +46,22 @@ impl SpillRecount {
     }
 }
 
-/// One file of a spill directory.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
-#[non_exhaustive]
-pub struct SpillFile {
-    /// Its name.
-    pub name: String,
-    /// Its length in bytes.
-    pub bytes: u64,
-    /// Lines that wait in it, or are kept in it.
-    pub lines: u64,
-    /// Lines of it that were replayed already.
-    pub replayed: u64,
-    /// Lines that cannot be read.
-    pub unreadable: u64,
-}
-
 /// Counts a spill directory. A directory without spill files is empty and right.
 ///
 /// # Errors
 /// The directory or a file in it cannot be read, or kept changing while it was read.
 pub fn recount(disk: &dyn Disk, dir: &Path) -> Result<SpillRecount, SpillError> {
-    let mut last = None;
-    for _ in 0..TRIES {
+    let mut tries = 0;
+    loop {
         let before = BooksFile::peek(disk, dir);
         let counted = count(disk, dir, before.clone());
         let after = BooksFile::peek(disk, dir);
         let is_same = before.as_ref().map(|w| (w.replay, &w.sealed))
             == after.as_ref().map(|w| (w.replay, &w.sealed));
-        match counted {
-            Ok(recount) if is_same => return Ok(recount),
-            counted => last = Some(counted),
+        tries += 1;
+        if (is_same && counted.is_ok()) || tries == TRIES {
+            return counted;
         }
-    }
-    match last {
-        Some(counted) => counted,
-        None => count(disk, dir, None),
     }
 }
 
@@ -103,55 +81,36 @@ fn count(
         found: Books::default(),
         new: Books::default(),
         hints: Vec::new(),
-        files: Vec::new(),
+        unreadable: 0,
+        unreadable_kept: 0,
     };
-    let names: Vec<String> = match disk.list(dir) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
-        listed => at("list", dir, listed)?
-            .into_iter()
-            .map(|entry| entry.name)
-            .collect(),
+    let names = match names(disk, dir) {
+        Err(SpillError::Disk { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+            Vec::new()
+        }
+        listed => listed?,
     };
     let has = |name: &str| names.iter().any(|found| found == name);
     if has(REPLAY) {
         counting.replay()?;
     }
-    let mut sealed: Vec<u32> = names
-        .iter()
-        .filter_map(|name| sealed_number(name))
-        .collect();
+    let sealed = names.iter().filter_map(|name| number_of(name, SEALED));
+    let mut sealed: Vec<u32> = sealed.collect();
     sealed.sort_unstable();
     for number in sealed {
-        let known = counting
-            .written
-            .sealed
-            .iter()
-            .find(|(known, _)| *known == number);
-        let end = known.map(|(_, len)| *len);
-        counting.spilled(&sealed_name(number), 0, end, u64::MAX)?;
+        let end = counting.written.sealed_len(number);
+        counting.spilled(&numbered(SEALED, number), 0, end, u64::MAX)?;
     }
     if has(ACTIVE) {
         let covered = counting.written.active_len;
         counting.spilled(ACTIVE, 0, None, covered)?;
     }
-    for name in names.iter().filter(|name| is_kept(name)) {
-        counting.kept(name)?;
+    for name in &names {
+        if let Some(role @ (Role::Corrupt | Role::Rejected)) = Role::of(name) {
+            counting.kept(name, role)?;
+        }
     }
     Ok(counting.compare())
-}
-
-/// Whether a file is one of those that are kept for good.
-fn is_kept(name: &str) -> bool {
-    is_of(name, CORRUPT) || is_of(name, REJECTED)
-}
-
-/// Whether a file is this one, or an earlier one of its kind whose sync failed.
-fn is_of(name: &str, kind: &str) -> bool {
-    let stem = kind.strip_suffix(".jsonl").unwrap_or(kind);
-    name == kind
-        || name
-            .strip_prefix(stem)
-            .is_some_and(|rest| rest.starts_with('-'))
 }
 
 struct Counting<'a> {
@@ -165,7 +124,9 @@ struct Counting<'a> {
     new: Books,
     /// Lines that cannot be read and name an event, with the place that their file means.
     hints: Vec<(EventId, Place)>,
-    files: Vec<SpillFile>,
+    /// Lines that cannot be read, in files that wait and in those that are kept.
+    unreadable: u64,
+    unreadable_kept: u64,
 }
 
 impl Counting<'_> {
@@ -178,16 +139,13 @@ impl Counting<'_> {
 
     /// The snapshot, from the position with which the books agree.
     fn replay(&mut self) -> Result<(), SpillError> {
-        let (file, len) = self.open(REPLAY)?;
-        let is_it = |position: &ReplayPosition| {
-            let found = identity(&*file, position.end.min(len)).ok();
-            position.end <= len && found == Some(position.identity)
-        };
+        let (file, _) = self.open(REPLAY)?;
+        let is_it = |position: &ReplayPosition| fits(&*file, position);
         match self.written.replay.filter(is_it) {
             Some(position) if position.is_done => Ok(()),
             Some(position) => {
                 let end = Some(position.end);
-                self.spilled_from(REPLAY, position.offset, end, u64::MAX, position.lines)
+                self.spilled(REPLAY, position.offset, end, u64::MAX)
             }
             None => {
                 // Rotated after the books were written: it was the active file then.
@@ -198,6 +156,7 @@ impl Counting<'_> {
         }
     }
 
+    /// Lines that wait for replay.
     fn spilled(
         &mut self,
         name: &str,
@@ -205,35 +164,15 @@ impl Counting<'_> {
         end: Option<u64>,
         covered: u64,
     ) -> Result<(), SpillError> {
-        self.spilled_from(name, from, end, covered, 0)
-    }
-
-    /// Lines that wait for replay.
-    fn spilled_from(
-        &mut self,
-        name: &str,
-        from: u64,
-        end: Option<u64>,
-        covered: u64,
-        replayed: u64,
-    ) -> Result<(), SpillError> {
         let (file, bytes) = self.open(name)?;
-        let mut report = SpillFile {
-            name: name.to_owned(),
-            bytes,
-            lines: 0,
-            replayed,
-            unreadable: 0,
-        };
         let mut lines = LineReader::new(from, end.unwrap_or(bytes));
-        while let Some(raw) = at("read", &self.dir.join(name), lines.next(&*file))? {
+        while let Some(raw) = at("read", &self.dir.join(name), lines.next_filled(&*file))? {
             // A line that is being written has no end yet.
-            if !raw.is_whole || raw.bytes.trim_ascii().is_empty() {
+            if !raw.is_whole {
                 continue;
             }
-            report.lines += 1;
             let Some(line) = line::read(raw.bytes, raw.offset) else {
-                report.unreadable += 1;
+                self.unreadable += 1;
                 let id = line::hint(raw.bytes);
                 self.hints.extend(id.map(|id| (id, Place::Spilled)));
                 continue;
@@ -250,41 +189,28 @@ impl Counting<'_> {
                 }
             }
         }
-        self.files.push(report);
         Ok(())
     }
 
     /// Lines that are kept for good.
-    fn kept(&mut self, name: &str) -> Result<(), SpillError> {
+    fn kept(&mut self, name: &str, role: Role) -> Result<(), SpillError> {
         let (file, bytes) = self.open(name)?;
-        let mut report = SpillFile {
-            name: name.to_owned(),
-            bytes,
-            lines: 0,
-            replayed: 0,
-            unreadable: 0,
-        };
         let mut lines = LineReader::new(0, bytes);
         let mut seen = BTreeSet::new();
-        while let Some(raw) = at("read", &self.dir.join(name), lines.next(&*file))? {
-            if raw.bytes.trim_ascii().is_empty() {
-                continue;
-            }
-            report.lines += 1;
-            match line::read(raw.bytes, raw.offset).filter(|_| is_of(name, REJECTED)) {
+        while let Some(raw) = at("read", &self.dir.join(name), lines.next_filled(&*file))? {
+            match line::read(raw.bytes, raw.offset).filter(|_| role == Role::Rejected) {
                 // A crash right after it was set aside has it refused, and set aside, again.
                 Some(line) if !seen.insert(line.id) => {}
                 Some(line) => self
                     .found
                     .move_one(line.id, None, Some(Place::DeadLettered)),
                 None => {
-                    report.unreadable += 1;
+                    self.unreadable_kept += 1;
                     let id = line::hint(raw.bytes);
                     self.hints.extend(id.map(|id| (id, Place::DeadLettered)));
                 }
             }
         }
-        self.files.push(report);
         Ok(())
     }
 
@@ -297,10 +223,6 @@ impl Counting<'_> {
                 expected.move_tally(bucket, None, Some(place.clone()), tally);
             }
         }
-        let (kept, waiting): (Vec<&SpillFile>, _) =
-            self.files.iter().partition(|file| is_kept(&file.name));
-        let unreadable =
-            |files: &[&SpillFile]| files.iter().map(|file| file.unreadable).sum::<u64>();
         let mut unverifiable = books.in_place(&Place::InFlight) + books.in_place(&Place::Retrying);
         let mut missing = Vec::new();
         let (believed, lines) = believed(&expected, &self.found, &self.hints);
@@ -311,12 +233,12 @@ impl Counting<'_> {
         unverifiable += i64::try_from(believed.len()).unwrap_or(i64::MAX);
         // A line that cannot be read is there, only its id is not known: it accounts for one that
         // is missing, wherever that is. A torn tail accounts for none: it is in no books.
-        let promised = unreadable(&kept).saturating_sub(self.written.torn);
-        let mut unnamed = (unreadable(&waiting) + promised).saturating_sub(lines);
-        let mut gaps = self.chain.missing();
+        let promised = self.unreadable_kept.saturating_sub(self.written.torn);
+        let mut unnamed = (self.unreadable + promised).saturating_sub(lines);
+        let mut gaps = self.chain.missing;
         gaps.extend(difference(&expected, &found_or_named));
         for found in gaps.into_iter().filter(|d| d.count >= 0) {
-            // As many as expected, but not the same ones: one that does not tell its id stands
+            // As many as expected, but not the same ones. One that does not tell its id stands
             // beside one that was set aside and is not in the books yet.
             let count = found.count.unsigned_abs().max(1);
             if unnamed >= count {
@@ -331,7 +253,6 @@ impl Counting<'_> {
             found: self.found,
             missing,
             unverifiable: u64::try_from(unverifiable).unwrap_or(0),
-            files: self.files,
         }
     }
 }
@@ -384,8 +305,8 @@ struct Chain {
     last_sum: (u64, u128),
     batch: (u64, u128),
     /// The part that the last whole batch lacks, until a successor proves that it was synced.
-    suspected: Option<(u64, u128)>,
-    missing: Vec<(u64, u128)>,
+    suspected: Option<Discrepancy>,
+    missing: Vec<Discrepancy>,
 }
 
 impl Chain {
@@ -410,27 +331,17 @@ impl Chain {
             );
             if expected.0 > self.batch.0 {
                 let count = expected.0 - self.batch.0;
-                self.suspected = Some((count, expected.1.wrapping_sub(self.batch.1)));
+                let id = EventId::from_u128(expected.1.wrapping_sub(self.batch.1));
+                let id = (count == 1).then_some(id);
+                self.suspected = Some(Discrepancy {
+                    bucket: id.map_or(Bucket::Minute(0), Bucket::of),
+                    place: Place::Spilled,
+                    count: i64::try_from(count).unwrap_or(i64::MAX),
+                    id,
+                });
             }
             self.last_sum = (seq, sum);
             self.batch = (0, 0);
         }
-    }
-
-    fn missing(&self) -> Vec<Discrepancy> {
-        let of = |(count, id_sum): &(u64, u128)| {
-            let tally = Tally {
-                count: i64::try_from(*count).unwrap_or(i64::MAX),
-                id_sum: *id_sum,
-            };
-            let id = (tally.count == 1).then(|| EventId::from_u128(tally.id_sum));
-            Discrepancy {
-                bucket: id.map_or(Bucket::Minute(0), Bucket::of),
-                place: Place::Spilled,
-                count: tally.count,
-                id,
-            }
-        };
-        self.missing.iter().map(of).collect()
     }
 }

@@ -1,16 +1,14 @@
 //! The snapshot that is being replayed.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 
 use bytes::Bytes;
 use tidegate_core::EventId;
-use tidegate_core::books::{Bucket, Tally};
 use tidegate_core::env::{Disk, DiskFile, OpenMode};
 
 use super::cursor::ReplayPosition;
 use super::scan::LineReader;
-use super::{REPLAY, SpillError, at, line};
+use super::{REPLAY, SpillError, Tallies, add_one, at, line};
 use crate::api::Payload;
 
 /// How much of the start of a file tells it apart from others.
@@ -98,8 +96,8 @@ impl ReplayReader {
     /// Reads up to so many lines; an empty batch at the end. Lines that cannot be read are given to
     /// `set_aside` before they are passed over.
     ///
-    /// What `set_aside` refuses ends the batch: the lines before it are given out, and the next call
-    /// comes back to it. After an error the next call reads the same lines again.
+    /// A line that `set_aside` refuses ends the batch: the lines before it are given out, and the next
+    /// call comes back to it. After an error the next call reads the same lines again.
     pub(super) fn read(
         &mut self,
         max_lines: usize,
@@ -164,13 +162,12 @@ impl ReplayReader {
 
     /// The sums of the lines that are not replayed yet and can be read; those that cannot are what
     /// is left of the books.
-    pub(super) fn readable(&self) -> Result<BTreeMap<Bucket, Tally>, SpillError> {
-        let mut tallies = BTreeMap::<Bucket, Tally>::new();
+    pub(super) fn readable(&self) -> Result<Tallies, SpillError> {
+        let mut tallies = Tallies::new();
         let mut lines = LineReader::new(self.position.offset, self.position.end);
         while let Some(raw) = at("read", Path::new(REPLAY), lines.next(&*self.file))? {
             if let Some(line) = line::read(raw.bytes, raw.offset) {
-                let tally = tallies.entry(Bucket::of(line.id)).or_default();
-                *tally = tally.plus(Tally::of(line.id));
+                add_one(&mut tallies, line.id);
             }
         }
         Ok(tallies)
@@ -196,4 +193,10 @@ pub(super) fn identity(file: &dyn DiskFile, end: u64) -> std::io::Result<u64> {
     let read = file.read_at(0, &mut start)?;
     let crc = crc32c::crc32c(&start[..read]);
     Ok(u64::from(crc) << 32 | (end & 0xffff_ffff))
+}
+
+/// Whether a position is about this file.
+pub(super) fn fits(file: &dyn DiskFile, position: &ReplayPosition) -> bool {
+    file.len().is_ok_and(|len| position.end <= len)
+        && identity(file, position.end).is_ok_and(|found| found == position.identity)
 }

@@ -1,6 +1,7 @@
 //! Reads a file line by line, in constant memory.
 
 use std::io;
+use std::ops::Range;
 
 use tidegate_core::env::DiskFile;
 
@@ -19,11 +20,15 @@ pub(super) struct LineReader {
     /// How far the file is looked at; what lies behind does not exist for us.
     end: u64,
     is_at_end: bool,
+    /// Lines that were given out or passed over.
+    number: u64,
 }
 
 /// One line as it lies in the file.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct RawLine<'a> {
+    /// Counted from 1 where the reader began.
+    pub(super) number: u64,
     pub(super) offset: u64,
     /// Without its newline.
     pub(super) bytes: &'a [u8],
@@ -41,6 +46,7 @@ impl LineReader {
             base: offset,
             end,
             is_at_end: false,
+            number: 0,
         }
     }
 
@@ -51,6 +57,35 @@ impl LineReader {
 
     /// The next line; a piece of one that is longer than [`MAX_LINE`].
     pub(super) fn next<'a>(&'a mut self, file: &dyn DiskFile) -> io::Result<Option<RawLine<'a>>> {
+        let found = self.advance(file)?;
+        Ok(found.map(|(bytes, is_whole)| self.line(bytes, is_whole)))
+    }
+
+    /// The next line that is not blank.
+    pub(super) fn next_filled<'a>(
+        &'a mut self,
+        file: &dyn DiskFile,
+    ) -> io::Result<Option<RawLine<'a>>> {
+        while let Some((bytes, is_whole)) = self.advance(file)? {
+            if !self.buffer[bytes.clone()].trim_ascii().is_empty() {
+                return Ok(Some(self.line(bytes, is_whole)));
+            }
+        }
+        Ok(None)
+    }
+
+    fn line(&self, bytes: Range<usize>, is_whole: bool) -> RawLine<'_> {
+        RawLine {
+            number: self.number,
+            offset: self.base + bytes.start as u64,
+            bytes: &self.buffer[bytes],
+            next: self.position(),
+            is_whole,
+        }
+    }
+
+    /// Finds the next line in the buffer, and says whether it ends with a newline.
+    fn advance(&mut self, file: &dyn DiskFile) -> io::Result<Option<(Range<usize>, bool)>> {
         let mut searched = self.start;
         let (length, is_whole) = loop {
             let found = self.buffer[searched..]
@@ -69,16 +104,10 @@ impl LineReader {
         if length == 0 && !is_whole {
             return Ok(None);
         }
-        let offset = self.base + self.start as u64;
         let start = self.start;
         self.start += length + usize::from(is_whole);
-        let next = self.base + self.start as u64;
-        Ok(Some(RawLine {
-            offset,
-            bytes: &self.buffer[start..start + length],
-            next,
-            is_whole,
-        }))
+        self.number += 1;
+        Ok(Some((start..start + length, is_whole)))
     }
 
     /// Drops what was given out already, and says how much that was.

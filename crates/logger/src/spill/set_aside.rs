@@ -2,19 +2,18 @@
 
 use std::path::{Path, PathBuf};
 
-use bytes::Bytes;
 use serde_json::json;
 use serde_json::value::RawValue;
 use tidegate_core::env::{Disk, DiskFile, OpenMode};
-use tidegate_core::{Code, EventId};
+use tidegate_core::{Code, iso_time};
 
 use super::{SpillError, at};
+use crate::api::Payload;
 
 /// An event that the API refused for good.
 #[derive(Debug, Clone)]
 pub(crate) struct Rejection {
-    pub(crate) id: EventId,
-    pub(crate) json: Bytes,
+    pub(crate) payload: Payload,
     pub(crate) code: Code,
     pub(crate) message: String,
     pub(crate) status: Option<u16>,
@@ -24,15 +23,12 @@ pub(crate) struct Rejection {
 impl Rejection {
     /// The line that is kept: the event with why and when it was refused.
     pub(super) fn line(&self, now_ms: u64) -> Vec<u8> {
-        let time = i64::try_from(now_ms)
-            .ok()
-            .and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok());
-        let event = std::str::from_utf8(&self.json)
+        let event = std::str::from_utf8(&self.payload.json)
             .ok()
             .and_then(|text| serde_json::from_str::<Box<RawValue>>(text).ok());
         let mut line = json!({
-            "_id": self.id,
-            "rejectedAt": time.map(|time| time.to_string()),
+            "_id": self.payload.id,
+            "rejectedAt": iso_time(now_ms),
             "status": self.status,
             "code": self.code,
             "message": self.message,

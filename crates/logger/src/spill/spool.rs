@@ -10,19 +10,19 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tidegate_core::EventId;
-use tidegate_core::books::{Books, Bucket, LossReason, Tally};
+use tidegate_core::books::Books;
 use tidegate_core::env::{Disk, DiskFile, DiskLock, OpenMode};
 
 pub(crate) use corrupt::post_corrupt_lines;
 
-use super::batch::{AppendPosition, Prepared, SyncHandle, WriteOutcome};
+use super::batch::{AppendPosition, BatchWritten, Prepared, SyncHandle, WriteOutcome};
 use super::books_file::{BooksFile, BooksSnapshot};
 use super::cursor::{Cursor, ReplayPosition};
 use super::replay::{ReplayBatch, ReplayReader, identity};
 use super::set_aside::{Rejection, SetAside};
 use super::{
-    ACTIVE, CORRUPT, CURSOR, LOCK, MAX_SEALED, REJECTED, REPLAY, SpillError, at, holder,
-    sealed_name,
+    ACTIVE, CORRUPT, CURSOR, LOCK, MAX_SEALED, REJECTED, REPLAY, SEALED, SpillError, Tallies, add,
+    add_one, at, holder, numbered,
 };
 
 /// How much the active file may hold.
@@ -31,9 +31,6 @@ pub(crate) struct Caps {
     pub(crate) events: u64,
     pub(crate) bytes: u64,
 }
-
-/// The sums of a file's lines, by bucket.
-type Tallies = BTreeMap<Bucket, Tally>;
 
 /// Buffers that are kept: some wait or are written while the next one is filled.
 const BUFFERS: usize = 7;
@@ -47,19 +44,8 @@ pub(crate) enum AppendResult {
     Refused(io::Error),
 }
 
-/// A batch that is durable.
-#[derive(Debug)]
-pub(crate) struct BatchWritten {
-    /// How many events were taken from the front of what was offered.
-    pub(crate) taken: usize,
-    /// Those of them that were written.
-    pub(crate) ids: Vec<EventId>,
-    /// Which ones did not fit, and why.
-    pub(crate) refused: Vec<(usize, LossReason)>,
-}
-
 /// The state that was found when the directory was opened.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Recovered {
     /// The books, carried on: what is on disk, and what came before.
     pub(crate) books: Books,
@@ -237,10 +223,9 @@ impl Spool {
     pub(crate) fn note(&mut self, prepared: Prepared) -> BatchWritten {
         if let Some(active) = &mut self.active {
             active.len += prepared.bytes.len() as u64;
-            active.lines += prepared.ids.len() as u64;
-            for id in &prepared.ids {
-                let tally = active.tallies.entry(Bucket::of(*id)).or_default();
-                *tally = tally.plus(Tally::of(*id));
+            active.lines += prepared.written.ids.len() as u64;
+            for id in &prepared.written.ids {
+                add_one(&mut active.tallies, *id);
             }
         }
         self.seq = prepared.ends.seq;
@@ -326,17 +311,13 @@ impl Spool {
         if self.buffers.len() < BUFFERS {
             self.buffers.push(prepared.bytes);
         }
-        BatchWritten {
-            taken: prepared.taken,
-            ids: prepared.ids,
-            refused: prepared.refused,
-        }
+        prepared.written
     }
 
     fn create_active(&mut self) -> Result<Active, SpillError> {
         let path = self.dir.join(ACTIVE);
         let file = at("create", &path, self.disk.open(&path, OpenMode::CreateNew))?;
-        at("sync", &self.dir, self.disk.sync_dir(&self.dir))?;
+        self.sync_dir()?;
         Ok(Active {
             path,
             file,
@@ -347,11 +328,19 @@ impl Spool {
         })
     }
 
+    fn remove(&self, path: &Path) -> Result<(), SpillError> {
+        at("remove", path, self.disk.remove(path))
+    }
+
+    fn sync_dir(&self) -> Result<(), SpillError> {
+        at("sync", &self.dir, self.disk.sync_dir(&self.dir))
+    }
+
     /// Gives an active file up: its synced lines will be replayed in their turn.
     fn seal(&mut self, active: Active) -> Result<(), SpillError> {
         if active.len == 0 {
             // Nothing in it was promised, and what should have been goes to a fresh file.
-            return at("remove", &active.path, self.disk.remove(&active.path));
+            return self.remove(&active.path);
         }
         if self.sealed.len() >= MAX_SEALED {
             return Err(SpillError::TooManySealed {
@@ -360,7 +349,7 @@ impl Spool {
             });
         }
         let number = self.sealed.keys().next_back().map_or(1, |last| last + 1);
-        let path = self.dir.join(sealed_name(number));
+        let path = self.dir.join(numbered(SEALED, number));
         at("seal", &path, self.disk.replace(&active.path, &path))?;
         self.sealed.insert(number, (active.len, active.tallies));
         Ok(())
@@ -404,7 +393,7 @@ impl Spool {
         }
         let oldest = self.sealed.first_key_value();
         let end = if let Some((number, end)) = oldest.map(|(number, (end, _))| (*number, *end)) {
-            let from = self.dir.join(sealed_name(number));
+            let from = self.dir.join(numbered(SEALED, number));
             // Under its new name nothing but the books tells how much of the file counts, so they
             // say it before it has that name.
             let file = at("open", &from, self.disk.open(&from, OpenMode::Read))?;
@@ -464,7 +453,7 @@ impl Spool {
     }
 
     /// Once per snapshot in which a line cannot be read: the sums of all lines on disk that can be.
-    /// What the books have beyond them are the lines that cannot.
+    /// The books have the lines that cannot be read beyond them.
     pub(crate) fn readable_beside_corrupt(&mut self) -> Result<Option<Tallies>, SpillError> {
         let Some(replay) = &mut self.replay else {
             return Ok(None);
@@ -475,16 +464,9 @@ impl Spool {
         replay.is_corrupt_posted = true;
         let mut readable = replay.readable()?;
         let active = self.active.iter().map(|active| &active.tallies);
-        for tallies in self
-            .sealed
-            .values()
-            .map(|(_, tallies)| tallies)
-            .chain(active)
-        {
-            for (bucket, tally) in tallies {
-                let sum = readable.entry(*bucket).or_default();
-                *sum = sum.plus(*tally);
-            }
+        let sealed = self.sealed.values().map(|(_, tallies)| tallies);
+        for (bucket, tally) in sealed.chain(active).flatten() {
+            add(&mut readable, *bucket, *tally);
         }
         Ok(Some(readable))
     }
@@ -505,19 +487,19 @@ impl Spool {
         self.remove_replay()?;
         // An active file without lines is only in the way of "nothing is left".
         if let Some(active) = self.active.take_if(|active| active.lines == 0) {
-            at("remove", &active.path, self.disk.remove(&active.path))?;
-            at("sync", &self.dir, self.disk.sync_dir(&self.dir))?;
+            self.remove(&active.path)?;
+            self.sync_dir()?;
         }
         self.write_books(books)
     }
 
     fn remove_replay(&mut self) -> Result<(), SpillError> {
         let (replay, cursor) = (self.dir.join(REPLAY), self.dir.join(CURSOR));
-        at("remove", &replay, self.disk.remove(&replay))?;
-        at("sync", &self.dir, self.disk.sync_dir(&self.dir))?;
+        self.remove(&replay)?;
+        self.sync_dir()?;
         self.replay = None;
         match self.cursor.take() {
-            Some(_) => at("remove", &cursor, self.disk.remove(&cursor)),
+            Some(_) => self.remove(&cursor),
             None => Ok(()),
         }
     }

@@ -10,6 +10,7 @@ use tidegate_core::{Code, EventId};
 use tidegate_sim::{Explored, SimDisk, crash_points, is_long, seeds};
 
 use super::*;
+use crate::api::Payload;
 
 fn dir() -> &'static Path {
     Path::new("/spill")
@@ -105,7 +106,7 @@ impl TestDirectory {
     }
 }
 
-/// What was promised and what arrived, kept outside of the disk.
+/// Promised and arrived events, kept outside of the disk.
 #[derive(Debug, Default, Clone)]
 struct Obligations {
     promised: BTreeSet<EventId>,
@@ -323,7 +324,7 @@ fn l25_a_failed_sync_is_final_for_its_file_and_loses_nothing() {
             .into_iter()
             .map(|entry| entry.name)
             .collect();
-        assert!(names.contains(&sealed_name(1)), "{names:?}");
+        assert!(names.contains(&numbered(SEALED, 1)), "{names:?}");
         disk.crash(&tidegate_sim::Survivors::Nothing);
         let mut directory = TestDirectory::open(&disk).unwrap();
         assert_eq!(directory.drain().unwrap().len(), 103, "seed {seed}");
@@ -490,8 +491,10 @@ fn lines_that_others_wrote_are_counted_once_and_replayed_with_an_id() {
 fn a_rejected_event_is_kept_whole_with_why_it_was_refused() {
     let (disk, mut directory) = spilled(1);
     let rejection = Rejection {
-        id: id(0),
-        json: bytes::Bytes::from_static(b"{\"details\": \"REJECT\"}"),
+        payload: Payload {
+            id: id(0),
+            json: bytes::Bytes::from_static(b"{\"details\": \"REJECT\"}"),
+        },
         code: Code::from_static("event.invalid"),
         message: "no process".to_owned(),
         status: Some(400),

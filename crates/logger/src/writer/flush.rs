@@ -12,7 +12,7 @@ use crate::config::OnFull;
 use crate::spill::{AppendPosition, AppendResult, Prepared, SpillError, SyncHandle, WriteOutcome};
 use crate::spilling::SpillOutcome;
 
-/// Batches that are with the sync thread at a time: some are synced, and the next ones wait, so that
+/// Batches that are with the sync thread at a time. Some are synced, and the next ones wait, so that
 /// the disk never waits for us to wake up.
 const MAX_AHEAD: usize = 6;
 /// Batches after which we are woken, while more wait: being woken for each of them would cost the
@@ -128,7 +128,7 @@ impl SpillWriter {
             return Ok(());
         }
         let prepared = self.prepare(self.spool.append_position(), 0);
-        let taken = prepared.taken;
+        let taken = prepared.written.taken;
         let appended = self
             .spool
             .write_and_sync(prepared, &|| self.engine.books())?;
@@ -168,7 +168,7 @@ impl SpillWriter {
                     is_open = false;
                     break;
                 }
-                skip += prepared.taken;
+                skip += prepared.written.taken;
                 given += 1;
                 self.sync_thread.send(SyncJob::Sync(prepared)).await?;
             }
@@ -179,7 +179,7 @@ impl SpillWriter {
                 given -= 1;
                 match outcome {
                     WriteOutcome::Durable => {
-                        skip -= prepared.taken;
+                        skip -= prepared.written.taken;
                         let written = self.spool.note(prepared);
                         self.finish_batch(AppendResult::Written(written), 0);
                     }
@@ -200,7 +200,7 @@ impl SpillWriter {
         let handle = self.sync_thread.end().await?;
         self.spool.return_sync_handle(handle);
         if let Some((prepared, outcome)) = failed {
-            let taken = prepared.taken;
+            let taken = prepared.written.taken;
             let engine = Arc::clone(&self.engine);
             let appended = self.spool.complete(prepared, outcome, &|| engine.books())?;
             self.finish_batch(appended, taken);
@@ -210,7 +210,7 @@ impl SpillWriter {
 
     /// Makes lines of the events behind the first `skip`, to be written behind `position`.
     fn prepare(&mut self, position: AppendPosition, skip: usize) -> Prepared {
-        if self.engine.config.on_full == OnFull::Block && !self.engine.is_sending() {
+        if self.engine.config.options.on_full == OnFull::Block && !self.engine.is_sending() {
             // They were to wait for room, and nobody can wait any longer.
             self.spool.lift_caps();
         }

@@ -9,12 +9,12 @@ use crate::state::{LoggerState, Queued};
 /// Events that the spill writer has taken out of the spill queue, in their order: each stays here
 /// until the disk has it.
 ///
-/// It has a lock of its own, which is never held while the disk is asked, so that a stop of the logger
+/// It has a lock of its own, which is never held while the disk is asked. So a stop of the logger
 /// finds the events of a disk that never answers.
 #[derive(Default)]
 pub(crate) struct SpillBuffer {
     first: VecDeque<Queued>,
-    /// Those behind the first ones, exchanged as a whole for the spill queue: the lock that
+    /// Those behind the first ones, exchanged as a whole for the spill queue. The lock that
     /// `log` needs is held for a moment only, and nothing is copied.
     later: VecDeque<Queued>,
     /// How many of all these somebody waits for.

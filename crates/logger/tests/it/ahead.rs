@@ -10,7 +10,7 @@ use crate::fixture::{MINUTE, World, event, spilling, texts};
 /// Enough for a dozen batches, so that several are with the disk at a time.
 const EVENTS: u64 = 8_000;
 
-/// A disk that fails once while many batches are on their way; the power is cut when nothing moves
+/// A disk that fails once while many batches are on their way. The power is cut when nothing moves
 /// any more, and the next process sends what is there.
 fn played(seed: u64, operation: Operation, nth: u64, kind: FaultKind) -> World {
     let mut world = World::down(seed);

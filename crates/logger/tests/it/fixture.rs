@@ -269,7 +269,7 @@ impl World {
         });
     }
 
-    /// Spills the events with these numbers into one active file: the first of them meets an API
+    /// Spills the events with these numbers into one active file. The first of them meets an API
     /// that is down and opens the breaker, so that no replay begins. Then ends the process.
     pub(crate) fn leave_behind(&mut self, numbers: std::ops::Range<u64>) {
         self.api.down();
@@ -411,7 +411,7 @@ impl World {
         self.calls.lock().unwrap().clone()
     }
 
-    /// What arrived, in its order, each event once.
+    /// The events that arrived, in their order, each once.
     pub(crate) fn arrived(&self) -> Vec<String> {
         self.api
             .ids()
@@ -477,8 +477,8 @@ impl World {
         recount(&self.disk(), dir()).unwrap()
     }
 
-    /// What must hold after every step of every scenario: the identity, both witnesses, and each
-    /// loss reported and counted once (A01, A02).
+    /// Checks what must hold after every step of every scenario: the identity, both witnesses, and
+    /// each loss reported and counted once (A01, A02).
     #[track_caller]
     pub(crate) fn check(&mut self) {
         self.sim.run_for(Duration::ZERO);

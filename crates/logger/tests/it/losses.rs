@@ -284,7 +284,7 @@ fn a09_an_event_that_is_longer_than_a_line_may_be_is_told_once_and_harms_no_othe
     world.check();
 }
 
-/// What is set aside is told of, also when the logger stops at that very moment.
+/// An event that is set aside is reported, also when the logger stops at that very moment.
 #[test]
 fn a02_a_rejection_during_replay_is_told_however_soon_the_logger_stops() {
     seeds!(50, |seed| {

@@ -2,9 +2,8 @@
 //! number. Most of it runs in simulation; [`real`], [`hanging`] and [`http`] are what only threads, files,
 //! processes and sockets can show.
 //!
-//! What is not here: the crash points of the spill directory (A08), its sealed files (L25) and its
-//! caps at their bounds are exhausted in `src/spill/tests.rs`; everything at once is in
-//! [`simulation`].
+//! The crash points of the spill directory (A08), its sealed files (L25) and its caps at their bounds
+//! are not here but in `src/spill/tests.rs`. Everything at once is in [`simulation`].
 //!
 //! The known weaknesses of the documented design, and the tests that fail on them:
 //!

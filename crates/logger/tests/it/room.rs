@@ -321,7 +321,7 @@ fn l24_a_disk_that_fills_up_is_emptied_by_replay_and_used_again() {
             "{spare}: {:?}",
             world.logger().health()
         );
-        // What was sent has made room.
+        // The sent events have made room.
         world.api.down();
         world.log(200..210);
         world.wait_for_spilled(10);

@@ -67,8 +67,8 @@ fn l50_shutdown_sends_queued_events_while_the_api_works() {
     world.check_report(&report);
 }
 
-/// A10: a call that never returns holds nobody up beyond the shutdown timeout; what it had may have
-/// arrived, and is sent again under its id.
+/// A10: a call that never returns holds nobody up beyond the shutdown timeout. Its events may have
+/// arrived, and are sent again under their ids.
 #[test]
 fn a10_requests_that_hang_at_shutdown_are_given_up_and_their_events_spilled() {
     let mut world = World::scripted(1, |_, call| {
@@ -150,7 +150,7 @@ fn l52_every_event_accepted_before_or_during_shutdown_is_delivered_or_on_disk() 
         drop(task);
         world.run_for(Duration::from_millis(seed % 40));
         let report = world.shut_down();
-        // What is logged after the end is refused and counted, too.
+        // An event that is logged after the end is refused and counted, too.
         world.run_for(SECOND);
         let account = logger.account();
         assert!(account.is_balanced());

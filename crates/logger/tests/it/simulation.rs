@@ -1,4 +1,4 @@
-//! The logger under everything at once: an API that fails in every way, a disk that fails and loses
+//! The logger under everything at once. An API that fails in every way, a disk that fails and loses
 //! power at any operation, restarts, and a clock that jumps.
 //!
 //! A run has several lives of one node on one disk. Safety is checked all the time: the books
@@ -28,7 +28,7 @@ fn dir() -> &'static Path {
 /// A loss as it was reported: of which event, where that is known, and why.
 type ReportedLoss = (Option<EventId>, String);
 
-/// What was promised and what was reported, kept outside of the node.
+/// Promised and reported events, kept outside of the node.
 #[derive(Default, Clone)]
 struct Witness {
     promised: Arc<Mutex<BTreeSet<EventId>>>,
@@ -308,8 +308,8 @@ fn run(seed: u64) -> u64 {
         .filter_map(|(id, reason)| Some(((*id)?, reason)))
     {
         let earlier = named.insert(id, reason);
-        // What was set aside just before a crash may be sent, refused and set aside again; what a
-        // failing disk was given up for may have been kept by it after all, and come up again.
+        // An event that was set aside just before a crash may be sent, refused and set aside again.
+        // A failing disk that was given up may have kept events after all, and they come up again.
         let is_again =
             earlier.is_some_and(|earlier| earlier == "spillover_write_error" || earlier == reason);
         assert!(

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use tidegate_core::env::Disk;
-use tidegate_logger::spill::{ACTIVE, BOOKS, CORRUPT, CURSOR, LOCK, REJECTED, REPLAY};
+use tidegate_logger::spill::{ACTIVE, BOOKS, CORRUPT, CURSOR, LOCK, REJECTED, REPLAY, inspect};
 use tidegate_logger::{LoggerHealth, OnFull};
 use tidegate_sim::{Fault, FaultKind, Operation, Survivors, scaled, seeds};
 use tidegate_testkit::Script;
@@ -147,13 +147,13 @@ fn l22_after_a_restart_the_counters_equal_the_lines_and_bytes_of_the_active_file
             .max_spillover_events(10),
     );
     assert_eq!(world.account().spilled, 7);
-    let files = world.recount().files;
+    let files = inspect(&world.disk(), dir()).unwrap().files;
     let active = files.iter().find(|file| file.name == ACTIVE).unwrap();
     assert_eq!(
         (active.lines, active.bytes),
         (6, world.content(ACTIVE).len() as u64)
     );
-    // What is there counts under the cap.
+    // The lines that are there count under the cap.
     world.log(10..20);
     world.wait(MINUTE, "six are reported", |logger| {
         logger.account().lost.total() == 6
@@ -253,7 +253,7 @@ fn a06_a_disk_that_fails_twice_is_system_and_nothing_is_lost_in_silence() {
         i64::try_from(world.losses.all().len()).unwrap(),
         account.lost.total()
     );
-    // What was promised is there for the next process.
+    // The promised events are there for the next process.
     world.new_process();
     world.api.up();
     world.start(spilling());

@@ -1,4 +1,4 @@
-//! What a process on this machine, a real disk and a Java peer see of the logger.
+//! The logger as a process on this machine, a real disk and a Java peer see it.
 
 #![expect(
     clippy::unwrap_used,

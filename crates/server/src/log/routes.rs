@@ -207,33 +207,33 @@ fn named(topic: String) -> Result<Topic, ApiProblem> {
 impl std::convert::From<LogError> for ApiProblem {
     fn from(error: LogError) -> Self {
         let code = match &error {
-        LogError::UnknownTopic { .. } => ProblemCode::LogUnknownTopic,
-        LogError::UnknownPartition { .. } => ProblemCode::LogUnknownPartition,
-        LogError::RecordTooLarge { .. } | LogError::HeaderTooLong { .. } => {
-            ProblemCode::LogRecordTooLarge
-        }
-        LogError::CommitTooLarge { .. } => ProblemCode::LogCommitTooLarge,
-        LogError::OutOfRange { .. } => ProblemCode::LogOutOfRange,
-        LogError::Damaged { .. } => ProblemCode::LogDamaged,
-        LogError::Full { .. } => ProblemCode::LogFull,
-        LogError::OutcomeUnknown { .. } => ProblemCode::LogOutcomeUnknown,
-        LogError::TopicConfig { .. }
-        | LogError::MetadataTooLong { .. }
-        | LogError::MetadataNotAscii { .. }
-        | LogError::Overloaded { .. }
-        | LogError::Fenced { .. }
-        | LogError::OffsetRegressed { .. }
-        | LogError::Closed
-        | LogError::Unavailable { .. }
-        | LogError::Refused { .. }
-        | LogError::Locked { .. }
-        | LogError::Format { .. }
-        | LogError::Disk { .. }
-        | LogError::Stopped { .. }
-        | LogError::PrecedingCommitFailed { .. }
-        | LogError::Login { .. }
-        | LogError::Remote { .. } => ProblemCode::LogUnavailable,
-    };
+            LogError::UnknownTopic { .. } => ProblemCode::LogUnknownTopic,
+            LogError::UnknownPartition { .. } => ProblemCode::LogUnknownPartition,
+            LogError::RecordTooLarge { .. } | LogError::HeaderTooLong { .. } => {
+                ProblemCode::LogRecordTooLarge
+            }
+            LogError::CommitTooLarge { .. } => ProblemCode::LogCommitTooLarge,
+            LogError::OutOfRange { .. } => ProblemCode::LogOutOfRange,
+            LogError::Damaged { .. } => ProblemCode::LogDamaged,
+            LogError::Full { .. } => ProblemCode::LogFull,
+            LogError::OutcomeUnknown { .. } => ProblemCode::LogOutcomeUnknown,
+            LogError::TopicConfig { .. }
+            | LogError::MetadataTooLong { .. }
+            | LogError::MetadataNotAscii { .. }
+            | LogError::Overloaded { .. }
+            | LogError::Fenced { .. }
+            | LogError::OffsetRegressed { .. }
+            | LogError::Closed
+            | LogError::Unavailable { .. }
+            | LogError::Refused { .. }
+            | LogError::Locked { .. }
+            | LogError::Format { .. }
+            | LogError::Disk { .. }
+            | LogError::Stopped { .. }
+            | LogError::PrecedingCommitFailed { .. }
+            | LogError::Login { .. }
+            | LogError::Remote { .. } => ProblemCode::LogUnavailable,
+        };
         let problem = ApiProblem::new(code, error.to_string()).with("cause", error.code().as_str());
         if let LogError::OutOfRange {
             asked, start, end, ..

@@ -1,9 +1,9 @@
-//! What a stub can be told to do wrong.
+//! The faults that a stub can be told to have.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// What goes wrong with one request.
+/// The fault of one request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fault {
     /// Nothing is stored, and this comes back.
@@ -60,7 +60,7 @@ impl Fault {
     }
 }
 
-/// What a stub saw of a request.
+/// A request as a stub saw it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
     /// Which request it was, counted from 1.
@@ -84,7 +84,7 @@ impl Request {
 
 type Decide = dyn Fn(&Request) -> Option<Fault> + Send + Sync;
 
-/// What is to go wrong: first what stands in line, then what the rule says.
+/// The faults to come: first those in line, then those of the rule.
 #[derive(Default)]
 pub(super) struct Faults {
     pub(super) line: VecDeque<Fault>,

@@ -49,7 +49,7 @@ impl Running {
             };
             let router = Router::new()
                 .fallback(handle)
-                // The limit of the API is checked once the whole body is here: a connection that
+                // The limit of the API is checked once the whole body is here. A connection that
                 // is closed in the middle of a body loses the answer.
                 .layer(DefaultBodyLimit::disable())
                 .with_state(shared)
@@ -159,7 +159,7 @@ async fn handle(
     response
 }
 
-/// What is refused whatever its body holds.
+/// The answer to a request that is refused whatever its body holds.
 fn guard(shared: &Shared, method: &Method, request: &Request) -> Option<Reply> {
     let token = shared.token.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(token) = &*token

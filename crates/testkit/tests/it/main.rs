@@ -1,4 +1,4 @@
-//! What the HTTP client promises, told against a stub; and what the stubs themselves promise.
+//! The promises of the HTTP client, tested against a stub, and those of the stubs themselves.
 
 #![expect(clippy::unwrap_used, reason = "what fails in a helper fails its test")]
 

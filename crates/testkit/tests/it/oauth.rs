@@ -24,7 +24,7 @@ struct Login {
     answers: watch::Sender<bool>,
     given: u32,
     forms: Vec<String>,
-    /// What the answer says of the life of a token.
+    /// The life of a token by its answer.
     life: Option<&'static str>,
     /// A status and a body, in place of a token.
     broken: Option<(u16, &'static str)>,
@@ -119,7 +119,7 @@ async fn send(api: &HttpApi) -> String {
     words(&api.send(&events(1)).await).remove(0)
 }
 
-/// Sends from many tasks at once, and lets the login answer when all of them have begun: each has a
+/// Sends from many tasks at once, and lets the login answer when all of them have begun. Each has a
 /// request for a token on its way by then, or waits for that of another.
 async fn send_together(world: &World) -> Vec<String> {
     const SENDERS: usize = 8;

@@ -1,4 +1,4 @@
-//! What is sent, and what the answers mean.
+//! The requests that are sent, and the meaning of their answers.
 
 use std::net::{Ipv4Addr, SocketAddr};
 

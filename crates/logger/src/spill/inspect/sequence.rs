@@ -2,8 +2,8 @@
 
 use tidegate_core::EventId;
 
+use super::SpillFinding;
 use super::walk::WalkedLine;
-use super::{FindingLevel, SpillFinding};
 
 /// The numbers of the lines of one file.
 #[derive(Default)]
@@ -11,7 +11,9 @@ pub(super) struct Chain {
     steps: Vec<Step>,
 }
 
-/// A stretch of a file: what matters of its lines for the sequence.
+/// A stretch of a file: what matters of its lines for the sequence. One without lines is a line that
+/// cannot be read, which may be one that the numbers miss.
+#[derive(Default)]
 struct Step {
     line: u64,
     seq: u64,
@@ -19,24 +21,14 @@ struct Step {
     ids: u128,
     /// The running sum that is written here.
     sum: Option<u128>,
-    /// Lines before it that cannot be read: each may be one that the numbers miss.
-    unreadable: u64,
     /// How many numbered lines it stands for.
     count: u64,
 }
 
 impl Chain {
-    pub(super) fn add(&mut self, raw: &WalkedLine<'_>) {
-        let Some(line) = &raw.line else {
-            self.steps.push(Step {
-                line: raw.number,
-                seq: 0,
-                ids: 0,
-                sum: None,
-                unreadable: 1,
-                count: 0,
-            });
-            return;
+    pub(super) fn add(&mut self, walked: &WalkedLine<'_>) {
+        let Some(line) = &walked.line else {
+            return self.steps.push(Step::default());
         };
         let Some(seq) = line.seq else {
             return;
@@ -54,11 +46,10 @@ impl Chain {
             return;
         }
         self.steps.push(Step {
-            line: raw.number,
+            line: walked.raw.number,
             seq,
             ids: line.id.as_u128(),
             sum: line.sum,
-            unreadable: 0,
             count: 1,
         });
     }
@@ -86,23 +77,22 @@ impl Sequence {
     pub(super) fn follow(&mut self, file: &str, chain: &Chain, findings: &mut Vec<SpillFinding>) {
         for step in &chain.steps {
             if step.count == 0 {
-                self.unreadable += step.unreadable;
+                self.unreadable += 1;
                 self.is_blurred = true;
                 continue;
             }
             let first = (step.seq + 1).saturating_sub(step.count);
-            let problem = |code, message: String| SpillFinding {
-                level: FindingLevel::Problem,
-                code,
-                file: file.to_owned(),
-                line: Some(step.line),
-                message,
-            };
             match self.last {
-                Some(last) if first <= last => findings.push(problem(
-                    "sequence.repeated",
-                    format!("line number {first} follows number {last}"),
-                )),
+                Some(last) if first <= last => {
+                    let message = format!("line number {first} follows number {last}");
+                    let line = Some(step.line);
+                    findings.push(SpillFinding::problem(
+                        "sequence.repeated",
+                        file,
+                        line,
+                        message,
+                    ));
+                }
                 Some(last) => {
                     let missing = (first - last - 1).saturating_sub(self.unreadable);
                     if missing > 0 {
@@ -142,14 +132,12 @@ impl Sequence {
                 Some(missing(gap, Some(EventId::from_u128(rest))))
             }
             (Some(gap), _) => Some(missing(gap, None)),
-            (None, Some(rest)) if rest != 0 && !is_blurred => Some(SpillFinding {
-                level: FindingLevel::Problem,
-                code: "sequence.sum",
-                file: file.to_owned(),
-                line: Some(step.line),
-                message: "the ids up to here do not match the written sum: a line was replaced"
-                    .to_owned(),
-            }),
+            (None, Some(rest)) if rest != 0 && !is_blurred => {
+                let message =
+                    "the ids up to here do not match the written sum: a line was replaced";
+                let line = Some(step.line);
+                Some(SpillFinding::problem("sequence.sum", file, line, message))
+            }
             (None, _) => None,
         }
     }
@@ -166,16 +154,10 @@ pub(super) fn named(id: EventId) -> String {
 }
 
 fn missing((count, file, line): (u64, String, u64), id: Option<EventId>) -> SpillFinding {
-    let what = match (count, id) {
+    let message = match (count, id) {
         (1, Some(id)) => named(id),
         (1, None) => ONE_MISSING.to_owned(),
         (count, _) => format!("{count} lines are missing before this one"),
     };
-    SpillFinding {
-        level: FindingLevel::Problem,
-        code: GAP,
-        file,
-        line: Some(line),
-        message: what,
-    }
+    SpillFinding::problem(GAP, &file, Some(line), message)
 }

@@ -7,11 +7,11 @@ use tidegate_core::env::{Disk, DiskFile, OpenMode};
 
 use super::Role;
 use crate::spill::books_file::BooksFile;
-use crate::spill::cursor::{Cursor, ReplayPosition};
+use crate::spill::cursor::Cursor;
 use crate::spill::line::{self, SpillLine};
-use crate::spill::replay::identity;
-use crate::spill::scan::LineReader;
-use crate::spill::{ACTIVE, SpillError, at, sealed_number};
+use crate::spill::replay::fits;
+use crate::spill::scan::{LineReader, RawLine};
+use crate::spill::{ACTIVE, SEALED, SpillError, at, names, number_of};
 
 /// A file, or a line of one.
 pub(in crate::spill) struct WalkItem<'a> {
@@ -24,12 +24,8 @@ pub(in crate::spill) struct WalkItem<'a> {
 
 /// A line as it was met.
 pub(in crate::spill) struct WalkedLine<'a> {
-    /// Counted from 1.
-    pub(in crate::spill) number: u64,
-    pub(in crate::spill) offset: u64,
-    pub(in crate::spill) raw: &'a [u8],
+    pub(in crate::spill) raw: RawLine<'a>,
     pub(in crate::spill) line: Option<SpillLine<'a>>,
-    pub(in crate::spill) is_whole: bool,
     pub(in crate::spill) is_replayed: bool,
 }
 
@@ -40,17 +36,13 @@ pub(in crate::spill) fn walk(
     dir: &Path,
     look: &mut dyn FnMut(WalkItem<'_>),
 ) -> Result<(), SpillError> {
-    let names = || -> Result<Vec<String>, SpillError> {
-        let listed = at("list", dir, disk.list(dir))?;
-        Ok(listed.into_iter().map(|entry| entry.name).collect())
-    };
     // A directory that cannot be listed is no empty one.
-    names()?;
+    names(disk, dir)?;
     read(disk, dir, ACTIVE, Role::Active, look)?;
     for role in [Role::Sealed, Role::Replay, Role::Corrupt, Role::Rejected] {
-        let mut of_role = names()?;
+        let mut of_role = names(disk, dir)?;
         of_role.retain(|name| Role::of(name) == Some(role));
-        of_role.sort_by_key(|name| (sealed_number(name), name.clone()));
+        of_role.sort_by_key(|name| (number_of(name, SEALED), name.clone()));
         for name in of_role {
             read(disk, dir, &name, role, look)?;
         }
@@ -80,19 +72,11 @@ fn read(
         line: None,
     });
     let mut lines = LineReader::new(0, end);
-    let mut number = 0;
-    while let Some(raw) = at("read", &path, lines.next(&*file))? {
-        number += 1;
-        if raw.bytes.trim_ascii().is_empty() {
-            continue;
-        }
+    while let Some(raw) = at("read", &path, lines.next_filled(&*file))? {
         let line = WalkedLine {
-            number,
-            offset: raw.offset,
-            raw: raw.bytes,
             line: line::read(raw.bytes, raw.offset),
-            is_whole: raw.is_whole,
             is_replayed: raw.offset < replayed,
+            raw,
         };
         look(WalkItem {
             file: name,
@@ -115,10 +99,10 @@ fn bounds(
 ) -> (u64, u64) {
     let written = BooksFile::peek(disk, dir);
     if role == Role::Sealed {
-        let number = sealed_number(name);
-        let sealed = written.map(|written| written.sealed).unwrap_or_default();
-        let known = sealed.iter().find(|(known, _)| Some(*known) == number);
-        return (0, known.map_or(bytes, |(_, len)| (*len).min(bytes)));
+        let number = number_of(name, SEALED);
+        let known = written.zip(number);
+        let known = known.and_then(|(written, number)| written.sealed_len(number));
+        return (0, known.map_or(bytes, |len| len.min(bytes)));
     }
     if role != Role::Replay {
         return (0, bytes);
@@ -133,10 +117,4 @@ fn bounds(
         Some(position) => (position.offset, position.end),
         None => (0, bytes),
     }
-}
-
-/// Whether a position is about this file.
-pub(super) fn fits(file: &dyn DiskFile, position: &ReplayPosition) -> bool {
-    file.len().is_ok_and(|len| position.end <= len)
-        && identity(file, position.end).is_ok_and(|found| found == position.identity)
 }

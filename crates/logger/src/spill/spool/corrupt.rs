@@ -1,23 +1,20 @@
 //! Posts unreadable lines in the books.
 
-use std::collections::BTreeMap;
-
 use tidegate_core::books::{Books, Bucket, Place, Tally};
 
-use super::Tallies;
+use crate::spill::{Tallies, add};
 
 /// Moves what the books have beyond `readable` from spilled to dead-lettered, and says how many
-/// events that is: the lines that cannot be read, whose ids only the sums still know.
-pub(crate) fn post_corrupt_lines(books: &mut Books, readable: &BTreeMap<Bucket, Tally>) -> i64 {
+/// events that is. They are the lines that cannot be read, whose ids only the sums still know.
+pub(crate) fn post_corrupt_lines(books: &mut Books, readable: &Tallies) -> i64 {
     let spilled = books.tallies(&Place::Spilled);
     let mut corrupt = Tallies::new();
     for (bucket, tally) in &spilled {
-        let sum = corrupt.entry(kept_in(&spilled, *bucket)).or_default();
-        *sum = sum.plus(*tally);
+        add(&mut corrupt, kept_in(&spilled, *bucket), *tally);
     }
     for (bucket, tally) in readable {
-        let sum = corrupt.entry(kept_in(&spilled, *bucket)).or_default();
-        *sum = sum.minus(*tally);
+        let negative = Tally::default().minus(*tally);
+        add(&mut corrupt, kept_in(&spilled, *bucket), negative);
     }
     let mut count = 0;
     for (bucket, tally) in corrupt.into_iter().filter(|(_, tally)| tally.count > 0) {
@@ -28,7 +25,7 @@ pub(crate) fn post_corrupt_lines(books: &mut Books, readable: &BTreeMap<Bucket, 
     count
 }
 
-/// The coarsest bucket in which the books keep what is of this one: old minutes are folded into
+/// The coarsest bucket in which the books keep what is of this one. Old minutes are folded into
 /// hours and days, and what is moved later is not yet.
 fn kept_in(kept: &Tallies, bucket: Bucket) -> Bucket {
     let (hour, day) = match bucket {
@@ -62,7 +59,7 @@ mod tests {
             (Bucket::Day(5), Bucket::Hour(5 * 24 + 1)),
         ];
         let mut books = Books::default();
-        let mut readable = BTreeMap::new();
+        let mut readable = Tallies::new();
         for (number, (folded, bucket)) in (1u128..).zip(cases) {
             for id in [number, 100 * number] {
                 books.move_tally(folded, None, Some(Place::Spilled), one(id));

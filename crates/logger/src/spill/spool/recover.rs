@@ -5,17 +5,17 @@ use std::io;
 use std::path::Path;
 
 use tidegate_core::EventId;
-use tidegate_core::books::{Books, Bucket, Place, Tally};
+use tidegate_core::books::{Books, Place};
 use tidegate_core::env::{DiskFile, OpenMode};
 
 use super::super::books_file::BooksSnapshot;
 use super::super::replay::ReplayReader;
 use super::super::scan::LineReader;
 use super::super::{
-    ACTIVE, CURSOR, REPLAY, SpillError, at, leftover_name, leftover_number, line, rewrite,
-    sealed_name, sealed_number,
+    ACTIVE, CURSOR, LEFTOVER, REPLAY, SEALED, SpillError, Tallies, add, add_one, at, line, names,
+    number_of, numbered, rewrite,
 };
-use super::{Active, Recovered, Spool, Tallies};
+use super::{Active, Recovered, Spool};
 
 impl Spool {
     pub(super) fn recover(
@@ -23,12 +23,9 @@ impl Spool {
         written: Option<BooksSnapshot>,
     ) -> Result<Recovered, SpillError> {
         let is_known = written.is_some();
-        let mut books = written
-            .as_ref()
-            .map(BooksSnapshot::books)
-            .unwrap_or_default();
-        let unverifiable = books.forget(&Place::InFlight) + books.forget(&Place::Retrying);
         let written = written.unwrap_or_default();
+        let mut books = written.books();
+        let unverifiable = books.forget(&Place::InFlight) + books.forget(&Place::Retrying);
         let mut found = Found {
             written: &written,
             is_known,
@@ -37,28 +34,18 @@ impl Spool {
             seq: 0,
             sum: 0,
         };
-        let names: Vec<String> = at("list", &self.dir, self.disk.list(&self.dir))?
-            .into_iter()
-            .map(|e| e.name)
-            .collect();
+        let names = names(&*self.disk, &self.dir)?;
+        let has = |name: &str| names.iter().any(|found| found == name);
         self.set_leftovers_aside(&names)?;
         let mut backlog = 0;
-        if names.iter().any(|name| name == REPLAY) {
+        if has(REPLAY) {
             backlog += self.recover_replay(&written, &mut books, &mut found)?;
-        } else if names.iter().any(|name| name == CURSOR) {
-            at(
-                "remove",
-                &self.dir.join(CURSOR),
-                self.disk.remove(&self.dir.join(CURSOR)),
-            )?;
+        } else if has(CURSOR) {
+            self.remove(&self.dir.join(CURSOR))?;
         }
-        for number in names.iter().filter_map(|name| sealed_number(name)) {
-            let path = self.dir.join(sealed_name(number));
-            let good = written
-                .sealed
-                .iter()
-                .find(|(known, _)| *known == number)
-                .map(|(_, len)| *len);
+        for number in names.iter().filter_map(|name| number_of(name, SEALED)) {
+            let path = self.dir.join(numbered(SEALED, number));
+            let good = written.sealed_len(number);
             if good.is_none() {
                 // It was sealed by a process that ended before its books said how much of it is
                 // synced. All of it is counted, so all of it has to be made to last.
@@ -73,13 +60,13 @@ impl Spool {
             backlog += counted.lines;
             self.sealed.insert(number, (end, counted.waiting()));
         }
-        if names.iter().any(|name| name == ACTIVE) {
+        if has(ACTIVE) {
             let (active, is_whole) = self.recover_active(&mut found)?;
             backlog += active.lines;
             if active.len == 0 {
                 // Made, and nothing was written to it before the crash.
-                at("remove", &active.path, self.disk.remove(&active.path))?;
-                at("sync", &self.dir, self.disk.sync_dir(&self.dir))?;
+                self.remove(&active.path)?;
+                self.sync_dir()?;
             } else if is_whole {
                 self.active = Some(active);
             } else {
@@ -100,10 +87,13 @@ impl Spool {
         })
     }
 
-    /// What a Java client was writing when it ended holds copies of lines that are in its replay
-    /// file. It is kept, under a name that nobody writes to.
+    /// The unfinished file of a Java client holds copies of lines that are in its replay file. It is
+    /// kept, under a name that nobody writes to.
     fn set_leftovers_aside(&self, names: &[String]) -> Result<(), SpillError> {
-        let taken = names.iter().filter_map(|name| leftover_number(name)).max();
+        let taken = names
+            .iter()
+            .filter_map(|name| number_of(name, LEFTOVER))
+            .max();
         let is_leftover =
             |name: &&String| name.starts_with("eventlog-spillover") && name.ends_with(".tmp");
         for (name, number) in names
@@ -111,7 +101,7 @@ impl Spool {
             .filter(is_leftover)
             .zip(taken.unwrap_or(0) + 1..)
         {
-            let to = self.dir.join(leftover_name(number));
+            let to = self.dir.join(numbered(LEFTOVER, number));
             at(
                 "set aside",
                 &to,
@@ -210,8 +200,8 @@ impl Spool {
         Ok((active, is_whole))
     }
 
-    /// A tail without a newline gets one if it is a line, and is set aside and cut if it is not:
-    /// else the next line would be glued to it, and both would be lost.
+    /// A tail without a newline gets one if it is a line, and is set aside and cut if it is not.
+    /// Else the next line would be glued to it, and both would be lost.
     fn repair_tail(&mut self, path: &Path, file: &mut dyn DiskFile) -> Result<(), SpillError> {
         let len = at("measure", path, file.len())?;
         let mut lines = LineReader::new(0, len);
@@ -238,6 +228,7 @@ impl Spool {
 }
 
 /// The content of a file.
+#[derive(Default)]
 struct Counted {
     lines: u64,
     tallies: Tallies,
@@ -249,8 +240,7 @@ impl Counted {
     /// All that waits in the file.
     fn waiting(mut self) -> Tallies {
         for (bucket, tally) in self.unreadable {
-            let sum = self.tallies.entry(bucket).or_default();
-            *sum = sum.plus(tally);
+            add(&mut self.tallies, bucket, tally);
         }
         self.tallies
     }
@@ -276,16 +266,9 @@ impl Found<'_> {
         end: u64,
         covered: u64,
     ) -> io::Result<Counted> {
-        let mut counted = Counted {
-            lines: 0,
-            tallies: Tallies::new(),
-            unreadable: Tallies::new(),
-        };
+        let mut counted = Counted::default();
         let mut lines = LineReader::new(from, end);
-        while let Some(raw) = lines.next(file)? {
-            if raw.bytes.trim_ascii().is_empty() {
-                continue;
-            }
+        while let Some(raw) = lines.next_filled(file)? {
             counted.lines += 1;
             let is_beyond_books = !self.is_known || raw.offset >= covered;
             let Some(line) = line::read(raw.bytes, raw.offset) else {
@@ -293,13 +276,13 @@ impl Found<'_> {
                 if is_beyond_books {
                     let id = EventId::of_bytes(raw.offset, raw.bytes);
                     self.add_new(id);
-                    add(&mut counted.unreadable, id);
+                    add_one(&mut counted.unreadable, id);
                 } else if let Some(id) = line::hint(raw.bytes) {
-                    add(&mut counted.unreadable, id);
+                    add_one(&mut counted.unreadable, id);
                 }
                 continue;
             };
-            add(&mut counted.tallies, line.id);
+            add_one(&mut counted.tallies, line.id);
             let is_new = match line.seq {
                 Some(seq) => seq > self.written.seq,
                 None => is_beyond_books,
@@ -316,12 +299,7 @@ impl Found<'_> {
     }
 
     fn add_new(&mut self, id: EventId) {
-        add(&mut self.new, id);
+        add_one(&mut self.new, id);
         self.new_lines += 1;
     }
-}
-
-fn add(tallies: &mut Tallies, id: EventId) {
-    let tally = tallies.entry(Bucket::of(id)).or_default();
-    *tally = tally.plus(Tally::of(id));
 }

@@ -112,8 +112,10 @@ fn a08_nothing_promised_is_lost_by_a_kill_and_a_power_cut_in_the_next_life() {
 
 fn rejection(number: u64) -> Rejection {
     Rejection {
-        id: id(number),
-        json: format!("{{\"details\":\"event {number}\"}}").into(),
+        payload: Payload {
+            id: id(number),
+            json: format!("{{\"details\":\"event {number}\"}}").into(),
+        },
         code: Code::from_static("event.invalid"),
         message: "no process".to_owned(),
         status: Some(400),
