@@ -96,15 +96,15 @@ pub(crate) fn check(workspace: &Workspace) -> Result<Report> {
         names::check,
         paths::check,
         changelog::check,
+        sentences::check,
     ] {
         report.findings.extend(rule(&tree));
     }
     let sources = product::sources(&tree);
     report.product_lines = product::count(&sources);
-    report.notes.extend(copies::check(&sources));
+    report.findings.extend(copies::check(&sources));
     report.findings.extend(type_names::check(&sources));
     report.findings.sort();
     report.notes.extend(names::long_files(&tree));
-    report.notes.extend(sentences::check(&tree));
     Ok(report)
 }

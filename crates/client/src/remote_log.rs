@@ -238,7 +238,8 @@ impl Log for RemoteLog {
     }
 }
 
-/// Records as they are sent. What no log can hold is refused here, for it would be left out on the way.
+/// Records as they are sent. Headers that no log can hold are refused here: they would be left out on
+/// the way.
 fn new_records(records: &[Append]) -> Result<NewRecords, LogError> {
     for append in records {
         if let Err(why) = append.record.headers.check() {

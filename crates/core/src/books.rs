@@ -1,10 +1,10 @@
 //! The books: double entry for events.
 //!
-//! Every event that a component accepts is in exactly one [`Place`]. Every move between places is
-//! a [`Posting`] of how many events moved and the sum of their ids; postings are kept per
-//! [`Bucket`], so that they stay meaningful after what they describe is gone. [`Books`] is the sum
-//! of postings, [`Account`] what of it users see, and [`difference`] what an audit finds between
-//! the books and a recount of the files, topics and tables themselves.
+//! Every event that a component accepts is in exactly one [`Place`]. Every move between places is a
+//! [`Posting`] of how many events moved and the sum of their ids. Postings are kept per [`Bucket`], so
+//! that they stay meaningful after what they describe is gone. [`Books`] is the sum of postings, and
+//! [`Account`] is the part of it that users see. [`difference`] is what an audit finds between the
+//! books and a recount of the files, topics and tables themselves.
 //!
 //! **Invariant:** for each bucket, and so in all, `accepted` equals the sum of all places, both in
 //! number and in the sum of ids. Because the ids are summed, one missing event can be named: the

@@ -94,8 +94,8 @@ pub struct Permit {
 pub struct Breaker {
     rule: Rule,
     state: BreakerState,
-    /// Counts changes of state, so that a result which comes late, from a call that began in
-    /// another state, is told apart and counts for nothing.
+    /// Counts changes of state. So a late result, from a call that began in another state, is told
+    /// apart and counts for nothing.
     generation: u64,
     window: Window,
     /// When the state began.
@@ -193,9 +193,8 @@ impl Breaker {
         }
     }
 
-    /// Does what is due at `now`: an open breaker becomes half-open; a half-open one whose probes
-    /// are all out and do not answer opens again, because a call that hangs must not keep it
-    /// waiting for ever.
+    /// Does what is due at `now`. An open breaker becomes half-open. A half-open one opens again if its
+    /// probes are all out and do not answer: a call that hangs must not keep it waiting for ever.
     pub fn tick(&mut self, now: Duration) -> Option<BreakerChange> {
         if self.wakes_at().is_none_or(|at| now < at) {
             return None;

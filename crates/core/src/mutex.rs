@@ -2,8 +2,8 @@
 
 use std::sync::{MutexGuard, PoisonError};
 
-/// A mutex without poisoning. What a panic left behind it stays readable: for values that every caller
-/// leaves whole between two statements.
+/// A mutex without poisoning: its value stays readable after a panic. It is for values that every
+/// caller leaves whole between two statements.
 ///
 /// ```
 /// use tidegate_core::Mutex;

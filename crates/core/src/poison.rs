@@ -43,7 +43,7 @@ impl PoisonWindow {
         }
     }
 
-    /// What stages use: more than five failures within a minute.
+    /// The window that stages use: more than five failures within a minute.
     #[must_use]
     pub fn stage() -> Self {
         Self::new(5, Duration::from_secs(60))

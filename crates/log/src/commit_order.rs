@@ -1,11 +1,11 @@
-//! The order of the commits of a partition: what follows one that was not done is not done either.
+//! The order of the commits of a partition: a commit behind one that was not done is not done either.
 //!
 //! Commits are called one behind the other without waiting. Each says what became of the records since
-//! the one before it, so if that one fails, the next would take the group past records that nobody
-//! booked.
+//! the one before it. If that one fails, the next would take the group past records that nobody booked.
 //!
-//! **Invariant:** from the failure of a commit until its caller has seen the error, no commit of the partition
-//! is done, neither one that was called before the failure nor one that is called after it.
+//! **Invariant:** from the failure of a commit until its caller has seen the error, no commit of the
+//! partition is done. This holds for commits that were called before the failure and for those called
+//! after it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -2,9 +2,9 @@
 //!
 //! A rule is an async function named as a sentence. It is given a [`Scene`] over a [`Stage`], which is
 //! an implementation with what a test needs around it. [`log_conformance!`](crate::log_conformance)
-//! makes one test of each rule and a list of their names from one and the same list, so that no
-//! implementation can leave one out. An implementation's further promises are a value,
-//! [`Promises`], never a test that is skipped.
+//! makes one test of each rule and a list of their names, both from one list. So no implementation can
+//! leave a rule out. The further promises of an implementation are a value, [`Promises`], never a test
+//! that is skipped.
 
 pub mod appends;
 pub mod books;

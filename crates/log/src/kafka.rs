@@ -12,8 +12,8 @@
 //! | `books` | the books in the metadata of committed offsets |
 //! | `recount` | the second witness: the topic itself |
 //!
-//! **Invariant:** nothing that blocks runs on an async thread, and every wait has a deadline. What a
-//! client does not answer in time costs a thread (`workers`) and never the caller.
+//! **Invariant:** nothing that blocks runs on an async thread, and every wait has a deadline. A client
+//! that does not answer in time costs a thread (`workers`) and never the caller.
 //!
 //! **Exactly once** holds on brokers from 2.5 on; older ones are refused. A broker that forgets what
 //! it acknowledged is beyond what a client can mend.
@@ -153,8 +153,8 @@ impl fmt::Debug for KafkaConfig {
 
 /// A log on Apache Kafka. Clones are the same log.
 ///
-/// Appends are idempotent within the log's own tries; a commit with records is one transaction. What
-/// the broker keeps is what the port promises: replication is the topic's business.
+/// Appends are idempotent within the log's own tries; a commit with records is one transaction. The
+/// port promises what the broker keeps: replication is the topic's business.
 #[derive(Clone)]
 pub struct KafkaLog {
     inner: Arc<KafkaInner>,

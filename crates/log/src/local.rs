@@ -1,11 +1,12 @@
 //! A log within this process: groups and sessions in memory, over a [`RecordStorage`].
 //!
-//! The embedded log and the model of the simulation differ only in their [`RecordStorage`]. Who owns what
-//! is decided by a value (`group`, `assignor`), what may be committed by another (`commit`); the rest
-//! looks, waits and wakes.
+//! The embedded log and the model of the simulation differ only in their [`RecordStorage`]. A value
+//! (`group`, `assignor`) decides who owns what, and another (`commit`) decides what may be committed.
+//! The rest looks, waits and wakes.
 //!
-//! **What a crash leaves:** records, offsets and registered groups belong to the storage. Members, fences
-//! and pauses end with the process, and so does everybody who could use an old one.
+//! **After a crash:** records, offsets and registered groups are left, because they belong to the
+//! storage. Members, fences and pauses end with the process, and so does everybody who could use an old
+//! one.
 
 mod assignor;
 mod commit;

@@ -6,7 +6,7 @@
 //!   returned or, within one call, in the order of the call. Offsets may have holes that hold no
 //!   record (commits take offsets on Kafka, compaction removes records); readers go by what they
 //!   are given, never by counting.
-//! - **Durable on return.** What an append or a commit reported as done survives a power cut of this
+//! - **Durable on return.** An append or a commit that was reported as done survives a power cut of this
 //!   machine (embedded) or whatever the broker's replication survives (Kafka).
 //! - **Visible when committed.** Readers see a record when its append or commit is done, never
 //!   before, and never if it was aborted. On Kafka another program may have a transaction open in
@@ -72,15 +72,16 @@ pub trait Log: Send + Sync + fmt::Debug {
     /// Adds records, each to the end of its partition. Returns where each lies, in the order of
     /// the call, when all are durable and can be read.
     ///
-    /// All or none is promised only by [`Session::commit`]: after an error, or if canceled, any of
-    /// the records may be there. Within one call that succeeds each record is there once, however
-    /// often the log had to try (an answer that was lost is not an append that is repeated).
-    /// Calling again after an error may add records twice, with the event ids they carry.
+    /// All or none is promised only by [`Session::commit`]: after an error, or if canceled, any of the
+    /// records may be there. Within one call that succeeds each record is there once, however often the
+    /// log had to try: an answer that was lost is not an append that is repeated. Calling again after
+    /// an error may add records twice, with the event ids they carry.
     ///
     /// # Errors
     /// [`LogError::UnknownTopic`], [`LogError::UnknownPartition`], [`LogError::RecordTooLarge`],
-    /// [`LogError::HeaderTooLong`], [`LogError::CommitTooLarge`], [`LogError::Full`], [`LogError::Overloaded`] (too much waits for the
-    /// disk) and [`LogError::Disk`] (the disk has no room): none was added.
+    /// [`LogError::HeaderTooLong`], [`LogError::CommitTooLarge`], [`LogError::Full`],
+    /// [`LogError::Overloaded`] (too much waits for the disk) and [`LogError::Disk`] (the disk has no
+    /// room): none was added.
     fn append(&self, records: Vec<Append>) -> LogFuture<'_, Vec<RecordPosition>>;
 
     /// Reads records of one partition outside of any group: only what is committed, in order, and
@@ -185,21 +186,23 @@ pub trait Session: Send + Sync + fmt::Debug {
     /// [`LogError::OutcomeUnknown`] the same. A commit without records and offsets does nothing.
     ///
     /// Commits may be called one behind the other without waiting. Those of one partition are done in
-    /// the order in which they are first polled, and none past a gap: when one fails, or its outcome is unknown,
-    /// those that are called before its error was returned are refused ([`LogError::PrecedingCommitFailed`]),
-    /// whether they were called before it failed or after. So each may bring just the postings since the
-    /// one before it. After the error, the caller continues from what is [committed](Log::committed).
+    /// the order in which they are first polled, and none past a gap. When one fails, or its outcome is
+    /// unknown, those that are called before its error was returned are refused
+    /// ([`LogError::PrecedingCommitFailed`]). It does not matter whether they were called before it
+    /// failed or after. So each may bring just the postings since the one before it. After the error,
+    /// the caller continues from what is [committed](Log::committed).
     ///
-    /// The error of a dropped call is not returned. If the call was not done, the next commit of each of its
-    /// partitions is refused ([`LogError::PrecedingCommitFailed`]) and so reports it, whatever was asked or sought
-    /// meanwhile; the one after that goes on from what is committed. A new assignment begins without
-    /// any of this.
+    /// The error of a dropped call is not returned. If the call was not done, the next commit of each
+    /// of its partitions is refused ([`LogError::PrecedingCommitFailed`]). So that commit reports it,
+    /// whatever was asked or sought meanwhile. The one after that goes on from what is committed. A new
+    /// assignment begins without any of this.
     ///
     /// # Errors
     /// Nothing was changed by [`LogError::Fenced`] (not the owner under that fence),
-    /// [`LogError::OffsetRegressed`], [`LogError::PrecedingCommitFailed`], [`LogError::MetadataTooLong`], [`LogError::MetadataNotAscii`],
-    /// [`LogError::RecordTooLarge`], [`LogError::HeaderTooLong`], [`LogError::CommitTooLarge`],
-    /// [`LogError::UnknownTopic`], [`LogError::UnknownPartition`], [`LogError::OutOfRange`] (behind the end). A full log takes
+    /// [`LogError::OffsetRegressed`], [`LogError::PrecedingCommitFailed`],
+    /// [`LogError::MetadataTooLong`], [`LogError::MetadataNotAscii`], [`LogError::RecordTooLarge`],
+    /// [`LogError::HeaderTooLong`], [`LogError::CommitTooLarge`], [`LogError::UnknownTopic`],
+    /// [`LogError::UnknownPartition`], [`LogError::OutOfRange`] (behind the end). A full log takes
     /// commits that bring offsets from its reserve, so that it can be drained.
     fn commit(&self, commit: Commit) -> LogFuture<'_, Vec<RecordPosition>>;
 

@@ -134,9 +134,9 @@ impl StoredRecord {
 
 /// The headers of a record, in their order; a name may come more than once.
 ///
-/// Kept as the bytes they have on disk, so that reading a record does not take them apart:
-/// per header the length of the name (u16), the name, the length of the value (u32, all ones for
-/// an absent one) and the value, all little-endian.
+/// Kept as the bytes they have on disk, so that reading a record does not take them apart. Per header
+/// these are: the length of the name (u16), the name, the length of the value (u32) and the value, all
+/// little-endian. The length of an absent value is all ones.
 ///
 /// ```
 /// use tidegate_log::Headers;

@@ -1,7 +1,7 @@
 //! The locks of the hand-overs between threads.
 //!
-//! A file with such a hand-over says `super::sync`. So the tests can take the same file once more, beside
-//! locks that let a scheduler decide who goes first, and play it in thousands of orders
+//! A file with such a hand-over says `super::sync`. So the tests can take the same file once more,
+//! beside locks that let a scheduler decide who goes first. They play it in thousands of orders
 //! (`interleavings`).
 
 pub(crate) use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,9 +1,9 @@
 //! The business event that is handed to the logger.
 //!
 //! On the wire an event is one JSON object on one line. The ten fields of the documented line come
-//! first and in its order, then the optional ones, then every property this version does not know,
-//! and last the transport's own. `encode` writes that line, `decode` reads it, also from other
-//! writers, and `validate` says what the Event Log API would refuse.
+//! first and in its order. The optional ones follow, then every property this version does not know,
+//! and last the transport's own. `encode` writes that line, `decode` reads it, also from other writers,
+//! and `validate` says what the Event Log API would refuse.
 //!
 //! **Invariant:** what is decoded and encoded again holds the same JSON values; numbers and texts
 //! of unknown properties keep their very bytes.

@@ -32,8 +32,8 @@ pub use classify::{ResponseBody, classify};
 
 /// Most bytes of a response that are read.
 ///
-/// An answer about a batch is far smaller than the batch, and a batch is at most this large. What
-/// lies beyond comes from something that is not the Event Log API.
+/// An answer about a batch is far smaller than the batch, and a batch is at most this large. A longer
+/// response comes from something that is not the Event Log API.
 pub const RESPONSE_LIMIT: usize = 1024 * 1024;
 
 const IDEMPOTENCY_KEY: &str = "Idempotency-Key";

@@ -252,9 +252,9 @@ impl Logger {
         }
     }
 
-    /// Waits until nothing is in memory any more, queued, being sent, waiting for a retry or for the
-    /// disk, and says whether that happened within `timeout`. An event on disk is safe, and its replay
-    /// is not waited for.
+    /// Waits until nothing is in memory any more: no event is queued, being sent, or waiting for a
+    /// retry or for the disk. Says whether that happened within `timeout`. An event on disk is safe,
+    /// and its replay is not waited for.
     pub async fn flush(&self, timeout: Duration) -> bool {
         let _guard = FlushGuard::new(&self.engine);
         let flushed = self.engine.wait_until(timeout, LoggerState::is_flushed);

@@ -120,8 +120,8 @@ impl Replayer {
         self.writer.read(max).await
     }
 
-    /// Sends the payloads, in halves where they are too many, and gives an outcome for each of
-    /// them, or for the first of them up to a failure.
+    /// Sends the payloads, in halves where they are too many. Gives an outcome for each of them, or for
+    /// the first of them up to a failure.
     async fn send(
         &self,
         payloads: &[Payload],

@@ -17,10 +17,14 @@
 //!
 //! # A line
 //!
-//! The event's own JSON object with up to four properties of ours at its end: `_id`, `_seq` (per
-//! directory, never given to another event), `_sum` (the running sum of all ids up to here, on the
-//! last line of each batch) and `_crc` (CRC32C of all bytes before it). Readers ignore properties
-//! they do not know; lines without ours are read too.
+//! The event's own JSON object with up to four properties of ours at its end:
+//!
+//! - `_id`: the id of the event.
+//! - `_seq`: its number, per directory, never given to another event.
+//! - `_sum`: the running sum of all ids up to here, on the last line of each batch.
+//! - `_crc`: the CRC32C of all bytes before it.
+//!
+//! Readers ignore properties they do not know; lines without ours are read too.
 //!
 //! # What a crash leaves
 //!
@@ -30,8 +34,8 @@
 //! cursor that is behind costs duplicates, which carry their id. The books carry the cursor they
 //! agree with, so that they can be checked whichever of the two files is newer.
 //!
-//! **Invariant:** a line is removed from the directory only after the API has stored it, or a copy of
-//! it was synced to a file that is kept.
+//! **Invariant:** a line is removed from the directory only after one of two things: the API has stored
+//! it, or a copy of it was synced to a file that is kept.
 //! **Invariant:** after a sync failed, that file is never synced again and nothing that was not
 //! covered by an earlier sync is trusted.
 
@@ -182,8 +186,9 @@ impl Classify for SpillError {
 
 /// Puts a synced copy of a file in its place.
 ///
-/// After a process whose sync failed, what reads show may not be on the disk, and a sync by the next
-/// process would not write it. It was thrown away and counts as written. A copy is written anew.
+/// After a process whose sync failed, the bytes that reads show may not be on the disk. A sync by the
+/// next process would not write them: they were thrown away and count as written. A copy is written
+/// anew.
 ///
 /// A disk without room for a copy keeps the file as it is. Its lines can only be sent, and room
 /// be made, if it is read.

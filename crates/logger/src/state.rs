@@ -1,8 +1,8 @@
 //! Everything a logger holds in memory, under one lock.
 //!
-//! **Invariant:** an event that was accepted and is in memory is in exactly one of: the main queue,
-//! the retry set, the spill queue, the pending rejects, the spill buffer, or held by one task, which
-//! puts it into the next place under the same lock as its posting.
+//! **Invariant:** an event that was accepted and is in memory is in exactly one place: the main queue,
+//! the retry set, the spill queue, the pending rejects, the spill buffer, or the hands of one task.
+//! That task puts it into the next place under the same lock as its posting.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;

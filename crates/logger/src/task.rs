@@ -136,9 +136,9 @@ impl LoggerTask {
     /// then everything that is left is spilled, also what is in requests on their way. Without a
     /// spill it is reported as lost.
     ///
-    /// If canceled, the logger takes no more events on and gives up its requests. Its events are
-    /// spilled, or without a spill reported as lost, by the threads that are left, which then end and
-    /// let go of the directory.
+    /// If canceled, the logger takes no more events on and gives up its requests. The threads that are
+    /// left spill its events, or report them as lost where there is no spill. Then they end and let go
+    /// of the directory.
     pub async fn run(mut self, shutdown: impl Future<Output = ()> + Send) -> LoggerReport {
         let running = self.start();
         tokio::select! {

@@ -1,13 +1,13 @@
 //! The next place of an event after its handlers have spoken.
 //!
-//! **Invariant:** an event is finalized only when every registered handler is terminal, or one of
-//! them failed for good and the policy does not wait for the others; otherwise it comes back.
+//! **Invariant:** an event is finalized only in two cases: every registered handler is terminal, or one
+//! of them failed for good and the policy does not wait for the others. Otherwise it comes back.
 //!
 //! **Invariant:** an event of which a handler last said an error is never COMPLETED, also where that
 //! handler was unregistered since: what it said stands, and can be given back.
 //!
-//! **Invariant:** whoever was in a batch with an event that takes processes down is never given up on for
-//! it: only leases that ran out on an event alone are counted against it.
+//! **Invariant:** an event is never given up on because another event of its batch takes processes
+//! down: only leases that ran out on an event alone are counted against it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

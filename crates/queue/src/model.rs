@@ -1,9 +1,9 @@
 //! The queue's store as a model in memory: what the tables mean, without tables.
 //!
-//! **May fail:** a [`CallFault`] may refuse a call, lose its answer after it happened, delay it, or let it
-//! hang; a transaction may commit long after a later one. **Must not fail:** each call is atomic,
-//! what was answered stays, and the time is that of the clock the model was made with, which is the
-//! database's and not that of whoever calls.
+//! **May fail:** a [`CallFault`] may refuse a call, lose its answer after it happened, delay it, or let
+//! it hang; a transaction may commit long after a later one. **Must not fail:** each call is atomic,
+//! and what was answered stays. The time is that of the clock the model was made with. That is the
+//! database's clock, not the caller's.
 //!
 //! It is deterministic: whatever has an order is ordered by number or name.
 

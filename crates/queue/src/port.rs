@@ -91,8 +91,8 @@ pub trait QueueStore: Send + Sync + fmt::Debug {
     /// returned, nothing is finalized any more that was decided without whom it added.
     fn settle<'a>(&'a self, settlement: &'a Settlement) -> StoreFuture<'a, Vec<i64>>;
 
-    /// Writes the result of one handler together with what it published and which of its side
-    /// effects it did, in `tx` if there is one, and commits. Says whether the claim still held;
+    /// Writes the result of one handler together with what it published and which of its side effects
+    /// it did, and commits. It does so in `tx` if there is one. Says whether the claim still held;
     /// nothing is written otherwise.
     fn record<'a>(&'a self, tx: Option<Tx>, commit: &'a HandlerCommit) -> StoreFuture<'a, bool>;
 

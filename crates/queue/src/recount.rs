@@ -80,8 +80,8 @@ pub(crate) struct FoundRows {
 impl FoundRows {
     /// The places that the event is in: one, where all is well.
     ///
-    /// A batch goes on listing what was settled of it, so its list counts only for an event that is
-    /// neither in the log nor in a row.
+    /// A batch goes on listing the events that were settled of it. So its list counts only for an event
+    /// that is neither in the log nor in a row.
     fn places(&self) -> impl Iterator<Item = Place> {
         let logged = self.logged.filter(|_| !self.is_adrift);
         let logged = logged.map(|is_failed| match is_failed {

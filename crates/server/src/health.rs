@@ -2,7 +2,7 @@
 //!
 //! **Invariant:** asking never hangs. A check that does not answer in time is down, and says so.
 //!
-//! Results are kept for [`RESULT_LIFETIME`] and run by one asker at a time, so that no number of
+//! Results are kept for [`RESULT_LIFETIME`], and one asker at a time runs the checks. So no number of
 //! probes can ask a database more than once in that time.
 
 mod finding;

@@ -1,8 +1,8 @@
 //! The loop that accepts, and the way it ends.
 //!
-//! Stopping has three steps. First nothing more is accepted and `/readyz` says no, while requests
-//! in flight go on and connections that idle may still ask. When the last request is done, the
-//! connections are told to close. What is left when the time is up is cut, and counted.
+//! Stopping has three steps. First nothing more is accepted and `/readyz` says no, while requests in
+//! flight go on and connections that idle may still ask. When the last request is done, the connections
+//! are told to close. Requests and connections that are left when the time is up are cut, and counted.
 
 mod connection;
 mod connections;

@@ -183,10 +183,10 @@ impl ServerBuilder {
 
     /// Adds the routes of a part, and what they say of themselves to the OpenAPI document.
     ///
-    /// They get what every route gets: the guard, the limits, request ids, problem bodies for
-    /// whatever fails, metrics. A handler that takes longer than the request timeout is dropped at
-    /// its next await, so one that changes something must be safe to cancel, or do its work in a
-    /// task of its own.
+    /// They get what every route gets: the guard, the limits, request ids, problem bodies for whatever
+    /// fails, metrics. A handler that takes longer than the request timeout is dropped at its next
+    /// await. So one that changes something must be safe to cancel, or do its work in a task of its
+    /// own.
     #[must_use]
     pub fn routes(mut self, routes: impl Into<Routes>) -> Self {
         self.routes.push(routes.into());

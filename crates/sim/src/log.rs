@@ -22,13 +22,14 @@ use storage::ModelStorage;
 
 /// A log that every simulated node can reach, as a broker would be.
 ///
-/// **May fail:** any call may be slow or refused ([`LogError::Unavailable`](tidegate_log::LogError::Unavailable));
-/// the answer to a commit may be lost, whether it was done or not
-/// ([`LogError::OutcomeUnknown`](tidegate_log::LogError::OutcomeUnknown)); partitions are asked back at any moment;
-/// a member is taken for dead while it lives; the log crashes, and with it goes everything that was
-/// not done and every session. **Must not fail:** what was answered as done stays; a write is done
-/// whole or not at all, in the order in which writes were handed over, and once however often its
-/// answer was lost.
+/// **May fail:** any call may be slow or refused
+/// ([`LogError::Unavailable`](tidegate_log::LogError::Unavailable)); the answer to a commit may be
+/// lost, whether it was done or not
+/// ([`LogError::OutcomeUnknown`](tidegate_log::LogError::OutcomeUnknown)); partitions are asked back at
+/// any moment; a member is taken for dead while it lives; the log crashes, and with it goes everything
+/// that was not done and every session. **Must not fail:** what was answered as done stays; a write is
+/// done whole or not at all, and in the order in which writes were handed over; it is done once,
+/// however often its answer was lost.
 ///
 /// It lives on the node whose ports it is given; when that node crashes, nothing answers any more.
 /// Cloning gives another handle on the same log.

@@ -81,8 +81,8 @@ impl Component for StoreComponent {
         })
     }
 
-    /// The file of SQLite alone is the whole database then. Whoever opens it next does the same, so that
-    /// a failure is not worth a word to people.
+    /// The file of SQLite alone is the whole database then. The next process to open it does the same,
+    /// so that a failure is not worth a word to people.
     fn close(&self) -> BoxFuture<'_> {
         Box::pin(async {
             if let Err(error) = self.store.close().await {

@@ -1,9 +1,9 @@
 //! A right to something for a time.
 //!
 //! One owner at a time holds a name, until a moment on the database's clock (PostgreSQL) or on this
-//! host's (SQLite, which has one host). Each new owner gets a larger token; whatever the owner
-//! writes is written only where the token is still the newest, so that one who stood still for too
-//! long changes nothing when it wakes up.
+//! host's (SQLite, which has one host). Each new owner gets a larger token. Whatever the owner writes
+//! is written only where the token is still the newest. So an owner that stood still for too long
+//! changes nothing when it wakes up.
 
 use std::time::Duration;
 

@@ -110,8 +110,8 @@ pub async fn write_sqlite(
 
 /// The books of `component`, as the transaction of `connection` sees them.
 ///
-/// The server sums up what piled up, a stretch of the table at a time, so that few rows come over and
-/// every statement is short however many there are.
+/// The server sums up what piled up, a stretch of the table at a time. So few rows come over, and every
+/// statement is short however many rows there are.
 ///
 /// # Errors
 /// The database refused, or a row cannot be read.

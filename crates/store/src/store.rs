@@ -89,9 +89,9 @@ impl Store {
     /// Puts everything into SQLite's file itself, out of the journal beside it (`-wal`), and closes what
     /// nobody uses just now. A program calls it at its end, so that the file alone is the whole database.
     ///
-    /// Nothing is lost without it: whoever opens the file next reads the journal too. What somebody is
-    /// reading just now may stay in the journal. If canceled, some of it stays there. Calling it twice
-    /// does no harm, and another call after it opens connections anew.
+    /// Nothing is lost without it: whoever opens the file next reads the journal too. Data that
+    /// somebody is reading just now may stay in the journal. If canceled, some of it stays there.
+    /// Calling it twice does no harm, and another call after it opens connections anew.
     ///
     /// # Errors
     /// The database cannot write, or took too long.

@@ -1,7 +1,7 @@
 //! A process that a test kills: the test program itself, started again.
 //!
-//! The program has a test called `child::child_process_entry`, which does nothing unless the variables of
-//! [`start`] are set. The reports of the child go to standard output, one line per write, so that a line
+//! The program has a test called `child::child_process_entry`, which does nothing unless the variables
+//! of [`start`] are set. The reports of the child go to standard output, one line per write. So a line
 //! is there whole or not at all when the process dies.
 
 use std::ffi::OsStr;

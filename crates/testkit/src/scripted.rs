@@ -148,8 +148,8 @@ impl ScriptedApi {
         Self::new(clock, |_, _| Script::Serve)
     }
 
-    /// An API that fails in this share of its calls (0 to 1), in any way of [`Script::failing`],
-    /// and takes up to 50 ms for each.
+    /// An API that fails in this share of its calls (0 to 1), in any way of [`Script::failing`]. It
+    /// takes up to 50 ms for each call.
     #[must_use]
     pub fn unreliable(clock: Arc<dyn Clock>, entropy: Box<dyn Entropy>, share: f64) -> Self {
         let entropy = Mutex::new(entropy);

@@ -9,7 +9,7 @@ use std::time::Duration;
 const ALL: u64 = 6 * 60;
 /// Seconds of a part that is not in the table.
 const NEW: u64 = 60;
-/// Seconds by part. What goes over here belongs behind `--long`.
+/// Seconds by part. Tests beyond them belong behind `--long`.
 const PARTS: &[(&str, u64)] = &[
     ("tidegate-core", 5),
     ("tidegate-config", 10),

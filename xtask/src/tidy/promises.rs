@@ -78,9 +78,9 @@ fn split(number: &str) -> Option<(&str, &str)> {
 
 /// Whether a test that begins with `word` means a promise by it.
 ///
-/// Words such as `utf8` or `u64` also are letters with digits. A number has the shape of some
-/// promise (its letters, as many digits), or one or two letters and two digits without being the
-/// name of a type.
+/// Words such as `utf8` or `u64` also are letters with digits. A number has the shape of some promise:
+/// its letters, and as many digits. Or it is one or two letters and two digits without being the name
+/// of a type.
 fn looks_like_number(word: &str, promises: &BTreeMap<String, usize>) -> bool {
     let Some((letters, digits)) = split(word) else {
         return false;

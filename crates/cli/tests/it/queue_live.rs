@@ -95,8 +95,8 @@ impl Application {
     }
 }
 
-/// Fails at the first call for each event, as its payload says. What is given back is called as if
-/// for the first time, so the handler itself remembers.
+/// Fails at the first call for each event, as its payload says. An event that was given back is called
+/// as if for the first time, so the handler itself remembers.
 async fn bad(raw: &RawEvent<'_>, _: &mut Context) -> Handled {
     static CALLED: Mutex<BTreeSet<EventId>> = Mutex::new(BTreeSet::new());
     let is_first = CALLED.lock().unwrap().insert(raw.event_id());

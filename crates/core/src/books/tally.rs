@@ -159,7 +159,7 @@ impl Books {
         }
     }
 
-    /// The time as of which others must be folded to be folded as far as these, which may have been
+    /// The time as of which others must be folded to be folded as far as these. These may have been
     /// folded by a clock that was ahead.
     #[must_use]
     pub fn folded_from(&self) -> u64 {
@@ -310,8 +310,8 @@ impl Books {
         &self.buckets
     }
 
-    /// The same books with each bucket in the coarsest bucket that either side keeps it in, so
-    /// that two books folded at different times can be compared.
+    /// The same books with each bucket in the coarsest bucket that either side keeps it in. So two
+    /// books folded at different times can be compared.
     pub(super) fn aligned_with(&self, other: &Self) -> Self {
         let coarsest = |bucket: Bucket| {
             let mut found = bucket;

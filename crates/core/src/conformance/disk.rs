@@ -1,5 +1,5 @@
-//! Rules of [`Disk`] that hold while nothing fails. What a power cut leaves is for the simulated
-//! disk to show, which is stricter than any real one.
+//! Rules of [`Disk`] that hold while nothing fails. The simulated disk shows what a power cut leaves;
+//! it is stricter than any real one.
 
 use std::io::ErrorKind;
 use std::path::Path;

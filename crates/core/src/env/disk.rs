@@ -159,8 +159,8 @@ pub trait DiskFile: Send + fmt::Debug {
     }
 
     /// Lets the system begin to write these bytes out, and does not wait for it: then the next sync has
-    /// less to do. A hint: it promises nothing, and not every system takes it. What goes wrong with it,
-    /// the next sync of this handle says.
+    /// less to do. This is a hint: it promises nothing, and not every system takes it. The next sync of
+    /// this handle reports what goes wrong with it.
     fn begin_sync(&mut self, offset: u64, len: u64);
 
     /// Cuts the file to `len` bytes, or grows it with zeros. Durable with the next sync.
@@ -169,8 +169,8 @@ pub trait DiskFile: Send + fmt::Debug {
     /// The length is as it was.
     fn truncate(&mut self, len: u64) -> io::Result<()>;
 
-    /// Grows the file to `len` bytes of written zeros, so that later writes within it need no new
-    /// space and a sync of them writes data only. A file that is long enough stays as it is.
+    /// Grows the file to `len` bytes of written zeros. Later writes within it then need no new space,
+    /// and a sync of them writes data only. A file that is long enough stays as it is.
     ///
     /// # Errors
     /// `StorageFull` when the space is not there; any part may have been filled.

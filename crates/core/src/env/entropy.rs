@@ -4,8 +4,8 @@ use std::fmt;
 
 /// Where randomness comes from.
 ///
-/// An implementation must keep: a fork depends on the seed and the name alone, not on how much was
-/// drawn before, so that a part which draws once more leaves every other part as it was.
+/// An implementation must keep this: a fork depends on the seed and the name alone, not on how much was
+/// drawn before. So a part that draws once more leaves every other part as it was.
 pub trait Entropy: Send + Sync + fmt::Debug {
     /// The next 64 random bits.
     fn next_u64(&mut self) -> u64;
@@ -33,8 +33,8 @@ impl dyn Entropy + '_ {
 
 /// A seeded stream of random numbers: xoshiro256++.
 ///
-/// It is written out here, and not taken from a crate, because the numbers that follow a seed are
-/// part of what a printed seed promises: the same run tomorrow, on any version.
+/// It is written out here and not taken from a crate. The numbers that follow a seed are part of what a
+/// printed seed promises: the same run tomorrow, on any version.
 ///
 /// ```
 /// use tidegate_core::env::{Entropy, Stream};

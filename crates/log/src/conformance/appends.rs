@@ -196,8 +196,9 @@ pub async fn t04_a_record_above_the_limit_is_refused_by_name(scene: Scene) {
     assert_eq!(scene.values(&at).await, [fits]);
 }
 
-/// A header whose name is longer than a record can hold is refused by name with everything beside it, in an
-/// append and in a commit; one at the limit comes back whole. Nothing is ever cut.
+/// A header whose name is longer than a record can hold is refused by name, in an append and in a
+/// commit. Everything beside it is refused too. A name at the limit comes back whole. Nothing is ever
+/// cut.
 pub async fn a_header_above_the_limit_is_refused_by_name(scene: Scene) {
     let at = TopicPartition::new(scene.topic(1).await, 0);
     let named = |name: &str| {

@@ -264,8 +264,8 @@ pub async fn what_became_of_a_dropped_commit_is_told_by_the_next_one(scene: Scen
     assert_eq!(scene.settled(&group, topic).await, expected);
 }
 
-/// A commit that is refused for one of its partitions is not done for the others either, so that what
-/// was called behind it there is refused too.
+/// A commit that is refused for one of its partitions is not done for the others either. So commits
+/// that were called behind it there are refused too.
 pub async fn a_commit_behind_a_failed_one_holds_up_its_other_partitions(scene: Scene) {
     let (group, member, all, events) = set_out(&scene).await;
     let call = |offsets: Vec<OffsetCommit>| {

@@ -240,8 +240,8 @@ pub async fn t23_commits_under_way_keep_their_order(scene: Scene) {
     assert_eq!(scene.committed(&group, &all[1]).await, done(given[5], ""));
 }
 
-/// A commit that brings records is not overtaken by one behind it that brings none, also when its topic
-/// is heard of for the first time; and whoever asks what is committed waits for both.
+/// A commit that brings records is not overtaken by one behind it that brings none. This holds also
+/// when its topic is heard of for the first time. A question for what is committed waits for both.
 pub async fn t23_a_commit_with_records_is_not_overtaken(scene: Scene) {
     let out = TopicPartition::new(scene.topic(1).await, 0);
     let scene = scene.reopened().await;

@@ -65,9 +65,9 @@ pub async fn a_group_starts_where_it_says(scene: Scene) {
     assert_eq!(failing.values(&at), ["new"]);
 }
 
-/// A group that starts behind the last record does so once in each partition, whatever it has
-/// committed of others and whoever is a member already: what comes later is handed out until it is
-/// committed.
+/// A group that starts behind the last record does so once in each partition. It does not matter what
+/// it has committed of others, or who is a member already. Records that come later are handed out until
+/// they are committed.
 pub async fn t13_where_a_group_starts_last_is_remembered_for_each_partition(scene: Scene) {
     let (one, two) = (scene.topic(2).await, scene.topic(1).await);
     let all = [(&one, 0), (&one, 1), (&two, 0)]

@@ -182,8 +182,8 @@ pub async fn deleting_moves_the_start(scene: Scene) {
     assert!(next[0] >= end, "offsets are never given twice");
 }
 
-/// Records that a registered group has still to read are kept where that is promised, and a group whose
-/// position was deleted is told where it is not.
+/// Where it is promised, records that a registered group has still to read are kept. Elsewhere a group
+/// whose position was deleted is told.
 pub async fn t32_deleting_does_not_skip_a_group_in_silence(scene: Scene) {
     let at = TopicPartition::new(scene.topic(1).await, 0);
     let group = scene.group();

@@ -134,8 +134,8 @@ pub async fn whoever_let_go_commits_nothing(scene: Scene) {
     assert_eq!(scene.committed(&group, &asked[0]).await, None);
 }
 
-/// A partition that is asked for and not let go moves on when the time is up, and whoever kept it
-/// is told and commits nothing.
+/// A partition that is asked for and not let go moves on when the time is up. The member that kept it
+/// is told, and commits nothing.
 pub async fn what_is_not_let_go_in_time_moves_on(scene: Scene) {
     let topic = scene.topic(2).await;
     let group = scene.group();

@@ -249,8 +249,8 @@ impl Counting<'_> {
     }
 }
 
-/// The buckets in which all that the groups of a topic gave up on was ever put into its topic of dead
-/// letters, event by event, and nothing else.
+/// The buckets in which the topic of dead letters was given exactly the events that the groups of
+/// `topic` gave up on: each of them, and nothing else.
 fn dead_letters(
     state: &LogState,
     topic: &TopicState,

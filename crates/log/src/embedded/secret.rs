@@ -1,11 +1,11 @@
 //! The secret that distinguishes the bytes of a log from bytes that only look like them.
 //!
-//! Records hold whatever their senders like, also what looks like a commit group or a chunk: a file of
-//! another log, or something made to mislead. Nobody takes it for one as long as nothing is damaged. But
-//! what lies behind damage, behind the end of a journal file that is used again, or in a segment that was
-//! not synced before the power went, is looked for byte by byte. So a log draws a secret when it is made,
-//! keeps it in its manifest, and puts half of it into each magic and half into each CRC: what does not
-//! have both is not its own.
+//! Records hold whatever their senders like, also bytes that look like a commit group or a chunk: a
+//! file of another log, or something made to mislead. Nobody takes them for one as long as nothing is
+//! damaged. But three places are searched byte by byte: behind damage, behind the end of a journal file
+//! that is used again, and in a segment that was not synced before the power went. So a log draws a
+//! secret when it is made, and keeps it in its manifest. It puts half of the secret into each magic and
+//! half into each CRC: bytes that do not have both are not its own.
 
 /// The secret of a log, which no sender of records knows.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

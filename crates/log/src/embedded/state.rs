@@ -1,7 +1,7 @@
 //! The state of the log as of its last durable group, and the effect of every change on it.
 //!
 //! The same function applies a group when it was made durable and when it is found in the journal
-//! again, so that a recovered log is the log that was lost.
+//! again. So a recovered log is the log that was lost.
 
 mod group_progress;
 mod unknown_loss;

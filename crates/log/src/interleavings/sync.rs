@@ -10,8 +10,8 @@ use std::task::{Context, Poll, Waker};
 pub(crate) use shuttle::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 pub(crate) use shuttle::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// The promise of tokio's `Notify`: `notify_one` wakes the first who waits or is kept for the next one who
-/// does, and is passed on by one who was woken and goes away; `notify_waiters` wakes all that have called
+/// The promise of tokio's `Notify`: `notify_one` wakes the first who waits, or is kept for the next one
+/// who does. One who was woken and goes away passes it on. `notify_waiters` wakes all that have called
 /// `notified`, also those that do not wait yet, and is not kept.
 #[derive(Debug, Default)]
 pub(crate) struct Notify {

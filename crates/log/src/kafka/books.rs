@@ -5,10 +5,12 @@
 //! t2;<earlier>;<base>;<count>;<id sum>;<what the caller wrote>
 //! ```
 //!
-//! `base` is the offset at which counting began, `count` how many records between it and the
-//! committed offset were settled, `id sum` the wrapping 128-bit sum of their event ids as 32 hex
-//! digits, `earlier` how many were settled before `base`; version 1 is written where there are none. All
-//! of it is ASCII; `docs/formats/kafka.md` is the specification.
+//! - `base`: the offset at which counting began.
+//! - `count`: how many records between it and the committed offset were settled.
+//! - `id sum`: the wrapping 128-bit sum of their event ids, as 32 hex digits.
+//! - `earlier`: how many were settled before `base`. Version 1 is written where there are none.
+//!
+//! All of it is ASCII; `docs/formats/kafka.md` is the specification.
 //!
 //! **Invariant:** the books change only in the same commit as the offset they belong to.
 
@@ -49,8 +51,9 @@ impl GroupBooks {
         self.earlier.saturating_add(self.count)
     }
 
-    /// The same books for an owner that finds the partition beginning at `start`. What they cover must be
-    /// there to be verified: if the broker has removed some of it, counting begins anew at `next`.
+    /// The same books for an owner that finds the partition beginning at `start`. The records they
+    /// cover must be there to be verified: if the broker has removed some of them, counting begins anew
+    /// at `next`.
     #[must_use]
     pub(super) fn handed_on(self, start: Offset, next: Offset) -> Self {
         if self.base >= start {
@@ -77,8 +80,8 @@ impl GroupBooks {
     }
 }
 
-/// Whether a posting takes records out of the hands of the group: from its queue or its handlers to
-/// any other place. What moves on from there later (a parked record that is delivered) was counted
+/// Whether a posting takes records out of the hands of the group: from its queue or its handlers to any
+/// other place. A record that moves on from there later (a parked one that is delivered) was counted
 /// when its offset was committed.
 fn settles(posting: &Posting) -> bool {
     let is_in_hand =

@@ -81,9 +81,10 @@ pub(super) fn is_no_topic(error: &KafkaError) -> bool {
     code_of(error).map(meaning) == Some(Meaning::NoTopic)
 }
 
-/// How long a question that got this error is worth asking again, because the answer is about to change: a
-/// partition whose leader is just being found has one in a moment, as has a group its coordinator, and a
-/// topic that was just made may be unknown to whoever is asked, but not for long.
+/// How long a question that got this error is worth asking again, because the answer is about to
+/// change. A partition whose leader is just being found has one in a moment, and so has a group whose
+/// coordinator is being found. A topic that was just made may be unknown to the broker that is asked,
+/// but not for long.
 pub(super) fn patience(error: &KafkaError) -> Duration {
     match code_of(error) {
         Some(

@@ -1,8 +1,8 @@
 //! Appends: idempotent producers, and who waits for what they deliver.
 //!
 //! Sending never blocks, so it is done where the caller is; a thread per producer hears what was
-//! delivered. What is on its way is bounded by bytes, and keeps its share of the bound until the
-//! broker has answered, whether or not somebody still waits: so a broker that is away costs no more
+//! delivered. Records on their way are bounded by bytes. They keep their share of the bound until the
+//! broker has answered, whether or not somebody still waits. So a broker that is away costs no more
 //! than that.
 
 mod delivery;

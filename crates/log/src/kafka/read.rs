@@ -1,6 +1,6 @@
 //! Reads outside of any group: a few consumers that are assigned what is asked for.
 //!
-//! A consumer that was cut off by the size of a batch stays where it is, so that whoever reads a
+//! A consumer that was cut off by the size of a batch stays where it is. So a caller that reads a
 //! partition to its end pays for the way in once.
 
 use std::sync::Arc;

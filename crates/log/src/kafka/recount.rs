@@ -55,7 +55,7 @@ impl PartitionRecount {
         self.books.is_some_and(|books| books.base >= self.start)
     }
 
-    /// Whether books and topic agree. What cannot be verified does not disagree.
+    /// Whether books and topic agree. Those that cannot be compared do not disagree.
     #[must_use]
     pub fn agrees(&self) -> bool {
         let same = |books: GroupBooks| (books.count, books.id_sum) == (self.count, self.id_sum);

@@ -71,11 +71,10 @@ enum Begun {
 
 /// Commits as a member.
 ///
-/// Checking, counting the commit as under way and handing it to the storage are one step: the storage
-/// keeps the order in which it is handed writes, so of two commits of a partition the later one is
-/// also the one that stays. Once handed over, a commit is carried to its end by a task of its own:
-/// the waiting caller may be canceled, and no other member gets the partition before the outcome is
-/// known.
+/// Checking, counting the commit as under way and handing it to the storage are one step. The storage
+/// keeps the order in which it is handed writes. So of two commits of a partition the later one is also
+/// the one that stays. Once handed over, a commit is carried to its end by a task of its own: the
+/// waiting caller may be canceled, and no other member gets the partition before the outcome is known.
 pub(super) async fn commit(
     inner: &Arc<Inner>,
     name: &GroupName,

@@ -3,10 +3,12 @@
 //! A [`Group`] is a value: it is told what happened and at what time, and says what follows. The
 //! session around it reads, waits and wakes.
 //!
-//! **Invariants:** a partition has at most one owner; each assignment has a higher [`Fence`] than
-//! all before it; a partition changes hands only after its owner let it go, ran out of time, or
-//! left, and after every commit that was begun under the old fence has ended; while there are
-//! members that read it, a partition without owner waits for nothing but such a commit.
+//! **Invariants:**
+//! - A partition has at most one owner.
+//! - Each assignment has a higher [`Fence`] than all before it.
+//! - A partition changes hands only after its owner let it go, ran out of time, or left. Every commit that
+//!   was begun under the old fence has ended by then.
+//! - While there are members that read it, a partition without owner waits for nothing but such a commit.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

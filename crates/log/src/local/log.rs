@@ -27,9 +27,9 @@ pub(super) const SPURIOUS_WAKE_PAUSE: Duration = Duration::from_millis(5);
 
 /// A log within this process, over a [`RecordStorage`].
 ///
-/// It starts no task but one for each commit that the storage does not finish at once, and keeps no
-/// time but that of its calls: a partition that is not let go in time changes hands at the next call
-/// of any member.
+/// It starts no task but one for each commit that the storage does not finish at once. It keeps no time
+/// but that of its calls: a partition that is not let go in time changes hands at the next call of any
+/// member.
 ///
 /// Cloning gives another handle on the same log.
 ///
@@ -226,9 +226,9 @@ impl<S: RecordStorage + 'static> LocalLog<S> {
         self.with_members(group, |members, now| members.group.revoke_all(now));
     }
 
-    /// Takes everything from the `nth` member of a group without asking, as a broker does with a
-    /// member it has not heard of for too long. The member is told at its next poll, and takes its
-    /// share again. Says whether there is such a member.
+    /// Takes everything from the `nth` member of a group without asking. A broker does so with a member
+    /// it has not heard of for too long. The member is told at its next poll, and takes its share
+    /// again. Says whether there is such a member.
     pub fn expel(&self, group: &GroupName, nth: usize) -> bool {
         let mut is_there = false;
         self.with_members(group, |members, now| {

@@ -1,5 +1,5 @@
 //! The embedded log with its members in one process that loses its power, is killed or sees its disk
-//! fail, again and again, while partitions are asked back and members are taken for dead.
+//! fail, again and again. Meanwhile partitions are asked back and members are taken for dead.
 //!
 //! In the end nothing fails any more and everything drains; then each record was copied exactly
 //! once, every answer that was given holds, and books and records agree.

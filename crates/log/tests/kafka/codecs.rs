@@ -30,8 +30,8 @@ mod needs_kafka {
 
         /// Whether an answer brings a batch that is compressed this way. It changes nothing.
         fn is_fetched<const CODEC: u8>(request: i16, _: i16, frame: &mut [u8]) -> bool {
-            /// Of a batch: its first offset, its length, the epoch of its leader, the version of its
-            /// form, its checksum, and two bytes whose last bits name the codec.
+            /// The head of a batch: its first offset, its length, the epoch of its leader, the version
+            /// of its form, its checksum, and two bytes. The last bits of these two name the codec.
             const HEAD: usize = 8 + 4 + 4 + 1 + 4 + 2;
             let is_batch = |head: &[u8]| {
                 let length = u32::from_be_bytes([head[8], head[9], head[10], head[11]]);

@@ -51,9 +51,9 @@ fn are_plain(bytes: &[u8]) -> bool {
     found == 0
 }
 
-/// Zero if all eight bytes are plain. A byte below `n` is the only one that loses its highest bit to
-/// nobody when `n` is taken from it, and a byte that equals another is the one whose difference is
-/// below one.
+/// Zero if all eight bytes are plain. Taking `n` from a byte below `n` sets its highest bit, which was
+/// clear before. No other byte changes like that, unless one beside it is below `n`. A byte that equals
+/// another is found in the same way: their difference is below one.
 fn not_plain(eight: [u8; 8]) -> u64 {
     const EACH: u64 = u64::from_ne_bytes([1; 8]);
     let below = |word: u64, n: u64| word.wrapping_sub(EACH * n) & !word & (EACH << 7);

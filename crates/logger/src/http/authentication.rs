@@ -42,9 +42,9 @@ impl From<ClientCredentials> for Authentication {
 
 /// Tokens by OAuth 2 client credentials.
 ///
-/// A token is fetched with the first request, kept, and fetched anew 60 s before it expires, or at
-/// half its life when that is shorter than two minutes. An answer that names no life means 3600 s.
-/// A token that the API refuses is forgotten, so that the next attempt brings a fresh one.
+/// A token is fetched with the first request and kept. It is fetched anew 60 s before it expires, or at
+/// half its life when that is shorter than two minutes. An answer that names no life means 3600 s. A
+/// token that the API refuses is forgotten, so that the next attempt brings a fresh one.
 #[derive(Debug, Clone)]
 pub struct ClientCredentials {
     pub(super) token_url: String,

@@ -1,8 +1,8 @@
 //! How far replay has come: two slots of 64 bytes, written in turn.
 //!
-//! A slot: generation, identity of the replay file, its end, offset, lines replayed (eight bytes
-//! each, little endian), whether it is done (one byte), zeros, and the CRC32C of all that in the
-//! last four.
+//! A slot begins with five numbers of eight bytes each, little endian: generation, identity of the
+//! replay file, its end, offset, lines replayed. Then come whether it is done (one byte), zeros, and in
+//! the last four bytes the CRC32C of all that.
 
 use std::path::{Path, PathBuf};
 

@@ -412,8 +412,8 @@ fn l39_memory_does_not_grow_with_the_number_of_lines_either() {
 }
 
 /// On every platform we build for, the port replaces a file atomically (`rename(2)` within one
-/// directory), so the reference's fallback has no case; `docs/decisions/0008` says more. What it would
-/// have to keep is checked of the port here, and of a rename that fails in `spill.rs`.
+/// directory), so the reference's fallback has no case; `docs/decisions/0008` says more. The promises
+/// of that fallback are checked of the port here, and of a rename that fails in `spill.rs`.
 #[test]
 fn l40_replacing_a_file_leaves_one_complete_file() {
     let dir = TempDir::new().unwrap();

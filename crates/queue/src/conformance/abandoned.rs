@@ -149,8 +149,9 @@ fn counts(events: &[ClaimedEvent]) -> Vec<(i64, u32)> {
     counts.collect()
 }
 
-/// A batch that was abandoned twice is handed out one event at a time, to those who ask for poison candidates, and
-/// only then does a lease that runs out count against an event; each time it comes one lease later.
+/// A batch that was abandoned twice is handed out one event at a time, to those who ask for poison
+/// candidates. Only then does a lease that runs out count against an event. Each time the event comes
+/// one lease later.
 pub async fn what_was_abandoned_twice_is_handed_out_one_at_a_time(world: &World) {
     let ids = world.publish("a", 3).await;
     assert_eq!(counts(&abandon(world, 9).await), [(1, 0), (2, 0), (3, 0)]);

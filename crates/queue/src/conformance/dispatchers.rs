@@ -263,8 +263,8 @@ pub async fn q09_only_the_handler_that_failed_runs_again(world: &World) {
     world.audit().await;
 }
 
-/// The waits between attempts are those of the back-off, each longer than the one before, and the
-/// lease, which is longer than the rule, has no part in them.
+/// The waits between attempts are those of the back-off, each longer than the one before. The lease has
+/// no part in them: it lasts longer than this rule.
 pub async fn q10_each_wait_is_longer_and_none_is_the_lease(world: &World) {
     let waits = [Duration::from_millis(40), Duration::from_millis(160)];
     let queue = world.queue();

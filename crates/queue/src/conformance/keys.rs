@@ -27,8 +27,8 @@ pub async fn what_is_given_back_keeps_the_order_of_its_key(world: &World) {
     world.audit().await;
 }
 
-/// A redriven event waits for a later event of its key that is being handled, as one of a batch or by a
-/// row of its own.
+/// A redriven event waits for a later event of its key that is being handled. That one may be part of a
+/// batch or have a row of its own.
 pub async fn what_is_given_back_waits_for_whoever_is_at_work_on_its_key(world: &World) {
     let first = world.publish_keyed("a", "k").await;
     let claimed = world.claim(1, LONG).await;

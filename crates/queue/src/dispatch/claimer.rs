@@ -8,9 +8,9 @@ use super::{Shared, registry_sync};
 use crate::port::{ClaimRequest, Claimed, ClaimedEvent, HandlerFilter, LeaseId, POISON_AFTER};
 use crate::{QueueError, telemetry};
 
-/// How often rows of their own are looked for while fresh events keep coming: so long at most does a
-/// retry wait beyond its time. It has no key, because it is far below every poll delay and wait that
-/// one sets, and the look, by an index, is cheap beside the claims between two of them.
+/// How often rows of their own are looked for while fresh events keep coming: a retry waits at most so
+/// long beyond its time. It has no key, because it is far below every poll delay and wait that one
+/// sets. The look is by an index, and cheap beside the claims between two looks.
 const DELAYED_EVERY: Duration = Duration::from_millis(20);
 /// The longest pause after failures in a row.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);

@@ -270,7 +270,7 @@ impl DispatchState {
     pub(super) fn settled(&mut self, key: LeaseId, count: usize) {
         if let Some(lease) = self.leases.get_mut(&key) {
             lease.open = lease.open.saturating_sub(count);
-            // An abandoned one is not renewed any more once the others are done, or it would be
+            // An abandoned one is not renewed any more once the others are done. Otherwise it would be
             // ours, and nobody's, for as long as we live.
             if lease.open == 0 {
                 self.leases.remove(&key);

@@ -24,8 +24,8 @@ impl Registry {
 
 /// Which handlers an event with a row of its own still wants: `type:handler,handler`.
 ///
-/// There are few different lanes, so a claimer finds its rows by the lanes it serves and never
-/// looks at those that wait for somebody else.
+/// There are few different lanes. So a claimer finds its rows by the lanes it serves, and never looks
+/// at those that wait for somebody else.
 ///
 /// ```
 /// use tidegate_queue::port::Lane;

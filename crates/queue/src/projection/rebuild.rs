@@ -76,11 +76,12 @@ impl Projector {
     /// it in whole.
     ///
     /// It waits until nobody else runs the projection. Where somebody does, ask for it by
-    /// [`Queue::request_rebuild`](crate::Queue::request_rebuild): a projector that runs goes on with what readers see meanwhile.
+    /// [`Queue::request_rebuild`](crate::Queue::request_rebuild): a projector that runs goes on with
+    /// what readers see meanwhile.
     ///
-    /// Returns once the new one is what readers see. If canceled, or if it fails, they see the old
-    /// one; calling it again begins anew. The tables of one that was canceled are dropped by whoever
-    /// runs or rebuilds the projection next, and until then the log is kept for it.
+    /// Returns once the new one is what readers see. If canceled, or if it fails, they see the old one;
+    /// calling it again begins anew. The tables of a canceled one are dropped by the next process that
+    /// runs or rebuilds the projection. Until then the log is kept for it.
     ///
     /// # Errors
     /// There is no such projection, retention has removed events that it had seen, it failed, the
@@ -190,8 +191,8 @@ impl Projector {
         }
     }
 
-    /// Goes on with a rebuild that is asked for and has come to position `from`, and drops one that
-    /// is not any more, also where somebody else had begun with it: retention would wait for it for
+    /// Goes on with a rebuild that is asked for and has come to position `from`. Drops one that is not
+    /// asked for any more, also where somebody else had begun with it: retention would wait for it for
     /// ever.
     pub(super) async fn follow(
         &self,

@@ -286,8 +286,8 @@ mod needs_postgres {
             let world = Arc::new(world(&store).await);
             let ids = world.publish("a", 3).await;
             let claimed = world.claim(3, LONG).await;
-            // The batch is settled in part before, and its row is locked by somebody for a while,
-            // so that both settles wait with the snapshot they have.
+            // The batch is settled in part before, and somebody locks its row for a while. So both
+            // settles wait with the snapshot they have.
             assert_eq!(world.settle(&claimed[2..], &completed()).await, [0_i64; 0]);
             let mut busy = world.store.begin().await.unwrap();
             let lock = "SELECT 1 FROM tidegate_batch FOR UPDATE";

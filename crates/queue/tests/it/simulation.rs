@@ -2,9 +2,13 @@
 //! lose their answer, clocks jump, and handlers fail, panic and hang.
 //!
 //! Safety is checked all the time: the books agree with the tables, and nothing is in a batch that is
-//! gone. At the end the faults stop, and liveness is checked: every event is finalized, every handler
-//! of a completed event has succeeded, what handlers did through their context happened once, keys
-//! are in order, and the projection applied every completed event exactly once.
+//! gone. At the end the faults stop, and liveness is checked:
+//!
+//! - Every event is finalized.
+//! - Every handler of a completed event has succeeded.
+//! - Effects of handlers through their context happened once.
+//! - Keys are in order.
+//! - The projection applied every completed event exactly once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};

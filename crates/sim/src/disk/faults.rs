@@ -16,8 +16,8 @@ pub enum FaultKind {
     Full,
     /// A write stops in the middle because the disk is full.
     ShortWrite,
-    /// A sync fails, and what it should have written is thrown away, or a part of it. What is read
-    /// still shows it, and the next sync says that all is well.
+    /// A sync fails, and the bytes it should have written are thrown away, or a part of them. Reads
+    /// still show them, and the next sync says that all is well.
     SyncDropsDirty,
 }
 

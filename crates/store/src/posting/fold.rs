@@ -14,7 +14,7 @@ use crate::{Store, StoreError};
 const AT_ONCE: usize = 20_000;
 /// Rows that are looked at before they are summed up, at most: they are kept in memory meanwhile.
 const LOOKED_AT: usize = 100_000;
-/// Looks of one [`fold`] at most. What is left then, a million rows on, is left to the next one.
+/// Looks of one [`fold`] at most. Rows beyond that, a million rows on, are left to the next one.
 const LOOKS: u32 = 10;
 /// Fewer rows than this are not worth summing up.
 const FLOOR: usize = 200;
@@ -118,8 +118,8 @@ async fn look_sqlite(
     Ok(found)
 }
 
-/// One round: the rows at these places become few. What is there by now counts, and not what was
-/// looked at.
+/// One round: the rows at these places become few. The rows that are there by now count, and not those
+/// that were looked at.
 async fn fold_once(
     store: &Store,
     component: &str,

@@ -88,9 +88,9 @@ impl SqliteWriter {
     }
 }
 
-/// The connection in somebody's hands. Whoever drops it in the middle of a transaction (by an error, or
-/// because its caller went away) changes nothing, and the transaction is rolled back at once: until
-/// then no other process could write.
+/// The connection in somebody's hands. It may be dropped in the middle of a transaction, by an error or
+/// because its caller went away. Then nothing is changed, and the transaction is rolled back at once:
+/// until then no other process could write.
 pub(super) struct WriterGuard {
     writer: OwnedMutexGuard<WriterConnection>,
     left: Arc<Notify>,

@@ -1,7 +1,7 @@
 //! The recovery of a journal that has lost something.
 //!
-//! Records that an intact segment still has are taken in, those that are missing for certain are in the books, and
-//! whatever else there may have been is a part of the unknown loss.
+//! Records that an intact segment still has are taken in. Those that are missing for certain are in the
+//! books. Whatever else there may have been is a part of the unknown loss.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -140,8 +140,9 @@ impl Replay<'_> {
                 is_any |= state.apply(state.sequence, vec![ends]).is_ok();
             }
         }
-        // They may have come later than the last group. Were they taken for some of those that it says were
-        // given, others that are lost would be counted nowhere, and their offsets would be given again.
+        // They may have come later than the last group. If they were taken for some of those that it
+        // says were given, others that are lost would be counted nowhere. The offsets of the lost ones
+        // would then be given again.
         let state = &mut self.found.state;
         state.offsets_reported = state
             .offsets_reported

@@ -1,5 +1,5 @@
-//! The power goes at every disk operation of a workload, and whatever survives of what was not
-//! synced, everything promised is there and nothing is there by half.
+//! The power goes at every disk operation of a workload. Whatever survives of the unsynced bytes,
+//! everything promised is there and nothing is there by half.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};

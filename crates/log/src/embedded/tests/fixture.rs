@@ -1,5 +1,5 @@
-//! A directory that an earlier version wrote, with every kind of change in its journal and every
-//! kind of row in its manifest, is read by this one.
+//! This version reads a directory that an earlier version wrote. Its journal has every kind of change,
+//! and its manifest has every kind of row.
 
 use std::path::{Path, PathBuf};
 

@@ -1,8 +1,8 @@
-//! A process is killed at every disk operation while the machine runs on, the next one goes on from there and
-//! loses the power at every operation of its own: whatever either was answered is there.
+//! A process is killed at every disk operation while the machine runs on. The next process goes on from
+//! there and loses the power at every operation of its own: whatever either was answered is there.
 //!
-//! Bytes that a killed process has written can be read and may still be lost. So this finds whoever builds on what
-//! he reads without a sync of his own.
+//! Bytes that a killed process has written can be read and may still be lost. So this finds a process
+//! that builds on what it reads without a sync of its own.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

@@ -46,7 +46,7 @@ fn losses(disk: &SimDisk) -> Vec<LogProblem> {
     problems.into_iter().filter(LogProblem::is_loss).collect()
 }
 
-/// Ends `work` before each of its operations in turn, and gives the disk to `look` where that left a copy
+/// Ends `work` before each of its operations in turn. Gives the disk to `look` where that left a copy
 /// that is newer than the manifest.
 fn end_between(
     begin: impl Fn() -> (SimDisk, Option<Harness>),

@@ -83,8 +83,8 @@ fn assert_used(harness: &Harness) {
     assert_eq!(state.used, held.sum::<u64>());
 }
 
-/// A log whose retention removes everything but what is in no segment yet, and where the segment for
-/// that was begun without room for its first chunk. Gives the first offset of that.
+/// A log whose retention removes everything but the records that are in no segment yet. The segment for
+/// them was begun without room for its first chunk. Gives the first offset of these records.
 fn begun_without_room(disk: &SimDisk) -> (Harness, i64) {
     let mut harness = open(disk);
     harness.create("a", TopicConfig::new(1)).unwrap();

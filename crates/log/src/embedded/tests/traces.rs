@@ -34,8 +34,8 @@ fn cut(disk: &SimDisk, file: &std::path::Path, len: u64) {
     file.sync().unwrap();
 }
 
-/// Begins a start again and again, takes the power from it at each of its operations, and checks what any
-/// of the survivors make of the disk.
+/// Begins a start again and again, and takes the power from it at each of its operations. Checks each
+/// time what any of the survivors make of the disk.
 fn after_a_start_that_crashes(disk: &SimDisk, check: impl Fn(&SimDisk)) {
     for operation in 1.. {
         let begun = disk.after_crash(&Survivors::Everything);

@@ -32,8 +32,8 @@ pub(super) fn properties_of(config: &TopicConfig) -> Vec<(&'static str, String)>
     ]
 }
 
-/// The settings of a topic from Kafka's. What cannot be read is taken as unlimited, except for the
-/// size of a record, which is then Kafka's default.
+/// The settings of a topic from Kafka's. A value that cannot be read is taken as unlimited, except for
+/// the size of a record, which is then Kafka's default.
 pub(super) fn config_of(partitions: u32, found: &BTreeMap<String, (String, bool)>) -> TopicConfig {
     let value = |name: &str| found.get(name).map(|(value, _)| value.as_str());
     let number = |name: &str| value(name).and_then(|text| text.parse::<u64>().ok());

@@ -168,7 +168,7 @@ impl PollThread {
         }
     }
 
-    /// Tells the client what it is to do. What does not succeed is ordered again.
+    /// Tells the client what it is to do. A command that does not succeed is ordered again.
     fn carry_out(&mut self, orders: ConsumerCommands) {
         let now = self.clock.elapsed();
         let consumer = &self.member.consumer;
@@ -184,8 +184,8 @@ impl PollThread {
         }
         if !orders.resume.is_empty() {
             let partitions = list(orders.resume.iter().map(|(at, _)| at));
-            // The client would go on behind the last record that it handed over, which is where we
-            // are only if nothing was sought meanwhile, so it is told where to go on.
+            // The client would go on behind the last record that it handed over. That is where we are
+            // only if nothing was sought meanwhile, so it is told where to go on.
             if consumer.resume(&partitions).is_ok() {
                 for (at, offset) in self.seek(&orders.resume) {
                     self.cell.with(|state| {

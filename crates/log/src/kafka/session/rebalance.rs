@@ -95,8 +95,8 @@ impl Rebalancer {
         if self.now.is_some() || consumer.context().has_requests() {
             return false;
         }
-        // The group may want partitions back at this very moment, and the client would take this as
-        // the answer and go on without waiting for their work. Whatever it wants next is taken at once.
+        // The group may want partitions back at this very moment. The client would take this as the
+        // answer and go on without waiting for their work. Whatever it wants next is taken at once.
         self.abrupt_until = self.clock.elapsed() + ABRUPT;
         let taken = consumer
             .incremental_unassign(places)

@@ -5,11 +5,11 @@
 //! what to tell it; the session takes out what happens.
 //!
 //! **Invariant:** within one assignment records are handed out in the order of their offsets, each
-//! once, unless a seek says otherwise. [`OwnedPartition::fetched`] is our own watermark: what the client hands
-//! over again, or out of order, is dropped.
+//! once, unless a seek says otherwise. [`OwnedPartition::fetched`] is our own watermark: records that
+//! the client hands over again, or out of order, are dropped.
 //!
-//! **Invariant:** a fence is gone before the client is told to let the partition go, so the group
-//! cannot move on while we still believe that it is ours.
+//! **Invariant:** a fence is gone before the client is told to let the partition go. So the group
+//! cannot move on while we still believe that the partition is ours.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -201,7 +201,7 @@ impl SessionState {
         }
     }
 
-    /// Ends the session. What was held is lost; what happened before is still told.
+    /// Ends the session. The partitions it held are lost; what happened before is still told.
     pub(super) fn finish(&mut self, end: SessionEnd) {
         if self.end.is_some() {
             return;

@@ -25,8 +25,8 @@ pub(super) struct StartOffset {
     pub(super) client_at: Offset,
 }
 
-/// Whether a look at where to begin is still wanted. Whoever holds it may commit: the partitions are not
-/// let go meanwhile.
+/// Whether a look at where to begin is still wanted. The holder of the lock may commit: the partitions
+/// are not let go meanwhile.
 #[derive(Debug)]
 pub(super) struct LookupGuard(Mutex<bool>);
 

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! Records are delivered before the offsets are added: the client otherwise waits for them within that
-//! call, a tenth of a second at a time. What follows an error is decided by [`transaction_step::next`].
+//! call, a tenth of a second at a time. [`transaction_step::next`] decides what follows an error.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -109,8 +109,8 @@ impl TransactionalProducer {
             self.step(TransactionStep::Offsets, until, |producer, limit| {
                 // Fresh each time: the generation changes without any partition being let go.
                 let group = member.consumer.group_metadata();
-                // In this order. A generation that is read while the partitions are ours is one under
-                // which they are ours, because the client moves on only after we let go.
+                // In this order: the client moves on only after we let go. So if a generation is read
+                // while the partitions are ours, they are ours under that generation.
                 if !is_ours() || member.consumer.assignment_lost() {
                     return Err(stale());
                 }

@@ -29,8 +29,8 @@ pub(in crate::spill) struct WalkedLine<'a> {
     pub(in crate::spill) is_replayed: bool,
 }
 
-/// Shows every file and every line to `look`, in the order in which events pass through them. What
-/// was written to a file after its sync failed does not count and is not shown.
+/// Shows every file and every line to `look`, in the order in which events pass through them. Bytes
+/// that were written to a file after its sync failed do not count and are not shown.
 pub(in crate::spill) fn walk(
     disk: &dyn Disk,
     dir: &Path,

@@ -12,15 +12,15 @@ use crate::QueueError;
 
 /// Below which group everything has its position or was rolled back.
 ///
-/// The number moves in two steps: a look notes the highest group it sees, and a horizon that every
-/// transaction is below that may still bring a lower one. Once all of those have ended, a later look
-/// has seen every group up to that number.
+/// The number moves in two steps. A look notes the highest group it sees, and a horizon. Every
+/// transaction that may still bring a lower group is below the horizon. Once all of those have ended, a
+/// later look has seen every group up to that number.
 ///
-/// The horizon is a transaction id that was given out after the look. A transaction that takes the number of a
-/// group has its own id by then; the highest group that the look saw was committed, so all numbers
-/// below were taken before it, and by transactions whose ids are older than the look. The xmax of the
-/// look's snapshot is no horizon: it follows the last transaction that ended, and those that run may be
-/// above it.
+/// The horizon is a transaction id that was given out after the look. A transaction that takes the
+/// number of a group has its own id by then. The highest group that the look saw was committed, so all
+/// numbers below were taken before it. The transactions that took them have ids that are older than the
+/// look. The xmax of the look's snapshot is no horizon: it follows the last transaction that ended, and
+/// those that run may be above it.
 #[derive(Debug, Default)]
 pub(super) struct GroupHorizon {
     is_loaded: bool,

@@ -83,8 +83,8 @@ fn posting_columns(events: &[NewEvent]) -> Columns {
 }
 
 /// Many events at once, in the transaction that the caller has begun and ends. Their numbers are taken
-/// first, so that they are known. Without a transaction they would be brought by another one than took
-/// them, and by then a claim may have given them up as rolled back.
+/// first, so that they are known. Without a transaction, one would take the numbers and another would
+/// bring the events. By then a claim may have given the numbers up as rolled back.
 async fn copy(connection: &mut PgConnection, events: &[NewEvent]) -> Result<Vec<i64>, sqlx::Error> {
     let count = i64::try_from(events.len()).unwrap_or(i64::MAX);
     let ids: Vec<i64> = sqlx::query_scalar(

@@ -202,10 +202,11 @@ struct TransitionColumns {
 /// Settles all of these events, or none where some were settled before: those it gives. None where
 /// the lease is not ours any more, and none inside of that where the registry is another.
 ///
-/// An event that a batch lists and that is neither in the log nor in a row is the batch's own, and stays
-/// so while its row is locked: whoever settles it or takes it over needs the same lock, and nobody else
-/// may touch it. A batch of which nothing was settled lists its own only, so that nothing needs to be
-/// looked up for it; of another one that look comes after the lock, with a snapshot that is as new.
+/// An event that a batch lists and that is neither in the log nor in a row is the batch's own. It stays
+/// so while the batch's row is locked: whoever settles it or takes it over needs the same lock, and
+/// nobody else may touch it. A batch of which nothing was settled lists its own only, so that nothing
+/// needs to be looked up for it. For another batch that look comes after the lock, with a snapshot that
+/// is as new.
 async fn settle_batch(
     connection: &mut PgConnection,
     lease: Lease,

@@ -1,5 +1,5 @@
-//! Wake-ups: `NOTIFY` at most once per few milliseconds and process, outside of every transaction
-//! of the user, because it takes a lock of the whole server at commit.
+//! Wake-ups: `NOTIFY` at most once per few milliseconds and process. It is done outside of every
+//! transaction of the user, because it takes a lock of the whole server at commit.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
