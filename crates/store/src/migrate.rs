@@ -28,13 +28,21 @@ const TABLE: &str = "CREATE TABLE IF NOT EXISTS tidegate_migration (\n    \
     part text NOT NULL,\n    version integer NOT NULL,\n    name text NOT NULL,\n    \
     PRIMARY KEY (part, version)\n)";
 
-/// The tables every part stands on: leases and postings.
-pub const STORE_MIGRATIONS: &[Migration] = &[Migration {
-    version: 1,
-    name: "leases and postings",
-    postgres: include_str!("migrate/store-1.postgres.sql"),
-    sqlite: include_str!("migrate/store-1.sqlite.sql"),
-}];
+/// The tables every part stands on: leases, postings, and the answers of repeated requests.
+pub const STORE_MIGRATIONS: &[Migration] = &[
+    Migration {
+        version: 1,
+        name: "leases and postings",
+        postgres: include_str!("migrate/store-1.postgres.sql"),
+        sqlite: include_str!("migrate/store-1.sqlite.sql"),
+    },
+    Migration {
+        version: 2,
+        name: "idempotency keys",
+        postgres: include_str!("migrate/store-2.postgres.sql"),
+        sqlite: include_str!("migrate/store-2.sqlite.sql"),
+    },
+];
 
 /// The name under which [`STORE_MIGRATIONS`] is remembered.
 pub const STORE_PART: &str = "store";

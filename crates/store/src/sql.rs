@@ -1,23 +1,116 @@
-//! Statements on either database: the values they take and the columns they give.
+//! Statements on either database: the values they take, the columns they give, how they are held together.
+//!
+//! A part writes its Rust once, generic over [`SqlConnection`], and runs it through [`SqlDatabase::call`].
+//! Placeholders are `$1`, `$2` on both databases, and columns go by number.
+
+use std::future::Future;
 
 use sqlx::error::BoxDynError;
 use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::sqlite::{SqliteArguments, SqliteRow};
 use sqlx::types::Uuid;
-use sqlx::{Arguments, Decode, PgConnection, Postgres, SqlSafeStr, Sqlite, SqliteConnection, Type};
-use tidegate_core::EventId;
-use tidegate_store::{BoxFuture, sqlx};
+use sqlx::{Arguments, Decode, PgConnection, Row, SqlSafeStr, SqliteConnection, Type};
+use tidegate_core::{EventId, ParseEventIdError};
 
-use super::decode::{OwnColumns, QueueRow};
+use crate::{BoxFuture, StoreError};
+
+/// How the statements of one call are held together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SqlAccess {
+    /// One statement that changes nothing.
+    Read,
+    /// Several statements that see one moment and change nothing.
+    Snapshot,
+    /// The same over whole tables.
+    LongSnapshot,
+    /// One statement, or several that need no transaction.
+    Write,
+    /// Several statements that happen together.
+    Transact,
+}
+
+/// A handle on one of the two databases, which runs calls on its connections.
+pub trait SqlDatabase: Send + Sync {
+    /// Its connections.
+    type Connection: SqlConnection;
+
+    /// Runs `call` with its statements held together as `access` says.
+    ///
+    /// A call that writes returns once it would survive a power cut. If canceled, it may or may not happen.
+    ///
+    /// # Errors
+    /// The database is away, took too long, or refused.
+    fn call<T, F>(
+        &self,
+        access: SqlAccess,
+        doing: &'static str,
+        call: F,
+    ) -> impl Future<Output = Result<T, StoreError>> + Send
+    where
+        T: Send + 'static,
+        F: for<'c> FnOnce(&'c mut Self::Connection) -> SqlFuture<'c, T> + Send + 'static;
+}
+
+impl SqlDatabase for crate::Sqlite {
+    type Connection = SqliteConnection;
+
+    async fn call<T, F>(
+        &self,
+        access: SqlAccess,
+        doing: &'static str,
+        call: F,
+    ) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        F: for<'c> FnOnce(&'c mut SqliteConnection) -> SqlFuture<'c, T> + Send + 'static,
+    {
+        match access {
+            SqlAccess::Read | SqlAccess::Snapshot => self.read(doing, call).await,
+            SqlAccess::LongSnapshot => self.long_read(doing, call).await,
+            SqlAccess::Write | SqlAccess::Transact => self.write(doing, call).await,
+        }
+    }
+}
+
+impl SqlDatabase for crate::Postgres {
+    type Connection = PgConnection;
+
+    async fn call<T, F>(
+        &self,
+        access: SqlAccess,
+        doing: &'static str,
+        call: F,
+    ) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        F: for<'c> FnOnce(&'c mut PgConnection) -> SqlFuture<'c, T> + Send + 'static,
+    {
+        match access {
+            SqlAccess::Read | SqlAccess::Write => self.run(doing, call).await,
+            SqlAccess::Transact => self.transact(doing, call).await,
+            SqlAccess::Snapshot => self.snapshot(doing, call).await,
+            SqlAccess::LongSnapshot => self.long_snapshot(doing, call).await,
+        }
+    }
+}
 
 /// A value that a statement takes.
-pub(super) trait SqlValue: Sync {
+pub trait SqlValue: Sync {
+    /// Adds it to the values for PostgreSQL.
+    ///
+    /// # Errors
+    /// It has no form there.
     fn to_postgres(&self, into: &mut PgArguments) -> Result<(), BoxDynError>;
+
+    /// Adds it to the values for SQLite.
+    ///
+    /// # Errors
+    /// It has no form there.
     fn to_sqlite(&self, into: &mut SqliteArguments) -> Result<(), BoxDynError>;
 }
 
 /// The values of a statement, by number.
-pub(super) type SqlValues<'a> = [&'a dyn SqlValue];
+pub type SqlValues<'a> = [&'a dyn SqlValue];
 
 macro_rules! values {
     ($($value:ty),*) => {$(
@@ -55,7 +148,8 @@ impl SqlValue for EventId {
 }
 
 /// A list as a statement takes it: an array on PostgreSQL, JSON on SQLite.
-pub(super) struct SqlList<'a, T>(pub(super) &'a [T]);
+#[derive(Debug)]
+pub struct SqlList<'a, T>(pub &'a [T]);
 
 macro_rules! lists {
     ($($item:ty),*) => {$(
@@ -85,28 +179,110 @@ impl SqlValue for SqlList<'_, EventId> {
 }
 
 /// A column that both databases decode.
-pub(super) trait SqlColumn:
+pub trait SqlColumn:
     Send
     + 'static
-    + Type<Postgres>
-    + Type<Sqlite>
-    + for<'r> Decode<'r, Postgres>
-    + for<'r> Decode<'r, Sqlite>
+    + Type<sqlx::Postgres>
+    + Type<sqlx::Sqlite>
+    + for<'r> Decode<'r, sqlx::Postgres>
+    + for<'r> Decode<'r, sqlx::Sqlite>
 {
 }
 
 impl<T> SqlColumn for T where
     T: Send
         + 'static
-        + Type<Postgres>
-        + Type<Sqlite>
-        + for<'r> Decode<'r, Postgres>
-        + for<'r> Decode<'r, Sqlite>
+        + Type<sqlx::Postgres>
+        + Type<sqlx::Sqlite>
+        + for<'r> Decode<'r, sqlx::Postgres>
+        + for<'r> Decode<'r, sqlx::Sqlite>
 {
 }
 
+/// The columns of a row, as each database has them.
+pub trait OwnColumns {
+    /// A value that both databases keep in the same way.
+    ///
+    /// # Errors
+    /// The column holds something else.
+    fn get<T: SqlColumn>(&self, column: usize) -> Result<T, sqlx::Error>;
+
+    /// An id of an event.
+    ///
+    /// # Errors
+    /// The column holds something else.
+    fn event_id(&self, column: usize) -> Result<EventId, sqlx::Error>;
+
+    /// A small number.
+    ///
+    /// # Errors
+    /// The column holds something else.
+    fn count(&self, column: usize) -> Result<u32, sqlx::Error>;
+
+    /// A text as people are shown it, whatever a foreign program has written.
+    ///
+    /// # Errors
+    /// There is no such column.
+    fn shown(&self, column: usize) -> Result<Option<String>, sqlx::Error>;
+}
+
+impl OwnColumns for PgRow {
+    fn get<T: SqlColumn>(&self, column: usize) -> Result<T, sqlx::Error> {
+        self.try_get(column)
+    }
+
+    fn event_id(&self, column: usize) -> Result<EventId, sqlx::Error> {
+        let id: Uuid = self.try_get(column)?;
+        Ok(EventId::from_u128(id.as_u128()))
+    }
+
+    fn count(&self, column: usize) -> Result<u32, sqlx::Error> {
+        Ok(small(self.try_get::<i32, _>(column)?.into()))
+    }
+
+    fn shown(&self, column: usize) -> Result<Option<String>, sqlx::Error> {
+        self.try_get(column)
+    }
+}
+
+impl OwnColumns for SqliteRow {
+    fn get<T: SqlColumn>(&self, column: usize) -> Result<T, sqlx::Error> {
+        self.try_get(column)
+    }
+
+    fn event_id(&self, column: usize) -> Result<EventId, sqlx::Error> {
+        event_id(self.try_get(column)?)
+    }
+
+    fn count(&self, column: usize) -> Result<u32, sqlx::Error> {
+        Ok(small(self.try_get(column)?))
+    }
+
+    fn shown(&self, column: usize) -> Result<Option<String>, sqlx::Error> {
+        let bytes: Option<Vec<u8>> = self.try_get(column)?;
+        Ok(bytes.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()))
+    }
+}
+
+/// An id of an event as SQLite keeps it.
+///
+/// # Errors
+/// The text is none.
+pub fn event_id(text: &str) -> Result<EventId, sqlx::Error> {
+    let id = text.parse();
+    id.map_err(|error: ParseEventIdError| sqlx::Error::Decode(Box::new(error)))
+}
+
+fn small(number: i64) -> u32 {
+    u32::try_from(number).unwrap_or(0)
+}
+
 /// The first columns of a row: one value, or a tuple.
-pub(super) trait FromColumns: Sized + Send + 'static {
+pub trait FromColumns: Sized + Send + 'static {
+    /// Reads them.
+    ///
+    /// # Errors
+    /// A column holds something else.
     fn from_columns(row: &impl OwnColumns) -> Result<Self, sqlx::Error>;
 }
 
@@ -120,7 +296,7 @@ macro_rules! scalars {
     )*};
 }
 
-scalars!(bool, i32, i64, String, Option<i64>);
+scalars!(bool, i32, i64, String, Option<i64>, Option<String>);
 
 impl<A: SqlColumn, B: SqlColumn> FromColumns for (A, B) {
     fn from_columns(row: &impl OwnColumns) -> Result<Self, sqlx::Error> {
@@ -135,14 +311,17 @@ impl<A: SqlColumn, B: SqlColumn, C: SqlColumn> FromColumns for (A, B, C) {
 }
 
 /// A call on a connection, on its way.
-pub(super) type SqlFuture<'c, T> = BoxFuture<'c, Result<T, sqlx::Error>>;
+pub type SqlFuture<'c, T> = BoxFuture<'c, Result<T, sqlx::Error>>;
 
 /// A connection to either database.
-pub(super) trait SqlConnection: Send {
-    type Row: QueueRow + Send + Sync;
+pub trait SqlConnection: Send {
+    /// Its rows.
+    type Row: OwnColumns + Send + Sync;
 
     /// True for what is in the list `$1`.
     const IN_LIST: &'static str;
+    /// Locks the rows of a SELECT until the end of the transaction; SQLite has one writer anyway.
+    const FOR_UPDATE: &'static str;
 
     /// All rows of a statement.
     fn rows(
@@ -164,6 +343,7 @@ pub(super) trait SqlConnection: Send {
     /// Runs several statements that take no values.
     fn execute_raw(&mut self, sql: impl SqlSafeStr) -> SqlFuture<'_, ()>;
 
+    /// The first row of a statement, which must be there.
     fn one_row(
         &mut self,
         sql: impl SqlSafeStr,
@@ -173,6 +353,7 @@ pub(super) trait SqlConnection: Send {
         Box::pin(async move { row.await?.ok_or(sqlx::Error::RowNotFound) })
     }
 
+    /// The first columns of all rows.
     fn fetch_all<T: FromColumns>(
         &mut self,
         sql: impl SqlSafeStr,
@@ -182,6 +363,7 @@ pub(super) trait SqlConnection: Send {
         Box::pin(async move { rows.await?.iter().map(T::from_columns).collect() })
     }
 
+    /// The first columns of the first row, if there is one.
     fn fetch_optional<T: FromColumns>(
         &mut self,
         sql: impl SqlSafeStr,
@@ -191,6 +373,7 @@ pub(super) trait SqlConnection: Send {
         Box::pin(async move { row.await?.as_ref().map(T::from_columns).transpose() })
     }
 
+    /// The first columns of the first row, which must be there.
     fn fetch_one<T: FromColumns>(
         &mut self,
         sql: impl SqlSafeStr,
@@ -202,11 +385,12 @@ pub(super) trait SqlConnection: Send {
 }
 
 macro_rules! connection {
-    ($connection:ty, $row:ty, $add:ident, $in_list:literal) => {
+    ($connection:ty, $row:ty, $add:ident, $in_list:literal, $for_update:literal) => {
         impl SqlConnection for $connection {
             type Row = $row;
 
             const IN_LIST: &'static str = $in_list;
+            const FOR_UPDATE: &'static str = $for_update;
 
             fn rows(
                 &mut self,
@@ -253,12 +437,19 @@ macro_rules! connection {
     };
 }
 
-connection!(PgConnection, PgRow, to_postgres, "= ANY ($1)");
+connection!(
+    PgConnection,
+    PgRow,
+    to_postgres,
+    "= ANY ($1)",
+    "FOR UPDATE"
+);
 connection!(
     SqliteConnection,
     SqliteRow,
     to_sqlite,
-    "IN (SELECT value FROM json_each($1))"
+    "IN (SELECT value FROM json_each($1))",
+    ""
 );
 
 fn arguments<A: Arguments>(
