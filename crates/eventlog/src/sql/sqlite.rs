@@ -21,6 +21,9 @@ impl EventLogStatements for SqliteConnection {
     }
 
     async fn insert(&mut self, rows: &[NewRow<'_>]) -> Result<Vec<i64>, sqlx::Error> {
+        // The index of words writes what it gathered to its tables whenever a number is below the last one.
+        let mut rows = rows.to_vec();
+        rows.sort_unstable_by_key(|row| row.id);
         for rows in rows.chunks(ROWS) {
             insert_rows(self, rows).await?;
             insert_words(self, rows).await?;
