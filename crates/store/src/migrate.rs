@@ -72,8 +72,8 @@ pub async fn pending(
     part: &'static str,
     migrations: &'static [Migration],
 ) -> Result<usize, StoreError> {
-    let own = missing(store, STORE_PART, STORE_MIGRATIONS).await?;
-    Ok(own + missing(store, part, migrations).await?)
+    let own = pending_of_part(store, STORE_PART, STORE_MIGRATIONS).await?;
+    Ok(own + pending_of_part(store, part, migrations).await?)
 }
 
 /// The same as SQL text, for the user's own migrations.
@@ -103,7 +103,13 @@ fn sql_of(migration: &Migration, dialect: Dialect) -> &'static str {
     }
 }
 
-async fn missing(
+/// How many of `migrations` alone have not run yet. Changes nothing.
+///
+/// All of them are pending in a database that is there for something else.
+///
+/// # Errors
+/// The database is away or refused.
+pub async fn pending_of_part(
     store: &Store,
     part: &'static str,
     migrations: &'static [Migration],

@@ -5,12 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use sqlx::AssertSqlSafe;
 use tidegate_core::EventId;
 use tidegate_core::books::Place;
-use tidegate_store::sql::{SqlConnection, SqlList};
+use tidegate_store::sql::{OwnColumns, SqlConnection, SqlList};
 use tidegate_store::{span_ms, sqlx};
 
 use super::columns::{ParkedKeys, place_of, small};
 use super::decode::QueueRow;
-use tidegate_store::sql::OwnColumns;
 use super::maintain::{read_registry, registry_version};
 use crate::port::{
     Claim, ClaimRequest, Claimed, ClaimedEvent, HandlerState, Lane, LeaseId, POISON_STARVATION,

@@ -25,6 +25,7 @@ const BEARER: &str = "bearer";
     ),
     components(schemas(ApiProblem)),
     tags(
+        (name = "eventlog", description = "Business events: post them, find them."),
         (name = "health", description = "Whether the process is alive, ready and well."),
         (name = "log", description = "The topics of the log and their records."),
         (name = "server", description = "What the process and its components say about themselves."),
