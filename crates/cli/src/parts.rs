@@ -1,5 +1,6 @@
 //! The parts of this program: one file each, and one line in [`PARTS`].
 
+mod eventlog;
 mod log;
 mod queue;
 mod spill;
@@ -21,7 +22,12 @@ use crate::store::{self, StoreSettings};
 
 /// Every part, in the order in which events pass through them. They are opened in this order and closed in
 /// the reverse.
-const PARTS: [&dyn Part; 3] = [&spill::SpillPart, &log::LogPart, &queue::QueuePart];
+const PARTS: [&dyn Part; 4] = [
+    &spill::SpillPart,
+    &eventlog::EventLogPart,
+    &log::LogPart,
+    &queue::QueuePart,
+];
 
 /// A part of this program.
 trait Part: Sync {
