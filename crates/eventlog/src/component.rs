@@ -13,8 +13,9 @@ use crate::event::iso_ms;
 use crate::sql::{COMPONENT, FoundEvent};
 use crate::{EventLog, telemetry, upkeep};
 
-/// The event log as a part of a process. Its background work is the clean-up; posts have a writer that
-/// lives as long as the log, so that requests are answered while the process stops.
+/// The event log as a part of a process. Its background work is the clean-up.
+///
+/// Posts have a writer that lives as long as the log, so that requests are answered while the process stops.
 #[derive(Debug)]
 pub struct EventLogComponent {
     log: EventLog,

@@ -71,7 +71,7 @@ pub struct PostedEvent {
 
 /// Everything that the API refuses about an event.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{}", summary(problems))]
+#[error("{}", summary(.problems))]
 pub struct InvalidEvent {
     /// The problems, one for each field.
     pub problems: Vec<FieldProblem>,

@@ -12,7 +12,6 @@ mod sqlite;
 mod summary;
 mod traces;
 
-use std::future::Future;
 
 use tidegate_core::books::{Books, Posting};
 use tidegate_logger::{ProcessStatus, StepStatus};
@@ -22,7 +21,7 @@ use tidegate_store::{Dialect, Store, sqlx};
 
 pub(crate) use catalog::{find_link, insert_process, list_processes, upsert_link};
 pub(crate) use insert::store_events;
-pub(crate) use listing::{Conditions, ListOrder, Listing, list_events};
+pub(crate) use listing::{Conditions, ListOrder, EventListing, list_events};
 pub(crate) use maintain::{
     FoundEvent, account, clear, find_event, logger_books, loggers, recount, remove_range,
 };

@@ -1,6 +1,5 @@
 //! The clean-up of old events and keys.
 
-use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 

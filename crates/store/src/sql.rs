@@ -5,7 +5,6 @@
 
 mod columns;
 
-use std::future::Future;
 
 use sqlx::error::BoxDynError;
 use sqlx::postgres::{PgArguments, PgRow};

@@ -6,7 +6,7 @@ use super::EventLog;
 use crate::EventLogError;
 use crate::page::{EventPage, PageRequest, PageSizes};
 use crate::query::{AccountQuery, LookupQuery, TextQuery, TimeWindow, TraceQuery, status};
-use crate::sql::{self, Conditions, ListOrder, Listing, TraceListing};
+use crate::sql::{self, Conditions, ListOrder, EventListing, TraceListing};
 use crate::summary::{
     AccountSummary, BatchEvents, BatchSummary, CorrelationEvents, DashboardStats, TraceEvents,
     TracePage,
@@ -26,7 +26,7 @@ impl EventLog {
         let outcome = event_status.map(status).transpose()?;
         let shown = Conditions::of("batch_id", &batch_id).and_outcome(outcome);
         let paging = page.check(PageSizes::Short)?;
-        let listing = Listing::new(shown, ListOrder::Number, paging)?;
+        let listing = EventListing::new(shown, ListOrder::Number, paging)?;
         sql::batch_events(&self.store, batch_id, listing).await
     }
 
@@ -57,7 +57,7 @@ impl EventLog {
             .and_outcome(outcome)
             .and_within(query.window);
         let paging = query.page.check(PageSizes::Short)?;
-        let listing = Listing::new(shown, ListOrder::Newest, paging)?;
+        let listing = EventListing::new(shown, ListOrder::Newest, paging)?;
         sql::list_events(&self.store, listing).await
     }
 
@@ -87,7 +87,7 @@ impl EventLog {
     ) -> Result<CorrelationEvents, EventLogError> {
         let shown = Conditions::of("correlation_id", &correlation_id);
         let paging = page.check(PageSizes::Long)?;
-        let listing = Listing::new(shown, ListOrder::Sequence, paging)?;
+        let listing = EventListing::new(shown, ListOrder::Sequence, paging)?;
         sql::correlation_events(&self.store, correlation_id, listing).await
     }
 
@@ -102,7 +102,7 @@ impl EventLog {
     ) -> Result<TraceEvents, EventLogError> {
         let shown = Conditions::of("trace_id", &trace_id);
         let paging = page.check(PageSizes::Long)?;
-        let listing = Listing::new(shown, ListOrder::Oldest, paging)?;
+        let listing = EventListing::new(shown, ListOrder::Oldest, paging)?;
         sql::trace_events(&self.store, trace_id, listing).await
     }
 
@@ -119,7 +119,7 @@ impl EventLog {
             .and_outcome(outcome)
             .and_within(query.window);
         let paging = query.page.check(PageSizes::Short)?;
-        let listing = Listing::new(shown, ListOrder::Newest, paging)?;
+        let listing = EventListing::new(shown, ListOrder::Newest, paging)?;
         sql::list_events(&self.store, listing).await
     }
 
@@ -135,7 +135,7 @@ impl EventLog {
             .and_within(query.window)
             .and_words(self.store.dialect(), &words);
         let paging = query.page.check(PageSizes::Text)?;
-        let listing = Listing::new(shown, ListOrder::Newest, paging)?;
+        let listing = EventListing::new(shown, ListOrder::Newest, paging)?;
         sql::list_events(&self.store, listing).await
     }
 

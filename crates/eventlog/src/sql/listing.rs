@@ -201,13 +201,13 @@ impl ListOrder {
 
 /// A page to read.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Listing {
+pub(crate) struct EventListing {
     conditions: Conditions,
     order: ListOrder,
     paging: Paging,
 }
 
-impl Listing {
+impl EventListing {
     /// # Errors
     /// The page begins at a place of another listing.
     pub(crate) fn new(
@@ -253,7 +253,7 @@ impl FromColumns for ListedRow {
 /// A page of events.
 pub(crate) async fn list_events(
     store: &Store,
-    listing: Listing,
+    listing: EventListing,
 ) -> Result<EventPage, EventLogError> {
     let page = on_either!(store, SqlAccess::Snapshot, "list events", db => list(db, listing));
     Ok(page?)
@@ -262,9 +262,9 @@ pub(crate) async fn list_events(
 /// The same on a connection.
 pub(super) async fn list<C: SqlConnection>(
     db: &mut C,
-    listing: Listing,
+    listing: EventListing,
 ) -> Result<EventPage, sqlx::Error> {
-    let Listing {
+    let EventListing {
         conditions,
         order,
         paging,
@@ -362,7 +362,7 @@ mod tests {
             after: Some(PageCursor(cursor.to_vec())),
         };
         let of = |order, cursor: &[i64]| {
-            Listing::new(Conditions::default(), order, paging(cursor)).is_ok()
+            EventListing::new(Conditions::default(), order, paging(cursor)).is_ok()
         };
         assert!(of(ListOrder::Newest, &[1, 2]));
         assert!(of(ListOrder::Sequence, &[1, 2, 3]));

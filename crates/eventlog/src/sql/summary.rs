@@ -9,7 +9,7 @@ use tidegate_store::{Store, sqlx};
 
 use super::catalog::link;
 use super::listing::{first_events, list};
-use super::{Conditions, ListOrder, Listing, OUTCOMES, kind_number, on_either, outcome_number};
+use super::{Conditions, ListOrder, EventListing, OUTCOMES, kind_number, on_either, outcome_number};
 use crate::EventLogError;
 use crate::event::iso_us;
 use crate::limit::{LISTED, RECENT_ERRORS, RECENT_EVENTS};
@@ -89,7 +89,7 @@ async fn first_text<C: SqlConnection>(
 pub(crate) async fn batch_events(
     store: &Store,
     batch_id: String,
-    listing: Listing,
+    listing: EventListing,
 ) -> Result<BatchEvents, EventLogError> {
     let events = on_either!(store, SqlAccess::Snapshot, "list a batch",
         db => read_batch(db, batch_id, listing));
@@ -99,7 +99,7 @@ pub(crate) async fn batch_events(
 async fn read_batch<C: SqlConnection>(
     db: &mut C,
     batch_id: String,
-    listing: Listing,
+    listing: EventListing,
 ) -> Result<BatchEvents, sqlx::Error> {
     let all = Conditions::of("batch_id", &batch_id);
     let numbers = numbers(db, &all).await?;
@@ -197,7 +197,7 @@ async fn sum_up_account<C: SqlConnection>(
 pub(crate) async fn correlation_events(
     store: &Store,
     correlation_id: String,
-    listing: Listing,
+    listing: EventListing,
 ) -> Result<CorrelationEvents, EventLogError> {
     let events = on_either!(store, SqlAccess::Snapshot, "list a correlation",
         db => read_correlation(db, correlation_id, listing));
@@ -207,7 +207,7 @@ pub(crate) async fn correlation_events(
 async fn read_correlation<C: SqlConnection>(
     db: &mut C,
     correlation_id: String,
-    listing: Listing,
+    listing: EventListing,
 ) -> Result<CorrelationEvents, sqlx::Error> {
     let linked = link(db, &correlation_id).await?;
     let is_linked = linked.is_some();
@@ -230,7 +230,7 @@ async fn read_correlation<C: SqlConnection>(
 pub(crate) async fn trace_events(
     store: &Store,
     trace_id: String,
-    listing: Listing,
+    listing: EventListing,
 ) -> Result<TraceEvents, EventLogError> {
     let events = on_either!(store, SqlAccess::Snapshot, "list a trace",
         db => read_trace(db, trace_id, listing));
@@ -240,7 +240,7 @@ pub(crate) async fn trace_events(
 async fn read_trace<C: SqlConnection>(
     db: &mut C,
     trace_id: String,
-    listing: Listing,
+    listing: EventListing,
 ) -> Result<TraceEvents, sqlx::Error> {
     let all = Conditions::of("trace_id", &trace_id);
     let numbers = numbers(db, &all).await?;

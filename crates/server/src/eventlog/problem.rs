@@ -31,10 +31,8 @@ pub(crate) struct EventLogProblem {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     details: Vec<WrongField>,
     #[serde(skip)]
-    #[schema(ignore)]
     status: u16,
     #[serde(skip)]
-    #[schema(ignore)]
     retry_after: Option<u64>,
 }
 
