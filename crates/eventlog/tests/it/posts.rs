@@ -1,0 +1,110 @@
+//! Posting: P01 to P04, and posts at the same time.
+
+use serde_json::json;
+use tidegate_eventlog::{EventLog, EventLogError, PageRequest, PostOrigin};
+
+use crate::databases::{batch, event};
+
+crate::on_every_database!(
+    a_post_reads_back_with_its_unknown_properties,
+    a_repeat_gets_the_first_answer_and_another_content_is_refused,
+    a_batch_is_judged_event_by_event,
+    two_equal_keys_in_a_batch_are_one_row,
+    posts_at_the_same_time_store_each_key_once,
+    a_batch_above_the_limit_is_refused_whole,
+);
+
+const ID: &str = "019a8f3e-5c00-7abc-8def-0123456789ab";
+
+async fn count(log: &EventLog) -> i64 {
+    let page = PageRequest::default();
+    let found = log.correlation("a1b2c3d4".to_owned(), &page).await.unwrap();
+    found.page.total_count
+}
+
+// P01
+async fn a_post_reads_back_with_its_unknown_properties(log: EventLog) {
+    let json = event(json!({ "_id": ID, "mood": { "tail": "wagging" } }));
+    let answer = log.post_one(&json, PostOrigin::default()).await.unwrap();
+    assert_eq!(answer.correlation_id, "a1b2c3d4");
+    let page = PageRequest::default();
+    let found = log.correlation("a1b2c3d4".to_owned(), &page).await.unwrap();
+    let shown = serde_json::to_value(&found.page.events[0]).unwrap();
+    assert_eq!(shown["mood"]["tail"], "wagging");
+    assert_eq!(shown["eventId"], ID);
+    assert_eq!(shown["executionId"], answer.execution_ids[0].to_string());
+    assert!(shown.get("_id").is_none(), "{shown}");
+}
+
+// P02
+async fn a_repeat_gets_the_first_answer_and_another_content_is_refused(log: EventLog) {
+    let post = |json: String| {
+        let log = log.clone();
+        async move { log.post_one(&json, PostOrigin::default()).await }
+    };
+    let first = post(event(json!({ "_id": ID }))).await.unwrap();
+    let again = post(event(json!({ "_id": ID, "_seq": 7 }))).await.unwrap();
+    assert_eq!(first, again);
+    let other = post(event(json!({ "_id": ID, "details": "other" }))).await;
+    assert!(matches!(other, Err(EventLogError::Conflict { .. })));
+    assert_eq!(count(&log).await, 1);
+}
+
+// P03
+async fn a_batch_is_judged_event_by_event(log: EventLog) {
+    let events: Vec<String> = (0..100)
+        .map(|n| match n % 40 {
+            7 => event(json!({ "processStatus": null })),
+            _ => event(json!({ "result": format!("number {n}") })),
+        })
+        .collect();
+    let json = batch(&events, Some("nightly-7"));
+    let answer = log.post_batch(&json, PostOrigin::default()).await.unwrap();
+    assert!(!answer.success);
+    assert_eq!((answer.total_received, answer.total_inserted), (100, 97));
+    let refused: Vec<usize> = answer.errors.iter().map(|one| one.index).collect();
+    assert_eq!(refused, [7, 47, 87]);
+    assert_eq!(answer.errors[0].code, "event.invalid");
+    let page = PageRequest::default();
+    let found = log.batch("nightly-7".to_owned(), None, &page).await.unwrap();
+    assert_eq!((found.page.total_count, found.page.has_more), (97, true));
+}
+
+// P04
+async fn two_equal_keys_in_a_batch_are_one_row(log: EventLog) {
+    let one = event(json!({ "idempotencyKey": "k" }));
+    let json = batch(&[one.clone(), one], None);
+    let answer = log.post_batch(&json, PostOrigin::default()).await.unwrap();
+    assert!(answer.success);
+    assert_eq!((answer.total_inserted, answer.total_duplicates), (1, 1));
+    assert_eq!(answer.execution_ids[0], answer.execution_ids[1]);
+    assert_eq!(count(&log).await, 1);
+}
+
+async fn posts_at_the_same_time_store_each_key_once(log: EventLog) {
+    let mut posts = tokio::task::JoinSet::new();
+    for n in 0..200 {
+        let log = log.clone();
+        posts.spawn(async move {
+            let json = event(json!({ "idempotencyKey": format!("k{}", n % 50) }));
+            log.post_one(&json, PostOrigin::default()).await.unwrap()
+        });
+    }
+    let answers = posts.join_all().await;
+    let mut ids: Vec<_> = answers.iter().map(|one| one.execution_ids[0]).collect();
+    ids.sort_unstable();
+    ids.dedup();
+    assert_eq!((ids.len(), count(&log).await), (50, 50));
+}
+
+async fn a_batch_above_the_limit_is_refused_whole(log: EventLog) {
+    let events = vec![event(json!({})); 1_001];
+    let refused = log.post_batch(&batch(&events, None), PostOrigin::default());
+    let refused = refused.await.unwrap_err();
+    assert_eq!(refused.code().as_str(), "body.too_large");
+    for wrong in ["", "[]", r#"{"events":[]}"#, r#"{"events":7}"#] {
+        let refused = log.post_batch(wrong, PostOrigin::default()).await;
+        assert!(matches!(refused, Err(EventLogError::Request(_))), "{wrong}");
+    }
+    assert_eq!(count(&log).await, 0);
+}

@@ -1,0 +1,221 @@
+//! Reading: P08 to P12.
+
+use serde_json::json;
+use tidegate_eventlog::{
+    AccountQuery, CorrelationLink, EventLog, EventLogError, NewProcess, PageRequest, PostOrigin,
+    TextQuery, TimeWindow, TraceQuery,
+};
+
+use crate::databases::{batch, event};
+
+crate::on_every_database!(
+    pages_follow_each_other_by_number_and_by_key,
+    every_word_must_begin_a_word,
+    a_trace_says_how_it_went,
+    linked_events_belong_to_the_account,
+    a_process_is_defined_once,
+    summaries_add_up,
+);
+
+async fn post(log: &EventLog, events: &[String]) {
+    let json = batch(events, Some("b1"));
+    let answer = log.post_batch(&json, PostOrigin::default()).await.unwrap();
+    assert!(answer.success, "{answer:?}");
+}
+
+fn size(page_size: u32) -> PageRequest {
+    PageRequest {
+        page_size: Some(page_size),
+        ..PageRequest::default()
+    }
+}
+
+// P08
+async fn pages_follow_each_other_by_number_and_by_key(log: EventLog) {
+    let events: Vec<String> = (0..25)
+        .map(|n| {
+            let at = format!("2026-06-01T10:15:{:02}Z", n % 5);
+            event(json!({ "accountId": "A", "timestamp": at, "stepSequence": n }))
+        })
+        .collect();
+    post(&log, &events).await;
+    let mut by_key = Vec::new();
+    let mut asked = size(10);
+    loop {
+        let query = AccountQuery {
+            page: asked.clone(),
+            ..AccountQuery::default()
+        };
+        let page = log.account_events("A", &query).await.unwrap();
+        assert_eq!(page.total_count, 25);
+        by_key.extend(page.events.iter().map(|event| event.id));
+        match page.next_after {
+            Some(after) => asked.after = Some(after.to_string()),
+            None => break,
+        }
+    }
+    let mut by_number = Vec::new();
+    for number in 1..=3 {
+        let query = AccountQuery {
+            page: PageRequest {
+                page: Some(number),
+                ..size(10)
+            },
+            ..AccountQuery::default()
+        };
+        let page = log.account_events("A", &query).await.unwrap();
+        assert_eq!(page.has_more, number < 3);
+        by_number.extend(page.events.iter().map(|event| event.id));
+    }
+    assert_eq!(by_key, by_number);
+    assert_eq!(by_key.len(), 25);
+    let found = log.correlation("a1b2c3d4".to_owned(), &size(500)).await.unwrap();
+    let ids: Vec<i64> = found.page.events.iter().map(|event| event.id).collect();
+    assert!(ids.is_sorted(), "by their sequence: {ids:?}");
+}
+
+async fn every_word_must_begin_a_word(log: EventLog) {
+    let details = [
+        "Booking BK-1 created for PET-001",
+        "Booking BK-2 cancelled",
+        "Über die Brücke",
+        "nothing to see",
+    ];
+    let events = details.map(|text| event(json!({ "details": text })));
+    post(&log, &events).await;
+    for (query, expect) in [
+        ("book", 2),
+        ("BOOKING bk 1", 1),
+        ("ooking", 0),
+        ("über brück", 1),
+        ("bk-2 CANCEL", 1),
+        ("booking nothing", 0),
+    ] {
+        let query = TextQuery {
+            query: query.to_owned(),
+            process_name: Some("CreateBooking".to_owned()),
+            ..TextQuery::default()
+        };
+        let found = log.search(&query).await.unwrap();
+        assert_eq!(found.total_count, expect, "{query:?}");
+    }
+}
+
+// P10
+async fn a_trace_says_how_it_went(log: EventLog) {
+    let trace = |n: u32| format!("{n:032x}");
+    let of = |n: u32, kind: &str, status: &str| {
+        event(json!({ "traceId": trace(n), "processStatus": kind, "eventStatus": status }))
+    };
+    let events = [
+        of(1, "STEP", "FAILURE"),
+        of(1, "PROCESS_END", "SUCCESS"),
+        of(2, "STEP", "WARNING"),
+        of(2, "STEP", "FAILURE"),
+        of(3, "STEP", "WARNING"),
+        of(4, "PROCESS_START", "IN_PROGRESS"),
+    ];
+    post(&log, &events).await;
+    let listed = log.traces(&TraceQuery::default()).await.unwrap();
+    let mut rows: Vec<_> = listed
+        .traces
+        .iter()
+        .map(|row| (row.trace_id.clone(), row.latest_status, row.has_errors))
+        .collect();
+    rows.sort();
+    assert_eq!(
+        rows,
+        [
+            (trace(1), "SUCCESS", true),
+            (trace(2), "FAILURE", true),
+            (trace(3), "WARNING", false),
+            (trace(4), "IN_PROGRESS", false),
+        ]
+    );
+    let query = TraceQuery {
+        event_status: Some("FAILURE,WARNING".to_owned()),
+        has_errors: Some(false),
+        ..TraceQuery::default()
+    };
+    assert_eq!(log.traces(&query).await.unwrap().total_count, 1);
+    let shown = log.trace(trace(2), &PageRequest::default()).await.unwrap();
+    assert_eq!(shown.status_counts["FAILURE"], 1);
+    assert_eq!(shown.systems_involved, ["KENNEL", "PET_RESORT"]);
+    let stats = log.stats(TimeWindow::default()).await.unwrap();
+    assert_eq!((stats.total_traces, stats.success_rate), (4, 50.0));
+}
+
+// P11
+async fn linked_events_belong_to_the_account(log: EventLog) {
+    post(&log, &[event(json!({ "correlationId": "c9" }))]).await;
+    let missing = log.find_link("c9").await;
+    assert!(matches!(missing, Err(EventLogError::NotFound { .. })));
+    for account in ["OLD", "A"] {
+        let link = CorrelationLink {
+            correlation_id: "c9".to_owned(),
+            account_id: account.to_owned(),
+            application_id: None,
+            customer_id: None,
+            card_number_last4: Some("4242".to_owned()),
+            retain: false,
+        };
+        log.link(link).await.unwrap();
+    }
+    assert_eq!(log.find_link("c9").await.unwrap().account_id, "A");
+    for (include_linked, expect) in [(false, 0), (true, 1)] {
+        let query = AccountQuery {
+            include_linked,
+            ..AccountQuery::default()
+        };
+        let found = log.account_events("A", &query).await.unwrap();
+        assert_eq!(found.total_count, expect);
+    }
+    let found = log.correlation("c9".to_owned(), &PageRequest::default());
+    let found = found.await.unwrap();
+    assert_eq!((found.account_id.as_deref(), found.is_linked), (Some("A"), true));
+}
+
+// P12
+async fn a_process_is_defined_once(log: EventLog) {
+    let process = NewProcess {
+        process_name: "CheckIn".to_owned(),
+        display_name: "Check in".to_owned(),
+        description: "From the door to the kennel".to_owned(),
+        owning_team: "desk".to_owned(),
+        expected_steps: Some(3),
+        sla_ms: None,
+        is_active: true,
+        retain: false,
+    };
+    log.define_process(process.clone()).await.unwrap();
+    let again = log.define_process(process).await;
+    assert!(matches!(again, Err(EventLogError::NameTaken { .. })));
+    assert_eq!(log.processes(Some(true)).await.unwrap().len(), 1);
+    assert_eq!(log.processes(Some(false)).await.unwrap().len(), 0);
+}
+
+async fn summaries_add_up(log: EventLog) {
+    let of = |correlation: &str, kind: &str, status: &str| {
+        event(json!({ "correlationId": correlation, "accountId": "A",
+            "processStatus": kind, "eventStatus": status }))
+    };
+    let events = [
+        of("c1", "PROCESS_START", "IN_PROGRESS"),
+        of("c1", "STEP", "FAILURE"),
+        of("c1", "PROCESS_END", "SUCCESS"),
+        of("c2", "PROCESS_END", "FAILURE"),
+        of("c3", "PROCESS_START", "IN_PROGRESS"),
+    ];
+    post(&log, &events).await;
+    let batch = log.batch_summary("b1".to_owned()).await.unwrap();
+    assert_eq!(
+        (batch.total_processes, batch.completed, batch.failed, batch.in_progress),
+        (3, 1, 1, 1)
+    );
+    assert_eq!(batch.correlation_ids, ["c1", "c2", "c3"]);
+    let account = log.account_summary("A".to_owned()).await.unwrap();
+    assert_eq!((account.total_events, account.failure_count), (5, 2));
+    assert_eq!(account.recent_errors.len(), 2);
+    let missing = log.account_summary("B".to_owned()).await;
+    assert!(matches!(missing, Err(EventLogError::NotFound { .. })));
+}
