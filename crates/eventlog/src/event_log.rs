@@ -144,8 +144,10 @@ impl EventLog {
         origin: PostOrigin,
     ) -> Result<BatchAnswer, EventLogError> {
         let logger = checked_logger(origin.logger.as_deref())?;
-        let envelope: BatchEnvelope<'_> = serde_json::from_str(json)
-            .map_err(|error| EventLogError::request("events", error.to_string()))?;
+        let envelope: BatchEnvelope<'_> = serde_json::from_str(json).map_err(|error| {
+            let path = if error.is_data() { "events" } else { "" };
+            EventLogError::request(path, error.to_string())
+        })?;
         let limit = self.options.max_batch;
         match envelope.events.len() {
             0 => return Err(EventLogError::request("events", "must not be empty")),

@@ -98,8 +98,7 @@ fn add(body: &mut String, name: &str, value: &str) {
 
 /// Whether two bodies say the same, whatever the order of their members and the space between them.
 ///
-/// A repeat may come in another envelope, so the properties that were filled in do not count where one
-/// body lacks them.
+/// A repeat may come without its envelope, so a batch that only one of them names does not count.
 pub(crate) fn is_same_content(stored: &str, posted: &str) -> bool {
     if stored == posted {
         return true;
@@ -109,10 +108,9 @@ pub(crate) fn is_same_content(stored: &str, posted: &str) -> bool {
     let (Some(mut stored), Some(mut posted)) = (read(stored), read(posted)) else {
         return false;
     };
-    let batches = ["batchId"].map(|name| (stored.remove(name), posted.remove(name)));
-    let is_same_batch = batches.iter().all(|pair| match pair {
-        (Some(a), Some(b)) => a == b,
+    let is_same_batch = match (stored.remove("batchId"), posted.remove("batchId")) {
+        (Some(stored), Some(posted)) => stored == posted,
         (None, _) | (_, None) => true,
-    });
+    };
     is_same_batch && stored == posted
 }

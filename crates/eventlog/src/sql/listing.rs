@@ -71,16 +71,14 @@ impl Conditions {
     }
 
     /// And within this window.
-    pub(crate) fn and_within(self, window: TimeWindow) -> Self {
-        let from = |all: Self| match window.start_us {
-            Some(start) => all.and("at >= ", SqlParam::Number(start), ""),
-            None => all,
-        };
-        let all = from(self);
-        match window.end_us {
-            Some(end) => all.and("at <= ", SqlParam::Number(end), ""),
-            None => all,
+    pub(crate) fn and_within(mut self, window: TimeWindow) -> Self {
+        if let Some(start) = window.start_us {
+            self = self.and("at >= ", SqlParam::Number(start), "");
         }
+        if let Some(end) = window.end_us {
+            self = self.and("at <= ", SqlParam::Number(end), "");
+        }
+        self
     }
 
     /// And of this account, or of a correlation that is linked to it.

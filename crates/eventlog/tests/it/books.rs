@@ -1,9 +1,16 @@
 //! Books, recount and removal.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use serde_json::json;
-use tidegate_core::EventId;
 use tidegate_core::books::{Books, Place};
-use tidegate_eventlog::{EventLog, PostOrigin, logger_findings};
+use tidegate_core::env::Env;
+use tidegate_core::{Component, EventId, Shutdown};
+use tidegate_eventlog::{
+    CorrelationLink, EventLog, EventLogComponent, EventLogOptions, PageRequest, PostOrigin,
+    logger_findings,
+};
 
 use crate::databases::{batch, event, run};
 
@@ -12,6 +19,7 @@ crate::on_every_database!(
     a_logger_has_books_of_its_own,
     a_repeat_with_another_id_is_known_under_both,
     cleared_events_stay_in_the_books,
+    retention_removes_what_nobody_marked_to_stay,
 );
 
 fn id(n: u128) -> EventId {
@@ -88,4 +96,43 @@ async fn cleared_events_stay_in_the_books(log: EventLog) {
     assert_eq!((audited.unaccounted, audited.removed.delivered), (0, 3));
     assert_eq!(log.account().await.unwrap().delivered, 3);
     post(&log, &[1], Some("spill-1")).await;
+}
+
+async fn retention_removes_what_nobody_marked_to_stay(log: EventLog) {
+    let kept = event(json!({ "correlationId": "kept", "details": "stays" }));
+    log.post_one(&kept, PostOrigin::default()).await.unwrap();
+    post(&log, &[1, 2, 3], Some("spill-1")).await;
+    let link = CorrelationLink {
+        correlation_id: "kept".to_owned(),
+        account_id: "A".to_owned(),
+        application_id: None,
+        customer_id: None,
+        card_number_last4: None,
+        retain: true,
+    };
+    log.link(link).await.unwrap();
+    let env = Env::system();
+    let options = EventLogOptions {
+        retention: Some(Duration::from_millis(1)),
+        cleanup_interval: Duration::from_millis(5),
+        ..EventLogOptions::default()
+    };
+    let cleaned = EventLog::on(log.store().clone(), options, &env);
+    let component = Arc::new(EventLogComponent::new(cleaned, &env));
+    let (trigger, stop) = Shutdown::new();
+    let running = tokio::spawn(component.run(stop));
+    let page = PageRequest::default();
+    let gone = async {
+        while log.correlation("a1b2c3d4".to_owned(), &page).await.unwrap().page.total_count > 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let limit = Duration::from_secs(30);
+    tokio::time::timeout(limit, gone).await.unwrap();
+    trigger.stop();
+    running.await.unwrap();
+    let found = log.correlation("kept".to_owned(), &page).await.unwrap();
+    assert_eq!(found.page.total_count, 1);
+    let audited = log.audit().await.unwrap();
+    assert_eq!((audited.unaccounted, audited.removed.delivered), (0, 3));
 }

@@ -25,6 +25,7 @@ macro_rules! on_every_database {
         mod needs_postgres {
             $(
                 #[test]
+                #[ignore = "needs PostgreSQL"]
                 fn $rule() {
                     crate::databases::on_postgres(super::$rule);
                 }
