@@ -34,7 +34,7 @@ pub(crate) struct IncomingEvent {
 
 /// The outcome of one event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PostOutcome {
+pub(crate) enum PostOutcome {
     /// It is stored now.
     Stored {
         /// The id of the answer.

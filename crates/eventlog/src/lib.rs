@@ -29,11 +29,10 @@ pub use component::EventLogComponent;
 pub use error::EventLogError;
 pub use event::{InvalidEvent, PostOrigin, PostedEvent, StoredEvent, words};
 pub use event_log::EventLog;
-pub use ingest::{BatchAnswer, BatchProblem, PostAnswer, PostOutcome};
+pub use ingest::{BatchAnswer, BatchProblem, PostAnswer};
 pub use options::EventLogOptions;
-pub use page::{EventPage, PageRequest, Paging, PageCursor};
+pub use page::{EventPage, PageCursor, PageRequest};
 pub use query::{AccountQuery, LookupQuery, TextQuery, TimeWindow, TraceQuery};
-pub use rate::RateLimiter;
 pub use reconcile::logger_findings;
 pub use summary::{
     AccountSummary, BatchEvents, BatchSummary, CorrelationEvents, DashboardStats, TraceEvents,

@@ -69,13 +69,13 @@ pub(crate) fn not_a_cursor() -> EventLogError {
 
 /// A page that was checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Paging {
+pub(crate) struct Paging {
     /// The number of the page, from 1.
-    pub page: u32,
+    pub(crate) page: u32,
     /// Rows of a page.
-    pub page_size: u32,
+    pub(crate) page_size: u32,
     /// Where the page begins instead, if given.
-    pub after: Option<PageCursor>,
+    pub(crate) after: Option<PageCursor>,
 }
 
 impl PageRequest {

@@ -12,7 +12,7 @@ use crate::limit::RATED_APPLICATIONS;
 /// An application has a second's worth of events in hand. A batch that is larger than what is left is taken
 /// while anything is left, and the application waits the longer for it.
 #[derive(Debug)]
-pub struct RateLimiter {
+pub(crate) struct RateLimiter {
     per_second: u32,
     applications: Mutex<HashMap<String, Allowance>>,
 }
@@ -27,8 +27,7 @@ struct Allowance {
 
 impl RateLimiter {
     /// The limit for each application.
-    #[must_use]
-    pub fn new(per_second: u32) -> Self {
+    pub(crate) fn new(per_second: u32) -> Self {
         Self {
             per_second,
             applications: Mutex::default(),
@@ -36,8 +35,7 @@ impl RateLimiter {
     }
 
     /// Events per second.
-    #[must_use]
-    pub fn per_second(&self) -> u32 {
+    pub(crate) fn per_second(&self) -> u32 {
         self.per_second
     }
 
@@ -45,7 +43,7 @@ impl RateLimiter {
     ///
     /// # Errors
     /// The application has sent too much; nothing was taken.
-    pub fn admit(&self, application: &str, events: usize, now: Duration) -> Result<(), Duration> {
+    pub(crate) fn admit(&self, application: &str, events: usize, now: Duration) -> Result<(), Duration> {
         let rate = f64::from(self.per_second);
         let mut applications = self.applications.lock();
         let full = Allowance {
