@@ -1,0 +1,165 @@
+//! The Event Log API over HTTP.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tidegate_core::env::Env;
+use tidegate_eventlog::{EventLog, EventLogOptions};
+use tidegate_server::ServerConfig;
+use tidegate_server::eventlog::{EventLogApi, event_log_routes};
+use tidegate_store::{Store, StoreOptions};
+
+use crate::client::Answer;
+use crate::fixture::{Running, config, config_with_token};
+
+const JSON: &str = "content-type: application/json\r\n";
+/// The two lines of the documented sample.
+const SAMPLES: [&str; 2] = [
+    r#"{"applicationId":"pet-resort-api","correlationId":"a1b2c3d4","processName":"CreateBooking","processStatus":"PROCESS_START","step":"BookingCreated","details":"Booking BK-20260601-001 created for PET-001","targetSystem":"PET_RESORT","originatingSystem":"PET_RESORT","timestamp":"2026-06-01T10:15:30.123Z","userId":"system"}"#,
+    r#"{"applicationId":"pet-resort-api","correlationId":"a1b2c3d4","processName":"CreateBooking","processStatus":"PROCESS_END","step":"BookingCompleted","details":"Booking BK-20260601-001 completed successfully","targetSystem":"PET_RESORT","originatingSystem":"PET_RESORT","timestamp":"2026-06-01T10:15:30.456Z","userId":"system"}"#,
+];
+
+async fn start(config: ServerConfig, options: EventLogOptions) -> (Running, TempDir) {
+    let dir = tempfile::tempdir().unwrap();
+    let url = format!("sqlite://{}", dir.path().join("events.db").display());
+    let env = Env::system();
+    let store = Store::open(&StoreOptions::new(url), &env).await.unwrap();
+    let log = EventLog::open(store, options, &env).await.unwrap();
+    let routes = event_log_routes(EventLogApi {
+        log,
+        clock: Arc::clone(&env.clock),
+        version: "0.0.0",
+        build: "test".to_owned(),
+    });
+    (Running::start(config, |b| b.routes(routes)).await, dir)
+}
+
+async fn plain() -> (Running, TempDir) {
+    start(config(), EventLogOptions::default()).await
+}
+
+async fn post(server: &Running, path: &str, headers: &str, body: &str) -> Answer {
+    let headers = format!("{JSON}{headers}");
+    server.ask("POST", path, &headers, body).await
+}
+
+/// Checks the form of a failure.
+fn assert_problem(answer: &Answer, status: u16, error: &str, code: &str) -> Value {
+    let body = answer.json();
+    assert_eq!(answer.status, status, "{body}");
+    assert_eq!((&body["error"], &body["code"]), (&json!(error), &json!(code)), "{body}");
+    assert!(body["message"].is_string(), "{body}");
+    assert_eq!(body["details"].is_array(), status == 400, "{body}");
+    body
+}
+
+// P01, P07
+#[tokio::test]
+async fn the_documented_samples_are_stored_and_read_back() {
+    let (server, _dir) = plain().await;
+    for sample in SAMPLES {
+        let answer = post(&server, "/v1/events", "", sample).await;
+        assert_eq!(answer.status, 201, "{answer:?}");
+        assert_eq!(answer.json()["correlationId"], "a1b2c3d4");
+    }
+    let found = server.get("/v1/events/correlation/a1b2c3d4").await.json();
+    assert_eq!(found["totalCount"], 2);
+    assert_eq!(found["hasMore"], false);
+    assert_eq!(found["events"][1]["step"], "BookingCompleted");
+}
+
+#[tokio::test]
+async fn every_failure_has_the_form_of_the_api() {
+    let (server, _dir) = plain().await;
+    let bad = post(&server, "/v1/events", "", r#"{"eventType":"STEP"}"#).await;
+    let body = assert_problem(&bad, 400, "Validation Error", "event.invalid");
+    let fields = body["details"].as_array().unwrap();
+    let hint = json!({"path": "processStatus", "message": "missing; eventType was given"});
+    assert!(fields.contains(&hint), "{body}");
+    let text = server.ask("POST", "/v1/events", "", SAMPLES[0]).await;
+    assert_problem(&text, 415, "Unsupported Media Type", "body.unsupported");
+    let lost = server.get("/v1/nowhere").await;
+    assert_problem(&lost, 404, "NOT_FOUND", "not_found");
+    let query = server.get("/v1/traces?pageSize=many").await;
+    assert_problem(&query, 400, "Validation Error", "event.invalid");
+    let large = server.get("/v1/traces?pageSize=101").await;
+    let body = assert_problem(&large, 400, "Validation Error", "event.invalid");
+    assert_eq!(body["details"][0]["path"], "pageSize");
+    let nobody = server.get("/v1/events/account/A/summary").await;
+    assert_problem(&nobody, 404, "NOT_FOUND", "not_found");
+}
+
+#[tokio::test]
+async fn a_token_is_asked_for_in_the_form_of_the_api() {
+    let (server, _dir) = start(config_with_token(), EventLogOptions::default()).await;
+    let refused = post(&server, "/v1/events", "", SAMPLES[0]).await;
+    assert_problem(&refused, 401, "Unauthorized", "auth.denied");
+    let token = "authorization: Bearer s3cret\r\n";
+    assert_eq!(post(&server, "/v1/events", token, SAMPLES[0]).await.status, 201);
+    assert_eq!(server.get("/v1/healthcheck").await.json(), json!({"status": "ok"}));
+    assert_eq!(server.get("/v1/healthcheck/ready").await.status, 200);
+}
+
+// P06
+#[tokio::test]
+async fn a_body_above_the_limit_is_refused() {
+    let (server, _dir) = plain().await;
+    let large = SAMPLES[0].replace("Booking BK", &"x".repeat(1024 * 1024));
+    let refused = post(&server, "/v1/events", "", &large).await;
+    assert_problem(&refused, 413, "Payload Too Large", "body.too_large");
+}
+
+// P12
+#[tokio::test]
+async fn an_idempotency_key_answers_a_repeat_and_refuses_another_request() {
+    let (server, _dir) = plain().await;
+    let process = |name: &str| {
+        json!({"processName": name, "displayName": "d", "description": "e", "owningTeam": "t"})
+            .to_string()
+    };
+    let key = "idempotency-key: k1\r\n";
+    let first = post(&server, "/v1/processes", key, &process("CheckIn")).await;
+    assert_eq!(first.status, 201, "{first:?}");
+    let again = post(&server, "/v1/processes", key, &process("CheckIn")).await;
+    assert_eq!((again.status, &again.body), (201, &first.body));
+    let other = post(&server, "/v1/processes", key, &process("CheckOut")).await;
+    assert_problem(&other, 409, "Conflict", "idempotency.conflict");
+    let taken = post(&server, "/v1/processes", "", &process("CheckIn")).await;
+    assert_problem(&taken, 409, "Conflict", "name.taken");
+    let listed = server.get("/v1/processes?isActive=true").await.json();
+    assert_eq!(listed["processes"].as_array().unwrap().len(), 1);
+}
+
+// P14
+#[tokio::test]
+async fn the_debug_endpoint_is_there_only_when_it_is_switched_on() {
+    let path = "/v1/debug/events/clear";
+    let (server, _dir) = plain().await;
+    let absent = post(&server, path, "", r#"{"confirm":true}"#).await;
+    assert_problem(&absent, 404, "NOT_FOUND", "not_found");
+    let options = EventLogOptions {
+        debug: true,
+        ..EventLogOptions::default()
+    };
+    let (server, _dir) = start(config(), options).await;
+    post(&server, "/v1/events", "", SAMPLES[0]).await;
+    let unsure = post(&server, path, "", r#"{"confirm":false}"#).await;
+    assert_problem(&unsure, 400, "Validation Error", "event.invalid");
+    assert_eq!(post(&server, path, "", r#"{"confirm":true}"#).await.status, 204);
+    let stats = server.get("/v1/dashboard/stats").await.json();
+    assert_eq!((&stats["totalEvents"], &stats["successRate"]), (&json!(0), &json!(100.0)));
+}
+
+#[tokio::test]
+async fn an_application_that_sends_too_much_is_told_when_to_come_back() {
+    let options = EventLogOptions {
+        rate_limit: Some(1),
+        ..EventLogOptions::default()
+    };
+    let (server, _dir) = start(config(), options).await;
+    assert_eq!(post(&server, "/v1/events", "", SAMPLES[0]).await.status, 201);
+    let refused = post(&server, "/v1/events", "", SAMPLES[1]).await;
+    assert_problem(&refused, 429, "Too Many Requests", "rate.limited");
+    assert_eq!(refused.header("retry-after"), Some("1"));
+}
