@@ -7,10 +7,13 @@ use tidegate_core::Mutex;
 
 use crate::limit::RATED_APPLICATIONS;
 
+/// A wait is longer by this many seconds, so that no rounding makes it too short.
+const ROUNDING: f64 = 0.001;
+
 /// How many events each application may send in a second.
 ///
 /// An application has a second's worth of events in hand. A batch that is larger than what is left is taken
-/// while anything is left, and the application waits the longer for it.
+/// while a whole event is left, and the application waits the longer for it.
 #[derive(Debug)]
 pub(crate) struct RateLimiter {
     per_second: u32,
@@ -53,8 +56,8 @@ impl RateLimiter {
         let before = applications.get(application).copied().unwrap_or(full);
         let since = now.saturating_sub(before.as_of).as_secs_f64();
         let left = (before.events + since * rate).min(rate);
-        if left <= 0.0 {
-            let wait = (1.0 - left) / rate;
+        if left < 1.0 {
+            let wait = (1.0 - left) / rate + ROUNDING;
             return Err(Duration::try_from_secs_f64(wait).unwrap_or(Duration::from_secs(1)));
         }
         if applications.len() >= RATED_APPLICATIONS && !applications.contains_key(application) {
@@ -87,7 +90,7 @@ mod tests {
         let limiter = RateLimiter::new(100);
         let at = Duration::from_millis;
         assert_eq!(limiter.admit("a", 60, at(0)), Ok(()));
-        assert_eq!(limiter.admit("a", 240, at(0)), Ok(()), "while anything is left");
+        assert_eq!(limiter.admit("a", 240, at(0)), Ok(()), "while an event is left");
         assert_eq!(limiter.admit("b", 1, at(0)), Ok(()), "others are free");
         let wait = limiter.admit("a", 1, at(0)).unwrap_err();
         assert!(wait > at(2_000) && wait < at(2_100), "{wait:?}");

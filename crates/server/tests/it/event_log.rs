@@ -106,7 +106,13 @@ async fn a_token_is_asked_for_in_the_form_of_the_api() {
 async fn a_body_above_the_limit_is_refused() {
     let (server, _dir) = plain().await;
     let large = SAMPLES[0].replace("Booking BK", &"x".repeat(1024 * 1024));
-    let refused = post(&server, "/v1/events", "", &large).await;
+    let head = format!("POST /v1/events HTTP/1.1\r\nhost: localhost\r\n{JSON}");
+    let mut client = server.client().await;
+    let length = large.len();
+    client
+        .send_some(format!("{head}content-length: {length}\r\n\r\n{large}"))
+        .await;
+    let refused = client.answer().await;
     assert_problem(&refused, 413, "Payload Too Large", "body.too_large");
 }
 
@@ -161,5 +167,6 @@ async fn an_application_that_sends_too_much_is_told_when_to_come_back() {
     assert_eq!(post(&server, "/v1/events", "", SAMPLES[0]).await.status, 201);
     let refused = post(&server, "/v1/events", "", SAMPLES[1]).await;
     assert_problem(&refused, 429, "Too Many Requests", "rate.limited");
-    assert_eq!(refused.header("retry-after"), Some("1"));
+    let wait = refused.header("retry-after");
+    assert!(matches!(wait, Some("1" | "2")), "{wait:?}");
 }
