@@ -120,7 +120,10 @@ fn optional(path: &str, text: Option<&str>, limit: usize) -> Result<(), EventLog
         return Err(EventLogError::request(path, message));
     }
     if text.is_some_and(|text| text.contains('\0')) {
-        return Err(EventLogError::request(path, "must not hold a zero character"));
+        return Err(EventLogError::request(
+            path,
+            "must not hold a zero character",
+        ));
     }
     Ok(())
 }

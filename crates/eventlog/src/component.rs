@@ -5,9 +5,7 @@ use std::sync::Arc;
 use serde_json::json;
 use tidegate_core::books::{Audited, ComponentAccount, ComponentKind, Place};
 use tidegate_core::env::{BoxFuture, Clock, Env};
-use tidegate_core::{
-    Component, EventId, EventLocation, Failure, HealthFinding, Shutdown,
-};
+use tidegate_core::{Component, EventId, EventLocation, Failure, HealthFinding, Shutdown};
 
 use crate::event::iso_ms;
 use crate::sql::{COMPONENT, FoundEvent};

@@ -39,7 +39,9 @@ pub enum EventLogError {
         limit: usize,
     },
     /// An application sends more than it may.
-    #[error("application `{application}` sends more than {limit} events per second (`eventlog.api.rate-limit`)")]
+    #[error(
+        "application `{application}` sends more than {limit} events per second (`eventlog.api.rate-limit`)"
+    )]
     RateLimited {
         /// The application.
         application: String,

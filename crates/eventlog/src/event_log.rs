@@ -69,7 +69,9 @@ impl EventLog {
             ids: EventIds::new(Arc::clone(&env.clock), env.entropy.fork("eventlog-ids")),
             clock: Arc::clone(&env.clock),
             queue: IngestQueue::open(store.clone(), env),
-            rate: options.rate_limit.map(|limit| Arc::new(RateLimiter::new(limit))),
+            rate: options
+                .rate_limit
+                .map(|limit| Arc::new(RateLimiter::new(limit))),
             options: Arc::new(options),
             store,
         }
@@ -120,13 +122,13 @@ impl EventLog {
         );
         let outcomes = self.queue.post(vec![incoming]).await?;
         match outcomes.first() {
-            Some(
-                PostOutcome::Stored { execution_id } | PostOutcome::Repeated { execution_id },
-            ) => Ok(PostAnswer {
-                success: true,
-                execution_ids: vec![*execution_id],
-                correlation_id,
-            }),
+            Some(PostOutcome::Stored { execution_id } | PostOutcome::Repeated { execution_id }) => {
+                Ok(PostAnswer {
+                    success: true,
+                    execution_ids: vec![*execution_id],
+                    correlation_id,
+                })
+            }
             Some(PostOutcome::Conflict) | None => Err(EventLogError::Conflict { key }),
         }
     }

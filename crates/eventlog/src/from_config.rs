@@ -78,7 +78,11 @@ mod tests {
             let loaded = load(&inputs);
             assert!(loaded.problems.is_empty(), "{path}: {:?}", loaded.problems);
             let options = EventLogOptions::from_config(&loaded.config).unwrap();
-            assert_ne!(options, EventLogOptions::default(), "{path} maps to nothing");
+            assert_ne!(
+                options,
+                EventLogOptions::default(),
+                "{path} maps to nothing"
+            );
             seen += 1;
         }
         assert_eq!(seen, 6);

@@ -189,7 +189,10 @@ impl IngestQueue {
             store,
             clock: Arc::clone(&env.clock),
         };
-        drop(env.spawn.spawn("eventlog-writer", Box::pin(writer.run(waiting))));
+        drop(
+            env.spawn
+                .spawn("eventlog-writer", Box::pin(writer.run(waiting))),
+        );
         Self { posts }
     }
 

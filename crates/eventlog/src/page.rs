@@ -10,9 +10,7 @@ use serde::{Serialize, Serializer};
 
 use crate::EventLogError;
 use crate::event::StoredEvent;
-use crate::limit::{
-    LAST_PAGE, LONG_PAGE, PAGE, TEXT_PAGE, USUAL_LONG_PAGE, USUAL_PAGE,
-};
+use crate::limit::{LAST_PAGE, LONG_PAGE, PAGE, TEXT_PAGE, USUAL_LONG_PAGE, USUAL_PAGE};
 
 /// A page as a client asks for it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -64,7 +62,10 @@ impl Serialize for PageCursor {
 }
 
 pub(crate) fn not_a_cursor() -> EventLogError {
-    EventLogError::request("after", "must be the `nextAfter` of a page of the same listing")
+    EventLogError::request(
+        "after",
+        "must be the `nextAfter` of a page of the same listing",
+    )
 }
 
 /// A page that was checked.
@@ -182,13 +183,21 @@ mod tests {
 
     #[test]
     fn a_page_goes_by_its_number_or_by_a_key() {
-        let third = asked(Some(3), Some(10), None).check(PageSizes::Short).unwrap();
+        let third = asked(Some(3), Some(10), None)
+            .check(PageSizes::Short)
+            .unwrap();
         assert_eq!((third.offset(), third.limit()), (20, 11));
-        let behind = asked(None, None, Some("17.-3")).check(PageSizes::Short).unwrap();
+        let behind = asked(None, None, Some("17.-3"))
+            .check(PageSizes::Short)
+            .unwrap();
         assert_eq!(behind.after, Some(PageCursor(vec![17, -3])));
         assert_eq!(behind.after.unwrap().to_string(), "17.-3");
         for (page, after) in [(Some(2), "1.2"), (None, "x"), (None, "")] {
-            assert!(asked(page, None, Some(after)).check(PageSizes::Short).is_err());
+            assert!(
+                asked(page, None, Some(after))
+                    .check(PageSizes::Short)
+                    .is_err()
+            );
         }
     }
 

@@ -42,8 +42,14 @@ impl TimeWindow {
     fn check_bounded(self) -> Result<(), EventLogError> {
         match (self.start_us, self.end_us) {
             (None, None) => Ok(()),
-            (Some(_), None) => Err(EventLogError::request("endDate", "missing beside `startDate`")),
-            (None, Some(_)) => Err(EventLogError::request("startDate", "missing beside `endDate`")),
+            (Some(_), None) => Err(EventLogError::request(
+                "endDate",
+                "missing beside `startDate`",
+            )),
+            (None, Some(_)) => Err(EventLogError::request(
+                "startDate",
+                "missing beside `endDate`",
+            )),
             (Some(start), Some(end)) => {
                 let longest = i64::try_from(WINDOW.as_micros()).unwrap_or(i64::MAX);
                 match end.saturating_sub(start) > longest {
@@ -155,7 +161,10 @@ impl TextQuery {
         self.window.check_bounded()?;
         let words = words(&self.query);
         if words.is_empty() {
-            return Err(EventLogError::request("query", "must hold a letter or a digit"));
+            return Err(EventLogError::request(
+                "query",
+                "must hold a letter or a digit",
+            ));
         }
         if words.len() > WORDS_OF_QUERY {
             let message = format!(

@@ -46,7 +46,12 @@ impl RateLimiter {
     ///
     /// # Errors
     /// The application has sent too much; nothing was taken.
-    pub(crate) fn admit(&self, application: &str, events: usize, now: Duration) -> Result<(), Duration> {
+    pub(crate) fn admit(
+        &self,
+        application: &str,
+        events: usize,
+        now: Duration,
+    ) -> Result<(), Duration> {
         let rate = f64::from(self.per_second);
         let mut applications = self.applications.lock();
         let full = Allowance {
@@ -90,7 +95,11 @@ mod tests {
         let limiter = RateLimiter::new(100);
         let at = Duration::from_millis;
         assert_eq!(limiter.admit("a", 60, at(0)), Ok(()));
-        assert_eq!(limiter.admit("a", 240, at(0)), Ok(()), "while an event is left");
+        assert_eq!(
+            limiter.admit("a", 240, at(0)),
+            Ok(()),
+            "while an event is left"
+        );
         assert_eq!(limiter.admit("b", 1, at(0)), Ok(()), "others are free");
         let wait = limiter.admit("a", 1, at(0)).unwrap_err();
         assert!(wait > at(2_000) && wait < at(2_100), "{wait:?}");

@@ -12,7 +12,6 @@ mod sqlite;
 mod summary;
 mod traces;
 
-
 use tidegate_core::books::{Books, Posting};
 use tidegate_logger::{ProcessStatus, StepStatus};
 use tidegate_store::migrate::{self, Migration};
@@ -21,7 +20,7 @@ use tidegate_store::{Dialect, Store, sqlx};
 
 pub(crate) use catalog::{find_link, insert_process, list_processes, upsert_link};
 pub(crate) use insert::store_events;
-pub(crate) use listing::{Conditions, ListOrder, EventListing, list_events};
+pub(crate) use listing::{Conditions, EventListing, ListOrder, list_events};
 pub(crate) use maintain::{
     FoundEvent, account, clear, find_event, logger_books, loggers, recount, remove_range,
 };
@@ -128,10 +127,8 @@ trait EventLogStatements: SqlConnection {
     ) -> impl Future<Output = Result<Vec<i64>, sqlx::Error>> + Send;
 
     /// Removes the words of events, where they are not in the row itself.
-    fn remove_words(
-        &mut self,
-        ids: &[i64],
-    ) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
+    fn remove_words(&mut self, ids: &[i64])
+    -> impl Future<Output = Result<(), sqlx::Error>> + Send;
 
     /// Writes postings.
     fn post(
@@ -141,10 +138,8 @@ trait EventLogStatements: SqlConnection {
     ) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
 
     /// Reads the books.
-    fn books(
-        &mut self,
-        component: &str,
-    ) -> impl Future<Output = Result<Books, sqlx::Error>> + Send;
+    fn books(&mut self, component: &str)
+    -> impl Future<Output = Result<Books, sqlx::Error>> + Send;
 
     /// The books without their sums of ids.
     fn counts(

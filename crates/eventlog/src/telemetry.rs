@@ -47,7 +47,10 @@ pub fn describe() {
     describe_histogram!(names::COMMIT, "Time of one commit of posted events.");
     describe_histogram!(names::GROUP, "Events of one commit.");
     describe_counter!(names::REMOVED, "Events that retention removed.");
-    describe_counter!(names::LIMIT_HITS, "Limits of the Event Log API that were hit.");
+    describe_counter!(
+        names::LIMIT_HITS,
+        "Limits of the Event Log API that were hit."
+    );
 }
 
 #[expect(clippy::cast_precision_loss, reason = "histograms are approximate")]

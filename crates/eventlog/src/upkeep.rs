@@ -48,11 +48,7 @@ async fn clean(log: &EventLog, clock: &dyn Clock) -> Result<(), EventLogError> {
 /// Removes events that were stored longer ago than `retention`, in short transactions.
 ///
 /// The time of storing counts: an event that waited in a spill for weeks is kept as long as any other.
-async fn remove_old(
-    log: &EventLog,
-    now_ms: u64,
-    retention: Duration,
-) -> Result<(), EventLogError> {
+async fn remove_old(log: &EventLog, now_ms: u64, retention: Duration) -> Result<(), EventLogError> {
     let now = i64::try_from(now_ms).unwrap_or(i64::MAX);
     let before_ms = now.saturating_sub(span_ms(retention));
     let mut after = 0;

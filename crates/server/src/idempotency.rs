@@ -40,7 +40,10 @@ pub(crate) async fn pass(
     let Some(key) = request.headers().get(IDEMPOTENCY_KEY) else {
         return next.run(request).await;
     };
-    if matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS) {
+    if matches!(
+        *request.method(),
+        Method::GET | Method::HEAD | Method::OPTIONS
+    ) {
         return next.run(request).await;
     }
     let key = match key.to_str() {
@@ -104,7 +107,9 @@ impl IdempotencyKeys {
                     status: parts.status.as_u16(),
                     body: String::from_utf8_lossy(&body).into_owned(),
                 };
-                idempotency::finish(&self.store, claim, answer).await.map(drop)
+                idempotency::finish(&self.store, claim, answer)
+                    .await
+                    .map(drop)
             }
             false => idempotency::release(&self.store, claim).await,
         };

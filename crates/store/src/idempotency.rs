@@ -92,12 +92,16 @@ pub async fn begin(
     let access = SqlAccess::Transact;
     match store {
         Store::Sqlite(db) => {
-            db.call(access, doing, move |db| Box::pin(take(db, request, now, ttl)))
-                .await
+            db.call(access, doing, move |db| {
+                Box::pin(take(db, request, now, ttl))
+            })
+            .await
         }
         Store::Postgres(db) => {
-            db.call(access, doing, move |db| Box::pin(take(db, request, now, ttl)))
-                .await
+            db.call(access, doing, move |db| {
+                Box::pin(take(db, request, now, ttl))
+            })
+            .await
         }
     }
 }

@@ -5,7 +5,6 @@
 
 mod columns;
 
-
 use sqlx::error::BoxDynError;
 use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::sqlite::{SqliteArguments, SqliteRow};
@@ -308,13 +307,7 @@ macro_rules! connection {
     };
 }
 
-connection!(
-    PgConnection,
-    PgRow,
-    to_postgres,
-    "= ANY ($1)",
-    "FOR UPDATE"
-);
+connection!(PgConnection, PgRow, to_postgres, "= ANY ($1)", "FOR UPDATE");
 connection!(
     SqliteConnection,
     SqliteRow,

@@ -130,8 +130,5 @@ fn content_is_compared_without_order_space_and_envelope() {
         &of(SAMPLE, Some("nightly-7")),
         &of(SAMPLE, Some("nightly-8"))
     ));
-    assert!(!is_same_content(
-        &of(&with(r#""mood":1"#), None),
-        &plain
-    ));
+    assert!(!is_same_content(&of(&with(r#""mood":1"#), None), &plain));
 }

@@ -6,7 +6,7 @@ use super::EventLog;
 use crate::EventLogError;
 use crate::page::{EventPage, PageRequest, PageSizes};
 use crate::query::{AccountQuery, LookupQuery, TextQuery, TimeWindow, TraceQuery, status};
-use crate::sql::{self, Conditions, ListOrder, EventListing, TraceListing};
+use crate::sql::{self, Conditions, EventListing, ListOrder, TraceListing};
 use crate::summary::{
     AccountSummary, BatchEvents, BatchSummary, CorrelationEvents, DashboardStats, TraceEvents,
     TracePage,

@@ -82,8 +82,12 @@ fn the_answer_to_a_batch_adds_up() {
         Ok(incoming(3, "c", 2)),
     ];
     let outcomes = [
-        PostOutcome::Stored { execution_id: id(101) },
-        PostOutcome::Repeated { execution_id: id(77) },
+        PostOutcome::Stored {
+            execution_id: id(101),
+        },
+        PostOutcome::Repeated {
+            execution_id: id(77),
+        },
         PostOutcome::Conflict,
     ];
     let answer = BatchAnswer::of(&events, &outcomes, Some("nightly-7".to_owned()));

@@ -139,7 +139,10 @@ async fn known_events<C: SqlConnection>(
         C::IN_LIST
     );
     let rows: Vec<KnownRow> = db.fetch_all(AssertSqlSafe(sql), &[&SqlList(&keys)]).await?;
-    Ok(rows.into_iter().map(|KnownRow(key, known)| (key, known)).collect())
+    Ok(rows
+        .into_iter()
+        .map(|KnownRow(key, known)| (key, known))
+        .collect())
 }
 
 /// The numbers of the loggers of a group; one that is new gets its number here.
@@ -149,7 +152,10 @@ async fn logger_numbers<C: SqlConnection>(
     now_ms: i64,
 ) -> Result<HashMap<Arc<str>, i64>, sqlx::Error> {
     let mut numbers: HashMap<Arc<str>, i64> = HashMap::new();
-    for name in events.iter().filter_map(|incoming| incoming.logger.as_ref()) {
+    for name in events
+        .iter()
+        .filter_map(|incoming| incoming.logger.as_ref())
+    {
         if numbers.contains_key(name) {
             continue;
         }

@@ -271,14 +271,19 @@ pub(super) async fn list<C: SqlConnection>(
         "SELECT count(*) FROM tidegate_eventlog WHERE true{}",
         conditions.sql()
     );
-    let total_count = db.fetch_one(AssertSqlSafe(sql), &conditions.values()).await?;
+    let total_count = db
+        .fetch_one(AssertSqlSafe(sql), &conditions.values())
+        .await?;
     let shown = match &paging.after {
         Some(cursor) => conditions.and_behind(&order.columns().0, order.is_down(), cursor),
         None => conditions,
     };
     let mut rows = rows(db, &shown, order, paging.limit(), paging.offset()).await?;
     let has_more = paging.cut(&mut rows);
-    let next_after = rows.last().filter(|_| has_more).map(|row| order.cursor(row));
+    let next_after = rows
+        .last()
+        .filter(|_| has_more)
+        .map(|row| order.cursor(row));
     Ok(EventPage {
         events: rows.into_iter().map(|row| row.event).collect(),
         total_count,
@@ -335,11 +340,8 @@ mod tests {
             " AND process_name = $1 AND outcome = 2 AND at >= $2 AND at <= $3"
         );
         assert_eq!(conditions.values().len(), 3);
-        let behind = Conditions::of("trace_id", "a").and_behind(
-            "at, id",
-            true,
-            &PageCursor(vec![7, 8]),
-        );
+        let behind =
+            Conditions::of("trace_id", "a").and_behind("at, id", true, &PageCursor(vec![7, 8]));
         assert_eq!(behind.sql(), " AND trace_id = $1 AND (at, id) < ($2, $3)");
     }
 

@@ -19,9 +19,7 @@ pub(crate) async fn loggers(store: &Store) -> Result<Vec<String>, EventLogError>
     Ok(names?.into_values().collect())
 }
 
-async fn logger_names<C: SqlConnection>(
-    db: &mut C,
-) -> Result<BTreeMap<i64, String>, sqlx::Error> {
+async fn logger_names<C: SqlConnection>(db: &mut C) -> Result<BTreeMap<i64, String>, sqlx::Error> {
     let sql = "SELECT id, name FROM tidegate_eventlog_logger";
     let names: Vec<(i64, String)> = db.fetch_all(sql, &[]).await?;
     Ok(names.into_iter().collect())
@@ -267,12 +265,16 @@ async fn post_removed<C: EventLogStatements>(
     let names = logger_names(db).await?;
     let mut by_logger: BTreeMap<Option<i64>, Vec<EventId>> = BTreeMap::new();
     for event in gone {
-        by_logger.entry(event.logger).or_default().push(event.event_id);
+        by_logger
+            .entry(event.logger)
+            .or_default()
+            .push(event.event_id);
     }
     for (logger, events) in by_logger {
         let name = logger.and_then(|number| names.get(&number));
         let moved = postings(events, Some(Place::Delivered), None);
-        db.post(&books_name(name.map(String::as_str)), &moved).await?;
+        db.post(&books_name(name.map(String::as_str)), &moved)
+            .await?;
     }
     Ok(())
 }

@@ -2,9 +2,9 @@
 
 use tidegate_core::EventId;
 use tidegate_core::books::{Books, Posting};
+use tidegate_store::posting;
 use tidegate_store::sqlx::types::Uuid;
 use tidegate_store::sqlx::{self, PgConnection};
-use tidegate_store::posting;
 
 use super::{EventLogStatements, NewRow, kind_number, outcome_number};
 use crate::event::PostedEvent;
@@ -21,7 +21,8 @@ impl EventLogStatements for PgConnection {
             return Ok(Vec::new());
         }
         // A word holds no space, and `array_to_tsvector` takes words as they are.
-        let sql = "INSERT INTO tidegate_eventlog (id, key, event_id, execution_id, logger, created_at,
+        let sql =
+            "INSERT INTO tidegate_eventlog (id, key, event_id, execution_id, logger, created_at,
                 at, kind, outcome, application_id, correlation_id, process_name, target_system,
                 originating_system, batch_id, account_id, trace_id, step_sequence, body, words)
             SELECT r.id, r.key, r.event_id, r.execution_id, r.logger, r.created_at, r.at, r.kind,
@@ -88,5 +89,7 @@ fn values<'a, T>(rows: &[NewRow<'a>], of: impl Fn(&'a PostedEvent) -> T) -> Vec<
 }
 
 fn ids(rows: &[NewRow<'_>], of: impl Fn(&NewRow<'_>) -> EventId) -> Vec<Uuid> {
-    rows.iter().map(|row| Uuid::from_u128(of(row).as_u128())).collect()
+    rows.iter()
+        .map(|row| Uuid::from_u128(of(row).as_u128()))
+        .collect()
 }

@@ -14,7 +14,8 @@ const ROWS: usize = 50;
 impl EventLogStatements for SqliteConnection {
     /// There is one writer, so the numbers behind the last one are free until the transaction ends.
     async fn next_ids(&mut self, count: usize) -> Result<Vec<i64>, sqlx::Error> {
-        let sql = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'tidegate_eventlog'";
+        let sql =
+            "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'tidegate_eventlog'";
         let last: i64 = self.fetch_one(sql, &[]).await?;
         let count = i64::try_from(count).unwrap_or(i64::MAX);
         Ok((last + 1..=last + count).collect())

@@ -9,7 +9,9 @@ use tidegate_store::{Store, sqlx};
 
 use super::catalog::link;
 use super::listing::{first_events, list};
-use super::{Conditions, ListOrder, EventListing, OUTCOMES, kind_number, on_either, outcome_number};
+use super::{
+    Conditions, EventListing, ListOrder, OUTCOMES, kind_number, on_either, outcome_number,
+};
 use crate::EventLogError;
 use crate::event::iso_us;
 use crate::limit::{LISTED, RECENT_ERRORS, RECENT_EVENTS};
@@ -82,7 +84,8 @@ async fn first_text<C: SqlConnection>(
          ORDER BY at, id LIMIT 1",
         conditions.sql()
     );
-    db.fetch_optional(AssertSqlSafe(sql), &conditions.values()).await
+    db.fetch_optional(AssertSqlSafe(sql), &conditions.values())
+        .await
 }
 
 /// A page of the events of a batch.
@@ -137,8 +140,7 @@ async fn sum_up_batch<C: SqlConnection>(
              FROM tidegate_eventlog WHERE true{} GROUP BY correlation_id) c",
         all.sql()
     );
-    let (completed, failed): (i64, i64) =
-        db.fetch_one(AssertSqlSafe(sql), &all.values()).await?;
+    let (completed, failed): (i64, i64) = db.fetch_one(AssertSqlSafe(sql), &all.values()).await?;
     let sql = format!(
         "SELECT correlation_id FROM tidegate_eventlog WHERE true{}
          GROUP BY correlation_id ORDER BY min(id) LIMIT {LISTED}",

@@ -123,7 +123,14 @@ async fn retention_removes_what_nobody_marked_to_stay(log: EventLog) {
     let running = tokio::spawn(component.run(stop));
     let page = PageRequest::default();
     let gone = async {
-        while log.correlation("a1b2c3d4".to_owned(), &page).await.unwrap().page.total_count > 0 {
+        while log
+            .correlation("a1b2c3d4".to_owned(), &page)
+            .await
+            .unwrap()
+            .page
+            .total_count
+            > 0
+        {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };

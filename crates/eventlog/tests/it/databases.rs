@@ -5,8 +5,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde_json::{Value, json};
 use tidegate_core::env::Env;
 use tidegate_eventlog::{EventLog, EventLogOptions};
-use tidegate_store::sqlx::AssertSqlSafe;
 use tidegate_store::sql::{SqlAccess, SqlConnection, SqlDatabase};
+use tidegate_store::sqlx::AssertSqlSafe;
 use tidegate_store::{Store, StoreOptions};
 use tokio::runtime::Runtime;
 
@@ -48,7 +48,9 @@ pub(crate) fn on_postgres<F: Future<Output = ()>>(rule: impl FnOnce(EventLog) ->
 
 async fn open(store: Store) -> EventLog {
     let options = EventLogOptions::default();
-    EventLog::open(store, options, &Env::system()).await.unwrap()
+    EventLog::open(store, options, &Env::system())
+        .await
+        .unwrap()
 }
 
 /// Runs a statement behind the back of the event log.

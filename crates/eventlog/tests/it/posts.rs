@@ -66,7 +66,10 @@ async fn a_batch_is_judged_event_by_event(log: EventLog) {
     assert_eq!(refused, [7, 47, 87]);
     assert_eq!(answer.errors[0].code, "event.invalid");
     let page = PageRequest::default();
-    let found = log.batch("nightly-7".to_owned(), None, &page).await.unwrap();
+    let found = log
+        .batch("nightly-7".to_owned(), None, &page)
+        .await
+        .unwrap();
     assert_eq!((found.page.total_count, found.page.has_more), (97, true));
 }
 

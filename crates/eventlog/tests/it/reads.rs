@@ -69,7 +69,10 @@ async fn pages_follow_each_other_by_number_and_by_key(log: EventLog) {
     }
     assert_eq!(by_key, by_number);
     assert_eq!(by_key.len(), 25);
-    let found = log.correlation("a1b2c3d4".to_owned(), &size(500)).await.unwrap();
+    let found = log
+        .correlation("a1b2c3d4".to_owned(), &size(500))
+        .await
+        .unwrap();
     let ids: Vec<i64> = found.page.events.iter().map(|event| event.id).collect();
     assert!(ids.is_sorted(), "by their sequence: {ids:?}");
 }
@@ -172,7 +175,10 @@ async fn linked_events_belong_to_the_account(log: EventLog) {
     }
     let found = log.correlation("c9".to_owned(), &PageRequest::default());
     let found = found.await.unwrap();
-    assert_eq!((found.account_id.as_deref(), found.is_linked), (Some("A"), true));
+    assert_eq!(
+        (found.account_id.as_deref(), found.is_linked),
+        (Some("A"), true)
+    );
 }
 
 // P12
@@ -209,7 +215,12 @@ async fn summaries_add_up(log: EventLog) {
     post(&log, &events).await;
     let batch = log.batch_summary("b1".to_owned()).await.unwrap();
     assert_eq!(
-        (batch.total_processes, batch.completed, batch.failed, batch.in_progress),
+        (
+            batch.total_processes,
+            batch.completed,
+            batch.failed,
+            batch.in_progress
+        ),
         (3, 1, 1, 1)
     );
     assert_eq!(batch.correlation_ids, ["c1", "c2", "c3"]);

@@ -1,6 +1,6 @@
 //! Claiming in the model.
 
-use super::state::{ModelBatch, ModelState, RowState, ModelEvent, Where};
+use super::state::{ModelBatch, ModelEvent, ModelState, RowState, Where};
 use crate::port::{
     Claim, ClaimRequest, Claimed, ClaimedEvent, Lane, LeaseId, POISON_AFTER, POISON_STARVATION,
 };

@@ -3,7 +3,7 @@
 use tidegate_core::EventId;
 use tidegate_core::books::{Account, Place};
 
-use super::state::{ModelState, ModelEvent, Where};
+use super::state::{ModelEvent, ModelState, Where};
 use crate::port::{
     EventFilter, HandlerResult, HandlerState, Lane, ListedEvent, LocationState, QueueLocation,
     QueueRecount, QueueStats, QueueStatus,

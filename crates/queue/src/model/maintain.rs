@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use tidegate_core::EventId;
 use tidegate_core::books::Place;
 
-use super::state::{Logged, ModelState, RowState, ModelEvent, Where};
+use super::state::{Logged, ModelEvent, ModelState, RowState, Where};
 use super::tx::PendingWrites;
 use crate::QueueError;
 use crate::port::{Cleaned, HandlerResult, Lane, Leadership, LogEvent, LogPage, first_token};

@@ -95,7 +95,9 @@ pub(super) fn json_text<'a>(
     headers: &HeaderMap,
     body: &'a Bytes,
 ) -> Result<&'a str, EventLogProblem> {
-    let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+    let kind = headers
+        .get(CONTENT_TYPE)
+        .and_then(|kind| kind.to_str().ok());
     if !kind.is_some_and(is_json) {
         return Err(EventLogProblem::unsupported());
     }

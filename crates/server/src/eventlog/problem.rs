@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use axum::Json;
-use axum::http::header::{HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::StatusCode;
+use axum::http::header::{HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use tidegate_core::{Classify, FailureClass, error_chain};
@@ -218,7 +218,11 @@ mod tests {
             (ProblemCode::Unauthorized, "Unauthorized", "auth.denied"),
             (ProblemCode::ForeignHost, "Forbidden", "auth.denied"),
             (ProblemCode::NotFound, "NOT_FOUND", "not_found"),
-            (ProblemCode::BodyTooLarge, "Payload Too Large", "body.too_large"),
+            (
+                ProblemCode::BodyTooLarge,
+                "Payload Too Large",
+                "body.too_large",
+            ),
             (ProblemCode::Timeout, "Gateway Timeout", "timeout.request"),
             (
                 ProblemCode::IdempotencyConflict,

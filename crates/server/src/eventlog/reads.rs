@@ -202,11 +202,7 @@ pub(super) struct LookupBody {
         (status = 400, description = "The request is invalid.", body = EventLogProblem),
         (status = 415, description = "The body is not JSON.", body = EventLogProblem),
 ))]
-pub(super) async fn lookup(
-    State(api): Api,
-    headers: HeaderMap,
-    body: Bytes,
-) -> Answer<EventPage> {
+pub(super) async fn lookup(State(api): Api, headers: HeaderMap, body: Bytes) -> Answer<EventPage> {
     let asked: LookupBody = read(&headers, &body)?;
     let query = LookupQuery {
         account_id: asked.account_id,
@@ -317,10 +313,7 @@ pub(super) struct TraceParams {
     (status = 200, description = "A page of traces.", body = TracePageSchema),
     (status = 400, description = "The request is invalid.", body = EventLogProblem),
 ))]
-pub(super) async fn traces(
-    State(api): Api,
-    Query(asked): Query<TraceParams>,
-) -> Answer<TracePage> {
+pub(super) async fn traces(State(api): Api, Query(asked): Query<TraceParams>) -> Answer<TracePage> {
     let query = TraceQuery {
         window: window(asked.start_date.as_deref(), asked.end_date.as_deref())?,
         process_name: asked.process_name,

@@ -48,7 +48,11 @@ async fn post(server: &Running, path: &str, headers: &str, body: &str) -> Answer
 fn assert_problem(answer: &Answer, status: u16, error: &str, code: &str) -> Value {
     let body = answer.json();
     assert_eq!(answer.status, status, "{body}");
-    assert_eq!((&body["error"], &body["code"]), (&json!(error), &json!(code)), "{body}");
+    assert_eq!(
+        (&body["error"], &body["code"]),
+        (&json!(error), &json!(code)),
+        "{body}"
+    );
     assert!(body["message"].is_string(), "{body}");
     assert_eq!(body["details"].is_array(), status == 400, "{body}");
     body
@@ -96,8 +100,14 @@ async fn a_token_is_asked_for_in_the_form_of_the_api() {
     let refused = post(&server, "/v1/events", "", SAMPLES[0]).await;
     assert_problem(&refused, 401, "Unauthorized", "auth.denied");
     let token = "authorization: Bearer s3cret\r\n";
-    assert_eq!(post(&server, "/v1/events", token, SAMPLES[0]).await.status, 201);
-    assert_eq!(server.get("/v1/healthcheck").await.json(), json!({"status": "ok"}));
+    assert_eq!(
+        post(&server, "/v1/events", token, SAMPLES[0]).await.status,
+        201
+    );
+    assert_eq!(
+        server.get("/v1/healthcheck").await.json(),
+        json!({"status": "ok"})
+    );
     assert_eq!(server.get("/v1/healthcheck/ready").await.status, 200);
 }
 
@@ -152,9 +162,15 @@ async fn the_debug_endpoint_is_there_only_when_it_is_switched_on() {
     post(&server, "/v1/events", "", SAMPLES[0]).await;
     let unsure = post(&server, path, "", r#"{"confirm":false}"#).await;
     assert_problem(&unsure, 400, "Validation Error", "event.invalid");
-    assert_eq!(post(&server, path, "", r#"{"confirm":true}"#).await.status, 204);
+    assert_eq!(
+        post(&server, path, "", r#"{"confirm":true}"#).await.status,
+        204
+    );
     let stats = server.get("/v1/dashboard/stats").await.json();
-    assert_eq!((&stats["totalEvents"], &stats["successRate"]), (&json!(0), &json!(100.0)));
+    assert_eq!(
+        (&stats["totalEvents"], &stats["successRate"]),
+        (&json!(0), &json!(100.0))
+    );
 }
 
 #[tokio::test]
@@ -164,7 +180,10 @@ async fn an_application_that_sends_too_much_is_told_when_to_come_back() {
         ..EventLogOptions::default()
     };
     let (server, _dir) = start(config(), options).await;
-    assert_eq!(post(&server, "/v1/events", "", SAMPLES[0]).await.status, 201);
+    assert_eq!(
+        post(&server, "/v1/events", "", SAMPLES[0]).await.status,
+        201
+    );
     let refused = post(&server, "/v1/events", "", SAMPLES[1]).await;
     assert_problem(&refused, 429, "Too Many Requests", "rate.limited");
     let wait = refused.header("retry-after");

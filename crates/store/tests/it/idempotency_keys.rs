@@ -51,7 +51,10 @@ pub(crate) async fn a_key_is_answered_once(store: &Store) {
         status: 200,
         body: String::new(),
     };
-    assert!(!finish(store, died, late.clone()).await.unwrap(), "it is fenced");
+    assert!(
+        !finish(store, died, late.clone()).await.unwrap(),
+        "it is fenced"
+    );
     assert!(finish(store, taken, late).await.unwrap());
 
     assert_eq!(clean(store, 2_000).await.unwrap(), 0);

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use std::sync::{MutexGuard, PoisonError};
 
 use sqlx::PgConnection;
-use tidegate_store::sql::{SqlConnection, SqlList};
 use tidegate_store::posting::Columns;
+use tidegate_store::sql::{SqlConnection, SqlList};
 use tidegate_store::sqlx;
 
 use super::super::COMPONENT;

@@ -6,10 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tidegate_core::env::Env;
-use tidegate_store::sql::SqlConnection;
 use tidegate_store::Postgres;
+use tidegate_store::sql::SqlConnection;
 use tokio::sync::Notify;
-
 
 /// The pause between two notifications of one process.
 const PAUSE: Duration = Duration::from_millis(2);
