@@ -43,13 +43,17 @@ pub enum Role {
 impl Role {
     /// The role of a file with this name; none for one that holds no events.
     pub(super) fn of(name: &str) -> Option<Self> {
-        let is_kept = |first, kind| name == first || number_of(name, kind).is_some();
+        // An operator may have renamed a kept file: its events count all the same.
+        let is_kept = |first: &str, stem: &str| {
+            let rest = name.strip_prefix(stem);
+            name == first || rest.is_some_and(|rest| rest.starts_with('-'))
+        };
         match name {
             ACTIVE => Some(Self::Active),
             REPLAY => Some(Self::Replay),
             _ if number_of(name, SEALED).is_some() => Some(Self::Sealed),
-            _ if is_kept(CORRUPT, "corrupt") => Some(Self::Corrupt),
-            _ if is_kept(REJECTED, "rejected") => Some(Self::Rejected),
+            _ if is_kept(CORRUPT, "eventlog-spillover.corrupt") => Some(Self::Corrupt),
+            _ if is_kept(REJECTED, "eventlog-spillover.rejected") => Some(Self::Rejected),
             _ => None,
         }
     }

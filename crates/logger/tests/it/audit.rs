@@ -51,6 +51,22 @@ fn a01_a_torn_line_does_not_stand_for_a_rejected_event_that_is_missing() {
     assert_eq!(recount.missing[0].id, id);
 }
 
+#[test]
+fn a09_rejected_events_are_found_in_a_file_that_an_operator_renamed() {
+    let mut world = World::scripted(1, |_, _| Script::status(400));
+    world.start(spilling());
+    world.log([0]);
+    world.wait(MINUTE, "it is refused", |logger| {
+        logger.account().dead_lettered == 1
+    });
+    world.shut_down();
+    let lines = world.content(REJECTED);
+    world.put(REJECTED, b"");
+    assert_eq!(world.recount().unaccounted(), 1);
+    world.put("eventlog-spillover.rejected-2026-06-01.jsonl", &lines);
+    assert_eq!(world.recount().unaccounted(), 0);
+}
+
 /// A snapshot with twenty events and an active file with nineteen, and no process.
 fn snapshot_and_active() -> World {
     let mut world = World::down(1);
