@@ -323,6 +323,8 @@ fn a09_find_tells_sent_waiting_and_unreadable_lines_of_a_snapshot_apart() {
     damage(&world, REPLAY, &text);
     for (number, id) in ids.into_iter().enumerate() {
         let found = find(&world.disk(), dir(), id).unwrap();
+        assert_eq!(found[0].details["file"], REPLAY, "{found:?}");
+        assert!(!found[0].details.contains_key("code"), "{found:?}");
         let places: Vec<Place> = found.into_iter().map(|seen| seen.place).collect();
         let expect = match number {
             _ if number == unreadable => Place::DeadLettered,

@@ -267,9 +267,9 @@ async fn stuck_keys(
     );
     let busy: Vec<(String, i64)> = db.fetch_all(AssertSqlSafe(busy), &[]).await?;
     let busy: BTreeMap<String, i64> = busy.into_iter().collect();
-    let stuck = rows.into_iter().filter(|(key, head, due)| {
-        is_stuck(*head, due.is_some(), busy.get(key).copied())
-    });
+    let stuck = rows
+        .into_iter()
+        .filter(|(key, head, due)| is_stuck(*head, due.is_some(), busy.get(key).copied()));
     Ok(stuck.map(|(key, _, _)| key).collect())
 }
 
