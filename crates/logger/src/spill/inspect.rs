@@ -363,8 +363,9 @@ mod tests {
             (numbered(CORRUPT, "-2.jsonl"), Some(Role::Corrupt)),
             (REJECTED.to_owned(), Some(Role::Rejected)),
             (numbered(REJECTED, "-17.jsonl"), Some(Role::Rejected)),
-            (numbered(REJECTED, "-x.jsonl"), None),
-            (numbered(CORRUPT, "-2.txt"), None),
+            (numbered(REJECTED, "-june.jsonl"), Some(Role::Rejected)),
+            (numbered(CORRUPT, "-2.txt"), Some(Role::Corrupt)),
+            (numbered(CORRUPT, "ed.jsonl"), None),
             (BOOKS.to_owned(), None),
         ] {
             assert_eq!(Role::of(&name), role, "{name}");
